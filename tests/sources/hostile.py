@@ -1,4 +1,4 @@
-"""What a source may be given by an enemy, the same for every kind: cases, kinds, and how a kind publishes a case.
+"""Every kind of source as the tests have it: how it publishes, how it goes away, and what an enemy may give it.
 
 A new kind that fetches is a row in `KINDS`: it says how a tree of members is published, and gets all the cases.
 """
@@ -7,21 +7,23 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import sqlite3
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
 from examples import database_source
 
 from format.archives import block, pax, tar_gz
 from mcp_skills_server.format import frontmatter
 from mcp_skills_server.sources.oci import manifests
-from sources.git.remotes import Upstream
+from sources.git.remotes import Content, Upstream, link
 from sources.oci.registries import Fake
-from sources.publishers import INDEX, Publisher, Route, digest, skill_md
+from sources.publishers import INDEX, Publisher, Route, answer, digest, skill_md
 
 SKILL_BYTES = 1 << 20
 """What a skill may have where a case is about too much."""
@@ -98,10 +100,14 @@ def packed(members: Sequence[Member], prefix: str = "") -> bytes:
 
 @dataclass
 class Place:
-    """A ROOT, and what publishes the skill `good` with a text there, and beside it `bad` with any members."""
+    """A ROOT, and what publishes the skill `good` with a text there, and beside it `bad` with any members.
+
+    `take_away` makes the source unreachable.
+    """
 
     given: str
     publish: Callable[[str, Sequence[Member]], object]
+    take_away: Callable[[], object] = lambda: None
 
 
 @dataclass(frozen=True)
@@ -112,6 +118,7 @@ class HostileKind:
     """
 
     open: Callable[[Path], AbstractContextManager[Place]]
+    keeps_copy: bool = True  # in the cache, for the next process
     leaves_out: bool = False  # a skill comes without what is never served; otherwise such a skill is refused
     neighbours: bool = True  # `good` comes although `bad` does not
     words: bool = True  # a refusal has the words of `Case.said`
@@ -134,7 +141,7 @@ def _archive(folder: Path) -> Iterator[Place]:
         fresh.replace(path)
 
     publish("first", ())
-    yield Place(str(path), publish)
+    yield Place(str(path), publish, lambda: path.write_bytes(b"no archive"))
 
 
 @contextmanager
@@ -147,7 +154,7 @@ def _site(_: Path) -> Iterator[Place]:
             if bad:
                 site.add("bad", packed(bad), type="archive")
 
-        yield Place(site.url, publish)
+        yield Place(site.url, publish, lambda: site.routes.update({INDEX: answer(b"", 503)}))
 
 
 @contextmanager
@@ -161,35 +168,22 @@ def _oci(_: Path) -> Iterator[Place]:
                 skills["bad"] = registry.put(registry.manifest(layer))
             registry.collection(skills, "1.0")
 
-        yield Place(registry.named(), publish)
+        yield Place(registry.named(), publish, registry.routes.clear)
 
 
 @contextmanager
 def _git(folder: Path) -> Iterator[Place]:
     upstream = Upstream(folder / "upstream.git")
 
-    def tree(members: Sequence[Member]) -> str:
-        """The id of a tree with these members, with names that git itself would not write."""
-        entries: list[tuple[bytes, str, str]] = []
-        below: dict[str, list[Member]] = {}
-        for each in members:
-            name, deeper, rest = each.path.partition("/")
-            if deeper:
-                below.setdefault(name, []).append(replace(each, path=rest))
-            elif each.kind == "symlink":
-                entries.append((name.encode(), "120000", upstream.blob(each.target.encode())))
-            else:
-                entries.append((name.encode(), "100644", upstream.blob(each.raw)))
-        entries += [(name.encode(), "40000", tree(inner)) for name, inner in below.items()]
-        return upstream.tree_of(sorted(entries, key=lambda entry: entry[0] + b"/" * (entry[1] == "40000")))
-
     def publish(text: str, bad: Sequence[Member]) -> None:
-        skills = [Member("good/SKILL.md", skill_md("good", text))]
+        files: dict[str, Content] = {"good/SKILL.md": skill_md("good", text)}
         if bad:
-            skills += [Member("bad/SKILL.md", skill_md("bad")), *(replace(it, path=f"bad/{it.path}") for it in bad)]
-        upstream.commit_tree(tree(skills), follows=True)
+            files["bad/SKILL.md"] = skill_md("bad")
+        for each in bad:
+            files[f"bad/{each.path}"] = link(each.target) if each.kind == "symlink" else each.raw
+        upstream.commit(files)
 
-    yield Place(upstream.url, publish)
+    yield Place(upstream.url, publish, lambda: shutil.rmtree(upstream.directory))
 
 
 FAKE_SERVER = """
@@ -255,7 +249,8 @@ def mcp_server(
 @contextmanager
 def _mcp(folder: Path) -> Iterator[Place]:
     given = mcp_server(folder, skills_of("first", ()))
-    yield Place(given, lambda text, bad: mcp_server(folder, skills_of(text, bad)))
+    publish = lambda text, bad: mcp_server(folder, skills_of(text, bad))  # noqa: E731
+    yield Place(given, publish, (folder / "fake.py").unlink)
 
 
 @contextmanager
@@ -273,7 +268,7 @@ def _database(folder: Path) -> Iterator[Place]:
         connection.close()
 
     publish("first", ())
-    yield Place(f"sqlite:{file}", publish)
+    yield Place(f"sqlite:{file}", publish, file.unlink)
 
 
 _NO_FILES = frozenset({"link out", "link inside", "hard link", "pipe", "device"})
@@ -305,7 +300,7 @@ def _oci_blob(site: Publisher, route: Route) -> str:
 
 KINDS = {
     "database": HostileKind(_database, words=False, without=_NO_FILES, is_own=True),  # the quickest first
-    "archive": HostileKind(_archive, leaves_out=True, neighbours=False),
+    "archive": HostileKind(_archive, keeps_copy=False, leaves_out=True, neighbours=False),
     "site": HostileKind(_site, http={"index": _site_index, "content": _site_content}),
     "oci": HostileKind(_oci, http={"index": _oci_manifest, "content": _oci_blob}),
     "git": HostileKind(
@@ -313,3 +308,11 @@ KINDS = {
     ),
     "mcp": HostileKind(_mcp, words=False, without=_NO_FILES | {"bomb"}),  # nothing is packed on its way
 }
+
+every_kind = pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.needs_program(kind.program)] if kind.program else [])
+        for name, kind in KINDS.items()
+    ],
+)

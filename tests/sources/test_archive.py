@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -94,12 +93,6 @@ def test_a_full_disk_leaves_the_last_good_one(path: Path, follower: Follower, mo
         assert body(follower) == "one"
     anyio.run(follower.refresh)
     assert body(follower) == "two"
-
-
-def test_a_private_folder_that_was_cleared_away_is_made_again(follower: Follower) -> None:
-    shutil.rmtree(follower.path)
-    anyio.run(follower.refresh)
-    assert body(follower) == "one"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="files have no modes there")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -113,14 +111,6 @@ def test_what_was_not_fetched_is_never_touched(tmp_path: Path, place_it: Callabl
     assert (place / "a").lstat() == before
 
 
-def test_a_deleted_skill_may_come_again(tmp_path: Path) -> None:
-    put(tmp_path)
-    (tmp_path / "a").rename(tmp_path / "b")
-    assert state(tmp_path) is SkillState.ABSENT
-    assert put(tmp_path, source="https://other.example/i.json")
-    assert state(tmp_path, "b") is SkillState.FOREIGN
-
-
 # What a killed process leaves
 
 
@@ -188,14 +178,6 @@ def test_what_fails_of_several_costs_itself(tmp_path: Path) -> None:
 
 
 # The folder itself
-
-
-def test_one_process_at_a_time(tmp_path: Path) -> None:
-    code = f"from mcp_skills_server.sources.folder import FetchedFolder as F\nwith F.opened({str(tmp_path)!r}): pass"
-    with FetchedFolder.opened(tmp_path):
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-        assert "another process fetches into" in done.stderr
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_a_folder_that_cannot_be_one(tmp_path: Path) -> None:

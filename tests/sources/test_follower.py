@@ -15,6 +15,7 @@ import pytest
 
 from mcp_skills_server.catalog.registry import MirroredRoot, Registry
 from mcp_skills_server.errors import UsageError
+from mcp_skills_server.sources.folder import BusyError
 from mcp_skills_server.sources.kinds import KINDS, Kind
 from mcp_skills_server.sources.mirrors import Follower, Mirrors
 from mcp_skills_server.sources.reconcile import fetching
@@ -208,9 +209,12 @@ def test_a_bug_is_a_failure_of_its_source_and_another_process_in_the_cache_is_no
     assert served(follower) == "description: one" and within(waits, 0, 30)
     assert "could not be fetched" in caplog.text
     caplog.clear()
-    source.answers = [UsageError("another process fetches into it")]
+    source.answers = [BusyError("another process fetches into it")]
     follow(follower)
     assert not caplog.records and follower.state.trouble == "another process fetches into it"
+    source.answers = [UsageError("the proxy cannot be used")] * 2
+    follow(follower)
+    assert caplog.messages == ["memo:x: the proxy cannot be used; serving the last copy"]
 
 
 def test_a_source_is_ready_after_its_folder_was_taken_in_and_before_a_list_that_waited(tmp_path: Path) -> None:

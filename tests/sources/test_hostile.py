@@ -2,41 +2,19 @@
 
 from __future__ import annotations
 
-import logging
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
-import anyio
 import pytest
 
-from mcp_skills_server.sources.mirrors import Follower
-from mcp_skills_server.sources.source import (
-    FetchLimits,
-    SourceError,
-)
-from sources.fetching import QUICK, listing, opened
-from sources.hostile import CASES, KINDS, SKILL_BYTES, Member
+from mcp_skills_server.sources.source import FetchLimits
+from sources.fetching import QUICK, opened, refreshed, served
+from sources.hostile import CASES, KINDS, SKILL_BYTES, every_kind
 from sources.oci.registries import Fake
-from sources.publishers import Publisher, Route, answer, endless, redirect, skill_md, then_close
+from sources.publishers import Publisher, Route, answer, endless, redirect, skill_md
 
 BRIEF = replace(QUICK, limits=FetchLimits(skill_bytes=SKILL_BYTES))
-
-
-def refreshed(follower: Follower, caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What the operator hears of one look."""
-    caplog.clear()
-    try:
-        anyio.run(follower.refresh)
-    except SourceError as error:
-        follower.report_failure(error)
-    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-
-
-def served(follower: Follower) -> dict[str, bytes | str]:
-    return listing(follower.path.resolve())
 
 
 @pytest.fixture
@@ -49,15 +27,6 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     assert (tmp_path / "canary").read_bytes() == b"here before"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "canary"]
     assert [path.name for path in (tmp_path / "a").iterdir()] == ["b"]
-
-
-every_kind = pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.needs_program(kind.program)] if kind.program else [])
-        for name, kind in KINDS.items()
-    ],
-)
 
 
 @pytest.mark.requirement("WK-23", "WK-27", "WK-28", "WK-29", "WK-30", "WK-61")
@@ -91,58 +60,15 @@ def test_it_is_refused_and_the_last_good_copy_stays(
         assert served(follower)["good/SKILL.md"] == skill_md("good", "third")
 
 
-NAMED = re.compile(r".*: fetched ([0-9a-f]{12})(?: \(was ([0-9a-f]{12})\))?: (.*)")
-
-
-@every_kind
-def test_an_update_names_its_revisions_and_what_became_of_each_skill(
-    name: str, folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, logger="mcp_skills_server.sources")
-    with KINDS[name].open(folder) as place:
-        before = None
-        for text, bad, changes in (
-            ("first", (), "added good"),
-            ("second", [Member("more.md")], "added bad; changed good"),
-            ("third", (), "changed good; removed bad"),
-        ):
-            place.publish(text, bad)
-            if name != "archive" or before is None:  # of an archive nothing is kept
-                follower = opened(place.given, folder / "cache", BRIEF)
-            caplog.clear()
-            anyio.run(partial(follower.refresh, anew=True))
-            (line,) = caplog.messages
-            found = NAMED.fullmatch(line)
-            assert found is not None and follower.state.revision.removeprefix("sha256:").startswith(found[1])
-            assert (found[2], found[3]) == (before, changes)
-            before = found[1]
-        caplog.clear()
-        anyio.run(partial(follower.refresh, anew=True))
-        assert caplog.messages == []
-
-
 ROUTES: dict[str, tuple[Callable[[Publisher], Route], str | tuple[str, ...]]] = {
     "endless": (lambda _: endless(answer(length=10**12), b"x" * 65536), ("bytes", "does not speak HTTP")),
-    "endless without length": (
-        lambda _: endless(
-            b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", b"10000\r\n" + b"x" * 65536 + b"\r\n"
-        ),
-        ("bytes", "does not speak HTTP"),
-    ),
-    "endless head": (lambda _: endless(b"HTTP/1.1 200 OK\r\n", b"x: " + b"y" * 60_000 + b"\r\n"), "HTTP"),
-    "silent": (lambda site: site.stall(), "did not answer within"),
     "silent in the middle": (lambda site: site.stall(answer(b"{", length=50)), "did not answer within"),
-    "drip": (lambda site: site.drip(answer(b"{" * 100)), "took longer than"),
-    "broken off": (lambda _: then_close(answer(b"{", length=100)), "broke off"),
-    "no HTTP": (lambda _: then_close(b"SSH-2.0-OpenSSH_9.2\r\n"), "does not speak HTTP"),
-    "circle": (lambda site: redirect(f"{site.url}/circle"), "more than 5 redirects"),
-    "to a file": (lambda _: redirect("file:///etc/passwd"), "not an http or https URL"),
     "to metadata": (lambda _: redirect("http://169.254.169.254/latest/meta-data/"), "http"),
-    "server error": (lambda _: answer(b"", 500), "does not answer now"),
     "come again": (lambda _: answer(b"", 429, retry_after="7"), "come again in 7 s"),
     "permission": (lambda _: answer(b"", 403), "asks for permission"),
     "web page": (lambda _: answer(b"<!doctype html>Sign in", content_type="text/html"), ""),
 }
+"""What a kind may get wrong itself; the rest is that of the client, which tests/sources/test_http.py tries."""
 
 
 @pytest.mark.parametrize("route", ROUTES)
@@ -152,7 +78,6 @@ def test_a_server_that_means_harm_costs_one_line(
 ) -> None:
     make, said = ROUTES[route]
     with Fake() as site:
-        site.routes["/circle"] = redirect(f"{site.url}/circle")
         follower = opened(KINDS[name].http[where](site, make(site)), folder / "cache", BRIEF)
         lines = refreshed(follower, caplog)
         assert len(lines) == 1 and lines[0].isprintable() and len(lines[0]) < 500

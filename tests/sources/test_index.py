@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_skills_server.dialects.wellknown import DIRECTORY_0_1, IndexRefusedError
-from mcp_skills_server.sources import records
 from mcp_skills_server.sources.http import LONGEST_S, fresh_s
 from mcp_skills_server.sources.records import read_indexes, read_records
 from mcp_skills_server.sources.source import AbsentError, UnacceptableError, UnreachableError
@@ -42,24 +41,6 @@ def test_a_fresh_index_is_not_asked_for_again(site: Publisher, place: Path) -> N
     assert fetch(site, place).unchanged == ("a",) and site.paths == [INDEX, "/a/a"]
     assert fetch(site, place, revalidate=True).unchanged == ("a",)
     assert site.paths == [INDEX, "/a/a", INDEX] and "if-none-match" in site.asked[-1].headers
-
-
-@pytest.mark.requirement("WK-40")
-@pytest.mark.parametrize("days", [400, -400, 1.5])
-def test_a_clock_that_was_wrong_makes_no_index_fresh(
-    site: Publisher, place: Path, monkeypatch: pytest.MonkeyPatch, days: float
-) -> None:
-    """10.0e: fetched by a clock that was 400 days ahead, an index was fresh for 400 days."""
-    site.headers = {"cache-control": "max-age=999999999"}
-    site.add("a")
-    right = records.epoch_s
-    with monkeypatch.context() as wrong:
-        wrong.setattr(records, "epoch_s", lambda: right() + days * 86_400)
-        fetch(site, place)
-        assert fetch(site, place).unchanged == ("a",) and site.paths == [INDEX, "/a/a"]
-    fetch(site, place)
-    assert site.paths == [INDEX, "/a/a", INDEX]
-    assert fetch(site, place).unchanged == ("a",) and site.paths == [INDEX, "/a/a", INDEX]
 
 
 @pytest.mark.parametrize("seen", [{"asked_at": 9e99}, {"fresh_s": float("nan")}, {"fresh_s": 9e99, "asked_at": 0}])
@@ -141,9 +122,7 @@ def test_the_next_place_is_asked_only_when_there_is_no_index(site: Publisher, pl
     ("route", "kind", "said"),
     [
         (answer(b"{"), IndexRefusedError, "is not JSON"),
-        (answer(b"[]"), IndexRefusedError, "not an object"),
-        (answer(b'{"skills": 7}'), IndexRefusedError, "no list 'skills'"),
-        (answer(b'{"skills": [' + b"1," * 99_999 + b"1]}"), IndexRefusedError, "has 100000 entries, at most 20000"),
+        (answer(b'{"skills": [' + b"1," * 20_000 + b"1]}"), IndexRefusedError, "has 20001 entries, at most 20000"),
         (answer(b"", length=(16 << 20) + 1), UnacceptableError, "at most 16777216 are taken"),
         (answer(gzip.compress(index_of([])), content_encoding="gzip"), IndexRefusedError, "came compressed"),
         (answer(b"", 401), UnacceptableError, "--token-env"),

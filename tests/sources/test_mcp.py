@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import shutil
 import sys
-import threading
-from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from time import monotonic
-from typing import Any
 
 import anyio
 import pytest
-from anyio import to_thread
 
 from forkserver import run
 from mcp_skills_server.errors import UsageError
@@ -31,10 +26,10 @@ from mcp_skills_server.sources.source import (
     UnacceptableError,
 )
 from sources.hostile import KINDS, Member, mcp_server
-from sources.publishers import Asked, Publisher, answer, skill_md
+from sources.publishers import Publisher, answer, skill_md
 from tables import each_row
 from web.http_wire import http_serving
-from wire import COMMAND, DEADLINE, FIXTURES, Wire, serving, write_skill
+from wire import COMMAND, FIXTURES, Wire, serving, write_skill
 
 
 def ours(*roots: Path) -> str:
@@ -106,42 +101,20 @@ def test_an_answer_over_http_is_bounded_and_never_decompressed(
 def test_a_server_that_ends_each_stream_is_not_asked_without_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The SDK opens a stream that has ended anew, at once if the server says so."""
     monkeypatch.setattr(mcp, "_STREAMS_APART_S", 0.2)
-    asked: list[float] = []
-    asked_often = threading.Event()
-    hello = {"protocolVersion": "2025-11-25", "serverInfo": {"name": "fake", "version": "1"}}
-    results = {"initialize": {**hello, "capabilities": {"resources": {}}}, "resources/list": {"resources": []}}
 
-    def route(request: Asked) -> Iterator[bytes]:
-        if request.method == "GET":
-            asked.append(monotonic())
-            if len(asked) == 4:
-                asked_often.set()
-            event = json.dumps({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
-            stream = f"id: 1\nretry: 0\ndata: {event}\n\n".encode()
-            yield answer(stream, content_type="text/event-stream", connection="close", mcp_session_id="x")
-            return
-        message = json.loads(request.body)
-        out: dict[str, Any] = {"jsonrpc": "2.0", "id": message.get("id")}
-        if message["method"] in results:
-            out["result"] = results[message["method"]]
-        else:
-            out["error"] = {"code": -32601, "message": "no such method"}
-        status = 200 if "id" in message else 202
-        kind = "application/json"
-        yield answer(json.dumps(out).encode(), status, content_type=kind, connection="close", mcp_session_id="x")
-
-    async def listen(source: McpServer) -> None:
-        with anyio.fail_after(DEADLINE):
-            async with anyio.create_task_group() as work:
-                work.start_soon(source.listen, lambda: None)
-                await to_thread.run_sync(asked_often.wait, DEADLINE)
-                work.cancel_scope.cancel()
+    async def reopen(url: str) -> float:
+        async with McpServer(f"mcp+{url}", SourceSettings(tmp_path))._http() as client:
+            begun = monotonic()
+            for _ in range(3):
+                await client.post(url)
+                await client.get(url)
+            return monotonic() - begun
 
     with Publisher() as other:
-        other.routes["/mcp"] = route
-        anyio.run(listen, McpServer(f"mcp+{other.url}/mcp", SourceSettings(tmp_path)))
-    assert asked[3] - asked[0] >= 0.5  # three pauses of 0.2 s, less what a request takes
+        other.routes["/mcp"] = answer(b"id: 1\nretry: 0\n\n", content_type="text/event-stream")
+        assert anyio.run(reopen, f"{other.url}/mcp") >= 0.4
 
 
 def test_a_file_that_is_not_what_was_listed_costs_its_skill_alone(tmp_path: Path) -> None:
@@ -203,7 +176,9 @@ def test_what_is_no_server_is_refused_in_one_line(tmp_path: Path, given: str) ->
     assert "secret" not in str(refused.value) and "\n" not in str(refused.value)
 
 
-def test_neither_arguments_nor_queries_are_shown(tmp_path: Path) -> None:
+def test_neither_arguments_nor_queries_are_shown_or_name_a_folder(tmp_path: Path) -> None:
     settings = SourceSettings(tmp_path)
-    assert McpServer("mcp+stdio:/opt/bin/server --key secret", settings).origin == "mcp+stdio:server"
+    command = "mcp+stdio:/opt/bin/server --url https://b.example/?key=secret"
+    assert McpServer(command, settings).origin == "mcp+stdio:server"
     assert "secret" not in McpServer("mcp+https://a.example/mcp?key=secret", settings).origin
+    assert len([*tmp_path.glob("listed/*")]) == 2 and not [*tmp_path.rglob("*secret*")]

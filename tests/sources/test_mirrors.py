@@ -210,17 +210,15 @@ def test_install_writes_an_address_as_it_is(tmp_path: Path) -> None:
 def test_an_archive_is_unpacked_without_what_is_never_served(tmp_path: Path) -> None:
     files = {".git/config": "x", "alpha/SKILL.md": skill("alpha"), "alpha/.envrc": "export A=b"}
     path = zip_of(tmp_path / "skills.zip", files | {".claude/skills/beta/SKILL.md": skill("beta")})
-    for hidden, expected in ((False, ["alpha"]), (True, [".claude", "alpha"])):
-        mirrors = Mirrors(SourceSettings(tmp_path / "cache", hidden))
-        mirrors.root("https://skills.example")
-        root = mirrors.root(str(path))
-        assert isinstance(root, MirroredRoot) and root.origin == str(path)
-        assert sorted(each.name for each in Path(root.path).iterdir() if each.name != ".mcp-skills") == expected
-        assert mirrors.look() == 1, "an archive needs no look"
-        mirrors.stop()
-        assert not Path(root.path).exists()
-    listed = command("list", str(path))
-    assert listed.returncode == 0 and "alpha" in listed.stdout
+    mirrors = Mirrors(SourceSettings(tmp_path / "cache", hidden=True))
+    mirrors.root("https://skills.example")
+    root = mirrors.root(str(path))
+    assert isinstance(root, MirroredRoot) and mirrors.look() == 1, "an archive needs no look"
+    mirrors.stop()
+    assert not Path(root.path).exists()
+    for more, expected in (([], {"alpha"}), (["--hidden"], {"alpha", ".claude/skills/beta"})):
+        listed = command("list", str(path), "--format", "json", *more)
+        assert listed.returncode == 0 and {each["path"] for each in json.loads(listed.stdout)["skills"]} == expected
     (line,) = [each for each in listed.stderr.splitlines() if "left out" in each]
     assert ".git/config" in line and "alpha/.envrc" in line
 
@@ -308,6 +306,7 @@ def test_the_text_tells_the_kind(
         ("ssh://git@git.example:22/acme/skills", "write git+ssh://git@git.example:22/acme/skills"),
         ("https://git.example/acme/skills.git", "write git+https://git.example/acme/skills.git"),
         ("https://me:secret@git.example/acme/skills.git", "write git+https://git.example/acme/skills.git"),
+        ("ssh://me:secret@git.example:22/acme/skills", "write git+ssh://me@git.example:22/acme/skills"),
     ],
 )
 def test_an_address_that_git_takes_is_told_how_it_is_written(given: str, said: str, tmp_path: Path) -> None:

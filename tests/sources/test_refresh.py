@@ -6,33 +6,21 @@ import gzip
 import os
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import anyio
 import anyio.to_thread
 import pytest
 
-from mcp_skills_server.dialects.wellknown import IndexRefusedError
 from mcp_skills_server.format import archive
-from mcp_skills_server.format.archive import Files
-from mcp_skills_server.sources import folder
-from mcp_skills_server.sources.archive import Archive
-from mcp_skills_server.sources.reconcile import reconcile
 from mcp_skills_server.sources.records import read_indexes, read_records
 from mcp_skills_server.sources.site import look, refresh
 from mcp_skills_server.sources.source import (
-    Bounds,
     FetchLimits,
-    FetchReport,
-    FetchSettings,
-    SourceSettings,
     UnreachableError,
 )
-from sources.fetching import FILES, LOCAL, fetch, listing, skills
-from sources.publishers import INDEX, Asked, Publisher, Route, answer, digest, entry, redirect, skill_md, then_close
+from sources.fetching import FILES, LOCAL, bring, fetch, listing, skills
+from sources.publishers import INDEX, Publisher, Route, answer, digest, entry, redirect, skill_md, then_close
 
 
 @pytest.mark.requirement("WK-25", "WK-41", "WK-47", "WK-49", "WK-51")
@@ -117,26 +105,20 @@ def test_a_changed_skill_is_updated_and_a_vanished_one_told(site: Publisher, pla
     assert [record.name for record in read_records(place)] == ["a", "b"]
 
 
-def test_what_was_edited_or_not_fetched_stays_and_is_never_pruned(site: Publisher, place: Path) -> None:
+def test_what_was_edited_or_not_fetched_is_never_pruned(site: Publisher, place: Path) -> None:
     for name in ("a", "b"):
         site.add(name)
     fetch(site, place)
     mine = place / "a" / "SKILL.md"
     mine.write_bytes(b"mine")
     (place / "mine").mkdir()
-    report = fetch(site, place)
-    assert report.edited == ("a",) and report.ok
-    site.add("a", skill_md("a", "Read more."))
-    assert "it was edited there" in fetch(site, place).refused[0].reason
     site.add("b", digest="none")
     report = fetch(site, place, prune=True)
-    assert report.gone == () and report.refused[1].name == "b", "a bad entry is not gone"
+    assert (report.gone, report.edited) == ((), ("a",)) and report.refused[0].name == "b", "a bad entry is not gone"
     site.entries = []
     report = fetch(site, place, prune=True)
     assert report.gone == ("a", "b") and report.pruned == ("b",) and not report.ok
     assert skills(place) == ["a", "mine"] and mine.read_bytes() == b"mine"
-    site.add("a", skill_md("a", "Read more."))
-    assert fetch(site, place, force=True).updated == ("a",) and b"Read more." in mine.read_bytes()
 
 
 def test_two_sources_share_a_folder_and_a_name_that_is_taken_is_refused(site: Publisher, place: Path) -> None:
@@ -155,77 +137,31 @@ def test_two_sources_share_a_folder_and_a_name_that_is_taken_is_refused(site: Pu
     assert skills(place) == ["a", "b", "c"] and len(read_indexes(place)) == 2
 
 
-def test_an_index_of_more_skills_than_are_allowed_is_refused(site: Publisher, place: Path) -> None:
-    site.entries = [{}, {}]
-    with pytest.raises(IndexRefusedError, match="has 2 entries, at most 1"):
-        fetch(site, place, limits=FetchLimits(skills=1))
-
-
 def test_a_secret_in_the_address_is_in_no_message_and_for_the_owner_alone(site: Publisher, place: Path) -> None:
     site.add("a")
     assert fetch(f"{site.url}{INDEX}?key=very-secret", place).added == ("a",)
     assert site.asked[0].path == f"{INDEX}?key=very-secret"
     files = [path for path in place.rglob("*") if path.is_file() and b"very-secret" in path.read_bytes()]
-    assert files and (os.name == "nt" or all(path.stat().st_mode & 0o077 == 0 for path in files))
+    private = [*files, place / ".mcp-skills" / "skills"]
+    assert files and (os.name == "nt" or all(path.stat().st_mode & 0o077 == 0 for path in private))
     with Publisher() as other:
         other.add("a")
         (refused,) = fetch(other, place).refused
     assert f"fetched from {site.url}" in refused.reason and "very-secret" not in refused.reason
 
 
-@pytest.mark.skipif(os.name == "nt", reason="needs modes as POSIX has them")
-def test_records_of_before_are_closed_to_others(site: Publisher, place: Path) -> None:
-    site.add("a")
-    fetch(site, place)
-    kept = place / ".mcp-skills" / "skills"
-    kept.chmod(0o755)
-    (kept / "a.json").chmod(0o644)
-    assert fetch(site, place).unchanged == ("a",)
-    assert kept.stat().st_mode & 0o077 == 0
-
-
-def test_all_of_it_has_an_end(site: Publisher, place: Path) -> None:
+@pytest.mark.parametrize("connections", [3, 8])
+def test_all_of_it_has_an_end_and_a_few_are_asked_for_at_a_time(site: Publisher, place: Path, connections: int) -> None:
     site.add("a")
     for number in range(20):
         site.add(f"stalls-{number}", route=site.stall())
-    report = fetch(site, place, limits=FetchLimits(total_s=1))
+    report = fetch(site, place, limits=FetchLimits(total_s=1), connections=connections)
     assert report.added == ("a",) and len(report.refused) == 20
     assert {each.reason for each in report.refused} == {"not fetched within 1 s"}
+    assert len([path for path in site.paths if "stalls" in path]) == connections
     site.routes[INDEX] = site.stall()
     with pytest.raises(UnreachableError, match="took longer than 1 s"):
         fetch(site, place, limits=FetchLimits(total_s=1))
-
-
-@pytest.mark.parametrize(("changed", "connections"), [({"connections": 3}, 3), ({}, 6)])
-def test_downloads_run_a_few_at_a_time(site: Publisher, place: Path, changed: dict[str, int], connections: int) -> None:
-    together = threading.Barrier(connections, timeout=20)
-    most = 0
-    lock = threading.Lock()
-    now: list[int] = []
-
-    def route(asked: Asked) -> Iterator[bytes]:
-        nonlocal most
-        with lock:
-            now.append(1)
-            most = max(most, len(now))
-        together.wait()
-        with lock:
-            now.pop()
-        yield answer(skill_md(asked.path.rpartition("/")[2]))
-
-    for number in range(2 * connections):
-        site.add(f"s-{number}", route=route)
-    patient = replace(LOCAL, bounds=Bounds(read_s=20, download_s=20))
-    assert len(fetch(site, place, patient, **changed).added) == 2 * connections
-    assert most == connections
-
-
-def test_progress_is_told(site: Publisher, place: Path) -> None:
-    heard: list[tuple[int, int]] = []
-    for name in ("a", "b"):
-        site.add(name)
-    anyio.run(refresh, site.url, place, LOCAL, lambda done, total: heard.append((done, total)))
-    assert heard == [(0, 2), (1, 2), (2, 2)]
 
 
 def test_cancelling_leaves_a_whole_folder(site: Publisher, place: Path) -> None:
@@ -288,22 +224,6 @@ def test_all_files_of_a_skill_of_an_old_site_have_its_limit_together(site: Publi
     assert fetch(site, place, limits=FetchLimits(skill_bytes=130_000)).added == ("a",)
 
 
-def test_what_cannot_be_kept_takes_no_room(site: Publisher, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in "ab":
-        big(site, name)
-    write, failed = folder.write_tree, list[Path]()
-
-    def once(staged: Path, files: Files, **options: bool) -> tuple[str, ...]:
-        if not failed:
-            failed.append(staged)
-            raise OSError(28, "No space left on device")
-        return write(staged, files, **options)
-
-    monkeypatch.setattr(folder, "write_tree", once)
-    report = fetch(site, place, limits=FetchLimits(unpacked_bytes=150_000), connections=1)
-    assert report.added == ("b",) and "No space left" in report.refused[0].reason
-
-
 # Another kind of source, whose skills may lie deep
 
 
@@ -313,31 +233,16 @@ def packed(path: Path, **found: str) -> None:
     path.write_bytes(archive.pack(files | {"deep/alpha/scripts/run.sh": (b"#!/bin/sh", True)})[1])
 
 
-def bring(path: Path, place: Path, *, force: bool = False) -> FetchReport:
-    source = Archive(str(path), SourceSettings(place, fetch=FetchSettings(force=force), output=place))
-
-    async def run() -> FetchReport:
-        return await reconcile(source, await source.resolve())
-
-    return anyio.run(run)
-
-
-def test_skills_of_an_archive_are_folders_under_their_names_and_edited_ones_stay(tmp_path: Path, place: Path) -> None:
+def test_skills_of_an_archive_are_folders_under_their_names(tmp_path: Path, place: Path) -> None:
     path = tmp_path / "x.tar.gz"
     packed(path, deep__alpha="one", beta="one")
-    report = bring(path, place)
-    assert report.ok and set(report.added) == {"alpha", "beta"} and skills(place) == ["alpha", "beta"]
+    assert set(bring(str(path), place).added) == {"alpha", "beta"} == set(skills(place))
     assert (place / "alpha" / "scripts" / "run.sh").stat().st_mode & 0o100
     assert {record.source for record in read_records(place)} == {str(path)}
-    assert set(bring(path, place).unchanged) == {"alpha", "beta"}
-    (place / "beta" / "SKILL.md").write_bytes(b"mine")
-    packed(path, deep__alpha="two", beta="two", gamma="new")
-    report = bring(path, place)
-    assert (report.updated, report.edited, report.added) == (("alpha",), ("beta",), ("gamma",))
-    assert (place / "beta" / "SKILL.md").read_bytes() == b"mine"
-    assert bring(path, place, force=True).updated == ("beta",)
     packed(path, deep__alpha="one", deeper__alpha="two", beta="two")
-    assert [str(each) for each in bring(path, place).refused] == ["alpha: another skill of this name comes before it"]
+    assert [str(each) for each in bring(str(path), place).refused] == [
+        "alpha: another skill of this name comes before it"
+    ]
 
 
 # Bad artifacts and entries
@@ -387,8 +292,6 @@ def test_a_bad_entry_costs_itself_alone(site: Publisher, place: Path) -> None:
         ({"name": "other"}, "has the name 'bad"),
         ({"name": "../evil"}, "the name holds"),
         ({"name": "con"}, "Windows cannot hold the name"),
-        ({"url": "file:///etc/passwd"}, "not an http or https URL"),
-        ({"url": "https://cdn.example/a"}, "another origin"),
         ({"url": "http://169.254.169.254/latest/meta-data/"}, "another origin"),
         ({"name": "a"}, "an entry before it has the same name"),
     ]

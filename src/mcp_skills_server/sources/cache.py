@@ -75,12 +75,8 @@ def private_folder() -> Path:
     return folder
 
 
-def trim(cache: Path, most_bytes: int) -> list[str]:
-    """Evict the least recently used unleased folders until the cache has at most `most_bytes`.
-
-    Return the names of the evicted folders.
-    """
-    removed: list[str] = []
+def trim(cache: Path, most_bytes: int) -> None:
+    """Evict the least recently used unleased folders until the cache has at most `most_bytes`."""
     with suppress(OSError, Timeout):
         own = [each for each in cache.iterdir() if not each.is_symlink()]
         kinds = [each for each in own if _PLAIN.fullmatch(each.name)]
@@ -97,9 +93,7 @@ def trim(cache: Path, most_bytes: int) -> list[str]:
             if gone is not None:
                 shutil.rmtree(gone, ignore_errors=True)
                 total -= sizes[folder]
-                removed.append(folder.name)
                 logger.info("the cache is full: removed what was kept of %s", folder.name)
-    return removed
 
 
 def make_own(folder: Path) -> None:

@@ -55,8 +55,8 @@ class ConflictError(SkillsServerError, ValueError):
     """A path in the folder is taken, so nothing is put there. The message is one line."""
 
 
-class EditedError(ConflictError):
-    """A skill was edited after it was fetched."""
+class BusyError(UsageError):
+    """Another process fetches into the folder."""
 
 
 class SkillState(Enum):
@@ -108,7 +108,7 @@ class FetchedFolder:
                 held.enter_context(lock)
                 folder._recover()
             except Timeout:
-                raise UsageError(f"another process fetches into {named}; wait for it") from None
+                raise BusyError(f"another process fetches into {named}; wait for it") from None
             except OSError as error:
                 raise UsageError(
                     f"{named} cannot be written: {error.strerror or error}; choose another --output"
@@ -344,7 +344,7 @@ def check(state: SkillState, record: SkillRecord | None, source: str, *, force: 
     if record.source != source:
         raise ConflictError(f"the one there was fetched from {shown(record.source)}; delete it")
     if state is SkillState.EDITED and not force:
-        raise EditedError("it was edited there, and stays; --force replaces it")
+        raise ConflictError("it was edited there, and stays; --force replaces it")
 
 
 def _same(found: Mapping[str, str], known: Mapping[str, str]) -> bool:

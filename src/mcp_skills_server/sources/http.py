@@ -8,13 +8,13 @@ decompressed.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from functools import partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -36,9 +36,6 @@ from mcp_skills_server.sources.source import (
 
 if TYPE_CHECKING:
     import ssl
-
-Resolve: TypeAlias = Callable[[str, int], Awaitable[list[str]]]
-"""Resolve a host and a port to numeric addresses."""
 
 UNSAID_S: Final = 300.0
 """Seconds between two requests for an index without cache headers, or after a failure."""
@@ -104,20 +101,12 @@ class HttpClient:
     resolves names itself, so only literal addresses and hosts of this machine can be checked.
     """
 
-    def __init__(
-        self,
-        bounds: Bounds,
-        *,
-        connections: int = 6,
-        tls: ssl.SSLContext | None = None,
-        resolver: Resolve | None = None,
-    ) -> None:
+    def __init__(self, bounds: Bounds, *, connections: int = 6) -> None:
         self.bytes = 0
         """Bytes of all bodies so far."""
         self._bounds = bounds
         self._connections = connections
-        self._tls = tls
-        self._resolver = resolver or resolve
+        self._tls: ssl.SSLContext | None = None
         self._proxies = getproxies()
         self._pools: dict[tuple[str, bool, bool], httpcore2.AsyncConnectionPool] = {}
 
@@ -269,8 +258,7 @@ class HttpClient:
             if proxy:
                 self._pools[key] = pool(proxy=_proxy_of(proxy))
             else:
-                backend = _PinningBackend(self._resolver, private=private)
-                self._pools[key] = pool(network_backend=backend)
+                self._pools[key] = pool(network_backend=_PinningBackend(private=private))
         return self._pools[key]
 
     def _proxy(self, url: str) -> str:
@@ -287,8 +275,7 @@ class HttpClient:
 class _PinningBackend(httpcore2.AsyncNetworkBackend):
     """Network backend that connects to a checked address, so no name is resolved twice."""
 
-    def __init__(self, resolver: Resolve, *, private: bool) -> None:
-        self._resolve = resolver
+    def __init__(self, *, private: bool) -> None:
         self._private = private
         self._plain = cast("httpcore2.AsyncNetworkBackend", httpcore2.AnyIOBackend())
 
@@ -317,7 +304,7 @@ class _PinningBackend(httpcore2.AsyncNetworkBackend):
         """Resolve a host; raise UnacceptableError if any of its addresses is not allowed."""
         try:
             with anyio.fail_after(timeout):
-                found = await self._resolve(host, port)
+                found = await resolve(host, port)
         except TimeoutError:
             raise httpcore2.ConnectTimeout(f"no address for {host}") from None
         except (OSError, UnicodeError):

@@ -27,7 +27,7 @@ from mcp_skills_server.errors import UsageError, clipped
 from mcp_skills_server.model import Problem, printable
 from mcp_skills_server.sources.addresses import relative_to_site
 from mcp_skills_server.sources.cache import private_folder, trim
-from mcp_skills_server.sources.folder import clear, folder_stamp
+from mcp_skills_server.sources.folder import BusyError, clear, folder_stamp
 from mcp_skills_server.sources.kinds import KINDS, Kind, open_source
 from mcp_skills_server.sources.reconcile import reconcile
 from mcp_skills_server.sources.source import (
@@ -181,10 +181,9 @@ class Follower:
             try:
                 wait, retry = await self.refresh(anew=anew), 0.0
                 continue
-            # another server fetches into the same cache: its result appears here, too
-            except UsageError as error:
+            except BusyError as error:  # what the other process fetches appears here, too
                 logger.debug("%s: %s", self.name, self.reason(error))
-            except SourceError as error:
+            except (SourceError, UsageError) as error:
                 await to_thread.run_sync(self.report_failure, error)
             if self.has_copy:
                 self._change(ready=True)

@@ -10,7 +10,7 @@ the server alone: edits are overwritten, and other content is removed.
 from __future__ import annotations
 
 import threading
-from collections.abc import Awaitable, Callable, Collection, Generator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import PurePosixPath
@@ -26,7 +26,6 @@ from mcp_skills_server.format.archive import ArchiveRefusedError, Files, check_p
 from mcp_skills_server.model import SKILL_MD
 from mcp_skills_server.sources.folder import (
     ConflictError,
-    EditedError,
     FetchedFolder,
     SkillState,
     Staged,
@@ -228,7 +227,7 @@ class Reconciler:
             verdicts: dict[str, str] = {}
             for name in names:
                 with self._refusing(unit, name):
-                    verdicts[name] = self._judge(unit, name)
+                    verdicts[name] = self._judge(unit, name, self._records)
             if (memory or names) and all(each in _CURRENT for each in verdicts.values()):
                 self._became |= verdicts
                 self._owners |= dict.fromkeys(map(_key, names), unit)
@@ -251,7 +250,7 @@ class Reconciler:
                 skills = {self._place(name): files for name, files in bundle.skills.items()}
                 names = self._claim(unit, skills)
                 refused = dict(bundle.refused)
-                found = UnitRecord(tuple(names), refused, bundle.warnings, bundle.pointers)
+                found = UnitRecord(tuple(names), refused, bundle.warnings)
                 self._remember(unit, found, is_lasting=len(names) == len(skills))
                 for name in self._wanted(names):
                     with self._refusing(unit, name):
@@ -361,11 +360,11 @@ class Reconciler:
                 with suppress(ConflictError, OSError):
                     self._folder.remove(name, force=self.settings.force)
 
-    def _judge(self, unit: Unit, name: str) -> str:
+    def _judge(self, unit: Unit, name: str, records: Mapping[str, SkillRecord] | None) -> str:
         """Return "unchanged" or "edited" for a skill to keep, "" for one to fetch."""
         # raises for a name that some platform cannot hold
         check_paths([f"{name}/{SKILL_MD}"])
-        state, record = self._folder.look(name, self._records)
+        state, record = self._folder.look(name, records)
         if record is not None and record.source == self._source and state is not SkillState.ABSENT:
             # count a skill to replace, too: it stays if the new one is refused
             self._hold(name, self._folder.size(record))
@@ -399,6 +398,11 @@ class Reconciler:
         return taken
 
     def _stage(self, unit: Unit, name: str, files: Files) -> None:
+        # A unit may have named its skills only now, and the record is read anew: another unit of
+        # this run may have put a skill of the same name in place.
+        if verdict := self._judge(unit, name, None):
+            self._became[name] = verdict
+            return
         if self.settings.prove is not None:
             self.settings.prove({path: raw for path, (raw, _) in files.items()})
         size = sum(len(raw) for raw, _ in files.values())
@@ -433,7 +437,7 @@ class Reconciler:
         return gone, pruned
 
     def _remember(self, unit: Unit, found: UnitRecord, *, is_lasting: bool = True) -> None:
-        if is_lasting and (found.refused or found.warnings or found.pointers or not unit.names):
+        if is_lasting and (found.refused or found.warnings or not unit.names):
             self._memory[unit.fingerprint] = found
         for name, reason in found.refused.items():
             self._refuse(unit, name, reason, "publisher")
@@ -453,11 +457,6 @@ class Reconciler:
                 self._remember(unit, UnitRecord(refused={name or unit.label: reason}))
         except SourceError as error:
             fault, reason = "network", str(error)
-        except EditedError as error:
-            if self._plan.version == "tree":
-                self._became[name] = "edited"
-                return
-            reason = str(error)
         except (ConflictError, UsageError) as error:
             reason = str(error)
         except OSError as error:
@@ -487,12 +486,11 @@ class Reconciler:
 
 def _report_of(index: IndexRecord, refused: Sequence[SkillRefusal]) -> FetchReport:
     """Return the report that a source's record implies for its folder."""
-    units = index.units.values()
+    of_units = [line for unit in index.units.values() for line in unit.warnings]
     return FetchReport(
         index.url or index.source,
         refused=tuple(refused),
-        warnings=(*index.warnings, *(line for unit in units for line in unit.warnings)),
-        pointers=tuple((unit.names[0], path) for unit in units for path in unit.pointers),
+        warnings=(*index.warnings, *of_units),
     )
 
 

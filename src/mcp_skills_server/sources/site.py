@@ -88,10 +88,10 @@ class Site(Source):
         self._places = wellknown.candidates(given)
         # A pinned copy has its own folder: it is fetched once, and stays even if the site goes.
         self._is_pinned = settings.pin is not None
-        place, origin = settings.output, bare(given)
-        if place is None:
-            self._kept = CacheFolder(settings.cache, "sites", origin, given, settings.pin or "")
-            place = self._kept.skills
+        origin = bare(given)
+        place = settings.output or CacheFolder(
+            settings.cache, "sites", origin, given, settings.pin or ""
+        )
         super().__init__(origin, place, settings)
         self.key = self._places[0]
 

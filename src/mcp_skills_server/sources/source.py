@@ -15,17 +15,19 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from mcp_skills_server.codes import problem
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.errors import SkillsServerError
-from mcp_skills_server.format import media
 from mcp_skills_server.format.archive import Files, UnpackLimits, check_paths
 from mcp_skills_server.format.ignored import ignored, summarize
 from mcp_skills_server.model import Problem, printable
 from mcp_skills_server.sources.addresses import relative_to_site
+from mcp_skills_server.sources.cache import CacheFolder
 from mcp_skills_server.sources.folder import FetchedFolder
 from mcp_skills_server.sources.records import IndexRecord
 
 if TYPE_CHECKING:
     from mcp_skills_server.sources.reconcile import Reconciler
 
+PINNED_S: Final = 86_400.0
+"""Seconds between two polls of a revision that never changes: only the copy on disk can."""
 _NAMES_SHOWN: Final = 10
 Fault: TypeAlias = Literal["publisher", "network", "here"]
 """The party at fault for a refusal. Only the publisher's is no reason to try again."""
@@ -193,7 +195,6 @@ class FetchReport:
     pruned: tuple[str, ...] = ()  # those of them that were removed
     refused: tuple[SkillRefusal, ...] = ()
     warnings: tuple[str, ...] = ()
-    pointers: tuple[tuple[str, str], ...] = ()  # (skill, path in it) of Git LFS pointers
     is_complete: bool = True  # otherwise the same revision is fetched again
     bytes: int = 0
 
@@ -215,21 +216,14 @@ class FetchReport:
         return tuple(map(printable, (*self.warnings, *refused)))
 
     def problems(self, origin: str) -> tuple[Problem, ...]:
-        """Return the publisher's problems: refused skills, and Git LFS pointers."""
+        """Return the publisher's problems, one for each refused skill."""
         out: list[Problem] = []
         for each in self.refused:
             if each.fault == "publisher":
                 name = printable(each.name)
                 reason = printable(relative_to_site(origin, each.reason))
                 out.append(problem(UnacceptableError.code, reason).at(f"{origin}/{name}", name))
-        return (*out, *self.pointer_problems(origin))
-
-    def pointer_problems(self, origin: str) -> list[Problem]:
-        """Return the Git LFS pointers as problems, like those of `validate`."""
-        return [
-            problem("lfs-pointer", media.LFS_FAULT, 1).at(f"{origin}/{name}/{path}", name)
-            for name, path in self.pointers
-        ]
+        return tuple(out)
 
 
 def _some(names: tuple[str, ...]) -> str:
@@ -264,15 +258,11 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """Verified contents of a unit. Its warnings are repeated at each run while the unit is held.
-
-    `pointers` are Git LFS pointers, relative to the folder of all skills.
-    """
+    """Verified contents of a unit. Its warnings are repeated at each run while the unit is held."""
 
     skills: Mapping[str, Files]
     refused: Mapping[str, str] = field(default_factory=dict[str, str])
     warnings: tuple[str, ...] = ()
-    pointers: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -302,7 +292,8 @@ class Source:
 
     Args:
         origin: the address for display, without secrets.
-        place: the folder for its skills (`folder.FetchedFolder`), unless the settings name one.
+        place: the folder for its skills (`folder.FetchedFolder`), or the cache folder that has it,
+            which is then leased while this object lives.
 
     Attributes:
         remote: fetched in the background; any other source must be readable at the start.
@@ -315,10 +306,11 @@ class Source:
     own_check_s: float | None = None
     last_retry_s: float = 300.0
 
-    def __init__(self, origin: str, place: Path, settings: SourceSettings) -> None:
+    def __init__(self, origin: str, place: Path | CacheFolder, settings: SourceSettings) -> None:
         self.origin = origin
         self.key = origin
-        self.place = settings.output or place
+        self._lease = place
+        self.place = place.skills if isinstance(place, CacheFolder) else place
         self.settings: Final = settings
         self.check_s = self.own_check_s or settings.refresh_s
         if settings.output is None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import ssl
 import subprocess
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from mcp_skills_server.sources.mirrors import Follower
 from sources.fetching import listing
@@ -59,11 +62,20 @@ def files(follower: Follower) -> list[str]:
     return [path for path, what in listing(follower.path).items() if what != "directory"]
 
 
+class TreeItem(NamedTuple):
+    """An entry of a tree, whatever git thinks of its name."""
+
+    name: bytes
+    mode: str
+    object_id: str
+
+
 class Upstream:
-    """A bare repository that others fetch from. It is written without a working tree, so that trees may be anything."""
+    """A bare repository that others fetch from. Its objects are written here, so that trees may be anything."""
 
     def __init__(self, directory: Path, *, filters: bool = True, ids: str = "sha1") -> None:
         self.directory = directory
+        self._ids = ids
         self._commits = 0
         init = ["git", "init", "--quiet", "--bare", "--initial-branch=main", f"--object-format={ids}"]
         subprocess.run([*init, str(directory)], check=True, timeout=20)
@@ -83,56 +95,52 @@ class Upstream:
         self, files: Mapping[str, Content], branch: str = "main", *, parent: str | None = None, orphan: bool = False
     ) -> str:
         """A commit that has these files and no others; its id. Its parent is what the branch was, unless given."""
+        return self.commit_tree(self.tree(files), branch, parent=parent, orphan=orphan)
+
+    def commit_tree(self, tree: str, branch: str = "main", *, parent: str | None = None, orphan: bool = False) -> str:
+        """The same of a tree."""
         ref = branch if branch.startswith("refs/") else f"refs/heads/{branch}"
         self._commits += 1
-        stamp = f"n <n@example.com> {CLOCK + 60 * self._commits} +0000"
-        head = f"commit refs/made\ncommitter {stamp}\ndata 4\nmade\n"
-        before = parent or ("" if orphan else self._tip(ref))
-        lines = [head.encode()] + ([f"from {before}\n".encode()] if before else []) + [b"deleteall\n"]
-        for path, content in files.items():
-            if content is SUBMODULE:
-                lines.append(f"M 160000 {SUBMODULE.content} {_quoted(path)}\n".encode())
-                continue
-            raw, mode = content, "100644"
-            if isinstance(content, Odd):
-                raw, mode = content.content.encode(), content.mode
-            elif isinstance(content, tuple):
-                raw, mode = content[0], "100755" if content[1] else "100644"
-            assert isinstance(raw, bytes)
-            lines.append(f"M {mode} inline {_quoted(path)}\ndata {len(raw)}\n".encode() + raw + b"\n")
-        self.git("fast-import", "--quiet", "--force", given=b"".join(lines))
-        commit = self.git("rev-parse", "refs/made")
+        before = "" if orphan else self.git("for-each-ref", "--format=%(objectname)", parent or ref)
+        follows = f"parent {before}\n" if before else ""
+        who = f"n <n@example.com> {CLOCK + 60 * self._commits} +0000"
+        commit = self._object("commit", f"tree {tree}\n{follows}author {who}\ncommitter {who}\n\nmade".encode())
         self.git("update-ref", ref, commit)
         return commit
 
-    def tree(self, entries: Mapping[bytes, tuple[str, str]]) -> str:
-        """The id of a tree with these entries, (mode, object) by name, whatever git thinks of them."""
-        return self.tree_of((name, mode, it) for name, (mode, it) in entries.items())
+    def tree(self, files: Mapping[str, Content]) -> str:
+        """The id of a tree of these files, by path."""
+        items: list[TreeItem] = []
+        below: dict[str, dict[str, Content]] = {}
+        for path, content in files.items():
+            name, deeper, rest = path.partition("/")
+            if deeper:
+                below.setdefault(name, {})[rest] = content
+            elif content is SUBMODULE:
+                items.append(TreeItem(name.encode(), SUBMODULE.mode, SUBMODULE.content))
+            elif isinstance(content, Odd):
+                items.append(TreeItem(name.encode(), content.mode, self.blob(content.content.encode())))
+            else:
+                raw, executable = content if isinstance(content, tuple) else (content, False)
+                items.append(TreeItem(name.encode(), "100755" if executable else "100644", self.blob(raw)))
+        items += [TreeItem(name.encode(), "40000", self.tree(inner)) for name, inner in below.items()]
+        return self.tree_of(sorted(items, key=lambda item: item.name + b"/" * (item.mode == "40000")))
 
-    def tree_of(self, entries: Iterable[tuple[bytes, str, str]]) -> str:
-        """The same of (name, mode, object), where a name may stand twice."""
-        raw = b"".join(mode.encode() + b" " + name + b"\0" + bytes.fromhex(it) for name, mode, it in entries)
-        return self.git("hash-object", "-t", "tree", "-w", "--stdin", "--literally", given=raw)
+    def tree_of(self, items: Iterable[TreeItem]) -> str:
+        """The id of a tree of these entries, in this order."""
+        raw = [f"{it.mode} ".encode() + it.name + b"\0" + bytes.fromhex(it.object_id) for it in items]
+        return self._object("tree", b"".join(raw))
 
     def blob(self, raw: bytes) -> str:
-        return self.git("hash-object", "-w", "--stdin", given=raw)
+        return self._object("blob", raw)
 
-    def commit_tree(self, tree: str, *, follows: bool = False) -> str:
-        """A commit of a tree on main, with a parent only if it follows what main was; its id."""
-        before = self._tip("refs/heads/main") if follows else ""
-        parent, who = f"parent {before}\n" if before else "", f"n <n@example.com> {CLOCK} +0000"
-        lines = f"tree {tree}\n{parent}author {who}\ncommitter {who}\n\nmade\n"
-        commit = self.git("hash-object", "-t", "commit", "-w", "--stdin", given=lines.encode())
-        self.git("update-ref", "refs/heads/main", commit)
-        return commit
-
-    def _tip(self, ref: str) -> str:
-        found = self.git("for-each-ref", "--format=%(objectname)", ref)
-        return found.splitlines()[0] if found else ""
-
-
-def _quoted(path: str) -> str:
-    return '"' + path.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    def _object(self, kind: str, raw: bytes) -> str:
+        whole = f"{kind} {len(raw)}\0".encode() + raw
+        name = hashlib.new(self._ids, whole).hexdigest()
+        place = self.directory / "objects" / name[:2] / name[2:]
+        place.parent.mkdir(exist_ok=True)
+        place.write_bytes(zlib.compress(whole, 1))
+        return name
 
 
 class GitServer(Publisher):

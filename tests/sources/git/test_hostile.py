@@ -20,7 +20,7 @@ from mcp_skills_server.sources.source import (
     UnreachableError,
 )
 from sources.fetching import fetched, opened
-from sources.git.remotes import ALL, SUBMODULE, GitServer, Upstream, files, link, skill
+from sources.git.remotes import ALL, SUBMODULE, GitServer, TreeItem, Upstream, files, link, skill
 from sources.publishers import Publisher, Route, answer, endless, skill_md, then_close
 from tables import each_row
 from wire import DEADLINE
@@ -60,19 +60,19 @@ def test_skills_in_dot_folders_are_named(upstream: Upstream, tmp_path: Path, cap
 
 def _tricks(upstream: Upstream) -> Iterator[str]:
     """Trees that git itself would not make."""
-    evil, good = upstream.blob(b"evil"), upstream.blob(skill_md("bad"))
-    bad = {b"SKILL.md": ("100644", good)}
+    skill_file = TreeItem(b"SKILL.md", "100644", upstream.blob(skill_md("bad")))
+    evil = upstream.blob(b"evil")
     for name in (b"..", b".git", b"../../evil", b"/etc/evil", b"."):
-        inner = upstream.tree({**bad, name: ("100644", evil)})
-        yield upstream.tree({b"bad": ("40000", inner)})
-        yield upstream.tree({name: ("40000", upstream.tree(bad))})
-    twice = [(b"SKILL.md", "100644", good), (b"x", "100644", evil), (b"x", "100644", good)]
-    yield upstream.tree({b"bad": ("40000", upstream.tree_of(twice))})
+        inner = upstream.tree_of([skill_file, TreeItem(name, "100644", evil)])
+        yield upstream.tree_of([TreeItem(b"bad", "40000", inner)])
+        yield upstream.tree_of([TreeItem(name, "40000", upstream.tree_of([skill_file]))])
+    twice = [TreeItem(b"x", "100644", evil), TreeItem(b"x", "100644", skill_file.object_id)]
+    yield upstream.tree_of([TreeItem(b"bad", "40000", upstream.tree_of([skill_file, *twice]))])
 
 
 def test_names_that_lead_out_of_the_folder_are_never_written(upstream: Upstream, tmp_path: Path) -> None:
     for number, tree in enumerate(_tricks(upstream)):
-        upstream.commit_tree(tree)
+        upstream.commit_tree(tree, orphan=True)
         inside = tmp_path / "cache" / str(number)
         try:
             assert set(files(fetched(upstream.url, inside))) <= {"bad/SKILL.md", "SKILL.md"}
@@ -83,9 +83,9 @@ def test_names_that_lead_out_of_the_folder_are_never_written(upstream: Upstream,
 
 
 def test_a_bomb_of_trees_is_refused(upstream: Upstream, tmp_path: Path) -> None:
-    tree = upstream.tree({b"SKILL.md": ("100644", upstream.blob(b"---"))})
+    tree = upstream.tree({"SKILL.md": b"---"})
     for _ in range(9):
-        tree = upstream.tree({bytes([97 + number]): ("40000", tree) for number in range(20)})
+        tree = upstream.tree_of([TreeItem(bytes([97 + number]), "40000", tree) for number in range(20)])
     upstream.commit_tree(tree)
     limits = FetchSettings(limits=FetchLimits(total_s=20))
     with pytest.raises((UnacceptableError, UnreachableError), match=r"too many files|no answer"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,7 +12,6 @@ from pathlib import Path
 import anyio
 import pytest
 
-from mcp_skills_server.errors import UsageError
 from mcp_skills_server.sources.source import (
     FetchLimits,
     FetchSettings,
@@ -83,37 +81,19 @@ def test_a_look_at_an_unchanged_one_asks_for_names_alone(server: GitServer, upst
         anyio.run(again.refresh)
         assert server.paths == ["/acme.git/info/refs?service=git-upload-pack", "/acme.git/git-upload-pack"]
     assert listing(follower.path) == before
-
-
-def test_a_commit_that_is_pinned_is_fetched_once(server: GitServer, upstream: Upstream, tmp_path: Path) -> None:
-    old = upstream.git("rev-parse", "main")
-    fetched(f"{server.url}/acme.git@main", tmp_path)
-    upstream.commit({**BASE, **skill("gamma")})
-    for given, pin in ((f"{server.url}/acme.git@{old}", None), (f"{server.url}/acme.git@main", old)):
-        fetched(given, tmp_path, pin=pin)
-        server.asked.clear()
-        assert files(fetched(given, tmp_path, pin=pin)) == ALL and not server.asked
-    with pytest.raises(UsageError, match="is no commit"):
-        opened(f"{server.url}/acme.git@main", tmp_path, pin="--upload-pack=x")
+    pinned = f"{server.url}/acme.git@{follower.state.revision}"
+    fetched(pinned, tmp_path)
+    server.asked.clear()
+    assert files(fetched(pinned, tmp_path)) == ALL and not server.asked
 
 
 def test_the_copy_of_an_earlier_version_is_found(tmp_path: Path) -> None:
     assert opened("git+https://git.example/a", tmp_path).path.parent.name == "git.example-a-820148f7e96a"
 
 
-def test_only_what_is_different_is_written(upstream: Upstream, tmp_path: Path) -> None:
-    follower = fetched(upstream.url, tmp_path)
-
-    def inode(name: str) -> int:
-        return (follower.path / "skills" / name / "SKILL.md").stat().st_ino
-
-    alpha, beta = inode("alpha"), inode("beta")
-    upstream.commit({**BASE, **skill("beta", "Now another."), **skill("gamma")})
-    anyio.run(follower.refresh)
-    assert inode("alpha") == alpha and inode("beta") != beta
-    assert b"Now another." in (follower.path / "skills/beta/SKILL.md").read_bytes()
+def test_a_skill_may_take_the_place_of_one_above_it(upstream: Upstream, tmp_path: Path) -> None:
     upstream.commit({**skill("gamma"), **skill("delta", folder="skills/gamma/")})
-    anyio.run(follower.refresh)
+    follower = fetched(upstream.url, tmp_path)
     assert files(follower) == ["skills/gamma/SKILL.md", "skills/gamma/delta/SKILL.md"]
     upstream.commit(skill("delta", folder="skills/gamma/"))
     anyio.run(follower.refresh)
@@ -128,29 +108,6 @@ def test_files_beside_the_skills_are_not_downloaded(folder: str, size: int, upst
     assert any(path.stat().st_size == size for path in follower.path.rglob("big"))
     objects = next((tmp_path / "git").glob("*/objects"))
     assert sum(path.stat().st_size for path in objects.rglob("*.pack")) < size
-
-
-def damage_records(folder: Path) -> None:
-    for record in (folder / ".mcp-skills").rglob("*.json"):
-        record.write_bytes(b"{}")
-    (folder / "skills/beta/more.md").write_bytes(b"mine")
-
-
-@each_row(
-    "damage",
-    [
-        lambda folder: (folder / "skills/beta/SKILL.md").write_bytes(b"mine"),
-        lambda folder: shutil.rmtree(folder / "skills/alpha/scripts"),
-        lambda folder: (folder / "skills/beta/more.md").write_bytes(b"mine"),
-        lambda folder: (folder / "skills/mine").mkdir() or (folder / "skills/beta/more.md").write_bytes(b"mine"),
-        damage_records,
-    ],
-)
-def test_damage_in_the_cache_is_put_right(damage: Callable[[Path], object], upstream: Upstream, tmp_path: Path) -> None:
-    follower = fetched(upstream.url, tmp_path)
-    before = listing(follower.path)
-    damage(follower.path)
-    assert listing(fetched(upstream.url, tmp_path).path) == before
 
 
 @each_row(

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import base64
-import gzip
-import io
 import json
 import os
 import socket
-import ssl
 import subprocess
-import tarfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError
-from urllib.request import urlopen
 
+from format.archives import END, block, tar_gz
 from mcp_skills_server.sources.oci import manifests
 from sources.publishers import Asked, Publisher, Route, answer, digest
 
@@ -34,8 +29,6 @@ class Real:
 
     port: int
     certificate: Path | None
-    log: list[str]
-    grown: threading.Condition
 
     @property
     def host(self) -> str:
@@ -43,24 +36,6 @@ class Real:
 
     def named(self, repository: str = REPOSITORY, tag: str = "1.0") -> str:
         return f"{'oci' if self.certificate else 'oci+http'}://{self.host}/{repository}:{tag}"
-
-    def asked(self) -> list[str]:
-        """The requests since the last call, as `HEAD /v2/... 200`."""
-        mark = f"/marked/{len(self.log)}"
-        context = ssl.create_default_context(cafile=self.certificate) if self.certificate else None
-        with suppress(HTTPError):
-            scheme = "https" if self.certificate else "http"
-            urlopen(f"{scheme}://{self.host}{mark}", context=context, timeout=DEADLINE).close()
-        with self.grown:
-            assert self.grown.wait_for(lambda: any(mark in line for line in self.log), DEADLINE)
-            lines, self.log[:] = [*self.log], []
-        found: list[str] = []
-        for line in lines:
-            parts = line.split('"')
-            if len(parts) > 2 and parts[1].endswith(("HTTP/1.1", "HTTP/2.0")) and mark not in line:
-                method, path, _ = parts[1].split(" ")
-                found.append(f"{method} {path} {parts[2].split()[0]}")
-        return found
 
 
 @contextmanager
@@ -80,28 +55,17 @@ def docker_registry(folder: Path, *, tls: bool = False, auth: Mapping[str, Any] 
     words, environment = ["docker-registry", "serve", str(folder / "config.yml")], {"OTEL_TRACES_EXPORTER": "none"}
     environment |= {"PATH": os.environ["PATH"]}
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
-    log: list[str] = []
-    grown = threading.Condition()
-
-    def read() -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
-            with grown:
-                log.append(line)
-                grown.notify_all()
-
-    reader = threading.Thread(target=read, daemon=True)
-    reader.start()
+    assert process.stdout is not None
     try:
-        with grown:
-            assert grown.wait_for(lambda: any("listening on" in line for line in log), DEADLINE), "".join(log)
-        yield Real(port, certificate, log, grown)
+        assert any("listening on" in line for line in process.stdout)
+        rest = threading.Thread(target=process.stdout.read, daemon=True)  # what it says must not fill the pipe
+        rest.start()
+        yield Real(port, certificate)
     finally:
         process.terminate()
         process.wait(DEADLINE)
-        reader.join(DEADLINE)
-        if process.stdout is not None:
-            process.stdout.close()
+    rest.join(DEADLINE)
+    process.stdout.close()
 
 
 def self_signed(folder: Path) -> tuple[Path, Path]:
@@ -132,13 +96,8 @@ def docker_config(folder: Path, registry: str, name: str, password: str, **more:
 
 def tar(files: Mapping[str, bytes], *, packed: bool = True) -> bytes:
     """A layer of these files."""
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w") as made:
-        for name, raw in files.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(raw)
-            made.addfile(info, io.BytesIO(raw))
-    return gzip.compress(out.getvalue(), mtime=0) if packed else out.getvalue()
+    blocks = [block(name, raw) for name, raw in files.items()]
+    return tar_gz(*blocks) if packed else b"".join(blocks) + END
 
 
 class Fake(Publisher):

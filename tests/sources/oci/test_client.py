@@ -12,13 +12,14 @@ import anyio
 import pytest
 
 from mcp_skills_server.errors import UsageError
+from mcp_skills_server.sources import http
 from mcp_skills_server.sources.http import HttpClient
 from mcp_skills_server.sources.oci import manifests
 from mcp_skills_server.sources.oci.access import Access, Credentials
 from mcp_skills_server.sources.oci.client import RegistryClient
 from mcp_skills_server.sources.oci.manifests import Descriptor
 from mcp_skills_server.sources.oci.reference import parse_reference
-from mcp_skills_server.sources.source import AbsentError, Bounds, OriginPolicy, SourceError, UnacceptableError
+from mcp_skills_server.sources.source import AbsentError, Bounds, OriginPolicy, UnacceptableError
 from sources.oci.registries import REPOSITORY, Fake, digest
 from sources.publishers import Asked, Publisher, Route, answer, redirect
 from tables import each_row
@@ -40,8 +41,8 @@ def asking(
     reference = parse_reference(registry.named())
 
     async def run() -> object:
-        async with HttpClient(BOUNDS) as http:
-            client = RegistryClient(http, reference, access or knowing(registry, None), trust)
+        async with HttpClient(BOUNDS) as opened:
+            client = RegistryClient(opened, reference, access or knowing(registry, None), trust)
             return await getattr(client, method)(*given)
 
     return anyio.run(run)
@@ -64,15 +65,6 @@ def guarded(registry: Fake, wanted: str, challenge: str) -> None:
 
 
 # Bytes are what their digest says
-
-
-def test_what_is_named_by_a_digest_is_proved_by_it(registry: Fake) -> None:
-    raw = registry.manifest()
-    registry.put(raw, "1.0")
-    registry.blob(b"content")
-    assert asking(registry, "digest") == digest(raw)
-    assert asking(registry, "manifest", digest(raw)) == (digest(raw), raw)
-    assert asking(registry, "blob", CONTENT) == b"content"
 
 
 @each_row(
@@ -115,21 +107,21 @@ def test_a_digest_of_a_head_that_is_none_is_not_believed(registry: Fake, said: s
 # Tags
 
 
-def test_tags_are_bounded_and_a_next_page_is_not_asked_for(registry: Fake) -> None:
-    page = json.dumps({"name": REPOSITORY, "tags": ["1.0", "1.1", 7, "bad\n", "x" * 200]}).encode()
-    registry.routes[TAGS] = answer(page, link=f'<{TAGS}?n=1000&last=1.1>; rel="next"')
-    assert asking(registry, "tags") == ["1.0", "1.1"] and len(registry.asked) == 1
-    registry.routes[TAGS] = answer(json.dumps({"tags": [f"t{number}" for number in range(20_000)]}).encode())
-    assert len(asking(registry, "tags")) == 1000
-
-
-def test_an_absent_tag_names_those_that_are_there(registry: Fake) -> None:
-    registry.routes[TAGS] = answer(b'{"tags":["b","a"]}')
-    with pytest.raises(AbsentError, match=r"the last of its 2 tags: a, b"):
-        asking(registry, "digest")
-    registry.routes[TAGS] = answer(b"<html>", 500)
-    with pytest.raises(AbsentError, match=f"has no {REPOSITORY} 1.0$"):
-        asking(registry, "digest")
+def test_an_absent_tag_names_some_that_are_there(registry: Fake) -> None:
+    other = ["1.0", "1.1", 7, "bad\n", "x" * 200]
+    many = [f"t{number}" for number in range(20_000)]
+    for page, said in (
+        (answer(json.dumps({"tags": other}).encode(), link='</next>; rel="next"'), "the last of its 2 tags: 1.0, 1.1"),
+        (answer(json.dumps({"tags": many}).encode()), "the last of its first 1000 tags: t995, t996, t997, t998, t999"),
+        (answer(b'{"tags": []}'), "and no tag"),
+        (answer(b"<html>"), ""),
+        (answer(b"<html>", 500), ""),
+    ):
+        registry.routes[TAGS] = page
+        registry.asked.clear()
+        with pytest.raises(AbsentError) as caught:
+            asking(registry, "digest")
+        assert str(caught.value).partition(" 1.0")[2].lstrip(";, ") == said and len(registry.asked) == 2
 
 
 # Passwords and tokens
@@ -276,12 +268,14 @@ def test_another_host_gets_the_request_without_what_authorizes(registry: Fake) -
 )
 def test_a_redirect_to_where_nobody_may_go_is_refused(registry: Fake, to: str, said: str) -> None:
     registry.blob(b"content", redirect(to))
-    with pytest.raises(UnacceptableError) as caught:
-        asking(registry, "blob", CONTENT)
-    assert said in str(caught.value)
+    registry.routes[f"/v2/{REPOSITORY}/blobs/uploads/"] = answer(b"", 202, location=to, connection="close")
+    for asked in (("blob", CONTENT), ("upload", digest(b"x"), b"x")):
+        with pytest.raises(UnacceptableError) as caught:
+            asking(registry, *asked)
+        assert said in str(caught.value)
 
 
-def test_this_machine_is_asked_only_where_it_is_named(registry: Fake) -> None:
+def test_this_machine_is_asked_only_where_it_is_named(registry: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     """A registry of another name that leads here, as one whose name server lies, needs --allow-private."""
     reference = replace(parse_reference(registry.named()), registry=f"registry.example:{registry.port}")
 
@@ -289,29 +283,16 @@ def test_this_machine_is_asked_only_where_it_is_named(registry: Fake) -> None:
         return ["127.0.0.1"]
 
     async def run() -> object:
-        async with HttpClient(BOUNDS, resolver=lying) as http:
-            return await RegistryClient(http, reference, Access(reference), OriginPolicy(http=True)).digest()
+        async with HttpClient(BOUNDS) as client:
+            return await RegistryClient(client, reference, Access(reference), OriginPolicy(http=True)).digest()
 
+    monkeypatch.setattr(http, "resolve", lying)
     with pytest.raises(UnacceptableError, match="which is not public"):
         anyio.run(run)
     assert not registry.asked
 
 
 # What is pushed
-
-
-@each_row(
-    ("place", "said"),
-    [
-        ("http://localhost:1/up", "plain http"),
-        ("https://10.0.0.1/up", "not of the public"),
-        ("file:///x", "not an http"),
-    ],
-)
-def test_an_upload_is_led_nowhere_else(registry: Fake, place: str, said: str) -> None:
-    registry.routes[f"/v2/{REPOSITORY}/blobs/uploads/"] = answer(b"", 202, location=place, connection="close")
-    with pytest.raises(SourceError, match=said):
-        asking(registry, "upload", digest(b"x"), b"x")
 
 
 def test_a_registry_that_takes_another_manifest_than_was_sent_is_not_believed(registry: Fake) -> None:

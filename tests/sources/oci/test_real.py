@@ -84,20 +84,18 @@ def test_plain_http_is_named_where_tls_is_asked_for(registry: Real, tmp_path: Pa
 
 
 def test_one_changed_skill_costs_that_skill(registry: Real, skills: Path, tmp_path: Path) -> None:
-    first = run("push", skills, registry.named()).stdout
-    run("list", registry.named(), *cached(tmp_path))
-    registry.asked()
+    def written() -> set[tuple[Path, int]]:
+        """What the registry has on its disk, and when it was written."""
+        return {(path, path.stat().st_mtime_ns) for path in (tmp_path / "registry" / "blobs").rglob("data")}
+
+    first, before = run("push", skills, registry.named()).stdout, written()
     again = run("push", skills, registry.named())
-    assert again.stdout == first and "nothing to send" in again.stderr
-    assert not [line for line in registry.asked() if not line.startswith(("GET", "HEAD"))]
+    assert again.stdout == first and "nothing to send" in again.stderr and written() == before
     write_skill(skills / "beta", body="# Other\n")
     assert "1 new" in run("push", skills, registry.named()).stderr
-    sent = [line for line in registry.asked() if line.startswith("PUT")]
     # The layer, the manifest and the index; the metadata of the skill are the same.
-    assert len([line for line in sent if "/blobs/" in line]) == 1 and len(sent) == 3
+    assert len(written() - before) == 3 and before <= written()
     assert "Other" in run("show", registry.named(), "beta", *cached(tmp_path)).stdout
-    got = [line for line in registry.asked() if line.startswith("GET")]
-    assert len([line for line in got if "/blobs/" in line]) == 1 and len(got) == 3
 
 
 def test_it_is_served_and_the_last_good_copy_stays_when_the_registry_is_gone(skills: Path, tmp_path: Path) -> None:
@@ -121,9 +119,6 @@ def test_a_password_over_tls(skills: Path, tmp_path: Path) -> None:
         nobody = trusted | {"DOCKER_CONFIG": str(tmp_path / "none")}
         run("push", skills, registry.named(), environment=known)
         assert "alpha" in run("list", registry.named(), *cached(tmp_path), environment=known).stdout
-        registry.asked()
-        run("list", registry.named(), *cached(tmp_path), environment=known)
-        assert [line[-3:] for line in registry.asked()] == ["401", "200"]
         for environment in (wrong, nobody):
             done = run("list", registry.named(), *cached(tmp_path / "other"), environment=environment, code=2)
             assert f"'docker login {registry.host}'" in done.stderr
@@ -173,11 +168,9 @@ def test_tokens(skills: Path, tmp_path: Path) -> None:
             run("push", skills, registry.named(), *allowed, environment=known)
             assert {each.path.rpartition("%3A")[2] for each in site.asked} == {"pull%2Cpush"}
             site.asked.clear()
-            registry.asked()
             listed = run("list", registry.named(), *allowed, *cached(tmp_path), environment=known)
             assert "alpha" in listed.stdout
             assert [each.path.rpartition("%3A")[2] for each in site.asked] == ["pull"]
-            assert [line[-3:] for line in registry.asked()].count("401") == 1
             nobody = {"DOCKER_CONFIG": str(tmp_path / "none")}
             done = run("list", registry.named(), *allowed, *cached(tmp_path / "other"), environment=nobody, code=2)
             assert "asks for permission" in done.stderr

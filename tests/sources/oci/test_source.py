@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import anyio
 import pytest
 
-from mcp_skills_server.errors import UsageError
+from mcp_skills_server.sources import reconcile
 from mcp_skills_server.sources.mirrors import Follower
 from mcp_skills_server.sources.oci import manifests
 from mcp_skills_server.sources.source import (
-    SourceError,
     UnacceptableError,
-    UnreachableError,
 )
-from sources.fetching import fetched, listing, opened
+from sources.fetching import bring, fetched, listing, opened
 from sources.oci.registries import REPOSITORY, Fake, digest, tar
 from sources.publishers import answer, skill_md
 
@@ -55,22 +53,10 @@ def test_a_look_with_nothing_new_is_one_head_also_after_a_restart(registry: Fake
     fetched(registry.named(), tmp_path)
     assert (follower.path / "a" / "SKILL.md").read_bytes() == skill_md("a")
     assert len(asked(registry)) == 4  # the tag, the index, the artifact and its layer
-    (follower.path / "b" / "SKILL.md").unlink()
-    fetched(registry.named(), tmp_path)
-    assert (follower.path / "b" / "SKILL.md").read_bytes() == skill_md("b")
-
-
-def test_one_changed_skill_of_many_costs_that_skill(registry: Fake, tmp_path: Path) -> None:
-    found = publish(registry, *(f"s{number}" for number in range(30)))
-    follower = fetched(registry.named(), tmp_path)
-    asked(registry)
-    inodes = {name: (follower.path / name).stat().st_ino for name in found}
-    changed = registry.skill("s7", {"SKILL.md": skill_md("s7", "Changed.")})
-    registry.collection(found | {"s7": changed}, "1.0")
-    anyio.run(follower.refresh)
-    assert len(asked(registry)) == 4
-    now = {name: (follower.path / name).stat().st_ino for name in found}
-    assert {name for name in found if now[name] != inodes[name]} == {"s7"}
+    pinned = f"{registry.named()}@{follower.state.revision}"
+    fetched(pinned, tmp_path)
+    assert "HEAD manifests/1.0" not in asked(registry)
+    assert there(fetched(pinned, tmp_path)) == ["a", "b"] and asked(registry) == []
 
 
 def test_what_is_refused_costs_itself_and_is_not_asked_for_again(
@@ -100,33 +86,22 @@ def test_what_is_refused_costs_itself_and_is_not_asked_for_again(
 
 
 @pytest.mark.parametrize("status", [503, 403, 404, 200])
-def test_what_cannot_be_had_is_asked_for_again_and_removes_nothing(registry: Fake, tmp_path: Path, status: int) -> None:
+@pytest.mark.parametrize("place", ["manifests", "blobs"])
+def test_what_cannot_be_had_is_asked_for_again_and_removes_nothing(
+    registry: Fake, tmp_path: Path, place: str, status: int
+) -> None:
     publish(registry, "a", "old")
     follower = fetched(registry.named(), tmp_path)
-    raw = tar({"late/SKILL.md": skill_md("late")})
-    late = registry.put(registry.manifest(registry.layer(raw)))
-    registry.blob(raw, answer(b"", status))
+    before = {*registry.routes}
+    late = registry.skill("late", {"SKILL.md": skill_md("late")})
+    missing = {path: route for path, route in registry.routes.items() if path not in before and place in path}
+    registry.routes |= dict.fromkeys(missing, answer(b"", status))
     registry.collection({"a": registry.skill("a", {"SKILL.md": skill_md("a")}), "": late}, "1.0")
     anyio.run(follower.refresh)
-    assert there(follower) == ["a", "old"]
-    registry.blob(raw)
+    assert missing and there(follower) == ["a", "old"]
+    registry.routes |= missing
     anyio.run(follower.refresh)
     assert there(follower) == ["a", "late"]
-
-
-@pytest.mark.parametrize("place", ["manifests", "blobs"])
-def test_a_permission_that_is_missing_may_be_given_later(registry: Fake, tmp_path: Path, place: str) -> None:
-    registry.skill("a", {"SKILL.md": skill_md("a")}, "1.0")
-    paths = [path for path in registry.routes if f"/{place}/sha256" in path]
-    before = {path: registry.routes[path] for path in paths}
-    registry.routes |= dict.fromkeys(paths, answer(b"", 403))
-    follower = opened(registry.named(), tmp_path)
-    for _ in range(2):
-        with pytest.raises(UnreachableError, match="asks for permission"):
-            anyio.run(follower.refresh)
-    registry.routes |= before
-    anyio.run(follower.refresh)
-    assert there(follower) == ["a"]
 
 
 def test_of_two_skills_of_a_name_the_first_of_the_index_is_taken(
@@ -143,6 +118,24 @@ def test_of_two_skills_of_a_name_the_first_of_the_index_is_taken(
     registry.collection({"1": found["first"], "2": upper}, "1.0")
     anyio.run(follower.refresh)
     assert there(follower) == ["a"]
+
+
+def test_the_first_of_two_is_taken_also_when_the_second_is_in_place(
+    registry: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reconcile, "_BATCH", 1)
+    raw = tar({"a/SKILL.md": skill_md("a", "first")})
+
+    def late(_: object) -> Iterator[bytes]:
+        registry.closing.wait(0.3)
+        yield answer(raw, connection="close")
+
+    first = registry.put(registry.manifest(registry.layer(raw)))
+    registry.blob(raw, late)
+    registry.collection({"1": first, "2": registry.skill("a", {"SKILL.md": skill_md("a", "second")})}, "1.0")
+    (refused,) = bring(registry.named(), tmp_path / "own").refused
+    assert str(refused) == "a: another skill of this name comes before it"
+    assert (tmp_path / "own" / "a" / "SKILL.md").read_bytes() == skill_md("a", "first")
 
 
 @pytest.mark.parametrize(
@@ -180,33 +173,10 @@ def test_an_image_of_several_platforms_is_one(registry: Fake, tmp_path: Path) ->
     assert there(follower) == ["a"]
 
 
-def test_a_registry_that_is_not_there_or_says_no_digest(registry: Fake, tmp_path: Path) -> None:
+def test_a_registry_may_say_no_digest(registry: Fake, tmp_path: Path) -> None:
     raw = registry.manifest(tar({"a/SKILL.md": skill_md("a")}))
     registry.put(raw)
     registry.routes[f"/v2/{REPOSITORY}/manifests/1.0"] = lambda asked: [
         answer(b"" if asked.method == "HEAD" else raw, length=len(raw), connection="close")
     ]
-    follower = fetched(registry.named(), tmp_path)
-    assert there(follower) == ["a"]
-    registry.routes[f"/v2/{REPOSITORY}/manifests/1.0"] = answer(b"", 503)
-    with pytest.raises(UnreachableError):
-        anyio.run(follower.refresh)
-    assert there(follower) == ["a"]
-    with pytest.raises(SourceError):
-        fetched(f"oci+http://127.0.0.1:1/{REPOSITORY}", tmp_path)
-
-
-def test_what_is_pinned_is_brought_after_the_tag_moved_and_asked_for_once(registry: Fake, tmp_path: Path) -> None:
-    first = registry.skill("a", {"SKILL.md": skill_md("a", "first")}, "1.0")
-    registry.skill("a", {"SKILL.md": skill_md("a", "second")}, "1.0")
-    pinned = f"oci+http://{registry.host}/{REPOSITORY}@{first}"
-    for given, pin in ((pinned, None), (registry.named(), first)):
-        for wanted in (["GET manifests/sha256", "GET blobs/sha256"], []):
-            follower = opened(given, tmp_path / str(pin), pin=pin)
-            assert anyio.run(follower.refresh) >= 60 and asked(registry) == wanted
-            assert (follower.path / "a" / "SKILL.md").read_bytes() == skill_md("a", "first")
-            assert follower.state.revision == first and follower.source.origin == given
-    newest = fetched(registry.named(), tmp_path)
-    assert (newest.path / "a" / "SKILL.md").read_bytes() == skill_md("a", "second")
-    with pytest.raises(UsageError, match="lock it again"):
-        opened(registry.named(), tmp_path, pin="0123abc")
+    assert there(fetched(registry.named(), tmp_path)) == ["a"]

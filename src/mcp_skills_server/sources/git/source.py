@@ -26,6 +26,7 @@ from mcp_skills_server.sources.grouping import group_by_skill, is_skill_md, root
 from mcp_skills_server.sources.reconcile import Reconciler
 from mcp_skills_server.sources.records import IndexRecord
 from mcp_skills_server.sources.source import (
+    PINNED_S,
     Bundle,
     ContentRefusedError,
     Plan,
@@ -45,8 +46,6 @@ _SUBMODULE: Final = b"160000"
 _EXECUTABLE: Final = b"100755"
 _PIECE: Final = 1 << 20
 _MOST_SIGNERS: Final = 1 << 20
-_PINNED_S: Final = 86_400.0
-"""Seconds between two polls of a commit, which never changes: only the copy on disk can."""
 _END_S: Final = 5.0
 """Seconds to wait for the output of a killed git to be read."""
 
@@ -66,16 +65,16 @@ class GitFolder(Source):
         self._kept = CacheFolder(settings.cache, "git", origin, *asked)
         seconds = settings.fetch.bounds.download_s, settings.fetch.limits.total_s
         self._repository = Repository(self._kept.path / "objects", self._address, *seconds)
-        super().__init__(origin, self._kept.skills, settings)
+        super().__init__(origin, settings.output or self._kept, settings)
 
     async def resolve(self, *, anew: bool = False) -> Revision:  # noqa: ARG002, it is always looked at
         """Resolve the address to a commit."""
         pin = self.settings.pin
         if pin is not None:
-            return Revision(pin, _PINNED_S, Tip(pin, ""))
+            return Revision(pin, PINNED_S, Tip(pin, ""))
         tip = await self._in_thread(self._repository.resolve)
         if not tip.name:
-            return Revision(tip.commit, _PINNED_S, tip)
+            return Revision(tip.commit, PINNED_S, tip)
         return Revision(tip.commit, self.check_s, tip)
 
     @asynccontextmanager
@@ -146,7 +145,7 @@ class GitFolder(Source):
             for unit in missing:
                 skill: WantedSkill = unit.item
                 try:
-                    files, pointers = read_files(skill, out, limits)
+                    files = read_files(skill, out, limits)
                 except ArchiveRefusedError as error:
                     reconciler.refuse(unit, ContentRefusedError(str(error)))
                     continue
@@ -154,10 +153,14 @@ class GitFolder(Source):
                     self._repository.clear()
                     raise UnreachableError("not all of its files came") from None
                 name = skill.folder or root_name(files, [self._address.name]) or "skill"
-                notes: tuple[str, ...] = ()
+                notes = [
+                    f"{name}/{path}: {media.LFS_FAULT} (lfs-pointer)"
+                    for path, (raw, _) in files.items()
+                    if media.is_lfs_pointer(raw)
+                ]
                 if left_out := sorted(skill.left_out):
-                    notes = (f"{name}: left out what is never served: {summarize(left_out)}",)
-                reconciler.put(unit, Bundle({name: files}, {}, notes, tuple(pointers)))
+                    notes.append(f"{name}: left out what is never served: {summarize(left_out)}")
+                reconciler.put(unit, Bundle({name: files}, {}, tuple(notes)))
         if reconciler.is_full:
             most = self.settings.fetch.limits.unpacked_bytes
             raise UnacceptableError(f"its skills have more than {most:,} bytes; name a #folder")
@@ -249,8 +252,8 @@ def select(
     return skills, passed
 
 
-def read_files(skill: WantedSkill, out: IO[bytes], limits: UnpackLimits) -> tuple[Files, list[str]]:
-    """Read a skill's files and Git LFS pointer paths from `git cat-file --batch`.
+def read_files(skill: WantedSkill, out: IO[bytes], limits: UnpackLimits) -> Files:
+    """Read a skill's files from the output of `git cat-file --batch`.
 
     Consumes all output for the skill, even if the skill is refused.
 
@@ -258,7 +261,7 @@ def read_files(skill: WantedSkill, out: IO[bytes], limits: UnpackLimits) -> tupl
         ArchiveRefusedError: the skill exceeds a limit, or some platform cannot hold its name.
         EOFError: the output is malformed or truncated.
     """
-    tree, refused, pointers = Tree(limits), None, list[str]()
+    tree, refused = Tree(limits), None
     for file in skill.files:
         size = _size(out.readline(), file.object_id)
         if refused is None:
@@ -273,13 +276,10 @@ def read_files(skill: WantedSkill, out: IO[bytes], limits: UnpackLimits) -> tupl
         raw = out.read(size + 1)
         if len(raw) != size + 1:
             raise EOFError
-        raw = raw[:-1]
-        if media.is_lfs_pointer(raw):
-            pointers.append(file.path)
-        tree.store(file.path, raw, file.is_executable)
+        tree.store(file.path, raw[:-1], file.is_executable)
     if refused is not None:
         raise refused
-    return tree.finish(), pointers
+    return tree.finish()
 
 
 def _add(skill: WantedSkill, entry: TreeEntry) -> None:

@@ -94,18 +94,6 @@ class RegistryClient:
         await to_thread.run_sync(_verified, found.body, descriptor.digest, found.url)
         return found.body
 
-    async def tags(self) -> list[str]:
-        """Return up to 1,000 tags of the repository, the first page."""
-        headers = {"Accept": "application/json"}
-        page = await self._ask("GET", f"/tags/list?n={_TAGS}", headers, _TAGS_PAGE)
-        _check(page)
-        try:
-            found = items(mapping(json.loads(page.body)).get("tags"))
-        except (ValueError, RecursionError):
-            return []
-        tags = [each for each in found if isinstance(each, str) and each.isprintable()]
-        return [each for each in tags if len(each) <= 128][:_TAGS]
-
     # Writing
 
     async def has_blob(self, digest: str) -> bool:
@@ -207,13 +195,18 @@ class RegistryClient:
         return f"{shown(response.url)} asks for permission (status {response.status}); {hint}"
 
     async def _absent(self) -> AbsentError:
-        """Return the error for a missing manifest, with the last of the existing tags."""
+        """Return the error for a missing manifest, with the last tags of the first page."""
         wanted = self._reference
         named = f"{wanted.registry} has no {wanted.repository} {wanted.wanted}"
+        headers = {"Accept": "application/json"}
         try:
-            tags = sorted(await self.tags())
-        except (UnacceptableError, UnreachableError):
+            page = await self._ask("GET", f"/tags/list?n={_TAGS}", headers, _TAGS_PAGE)
+            _check(page)
+            found = items(mapping(json.loads(page.body)).get("tags"))
+        except (UnacceptableError, UnreachableError, ValueError, RecursionError):
             return AbsentError(named)
+        shown = [each for each in found if isinstance(each, str) and each.isprintable()]
+        tags = sorted([each for each in shown if len(each) <= 128][:_TAGS])
         if not tags:
             return AbsentError(f"{named}, and no tag")
         first, last = "first " if len(tags) == _TAGS else "", ", ".join(tags[-5:])

@@ -40,6 +40,7 @@ from mcp_skills_server.sources.oci.reference import is_digest, parse_reference
 from mcp_skills_server.sources.reconcile import fetching
 from mcp_skills_server.sources.records import IndexRecord
 from mcp_skills_server.sources.source import (
+    PINNED_S,
     Bundle,
     ContentRefusedError,
     Plan,
@@ -52,8 +53,6 @@ from mcp_skills_server.sources.source import (
     check_skill,
 )
 
-_PINNED_S: Final = 3600.0
-"""Seconds between two polls of a digest, which never changes: only the copy on disk can."""
 _UNPACKERS: Final = 4
 _OVERHEAD: Final = 4 << 20
 """Maximum bytes of archives beyond their files."""
@@ -88,13 +87,15 @@ class Oci(Source):
         self._access = Access(self._reference)
         # Part of the fingerprint: these decide, beside the digest, which files are accepted.
         self._asked = f"{__version__} {settings.fetch.limits.skill_bytes} {settings.hidden}"
-        self._kept = CacheFolder(settings.cache, "oci", str(self._reference), str(settings.hidden))
-        super().__init__(str(named), self._kept.skills, settings)
+        place = settings.output or CacheFolder(
+            settings.cache, "oci", str(self._reference), str(settings.hidden)
+        )
+        super().__init__(str(named), place, settings)
 
     async def resolve(self, *, anew: bool = False) -> Revision:  # noqa: ARG002, it is always asked
         """Resolve the reference to a manifest digest, by one HEAD unless it has a digest."""
         if self._reference.digest is not None:
-            return Revision(self._reference.digest, _PINNED_S)
+            return Revision(self._reference.digest, PINNED_S)
         async with self._client() as client:
             digest = await client.digest()
             if digest is None:  # a registry that sends the digest with a GET only

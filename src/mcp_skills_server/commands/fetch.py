@@ -221,7 +221,7 @@ def _fetch(url: str, settings: FetchSettings, options: FetchOptions) -> int:
         if isinstance(error, wellknown.IndexRefusedError | RollbackError):
             return 1
         return 2
-    _remark_report(report, folder)
+    _remark_report(report, folder, source.origin)
     return int(not report.ok)
 
 
@@ -269,13 +269,13 @@ def _list(index: wellknown.SiteIndex, settings: FetchSettings) -> int:
     return int(index.version is None or any(each.is_fault for each in broken))
 
 
-def _remark_report(report: FetchReport, folder: str) -> None:
+def _remark_report(report: FetchReport, folder: str, origin: str) -> None:
     """Print the report of a fetch on stderr."""
     where, source, size = report.url, "the source", ""
     if report.version != "tree":
         where, source = shown(report.url), "the index"
         size = f" ({report.bytes:,} bytes downloaded)"
-    for line in report.warnings:
+    for line in (*report.warnings, *map(str, report.pointer_problems(origin))):
         remark(f"warning: {line}")
     for name in report.edited:
         remark(f"{name}: it was edited in {folder}, and stays; --force replaces it")

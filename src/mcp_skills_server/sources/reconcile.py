@@ -250,7 +250,7 @@ class Reconciler:
                 skills = {self._place(name): files for name, files in bundle.skills.items()}
                 names = self._claim(unit, skills)
                 refused = dict(bundle.refused)
-                found = UnitRecord(tuple(names), refused, bundle.warnings)
+                found = UnitRecord(tuple(names), refused, bundle.warnings, bundle.pointers)
                 self._remember(unit, found, is_lasting=len(names) == len(skills))
                 for name in self._wanted(names):
                     with self._refusing(unit, name):
@@ -437,7 +437,7 @@ class Reconciler:
         return gone, pruned
 
     def _remember(self, unit: Unit, found: UnitRecord, *, is_lasting: bool = True) -> None:
-        if is_lasting and (found.refused or found.warnings or not unit.names):
+        if is_lasting and (found.refused or found.warnings or found.pointers or not unit.names):
             self._memory[unit.fingerprint] = found
         for name, reason in found.refused.items():
             self._refuse(unit, name, reason, "publisher")
@@ -486,11 +486,12 @@ class Reconciler:
 
 def _report_of(index: IndexRecord, refused: Sequence[SkillRefusal]) -> FetchReport:
     """Return the report that a source's record implies for its folder."""
-    of_units = [line for unit in index.units.values() for line in unit.warnings]
+    units = index.units.values()
     return FetchReport(
         index.url or index.source,
         refused=tuple(refused),
-        warnings=(*index.warnings, *of_units),
+        warnings=(*index.warnings, *(line for unit in units for line in unit.warnings)),
+        pointers=tuple((unit.names[0], path) for unit in units for path in unit.pointers),
     )
 
 

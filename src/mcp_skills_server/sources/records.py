@@ -44,6 +44,7 @@ class UnitRecord:
     names: tuple[str, ...] = ()
     refused: Mapping[str, str] = field(default_factory=dict[str, str])
     warnings: tuple[str, ...] = ()
+    pointers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

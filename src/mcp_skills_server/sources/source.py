@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from mcp_skills_server.codes import problem
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.errors import SkillsServerError
+from mcp_skills_server.format import media
 from mcp_skills_server.format.archive import Files, UnpackLimits, check_paths
 from mcp_skills_server.format.ignored import ignored, summarize
 from mcp_skills_server.model import Problem, printable
@@ -195,6 +196,7 @@ class FetchReport:
     pruned: tuple[str, ...] = ()  # those of them that were removed
     refused: tuple[SkillRefusal, ...] = ()
     warnings: tuple[str, ...] = ()
+    pointers: tuple[tuple[str, str], ...] = ()  # (skill, path in it) of Git LFS pointers
     is_complete: bool = True  # otherwise the same revision is fetched again
     bytes: int = 0
 
@@ -216,14 +218,21 @@ class FetchReport:
         return tuple(map(printable, (*self.warnings, *refused)))
 
     def problems(self, origin: str) -> tuple[Problem, ...]:
-        """Return the publisher's problems, one for each refused skill."""
+        """Return the publisher's problems: refused skills, and Git LFS pointers."""
         out: list[Problem] = []
         for each in self.refused:
             if each.fault == "publisher":
                 name = printable(each.name)
                 reason = printable(relative_to_site(origin, each.reason))
                 out.append(problem(UnacceptableError.code, reason).at(f"{origin}/{name}", name))
-        return tuple(out)
+        return (*out, *self.pointer_problems(origin))
+
+    def pointer_problems(self, origin: str) -> list[Problem]:
+        """Return the Git LFS pointers as problems, like those of `validate`."""
+        return [
+            problem("lfs-pointer", media.LFS_FAULT, 1).at(f"{origin}/{name}/{path}", name)
+            for name, path in self.pointers
+        ]
 
 
 def _some(names: tuple[str, ...]) -> str:
@@ -258,11 +267,15 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """Verified contents of a unit. Its warnings are repeated at each run while the unit is held."""
+    """Verified contents of a unit. Its warnings are repeated at each run while the unit is held.
+
+    `pointers` are Git LFS pointers, relative to the folder of all skills.
+    """
 
     skills: Mapping[str, Files]
     refused: Mapping[str, str] = field(default_factory=dict[str, str])
     warnings: tuple[str, ...] = ()
+    pointers: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)

@@ -145,7 +145,7 @@ class GitFolder(Source):
             for unit in missing:
                 skill: WantedSkill = unit.item
                 try:
-                    files = read_files(skill, out, limits)
+                    files, pointers = read_files(skill, out, limits)
                 except ArchiveRefusedError as error:
                     reconciler.refuse(unit, ContentRefusedError(str(error)))
                     continue
@@ -153,14 +153,10 @@ class GitFolder(Source):
                     self._repository.clear()
                     raise UnreachableError("not all of its files came") from None
                 name = skill.folder or root_name(files, [self._address.name]) or "skill"
-                notes = [
-                    f"{name}/{path}: {media.LFS_FAULT} (lfs-pointer)"
-                    for path, (raw, _) in files.items()
-                    if media.is_lfs_pointer(raw)
-                ]
+                notes: tuple[str, ...] = ()
                 if left_out := sorted(skill.left_out):
-                    notes.append(f"{name}: left out what is never served: {summarize(left_out)}")
-                reconciler.put(unit, Bundle({name: files}, {}, tuple(notes)))
+                    notes = (f"{name}: left out what is never served: {summarize(left_out)}",)
+                reconciler.put(unit, Bundle({name: files}, {}, notes, tuple(pointers)))
         if reconciler.is_full:
             most = self.settings.fetch.limits.unpacked_bytes
             raise UnacceptableError(f"its skills have more than {most:,} bytes; name a #folder")
@@ -252,8 +248,8 @@ def select(
     return skills, passed
 
 
-def read_files(skill: WantedSkill, out: IO[bytes], limits: UnpackLimits) -> Files:
-    """Read a skill's files from the output of `git cat-file --batch`.
+def read_files(skill: WantedSkill, out: IO[bytes], limits: UnpackLimits) -> tuple[Files, list[str]]:
+    """Read a skill's files and Git LFS pointer paths from `git cat-file --batch`.
 
     Consumes all output for the skill, even if the skill is refused.
 
@@ -261,7 +257,7 @@ def read_files(skill: WantedSkill, out: IO[bytes], limits: UnpackLimits) -> File
         ArchiveRefusedError: the skill exceeds a limit, or some platform cannot hold its name.
         EOFError: the output is malformed or truncated.
     """
-    tree, refused = Tree(limits), None
+    tree, refused, pointers = Tree(limits), None, list[str]()
     for file in skill.files:
         size = _size(out.readline(), file.object_id)
         if refused is None:
@@ -276,10 +272,13 @@ def read_files(skill: WantedSkill, out: IO[bytes], limits: UnpackLimits) -> File
         raw = out.read(size + 1)
         if len(raw) != size + 1:
             raise EOFError
-        tree.store(file.path, raw[:-1], file.is_executable)
+        raw = raw[:-1]
+        if media.is_lfs_pointer(raw):
+            pointers.append(file.path)
+        tree.store(file.path, raw, file.is_executable)
     if refused is not None:
         raise refused
-    return tree.finish()
+    return tree.finish(), pointers
 
 
 def _add(skill: WantedSkill, entry: TreeEntry) -> None:

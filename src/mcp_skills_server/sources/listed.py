@@ -52,10 +52,10 @@ class ListedSource(Source):
 
     def __init__(self, given: str, settings: SourceSettings, *, origin: str = "") -> None:
         self.warnings: tuple[str, ...] = ()
-        origin = origin or given
-        # only a hash of `given` is in the folder's name, since it may hold a secret
-        place = settings.output or CacheFolder(settings.cache, "listed", origin, given)
-        super().__init__(origin, place, settings)
+        # of what is not for display only a hash is in the folder's name
+        asked = given if origin else ""
+        place = settings.output or CacheFolder(settings.cache, "listed", origin or given, asked)
+        super().__init__(origin or given, place, settings)
 
     async def entries(self) -> Sequence[Entry]:
         """Return the skills that the source has now."""

@@ -89,6 +89,7 @@ def test_a_look_at_an_unchanged_one_asks_for_names_alone(server: GitServer, upst
 
 def test_the_copy_of_an_earlier_version_is_found(tmp_path: Path) -> None:
     assert opened("git+https://git.example/a", tmp_path).path.parent.name == "git.example-a-820148f7e96a"
+    assert opened("sqlite:skills.db", tmp_path).path.parent.name == "41b64cabb602"
 
 
 def test_a_skill_may_take_the_place_of_one_above_it(upstream: Upstream, tmp_path: Path) -> None:

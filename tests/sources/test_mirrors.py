@@ -306,7 +306,7 @@ def test_the_text_tells_the_kind(
         ("ssh://git@git.example:22/acme/skills", "write git+ssh://git@git.example:22/acme/skills"),
         ("https://git.example/acme/skills.git", "write git+https://git.example/acme/skills.git"),
         ("https://me:secret@git.example/acme/skills.git", "write git+https://git.example/acme/skills.git"),
-        ("ssh://me:secret@git.example:22/acme/skills", "write git+ssh://me@git.example:22/acme/skills"),
+        ("ssh://me:secr@secret@git.example:22/acme/skills", "write git+ssh://me@git.example:22/acme/skills"),
     ],
 )
 def test_an_address_that_git_takes_is_told_how_it_is_written(given: str, said: str, tmp_path: Path) -> None:

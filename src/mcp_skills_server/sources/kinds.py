@@ -55,7 +55,7 @@ COMMAND: Final = "mcp+stdio:"
 """Prefix of a root that is a command to start."""
 _SSH: Final = re.compile(r"(?:ssh://([^/]+)/|([\w.-]+@[\w.-]+):)(.+)")
 """An SSH address, as a URL or in scp syntax."""
-_PASSWORD: Final = re.compile("(?<=//)([^/:@]*):[^/@]*@")
+_PASSWORD: Final = re.compile("(?<=//)([^/:@]*):[^/]*@")
 
 
 def kind_of(given: str, kinds: Sequence[Kind] = KINDS) -> Kind:

@@ -205,8 +205,8 @@ class RegistryClient:
             found = items(mapping(json.loads(page.body)).get("tags"))
         except (UnacceptableError, UnreachableError, ValueError, RecursionError):
             return AbsentError(named)
-        shown = [each for each in found if isinstance(each, str) and each.isprintable()]
-        tags = sorted([each for each in shown if len(each) <= 128][:_TAGS])
+        tags = [each for each in found if isinstance(each, str) and each.isprintable()]
+        tags = sorted([each for each in tags if len(each) <= 128][:_TAGS])
         if not tags:
             return AbsentError(f"{named}, and no tag")
         first, last = "first " if len(tags) == _TAGS else "", ", ".join(tags[-5:])

@@ -25,6 +25,7 @@ from mcp_skills_server.access.grants import Grant, Grants, Pattern
 from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.views import Views
+from mcp_skills_server.format.uris import TEMPLATE
 from server.sdk import ask, attached
 from server.test_tools import NAMES
 from tables import each_row
@@ -435,3 +436,14 @@ async def test_a_list_of_tools_that_names_a_client_s_skills_is_cached_for_it_alo
     options = {"settings": Settings(tools=False), "tool_skills": {"refund": "refunds"}}
     async with attached(tmp_path, to=server, **options) as client:
         assert (await client.session.list_tools()).cache_scope == "private"
+
+
+async def test_a_template_that_the_skills_have_too_is_listed_once(tmp_path: Path) -> None:
+    async def list_templates(*_: object) -> types.ListResourceTemplatesResult:
+        both = [types.ResourceTemplate(name=uri, uri_template=uri) for uri in (TEMPLATE, "mine://{path}")]
+        return types.ListResourceTemplatesResult(resource_templates=both)
+
+    write_skill(tmp_path / "a")
+    async with attached(tmp_path, to=Server[Any]("mine", on_list_resource_templates=list_templates)) as client:
+        found = [each.uri_template for each in (await client.list_resource_templates()).resource_templates]
+        assert sorted(found) == ["mine://{path}", TEMPLATE]

@@ -50,8 +50,9 @@ def test_a_record_that_promises_for_ever_is_not_believed(site: Publisher, place:
     fetch(site, place)
     (path,) = (place / ".mcp-skills" / "sources").iterdir()
     path.write_text(json.dumps({**json.loads(path.read_bytes()), **seen}))
-    fetch(site, place)
-    assert site.paths == [INDEX, "/a/a", INDEX]
+    for _ in range(2):  # and then one that is true
+        fetch(site, place)
+        assert site.paths == [INDEX, "/a/a", INDEX]
 
 
 @pytest.mark.requirement("WK-40")

@@ -12,7 +12,10 @@ import anyio
 import anyio.to_thread
 import pytest
 
+from mcp_skills_server.dialects.wellknown import IndexRefusedError
 from mcp_skills_server.format import archive
+from mcp_skills_server.format.archive import Files
+from mcp_skills_server.sources import folder
 from mcp_skills_server.sources.records import read_indexes, read_records
 from mcp_skills_server.sources.site import look, refresh
 from mcp_skills_server.sources.source import (
@@ -137,6 +140,12 @@ def test_two_sources_share_a_folder_and_a_name_that_is_taken_is_refused(site: Pu
     assert skills(place) == ["a", "b", "c"] and len(read_indexes(place)) == 2
 
 
+def test_an_index_of_more_skills_than_are_allowed_is_refused(site: Publisher, place: Path) -> None:
+    site.entries = [{}, {}]
+    with pytest.raises(IndexRefusedError, match="has 2 entries, at most 1"):
+        fetch(site, place, limits=FetchLimits(skills=1))
+
+
 def test_a_secret_in_the_address_is_in_no_message_and_for_the_owner_alone(site: Publisher, place: Path) -> None:
     site.add("a")
     assert fetch(f"{site.url}{INDEX}?key=very-secret", place).added == ("a",)
@@ -162,6 +171,14 @@ def test_all_of_it_has_an_end_and_a_few_are_asked_for_at_a_time(site: Publisher,
     site.routes[INDEX] = site.stall()
     with pytest.raises(UnreachableError, match="took longer than 1 s"):
         fetch(site, place, limits=FetchLimits(total_s=1))
+
+
+def test_progress_is_told(site: Publisher, place: Path) -> None:
+    heard: list[tuple[int, int]] = []
+    for name in ("a", "b"):
+        site.add(name)
+        anyio.run(refresh, site.url, place, LOCAL, lambda done, total: heard.append((done, total)))
+    assert heard == [(0, 1), (1, 1), (1, 2), (2, 2)]
 
 
 def test_cancelling_leaves_a_whole_folder(site: Publisher, place: Path) -> None:
@@ -222,6 +239,21 @@ def test_all_files_of_a_skill_of_an_old_site_have_its_limit_together(site: Publi
     report = fetch(site, place, limits=FetchLimits(skill_bytes=100_000))
     assert len(report.refused) == 1 and not report.added and not skills(place)
     assert fetch(site, place, limits=FetchLimits(skill_bytes=130_000)).added == ("a",)
+
+
+def test_what_cannot_be_kept_takes_no_room(site: Publisher, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in "ab":
+        big(site, name)
+    write, faults = folder.write_tree, iter([OSError(28, "No space left on device")])
+
+    def fail_once(top: str, files: Files) -> dict[str, os.stat_result]:
+        for fault in faults:
+            raise fault
+        return write(top, files)
+
+    monkeypatch.setattr(folder, "write_tree", fail_once)
+    report = fetch(site, place, limits=FetchLimits(unpacked_bytes=150_000), connections=1)
+    assert report.added == ("b",) and "No space left" in report.refused[0].reason
 
 
 # Another kind of source, whose skills may lie deep

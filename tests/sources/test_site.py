@@ -11,8 +11,7 @@ import anyio
 import pytest
 
 import forkserver
-from mcp_skills_server.errors import UsageError
-from mcp_skills_server.sources.folder import FetchedFolder
+from mcp_skills_server.sources.folder import BusyError, FetchedFolder
 from mcp_skills_server.sources.mirrors import Follower
 from mcp_skills_server.sources.records import IndexRecord, read_indexes
 from mcp_skills_server.sources.site import MOST_INDEXES, with_history
@@ -53,7 +52,7 @@ def test_what_was_refused_or_fetched_by_another_process_meanwhile_is_asked_for_a
     site.add("a", route=answer(b"", 503))
     assert anyio.run(follower.refresh) == 300 and not follower.has_copy
     site.add("a")
-    with FetchedFolder.opened(follower.path), pytest.raises(UsageError, match="another process fetches into"):
+    with FetchedFolder.opened(follower.path), pytest.raises(BusyError, match="another process fetches into"):
         anyio.run(follower.refresh)
     assert follower.state.trouble is not None
     anyio.run(follower.refresh)

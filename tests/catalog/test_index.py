@@ -105,6 +105,14 @@ def test_only_what_changed_is_read_and_what_is_gone_leaves_no_row(top: Path, ind
     assert stored is not None and "group/two" not in stored and "outer" in stored
 
 
+def test_a_skill_that_is_switched_off_between_two_starts_is_off_and_leaves_its_row(top: Path, index: Index) -> None:
+    start(top, index=index)
+    plant(top, {"skills-off.txt": "one\n"})
+    again = start(top, index=index)
+    stored = index.skills(again.roots[0], again.limits)
+    assert "one" not in again.snapshot.skills and stored is not None and "one" not in stored
+
+
 def test_files_that_are_young_or_that_a_clock_set_back_makes_young_again_are_read(
     top: Path, index: Index, read: list[str], monkeypatch: Patch
 ) -> None:

@@ -87,7 +87,7 @@ def test_roots_are_called_by_their_last_names_alone(tmp_path: Path) -> None:
 
 
 def test_news_are_what_came_and_went_since_a_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    registry = Registry([plant(tmp_path, skills("a", "b"))], quiet_s=0)
+    registry = Registry([plant(tmp_path, skills("a", "b"))])
     briefing = Runtime(registry).briefing
     moments = [briefing.generation]
     registry.load()

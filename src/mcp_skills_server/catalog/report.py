@@ -22,7 +22,7 @@ _LINES_A_MINUTE: Final = 100
 _MINUTE_S: Final = 60.0
 _FILES_NAMED: Final = 3
 _OWN_LINE: Final = "root-missing"
-"""Code of the problem that `RootIndex` logs when it occurs."""
+"""Code of the problem that `RootState` logs when it occurs."""
 
 _LogLine: TypeAlias = tuple[int, str]
 """A level of `logging`, and the message."""

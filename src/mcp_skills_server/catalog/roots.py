@@ -232,9 +232,10 @@ def merge(roots: Iterable[Iterable[Skill]]) -> tuple[dict[str, Skill], list[tupl
     for skills in roots:
         mine: dict[str, Skill] = {}
         for skill in skills:
-            path = skill.path
-            owner = next((up for up in (path, *above(path)) if up in merged), None)
-            owner = owner or next(iter(merged.below(path)), None)
+            path, owner = skill.path, None
+            if merged:
+                owner = next((up for up in (path, *above(path)) if up in merged), None)
+                owner = owner or next(iter(merged.below(path)), None)
             if owner is not None:
                 hidden.append((skill, merged[owner]))
             elif path in mine:  # two folders of one plugin

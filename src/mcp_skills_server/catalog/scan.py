@@ -9,25 +9,41 @@ Unchanged skills and files keep their objects from the last scan.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple, TypeAlias
 
 from mcp_skills_server.catalog import disk, tree
 from mcp_skills_server.catalog.bundle import REFUSALS, Bundle, levels, open_hint
 from mcp_skills_server.catalog.fetched import Origins
-from mcp_skills_server.catalog.grace import GracePeriod
 from mcp_skills_server.catalog.path_index import above, join, within
 from mcp_skills_server.catalog.roots import FolderLink, Limits, Root, link_state
 from mcp_skills_server.catalog.scanned_files import ScannedFiles
-from mcp_skills_server.catalog.tree import Directory, Entering
+from mcp_skills_server.catalog.tree import Directory
 from mcp_skills_server.codes import problem, standing
 from mcp_skills_server.format.ignored import VENV_MARKER, is_entered
 from mcp_skills_server.model import SKILL_MD, Problem, Reading, Skill, SkillFile, Standing
 
+QUIET_S: Final = 1.0
+"""Grace period in seconds: a SKILL.md that is gone or became worse must stay so to count.
+
+An editor may unlink a file and create it anew, a tool may truncate it and write, and a checkout may
+do either for a second. The author intends none of that.
+"""
 _OPENING: Final = 400
 """Characters of a body that are indexed for search: more is slower and finds no more."""
 _NO_SKILL: Final = "leads to a directory without a SKILL.md"
+
+Arm: TypeAlias = Callable[[str, str], None]
+"""Called with a root's path and a directory's root-relative path before a scan reads it."""
+
+
+class Kept(NamedTuple):
+    """A skill in its grace period, which ends if its SKILL.md is in the same `state` by then."""
+
+    state: object
+    until: float
 
 
 @dataclass
@@ -39,12 +55,12 @@ class Scan:
         namespace: for a scan of a part, the path of the skill that the root itself is; else "".
         roots: all served roots: their content is not served a second time through a link.
         nested: directories that earlier scans found to be nested skills; this scan adds to them.
-        grace: keeps skills whose SKILL.md is gone or has become worse; None for no grace period.
-        entering: called with each directory before it is read.
+        grace: the skills in their grace period at the last scan; None for no grace period.
+        arm: called with each directory before it is read.
         skills: found skills by directory.
         problems: found problems outside of every skill, with their paths.
         skipped_dot_folders: dot folders that were not entered.
-        kept: the directories of skills in their grace period.
+        kept: the skills in their grace period, by directory.
         unread: the directories of known skills for which no file was read.
     """
 
@@ -54,12 +70,12 @@ class Scan:
     limits: Limits
     roots: Sequence[Root]
     nested: set[str]
-    grace: GracePeriod | None
-    entering: Entering
+    grace: Mapping[str, Kept] | None
+    arm: Arm | None
     skills: dict[str, Skill] = field(default_factory=dict[str, Skill])
     problems: list[tuple[str, Problem]] = field(default_factory=list[tuple[str, Problem]])
     skipped_dot_folders: list[str] = field(default_factory=list[str])
-    kept: set[str] = field(default_factory=set[str])
+    kept: dict[str, Kept] = field(default_factory=dict[str, Kept])
     unread: set[str] = field(default_factory=set[str])
 
     def __post_init__(self) -> None:
@@ -90,7 +106,7 @@ class Scan:
             return
         if any(os.path.lexists(self._at(join(up, VENV_MARKER))) for up in above(part) if up):
             return
-        self.entering(part)
+        self._entering(part)
         try:
             with disk.open_directory(self.root.path, part) as handle:
                 self._visit(self._walk(handle, part), inside=False)
@@ -103,10 +119,15 @@ class Scan:
     def _walk(self, handle: disk.Handle, path: str) -> Directory | None:
         limits = self.limits
         walk = tree.Walk(
-            self.root.index, limits.files, hidden=limits.hidden, entering=self.entering
+            self.root.index, limits.files, hidden=limits.hidden, entering=self._entering
         )
         # Walk beyond `limits.depth`, so that a skill that lies too deep is reported.
         return walk.read_directory(handle, path, tree.MOST_LEVELS - levels(path))
+
+    def _entering(self, place: str) -> None:
+        if self.arm is not None:
+            located = self.root.locate(place)
+            self.arm(located.base, located.rest)
 
     def _at(self, place: str) -> str:
         """Return the absolute path of a root-relative one."""
@@ -167,9 +188,12 @@ class Scan:
             state = now.signature
         elif found is not None:
             state = found.reading.problems
-        if not self.grace.keep(self.root.index, here.path, state):
+        now, kept = time.monotonic(), self.grace.get(here.path)
+        if kept is None or kept.state != state:
+            kept = Kept(state, now + QUIET_S)
+        elif kept.until <= now:
             return None
-        self.kept.add(here.path)
+        self.kept[here.path] = kept
         return old
 
     def _note_nested(self, here: Directory) -> None:
@@ -342,7 +366,7 @@ class Scan:
         Raises:
             OSError: the folder cannot be opened.
         """
-        self.entering(place)
+        self._entering(place)
         with disk.open_real(target) as handle:
             # Check the opened directory, since the link may lead elsewhere by now (TOCTOU).
             owner = os.lstat(self._at(place)).st_uid

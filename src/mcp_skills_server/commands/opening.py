@@ -462,4 +462,3 @@ def open_registry(
         yield opened.registry
     finally:
         opened.stop()
-        opened.registry.close()

@@ -229,7 +229,7 @@ class Watcher:
                         left = burst.deadline() - time.monotonic()
                     if self._registry.refresh(burst.paths):
                         reported = time.monotonic()
-                self._registry.notify_deferred()
+                self._registry.settle()
                 if not paths:
                     self._registry.keep_index()
                 patience = _IDLE_S
@@ -252,7 +252,7 @@ class Watcher:
     def _load_or_refresh(self) -> None:
         if self._registry.loaded.is_set():
             self._registry.refresh()
-            self._registry.notify_deferred()
+            self._registry.settle()
         else:
             self._registry.load()
 

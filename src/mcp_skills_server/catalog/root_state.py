@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from mcp_skills_server.catalog.disk import MISSING_ERRORS, is_utf8
 from mcp_skills_server.catalog.gates import GateRefusal
-from mcp_skills_server.catalog.grace import GracePeriod
 from mcp_skills_server.catalog.path_index import PathIndex, above, touched, within
 from mcp_skills_server.catalog.roots import Limits, Root
-from mcp_skills_server.catalog.scan import Scan
+from mcp_skills_server.catalog.scan import Arm, Kept, Scan
 from mcp_skills_server.catalog.switches import SWITCHES
 from mcp_skills_server.codes import problem
 from mcp_skills_server.format.ignored import is_entered, is_ignored
-from mcp_skills_server.model import Changes, Problem, Skill, Snapshot, Standing
+from mcp_skills_server.model import Problem, Skill, Snapshot, Standing
 
 logger = logging.getLogger(__name__)
 
@@ -28,49 +28,49 @@ _SWITCH_ON: Final = (
     f"nothing need be done; switch it on in 'ui', or remove its line from {SWITCHES}"
 )
 
-Arm: TypeAlias = Callable[[str, str], None]
-"""Called with a root's path and a directory's root-relative path before a scan reads it."""
-Judge: TypeAlias = Callable[[Skill], GateRefusal | None]
-"""Refuses skills that must not be served; a full scan asks it about every skill again."""
+RootGate: TypeAlias = Callable[[Skill], GateRefusal | None]
+"""Refuses skills that must not be served; a full scan passes every skill through it again."""
 
 
-class RootIndex:
+class RootState:
     """State of one of the roots as of its last scans. Guarded by the registry's lock."""
 
     def __init__(
-        self,
-        root: Root,
-        limits: Limits,
-        grace: GracePeriod,
-        judge: Judge | None,
-        roots: Sequence[Root],
+        self, root: Root, limits: Limits, gate: RootGate | None, roots: Sequence[Root]
     ) -> None:
         self.root = root
         self.limits = limits
-        self._grace = grace
-        self._judge = judge
+        self._gate = gate
         self._roots = roots
         self.skills = PathIndex[Skill]()
-        self.saved: dict[str, Skill | None] = {}
-        """The skills as stored in the index, by directory; None for one that has changed since."""
+        self.unsaved: set[str] = set()
+        """Directories whose skill changed or went since the index was last saved."""
         self.missing: Problem | None = None
         """The problem that makes the root unreadable at the moment."""
-        self.unattached_problems: tuple[Problem, ...] = ()
-        """Problems in the root outside of every skill; the same object until they change."""
-        self.noted: tuple[Problem, ...] = ()
+        self.source_problems: tuple[Problem, ...] = ()
         """Problems reported by the root's source, which no scan finds."""
         self._unattached = PathIndex[tuple[Problem, ...]]()
+        """Problems in the root outside of every skill."""
         self._refused = PathIndex[None]()
-        """Directories of the skills that are refused by the judge, or switched off."""
+        """Directories of the skills that the gate refuses, or that are switched off."""
         self._dotted = PathIndex[None]()
+        self._kept = PathIndex[Kept]()
+        """The skills in their grace period."""
         self._nested: set[str] = set()
-        """Directories that were nested skills at some time, in the folder `_nested_in`."""
-        self._nested_in = root.path
+        """Directories in the root that were nested skills at some time."""
 
     @property
     def dot_folders(self) -> list[str]:
         """Folders that no scan entered because their names begin with a dot, in order."""
         return list(self._dotted.below(""))
+
+    @property
+    def problems(self) -> list[Problem]:
+        """All problems of no served skill, except those of combinations of roots."""
+        found = [each for place in self._unattached.below("") for each in self._unattached[place]]
+        if self.missing is not None:
+            found.insert(0, self.missing)
+        return [*found, *self.source_problems]
 
     def snapshot(self) -> Snapshot:
         """Return the skills of this root as if it were the only one."""
@@ -78,10 +78,15 @@ class RootIndex:
             self.skills[directory].path: self.skills[directory]
             for directory in reversed(self.skills.below(""))  # the first of one path wins
         }
-        missing = ()
-        if self.missing is not None:
-            missing = (self.missing,)
-        return Snapshot(skills, (*missing, *self.unattached_problems, *self.noted))
+        return Snapshot(skills, tuple(self.problems))
+
+    def follow(self) -> None:
+        """Resolve the root anew, as `Root.follow`."""
+        before = self.root.path
+        self.root.follow()
+        if self.root.path != before:
+            # The whole tree was replaced at once, so no SKILL.md is gone only for a moment.
+            self._nested.clear()
 
     # What to scan
 
@@ -91,7 +96,7 @@ class RootIndex:
         if location is None:
             return None
         if location == SWITCHES and self.root.origin is None:
-            self.root.follow()
+            self.follow()
             return ""
         if self._is_passed_over(location):
             return None
@@ -127,22 +132,44 @@ class RootIndex:
             hidden = hidden and "/".join(names[:depth]) not in self.skills
         return False
 
+    def past_grace(self) -> list[str]:
+        """Return the directories of the skills whose grace period is over."""
+        now = time.monotonic()
+        return [directory for directory, kept in self._kept.items() if kept.until <= now]
+
     # The scan
 
     def scan(
-        self, part: str, recalled: Mapping[str, Skill] | None = None, arm: Arm | None = None
-    ) -> Changes:
-        """Scan a directory of the root, "" for all of it, and return the skills that went and came.
-
-        The changes are by directory; a skill that changed is in both.
+        self,
+        part: str,
+        recalled: Mapping[str, Skill] | None = None,
+        *,
+        arm: Arm | None = None,
+        grace: bool = False,
+    ) -> bool:
+        """Scan a directory of the root, "" for all of it; tell whether skills or problems changed.
 
         Args:
             part: the directory.
             recalled: skills of the root from the index of an earlier process, for its first scan.
             arm: called with each directory, to watch it.
+            grace: keep a skill as it was for `QUIET_S` if its SKILL.md is gone or became worse.
         """
         known = {directory: self.skills[directory] for directory in self.skills.below(part)}
-        found = self._new_scan(part, known, recalled, arm)
+        namespace = ""
+        if part and "" in self.skills:
+            namespace = self.skills[""].path
+        found = Scan(
+            self.root,
+            recalled or known,
+            namespace,
+            self.limits,
+            self._roots,
+            self._nested,
+            self._kept if grace and recalled is None else None,
+            arm,
+        )
+        missing = self.missing
         try:
             found.run(part)
             self.missing = None
@@ -151,57 +178,26 @@ class RootIndex:
             # say, is transient.
             if not part or error.errno not in MISSING_ERRORS or not os.path.isdir(self.root.path):
                 self._report_missing(error)
-                return Changes({}, {})
-        self._grace.discard_others(self.root.index, part, found.kept)
-        if self._judge is not None or self.root.off or self._refused:
+                return missing is None
+        if self._gate is not None or self.root.off or self._refused:
             self._refuse(part, found, known)
-        self._dotted.replace(self._dotted.below(part), dict.fromkeys(found.skipped_dot_folders))
-        self._replace_problems(part, found.problems)
         gone = {place: each for place, each in known.items() if found.skills.get(place) is not each}
         came = {place: each for place, each in found.skills.items() if known.get(place) is not each}
         self.skills.replace(gone, came)
-        if recalled is not None:
-            unread = {place: found.skills[place] for place in found.unread}
-            self.saved = {**dict.fromkeys(recalled), **unread}
-        return Changes(gone, came)
-
-    def _new_scan(
-        self,
-        part: str,
-        known: Mapping[str, Skill],
-        recalled: Mapping[str, Skill] | None,
-        arm: Arm | None,
-    ) -> Scan:
-        """Return a scan of `part` that has not run yet."""
-
-        def entering(place: str) -> None:
-            if arm is not None:
-                located = self.root.locate(place)
-                arm(located.base, located.rest)
-
-        if self._nested_in != self.root.path or not self._grace.is_on:
-            # The whole tree was replaced at once, so no SKILL.md is gone only for a moment.
-            self._nested_in = self.root.path
-            self._nested.clear()
-        namespace = ""
-        if part and "" in self.skills:
-            namespace = self.skills[""].path
-        return Scan(
-            self.root,
-            recalled or known,
-            namespace,
-            self.limits,
-            self._roots,
-            self._nested,
-            self._grace if recalled is None else None,
-            entering,
-        )
+        self._kept.replace(self._kept.below(part), found.kept)
+        self._dotted.replace(self._dotted.below(part), dict.fromkeys(found.skipped_dot_folders))
+        if recalled is None:
+            self.unsaved |= gone.keys() | came.keys()
+        else:
+            self.unsaved = (recalled.keys() | came.keys()) - (found.unread & found.skills.keys())
+        is_news = self._replace_problems(part, found.problems)
+        return bool(gone or came or is_news or missing is not None)
 
     def _refuse(self, part: str, found: Scan, known: Mapping[str, Skill]) -> None:
         """Remove refused skills from a scan's result: one must not hide a skill of a later root."""
         refused: list[str] = []
         for directory, skill in list(found.skills.items()):
-            # a full scan judges unchanged skills again: a certificate may have expired
+            # a full scan passes all through the gate again: a certificate may have expired
             if part and known.get(directory) is skill:
                 continue
             refusal = self._refusal(skill)
@@ -218,31 +214,27 @@ class RootIndex:
         self._refused.replace(self._refused.below(part), dict.fromkeys(refused))
 
     def _refusal(self, skill: Skill) -> GateRefusal | None:
-        """Return the refusal of a skill that is switched off or that the judge refuses, or None."""
+        """Return the refusal of a skill that is switched off or that the gate refuses, or None."""
         off = next((up for up in above(skill.directory) if up in self.root.off), None)
         if off is not None:
             text = f"{SWITCHES} has {off!r}"
             return GateRefusal(problem("switched-off", text, hint=_SWITCH_ON))
-        if self._judge is None:
+        if self._gate is None:
             return None
         try:
-            return self._judge(skill)
+            return self._gate(skill)
         except OSError as error:
             text = f"its files cannot be read ({error.strerror})"
             return GateRefusal(problem("unreadable", text))
 
-    def _replace_problems(self, part: str, found: Iterable[tuple[str, Problem]]) -> None:
-        """Replace the problems at or below a directory; cheap if none differs."""
+    def _replace_problems(self, part: str, found: Iterable[tuple[str, Problem]]) -> bool:
+        """Replace the problems at or below a directory; tell whether any differs."""
         now: dict[str, tuple[Problem, ...]] = {}
         for place, each in found:
             now[place] = (*now.get(place, ()), each)
-        before = self._unattached.below(part)
-        if {place: self._unattached[place] for place in before} != now:
-            self._unattached.replace(before, now)
-            places = self._unattached.below("")
-            self.unattached_problems = tuple(
-                each for place in places for each in self._unattached[place]
-            )
+        before = {place: self._unattached[place] for place in self._unattached.below(part)}
+        self._unattached.replace(before, now)
+        return before != now
 
     def _report_missing(self, error: OSError) -> None:
         shown = self.root.shown

@@ -14,10 +14,10 @@ from functools import partial
 from itertools import chain
 from typing import Self
 
-from mcp_skills_server.catalog.checks import Checks, inspect
+from mcp_skills_server.catalog.checks import Checks
 from mcp_skills_server.catalog.gates import Gate
 from mcp_skills_server.catalog.index import Index
-from mcp_skills_server.catalog.path_index import join, outermost
+from mcp_skills_server.catalog.path_index import outermost
 from mcp_skills_server.catalog.reader import Reader
 from mcp_skills_server.catalog.root_state import RootState
 from mcp_skills_server.catalog.roots import Limits, MirroredRoot, Root, merge, open_roots
@@ -30,11 +30,10 @@ logger = logging.getLogger(__name__)
 
 
 class Listeners:
-    """Subscribers of a registry. `notify` and `notify_deferred` are called under its lock."""
+    """Subscribers of a registry, or of a filtered part of it."""
 
     def __init__(self) -> None:
         self._listeners: dict[object, tuple[Callable[[Changes], None], bool]] = {}
-        self._deferred = Changes({}, {})
 
     def __len__(self) -> int:
         return len(self._listeners)
@@ -47,17 +46,8 @@ class Listeners:
         self._listeners[token] = listener, problems
         return lambda: self._listeners.pop(token, None) and None
 
-    def notify(self, changes: Changes, *, first: bool = False, defer: bool = False) -> None:
-        """Call the listeners with all deferred changes and this one, or defer it, too.
-
-        An empty change is never deferred. With `first`, after the first scan, all are called even
-        if it found nothing.
-        """
-        if self._deferred:
-            changes, self._deferred = self._deferred.then(changes), Changes({}, {})
-        if changes and defer:
-            self._deferred = changes
-            return
+    def notify(self, changes: Changes, *, first: bool = False) -> None:
+        """Call the listeners; after the `first` scan all of them, even if it found nothing."""
         for listener, problems in list(self._listeners.values()):
             if not (changes or first or problems):
                 continue
@@ -65,11 +55,6 @@ class Listeners:
                 listener(changes)
             except Exception:  # one listener's bug must not stop the others
                 logger.exception("a listener failed")
-
-    def notify_deferred(self) -> None:
-        """Call the listeners with the deferred changes, if there are any."""
-        if self._deferred:
-            self.notify(Changes({}, {}))
 
 
 class Registry(Reader):
@@ -120,10 +105,10 @@ class Registry(Reader):
             index = None  # its skills are shown before a gate can verify their files
         self.index = index
         self._states = [RootState(root, limits, root_gate, self.roots) for root in self.roots]
-        self.checks = Checks(
-            lambda each: inspect(self, each, self.nested(each), limits.bytes), self._problems_among
-        )
+        self.checks = Checks(self)
         self._listeners = Listeners()
+        self._deferred = Changes({}, {})
+        """Changes of which the listeners do not know yet."""
         self._shadowed: list[Problem] = []
         self.followed = False
         """Whether a watcher calls `settle` at intervals, so that changes can be deferred, and
@@ -276,7 +261,8 @@ class Registry(Reader):
             ]
             if over:
                 self.refresh(over)
-            self._listeners.notify_deferred()
+            if self._deferred:
+                self._notify(Changes({}, {}))
 
     def keep_index(self) -> None:
         """Save the skills that changed since the last save; cheap if none did."""
@@ -323,8 +309,20 @@ class Registry(Reader):
             {path: skill for path, skill in skills.items() if old.get(path) is not skill},
         )
         self.snapshot = Snapshot(skills, self._unattached_problems())
-        self._listeners.notify(changes, defer=defer)
+        self._notify(changes, defer=defer)
         return changes
+
+    def _notify(self, changes: Changes, *, defer: bool = False) -> None:
+        """Call the listeners with all deferred changes and these, or defer these, too.
+
+        An empty change, of problems alone, is never deferred.
+        """
+        all_changes = self._deferred.then(changes)
+        if changes and defer:
+            self._deferred = all_changes
+        else:
+            self._deferred = Changes({}, {})
+            self._listeners.notify(all_changes)
 
     def _unattached_problems(self) -> tuple[Problem, ...]:
         """Return all problems of no served skill."""
@@ -380,17 +378,6 @@ class Registry(Reader):
         for skill in snapshot.skills.values():
             self.checks.of(skill)
         return [*self.checks.survey(snapshot).problems]
-
-    def _problems_among(self, snapshot: Snapshot) -> list[Problem]:
-        """Return problems of combinations of skills; of `dependencies`, only of resources."""
-        from mcp_skills_server.validation import lint
-
-        found: list[Problem] = []
-        for each in lint.CATALOG.check(snapshot, deep=True):
-            skill = snapshot.skills[each.skill]
-            place = join(skill.directory, each.path) if each.path else skill.directory
-            found.append(each.at(self.roots[skill.root].show(place), skill.path))
-        return found
 
     def nested(self, skill: Skill) -> tuple[str, ...]:
         """Return the root-relative directories of the skills nested in this one."""

@@ -106,8 +106,8 @@ class RootState:
         refused = next((up for up in above(location) if up in self._refused), None)
         if refused is not None and (part is None or within(part, refused)):
             part = refused  # the refused skill may be as approved again
-        if part is None and self._unattached.below(location):
-            part = location  # a problem found there may be solved
+        if part is None and (self._unattached.below(location) or location in self.root.links):
+            part = location  # a problem found there may be solved, a link lead elsewhere
         # Changes in a root that was missing went unseen: scan all of it.
         if part is None or self.missing is None:
             return part

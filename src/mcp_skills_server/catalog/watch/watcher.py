@@ -203,10 +203,6 @@ class Watcher:
                 # Deferred: the changes may be the first half of a burst whose second half comes as
                 # events.
                 self._registry.refresh(arm=events.enter, defer=True)
-            states = _link_states(roots)
-            if moved := [path for path, (judged, now) in states.items() if judged != now]:
-                self._registry.refresh(moved)
-            behind = {path: now for path, (_, now) in states.items()}
             self.armed.set()
             if self._trouble:
                 logger.warning("file events work again; changes are noticed at once")
@@ -218,9 +214,8 @@ class Watcher:
                 and _identities(roots) == identities
                 # a change here ends the watch; the next one covers the new targets
                 and _targets(roots) == targets
-                and {path: now for path, (_, now) in _link_states(roots).items()} == behind
             ):
-                if paths := events.wait(patience):
+                if paths := events.wait(patience) | _changed_links(roots):
                     now = time.monotonic()
                     burst = Burst(paths, now, lone=now - reported > _CALM_S)
                     left = burst.deadline() - now
@@ -262,14 +257,17 @@ def _targets(roots: Iterable[Root]) -> list[str]:
     return sorted({link.target for root in roots for link in [*root.links.values()] if link.target})
 
 
-def _link_states(roots: Iterable[Root]) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Return, by path, the state of each link's target as the scan judged it and as it is now.
+def _changed_links(roots: Iterable[Root]) -> set[str]:
+    """Return the absolute paths of the links whose targets differ from what the scan judged.
 
     Polled, because the target of a link may come and go where nothing is watched.
     """
-    links = ((root.path, *each) for root in roots for each in [*root.links.items()])
-    found = {os.path.join(top, place): link for top, place, link in links}
-    return {path: (link.state, link_state(path)) for path, link in found.items()}
+    links = [
+        (os.path.join(root.path, place), link)
+        for root in roots
+        for place, link in [*root.links.items()]
+    ]
+    return {path for path, link in links if link_state(path) != link.state}
 
 
 def _identities(roots: Iterable[Root]) -> list[tuple[int, ...] | None]:

@@ -179,6 +179,7 @@ class RootState:
             if not part or error.errno not in MISSING_ERRORS or not os.path.isdir(self.root.path):
                 self._report_missing(error)
                 return missing is None
+            self.root.forget_links(part)
         if self._gate is not None or self.root.off or self._refused:
             self._refuse(part, found, known)
         gone = {place: each for place, each in known.items() if found.skills.get(place) is not each}

@@ -118,13 +118,18 @@ class Root:
     """The root-relative paths of followed links, by their real targets."""
 
     def set_link(self, place: str, link: FolderLink | None) -> None:
-        """Record a scanned link; None removes it."""
+        """Record a scanned link, or replace it; None removes it."""
         before = self.links.get(place)
         if before is not None and before.target:
             del self._followed[_slashed(before.target)]
         self.links.replace([] if before is None else [place], {} if link is None else {place: link})
         if link is not None and link.target:
             self._followed[_slashed(link.target)] = place
+
+    def forget_links(self, part: str) -> None:
+        """Remove the links at or below a root-relative path."""
+        for place in [*self.links.below(part)]:
+            self.set_link(place, None)
 
     def behind_link(self, path: str) -> str | None:
         """Return the root-relative path at which a link serves a real path, or None."""

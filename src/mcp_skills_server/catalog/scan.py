@@ -316,8 +316,7 @@ class Scan:
 
     def _follow_links(self, part: str) -> None:
         """Serve each linked skill folder once, and report other links to directories."""
-        for place in [*self.root.links.below(part)]:
-            self.root.set_link(place, None)
+        self.root.forget_links(part)
         # Deterministic order: outer folders first, and always the same one of two links to a
         # folder.
         targets = sorted((os.path.realpath(self._at(place)), place) for place in self._links)

@@ -215,19 +215,24 @@ class Watcher:
                 # a change here ends the watch; the next one covers the new targets
                 and _targets(roots) == targets
             ):
-                if paths := events.wait(patience) | _changed_links(roots):
-                    now = time.monotonic()
-                    burst = Burst(paths, now, lone=now - reported > _CALM_S)
-                    left = burst.deadline() - now
-                    while left > 0 and not self._stop.is_set():
-                        burst.add(events.wait(left), time.monotonic())
-                        left = burst.deadline() - time.monotonic()
-                    if self._registry.refresh(burst.paths):
+                paths = events.wait(patience) | _changed_links(roots)
+                if paths:
+                    is_lone = time.monotonic() - reported > _CALM_S
+                    paths = self._gather(events, Burst(paths, time.monotonic(), lone=is_lone))
+                    if self._registry.refresh(paths):
                         reported = time.monotonic()
                 self._registry.settle()
                 if not paths:
                     self._registry.keep_index()
                 patience = _IDLE_S
+
+    def _gather(self, events: DirectoryEvents, burst: Burst) -> set[str]:
+        """Return the paths of all events of a burst that has begun, once it is over."""
+        left = burst.deadline() - time.monotonic()
+        while left > 0 and not self._stop.is_set():
+            burst.add(events.wait(left), time.monotonic())
+            left = burst.deadline() - time.monotonic()
+        return burst.paths
 
     def _poll_until(self, until: float) -> None:
         while not self._stop.is_set() and (began := time.monotonic()) < until:

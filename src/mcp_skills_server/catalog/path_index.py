@@ -6,9 +6,6 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TypeVar
 
-from mcp_skills_server.format.ignored import VENV_MARKER
-from mcp_skills_server.model import SKILL_MD, Skill
-
 _V = TypeVar("_V")
 
 
@@ -37,25 +34,6 @@ class PathIndex(dict[str, _V]):
         for place in gone:
             del self[place]
         self |= came
-
-
-def touched(location: str, skills: PathIndex[Skill], is_directory: bool) -> str | None:
-    """Return the directory to scan again after a change at `location`, or None for no skill.
-
-    Inside a skill that is the outermost skill, whose list of files holds all below it. Elsewhere
-    only a SKILL.md or a directory can make a skill appear or go.
-    """
-    for directory in above(location):
-        if directory in skills:
-            return directory
-    parent, _, name = location.rpartition("/")
-    if name.lower() == SKILL_MD.lower() or name == VENV_MARKER:
-        return parent
-    if is_directory or not location:
-        return location
-    if skills.below(location):
-        return location
-    return None
 
 
 def above(location: str) -> Iterator[str]:

@@ -14,13 +14,13 @@ from typing import Final, TypeAlias
 
 from mcp_skills_server.catalog.disk import MISSING_ERRORS, is_utf8
 from mcp_skills_server.catalog.gates import GateRefusal
-from mcp_skills_server.catalog.path_index import PathIndex, above, touched, within
+from mcp_skills_server.catalog.path_index import PathIndex, above
 from mcp_skills_server.catalog.roots import Limits, Root
 from mcp_skills_server.catalog.scan import Arm, Kept, Scan
 from mcp_skills_server.catalog.switches import SWITCHES
 from mcp_skills_server.codes import problem
-from mcp_skills_server.format.ignored import is_entered, is_ignored
-from mcp_skills_server.model import Problem, Skill, Snapshot, Standing
+from mcp_skills_server.format.ignored import VENV_MARKER, is_entered, is_ignored
+from mcp_skills_server.model import SKILL_MD, Problem, Skill, Snapshot, Standing
 
 logger = logging.getLogger(__name__)
 
@@ -102,16 +102,22 @@ class RootState:
             return None
         while not is_utf8(location):
             location = location.rpartition("/")[0]
-        part = touched(location, self.skills, os.path.isdir(os.path.join(self.root.path, location)))
-        refused = next((up for up in above(location) if up in self._refused), None)
-        if refused is not None and (part is None or within(part, refused)):
-            part = refused  # the refused skill may be as approved again
-        if part is None and (self._unattached.below(location) or location in self.root.links):
-            part = location  # a problem found there may be solved, a link lead elsewhere
-        # Changes in a root that was missing went unseen: scan all of it.
-        if part is None or self.missing is None:
-            return part
-        return ""
+        if self.missing is not None:
+            return ""  # changes in a missing root went unseen
+        # The outermost skill, whose list of files has all below it. A refused one may pass now.
+        for directory in above(location):
+            if directory in self.skills or directory in self._refused:
+                return directory
+        parent, _, name = location.rpartition("/")
+        if name.lower() == SKILL_MD.lower() or name == VENV_MARKER:
+            return parent
+        known = (self.skills, self._unattached, self.root.links)
+        if any(each.below(location) for each in known):
+            return location
+        # elsewhere only a SKILL.md or a directory can make a skill appear
+        if not location or os.path.isdir(os.path.join(self.root.path, location)):
+            return location
+        return None
 
     def _location(self, path: str) -> str | None:
         """Return an absolute path, also one behind a served link, as root-relative, or None."""

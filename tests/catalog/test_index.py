@@ -68,7 +68,7 @@ def settled_at_once(monkeypatch: Patch) -> None:
 def start(*roots: Path, index: Index, limits: Limits | None = None) -> Registry:
     """What a process does: load, leave the index."""
     registry = loaded(*roots, limits=limits, index=index)
-    registry.keep_index()
+    registry.save_index()
     return registry
 
 
@@ -261,11 +261,11 @@ def test_an_edit_writes_the_row_of_its_skill_alone(top: Path, index: Index, monk
     registry = start(top, index=index)
     save = Mock(side_effect=lambda _root, _limits, changed, _gone: [each.path for each in changed] == ["one"])
     monkeypatch.setattr(index, "save", save)
-    registry.keep_index()
+    registry.save_index()
     assert not save.called
     registry.refresh([str(plant(top / "one", {"SKILL.md": skill_md("one", "version: 2")}))])
-    registry.keep_index()  # which is done: the index took the skill "one" alone
-    registry.keep_index()
+    registry.save_index()  # which is done: the index took the skill "one" alone
+    registry.save_index()
     assert save.call_count == 1
 
 

@@ -32,7 +32,7 @@ def test_before_the_scan_the_texts_are_the_last_ones(
     root, index = plant(tmp_path / "skills", skills(*paths) | hidden), Index(tmp_path / "index", 1)
     earlier = Registry([root], index=index)
     earlier.load()
-    earlier.keep_index()
+    earlier.save_index()
     registry = Registry([root], index=index)
     briefing = Runtime(registry).briefing
     assert briefing.remember()

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from mcp_skills_server.catalog.path_index import join, within
+from mcp_skills_server.catalog.path_map import join, levels, within
 from mcp_skills_server.catalog.roots import Limits, Root
 from mcp_skills_server.catalog.scanned_files import ScannedFiles
 from mcp_skills_server.catalog.tree import Directory
@@ -157,11 +157,6 @@ def _within_limits(files: Mapping[str, SkillFile], limits: Limits) -> dict[str, 
             kept.add(path)
             left -= size
     return {path: file for path, file in files.items() if path in kept}
-
-
-def levels(place: str) -> int:
-    """Return the depth of a root-relative path; 0 for the root."""
-    return place.count("/") + bool(place)
 
 
 def open_hint(root: Root, here: Directory) -> str | None:

@@ -10,7 +10,7 @@ import os
 from functools import cache, cached_property
 from typing import Any, Final, NamedTuple, cast
 
-from mcp_skills_server.catalog.path_index import join
+from mcp_skills_server.catalog.path_map import join
 from mcp_skills_server.durable import read_regular
 from mcp_skills_server.format.ignored import STATE_DIR
 from mcp_skills_server.format.uris import bare

@@ -17,7 +17,7 @@ from typing import Self
 from mcp_skills_server.catalog.checks import Checks
 from mcp_skills_server.catalog.gates import Gate
 from mcp_skills_server.catalog.index import Index
-from mcp_skills_server.catalog.path_index import outermost
+from mcp_skills_server.catalog.path_map import outermost
 from mcp_skills_server.catalog.reader import Reader
 from mcp_skills_server.catalog.root_state import RootState
 from mcp_skills_server.catalog.roots import Limits, MirroredRoot, Root, merge, open_roots
@@ -196,16 +196,16 @@ class Registry(Reader):
             if paths is None:
                 for state in self._states:
                     state.follow()
-                parts = [(state, "") for state in self._states]
+                subtrees = [(state, "") for state in self._states]
             else:
-                parts = self._touched(paths)
+                subtrees = self._touched(paths)
             is_changed = False
-            for state, part in parts:
+            for state, subtree in subtrees:
                 recalled = None
-                if not part and not self.loaded.is_set():
+                if not subtree and not self.loaded.is_set():
                     recalled = self._recalled(state)
                 grace = self.followed or defer
-                is_changed |= state.scan(part, recalled, arm=arm, grace=grace)
+                is_changed |= state.scan(subtree, recalled, arm=arm, grace=grace)
             if not is_changed:
                 return Changes({}, {})
             return self._swap(defer=defer and self.followed)
@@ -264,7 +264,7 @@ class Registry(Reader):
             if self._deferred:
                 self._notify(Changes({}, {}))
 
-    def keep_index(self) -> None:
+    def save_index(self) -> None:
         """Save the skills that changed since the last save; cheap if none did."""
         if self.index is None:
             return
@@ -296,8 +296,8 @@ class Registry(Reader):
         """Return the directories to scan again after changes of these absolute paths."""
         paths, found = list(paths), list[tuple[RootState, str]]()
         for state in self._states:
-            parts = {part for part in map(state.touched, paths) if part is not None}
-            found += [(state, part) for part in outermost(parts)]
+            touched = {each for each in map(state.touched, paths) if each is not None}
+            found += [(state, each) for each in outermost(touched)]
         return found
 
     def _swap(self, *, defer: bool = False) -> Changes:

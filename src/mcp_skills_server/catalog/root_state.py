@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 from mcp_skills_server.catalog.disk import MISSING_ERRORS, is_utf8
 from mcp_skills_server.catalog.gates import GateRefusal
-from mcp_skills_server.catalog.path_index import PathIndex, above
+from mcp_skills_server.catalog.path_map import PathMap, above
 from mcp_skills_server.catalog.roots import Limits, Root
 from mcp_skills_server.catalog.scan import Arm, Kept, Scan
 from mcp_skills_server.catalog.switches import SWITCHES
@@ -42,19 +42,19 @@ class RootState:
         self.limits = limits
         self._gate = gate
         self._roots = roots
-        self.skills = PathIndex[Skill]()
+        self.skills = PathMap[Skill]()
         self.unsaved: set[str] = set()
         """Directories whose skill changed or went since the index was last saved."""
         self.missing: Problem | None = None
         """The problem that makes the root unreadable at the moment."""
         self.source_problems: tuple[Problem, ...] = ()
         """Problems reported by the root's source, which no scan finds."""
-        self._unattached = PathIndex[tuple[Problem, ...]]()
+        self._unattached = PathMap[tuple[Problem, ...]]()
         """Problems in the root outside of every skill."""
-        self._refused = PathIndex[None]()
+        self._refused = PathMap[None]()
         """Directories of the skills that the gate refuses, or that are switched off."""
-        self._dotted = PathIndex[None]()
-        self._kept = PathIndex[Kept]()
+        self._dotted = PathMap[None]()
+        self._kept = PathMap[Kept]()
         """The skills in their grace period."""
         self._nested: set[str] = set()
         """Directories in the root that were nested skills at some time."""
@@ -67,7 +67,9 @@ class RootState:
     @property
     def problems(self) -> list[Problem]:
         """All problems of no served skill, except those of combinations of roots."""
-        found = [each for place in self._unattached.below("") for each in self._unattached[place]]
+        found = [
+            each for location in self._unattached.below("") for each in self._unattached[location]
+        ]
         if self.missing is not None:
             found.insert(0, self.missing)
         return [*found, *self.source_problems]
@@ -147,7 +149,7 @@ class RootState:
 
     def scan(
         self,
-        part: str,
+        subtree: str,
         recalled: Mapping[str, Skill] | None = None,
         *,
         arm: Arm | None = None,
@@ -156,14 +158,14 @@ class RootState:
         """Scan a directory of the root, "" for all of it; tell whether skills or problems changed.
 
         Args:
-            part: the directory.
+            subtree: the directory.
             recalled: skills of the root from the index of an earlier process, for its first scan.
             arm: called with each directory, to watch it.
             grace: keep a skill as it was for `QUIET_S` if its SKILL.md is gone or became worse.
         """
-        known = {directory: self.skills[directory] for directory in self.skills.below(part)}
+        known = {directory: self.skills[directory] for directory in self.skills.below(subtree)}
         namespace = ""
-        if part and "" in self.skills:
+        if subtree and "" in self.skills:
             namespace = self.skills[""].path
         found = Scan(
             self.root,
@@ -177,35 +179,36 @@ class RootState:
         )
         missing = self.missing
         try:
-            found.run(part)
+            found.run(subtree)
             self.missing = None
         except OSError as error:
             # Remove skills only if the directory is certainly gone: running out of descriptors,
             # say, is transient.
-            if not part or error.errno not in MISSING_ERRORS or not os.path.isdir(self.root.path):
+            is_gone = bool(subtree) and error.errno in MISSING_ERRORS
+            if not is_gone or not os.path.isdir(self.root.path):
                 self._report_missing(error)
                 return missing is None
-            self.root.forget_links(part)
+            self.root.forget_links(subtree)
         if self._gate is not None or self.root.off or self._refused:
-            self._refuse(part, found, known)
-        gone = {place: each for place, each in known.items() if found.skills.get(place) is not each}
-        came = {place: each for place, each in found.skills.items() if known.get(place) is not each}
+            self._refuse(subtree, found, known)
+        gone = {path: each for path, each in known.items() if found.skills.get(path) is not each}
+        came = {path: each for path, each in found.skills.items() if known.get(path) is not each}
         self.skills.replace(gone, came)
-        self._kept.replace(self._kept.below(part), found.kept)
-        self._dotted.replace(self._dotted.below(part), dict.fromkeys(found.skipped_dot_folders))
+        self._kept.replace_below(subtree, found.kept)
+        self._dotted.replace_below(subtree, dict.fromkeys(found.skipped_dot_folders))
         if recalled is None:
             self.unsaved |= gone.keys() | came.keys()
         else:
             self.unsaved = (recalled.keys() | came.keys()) - (found.unread & found.skills.keys())
-        is_news = self._replace_problems(part, found.problems)
+        is_news = self._replace_problems(subtree, found.problems)
         return bool(gone or came or is_news or missing is not None)
 
-    def _refuse(self, part: str, found: Scan, known: Mapping[str, Skill]) -> None:
+    def _refuse(self, subtree: str, found: Scan, known: Mapping[str, Skill]) -> None:
         """Remove refused skills from a scan's result: one must not hide a skill of a later root."""
         refused: list[str] = []
         for directory, skill in list(found.skills.items()):
             # a full scan passes all through the gate again: a certificate may have expired
-            if part and known.get(directory) is skill:
+            if subtree and known.get(directory) is skill:
                 continue
             refusal = self._refusal(skill)
             if refusal is None:
@@ -218,7 +221,7 @@ class RootState:
             elif skill.standing is Standing.UNUSABLE:
                 # the skill's own problems must not vanish with it
                 found.problems += [(directory, each) for each in skill.problems]
-        self._refused.replace(self._refused.below(part), dict.fromkeys(refused))
+        self._refused.replace_below(subtree, dict.fromkeys(refused))
 
     def _refusal(self, skill: Skill) -> GateRefusal | None:
         """Return the refusal of a skill that is switched off or that the gate refuses, or None."""
@@ -234,13 +237,13 @@ class RootState:
             text = f"its files cannot be read ({error.strerror})"
             return GateRefusal(problem("unreadable", text))
 
-    def _replace_problems(self, part: str, found: Iterable[tuple[str, Problem]]) -> bool:
+    def _replace_problems(self, subtree: str, found: Iterable[tuple[str, Problem]]) -> bool:
         """Replace the problems at or below a directory; tell whether any differs."""
         now: dict[str, tuple[Problem, ...]] = {}
-        for place, each in found:
-            now[place] = (*now.get(place, ()), each)
-        before = {place: self._unattached[place] for place in self._unattached.below(part)}
-        self._unattached.replace(before, now)
+        for location, each in found:
+            now[location] = (*now.get(location, ()), each)
+        before = {path: self._unattached[path] for path in self._unattached.below(subtree)}
+        self._unattached.replace_below(subtree, now)
         return before != now
 
     def _report_missing(self, error: OSError) -> None:

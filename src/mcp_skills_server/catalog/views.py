@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary, ref
 from mcp_skills_server import codes
 from mcp_skills_server.access.grants import Grant, Grants, Permissions
 from mcp_skills_server.access.principal import Principal
-from mcp_skills_server.catalog.path_index import join, within
+from mcp_skills_server.catalog.path_map import join, within
 from mcp_skills_server.catalog.reader import Body
 from mcp_skills_server.catalog.registry import Listeners, Registry
 from mcp_skills_server.catalog.threads import in_thread, off_loop

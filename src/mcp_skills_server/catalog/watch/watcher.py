@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from contextlib import closing
 from typing import Final, Self
 
-from mcp_skills_server.catalog.path_index import outermost
+from mcp_skills_server.catalog.path_map import outermost
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Root, link_state
 from mcp_skills_server.catalog.threads import in_thread
@@ -223,7 +223,7 @@ class Watcher:
                         reported = time.monotonic()
                 self._registry.settle()
                 if not paths:
-                    self._registry.keep_index()
+                    self._registry.save_index()
                 patience = _IDLE_S
 
     def _gather(self, events: DirectoryEvents, burst: Burst) -> set[str]:
@@ -239,7 +239,7 @@ class Watcher:
             worked = time.thread_time()
             self._load_or_refresh()
             self.armed.set()
-            self._registry.keep_index()
+            self._registry.save_index()
             worked, now = time.thread_time() - worked, time.monotonic()
             pause = max(_POLL_S, _POLL_SHARE * worked, now - began)
             self._stop.wait(min(pause, max(0.0, until - now)))

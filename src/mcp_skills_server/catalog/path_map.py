@@ -1,4 +1,4 @@
-"""Sorted index of root-relative paths, and path arithmetic. Pure: paths are text."""
+"""Sorted map by root-relative path, and path arithmetic. Pure: paths are text."""
 
 from __future__ import annotations
 
@@ -9,30 +9,34 @@ from typing import TypeVar
 _V = TypeVar("_V")
 
 
-class PathIndex(dict[str, _V]):
+class PathMap(dict[str, _V]):
     """Dict keyed by root-relative path, such as skills by directory, with a query by prefix."""
 
     _order: list[str] | None = None
 
-    def below(self, part: str) -> list[str]:
-        """Return the paths at or below `part`, in code point order. Do not change the list."""
+    def below(self, subtree: str) -> list[str]:
+        """Return the paths at or below `subtree`, in code point order. Do not change the list."""
         order = self._order
         if order is None or len(order) != len(self):
             order = self._order = sorted(self)
-        if not part:
+        if not subtree:
             return order
         # '0' is the code point after '/', so it ends the range
-        start, end = bisect_left(order, part + "/"), bisect_left(order, part + "0")
-        if part in self:
-            return [part, *order[start:end]]
+        start, end = bisect_left(order, subtree + "/"), bisect_left(order, subtree + "0")
+        if subtree in self:
+            return [subtree, *order[start:end]]
         return order[start:end]
+
+    def replace_below(self, subtree: str, came: Mapping[str, _V]) -> None:
+        """Replace all paths at or below `subtree`."""
+        self.replace(self.below(subtree), came)
 
     def replace(self, gone: Iterable[str], came: Mapping[str, _V]) -> None:
         """Delete some paths and insert others."""
         if set(gone) != set(came):
             self._order = None
-        for place in gone:
-            del self[place]
+        for path in gone:
+            del self[path]
         self |= came
 
 
@@ -46,13 +50,13 @@ def above(location: str) -> Iterator[str]:
         yield location
 
 
-def outermost(parts: Collection[str]) -> list[str]:
-    """Return these directories without those inside another."""
+def outermost(paths: Collection[str]) -> list[str]:
+    """Return these paths without those below another."""
     out: list[str] = []
     # by segments: as text, "a-b" sorts between "a" and "a/b"
-    for part in sorted(parts, key=lambda part: part.split("/")):
-        if not out or not within(part, out[-1]):
-            out.append(part)
+    for path in sorted(paths, key=lambda path: path.split("/")):
+        if not out or not within(path, out[-1]):
+            out.append(path)
     return out
 
 
@@ -63,6 +67,11 @@ def join(directory: str, name: str) -> str:
     return name
 
 
-def within(location: str, part: str) -> bool:
-    """Tell whether `location` is `part` or lies below it; everything lies below ""."""
-    return not part or location == part or location.startswith(part + "/")
+def within(location: str, subtree: str) -> bool:
+    """Tell whether `location` is `subtree` or lies below it; everything lies below ""."""
+    return not subtree or location == subtree or location.startswith(subtree + "/")
+
+
+def levels(location: str) -> int:
+    """Return the depth of a root-relative path; 0 for the root."""
+    return location.count("/") + bool(location)

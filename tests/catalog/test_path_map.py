@@ -7,11 +7,11 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_skills_server.catalog.path_index import PathIndex, outermost
+from mcp_skills_server.catalog.path_map import PathMap, outermost
 
 
-def indexed(*directories: str) -> PathIndex[Any]:
-    out = PathIndex[Any]()
+def indexed(*directories: str) -> PathMap[Any]:
+    out = PathMap[Any]()
     out.replace((), dict.fromkeys(directories))
     return out
 

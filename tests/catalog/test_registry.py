@@ -348,9 +348,6 @@ async def test_an_event_loop_goes_on_while_a_registry_works(tmp_path: Path, monk
     monkeypatch.setattr(disk, "open_directory", slow(disk.open_directory))
     monkeypatch.setattr(disk, "read", slow(disk.read))
     await beside(subject.__aenter__())
-    skill = subject.snapshot.skills["one"]
-    assert (await beside(subject.abody(skill))).text == "Do it."
-    assert await beside(subject.aread(skill.files["SKILL.md"])) == (tmp_path / "one/SKILL.md").read_bytes()
     plant(tmp_path, skills("two"))
     assert (await beside(subject.arefresh())).after.keys() == {"two"}
     await subject.__aexit__()

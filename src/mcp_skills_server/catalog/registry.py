@@ -292,6 +292,10 @@ class Registry(Reader):
             return None
         return Snapshot(merge(found)[0])
 
+    def enters(self, path: str) -> bool:
+        """Tell whether a scan of a root enters this absolute path; none enters ignored names."""
+        return any(state.enters(path) for state in self._states)
+
     def _touched(self, paths: Iterable[str]) -> list[tuple[RootState, str]]:
         """Return the directories to scan again after changes of these absolute paths."""
         paths, found = list(paths), list[tuple[RootState, str]]()

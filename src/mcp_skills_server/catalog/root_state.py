@@ -95,13 +95,11 @@ class RootState:
     def touched(self, path: str) -> str | None:
         """Return the directory to scan again after a change of this absolute path, or None."""
         location = self._location(path)
-        if location is None:
+        if location is None or not self._enters(location):
             return None
         if location == SWITCHES and self.root.origin is None:
             self.follow()
             return ""
-        if self._is_passed_over(location):
-            return None
         while not is_utf8(location):
             location = location.rpartition("/")[0]
         if self.missing is not None:
@@ -128,17 +126,21 @@ class RootState:
             found = path[len(root) + 1 :].replace(os.sep, "/")
         return found
 
-    def _is_passed_over(self, location: str) -> bool:
-        """Tell whether no scan enters this path, because of a name in it."""
+    def enters(self, path: str) -> bool:
+        """Tell whether a scan enters this absolute path, or would if it were a directory."""
+        location = self._location(path)
+        return location is not None and self._enters(location)
+
+    def _enters(self, location: str) -> bool:
         names = [name for name in location.split("/") if name]
         if not any(map(is_ignored, names)):
-            return False
+            return True
         hidden = self.limits.hidden and "" not in self.skills
         for depth, name in enumerate(names, 1):
             if not is_entered(name, hidden=hidden):
-                return True
+                return False
             hidden = hidden and "/".join(names[:depth]) not in self.skills
-        return False
+        return True
 
     def past_grace(self) -> list[str]:
         """Return the directories of the skills whose grace period is over."""

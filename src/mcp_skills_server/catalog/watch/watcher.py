@@ -80,7 +80,8 @@ _POLL_SHARE: Final = 4
 """A poll pauses for this multiple of the processor time that it took, at least its own duration."""
 _LOOK_FOR_STOP_S: Final = 0.1
 RECONCILE_S: Final = 300.0
-AGAIN_S: Final = 60.0
+_RETRY_S: Final = 60.0
+"""Seconds after which events are tried again where the system gave none."""
 
 
 class Watcher:
@@ -98,7 +99,6 @@ class Watcher:
         registry: loaded by the watcher.
         poll: poll time stamps instead of waiting for events, for network file systems.
         reconcile: seconds between full scans, which make up for lost events; by default 300.
-        again: seconds after which events are tried again where the system gave none; by default 60.
     """
 
     def __init__(
@@ -107,12 +107,10 @@ class Watcher:
         *,
         poll: bool = False,
         reconcile: float = RECONCILE_S,
-        again: float = AGAIN_S,
     ) -> None:
         self._registry = registry
         self._poll = poll
         self._reconcile = reconcile
-        self._again = again
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self.armed = threading.Event()
@@ -177,7 +175,7 @@ class Watcher:
                 pass
             except CannotWatchError as error:
                 self._report(f"{error}; until then the folders are polled about once a second")
-                self._poll_until(time.monotonic() + self._again)
+                self._poll_until(time.monotonic() + _RETRY_S)
                 continue
             except Exception:
                 # Any bug: a catalogue that no longer follows its folder is worse than a traceback.
@@ -193,8 +191,7 @@ class Watcher:
         # Resolve the roots anew: a root may be a link that was moved since the start.
         targets = _targets(roots)
         tops = [*(os.path.realpath(root.given) for root in roots), *targets]
-        hidden = self._registry.limits.hidden
-        with closing(DirectoryEvents(tops, self._stop, hidden=hidden)) as events:
+        with closing(DirectoryEvents(tops, self._stop, self._registry.enters)) as events:
             if not self._registry.loaded.is_set():
                 self._registry.load(events.enter)
             else:

@@ -53,17 +53,22 @@ class FolderLink(NamedTuple):
     state: tuple[int, ...]
 
 
+def identity(path: str) -> tuple[int, ...]:
+    """Return the identity and permissions of a directory, links followed; () if it is missing."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return ()
+    return found.st_dev, found.st_ino, found.st_mode, found.st_uid, found.st_gid
+
+
 def link_state(path: str) -> tuple[int, ...]:
     """Return a stat signature of a link's target, equal as long as the link is judged the same.
 
     SKILL.md counts by its presence alone: file events report an edit of it.
     """
-    try:
-        found = os.stat(path)
-    except OSError:
-        return ()
-    holds = os.path.lexists(f"{path}/{SKILL_MD}")
-    return found.st_dev, found.st_ino, found.st_mode, found.st_uid, holds
+    found = identity(path)
+    return (*found, os.path.lexists(f"{path}/{SKILL_MD}")) if found else ()
 
 
 class MirroredRoot(NamedTuple):

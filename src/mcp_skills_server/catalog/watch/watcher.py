@@ -20,7 +20,7 @@ from typing import Final, Self
 
 from mcp_skills_server.catalog.path_map import outermost
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.roots import Root, link_state
+from mcp_skills_server.catalog.roots import Root, identity, link_state
 from mcp_skills_server.catalog.threads import in_thread
 from mcp_skills_server.catalog.watch.events import CannotWatchError, DirectoryEvents, WatchLostError
 
@@ -187,7 +187,7 @@ class Watcher:
     def _follow_events(self) -> None:
         """Scan, arm and follow events until a root or link target differs or a scan is due."""
         roots = self._registry.roots
-        identities = _identities(roots)
+        identities = [identity(root.given) for root in roots]
         # Resolve the roots anew: a root may be a link that was moved since the start.
         targets = _targets(roots)
         tops = [*(os.path.realpath(root.given) for root in roots), *targets]
@@ -208,7 +208,7 @@ class Watcher:
             while (
                 not self._stop.is_set()
                 and time.monotonic() < until
-                and _identities(roots) == identities
+                and [identity(root.given) for root in roots] == identities
                 # a change here ends the watch; the next one covers the new targets
                 and _targets(roots) == targets
             ):
@@ -270,15 +270,3 @@ def _changed_links(roots: Iterable[Root]) -> set[str]:
         for place, link in [*root.links.items()]
     ]
     return {path for path, link in links if link_state(path) != link.state}
-
-
-def _identities(roots: Iterable[Root]) -> list[tuple[int, ...] | None]:
-    """Return the identity and permissions of each root's directory, None where it is missing."""
-    out: list[tuple[int, ...] | None] = []
-    for root in roots:
-        try:
-            found = os.stat(root.given)
-            out.append((found.st_dev, found.st_ino, found.st_mode, found.st_uid, found.st_gid))
-        except OSError:
-            out.append(None)
-    return out

@@ -147,16 +147,16 @@ def _within_limits(files: Mapping[str, SkillFile], limits: Limits) -> dict[str, 
 
     This bounds what any client can make the server hash, copy or send of a skill.
     """
-    kept: set[str] = set()
+    chosen: set[str] = set()
     left = limits.bytes
     for path in sorted(files, key=lambda path: (path != SKILL_MD, path.count("/"), path)):
-        if len(kept) >= limits.files:
+        if len(chosen) >= limits.files:
             break
         size = files[path].size
         if size <= left or path == SKILL_MD:
-            kept.add(path)
+            chosen.add(path)
             left -= size
-    return {path: file for path, file in files.items() if path in kept}
+    return {path: file for path, file in files.items() if path in chosen}
 
 
 def open_hint(root: Root, here: Directory) -> str | None:

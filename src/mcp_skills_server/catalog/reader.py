@@ -16,8 +16,8 @@ from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import SKILL_MD, Skill, SkillFile
 
 _CHANGED: Final = disk.MISSING_ERRORS | {errno.EFBIG}
-_KEPT: Final = 64
-"""Cached bodies, of at most `Limits.skill_md` bytes each."""
+_CACHED_BODIES: Final = 64
+"""Each has at most `Limits.skill_md` bytes."""
 
 
 class Body(NamedTuple):
@@ -34,7 +34,7 @@ class Body(NamedTuple):
     line: int = 1
 
 
-@lru_cache(_KEPT)
+@lru_cache(_CACHED_BODIES)
 def _body(skill: Skill, raw: bytes) -> Body:
     from mcp_skills_server.format import frontmatter
     from mcp_skills_server.format.links import linked_files, references

@@ -109,7 +109,7 @@ class Views:
         self.registry = registry
         self._grants = grants
         self._live: WeakValueDictionary[Permissions, FilteredSkills] = WeakValueDictionary()
-        self._kept = LruCache(
+        self._cached = LruCache(
             self._granted, lambda _, each: each.weight, _MOST_SKILLS, FilteredSkills.forget
         )
         self._replaced: list[Callable[[Grants, Grants], None]] = []
@@ -142,7 +142,7 @@ class Views:
 
     def filtered(self, permissions: Permissions) -> FilteredSkills:
         """Return the skills that these permissions can read."""
-        return self._kept.of(permissions)
+        return self._cached.of(permissions)
 
     def _granted(self, permissions: Permissions) -> FilteredSkills:
         found = self._live.get(permissions)
@@ -348,24 +348,24 @@ class LruCache(Generic[_K, _V]):
         self._most = most
         self._close = close
         self._lock = threading.Lock()
-        self._kept: OrderedDict[_K, _V] = OrderedDict()
+        self._values: OrderedDict[_K, _V] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._values)
 
     def of(self, key: _K) -> _V:
         """Return the value of this key, made on a miss."""
         going: list[_V] = []
         with self._lock:
-            if key not in self._kept:
-                self._kept[key] = self._make(key)
-                total = sum(_EMPTY + self._weigh(*item) for item in self._kept.items())
-                while total > self._most and len(self._kept) > 1:
-                    oldest, gone = self._kept.popitem(last=False)
+            if key not in self._values:
+                self._values[key] = self._make(key)
+                total = sum(_EMPTY + self._weigh(*item) for item in self._values.items())
+                while total > self._most and len(self._values) > 1:
+                    oldest, gone = self._values.popitem(last=False)
                     total -= _EMPTY + self._weigh(oldest, gone)
                     going.append(gone)
-            self._kept.move_to_end(key)
-            found = self._kept[key]
+            self._values.move_to_end(key)
+            found = self._values[key]
         if self._close is not None:
             for gone in going:
                 self._close(gone)

@@ -77,7 +77,7 @@ class ChangeBus:
         self._messages[where].ask()
 
     async def _publish(self, where: Where) -> None:
-        await self._link.publish(json.dumps({"look": where, "from": self._us}))
+        await self._link.publish(json.dumps({"changed": where, "from": self._us}))
 
     def _on_message(self, message: bytes) -> None:
         """Schedule the scan that a message from another replica names."""
@@ -87,8 +87,8 @@ class ChangeBus:
             settings = self._link.settings
             logger.warning(text, settings.shown, settings.prefix, extra=REPEATS)
             return
-        if said["from"] != self._us and said["look"] in self._scans:
-            self._scans[said["look"]].ask()
+        if said["from"] != self._us and said["changed"] in self._scans:
+            self._scans[said["changed"]].ask()
 
     def _on_reconnect(self) -> None:
         """Scan everything and notify the others: messages were lost during the disconnection."""
@@ -140,6 +140,6 @@ def _parsed(message: bytes) -> dict[str, str] | None:
         return None
     try:
         said = json.loads(message)
-        return {key: str(said[key]) for key in ("look", "from")}
+        return {key: str(said[key]) for key in ("changed", "from")}
     except (ValueError, RecursionError, TypeError, KeyError):
         return None

@@ -78,7 +78,7 @@ _PAUSE_S: Final = 0.25
 _POLL_S: Final = 0.5
 _POLL_SHARE: Final = 4
 """A poll pauses for this multiple of the processor time that it took, at least its own duration."""
-_LOOK_FOR_STOP_S: Final = 0.1
+_STOP_CHECK_S: Final = 0.1
 RECONCILE_S: Final = 300.0
 _RETRY_S: Final = 60.0
 """Seconds after which events are tried again where the system gave none."""
@@ -158,7 +158,7 @@ class Watcher:
             await in_thread(self.stop)
 
     def _await_loaded(self) -> None:
-        while not self._registry.loaded.wait(_LOOK_FOR_STOP_S) and not self._stop.is_set():
+        while not self._registry.loaded.wait(_STOP_CHECK_S) and not self._stop.is_set():
             continue
 
     def _follow(self) -> None:

@@ -185,29 +185,18 @@ class Watcher:
             self._stop.wait(_PAUSE_S)
 
     def _follow_events(self) -> None:
-        """Scan, arm and follow events until a root or link target differs or a scan is due."""
+        """Follow events until a root or the target of a link differs, or a full scan is due."""
         roots = self._registry.roots
         identities = [identity(root.given) for root in roots]
         # Resolve the roots anew: a root may be a link that was moved since the start.
         targets = _targets(roots)
         tops = [*(os.path.realpath(root.given) for root in roots), *targets]
         with closing(DirectoryEvents(tops, self._stop, self._registry.enters)) as events:
-            if not self._registry.loaded.is_set():
-                self._registry.load(events.enter)
-            else:
-                self._registry.refresh(arm=events.enter, defer=True)
-            while events.arm():
-                # Deferred: the changes may be the first half of a burst whose second half comes as
-                # events.
-                self._registry.refresh(arm=events.enter, defer=True)
-            self.armed.set()
-            if self._trouble:
-                logger.warning("file events work again; changes are noticed at once")
-                self._trouble = ""
-            until, reported, patience = time.monotonic() + self._reconcile, -_CALM_S, _FIRST_S
+            self._arm(events)
+            due, reported, patience = time.monotonic() + self._reconcile, -_CALM_S, _FIRST_S
             while (
                 not self._stop.is_set()
-                and time.monotonic() < until
+                and time.monotonic() < due
                 and [identity(root.given) for root in roots] == identities
                 # a change here ends the watch; the next one covers the new targets
                 and _targets(roots) == targets
@@ -222,6 +211,21 @@ class Watcher:
                 if not paths:
                     self._registry.save_index()
                 patience = _IDLE_S
+
+    def _arm(self, events: DirectoryEvents) -> None:
+        """Scan, and watch what the scan enters, until a scan enters nothing new."""
+        if not self._registry.loaded.is_set():
+            self._registry.load(events.enter)
+        else:
+            self._registry.refresh(arm=events.enter, defer=True)
+        while events.arm():
+            # Deferred: the changes may be the first half of a burst whose second half comes as
+            # events.
+            self._registry.refresh(arm=events.enter, defer=True)
+        self.armed.set()
+        if self._trouble:
+            logger.warning("file events work again; changes are noticed at once")
+            self._trouble = ""
 
     def _gather(self, events: DirectoryEvents, burst: Burst) -> set[str]:
         """Return the paths of all events of a burst that has begun, once it is over."""

@@ -307,14 +307,36 @@ class Registry(Reader):
     def _swap(self, *, defer: bool = False) -> Changes:
         """Replace the snapshot by one of the roots as they are now, and notify the listeners."""
         old = self.snapshot.skills
-        skills, self._shadowed = self._merge()
-        changes = Changes(
-            {path: skill for path, skill in old.items() if skills.get(path) is not skill},
-            {path: skill for path, skill in skills.items() if old.get(path) is not skill},
-        )
+        if any(state.is_moved for state in self._states):
+            skills, self._shadowed = self._merge()
+            changes = Changes(
+                {path: skill for path, skill in old.items() if skills.get(path) is not skill},
+                {path: skill for path, skill in skills.items() if old.get(path) is not skill},
+            )
+        else:
+            changes = self._replaced()
+            skills = {**old, **changes.after}
+        for state in self._states:
+            state.is_moved = False
+            state.replaced.clear()
         self.snapshot = Snapshot(skills, self._unattached_problems())
         self._notify(changes, defer=defer)
         return changes
+
+    def _replaced(self) -> Changes:
+        """Return the changes since the last merge, in which skills were replaced in their places.
+
+        These hide and reveal no skill, and a hidden one stays hidden.
+        """
+        before: dict[str, Skill] = {}
+        after: dict[str, Skill] = {}
+        for state in self._states:
+            for directory in state.replaced:
+                skill = state.skills[directory]
+                served = self.snapshot.skills[skill.path]
+                if (served.root, served.directory) == (skill.root, directory):
+                    before[skill.path], after[skill.path] = served, skill
+        return Changes(before, after)
 
     def _notify(self, changes: Changes, *, defer: bool = False) -> None:
         """Call the listeners with all deferred changes and these, or defer these, too.

@@ -43,6 +43,10 @@ class RootState:
         self._gate = gate
         self._roots = roots
         self.skills = PathMap[Skill]()
+        self.is_moved = False
+        """Whether a skill came, went or got another path since the last merge of the roots."""
+        self.replaced: set[str] = set()
+        """Directories of all other skills that scans replaced since then."""
         self.unsaved: set[str] = set()
         """Directories whose skill changed or went since the index was last saved."""
         self.missing: Problem | None = None
@@ -111,7 +115,7 @@ class RootState:
         parent, _, name = location.rpartition("/")
         if name.lower() == SKILL_MD.lower() or name == VENV_MARKER:
             return parent
-        known = (self.skills, self._unattached, self.root.links)
+        known = (self.skills, self._refused, self._unattached, self.root.links)
         if any(each.below(location) for each in known):
             return location
         # elsewhere only a SKILL.md or a directory can make a skill appear
@@ -196,6 +200,9 @@ class RootState:
         gone = {path: each for path, each in known.items() if found.skills.get(path) is not each}
         came = {path: each for path, each in found.skills.items() if known.get(path) is not each}
         self.skills.replace(gone, came)
+        self.replaced |= came.keys()
+        if gone.keys() != came.keys() or any(gone[each].path != came[each].path for each in gone):
+            self.is_moved = True
         self._kept.replace_below(subtree, found.kept)
         self._dotted.replace_below(subtree, dict.fromkeys(found.skipped_dot_folders))
         if recalled is None:

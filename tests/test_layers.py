@@ -82,7 +82,7 @@ BUDGETS = {
     "proposals": 790,
 }  # fmt: skip
 """Lines of each package. A tenth above is allowed. `runtime` has search and scripts in it, `web` the page."""
-OVER = {"catalog": 4_646}
+OVER = {"catalog": 4_642}
 """Lines of packages that are over their budgets still, and may not grow."""
 MOST_LINES = 55_510
 """Lines of the whole."""

@@ -119,7 +119,7 @@ def followed(redis: RealRedis, tree: Path, count: int) -> Iterator[list[tuple[Re
     made: list[tuple[Registry, Replicas, HttpSettings]] = []
     with ExitStack() as stack:
         for _ in range(count):
-            registry = Registry([tree], quiet_s=0)
+            registry = Registry([tree])
             registry.load()
             replicas, http = started(Replicas(redis=redis.url), registry)
             stack.callback(replicas.stop)

@@ -27,7 +27,7 @@ LATE = {
 def test_a_start_imports_no_sdk_and_none_over_known_folders_loads_what_reads_a_skill(tmp_path: Path) -> None:
     registry = Registry([FIXTURES], index=Index(tmp_path / "known" / "index", least=1))
     registry.load()
-    registry.keep_index()
+    registry.save_index()
     requests = [{"id": 1, "method": "initialize", "params": HANDSHAKE}, {"id": 2, "method": "skills/list"}]
     said = b"".join(json.dumps({"jsonrpc": "2.0", **each}).encode() + b"\n" for each in requests)
     for cache in ("new", "known"):

@@ -170,7 +170,7 @@ def test_each_source_has_its_revision_its_looks_and_for_the_operator_its_last_er
     (tmp_path / "empty").mkdir()
     state = SourceState(url, True, "/secret/place: does not answer", "abc123", looked=1e9, next_look=2e9)
     mirror = MirroredRoot(str(tmp_path / "copy"), url)
-    with Registry([tmp_path / "own", mirror, tmp_path / "empty"], quiet_s=0) as registry:
+    with Registry([tmp_path / "own", mirror, tmp_path / "empty"]) as registry:
         look = look_at(registry=registry, sources=[state])
         own, site, empty = operation.source_rows(replace(look, is_admin=True))
         assert (own.name, own.skills, own.state, own.trouble) == ("own", 1, None, "")

@@ -94,6 +94,8 @@ def test_a_session_that_is_taken_up_is_told_and_keeps_what_the_agent_told_before
 def test_a_setup_that_fails_and_a_session_that_ends_are_told_nothing() -> None:
     talk = opened()
     talk.to_agent(request(2, "session/new", mcpServers=[]))
+    for other in ("2", True, None):  # ids of other types are other ids
+        assert talk.after_agent_lines(line(id=other, result={"sessionId": "t"})) == b""
     assert talk.after_agent_lines(line(id=2, error={"code": -32000, "message": "no"})) == b""
     talk.to_agent(request(3, "session/close", sessionId="s"))
     assert talk.after_agent_lines(line(id=3, result={})) == b""

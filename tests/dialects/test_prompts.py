@@ -118,20 +118,6 @@ def test_words_are_put_in_once_and_verbatim(body: str, filled: str) -> None:
     assert prompts.substitute_arguments(body, r"\1 $ARGUMENTS", "a") == filled
 
 
-def test_linked_files_are_named_in_text() -> None:
-    """LangChain refuses a prompt with a resource link, and Gemini CLI drops it."""
-    skill = build.skill("a", ["ref.md"])
-    file: dict[str, Json] = {"name": "ref.md", "title": "Reference", "uri": "skill://a/ref.md", "required": False}
-    assert prompts.prompt_result(skill, "Do it.", [file], readable=True) == {
-        "resultType": "complete",
-        "description": "Does a.",
-        "messages": [
-            {"role": "user", "content": {"type": "text", "text": each}}
-            for each in ("Do it.", "Files that it refers to:\n- skill://a/ref.md (Reference)")
-        ],
-    }
-
-
 @pytest.mark.requirement("ASG-28")
 @each_row(
     ("count", "readable", "links", "left"),

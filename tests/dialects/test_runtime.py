@@ -194,13 +194,6 @@ def test_the_session_is_an_argument_only_where_no_host_binds_it() -> None:
         assert all(runtime.SESSION not in schema.get("required", ()) for schema in schemas.values())
 
 
-def test_only_running_a_script_may_do_harm() -> None:
-    hints = {name: tool["annotations"] for name, tool in defined(offers("a")).items()}
-    harmful = {"readOnlyHint": False, "destructiveHint": True, "idempotentHint": False, "openWorldHint": True}
-    assert hints.pop(runtime.RUN) == harmful
-    assert all(each == {"readOnlyHint": True, "openWorldHint": False} for each in hints.values())
-
-
 @each_row(
     ("description", "first"),
     [

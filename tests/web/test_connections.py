@@ -244,23 +244,6 @@ def test_an_encoding_in_http_1_0_and_both_headers_in_a_second_request_are_refuse
     assert seen.startswith(b"HTTP/1.1 200 ") and seen.count(b"alive") == 1 and seen.count(b"HTTP/1.1 400 ") == 1
 
 
-def test_each_of_them_alone_is_read_whole(server: Server) -> None:
-    body = b'{"jsonrpc":"2.0","id":1,"method":"list_skills"}'
-    head = b"POST /rpc HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
-    plain = answers(server, head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
-    chunks = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
-    chunked = answers(server, head + b"Transfer-Encoding: chunked\r\n\r\n" + chunks)
-    assert plain.startswith(b"HTTP/1.1 200 ") and chunked.startswith(b"HTTP/1.1 200 ")
-    assert plain.partition(b"\r\n\r\n")[2] == chunked.partition(b"\r\n\r\n")[2]
-
-
-@each_row("raw", [b"\x16\x03\x01\x02\0\x01\0\r\n\r\n", b"GET / SPDY/9\r\n\r\n", PROBE[:-2] + b"X: " + b"x" * MIB])
-def test_what_is_no_http_or_has_headers_without_end_is_refused(server: Server, raw: bytes) -> None:
-    with suppress(ConnectionError):  # refused before all of it was sent
-        assert answers(server, raw).startswith(b"HTTP/1.1 400 ")
-    assert server.send("GET", "/healthz").status == 200
-
-
 # Clients that trickle
 
 HEAD = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n"

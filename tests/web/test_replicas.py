@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from mcp_skills_server.shared import records
-from mcp_skills_server.shared.records import hashed
 from ports import free_port
 from programs import LOOSE, loose
 from shared.redis_servers import RealRedis, answering, redis_server, slow
@@ -159,21 +158,6 @@ def test_files_that_a_script_left_elsewhere_are_said_to_be_there(redis: RealRedi
             assert call(one, "read", **file)[0] == "made\n"
             text = fails(other, "read", session=session, path=f"/workspace/{other.server.port}.txt")
             assert "ran on another replica" in text and "\n" not in text
-
-
-def test_a_record_that_no_replica_wrote_leads_to_nothing_that_is_not_served(redis: RealRedis, skills: Path) -> None:
-    names = ["../alpha", "/etc", "alpha", "absent", "\\u0000"]
-    entries = ",".join(f'{{"path":"{each}","digest":""}}' for each in names)
-    record = '{"version":1,"owner":"%s","since":1,"skills":[%s]}'
-    with alone(skills, redis.url) as one:
-        for raw in ("no json", record % ("somebody else", entries)):
-            redis.say("set", f"mcp-skills:session:{hashed('A' * 24)}", raw)
-            for _ in range(3):
-                assert UNKNOWN in fails(one, "load", names=["alpha"], session="A" * 24)
-        one.server.said("a shared session record is invalid")
-        assert one.server.stderr.count("a shared session record is invalid") == 1
-        redis.say("set", f"mcp-skills:session:{hashed('A' * 24)}", record % ("", entries))
-        assert active(one, "A" * 24, names=["beta"], mode="add") == ["alpha", "beta"]
 
 
 # Redis that is away

@@ -415,17 +415,3 @@ def test_with_redis_each_replica_knows_who_is_signed_in_until_it_ends(tmp_path: 
         assert 303 in statuses(proxy, cookie)
         redis.stop()
         assert get(first, "/ui/", Cookie=cookie).status == 200
-
-
-@pytest.mark.needs_program("haproxy", "redis-server")
-def test_one_replica_finishes_what_another_began_at_the_issuer(tmp_path: Path) -> None:
-    with authorization_server() as issuer, redis_server(tmp_path / "redis") as redis:
-        know_the_page(issuer)
-        config = oauth_page(tmp_path, issuer.url)
-        with two(tmp_path, "--config", config, "--redis", redis.url, edits=TAKE_TURNS) as (proxy, _):
-            for _ in range(3):
-                begun = get(proxy, "/ui/oauth/begin")
-                returned = urlsplit(ask(begun.headers["Location"] or "")[1]["Location"] or "")
-                done = get(proxy, f"/ui/oauth/callback?{returned.query}", Cookie=cookie_of(begun.headers))
-                assert done.status == 200, words(done)
-                assert statuses(proxy, cookie_of(done.headers)) == {200}

@@ -50,13 +50,6 @@ def test_the_operator_chooses_by_name_or_by_path(chosen: tuple[str, ...], offere
     assert prompts.is_offered(build.skill("acme/billing/refunds"), chosen) is offered
 
 
-def test_a_descriptor_has_what_prompts_have_and_no_more() -> None:
-    arguments: Json = [{"name": "topic", "required": True}]
-    kept: dict[str, Json] = {"name": "a", "title": "A", "description": "Does a.", "arguments": arguments}
-    entry = {**kept, "version": "1", "tags": ["x"], "dependencies": {"tools": ["t"]}}
-    assert prompts.descriptor(build.skill("a", argument_hint="<topic>"), entry) == kept
-
-
 @each_row(("hint", "description"), [
     ("<file> [format]", "<file> [format]"), (["issue-number"], "[issue-number]"), (["a", "b"], "[a, b]"),
     ("  ", None), ([], None), ([1], None), (3, None), (None, None),

@@ -33,7 +33,7 @@ def test_stdout_carries_one_message_a_line_with_the_id_as_it_was_sent(era: Era) 
     sent = ["text", "", 0, -5, 2**53]
     with serving(FIXTURES, "--log-level", "debug", era=era) as wire:
         for identifier in sent:
-            wire.send_line(said(id=identifier, method="skills/list", params=wire._params({})))
+            wire.send_line(json.dumps({**wire.message("skills/list"), "id": identifier}).encode())
         assert wire.close() == 0
         assert all(line.endswith(b"\n") and json.loads(line)["jsonrpc"] == "2.0" for line in wire.lines)
         answered = [json.loads(line).get("id") for line in wire.lines]

@@ -15,22 +15,13 @@ from time import monotonic
 import pytest
 
 from tables import each_row
-from web.http_wire import BOTH, HELLO, HttpClient, Server, Stream, client, http_serving, refused
+from web.http_wire import BOTH, HELLO, HttpClient, Server, Stream, client, http_serving, pinging, refused
 from wire import DEADLINE, EXTENSION, FIXTURES, META, SLOW_LOAD, SOON, VERSIONS, Era, write_skill
 
 SKILLS, RESOURCES, TOOLS, PROMPTS = (
     (f"notifications/{each}/list_changed", None) for each in ("skills", "resources", "tools", "prompts")
 )
 UPDATED = "notifications/resources/updated"
-
-SOON_PING = """
-import sys
-from mcp.server import _streamable_http_modern as modern
-from sse_starlette import EventSourceResponse
-from mcp_skills_server.cli import main
-modern._SSE_PING_INTERVAL = EventSourceResponse.DEFAULT_PING_INTERVAL = 0.05
-main(sys.argv[1:])
-"""
 
 
 @pytest.fixture
@@ -133,7 +124,7 @@ def test_a_legacy_client_that_comes_back_gets_its_stream_again(folder: Path) -> 
 
 @pytest.mark.requirement("MCP-48")
 def test_streams_are_kept_alive_and_not_held_back(era: Era) -> None:
-    with http_serving(FIXTURES, command=[sys.executable, "-c", SOON_PING]) as server, client(server, era) as one:
+    with http_serving(FIXTURES, command=pinging(0.05)) as server, client(server, era) as one:
         stream = one.hear()
         assert stream.headers["X-Accel-Buffering"] == "no"
         assert "no-cache" in stream.headers["Cache-Control"]

@@ -17,7 +17,7 @@ import pytest
 
 from ports import free_port
 from tables import each_row
-from web.http_wire import HttpClient, Server, Stream, client, http_serving, refused, until
+from web.http_wire import HttpClient, Server, Stream, client, http_serving, pinging, refused, until
 from web.proxies import SPREAD, Edits, HaProxy, Nginx, Proxy, running
 from wire import DEADLINE, FIXTURES, Era, write_skill
 
@@ -189,19 +189,9 @@ def through(
         yield server, proxy
 
 
-SOON_PING = """
-import sys
-from mcp.server import _streamable_http_modern as modern
-from sse_starlette import EventSourceResponse
-modern._SSE_PING_INTERVAL = EventSourceResponse.DEFAULT_PING_INTERVAL = 0.3
-from mcp_skills_server.cli import main
-main(sys.argv[1:])
-"""
-
-
 def test_a_stream_without_news_outlives_a_proxys_patience(kind: Callable[..., Proxy], era: Era, tmp_path: Path) -> None:
     wait = {HaProxy: "timeout server", Nginx: "proxy_read_timeout"}[kind]
-    edits, command = [(f"{wait} 60s", f"{wait} 1s")], [sys.executable, "-c", SOON_PING]
+    edits, command = [(f"{wait} 60s", f"{wait} 1s")], pinging(0.3)
     with through(kind, tmp_path, edits=edits, command=command) as (_, proxy), client(proxy, era) as one:
         assert one.read("skill://a/guide.md") == b"guide"
         stream = one.hear()

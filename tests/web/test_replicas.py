@@ -16,11 +16,11 @@ import pytest
 from mcp_skills_server.shared import records
 from ports import free_port
 from programs import LOOSE, loose
-from shared.redis_servers import RealRedis, answering, redis_server, slow
+from shared.redis_servers import RealRedis, answering, redis_server
 from sources.git.remotes import Upstream, skill
 from sources.oci.registries import self_signed
 from tables import each_row
-from web.http_wire import HttpClient, Server, client, http_serving, token_file, until
+from web.http_wire import HttpClient, Server, client, http_serving, until
 from wire import DEADLINE, ROOT, write_skill
 
 pytestmark = pytest.mark.needs_program("redis-server")
@@ -127,25 +127,6 @@ def test_a_session_goes_on_at_another_replica_when_its_own_is_killed(redis: Real
         assert active(at_b, session, names=["gamma"], mode="add") == ["beta", "gamma"]
 
 
-@pytest.mark.requirement("X-15", "MCP-11")
-def test_anothers_session_is_as_unknown_as_none(redis: RealRedis, skills: Path, tmp_path: Path) -> None:
-    tokens = {"alpha": "a" * 16, "beta": "b" * 16}
-    file = token_file(tmp_path, *(f"{name}={secret}" for name, secret in tokens.items()))
-    with (
-        replicas(skills, redis.url, "--token-file", file) as (a, b),
-        client(a, "modern", token=tokens["alpha"]) as alpha,
-        client(b, "modern", token=tokens["alpha"]) as alpha_at_b,
-        client(b, "modern", token=tokens["beta"]) as beta,
-    ):
-        session = begin(alpha, "alpha")
-        handles = (session, "A" * 24, "x", "")
-        said = {fails(beta, "load", names=["beta"], session=each).replace(repr(each), "it") for each in handles}
-        assert len(said) == 1 and UNKNOWN in said.pop()
-        assert readable(alpha_at_b, session, "alpha")
-        assert UNKNOWN in fails(beta, "load", names=["beta"], session=session)  # also where it is known by now
-    assert not any(secret in key for key in redis.all_keys() for secret in (session, "alpha", "beta"))
-
-
 @loose
 def test_files_that_a_script_left_elsewhere_are_said_to_be_there(redis: RealRedis, skills: Path) -> None:
     with pair(skills, redis.url, "--allow-scripts", *LOOSE) as (at_a, at_b):
@@ -199,21 +180,6 @@ def test_while_redis_is_away_reads_go_on_and_afterwards_all_does(redis: RealRedi
         assert readable(at_b, session, "alpha")
         for server in servers:
             assert server.stderr.count("reads go on") == server.stderr.count("answers again") == 1
-
-
-def test_a_redis_that_drips_or_is_silent_holds_up_no_request(redis: RealRedis, skills: Path) -> None:
-    enough = threading.Event()
-    enough.set()
-    with slow(redis.port, enough=enough) as port, alone(skills, f"redis://127.0.0.1:{port}") as one:
-        session = begin(one, "alpha")
-        enough.clear()
-        assert AWAY in fails(one, "load", session=session, names=["beta"])
-        one.server.said("it does not answer within 2 seconds")
-        reads_go_on(one)
-        assert readable(one, session, "alpha")
-        enough.set()
-        one.server.said("answers again")
-        assert active(one, session, names=["beta"], mode="add") == ["alpha", "beta"]
 
 
 NOT_REDIS: dict[str, tuple[Callable[[Any], object], str]] = {

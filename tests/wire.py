@@ -110,6 +110,11 @@ class Client(ABC):
             out += page["skills"]
         return out
 
+    def call(self, tool: str, /, **arguments: Any) -> dict[str, Any]:
+        """The result of a tool. An argument that is None is left out."""
+        given = {name: value for name, value in arguments.items() if value is not None}
+        return self.request("tools/call", {"name": tool, "arguments": given})
+
     def read(self, uri: str) -> bytes:
         """The bytes that resources/read sends for this URI."""
         (item,) = self.request("resources/read", {"uri": uri})["contents"]

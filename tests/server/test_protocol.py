@@ -65,7 +65,7 @@ def test_lists_do_not_vary_by_what_was_asked_before(wire: Wire) -> None:
     before = [wire.request(method) for method in lists]
     for method, params in EVERY_METHOD:
         wire.request(method, params)
-    wire.request("tools/call", {"name": "skills_load", "arguments": {"names": ["commit-messages"]}})
+    wire.call("skills_load", names=["commit-messages"])
     assert before == [wire.request(method) for method in lists]
 
 

@@ -60,7 +60,7 @@ def running(door: socket.socket) -> socket.socket:
 
 def load(wire: Any) -> str:
     """Load the skill with the scripts; the handle."""
-    loaded = wire.request("tools/call", {"name": "skills_load", "arguments": {"names": ["alpha"]}})
+    loaded = wire.call("skills_load", names=["alpha"])
     return loaded["structuredContent"]["session"]
 
 
@@ -105,7 +105,7 @@ def test_what_a_script_makes_is_of_its_session_alone(tmp_path: Path, era: Era, s
 
         def read(path: str, **more: Any) -> dict[str, Any]:
             given = {"path": path, "session": handle, **more}
-            return wire.request("tools/call", {"name": "skills_read", "arguments": given})
+            return wire.call("skills_read", **given)
 
         early = read("/workspace/out/report.txt")
         assert early["isError"] and "No script has run in this session" in early["content"][0]["text"]

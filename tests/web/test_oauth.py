@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -249,23 +248,6 @@ def test_an_issuer_that_cannot_be_asked_is_503_with_a_time(tmp_path: Path, issue
         assert ask(server, "x").status == 401  # which no issuer would make good
         assert "/elsewhere" not in issuer.paths
         assert server.send("GET", "/healthz").status == 200
-
-
-# Ends
-
-
-def test_who_gets_other_groups_is_disconnected_and_nobody_else(tmp_path: Path) -> None:
-    write_skill(tmp_path / "skills" / "one")
-    file = token_file(tmp_path, f"a={FILE_TOKEN}a groups=x", f"b={FILE_TOKEN}b groups=x")
-    with http_serving(tmp_path / "skills", "--token-file", file) as server, ExitStack() as stack:
-        leaving, staying = (stack.enter_context(client(server, "modern", token=FILE_TOKEN + name)) for name in "ab")
-        cut, kept = (one.listen(skillsListChanged=True) for one in (leaving, staying))
-        token_file(tmp_path, f"a={FILE_TOKEN}a groups=y", f"b={FILE_TOKEN}b groups=x")
-        server.process.send_signal(signal.SIGHUP)
-        server.said("the tokens were reloaded")
-        assert cut.rest() == []
-        assert kept.messages.empty() and kept.whole is None
-        assert ask(server, FILE_TOKEN + "a").status == 200
 
 
 # Starting

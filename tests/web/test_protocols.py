@@ -43,8 +43,8 @@ def _mcp(server: Server) -> Iterator[tuple[str, Any]]:
     yield "sep-2640.list", host.request("skills/list")
     yield "sep-2640.read", host.request("resources/read", {"uri": "skill://csv-profiling/scripts/check_columns.sh"})
     plain = HttpClient(server, "modern")
-    yield "tools.list", plain.request("tools/call", {"name": "skills_list", "arguments": {}})
-    loaded = plain.request("tools/call", {"name": "skills_load", "arguments": {"names": ["csv-profiling"]}})
+    yield "tools.list", plain.call("skills_list")
+    loaded = plain.call("skills_load", names=["csv-profiling"])
     handle = loaded["structuredContent"]["session"]
     yield "tools.load", json.loads(json.dumps(loaded).replace(handle, "A-HANDLE-OF-24-CHARACTERS"))
 

@@ -69,7 +69,7 @@ def alone(skills: Path, url: str) -> Iterator[HttpClient]:
 
 def call(one: HttpClient, tool: str, **arguments: Any) -> tuple[str, Any, bool]:
     """What a tool answers: text, structure, whether it failed."""
-    result = one.request("tools/call", {"name": f"skills_{tool}", "arguments": arguments})
+    result = one.call(f"skills_{tool}", **arguments)
     text = "\n".join(each["text"] for each in result["content"])
     return text, result.get("structuredContent"), result.get("isError", False)
 

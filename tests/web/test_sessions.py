@@ -181,37 +181,36 @@ def test_tokens_from_two_places_are_wrong_usage(tmp_path: Path) -> None:
 # What a conversation has loaded
 
 
-def loaded_by(one: HttpClient, *names: str) -> str:
-    """Load skills and return the handle."""
-    result = one.request("tools/call", {"name": "skills_load", "arguments": {"names": [*names]}})
-    return result["structuredContent"]["session"]
+def load(one: HttpClient, name: str) -> str:
+    """Load a skill and return the handle."""
+    return one.call("skills_load", names=[name])["structuredContent"]["session"]
 
 
-def read_by(one: HttpClient, handle: str | None) -> dict[str, Any]:
-    """Read the SKILL.md of what was loaded last."""
-    given = {"path": "SKILL.md"} | ({} if handle is None else {"session": handle})
-    return one.request("tools/call", {"name": "skills_read", "arguments": given})
+def read(one: HttpClient, handle: str | None) -> str:
+    """What is answered to who reads the SKILL.md that was loaded last."""
+    result = one.call("skills_read", path="SKILL.md", session=handle)
+    return result["content"][0]["text"]
 
 
 @pytest.mark.requirement("MCP-11", "X-15")
 def test_what_was_loaded_is_found_with_the_token_that_loaded_it_alone(guarded: Server, era: Era) -> None:
     with client(guarded, era, token=ALPHA) as one, client(guarded, era, token=BETA) as thief:
-        handle = loaded_by(one, "commit-messages")
-        stolen, unknown = read_by(thief, handle), read_by(thief, "x" * len(handle))
-        assert stolen["isError"] and unknown["isError"]
-        words = stolen["content"][0]["text"].replace(handle, "x" * len(handle))
-        assert words == unknown["content"][0]["text"]  # nobody can probe for handles
-        assert "Commit messages" in read_by(one, handle)["content"][0]["text"]
+        handle = load(one, "commit-messages")
+        unknown = "x" * len(handle)
+        refusal = read(thief, handle)
+        assert "Commit messages" not in refusal and "begin a new one" in refusal
+        assert refusal.replace(handle, unknown) == read(thief, unknown), "nobody can probe for handles"
+        assert "Commit messages" in read(one, handle)
         with client(guarded, era, token=ALPHA) as again:
-            assert "Commit messages" in read_by(again, handle)["content"][0]["text"]
+            assert "Commit messages" in read(again, handle)
 
 
 @pytest.mark.requirement("X-15", "MCP-10")
 def test_clients_do_not_see_each_other_s_skills(server: Server, era: Era) -> None:
     with client(server, era) as one, client(server, era) as other:
-        handle = loaded_by(one, "commit-messages")
-        loaded_by(other, "meeting-notes")
-        assert "Commit messages" in read_by(one, handle if era == "modern" else None)["content"][0]["text"]
+        handle = load(one, "commit-messages")
+        load(other, "meeting-notes")
+        assert "Commit messages" in read(one, handle if era == "modern" else None)
 
 
 # Messages

@@ -68,7 +68,7 @@ def test_the_list_links_skills_tags_and_columns_and_says_what_is_left_out(server
 def test_a_search_has_the_order_of_skills_search_and_says_why() -> None:
     question = "a customer wants money back"
     with page_serving(FIXTURES) as server, client(server, "modern") as one:
-        answer = one.request("tools/call", {"name": "skills_search", "arguments": {"query": question}})
+        answer = one.call("skills_search", query=question)
         found = [each["name"].rpartition("/")[2] for each in answer["structuredContent"]["skills"]]
         reply = get(server, f"/ui/?q={quote(question)}")
         assert found and [each.rpartition("/")[2] for each in names(reply)][: len(found)] == found

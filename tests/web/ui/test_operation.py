@@ -62,9 +62,9 @@ def test_a_run_and_its_client_are_shown_to_who_may_see_them(tmp_path: Path) -> N
         page_serving(tmp_path, "--allow-scripts", *LOOSE, environment=environment) as server,
         client(server, "modern", token=ANN) as ann,
     ):
-        loaded = ann.request("tools/call", {"name": "skills_load", "arguments": {"names": ["tea"]}})
+        loaded = ann.call("skills_load", names=["tea"])
         given = {"path": "skill://tea/scripts/brew.py", "session": loaded["structuredContent"]["session"]}
-        done = ann.request("tools/call", {"name": "skills_run_script", "arguments": given})
+        done = ann.call("skills_run_script", **given)
         assert not done.get("isError"), done
         runs, clients = (words(get(server, f"/ui/{view}", **bearing(ANN))) for view in ("runs", "clients"))
         assert "scripts/brew.py" in runs and "token:ann" in runs

@@ -114,15 +114,6 @@ def test_ours_follows_the_agent_s_own_update_of_the_same_kind_alone() -> None:
     assert told(nested.after_agent_lines(own)) == [("available_skills_update s", ["own", "one"])]
 
 
-@pytest.mark.requirement("X-31", "X-32")
-def test_each_client_gets_what_it_announced() -> None:
-    usual, extension = "s", f"{acp.EXTENSION_METHOD} s"
-    assert [name for name, _ in told(opened().announce(TWO))] == [usual]
-    assert [name for name, _ in told(opened(extensionNotification=True).announce(TWO))] == [usual, extension]
-    assert [name for name, _ in told(opened(availableSkillsUpdate={}).announce(TWO))] == ["available_skills_update s"]
-    assert [name for name, _ in told(opened(version=2).announce(TWO))] == ["available_skills_update s"]
-
-
 def test_several_lines_or_messages_at_once_are_answered_once() -> None:
     talk = make()
     talk.announce(ONE)

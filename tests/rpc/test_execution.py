@@ -24,7 +24,6 @@ pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform == "win32", rea
 
 PYTHON = 'language = "python"\nentrypoint = "code/main.py"\nexport = "main"'
 SHELL = 'entrypoint = "code/main.sh"'
-DEADLINE = 20.0
 FIELDS = {"status", "run_id", "summary", "output", "output_blobs", "logs_preview"}
 
 

@@ -16,7 +16,6 @@ from tables import each_row
 from wire import Era, Wire, WireError, serving, write_skill
 
 TOOLS = "notifications/tools/list_changed"
-PROMPTS = "notifications/prompts/list_changed"
 NAMES = ["skills_list", "skills_search", "skills_load", "skills_unload", "skills_read"]
 
 

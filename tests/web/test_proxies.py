@@ -17,7 +17,7 @@ import pytest
 
 from ports import free_port
 from tables import each_row
-from web.http_wire import HttpClient, Server, Stream, client, http_serving, pinging, refused, until
+from web.http_wire import HttpClient, Server, Stream, client, http_serving, pinging, until
 from web.proxies import SPREAD, Edits, HaProxy, Nginx, Proxy, running
 from wire import DEADLINE, FIXTURES, Era, write_skill
 
@@ -126,11 +126,6 @@ def test_slashes_too_many_are_redirected_to_no_other_host(server: Server, sent: 
     for said in ({}, {"X-Forwarded-Prefix": "//evil.example"}):
         reply = server.send("POST", sent, b"{}", headers=said)
         assert (reply.status, reply.headers["Location"]) == (404 if location is None else 307, location)
-
-
-def test_what_cannot_be_is_refused_at_the_start() -> None:
-    assert "it has bits beyond its length" in refused(FIXTURES, "--trusted-proxy", "10.0.0.1/8")
-    assert "takes a path such as /skills" in refused(FIXTURES, "--root-path", "/a/../b")
 
 
 # Before the end

@@ -12,11 +12,41 @@ from hypothesis import strategies as st
 
 from dialects.build import skill, snapshot
 from mcp_skills_server.dialects import acp
-from mcp_skills_server.dialects.acp import UpdateForms
+from mcp_skills_server.dialects.acp import InitializeRequest, Response, SessionEnd, SessionRequest, UpdateForms
 from mcp_skills_server.model import ORIGIN, Snapshot, Standing
 from steps import growth
 from tables import each_row
 from wire import ROOT
+
+
+def test_requests_are_recognized_one_by_one_and_in_a_batch() -> None:
+    hello = {"id": 0, "method": "initialize", "params": {"protocolVersion": 1, "clientCapabilities": {"a": 1}}}
+    new = {"id": "n", "method": "session/new", "params": {"sessionId": "not read"}}
+    load = {"id": None, "method": "session/load", "params": {"sessionId": "s"}}
+    end = {"id": 2.5, "method": "session/close", "params": {"sessionId": "s"}}
+    others = [{"id": 3, "method": "session/prompt"}, {"method": "session/new"}, 5]
+    assert acp.parse_requests([hello, new, load, end, *others]) == [
+        InitializeRequest(("number", 0), 1, {"a": 1}), SessionRequest(("str", "n"), None),
+        SessionRequest(("NoneType", None), "s"), SessionEnd(("number", 2.5), "s"),
+    ]  # fmt: skip
+
+
+def test_ids_of_every_type_are_told_apart() -> None:
+    keys = [acp.parse_responses({"id": each, "result": {}})[0].key for each in (1, "1", True, None, 1.0)]
+    assert keys[0] == keys[4] and len(set(keys)) == 4
+
+
+def test_answers_and_what_they_open() -> None:
+    assert acp.parse_responses({"id": 1, "error": {"code": -1}}) == [Response(("number", 1), None)]
+    assert acp.parse_responses({"id": None, "error": {"code": -1}}) == []
+    for other in ({"id": 1, "method": "x", "result": {}}, {"id": [], "result": {}}, {"id": 1}, 5):
+        assert acp.parse_responses(other) == []
+    key = ("number", 1)
+    assert acp.opened_session_id(SessionRequest(key, None), Response(key, {"sessionId": "s"})) == "s"
+    assert acp.opened_session_id(SessionRequest(key, "old"), Response(key, {})) == "old"
+    assert acp.opened_session_id(SessionRequest(key, "old"), Response(key, None)) is None
+    assert acp.opened_session_id(SessionRequest(key, None), Response(key, {"sessionId": 5})) is None
+
 
 ADDED: dict[str, Any] = {"name": "skills", "command": "/bin/x", "args": ["serve"], "env": []}
 

@@ -95,6 +95,7 @@ def test_pages_of_large_skills_end_early_and_miss_none(tmp_path: Path) -> None:
     registry = loaded(tmp_path)
     for handler, key in ((skills.list_skills, "skills"), (resources.list_resources, "resources")):
         page = asked(handler, registry)
+        assert "nextCursor" in page
         names = [each["name"] for each in page[key]]
         while "nextCursor" in page:
             assert len(json.dumps(page[key])) <= 2 * MOST_BYTES

@@ -103,6 +103,8 @@ def test_all_is_answered_below_a_root_path_and_without_it(root: str) -> None:
                 assert server.send("GET", before + path).status == 401
             for path in ("/mcp", "/rpc"):
                 assert server.send(path=before + path, body=b"{}").status == 401
+            asked = {"Authorization": f"Bearer {TOKEN}"}
+            assert server.send(path=before + "/rpc/", body=b"{}", headers=asked).headers["Location"] == prefix + "/rpc"
             reply = server.send("GET", before + INDEX, headers={"Origin": origin})
             assert reply.status == 200 and reply.headers["Access-Control-Allow-Origin"] == origin
             indexes.append(reply.body)

@@ -73,6 +73,7 @@ def test_a_search_has_the_order_of_skills_search_and_says_why() -> None:
         reply = get(server, f"/ui/?q={quote(question)}")
         assert found and [each.rpartition("/")[2] for each in names(reply)][: len(found)] == found
         assert "Found by description: customer" in words(reply)
+        assert "No skill matches. Similar names: meeting-notes" in words(get(server, "/ui/?q=meetxxx"))
 
 
 def test_filters_by_use(tmp_path: Path) -> None:
@@ -110,7 +111,7 @@ def test_a_long_list_comes_in_parts(tmp_path: Path) -> None:
 def test_a_ranking_says_why_a_skill_is_found_and_which_is_near(tmp_path: Path) -> None:
     for name, description in (
         ("pdf-forms", "Fills forms of PDF files"), ("pdf-filler", "Fills forms of PDF files and prints them"),
-        ("pears", "Peels pears"), ("secret", "Fills forms of PDF files\ndisable-model-invocation: true"),
+        ("kubernetes", "Peels pears"), ("secret", "Fills forms of PDF files\ndisable-model-invocation: true"),
     ):  # fmt: skip
         write_skill(tmp_path / name, description=description)
     look = look_at(tmp_path)
@@ -123,6 +124,7 @@ def test_a_ranking_says_why_a_skill_is_found_and_which_is_near(tmp_path: Path) -
         assert near.share > 0.6 and {"fills", "forms", "pdf"} <= {*near.words}
         assert {each.skill.path, near.other.path} == {"pdf-forms", "pdf-filler"}
     assert triggers.rank(look, "zzzz qqqq") == triggers.Ranking(nearest=[])
+    assert [each.path for each in triggers.rank(look, "kuberxxxs").nearest] == ["kubernetes"]
 
 
 def test_the_playground_takes_any_text(server: Server) -> None:

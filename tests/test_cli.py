@@ -17,7 +17,7 @@ import forkserver
 from commands.calls import run, seen, terminal
 from mcp_skills_server.cli import COMMANDS, cli, main
 from tables import each_row
-from wire import COMMAND, DEADLINE, FIXTURES, ROOT, Era, WireError, read, serving, write_skill
+from wire import COMMAND, DEADLINE, FIXTURES, ROOT, Era, WireError, serving, write_skill
 
 
 @each_row(
@@ -211,13 +211,13 @@ def test_a_skill_path_with_a_dot_segment_works_as_a_uri_everywhere(tmp_path: Pat
         assert f"{uri}/SKILL.md" in entries and len(entries) == 5
         found = wire.request("skills/get", {"uri": f"{uri}/SKILL.md"})["skill"]["resources"]
         assert {each["uri"] for each in found} == {f"{uri}/{name}.md" for name in ("SKILL", "guide", "also")}
-        assert read(wire, f"{uri}/guide.md") == read(wire, f"{uri}/also.md") == b"Read on.\n"
+        assert wire.read(f"{uri}/guide.md") == wire.read(f"{uri}/also.md") == b"Read on.\n"
         listed = wire.request("resources/directory/read", {"uri": "skill://.curated"})
         assert {each["uri"] for each in listed["resources"]} == {"skill://.curated/one", uri}
         for bad in (f"{uri}/.secret", f"{uri}/leak.md", f"{uri}/../one/SKILL.md", f"{uri}/./SKILL.md",
                     f"{uri}/%2e%2e/one/SKILL.md", "skill://../x", "skill://.git/hooks/five/SKILL.md"):  # fmt: skip
             with pytest.raises(WireError):
-                read(wire, bad)
+                wire.read(bad)
 
 
 def test_links_that_npx_skills_makes_are_listed_and_can_be_left_alone(tmp_path: Path) -> None:

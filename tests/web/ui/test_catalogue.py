@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import html
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 
-from catalog.forest import loaded, plant, skill_md
 from mcp_skills_server.web.ui.pages import triggers
 from web.http_wire import Server, client, until
 from web.ui.serving import get, look_at, names, page_serving, words
@@ -54,7 +52,7 @@ def test_skills_are_filtered_sorted_and_those_left_out_are_there_too(server: Ser
     assert get(server, "/ui/skills/c%20d%26e").status == 200
 
 
-def test_the_list_links_skills_tags_columns_and_itself_as_json_and_says_what_is_left_out(server: Server) -> None:
+def test_the_list_links_skills_tags_and_columns_and_says_what_is_left_out(server: Server) -> None:
     page = get(server, "/ui/").body.decode()
     for part in (
         '<a href="/ui/skills/group/files"><bdi>files</bdi></a>', 'href="/ui/?sort=tokens"', 'href="/ui/?tag=tiny"',
@@ -65,22 +63,17 @@ def test_the_list_links_skills_tags_columns_and_itself_as_json_and_says_what_is_
     assert "6 skills" in text and text.count("left out") >= 2
     # Another skill of this path hides one; where their folders lie is the operator's matter.
     assert "shadowed" in text and "/two" not in page
-    assert 'href="/ui/?q=tea&amp;format=json"' in get(server, "/ui/?q=tea").body.decode()
-    answer = get(server, "/ui/?q=tea&format=json")
-    assert answer.headers["Content-Type"] == "application/json"
-    (row,) = json.loads(answer.body)
-    assert (row["path"], row["description"], row["files"]) == ("a", "Makes <b>tea</b>.", 1)
-    assert [bool(row["left_out"]) for row in json.loads(get(server, "/ui/?format=json").body)] == [1, 0, 1, 0, 0, 1]
 
 
 def test_a_search_has_the_order_of_skills_search_and_says_why() -> None:
     question = "a customer wants money back"
     with page_serving(FIXTURES) as server, client(server, "modern") as one:
-        answer = one.request("tools/call", {"name": "skills_search", "arguments": {"query": question}})
+        answer = one.call("skills_search", query=question)
         found = [each["name"].rpartition("/")[2] for each in answer["structuredContent"]["skills"]]
         reply = get(server, f"/ui/?q={quote(question)}")
         assert found and [each.rpartition("/")[2] for each in names(reply)][: len(found)] == found
         assert "Found by description: customer" in words(reply)
+        assert "No skill matches. Similar names: meeting-notes" in words(get(server, "/ui/?q=meetxxx"))
 
 
 def test_filters_by_use(tmp_path: Path) -> None:
@@ -115,21 +108,10 @@ def test_a_long_list_comes_in_parts(tmp_path: Path) -> None:
 # The trigger playground
 
 
-def test_reasons_name_the_texts_that_have_the_words(tmp_path: Path) -> None:
-    write_skill(tmp_path / "refunds", description="Handles a refund of money.", body="# Steps\n\nDo it.\n")
-    skill = loaded(tmp_path).snapshot.skills["refunds"]
-    for question, name, description in (
-        ("refund", ["refund"], ["refund"]), ("refunds money", ["refunds"], ["refunds", "money"]),
-        ("the of and", [], []), ("", [], []), ("nothing like it", [], []),
-    ):  # fmt: skip
-        found = dict(triggers.matched_fields(skill, question))
-        assert ([*found.get("name", ())], [*found.get("description", ())]) == (name, description)
-
-
 def test_a_ranking_says_why_a_skill_is_found_and_which_is_near(tmp_path: Path) -> None:
     for name, description in (
         ("pdf-forms", "Fills forms of PDF files"), ("pdf-filler", "Fills forms of PDF files and prints them"),
-        ("pears", "Peels pears"), ("secret", "Fills forms of PDF files\ndisable-model-invocation: true"),
+        ("kubernetes", "Peels pears"), ("secret", "Fills forms of PDF files\ndisable-model-invocation: true"),
     ):  # fmt: skip
         write_skill(tmp_path / name, description=description)
     look = look_at(tmp_path)
@@ -142,11 +124,7 @@ def test_a_ranking_says_why_a_skill_is_found_and_which_is_near(tmp_path: Path) -
         assert near.share > 0.6 and {"fills", "forms", "pdf"} <= {*near.words}
         assert {each.skill.path, near.other.path} == {"pdf-forms", "pdf-filler"}
     assert triggers.rank(look, "zzzz qqqq") == triggers.Ranking(nearest=[])
-
-
-def test_where_nothing_fits_names_that_look_alike_are_shown(tmp_path: Path) -> None:
-    found = triggers.rank(look_at(plant(tmp_path, {"kubernetes/SKILL.md": skill_md("kubernetes")})), "kubernets")
-    assert [each.path for each in (*found.nearest, *(each.skill for each in found.places))] == ["kubernetes"]
+    assert [each.path for each in triggers.rank(look, "kuberxxxs").nearest] == ["kubernetes"]
 
 
 def test_the_playground_takes_any_text(server: Server) -> None:

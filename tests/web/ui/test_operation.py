@@ -20,7 +20,6 @@ from mcp_skills_server.catalog.registry import MirroredRoot, Registry
 from mcp_skills_server.sources.mirrors import SourceState
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.events import Event, Use
-from mcp_skills_server.telemetry.metrics import Metrics
 from mcp_skills_server.telemetry.usage import By, Report, UsageRow, UsageStore
 from mcp_skills_server.web.ui.pages import operation
 from mcp_skills_server.web.ui.pages.operation import MOST_CLIENTS, MOST_RUNS, Activity
@@ -63,9 +62,9 @@ def test_a_run_and_its_client_are_shown_to_who_may_see_them(tmp_path: Path) -> N
         page_serving(tmp_path, "--allow-scripts", *LOOSE, environment=environment) as server,
         client(server, "modern", token=ANN) as ann,
     ):
-        loaded = ann.request("tools/call", {"name": "skills_load", "arguments": {"names": ["tea"]}})
+        loaded = ann.call("skills_load", names=["tea"])
         given = {"path": "skill://tea/scripts/brew.py", "session": loaded["structuredContent"]["session"]}
-        done = ann.request("tools/call", {"name": "skills_run_script", "arguments": given})
+        done = ann.call("skills_run_script", **given)
         assert not done.get("isError"), done
         runs, clients = (words(get(server, f"/ui/{view}", **bearing(ANN))) for view in ("runs", "clients"))
         assert "scripts/brew.py" in runs and "token:ann" in runs
@@ -151,13 +150,6 @@ def test_no_more_than_so_many_are_shown_the_most_used_first(tmp_path: Path) -> N
     for by, nameless in (("principal", "anonymous"), ("host", "unknown")):
         assert page.count(f"{by}-") == operation.MOST_OTHERS - 1
         assert page.index(f"{nameless} 9,000") < page.index(f"{by}-0001 8,999") < page.index(f"{by}-0099 8,901")
-
-
-def test_what_a_person_looks_at_is_no_use_of_a_skill() -> None:
-    metrics, use = Metrics(dict, ("tools/call",)), Use("load", "tea", "SKILL.md", "sha256:00")
-    for protocol, count in ((events.PAGE, None), ("mcp", 1)):
-        metrics.record(event(protocol=protocol, uses=(use,)))
-        assert metrics.registry.get_sample_value("skills_uses_total", {"action": "load", "skill": "tea"}) == count
 
 
 # Where skills come from

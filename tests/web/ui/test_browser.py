@@ -37,7 +37,7 @@ REFUNDS = "skills/acme/billing/refunds"
 ABOUT_SKILLS = ("", REFUNDS, f"{REFUNDS}?text=raw",
          "files/acme/billing/refunds?file=references/approval-limits.md",
          "history/acme/billing/refunds", "?problem=any", "no/such/page", "?q=nothing-is-like-this")  # fmt: skip
-VIEWS = ("usage", "model", "try?prompt=handle+a+refund+request",
+VIEWS = ("usage", "model", "model?era=legacy&dialect=sep-2640", "try?prompt=handle+a+refund+request",
          "try?skill=acme/billing/refunds&prompts=refund%0A-+csv", "try", "tools",
          "tools?tool=skills_read&arg.skill=refunds&arg.path=SKILL.md&call=1", "problems",
          "live", "sources", "runs", "clients")  # fmt: skip
@@ -143,6 +143,9 @@ def test_what_was_cut_unfolds_and_the_text_is_copied(chromium: Browser, shared: 
         expect(region.get_by_role("button", name="Copied")).to_be_visible()
         copied = page.evaluate("() => navigator.clipboard.readText()")
         assert copied == region.locator("pre").text_content() and "<available_skills>" in copied
+        page.get_by_label("Era of MCP").select_option("legacy")
+        page.get_by_role("button", name="Show").click()
+        expect(page.get_by_text("legacy era").first).to_be_visible()
 
 
 def test_it_works_without_a_script(chromium: Browser, tmp_path: Path) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import html
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 
+from catalog.forest import loaded, plant, skill_md
 from mcp_skills_server.web.ui.pages import triggers
 from web.http_wire import Server, client, until
 from web.ui.serving import get, look_at, names, page_serving, words
@@ -52,7 +54,7 @@ def test_skills_are_filtered_sorted_and_those_left_out_are_there_too(server: Ser
     assert get(server, "/ui/skills/c%20d%26e").status == 200
 
 
-def test_the_list_links_skills_tags_and_columns_and_says_what_is_left_out(server: Server) -> None:
+def test_the_list_links_skills_tags_columns_and_itself_as_json_and_says_what_is_left_out(server: Server) -> None:
     page = get(server, "/ui/").body.decode()
     for part in (
         '<a href="/ui/skills/group/files"><bdi>files</bdi></a>', 'href="/ui/?sort=tokens"', 'href="/ui/?tag=tiny"',
@@ -63,6 +65,12 @@ def test_the_list_links_skills_tags_and_columns_and_says_what_is_left_out(server
     assert "6 skills" in text and text.count("left out") >= 2
     # Another skill of this path hides one; where their folders lie is the operator's matter.
     assert "shadowed" in text and "/two" not in page
+    assert 'href="/ui/?q=tea&amp;format=json"' in get(server, "/ui/?q=tea").body.decode()
+    answer = get(server, "/ui/?q=tea&format=json")
+    assert answer.headers["Content-Type"] == "application/json"
+    (row,) = json.loads(answer.body)
+    assert (row["path"], row["description"], row["files"]) == ("a", "Makes <b>tea</b>.", 1)
+    assert [bool(row["left_out"]) for row in json.loads(get(server, "/ui/?format=json").body)] == [1, 0, 1, 0, 0, 1]
 
 
 def test_a_search_has_the_order_of_skills_search_and_says_why() -> None:
@@ -108,6 +116,17 @@ def test_a_long_list_comes_in_parts(tmp_path: Path) -> None:
 # The trigger playground
 
 
+def test_reasons_name_the_texts_that_have_the_words(tmp_path: Path) -> None:
+    write_skill(tmp_path / "refunds", description="Handles a refund of money.", body="# Steps\n\nDo it.\n")
+    skill = loaded(tmp_path).snapshot.skills["refunds"]
+    for question, name, description in (
+        ("refund", ["refund"], ["refund"]), ("refunds money", ["refunds"], ["refunds", "money"]),
+        ("the of and", [], []), ("", [], []), ("nothing like it", [], []),
+    ):  # fmt: skip
+        found = dict(triggers.matched_fields(skill, question))
+        assert ([*found.get("name", ())], [*found.get("description", ())]) == (name, description)
+
+
 def test_a_ranking_says_why_a_skill_is_found_and_which_is_near(tmp_path: Path) -> None:
     for name, description in (
         ("pdf-forms", "Fills forms of PDF files"), ("pdf-filler", "Fills forms of PDF files and prints them"),
@@ -125,6 +144,11 @@ def test_a_ranking_says_why_a_skill_is_found_and_which_is_near(tmp_path: Path) -
         assert {each.skill.path, near.other.path} == {"pdf-forms", "pdf-filler"}
     assert triggers.rank(look, "zzzz qqqq") == triggers.Ranking(nearest=[])
     assert [each.path for each in triggers.rank(look, "kuberxxxs").nearest] == ["kubernetes"]
+
+
+def test_where_nothing_fits_names_that_look_alike_are_shown(tmp_path: Path) -> None:
+    found = triggers.rank(look_at(plant(tmp_path, {"kubernetes/SKILL.md": skill_md("kubernetes")})), "kubernets")
+    assert [each.path for each in (*found.nearest, *(each.skill for each in found.places))] == ["kubernetes"]
 
 
 def test_the_playground_takes_any_text(server: Server) -> None:

@@ -2,33 +2,41 @@
 
 from __future__ import annotations
 
-import html
-import re
+import json
 from pathlib import Path
+
+import anyio
 
 from catalog.forest import plant, skill_md, skills
 from dialects.overviews import made_up
-from mcp_skills_server.dialects import runtime
+from mcp_skills_server.dialects import jsonrpc, runtime
+from mcp_skills_server.dialects.table import AUTO, TABLE
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.web.ui.pages import model
-from web.http_wire import client
 from web.ui.serving import get, look_at, page_serving, words
-from wire import FIXTURES
+from wire import FIXTURES, Era, serving
 
 LIMIT = runtime.OVERVIEW_CHARACTERS
 
 
-def test_the_texts_are_those_that_a_host_gets(tmp_path: Path) -> None:
-    with page_serving(FIXTURES) as server, client(server, "modern", opened=False) as host:
-        instructions = host.open()["instructions"]
-        (load,) = (tool for tool in host.request("tools/list")["tools"] if tool["name"] == runtime.LOAD)
-        page = get(server, "/ui/model").body.decode()
-        shown = re.findall(r'<pre[^>]*id="text-\d">(.*?)</pre>', page, re.DOTALL)
-        assert [html.unescape(each) for each in shown] == [instructions, load["description"]]
-        assert "one token for 4 bytes of UTF-8" in words(page)
-    with page_serving(plant(tmp_path, skills("one")), "--no-tools") as server:
-        for view in ("model", "tools?tool=skills_list&call=1"):
-            assert "offers no tools" in words(get(server, f"/ui/{view}"))
+def test_a_host_gets_just_these_instructions_and_answers(era: Era) -> None:
+    async def answers() -> list[model.MethodAnswer]:
+        return [each async for each in model.method_answers(look, model.ERAS[era], [AUTO, *TABLE])]
+
+    look = look_at(FIXTURES)
+    shown = {(each.method, each.dialect): each for each in anyio.run(answers)}
+    for extension in (False, True):
+        with serving(FIXTURES, era=era, extension=extension, opened=False) as wire:
+            instructions, _ = model.channels(look)
+            assert wire.open()["instructions"] == instructions.text
+            for method in ("tools/list", "prompts/list"):
+                assert shown[method, ""].raw == jsonrpc.dump(wire.request(method)), method  # in the same order
+            dialect = "sep-2640" if extension else AUTO
+            assert json.loads(shown["skills/list", dialect].raw) == wire.request("skills/list")
+    tools = shown["tools/list", ""]
+    assert (tools.items, tools.more, json.loads(tools.text)) == (5, False, json.loads(tools.raw))
+    long = tools._replace(raw=json.dumps({"x": ["word"] * 40_000}).encode()).text
+    assert len(long) < 20_010 and long.endswith("..."), "a long answer is shown in part"
 
 
 def test_what_was_cut_is_counted_and_named() -> None:
@@ -50,3 +58,17 @@ def test_what_models_are_not_offered_is_named_and_without_tools_nothing_is_shown
     assert all("two" not in each.text for each in model.channels(look))
     assert list(model.channels(look_at(tmp_path / "skills", settings=Settings(tools=False)))) == []
     assert list(model.channels(look_at(plant(tmp_path / "none", {})))) == []
+
+
+def test_the_view_has_each_era_and_each_protocol(tmp_path: Path) -> None:
+    plant(tmp_path, skills("one"))
+    with page_serving(tmp_path) as server:
+        modern = words(get(server, "/ui/model?era=modern&dialect=sep-2640"))
+        legacy = words(get(server, "/ui/model?era=legacy&dialect=nonsense"))
+        assert "1 skill here" in modern and "1 with the whole description." in modern
+        assert "io.modelcontextprotocol/serverInfo" in modern and "io.modelcontextprotocol/serverInfo" not in legacy
+        assert '"skills": [' in modern and '"skills": [' in legacy
+        assert "one token for 4 bytes of UTF-8" in modern
+    with page_serving(tmp_path, "--no-tools") as server:
+        for view in ("model", "tools?tool=skills_list&call=1"):
+            assert "offers no tools" in words(get(server, f"/ui/{view}"))

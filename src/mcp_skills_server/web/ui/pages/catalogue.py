@@ -15,7 +15,7 @@ from anyio import to_thread
 from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
 from mcp_skills_server.authoring.tokens import estimated_tokens_of_bytes
 from mcp_skills_server.catalog.checks import Survey
@@ -102,6 +102,8 @@ async def page(request: Request, ctx: Context) -> Response:
 def _page(given: QueryParams, ctx: Context) -> Response:
     query, survey = ListQuery.of(given), survey_of(ctx)
     found = _find(ctx, query, survey)
+    if given.get("format") == "json":
+        return JSONResponse([_as_json(row) for row in found["rows"]])
     template = "rows.html" if "part" in given else "catalogue.html"
     roots, off = ctx.runtime.registry.roots, list[tuple[str, str]]()
     folder = os.path.join(roots[0].given, "my-skill")
@@ -235,6 +237,15 @@ def _row(
         "why": why,
         "changed": next((each.time for each in ctx.site.revisions.of(skill.path)), None),
     }
+
+
+def _as_json(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row as JSON values."""
+    out = {key: value for key, value in row.items() if key not in {"why", "changed"}}
+    out["title"] = row["title"] or None
+    if row["left_out"] is not None:
+        out["left_out"] = row["left_out"].message
+    return out
 
 
 def tokens_of(skill: Skill) -> int:

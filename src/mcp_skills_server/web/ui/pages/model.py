@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from anyio import to_thread
 from starlette.requests import Request
 from starlette.responses import Response
 
-from mcp_skills_server.dialects import runtime
+from mcp_skills_server.catalog.views import View
+from mcp_skills_server.dialects import jsonrpc, runtime
 from mcp_skills_server.dialects.runtime import Overview, Shown
-from mcp_skills_server.model import Standing
+from mcp_skills_server.dialects.table import AUTO
+from mcp_skills_server.format.dependencies import Served
+from mcp_skills_server.model import Json, Standing
 from mcp_skills_server.model.clients import UNKNOWN
-from mcp_skills_server.web.ui.context import Context
+from mcp_skills_server.server import eras, prompts, skills
+from mcp_skills_server.server.eras import Era
+from mcp_skills_server.server.requests import Caller
+from mcp_skills_server.web.ui.context import Context, choice_of
 
+ERAS: Final[Mapping[str, Era]] = {"modern": eras.MODERN, "legacy": eras.LEGACY}
 MOST_CUT: Final = 100
 """Cut skills that are named."""
+_MOST_SHOWN: Final = 20_000
+"""Characters shown of a response."""
 
 
 class Cut(NamedTuple):
@@ -40,13 +51,45 @@ class UnaskedText(NamedTuple):
     unnamed: int = 0
 
 
-async def page(_: Request, ctx: Context) -> Response:
-    """Return the view."""
-    return await to_thread.run_sync(_page, ctx)
+class MethodAnswer(NamedTuple):
+    """The response of a method as sent: JSON with items. The dialect is "" if all share it."""
+
+    method: str
+    dialect: str
+    raw: bytes
+    items: int
+    more: bool
+
+    @property
+    def text(self) -> str:
+        """Return indented JSON, cut if it is long."""
+        whole = json.dumps(json.loads(self.raw), indent=2, ensure_ascii=False)
+        if len(whole) > _MOST_SHOWN:
+            return f"{whole[:_MOST_SHOWN]}\n..."
+        return whole
 
 
-def _page(ctx: Context) -> Response:
-    return ctx.page("model.html", channels=list(channels(ctx)), withheld=withheld(ctx))
+async def page(request: Request, ctx: Context) -> Response:
+    """Return the view, for one era and one dialect."""
+    era = choice_of(request.query_params, "era", ERAS, "modern")
+    dialects = [AUTO, *(each.name for each in ctx.site.settings.spoken.dialects)]
+    dialect = choice_of(request.query_params, "dialect", dialects, AUTO)
+    answers = [each async for each in method_answers(ctx, ERAS[era], dialects)]
+
+    def written() -> Response:
+        return ctx.page(
+            "model.html",
+            channels=list(channels(ctx)),
+            answers=answers,
+            chosen=[each for each in answers if each.dialect in ("", dialect)],
+            era=era,
+            eras=[*ERAS],
+            dialect=dialect,
+            dialects=dialects,
+            withheld=withheld(ctx),
+        )
+
+    return await to_thread.run_sync(written)  # indenting long texts takes time
 
 
 def channels(ctx: Context) -> Iterator[UnaskedText]:
@@ -83,3 +126,51 @@ def withheld(ctx: Context) -> Sequence[str]:
     """Return the paths of readable skills whose frontmatter keeps them from models."""
     skills, paths = ctx.snapshot.skills, ctx.snapshot.paths(Standing.LENIENT)
     return [path for path in paths if not runtime.is_offered(skills[path])]
+
+
+async def method_answers(
+    ctx: Context, era: Era, dialects: Sequence[str]
+) -> AsyncIterator[MethodAnswer]:
+    """Yield the responses to a host that lists everything, the first page of each list."""
+    settings = ctx.site.settings
+    if settings.tools:
+        tools: list[Json] = [*ctx.runtime.briefing.tools(handles=True)]
+        result = {
+            "resultType": "complete",
+            "tools": tools,
+            "ttlMs": settings.ttl_ms,
+            "cacheScope": "private",
+        }
+        raw = jsonrpc.dump(era.in_era("tools/list", result))
+        yield MethodAnswer("tools/list", "", raw, len(tools), more=False)
+    if settings.prompts:
+        yield await _listed(ctx, era, "prompts/list", "", Caller(served=partial(_served, ctx)))
+    extensions: dict[str, Mapping[str, Json]] = {AUTO: {}}
+    extensions |= {each.name: each.extensions for each in settings.spoken.dialects}
+    for name in dialects:
+        # without extensions, no client can select this dialect alone
+        if name == AUTO or extensions[name]:
+            caller = Caller(extensions[name], served=partial(_served, ctx))
+            yield await _listed(ctx, era, "skills/list", name, caller)
+
+
+async def _listed(
+    ctx: Context, era: Era, method: str, dialect: str, caller: Caller
+) -> MethodAnswer:
+    """Return the first page of a list as sent."""
+    handler = prompts.list_prompts if method == "prompts/list" else skills.list_skills
+    result = await handler(ctx.view, ctx.site.settings, caller, {})
+    entries, more = result[method.partition("/")[0]], result.get("nextCursor") is not None
+    raw = jsonrpc.dump(era.in_era(method, result))
+    return MethodAnswer(method, dialect, raw, len(entries), more)
+
+
+async def _served(ctx: Context, view: View) -> Served:
+    """Return the server's tools and prompts, to resolve a skill's dependencies."""
+    settings, found = ctx.site.settings, Served()
+    if settings.tools:
+        tools = ctx.runtime.briefing.tools(handles=True)
+        found = found._replace(tools=frozenset(str(each["name"]) for each in tools))
+    if settings.prompts:
+        found = found._replace(prompts=prompts.Names(view, settings))
+    return found

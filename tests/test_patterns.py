@@ -252,6 +252,7 @@ resource.setrlimit(resource.RLIMIT_CPU, ({budget}, {budget}))
 from mcp_skills_server.format import file_names, links, markup, frontmatter
 from mcp_skills_server.validation import rules, text as texts
 from mcp_skills_server.validation.rule import TextFile
+from mcp_skills_server.web import discovery
 for shape in ["curl ", "curl |", "curl " * 190 + "|" + " " * 9000]:
     texts.RULES.check(TextFile(shape * ((4 << 20) // len(shape))), deep=True)
 for shape in {shapes}:
@@ -262,6 +263,8 @@ for shape in {shapes}:
     list(file_names.faults([text]))
     links.headings(text)
     markup.element("skill", {{"name": text[:1000]}}, text)
+    discovery._byte_range(text[:1 << 16], 10)
+    discovery._byte_range("bytes=1-" + text[:1 << 16] + "!", 10)
 print("done")
 """
 _SHAPES = [

@@ -107,6 +107,17 @@ def test_every_fixture_is_offered_and_arrives_as_it_is(server: Server) -> None:
         assert got == {path: place.read_bytes() for path, place in there.items()}
 
 
+@pytest.mark.requirement("WK1-1", "WK1-2", "WK1-4", "WK1-5", "WK1-6", "WK1-10", "WK1-11", "X-19")
+def test_the_old_format_is_served_at_its_own_place(server: Server) -> None:
+    reply = get(server, OLD_INDEX)
+    assert (reply.status, reply.headers["Content-Type"]) == (200, "application/json")
+    index = wellknown.decode(reply.body, SITE + OLD_INDEX)
+    assert index.version == "0.1.0" and not index.unusable and len(index.entries) > 10
+    for entry in index.entries:
+        for path, url in entry.files.items():
+            assert get(server, url.removeprefix(SITE)).body == (FOLDERS[entry.name] / path).read_bytes()
+
+
 @pytest.mark.requirement("WK-32", "WK-33", "WK-34", "X-22")
 def test_each_kind_has_its_content_type_and_no_encoding(server: Server) -> None:
     kinds: dict[str, str] = {}
@@ -118,7 +129,6 @@ def test_each_kind_has_its_content_type_and_no_encoding(server: Server) -> None:
     assert kinds == {"json": "application/json", "md": markdown, "gz": "application/gzip", "zip": "application/zip"}
 
 
-@pytest.mark.requirement("WK1-1", "WK1-2", "WK1-4", "WK1-5", "WK1-6", "WK1-10", "WK1-11", "X-19")
 def test_live_and_static_publishers_send_the_same_bytes(server: Server, tmp_path: Path) -> None:
     paths = [path for path in write(FIXTURES, tmp_path / "out") if path.startswith(".well-known/")]
     assert len(paths) > 100
@@ -174,22 +184,54 @@ def test_each_kind_is_cached_by_its_tag_and_head_is_get_without_the_body(server:
             assert (reply.status, reply.body, reply.headers["ETag"]) == (304, b"", tag)
             assert "Cache-Control" in reply.headers
         assert server.send("HEAD", path, headers={"If-None-Match": tag}).status == 304
-        assert get(server, path, If_None_Match='"other"').status == 200
+        for name, value, status in (
+            ("If_None_Match", '"other"', 200), ("If_Modified_Since", "Sun, 01 Jan 2090 00:00:00 GMT", 200),
+            ("If_Match", tag, 200), ("If_Match", '"other"', 412),
+        ):  # fmt: skip
+            assert get(server, path, **{name: value}).status == status
     missing = server.send("HEAD", INDEX + "x")
     assert (missing.status, missing.body, missing.headers["Cache-Control"]) == (404, b"", "no-store")
 
 
-def test_a_large_artifact_and_an_empty_file_come_whole(tmp_path: Path) -> None:
+def test_parts_are_sent_by_range(server: Server) -> None:
+    for path in every_kind(server):
+        whole = get(server, path)
+        size, tag = len(whole.body), whole.headers["ETag"]
+        assert whole.headers["Accept-Ranges"] == "bytes"
+        for asked, start, end in (
+            ("bytes=0-0", 0, 1), ("bytes=3-9", 3, 10), (f"bytes={size - 2}-", size - 2, size),
+            ("bytes=-5", size - 5, size), (f"bytes=-{size * 9}", 0, size), (f"bytes=1-{'9' * 30}", 1, size),
+        ):  # fmt: skip
+            reply = get(server, path, Range=asked)
+            assert (reply.status, reply.body) == (206, whole.body[start:end])
+            assert reply.headers["Content-Range"] == f"bytes {start}-{end - 1}/{size}"
+            assert reply.headers["ETag"] == tag and int(reply.headers["Content-Length"]) == end - start
+            assert get(server, path, Range=asked, If_Range=tag).status == 206
+            for other in (f"W/{tag}", '"other"', "Sun, 01 Jan 2090 00:00:00 GMT"):
+                assert get(server, path, Range=asked, If_Range=other).body == whole.body
+            assert server.send("HEAD", path, headers={"Range": asked}).status == 200
+        for asked in (f"bytes={size}-", f"bytes={'9' * 400}-", "bytes=-0"):
+            reply = get(server, path, Range=asked)
+            assert (reply.status, reply.headers["Content-Range"]) == (416, f"bytes */{size}")
+        for odd in ("bytes=0-1,3-4", "bytes=9-3", "bytes=x", "lines=0-1", "bytes=", "bytes=-", "bytes=\xb2-\xb3"):
+            reply = get(server, path, Range=odd)
+            assert (reply.status, reply.body) == (200, whole.body), odd
+
+
+def test_a_large_artifact_comes_whole_and_in_parts(tmp_path: Path) -> None:
     raw = random.Random(1).randbytes(3_000_000)
     (write_skill(tmp_path / "large") / "data.bin").write_bytes(raw)
     (tmp_path / "large" / "empty.txt").write_bytes(b"")
     with http_serving(tmp_path) as server:
         (entry,) = entries(server)
         assert proved(server, entry)["data.bin"] == (raw, False)
+        whole = get(server, entry["url"]).body
+        assert get(server, entry["url"], Range="bytes=200000-2800000").body == whole[200000:2800001]
         old = "/.well-known/skills/large/"
         file, empty = get(server, f"{old}data.bin"), get(server, f"{old}empty.txt")
         assert (file.body, file.headers["Content-Type"]) == (raw, "application/octet-stream")
         assert (empty.status, empty.body, empty.headers["Content-Length"]) == (200, b"", "0")
+        assert get(server, f"{old}empty.txt", Range="bytes=0-").status == 416
 
 
 # What changes
@@ -203,6 +245,13 @@ def test_without_grace_nothing_old_stays(folder: Path) -> None:
         until(lambda: entries(server)[1]["digest"] != old[1]["digest"])
         assert get(server, old[1]["url"]).status == 404
         assert get(server, old[0]["url"]).status == 200
+
+
+def test_a_server_that_was_started_anew_serves_what_its_predecessor_named(folder: Path) -> None:
+    with http_serving(folder) as server:
+        entry = entries(server)[1]
+    with http_serving(folder) as server:
+        proved(server, entry)
 
 
 PATIENT = """

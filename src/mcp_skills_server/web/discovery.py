@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -59,10 +60,15 @@ _LOGGED_AT_ONCE: Final = 20
 _MOST_LOGGED: Final = 10_000
 _MOST_SKILLS: Final = 20_000
 """Skills in the publications of all sets of grants together; each has its own artifacts."""
+_RANGE: Final = re.compile(
+    r"\s*+bytes\s*+=\s*+(?:([0-9]{1,4000})\s*+-\s*+([0-9]{0,4000})|-\s*+([0-9]{1,4000}))\s*+",
+    re.ASCII,
+)
 _SAFE: Final = {
     "x-content-type-options": "nosniff",
     # Scripts in a skill's HTML files must not run on the origin of the MCP endpoint.
     "content-security-policy": "default-src 'none'; sandbox",
+    "accept-ranges": "bytes",
 }
 
 _Read = Callable[[int, int], Awaitable[bytes]]
@@ -278,6 +284,7 @@ class Discovery:
     # Responses
 
     async def _answer(self, request: Request, resource: _Resource) -> Response:
+        asked = request.headers
         etag = f'"{resource.digest.removeprefix("sha256:")}"'
         cached = f"{self._scope}, max-age={resource.age}"
         if resource.age == _YEAR_S:
@@ -285,14 +292,27 @@ class Discovery:
         headers = {"etag": etag, "cache-control": cached, **self._common}
         if resource.media_type == INDEX_MEDIA_TYPE:
             headers["link"] = LINKS
-        if matches_tag(request.headers.get("if-none-match", ""), etag):
+        if "if-match" in asked and not matches_tag(asked["if-match"], etag, weakly=False):
+            return self._refusal(412, "the resource does not match If-Match")
+        if "if-none-match" in asked and matches_tag(asked["if-none-match"], etag, weakly=True):
             return Response(status_code=304, headers=headers)
-        headers |= {"content-type": resource.media_type, "content-length": str(resource.size)}
-        if request.method == "HEAD" or not resource.size:
-            return Response(headers=headers)
-        if resource.size <= _CHUNK:
-            return Response(await resource.read(0, resource.size), headers=headers)
-        return StreamingResponse(_chunks(resource), headers=headers)
+        start, length, status = 0, resource.size, 200
+        if request.method == "GET" and matches_tag(asked.get("if-range", "*"), etag, weakly=False):
+            wanted = _byte_range(asked.get("range", ""), resource.size)
+            if wanted is not None:
+                start, length = wanted
+                if length <= 0:
+                    whole = {"content-range": f"bytes */{resource.size}"}
+                    return self._refusal(416, "range not satisfiable", whole)
+                status = 206
+                headers["content-range"] = f"bytes {start}-{start + length - 1}/{resource.size}"
+        headers |= {"content-type": resource.media_type, "content-length": str(length)}
+        if request.method == "HEAD" or not length:
+            return Response(status_code=status, headers=headers)
+        first = await resource.read(start, min(length, _CHUNK))
+        if len(first) == length:
+            return Response(first, status, headers)
+        return StreamingResponse(_chunks(resource.read, first, start, length), status, headers)
 
     def _refusal(self, status: int, reason: str, more: Mapping[str, str] | None = None) -> Response:
         headers = {"cache-control": "no-store", **self._common, **(more or {})}
@@ -327,10 +347,13 @@ def encoded(value: Mapping[str, Json]) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
-async def _chunks(resource: _Resource) -> AsyncGenerator[bytes]:
-    """Yield the bytes of a resource in chunks."""
-    for start in range(0, resource.size, _CHUNK):
-        yield await resource.read(start, min(_CHUNK, resource.size - start))
+async def _chunks(read: _Read, chunk: bytes, start: int, length: int) -> AsyncGenerator[bytes]:
+    """Yield `length` bytes from `start` on in chunks. `chunk` is the first one, read already."""
+    yield chunk
+    while (length := length - len(chunk)) > 0:
+        start += len(chunk)
+        chunk = await read(start, min(length, _CHUNK))
+        yield chunk
 
 
 def _with_charset(kind: str) -> str:
@@ -341,7 +364,28 @@ async def _slice(raw: bytes, start: int, length: int) -> bytes:
     return raw[start : start + length]
 
 
-def matches_tag(header: str, etag: str) -> bool:
-    """Return whether a list of entity tags, as in If-None-Match, contains `etag` or is `*`."""
-    tags = [each.strip().removeprefix("W/") for each in header.split(",")]
+def matches_tag(header: str, etag: str, *, weakly: bool) -> bool:
+    """Return whether a list of entity tags contains `etag`. A date never matches."""
+    tags = [each.strip() for each in header.split(",")]
+    if weakly:
+        tags = [each.removeprefix("W/") for each in tags]
     return "*" in tags or etag in tags
+
+
+def _byte_range(header: str, size: int) -> tuple[int, int] | None:
+    """Return (start, length) of a requested byte range, or None to ignore the header.
+
+    A range outside the resource has a length of 0 or less. Ignored are several ranges, and units
+    other than bytes (RFC 9110 14.2).
+    """
+    found = _RANGE.fullmatch(header)
+    if found is None:
+        return None
+    first, last, suffix = found.groups()
+    if suffix is not None:
+        length = min(int(suffix), size)
+        return size - length, length
+    start, end = int(first), int(last) if last else size - 1
+    if last and end < start:
+        return None
+    return start, min(end, size - 1) - start + 1

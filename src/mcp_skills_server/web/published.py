@@ -98,6 +98,6 @@ def _card(request: Request) -> Response:
         "Access-Control-Expose-Headers": "ETag",
         "Link": aicatalog.LINKS,
     }
-    if matches_tag(request.headers.get("if-none-match", ""), etag):
+    if matches_tag(request.headers.get("if-none-match", ""), etag, weakly=True):
         return Response(status_code=304, headers=headers)
     return Response(raw, headers=headers, media_type=aicatalog.CARD_MEDIA_TYPE)

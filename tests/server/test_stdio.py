@@ -177,6 +177,18 @@ def test_requests_that_are_owed_at_the_end_are_answered_once(tmp_path: Path) -> 
         wire.kill()
 
 
+def test_the_handshake_of_a_host_that_lists_skills_itself_needs_no_scan(tmp_path: Path) -> None:
+    os.mkfifo(gate := tmp_path / "gate")
+    command = [sys.executable, "-c", SLOW_LOAD, str(gate), "serve", str(FIXTURES)]
+    wire = Wire(command, extension=True, host="claude-code")
+    try:
+        assert "instructions" not in wire.request("initialize", wire._client("legacy", "capabilities"))
+        with pytest.raises(OSError, match="No such device"):  # nothing reads the gate: the scan has not begun
+            os.open(gate, os.O_WRONLY | os.O_NONBLOCK)
+    finally:
+        wire.kill()
+
+
 # What the process imports before it answers: hosts start it for every conversation
 
 

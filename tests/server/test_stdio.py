@@ -182,7 +182,7 @@ def test_the_handshake_of_a_host_that_lists_skills_itself_needs_no_scan(tmp_path
     command = [sys.executable, "-c", SLOW_LOAD, str(gate), "serve", str(FIXTURES)]
     wire = Wire(command, extension=True, host="claude-code")
     try:
-        assert "instructions" not in wire.request("initialize", wire._client("legacy", "capabilities"))
+        assert "instructions" not in wire.request("initialize", wire._described("capabilities"))
         with pytest.raises(OSError, match="No such device"):  # nothing reads the gate: the scan has not begun
             os.open(gate, os.O_WRONLY | os.O_NONBLOCK)
     finally:

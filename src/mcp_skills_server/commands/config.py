@@ -114,8 +114,11 @@ def grants(options: GrantsOptions, who: str) -> None:
         raise UsageError(f"{quoted(who)} is not a principal; write {forms}")
     principal = _principal(who, options.group, configuration)
     names = Grants(configuration.grants, local=who == LOCAL).names(principal)
-    lines = zip(configuration.grants, configuration.grant_lines, strict=True)
-    given = [(grant, line) for grant, line in lines if not names.isdisjoint(grant.who)]
+    given = [
+        (grant, configuration.place("grant", number))
+        for number, grant in enumerate(configuration.grants)
+        if not names.isdisjoint(grant.who)
+    ]
     served = open_served(configuration.values.get("roots", ()), options)
     registry = served.registry
     if served.mirrors is not None:
@@ -124,13 +127,11 @@ def grants(options: GrantsOptions, who: str) -> None:
     paths = registry.snapshot.paths(Standing.LENIENT)
     found: list[dict[str, Any]] = []
     for path in paths:
-        why = [(grant, line) for grant, line in given if grant.covers(path)]
+        why = [(grant, place) for grant, place in given if grant.covers(path)]
         if why:
             granted = {"read"}.union(*(grant.may for grant, _ in why))
             may = [each for each in MAY if each in granted]
-            by = [
-                _reason(grant, path, names, f"{configuration.file}:{line}") for grant, line in why
-            ]
+            by = [_reason(grant, path, names, place) for grant, place in why]
             found.append({"skill": path, "may": may, "grants": by})
     groups = sorted(principal.groups) if principal is not None else []
     if options.form == "json":
@@ -194,26 +195,21 @@ def _rules(configuration: Configuration | None) -> list[_Row]:
     if configuration is None:
         return []
     rows: list[_Row] = []
-
-    def add(key: str, value: str, line: int) -> None:
-        rows.append(_Row(key, value, f"{configuration.file}:{line}"))
-
-    for root, rules in configuration.sources.items():
-        given = {
-            field: value
+    for number, (root, rules) in enumerate(configuration.sources.items()):
+        words = [
+            f"{_key(field)}={_text(value, ',')}"
             for field, value in asdict(rules).items()
-            if field != "line" and value not in (None, (), "")
-        }
-        words = [f"{_key(field)}={_text(value, ',')}" for field, value in given.items()]
-        add("source", " ".join([_without_secrets(root), *words]), rules.line)
-    for grant, line in zip(configuration.grants or (), configuration.grant_lines, strict=True):
+            if value not in (None, (), "")
+        ]
+        text = " ".join([_without_secrets(root), *words])
+        rows.append(_Row("source", text, configuration.place("source", number)))
+    for number, grant in enumerate(configuration.grants or ()):
         may = ["read", *sorted(grant.may - {"read"})]
         skills = ",".join(pattern.text for pattern in grant.skills)
-        add("grant", f"who={','.join(grant.who)} skills={skills} may={','.join(may)}", line)
-    for key, line in configuration.lines.items():
-        table, _, name = key.partition(".")
-        if table == "quota":
-            add(key, str(getattr(configuration.quotas, name.replace("-", "_"))), line)
+        text = f"who={','.join(grant.who)} skills={skills} may={','.join(may)}"
+        rows.append(_Row("grant", text, configuration.place("grant", number)))
+    for key, value in configuration.quota.items():
+        rows.append(_Row(f"quota.{key}", str(value), configuration.place("quota", key)))
     return rows
 
 
@@ -229,7 +225,7 @@ def _oauth(context: click.Context, command: click.Command) -> list[_Row]:
         return []
     place = "default"
     if configuration is not None and configuration.oauth is not None:
-        place = f"{configuration.file}:{configuration.lines.get('oauth', 0)}"
+        place = configuration.place("oauth")
     given = {
         each.name: _origin(each, context)
         for each in command.params
@@ -286,5 +282,5 @@ def _origin(parameter: click.Parameter, context: click.Context) -> str:
     if source is ParameterSource.ENVIRONMENT:
         return "environment " + next(filter(os.environ.get, variables_of(parameter)), "")
     if source is ParameterSource.DEFAULT_MAP and configuration is not None:
-        return f"{configuration.file}:{configuration.lines.get(parameter.name or '', 0)}"
+        return configuration.place(key_of(parameter))
     return "default"

@@ -78,7 +78,7 @@ def show(words: tuple[str, ...]) -> None:
             if each.name in made.params
         ]
         rows += _rules(made.params["config"]) + _oauth(made, command)
-    say_table([("KEY", "FROM", "VALUE"), *((each.key, each.origin, each.value) for each in rows)])
+    say_table(("KEY", "FROM", "VALUE"), [(each.key, each.origin, each.value) for each in rows])
 
 
 class GrantsOptions(FollowOptions):
@@ -138,7 +138,7 @@ def grants(options: GrantsOptions, who: str) -> None:
         withheld = len(paths) - len(found)
         say_json({"who": who, "groups": groups, "skills": found, "withheld": withheld})
         return
-    rows = [("SKILL", "MAY", "WHY")]
+    rows: list[tuple[str, ...]] = []
     for each in found:
         skill, may = str(each["skill"]), ",".join(each["may"])
         for reason in each["grants"]:
@@ -146,7 +146,7 @@ def grants(options: GrantsOptions, who: str) -> None:
             rows.append((skill, may, f"{os.path.basename(reason['place'])} {whom} {patterns}"))
             skill = may = ""
     if found:
-        say_table(rows)
+        say_table(("SKILL", "MAY", "WHY"), rows)
     of = f" of {', '.join(groups)}" if groups else ""
     say(f"{who}{of} reads {len(found):,} of {len(paths):,} skills", err=True)
 

@@ -94,10 +94,7 @@ def _show(report: Report, by: str, *, most: int) -> None:
         )
         for each in report.lines[:most]
     ]
-    if rows:
-        say_table([head, *rows])
-    else:
-        say("nothing was used")
+    say_table(head, rows, empty="nothing was used")
     if left := report.lines[most:]:
         unused = sum(each.last is None for each in left)
         say(f"{len(left):,} more, {unused:,} of them never used; --all prints them")

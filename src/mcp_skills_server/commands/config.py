@@ -20,6 +20,7 @@ from mcp_skills_server.commands.fields import (
     traits_of,
     variables_of,
 )
+from mcp_skills_server.commands.logs import log_to_stderr
 from mcp_skills_server.commands.options import FollowOptions, tokens_of
 from mcp_skills_server.commands.printing import say, say_json, say_table
 from mcp_skills_server.errors import UsageError, listed, quoted
@@ -105,6 +106,7 @@ def grants(options: GrantsOptions, who: str) -> None:
     from mcp_skills_server.commands.opening import open_served
     from mcp_skills_server.model import Standing
 
+    log_to_stderr("warning")
     configuration = options.config
     if configuration is None or configuration.grants is None:
         reason = "there are no grants, so every client reads every skill"

@@ -16,6 +16,7 @@ from click.core import ParameterSource
 
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.commands.fields import option, output_format, takes
+from mcp_skills_server.commands.logs import log_to_stderr
 from mcp_skills_server.commands.opening import if_path, open_roots, pinned_elsewhere, read_lock
 from mcp_skills_server.commands.options import SignedRootOptions, roots_argument, without_skills
 from mcp_skills_server.commands.printing import remark, say, say_json, say_lines
@@ -106,6 +107,7 @@ def _open_sources(
     Skills without a signature that the options or a `[[source]]` require are left out, and named
     on stderr. `pin` is the revision of each root, None for the newest.
     """
+    log_to_stderr("warning")
     opened = open_roots(given, options, pin=pin)
     registry, revisions = opened.registry, dict[str, str]()
     if opened.mirrors is not None:

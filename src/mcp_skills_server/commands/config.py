@@ -74,12 +74,12 @@ def show(words: tuple[str, ...]) -> None:
     command = command_named(name)
     with command.make_context(name, [*given]) as made:
         rows = [
-            _Row(key_of(each), _shown(each, made.params[each.name]), _origin(each, made))
+            _Row(key_of(each), _origin(each, made), _shown(each, made.params[each.name]))
             for each in command.params
             if each.name in made.params
         ]
         rows += _rules(made.params["config"]) + _oauth(made, command)
-    say_table(("KEY", "FROM", "VALUE"), [(each.key, each.origin, each.value) for each in rows])
+    say_table(("KEY", "FROM", "VALUE"), rows)
 
 
 class GrantsOptions(FollowOptions):
@@ -185,11 +185,11 @@ def _reason(grant: Grant, path: str, names: Collection[str], place: str) -> dict
 
 
 class _Row(NamedTuple):
-    """A setting, its value, and where that is from: an option, a variable, or a file's line."""
+    """A setting, where its value is from (an option, a variable, a file's line), and the value."""
 
     key: str
-    value: str
     origin: str
+    value: str
 
 
 def _rules(configuration: Configuration | None) -> list[_Row]:
@@ -204,14 +204,14 @@ def _rules(configuration: Configuration | None) -> list[_Row]:
             if value not in (None, (), "")
         ]
         text = " ".join([_without_secrets(root), *words])
-        rows.append(_Row("source", text, configuration.place("source", number)))
+        rows.append(_Row("source", configuration.place("source", number), text))
     for number, grant in enumerate(configuration.grants or ()):
         may = ["read", *sorted(grant.may - {"read"})]
         skills = ",".join(pattern.text for pattern in grant.skills)
         text = f"who={','.join(grant.who)} skills={skills} may={','.join(may)}"
-        rows.append(_Row("grant", text, configuration.place("grant", number)))
+        rows.append(_Row("grant", configuration.place("grant", number), text))
     for key, value in configuration.quota.items():
-        rows.append(_Row(f"quota.{key}", str(value), configuration.place("quota", key)))
+        rows.append(_Row(f"quota.{key}", configuration.place("quota", key), str(value)))
     return rows
 
 
@@ -234,7 +234,7 @@ def _oauth(context: click.Context, command: click.Command) -> list[_Row]:
         if context.params[each.name or ""]
     }
     return [
-        _Row(f"oauth.{_key(name)}", _text(value), given.get(f"oauth_{name}", place))
+        _Row(f"oauth.{_key(name)}", given.get(f"oauth_{name}", place), _text(value))
         for name, value in {**asdict(found), "request_scopes": found.requested_scopes}.items()
     ]
 

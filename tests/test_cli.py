@@ -391,6 +391,7 @@ def test_a_table_on_a_terminal_is_as_wide_as_it_and_has_colours(
     (tmp_path / "bad" / "SKILL.md").write_text("---\nname: other\ndescription: " + "y" * 300 + "\n---\n")
     with terminal("list", tmp_path, environment=environment, stderr=subprocess.DEVNULL) as person:
         assert person.end() == 0 and ("\x1b[31m" in person.seen) is coloured
+    assert ("\x1b[1mPATH" in person.seen) is coloured and person.seen.count("\x1b[1m") == coloured
     lines = re.sub(r"\x1b\[[0-9;]*m", "", person.seen).splitlines()
     assert len(lines) == 3 and max(map(len, lines)) == 90
 

@@ -266,6 +266,13 @@ def test_grants_says_what_somebody_may_and_why(tmp_path: Path) -> None:
     assert "there are no grants, so every client" in refusal("config", "grants", "local", "--config", file)
 
 
+def test_a_grant_that_no_client_can_use_is_named_by_its_line(tmp_path: Path) -> None:
+    text = "roots = ['.']\ntransport = 'http'\n[[grant]]\nwho = ['*']\nskills = ['a']\n"
+    (tmp_path / "c.toml").write_text(text + "[[grant]]\nwho = ['user:ann']\nskills = ['a']\n")
+    done = run("serve", "--config", "c.toml", cwd=tmp_path)
+    assert done.returncode == 2 and "c.toml:6: grant.who: no client can prove who it is" in done.stderr
+
+
 def test_a_warning_of_a_command_is_under_its_name(tmp_path: Path) -> None:
     write_skill(tmp_path / "skills" / "one")
     (tmp_path / "tokens").write_text("laptop=0123456789abcdef\n")

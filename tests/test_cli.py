@@ -15,7 +15,7 @@ import pytest
 
 import forkserver
 from commands.calls import run, seen, terminal
-from mcp_skills_server.cli import COMMANDS, cli, main
+from mcp_skills_server.cli import COMMANDS, HEADINGS, cli, main
 from tables import each_row
 from wire import COMMAND, DEADLINE, FIXTURES, ROOT, Era, WireError, serving, write_skill
 
@@ -51,7 +51,7 @@ def test_wrong_usage_is_one_line_and_2(arguments: list[str], said: str) -> None:
 
 
 def test_help_has_each_command_below_a_heading_and_begins_with_what_people_ask_for_first() -> None:
-    text, headings = run("--help").stdout, dict.fromkeys(f"{heading}:" for _, _, heading in COMMANDS.values())
+    text, headings = run("--help").stdout, [f"{heading}:" for heading in HEADINGS]
     assert [line for line in text.splitlines() if re.fullmatch(r"\S.*:", line)] == ["Options:", *headings]
     assert all(re.search(rf"^  {name} ", text, re.MULTILINE) for name in COMMANDS)
     _, _, listed = text.partition("Write and check:\n")
@@ -391,6 +391,7 @@ def test_a_table_on_a_terminal_is_as_wide_as_it_and_has_colours(
     (tmp_path / "bad" / "SKILL.md").write_text("---\nname: other\ndescription: " + "y" * 300 + "\n---\n")
     with terminal("list", tmp_path, environment=environment, stderr=subprocess.DEVNULL) as person:
         assert person.end() == 0 and ("\x1b[31m" in person.seen) is coloured
+    assert ("\x1b[1mPATH" in person.seen) is coloured and person.seen.count("\x1b[1m") == coloured
     lines = re.sub(r"\x1b\[[0-9;]*m", "", person.seen).splitlines()
     assert len(lines) == 3 and max(map(len, lines)) == 90
 

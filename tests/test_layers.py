@@ -85,14 +85,14 @@ def test_every_package_has_its_layer_and_contributing_shows_them() -> None:
 
 BUDGETS = {
     "format": 2_960, "validation": 1_350, "dialects": 4_030, "catalog": 3_360, "sources": 5_940, "provenance": 770,
-    "access": 1_220, "runtime": 6_490, "server": 3_030, "web": 6_450, "shared": 670, "telemetry": 1_590,
-    "publish": 1_160, "rpc": 1_250, "acp": 850, "hosts": 1_120, "commands": 7_280, "authoring": 970,
+    "access": 1_220, "runtime": 6_490, "server": 3_030, "web": 6_580, "shared": 670, "telemetry": 1_590,
+    "publish": 1_160, "rpc": 1_250, "acp": 850, "hosts": 1_110, "commands": 7_280, "authoring": 970,
     "proposals": 790,
 }  # fmt: skip
 """Lines of each package. A tenth above is allowed. `runtime` has search and scripts in it, `web` the page."""
 OVER = {"catalog": 4_639}
 """Lines of packages that are over their budgets still, and may not grow."""
-MOST_LINES = 55_549
+MOST_LINES = 55_533
 """Lines of the whole."""
 
 

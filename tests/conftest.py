@@ -61,6 +61,12 @@ def logging_as_before() -> Iterator[None]:
     root.handlers[:] = handlers
 
 
+@pytest.fixture
+def anyio_backend() -> str:
+    """The event loop of tests with `pytest.mark.anyio`."""
+    return "asyncio"
+
+
 @pytest.fixture(params=["legacy", "modern"])
 def era(request: pytest.FixtureRequest) -> Era:
     """Both protocol eras, one after the other."""

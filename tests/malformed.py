@@ -27,8 +27,6 @@ class Case:
     raw: bytes
     code: int
     id: Any = None
-    rpc: bool = True
-    """Whether the Skills Protocol answers it alike; elsewhere JSON-RPC lets it do otherwise."""
 
 
 MALFORMED = [
@@ -40,21 +38,21 @@ MALFORMED = [
     Case("a number without end", raw(params={"name": 1}).replace(b"1", b"1" * 5000), -32700),
     Case("a number too large", raw(params={"name": 1}).replace(b"1", b"1e999"), -32700),
     Case("too deep to be read", b"[" * 100_000, -32700),
-    Case("deep", raw(params={"name": "X"}).replace(b'"X"', b"[" * 150 + b"]" * 150), -32600, 7, rpc=False),
-    Case("a batch", b"[" + raw() + b"," + raw(id=8) + b"]", -32600, rpc=False), Case("an empty batch", b"[]", -32600),
+    Case("deep", raw(params={"name": "X"}).replace(b'"X"', b"[" * 150 + b"]" * 150), -32600, 7),
+    Case("a batch", b"[" + raw() + b"," + raw(id=8) + b"]", -32600), Case("an empty batch", b"[]", -32600),
     Case("a number", b"5", -32600), Case("a text", b'"text"', -32600), Case("null", b"null", -32600),
     Case("an empty object", b"{}", -32600), Case("another JSON-RPC", raw(jsonrpc="1.0"), -32600, 7),
     Case("another JSON-RPC and a text as id", raw(jsonrpc=2, id="seven"), -32600, "seven"),
-    Case("no JSON-RPC", without("jsonrpc"), -32600, 7), Case("id null", raw(id=None), -32600, rpc=False),
-    Case("id 1.5", raw(id=1.5), -32600, rpc=False), Case("id 1.0", raw(id=1.0), -32600, rpc=False),
+    Case("no JSON-RPC", without("jsonrpc"), -32600, 7), Case("id null", raw(id=None), -32600),
+    Case("id 1.5", raw(id=1.5), -32600), Case("id 1.0", raw(id=1.0), -32600),
     Case("id an object", raw(id={}), -32600), Case("id an array", raw(id=[7]), -32600),
-    Case("id true", raw(id=True), -32600), Case("id too long", raw(id="x" * 1001), -32600, rpc=False),
+    Case("id true", raw(id=True), -32600), Case("id too long", raw(id="x" * 1001), -32600),
     Case("no method", without("method"), -32600, 7), Case("method a number", raw(method=5), -32600, 7),
-    Case("params an array", raw(params=[1]), -32600, 7, rpc=False),
+    Case("params an array", raw(params=[1]), -32600, 7),
     Case("params a text", raw(params="text"), -32600, 7),
-    Case("a notification with an array", without("id", method="notifications/x", params=[1]), -32600, rpc=False),
+    Case("a notification with an array", without("id", method="notifications/x", params=[1]), -32600),
     Case("a notification of another JSON-RPC", without("id", method="notifications/x", jsonrpc="1.0"), -32600),
-    Case("half a response", without("method", result=5), -32600, rpc=False),
+    Case("half a response", without("method", result=5), -32600),
 ]  # fmt: skip
 """Every message that is refused."""
 

@@ -88,6 +88,9 @@ class Script:
         self._heard.set()
         return True
 
+    async def send(self, raw: bytes) -> None:
+        self.send_now(raw)
+
 
 async def hold(script: Script, registry: Registry, settings: Settings, views: Views | None = None) -> None:
     attachment = Attachment(registry, settings, Loaded(registry), Runtime(registry), views=views)

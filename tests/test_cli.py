@@ -15,9 +15,9 @@ import pytest
 
 import forkserver
 from commands.calls import run, seen, terminal
-from mcp_skills_server.cli import COMMANDS, cli, main
+from mcp_skills_server.cli import COMMANDS, HEADINGS, cli, main
 from tables import each_row
-from wire import COMMAND, DEADLINE, FIXTURES, ROOT, Era, WireError, read, serving, write_skill
+from wire import COMMAND, DEADLINE, FIXTURES, ROOT, Era, WireError, serving, write_skill
 
 
 @each_row(
@@ -51,7 +51,7 @@ def test_wrong_usage_is_one_line_and_2(arguments: list[str], said: str) -> None:
 
 
 def test_help_has_each_command_below_a_heading_and_begins_with_what_people_ask_for_first() -> None:
-    text, headings = run("--help").stdout, dict.fromkeys(f"{heading}:" for _, _, heading in COMMANDS.values())
+    text, headings = run("--help").stdout, [f"{heading}:" for heading in HEADINGS]
     assert [line for line in text.splitlines() if re.fullmatch(r"\S.*:", line)] == ["Options:", *headings]
     assert all(re.search(rf"^  {name} ", text, re.MULTILINE) for name in COMMANDS)
     _, _, listed = text.partition("Write and check:\n")
@@ -211,13 +211,13 @@ def test_a_skill_path_with_a_dot_segment_works_as_a_uri_everywhere(tmp_path: Pat
         assert f"{uri}/SKILL.md" in entries and len(entries) == 5
         found = wire.request("skills/get", {"uri": f"{uri}/SKILL.md"})["skill"]["resources"]
         assert {each["uri"] for each in found} == {f"{uri}/{name}.md" for name in ("SKILL", "guide", "also")}
-        assert read(wire, f"{uri}/guide.md") == read(wire, f"{uri}/also.md") == b"Read on.\n"
+        assert wire.read(f"{uri}/guide.md") == wire.read(f"{uri}/also.md") == b"Read on.\n"
         listed = wire.request("resources/directory/read", {"uri": "skill://.curated"})
         assert {each["uri"] for each in listed["resources"]} == {"skill://.curated/one", uri}
         for bad in (f"{uri}/.secret", f"{uri}/leak.md", f"{uri}/../one/SKILL.md", f"{uri}/./SKILL.md",
                     f"{uri}/%2e%2e/one/SKILL.md", "skill://../x", "skill://.git/hooks/five/SKILL.md"):  # fmt: skip
             with pytest.raises(WireError):
-                read(wire, bad)
+                wire.read(bad)
 
 
 def test_links_that_npx_skills_makes_are_listed_and_can_be_left_alone(tmp_path: Path) -> None:
@@ -391,6 +391,7 @@ def test_a_table_on_a_terminal_is_as_wide_as_it_and_has_colours(
     (tmp_path / "bad" / "SKILL.md").write_text("---\nname: other\ndescription: " + "y" * 300 + "\n---\n")
     with terminal("list", tmp_path, environment=environment, stderr=subprocess.DEVNULL) as person:
         assert person.end() == 0 and ("\x1b[31m" in person.seen) is coloured
+    assert ("\x1b[1mPATH" in person.seen) is coloured and person.seen.count("\x1b[1m") == coloured
     lines = re.sub(r"\x1b\[[0-9;]*m", "", person.seen).splitlines()
     assert len(lines) == 3 and max(map(len, lines)) == 90
 

@@ -36,7 +36,15 @@ KNOW_THE_SDK = {
     "client.py", "commands/install.py", "server/attach.py", "server/sdk.py",
     "sources/mcp.py", "web/app.py", "web/guards.py", "web/published.py", "web/sessions.py",
 }  # fmt: skip
-OPEN_SKILL_FILES = "catalog/"
+RUN_PROGRAMS = {
+    "runtime/scripts/processes.py",  # of a skill's scripts, where the operator allows it
+    "runtime/scripts/launch.py",
+    "rpc/launcher.py",  # runs within such a process
+    "authoring/programs.py",  # of the judge and the scanner that an author names on the command line
+    "acp/proxy.py",  # of the agent that the operator names
+    "sources/git/program.py",  # git, which runs nothing of a repository
+    "sources/oci/access.py",  # the helpers that the user's docker has for passwords
+}
 
 MODULES = sorted(path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py"))
 
@@ -77,14 +85,14 @@ def test_every_package_has_its_layer_and_contributing_shows_them() -> None:
 
 BUDGETS = {
     "format": 2_960, "validation": 1_350, "dialects": 4_030, "catalog": 3_360, "sources": 5_940, "provenance": 770,
-    "access": 1_220, "runtime": 6_490, "server": 3_030, "web": 6_720, "shared": 670, "telemetry": 1_590,
-    "publish": 1_160, "rpc": 1_250, "acp": 850, "hosts": 1_120, "commands": 7_280, "authoring": 970,
+    "access": 1_220, "runtime": 6_490, "server": 3_030, "web": 6_580, "shared": 670, "telemetry": 1_590,
+    "publish": 1_160, "rpc": 1_250, "acp": 850, "hosts": 1_110, "commands": 7_280, "authoring": 970,
     "proposals": 790,
 }  # fmt: skip
 """Lines of each package. A tenth above is allowed. `runtime` has search and scripts in it, `web` the page."""
-OVER = {"catalog": 4_732}
+OVER = {"catalog": 4_639}
 """Lines of packages that are over their budgets still, and may not grow."""
-MOST_LINES = 55_657
+MOST_LINES = 55_533
 """Lines of the whole."""
 
 
@@ -172,6 +180,22 @@ def test_what_answers_a_request_sees_the_view_alone_and_opens_no_file() -> None:
 def test_few_modules_know_the_sdk() -> None:
     know = {m for m in MODULES if {dotted.split(".")[0] for dotted in imports(m)} & {"mcp", "mcp_types"}}
     assert sorted(know - KNOW_THE_SDK) == []
+
+
+@pytest.mark.requirement("S76-18")
+def test_few_modules_can_run_a_program() -> None:
+    ways = {"subprocess", "pty", "multiprocessing", "runpy", "code", "ctypes"}
+    calls = {"system", "popen", "fork", "execv", "execve", "spawnv", "posix_spawn", "exec", "eval", "compile"}
+    for module in sorted({*MODULES} - RUN_PROGRAMS):
+        used = {dotted.split(".")[0] for dotted in imports(module)} & ways
+        for node in ast.walk(tree_of(module)):
+            if isinstance(node, ast.Attribute) and node.attr in calls - {"compile"}:
+                used.add(node.attr)
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in calls:
+                used.add(node.func.id)
+        if module == "durable.py":  # exchanges two folders
+            used.discard("ctypes")
+        assert not used, f"{module} uses {used}"
 
 
 def test_the_public_face_loads_nothing_until_it_is_used() -> None:

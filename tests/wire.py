@@ -1,4 +1,4 @@
-"""A raw client: JSON-RPC lines to a real server process over its real stdin and stdout.
+"""Raw clients of MCP, and the one that says JSON-RPC lines to a real server process over its stdin and stdout.
 
 Every answer to a method of ours is validated against the schemas of the package before a test sees it.
 """
@@ -13,7 +13,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -48,17 +49,87 @@ class WireError(Exception):
         self.data: Any = error.get("data")
 
 
-class Wire:
-    """One server process and what it said."""
+class Client(ABC):
+    """A client of one era, whatever carries its messages."""
 
-    def __init__(
-        self, arguments: list[str], *, era: Era = "legacy", extension: bool = False, host: str = "wire"
-    ) -> None:
-        self.host = host
+    dialect = "auto"
+
+    def __init__(self, era: Era, *, extension: bool, host: str = "wire") -> None:
         self.era = era
         self.extension = extension
         self.extensions: dict[str, Any] = {EXTENSION: {}} if extension else {}
         """What the client declares: set it before the handshake."""
+        self.host = host
+        self._id = 0
+
+    @abstractmethod
+    def exchange(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """Send a request, and wait for its answer."""
+
+    @abstractmethod
+    def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
+        """Send a notification."""
+
+    def message(self, method: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """A request as the era wants it."""
+        self._id += 1
+        sent = dict(params or {})
+        if self.era == "modern":
+            meta = {META + key: value for key, value in self._described("clientCapabilities").items()}
+            sent["_meta"] = meta | sent.get("_meta", {})
+        message = {"jsonrpc": "2.0", "id": self._id, "method": method}
+        return {**message, "params": sent} if sent or params is not None else message
+
+    def _described(self, capabilities: str) -> dict[str, Any]:
+        """What the client says of itself, with its capabilities under this key."""
+        declared = {"extensions": self.extensions} if self.extensions else {}
+        info = {"name": self.host, "version": "1"}
+        return {"protocolVersion": VERSIONS[self.era], "clientInfo": info, capabilities: declared}
+
+    def request(self, method: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Ask, and wait for the result. Raises WireError for an error."""
+        answer = self.exchange(self.message(method, params))
+        if "error" in answer:
+            raise WireError(answer["error"])
+        check(method, params or {}, answer["result"], dialect=self.dialect, pure=self.extension, era=self.era)
+        return answer["result"]
+
+    def open(self) -> dict[str, Any]:
+        """Shake hands as the era does, and return the result of it."""
+        if self.era == "modern":
+            return self.request("server/discover")
+        result = self.request("initialize", self._described("capabilities"))
+        self.notify("notifications/initialized")
+        return result
+
+    def every_skill(self) -> list[dict[str, Any]]:
+        """All pages of skills/list."""
+        page = self.request("skills/list", {})
+        out = page["skills"]
+        while "nextCursor" in page:
+            page = self.request("skills/list", {"cursor": page["nextCursor"]})
+            out += page["skills"]
+        return out
+
+    def call(self, tool: str, /, **arguments: Any) -> dict[str, Any]:
+        """The result of a tool. An argument that is None is left out."""
+        given = {name: value for name, value in arguments.items() if value is not None}
+        return self.request("tools/call", {"name": tool, "arguments": given})
+
+    def read(self, uri: str) -> bytes:
+        """The bytes that resources/read sends for this URI."""
+        (item,) = self.request("resources/read", {"uri": uri})["contents"]
+        assert item["uri"] == uri
+        return item["text"].encode() if "text" in item else base64.b64decode(item["blob"], validate=True)
+
+
+class Wire(Client):
+    """One server process over its pipes, and what it said."""
+
+    def __init__(
+        self, arguments: list[str], *, era: Era = "legacy", extension: bool = False, host: str = "wire"
+    ) -> None:
+        super().__init__(era, extension=extension, host=host)
         self.dialect = arguments[arguments.index("--dialect") + 1] if "--dialect" in arguments else "auto"
         self.process = Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
         self.notifications: queue.Queue[dict[str, Any]] = queue.Queue()
@@ -66,7 +137,6 @@ class Wire:
         self.stderr = b""
         self._logged = threading.Condition()
         self._answers: dict[Any, queue.Queue[dict[str, Any]]] = {}
-        self._id = 0
         self._threads = [threading.Thread(target=work, daemon=True) for work in (self._read, self._read_stderr)]
         for thread in self._threads:
             thread.start()
@@ -94,27 +164,19 @@ class Wire:
         self.process.stdin.write(line + b"\n")
         self.process.stdin.flush()
 
-    def _params(self, params: Mapping[str, Any] | None) -> dict[str, Any] | None:
-        if self.era == "legacy":
-            return None if params is None else dict(params)
-        meta = {META + key: value for key, value in self._client("modern", "clientCapabilities").items()}
-        return {**(params or {}), "_meta": meta | dict((params or {}).get("_meta", {}))}
-
-    def _client(self, era: Era, capabilities: str) -> dict[str, Any]:
-        declared = {"extensions": self.extensions} if self.extensions else {}
-        info = {"name": self.host, "version": "1"}
-        return {"protocolVersion": VERSIONS[era], "clientInfo": info, capabilities: declared}
-
     def start(self, method: str, params: Mapping[str, Any] | None = None) -> int:
         """Send a request and return its id."""
-        self._id += 1
-        message: dict[str, Any] = {"jsonrpc": "2.0", "id": self._id, "method": method}
-        sent = self._params(params) if method != "initialize" else dict(params or {})
-        if sent is not None:
-            message["params"] = sent
-        self._answers.setdefault(self._id, queue.Queue())
+        message = self.message(method, params)
+        self._send(message)
+        return message["id"]
+
+    def _send(self, message: Mapping[str, Any]) -> None:
+        self._answers.setdefault(message["id"], queue.Queue())
         self.send_line(json.dumps(message).encode())
-        return self._id
+
+    def exchange(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        self._send(message)
+        return self.answer(message["id"])
 
     def answer(self, identifier: Any, deadline: float = DEADLINE) -> dict[str, Any]:
         """The next answer with this id."""
@@ -127,26 +189,12 @@ class Wire:
             raise WireError(answer["error"])
         return answer["result"]
 
-    def request(self, method: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Ask, and wait for the result. Raises WireError for an error."""
-        result = self.finish(self.start(method, params))
-        check(method, params or {}, result, dialect=self.dialect, pure=self.extension, era=self.era)
-        return result
-
     def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
         """Send a notification."""
         message: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
         if params is not None:
             message["params"] = dict(params)
         self.send_line(json.dumps(message).encode())
-
-    def open(self) -> dict[str, Any]:
-        """Shake hands as the era does, and return the result of it."""
-        if self.era == "modern":
-            return self.request("server/discover")
-        result = self.request("initialize", self._client("legacy", "capabilities"))
-        self.notify("notifications/initialized")
-        return result
 
     def listen(self, **wanted: Any) -> int:
         """Open a `subscriptions/listen` stream, wait for its acknowledgement and return the request's id."""
@@ -172,10 +220,6 @@ class Wire:
         """What has been told by now: everything sent before the server answers one more request."""
         self.request("skills/list")
         return [self.notifications.get_nowait() for _ in range(self.notifications.qsize())]
-
-    def every_skill(self) -> list[dict[str, Any]]:
-        """All pages of skills/list."""
-        return every_skill(self.request)
 
     def logs(self, words: bytes) -> None:
         """Wait until the log has these words: stderr is no part of the order in which answers come."""
@@ -212,24 +256,6 @@ class Wire:
             if stream is not None:
                 with suppress(BrokenPipeError):
                     stream.close()
-
-
-def read(wire: Wire, uri: str) -> bytes:
-    """The bytes that resources/read sends for this URI."""
-    contents = wire.request("resources/read", {"uri": uri})["contents"]
-    assert len(contents) == 1 and contents[0]["uri"] == uri
-    item = contents[0]
-    return item["text"].encode() if "text" in item else base64.b64decode(item["blob"], validate=True)
-
-
-def every_skill(request: Callable[[str, Mapping[str, Any]], dict[str, Any]]) -> list[dict[str, Any]]:
-    """All pages of skills/list, however they are asked for."""
-    page = request("skills/list", {})
-    out = page["skills"]
-    while "nextCursor" in page:
-        page = request("skills/list", {"cursor": page["nextCursor"]})
-        out += page["skills"]
-    return out
 
 
 COMMAND = [sys.executable, "-m", PROGRAM]

@@ -24,42 +24,53 @@ _PROGRAM: Final = "mcp-skills-server"
 _QUOTED: Final = re.compile(r"^'([^']*)'")
 """Matches the quoted value at the start of click's error messages."""
 _UNWRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-COMMANDS: Final = {
-    "new": ("welcome", "new", "Write and check"),
-    "list": ("look", "list_", "Write and check"),
-    "show": ("look", "show", "Write and check"),
-    "validate": ("validate", "validate", "Write and check"),
-    "rules": ("validate", "rules", "Write and check"),
-    "evaluate": ("evaluate", "evaluate", "Write and check"),
-    "try": ("evaluate", "try_", "Write and check"),
-    "overlap": ("evaluate", "overlap", "Write and check"),
-    "context": ("evaluate", "context", "Write and check"),
-    "run": ("run", "run", "Write and check"),
-    "ui": ("ui", "ui", "Write and check"),
-    "serve": ("serve", "serve", "Serve"),
-    "install": ("install", "install", "Serve"),
-    "doctor": ("install", "doctor", "Serve"),
-    "config": ("config", "config", "Serve"),
-    "token": ("token", "token", "Serve"),
-    "approve": ("run", "approve", "Serve"),
-    "proposals": ("proposals", "proposals", "Serve"),
-    "usage": ("usage", "usage", "Serve"),
-    "completion": ("welcome", "completion", "Serve"),
-    "fetch": ("fetch", "fetch", "Fetch and pin"),
-    "lock": ("lock", "lock", "Fetch and pin"),
-    "outdated": ("lock", "outdated", "Fetch and pin"),
-    "update": ("lock", "update", "Fetch and pin"),
-    "diff": ("lock", "diff", "Fetch and pin"),
-    "verify": ("sign", "verify", "Fetch and pin"),
-    "publish": ("publish", "publish", "Publish"),
-    "push": ("publish", "push", "Publish"),
-    "bundle": ("publish", "bundle", "Publish"),
-    "plugin": ("publish", "plugin", "Publish"),
-    "sign": ("sign", "sign", "Publish"),
-    "rpc": ("rpc", "rpc", "Other protocols"),
-    "acp": ("acp", "acp", "Other protocols"),
+HEADINGS: Final = {
+    "Write and check": {
+        "new": "welcome.new",
+        "list": "look.list_",
+        "show": "look.show",
+        "validate": "validate.validate",
+        "rules": "validate.rules",
+        "evaluate": "evaluate.evaluate",
+        "try": "evaluate.try_",
+        "overlap": "evaluate.overlap",
+        "context": "evaluate.context",
+        "run": "run.run",
+        "ui": "ui.ui",
+    },
+    "Serve": {
+        "serve": "serve.serve",
+        "install": "install.install",
+        "doctor": "install.doctor",
+        "config": "config.config",
+        "token": "token.token",
+        "approve": "run.approve",
+        "proposals": "proposals.proposals",
+        "usage": "usage.usage",
+        "completion": "welcome.completion",
+    },
+    "Fetch and pin": {
+        "fetch": "fetch.fetch",
+        "lock": "lock.lock",
+        "outdated": "lock.outdated",
+        "update": "lock.update",
+        "diff": "lock.diff",
+        "verify": "sign.verify",
+    },
+    "Publish": {
+        "publish": "publish.publish",
+        "push": "publish.push",
+        "bundle": "publish.bundle",
+        "plugin": "publish.plugin",
+        "sign": "sign.sign",
+    },
+    "Other protocols": {
+        "rpc": "rpc.rpc",
+        "acp": "acp.acp",
+    },
 }
-"""(module in `commands`, function, help heading) by command, in the order of the help."""
+"""The commands below each heading of the help, as `module.function` in `commands`."""
+COMMANDS: Final = {name: place for below in HEADINGS.values() for name, place in below.items()}
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -165,7 +176,7 @@ class _LazyGroup(click.Group):
         """Import and return the command of this name, or None."""
         if cmd_name not in COMMANDS:
             return None
-        module, name, _ = COMMANDS[cmd_name]
+        module, _, name = COMMANDS[cmd_name].partition(".")
         return getattr(import_module(f"mcp_skills_server.commands.{module}"), name)
 
     def resolve_command(
@@ -178,12 +189,13 @@ class _LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write commands below headings, with full first sentences, which click would truncate."""
-        sections: dict[str, list[tuple[str, str]]] = {}
-        for name, (_, _, heading) in COMMANDS.items():
-            if command := self.get_command(ctx, name):
-                row = (name, command.get_short_help_str(limit=400))
-                sections.setdefault(heading, []).append(row)
-        for heading, rows in sections.items():
+        for heading, names in HEADINGS.items():
+            commands = {name: self.get_command(ctx, name) for name in names}
+            rows = [
+                (name, command.get_short_help_str(limit=400))
+                for name, command in commands.items()
+                if command is not None
+            ]
             with formatter.section(heading):
                 formatter.write_dl(rows)
 

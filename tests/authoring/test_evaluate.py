@@ -99,11 +99,13 @@ def test_the_sets_of_the_fixtures_are_judged_as_well_as_they_were() -> None:
     assert invoke("evaluate", FIXTURES, "--cases", sets / "*.json", "--min-pass", "0.78").return_value == 0
 
 
-def test_what_is_wrong_with_a_set_is_one_line(skills: Path) -> None:
+def test_what_is_wrong_with_a_set_is_one_line(skills: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = trigger_set(skills.parent / "any.json", ("refunds", True))
     assert "nothing says which skill it is" in refusal("evaluate", skills, "--cases", file)
     assert "no such file" in refusal("evaluate", skills, "--cases", skills / "none.json").lower()
     assert "there is no trigger set" in refusal("evaluate", skills)
+    monkeypatch.setattr("mcp_skills_server.commands.evaluate._MOST_BYTES", 9)
+    assert "any.json: has more than 9 bytes; split it" in refusal("evaluate", skills, "--cases", file)
 
 
 @each_row(("text", "message"), [

@@ -163,6 +163,13 @@ def test_notes_count_for_no_exit_code(tmp_path: Path) -> None:
     assert "::notice file=" in invoke("validate", tmp_path, "--format", "github").stdout
 
 
+def test_a_skill_that_another_root_hides_is_not_taken_for_the_one_that_hides_it(tmp_path: Path) -> None:
+    for folder in ("one", "two"):
+        write_skill(tmp_path / folder / "refunds", description="Pays money back. Use when money goes back.")
+    codes = [each["code"] for each in seen("validate", tmp_path / "one", tmp_path / "two")["notes"]]
+    assert "description-overlap" not in codes
+
+
 def test_the_fixtures_have_no_notes() -> None:
     assert codes(FIXTURES) == []
 

@@ -91,7 +91,7 @@ class Scripted:
     now = 0.0
     script: ClassVar[list[tuple[float, str]]] = []
 
-    def __init__(self, tops: list[str], stop: Event, *, hidden: bool) -> None:
+    def __init__(self, tops: list[str], stop: Event, _enters: object) -> None:
         self._top, self._stop = tops[0], stop
 
     def enter(self, _top: str, _location: str) -> None: ...

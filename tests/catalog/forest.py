@@ -9,11 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import pytest
 
-from mcp_skills_server.catalog import tree
+from mcp_skills_server.catalog import root_state, scan, tree
 from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Limits
@@ -53,11 +54,20 @@ def whole(found: tree.Directory | None) -> tree.Directory:
     return found
 
 
-def loaded(*roots: Path, limits: Limits | None = None, quiet_s: float = 0, index: Index | None = None) -> Registry:
-    """A registry after its first scan. Unless told otherwise it holds on to nothing that has become worse."""
-    registry = Registry(roots, limits, quiet_s=quiet_s, index=index)
+def loaded(*roots: Path, limits: Limits | None = None, index: Index | None = None) -> Registry:
+    """A registry after its first scan. Nobody follows it, so it holds on to nothing that has become worse."""
+    registry = Registry(roots, limits, index=index)
     registry.load()
     return registry
+
+
+class Clock:
+    """The time by which grace periods end, which a test moves."""
+
+    def __init__(self, monkeypatch: Patch) -> None:
+        self.now = 100.0
+        for module in (scan, root_state):
+            monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now))
 
 
 @contextmanager

@@ -11,12 +11,13 @@ from weakref import ref
 import anyio
 import pytest
 
-from catalog.forest import Log, Patch, Told, loaded, plant, skill_md, skills
+from catalog.forest import Clock, Log, Patch, loaded, plant, skill_md, skills
 from mcp_skills_server.access.grants import Grant, Grants, Pattern, Permissions
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog import views as views_module
 from mcp_skills_server.catalog.gates import GateRefusal
 from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.scan import QUIET_S
 from mcp_skills_server.catalog.views import LruCache, View, Views, retry_when_stale, weigh
 from mcp_skills_server.errors import StaleFileError, UnreadableError
 from mcp_skills_server.model import Changes, Standing
@@ -117,16 +118,18 @@ def test_files_of_a_nested_skill_stay_withheld_that_a_gate_refuses_or_whose_skil
             assert sorted(each.of(None).snapshot.skills["a"].files) == ["SKILL.md", "own.txt"]
 
 
-def test_files_of_a_nested_skill_stay_withheld_while_its_skill_md_is_away(folder: Path) -> None:
-    registry = loaded(folder, quiet_s=0.05)
-    seen = Told(registry)
+def test_files_of_a_nested_skill_stay_withheld_while_its_skill_md_is_away(folder: Path, monkeypatch: Patch) -> None:
+    clock, registry = Clock(monkeypatch), loaded(folder)
+    registry.followed = True
     (folder / "a/link.txt").symlink_to("in/secret.txt")
     ann = views_of(registry, grant("*", "a")).of(None)
     (folder / "a/in/SKILL.md").unlink()
     registry.refresh([str(folder / "a/in/SKILL.md")])
     now = views_of(registry, grant("*", "a")).of(None).snapshot  # and `ann` must not know it
     assert "a/in" in registry.snapshot.skills and sorted(now.skills["a"].files) == ["SKILL.md", "own.txt"]
-    seen.until(lambda found: "a/in" not in found.snapshot.skills)
+    clock.now += QUIET_S
+    registry.settle()
+    assert "a/in" not in registry.snapshot.skills
     for paths in ([str(folder / "a/in/secret.txt")], None):
         registry.refresh(paths)
         left = ann.snapshot.skills["a"]

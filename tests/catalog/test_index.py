@@ -68,7 +68,7 @@ def settled_at_once(monkeypatch: Patch) -> None:
 def start(*roots: Path, index: Index, limits: Limits | None = None) -> Registry:
     """What a process does: load, leave the index."""
     registry = loaded(*roots, limits=limits, index=index)
-    registry.keep_index()
+    registry.save_index()
     return registry
 
 
@@ -103,6 +103,14 @@ def test_only_what_changed_is_read_and_what_is_gone_leaves_no_row(top: Path, ind
     assert view(again) == view(loaded(top))
     stored = index.skills(again.roots[0], again.limits)
     assert stored is not None and "group/two" not in stored and "outer" in stored
+
+
+def test_a_skill_that_is_switched_off_between_two_starts_is_off_and_leaves_its_row(top: Path, index: Index) -> None:
+    start(top, index=index)
+    plant(top, {"skills-off.txt": "one\n"})
+    again = start(top, index=index)
+    stored = index.skills(again.roots[0], again.limits)
+    assert "one" not in again.snapshot.skills and stored is not None and "one" not in stored
 
 
 def test_files_that_are_young_or_that_a_clock_set_back_makes_young_again_are_read(
@@ -253,11 +261,11 @@ def test_an_edit_writes_the_row_of_its_skill_alone(top: Path, index: Index, monk
     registry = start(top, index=index)
     save = Mock(side_effect=lambda _root, _limits, changed, _gone: [each.path for each in changed] == ["one"])
     monkeypatch.setattr(index, "save", save)
-    registry.keep_index()
+    registry.save_index()
     assert not save.called
     registry.refresh([str(plant(top / "one", {"SKILL.md": skill_md("one", "version: 2")}))])
-    registry.keep_index()  # which is done: the index took the skill "one" alone
-    registry.keep_index()
+    registry.save_index()  # which is done: the index took the skill "one" alone
+    registry.save_index()
     assert save.call_count == 1
 
 

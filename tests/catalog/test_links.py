@@ -72,6 +72,7 @@ def test_links_to_no_skill_to_a_collection_and_around_the_root_are_problems(tmp_
     (root / "link0").unlink()
     registry.refresh([str(root / "link0")])
     assert codes(registry) == ["link-outside"] * 2, "a problem that is solved is gone"
+    assert sorted(registry.roots[0].links) == ["link1", "link2"], "nor does a watcher poll it"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives files to another user")

@@ -46,7 +46,7 @@ def test_its_name_is_the_namespace_and_only_its_skills_are_served(tmp_path: Path
     index = Index(tmp_path / "index", 1)
     monkeypatch.setattr(disk, "_SETTLED_NS", 0)
     kept = loaded(tmp_path / "p", index=index)
-    kept.keep_index()
+    kept.save_index()
     before = kept.remembered()
     assert before is not None and before.paths(Standing.LENIENT) == ["acme/one", "acme/two"]
 

@@ -35,6 +35,7 @@ from mcp_skills_server.catalog import disk, tree
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Limits
 from mcp_skills_server.model import Changes, Standing
+from tables import each_row
 
 # What changes
 
@@ -258,6 +259,7 @@ def perform(top: Path, verb: str, one: str, other: str) -> list[str]:
 @example([[("write", f"one/{each}/SKILL.md", B)] for each in ("a/b", "a")] + [[("remove", "one/a/SKILL.md", "")]])
 @example([[("write", f"one/{each}", A) for each in ("a/SKILL.md", "a-b/SKILL.md", "a/b/skill.md")]])
 @example([[("write", f"one/{each}SKILL.md", B)] for each in ("", "b/")] + [[("remove", "one/SKILL.md", "")]])
+@example([[("write", f"one/{each}/SKILL.md", B)] for each in ("a", "a/b")] + [[("remove", "one/a/b/SKILL.md", "")]])
 @example([[("write", "one/a/b/s/x.md", "")], [("link", "one/a/b/s/b", ".")]])
 def test_an_incremental_refresh_ends_where_a_fresh_scan_does(
     steps: Sequence[Sequence[tuple[str, str, str]]], *, hidden: bool
@@ -270,6 +272,8 @@ def test_an_incremental_refresh_ends_where_a_fresh_scan_does(
         for step in steps:
             paths = [path for operation in step for path in perform(top, *operation)]
             before = dict(registry.snapshot.skills)
+            for state in registry._states:
+                state._nested.clear()  # a fresh scan does not know what was a nested skill before
             changes, after = registry.refresh(paths), dict(registry.snapshot.skills)
             assert dict(changes.before) == {path: old for path, old in before.items() if after.get(path) is not old}
             assert dict(changes.after) == {path: new for path, new in after.items() if before.get(path) is not new}
@@ -278,6 +282,24 @@ def test_an_incremental_refresh_ends_where_a_fresh_scan_does(
             assert not registry.refresh()
             assert all(registry.snapshot.skills[path] is skill for path, skill in after.items())
             assert view(registry) == fresh
+
+
+@each_row(
+    ("location", "part"),
+    [
+        *((each, each) for each in ("", "d", "d/e", "new", "empty")),
+        *((each, "a") for each in ("a", "a/x.md", "a/b", "a/b/SKILL.md", "a/gone/x.md")),
+        *((f"new/{name}", "new") for name in ("SKILL.md", "skill.MD", "pyvenv.cfg")),
+        ("SKILL.md", ""),
+        ("d/e/f/x.md", "d/e/f"),
+        *((each, None) for each in ("ab/x.md", "new.md", "gone", ".git", "node_modules/a/SKILL.md")),
+    ],
+)
+def test_a_change_touches_the_outermost_skill_or_what_may_be_one(tmp_path: Path, location: str, part: str) -> None:
+    plant(tmp_path, skills("a", "a/b", "d/e/f") | {"new/x.md": "", "empty/x.md": "", "ab/x.md": "", "new.md": ""})
+    assert loaded(tmp_path)._states[0].touched(str(tmp_path / location)) == part
+    plant(tmp_path, {"SKILL.md": skill_md(tmp_path.name)})
+    assert loaded(tmp_path)._states[0].touched(str(tmp_path / "a/x.md")) == "", "the root is a skill"
 
 
 # Life
@@ -326,21 +348,6 @@ async def test_an_event_loop_goes_on_while_a_registry_works(tmp_path: Path, monk
     monkeypatch.setattr(disk, "open_directory", slow(disk.open_directory))
     monkeypatch.setattr(disk, "read", slow(disk.read))
     await beside(subject.__aenter__())
-    skill = subject.snapshot.skills["one"]
-    assert (await beside(subject.abody(skill))).text == "Do it."
-    assert await beside(subject.aread(skill.files["SKILL.md"])) == (tmp_path / "one/SKILL.md").read_bytes()
     plant(tmp_path, skills("two"))
     assert (await beside(subject.arefresh())).after.keys() == {"two"}
     await subject.__aexit__()
-
-
-def test_a_registry_that_is_closed_looks_at_nothing_of_its_own_accord(tmp_path: Path) -> None:
-    plant(tmp_path, skills("a"))
-    with Registry([tmp_path], quiet_s=DEADLINE) as registry:
-        (tmp_path / "a/SKILL.md").unlink()
-        registry.refresh()
-        assert served(registry) == ["a"]
-        timer = registry._grace._timer
-        assert timer is not None and timer.is_alive()
-    timer.join(DEADLINE / 2)
-    assert not timer.is_alive()

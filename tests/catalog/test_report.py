@@ -24,7 +24,7 @@ def hears_all(caplog: Log) -> None:
 
 
 def reported(*roots: Path, limits: Limits | None = None) -> Registry:
-    registry = Registry(roots, limits, quiet_s=0)
+    registry = Registry(roots, limits)
     report_to_log(registry)
     registry.load()
     return registry
@@ -137,7 +137,7 @@ def test_a_skill_that_a_gate_refuses_is_removed_for_that_reason(tmp_path: Path, 
     """It was said to go by another path, or to lie behind a link."""
     unlocked = loaded(plant(tmp_path, skills("a", "b", "c")))
     digests = {path: unlocked.digest_over(skill) for path, skill in unlocked.snapshot.skills.items()}
-    registry = Registry([tmp_path], quiet_s=0, gate=Pins({str(tmp_path): digests}, {}))
+    registry = Registry([tmp_path], gate=Pins({str(tmp_path): digests}, {}))
     registry.load()
     report_to_log(registry)
     caplog.clear()

@@ -64,7 +64,7 @@ def test_a_pattern_fits_path_name_or_tag(
 
 def test_an_edit_switches_a_skill_off_and_on_and_it_hides_none_of_a_later_root(tmp_path: Path) -> None:
     roots = [plant(tmp_path / name, skills("tea")) for name in ("one", "two")]
-    registry = Registry(roots, gate=Selection(exclude=("draft",)), quiet_s=0)
+    registry = Registry(roots, gate=Selection(exclude=("draft",)))
     assert served(registry) == {"tea"} and registry.snapshot.skills["tea"].root == 0
     write_skill(tmp_path / "one" / "tea", description="x\ntags: [draft]")
     registry.refresh()
@@ -84,7 +84,7 @@ def test_a_refused_skill_is_judged_again_after_any_edit_in_it(tmp_path: Path) ->
 
 def test_a_folder_switches_its_own_skills_off(root: Path) -> None:
     (root / "skills-off.txt").write_text("# not now\n\nacme/refunds/\n ./tea\n", encoding="utf-8")
-    registry = Registry([root], quiet_s=0)
+    registry = Registry([root])
     assert served(registry) == {"acme/invoices", "tea"}
     (root / "skills-off.txt").write_text("acme\n", encoding="utf-8")
     registry.refresh([str(root / "skills-off.txt")])

@@ -10,7 +10,7 @@ from typing import Any
 import click
 import pytest
 
-from commands.calls import invoke, refusal, seen
+from commands.calls import invoke, refusal, run, seen
 from mcp_skills_server.access.settings import OAuthSettings
 from mcp_skills_server.cli import cli
 from mcp_skills_server.commands.config_file import READERS, ConfigurationError, oauth_settings, parameters, parse
@@ -264,6 +264,23 @@ def test_grants_says_what_somebody_may_and_why(tmp_path: Path) -> None:
         assert why in refusal("config", "grants", *words, "--config", file)
     file.write_text("roots = ['skills']\n")
     assert "there are no grants, so every client" in refusal("config", "grants", "local", "--config", file)
+
+
+def test_a_grant_that_no_client_can_use_is_named_by_its_line(tmp_path: Path) -> None:
+    text = "roots = ['.']\ntransport = 'http'\n[[grant]]\nwho = ['*']\nskills = ['a']\n"
+    (tmp_path / "c.toml").write_text(text + "[[grant]]\nwho = ['user:ann']\nskills = ['a']\n")
+    done = run("serve", "--config", "c.toml", cwd=tmp_path)
+    assert done.returncode == 2 and "c.toml:6: grant.who: no client can prove who it is" in done.stderr
+
+
+def test_a_warning_of_a_command_is_under_its_name(tmp_path: Path) -> None:
+    write_skill(tmp_path / "skills" / "one")
+    (tmp_path / "tokens").write_text("laptop=0123456789abcdef\n")
+    (tmp_path / "tokens").chmod(0o644)
+    text = "roots = ['skills']\ntoken-file = 'tokens'\n[[grant]]\nwho = ['*']\nskills = ['one']\n"
+    (tmp_path / "c.toml").write_text(text)
+    done = run("config", "grants", "token:laptop", "--config", "c.toml", cwd=tmp_path)
+    assert done.stderr.startswith(f"mcp-skills-server: WARNING: {tmp_path}/tokens can be read by every user")
 
 
 def test_a_source_without_scripts_has_none(tmp_path: Path) -> None:

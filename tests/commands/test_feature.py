@@ -119,12 +119,12 @@ def followed(redis: RealRedis, tree: Path, count: int) -> Iterator[list[tuple[Re
     made: list[tuple[Registry, Replicas, HttpSettings]] = []
     with ExitStack() as stack:
         for _ in range(count):
-            registry = Registry([tree], quiet_s=0)
+            registry = Registry([tree])
             registry.load()
             replicas, http = started(Replicas(redis=redis.url), registry)
             stack.callback(replicas.stop)
             made.append((registry, replicas, http))
-        until(lambda: redis.say("--raw", "pubsub", "numsub", "mcp-skills:look").endswith(str(count)))
+        until(lambda: redis.say("--raw", "pubsub", "numsub", "mcp-skills:changes").endswith(str(count)))
         yield made
 
 

@@ -126,6 +126,11 @@ def test_update_moves_everything_or_what_is_named(team: Path) -> None:
     assert done.stdout == "" and "nothing is new: the skills match skills.lock\n" in done.stderr
 
 
+def test_one_folder_by_two_names_is_refused(team: Path) -> None:
+    assert "two of these are the same folder; name it once" in error("lock", "skills", "./skills")
+    assert not (team / "skills.lock").exists()
+
+
 def test_diff_of_two_roots_shows_what_decides_and_then_the_lines(team: Path) -> None:
     shutil.copytree(team / "skills", team / "before")
     done = run("diff", "before", "skills")

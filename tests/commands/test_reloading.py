@@ -21,6 +21,7 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.cli import cli
 from mcp_skills_server.commands.config_file import command_named
+from mcp_skills_server.commands.opening import OpenedRoots
 from mcp_skills_server.commands.options import warn_of_unknown_variables
 from mcp_skills_server.commands.reloading import Reloader
 from mcp_skills_server.commands.serve import serve
@@ -194,8 +195,9 @@ def reloader_of(file: Path) -> tuple[Reloader, Tokens, Views]:
     context = serve.make_context("serve", ["--config", str(file)])
     grants = context.params["config"].grants
     tokens = Tokens(read_token_file(context.params["token_file"]).require_valid())
-    views = Views(Registry([file.parent / "skills"]), Grants(grants, local=False))
-    return Reloader(context, views, None, tokens), tokens, views
+    registry = Registry([file.parent / "skills"])
+    views = Views(registry, Grants(grants, local=False))
+    return Reloader(context, views, OpenedRoots(registry, None), tokens), tokens, views
 
 
 @pytest.fixture

@@ -106,7 +106,7 @@ def test_what_breaks_a_rule_is_refused_with_the_rule(
         ("refunds", "Pays money back. Use it.", "refunds\ndescription: Pays money back. Use it."),
         ("refunds", "Pays: money back. Use it.", 'refunds\ndescription: "Pays: money back. Use it."'),
         ("refunds", 'Says "no". Use it for refunds.', 'refunds\ndescription: "Says \\"no\\". Use it for refunds."'),
-        ("true", "Tells what is true. Use it.", '"true"\ndescription: "Tells what is true. Use it."'),
+        ("true", "Tells what is true. Use it.", '"true"\ndescription: Tells what is true. Use it.'),
     ],
 )
 def test_what_yaml_would_read_otherwise_is_in_quotes_and_nothing_else(name: str, description: str, head: str) -> None:
@@ -120,7 +120,7 @@ def test_what_is_there_stays(tmp_path: Path) -> None:
     for name in ("folder", "file", "link"):
         assert "exists already" in refusal("new", name, "--directory", tmp_path)
     assert not list((tmp_path / "folder").iterdir()) and not (tmp_path / "file").read_bytes()
-    assert "cannot be made" in refusal("new", "refunds", "--directory", tmp_path / "file")
+    assert "cannot be written" in refusal("new", "refunds", "--directory", tmp_path / "file")
     assert sorted(os.listdir(tmp_path)) == ["file", "folder", "link"]
 
 

@@ -17,10 +17,6 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=10,
 )
-NAMES = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="/\0"), min_size=1, max_size=6).filter(
-    lambda name: name not in {".", ".."}
-)
-PATHS = st.lists(NAMES, min_size=1, max_size=3).map("/".join)
 
 
 def skill(

@@ -50,13 +50,6 @@ def test_the_operator_chooses_by_name_or_by_path(chosen: tuple[str, ...], offere
     assert prompts.is_offered(build.skill("acme/billing/refunds"), chosen) is offered
 
 
-def test_a_descriptor_has_what_prompts_have_and_no_more() -> None:
-    arguments: Json = [{"name": "topic", "required": True}]
-    kept: dict[str, Json] = {"name": "a", "title": "A", "description": "Does a.", "arguments": arguments}
-    entry = {**kept, "version": "1", "tags": ["x"], "dependencies": {"tools": ["t"]}}
-    assert prompts.descriptor(build.skill("a", argument_hint="<topic>"), entry) == kept
-
-
 @each_row(("hint", "description"), [
     ("<file> [format]", "<file> [format]"), (["issue-number"], "[issue-number]"), (["a", "b"], "[a, b]"),
     ("  ", None), ([], None), ([1], None), (3, None), (None, None),
@@ -116,20 +109,6 @@ def test_no_body_ends_its_tag_early(body: str) -> None:
 )
 def test_words_are_put_in_once_and_verbatim(body: str, filled: str) -> None:
     assert prompts.substitute_arguments(body, r"\1 $ARGUMENTS", "a") == filled
-
-
-def test_linked_files_are_named_in_text() -> None:
-    """LangChain refuses a prompt with a resource link, and Gemini CLI drops it."""
-    skill = build.skill("a", ["ref.md"])
-    file: dict[str, Json] = {"name": "ref.md", "title": "Reference", "uri": "skill://a/ref.md", "required": False}
-    assert prompts.prompt_result(skill, "Do it.", [file], readable=True) == {
-        "resultType": "complete",
-        "description": "Does a.",
-        "messages": [
-            {"role": "user", "content": {"type": "text", "text": each}}
-            for each in ("Do it.", "Files that it refers to:\n- skill://a/ref.md (Reference)")
-        ],
-    }
 
 
 @pytest.mark.requirement("ASG-28")

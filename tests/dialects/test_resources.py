@@ -16,17 +16,6 @@ from tables import each_row
 from .build import skill
 
 
-@pytest.mark.requirement("S40-10", "S40-11", "S40C-5")
-def test_a_skill_md_is_described_by_its_frontmatter():
-    meta = {"license": "MIT", "metadata": {"version": "1"}, "allowed-tools": "Read", "empty": None}
-    one = skill("acme/a", heading="Title", **meta)
-    assert resources.descriptor(one) == {
-        "uri": "skill://acme/a/SKILL.md", "name": "a", "title": "Title", "description": "Does a.",
-        "mimeType": "text/markdown", "size": 8,
-        "_meta": {f"io.modelcontextprotocol.skills/{key}": value for key, value in meta.items()},
-    }  # fmt: skip
-
-
 @pytest.mark.requirement("S40-10")
 def test_what_is_not_said_leaves_no_key():
     assert set(resources.descriptor(skill("a"))) == {"uri", "name", "description", "mimeType", "size"}

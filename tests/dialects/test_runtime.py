@@ -194,13 +194,6 @@ def test_the_session_is_an_argument_only_where_no_host_binds_it() -> None:
         assert all(runtime.SESSION not in schema.get("required", ()) for schema in schemas.values())
 
 
-def test_only_running_a_script_may_do_harm() -> None:
-    hints = {name: tool["annotations"] for name, tool in defined(offers("a")).items()}
-    harmful = {"readOnlyHint": False, "destructiveHint": True, "idempotentHint": False, "openWorldHint": True}
-    assert hints.pop(runtime.RUN) == harmful
-    assert all(each == {"readOnlyHint": True, "openWorldHint": False} for each in hints.values())
-
-
 @each_row(
     ("description", "first"),
     [
@@ -219,20 +212,6 @@ def test_only_running_a_script_may_do_harm() -> None:
 def test_the_sentence_that_says_when_comes_first(description: str, first: str) -> None:
     found = overview.trigger_first(description)
     assert found.startswith(first) and sorted(found.replace(" ", "")) == sorted(description.replace(" ", ""))
-
-
-@each_row("count", [1, 17, 40, 86, 148])
-@each_row("characters", [4_000, 10_000])
-def test_every_name_is_shown_and_no_stump_of_a_description(count: int, characters: int) -> None:
-    long = "Does many things with forms, tables and pictures of all kinds, as people need them at work. " * 3
-    found = [Offer(f"skill-of-forms-{n}", f"{long}Use when {n} is asked for.", None, f"{n}") for n in range(count)]
-    text = runtime.instructions(Overview(found), characters, scripts=False)
-    assert len(text) <= characters
-    assert all(re.search(rf"skill-of-forms-{n}\b", text) for n in range(count))
-    stumps = [line.partition(": ")[2] for line in text.splitlines() if line.startswith("- skill-")]
-    assert all(len(each) >= 60 for each in stumps)
-    if count > 17:
-        assert all(each.startswith("Use when") for each in stumps) and (stumps or (characters == 4_000 and count > 86))
 
 
 @each_row("name", ["a\n- b: Does b.", "a\u2028b", "a\x85b", "a\r\nActive skills: b."])
@@ -346,26 +325,6 @@ def receipt(*fresh: Loaded, session: str | None = "h", bodies: bool = True, **mo
     """Text and structure of what loading these skills answers."""
     result: Any = runtime.load_result(fresh, session, fresh, bodies=bodies, **more)
     return said(result), check(result, runtime.LOAD)
-
-
-@pytest.mark.requirement("RT-13", "RT-21", "X-15")
-@each_row("bodies", [True, False])
-@each_row("session", [None, "a-handle"])
-def test_text_and_structure_of_a_receipt_tell_the_same(session: str | None, bodies: bool) -> None:
-    old = loaded("old", "Old words.")
-    new = loaded("new", "New words.", files=("references/guide.md", "scripts/run.py"), problems=("the name is odd",))
-    result: Any = runtime.load_result([old, new], session, [new], bodies=bodies, shows="either")
-    structure, seen = check(result, runtime.LOAD), said(result)
-    assert structure.get(runtime.SESSION) == session
-    assert [each["name"] for each in structure["active_skills"]] == ["old", "new"]
-    assert seen.startswith("Active skills: old, new. Where two conflict, the later one applies.")
-    assert (session is not None) is ("Session: a-handle" in seen)
-    assert "the name is odd" in seen and structure["active_skills"][1]["problems"] == ["the name is odd"]
-    for words in ("New words.", "references/guide.md", "scripts/run.py"):
-        assert (words in seen) is (words in json.dumps(structure)) is bodies
-    assert "Old words." not in seen and "Old words." not in json.dumps(structure)
-    assert ("at the top" in seen) is not bodies
-    assert "at the top" not in said(runtime.load_result([new], None, bodies=False))
 
 
 @pytest.mark.requirement("RT-13", "RT-22", "ASG-27", "ASG-28")

@@ -90,25 +90,6 @@ def test_what_hosts_leave_of_the_texts_says_how_many_there_are_and_what_to_call(
         assert names_in(instructions, size) == names_in(description, size) == everything
 
 
-@pytest.mark.parametrize("size", [600, 10_000])
-def test_above_what_all_names_take_each_folder_is_shown_with_its_count_and_some_names(size: int) -> None:
-    folders = {offer.path.split("/")[0] for offer in skills(size).offers}
-    assert len(folders) >= 10
-    for text in texts(size):
-        assert text.index(f"call {runtime.SEARCH}") < text.index("\n- ")
-        for folder in folders:
-            inside = [offer.name for offer in skills(size).offers if offer.path.startswith(f"{folder}/")]
-            line = re.search(rf"^- {folder} \(([\d,]+)\): (.+)$", text, re.MULTILINE)
-            assert line and line[1] == f"{len(inside):,}"
-            assert 0 < len({*line[2].split(", ")} & {*inside}) >= min(2, len(inside))
-        shown = names_in(text, size)
-        assert len(shown) > 100
-        # Not the beginning of the alphabet: each quarter of it has its part.
-        order = sorted(offer.name for offer in skills(size).offers)
-        quarters = [shown & {*order[size * part // 4 : size * (part + 1) // 4]} for part in range(4)]
-        assert min(map(len, quarters)) > len(shown) / 10
-
-
 @pytest.mark.requirement("RT-3", "ASG-20")
 def test_where_all_fits_each_skill_has_its_whole_description_and_location() -> None:
     found = Overview([Offer("b", " Does\n b.", "/skills/b/SKILL.md"), Offer("a", "Does a.")])

@@ -29,33 +29,6 @@ def definition(one: Skill, *others: Skill, linked: dict[str, str] | None = None)
     return sep2076.definition(subject(one, *others), "Do it.", linked or {})
 
 
-@pytest.mark.requirement("S76-4", "S76-19", "X-14")
-def test_an_entry_tells_all_that_the_frontmatter_says():
-    rules = "skill://acme/refunds/references/rules.md"
-    verbatim: dict[str, Any] = {
-        "title": "Refunds", "version": "1.2", "tags": ["billing", "support"],
-        "arguments": [{"name": "order", "title": "Order", "description": "Its number.", "required": True}],
-    }  # fmt: skip
-    refunds = skill(
-        "acme/refunds",
-        ["assets/icon.png", "references/rules.md"],
-        icons=[{"src": "assets/icon.png", "sizes": "48x48"}],
-        dependencies={"tools": ["search"], "prompts": ["reply"], "resources": [rules]},
-        **verbatim,
-    )
-    assert entry(refunds, served=Served(tools=["search"], prompts=["reply"])) == {
-        "name": "refunds",
-        "description": "Does refunds.",
-        "icons": [{"src": "skill://acme/refunds/assets/icon.png", "sizes": "48x48", "mimeType": "image/png"}],
-        "dependencies": {
-            "tools": ["search"],
-            "prompts": [{"type": "ref/prompt", "name": "reply"}],
-            "resources": [{"type": "ref/resource", "uri": rules}],
-        },
-        **verbatim,
-    }
-
-
 @pytest.mark.requirement("S76-4")
 def test_what_a_skill_does_not_say_leaves_no_key():
     assert entry(skill("a")) == {"name": "a", "description": "Does a."}
@@ -122,19 +95,6 @@ def test_resources_that_cannot_be_read_are_left_out(target: str, resolves: bool)
         assert dependencies({"resources": declared}, *others, served=served) == (
             ({"resources": expected}, []) if resolves else ({}, [f"resource {target}"])
         )
-
-
-@pytest.mark.requirement("S76-6", "S76-7", "S76-19")
-def test_a_definition_holds_instructions_and_files():
-    notes = {"uri": "skill://acme/a/notes.md"}
-    one = skill("acme/a", ["notes.md"], dependencies={"resources": [notes["uri"]]}, title="T", version="1")
-    file = {"name": "notes.md", "title": "The notes", **notes, "mimeType": "text/markdown", "required": False}
-    assert definition(one, linked={"notes.md": "The notes"}) == {
-        "description": "Does a.",
-        "instructions": "Do it.",
-        "dependencies": {"resources": [{"type": "ref/resource", **notes}]},
-        "files": [file],
-    }
 
 
 @pytest.mark.requirement("S76-6", "S76-19", "X-14")

@@ -14,24 +14,11 @@ from mcp_skills_server.errors import RequestError, clipped
 from mcp_skills_server.model import Skill, Standing
 from tables import each_row
 
-from .build import JSON, digest, skill, snapshot
+from .build import JSON, skill, snapshot
 
 
 def entry(one: Skill) -> Any:
     return sep2640.entry(one)
-
-
-@pytest.mark.requirement("S40-12", "S40-13", "S40-15", "S40-16", "S40-18", "S40-14", "S40-6")
-def test_an_entry_is_uri_frontmatter_and_resources():
-    one = skill("x/y/a", ["b/c.md"], license="MIT", allowed_tools="Read")
-    assert entry(one) == {
-        "uri": "skill://x/y/a/SKILL.md",
-        "frontmatter": {"name": "a", "description": "Does a.", "license": "MIT", "allowed-tools": "Read"},
-        "resources": [
-            {"uri": "skill://x/y/a/SKILL.md", "digest": digest("x/y/a/SKILL.md"), "size": 8},
-            {"uri": "skill://x/y/a/b/c.md", "digest": digest("x/y/a/b/c.md"), "size": 6},
-        ],
-    }
 
 
 @pytest.mark.requirement("S40-13")

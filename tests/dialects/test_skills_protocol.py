@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mcp_skills_server.dialects import skills_protocol as dialect
-from mcp_skills_server.dialects.skills_protocol import BlobRequest, Run
+from mcp_skills_server.dialects.skills_protocol import BlobRequest
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format import manifest
 from tables import each_row
@@ -108,24 +108,6 @@ FOUND = manifest.read(
     b'name = "a.b"\nversion = "1.0.0"\ndescription = "D."\nkind = "instruction"\nx = 1\n', {"name": "b"}, "a/b"
 ).manifest
 assert FOUND is not None
-
-
-@pytest.mark.requirement("SP-3", "SP-4", "SP-5", "SP-6")
-def test_a_list_shows_exactly_what_its_detail_says() -> None:
-    names: Any = [{"name": "a.b", "version": "1.0.0"}]
-    assert dialect.skill_list([FOUND], "names", None) == {"skills": names, "next_cursor": None}
-    (entry,) = dialect.skill_list([FOUND], "summary", "more")["skills"]  # type: ignore[misc]
-    assert entry == {"name": "a.b", "version": "1.0.0", "description": "D.", "namespace": "a", "kind": "instruction"}
-
-
-@pytest.mark.requirement("SP-20", "SP-25")
-def test_a_run_has_all_its_fields_and_an_error_only_if_it_failed() -> None:
-    fields = {"status", "run_id", "summary", "output", "output_blobs", "logs_preview"}
-    done = dialect.run(Run("run_1", "Done.", {"a": 1}, ("blob:1",), "log"))
-    assert set(done) == fields and done["status"] == "completed" and done["output_blobs"] == ["blob:1"]
-    gone = dialect.run(Run("run_1", "No.", error=("timeout", "No.")))
-    assert set(gone) == fields | {"error"} and gone["status"] == "failed"
-    assert gone["error"] == {"type": "timeout", "message": "No."}
 
 
 @pytest.mark.requirement("SP-28")

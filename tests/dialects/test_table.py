@@ -12,7 +12,6 @@ from mcp_skills_server.errors import RequestError, UsageError
 from mcp_skills_server.model import Standing
 from tables import each_row
 
-SKILLS = {"skills": {"listChanged": True}}
 EXTENSION = "io.modelcontextprotocol/skills"
 NAMES = [["sep-2640", "sep-2076"], ["sep-2076"], ["sep-2640"]]
 
@@ -44,16 +43,6 @@ def test_a_client_that_declares_an_extension_gets_its_dialect_alone() -> None:
     assert auto.native_standing("claude-code", ["other"]) is auto.native_standing("mcp-inspector", [EXTENSION]) is None
 
 
-@pytest.mark.requirement("S76-1", "S40-1", "S40-4")
-def test_capabilities_are_added_to_what_is_there() -> None:
-    there: dict[str, Any] = {"tools": {}, "extensions": {"x": {}}}
-    mine = {EXTENSION: {"directoryRead": True}}
-    both = {"tools": {}, **SKILLS, "extensions": {"x": {}, **mine}}
-    assert table.select_dialects("auto").with_capabilities(there) == both
-    assert table.select_dialects("sep-2076").with_capabilities(there) == there | SKILLS
-    assert table.select_dialects("sep-2640").with_capabilities({}) == {"extensions": mine}
-
-
 @pytest.mark.requirement("X-8", "S76-8")
 @each_row(("choice", "params", "answer"), [
     ("auto", {"uri": "u", "name": "n"}, "sep-2640 u"), ("auto", {"name": "n"}, "sep-2076 n"),
@@ -69,10 +58,3 @@ def test_a_parameter_says_for_which_dialect_a_request_is(choice: str, params: di
     else:
         dialect, target = spoken.dialect_of(params)
         assert f"{dialect.name} {target}" == answer
-
-
-@pytest.mark.requirement("S40-20", "S40-23")
-def test_a_result_has_the_frame_of_every_dialect() -> None:
-    framed = {"resultType": "complete", "skills": [], "ttlMs": 7, "cacheScope": "private"}
-    results = [table.select_dialects(name).with_envelope({"skills": []}, 7) for name in table.names()]
-    assert results == [framed, {"skills": []}, framed]

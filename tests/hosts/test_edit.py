@@ -196,6 +196,20 @@ def test_a_value_that_changes_keeps_the_comment_behind_it(old: str, new: str) ->
     assert tomltext.put(head + old, "mcp_servers", "skills", {"command": "y"}) == head + new
 
 
+@each_row(("closed", "newline"), [(True, "\n"), (False, "\n"), (True, "\r\n")])
+def test_new_keys_stand_below_the_header_in_their_order(closed: bool, newline: str) -> None:
+    entry = {"command": "y", "args": ["a"], "type": "stdio"}
+    head, lines = "[s.n]" + newline * closed, ['command = "y"', 'args = ["a"]', 'type = "stdio"']
+    assert tomltext.put(head, "s", "n", entry) == newline.join(["[s.n]", *lines, ""][: None if closed else -1])
+    there = newline.join(["[s.n]", 'command = "x"', ""])
+    assert tomltext.put(there, "s", "n", entry) == newline.join(["[s.n]", *lines[1:], lines[0], ""])
+
+
+def test_a_key_that_is_a_table_is_left_to_its_owner() -> None:
+    with pytest.raises(UsageError, match="args has a form that cannot be edited here"):
+        tomltext.put("[s.n]\nargs.first = 1\n", "s", "n", {"args": ["a"]})
+
+
 APART = """\
 [mcp_servers.other]
 command = "x"

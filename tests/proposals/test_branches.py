@@ -17,7 +17,6 @@ from mcp_skills_server.proposals.branches import Branches
 from mcp_skills_server.proposals.intake import propose
 from mcp_skills_server.proposals.store import ProposalStore
 from proposals.test_intake import DRAFT, base_of, manifest
-from server.test_proposing import ask
 from server.test_tools import said
 from wire import serving, write_skill
 
@@ -96,10 +95,10 @@ def test_a_proposal_without_a_branch_is_not_stored(repository: Path, monkeypatch
 
 def test_over_mcp(repository: Path) -> None:
     with serving(repository / "skills", "--proposals", "git") as wire:
-        made = ask(wire, "skills_propose", name="tea", files={SKILL_MD: manifest("tea")}, reason="We brew tea too.")
+        made = wire.call("skills_propose", name="tea", files={SKILL_MD: manifest("tea")}, reason="We brew tea too.")
         assert not made.get("isError"), said(made)
         id_ = made["structuredContent"]["id"]
         assert git(repository, "show", f"proposals/{id_}:skills/tea/SKILL.md") == manifest("tea").strip()
         git(repository, "merge", "-q", "--ff-only", f"proposals/{id_}")
-        while "tea" not in said(ask(wire, "skills_list")):
+        while "tea" not in said(wire.call("skills_list")):
             wire.notification()

@@ -25,7 +25,7 @@ class Clock:
 
 
 def published(*roots: Path, **options: Any) -> Publication:
-    registry = Registry(roots, quiet_s=0)
+    registry = Registry(roots)
     registry.load()
     return Publication(registry, **options)
 

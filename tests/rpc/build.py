@@ -10,7 +10,7 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import MirroredRoot
 from mcp_skills_server.rpc.blobs import BlobStore
 from mcp_skills_server.rpc.methods import Methods
-from mcp_skills_server.rpc.server import MAX_MESSAGE, Rpc
+from mcp_skills_server.rpc.server import Rpc
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.scripts.settings import ScriptSettings
 from wire import ROOT, write_skill
@@ -33,13 +33,12 @@ class Desk:
         scripts: ScriptSettings | None = None,
         allow_code: bool = False,
         blobs: BlobStore | None = None,
-        max_message: int = MAX_MESSAGE,
     ) -> None:
         self.registry = Registry(roots)
         self.registry.load()
         self.runtime = Runtime(self.registry, scripts=scripts)
         self.methods = Methods(self.runtime, allow_code, blobs)
-        self.rpc = Rpc(self.methods, max_message)
+        self.rpc = Rpc(self.methods)
 
     async def send(self, raw: bytes | Any) -> Any:
         seen = await self.rpc.answer(raw if isinstance(raw, bytes) else json.dumps(raw).encode())

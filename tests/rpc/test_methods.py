@@ -265,20 +265,6 @@ async def test_many_problems_are_told_in_short(tmp_path: Path, caplog: pytest.Lo
     assert len(reported) == 21 and "and 10 more" in reported[-1].getMessage()
 
 
-async def test_an_edit_shows_at_once(tmp_path: Path) -> None:
-    place = write(tmp_path / "thing", toml("thing"), notes_md="old")
-    desk = Desk(tmp_path)
-    assert (await desk.call("read_skill_file", name="thing", path="notes.md"))["content"] == "old"
-    (place / "notes.md").write_text("new")
-    assert (await desk.call("read_skill_file", name="thing", path="notes.md"))["content"] == "new"
-    (place / "skill.toml").write_text(toml("thing", "2.0.0"))
-    desk.registry.refresh()
-    assert await desk.names() == [GUIDE, "thing 2.0.0"]
-    fresh = Desk(tmp_path)  # scanned, and nothing read yet
-    (place / "skill.toml").write_text(toml("thing", "20.0.0"))
-    assert await fresh.names() == [GUIDE, "thing 20.0.0"]
-
-
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root can read everything")
 async def test_a_manifest_that_cannot_be_read_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     place = write(tmp_path / "thing", toml("thing"))

@@ -102,12 +102,6 @@ def test_what_a_batch_is_answered_has_a_bound(desk: Desk, monkeypatch: pytest.Mo
     assert (answers[-1]["id"], answers[-1]["error"]["code"]) == ("last", -32603)
 
 
-def test_a_message_that_is_too_long_is_told() -> None:
-    desk = Desk(ACTIONS, max_message=100)
-    assert "result" in send(desk, json.dumps(LIST).encode().ljust(100))
-    assert send(desk, json.dumps(LIST).encode().ljust(101))["error"]["code"] == -32600
-
-
 def test_a_bug_is_an_answer_and_a_traceback_in_the_log(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -126,18 +120,6 @@ def test_no_call_leaves_anything_for_the_next() -> None:
     cursor = send(one, LIST)["result"]["next_cursor"]
     page = {**LIST, "params": {"cursor": cursor}}
     assert send(other, page) == send(one, page)
-
-
-@pytest.mark.requirement("X-24")
-def test_no_answer_has_anything_of_mcp(desk: Desk) -> None:
-    for method, params in (
-        ("list_skills", {}),
-        ("describe_skill", {"name": "weather"}),
-        ("create_blob", {"content": ""}),
-    ):
-        answer = send(desk, {"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
-        assert set(answer) == {"jsonrpc", "id", "result"}
-        assert not {"_meta", "resultType", "content", "structuredContent"} & set(answer["result"])
 
 
 VALUES = JSON | st.sampled_from(["weather", "1.2.0", "SKILL.md", "full", "names", "blob:1", "python", 1])

@@ -32,7 +32,7 @@ def test_before_the_scan_the_texts_are_the_last_ones(
     root, index = plant(tmp_path / "skills", skills(*paths) | hidden), Index(tmp_path / "index", 1)
     earlier = Registry([root], index=index)
     earlier.load()
-    earlier.keep_index()
+    earlier.save_index()
     registry = Registry([root], index=index)
     briefing = Runtime(registry).briefing
     assert briefing.remember()
@@ -87,7 +87,7 @@ def test_roots_are_called_by_their_last_names_alone(tmp_path: Path) -> None:
 
 
 def test_news_are_what_came_and_went_since_a_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    registry = Registry([plant(tmp_path, skills("a", "b"))], quiet_s=0)
+    registry = Registry([plant(tmp_path, skills("a", "b"))])
     briefing = Runtime(registry).briefing
     moments = [briefing.generation]
     registry.load()

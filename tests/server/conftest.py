@@ -11,11 +11,6 @@ import pytest
 from wire import ROOT, Era, Wire
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(params=["legacy", "auto"])
 def mode(request: pytest.FixtureRequest) -> Any:
     """The era that the SDK's client begins in."""

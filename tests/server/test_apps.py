@@ -80,7 +80,7 @@ def test_for_any_other_client_or_without_tools_nothing_changes_and_each_has_the_
             assert any("_meta" in tool for tool in asks.request("tools/list")["tools"]) is bool(extensions)
             schemes = {each["uri"].partition(":")[0] for each in asks.request("resources/list")["resources"]}
             assert schemes == ({"ui", "skill"} if extensions else {"skill"})
-            loaded = asks.request("tools/call", {"name": "skills_load", "arguments": {"names": ["refunds"]}})
+            loaded = asks.call("skills_load", names=["refunds"])
             texts.append(loaded["content"][0]["text"].replace(loaded["structuredContent"]["session"], "S"))
     assert texts[0] == texts[1] and "# Refunds" in texts[0]
     with asking(transport, era, "--no-tools") as asks:

@@ -217,7 +217,7 @@ def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Regi
     monkeypatch.setattr(disk, "_SETTLED_NS", 0)
     index = Index(tmp_path / "index", 1)
     with Registry([tmp_path / "skills"], index=index) as earlier:
-        earlier.keep_index()
+        earlier.save_index()
     registry, go = Registry([tmp_path / "skills"], index=index), threading.Event()
     load = registry.load
 

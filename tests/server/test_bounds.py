@@ -18,8 +18,8 @@ from mcp_skills_server.format import identity
 from mcp_skills_server.format.cursors import MOST_BYTES
 from mcp_skills_server.model import Standing
 from mcp_skills_server.runtime.runtime import Runtime
-from mcp_skills_server.server import prompts, resources, skills
-from mcp_skills_server.server.requests import Caller, Settings
+from mcp_skills_server.server import prompts, requests, resources, skills
+from mcp_skills_server.server.requests import Caller, Page, Settings
 from steps import growth
 from tables import each_row
 
@@ -95,6 +95,7 @@ def test_pages_of_large_skills_end_early_and_miss_none(tmp_path: Path) -> None:
     registry = loaded(tmp_path)
     for handler, key in ((skills.list_skills, "skills"), (resources.list_resources, "resources")):
         page = asked(handler, registry)
+        assert "nextCursor" in page
         names = [each["name"] for each in page[key]]
         while "nextCursor" in page:
             assert len(json.dumps(page[key])) <= 2 * MOST_BYTES
@@ -107,3 +108,11 @@ def test_a_name_among_dependencies_costs_one_look(registry: Registry):
     names = prompts.Names(View(registry), Settings())
     assert growth(lambda times: lambda: [name in names for name in ["no"] * times], 100) <= 5
     assert identity.lookup(registry.snapshot, "no", Standing.LENIENT) is None
+
+
+def test_pages_of_cursors_that_are_made_up_are_bounded(tmp_path: Path) -> None:
+    snapshot, page = loaded(tmp_path).snapshot, Page([], None)
+    for number in range(1000):
+        requests.cache_page(page, snapshot, "skills", number)
+    kept = [number for number in range(1000) if requests.cached_page(snapshot, "skills", number) is page]
+    assert 0 < len(kept) <= requests._MOST_PAGES and kept[-1] == 999

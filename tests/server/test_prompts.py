@@ -127,19 +127,6 @@ def test_every_listed_name_can_be_got() -> None:
         assert f'<skill name="{name}"' in text(got(registry, name, **given))
 
 
-@pytest.mark.requirement("ASG-25", "ASG-26", "ASG-27", "MCP-12", "S76-8")
-def test_a_prompt_is_the_filled_in_body_in_its_tag() -> None:
-    registry = loaded(FIXTURES)
-    answer = got(registry, "meeting-notes", topic="the move", deadline="Friday")
-    assert answer["resultType"] == "complete"
-    assert answer["description"].startswith("Turns rough notes")
-    said = text(answer)
-    assert said.startswith('Use the skill "meeting-notes" for what I ask next.\n\n<skill name="meeting-notes" ')
-    assert "about **the move** for everybody who took part." in said
-    assert "of their own: Friday" in said
-    assert "license:" not in said
-
-
 def test_only_files_that_the_body_names_are_told_and_in_its_order(tmp_path: Path) -> None:
     body = "See [the guide](guide.md) and `data.zzz`."
     plant(tmp_path / "a", {"SKILL.md": skill_md("a", body=body), "guide.md": "", "data.zzz": "", "unlinked.md": ""})

@@ -26,11 +26,6 @@ grant = [
 """
 
 
-def ask(wire: Any, tool: str, /, **given: Any) -> dict[str, Any]:
-    """Call a tool that has an argument `name`."""
-    return wire.request("tools/call", {"name": tool, "arguments": given})
-
-
 def offered(wire: Any) -> list[str]:
     return [each["name"] for each in wire.request("tools/list")["tools"]]
 
@@ -39,28 +34,28 @@ def test_a_model_proposes_and_hears_of_its_own(tmp_path: Path, era: Era) -> None
     write_skill(tmp_path / "skills" / "coffee")
     with serving(tmp_path / "skills", "--proposals", tmp_path / "kept", era=era, host="tester") as wire:
         assert offered(wire) == [*NAMES, *PROPOSING]
-        assert said(ask(wire, "skills_proposals")) == "You have proposed nothing here."
-        digest = ask(wire, "skills_load", names=["coffee"])["structuredContent"]["active_skills"][0]["digest"]
+        assert said(wire.call("skills_proposals")) == "You have proposed nothing here."
+        digest = wire.call("skills_load", names=["coffee"])["structuredContent"]["active_skills"][0]["digest"]
         files = {SKILL_MD: manifest("coffee") + "More.\n"}
-        made = ask(wire, "skills_propose", name="coffee", files=files, reason="It was wrong.", base=digest)
+        made = wire.call("skills_propose", name="coffee", files=files, reason="It was wrong.", base=digest)
         assert not made.get("isError"), said(made)
         record = made["structuredContent"]
         fields = {"name": "coffee", "principal": "local", "state": "pending", "reason": "It was wrong.", "base": digest}
         assert record == {**fields, "id": record["id"], "proposed": record["proposed"]}
-        (own,) = ask(wire, "skills_proposals")["structuredContent"]["proposals"]
+        (own,) = wire.call("skills_proposals")["structuredContent"]["proposals"]
         assert own == record
         assert 'host = "tester"' in (tmp_path / "kept" / record["id"] / "proposal.toml").read_text()
-        wrong = ask(wire, "skills_propose", name="coffee", files=files, reason="It was wrong.", base="sha256:0")
+        wrong = wire.call("skills_propose", name="coffee", files=files, reason="It was wrong.", base="sha256:0")
         assert wrong["isError"] and "it has changed since" in said(wrong)
-        assert ask(wire, "skills_propose", name="coffee", files="x", reason="y")["isError"]
-        assert said(ask(wire, "skills_search", query=record["id"])).find(record["id"]) < 0
+        assert wire.call("skills_propose", name="coffee", files="x", reason="y")["isError"]
+        assert said(wire.call("skills_search", query=record["id"])).find(record["id"]) < 0
 
 
 def test_nothing_is_offered_unless_the_operator_says_so(tmp_path: Path) -> None:
     write_skill(tmp_path / "skills" / "coffee")
     with serving(tmp_path / "skills") as wire:
         assert offered(wire) == NAMES
-        answer = ask(wire, "skills_propose", name="x", files={SKILL_MD: manifest("x")}, reason="y")
+        answer = wire.call("skills_propose", name="x", files={SKILL_MD: manifest("x")}, reason="y")
         assert answer["isError"] and "Unknown tool" in said(answer)
     (tmp_path / "empty").mkdir()
     with serving(tmp_path / "empty", "--proposals", tmp_path / "kept") as wire:
@@ -69,7 +64,7 @@ def test_nothing_is_offered_unless_the_operator_says_so(tmp_path: Path) -> None:
 
 def propose(wire: HttpClient, name: str) -> dict[str, Any]:
     files = {SKILL_MD: manifest(name.rpartition("/")[2])}
-    return ask(wire, "skills_propose", name=name, files=files, reason="Because.")
+    return wire.call("skills_propose", name=name, files=files, reason="Because.")
 
 
 @contextmanager
@@ -96,7 +91,7 @@ def test_grants_say_who_may_propose_what_and_the_audit_log_has_it(tmp_path: Path
             answer = propose(ann, name)
             assert answer["isError"] and "You may not propose" in said(answer) and "exist" not in said(answer)
         assert "You may not propose skills here" in said(propose(bob, "finance/refunds"))
-        assert "You may not propose skills here" in said(ask(bob, "skills_proposals"))
+        assert "You may not propose skills here" in said(bob.call("skills_proposals"))
     lines = [json.loads(line) for line in audit.read_text().splitlines()]
     (made,) = [each for each in lines if each["event"] == "propose"]
     assert (made["principal"], made["skill"]) == ("token:ann", "finance/refunds") and made["file"]
@@ -107,8 +102,8 @@ def test_proposals_of_others_are_not_shown(tmp_path: Path) -> None:
     write_skill(tmp_path / "skills" / "coffee")
     with two_clients(tmp_path, tmp_path / "skills", "--token-file", tmp_path / "tokens") as (ann, bob):
         assert not propose(ann, "tea").get("isError")
-        assert said(ask(bob, "skills_proposals")) == "You have proposed nothing here."
-        assert "tea: pending" in said(ask(ann, "skills_proposals"))
+        assert said(bob.call("skills_proposals")) == "You have proposed nothing here."
+        assert "tea: pending" in said(ann.call("skills_proposals"))
 
 
 def test_proposals_are_counted_by_what_became_of_them() -> None:

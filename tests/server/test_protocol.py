@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 from functools import partial
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 
 from programs import LOOSE, loose
 from tables import each_row
-from wire import EXTENSION, FIXTURES, META, ROOT, Era, Wire, WireError, serving, write_skill
+from wire import EXTENSION, FIXTURES, META, Era, Wire, WireError, serving, write_skill
 
 TEMPLATE = {"type": "ref/resource", "uri": "skill://{+path}"}
 NOTES = {"type": "ref/prompt", "name": "meeting-notes"}
@@ -66,7 +65,7 @@ def test_lists_do_not_vary_by_what_was_asked_before(wire: Wire) -> None:
     before = [wire.request(method) for method in lists]
     for method, params in EVERY_METHOD:
         wire.request(method, params)
-    wire.request("tools/call", {"name": "skills_load", "arguments": {"names": ["commit-messages"]}})
+    wire.call("skills_load", names=["commit-messages"])
     assert before == [wire.request(method) for method in lists]
 
 
@@ -92,33 +91,6 @@ def test_the_server_sends_no_request_and_no_log_message(tmp_path: Path, era: Era
         wire.close()
         assert not any(b'"id"' in line and b'"method"' in line for line in wire.lines)
         assert b'"notifications/message"' not in b"".join(wire.lines)
-
-
-@pytest.mark.requirement("S76-18")
-def test_nothing_but_the_script_runner_can_run_a_program() -> None:
-    may = (
-        "runtime/scripts/processes.py",  # of a skill's scripts, where the operator allows it
-        "runtime/scripts/launch.py",
-        "rpc/launcher.py",  # runs within such a process
-        "authoring/programs.py",  # of the judge and the scanner that an author names on the command line
-        "acp/proxy.py",  # of the agent that the operator names
-        "sources/git/program.py",  # git, which runs nothing of a repository
-        "sources/oci/access.py",  # the helpers that the user's docker has for passwords
-    )
-    for path in (ROOT / "src").rglob("*.py"):
-        if path.as_posix().endswith(may):
-            continue
-        runs = {"subprocess", "pty", "multiprocessing", "runpy", "code"}
-        if not path.as_posix().endswith("mcp_skills_server/durable.py"):  # exchanges two folders
-            runs.add("ctypes")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Import | ast.ImportFrom):
-                names = {alias.name for alias in node.names} | {getattr(node, "module", None) or ""}
-                assert not names & runs
-            if isinstance(node, ast.Attribute):
-                assert node.attr not in {"system", "popen", "fork", "execv", "execve", "spawnv", "posix_spawn"}
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                assert node.func.id not in {"exec", "eval", "compile"}
 
 
 @pytest.mark.requirement("S40-31")

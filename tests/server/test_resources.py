@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tables import each_row
-from wire import Era, Wire, WireError, read, serving, write_skill
+from wire import Era, Wire, WireError, serving, write_skill
 
 NOT_FOUND = {"legacy": -32002, "modern": -32602}
 
@@ -47,10 +47,10 @@ def test_forbidden_and_absent_are_told_in_the_same_words(tmp_path: Path, era: Er
         (entry,) = wire.every_skill()
         served = {each["uri"].removeprefix("skill://skill/") for each in entry["resources"]}
         assert served == {"SKILL.md", "in.md", "references/a.md"}
-        assert read(wire, "skill://skill/in.md") == b"a"
+        assert wire.read("skill://skill/in.md") == b"a"
         for name in ("out.txt", ".env", "absent.txt"):
             with pytest.raises(WireError, match=f"{NOT_FOUND[era]}: Resource not found: skill://skill/{name}$"):
-                read(wire, f"skill://skill/{name}")
+                wire.read(f"skill://skill/{name}")
 
 
 def children(wire: Wire, uri: str) -> dict[str, str]:
@@ -126,7 +126,7 @@ def test_the_template_s_path_can_be_completed(wire: Wire) -> None:
     assert complete("nothing") == []
     assert len(complete("")) > 90
     for uri in complete("polite"):
-        assert read(wire, f"skill://{uri}")
+        assert wire.read(f"skill://{uri}")
 
 
 @each_row(("ref", "argument"), [
@@ -143,13 +143,13 @@ def test_a_file_that_vanishes_or_changes_is_scanned_again_before_it_is_served(tm
     with serving(tmp_path, "--no-watch", era=era) as wire:
         wire.every_skill()
         (skill / "references" / "a.md").write_text("new text")
-        assert read(wire, "skill://skill/references/a.md") == b"new text"
+        assert wire.read("skill://skill/references/a.md") == b"new text"
         (entry,) = wire.every_skill()
         digests = {each["uri"]: each["digest"] for each in entry["resources"]}
         assert digests["skill://skill/references/a.md"] == "sha256:" + hashlib.sha256(b"new text").hexdigest()
         (skill / "references" / "a.md").unlink()
         with pytest.raises(WireError):
-            read(wire, "skill://skill/references/a.md")
+            wire.read("skill://skill/references/a.md")
         assert len(wire.every_skill()[0]["resources"]) == 1
         write_skill(skill, body="# Other\n")
         assert wire.request("skills/get", {"name": "skill"})["instructions"] == "# Other"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tables import each_row
-from wire import Wire, WireError, read, serving, write_skill
+from wire import Wire, WireError, serving, write_skill
 
 _EVERY_S = 0.002
 
@@ -100,7 +100,7 @@ def test_what_is_served_has_a_listed_digest(tmp_path: Path, work: Callable[[Path
         def is_proved(uri: str) -> bool:
             before = listed()
             try:
-                raw = read(wire, uri)
+                raw = wire.read(uri)
             except WireError:
                 return False  # it never held still; nothing was served
             after = listed()

@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from web.http_wire import client, http_serving
-from wire import Era, read, serving, write_skill
+from wire import Era, serving, write_skill
 
 SKILLS = 120
 NAMES = [
@@ -56,6 +55,6 @@ def prove_all(entries: list[dict[str, Any]], read: Callable[[str], bytes], folde
 @pytest.mark.requirement("S40-14", "S40-16", "S40-17", "S40-18", "S76-12", "MCP-55", "X-3")
 def test_every_listed_byte_can_be_read_back_and_proves(folder: Path, era: Era) -> None:
     with serving(folder, era=era) as wire:
-        prove_all(wire.every_skill(), partial(read, wire), folder)
+        prove_all(wire.every_skill(), wire.read, folder)
     with http_serving(folder) as server, client(server, era) as asked:
         prove_all(asked.every_skill(), asked.read, folder)

@@ -18,7 +18,6 @@ import pytest
 
 from mcp_skills_server.runtime.scripts.processes import query
 from programs import LOOSE, loose
-from tables import each_row
 from web.http_wire import Stream, client, http_serving
 from wire import DEADLINE, Era, serving, write_skill
 
@@ -61,7 +60,7 @@ def running(door: socket.socket) -> socket.socket:
 
 def load(wire: Any) -> str:
     """Load the skill with the scripts; the handle."""
-    loaded = wire.request("tools/call", {"name": "skills_load", "arguments": {"names": ["alpha"]}})
+    loaded = wire.call("skills_load", names=["alpha"])
     return loaded["structuredContent"]["session"]
 
 
@@ -87,21 +86,6 @@ def test_a_script_runs_and_its_end_is_told_whole(folder: Path, era: Era, sandbox
         assert "exit code 3" in result["content"][0]["text"] and "hello a b" in result["content"][0]["text"]
 
 
-@loose
-@pytest.mark.requirement("RT-15", "RT-18", "X-29", "X-30")
-@each_row(("path", "more", "words"), [
-    ("scripts/../references/a.py", {}, "scripts/hello.py"), ("../alpha/scripts/hello.py", {}, "scripts/hello.py"),
-    ("/bin/sh", {}, "scripts/hello.py"), ("scripts/notes.txt", {}, "scripts/notes.txt"),
-    ("scripts/hello.py", {"skill": "beta"}, "skills_load"),
-    ("scripts/hello.py", {"env": {"TAR_OPTIONS": "x"}}, "this skill takes TONE"),
-    ("scripts/hello.py", {"workdir": "../.."}, "workdir"), ("scripts/hello.py", {"timeout_s": 9999}, "timeout_s"),
-])  # fmt: skip
-def test_what_is_not_run_is_told_with_what_to_do(folder: Path, path: str, more: dict[str, Any], words: str) -> None:
-    with serving(folder, "--allow-scripts", *LOOSE) as wire:
-        result = wire.request("tools/call", call(load(wire), path, **more))
-        assert result["isError"] and words in result["content"][0]["text"], result["content"][0]["text"]
-
-
 MAKE = """\
 import os, pathlib
 pathlib.Path("out").mkdir(exist_ok=True)
@@ -121,7 +105,7 @@ def test_what_a_script_makes_is_of_its_session_alone(tmp_path: Path, era: Era, s
 
         def read(path: str, **more: Any) -> dict[str, Any]:
             given = {"path": path, "session": handle, **more}
-            return wire.request("tools/call", {"name": "skills_read", "arguments": given})
+            return wire.call("skills_read", **given)
 
         early = read("/workspace/out/report.txt")
         assert early["isError"] and "No script has run in this session" in early["content"][0]["text"]

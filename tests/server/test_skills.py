@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tables import each_row
-from wire import FIXTURES, Era, Wire, WireError, read, serving, write_skill
+from wire import FIXTURES, Era, Wire, WireError, serving, write_skill
 
 
 @pytest.mark.requirement("S76-5", "S40-22")
@@ -34,7 +34,7 @@ def test_a_cursor_that_is_none_is_refused_and_named(wire: Wire, method: str, cur
 def test_instructions_are_utf8_with_lf_whatever_the_file_has(wire: Wire, name: str) -> None:
     text = wire.request("skills/get", {"name": name})["instructions"]
     assert "\r" not in text and not text.startswith("\ufeff")
-    assert read(wire, f"skill://{name}/SKILL.md") == (FIXTURES / name / "SKILL.md").read_bytes()
+    assert wire.read(f"skill://{name}/SKILL.md") == (FIXTURES / name / "SKILL.md").read_bytes()
 
 
 @pytest.mark.requirement("S76-8")
@@ -70,9 +70,9 @@ def test_a_skill_that_breaks_the_rules_is_kept_off_but_for_sep_2076(tmp_path: Pa
             assert listed == names
             wanted = "skill://Shouting/SKILL.md"
             if dialect == "sep-2076":
-                assert read(wire, wanted)
+                assert wire.read(wanted)
                 assert wire.request("skills/get", {"name": "Shouting"})["instructions"]
             else:
                 with pytest.raises(WireError):
-                    read(wire, wanted)
+                    wire.read(wanted)
             wire.logs(b"torn")

@@ -16,13 +16,7 @@ from tables import each_row
 from wire import Era, Wire, WireError, serving, write_skill
 
 TOOLS = "notifications/tools/list_changed"
-PROMPTS = "notifications/prompts/list_changed"
 NAMES = ["skills_list", "skills_search", "skills_load", "skills_unload", "skills_read"]
-
-
-def call(wire: Wire, name: str, **arguments: Any) -> dict[str, Any]:
-    given = {key: value for key, value in arguments.items() if value is not None}
-    return wire.request("tools/call", {"name": name, "arguments": given})
 
 
 def said(result: dict[str, Any]) -> str:
@@ -62,8 +56,8 @@ def tools(folder: Path, era: Era) -> Iterator[Wire]:
 def test_a_conversation_chooses_loads_uses_and_switches(tools: Wire) -> None:
     seen = tools.open()["instructions"]
     assert "MUST call skills_load" in seen and "<name>alpha</name>" in seen and "<name>Odd</name>" in seen
-    assert call(tools, "skills_read", path="SKILL.md")["isError"]
-    loaded = call(tools, "skills_load", names=["alpha"])
+    assert tools.call("skills_read", path="SKILL.md")["isError"]
+    loaded = tools.call("skills_load", names=["alpha"])
     assert active(loaded) == ["alpha"]
     receipt = loaded["structuredContent"]["active_skills"][0]
     assert receipt["location"] == "skill://alpha/SKILL.md" and receipt["root_dir"].endswith("/alpha")
@@ -72,29 +66,29 @@ def test_a_conversation_chooses_loads_uses_and_switches(tools: Wire) -> None:
     assert receipt["properties"]["name"] == "alpha" and "instructions" not in receipt
     assert "Do alpha." in said(loaded) and "references/guide.md" in said(loaded) and "three" not in said(loaded)
     handle = bound(tools, loaded)
-    assert said(call(tools, "skills_read", path="references/guide.md", session=handle)) == "one\ntwo\nthree\n"
-    part = call(tools, "skills_read", path="references/guide.md", start_line=2, max_lines=1, session=handle)
+    assert said(tools.call("skills_read", path="references/guide.md", session=handle)) == "one\ntwo\nthree\n"
+    part = tools.call("skills_read", path="references/guide.md", start_line=2, max_lines=1, session=handle)
     assert part["content"][0]["text"] == "two\n"
-    both = call(tools, "skills_load", names=["beta"], mode="add", session=handle)
+    both = tools.call("skills_load", names=["beta"], mode="add", session=handle)
     assert active(both) == ["alpha", "beta"] and "Do beta." in said(both) and "Do alpha." not in said(both)
-    assert "Do beta." in said(call(tools, "skills_read", path="SKILL.md", session=handle))
-    assert "Do alpha." in said(call(tools, "skills_read", path="SKILL.md", skill="alpha", session=handle))
-    switched = call(tools, "skills_load", names=["skill://beta/SKILL.md"], session=handle)
+    assert "Do beta." in said(tools.call("skills_read", path="SKILL.md", session=handle))
+    assert "Do alpha." in said(tools.call("skills_read", path="SKILL.md", skill="alpha", session=handle))
+    switched = tools.call("skills_load", names=["skill://beta/SKILL.md"], session=handle)
     # A host may hold several conversations over one connection; each has to see the instructions.
     assert active(switched) == ["beta"] and "Do beta." in said(switched)
-    refused = call(tools, "skills_read", path="SKILL.md", skill="alpha", session=handle)
+    refused = tools.call("skills_read", path="SKILL.md", skill="alpha", session=handle)
     assert refused["isError"] and "skills_load" in said(refused)
-    assert active(call(tools, "skills_unload", names=["beta", "none"], session=handle)) == []
-    assert call(tools, "skills_read", path="SKILL.md", session=handle)["isError"]
+    assert active(tools.call("skills_unload", names=["beta", "none"], session=handle)) == []
+    assert tools.call("skills_read", path="SKILL.md", session=handle)["isError"]
 
 
 @pytest.mark.requirement("MCP-10", "MCP-11", "X-15")
 def test_only_a_legacy_connection_remembers_and_a_handle_counts_in_both_eras(tools: Wire) -> None:
-    handle = call(tools, "skills_load", names=["alpha"])["structuredContent"]["session"]
-    without = call(tools, "skills_read", path="SKILL.md")
+    handle = tools.call("skills_load", names=["alpha"])["structuredContent"]["session"]
+    without = tools.call("skills_read", path="SKILL.md")
     assert bool(without.get("isError")) == (tools.era == "modern")
-    assert "Do alpha." in said(call(tools, "skills_read", path="SKILL.md", session=handle))
-    other = call(tools, "skills_read", path="SKILL.md", session="made-up")
+    assert "Do alpha." in said(tools.call("skills_read", path="SKILL.md", session=handle))
+    other = tools.call("skills_read", path="SKILL.md", session="made-up")
     assert other["isError"] and "skills_load without a session to begin a new one" in said(other)
 
 
@@ -112,7 +106,7 @@ def test_a_model_s_error_is_a_result_but_for_a_tool_that_is_none_of_ours(
     assert result["isError"] is True
     assert words in said(result) and "structuredContent" not in result and "Traceback" not in said(result)
     with pytest.raises(WireError, match=r"make_coffee.*skills_load") as caught:
-        call(tools, "make_coffee")
+        tools.call("make_coffee")
     assert caught.value.code == -32602
 
 
@@ -125,13 +119,13 @@ def test_the_operator_s_bounds_and_choices_hold(folder: Path, era: Era) -> None:
         seen = wire.open()["instructions"]
         assert seen.startswith("4 skills here")
         assert seen.endswith("<available_skills>\nalmond, alpha, beta, Odd\n</available_skills>")
-        loaded = call(wire, "skills_load", names=["alpha"])
+        loaded = wire.call("skills_load", names=["alpha"])
         assert loaded["structuredContent"]["active_skills"][0]["root_dir"] == "skill://alpha"
         assert 'root_dir="skill://alpha"' in said(loaded)
         handle = bound(wire, loaded)
-        refused = call(wire, "skills_load", names=["beta"], mode="add", session=handle)
+        refused = wire.call("skills_load", names=["beta"], mode="add", session=handle)
         assert refused["isError"] and "Load fewer" in said(refused)
-        assert active(call(wire, "skills_unload", names=["none"], session=handle)) == ["alpha"]
+        assert active(wire.call("skills_unload", names=["none"], session=handle)) == ["alpha"]
         page = wire.request("prompts/list")
         assert [each["name"] for each in page["prompts"]] == ["almond"] and "nextCursor" in page
         with pytest.raises(WireError) as caught:
@@ -161,13 +155,13 @@ def test_results_say_what_came_and_went_since_the_model_was_told(folder: Path, e
         if era == "modern":
             wire.listen(toolsListChanged=True)
         for name, given in (("skills_search", {"query": "alpha"}), ("skills_load", {"names": ["alpha"]})):
-            assert "changed since" not in str(call(wire, name, **given))
+            assert "changed since" not in str(wire.call(name, **given))
         write_skill(folder / "gamma")
         shutil.rmtree(folder / "beta")
         while "beta" in (names := [skill["name"] for skill in wire.every_skill()]) or "gamma" not in names:
             wire.until(TOOLS)
         for name, given in (("skills_search", {"query": "alpha"}), ("skills_load", {"names": ["alpha"]})):
-            seen = call(wire, name, **given)
+            seen = wire.call(name, **given)
             assert all("1 added and 1 removed" in text for text in (said(seen), seen["structuredContent"]["note"]))
 
 
@@ -198,7 +192,7 @@ def test_a_local_skill_has_its_directory(folder: Path, tmp_path_factory: pytest.
     packed = write_skill(tmp_path_factory.mktemp("packed") / "gamma").parent
     archive = shutil.make_archive(str(packed), "zip", packed)
     with serving(folder, archive, era=era) as wire:
-        loaded = call(wire, "skills_load", names=["beta", "gamma"])
+        loaded = wire.call("skills_load", names=["beta", "gamma"])
     found = {each["name"]: each["root_dir"] for each in loaded["structuredContent"]["active_skills"]}
     assert found == {"beta": str(folder / "beta"), "gamma": "skill://gamma"}
     assert all(f'root_dir="{each}"' in said(loaded) for each in found.values())

@@ -53,7 +53,7 @@ def replicas(redis: RealRedis, count: int) -> Iterator[list[Replica]]:
 
 
 def listeners(redis: RealRedis) -> int:
-    return int(redis.say("--raw", "pubsub", "numsub", "mcp-skills:look").split()[-1])
+    return int(redis.say("--raw", "pubsub", "numsub", "mcp-skills:changes").split()[-1])
 
 
 @pytest.fixture
@@ -77,8 +77,8 @@ def test_many_messages_are_few_looks_and_foreign_ones_none(redis: RealRedis, cap
     with replicas(redis, 2) as (a, b):
         for _ in range(500):
             a.bus.notify(FOLDERS)
-        for message in ('{"look":"elsewhere","from":"x"}', "x" * 600, "[1]", '{"look":"folders"}', "\\xff"):
-            redis.say("publish", "mcp-skills:look", message)
+        for message in ('{"changed":"elsewhere","from":"x"}', "x" * 600, "[1]", '{"changed":"folders"}', "\\xff"):
+            redis.say("publish", "mcp-skills:changes", message)
         until(lambda: b.folders)
         assert b.folders <= 3  # the first at once, and what came meanwhile a second later
     assert "a message that no replica wrote" in caplog.text

@@ -10,11 +10,6 @@ from web.http_wire import HttpClient, Server, client, http_serving
 from wire import FIXTURES, Era
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     """A server on the fixtures, for tests that change nothing but their own sessions."""

@@ -6,7 +6,6 @@ that told of a traceback fails its test.
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import http.client
 import json
@@ -16,6 +15,7 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -25,7 +25,7 @@ from time import monotonic
 from typing import Any
 
 from forkserver import Popen, run
-from wire import COMMAND, DEADLINE, EXTENSION, META, ROOT, VERSIONS, Era, WireError, check, every_skill
+from wire import COMMAND, DEADLINE, META, ROOT, VERSIONS, Client, Era
 
 BOTH = "application/json, text/event-stream"
 WHO = {"name": "wire", "version": "1"}
@@ -196,6 +196,21 @@ def refused(*arguments: str | Path, environment: Mapping[str, str] | None = None
     return done.stderr
 
 
+_PINGING = """
+import sys
+from mcp.server import _streamable_http_modern as modern
+from sse_starlette import EventSourceResponse
+from mcp_skills_server.cli import main
+modern._SSE_PING_INTERVAL = EventSourceResponse.DEFAULT_PING_INTERVAL = float(sys.argv[1])
+main(sys.argv[2:])
+"""
+
+
+def pinging(seconds: float) -> list[str]:
+    """The command, with a comment on each idle stream every so many seconds."""
+    return [sys.executable, "-c", _PINGING, str(seconds)]
+
+
 @dataclass(frozen=True)
 class Reply:
     """What came back."""
@@ -276,22 +291,18 @@ class Stream:
         self._connection.close()
 
 
-class HttpClient:
-    """A client of one era. A legacy one has a session once it is opened."""
+class HttpClient(Client):
+    """A client over HTTP. A legacy one has a session once it is opened."""
 
     def __init__(
         self, server: Server, era: Era, *, token: str | None = None, extension: bool = False, source: str = "127.0.0.1"
     ) -> None:
+        super().__init__(era, extension=extension)
         self.server = server
-        self.era = era
         self._source = source
-        self.extension = extension
-        self.extensions: dict[str, Any] = {EXTENSION: {}} if extension else {}
-        """What the client declares: set it before the handshake."""
         self.session: str | None = None
         self._authorization = bearing(token) if token else {}
         self._streams: list[Stream] = []
-        self._id = 0
 
     def headers(self, message: Mapping[str, Any] | None = None) -> dict[str, str]:
         """What a client of this era sends beside a message."""
@@ -303,18 +314,10 @@ class HttpClient:
         out |= {"MCP-Protocol-Version": VERSIONS["modern"]}
         if message is not None:
             out["Mcp-Method"] = message["method"]
-            if (key := _NAMED.get(message["method"])) and key in message["params"]:
-                out["Mcp-Name"] = message["params"][key]
+            key, params = _NAMED.get(message["method"], ""), message.get("params", {})
+            if key in params:
+                out["Mcp-Name"] = params[key]
         return out
-
-    def message(self, method: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """A request as the era wants it."""
-        self._id += 1
-        sent = dict(params or {})
-        if self.era == "modern":
-            declared = {META + "clientCapabilities": {"extensions": self.extensions}} if self.extensions else {}
-            sent["_meta"] = MODERN_META | declared | sent.get("_meta", {})
-        return {"jsonrpc": "2.0", "id": self._id, "method": method, "params": sent}
 
     def post(self, message: Any, headers: Mapping[str, str | None] | None = None) -> Reply:
         """Send a message with the headers that belong to it, or with others."""
@@ -331,37 +334,20 @@ class HttpClient:
         body = json.dumps(message).encode()
         return self.head(message, f"Content-Length: {len(body)}") + body
 
-    def request(self, method: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Ask, and wait for the result; an error is a `WireError`."""
-        message = self.message(method, params)
+    def exchange(self, message: Mapping[str, Any]) -> dict[str, Any]:
         reply = self.post(message)
         (answer,) = reply.messages  # and nothing else came with it
         assert answer["id"] == message["id"]
-        if "error" in answer:
-            raise WireError(answer["error"])
-        assert reply.status == 200
-        assert ("Mcp-Session-Id" in reply.headers) == (self.era == "legacy")
-        check(method, params or {}, answer["result"], dialect="auto", pure=self.extension, era=self.era)
-        if method == "initialize":
+        if "result" in answer:
+            assert reply.status == 200
+            assert ("Mcp-Session-Id" in reply.headers) == (self.era == "legacy")
+        if message["method"] == "initialize":
             self.session = reply.headers["Mcp-Session-Id"]
-        return answer["result"]
+        return answer
 
-    def open(self) -> dict[str, Any]:
-        """Shake hands as the era does, and return the result of it."""
-        if self.era == "modern":
-            return self.request("server/discover")
-        capabilities = {"extensions": self.extensions} if self.extensions else {}
-        result = self.request("initialize", {**HELLO, "capabilities": capabilities})
-        reply = self.post({"jsonrpc": "2.0", "method": "notifications/initialized"})
+    def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
+        reply = self.post({"jsonrpc": "2.0", "method": method, "params": params or {}})
         assert (reply.status, reply.body) == (202, b"")
-        return result
-
-    def every_skill(self) -> list[dict[str, Any]]:
-        return every_skill(self.request)
-
-    def read(self, uri: str) -> bytes:
-        (content,) = self.request("resources/read", {"uri": uri})["contents"]
-        return content["text"].encode() if "text" in content else base64.b64decode(content["blob"])
 
     def _open(self, method: str, body: bytes | None, headers: Mapping[str, str]) -> Stream:
         self._streams.append(Stream(self.server, method, body, headers))

@@ -109,24 +109,6 @@ def test_who_moves_from_a_spare_place_to_another_leaves_the_spare_one_free() -> 
     assert len(crowd.closed) == 1
 
 
-def test_who_holds_more_than_half_gives_even_a_busy_one_but_only_to_who_was_let_in() -> None:
-    crowd = Crowd(4, spare=4)
-    hog = [crowd.come("hog", State.BUSY) for _ in range(4)]
-    guests = [crowd.come(f"guest {number}", State.BUSY) for number in range(3)]
-    assert [guest.admit(None) for guest in guests] == [True, True, False]
-    assert crowd.closed == hog[:2]
-
-
-def test_a_bearer_is_counted_by_the_token_wherever_it_comes_from() -> None:
-    crowd = Crowd(3)
-    bearer = crowd.come("here", State.BUSY)
-    assert bearer.admit("token x")
-    crowd.slots.set_state(bearer, State.RESTING)
-    crowd.come("here", State.BUSY), crowd.come("here", State.BUSY)
-    newcomer = crowd.come("here")  # holds two by then, and token x one: nothing of another's goes
-    assert newcomer.is_spare and not crowd.closed
-
-
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(State), st.integers(0, 3)), max_size=60))
 def test_there_are_never_more_than_the_limit_and_none_is_counted_twice(steps: list[tuple[str, State, int]]) -> None:
     crowd = Crowd(4, spare=2)
@@ -249,23 +231,6 @@ def test_an_encoding_in_http_1_0_and_both_headers_in_a_second_request_are_refuse
     assert seen.startswith(b"HTTP/1.1 200 ") and seen.count(b"alive") == 1 and seen.count(b"HTTP/1.1 400 ") == 1
 
 
-def test_each_of_them_alone_is_read_whole(server: Server) -> None:
-    body = b'{"jsonrpc":"2.0","id":1,"method":"list_skills"}'
-    head = b"POST /rpc HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
-    plain = answers(server, head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
-    chunks = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
-    chunked = answers(server, head + b"Transfer-Encoding: chunked\r\n\r\n" + chunks)
-    assert plain.startswith(b"HTTP/1.1 200 ") and chunked.startswith(b"HTTP/1.1 200 ")
-    assert plain.partition(b"\r\n\r\n")[2] == chunked.partition(b"\r\n\r\n")[2]
-
-
-@each_row("raw", [b"\x16\x03\x01\x02\0\x01\0\r\n\r\n", b"GET / SPDY/9\r\n\r\n", PROBE[:-2] + b"X: " + b"x" * MIB])
-def test_what_is_no_http_or_has_headers_without_end_is_refused(server: Server, raw: bytes) -> None:
-    with suppress(ConnectionError):  # refused before all of it was sent
-        assert answers(server, raw).startswith(b"HTTP/1.1 400 ")
-    assert server.send("GET", "/healthz").status == 200
-
-
 # Clients that trickle
 
 HEAD = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n"
@@ -273,12 +238,11 @@ LINE = "bob=bobs-made-up-token-0123456789"
 IMPATIENT = ("--request-timeout", "0.2", "--log-level", "info")
 
 
-@each_row(
-    "said", [*((each,) for each in (b"", PROBE[:10], HEAD[:-2], HEAD, HEAD + b'{"json')), (PROBE, PROBE, PROBE[:10])]
-)
-def test_a_connection_without_a_whole_request_is_closed(said: tuple[bytes, ...]) -> None:
+def test_a_connection_without_a_whole_request_is_closed() -> None:
     with http_serving(FIXTURES, *IMPATIENT) as server:
-        assert answers(server, *said).count(b"HTTP/1.1 ") == len(said) - 1
+        for said in (b"", PROBE[:10], HEAD[:-2], HEAD, HEAD + b'{"json'):
+            assert answers(server, said) == b""
+        assert answers(server, PROBE, PROBE, PROBE[:10]).count(b"HTTP/1.1 ") == 2
         server.said("closed a connection that sent no complete request in 0.2 s")
 
 

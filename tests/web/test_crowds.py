@@ -162,6 +162,7 @@ def test_a_crowd_from_one_address_takes_no_place_of_another() -> None:
 
 
 @linux
+@pytest.mark.requirement("MCP-49")
 def test_places_that_are_busy_are_left_alone_and_the_probes_answer_beside_them(tmp_path: Path) -> None:
     write_skill(tmp_path / "a")
     with http_serving(tmp_path, "--max-connections", "4") as server, client(server, "modern") as one:
@@ -215,16 +216,6 @@ def test_sessions_opened_without_end_by_one_address_lock_nobody_out() -> None:
         assert last.request("skills/list")["skills"]
         first.session = None
         first.open()  # as the protocol wants it after 404
-
-
-@linux
-def test_where_the_one_with_most_sessions_uses_them_all_the_next_one_gives_an_idle_one() -> None:
-    with http_serving(FIXTURES, "--max-sessions", "5") as server, ExitStack() as stack:
-        streams = [stack.enter_context(client(server, "legacy")).follow() for _ in range(3)]
-        first, second = (stack.enter_context(client(server, "legacy", source="127.0.0.2")) for _ in range(2))
-        stack.enter_context(client(server, "legacy", source="127.0.0.3"))
-        assert first.post(first.message("skills/list")).error == (404, -32001, None)
-        assert second.request("skills/list")["skills"] and all(each.whole is None for each in streams)
 
 
 def test_a_session_with_an_open_stream_is_not_idle() -> None:

@@ -45,12 +45,6 @@ def test_the_last_address_that_is_no_trusted_proxy_is_the_clients(value: str, cl
         assert quota_owner(seen_of(**{"for": value}, peer=peer)) == f"address {client}"
 
 
-@each_row("peer", ["203.0.113.9", "11.0.0.1", "2001:db8::5", "fe80::1%eth0", "", "testclient", None])
-def test_who_is_no_trusted_proxy_is_not_believed(peer: str | None) -> None:
-    scope = seen_of(peer=peer, **{"for": REAL, "proto": "https"})
-    assert (scope["client"], scope["scheme"]) == (None if peer is None else (peer, 5), "http")
-
-
 @each_row(
     "prefix",
     [

@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -58,10 +57,6 @@ def names(reader: HttpClient) -> list[str]:
     return [each["name"] for each in reader.request("prompts/list")["prompts"]]
 
 
-def call(reader: HttpClient, tool: str, **given: Any) -> dict[str, Any]:
-    return reader.request("tools/call", {"name": tool, "arguments": given})
-
-
 @pytest.mark.parametrize("era", ["modern", "legacy"])
 def test_each_bearer_finds_and_hears_of_its_own_skills(place: Path, era: Era) -> None:
     with http_serving("--config", configure(place, GRANTS)) as server, both(server, era) as (ann, bob):
@@ -79,50 +74,22 @@ def test_each_bearer_finds_and_hears_of_its_own_skills(place: Path, era: Era) ->
 def test_grants_that_are_read_again_change_views_sessions_and_tell_whom_it_concerns(place: Path, era: Era) -> None:
     file = configure(place, GRANTS)
     with http_serving("--config", file) as server, both(server, era) as (ann, bob):
-        receipt = call(ann, "skills_load", names=["refunds", "tax"])["structuredContent"]
+        receipt = ann.call("skills_load", names=["refunds", "tax"])["structuredContent"]
         heard = ann.hear(), bob.hear()
         configure(place, GRANTS.replace("finance/**", "finance/tax"))
         heard[0].until(CHANGED)
         server.said("the grants were reloaded; there are 2 of them")
         assert names(ann) == ["tax"] and heard[1].messages.empty()
         session = {"session": receipt["session"]} if era == "modern" else {}
-        gone = call(ann, "skills_read", skill="refunds", path="SKILL.md", **session)
+        gone = ann.call("skills_read", skill="refunds", path="SKILL.md", **session)
         assert gone["isError"]
-        assert not call(ann, "skills_read", skill="tax", path="SKILL.md", **session).get("isError")
-        absent = [call(ann, "skills_load", names=[f"finance/{name}"]) for name in ("refunds", "refumds")]
+        assert not ann.call("skills_read", skill="tax", path="SKILL.md", **session).get("isError")
+        absent = [ann.call("skills_load", names=[f"finance/{name}"]) for name in ("refunds", "refumds")]
         texts = [each["content"][0]["text"].replace("refumds", "refunds") for each in absent]
         assert texts[0] == texts[1]
         configure(place, "")
         server.said("grant: this takes effect at the next start")
         assert names(ann) == ["tax"]
-
-
-def test_a_legacy_client_with_other_groups_fetches_its_lists_again(place: Path) -> None:
-    def belong(groups: str) -> None:
-        token_file(place, f"ann={ANN} groups={groups}", f"bob={BOB}")
-
-    belong("money")
-    grants = "[[grant]]\nwho = ['group:{}']\nskills = ['finance/**']\n[[grant]]\nwho = ['group:{}']\nskills = ['tea']\n"
-    file = configure(place, grants.format("money", "drinks"))
-    with http_serving("--config", file) as server, client(server, "legacy", token=ANN) as ann:
-        cut = ann.hear()
-        assert names(ann) == ["refunds", "tax"]
-        belong("drinks")
-        server.said("the tokens were reloaded")
-        assert cut.rest() == []
-        heard = ann.follow()
-        assert (CHANGED, None) in heard.until(PROMPTS) and names(ann) == ["tea"]
-        # Both files at once, so that the client was cut off before it could hear of the grants.
-        belong("kitchen")
-        configure(place, grants.format("kitchen", "drinks"))
-        assert heard.rest() == []
-        heard = ann.follow()
-        assert (CHANGED, None) in heard.until(PROMPTS) and names(ann) == ["refunds", "tax"]
-        belong("kitchen,office")  # of which nothing comes for its skills
-        assert heard.rest() == []
-        quiet = ann.follow()
-        write_skill(place / "skills" / "finance" / "audit")
-        assert quiet.until(PROMPTS).count((PROMPTS, None)) == 1 and quiet.messages.empty()
 
 
 def test_tools_run_scripts_for_whom_they_are_granted(place: Path, sandbox_mode: str) -> None:
@@ -131,10 +98,10 @@ def test_tools_run_scripts_for_whom_they_are_granted(place: Path, sandbox_mode: 
     with http_serving("--config", file, *options) as server, both(server, "modern") as (ann, bob):
         offered = [[each["name"] for each in one.request("tools/list")["tools"]] for one in (ann, bob)]
         assert "skills_run_script" in offered[0] and "skills_run_script" not in offered[1]
-        session = call(bob, "skills_load", names=["tea"])["structuredContent"]["session"]
-        assert call(bob, "skills_run_script", path="scripts/run.py", session=session)["isError"]
-        session = call(ann, "skills_load", names=["tax"])["structuredContent"]["session"]
-        done = call(ann, "skills_run_script", path="scripts/run.py", session=session)
+        session = bob.call("skills_load", names=["tea"])["structuredContent"]["session"]
+        assert bob.call("skills_run_script", path="scripts/run.py", session=session)["isError"]
+        session = ann.call("skills_load", names=["tax"])["structuredContent"]["session"]
+        done = ann.call("skills_run_script", path="scripts/run.py", session=session)
         assert done["structuredContent"]["stdout"] == "7\n"
 
 

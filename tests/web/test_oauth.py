@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -29,8 +28,11 @@ from pydantic import AnyUrl
 
 from access.signing import claims, public, signed
 from forkserver import run
+from mcp_skills_server.errors import SkillsServerError
+from mcp_skills_server.web import oauth
 from ports import free_port
-from sources.publishers import Publisher, answer, redirect
+from sources.publishers import Publisher, answer, endless, redirect
+from tables import each_row
 from web.authorization_server import authorization_server
 from web.http_wire import BOTH, HELLO, JSON, Reply, Server, bearing, client, http_serving, token_file, until
 from wire import COMMAND, DEADLINE, serving, write_skill
@@ -248,23 +250,6 @@ def test_an_issuer_that_cannot_be_asked_is_503_with_a_time(tmp_path: Path, issue
         assert server.send("GET", "/healthz").status == 200
 
 
-# Ends
-
-
-def test_who_gets_other_groups_is_disconnected_and_nobody_else(tmp_path: Path) -> None:
-    write_skill(tmp_path / "skills" / "one")
-    file = token_file(tmp_path, f"a={FILE_TOKEN}a groups=x", f"b={FILE_TOKEN}b groups=x")
-    with http_serving(tmp_path / "skills", "--token-file", file) as server, ExitStack() as stack:
-        leaving, staying = (stack.enter_context(client(server, "modern", token=FILE_TOKEN + name)) for name in "ab")
-        cut, kept = (one.listen(skillsListChanged=True) for one in (leaving, staying))
-        token_file(tmp_path, f"a={FILE_TOKEN}a groups=y", f"b={FILE_TOKEN}b groups=x")
-        server.process.send_signal(signal.SIGHUP)
-        server.said("the tokens were reloaded")
-        assert cut.rest() == []
-        assert kept.messages.empty() and kept.whole is None
-        assert ask(server, FILE_TOKEN + "a").status == 200
-
-
 # Starting
 
 
@@ -280,3 +265,39 @@ def test_without_an_issuer_nothing_is_loaded_that_proves_signatures() -> None:
     code = "import sys, mcp_skills_server.web.app; print('jwt' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+# What an issuer on a real socket can make a fetch cost
+
+
+def test_an_answer_comes_with_its_status_and_nobody_is_led_elsewhere() -> None:
+    moved = (301, 302, 303, 307, 308)
+    with Publisher() as site:
+        site.routes = {"/a": answer(b"{}"), "/b": answer(b"read after a POST", 500)}
+        site.routes |= {f"/{status}": redirect(f"{site.url}/a", status) for status in moved}
+        given = {"a?x=1": (200, b"{}"), "b": (500, b"")} | {str(status): (status, b"") for status in moved}
+        for path, found in given.items():
+            assert anyio.run(oauth.fetch, f"{site.url}/{path}") == found
+        assert site.paths == [f"/{path}" for path in given]
+        failed = anyio.run(oauth.fetch, f"{site.url}/b", b"code=x")
+        assert failed == (500, b"read after a POST"), "whoever posts is told why it failed"
+        assert {each.headers["accept-encoding"] for each in site.asked} == {"identity"}
+
+
+ENDLESS = endless(b"HTTP/1.1 200 Said\r\n\r\n", b" " * 65536)
+
+
+@each_row("route", [answer(b"", length=100 << 20), answer(b" " * ((1 << 20) + 1)), ENDLESS])
+def test_more_than_a_mebibyte_is_not_read(route: Any) -> None:
+    with Publisher() as site:
+        site.routes["/a"] = route
+        with pytest.raises(SkillsServerError, match="1048576"):
+            anyio.run(oauth.fetch, f"{site.url}/a")
+
+
+def test_an_issuer_that_drips_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(oauth, "_TIMEOUT_S", 0.3)
+    with Publisher() as site:
+        site.routes["/a"] = site.drip(b"HTTP/1.1 200 Said\r\ncontent-length: 1000\r\n\r\n" + b" " * 1000, 0.002)
+        with pytest.raises(SkillsServerError, match=r"longer than 0\.3 s"):
+            anyio.run(oauth.fetch, f"{site.url}/a")

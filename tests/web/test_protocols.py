@@ -32,8 +32,8 @@ def _mcp(server: Server) -> Iterator[tuple[str, Any]]:
     host = HttpClient(server, "modern", extension=True)
     yield "sep-2640.list", host.request("skills/list")
     plain = HttpClient(server, "modern")
-    yield "tools.list", plain.request("tools/call", {"name": "skills_list", "arguments": {}})
-    loaded = plain.request("tools/call", {"name": "skills_load", "arguments": {"names": ["csv-profiling"]}})
+    yield "tools.list", plain.call("skills_list")
+    loaded = plain.call("skills_load", names=["csv-profiling"])
     handle = loaded["structuredContent"]["session"]
     yield "tools.load", json.loads(json.dumps(loaded).replace(handle, "A-HANDLE-OF-24-CHARACTERS"))
 

@@ -86,7 +86,7 @@ def test_who_proves_nobody_too_often_gets_429_and_a_token_is_still_let_in(tmp_pa
 
 def test_each_quota_of_what_is_held_is_in_force(tmp_path: Path, sandbox_mode: str) -> None:
     def load(**more: Any) -> dict[str, Any]:
-        return one.request("tools/call", {"name": "skills_load", "arguments": {"names": ["one"], **more}})
+        return one.call("skills_load", names=["one"], **more)
 
     held = "streams = 1\nruntime-sessions = 1\nblob-bytes = 200_000"
     with limited(tmp_path, held, "--allow-scripts", "--sandbox", sandbox_mode) as server, ExitStack() as stack:
@@ -164,9 +164,9 @@ def test_runs_at_once_of_one_are_never_all(tmp_path: Path, sandbox_mode: str) ->
 
     def run(name: str, script: str) -> dict[str, Any]:
         one = bearer(server, name)
-        loaded = one.request("tools/call", {"name": "skills_load", "arguments": {"names": ["one"]}})
+        loaded = one.call("skills_load", names=["one"])
         given = {"session": loaded["structuredContent"]["session"], "path": f"scripts/{script}.sh"}
-        return one.request("tools/call", {"name": "skills_run_script", "arguments": given})
+        return one.call("skills_run_script", **given)
 
     options += ("--script-folder", str(shared))
     with limited(tmp_path, "", *options, patch=patch) as server, ThreadPoolExecutor(1) as pool:

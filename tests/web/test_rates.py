@@ -1,65 +1,19 @@
-"""Rates, and requests at work at once: beyond a rate is 429, and beyond the limit at work is a turn later."""
+"""Concurrency of one client: beyond its limit a request waits, and so does one that is refused again and again."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any
 
-import anyio
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.access.quotas import QuotaSettings, Rates
-from mcp_skills_server.server.sdk import PRINCIPAL
 from mcp_skills_server.web import rates
-from mcp_skills_server.web.rates import FailedAuthentications, RequestLimits
+from mcp_skills_server.web.rates import RequestLimits
 
 MANY = 32
 AT_ONCE = 60
-ANN, BOB = Principal("token", "ann"), Principal("token", "bob")
-
-
-def scope(principal: Principal | None = None, address: str = "192.0.2.1", path: str = "/mcp") -> dict[str, Any]:
-    found = {"type": "http", "method": "POST", "path": path, "headers": [], "client": (address, 1)}
-    return found if principal is None else {**found, PRINCIPAL: principal}
-
-
-def statuses(limits: Rates, *asked: dict[str, Any]) -> list[int]:
-    """How each of these is answered."""
-    out: list[int] = []
-
-    async def app(_scope: Any, _receive: Any, send: Any) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-
-    async def send(message: Any) -> None:
-        if message["type"] == "http.response.start":
-            out.append(message["status"])
-
-    async def main() -> None:
-        rate = RequestLimits(app, limits)
-        for each in asked:
-            await rate(each, send, send)
-
-    anyio.run(main)
-    return out
-
-
-def test_beyond_the_rate_of_a_principal_is_429_and_another_one_goes_on() -> None:
-    limits = Rates(QuotaSettings(requests_per_minute=2))
-    asked = [scope(ANN), scope(ANN), scope(ANN), scope(BOB), scope(ANN, path="/readyz")]
-    assert statuses(limits, *asked) == [200, 200, 429, 200, 200]
-
-
-def test_failed_authentications_of_an_address_are_one_count_and_not_of_its_requests() -> None:
-    limits = Rates(QuotaSettings(requests_per_minute=1, failed_authentications_per_minute=2))
-    one, other = scope(), scope(address="192.0.2.2")
-    doors = FailedAuthentications(limits), FailedAuthentications(limits)
-    assert [door.count(one) for door in doors] == [0, 0]
-    assert doors[0].count(one) > 0 and doors[1].count(other) == 0
-    assert statuses(limits, one) == [200]
-    limits.replace(QuotaSettings(failed_authentications_per_minute=None))
-    assert doors[0].count(one) == 0
 
 
 # At work at once
@@ -152,7 +106,8 @@ async def test_the_first_are_answered_at_once_and_then_it_is_waited_for(monkeypa
         sent.append(message)
 
     def refused(address: str = "192.0.2.1") -> Any:
-        return rates.refuse_with_delay(scope(address=address), receive, send, limits, quota="x", most=1, wait=1.0)
+        scope = {"type": "http", "method": "POST", "path": "/mcp", "headers": [], "client": (address, 1)}
+        return rates.refuse_with_delay(scope, receive, send, limits, quota="x", most=1, wait=1.0)
 
     def answers() -> int:
         return sum(each.get("status") == 429 for each in sent)

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from rpc.build import ACTIONS, toml, write
-from tables import each_row
 from web.http_wire import JSON, Reply, Server, client, http_serving, until
 from wire import ROOT, write_skill
 
@@ -35,17 +34,6 @@ def server() -> Iterator[Server]:
     """A server for tests that change nothing."""
     with http_serving(ACTIONS) as started:
         yield started
-
-
-@pytest.mark.requirement("SP-16", "X-24")
-@each_row("name", ["list", "describe", "read"])
-def test_the_requests_of_the_specification_have_its_answers(server: Server, name: str) -> None:
-    golden = json.loads((GOLDEN / f"skills_protocol.{name}.json").read_text(encoding="utf-8"))
-    reply = post(server, golden["request"])
-    if name == "list":
-        golden["response"]["result"]["skills"].sort(key=lambda each: each["name"])
-    assert (reply.status, json.loads(reply.body)) == (200, golden["response"])
-    assert reply.headers["Content-Type"] == "application/json" and reply.headers["Mcp-Session-Id"] is None
 
 
 def test_it_answers_over_http_what_it_answers_over_stdio(server: Server) -> None:
@@ -111,17 +99,6 @@ def test_a_body_is_read_up_to_its_bound(tmp_path: Path) -> None:
 
 
 # Execution
-
-
-@pytest.mark.requirement("SP-19", "SP-25", "SP-27", "SP-28")
-def test_blobs_and_runs_need_no_session(sandbox_mode: str) -> None:
-    with http_serving(ACTIONS, "--allow-scripts", "--sandbox", sandbox_mode) as started:
-        blob = call(started, "create_blob", content="a\nb\n")["blob_id"]
-        reported = call(started, "execute_skill", name="text.line-count", input_blobs=[blob])
-        assert (reported["status"], reported["output"]) == ("completed", {"lines": 2}), reported
-        assert call(started, "read_blob", blob_id=blob) == {"content": "a\nb\n", "truncated": False}
-        reported = call(started, "run_code", language="sh", code="true")
-        assert reported["error"]["type"] == "execution_disabled"
 
 
 def test_a_client_that_leaves_ends_its_run_and_nothing_is_left(tmp_path: Path, sandbox_mode: str) -> None:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
+from starlette.types import Message, Receive, Scope, Send
 
+from malformed import CALL, HALVES, MALFORMED
+from mcp_skills_server.web import sessions
+from mcp_skills_server.web.sessions import Messages
 from tables import each_row
-from web.http_wire import BOTH, HELLO, JSON, HttpClient, Server, client, http_serving, refused, token_file
-from wire import FIXTURES, VERSIONS, Era, write_skill
+from web.http_wire import BOTH, HELLO, JSON, HttpClient, Reply, Server, client, http_serving, refused, token_file
+from wire import DEADLINE, FIXTURES, VERSIONS, Era, write_skill
 
 ALPHA = "made-up-token-of-alpha-000001"
 BETA = "made-up-token-of-beta-0000002"
@@ -175,34 +181,111 @@ def test_tokens_from_two_places_are_wrong_usage(tmp_path: Path) -> None:
 # What a conversation has loaded
 
 
-def loaded_by(one: HttpClient, *names: str) -> str:
-    """Load skills and return the handle."""
-    result = one.request("tools/call", {"name": "skills_load", "arguments": {"names": [*names]}})
-    return result["structuredContent"]["session"]
+def load(one: HttpClient, name: str) -> str:
+    """Load a skill and return the handle."""
+    return one.call("skills_load", names=[name])["structuredContent"]["session"]
 
 
-def read_by(one: HttpClient, handle: str | None) -> dict[str, Any]:
-    """Read the SKILL.md of what was loaded last."""
-    given = {"path": "SKILL.md"} | ({} if handle is None else {"session": handle})
-    return one.request("tools/call", {"name": "skills_read", "arguments": given})
+def read(one: HttpClient, handle: str | None) -> str:
+    """What is answered to who reads the SKILL.md that was loaded last."""
+    result = one.call("skills_read", path="SKILL.md", session=handle)
+    return result["content"][0]["text"]
 
 
 @pytest.mark.requirement("MCP-11", "X-15")
 def test_what_was_loaded_is_found_with_the_token_that_loaded_it_alone(guarded: Server, era: Era) -> None:
     with client(guarded, era, token=ALPHA) as one, client(guarded, era, token=BETA) as thief:
-        handle = loaded_by(one, "commit-messages")
-        stolen, unknown = read_by(thief, handle), read_by(thief, "x" * len(handle))
-        assert stolen["isError"] and unknown["isError"]
-        words = stolen["content"][0]["text"].replace(handle, "x" * len(handle))
-        assert words == unknown["content"][0]["text"]  # nobody can probe for handles
-        assert "Commit messages" in read_by(one, handle)["content"][0]["text"]
+        handle = load(one, "commit-messages")
+        unknown = "x" * len(handle)
+        refusal = read(thief, handle)
+        assert "Commit messages" not in refusal and "begin a new one" in refusal
+        assert refusal.replace(handle, unknown) == read(thief, unknown), "nobody can probe for handles"
+        assert "Commit messages" in read(one, handle)
         with client(guarded, era, token=ALPHA) as again:
-            assert "Commit messages" in read_by(again, handle)["content"][0]["text"]
+            assert "Commit messages" in read(again, handle)
 
 
 @pytest.mark.requirement("X-15", "MCP-10")
 def test_clients_do_not_see_each_other_s_skills(server: Server, era: Era) -> None:
     with client(server, era) as one, client(server, era) as other:
-        handle = loaded_by(one, "commit-messages")
-        loaded_by(other, "meeting-notes")
-        assert "Commit messages" in read_by(one, handle if era == "modern" else None)["content"][0]["text"]
+        handle = load(one, "commit-messages")
+        load(other, "meeting-notes")
+        assert "Commit messages" in read(one, handle if era == "modern" else None)
+
+
+# Messages
+
+
+def send(asked: HttpClient, body: bytes) -> Reply:
+    """Send a body with the headers of a call of `skills/list`."""
+    return asked.server.send(body=body, headers=asked.headers(CALL))
+
+
+def test_every_malformed_message_is_answered_as_over_stdio(asked: HttpClient) -> None:
+    for case in MALFORMED:
+        reply = send(asked, case.raw)
+        assert reply.error == (400, case.code, case.id), case.title
+        assert len(reply.body) < 500
+        # A byte order mark is passed over.
+        (answer,) = send(asked, b"\xef\xbb\xbf" + json.dumps(asked.message("skills/list")).encode()).messages
+        assert answer["result"]["skills"]
+    for method, params in HALVES:  # half a character
+        message = asked.message(method, params)
+        (answer,) = asked.post(message).messages
+        assert answer["id"] == message["id"] and ("result" in answer or answer["error"]["code"] == -32602), answer
+
+
+# In process, where the order is ours to choose
+
+
+class Slow:
+    """Stands for the SDK: ends a request when it is told to."""
+
+    def __init__(self) -> None:
+        self.ids: list[Any] = []
+        self.come, self.leave = anyio.Semaphore(0), anyio.Semaphore(0)
+
+    async def __call__(self, _: Scope, receive: Receive, send: Send) -> None:
+        """As the SDK's endpoint."""
+        self.ids.append(json.loads((await receive())["body"])["id"])
+        self.come.release()
+        await self.leave.acquire()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+
+@pytest.mark.anyio
+async def test_an_id_may_be_used_again_once_its_request_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = Slow()
+    app = Messages(slow)
+
+    async def status(id_: Any, session: bytes | None = b"s") -> int:
+        """Ask with this id; the status of the answer."""
+        headers = [] if session is None else [(b"mcp-session-id", session)]
+        sent: list[Message] = []
+
+        async def receive() -> Message:
+            return {"type": "http.request", "body": json.dumps({**CALL, "id": id_}).encode(), "more_body": False}
+
+        async def send(message: Message) -> None:
+            sent.append(message)
+
+        await app({"type": "http", "method": "POST", "headers": headers}, receive, send)
+        return sent[0]["status"]
+
+    async with asyncio.timeout(DEADLINE):
+        first = asyncio.create_task(status(7))
+        await slow.come.acquire()
+        second = asyncio.create_task(status("7"))  # which the SDK keeps in the same place
+        await anyio.wait_all_tasks_blocked()
+        assert slow.ids == [7]  # it waits until the SDK has cleared the place
+        slow.leave.release()
+        await slow.come.acquire()
+        monkeypatch.setattr(sessions, "_ID_S", 0.01)
+        assert await status(7) == 400
+        other = asyncio.create_task(status(7, None))  # of no session, and so of no other's id
+        await slow.come.acquire()
+        slow.leave.release()
+        slow.leave.release()
+        assert await asyncio.gather(first, second, other) == [200] * 3
+    assert slow.ids == [7, "7", 7]
+    assert app._under_way == {}

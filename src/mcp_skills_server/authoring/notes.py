@@ -48,6 +48,8 @@ def notes(registry: Registry, skills: Sequence[Skill]) -> list[Problem]:
     nearest: dict[Skill, tuple[Skill, float]] = {}
     counts: Counter[Skill] = Counter()
     for skill, near in pairs(usable, _COLLIDES):  # most similar first
+        if skill.path == near.other.path:
+            continue  # of several roots, of which one hides the other
         for one, other in ((skill, near.other), (near.other, skill)):
             nearest.setdefault(one, (other, near.share))
             counts[one] += 1

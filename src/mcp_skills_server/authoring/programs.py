@@ -145,7 +145,7 @@ class CommandJudge:
             with self._lock:
                 self.program_runs += 1
                 self.cost_usd += cost
-            self._answers.keep_memos(_KIND, {key: output})
+            self._answers.save_memos(_KIND, {key: output})
         return [self._paths[name] for name in names if name in self._paths]
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from mcp_skills_server.catalog.path_index import join, within
+from mcp_skills_server.catalog.path_map import join, levels, within
 from mcp_skills_server.catalog.roots import Limits, Root
 from mcp_skills_server.catalog.scanned_files import ScannedFiles
 from mcp_skills_server.catalog.tree import Directory
@@ -147,21 +147,16 @@ def _within_limits(files: Mapping[str, SkillFile], limits: Limits) -> dict[str, 
 
     This bounds what any client can make the server hash, copy or send of a skill.
     """
-    kept: set[str] = set()
+    chosen: set[str] = set()
     left = limits.bytes
     for path in sorted(files, key=lambda path: (path != SKILL_MD, path.count("/"), path)):
-        if len(kept) >= limits.files:
+        if len(chosen) >= limits.files:
             break
         size = files[path].size
         if size <= left or path == SKILL_MD:
-            kept.add(path)
+            chosen.add(path)
             left -= size
-    return {path: file for path, file in files.items() if path in kept}
-
-
-def levels(place: str) -> int:
-    """Return the depth of a root-relative path; 0 for the root."""
-    return place.count("/") + bool(place)
+    return {path: file for path, file in files.items() if path in chosen}
 
 
 def open_hint(root: Root, here: Directory) -> str | None:

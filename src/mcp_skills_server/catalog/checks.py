@@ -9,20 +9,20 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from mcp_skills_server.catalog import tree
-from mcp_skills_server.catalog.path_index import join
-from mcp_skills_server.catalog.reader import Reader
+from mcp_skills_server.catalog.path_map import join
 from mcp_skills_server.codes import problem
 from mcp_skills_server.errors import plural
 from mcp_skills_server.model import Problem, Skill, Snapshot
 
 if TYPE_CHECKING:
+    from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.catalog.views import SkillSet
 
 logger = logging.getLogger(__name__)
@@ -70,19 +70,10 @@ class Survey:
 
 
 class Checks:
-    """Deep checks of a registry's skills, with cached results. Thread-safe.
+    """Deep checks of a registry's skills, with cached results. Thread-safe."""
 
-    `inspect` reads a skill's files and returns their problems; `among` returns the problems of
-    combinations of skills in a snapshot.
-    """
-
-    def __init__(
-        self,
-        inspect: Callable[[Skill], Sequence[Problem]],
-        among: Callable[[Snapshot], Sequence[Problem]],
-    ) -> None:
-        self._inspect = inspect
-        self._among = among
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
         self._lock = threading.Lock()
         self._known: WeakKeyDictionary[Skill, Sequence[Problem]] = WeakKeyDictionary()
         self._surveys: WeakKeyDictionary[Snapshot, Survey] = WeakKeyDictionary()
@@ -95,7 +86,7 @@ class Checks:
         found = self.known(skill)
         # A read that failed may succeed now, though the skill did not change.
         if found is None or any(each.code == "unreadable" for each in found):
-            found = self._inspect(skill)
+            found = inspect(self._registry, skill)
             self._remember(skill, found)
         return found
 
@@ -115,7 +106,7 @@ class Checks:
             if made is not None:
                 return made
             checked = [self._known.get(each) for each in snapshot.skills.values()]
-        found = {*snapshot.all_problems, *self._among(snapshot)}
+        found = {*snapshot.all_problems, *among(self._registry, snapshot)}
         found.update(one for each in checked if each for one in each)
         # only `validate` reports notes
         reported = (each for each in found if each.severity != "note")
@@ -162,28 +153,41 @@ class Checks:
         time.sleep(time.monotonic() - begun)  # throttle: leave half of the time to requests
 
 
-def inspect(reader: Reader, skill: Skill, nested: Sequence[str], most_bytes: int) -> list[Problem]:
+def inspect(registry: Registry, skill: Skill) -> list[Problem]:
     """Return dangling references, unwanted files and unreadable files of a skill as Problems.
 
-    The skills in the root-relative directories `nested` have their own problems. A scan reports
-    files of more than `most_bytes`.
+    Nested skills have their own problems. A scan reports files over the limit of bytes.
     """
     from mcp_skills_server.validation import lint  # late import of TOML and lint
 
-    root = reader.roots[skill.root]
-    inner = tuple(f"{each.removeprefix(skill.directory).lstrip('/')}/" for each in nested)
+    root = registry.roots[skill.root]
+    inner = tuple(
+        f"{each.removeprefix(skill.directory).lstrip('/')}/" for each in registry.nested(skill)
+    )
     own = {path: file for path, file in skill.files.items() if not path.startswith(inner)}
     located = root.locate(skill.directory)
     found = lint.lint_names(skill, own, tree.ignored_in(located.base, located.rest))
     # unreadable files that the scan reported
     known = {each.path for each in skill.problems if each.code == "unreadable"}
     for path, file in own.items():
-        if file.size > most_bytes:
+        if file.size > registry.limits.bytes:
             continue
         try:
-            found += lint.lint_file(skill, path, reader.read(file))
+            found += lint.lint_file(skill, path, registry.read(file))
         except OSError as error:
             if root.show(join(skill.directory, path)) not in known:
                 text = f"the file cannot be read ({error.strerror})"
                 found.append(problem("unreadable", text).at(path, ""))
     return [each.at(root.show(join(skill.directory, each.path)), skill.path) for each in found]
+
+
+def among(registry: Registry, snapshot: Snapshot) -> list[Problem]:
+    """Return problems of combinations of skills; of `dependencies`, only of resources."""
+    from mcp_skills_server.validation import lint
+
+    found: list[Problem] = []
+    for each in lint.CATALOG.check(snapshot, deep=True):
+        skill = snapshot.skills[each.skill]
+        place = join(skill.directory, each.path) if each.path else skill.directory
+        found.append(each.at(registry.roots[skill.root].show(place), skill.path))
+    return found

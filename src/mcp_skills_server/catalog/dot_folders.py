@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from mcp_skills_server.catalog import tree
 from mcp_skills_server.catalog.disk import open_directory
+from mcp_skills_server.catalog.path_map import levels
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Root
 from mcp_skills_server.errors import plural
@@ -55,17 +56,17 @@ def passed_over(registry: Registry) -> list[PassedOver]:
     out: list[PassedOver] = []
     for root in registry.roots:
         left, found = _MOST_FOLDERS, dict[str, int]()
-        for place in registry.dot_folders(root):
-            holding = [SKILL_MD in here.files for here in islice(_folders(root, place), left)]
+        for location in registry.dot_folders(root):
+            holding = [SKILL_MD in here.files for here in islice(_folders(root, location), left)]
             left -= len(holding)
             if any(holding):
-                found[place] = sum(holding)
+                found[location] = sum(holding)
         if found:
             out.append(PassedOver(root.shown, sum(found.values()), tuple(found), left > 0))
     return out
 
 
-def _folders(root: Root, place: str) -> Iterator[tree.Directory]:
+def _folders(root: Root, location: str) -> Iterator[tree.Directory]:
     """Yield the folder at a root-relative path and those below it."""
 
     def below(here: tree.Directory) -> Iterator[tree.Directory]:
@@ -73,8 +74,8 @@ def _folders(root: Root, place: str) -> Iterator[tree.Directory]:
         for inner in here.directories:
             yield from below(inner)
 
-    with suppress(OSError), open_directory(root.path, place) as handle:
-        depth = tree.MOST_LEVELS - place.count("/") - 1
-        found = tree.Walk(root.index, 1, hidden=True).read_directory(handle, place, depth)
+    with suppress(OSError), open_directory(root.path, location) as handle:
+        depth = tree.MOST_LEVELS - levels(location)
+        found = tree.Walk(root.index, 1, hidden=True).read_directory(handle, location, depth)
         if found is not None:
             yield from below(found)

@@ -10,7 +10,7 @@ import os
 from functools import cache, cached_property
 from typing import Any, Final, NamedTuple, cast
 
-from mcp_skills_server.catalog.path_index import join
+from mcp_skills_server.catalog.path_map import join
 from mcp_skills_server.durable import read_regular
 from mcp_skills_server.format.ignored import STATE_DIR
 from mcp_skills_server.format.uris import bare
@@ -32,7 +32,6 @@ class Origins:
         self._root = root_path
         self._origin = origin
         # no cache of a bound method: it is a cycle, which `gc.freeze` may keep for ever
-        self._holders: dict[str, _Holder | None] = {"": None}
         self._has_records = cache(_has_records)
         self._read = cache(_read)
 
@@ -82,11 +81,8 @@ class Origins:
 
     def _holder(self, directory: str) -> _Holder | None:
         """Return the innermost fetched skill (one with a record) that contains this directory."""
-        if directory not in self._holders:
-            self._holders[directory] = self._find_holder(directory)
-        return self._holders[directory]
-
-    def _find_holder(self, directory: str) -> _Holder | None:
+        if not directory:
+            return None
         parent, _, name = directory.rpartition("/")
         place = os.path.join(self._root, parent) if parent else self._root
         if self._record(place, name) is not None:

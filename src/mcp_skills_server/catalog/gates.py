@@ -32,23 +32,23 @@ def all_of(gates: Sequence[Gate]) -> Gate | None:
     if len(gates) < 2:
         return next(iter(gates), None)
 
-    def judge(reader: Reader, skill: Skill) -> GateRefusal | None:
+    def gate_of_all(reader: Reader, skill: Skill) -> GateRefusal | None:
         found = (gate(reader, skill) for gate in gates)
         return next((refusal for refusal in found if refusal is not None), None)
 
-    return judge
+    return gate_of_all
 
 
 def by_root(gates: Mapping[str, Gate]) -> Gate:
-    """Return one gate for all roots: a skill is judged by the gate of its root's `given` path."""
+    """Return one gate for all roots: a skill must pass the gate of its root's `given` path."""
 
-    def judge(reader: Reader, skill: Skill) -> GateRefusal | None:
+    def gate_of_root(reader: Reader, skill: Skill) -> GateRefusal | None:
         gate = gates.get(reader.roots[skill.root].given)
         if gate is None:
             return None
         return gate(reader, skill)
 
-    return judge
+    return gate_of_root
 
 
 class Selection:

@@ -143,7 +143,7 @@ class Index:
 
         return self._do(read, create=False) or {}
 
-    def keep_memos(self, kind: str, values: Mapping[bytes, bytes]) -> None:
+    def save_memos(self, kind: str, values: Mapping[bytes, bytes]) -> None:
         """Cache more values by key; evict values of any kind that were unused for a month."""
         rows = [(kind, key, value, _today()) for key, value in values.items()]
 

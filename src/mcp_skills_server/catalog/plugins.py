@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
-from mcp_skills_server.catalog.path_index import above
+from mcp_skills_server.catalog.path_map import above
 from mcp_skills_server.durable import read_regular
 from mcp_skills_server.errors import UsageError, quoted
 
@@ -40,17 +40,17 @@ class Layout:
     folders: dict[str, str] = field(default_factory=dict[str, str])
     left_out: dict[str, str] = field(default_factory=dict[str, str])
 
-    def namespace(self, place: str) -> str | None:
+    def namespace(self, location: str) -> str | None:
         """Return the name of the plugin that has its skill at a root-relative path, or None."""
-        if place in self.folders:
-            return self.folders[place]
-        if not place:
+        if location in self.folders:
+            return self.folders[location]
+        if not location:
             return None
-        return self.folders.get(place.rpartition("/")[0])
+        return self.folders.get(location.rpartition("/")[0])
 
-    def is_too_deep(self, place: str) -> bool:
+    def is_too_deep(self, location: str) -> bool:
         """Tell whether a path lies below a plugin's skills folder, but not directly below it."""
-        return any(up in self.folders for up in above(place) if up not in {"", place})
+        return any(up in self.folders for up in above(location) if up not in {"", location})
 
     def add(self, name: object, plugin: str, *given: object, default: bool) -> None:
         """Add the folders of a plugin, by `default` also `skills`; UsageError adds none of them."""
@@ -63,11 +63,11 @@ class Layout:
                 listed.append(skills)
             elif isinstance(skills, list):
                 listed += cast("list[object]", skills)
-        places = [_inside(plugin, str(each)) for each in listed]
+        locations = [_inside(plugin, str(each)) for each in listed]
         if default:
-            places.append(posixpath.join(plugin, "skills"))
-        for place in places:
-            self.folders.setdefault(place, name)
+            locations.append(posixpath.join(plugin, "skills"))
+        for location in locations:
+            self.folders.setdefault(location, name)
 
 
 def read_layout(root: str) -> Layout | None:
@@ -80,18 +80,18 @@ def read_layout(root: str) -> Layout | None:
     if market is not None and isinstance(market.get("plugins"), list):
         return _marketplace(root, market)
     layout, manifest = Layout(), _manifest(root, _AGENT_PLUGIN)
-    place = _AGENT_PLUGIN
+    location = _AGENT_PLUGIN
     if manifest is not None and str(manifest.get("$schema")).startswith(_AGENT_PLUGIN_SCHEMA):
         skills = None  # this format has one fixed folder
     else:
-        place, manifest = _CLAUDE_PLUGIN, _manifest(root, _CLAUDE_PLUGIN)
+        location, manifest = _CLAUDE_PLUGIN, _manifest(root, _CLAUDE_PLUGIN)
         if manifest is None:
             return None
         skills = manifest.get("skills")
     try:
         layout.add(manifest.get("name"), "", skills, default=True)
     except UsageError as error:
-        raise UsageError(f"{os.path.join(root, place)}: {error}") from None
+        raise UsageError(f"{os.path.join(root, location)}: {error}") from None
     return layout
 
 
@@ -123,10 +123,10 @@ def _elsewhere(source: object) -> str:
 
 def _inside(plugin: str, given: str) -> str:
     """Resolve a path given by a plugin to a root-relative path, "" for the root itself."""
-    place = posixpath.normpath(posixpath.join(plugin, given))
-    if place == ".." or place.startswith(("../", "/")) or "\\" in place:
+    location = posixpath.normpath(posixpath.join(plugin, given))
+    if location == ".." or location.startswith(("../", "/")) or "\\" in location:
         raise UsageError(f"{quoted(given)} leads out of the folder, and is not served")
-    return "" if place == "." else place
+    return "" if location == "." else location
 
 
 def _manifest(folder: str, name: str) -> dict[str, Any] | None:

@@ -12,13 +12,12 @@ from typing import Final, NamedTuple
 from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.disk import digest_of
 from mcp_skills_server.catalog.roots import Root
-from mcp_skills_server.catalog.threads import in_thread
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import SKILL_MD, Skill, SkillFile
 
 _CHANGED: Final = disk.MISSING_ERRORS | {errno.EFBIG}
-_KEPT: Final = 64
-"""Cached bodies, of at most `Limits.skill_md` bytes each."""
+_CACHED_BODIES: Final = 64
+"""Each has at most `Limits.skill_md` bytes."""
 
 
 class Body(NamedTuple):
@@ -35,7 +34,7 @@ class Body(NamedTuple):
     line: int = 1
 
 
-@lru_cache(_KEPT)
+@lru_cache(_CACHED_BODIES)
 def _body(skill: Skill, raw: bytes) -> Body:
     from mcp_skills_server.format import frontmatter
     from mcp_skills_server.format.links import linked_files, references
@@ -102,14 +101,6 @@ class Reader:
             StaleFileError: as for `read`.
         """
         return _body(skill, self.read(skill.files[SKILL_MD]))
-
-    async def aread(self, file: SkillFile) -> bytes:
-        """Run `read` in a thread, for event loops."""
-        return await in_thread(self.read, file)
-
-    async def abody(self, skill: Skill) -> Body:
-        """Run `body` in a thread, for event loops."""
-        return await in_thread(self.body, skill)
 
     def place(self, skill: Skill) -> str:
         """Return the absolute path of the skill's directory, for programs on the same disk."""

@@ -14,14 +14,14 @@ from functools import partial
 from itertools import chain
 from typing import Self
 
-from mcp_skills_server.catalog.checks import Checks, inspect
+from mcp_skills_server.catalog.checks import Checks
 from mcp_skills_server.catalog.gates import Gate
-from mcp_skills_server.catalog.grace import QUIET_S, GracePeriod
 from mcp_skills_server.catalog.index import Index
-from mcp_skills_server.catalog.path_index import join, outermost
+from mcp_skills_server.catalog.path_map import outermost
 from mcp_skills_server.catalog.reader import Reader
-from mcp_skills_server.catalog.root_index import Arm, RootIndex
+from mcp_skills_server.catalog.root_state import RootState
 from mcp_skills_server.catalog.roots import Limits, MirroredRoot, Root, merge, open_roots
+from mcp_skills_server.catalog.scan import Arm
 from mcp_skills_server.catalog.threads import in_thread
 from mcp_skills_server.codes import problem
 from mcp_skills_server.model import Changes, Problem, Skill, Snapshot
@@ -30,11 +30,10 @@ logger = logging.getLogger(__name__)
 
 
 class Listeners:
-    """Subscribers of a registry. `notify` and `notify_deferred` are called under its lock."""
+    """Subscribers of a registry, or of a filtered part of it."""
 
     def __init__(self) -> None:
         self._listeners: dict[object, tuple[Callable[[Changes], None], bool]] = {}
-        self._deferred = Changes({}, {})
 
     def __len__(self) -> int:
         return len(self._listeners)
@@ -47,17 +46,8 @@ class Listeners:
         self._listeners[token] = listener, problems
         return lambda: self._listeners.pop(token, None) and None
 
-    def notify(self, changes: Changes, *, first: bool = False, defer: bool = False) -> None:
-        """Call the listeners with all deferred changes and this one, or defer it, too.
-
-        An empty change is never deferred. With `first`, after the first scan, all are called even
-        if it found nothing.
-        """
-        if self._deferred:
-            changes, self._deferred = self._deferred.then(changes), Changes({}, {})
-        if changes and defer:
-            self._deferred = changes
-            return
+    def notify(self, changes: Changes, *, first: bool = False) -> None:
+        """Call the listeners; after the `first` scan all of them, even if it found nothing."""
         for listener, problems in list(self._listeners.values()):
             if not (changes or first or problems):
                 continue
@@ -65,11 +55,6 @@ class Listeners:
                 listener(changes)
             except Exception:  # one listener's bug must not stop the others
                 logger.exception("a listener failed")
-
-    def notify_deferred(self) -> None:
-        """Call the listeners with the deferred changes, if there are any."""
-        if self._deferred:
-            self.notify(Changes({}, {}))
 
 
 class Registry(Reader):
@@ -86,8 +71,6 @@ class Registry(Reader):
         roots: directories that hold skills or are one; of two skills with one path the earlier
             root's is served. A path to a SKILL.md stands for its directory.
         limits: size limits of a skill; by default `Limits()`.
-        quiet_s: grace period in seconds, by default 1: a skill stays as it was until its SKILL.md
-            has been gone or worse for so long. Editors write a file in several steps.
         index: keeps the skills of the roots for the next process; None for no index.
         gate: refuses skills that must not be served, such as those that a lock file does not name.
 
@@ -108,7 +91,6 @@ class Registry(Reader):
         roots: Sequence[str | os.PathLike[str] | MirroredRoot],
         limits: Limits | None = None,
         *,
-        quiet_s: float = QUIET_S,
         index: Index | None = None,
         gate: Gate | None = None,
     ) -> None:
@@ -117,22 +99,20 @@ class Registry(Reader):
         self.snapshot = Snapshot({})
         self.loaded = threading.Event()
         self._lock = threading.RLock()
-        self._grace = GracePeriod(self._rescan_kept, quiet_s)
-        judge = None
+        root_gate = None
         if gate is not None:
-            judge = partial(gate, self)
+            root_gate = partial(gate, self)
             index = None  # its skills are shown before a gate can verify their files
         self.index = index
-        self._indexes = [
-            RootIndex(root, limits, self._grace, judge, self.roots) for root in self.roots
-        ]
-        self.checks = Checks(
-            lambda each: inspect(self, each, self.nested(each), limits.bytes), self._problems_among
-        )
+        self._states = [RootState(root, limits, root_gate, self.roots) for root in self.roots]
+        self.checks = Checks(self)
         self._listeners = Listeners()
+        self._deferred = Changes({}, {})
+        """Changes of which the listeners do not know yet."""
         self._shadowed: list[Problem] = []
         self.followed = False
-        """Whether `notify_deferred` is called at intervals, so `rescan` can defer changes."""
+        """Whether a watcher calls `settle` at intervals, so that changes can be deferred, and
+        skills kept for a grace period."""
         self.await_sources: Callable[[], object] | None = None
         """Blocks until each source was read once or the wait for it times out; None for no sources.
         Without it the first scan would find, and log, no skill."""
@@ -161,17 +141,13 @@ class Registry(Reader):
         """Run `load` in a thread, for event loops."""
         await in_thread(self.load)
 
-    def close(self) -> None:
-        """Cancel scheduled rescans. Loaded skills can still be read."""
-        self._grace.close()
-
     def __enter__(self) -> Self:
         if not self.loaded.is_set():
             self.load()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        """Do nothing: loaded skills can still be read."""
 
     async def __aenter__(self) -> Self:
         if not self.loaded.is_set():
@@ -179,7 +155,7 @@ class Registry(Reader):
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self.close()
+        """Do nothing, as `__exit__`."""
 
     # Keeping current
 
@@ -205,37 +181,40 @@ class Registry(Reader):
     ) -> Changes:
         """Scan again what some changes touch, or everything; blocks until done.
 
+        While a watcher runs, a skill stays as it was until its SKILL.md has been gone or worse for
+        a second, because editors write a file in several steps.
+
         Args:
             paths: absolute paths of files and directories that changed; None for all roots.
             arm: as for `load`.
-            defer: leave the listeners to `notify_deferred`, if that is called at intervals.
+            defer: leave the listeners to `settle`, if a watcher calls that at intervals.
 
         Returns:
             The skills that went and came since the scan before; empty for no change.
         """
         with self._lock:
             if paths is None:
-                for root in self.roots:
-                    root.follow()
-                parts = [(index, "") for index in self._indexes]
+                for state in self._states:
+                    state.follow()
+                subtrees = [(state, "") for state in self._states]
             else:
-                parts = self._touched(paths)
-            problems = self._unattached_problems()
-            found: list[Changes] = []
-            for index, part in parts:
+                subtrees = self._touched(paths)
+            is_changed = False
+            for state, subtree in subtrees:
                 recalled = None
-                if not part and not self.loaded.is_set():
-                    recalled = self._recalled(index)
-                found.append(index.scan(part, recalled, arm))
-            if any(found) or problems != self._unattached_problems():
-                return self._swap(found, defer=defer and self.followed)
-            return Changes({}, {})
+                if not subtree and not self.loaded.is_set():
+                    recalled = self._recalled(state)
+                grace = self.followed or defer
+                is_changed |= state.scan(subtree, recalled, arm=arm, grace=grace)
+            if not is_changed:
+                return Changes({}, {})
+            return self._swap(defer=defer and self.followed)
 
-    def _recalled(self, index: RootIndex) -> Mapping[str, Skill] | None:
+    def _recalled(self, state: RootState) -> Mapping[str, Skill] | None:
         """Return a root's skills from the index, by directory, or None."""
         if self.index is None:
             return None
-        return self.index.skills(index.root, index.limits)
+        return self.index.skills(state.root, state.limits)
 
     async def arefresh(self, paths: Iterable[str] | None = None) -> Changes:
         """Run `refresh` in a thread, for event loops."""
@@ -260,37 +239,46 @@ class Registry(Reader):
             problems: with their places; they replace those of the call before.
         """
         with self._lock:
-            for index in self._indexes:
-                if index.root.given != folder:
+            for state in self._states:
+                if state.root.given != folder:
                     continue
-                index.root.revision = revision
-                if index.noted == (noted := tuple(problems)):
+                state.root.revision = revision
+                if state.source_problems == tuple(problems):
                     continue
-                index.noted = noted
+                state.source_problems = tuple(problems)
                 if self.loaded.is_set():
-                    self._swap([])
+                    self._swap()
                 else:
-                    self.snapshot = Snapshot({}, self._problems_of_none())
+                    self.snapshot = Snapshot({}, self._unattached_problems())
 
-    def notify_deferred(self) -> None:
-        """Call the listeners with the deferred changes, if there are any."""
+    def settle(self) -> None:
+        """Scan the skills whose grace period is over; call the listeners with deferred changes."""
         with self._lock:
-            self._listeners.notify_deferred()
+            over = [
+                os.path.join(state.root.path, directory)
+                for state in self._states
+                for directory in state.past_grace()
+            ]
+            if over:
+                self.refresh(over)
+            if self._deferred:
+                self._notify(Changes({}, {}))
 
-    def keep_index(self) -> None:
+    def save_index(self) -> None:
         """Save the skills that changed since the last save; cheap if none did."""
         if self.index is None:
             return
-        for each in self._indexes:
+        for state in self._states:
             with self._lock:
-                skills, saved = dict(each.skills), each.saved
-            if len(skills) < self.index.least or skills == saved:
-                continue
-            changed = [
-                skill for directory, skill in skills.items() if saved.get(directory) is not skill
-            ]
-            if self.index.save(each.root, each.limits, changed, saved.keys() - skills.keys()):
-                each.saved = {**skills}
+                unsaved = state.unsaved
+                if not unsaved or len(state.skills) < self.index.least:
+                    continue
+                state.unsaved = set()
+                changed = [state.skills[each] for each in unsaved if each in state.skills]
+            gone = unsaved - {skill.directory for skill in changed}
+            if not self.index.save(state.root, state.limits, changed, gone):
+                with self._lock:
+                    state.unsaved |= unsaved
 
     def remembered(self) -> Snapshot | None:
         """Return the indexed skills of the last process, or None unless all roots are indexed.
@@ -298,76 +286,79 @@ class Registry(Reader):
         For a host that lists skills before the first scan: nothing is read from the roots, and
         nothing is served from this.
         """
-        known = [self._recalled(each) for each in self._indexes]
+        known = [self._recalled(each) for each in self._states]
         found = [each.values() for each in known if each is not None]
         if len(found) < len(known):
             return None
         return Snapshot(merge(found)[0])
 
-    def _touched(self, paths: Iterable[str]) -> list[tuple[RootIndex, str]]:
+    def enters(self, path: str) -> bool:
+        """Tell whether a scan of a root enters this absolute path; none enters ignored names."""
+        return any(state.enters(path) for state in self._states)
+
+    def _touched(self, paths: Iterable[str]) -> list[tuple[RootState, str]]:
         """Return the directories to scan again after changes of these absolute paths."""
-        paths, found = list(paths), list[tuple[RootIndex, str]]()
-        for index in self._indexes:
-            parts = {part for part in map(index.touched, paths) if part is not None}
-            found += [(index, part) for part in outermost(parts)]
+        paths, found = list(paths), list[tuple[RootState, str]]()
+        for state in self._states:
+            touched = {each for each in map(state.touched, paths) if each is not None}
+            found += [(state, each) for each in outermost(touched)]
         return found
 
-    def _rescan_kept(self) -> None:
-        with self._lock:
-            places = self._grace.places
-            self.refresh([os.path.join(self.roots[root].path, place) for root, place in places])
-
-    def _swap(self, found: Iterable[Changes], *, defer: bool = False) -> Changes:
-        """Replace the snapshot after these changes of the roots, and notify the listeners."""
+    def _swap(self, *, defer: bool = False) -> Changes:
+        """Replace the snapshot by one of the roots as they are now, and notify the listeners."""
         old = self.snapshot.skills
-        changes = self._in_place(found)
-        if changes is not None:
-            skills = {**old, **changes.after}
-        else:
+        if any(state.is_moved for state in self._states):
             skills, self._shadowed = self._merge()
             changes = Changes(
                 {path: skill for path, skill in old.items() if skills.get(path) is not skill},
                 {path: skill for path, skill in skills.items() if old.get(path) is not skill},
             )
-        self.snapshot = Snapshot(skills, self._problems_of_none())
-        self._listeners.notify(changes, defer=defer)
+        else:
+            changes = self._replaced()
+            skills = {**old, **changes.after}
+        for state in self._states:
+            state.is_moved = False
+            state.replaced.clear()
+        self.snapshot = Snapshot(skills, self._unattached_problems())
+        self._notify(changes, defer=defer)
         return changes
 
-    def _in_place(self, found: Iterable[Changes]) -> Changes | None:
-        """Return the changes by skill path if they only replace served skills; None otherwise.
+    def _replaced(self) -> Changes:
+        """Return the changes since the last merge, in which skills were replaced in their places.
 
-        A replacement neither hides nor reveals a skill of another root, so it needs no merge.
+        These hide and reveal no skill, and a hidden one stays hidden.
         """
         before: dict[str, Skill] = {}
         after: dict[str, Skill] = {}
-        for each in found:
-            if each.before.keys() != each.after.keys():
-                return None
-            for directory, skill in each.after.items():
-                replaced = each.before[directory]
-                path = skill.path
-                if path != replaced.path or self.snapshot.skills.get(path) is not replaced:
-                    return None
-                before[path], after[path] = replaced, skill
+        for state in self._states:
+            for directory in state.replaced:
+                skill = state.skills[directory]
+                served = self.snapshot.skills[skill.path]
+                if (served.root, served.directory) == (skill.root, directory):
+                    before[skill.path], after[skill.path] = served, skill
         return Changes(before, after)
 
-    def _unattached_problems(self) -> list[tuple[Problem, ...]]:
-        """Return the problems of no skill by root; the same objects until they change."""
-        missing = tuple(index.missing for index in self._indexes if index.missing is not None)
-        found = ((index.unattached_problems, index.noted) for index in self._indexes)
-        return [missing, *chain.from_iterable(found)]
+    def _notify(self, changes: Changes, *, defer: bool = False) -> None:
+        """Call the listeners with all deferred changes and these, or defer these, too.
 
-    def _problems_of_none(self) -> tuple[Problem, ...]:
-        """Return all problems of no served skill; the same object as before if equal."""
-        now = tuple(chain(*self._unattached_problems(), self._shadowed))
-        if now == self.snapshot.problems:
-            return self.snapshot.problems
-        return now
+        An empty change, of problems alone, is never deferred.
+        """
+        all_changes = self._deferred.then(changes)
+        if changes and defer:
+            self._deferred = all_changes
+        else:
+            self._deferred = Changes({}, {})
+            self._listeners.notify(all_changes)
+
+    def _unattached_problems(self) -> tuple[Problem, ...]:
+        """Return all problems of no served skill."""
+        found = chain.from_iterable(state.problems for state in self._states)
+        return (*found, *self._shadowed)
 
     def _merge(self) -> tuple[dict[str, Skill], list[Problem]]:
         """Merge all roots into one namespace, with a Problem for each hidden skill."""
         merged, hidden = merge(
-            [index.skills[each] for each in index.skills.below("")] for index in self._indexes
+            [state.skills[each] for each in state.skills.below("")] for state in self._states
         )
         shadowed: list[Problem] = []
         for skill, winner in hidden:
@@ -397,11 +388,11 @@ class Registry(Reader):
 
     def of_root(self, root: Root) -> Snapshot:
         """Return the skills of one root as if it were alone, with those that another hides."""
-        return self._indexes[root.index].snapshot()
+        return self._states[root.index].snapshot()
 
     def dot_folders(self, root: Root) -> list[str]:
         """Return root-relative dot folders that no scan entered: changes there are not watched."""
-        return self._indexes[root.index].dot_folders
+        return self._states[root.index].dot_folders
 
     def problems(self, snapshot: Snapshot | None = None) -> list[Problem]:
         """Return all problems of skills, their files, roots and combinations of skills, by place.
@@ -414,19 +405,8 @@ class Registry(Reader):
             self.checks.of(skill)
         return [*self.checks.survey(snapshot).problems]
 
-    def _problems_among(self, snapshot: Snapshot) -> list[Problem]:
-        """Return problems of combinations of skills; of `dependencies`, only of resources."""
-        from mcp_skills_server.validation import lint
-
-        found: list[Problem] = []
-        for each in lint.CATALOG.check(snapshot, deep=True):
-            skill = snapshot.skills[each.skill]
-            place = join(skill.directory, each.path) if each.path else skill.directory
-            found.append(each.at(self.roots[skill.root].show(place), skill.path))
-        return found
-
     def nested(self, skill: Skill) -> tuple[str, ...]:
         """Return the root-relative directories of the skills nested in this one."""
         with self._lock:
-            below = self._indexes[skill.root].skills.below(skill.directory)
+            below = self._states[skill.root].skills.below(skill.directory)
         return tuple(directory for directory in below if directory != skill.directory)

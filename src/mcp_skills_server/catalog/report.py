@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeAlias
 
 from mcp_skills_server import codes
-from mcp_skills_server.catalog.path_index import join
+from mcp_skills_server.catalog.path_map import join
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.model import SKILL_MD, Changes, Problem, Skill, Standing, printable
 
@@ -22,14 +22,14 @@ _LINES_A_MINUTE: Final = 100
 _MINUTE_S: Final = 60.0
 _FILES_NAMED: Final = 3
 _OWN_LINE: Final = "root-missing"
-"""Code of the problem that `RootIndex` logs when it occurs."""
+"""Code of the problem that `RootState` logs when it occurs."""
 
 _LogLine: TypeAlias = tuple[int, str]
 """A level of `logging`, and the message."""
 _Key: TypeAlias = tuple[str, str, str]
 
 
-class _Budget:
+class _LineLimit:
     """Rate limit of log lines: a program that writes endlessly must not fill the disk."""
 
     def __init__(self, now: Callable[[], float]) -> None:
@@ -63,7 +63,7 @@ def report_to_log(registry: Registry, now: Callable[[], float] = time.monotonic)
     monotonic clock.
     """
     said: tuple[Problem, ...] | None = None
-    budget = _Budget(now)
+    limit = _LineLimit(now)
 
     def report(changes: Changes) -> None:
         nonlocal said
@@ -72,9 +72,9 @@ def report_to_log(registry: Registry, now: Callable[[], float] = time.monotonic)
             _report_first(registry)
             return
         lines = sorted(_differences(registry, changes, before), key=lambda line: -line[0])
-        if count := budget.take_suppressed():
+        if count := limit.take_suppressed():
             logger.warning("%d more changes were not logged (limit: 100 lines a minute)", count)
-        shown = budget.take(len(lines))
+        shown = limit.take(len(lines))
         for level, text in lines[:shown]:
             logger.log(level, "%s", text)
         if 0 < shown < len(lines):
@@ -132,7 +132,7 @@ def _differences(
     """
     now = registry.snapshot.problems
     loose = set(now)
-    looks = 0
+    inspected = 0
     files: dict[str, list[str]] = {}
     for skill_path, file_path in changes.files if len(changes.after) <= _LINES_AT_ONCE else ():
         files.setdefault(skill_path, []).append(file_path)
@@ -140,8 +140,9 @@ def _differences(
     for path in sorted(changes.before.keys() | changes.after.keys()):
         old, new = changes.before.get(path), changes.after.get(path)
         reason: Problem | str | None = None
-        if old is not None and new is None and looks < _LINES_AT_ONCE:  # the rest is only counted
-            looks += 1
+        # the rest is only counted
+        if old is not None and new is None and inspected < _LINES_AT_ONCE:
+            inspected += 1
             place = registry.roots[old.root].show(old.directory)
             reason = _obstacle(now, path, place) or _why_gone(registry, old, changes)
         if new is not None and (old is None or old.standing > new.standing):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from mcp_skills_server.catalog.disk import to_utf8
-from mcp_skills_server.catalog.path_index import PathIndex, above
+from mcp_skills_server.catalog.path_map import PathMap, above
 from mcp_skills_server.catalog.plugins import Layout, read_layout
 from mcp_skills_server.catalog.switches import switched_off
 from mcp_skills_server.errors import UsageError
@@ -53,17 +53,22 @@ class FolderLink(NamedTuple):
     state: tuple[int, ...]
 
 
+def identity(path: str) -> tuple[int, ...]:
+    """Return the identity and permissions of a directory, links followed; () if it is missing."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return ()
+    return found.st_dev, found.st_ino, found.st_mode, found.st_uid, found.st_gid
+
+
 def link_state(path: str) -> tuple[int, ...]:
     """Return a stat signature of a link's target, equal as long as the link is judged the same.
 
     SKILL.md counts by its presence alone: file events report an edit of it.
     """
-    try:
-        found = os.stat(path)
-    except OSError:
-        return ()
-    holds = os.path.lexists(f"{path}/{SKILL_MD}")
-    return found.st_dev, found.st_ino, found.st_mode, found.st_uid, holds
+    found = identity(path)
+    return (*found, os.path.lexists(f"{path}/{SKILL_MD}")) if found else ()
 
 
 class MirroredRoot(NamedTuple):
@@ -101,7 +106,7 @@ class Root:
         layout: layout of its plugins; None for a folder that is neither plugin nor marketplace.
         off: the folders of skills that are switched off.
         links: the links to directories that the last scans found outside of skills, by
-            root-relative path; `set_link` changes them.
+            root-relative path; `set_link` and `forget_links` change them.
     """
 
     index: int
@@ -112,18 +117,27 @@ class Root:
     revision: str = ""
     layout: Layout | None = None
     off: frozenset[str] = frozenset()
-    links: PathIndex[FolderLink] = field(default_factory=PathIndex[FolderLink])
+    links: PathMap[FolderLink] = field(default_factory=PathMap[FolderLink])
     _followed: dict[str, str] = field(default_factory=dict[str, str])
     """The root-relative paths of followed links, by their real targets."""
 
-    def set_link(self, place: str, link: FolderLink | None) -> None:
-        """Record a scanned link; None removes it."""
-        before = self.links.get(place)
-        if before is not None and before.target:
-            del self._followed[_slashed(before.target)]
-        self.links.replace([] if before is None else [place], {} if link is None else {place: link})
+    def set_link(self, location: str, link: FolderLink) -> None:
+        """Record a scanned link, or replace it."""
+        self._unfollow(location)
+        self.links.replace((), {location: link})
+        if link.target:
+            self._followed[_slashed(link.target)] = location
+
+    def forget_links(self, subtree: str) -> None:
+        """Remove the links at or below a root-relative path."""
+        for location in self.links.below(subtree):
+            self._unfollow(location)
+        self.links.replace_below(subtree, {})
+
+    def _unfollow(self, location: str) -> None:
+        link = self.links.get(location)
         if link is not None and link.target:
-            self._followed[_slashed(link.target)] = place
+            del self._followed[_slashed(link.target)]
 
     def behind_link(self, path: str) -> str | None:
         """Return the root-relative path at which a link serves a real path, or None."""
@@ -135,10 +149,10 @@ class Root:
 
     def locate(self, location: str) -> Location:
         """Resolve a root-relative path through followed links."""
-        for place in above(location) if self._followed else ():
-            link = self.links.get(place)
+        for up in above(location) if self._followed else ():
+            link = self.links.get(up)
             if link is not None and link.target:
-                return Location(link.target, place, location[len(place) + 1 :])
+                return Location(link.target, up, location[len(up) + 1 :])
         return Location(self.path, "", location)
 
     def show(self, location: str) -> str:
@@ -160,16 +174,16 @@ class Root:
             except UsageError as error:
                 logger.warning("%s; serving its skills as before", error)
 
-    def skill_path(self, place: str, skills: Container[str]) -> str:
+    def skill_path(self, location: str, skills: Container[str]) -> str:
         """Return the skill path of a directory; a plugin's skill is below the plugin's name.
 
         `skills` has the directories of all skills that may contain it.
         """
-        outer = next((up for up in above(place) if up in skills), place)
+        outer = next((up for up in above(location) if up in skills), location)
         if self.layout is None or self.layout.namespace(outer) is None:
-            return place
+            return location
         parent = outer.rpartition("/")[0]
-        return f"{self.layout.namespace(outer)}/{place.removeprefix(parent).lstrip('/')}"
+        return f"{self.layout.namespace(outer)}/{location.removeprefix(parent).lstrip('/')}"
 
 
 def open_roots(roots: Sequence[str | os.PathLike[str] | MirroredRoot]) -> tuple[Root, ...]:
@@ -226,14 +240,15 @@ def merge(roots: Iterable[Iterable[Skill]]) -> tuple[dict[str, Skill], list[tupl
 
     The earlier root owns its skill paths, all that lies below them and all above.
     """
-    merged = PathIndex[Skill]()
+    merged = PathMap[Skill]()
     hidden: list[tuple[Skill, Skill]] = []
     for skills in roots:
         mine: dict[str, Skill] = {}
         for skill in skills:
-            path = skill.path
-            owner = next((up for up in (path, *above(path)) if up in merged), None)
-            owner = owner or next(iter(merged.below(path)), None)
+            path, owner = skill.path, None
+            if merged:
+                owner = next((up for up in (path, *above(path)) if up in merged), None)
+                owner = owner or next(iter(merged.below(path)), None)
             if owner is not None:
                 hidden.append((skill, merged[owner]))
             elif path in mine:  # two folders of one plugin

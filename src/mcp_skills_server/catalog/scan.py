@@ -9,25 +9,41 @@ Unchanged skills and files keep their objects from the last scan.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple, TypeAlias
 
 from mcp_skills_server.catalog import disk, tree
-from mcp_skills_server.catalog.bundle import REFUSALS, Bundle, levels, open_hint
+from mcp_skills_server.catalog.bundle import REFUSALS, Bundle, open_hint
 from mcp_skills_server.catalog.fetched import Origins
-from mcp_skills_server.catalog.grace import GracePeriod
-from mcp_skills_server.catalog.path_index import above, join, within
+from mcp_skills_server.catalog.path_map import above, join, levels, within
 from mcp_skills_server.catalog.roots import FolderLink, Limits, Root, link_state
 from mcp_skills_server.catalog.scanned_files import ScannedFiles
-from mcp_skills_server.catalog.tree import Directory, Entering
+from mcp_skills_server.catalog.tree import Directory
 from mcp_skills_server.codes import problem, standing
 from mcp_skills_server.format.ignored import VENV_MARKER, is_entered
 from mcp_skills_server.model import SKILL_MD, Problem, Reading, Skill, SkillFile, Standing
 
+QUIET_S: Final = 1.0
+"""Grace period in seconds: a SKILL.md that is gone or became worse must stay so to count.
+
+An editor may unlink a file and create it anew, a tool may truncate it and write, and a checkout may
+do either for a second. The author intends none of that.
+"""
 _OPENING: Final = 400
 """Characters of a body that are indexed for search: more is slower and finds no more."""
 _NO_SKILL: Final = "leads to a directory without a SKILL.md"
+
+Arm: TypeAlias = Callable[[str, str], None]
+"""Called with a root's path and a directory's root-relative path before a scan reads it."""
+
+
+class Kept(NamedTuple):
+    """A skill in its grace period, which ends if its SKILL.md is in the same `state` by then."""
+
+    state: object
+    until: float
 
 
 @dataclass
@@ -36,14 +52,14 @@ class Scan:
 
     Attributes:
         known: the skills of the last scan by directory; in the first scan those of the index.
-        namespace: for a scan of a part, the path of the skill that the root itself is; else "".
+        namespace: for a scan of a subtree, the path of the skill that the root itself is; else "".
         roots: all served roots: their content is not served a second time through a link.
         nested: directories that earlier scans found to be nested skills; this scan adds to them.
-        grace: keeps skills whose SKILL.md is gone or has become worse; None for no grace period.
-        entering: called with each directory before it is read.
+        grace: the skills in their grace period at the last scan; None for no grace period.
+        arm: called with each directory before it is read.
         problems: found problems outside of every skill, with their paths.
         skipped_dot_folders: dot folders that were not entered.
-        kept: the directories of skills in their grace period.
+        kept: the skills in their grace period, by directory.
         unread: the directories of known skills for which no file was read.
     """
 
@@ -53,12 +69,12 @@ class Scan:
     limits: Limits
     roots: Sequence[Root]
     nested: set[str]
-    grace: GracePeriod | None
-    entering: Entering
+    grace: Mapping[str, Kept] | None
+    arm: Arm | None
     skills: dict[str, Skill] = field(default_factory=dict[str, Skill])
     problems: list[tuple[str, Problem]] = field(default_factory=list[tuple[str, Problem]])
     skipped_dot_folders: list[str] = field(default_factory=list[str])
-    kept: set[str] = field(default_factory=set[str])
+    kept: dict[str, Kept] = field(default_factory=dict[str, Kept])
     unread: set[str] = field(default_factory=set[str])
 
     def __post_init__(self) -> None:
@@ -67,34 +83,34 @@ class Scan:
         self._origins = Origins(self.root.path, self.root.origin)
         self._files = ScannedFiles(self.root, self.known.values(), self.limits.bytes, self.nested)
 
-    def run(self, part: str) -> None:
-        """Scan the directory `part` of the root, "" for all of it.
+    def run(self, subtree: str) -> None:
+        """Scan the directory `subtree` of the root, "" for all of it.
 
         Raises:
             OSError: the directory cannot be opened, or the process ran out of descriptors or
                 memory.
         """
-        if self.root.layout is not None and not part:
+        if self.root.layout is not None and not subtree:
             for name, reason in self.root.layout.left_out.items():
                 self._report("plugin-elsewhere", f"the plugin {name} is not served: {reason}", "")
-        self._visit_part(part)
-        self._follow_links(part)
+        self._visit_subtree(subtree)
+        self._follow_links(subtree)
 
-    def _visit_part(self, part: str) -> None:
-        """Visit the directory `part` just as a scan of the whole root would."""
-        if levels(part) > tree.MOST_LEVELS:
+    def _visit_subtree(self, subtree: str) -> None:
+        """Visit the directory `subtree` just as a scan of the whole root would."""
+        if levels(subtree) > tree.MOST_LEVELS:
             # The whole scan sees links one level deeper, by their parent.
-            if levels(part) == tree.MOST_LEVELS + 1:
-                self._visit(tree.link_at(self.root.path, part), inside=False)
+            if levels(subtree) == tree.MOST_LEVELS + 1:
+                self._visit(tree.link_at(self.root.path, subtree), inside=False)
             return
-        if any(os.path.lexists(self._at(join(up, VENV_MARKER))) for up in above(part) if up):
+        if any(os.path.lexists(self._at(join(up, VENV_MARKER))) for up in above(subtree) if up):
             return
-        self.entering(part)
+        self._entering(subtree)
         try:
-            with disk.open_directory(self.root.path, part) as handle:
-                self._visit(self._walk(handle, part), inside=False)
+            with disk.open_directory(self.root.path, subtree) as handle:
+                self._visit(self._walk(handle, subtree), inside=False)
         except OSError as error:
-            found = tree.fallback_entry(self.root.path, part, error) if part else None
+            found = tree.fallback_entry(self.root.path, subtree, error) if subtree else None
             if found is None:
                 raise
             self._visit(found, inside=False)
@@ -102,14 +118,19 @@ class Scan:
     def _walk(self, handle: disk.Handle, path: str) -> Directory | None:
         limits = self.limits
         walk = tree.Walk(
-            self.root.index, limits.files, hidden=limits.hidden, entering=self.entering
+            self.root.index, limits.files, hidden=limits.hidden, entering=self._entering
         )
         # Walk beyond `limits.depth`, so that a skill that lies too deep is reported.
         return walk.read_directory(handle, path, tree.MOST_LEVELS - levels(path))
 
-    def _at(self, place: str) -> str:
+    def _entering(self, location: str) -> None:
+        if self.arm is not None:
+            located = self.root.locate(location)
+            self.arm(located.base, located.rest)
+
+    def _at(self, location: str) -> str:
         """Return the absolute path of a root-relative one."""
-        return os.path.join(self.root.path, place)
+        return os.path.join(self.root.path, location)
 
     def _visit(self, here: Directory | None, *, inside: bool) -> None:
         """Build the skill of this directory, if it is one, and those of the directories below.
@@ -166,9 +187,12 @@ class Scan:
             state = now.signature
         elif found is not None:
             state = found.reading.problems
-        if not self.grace.keep(self.root.index, here.path, state):
+        now, kept = time.monotonic(), self.grace.get(here.path)
+        if kept is None or kept.state != state:
+            kept = Kept(state, now + QUIET_S)
+        elif kept.until <= now:
             return None
-        self.kept.add(here.path)
+        self.kept[here.path] = kept
         return old
 
     def _note_nested(self, here: Directory) -> None:
@@ -280,48 +304,49 @@ class Scan:
             return here.path.rpartition("/")[2]  # UTF-8: the walk enters no other name
         return disk.to_utf8(os.path.basename(self.root.path) or "root")
 
-    def _origin(self, place: str) -> str | None:
+    def _origin(self, location: str) -> str | None:
         """Return the origin of a skill; behind a link, that of the linked folder."""
-        located = self.root.locate(place)
+        located = self.root.locate(location)
         if located.link:
             return Origins(located.base, None).of(located.rest)
-        return self._origins.of(place)
+        return self._origins.of(location)
 
     # Links to folders
 
-    def _follow_links(self, part: str) -> None:
+    def _follow_links(self, subtree: str) -> None:
         """Serve each linked skill folder once, and report other links to directories."""
-        for place in [*self.root.links.below(part)]:
-            self.root.set_link(place, None)
+        self.root.forget_links(subtree)
         # Deterministic order: outer folders first, and always the same one of two links to a
         # folder.
-        targets = sorted((os.path.realpath(self._at(place)), place) for place in self._links)
-        for target, place in targets:
-            state = link_state(self._at(place))
+        targets = sorted(
+            (os.path.realpath(self._at(location)), location) for location in self._links
+        )
+        for target, location in targets:
+            state = link_state(self._at(location))
             if os.path.lexists(target) and not os.path.isdir(target):
                 continue
-            self.root.set_link(place, FolderLink("", state))
+            self.root.set_link(location, FolderLink("", state))
             if not state:
                 continue
             try:
-                reason = self._why_not(place, target)
+                reason = self._why_not(location, target)
                 if reason is None:
-                    self.root.set_link(place, FolderLink(target, state))
-                    reason = self._follow(place, target)
+                    self.root.set_link(location, FolderLink(target, state))
+                    reason = self._follow(location, target)
             except OSError as error:
                 reason = f"leads to a directory that cannot be opened ({error.strerror})"
             if reason:
-                self.root.set_link(place, FolderLink("", state))
+                self.root.set_link(location, FolderLink("", state))
                 hint = "serve the folder it leads to as a root of its own"
                 if _below(target, self.root.path) is not None:
                     hint = "remove the link, since the folder it leads to is part of this root"
-                text = f"{place.rpartition('/')[2]} is a link that {reason}"
-                self._report("link-outside", text, place, hint)
+                text = f"{location.rpartition('/')[2]} is a link that {reason}"
+                self._report("link-outside", text, location, hint)
 
-    def _why_not(self, place: str, target: str) -> str | None:
+    def _why_not(self, location: str, target: str) -> str | None:
         """Return why a link is not followed, "" if its skill is served elsewhere, or None."""
         holds_skill = os.path.lexists(os.path.join(target, SKILL_MD))
-        if not self.limits.links or self._origins.of(place) is not None:
+        if not self.limits.links or self._origins.of(location) is not None:
             return "leads to a directory, and links are not followed"
         for root in self.roots:
             rest = _below(target, root.path)
@@ -335,19 +360,19 @@ class Scan:
                 return ""
         return None
 
-    def _follow(self, place: str, target: str) -> str | None:
+    def _follow(self, location: str, target: str) -> str | None:
         """Scan the skill folder behind a link; return why it is not served, or None.
 
         Raises:
             OSError: the folder cannot be opened.
         """
-        self.entering(place)
+        self._entering(location)
         with disk.open_real(target) as handle:
             # Check the opened directory, since the link may lead elsewhere by now (TOCTOU).
-            owner = os.lstat(self._at(place)).st_uid
+            owner = os.lstat(self._at(location)).st_uid
             if disk.owner_of(handle, "") != owner:
                 return "leads to a directory of another user than the link's"
-            found = self._walk(handle, place)
+            found = self._walk(handle, location)
             if found is None:
                 return _NO_SKILL
             if found.holds_manifest:
@@ -360,37 +385,37 @@ class Scan:
 
     # Problems outside of every skill
 
-    def _report(self, code: str, message: str, place: str, hint: str | None = None) -> None:
-        found = problem(code, message, hint=hint).at(self.root.show(place), "")
-        self.problems.append((place, found))
+    def _report(self, code: str, message: str, location: str, hint: str | None = None) -> None:
+        found = problem(code, message, hint=hint).at(self.root.show(location), "")
+        self.problems.append((location, found))
 
     def _report_outside(self, here: Directory) -> None:
         """Report near misses outside of skills, and collect links and dot folders."""
-        layout, place = self.root.layout, here.path
-        if here.holds_manifest and layout is not None and layout.is_too_deep(place):
+        layout, location = self.root.layout, here.path
+        if here.holds_manifest and layout is not None and layout.is_too_deep(location):
             message = (
                 "the skill does not lie right in the skills folder of its plugin, where "
                 "plugins have theirs"
             )
             hint = "move it there, or list its folder in the plugin's manifest"
-            self._report("too-deep", message, place, hint)
-        self._links += [join(place, name) for name in here.named("link")]
-        self.skipped_dot_folders += [join(place, name) for name in here.named("dotted")]
+            self._report("too-deep", message, location, hint)
+        self._links += [join(location, name) for name in here.named("link")]
+        self.skipped_dot_folders += [join(location, name) for name in here.named("dotted")]
         for name in here.named("unnamed"):
             message = f"the name {name} is not UTF-8, so nothing of it is served"
-            self._report("file-name", message, join(place, name))
+            self._report("file-name", message, join(location, name))
         denied = here.named("denied")
         if here.unreadable:
             hint = open_hint(self.root, here)
-            self._report("unreadable", "the directory cannot be opened", place, hint)
+            self._report("unreadable", "the directory cannot be opened", location, hint)
         elif denied:
             code, message, hint = REFUSALS["denied"]
-            self._report(code, message.format(f"{len(denied)} of its names"), place, hint)
+            self._report(code, message.format(f"{len(denied)} of its names"), location, hint)
         if here.is_truncated:
             most = tree.MOST_LEVELS
             message = f"folders lie more than {most} levels below the root and are not searched"
             hint = "serve a folder that lies nearer to them as a root of its own"
-            self._report("too-deep", message, place, hint)
+            self._report("too-deep", message, location, hint)
 
 
 def read_skill_md(raw: bytes, directory: str) -> Reading:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Set
 
 from mcp_skills_server.catalog import disk
-from mcp_skills_server.catalog.path_index import above, join, within
+from mcp_skills_server.catalog.path_map import above, join, within
 from mcp_skills_server.catalog.roots import Root
 from mcp_skills_server.model import SKILL_MD, Skill, SkillFile
 
@@ -90,15 +90,15 @@ class ScannedFiles:
 
         A link into a nested skill from outside yields None: it would bypass the grants.
         """
-        place = join(directory, name)
-        if place not in self._linked:
+        location = join(directory, name)
+        if location not in self._linked:
             located = self._root.locate(directory)
             target = disk.resolve_link(located.base, self._root.index, located.rest, name)
             if target is not None and located.link:
                 target.location = join(located.link, target.location)
             if target is not None and any(
-                up in self._nested and not within(place, up) for up in above(target.location)
+                up in self._nested and not within(location, up) for up in above(target.location)
             ):
                 target = None
-            self._linked[place] = target
-        return self._linked[place]
+            self._linked[location] = target
+        return self._linked[location]

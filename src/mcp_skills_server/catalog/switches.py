@@ -48,20 +48,20 @@ def _read(root: str) -> frozenset[str]:
     return frozenset(line for line in lines if line and not line.startswith("#"))
 
 
-def switch(root: str, place: str, *, on: bool) -> None:
+def switch(root: str, location: str, *, on: bool) -> None:
     """Switch the skill in a folder on or off; the file loses its comments.
 
     Raises:
         RequestError: the file cannot be read or written, or has no line for such a folder.
     """
     file = Path(root, SWITCHES)
-    if not place or place != place.strip() or place.startswith("#"):
+    if not location or location != location.strip() or location.startswith("#"):
         raise RequestError(f"{SWITCHES} cannot name this folder; rename the folder first.")
     try:
         with _lock:
-            off = _read(root) - {place}
+            off = _read(root) - {location}
             if not on:
-                off |= {place}
+                off |= {location}
             if off:
                 text = _HEAD + "".join(f"{each}\n" for each in sorted(off))
                 replace_file(file, text.encode(), None)

@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary, ref
 from mcp_skills_server import codes
 from mcp_skills_server.access.grants import Grant, Grants, Permissions
 from mcp_skills_server.access.principal import Principal
-from mcp_skills_server.catalog.path_index import join, within
+from mcp_skills_server.catalog.path_map import join, within
 from mcp_skills_server.catalog.reader import Body
 from mcp_skills_server.catalog.registry import Listeners, Registry
 from mcp_skills_server.catalog.threads import in_thread, off_loop
@@ -108,7 +108,7 @@ class Views:
         self.registry = registry
         self._grants = grants
         self._live: WeakValueDictionary[Permissions, FilteredSkills] = WeakValueDictionary()
-        self._kept = LruCache(
+        self._cached = LruCache(
             self._granted, lambda _, each: each.weight, _MOST_SKILLS, FilteredSkills.forget
         )
         self._replaced: list[Callable[[Grants, Grants], None]] = []
@@ -141,7 +141,7 @@ class Views:
 
     def filtered(self, permissions: Permissions) -> FilteredSkills:
         """Return the skills that these permissions can read."""
-        return self._kept.of(permissions)
+        return self._cached.of(permissions)
 
     def _granted(self, permissions: Permissions) -> FilteredSkills:
         found = self._live.get(permissions)
@@ -347,24 +347,24 @@ class LruCache(Generic[_K, _V]):
         self._most = most
         self._close = close
         self._lock = threading.Lock()
-        self._kept: OrderedDict[_K, _V] = OrderedDict()
+        self._values: OrderedDict[_K, _V] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._values)
 
     def of(self, key: _K) -> _V:
         """Return the value of this key, made on a miss."""
         going: list[_V] = []
         with self._lock:
-            if key not in self._kept:
-                self._kept[key] = self._make(key)
-                total = sum(_EMPTY + self._weigh(*item) for item in self._kept.items())
-                while total > self._most and len(self._kept) > 1:
-                    oldest, gone = self._kept.popitem(last=False)
+            if key not in self._values:
+                self._values[key] = self._make(key)
+                total = sum(_EMPTY + self._weigh(*item) for item in self._values.items())
+                while total > self._most and len(self._values) > 1:
+                    oldest, gone = self._values.popitem(last=False)
                     total -= _EMPTY + self._weigh(oldest, gone)
                     going.append(gone)
-            self._kept.move_to_end(key)
-            found = self._kept[key]
+            self._values.move_to_end(key)
+            found = self._values[key]
         if self._close is not None:
             for gone in going:
                 self._close(gone)

@@ -20,6 +20,7 @@ from mcp_skills_server.commands.fields import (
     traits_of,
     variables_of,
 )
+from mcp_skills_server.commands.logs import log_to_stderr
 from mcp_skills_server.commands.options import FollowOptions, tokens_of
 from mcp_skills_server.commands.printing import say, say_json, say_table
 from mcp_skills_server.errors import UsageError, listed, quoted
@@ -73,12 +74,12 @@ def show(words: tuple[str, ...]) -> None:
     command = command_named(name)
     with command.make_context(name, [*given]) as made:
         rows = [
-            _Row(key_of(each), _shown(each, made.params[each.name]), _origin(each, made))
+            _Row(key_of(each), _origin(each, made), _shown(each, made.params[each.name]))
             for each in command.params
             if each.name in made.params
         ]
         rows += _rules(made.params["config"]) + _oauth(made, command)
-    say_table([("KEY", "FROM", "VALUE"), *((each.key, each.origin, each.value) for each in rows)])
+    say_table(("KEY", "FROM", "VALUE"), rows)
 
 
 class GrantsOptions(FollowOptions):
@@ -105,6 +106,7 @@ def grants(options: GrantsOptions, who: str) -> None:
     from mcp_skills_server.commands.opening import open_served
     from mcp_skills_server.model import Standing
 
+    log_to_stderr("warning")
     configuration = options.config
     if configuration is None or configuration.grants is None:
         reason = "there are no grants, so every client reads every skill"
@@ -114,8 +116,11 @@ def grants(options: GrantsOptions, who: str) -> None:
         raise UsageError(f"{quoted(who)} is not a principal; write {forms}")
     principal = _principal(who, options.group, configuration)
     names = Grants(configuration.grants, local=who == LOCAL).names(principal)
-    lines = zip(configuration.grants, configuration.grant_lines, strict=True)
-    given = [(grant, line) for grant, line in lines if not names.isdisjoint(grant.who)]
+    given = [
+        (grant, configuration.place("grant", number))
+        for number, grant in enumerate(configuration.grants)
+        if not names.isdisjoint(grant.who)
+    ]
     served = open_served(configuration.values.get("roots", ()), options)
     registry = served.registry
     if served.mirrors is not None:
@@ -124,20 +129,18 @@ def grants(options: GrantsOptions, who: str) -> None:
     paths = registry.snapshot.paths(Standing.LENIENT)
     found: list[dict[str, Any]] = []
     for path in paths:
-        why = [(grant, line) for grant, line in given if grant.covers(path)]
+        why = [(grant, place) for grant, place in given if grant.covers(path)]
         if why:
             granted = {"read"}.union(*(grant.may for grant, _ in why))
             may = [each for each in MAY if each in granted]
-            by = [
-                _reason(grant, path, names, f"{configuration.file}:{line}") for grant, line in why
-            ]
+            by = [_reason(grant, path, names, place) for grant, place in why]
             found.append({"skill": path, "may": may, "grants": by})
     groups = sorted(principal.groups) if principal is not None else []
     if options.form == "json":
         withheld = len(paths) - len(found)
         say_json({"who": who, "groups": groups, "skills": found, "withheld": withheld})
         return
-    rows = [("SKILL", "MAY", "WHY")]
+    rows: list[tuple[str, ...]] = []
     for each in found:
         skill, may = str(each["skill"]), ",".join(each["may"])
         for reason in each["grants"]:
@@ -145,7 +148,7 @@ def grants(options: GrantsOptions, who: str) -> None:
             rows.append((skill, may, f"{os.path.basename(reason['place'])} {whom} {patterns}"))
             skill = may = ""
     if found:
-        say_table(rows)
+        say_table(("SKILL", "MAY", "WHY"), rows)
     of = f" of {', '.join(groups)}" if groups else ""
     say(f"{who}{of} reads {len(found):,} of {len(paths):,} skills", err=True)
 
@@ -182,11 +185,11 @@ def _reason(grant: Grant, path: str, names: Collection[str], place: str) -> dict
 
 
 class _Row(NamedTuple):
-    """A setting, its value, and where that is from: an option, a variable, or a file's line."""
+    """A setting, where its value is from (an option, a variable, a file's line), and the value."""
 
     key: str
-    value: str
     origin: str
+    value: str
 
 
 def _rules(configuration: Configuration | None) -> list[_Row]:
@@ -194,26 +197,21 @@ def _rules(configuration: Configuration | None) -> list[_Row]:
     if configuration is None:
         return []
     rows: list[_Row] = []
-
-    def add(key: str, value: str, line: int) -> None:
-        rows.append(_Row(key, value, f"{configuration.file}:{line}"))
-
-    for root, rules in configuration.sources.items():
-        given = {
-            field: value
+    for number, (root, rules) in enumerate(configuration.sources.items()):
+        words = [
+            f"{_key(field)}={_text(value, ',')}"
             for field, value in asdict(rules).items()
-            if field != "line" and value not in (None, (), "")
-        }
-        words = [f"{_key(field)}={_text(value, ',')}" for field, value in given.items()]
-        add("source", " ".join([_without_secrets(root), *words]), rules.line)
-    for grant, line in zip(configuration.grants or (), configuration.grant_lines, strict=True):
+            if value not in (None, (), "")
+        ]
+        text = " ".join([_without_secrets(root), *words])
+        rows.append(_Row("source", configuration.place("source", number), text))
+    for number, grant in enumerate(configuration.grants or ()):
         may = ["read", *sorted(grant.may - {"read"})]
         skills = ",".join(pattern.text for pattern in grant.skills)
-        add("grant", f"who={','.join(grant.who)} skills={skills} may={','.join(may)}", line)
-    for key, line in configuration.lines.items():
-        table, _, name = key.partition(".")
-        if table == "quota":
-            add(key, str(getattr(configuration.quotas, name.replace("-", "_"))), line)
+        text = f"who={','.join(grant.who)} skills={skills} may={','.join(may)}"
+        rows.append(_Row("grant", configuration.place("grant", number), text))
+    for key, value in configuration.quota.items():
+        rows.append(_Row(f"quota.{key}", configuration.place("quota", key), str(value)))
     return rows
 
 
@@ -229,14 +227,14 @@ def _oauth(context: click.Context, command: click.Command) -> list[_Row]:
         return []
     place = "default"
     if configuration is not None and configuration.oauth is not None:
-        place = f"{configuration.file}:{configuration.lines.get('oauth', 0)}"
+        place = configuration.place("oauth")
     given = {
         each.name: _origin(each, context)
         for each in command.params
         if context.params[each.name or ""]
     }
     return [
-        _Row(f"oauth.{_key(name)}", _text(value), given.get(f"oauth_{name}", place))
+        _Row(f"oauth.{_key(name)}", given.get(f"oauth_{name}", place), _text(value))
         for name, value in {**asdict(found), "request_scopes": found.requested_scopes}.items()
     ]
 
@@ -286,5 +284,5 @@ def _origin(parameter: click.Parameter, context: click.Context) -> str:
     if source is ParameterSource.ENVIRONMENT:
         return "environment " + next(filter(os.environ.get, variables_of(parameter)), "")
     if source is ParameterSource.DEFAULT_MAP and configuration is not None:
-        return f"{configuration.file}:{configuration.lines.get(parameter.name or '', 0)}"
+        return configuration.place(key_of(parameter))
     return "default"

@@ -11,7 +11,7 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Final, NamedTuple, TypeAlias, TypeGuard, cast
 from urllib.parse import urlsplit
@@ -89,7 +89,6 @@ class SourceRules:
     exclude: tuple[str, ...] = ()
     token_env: str = ""
     refresh_s: float | None = None
-    line: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,17 +98,24 @@ class Configuration:
     file: str
     values: Mapping[str, Any]
     """Values of options by field name."""
-    sources: Mapping[str, SourceRules] = field(default_factory=dict[str, SourceRules])
-    """Rules of single roots, by the root as in `values`."""
-    lines: Mapping[str, int] = field(default_factory=dict[str, int])
-    """The line of each key of `values`, of `oauth`, and of keys such as `quota.streams`."""
-    oauth: Mapping[str, Any] | None = None
-    grants: tuple[Grant, ...] | None = None
-    grant_lines: tuple[int, ...] = field(default=(), compare=False)
-    quotas: QuotaSettings = field(default_factory=QuotaSettings)
+    sources: Mapping[str, SourceRules]
+    """Rules of single roots, by the root as in `values`, in the order of the tables."""
+    grants: tuple[Grant, ...] | None
+    oauth: Mapping[str, Any] | None
+    quota: Mapping[str, int]
+    lines: Mapping[_Place, int]
 
     def __str__(self) -> str:
         return self.file
+
+    @property
+    def quotas(self) -> QuotaSettings:
+        """Return the quotas, with the default of each that the file does not set."""
+        return QuotaSettings(**_as_fields(self.quota))
+
+    def place(self, *key: str | int) -> str:
+        """Return file and line of a key, such as `("grant", 0)` for the first `[[grant]]`."""
+        return f"{self.file}:{_line(self.lines, key)}"
 
     def rules_of(self, root: str) -> SourceRules | None:
         """Return the rules of a root, however its path is written; None if it has none."""
@@ -439,31 +445,31 @@ def parse(raw: bytes, path: str) -> Configuration:
     reading.check(tables, values.get("roots", ()), given.get("oauth"))
     if reading.faults:
         raise ConfigurationError(path, sorted(reading.faults, key=lambda each: each.line))
-    file = os.path.abspath(path)
-    return _configuration(values, tables, reading.line, file, os.path.dirname(file))
+    return _configuration(values, tables, reading.lines, os.path.abspath(path))
 
 
 def _one_fault(path: str, line: int, what: str, hint: str) -> ConfigurationError:
     return ConfigurationError(path, [ConfigurationFault(line, "", what, hint)])
 
 
+def _line(lines: Mapping[_Place, int], place: _Place) -> int:
+    """Return the line of a key, or of the nearest table around it; 0 if neither is known."""
+    while place and place not in lines:
+        place = place[:-1]
+    return lines.get(place, 0)
+
+
 class _FileReading:
     """A reader of one file's values, which collects faults; `lines` has the line of each key."""
 
     def __init__(self, lines: Mapping[_Place, int]) -> None:
-        self._lines = lines
+        self.lines = lines
         self.faults: list[ConfigurationFault] = []
-
-    def line(self, *place: str | int) -> int:
-        """Return the line of a key, or of the nearest table around it; 0 if neither is known."""
-        while place and place not in self._lines:
-            place = place[:-1]
-        return self._lines.get(place, 0)
 
     def blame(self, place: _Place, what: str, hint: str) -> None:
         """Record a fault."""
         key = ".".join(each for each in place if isinstance(each, str))
-        self.faults.append(ConfigurationFault(self.line(*place), key, what, hint))
+        self.faults.append(ConfigurationFault(_line(self.lines, place), key, what, hint))
 
     def tables(self, name: str, given: Any) -> list[dict[str, Any]]:
         """Return the values of the tables of this name, and record their faults."""
@@ -539,44 +545,37 @@ class _FileReading:
 def _configuration(
     options: Mapping[str, Any],
     tables: Mapping[str, Sequence[dict[str, Any]]],
-    line: Callable[..., int],
+    lines: Mapping[_Place, int],
     file: str,
-    folder: str,
 ) -> Configuration:
-    """Return the configuration of a file without faults. `line` returns the line of a key."""
-    values: dict[str, Any] = {}
-    lines: dict[str, int] = {}
+    """Return the configuration of a file without faults."""
+    folder = os.path.dirname(file)
     known = parameters()
+    values: dict[str, Any] = {}
     for key, value in options.items():
         parameter = known[key]
-        name = parameter.name or ""
-        values[name], lines[name] = _from_here(parameter, value, folder), line(key)
+        values[parameter.name or ""] = _from_here(parameter, value, folder)
     sources: dict[str, SourceRules] = {}
-    for number, each in enumerate(tables["source"]):
+    for each in tables["source"]:
         rules = _as_fields(each)
         root = _absolute(rules.pop("from"), folder)
         keys = tuple(os.path.join(folder, key) for key in rules.pop("require_signature", ()))
-        sources[root] = SourceRules(**rules, require_signature=keys, line=line("source", number))
+        sources[root] = SourceRules(**rules, require_signature=keys)
     if sources:
         values["roots"] = (*values.get("roots", ()), *sources)
-        lines.setdefault("roots", line("source"))
+        lines = {("roots",): _line(lines, ("source",)), **lines}
     grants = tuple(
         Grant(each["who"], each["skills"], frozenset(each.get("may", ())))
         for each in tables["grant"]
     )
-    oauth = next(iter(tables["oauth"]), None)
-    if oauth is not None:
-        lines["oauth"] = line("oauth")
-    (quota,) = tables["quota"] or [{}]
     return Configuration(
         file=file,
         values=values,
         sources=sources,
-        lines=lines | {f"quota.{key}": line("quota", key) for key in quota},
-        oauth=oauth,
         grants=grants or None,
-        grant_lines=tuple(line("grant", number) for number in range(len(grants))),
-        quotas=QuotaSettings(**_as_fields(quota)),
+        oauth=next(iter(tables["oauth"]), None),
+        quota=tables["quota"][0] if tables["quota"] else {},
+        lines=lines,
     )
 
 

@@ -46,6 +46,7 @@ from mcp_skills_server.commands.printing import (
     say_lines,
     say_table,
 )
+from mcp_skills_server.durable import read_regular
 from mcp_skills_server.errors import RequestError, UsageError, plural
 from mcp_skills_server.format import identity
 from mcp_skills_server.model import Skill, Standing
@@ -170,8 +171,7 @@ def _given_cases(registry: Registry, patterns: Sequence[str]) -> list[tuple[Skil
         for name in sorted(glob.glob(pattern, recursive=True)) or [pattern]:
             file = Path(name)
             try:
-                with file.open("rb") as opened:
-                    raw = opened.read(_MOST_BYTES + 1)
+                raw, _ = read_regular(name, _MOST_BYTES, wait=True)
             except OSError as error:
                 hint = "name a file with a trigger set"
                 raise UsageError(f"{name}: cannot be read ({error.strerror}); {hint}") from None
@@ -201,7 +201,7 @@ def _skill_of(registry: Registry, named: str, file: Path) -> Skill:
 
 
 def _say_results(results: Sequence[CaseResult]) -> None:
-    rows = [("SKILL", "CASES", "PASSED", "HIT@1", "HIT@5", "FALSE")]
+    rows: list[tuple[str, ...]] = []
     colours: dict[int, str] = {}
     for path, found in evaluation.by_skill(results).items():
         totals = evaluation.summary(found)
@@ -210,7 +210,7 @@ def _say_results(results: Sequence[CaseResult]) -> None:
         shares = (_percent(totals.hit_at_1), _percent(totals.hit_at_5))
         counts = (str(totals.total), str(totals.passed))
         rows.append((path, *counts, *shares, str(totals.false_triggers)))
-    say_table(rows, colours)
+    say_table(("SKILL", "CASES", "PASSED", "HIT@1", "HIT@5", "FALSE"), rows, colours=colours)
     for each in results:
         if not each.passed:
             wanted = "should trigger" if each.case.should_trigger else "should not trigger"
@@ -247,15 +247,13 @@ def try_(options: TableOptions, arguments: tuple[str, ...]) -> int:
         places.append({"path": hit.skill.path, "score": hit.score, "words": words})
     if options.form == "json":
         say_json({"prompt": prompt, "places": places})
-    elif places:
-        rows = [("PLACE", "SKILL", "SCORE", "WORDS")]
-        for number, place in enumerate(places, 1):
-            found = "; ".join(f"{name}: {' '.join(each)}" for name, each in place["words"].items())
-            score = "name" if place["score"] is None else f"{place['score']:.2f}"
-            rows.append((str(number), place["path"], score, found))
-        say_table(rows)
-    else:
-        say(f"no skill fits {prompt!r}")
+        return int(not hits)
+    rows: list[tuple[str, ...]] = []
+    for number, place in enumerate(places, 1):
+        found = "; ".join(f"{name}: {' '.join(each)}" for name, each in place["words"].items())
+        score = "name" if place["score"] is None else f"{place['score']:.2f}"
+        rows.append((str(number), place["path"], score, found))
+    say_table(("PLACE", "SKILL", "SCORE", "WORDS"), rows, empty=f"no skill fits {prompt!r}")
     return int(not hits)
 
 
@@ -284,14 +282,13 @@ def overlap(options: OverlapOptions, roots: tuple[str, ...]) -> int:
             for skill, near in found
         ]
         say_json({"pairs": shown})
-    elif found:
+    else:
         rows = [
             (f"{each.share:.0%}", first.path, each.other.path, " ".join(each.words))
             for first, each in found
         ]
-        say_table([("SHARE", "SKILL", "AND", "WORDS IN COMMON"), *rows])
-    else:
-        say(f"no two skills have {options.least:.0%} of their words in common")
+        none = f"no two skills have {options.least:.0%} of their words in common"
+        say_table(("SHARE", "SKILL", "AND", "WORDS IN COMMON"), rows, empty=none)
     return int(bool(found))
 
 

@@ -332,7 +332,7 @@ def doctor(context: click.Context, options: DoctorOptions, host: str | None) -> 
 
 def _list_entries(platform: Platform) -> None:
     """Print a line for each host: whether it is installed, and its entries for this server."""
-    rows = [("HOST", "HERE", "ENTRY", "STATE", "FILE")]
+    rows: list[tuple[str, ...]] = []
     for key, row in HOSTS.items():
         try:
             path = location(row, platform)
@@ -345,7 +345,8 @@ def _list_entries(platform: Platform) -> None:
             rows.append((key, here, entry.name, entry.fault or "configured", str(entry.path)))
         if not entries:
             rows.append((key, here, "-", "-", str(path)))
-    say_table([tuple(map(printable, row)) for row in rows])
+    header = ("HOST", "HERE", "ENTRY", "STATE", "FILE")
+    say_table(header, [tuple(map(printable, row)) for row in rows])
 
 
 def _entries(host: Host, platform: Platform) -> Iterator[HostEntry]:

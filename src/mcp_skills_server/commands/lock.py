@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Generator, Iterable, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -17,6 +16,7 @@ from click.core import ParameterSource
 
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.commands.fields import option, output_format, takes
+from mcp_skills_server.commands.logs import log_to_stderr
 from mcp_skills_server.commands.opening import if_path, open_roots, pinned_elsewhere, read_lock
 from mcp_skills_server.commands.options import SignedRootOptions, roots_argument, without_skills
 from mcp_skills_server.commands.printing import remark, say, say_json, say_lines
@@ -99,62 +99,57 @@ def _change_kinds(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str
     return dict(sorted(kinds.items()))
 
 
-@contextmanager
-def open_sources(
+def _open_sources(
     given: Sequence[str], options: SignedRootOptions, pin: str | None = None
-) -> Generator[tuple[Registry, list[SourceState]]]:
+) -> list[SourceState]:
     """Open these roots together, as `serve` does: an earlier root hides equal paths of later ones.
 
     Skills without a signature that the options or a `[[source]]` require are left out, and named
     on stderr. `pin` is the revision of each root, None for the newest.
     """
+    log_to_stderr("warning")
     opened = open_roots(given, options, pin=pin)
-    registry, mirrors = opened.registry, opened.mirrors
-    try:
-        if mirrors is not None:
-            mirrors.fetch(proved=True)
-        with registry:
-            if len(registry.roots) < len(given):
-                shown = ", ".join(given)
-                raise UsageError(f"{shown}: two of these are the same folder; name it once")
-            snapshot = registry.snapshot
-            for each in snapshot.problems:
-                if each.code.startswith("signature-"):
-                    remark(f"left out: {each.path}: {each.message}")
-            revisions = mirrors.revisions() if mirrors is not None else {}
-            offers = [
-                SourceState(root, revisions.get(found.given, ""), {}, registry)
-                for root, found in zip(given, registry.roots, strict=True)
-            ]
-            for path in snapshot.paths(Standing.LENIENT):
-                skill = snapshot.skills[path]
-                offers[skill.root].skills[path] = skill
-            yield registry, offers
-    finally:
-        opened.stop()
+    registry, revisions = opened.registry, dict[str, str]()
+    if opened.mirrors is not None:
+        opened.mirrors.fetch(proved=True)
+        revisions = opened.mirrors.revisions()
+    registry.load()
+    if len(registry.roots) < len(given):
+        shown = ", ".join(given)
+        raise UsageError(f"{shown}: two of these are the same folder; name it once")
+    snapshot = registry.snapshot
+    for each in snapshot.problems:
+        if each.code.startswith("signature-"):
+            remark(f"left out: {each.path}: {each.message}")
+    offers = [
+        SourceState(root, revisions.get(found.given, ""), {}, registry)
+        for root, found in zip(given, registry.roots, strict=True)
+    ]
+    for path in snapshot.paths(Standing.LENIENT):
+        skill = snapshot.skills[path]
+        offers[skill.root].skills[path] = skill
+    return offers
 
 
-@contextmanager
-def compare_with_lock(
+def _compare_with_lock(
     locked: Sequence[LockedSource], options: SignedRootOptions
-) -> Generator[list[SourceChange]]:
-    """Yield each source compared with its lock; files are readable while the context is open.
+) -> list[SourceChange]:
+    """Return each source compared with its lock.
 
     If a source has two revisions, each entry keeps its own skills; the last one gets new skills.
     """
     last = {each.given: number for number, each in enumerate(locked)}
-    with open_sources([*last], options) as (_, offers):
-        newest = {each.given: (each, each.locked()) for each in offers}
-        out: list[SourceChange] = []
-        for number, each in enumerate(locked):
-            offer, now = newest[each.given]
-            wanted = now.skills.keys() - pinned_elsewhere(locked, each)
-            if last[each.given] != number:
-                wanted = now.skills.keys() & each.skills.keys()
-            skills = {path: digest for path, digest in now.skills.items() if path in wanted}
-            kinds = _change_kinds(each.skills, skills)
-            out.append(SourceChange(each, replace(now, skills=skills), offer, kinds))
-        yield out
+    newest = {each.given: (each, each.locked()) for each in _open_sources([*last], options)}
+    out: list[SourceChange] = []
+    for number, each in enumerate(locked):
+        offer, now = newest[each.given]
+        wanted = now.skills.keys() - pinned_elsewhere(locked, each)
+        if last[each.given] != number:
+            wanted = now.skills.keys() & each.skills.keys()
+        skills = {path: digest for path, digest in now.skills.items() if path in wanted}
+        kinds = _change_kinds(each.skills, skills)
+        out.append(SourceChange(each, replace(now, skills=skills), offer, kinds))
+    return out
 
 
 def _write_lock(path: str, sources: Sequence[LockedSource]) -> None:
@@ -192,10 +187,11 @@ def lock(options: LockOptions, roots: tuple[str, ...]) -> int:
     for each in given:
         if not kind_of(each).is_path and ":" in urlsplit(each).netloc.rpartition("@")[0]:
             raise UsageError("an address with a password cannot be locked; use a credential helper")
-    with open_sources(given, options) as (registry, offers):
-        sources = [each.locked() for each in offers]
-        _remark_left_out(registry)
-        empty = without_skills(registry)
+    offers = _open_sources(given, options)
+    registry = offers[0].registry
+    sources = [each.locked() for each in offers]
+    _remark_left_out(registry)
+    empty = without_skills(registry)
     for each in empty:
         remark(f"{each}: no skill there that may be served; give the folder that holds your skills")
     if empty:
@@ -231,22 +227,22 @@ def outdated(options: OutdatedOptions) -> int:
       mcp-skills-server outdated
       mcp-skills-server outdated --lock team/skills.lock --format json
     """
-    with compare_with_lock(read_lock(options.lock), options) as moved:
-        is_new = any(each.kinds for each in moved)
-        if options.form == "json":
-            say_json([each.as_json() for each in moved])
-            return int(is_new)
-        for each in moved:
-            if each.kinds:
-                versions = (each.source.revision, each.newest.revision)
-                before, after = (version.removeprefix("sha256:")[:12] for version in versions)
-                say(f"{each.source.given}:{f' {before} -> {after}' if before != after else ''}")
-            for kind in _KINDS:
-                for path in each.of_kind(kind):
-                    say(f"  {kind:8} {path}")
-        if not is_new:
-            remark(f"nothing is new: the skills match {options.lock}")
+    moved = _compare_with_lock(read_lock(options.lock), options)
+    is_new = any(each.kinds for each in moved)
+    if options.form == "json":
+        say_json([each.as_json() for each in moved])
         return int(is_new)
+    for each in moved:
+        if each.kinds:
+            versions = (each.source.revision, each.newest.revision)
+            before, after = (version.removeprefix("sha256:")[:12] for version in versions)
+            say(f"{each.source.given}:{f' {before} -> {after}' if before != after else ''}")
+        for kind in _KINDS:
+            for path in each.of_kind(kind):
+                say(f"  {kind:8} {path}")
+    if not is_new:
+        remark(f"nothing is new: the skills match {options.lock}")
+    return int(is_new)
 
 
 @click.command()
@@ -266,21 +262,21 @@ def update(options: UpdateOptions, names: tuple[str, ...]) -> None:
     locked = read_lock(options.lock)
     out: list[LockedSource] = []
     count = 0
-    with compare_with_lock(locked, options) as moved:
-        known = {each.given for each in locked}
-        known.update(path for each in moved for path in (*each.source.skills, *each.newest.skills))
-        for name in names:
-            if name not in known:
-                hint = "'outdated' shows what is new"
-                raise UsageError(f"{name}: {options.lock} has no such source or skill; {hint}")
-        for each in moved:
-            chosen = each.kinds
-            if names and each.source.given not in names:
-                chosen = {path: kind for path, kind in chosen.items() if path in names}
-            out += _updated_entries(each, {*chosen})
-            count += len(chosen)
-            for path, kind in chosen.items():
-                say(f"{kind:8} {path}")
+    moved = _compare_with_lock(locked, options)
+    known = {each.given for each in locked}
+    known.update(path for each in moved for path in (*each.source.skills, *each.newest.skills))
+    for name in names:
+        if name not in known:
+            hint = "'outdated' shows what is new"
+            raise UsageError(f"{name}: {options.lock} has no such source or skill; {hint}")
+    for each in moved:
+        chosen = each.kinds
+        if names and each.source.given not in names:
+            chosen = {path: kind for path, kind in chosen.items() if path in names}
+        out += _updated_entries(each, {*chosen})
+        count += len(chosen)
+        for path, kind in chosen.items():
+            say(f"{kind:8} {path}")
     _write_lock(options.lock, _without_hidden(_merge_entries(out)))
     if not count:
         of = f" of {', '.join(names)}" if names else ""
@@ -348,44 +344,35 @@ def diff(options: DiffOptions, pair: tuple[str, ...]) -> int:
     said = click.get_current_context().get_parameter_source("lock") is ParameterSource.COMMANDLINE
     if pair and said:
         raise UsageError("diff takes two roots or --lock FILE, not both")
+    if options.lock is not None and not pair:
+        moved = _compare_with_lock(read_lock(options.lock), options)
+        found = chain.from_iterable(_differences_since(each, options) for each in moved)
+    elif len(pair) == 2:
+        (before,), (after,) = (_open_sources([each], options) for each in pair)
+        found = _between(before, after, before.skills.keys() | after.skills.keys())
+    else:
+        raise UsageError("diff takes two roots, as in 'diff A B', or --lock FILE")
     is_different = False
-    with ExitStack() as opened:
-        if options.lock is not None and not pair:
-            moved = opened.enter_context(compare_with_lock(read_lock(options.lock), options))
-            found = chain.from_iterable(_differences_since(each, options) for each in moved)
-        elif len(pair) == 2:
-            before, after = (_open_source(opened, each, options) for each in pair)
-            found = _between(before, after, before.skills.keys() | after.skills.keys())
-        else:
-            raise UsageError("diff takes two roots, as in 'diff A B', or --lock FILE")
-        for each in found:
-            is_different = True
-            say(f"{each.path}: {each.kind}")
-            for line in each.important:
-                say(f"  {line}")
-            say_lines("\n".join(each.others))
+    for each in found:
+        is_different = True
+        say(f"{each.path}: {each.kind}")
+        for line in each.important:
+            say(f"  {line}")
+        say_lines("\n".join(each.others))
     return int(is_different)
 
 
 def _differences_since(moved: SourceChange, options: SignedRootOptions) -> Iterable[Difference]:
     source, kinds = moved.source, moved.kinds
     if kinds and kind_of(source.given).keeps_history:
-        with ExitStack() as opened:
-            before = _open_source(opened, source.given, options, source.revision)
-            yield from _between(before, moved.state, kinds)
+        (before,) = _open_sources([source.given], options, source.revision)
+        yield from _between(before, moved.state, kinds)
         return
     for skill, kind in kinds.items():
         if kind == "added":
             yield from _between(None, moved.state, [skill])
         else:
             yield Difference(skill, kind, (), ("the source no longer has the locked text",))
-
-
-def _open_source(
-    opened: ExitStack, root: str, options: SignedRootOptions, pin: str | None = None
-) -> SourceState:
-    _, (offer,) = opened.enter_context(open_sources([root], options, pin))
-    return offer
 
 
 def _between(

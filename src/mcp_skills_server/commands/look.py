@@ -114,7 +114,7 @@ def list_(options: TableOptions, roots: tuple[str, ...]) -> int:
         )
         return int(bool(empty))
     colours: dict[int, str] = {}
-    rows = [("PATH", "VERSION", "FILES", "BYTES", "PROBLEMS", "DESCRIPTION")]
+    rows: list[tuple[str, ...]] = []
     for skill in skills:
         count = counts[skill.path]
         if skill.standing < Standing.VALID:
@@ -126,7 +126,8 @@ def list_(options: TableOptions, roots: tuple[str, ...]) -> int:
         state = f"{count}{_UNLISTED.get(skill.standing, '')}"
         rows.append((skill.path, version, str(len(skill.files)), str(skill.size), state, about))
     if skills:
-        say_table(rows, colours)
+        header = ("PATH", "VERSION", "FILES", "BYTES", "PROBLEMS", "DESCRIPTION")
+        say_table(header, rows, colours=colours)
     for root in remote:
         revision = root.revision or "unknown, since the copy is incomplete"
         say(f"{root.shown}: revision {revision}", err=True)
@@ -178,7 +179,7 @@ def show(options: TextOptions, arguments: tuple[str, ...]) -> None:
             say(f"{key + ':':13}{' '.join(value.split())}")
     say("")
     rows = [(path, str(file.size), file.digest or "") for path, file in skill.files.items()]
-    say_table([("FILE", "BYTES", "DIGEST"), *rows])
+    say_table(("FILE", "BYTES", "DIGEST"), rows)
     for problem in shortened(problems):
         say(str(problem))
     say("")

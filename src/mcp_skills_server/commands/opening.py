@@ -50,7 +50,7 @@ def make_watcher(registry: Registry, options: WatchOptions) -> Watcher | None:
 
         def keep() -> None:
             registry.loaded.wait()
-            registry.keep_index()
+            registry.save_index()
 
         threading.Thread(target=keep, name="skills-index", daemon=True).start()
         return None
@@ -460,4 +460,3 @@ def open_registry(
         yield opened.registry
     finally:
         opened.stop()
-        opened.registry.close()

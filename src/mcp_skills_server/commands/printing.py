@@ -10,11 +10,13 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 import click
 
+from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import printable
 
 _PROGRAM: Final = "mcp-skills-server"
@@ -35,27 +37,37 @@ def say_lines(text: str, *, err: bool = False) -> None:
         click.echo("\t".join(printable(part) for part in line.split("\t")), err=err)
 
 
-def say_table(rows: list[tuple[str, ...]], colours: Mapping[int, str] | None = None) -> None:
-    """Print rows in columns, the first one as the header.
+def say_table(
+    header: tuple[str, ...],
+    rows: Sequence[tuple[str, ...]],
+    *,
+    empty: str = "",
+    colours: Mapping[int, str] | None = None,
+) -> None:
+    """Print rows in columns below the header; without rows the line `empty`, if it is given.
 
     On a terminal the last cell of a row is cut at the end of the line, the header is bold and rows
     have their colours; elsewhere the last cell is cut to 100 characters. `NO_COLOR`
     (https://no-color.org) turns colours off. `colours` has the colour of a row, by its index.
     """
+    if not rows and empty:
+        say(empty)
+        return
     is_terminal = sys.stdout.isatty()
     has_colour = is_terminal and not os.environ.get("NO_COLOR")
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
+    lines = [header, *rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)][:-1]
     longest = _LONGEST
     if is_terminal:
         longest = max(_SHORTEST, shutil.get_terminal_size().columns - sum(widths) - 2 * len(widths))
-    for number, row in enumerate(rows):
+    for number, row in enumerate(lines, -1):
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
         last = row[-1]
         if len(last) > longest:
             last = last[: longest - 3] + "..."
         line = printable("  ".join([*cells, last]).rstrip())
         if has_colour:
-            line = click.style(line, bold=number == 0 or None, fg=(colours or {}).get(number))
+            line = click.style(line, bold=number < 0 or None, fg=(colours or {}).get(number))
         click.echo(line)
 
 
@@ -84,6 +96,20 @@ def more_suffix(count: int, hint: str = "") -> str:
 def remark(text: str) -> None:
     """Print one line about the command itself, on stderr and under the program's name."""
     say(f"{_PROGRAM}: {text}", err=True)
+
+
+@contextmanager
+def writing(shown: str, remedy: str) -> Generator[None]:
+    """Make one line of a failure to write a file: `shown` names it, `remedy` says what to do.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        fault = f"{printable(shown)}: cannot be written ({error.strerror or error})"
+        raise UsageError(f"{fault}; {remedy}") from None
 
 
 def progress(items: Iterable[_T], label: str, count: int | None = None) -> Iterator[_T]:

@@ -62,14 +62,13 @@ def list_(options: ListOptions) -> None:
     found = [each for each in _store(options).list() if options.every or each.state == "pending"]
     if options.form == "json":
         say_json([each.as_json() for each in found])
-    elif found:
-        rows = [
-            (each.id, each.name, each.principal, each.state, " ".join(each.reason.split()))
-            for each in found
-        ]
-        say_table([("ID", "SKILL", "PRINCIPAL", "STATE", "REASON"), *rows])
-    else:
-        say("no proposal is pending")
+        return
+    rows = [
+        (each.id, each.name, each.principal, each.state, " ".join(each.reason.split()))
+        for each in found
+    ]
+    header = ("ID", "SKILL", "PRINCIPAL", "STATE", "REASON")
+    say_table(header, rows, empty="no proposal is pending")
 
 
 @proposals.command()

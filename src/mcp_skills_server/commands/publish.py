@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,7 +26,7 @@ from mcp_skills_server.commands.options import (
     roots_argument,
     without_skills,
 )
-from mcp_skills_server.commands.printing import progress, remark, say
+from mcp_skills_server.commands.printing import progress, remark, say, writing
 from mcp_skills_server.durable import replace_file, write_folder
 from mcp_skills_server.errors import UsageError, plural
 from mcp_skills_server.format import identity
@@ -132,7 +131,7 @@ def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
             state = f"not current: {plural(len(differences), 'file')} to change"
         remark(f"{shown} is {state}")
         return int(bool(differences or (edition.left_out and not options.allow_partial)))
-    registry.keep_index()
+    registry.save_index()
     done = f"{plural(len(differences), 'file')} changed" if differences else "nothing to change"
     remark(f"published {plural(len(edition.skills), 'skill')} in {shown}, {done}")
     return 0
@@ -309,7 +308,7 @@ def bundle(options: BundleOptions, roots: tuple[str, ...]) -> int:
     name = _name_of(options, roots)
     skills = _packaged_files(options, roots)
     raw = packages.bundle(skills, name, options.package_version, mcp_skills_server.__version__)
-    with _writing(options.output):
+    with writing(f"--output {options.output}", "give another file"):
         replace_file(Path(options.output), raw, None)
     count = plural(len(skills), "skill")
     remark(f"wrote {count} in {len(raw):,} bytes to {printable(options.output)}")
@@ -331,21 +330,12 @@ def plugin(options: PluginOptions, roots: tuple[str, ...]) -> int:
         hint = "already exists; give another folder, or remove it"
         raise UsageError(f"--output {printable(options.output)}: {hint}")
     skills = _packaged_files(options, roots)
-    with _writing(options.output):
+    with writing(f"--output {options.output}", "give another folder"):
         files = packages.plugin(skills, name, options.package_version, server=options.server)
         write_folder(Path(options.output), files)
     count = plural(len(skills), "skill")
     remark(f"wrote the plugin {name} with {count} to {printable(options.output)}")
     return 0
-
-
-@contextmanager
-def _writing(output: str) -> Generator[None]:
-    try:
-        yield
-    except OSError as error:
-        reason = f"cannot be written ({error.strerror})"
-        raise UsageError(f"--output {printable(output)}: {reason}") from None
 
 
 def _name_of(options: PackageOptions, given: Sequence[str]) -> str:

@@ -51,7 +51,7 @@ class Reloader:
 
     Args:
         context: the context of the command, whose command line and environment override the file.
-        sources: the roots, whose lock file is reread.
+        opened: the roots, whose lock file is reread.
         tokens: the current tokens; None if the command takes none.
         rates: the current rate limits; None if requests are not counted.
 
@@ -64,12 +64,12 @@ class Reloader:
         self,
         context: click.Context,
         views: Views,
-        sources: OpenedRoots | None,
+        opened: OpenedRoots,
         tokens: Tokens | None = None,
         rates: Rates | None = None,
     ) -> None:
         self._context = context
-        self._sources = sources
+        self._opened = opened
         self._views = views
         self._rates = rates
         self._tokens = tokens
@@ -125,7 +125,7 @@ class Reloader:
             logger.warning("%s", each)
         if was and now and was != now:
             self._apply(before, was, now)
-        if self._sources is not None and (refused := self._sources.relock()):
+        if refused := self._opened.relock():
             logger.warning("%s", refused)
             troubles.append(refused)
         if self.refused and not troubles:
@@ -179,11 +179,10 @@ class Reloader:
         if old["log_level"] != new["log_level"]:
             set_level(new["log_level"])
         logger.info("%s was reloaded", now.file)
-        if self._sources is not None and self._sources.mirrors is not None:
+        if (mirrors := self._opened.mirrors) is not None:
             for root in {*old["roots"], *new["roots"]}:
                 rules = now.rules_of(root)
-                seconds = (rules and rules.refresh_s) or new["refresh"]
-                self._sources.mirrors.set_refresh(root, seconds)
+                mirrors.set_refresh(root, (rules and rules.refresh_s) or new["refresh"])
         if _without_refresh(was) != _without_refresh(now):
             later.append("source")
         if (was.grants is None) != (now.grants is None):
@@ -205,13 +204,10 @@ class Reloader:
 
     def _stat_files(self) -> list[tuple[int, ...] | None]:
         """Return a stat signature of each file; None for one that is missing."""
-        files: list[str | None] = []
-        if (configuration := self._context.params["config"]) is not None:
-            files.append(configuration.file)
+        params = self._context.params
+        files = [params["config"] and params["config"].file, self._opened.lock]
         if self._tokens is not None:
-            files.append(self._context.params["token_file"])
-        if self._sources is not None:
-            files.append(self._sources.lock)
+            files.append(params["token_file"])
         return [_signature(each) for each in files if each]
 
     def _follow(self) -> None:
@@ -228,8 +224,8 @@ class Reloader:
             self._seen = last
             try:
                 self.reload()
-                if self._sources is not None and is_requested:
-                    self._sources.poll_now()
+                if is_requested:
+                    self._opened.poll_now()
             except Exception:  # a bug must not end the polling
                 logger.exception("the configuration could not be reloaded")
 

@@ -248,8 +248,8 @@ def _warn_of_unused(context: click.Context, configuration: Configuration | None)
         and context.get_parameter_source(each.name or "") not in missing
     ]
     if configuration is not None:
-        tables = {each.partition(".")[0] for each in configuration.lines}
-        unused += [f"[{each}]" for each in ("oauth", "quota") if each in tables]
+        tables = {"[oauth]": configuration.oauth, "[quota]": configuration.quota}
+        unused += [name for name, given in tables.items() if given]
     if unused:
         logger.warning("no effect without --transport http: %s", ", ".join(unused))
 
@@ -310,9 +310,8 @@ def _refuse_principals(configuration: Configuration | None) -> None:
     """Refuse grants to principals if no client can authenticate: no tokens and no issuer."""
     if configuration is None or configuration.grants is None:
         return
-    for grant, line in zip(configuration.grants, configuration.grant_lines, strict=True):
+    for number, grant in enumerate(configuration.grants):
         if not {EVERYBODY, LOCAL}.issuperset(grant.who):
-            raise UsageError(
-                f"{configuration.file}:{line}: grant.who: no client can prove who it is; give "
-                f'token-file or [oauth], or write who = ["{EVERYBODY}"]'
-            )
+            place = configuration.place("grant", number)
+            hint = f'give token-file or [oauth], or write who = ["{EVERYBODY}"]'
+            raise UsageError(f"{place}: grant.who: no client can prove who it is; {hint}")

@@ -17,7 +17,7 @@ from mcp_skills_server.commands.options import (
     path_or_none,
     roots_argument,
 )
-from mcp_skills_server.commands.printing import remark, say
+from mcp_skills_server.commands.printing import remark, say, writing
 from mcp_skills_server.durable import replace_file
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import SIGNATURE_FILE, Standing
@@ -78,11 +78,8 @@ def sign(options: SignOptions, directory: str) -> int:
         made = signatures.sign(registry.read_all(skill), Path(options.key), password, certificates)
         place = registry.place(skill)
         file = Path(place, SIGNATURE_FILE)
-        try:
+        with writing(str(file), "check the folder's permissions"):
             replace_file(file, made, 0o644)  # the usual mode of a skill's files
-        except OSError as error:
-            hint = "check the folder's permissions"
-            raise UsageError(f"{file}: cannot be written ({error.strerror}); {hint}") from None
         registry.refresh([place])
         say(f"signed {path}")
     left_out = registry.snapshot.skills.keys() - {*paths}

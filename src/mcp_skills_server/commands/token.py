@@ -8,8 +8,7 @@ from pathlib import Path
 import click
 
 from mcp_skills_server.commands.fields import Options, file, many, takes, text
-from mcp_skills_server.commands.printing import remark, say
-from mcp_skills_server.errors import UsageError
+from mcp_skills_server.commands.printing import remark, say, writing
 
 
 class NewTokenOptions(Options):
@@ -66,8 +65,5 @@ def _append(file: Path, line: str) -> None:
     text, mode = read_token_text(str(file)) if os.path.exists(file) else ("", 0o600)
     whole = f"{text.rstrip()}\n{line}\n".lstrip("\n")
     read_tokens(whole, str(file)).require_valid()
-    try:
+    with writing(str(file), "give another --token-file"):
         replace_file(file, whole.encode(), mode)
-    except OSError as error:
-        hint = "give another --token-file"
-        raise UsageError(f"{file}: cannot be written ({error.strerror}); {hint}") from None

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Final, Literal
 import click
 
 from mcp_skills_server.commands.features.records import OFF, store_at
-from mcp_skills_server.commands.fields import Options, choice, flag, option, takes, text
+from mcp_skills_server.commands.fields import (
+    Options,
+    choice,
+    flag,
+    option,
+    output_format,
+    takes,
+    text,
+)
 from mcp_skills_server.commands.printing import say, say_json, say_table
 from mcp_skills_server.errors import UsageError
 
@@ -33,7 +41,7 @@ class ShowUsageOptions(Options):
         "skill", "principal", "host", words="The grouping of the lines."
     )
     all: bool = flag("Print every line, not only the 20 most used.")
-    format: Literal["table", "json"] = choice("table", "json", words="The output format.")
+    form: Literal["table", "json"] = output_format("table", "json")
 
 
 @click.command()
@@ -61,7 +69,7 @@ def usage(options: ShowUsageOptions) -> None:
         hint = "serve with --usage sqlite:FILE, and name it here"
         raise UsageError(f"{where}: there are no counts; {hint}")
     report = store.report(options.by, days)
-    if options.format == "json":
+    if options.form == "json":
         lines = [asdict(each) | {"last": _moment(each.last)} for each in report.lines]
         say_json(
             {
@@ -94,10 +102,7 @@ def _show(report: Report, by: str, *, most: int) -> None:
         )
         for each in report.lines[:most]
     ]
-    if rows:
-        say_table([head, *rows])
-    else:
-        say("nothing was used")
+    say_table(head, rows, empty="nothing was used")
     if left := report.lines[most:]:
         unused = sum(each.last is None for each in left)
         say(f"{len(left):,} more, {unused:,} of them never used; --all prints them")

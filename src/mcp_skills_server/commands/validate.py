@@ -25,7 +25,14 @@ from mcp_skills_server.commands.fields import Options, flag, many, output_format
 from mcp_skills_server.commands.look import report_absent, run_deep_checks, shortened
 from mcp_skills_server.commands.opening import load_registry, make_registry
 from mcp_skills_server.commands.options import RootOptions, roots_argument
-from mcp_skills_server.commands.printing import remark, say, say_json, say_lines, say_table
+from mcp_skills_server.commands.printing import (
+    remark,
+    say,
+    say_json,
+    say_lines,
+    say_table,
+    writing,
+)
 from mcp_skills_server.dialects import runtime as dialect
 from mcp_skills_server.durable import replace_file
 from mcp_skills_server.errors import UsageError, plural
@@ -269,11 +276,8 @@ def _fix(found: Sequence[_Correction], *, ask: bool) -> bool:
     if ask and not click.confirm("Write these?", err=True):
         return False
     for each in found:
-        try:
+        with writing(each.shown, "check its permissions"):
             replace_file(each.file, each.after.encode(), stat.S_IMODE(os.stat(each.file).st_mode))
-        except OSError as error:
-            reason = f"cannot be written ({error.strerror})"
-            raise UsageError(f"{each.shown}: {reason}; check its permissions") from None
     remark(f"{plural(len(found), 'file')} corrected")
     return True
 
@@ -341,7 +345,7 @@ def rules(options: RulesOptions, codes: tuple[str, ...]) -> None:
     else:
         what = {code: row.what for code, row in explanations.EXPLANATIONS.items()}
         rows = [(code, row.severity, what[code]) for code, row in CODES.items()]
-        say_table([("CODE", "SEVERITY", "WHAT"), *rows])
+        say_table(("CODE", "SEVERITY", "WHAT"), rows)
 
 
 def _explained(code: str) -> dict[str, Any]:

@@ -20,7 +20,7 @@ import yaml
 from click.shell_completion import get_completion_class
 
 from mcp_skills_server.commands.fields import Options, option, takes
-from mcp_skills_server.commands.printing import remark, say, say_lines
+from mcp_skills_server.commands.printing import remark, say, say_lines, writing
 from mcp_skills_server.durable import write_folder
 from mcp_skills_server.errors import UsageError, plural
 from mcp_skills_server.format import frontmatter
@@ -114,11 +114,8 @@ def new(options: NewOptions, name: str) -> None:
     shown = printable(str(place))
     if os.path.lexists(place):
         raise UsageError(f"{shown} exists already; choose another name or --directory")
-    try:
+    with writing(shown, "choose another --directory"):
         write_folder(place, {path: (text.encode(), False) for path, text in files.items()})
-    except OSError as error:
-        fault = f"{shown} cannot be made ({error.strerror or error})"
-        raise UsageError(f"{fault}; choose another --directory") from None
     check = f"mcp-skills-server validate {shlex.quote(shown)} --strict"
     remark(f"made {shown} with {' and '.join(files)}")
     remark(f"next, fill in {SKILL_MD} there and run: {check}")
@@ -132,32 +129,19 @@ def bundle(name: str, description: str) -> dict[str, str]:
     """
     title = name.replace("-", " ").capitalize()
     values = {"name": name, "description": description}
-    files: dict[str, str] = {}
-    # Plain scalars if YAML reads them as the same text, else quoted ones.
-    for scalar in (_plain_if_harmless, _quoted):
-        fields = {key: scalar(value) for key, value in values.items()}
-        files = {
-            SKILL_MD: SKILL.format(title=title, **fields),
-            DETAILS: REFERENCE.format(title=title),
-        }
-        document = frontmatter.parse(files[SKILL_MD].encode("utf-8", "surrogatepass"))
-        found = (*document.problems, *rules.check(document, name))
-        problems = [each for each in found if each.code != "placeholder"]
-        if not problems:
-            break
-    else:
-        first = problems[0]
-        raise UsageError(f"{first.text} [{first.code}]")
-    return files
+    fields = {key: _scalar(value) for key, value in values.items()}
+    skill_md = SKILL.format(title=title, **fields)
+    document = frontmatter.parse(skill_md.encode("utf-8", "surrogatepass"))
+    for each in (*document.problems, *rules.check(document, name)):
+        if each.code != "placeholder":
+            raise UsageError(f"{each.text} [{each.code}]")
+    return {SKILL_MD: skill_md, DETAILS: REFERENCE.format(title=title)}
 
 
-def _plain_if_harmless(text: str) -> str:
-    if _PLAIN.fullmatch(text):
+def _scalar(text: str) -> str:
+    """Return a text as a YAML scalar, quoted unless it is harmless and no value such as `yes`."""
+    if _PLAIN.fullmatch(text) and yaml.safe_load(text) == text:
         return text
-    return _quoted(text)
-
-
-def _quoted(text: str) -> str:
     return yaml.dump(text, default_style='"', allow_unicode=True, width=sys.maxsize).rstrip("\n")
 
 

@@ -15,7 +15,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from mcp_skills_server.errors import UsageError
 
@@ -84,28 +84,27 @@ def put(text: str, section: str, name: str, value: Mapping[str, object]) -> str:
         if text.endswith("\n"):
             return f"{text}{newline}{table}"
         return f"{text}{newline * 2}{table.removesuffix(newline)}"
+    for key, wanted in reversed(list(value.items())):  # a new key is written right below the header
+        if old.get(key) != wanted:
+            text = _put_key(text, section, name, key, wanted)
+    return text
+
+
+def _put_key(text: str, section: str, name: str, key: str, value: object) -> str:
+    """Return the text with one key set in the table `[section.name]`."""
     statements = list(_statements(text))
     head = _head_of(statements, (section, name))
-    members = {each.path: each for each in _members(statements, head)}
-    edits: list[_Edit] = []
-    for key, wanted in reversed(list(value.items())):
-        if old.get(key) == wanted:
-            continue
-        line = f"{_key(key)} = {_value(wanted)}"
-        there = members.get((key,))
-        if there is not None:
-            tail = _tail(text[there.start : there.end])
-            edits.append(_Edit(there.start, there.end, line + tail))
-        elif key in old:
-            raise UsageError(f"{section}.{name}.{key} {_BY_HAND}")
-        elif text[head.start : head.end].endswith("\n"):
-            edits.append(_Edit(head.end, head.end, line + newline))
-        else:
-            edits.append(_Edit(head.end, head.end, newline + line))
-    # From the end, so that earlier offsets stay valid; the keys are reversed for the same reason.
-    for edit in sorted(edits, key=lambda each: each.start, reverse=True):
-        text = text[: edit.start] + edit.text + text[edit.end :]
-    return text
+    line = f"{_key(key)} = {_value(value)}"
+    for each in _members(statements, head):
+        if each.path == (key,):
+            tail = _tail(text[each.start : each.end])
+            return text[: each.start] + line + tail + text[each.end :]
+    if key in read(text)[section][name]:
+        raise UsageError(f"{section}.{name}.{key} {_BY_HAND}")
+    newline = "\r\n" if "\r\n" in text else "\n"
+    if text[head.start : head.end].endswith("\n"):
+        return text[: head.end] + line + newline + text[head.end :]
+    return text[: head.end] + newline + line + text[head.end :]
 
 
 def drop(text: str, section: str, name: str) -> str:
@@ -133,14 +132,6 @@ def table_of(section: str, name: str, value: Mapping[str, object]) -> str:
     """Return the TOML text of a table `[section.name]`."""
     members = "".join(f"{_key(key)} = {_value(each)}\n" for key, each in value.items())
     return f"[{_key(section)}.{_key(name)}]\n{members}"
-
-
-class _Edit(NamedTuple):
-    """The text between two offsets and its replacement."""
-
-    start: int
-    end: int
-    text: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 from anyio import to_thread
 
 from mcp_skills_server.access.principal import Principal
-from mcp_skills_server.catalog.path_index import join
+from mcp_skills_server.catalog.path_map import join
 from mcp_skills_server.catalog.threads import in_thread, limit_large_answers
 from mcp_skills_server.catalog.views import LruCache, SkillSet, View, Views, retry_when_stale, weigh
 from mcp_skills_server.codes import problem

@@ -36,7 +36,7 @@ _AT_ONCE: Final = 32
 
 
 class Rpc:
-    """The server over a method table; messages have at most `max_message` bytes."""
+    """The server over a method table; transports refuse messages over `max_message` bytes."""
 
     def __init__(self, methods: Methods, max_message: int = MAX_MESSAGE) -> None:
         self.methods = methods
@@ -53,8 +53,6 @@ class Rpc:
 
         `owner` is charged for stored blobs and runs; `address` is None for a pipe.
         """
-        if len(raw) > self.max_message:
-            return self.too_long()
         try:
             message = messages.parse(raw)
         except CallError as error:

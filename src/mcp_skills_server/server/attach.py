@@ -23,6 +23,7 @@ from mcp.server.lowlevel.server import HandlerEntry, Server
 from mcp.server.session import ServerSession
 from mcp.server.subscriptions import ListenHandler
 from mcp.shared.exceptions import MCPError
+from opentelemetry.trace import ProxyTracerProvider, get_tracer_provider
 from pydantic import BaseModel
 
 import mcp_skills_server
@@ -78,7 +79,10 @@ _LISTEN: Final = "subscriptions/listen"
 def make_standalone_server() -> Server[Any]:
     """Return the standalone server, with nothing attached yet."""
     version = mcp_skills_server.__version__
-    return Server("mcp-skills-server", version=version, title="Agent Skills")
+    server = Server[Any]("mcp-skills-server", version=version, title="Agent Skills")
+    if isinstance(get_tracer_provider(), ProxyTracerProvider):  # none, so nothing records spans
+        server.middleware.clear()
+    return server
 
 
 def attach(

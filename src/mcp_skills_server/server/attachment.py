@@ -143,22 +143,21 @@ class Attachment:
             with suppress(RuntimeError):  # the loop is closed: no client is left
                 loop.call_soon_threadsafe(work, *arguments)
 
-        def loaded() -> None:
-            self.registry.loaded.wait()
-            soon(self._finish_first_scan)
-
         self.registry.subscribe(lambda changes: soon(self._publish, changes))
         self.views.on_replaced(lambda before, now: soon(self._publish_new_grants, before, now))
 
         def scan() -> None:
-            if self._watcher is not None:
-                self._watcher.start()
-            else:
-                self.registry.load()
+            try:
+                if self._watcher is not None:
+                    self._watcher.start()
+                else:
+                    self.registry.load()
+            finally:
+                self.registry.loaded.wait()
+                soon(self._finish_first_scan)
             if self.settings.tools:
                 full_text_support.warn_if_absent()
 
-        threading.Thread(target=loaded, name="skills-loaded", daemon=True).start()
         threading.Thread(target=scan, name="skills-load", daemon=True).start()
 
     async def ready(self) -> None:
@@ -189,14 +188,14 @@ class Attachment:
         if self.views.are_restricted or self.registry.await_sources is not None:
             await self.ready()
             return
-        is_known = await in_thread(self.sessions.runtime.briefing.remember)
-        self.begin()
-        if not is_known:
+        if not await in_thread(self.sessions.runtime.briefing.remember):
+            self.begin()
             with suppress(TimeoutError):
                 async with asyncio.timeout(_SCAN_AWAITED_S):
                     await self._ready.wait()
-        if not self.is_ready:
+        if not self.is_ready and self._tools_shown is None:
             self._tools_shown = self.tools.tool_variants(self.registry)
+        self.begin()  # only now, as the scan slows down the rendering
 
     async def advertise(
         self,
@@ -219,9 +218,8 @@ class Attachment:
         if settings.tools and runtime.apps.is_declared(extensions):
             _merge(capabilities, "extensions", {runtime.apps.EXTENSION: {}})
         instructions = pending = None
-        if settings.tools:
-            await self.wait_for_listable()
         if settings.tools and settings.spoken.native_standing(client, extensions) is None:
+            await self.wait_for_listable()
             skill_set = self.views.of(principal)
             instructions = self.tools.instructions(skill_set, client)
             pending = runtime.unread_notice(skill_set.unread_sources())
@@ -229,18 +227,22 @@ class Attachment:
         return {**result, "capabilities": capabilities, **({"instructions": text} if text else {})}
 
     def _finish_first_scan(self) -> None:
-        shown = self._tools_shown
-        if self.settings.tools and not self.views.are_restricted:
-            self._tools_shown = self.tools.tool_variants(self.registry)
         self.is_ready = True
         self._ready.set()
-        if shown is not None and shown != self._tools_shown:
-            # After tasks that wait for the scan, so that streams they open are notified.
-            asyncio.get_running_loop().call_soon(self.notifier.publish, [_TOOLS])
+        # After tasks that wait for the scan: they answer first, and streams they open are notified.
+        asyncio.get_running_loop().call_soon(self._compare_tools)
         if self.recent is not None:
             # A client of this replica may still read from a replica with older skills.
             every = [(method, None) for method in notify.list_notices(self.settings).values()]
             self.recent.add(lambda: self.notifier.publish(every), announced=False)
+
+    def _compare_tools(self) -> None:
+        """Notify clients if the first scan changed the tools that they were shown before it."""
+        shown = self._tools_shown
+        if self.settings.tools and not self.views.are_restricted:
+            self._tools_shown = self.tools.tool_variants(self.registry)
+            if shown is not None and shown != self._tools_shown:
+                self.notifier.publish([_TOOLS])
 
     def _notify(self, work: Callable[[], None]) -> None:
         work()

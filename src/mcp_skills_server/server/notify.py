@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 from typing import Any, Final, Protocol, TypeAlias
 from weakref import WeakKeyDictionary
@@ -207,7 +208,7 @@ class Notifier:
         self._settings = settings
         self.relays = False
         self._is_closing = False
-        self._sent_to: set[NoticeQueue] = set()
+        self._deliveries: dict[NoticeQueue, asyncio.Task[None]] = {}
         self._streams: dict[NoticeQueue, None] = {}
         self._stream_quota = Quota[NoticeQueue](
             "listen streams", MOST_STREAMS, settings.streams, name="streams"
@@ -215,7 +216,6 @@ class Notifier:
         self._watched = Quota[tuple[int, str]]("subscriptions", MOST_WATCHED)
         self._legacy: WeakKeyDictionary[Any, _Legacy] = WeakKeyDictionary()
         self._tasks: asyncio.TaskGroup | None = None
-        self._deliveries: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
@@ -226,7 +226,7 @@ class Notifier:
                 yield
             finally:
                 self._tasks = None
-                for each in self._deliveries:
+                for each in self._deliveries.values():
                     each.cancel()
 
     def publish(self, notices: Iterable[Notice]) -> None:
@@ -238,7 +238,7 @@ class Notifier:
         self, notices_for: Callable[[Principal | None], Collection[Notice]]
     ) -> None:
         """Queue for each client the notices of its principal, without waiting."""
-        for queue in (*self._sent_to, *self._streams):
+        for queue in (*self._deliveries, *self._streams):
             queue.put(notices_for(queue.principal))
 
     def close(self) -> None:
@@ -254,11 +254,9 @@ class Notifier:
         """Start to notify a legacy client."""
         if self._tasks is not None:
             client = self._client(peer)
-            if client.queue not in self._sent_to:
-                self._sent_to.add(client.queue)
+            if client.queue not in self._deliveries:
                 delivery = self._tasks.create_task(self._deliver(peer, client.queue))
-                self._deliveries.add(delivery)
-                delivery.add_done_callback(self._deliveries.discard)
+                self._deliveries[client.queue] = delivery
 
     def rebind(self, connection: object, principal: Principal | None) -> Callable[[], None]:
         """Rebind a legacy client to the principal that opened its stream.
@@ -378,15 +376,14 @@ class Notifier:
         if client is None:
             permissions = self._permissions(peer.principal)
             client = self._legacy[peer.connection] = _Legacy(peer.principal, permissions)
-            peer.add_exit_callback(client.queue.close)
-            peer.add_exit_callback(lambda: self._forget(client))
-            peer.add_exit_callback(lambda: self._legacy.pop(peer.connection, None))
+            peer.add_exit_callback(partial(self._forget, peer.connection, client))
         return client
 
-    def _forget(self, client: _Legacy) -> None:
+    def _forget(self, connection: object, client: _Legacy) -> None:
+        self._legacy.pop(connection, None)
         for uri in client.uris:
             self._watched.release((id(client), uri))
-        client.uris.clear()
+        client.queue.close()
 
     async def _deliver(self, peer: Peer, queue: NoticeQueue) -> None:
         try:
@@ -395,7 +392,7 @@ class Notifier:
         except ClientLeftError as error:
             logger.debug("%s", error)
         finally:
-            self._sent_to.discard(queue)
+            self._deliveries.pop(queue, None)
 
 
 class RecentNotifications:

@@ -102,7 +102,7 @@ def _answer(id_: RequestId, result: dict[str, Any]) -> bytes:
     fields: list[bytes] = []
     for key, value in result.items():
         raw = value.json if isinstance(value, Page) else jsonrpc.dump(value)
-        fields.append(b"%b:%b" % (jsonrpc.dump(key), raw))
+        fields.append(b'"%b":%b' % (key.encode(), raw))
     return b'{"jsonrpc":"2.0","id":%b,"result":{%b}}' % (jsonrpc.dump(id_), b",".join(fields))
 
 
@@ -187,11 +187,7 @@ class Connection:
         message: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
         if params is not None:
             message["params"] = params
-        await self._send(jsonrpc.dump(message))
-
-    async def _send(self, message: bytes) -> None:
-        if not self._lines.send_now(message + b"\n"):
-            await self._lines.flush()
+        await self._lines.send(jsonrpc.dump(message) + b"\n")
 
     async def answer(self, request: PendingRequest) -> bytes:
         """Return the response to a request.
@@ -294,7 +290,7 @@ class Connection:
             found = jsonrpc.duplicate(found.id)
         if isinstance(found, InvalidMessage):
             logger.warning("refused a message: %s", found.message, extra=REPEATS)
-            await self._send(found.response)
+            await self._lines.send(found.response + b"\n")
         elif found.kind == "notification":
             self._handle_notification(found.fields["method"], found.fields.get("params") or {})
 

@@ -11,8 +11,8 @@ import asyncio
 import json
 import logging
 import secrets
-import threading
 from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
 from functools import partial
 from typing import Final, Literal, TypeAlias, cast
 
@@ -33,6 +33,7 @@ _SHARE: Final = 4
 _MESSAGE_S: Final = 0.2
 """Minimum seconds between two messages, which coalesces an edit of many files."""
 _LONGEST: Final = 512
+_is_scanning: Final = ContextVar("_is_scanning", default=False)
 
 
 class ChangeBus:
@@ -52,8 +53,6 @@ class ChangeBus:
             for where, work in handlers.items()
         }
         self._messages: dict[Where, _Throttled] = {}
-        self._scanning: set[int] = set()
-        """Ids of the threads that scan because of a message."""
 
     def start(self) -> None:
         """Connect and listen for messages."""
@@ -66,7 +65,7 @@ class ChangeBus:
     @property
     def is_scanning(self) -> bool:
         """Tell whether this thread scans because of a message, so replicas know the change."""
-        return threading.get_ident() in self._scanning
+        return _is_scanning.get()
 
     def notify(self, where: Where) -> None:
         """Notify the other replicas, without waiting; lost while Redis is down. Thread-safe."""
@@ -78,7 +77,7 @@ class ChangeBus:
         self._messages[where].ask()
 
     async def _publish(self, where: Where) -> None:
-        await self._link.publish(json.dumps({"look": where, "from": self._us}))
+        await self._link.publish(json.dumps({"changed": where, "from": self._us}))
 
     def _on_message(self, message: bytes) -> None:
         """Schedule the scan that a message from another replica names."""
@@ -88,8 +87,8 @@ class ChangeBus:
             settings = self._link.settings
             logger.warning(text, settings.shown, settings.prefix, extra=REPEATS)
             return
-        if said["from"] != self._us and said["look"] in self._scans:
-            self._scans[said["look"]].ask()
+        if said["from"] != self._us and said["changed"] in self._scans:
+            self._scans[said["changed"]].ask()
 
     def _on_reconnect(self) -> None:
         """Scan everything and notify the others: messages were lost during the disconnection."""
@@ -98,14 +97,8 @@ class ChangeBus:
             self._notify(cast("Where", where))
 
     async def _scan_in_thread(self, work: Callable[[], object]) -> None:
-        await asyncio.to_thread(self._scan, work)
-
-    def _scan(self, work: Callable[[], object]) -> None:
-        self._scanning.add(threading.get_ident())
-        try:
-            work()
-        finally:
-            self._scanning.discard(threading.get_ident())
+        _is_scanning.set(True)  # in this task alone, and in its thread
+        await asyncio.to_thread(work)
 
 
 class _Throttled:
@@ -147,6 +140,6 @@ def _parsed(message: bytes) -> dict[str, str] | None:
         return None
     try:
         said = json.loads(message)
-        return {key: str(said[key]) for key in ("look", "from")}
+        return {key: str(said[key]) for key in ("changed", "from")}
     except (ValueError, RecursionError, TypeError, KeyError):
         return None

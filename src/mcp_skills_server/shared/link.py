@@ -168,7 +168,7 @@ class Link:
 
             try:
                 async with asyncio.timeout(_WHOLE_S):
-                    await self._publisher.publish(self.key("look"), message)
+                    await self._publisher.publish(self.key("changes"), message)
             except ResponseError as error:
                 self._log_refusal("a change message", error)
             except Exception as error:
@@ -210,7 +210,7 @@ class Link:
     async def _listen(self, pubsub: Any, *, missed: bool) -> None:
         """Dispatch messages until the connection ends or a ping times out."""
         async with asyncio.timeout(_WHOLE_S):
-            await pubsub.subscribe(self.key("look"))
+            await pubsub.subscribe(self.key("changes"))
             message = None
             while message is None or message["type"] != "subscribe":
                 message = await pubsub.get_message(timeout=ANSWER_S)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import TypeVar
 
-from mcp_skills_server.catalog.path_index import above
+from mcp_skills_server.catalog.path_map import above
 from mcp_skills_server.format import frontmatter
 from mcp_skills_server.format.archive import ArchiveRefusedError, Files, check_paths
 from mcp_skills_server.format.ignored import is_entered, is_ignored

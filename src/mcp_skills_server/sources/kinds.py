@@ -55,7 +55,7 @@ COMMAND: Final = "mcp+stdio:"
 """Prefix of a root that is a command to start."""
 _SSH: Final = re.compile(r"(?:ssh://([^/]+)/|([\w.-]+@[\w.-]+):)(.+)")
 """An SSH address, as a URL or in scp syntax."""
-_PASSWORD: Final = re.compile("(?<=//)([^/:@]*):[^/]*@")
+_PASSWORD: Final = re.compile("(ssh://[^/:@]*):[^/]*(?=@)")
 
 
 def kind_of(given: str, kinds: Sequence[Kind] = KINDS) -> Kind:
@@ -68,7 +68,9 @@ def open_source(
 ) -> Source | None:
     """Open the source that a text names, or raise UsageError; None for an operator's own folder."""
     kind = kind_of(given, kinds)
-    plain = _PASSWORD.sub(r"\1@", given)
+    plain = given
+    if secret := _PASSWORD.match(given):
+        plain = secret[1] + given[secret.end() :]
     if kind.is_path and not os.path.exists(given) and (found := _SSH.fullmatch(plain)):
         raise UsageError(
             f"{plain}: this is an address of git; write git+ssh://{found[1] or found[2]}/{found[3]}"

@@ -20,6 +20,7 @@ from catalog.forest import DEADLINE, Patch, plant, skills, whole
 from mcp_skills_server.catalog import disk, tree
 from mcp_skills_server.catalog.watch import events as module
 from mcp_skills_server.catalog.watch.events import CannotWatchError, DirectoryEvents, WatchLostError
+from mcp_skills_server.format.ignored import is_entered
 from tables import each_row
 
 if sys.platform != "linux":
@@ -30,7 +31,12 @@ if sys.platform != "linux":
 def armed(*tops: Path) -> Iterator[DirectoryEvents]:
     """Events of these directories, armed by a scan of each."""
     paths = list(map(str, tops))
-    with closing(DirectoryEvents(paths, threading.Event(), hidden=False)) as events:
+
+    def enters(path: str) -> bool:
+        names = [path.removeprefix(top).split(os.sep) for top in paths if f"{path}/".startswith(f"{top}/")]
+        return any(all(is_entered(name, hidden=False) for name in each if name) for each in names)
+
+    with closing(DirectoryEvents(paths, threading.Event(), enters)) as events:
         for top in paths:
             events.enter(top, "")
             entering = partial(events.enter, top)

@@ -17,6 +17,7 @@ import pytest
 
 from catalog.following import changes_show, edit, hearing, serves, version, watching
 from catalog.forest import DEADLINE, plant, skills
+from mcp_skills_server.catalog.watch import watcher as module
 from wire import COMMAND, Wire
 
 TESTS = Path(__file__).parent.parent.parent
@@ -47,7 +48,8 @@ def limit(root: Path, name: str, number: str) -> None:
     before = file.read_text()
     file.write_text(number)
     plant(root, skills("one", "two/three", "four"))
-    with hearing() as heard, watching(root, again=0.3) as (_, seen):
+    module._RETRY_S = 0.3
+    with hearing() as heard, watching(root) as (_, seen):
         print(heard.next())
         changes_show(seen, root, "one", "four", "two/three")
         file.write_text(before)
@@ -61,7 +63,8 @@ def reached(root: Path) -> None:
     """A limit that is reached while the watch goes on."""
     plant(root, skills("one", "two/three"))
     (LIMITS / "max_inotify_watches").write_text("5")
-    with hearing() as heard, watching(root, again=0.3) as (_, seen):
+    module._RETRY_S = 0.3
+    with hearing() as heard, watching(root) as (_, seen):
         edit(root, "one", 2)
         seen.until(version("one", 2))
         assert heard.records.empty()

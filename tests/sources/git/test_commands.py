@@ -164,6 +164,23 @@ def running(port: int) -> bool:
     return any(f"127.0.0.1:{port}/a.git" in line and "mcp_skills_server" not in line for line in listed.splitlines())
 
 
+def test_a_lock_file_moves_one_skill_alone(upstream: Upstream, tmp_path: Path) -> None:
+    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"1" * 64 + b"\nsize 12345\n"
+    upstream.commit({**skill("alpha", "Old alpha."), **skill("beta", "Old beta.", model_bin=pointer)})
+    lock = ("--lock", str(tmp_path / "skills.lock"), *cache(tmp_path))
+    done = command("lock", f"{upstream.url}@main", "--output", *lock[1:])
+    first, *_ = done.stderr.splitlines()
+    assert done.returncode == 0 and re.match("mcp-skills-server: WARNING: .*model.bin", first)
+    upstream.commit({**skill("alpha", "New alpha."), **skill("beta", "New beta.", model_bin=pointer)})
+    assert command("update", "skills/alpha", *lock).stdout == "changed  skills/alpha\n"
+    assert command("outdated", *lock).stdout.splitlines()[1:] == ["  changed  skills/beta"]
+    changes = command("diff", *lock).stdout
+    assert "-Old beta.\n+New beta.\n" in changes and "alpha" not in changes
+    shutil.rmtree(upstream.directory)
+    done = command("outdated", *lock)
+    assert done.returncode == 2 and "what there is of it is not proved" in done.stderr
+
+
 def test_a_running_server_follows_a_lock_file_to_another_commit(upstream: Upstream, tmp_path: Path) -> None:
     upstream.commit(skill("alpha", "Old."))
     lock, given = str(tmp_path / "skills.lock"), f"{upstream.url}@main"

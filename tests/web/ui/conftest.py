@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser
 
+from web.http_wire import Server
 from web.ui.chromium import browser
+from web.ui.serving import TOKENS, page_serving
 from wire import write_skill
 
 
@@ -16,6 +18,13 @@ from wire import write_skill
 def chromium() -> Iterator[Browser]:
     with browser() as made:
         yield made
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server whose page asks for a token, for tests that change nothing but their own sessions."""
+    with page_serving(write_skill(tmp_path_factory.mktemp("guarded") / "refunds"), environment=TOKENS) as server:
+        yield server
 
 
 @pytest.fixture

@@ -28,6 +28,10 @@ from mcp_skills_server.web.ui.context import Context
 from web.http_wire import Reply, Server, http_serving, until
 from wire import COMMAND, DEADLINE, ROOT
 
+SECRET = "0123456789abcdef"
+TOKENS = {"MCP_SKILLS_TOKENS": f"laptop={SECRET}"}
+"""The environment of a server that asks for this token."""
+
 
 @contextmanager
 def page_serving(*arguments: str | Path, environment: Mapping[str, str] | None = None) -> Iterator[Server]:

@@ -12,9 +12,9 @@ import pytest
 from web.http_wire import Server, bearing, token_file, until
 from web.test_grants import ANN, BOB
 from web.ui import corpus
-from web.ui.serving import ask, cookie_of, get, grant, names, own_page, page_serving, signed_in, words
+from web.ui.serving import SECRET, TOKENS, ask, cookie_of, get, grant, names, own_page, page_serving, signed_in, words
 from web.ui.test_live import following
-from web.ui.test_sign_in import SECRET, TOKENS, sign_in
+from web.ui.test_sign_in import sign_in
 from wire import write_skill
 
 SECRETS = ("quagga", "okapi", "finance")
@@ -63,20 +63,19 @@ def test_what_is_refused_has_the_headers_too(skills: Path) -> None:
 # Other sessions
 
 
-def test_nobody_is_led_elsewhere_nor_into_a_session_that_another_chose(skills: Path) -> None:
-    with page_serving(skills, environment=TOKENS) as server:
-        for path in ("//evil.example/", "/%2f%2fevil.example/", "/\\evil.example", "/enter/", "/..//evil.example"):
-            for given in (path, f"{path}?next=//evil.example", f"/enter?once=x&next={path}"):
-                reply = get(server, f"/ui{given}")
-                assert (reply.headers["Location"] or "/ui/sign-in") == "/ui/sign-in", given
-        reply = sign_in(server, SECRET)
-        assert reply.headers["Location"] == "/ui/"
-        chosen = f"{cookie_of(reply.headers).partition('=')[0]}={'a' * 43}"
-        given = cookie_of(sign_in(server, SECRET, Cookie=chosen).headers)
-        assert given != chosen and get(server, "/ui/", Cookie=chosen).status == 303
-        again = cookie_of(sign_in(server, SECRET, Cookie=given).headers)
-        assert again != given and get(server, "/ui/", Cookie=given).status == 303, "the one before ends"
-        assert get(server, "/ui/", Cookie=again).status == 200
+def test_nobody_is_led_elsewhere_nor_into_a_session_that_another_chose(guarded: Server) -> None:
+    for path in ("//evil.example/", "/%2f%2fevil.example/", "/\\evil.example", "/enter/", "/..//evil.example"):
+        for given in (path, f"{path}?next=//evil.example", f"/enter?once=x&next={path}"):
+            reply = get(guarded, f"/ui{given}")
+            assert (reply.headers["Location"] or "/ui/sign-in") == "/ui/sign-in", given
+    reply = sign_in(guarded, SECRET)
+    assert reply.headers["Location"] == "/ui/"
+    chosen = f"{cookie_of(reply.headers).partition('=')[0]}={'a' * 43}"
+    given = cookie_of(sign_in(guarded, SECRET, Cookie=chosen).headers)
+    assert given != chosen and get(guarded, "/ui/", Cookie=chosen).status == 303
+    again = cookie_of(sign_in(guarded, SECRET, Cookie=given).headers)
+    assert again != given and get(guarded, "/ui/", Cookie=given).status == 303, "the one before ends"
+    assert get(guarded, "/ui/", Cookie=again).status == 200
 
 
 def test_behind_a_proxy_with_tls_the_cookie_is_for_tls_alone(skills: Path) -> None:

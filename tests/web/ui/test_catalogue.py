@@ -76,11 +76,12 @@ def test_the_list_links_skills_tags_columns_and_itself_as_json_and_says_what_is_
 def test_a_search_has_the_order_of_skills_search_and_says_why() -> None:
     question = "a customer wants money back"
     with page_serving(FIXTURES) as server, client(server, "modern") as one:
-        answer = one.request("tools/call", {"name": "skills_search", "arguments": {"query": question}})
+        answer = one.call("skills_search", query=question)
         found = [each["name"].rpartition("/")[2] for each in answer["structuredContent"]["skills"]]
         reply = get(server, f"/ui/?q={quote(question)}")
         assert found and [each.rpartition("/")[2] for each in names(reply)][: len(found)] == found
         assert "Found by description: customer" in words(reply)
+        assert "No skill matches. Similar names: meeting-notes" in words(get(server, "/ui/?q=meetxxx"))
 
 
 def test_filters_by_use(tmp_path: Path) -> None:
@@ -129,7 +130,7 @@ def test_reasons_name_the_texts_that_have_the_words(tmp_path: Path) -> None:
 def test_a_ranking_says_why_a_skill_is_found_and_which_is_near(tmp_path: Path) -> None:
     for name, description in (
         ("pdf-forms", "Fills forms of PDF files"), ("pdf-filler", "Fills forms of PDF files and prints them"),
-        ("pears", "Peels pears"), ("secret", "Fills forms of PDF files\ndisable-model-invocation: true"),
+        ("kubernetes", "Peels pears"), ("secret", "Fills forms of PDF files\ndisable-model-invocation: true"),
     ):  # fmt: skip
         write_skill(tmp_path / name, description=description)
     look = look_at(tmp_path)
@@ -142,6 +143,7 @@ def test_a_ranking_says_why_a_skill_is_found_and_which_is_near(tmp_path: Path) -
         assert near.share > 0.6 and {"fills", "forms", "pdf"} <= {*near.words}
         assert {each.skill.path, near.other.path} == {"pdf-forms", "pdf-filler"}
     assert triggers.rank(look, "zzzz qqqq") == triggers.Ranking(nearest=[])
+    assert [each.path for each in triggers.rank(look, "kuberxxxs").nearest] == ["kubernetes"]
 
 
 def test_where_nothing_fits_names_that_look_alike_are_shown(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_each_change_after_the_first_scan_is_kept_with_what_it_is(tmp_path: Path
         registry.refresh()
 
     plant(tmp_path, skills("a", "a/b", "two", *(f"other-{number}" for number in range(40))) | {"a/b/c.txt": "c"})
-    kept, registry = Live(), Registry([tmp_path], quiet_s=0)
+    kept, registry = Live(), Registry([tmp_path])
     kept.follow(registry)
     registry.load()
     assert kept.latest(registry) == [], "what the first scan finds is no change"
@@ -241,7 +241,7 @@ def remembering(folder: Path, path: str = "") -> Iterator[tuple[Registry, Callab
         until(lambda: len(found.of(of)) >= count)
         return found.of(of)
 
-    with Registry([folder], quiet_s=0) as registry:
+    with Registry([folder]) as registry:
         found = Revisions(registry)
         found.start()
         until(lambda: not path or path in found._kept)

@@ -20,7 +20,6 @@ from mcp_skills_server.catalog.registry import MirroredRoot, Registry
 from mcp_skills_server.sources.mirrors import SourceState
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.events import Event, Use
-from mcp_skills_server.telemetry.metrics import Metrics
 from mcp_skills_server.telemetry.usage import By, Report, UsageRow, UsageStore
 from mcp_skills_server.web.ui.pages import operation
 from mcp_skills_server.web.ui.pages.operation import MOST_CLIENTS, MOST_RUNS, Activity
@@ -63,9 +62,9 @@ def test_a_run_and_its_client_are_shown_to_who_may_see_them(tmp_path: Path) -> N
         page_serving(tmp_path, "--allow-scripts", *LOOSE, environment=environment) as server,
         client(server, "modern", token=ANN) as ann,
     ):
-        loaded = ann.request("tools/call", {"name": "skills_load", "arguments": {"names": ["tea"]}})
+        loaded = ann.call("skills_load", names=["tea"])
         given = {"path": "skill://tea/scripts/brew.py", "session": loaded["structuredContent"]["session"]}
-        done = ann.request("tools/call", {"name": "skills_run_script", "arguments": given})
+        done = ann.call("skills_run_script", **given)
         assert not done.get("isError"), done
         runs, clients = (words(get(server, f"/ui/{view}", **bearing(ANN))) for view in ("runs", "clients"))
         assert "scripts/brew.py" in runs and "token:ann" in runs
@@ -153,13 +152,6 @@ def test_no_more_than_so_many_are_shown_the_most_used_first(tmp_path: Path) -> N
         assert page.index(f"{nameless} 9,000") < page.index(f"{by}-0001 8,999") < page.index(f"{by}-0099 8,901")
 
 
-def test_what_a_person_looks_at_is_no_use_of_a_skill() -> None:
-    metrics, use = Metrics(dict, ("tools/call",)), Use("load", "tea", "SKILL.md", "sha256:00")
-    for protocol, count in ((events.PAGE, None), ("mcp", 1)):
-        metrics.record(event(protocol=protocol, uses=(use,)))
-        assert metrics.registry.get_sample_value("skills_uses_total", {"action": "load", "skill": "tea"}) == count
-
-
 # Where skills come from
 
 
@@ -170,7 +162,7 @@ def test_each_source_has_its_revision_its_looks_and_for_the_operator_its_last_er
     (tmp_path / "empty").mkdir()
     state = SourceState(url, True, "/secret/place: does not answer", "abc123", looked=1e9, next_look=2e9)
     mirror = MirroredRoot(str(tmp_path / "copy"), url)
-    with Registry([tmp_path / "own", mirror, tmp_path / "empty"], quiet_s=0) as registry:
+    with Registry([tmp_path / "own", mirror, tmp_path / "empty"]) as registry:
         look = look_at(registry=registry, sources=[state])
         own, site, empty = operation.source_rows(replace(look, is_admin=True))
         assert (own.name, own.skills, own.state, own.trouble) == ("own", 1, None, "")

@@ -12,7 +12,6 @@ from playwright.sync_api import Browser, expect
 from mcp_skills_server.model import SKILL_MD
 from mcp_skills_server.web.ui.pages.proposals import sides
 from proposals.test_intake import manifest
-from server.test_proposing import ask as call
 from server.test_tools import said
 from web.http_wire import Reply, Server, bearing, client, http_serving, token_file
 from web.test_grants import ANN, BOB, configure
@@ -37,7 +36,7 @@ def place(tmp_path: Path) -> Path:
 def proposes(server: Server, token: str, name: str, **more: str) -> str:
     with client(server, "modern", token=token) as wire:
         files = {SKILL_MD: manifest(name.rpartition("/")[2]) + HOSTILE + "\n", **more}
-        answer = call(wire, "skills_propose", name=name, files=files, reason=f"Better {HOSTILE}")
+        answer = wire.call("skills_propose", name=name, files=files, reason=f"Better {HOSTILE}")
         assert not answer.get("isError"), said(answer)
         return answer["structuredContent"]["id"]
 
@@ -73,7 +72,7 @@ def test_a_reviewer_sees_what_is_his_and_decides(place: Path) -> None:
         assert "Approved by token:bob" in decided and ": thanks" in decided
         assert decides(of_ann, decision="reject") == 400
         with client(server, "modern", token=ANN) as wire:
-            assert "approved, thanks" in said(call(wire, "skills_proposals"))
+            assert "approved, thanks" in said(wire.call("skills_proposals"))
     (line,) = (each for each in map(json.loads, audit.read_text().splitlines()) if each["event"] == "approve")
     assert (line["principal"], line["proposer"], line["skill"]) == ("token:bob", "token:ann", "tea")
 
@@ -105,9 +104,9 @@ def test_an_agent_proposes_a_person_approves_and_another_host_loads_it(chromium:
         own_page(skills, "--proposals", kept) as address,
         looking(chromium) as seen,
     ):
-        digest = call(one, "skills_load", names=["coffee"])["structuredContent"]["active_skills"][0]["digest"]
+        digest = one.call("skills_load", names=["coffee"])["structuredContent"]["active_skills"][0]["digest"]
         text = "---\nname: coffee\ndescription: Grinds coffee beans, and brews tea.\n---\n\n# Coffee\n\nSlowly.\n"
-        made = call(one, "skills_propose", name="coffee", files={SKILL_MD: text}, reason="Tea, too.", base=digest)
+        made = one.call("skills_propose", name="coffee", files={SKILL_MD: text}, reason="Tea, too.", base=digest)
         assert not made.get("isError"), said(made)
         page = seen.page
         page.goto(address)
@@ -123,6 +122,6 @@ def test_an_agent_proposes_a_person_approves_and_another_host_loads_it(chromium:
         expect(page.get_by_role("status")).to_contain_text("Approved by local: Good idea")
         while two.notification()["method"] != "notifications/resources/list_changed":
             pass
-        assert "Slowly." in said(call(two, "skills_load", names=["coffee"]))
-        assert "approved, Good idea" in said(call(one, "skills_proposals"))
+        assert "Slowly." in said(two.call("skills_load", names=["coffee"]))
+        assert "approved, Good idea" in said(one.call("skills_proposals"))
         assert seen.refused == []

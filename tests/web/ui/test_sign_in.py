@@ -36,12 +36,10 @@ from tables import each_row
 from web.authorization_server import AuthorizationServer, authorization_server
 from web.http_wire import Reply, Server, bearing, http_serving
 from web.proxies import Edits, HaProxy, running
-from web.ui.serving import ask, cookie_of, get, own_page, page_serving, words
+from web.ui.serving import SECRET, TOKENS, ask, cookie_of, get, own_page, page_serving, words
 from wire import write_skill
 
-SECRET = "0123456789abcdef"
 BACK = "https://skills.example/ui/oauth/callback"
-TOKENS = {"MCP_SKILLS_TOKENS": f"laptop={SECRET}"}
 
 
 def sign_in(server: Server, token: str, prefix: str = "", **headers: str | None) -> Reply:
@@ -49,13 +47,18 @@ def sign_in(server: Server, token: str, prefix: str = "", **headers: str | None)
     return server.send("POST", f"{prefix}/ui/sign-in", urlencode({"token": token}).encode(), given)
 
 
-def test_the_root_leads_to_the_page_if_it_is_asked_for_and_opens_nothing(skills: Path) -> None:
+def test_the_page_stands_below_a_prefix_and_the_root_leads_to_it_and_opens_nothing(skills: Path) -> None:
     with page_serving(skills, "--root-path", "/team", environment=TOKENS) as server:
         for path in ("/", "/team/"):
             reply = get(server, path)
             assert (reply.status, reply.headers["Location"], reply.body) == (303, "/team/ui/", b"")
         assert server.send("POST", "/", b"{}").status == 405
         assert [get(server, path).status for path in ("/mcp", "//", "/x", "/%2e")] == [401] * 4
+        assert get(server, "/team/ui/").headers["Location"] == "/team/ui/sign-in"
+        reply = sign_in(server, SECRET, prefix="/team")
+        assert reply.headers["Location"] == "/team/ui/" and "Path=/team/ui" in (reply.headers["Set-Cookie"] or "")
+        shown = get(server, "/team/ui/", Cookie=cookie_of(reply.headers)).body.decode()
+        assert 'href="/team/ui/skills/refunds"' in shown and '"/ui/' not in shown
     with http_serving(skills, environment=TOKENS) as server:
         assert get(server, "/").status == 401
     with http_serving(skills) as server:
@@ -99,32 +102,32 @@ def test_the_address_of_ones_own_page_lets_in_once_and_leaves_no_secret_in_the_a
         assert ask(f"{origin}/mcp", cookie_of(headers))[0] == 404  # nothing but the page
 
 
-def test_a_token_lets_in_and_is_not_in_the_cookie(skills: Path) -> None:
-    with page_serving(skills, environment=TOKENS) as server:
-        assert get(server, "/ui/").headers["Location"] == "/ui/sign-in"
-        assert get(server, "/ui/skills/refunds").status == 303
-        assert 'name="token" type="password"' in get(server, "/ui/sign-in").body.decode()
-        reply = sign_in(server, SECRET)
-        cookie = cookie_of(reply.headers)
-        assert reply.status == 303 and SECRET not in cookie
-        assert "laptop" in words(get(server, "/ui/", Cookie=cookie))
-        out = server.send("POST", "/ui/sign-out", b"", {"Cookie": cookie, "Sec-Fetch-Site": "same-origin"})
-        assert out.status == 303 and get(server, "/ui/", Cookie=cookie).status == 303
-        assert get(server, "/ui/", Authorization=f"Bearer {SECRET}").status == 200
-        assert get(server, "/ui/", Authorization="Bearer wrong-wrong-wrong-wrong").status == 303
-        assert "not valid here" in words(sign_in(server, "wrong-wrong-wrong-wrong"))
-        assert SECRET not in server.stderr
+def test_a_token_lets_in_and_is_not_in_the_cookie(guarded: Server) -> None:
+    assert get(guarded, "/ui/").headers["Location"] == "/ui/sign-in"
+    assert get(guarded, "/ui/skills/refunds").status == 303
+    assert 'name="token" type="password"' in get(guarded, "/ui/sign-in").body.decode()
+    reply = sign_in(guarded, SECRET)
+    cookie = cookie_of(reply.headers)
+    assert reply.status == 303 and SECRET not in cookie
+    assert "laptop" in words(get(guarded, "/ui/", Cookie=cookie))
+    out = guarded.send("POST", "/ui/sign-out", b"", {"Cookie": cookie, "Sec-Fetch-Site": "same-origin"})
+    assert out.status == 303 and get(guarded, "/ui/", Cookie=cookie).status == 303
+    assert get(guarded, "/ui/", Authorization=f"Bearer {SECRET}").status == 200
+    assert get(guarded, "/ui/", Authorization="Bearer wrong-wrong-wrong-wrong").status == 303
+    assert "not valid here" in words(sign_in(guarded, "wrong-wrong-wrong-wrong"))
+    assert SECRET not in guarded.stderr
 
 
-def test_a_form_of_another_page_is_refused(skills: Path) -> None:
-    foreign: list[dict[str, str | None]] = [
+@each_row(
+    "headers",
+    [
         {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"}, {"Origin": "https://evil.example"},
         {"Origin": "null"}, {"Origin": "http://127.0.0.1:1"}, {"Origin": None, "Sec-Fetch-Site": None},
-    ]  # fmt: skip
-    with page_serving(skills, environment=TOKENS) as server:
-        for headers in foreign:
-            reply = sign_in(server, SECRET, **headers)
-            assert reply.status == 403 and "Set-Cookie" not in reply.headers, headers
+    ],
+)  # fmt: skip
+def test_a_form_of_another_page_is_refused(guarded: Server, headers: dict[str, str | None]) -> None:
+    reply = sign_in(guarded, SECRET, **headers)
+    assert reply.status == 403 and "Set-Cookie" not in reply.headers
 
 
 def test_the_page_may_be_reached_by_any_name_where_tokens_are_wanted(skills: Path) -> None:
@@ -165,15 +168,6 @@ def test_a_session_ends_with_its_token_and_where_it_is_not_used(monkeypatch: pyt
     assert [anyio.run(stays, time.time() + seconds) for seconds in (600, -1)] == [True, False]
     monkeypatch.setattr(session, "_IDLE_S", -1)
     assert not anyio.run(stays, time.time() + 600)
-
-
-def test_a_prefix_before_the_page_stands_in_its_addresses(skills: Path) -> None:
-    with page_serving(skills, "--root-path", "/team", environment=TOKENS) as server:
-        assert get(server, "/team/ui/").headers["Location"] == "/team/ui/sign-in"
-        reply = sign_in(server, SECRET, prefix="/team")
-        assert reply.headers["Location"] == "/team/ui/" and "Path=/team/ui" in (reply.headers["Set-Cookie"] or "")
-        shown = get(server, "/team/ui/", Cookie=cookie_of(reply.headers)).body.decode()
-        assert 'href="/team/ui/skills/refunds"' in shown and '"/ui/' not in shown
 
 
 def know_the_page(issuer: AuthorizationServer) -> None:
@@ -415,17 +409,3 @@ def test_with_redis_each_replica_knows_who_is_signed_in_until_it_ends(tmp_path: 
         assert 303 in statuses(proxy, cookie)
         redis.stop()
         assert get(first, "/ui/", Cookie=cookie).status == 200
-
-
-@pytest.mark.needs_program("haproxy", "redis-server")
-def test_one_replica_finishes_what_another_began_at_the_issuer(tmp_path: Path) -> None:
-    with authorization_server() as issuer, redis_server(tmp_path / "redis") as redis:
-        know_the_page(issuer)
-        config = oauth_page(tmp_path, issuer.url)
-        with two(tmp_path, "--config", config, "--redis", redis.url, edits=TAKE_TURNS) as (proxy, _):
-            for _ in range(3):
-                begun = get(proxy, "/ui/oauth/begin")
-                returned = urlsplit(ask(begun.headers["Location"] or "")[1]["Location"] or "")
-                done = get(proxy, f"/ui/oauth/callback?{returned.query}", Cookie=cookie_of(begun.headers))
-                assert done.status == 200, words(done)
-                assert statuses(proxy, cookie_of(done.headers)) == {200}

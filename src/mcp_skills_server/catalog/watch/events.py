@@ -10,14 +10,13 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from mcp_skills_server.catalog.disk import is_utf8, to_utf8
 from mcp_skills_server.catalog.tree import MOST_LEVELS
 from mcp_skills_server.errors import SkillsServerError
-from mcp_skills_server.format.ignored import is_entered
 
 if TYPE_CHECKING:
     from watchfiles._rust_notify import RustNotify
@@ -50,13 +49,15 @@ class DirectoryEvents:
     absorbs the groups that are no larger, so there are few. A directory is watched anew at most
     log2(number of directories) times.
 
-    `stop` ends a wait. With `hidden` scans enter dot folders outside of skills.
+    `stop` ends a wait. `enters` tells whether a scan enters a path.
     """
 
-    def __init__(self, tops: Sequence[str], stop: threading.Event, *, hidden: bool) -> None:
+    def __init__(
+        self, tops: Sequence[str], stop: threading.Event, enters: Callable[[str], bool]
+    ) -> None:
         self._tops = list(dict.fromkeys(tops))
         self._stop = stop
-        self._hidden = hidden
+        self._enters = enters
         self._entered: set[str] = set()
         self._groups: list[tuple[set[str], RustNotify]] = []
         self._denied: set[str] = set()
@@ -105,10 +106,7 @@ class DirectoryEvents:
                 self._stop.wait(_STEP_MS / 1000)
             for _, notify in self._groups:
                 changes |= _events_of(notify, max(1, _STEP_MS // len(self._groups)))
-            tops, hidden = self._tops, self._hidden
-            changes = {
-                each for each in changes if not is_ignored_below(each[1], tops, hidden=hidden)
-            }
+            changes = {(kind, path) for kind, path in changes if self._enters(path)}
             if any(kind == _DELETED and path in self._tops for kind, path in changes):
                 # a new directory at this path may even reuse the inode
                 raise WatchLostError("a root is gone")
@@ -154,9 +152,7 @@ class DirectoryEvents:
         yield path
         with suppress(OSError), os.scandir(path) as entries:
             for entry in entries:
-                if is_entered(entry.name, hidden=self._hidden) and entry.is_dir(
-                    follow_symlinks=False
-                ):
+                if entry.is_dir(follow_symlinks=False) and self._enters(entry.path):
                     yield from self._directories(entry.path)
 
     def _watch(self, directories: set[str]) -> None:
@@ -242,15 +238,3 @@ def _limit(what: str) -> str:
     if found:
         return str(min(found))
     return "not known"
-
-
-def is_ignored_below(path: str, roots: Iterable[str], *, hidden: bool = False) -> bool:
-    """Tell whether no scan of any root enters `path`; a root's own path may hold any names."""
-    found = False
-    for root in roots:
-        if path == root or path.startswith(root + os.sep):
-            parts = filter(None, path[len(root) :].split(os.sep))
-            found = not all(is_entered(part, hidden=hidden) for part in parts)
-            if not found:
-                return False
-    return found

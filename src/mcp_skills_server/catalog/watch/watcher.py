@@ -18,9 +18,9 @@ from collections.abc import Iterable
 from contextlib import closing
 from typing import Final, Self
 
-from mcp_skills_server.catalog.path_index import outermost
+from mcp_skills_server.catalog.path_map import outermost
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.roots import Root, link_state
+from mcp_skills_server.catalog.roots import Root, identity, link_state
 from mcp_skills_server.catalog.threads import in_thread
 from mcp_skills_server.catalog.watch.events import CannotWatchError, DirectoryEvents, WatchLostError
 
@@ -78,9 +78,10 @@ _PAUSE_S: Final = 0.25
 _POLL_S: Final = 0.5
 _POLL_SHARE: Final = 4
 """A poll pauses for this multiple of the processor time that it took, at least its own duration."""
-_LOOK_FOR_STOP_S: Final = 0.1
+_STOP_CHECK_S: Final = 0.1
 RECONCILE_S: Final = 300.0
-AGAIN_S: Final = 60.0
+_RETRY_S: Final = 60.0
+"""Seconds after which events are tried again where the system gave none."""
 
 
 class Watcher:
@@ -98,7 +99,6 @@ class Watcher:
         registry: loaded by the watcher.
         poll: poll time stamps instead of waiting for events, for network file systems.
         reconcile: seconds between full scans, which make up for lost events; by default 300.
-        again: seconds after which events are tried again where the system gave none; by default 60.
     """
 
     def __init__(
@@ -107,12 +107,10 @@ class Watcher:
         *,
         poll: bool = False,
         reconcile: float = RECONCILE_S,
-        again: float = AGAIN_S,
     ) -> None:
         self._registry = registry
         self._poll = poll
         self._reconcile = reconcile
-        self._again = again
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self.armed = threading.Event()
@@ -160,7 +158,7 @@ class Watcher:
             await in_thread(self.stop)
 
     def _await_loaded(self) -> None:
-        while not self._registry.loaded.wait(_LOOK_FOR_STOP_S) and not self._stop.is_set():
+        while not self._registry.loaded.wait(_STOP_CHECK_S) and not self._stop.is_set():
             continue
 
     def _follow(self) -> None:
@@ -177,7 +175,7 @@ class Watcher:
                 pass
             except CannotWatchError as error:
                 self._report(f"{error}; until then the folders are polled about once a second")
-                self._poll_until(time.monotonic() + self._again)
+                self._poll_until(time.monotonic() + _RETRY_S)
                 continue
             except Exception:
                 # Any bug: a catalogue that no longer follows its folder is worse than a traceback.
@@ -187,59 +185,62 @@ class Watcher:
             self._stop.wait(_PAUSE_S)
 
     def _follow_events(self) -> None:
-        """Scan, arm and follow events until a root or link target differs or a scan is due."""
+        """Follow events until a root or the target of a link differs, or a full scan is due."""
         roots = self._registry.roots
-        identities = _identities(roots)
+        identities = [identity(root.given) for root in roots]
         # Resolve the roots anew: a root may be a link that was moved since the start.
         targets = _targets(roots)
         tops = [*(os.path.realpath(root.given) for root in roots), *targets]
-        hidden = self._registry.limits.hidden
-        with closing(DirectoryEvents(tops, self._stop, hidden=hidden)) as events:
-            if not self._registry.loaded.is_set():
-                self._registry.load(events.enter)
-            else:
-                self._registry.refresh(arm=events.enter, defer=True)
-            while events.arm():
-                # Deferred: the changes may be the first half of a burst whose second half comes as
-                # events.
-                self._registry.refresh(arm=events.enter, defer=True)
-            states = _link_states(roots)
-            if moved := [path for path, (judged, now) in states.items() if judged != now]:
-                self._registry.refresh(moved)
-            behind = {path: now for path, (_, now) in states.items()}
-            self.armed.set()
-            if self._trouble:
-                logger.warning("file events work again; changes are noticed at once")
-                self._trouble = ""
-            until, reported, patience = time.monotonic() + self._reconcile, -_CALM_S, _FIRST_S
+        with closing(DirectoryEvents(tops, self._stop, self._registry.enters)) as events:
+            self._arm(events)
+            due, reported, patience = time.monotonic() + self._reconcile, -_CALM_S, _FIRST_S
             while (
                 not self._stop.is_set()
-                and time.monotonic() < until
-                and _identities(roots) == identities
+                and time.monotonic() < due
+                and [identity(root.given) for root in roots] == identities
                 # a change here ends the watch; the next one covers the new targets
                 and _targets(roots) == targets
-                and {path: now for path, (_, now) in _link_states(roots).items()} == behind
             ):
-                if paths := events.wait(patience):
-                    now = time.monotonic()
-                    burst = Burst(paths, now, lone=now - reported > _CALM_S)
-                    left = burst.deadline() - now
-                    while left > 0 and not self._stop.is_set():
-                        burst.add(events.wait(left), time.monotonic())
-                        left = burst.deadline() - time.monotonic()
-                    if self._registry.refresh(burst.paths):
+                paths = events.wait(patience) | _changed_links(roots)
+                if paths:
+                    is_lone = time.monotonic() - reported > _CALM_S
+                    paths = self._gather(events, Burst(paths, time.monotonic(), lone=is_lone))
+                    if self._registry.refresh(paths):
                         reported = time.monotonic()
-                self._registry.notify_deferred()
+                self._registry.settle()
                 if not paths:
-                    self._registry.keep_index()
+                    self._registry.save_index()
                 patience = _IDLE_S
+
+    def _arm(self, events: DirectoryEvents) -> None:
+        """Scan, and watch what the scan enters, until a scan enters nothing new."""
+        if not self._registry.loaded.is_set():
+            self._registry.load(events.enter)
+        else:
+            self._registry.refresh(arm=events.enter, defer=True)
+        while events.arm():
+            # Deferred: the changes may be the first half of a burst whose second half comes as
+            # events.
+            self._registry.refresh(arm=events.enter, defer=True)
+        self.armed.set()
+        if self._trouble:
+            logger.warning("file events work again; changes are noticed at once")
+            self._trouble = ""
+
+    def _gather(self, events: DirectoryEvents, burst: Burst) -> set[str]:
+        """Return the paths of all events of a burst that has begun, once it is over."""
+        left = burst.deadline() - time.monotonic()
+        while left > 0 and not self._stop.is_set():
+            burst.add(events.wait(left), time.monotonic())
+            left = burst.deadline() - time.monotonic()
+        return burst.paths
 
     def _poll_until(self, until: float) -> None:
         while not self._stop.is_set() and (began := time.monotonic()) < until:
             worked = time.thread_time()
             self._load_or_refresh()
             self.armed.set()
-            self._registry.keep_index()
+            self._registry.save_index()
             worked, now = time.thread_time() - worked, time.monotonic()
             pause = max(_POLL_S, _POLL_SHARE * worked, now - began)
             self._stop.wait(min(pause, max(0.0, until - now)))
@@ -252,7 +253,7 @@ class Watcher:
     def _load_or_refresh(self) -> None:
         if self._registry.loaded.is_set():
             self._registry.refresh()
-            self._registry.notify_deferred()
+            self._registry.settle()
         else:
             self._registry.load()
 
@@ -262,23 +263,14 @@ def _targets(roots: Iterable[Root]) -> list[str]:
     return sorted({link.target for root in roots for link in [*root.links.values()] if link.target})
 
 
-def _link_states(roots: Iterable[Root]) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Return, by path, the state of each link's target as the scan judged it and as it is now.
+def _changed_links(roots: Iterable[Root]) -> set[str]:
+    """Return the absolute paths of the links whose targets differ from what the scan judged.
 
     Polled, because the target of a link may come and go where nothing is watched.
     """
-    links = ((root.path, *each) for root in roots for each in [*root.links.items()])
-    found = {os.path.join(top, place): link for top, place, link in links}
-    return {path: (link.state, link_state(path)) for path, link in found.items()}
-
-
-def _identities(roots: Iterable[Root]) -> list[tuple[int, ...] | None]:
-    """Return the identity and permissions of each root's directory, None where it is missing."""
-    out: list[tuple[int, ...] | None] = []
-    for root in roots:
-        try:
-            found = os.stat(root.given)
-            out.append((found.st_dev, found.st_ino, found.st_mode, found.st_uid, found.st_gid))
-        except OSError:
-            out.append(None)
-    return out
+    links = [
+        (os.path.join(root.path, place), link)
+        for root in roots
+        for place, link in [*root.links.items()]
+    ]
+    return {path for path, link in links if link_state(path) != link.state}

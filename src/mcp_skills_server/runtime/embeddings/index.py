@@ -175,7 +175,7 @@ class Embeddings:
                 )
             new = {digest: row.tobytes() for digest, row in zip(batch, made, strict=True)}
             if self._index is not None:
-                self._index.keep_memos(model, new)
+                self._index.save_memos(model, new)
             self._store({path: (each, new[each]) for path, each in digests.items() if each in new})
         with self._followed:
             self._seen = snapshot

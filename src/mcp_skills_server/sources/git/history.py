@@ -155,13 +155,21 @@ class History(NamedTuple):
     note: str = ""
 
 
+class _Failure(NamedTuple):
+    """A commit whose history could not be fetched, when to try again, and the reason."""
+
+    commit: str
+    until: float
+    why: str
+
+
 class Histories:
     """Histories of all git sources. Thread-safe."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
-        self._failed: dict[Path, tuple[str, float, str]] = {}
-        """The failed commit, the time of the next try, and the reason, by folder of a source."""
+        self._failed: dict[Path, _Failure] = {}
+        """The last failure, by folder of a source."""
 
     def of(self, served: str, origin: str, place: str, without: Sequence[str] = ()) -> History:
         """Return the commits that touched a served skill. Blocks up to half a minute to fetch them.
@@ -177,9 +185,9 @@ class Histories:
         if folder is None or known is None or not is_commit(known.body):
             return History(note="It is not known which commit this skill is from.")
         tip = Tip(known.body, known.asked)
-        commit, until, why = self._failed.get(source, ("", 0.0, ""))
-        if commit == tip.commit and self._now() < until:
-            return History(note=why)
+        failure = self._failed.get(source)
+        if failure and failure.commit == tip.commit and self._now() < failure.until:
+            return History(note=failure.why)
         try:
             # whether plain http is allowed was checked when the source was opened
             address = parse_address(origin, http=True)
@@ -194,7 +202,7 @@ class Histories:
             why = f"The history could not be fetched: {error}"
         except (UsageError, GitFailedError, OSError):
             why = "The history could not be read."
-        self._failed[source] = tip.commit, self._now() + _AGAIN_S, why
+        self._failed[source] = _Failure(tip.commit, self._now() + _AGAIN_S, why)
         return History(note=why)
 
 

@@ -17,7 +17,7 @@ import anyio
 from anyio import to_thread
 
 from mcp_skills_server import __version__
-from mcp_skills_server.catalog.path_index import above
+from mcp_skills_server.catalog.path_map import above
 from mcp_skills_server.errors import UsageError, quoted
 from mcp_skills_server.format import archive
 from mcp_skills_server.format.archive import ArchiveRefusedError, Files, UnpackLimits

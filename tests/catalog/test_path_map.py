@@ -1,4 +1,4 @@
-"""Which skills a change touches, on plain values."""
+"""Paths as text: what lies below a directory, and which directories cover the others."""
 
 from __future__ import annotations
 
@@ -7,32 +7,13 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_skills_server.catalog.path_index import PathIndex, outermost, touched
-from tables import each_row
+from mcp_skills_server.catalog.path_map import PathMap, outermost
 
 
-def indexed(*directories: str) -> PathIndex[Any]:
-    out = PathIndex[Any]()
+def indexed(*directories: str) -> PathMap[Any]:
+    out = PathMap[Any]()
     out.replace((), dict.fromkeys(directories))
     return out
-
-
-@each_row(
-    ("location", "is_directory", "part"),
-    [
-        *((each, True, each) for each in ("", "a", "new")),
-        *((each, False, each) for each in ("", "a", "d", "d/e")),
-        *((each, False, "a") for each in ("a/x.md", "a/b/SKILL.md")),
-        *((f"new/{name}", False, "new") for name in ("SKILL.md", "skill.MD", "pyvenv.cfg")),
-        ("new/SKILL.md", True, "new"),
-        ("SKILL.md", False, ""),
-        ("d/e/f/x.md", False, "d/e/f"),
-        *((each, False, None) for each in ("ab/x.md", "new.md", "gone")),
-    ],
-)
-def test_what_an_event_touches(location: str, is_directory: bool, part: str | None) -> None:
-    assert touched(location, indexed("a", "a/b", "d/e/f"), is_directory) == part
-    assert touched(location, indexed("", "a"), is_directory) == "", "the root is a skill"
 
 
 PATHS = st.lists(st.lists(st.sampled_from(("a", "b", "a-", "a0", "ab")), max_size=4).map("/".join), max_size=8)

@@ -1,0 +1,263 @@
+"""State of one root: its skills by directory, other problems, and the scan after a change.
+
+`touched` names the directory to scan after a change, `scan` scans it and replaces what is known of
+it: the skills, those that a gate refuses, dot folders, and problems outside of every skill.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, TypeAlias
+
+from mcp_skills_server.catalog.disk import MISSING_ERRORS, is_utf8
+from mcp_skills_server.catalog.gates import GateRefusal
+from mcp_skills_server.catalog.path_map import PathMap, above
+from mcp_skills_server.catalog.roots import Limits, Root
+from mcp_skills_server.catalog.scan import Arm, Kept, Scan
+from mcp_skills_server.catalog.switches import SWITCHES
+from mcp_skills_server.codes import problem
+from mcp_skills_server.format.ignored import VENV_MARKER, is_entered, is_ignored
+from mcp_skills_server.model import SKILL_MD, Problem, Skill, Snapshot, Standing
+
+logger = logging.getLogger(__name__)
+
+_SWITCH_ON: Final = (
+    f"nothing need be done; switch it on in 'ui', or remove its line from {SWITCHES}"
+)
+
+RootGate: TypeAlias = Callable[[Skill], GateRefusal | None]
+"""Refuses skills that must not be served; a full scan passes every skill through it again."""
+
+
+class RootState:
+    """State of one of the roots as of its last scans. Guarded by the registry's lock."""
+
+    def __init__(
+        self, root: Root, limits: Limits, gate: RootGate | None, roots: Sequence[Root]
+    ) -> None:
+        self.root = root
+        self.limits = limits
+        self._gate = gate
+        self._roots = roots
+        self.skills = PathMap[Skill]()
+        self.is_moved = False
+        """Whether a skill came, went or got another path since the last merge of the roots."""
+        self.replaced: set[str] = set()
+        """Directories of all other skills that scans replaced since then."""
+        self.unsaved: set[str] = set()
+        """Directories whose skill changed or went since the index was last saved."""
+        self.missing: Problem | None = None
+        """The problem that makes the root unreadable at the moment."""
+        self.source_problems: tuple[Problem, ...] = ()
+        """Problems reported by the root's source, which no scan finds."""
+        self._unattached = PathMap[tuple[Problem, ...]]()
+        """Problems in the root outside of every skill."""
+        self._refused = PathMap[None]()
+        """Directories of the skills that the gate refuses, or that are switched off."""
+        self._dotted = PathMap[None]()
+        self._kept = PathMap[Kept]()
+        """The skills in their grace period."""
+        self._nested: set[str] = set()
+        """Directories in the root that were nested skills at some time."""
+
+    @property
+    def dot_folders(self) -> list[str]:
+        """Folders that no scan entered because their names begin with a dot, in order."""
+        return list(self._dotted.below(""))
+
+    @property
+    def problems(self) -> list[Problem]:
+        """All problems of no served skill, except those of combinations of roots."""
+        found = [
+            each for location in self._unattached.below("") for each in self._unattached[location]
+        ]
+        if self.missing is not None:
+            found.insert(0, self.missing)
+        return [*found, *self.source_problems]
+
+    def snapshot(self) -> Snapshot:
+        """Return the skills of this root as if it were the only one."""
+        skills = {
+            self.skills[directory].path: self.skills[directory]
+            for directory in reversed(self.skills.below(""))  # the first of one path wins
+        }
+        return Snapshot(skills, tuple(self.problems))
+
+    def follow(self) -> None:
+        """Resolve the root anew, as `Root.follow`."""
+        before = self.root.path
+        self.root.follow()
+        if self.root.path != before:
+            # The whole tree was replaced at once, so no SKILL.md is gone only for a moment.
+            self._nested.clear()
+
+    # What to scan
+
+    def touched(self, path: str) -> str | None:
+        """Return the directory to scan again after a change of this absolute path, or None."""
+        location = self._location(path)
+        if location is None or not self._enters(location):
+            return None
+        if location == SWITCHES and self.root.origin is None:
+            self.follow()
+            return ""
+        while not is_utf8(location):
+            location = location.rpartition("/")[0]
+        if self.missing is not None:
+            return ""  # changes in a missing root went unseen
+        # The outermost skill, whose list of files has all below it. A refused one may pass now.
+        for directory in above(location):
+            if directory in self.skills or directory in self._refused:
+                return directory
+        parent, _, name = location.rpartition("/")
+        if name.lower() == SKILL_MD.lower() or name == VENV_MARKER:
+            return parent
+        known = (self.skills, self._refused, self._unattached, self.root.links)
+        if any(each.below(location) for each in known):
+            return location
+        # elsewhere only a SKILL.md or a directory can make a skill appear
+        if not location or os.path.isdir(os.path.join(self.root.path, location)):
+            return location
+        return None
+
+    def _location(self, path: str) -> str | None:
+        """Return an absolute path, also one behind a served link, as root-relative, or None."""
+        found, root = self.root.behind_link(path), self.root.path
+        if found is None and (path == root or path.startswith(root + os.sep)):
+            found = path[len(root) + 1 :].replace(os.sep, "/")
+        return found
+
+    def enters(self, path: str) -> bool:
+        """Tell whether a scan enters this absolute path, or would if it were a directory."""
+        location = self._location(path)
+        return location is not None and self._enters(location)
+
+    def _enters(self, location: str) -> bool:
+        names = [name for name in location.split("/") if name]
+        if not any(map(is_ignored, names)):
+            return True
+        hidden = self.limits.hidden and "" not in self.skills
+        for depth, name in enumerate(names, 1):
+            if not is_entered(name, hidden=hidden):
+                return False
+            hidden = hidden and "/".join(names[:depth]) not in self.skills
+        return True
+
+    def past_grace(self) -> list[str]:
+        """Return the directories of the skills whose grace period is over."""
+        now = time.monotonic()
+        return [directory for directory, kept in self._kept.items() if kept.until <= now]
+
+    # The scan
+
+    def scan(
+        self,
+        subtree: str,
+        recalled: Mapping[str, Skill] | None = None,
+        *,
+        arm: Arm | None = None,
+        grace: bool = False,
+    ) -> bool:
+        """Scan a directory of the root, "" for all of it; tell whether skills or problems changed.
+
+        Args:
+            subtree: the directory.
+            recalled: skills of the root from the index of an earlier process, for its first scan.
+            arm: called with each directory, to watch it.
+            grace: keep a skill as it was for `QUIET_S` if its SKILL.md is gone or became worse.
+        """
+        known = {directory: self.skills[directory] for directory in self.skills.below(subtree)}
+        namespace = ""
+        if subtree and "" in self.skills:
+            namespace = self.skills[""].path
+        found = Scan(
+            self.root,
+            recalled or known,
+            namespace,
+            self.limits,
+            self._roots,
+            self._nested,
+            self._kept if grace and recalled is None else None,
+            arm,
+        )
+        missing = self.missing
+        try:
+            found.run(subtree)
+            self.missing = None
+        except OSError as error:
+            # Remove skills only if the directory is certainly gone: running out of descriptors,
+            # say, is transient.
+            is_gone = bool(subtree) and error.errno in MISSING_ERRORS
+            if not is_gone or not os.path.isdir(self.root.path):
+                self._report_missing(error)
+                return missing is None
+            self.root.forget_links(subtree)
+        if self._gate is not None or self.root.off or self._refused:
+            self._refuse(subtree, found, known)
+        gone = {path: each for path, each in known.items() if found.skills.get(path) is not each}
+        came = {path: each for path, each in found.skills.items() if known.get(path) is not each}
+        self.skills.replace(gone, came)
+        self.replaced |= came.keys()
+        if gone.keys() != came.keys() or any(gone[each].path != came[each].path for each in gone):
+            self.is_moved = True
+        self._kept.replace_below(subtree, found.kept)
+        self._dotted.replace_below(subtree, dict.fromkeys(found.skipped_dot_folders))
+        if recalled is None:
+            self.unsaved |= gone.keys() | came.keys()
+        else:
+            self.unsaved = (recalled.keys() | came.keys()) - (found.unread & found.skills.keys())
+        is_news = self._replace_problems(subtree, found.problems)
+        return bool(gone or came or is_news or missing is not None)
+
+    def _refuse(self, subtree: str, found: Scan, known: Mapping[str, Skill]) -> None:
+        """Remove refused skills from a scan's result: one must not hide a skill of a later root."""
+        refused: list[str] = []
+        for directory, skill in list(found.skills.items()):
+            # a full scan passes all through the gate again: a certificate may have expired
+            if subtree and known.get(directory) is skill:
+                continue
+            refusal = self._refusal(skill)
+            if refusal is None:
+                continue
+            refused.append(directory)
+            del found.skills[directory]
+            if refusal.problem is not None:
+                place = self.root.show(directory)
+                found.problems.append((directory, refusal.problem.at(place, skill.path)))
+            elif skill.standing is Standing.UNUSABLE:
+                # the skill's own problems must not vanish with it
+                found.problems += [(directory, each) for each in skill.problems]
+        self._refused.replace_below(subtree, dict.fromkeys(refused))
+
+    def _refusal(self, skill: Skill) -> GateRefusal | None:
+        """Return the refusal of a skill that is switched off or that the gate refuses, or None."""
+        off = next((up for up in above(skill.directory) if up in self.root.off), None)
+        if off is not None:
+            text = f"{SWITCHES} has {off!r}"
+            return GateRefusal(problem("switched-off", text, hint=_SWITCH_ON))
+        if self._gate is None:
+            return None
+        try:
+            return self._gate(skill)
+        except OSError as error:
+            text = f"its files cannot be read ({error.strerror})"
+            return GateRefusal(problem("unreadable", text))
+
+    def _replace_problems(self, subtree: str, found: Iterable[tuple[str, Problem]]) -> bool:
+        """Replace the problems at or below a directory; tell whether any differs."""
+        now: dict[str, tuple[Problem, ...]] = {}
+        for location, each in found:
+            now[location] = (*now.get(location, ()), each)
+        before = {path: self._unattached[path] for path in self._unattached.below(subtree)}
+        self._unattached.replace_below(subtree, now)
+        return before != now
+
+    def _report_missing(self, error: OSError) -> None:
+        shown = self.root.shown
+        if self.missing is None:
+            text = "%s: the root cannot be read (%s); serving what was read before"
+            logger.warning(text, shown, error.strerror or "cannot be read")
+        self.missing = problem("root-missing", "the root cannot be read").at(shown, "")

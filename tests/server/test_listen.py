@@ -226,3 +226,24 @@ async def test_all_is_news_to_clients_of_a_replica_that_has_just_started(tmp_pat
             assert await heard.get() == "notifications/resources/list_changed"
             attachment.notifier.close()
             await listening
+
+
+async def test_tools_that_change_once_the_first_answer_after_the_scan_is_made_are_announced(tmp_path: Path) -> None:
+    write_skill(tmp_path / "a")
+    heard: asyncio.Queue[str] = asyncio.Queue()
+
+    async def send(method: str, _: dict[str, Any] | None) -> None:
+        heard.put_nowait(method)
+
+    with Registry([tmp_path]) as registry:
+        attachment = Attachment(registry, Settings(), None, None)
+        async with attachment.running(), asyncio.timeout(DEADLINE):
+            listen = attachment.notifier.listen(Stream(1, send, False), {"toolsListChanged": True})
+            listening = asyncio.ensure_future(listen)
+            assert await heard.get() == "notifications/subscriptions/acknowledged"
+            await attachment.ready()
+            write_skill(tmp_path / "b")
+            registry.refresh()
+            assert await heard.get() == "notifications/tools/list_changed"
+            attachment.notifier.close()
+            await listening

@@ -238,11 +238,10 @@ class Attachment:
 
     def _compare_tools(self) -> None:
         """Notify clients if the first scan changed the tools that they were shown before it."""
-        shown = self._tools_shown
-        if self.settings.tools and not self.views.are_restricted:
-            self._tools_shown = self.tools.tool_variants(self.registry)
-            if shown is not None and shown != self._tools_shown:
-                self.notifier.publish([_TOOLS])
+        # A client may since have been shown other tools, so the next change is compared with none.
+        shown, self._tools_shown = self._tools_shown, None
+        if shown is not None and shown != self.tools.tool_variants(self.registry):
+            self.notifier.publish([_TOOLS])
 
     def _notify(self, work: Callable[[], None]) -> None:
         work()

@@ -102,6 +102,16 @@ async def test_who_opens_too_many_streams_has_its_own_oldest_ended(monkeypatch: 
         assert mine.result is None
 
 
+@pytest.mark.requirement("MCP-49")
+async def test_a_stream_that_its_client_closed_frees_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notify, "MOST_STREAMS", 4)
+    notifier = Notifier(Settings())
+    for number in range(5):
+        async with opening(notifier) as start:
+            await start(Listening(), f"owner {number}")
+    assert not notifier._streams
+
+
 async def test_subscriptions_of_one_owner_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notify, "MOST_WATCHED", 8)
     notifier = Notifier(Settings())

@@ -49,9 +49,9 @@ async def _complete(view: View, settings: Settings, caller: Caller, params: Para
 class Attachment:
     """A registry attached to a server, the result of `attach`.
 
-    `running` is entered in the server's lifespan. The handshake starts the first scan. Until it
-    ends, the handshake and `tools/list` use the index, or wait for a moment; all other requests
-    about skills wait for the end.
+    `running` is entered in the server's lifespan. The handshake or the first request starts the
+    first scan. Until it ends, a handshake with a list of skills and `tools/list` use the index, or
+    wait for a moment; all other requests about skills wait for the end.
 
     Attributes:
         handlers: by method.

@@ -257,6 +257,23 @@ async def test_a_legacy_client_that_asks_for_nothing_starts_the_first_scan(
         assert await anyio.to_thread.run_sync(registry.loaded.wait, DEADLINE)
 
 
+@pytest.mark.parametrize("why", ["grants", "sources"])
+async def test_a_handshake_that_the_index_cannot_answer_waits_for_the_first_scan(
+    held: tuple[Registry, threading.Event], mode: Any, why: str
+) -> None:
+    registry, go = held
+    views = None
+    if why == "grants":
+        views = Views(registry, Grants([Grant(("local",), (Pattern("team-3/**"),))], local=True))
+    else:
+        registry.await_sources = lambda: None
+    threading.Timer(0.2, go.set).start()
+    async with attached(registry, mode, views=views) as client:
+        assert registry.loaded.is_set()
+        text = str(client.instructions)
+        assert "skill-003" in text and ("skill-001" in text) is (why == "sources")
+
+
 async def test_a_subscription_waits_for_the_first_scan(held: tuple[Registry, threading.Event]) -> None:
     registry, go = held
     params = types.SubscribeRequestParams(uri="skill://team-1/skill-001/SKILL.md")
@@ -435,6 +452,17 @@ async def test_of_equal_names_one_is_listed_and_the_log_says_which(
         "the server's own prompt b hides that of the skills",
         "a skill hides the server's own resource skill://a/SKILL.md",
     ]
+
+
+async def test_a_resource_that_a_skill_hides_is_not_listed_before_the_first_scan_either(
+    held: tuple[Registry, threading.Event], mode: Any
+) -> None:
+    registry, go = held
+    server = MCPServer("mine")
+    server.resource("skill://team-1/skill-001/SKILL.md", name="theirs")(lambda: "their resource")
+    async with attached(registry, mode, to=server) as client:
+        threading.Timer(0.2, go.set).start()
+        assert "theirs" not in [each.name for each in (await client.list_resources()).resources]
 
 
 async def test_a_list_of_tools_that_names_a_client_s_skills_is_cached_for_it_alone(tmp_path: Path) -> None:

@@ -128,6 +128,16 @@ async def test_subscriptions_of_one_owner_are_bounded(monkeypatch: pytest.Monkey
     notifier.watch(peers[0], "skill://c/SKILL.md", "me")
 
 
+async def test_of_a_legacy_client_that_left_nothing_is_kept() -> None:
+    notifier, peer = Notifier(Settings()), Client()
+    async with notifier.running():
+        notifier.add_legacy_client(peer)
+        notifier.watch(peer, "skill://a/SKILL.md", "me")
+        await peer.ends.aclose()
+        await anyio.wait_all_tasks_blocked()
+        assert not notifier._deliveries and not notifier._legacy
+
+
 async def test_who_opens_a_stream_as_somebody_else_hears_of_its_other_skills_once_it_is_open() -> None:
     old, new = (Principal("token", "me", groups=frozenset(group)) for group in ("a", "b"))
     before, after = (Permissions([Grant((f"group:{group}",), (Pattern(group),))]) for group in ("a", "b"))

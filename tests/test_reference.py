@@ -67,6 +67,7 @@ def test_the_pages_that_are_made_have_every_option_of_every_command_and_every_co
     assert re.search(
         r"^\| `--page-size` .*\| `MCP_SKILLS_PAGE_SIZE` \| `50` \|.*\| serve", made["options.md"], re.MULTILINE
     )
+    assert "| `no-token` | `web/guards.py` | `tests/web/test_guards.py::" in made["threats.md"]
 
 
 def test_the_manual_page_is_that_of_the_code() -> None:

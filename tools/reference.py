@@ -1,8 +1,10 @@
-"""Reference pages that `make docs` makes from the code: every option of every command, and every code of a problem."""
+"""Reference pages that `make docs` makes: every option of every command, every code of a problem, every threat."""
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import click
@@ -38,7 +40,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def pages() -> dict[str, str]:
     """Return the pages by their names."""
-    return {"options.md": "\n\n".join(_options()) + "\n", "codes.md": "\n\n".join(_codes()) + "\n"}
+    made = {"options.md": _options(), "codes.md": _codes(), "threats.md": _threats()}
+    return {name: "\n\n".join(parts) + "\n" for name, parts in made.items()}
 
 
 def man() -> str:
@@ -121,6 +124,14 @@ def _default(value: Any) -> str:
     if isinstance(value, str | int | float) and value != "":
         return f"`{value}`"
     return ""
+
+
+def _threats() -> Iterator[str]:
+    yield "# Threats"
+    yield "The module that defends against each threat of [Security](security.md), and the test that fails without it."
+    threats = tomllib.loads(Path(__file__).with_name("threats.toml").read_text(encoding="utf-8"))
+    rows = [(f"`{name}`", f"`{each['module']}`", f"`{each['test']}`") for name, each in threats.items()]
+    yield _table([("name", "module", "test"), *rows])
 
 
 def _codes() -> Iterator[str]:

@@ -327,6 +327,26 @@ def receipt(*fresh: Loaded, session: str | None = "h", bodies: bool = True, **mo
     return said(result), check(result, runtime.LOAD)
 
 
+@pytest.mark.requirement("RT-13", "RT-21", "X-15")
+@each_row("bodies", [True, False])
+@each_row("session", [None, "a-handle"])
+def test_text_and_structure_of_a_receipt_tell_the_same(session: str | None, bodies: bool) -> None:
+    old = loaded("old", "Old words.")
+    new = loaded("new", "New words.", files=("references/guide.md", "scripts/run.py"), problems=("the name is odd",))
+    result: Any = runtime.load_result([old, new], session, [new], bodies=bodies, shows="either")
+    structure, seen = check(result, runtime.LOAD), said(result)
+    assert structure.get(runtime.SESSION) == session
+    assert [each["name"] for each in structure["active_skills"]] == ["old", "new"]
+    assert seen.startswith("Active skills: old, new. Where two conflict, the later one applies.")
+    assert (session is not None) is ("Session: a-handle" in seen)
+    assert "the name is odd" in seen and structure["active_skills"][1]["problems"] == ["the name is odd"]
+    for words in ("New words.", "references/guide.md", "scripts/run.py"):
+        assert (words in seen) is (words in json.dumps(structure)) is bodies
+    assert "Old words." not in seen and "Old words." not in json.dumps(structure)
+    assert ("at the top" in seen) is not bodies
+    assert "at the top" not in said(runtime.load_result([new], None, bodies=False))
+
+
 @pytest.mark.requirement("RT-13", "RT-22", "ASG-27", "ASG-28")
 def test_a_body_in_a_result_is_wrapped_with_its_place_and_its_files_where_the_client_looks() -> None:
     about = {"name": "new", "license": "MIT"}

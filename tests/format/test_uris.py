@@ -24,6 +24,7 @@ from tables import each_row
     ("a", "日本語.md", "a/%E6%97%A5%E6%9C%AC%E8%AA%9E.md"), ("a", "100%.md", "a/100%25.md"),
     ("a", "50%25.md", "a/50%2525.md"), ("a", "what?.md", "a/what%3F.md"), ("a", "c#.md", "a/c%23.md"),
     ("a", "back\\slash", "a/back%5Cslash"), ("a", "user@host:1", "a/user@host:1"), ("a@b:1", "x", "a%40b%3A1/x"),
+    ("a:1", "x:1", "a%3A1/x:1"), ("a@b", "x@y", "a%40b/x@y"),
     ("a", "!$&'()*+,;=-._~", "a/!$&'()*+,;=-._~"),
 ])  # fmt: skip
 def test_a_uri_escapes_what_rfc_3986_reserves(skill: str, file: str, expected: str):

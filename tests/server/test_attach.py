@@ -15,6 +15,8 @@ import anyio
 import mcp_types as types
 import pytest
 from mcp.client.client import Client
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import AccessToken
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel.server import Server
 from mcp.server.mcpserver import Context, MCPServer
@@ -26,6 +28,7 @@ from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.format.uris import TEMPLATE
+from mcp_skills_server.server.sdk import principal, quota_owner
 from server.sdk import ask, attached
 from server.test_tools import NAMES
 from tables import each_row
@@ -246,6 +249,32 @@ async def test_names_are_told_before_the_first_scan(held: tuple[Registry, thread
         assert (await client.list_tools()).tools == early.tools
 
 
+async def test_a_legacy_client_that_asks_for_nothing_starts_the_first_scan(
+    held: tuple[Registry, threading.Event],
+) -> None:
+    registry, go = held
+    async with attached(registry, "legacy", settings=Settings(tools=False)):
+        go.set()
+        assert await anyio.to_thread.run_sync(registry.loaded.wait, DEADLINE)
+
+
+@pytest.mark.parametrize("why", ["grants", "sources"])
+async def test_a_handshake_that_the_index_cannot_answer_waits_for_the_first_scan(
+    held: tuple[Registry, threading.Event], mode: Any, why: str
+) -> None:
+    registry, go = held
+    views = None
+    if why == "grants":
+        views = Views(registry, Grants([Grant(("local",), (Pattern("team-3/**"),))], local=True))
+    else:
+        registry.await_sources = lambda: None
+    threading.Timer(0.2, go.set).start()
+    async with attached(registry, mode, views=views) as client:
+        assert registry.loaded.is_set()
+        text = str(client.instructions)
+        assert "skill-003" in text and ("skill-001" in text) is (why == "sources")
+
+
 async def test_a_subscription_waits_for_the_first_scan(held: tuple[Registry, threading.Event]) -> None:
     registry, go = held
     params = types.SubscribeRequestParams(uri="skill://team-1/skill-001/SKILL.md")
@@ -426,6 +455,17 @@ async def test_of_equal_names_one_is_listed_and_the_log_says_which(
     ]
 
 
+async def test_a_resource_that_a_skill_hides_is_not_listed_before_the_first_scan_either(
+    held: tuple[Registry, threading.Event], mode: Any
+) -> None:
+    registry, go = held
+    server = MCPServer("mine")
+    server.resource("skill://team-1/skill-001/SKILL.md", name="theirs")(lambda: "their resource")
+    async with attached(registry, mode, to=server) as client:
+        threading.Timer(0.2, go.set).start()
+        assert "theirs" not in [each.name for each in (await client.list_resources()).resources]
+
+
 async def test_a_list_of_tools_that_names_a_client_s_skills_is_cached_for_it_alone(tmp_path: Path) -> None:
     async def list_tools(*_: object) -> types.ListToolsResult:
         tool = types.Tool(name="refund", input_schema={"type": "object"})
@@ -447,3 +487,20 @@ async def test_a_template_that_the_skills_have_too_is_listed_once(tmp_path: Path
     async with attached(tmp_path, to=Server[Any]("mine", on_list_resource_templates=list_templates)) as client:
         found = [each.uri_template for each in (await client.list_resource_templates()).resource_templates]
         assert sorted(found) == ["mine://{path}", TEMPLATE]
+
+
+def test_a_request_counts_for_its_token_else_for_its_address_else_for_nobody() -> None:
+    def scope(name: str | None, address: str | None) -> dict[str, Any]:
+        out: dict[str, Any] = {"client": None if address is None else (address, 1234)}
+        if name is not None:  # as the SDK's own authentication leaves it
+            out["user"] = AuthenticatedUser(AccessToken(token="t", client_id=name, scopes=[]))
+        return out
+
+    one, moved, other = scope("a", "192.0.2.1"), scope("a", "192.0.2.2"), scope("b", "192.0.2.1")
+    assert None is not principal(one) == principal(moved) != principal(other)
+    assert quota_owner(one) == quota_owner(moved) != quota_owner(other)
+    plain = scope(None, "192.0.2.1")
+    assert principal(plain) is None and quota_owner(plain) == quota_owner(scope(None, "192.0.2.1")) is not None
+    assert quota_owner(plain) not in {quota_owner(scope(None, "192.0.2.2")), quota_owner(scope("192.0.2.1", None))}
+    for pipe in ({}, scope(None, None)):
+        assert principal(pipe) is quota_owner(pipe) is None

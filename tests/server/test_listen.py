@@ -102,6 +102,16 @@ async def test_who_opens_too_many_streams_has_its_own_oldest_ended(monkeypatch: 
         assert mine.result is None
 
 
+@pytest.mark.requirement("MCP-49")
+async def test_a_stream_that_its_client_closed_frees_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notify, "MOST_STREAMS", 4)
+    notifier = Notifier(Settings())
+    for number in range(5):
+        async with opening(notifier) as start:
+            await start(Listening(), f"owner {number}")
+    assert not notifier._streams
+
+
 async def test_subscriptions_of_one_owner_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notify, "MOST_WATCHED", 8)
     notifier = Notifier(Settings())
@@ -116,6 +126,16 @@ async def test_subscriptions_of_one_owner_are_bounded(monkeypatch: pytest.Monkey
     notifier.watch(peers[0], "skill://b/SKILL.md", "me")
     await peers[1].ends.aclose()
     notifier.watch(peers[0], "skill://c/SKILL.md", "me")
+
+
+async def test_of_a_legacy_client_that_left_nothing_is_kept() -> None:
+    notifier, peer = Notifier(Settings()), Client()
+    async with notifier.running():
+        notifier.add_legacy_client(peer)
+        notifier.watch(peer, "skill://a/SKILL.md", "me")
+        await peer.ends.aclose()
+        await anyio.wait_all_tasks_blocked()
+        assert not notifier._deliveries and not notifier._legacy
 
 
 async def test_who_opens_a_stream_as_somebody_else_hears_of_its_other_skills_once_it_is_open() -> None:
@@ -224,5 +244,26 @@ async def test_all_is_news_to_clients_of_a_replica_that_has_just_started(tmp_pat
             assert await heard.get() == "notifications/subscriptions/acknowledged"
             attachment.recent.repeat()
             assert await heard.get() == "notifications/resources/list_changed"
+            attachment.notifier.close()
+            await listening
+
+
+async def test_tools_that_change_once_the_first_answer_after_the_scan_is_made_are_announced(tmp_path: Path) -> None:
+    write_skill(tmp_path / "a")
+    heard: asyncio.Queue[str] = asyncio.Queue()
+
+    async def send(method: str, _: dict[str, Any] | None) -> None:
+        heard.put_nowait(method)
+
+    with Registry([tmp_path]) as registry:
+        attachment = Attachment(registry, Settings(), None, None)
+        async with attachment.running(), asyncio.timeout(DEADLINE):
+            listen = attachment.notifier.listen(Stream(1, send, False), {"toolsListChanged": True})
+            listening = asyncio.ensure_future(listen)
+            assert await heard.get() == "notifications/subscriptions/acknowledged"
+            await attachment.ready()
+            write_skill(tmp_path / "b")
+            registry.refresh()
+            assert await heard.get() == "notifications/tools/list_changed"
             attachment.notifier.close()
             await listening

@@ -185,6 +185,14 @@ def test_the_handshake_of_a_host_that_lists_skills_itself_needs_no_scan(tmp_path
         assert "instructions" not in wire.request("initialize", wire._described("capabilities"))
         with pytest.raises(OSError, match="No such device"):  # nothing reads the gate: the scan has not begun
             os.open(gate, os.O_WRONLY | os.O_NONBLOCK)
+        wire.notify("notifications/initialized")
+        end = time.monotonic() + DEADLINE
+        while True:  # until the scan, which this starts, reads the gate
+            with suppress(OSError):
+                os.close(os.open(gate, os.O_WRONLY | os.O_NONBLOCK))
+                break
+            assert time.monotonic() < end
+            time.sleep(0.01)
     finally:
         wire.kill()
 

@@ -25,6 +25,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from mcp_skills_server import Registry, attach
 from mcp_skills_server.dialects.runtime import canonical
+from mcp_skills_server.server.attach import make_standalone_server
 from mcp_skills_server.server.eras import LEGACY
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.events import Event, Events, Trace, Use
@@ -176,6 +177,12 @@ def test_the_span_of_the_sdk_is_the_only_one_and_another_one_is_the_parent(
     with provider.get_tracer("a web framework").start_as_current_span("POST /mcp") as outer:
         (inner,) = spans(event(trace=Trace({}, OTHER)))
     assert inner.parent.span_id == outer.get_span_context().span_id
+
+
+def test_the_sdk_traces_where_a_provider_is_configured_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for provider, traces in ((trace.ProxyTracerProvider(), False), (TracerProvider(), True)):
+        monkeypatch.setattr("mcp_skills_server.server.attach.get_tracer_provider", lambda found=provider: found)
+        assert bool(make_standalone_server().middleware) is traces
 
 
 @each_row(

@@ -67,6 +67,7 @@ def test_what_was_used_is_counted_by_skill_principal_and_host(store: UsageStore,
         event(use("load", "b"), use("dropped", "b"), at=NOW - DAY),
         event(use("load", "b"), outcome="failed"),
         event(use("")),
+        event(use("load"))._replace(protocol=events.PAGE),  # a person looked at it
     ):
         usage.record(each)
     usage.flush()

@@ -109,6 +109,24 @@ def test_who_moves_from_a_spare_place_to_another_leaves_the_spare_one_free() -> 
     assert len(crowd.closed) == 1
 
 
+def test_who_holds_more_than_half_gives_even_a_busy_one_but_only_to_who_was_let_in() -> None:
+    crowd = Crowd(4, spare=4)
+    hog = [crowd.come("hog", State.BUSY) for _ in range(4)]
+    guests = [crowd.come(f"guest {number}", State.BUSY) for number in range(3)]
+    assert [guest.admit(None) for guest in guests] == [True, True, False]
+    assert crowd.closed == hog[:2]
+
+
+def test_a_bearer_is_counted_by_the_token_wherever_it_comes_from() -> None:
+    crowd = Crowd(3)
+    bearer = crowd.come("here", State.BUSY)
+    assert bearer.admit("token x")
+    crowd.slots.set_state(bearer, State.RESTING)
+    crowd.come("here", State.BUSY), crowd.come("here", State.BUSY)
+    newcomer = crowd.come("here")  # holds two by then, and token x one: nothing of another's goes
+    assert newcomer.is_spare and not crowd.closed
+
+
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(State), st.integers(0, 3)), max_size=60))
 def test_there_are_never_more_than_the_limit_and_none_is_counted_twice(steps: list[tuple[str, State, int]]) -> None:
     crowd = Crowd(4, spare=2)

@@ -218,6 +218,16 @@ def test_sessions_opened_without_end_by_one_address_lock_nobody_out() -> None:
         first.open()  # as the protocol wants it after 404
 
 
+@linux
+def test_where_the_one_with_most_sessions_uses_them_all_the_next_one_gives_an_idle_one() -> None:
+    with http_serving(FIXTURES, "--max-sessions", "5") as server, ExitStack() as stack:
+        streams = [stack.enter_context(client(server, "legacy")).follow() for _ in range(3)]
+        first, second = (stack.enter_context(client(server, "legacy", source="127.0.0.2")) for _ in range(2))
+        stack.enter_context(client(server, "legacy", source="127.0.0.3"))
+        assert first.post(first.message("skills/list")).error == (404, -32001, None)
+        assert second.request("skills/list")["skills"] and all(each.whole is None for each in streams)
+
+
 def test_a_session_with_an_open_stream_is_not_idle() -> None:
     with http_serving(FIXTURES, "--max-sessions", "2") as server, ExitStack() as stack:
         held, idle = (stack.enter_context(client(server, "legacy")) for _ in range(2))

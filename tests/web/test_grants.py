@@ -92,6 +92,34 @@ def test_grants_that_are_read_again_change_views_sessions_and_tell_whom_it_conce
         assert names(ann) == ["tax"]
 
 
+def test_a_legacy_client_with_other_groups_fetches_its_lists_again(place: Path) -> None:
+    def belong(groups: str) -> None:
+        token_file(place, f"ann={ANN} groups={groups}", f"bob={BOB}")
+
+    belong("money")
+    grants = "[[grant]]\nwho = ['group:{}']\nskills = ['finance/**']\n[[grant]]\nwho = ['group:{}']\nskills = ['tea']\n"
+    file = configure(place, grants.format("money", "drinks"))
+    with http_serving("--config", file) as server, client(server, "legacy", token=ANN) as ann:
+        cut = ann.hear()
+        assert names(ann) == ["refunds", "tax"]
+        belong("drinks")
+        server.said("the tokens were reloaded")
+        assert cut.rest() == []
+        heard = ann.follow()
+        assert (CHANGED, None) in heard.until(PROMPTS) and names(ann) == ["tea"]
+        # Both files at once, so that the client was cut off before it could hear of the grants.
+        belong("kitchen")
+        configure(place, grants.format("kitchen", "drinks"))
+        assert heard.rest() == []
+        heard = ann.follow()
+        assert (CHANGED, None) in heard.until(PROMPTS) and names(ann) == ["refunds", "tax"]
+        belong("kitchen,office")  # of which nothing comes for its skills
+        assert heard.rest() == []
+        quiet = ann.follow()
+        write_skill(place / "skills" / "finance" / "audit")
+        assert quiet.until(PROMPTS).count((PROMPTS, None)) == 1 and quiet.messages.empty()
+
+
 def test_tools_run_scripts_for_whom_they_are_granted(place: Path, sandbox_mode: str) -> None:
     file = configure(place, GRANTS)
     options = ("--allow-scripts", "--sandbox", sandbox_mode)

@@ -189,6 +189,13 @@ def test_json_is_sent_and_taken_beside_streams(
         assert asked.post(asked.message("skills/list"), {name: value}).status == status
 
 
+def test_an_envelope_of_another_shape_is_a_wrong_parameter(asked: HttpClient) -> None:
+    for meta in ("protocolVersion", ["protocolVersion"], {"protocolVersion": {}}, {META + "protocolVersion": 5}, 5):
+        message = {"jsonrpc": "2.0", "id": 1, "method": "skills/list", "params": {"_meta": meta}}
+        (answer,) = asked.post(message).messages
+        assert "result" in answer or answer["error"]["code"] in {-32602, -32020}
+
+
 def test_a_body_of_more_than_the_limit_is_too_large(asked: HttpClient) -> None:
     message = asked.message("skills/list", {"cursor": "x" * (1 << 16)})
     assert asked.post(message).status == 413

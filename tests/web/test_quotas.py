@@ -64,7 +64,8 @@ def test_who_asks_too_often_gets_429_and_nobody_else(tmp_path: Path) -> None:
         said_over(ping(alpha), "requests-per-minute")
         assert server.rpc("list_skills", token=TOKENS["alpha"])["error"]["data"] == {"quota": "requests-per-minute"}
         assert [ping(beta).status for _ in range(3)] == [200] * 3
-        assert server.send("GET", "/healthz").status == 200
+        probes = [server.send("GET", path).status for path in 2 * ("/healthz", "/readyz")]
+        assert probes == [200] * 4, "probes are not counted"
         server.said("quota requests-per-minute: token:alpha exceeded 3")
 
 

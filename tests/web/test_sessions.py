@@ -282,10 +282,12 @@ async def test_an_id_may_be_used_again_once_its_request_has_ended(monkeypatch: p
         await slow.come.acquire()
         monkeypatch.setattr(sessions, "_ID_S", 0.01)
         assert await status(7) == 400
-        other = asyncio.create_task(status(7, None))  # of no session, and so of no other's id
-        await slow.come.acquire()
-        slow.leave.release()
-        slow.leave.release()
-        assert await asyncio.gather(first, second, other) == [200] * 3
-    assert slow.ids == [7, "7", 7]
+        # Of another session or of none, and so of no other's id.
+        others = [asyncio.create_task(status(7, session)) for session in (b"t", None)]
+        for _ in others:
+            await slow.come.acquire()
+        for _ in range(3):
+            slow.leave.release()
+        assert await asyncio.gather(first, second, *others) == [200] * 4
+    assert slow.ids == [7, "7", 7, 7]
     assert app._under_way == {}

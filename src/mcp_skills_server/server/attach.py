@@ -273,7 +273,7 @@ class MergedHandlers:
         self._add(method, types.PaginatedRequestParams, call)
 
     def _is_hidden(self, ctx: Context, key: str, item: Mapping[str, Any]) -> bool:
-        """Return whether ours hides this item of the server; warn of a resource, not of a template."""
+        """Return whether ours hides this item of the server, and warn of a hidden resource."""
         if key == "resources" and self._serves(ctx, item["uri"]):
             words = f"a skill hides the server's own resource {item['uri']}"
             self._warn(f"{words}; give it another URI")

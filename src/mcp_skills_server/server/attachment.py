@@ -49,9 +49,9 @@ async def _complete(view: View, settings: Settings, caller: Caller, params: Para
 class Attachment:
     """A registry attached to a server, the result of `attach`.
 
-    `running` is entered in the server's lifespan. The handshake starts the first scan. Until it
-    ends, the handshake and `tools/list` use the index, or wait for a moment; all other requests
-    about skills wait for the end.
+    `running` is entered in the server's lifespan. The handshake or the first request starts the
+    first scan. Until it ends, a handshake with a list of skills and `tools/list` use the index, or
+    wait for a moment; all other requests about skills wait for the end.
 
     Attributes:
         handlers: by method.
@@ -238,11 +238,10 @@ class Attachment:
 
     def _compare_tools(self) -> None:
         """Notify clients if the first scan changed the tools that they were shown before it."""
-        shown = self._tools_shown
-        if self.settings.tools and not self.views.are_restricted:
-            self._tools_shown = self.tools.tool_variants(self.registry)
-            if shown is not None and shown != self._tools_shown:
-                self.notifier.publish([_TOOLS])
+        # A client may since have been shown other tools, so the next change is compared with none.
+        shown, self._tools_shown = self._tools_shown, None
+        if shown is not None and shown != self.tools.tool_variants(self.registry):
+            self.notifier.publish([_TOOLS])
 
     def _notify(self, work: Callable[[], None]) -> None:
         work()

@@ -20,6 +20,7 @@ from mcp_skills_server.catalog.registry import MirroredRoot, Registry
 from mcp_skills_server.sources.mirrors import SourceState
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.events import Event, Use
+from mcp_skills_server.telemetry.metrics import Metrics
 from mcp_skills_server.telemetry.usage import By, Report, UsageRow, UsageStore
 from mcp_skills_server.web.ui.pages import operation
 from mcp_skills_server.web.ui.pages.operation import MOST_CLIENTS, MOST_RUNS, Activity
@@ -150,6 +151,13 @@ def test_no_more_than_so_many_are_shown_the_most_used_first(tmp_path: Path) -> N
     for by, nameless in (("principal", "anonymous"), ("host", "unknown")):
         assert page.count(f"{by}-") == operation.MOST_OTHERS - 1
         assert page.index(f"{nameless} 9,000") < page.index(f"{by}-0001 8,999") < page.index(f"{by}-0099 8,901")
+
+
+def test_what_a_person_looks_at_is_no_use_of_a_skill() -> None:
+    metrics, use = Metrics(dict, ("tools/call",)), Use("load", "tea", "SKILL.md", "sha256:00")
+    for protocol, count in ((events.PAGE, None), ("mcp", 1)):
+        metrics.record(event(protocol=protocol, uses=(use,)))
+        assert metrics.registry.get_sample_value("skills_uses_total", {"action": "load", "skill": "tea"}) == count
 
 
 # Where skills come from

@@ -81,6 +81,8 @@ WRONG: list[tuple[str, int, str, str]] = [
     (f"{OAUTH}\nskew = '1h'", 4, "oauth.skew", "write a number from 0 to 600"),
     # Of values that do not go together
     ("[[source]]\nfrom = 'a'\n[[source]]\nfrom = 'a'", 4, "source.from", "name it once"),
+    ("[[source]]\nfrom = 'a'\n[[source]]\nfrom = './a'", 4, "source.from", "name it once"),
+    (f"[[source]]\nfrom = 'a'\n[[source]]\nfrom = '{os.getcwd()}/a'", 4, "source.from", "name it once"),
     ("roots = ['a']\n[[source]]\nfrom = 'a'", 3, "source.from", "name it once"),
     ("[[source]]\nfrom = 'skills'\nrefresh = 60", 3, "source.refresh", "leave it out"),
     ("[[source]]\nfrom = 'https://skills.example'\nrefresh = 60", 3, "source.refresh", "leave it out"),

@@ -98,7 +98,8 @@ def test_what_cannot_be_done_is_one_line(tmp_path: Path, skills: Path) -> None:
     with pytest.raises(REFUSED, match="--audit-log"):
         run(tmp_path, "approve", made.id, "--audit-log", str(tmp_path / "no" / "audit"))
     assert not (skills / "tea").exists(), "what cannot be recorded is not done"
-    assert "--no-tools" in refusal("serve", skills, "--proposals", tmp_path / "kept", "--no-tools")
+    assert "--no-tools" in refusal("serve", skills, "--proposals", tmp_path / "none", "--no-tools")
+    assert not (tmp_path / "none").exists()
 
 
 def test_no_proposal_lies_in_or_around_a_root(tmp_path: Path, skills: Path) -> None:

@@ -130,6 +130,15 @@ def test_what_a_script_makes_is_of_its_session_alone(tmp_path: Path, era: Era, s
 
 
 @loose
+def test_no_script_of_a_source_runs_that_the_operator_excludes(folder: Path, tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text(f"[[source]]\nfrom = '{folder}'\nscripts = false\n")
+    with serving("--config", file, "--allow-scripts", *LOOSE) as wire:
+        refused = wire.request("tools/call", call(load(wire), "scripts/hello.py"))
+        assert refused["isError"] and "excluded the scripts of its source" in refused["content"][0]["text"]
+
+
+@loose
 @pytest.mark.requirement("X-29")
 def test_progress_is_told_and_a_cancelled_script_is_ended(folder: Path, door: socket.socket, era: Era) -> None:
     with serving(folder, "--allow-scripts", *LOOSE, era=era) as wire:

@@ -133,6 +133,16 @@ def test_the_operator_s_bounds_and_choices_hold(folder: Path, era: Era) -> None:
         assert caught.value.code == -32602 and "known: almond, alpha" in caught.value.message
 
 
+def test_a_preferred_tag_and_dependencies_count_if_the_operator_says_so(tmp_path: Path, era: Era) -> None:
+    for number in range(80):
+        more = "\ntags: [team]\ndependencies: {skills: [s7]}" if number == 70 else ""
+        write_skill(tmp_path / f"s{number}", description=f"{'Does much. ' * 9}Use when {number} is there.{more}")
+    for given in ((), ("--prefer", "team", "--load-dependencies")):
+        with serving(tmp_path, *given, "--catalog-chars", "1500", era=era, opened=False) as wire:
+            assert ("\n- s70: " in wire.open()["instructions"]) is bool(given)
+            assert active(wire.call("skills_load", names=["s70"])) == (["s7", "s70"] if given else ["s70"])
+
+
 def test_skills_loaded_lately_have_descriptions_before_others(tmp_path: Path, era: Era) -> None:
     for number in range(60):
         write_skill(tmp_path / "skills" / f"s{number}", description=f"{'Does much. ' * 40}Use when {number} is there.")

@@ -154,13 +154,14 @@ def test_legacy_sessions_end_ones_own_oldest_idle_and_where_none_is_429(tmp_path
         assert [ping(each).status for each in (mine[0], mine[2], *theirs)] == [200] * 4
 
 
-def test_runs_at_once_of_one_are_never_all(tmp_path: Path, sandbox_mode: str) -> None:
+@pytest.mark.parametrize(("quota", "slots"), [("", "2"), ("runs = 1", "4")])
+def test_runs_at_once_of_one_are_never_all(tmp_path: Path, sandbox_mode: str, quota: str, slots: str) -> None:
     shared = tmp_path / "shared"
     shared.mkdir()
     shared.chmod(0o777)  # a root server's scripts are nobody
     hold = f"touch {shared}/begun; while [ ! -e {shared}/go ]; do sleep 0.05; done\n"
     write_skill(tmp_path / "skills" / "one", scripts__hold_sh=hold, scripts__quick_sh="echo done\n")
-    options = ("--allow-scripts", "--allow-code", "--script-concurrency", "2", "--sandbox", sandbox_mode)
+    options = ("--allow-scripts", "--allow-code", "--script-concurrency", slots, "--sandbox", sandbox_mode)
     patch = "from mcp_skills_server.runtime.scripts import runner\nrunner.SLOT_TIMEOUT_S = 0.3"
 
     def run(name: str, script: str) -> dict[str, Any]:
@@ -170,7 +171,7 @@ def test_runs_at_once_of_one_are_never_all(tmp_path: Path, sandbox_mode: str) ->
         return one.call("skills_run_script", **given)
 
     options += ("--script-folder", str(shared))
-    with limited(tmp_path, "", *options, patch=patch) as server, ThreadPoolExecutor(1) as pool:
+    with limited(tmp_path, quota, *options, patch=patch) as server, ThreadPoolExecutor(1) as pool:
         holding = pool.submit(run, "alpha", "hold")
         until(lambda: (shared / "begun").exists() or holding.done())
         refused = run("alpha", "quick")

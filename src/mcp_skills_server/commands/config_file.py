@@ -437,7 +437,8 @@ def parse(raw: bytes, path: str) -> Configuration:
             line = int(found[1])
         what = f"this is not TOML: {reason[:1].lower()}{reason[1:]}"
         raise _one_fault(path, line, what, "write key = value; text is in quotes") from None
-    reading = _FileReading(lines_of(text))
+    file = os.path.abspath(path)
+    reading = _FileReading(lines_of(text), os.path.dirname(file))
     options = {key: each for key, each in given.items() if key not in _TABLES}
     known = {key: _key(each) for key, each in parameters().items()}
     values = reading.values(options, known, [*known, *_TABLES])
@@ -445,7 +446,7 @@ def parse(raw: bytes, path: str) -> Configuration:
     reading.check(tables, values.get("roots", ()), given.get("oauth"))
     if reading.faults:
         raise ConfigurationError(path, sorted(reading.faults, key=lambda each: each.line))
-    return _configuration(values, tables, reading.lines, os.path.abspath(path))
+    return _configuration(values, tables, reading.lines, file)
 
 
 def _one_fault(path: str, line: int, what: str, hint: str) -> ConfigurationError:
@@ -460,10 +461,11 @@ def _line(lines: Mapping[_Place, int], place: _Place) -> int:
 
 
 class _FileReading:
-    """A reader of one file's values, which collects faults; `lines` has the line of each key."""
+    """A reader of a file in `folder`, which collects faults; `lines` has the line of each key."""
 
-    def __init__(self, lines: Mapping[_Place, int]) -> None:
+    def __init__(self, lines: Mapping[_Place, int], folder: str) -> None:
         self.lines = lines
+        self._folder = folder
         self.faults: list[ConfigurationFault] = []
 
     def blame(self, place: _Place, what: str, hint: str) -> None:
@@ -516,14 +518,14 @@ class _FileReading:
         self, tables: Mapping[str, Sequence[Mapping[str, Any]]], roots: Sequence[str], oauth: Any
     ) -> None:
         """Record keys of a table that contradict each other, and sources that are named twice."""
-        seen = {*roots}
+        seen = {_absolute(each, self._folder) for each in roots}
         for number, source in enumerate(tables["source"]):
             root = source.get("from")
             if root is None:
                 continue
-            if root in seen:
+            if (place := _absolute(root, self._folder)) in seen:
                 self.blame(("source", number, "from"), "this root occurs twice", "name it once")
-            seen.add(root)
+            seen.add(place)
             kind = kind_of(root)
             if "token-env" in source and not root.startswith("mcp+http"):
                 what = "only an MCP server at an address (mcp+https://) is sent a token"

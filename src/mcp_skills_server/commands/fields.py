@@ -105,7 +105,7 @@ def option(default: _T, words: str, *names: str, **more: Any) -> _T:
 
     Args:
         names: its names on the command line; by default the field's name with hyphens.
-        more: further arguments of `click.Option`, and attributes of `Traits` except the heading.
+        more: arguments of `click.Option`; attributes of `Traits` except heading and example.
     """
     settings = {"help": words, "show_default": True, **more}
     if not more.get("required"):

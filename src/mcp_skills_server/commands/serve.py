@@ -33,7 +33,7 @@ from mcp_skills_server.commands.fields import (
     variables_of,
 )
 from mcp_skills_server.commands.logs import Format, Level, log_format, log_level, log_to_stderr
-from mcp_skills_server.commands.opening import make_views, make_watcher, open_served, proposals_at
+from mcp_skills_server.commands.opening import make_views, make_watcher, open_served
 from mcp_skills_server.commands.options import (
     FollowOptions,
     ProposalOptions,
@@ -197,10 +197,7 @@ def _make_server(
     report_to_log(registry)
     settle_after_load(registry)
     quotas = configuration.quotas if configuration is not None else QuotaSettings()
-    proposals = proposals_at(options.proposals, [each.path for each in registry.roots])
-    settings = Settings(
-        options.dialect, options.page_size, streams=quotas.streams, proposals=proposals
-    )
+    settings = Settings(options.dialect, options.page_size, streams=quotas.streams)
     runtime = Runtime(registry)
     # Over a pipe all requests are from one user.
     log_requests(runtime.events, logging.INFO if over_http else logging.DEBUG)

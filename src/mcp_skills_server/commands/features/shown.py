@@ -8,6 +8,7 @@ import click
 
 from mcp_skills_server.commands.features.feature import Feature, Server
 from mcp_skills_server.commands.fields import count, many, option, switch, values_of
+from mcp_skills_server.commands.opening import proposals_at
 from mcp_skills_server.errors import UsageError
 
 
@@ -39,9 +40,11 @@ class Tools(Feature, heading="Tools", example="--prefer finance --max-loaded 3")
     only_http = False
 
     def start(self, server: Server) -> None:
-        if server.settings.proposals is not None and not self.tools:
+        folder, roots = server.options.proposals, server.opened.registry.roots
+        if folder is not None and not self.tools:  # before the folder is made
             raise UsageError("--proposals offers tools, and --no-tools none; leave one of them out")
-        server.settings = replace(server.settings, tools=self.tools)
+        proposals = proposals_at(folder, [each.path for each in roots])
+        server.settings = replace(server.settings, tools=self.tools, proposals=proposals)
         server.runtime.settings = server.runtime.settings._replace(
             max_loaded=self.max_loaded,
             overview_characters=self.catalog_chars,

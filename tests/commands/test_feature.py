@@ -124,7 +124,7 @@ def followed(redis: RealRedis, tree: Path, count: int) -> Iterator[list[tuple[Re
             replicas, http = started(Replicas(redis=redis.url), registry)
             stack.callback(replicas.stop)
             made.append((registry, replicas, http))
-        until(lambda: redis.say("--raw", "pubsub", "numsub", "mcp-skills:look").endswith(str(count)))
+        until(lambda: redis.say("--raw", "pubsub", "numsub", "mcp-skills:changes").endswith(str(count)))
         yield made
 
 

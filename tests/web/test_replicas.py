@@ -353,7 +353,7 @@ def test_a_webhook_at_one_replica_reaches_the_clients_of_all(redis: RealRedis, t
 
 def test_clients_hear_once_more_when_a_replica_has_caught_up(redis: RealRedis, skills: Path, tmp_path: Path) -> None:
     with pair(skills, redis.url) as (one, other):
-        until(lambda: redis.say("--raw", "pubsub", "numsub", "mcp-skills:look").endswith("2"))
+        until(lambda: redis.say("--raw", "pubsub", "numsub", "mcp-skills:changes").endswith("2"))
         stream = one.listen(skillsListChanged=True)
         assert len(other.every_skill()) == 3
         other.server.process.send_signal(signal.SIGSTOP)

@@ -294,7 +294,8 @@ class Registry(Reader):
 
     def enters(self, path: str) -> bool:
         """Tell whether a scan of a root enters this absolute path; none enters ignored names."""
-        return any(state.enters(path) for state in self._states)
+        with self._lock:  # a scan of another thread forgets links while it looks at them
+            return any(state.enters(path) for state in self._states)
 
     def _touched(self, paths: Iterable[str]) -> list[tuple[RootState, str]]:
         """Return the directories to scan again after changes of these absolute paths."""
@@ -333,8 +334,8 @@ class Registry(Reader):
         for state in self._states:
             for directory in state.replaced:
                 skill = state.skills[directory]
-                served = self.snapshot.skills[skill.path]
-                if (served.root, served.directory) == (skill.root, directory):
+                served = self.snapshot.skills.get(skill.path)
+                if served and (served.root, served.directory) == (skill.root, directory):
                     before[skill.path], after[skill.path] = served, skill
         return Changes(before, after)
 

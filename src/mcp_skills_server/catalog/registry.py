@@ -345,7 +345,7 @@ class Registry(Reader):
         An empty change, of problems alone, is never deferred.
         """
         all_changes = self._deferred.then(changes)
-        if changes and defer:
+        if all_changes and defer:
             self._deferred = all_changes
         else:
             self._deferred = Changes({}, {})

@@ -8,6 +8,7 @@ from pathlib import Path
 from catalog.following import changes_show, edit, version, watching
 from catalog.forest import DEADLINE, Told, loaded, plant, skills
 from mcp_skills_server.catalog.watch import Watcher
+from mcp_skills_server.catalog.watch import watcher as module
 from tables import each_row
 
 LINKS: dict[str, Callable[[Path], tuple[Path, Path]]] = {
@@ -56,3 +57,17 @@ def test_a_folder_behind_a_link_is_followed_after_another_one_took_its_place(tmp
         for number in (3, 4):
             edit(tmp_path / "now", "tea", number)
             seen.until(version("tea", number))
+
+
+def test_links_are_looked_at_again_when_their_targets_change_but_not_while_their_root_is_away(tmp_path: Path) -> None:
+    """Else the index is not saved, and edits in other roots wait as parts of a burst."""
+    plant(tmp_path / "far", skills("tea"))
+    link = plant(tmp_path / "root", skills("own")) / "tea"
+    link.symlink_to(tmp_path / "far/tea")
+    roots = loaded(tmp_path / "root").roots
+    (tmp_path / "root").rename(tmp_path / "away")
+    assert module._changed_links(roots) == set()
+    (tmp_path / "away").rename(tmp_path / "root")
+    assert module._changed_links(roots) == set()
+    (tmp_path / "far").rename(tmp_path / "farther")
+    assert module._changed_links(roots) == {str(link)}

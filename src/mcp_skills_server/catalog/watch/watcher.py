@@ -276,4 +276,6 @@ def _changed_links(roots: Iterable[Root]) -> set[str]:
         for root in roots
         for place, link in [*root.links.items()]
     ]
-    return {path for path, link in links if link_state(path) != link.state}
+    changed = {path for path, link in links if link_state(path) != link.state}
+    # the links of a root that is away differ for as long as it is
+    return set(filter(os.path.lexists, changed))

@@ -389,7 +389,8 @@ class Registry(Reader):
 
     def of_root(self, root: Root) -> Snapshot:
         """Return the skills of one root as if it were alone, with those that another hides."""
-        return self._states[root.index].snapshot()
+        with self._lock:
+            return self._states[root.index].snapshot()
 
     def dot_folders(self, root: Root) -> list[str]:
         """Return root-relative dot folders that no scan entered: changes there are not watched."""

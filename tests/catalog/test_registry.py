@@ -56,6 +56,7 @@ def test_an_edit_replaces_the_skills_that_have_the_file_and_names_it(tmp_path: P
     plant(tmp_path, {"a/in/ref.md": "longer"})
     changes = registry.refresh([str(tmp_path / "a/in/ref.md")])
     assert dict(changes.before) == {path: before[path] for path in ("a", "a/in")}
+    assert list(changes.after) == ["a", "a/in"]
     assert changes.files == {("a", "in/ref.md"), ("a/in", "ref.md")}
     after = registry.snapshot.skills
     assert after["b"] is before["b"] and after["a"].files["SKILL.md"] is before["a"].files["SKILL.md"]

@@ -332,7 +332,7 @@ class Registry(Reader):
         before: dict[str, Skill] = {}
         after: dict[str, Skill] = {}
         for state in self._states:
-            for directory in state.replaced:
+            for directory in sorted(state.replaced):
                 skill = state.skills[directory]
                 served = self.snapshot.skills.get(skill.path)
                 if served and (served.root, served.directory) == (skill.root, directory):

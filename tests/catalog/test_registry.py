@@ -56,6 +56,7 @@ def test_an_edit_replaces_the_skills_that_have_the_file_and_names_it(tmp_path: P
     plant(tmp_path, {"a/in/ref.md": "longer"})
     changes = registry.refresh([str(tmp_path / "a/in/ref.md")])
     assert dict(changes.before) == {path: before[path] for path in ("a", "a/in")}
+    assert list(changes.after) == ["a", "a/in"]
     assert changes.files == {("a", "in/ref.md"), ("a/in", "ref.md")}
     after = registry.snapshot.skills
     assert after["b"] is before["b"] and after["a"].files["SKILL.md"] is before["a"].files["SKILL.md"]
@@ -95,6 +96,17 @@ def test_nobody_ever_sees_a_half_filled_snapshot(tmp_path: Path) -> None:
 
     together(swap, look, look)
     assert seen == {allowed[0][0], allowed[1][0]}
+
+
+def test_changes_that_wait_for_the_rest_of_their_burst_wait_on_when_only_problems_come(tmp_path: Path) -> None:
+    registry = loaded(plant(tmp_path, skills("a") | {"b/x.md": ""}))
+    registry.followed, seen = True, Told(registry)
+    registry.rescan(str(plant(tmp_path, {"a/x.md": ""}) / "a"))
+    (tmp_path / "link").symlink_to(tmp_path / "b")
+    registry.rescan(str(tmp_path / "link"))
+    assert codes(registry) == ["link-outside"] and seen.all == []
+    registry.settle()
+    assert [each.after.keys() for each in seen.all] == [{"a"}]
 
 
 # Problems

@@ -118,14 +118,15 @@ def test_a_shadowed_skill_appears_when_what_hides_it_goes(tmp_path: Path) -> Non
 
 
 def test_an_edit_of_a_shadowed_skill_changes_nothing_and_hides_none_of_the_winner(tmp_path: Path) -> None:
-    registry = loaded(plant(tmp_path / "one", skills("a")), plant(tmp_path / "two", skills("a", "b")))
+    registry = loaded(plant(tmp_path / "one", skills("a")), plant(tmp_path / "two", skills("a", "a/in", "b")))
     for number, paths in enumerate((None, ["two", "one"])):
         plant(tmp_path / "one", {"a/SKILL.md": skill_md("a", f"version: won {number}")})
-        plant(tmp_path / "two", {"a/SKILL.md": skill_md("a", f"version: lost {number}")})
+        for path in ("a", "a/in"):  # of which no served skill has the second one's path
+            plant(tmp_path / "two" / path, {"SKILL.md": skill_md(path[2:] or "a", f"version: lost {number}")})
         changes = registry.refresh(paths and [str(tmp_path / each / "a/SKILL.md") for each in paths])
         assert registry.snapshot.skills["a"].frontmatter["version"] == f"won {number}"
         assert changes.after["a"].root == changes.before["a"].root == 0
-        assert codes(registry).count("shadowed") == 1
+        assert codes(registry).count("shadowed") == 2
     plant(tmp_path / "two", skills("a"))
     assert not registry.refresh([str(tmp_path / "two/a/SKILL.md")])
 

@@ -294,7 +294,8 @@ class Registry(Reader):
 
     def enters(self, path: str) -> bool:
         """Tell whether a scan of a root enters this absolute path; none enters ignored names."""
-        return any(state.enters(path) for state in self._states)
+        with self._lock:  # a scan of another thread forgets links while it looks at them
+            return any(state.enters(path) for state in self._states)
 
     def _touched(self, paths: Iterable[str]) -> list[tuple[RootState, str]]:
         """Return the directories to scan again after changes of these absolute paths."""
@@ -331,10 +332,10 @@ class Registry(Reader):
         before: dict[str, Skill] = {}
         after: dict[str, Skill] = {}
         for state in self._states:
-            for directory in state.replaced:
+            for directory in sorted(state.replaced):
                 skill = state.skills[directory]
-                served = self.snapshot.skills[skill.path]
-                if (served.root, served.directory) == (skill.root, directory):
+                served = self.snapshot.skills.get(skill.path)
+                if served and (served.root, served.directory) == (skill.root, directory):
                     before[skill.path], after[skill.path] = served, skill
         return Changes(before, after)
 
@@ -344,7 +345,7 @@ class Registry(Reader):
         An empty change, of problems alone, is never deferred.
         """
         all_changes = self._deferred.then(changes)
-        if changes and defer:
+        if all_changes and defer:
             self._deferred = all_changes
         else:
             self._deferred = Changes({}, {})
@@ -388,7 +389,8 @@ class Registry(Reader):
 
     def of_root(self, root: Root) -> Snapshot:
         """Return the skills of one root as if it were alone, with those that another hides."""
-        return self._states[root.index].snapshot()
+        with self._lock:
+            return self._states[root.index].snapshot()
 
     def dot_folders(self, root: Root) -> list[str]:
         """Return root-relative dot folders that no scan entered: changes there are not watched."""

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from catalog.following import changes_show, edit, version, watching
-from catalog.forest import plant, skills
+from catalog.forest import DEADLINE, Told, loaded, plant, skills
+from mcp_skills_server.catalog.watch import Watcher
+from mcp_skills_server.catalog.watch import watcher as module
 from tables import each_row
 
 LINKS: dict[str, Callable[[Path], tuple[Path, Path]]] = {
@@ -36,3 +38,36 @@ def test_edits_additions_and_deletions_are_noticed_beside_a_link(tmp_path: Path,
         seen.until(version("x", 2))
         (root / "later").symlink_to(root)
         changes_show(seen, root, "skills/alpha", "skills/beta", "x")
+
+
+def test_a_folder_behind_a_link_is_followed_after_another_one_took_its_place(tmp_path: Path) -> None:
+    """As where an upgrade exchanges the folder above, of which nobody tells."""
+    root = plant(tmp_path / "root", skills("own"))
+    for package in ("now", "next"):
+        plant(tmp_path / package, skills("tea"))
+    edit(tmp_path / "next", "tea", 2)
+    (root / "tea").symlink_to(tmp_path / "now/tea")
+    registry = loaded(root)
+    seen = Told(registry)
+    with Watcher(registry) as watcher:
+        assert watcher.armed.wait(DEADLINE)
+        (tmp_path / "now").rename(tmp_path / "before")
+        (tmp_path / "next").rename(tmp_path / "now")
+        seen.until(version("tea", 2))
+        for number in (3, 4):
+            edit(tmp_path / "now", "tea", number)
+            seen.until(version("tea", number))
+
+
+def test_links_are_looked_at_again_when_their_targets_change_but_not_while_their_root_is_away(tmp_path: Path) -> None:
+    """Else the index is not saved, and edits in other roots wait as parts of a burst."""
+    plant(tmp_path / "far", skills("tea"))
+    link = plant(tmp_path / "root", skills("own")) / "tea"
+    link.symlink_to(tmp_path / "far/tea")
+    roots = loaded(tmp_path / "root").roots
+    (tmp_path / "root").rename(tmp_path / "away")
+    assert module._changed_links(roots) == set()
+    (tmp_path / "away").rename(tmp_path / "root")
+    assert module._changed_links(roots) == set()
+    (tmp_path / "far").rename(tmp_path / "farther")
+    assert module._changed_links(roots) == {str(link)}

@@ -193,6 +193,7 @@ class Watcher:
         tops = [*(os.path.realpath(root.given) for root in roots), *targets]
         with closing(DirectoryEvents(tops, self._stop, self._registry.enters)) as events:
             self._arm(events)
+            links = [{**root.links} for root in roots]
             due, reported, patience = time.monotonic() + self._reconcile, -_CALM_S, _FIRST_S
             while (
                 not self._stop.is_set()
@@ -200,6 +201,8 @@ class Watcher:
                 and [identity(root.given) for root in roots] == identities
                 # a change here ends the watch; the next one covers the new targets
                 and _targets(roots) == targets
+                # the same path may be another directory, which nothing watches yet
+                and [{**root.links} for root in roots] == links
             ):
                 paths = events.wait(patience) | _changed_links(roots)
                 if paths:
@@ -273,4 +276,6 @@ def _changed_links(roots: Iterable[Root]) -> set[str]:
         for root in roots
         for place, link in [*root.links.items()]
     ]
-    return {path for path, link in links if link_state(path) != link.state}
+    changed = {path for path, link in links if link_state(path) != link.state}
+    # the links of a root that is away differ for as long as it is
+    return set(filter(os.path.lexists, changed))

@@ -227,20 +227,26 @@ async def test_what_was_notified_is_announced_and_repeated_within_bounds(monkeyp
     assert not kept._notified
 
 
-async def test_all_is_news_to_clients_of_a_replica_that_has_just_started(tmp_path: Path) -> None:
-    write_skill(tmp_path / "a")
+def recorded() -> tuple[Stream, asyncio.Queue[str]]:
+    """A stream, and the methods of what is sent on it."""
     heard: asyncio.Queue[str] = asyncio.Queue()
 
     async def send(method: str, _: dict[str, Any] | None) -> None:
         heard.put_nowait(method)
 
+    return Stream(1, send, False), heard
+
+
+async def test_all_is_news_to_clients_of_a_replica_that_has_just_started(tmp_path: Path) -> None:
+    write_skill(tmp_path / "a")
+    stream, heard = recorded()
     with Registry([tmp_path]) as registry:
         attachment = Attachment(registry, Settings(), None, None)
         attachment.recent = RecentNotifications(lambda: None)
         async with attachment.running(), asyncio.timeout(DEADLINE):
             await attachment.ready()
             wanted = {"resourcesListChanged": True}
-            listening = asyncio.ensure_future(attachment.notifier.listen(Stream(1, send, False), wanted))
+            listening = asyncio.ensure_future(attachment.notifier.listen(stream, wanted))
             assert await heard.get() == "notifications/subscriptions/acknowledged"
             attachment.recent.repeat()
             assert await heard.get() == "notifications/resources/list_changed"
@@ -250,15 +256,11 @@ async def test_all_is_news_to_clients_of_a_replica_that_has_just_started(tmp_pat
 
 async def test_tools_that_change_once_the_first_answer_after_the_scan_is_made_are_announced(tmp_path: Path) -> None:
     write_skill(tmp_path / "a")
-    heard: asyncio.Queue[str] = asyncio.Queue()
-
-    async def send(method: str, _: dict[str, Any] | None) -> None:
-        heard.put_nowait(method)
-
+    stream, heard = recorded()
     with Registry([tmp_path]) as registry:
         attachment = Attachment(registry, Settings(), None, None)
         async with attachment.running(), asyncio.timeout(DEADLINE):
-            listen = attachment.notifier.listen(Stream(1, send, False), {"toolsListChanged": True})
+            listen = attachment.notifier.listen(stream, {"toolsListChanged": True})
             listening = asyncio.ensure_future(listen)
             assert await heard.get() == "notifications/subscriptions/acknowledged"
             await attachment.ready()

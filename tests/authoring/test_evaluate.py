@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from commands.calls import invoke, refusal, seen
 from mcp_skills_server.authoring.context import HOSTS
-from mcp_skills_server.authoring.evaluation import read_cases
+from mcp_skills_server.authoring.evaluation import TriggerCase, evaluate, read_cases, summary
+from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import UsageError
 from tables import each_row
 from wire import FIXTURES, ROOT, serving, write_skill
@@ -74,6 +75,27 @@ def test_a_share_of_the_cases_may_be_enough(skills: Path) -> None:
     file = trigger_set(skills.parent / "refunds.json", ("refunds", True), ("minutes", True))
     assert invoke("evaluate", skills, "--cases", file, "--min-pass", "0.5").return_value == 0
     assert invoke("evaluate", skills, "--cases", file, "--min-pass", "0.6").return_value == 1
+
+
+class EveryOtherRun:
+    """A judge that chooses both skills in the first of two runs, in this order, and none in the other."""
+
+    runs, concurrency, ranks = 2, 1, False
+
+    def choose(self, query: str, run: int) -> list[str]:
+        return [] if run else ["minutes", "refunds"]
+
+
+@each_row("threshold, passes", [(0.5, True), (0.51, False)])
+def test_the_share_of_runs_that_triggers_is_enough_from_the_threshold_on(
+    skills: Path, threshold: float, passes: bool
+) -> None:
+    with Registry([skills]) as registry:
+        snapshot = registry.snapshot
+        cases = [(snapshot.skills["refunds"], TriggerCase("money", should_trigger=True))]
+        (found,) = evaluate(cases, EveryOtherRun(), snapshot, threshold)
+    assert (found.passed, found.triggers, found.rank, found.winner) == (passes, 1, 2, "minutes")
+    assert (summary([found]).hit_at_1, summary([found]).hit_at_5) == (0, 1)
 
 
 def test_junit_has_a_suite_for_each_skill(skills: Path) -> None:

@@ -103,6 +103,14 @@ def test_an_allowed_host_that_no_header_could_have_is_wrong_usage(host: str) -> 
         local(host)
 
 
+@each_row("origin", ["app.example", "https://app.example/page", "https://", "", "two words"])
+def test_an_allowed_origin_that_no_browser_could_send_is_wrong_usage(origin: str) -> None:
+    with pytest.raises(UsageError, match=r"^--allowed-origin takes an origin such as https://app\.example"):
+        make_policy("127.0.0.1", (), (origin,), ())
+    extension = make_policy("127.0.0.1", (), ("chrome-extension://abc", "https://APP.example/", "null", "*"), ())
+    assert extension.origins == {"chrome-extension://abc", "https://app.example", "null", "*"}
+
+
 @pytest.mark.requirement("MCP-46")
 @each_row("host", ["0.0.0.0", "::", "192.0.2.7", "mcp.example.com", "localhost.example"])
 def test_listening_for_others_wants_an_allow_list_or_tokens(host: str) -> None:

@@ -50,6 +50,7 @@ _HOST: Final = re.compile(
     r"(?:\[([0-9a-f]*:[0-9a-f:.]+)\]|([a-z0-9._-]+))(?::[0-9]{0,5})?", re.ASCII | re.IGNORECASE
 )
 _ORIGIN: Final = re.compile(r"https?://(.+)", re.IGNORECASE)
+_ALLOWED_ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*+://[^\s/?#]++")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ def make_policy(
 
     Raises:
         UsageError: the network could reach the server without an allow-list or a token, or an
-            allowed host is no host name.
+            allowed host is no host name, or an allowed origin no origin.
     """
     named = frozenset(_bare(each) for each in hosts)
     loopback = is_loopback(host)
@@ -106,7 +107,7 @@ def make_policy(
         allowed = named | frozenset(LOOPBACK)
     if "*" in named or not allowed:
         allowed = None
-    return Policy(allowed, frozenset(each.rstrip("/").lower() for each in origins), tokens, oauth)
+    return Policy(allowed, frozenset(map(_origin, origins)), tokens, oauth)
 
 
 class Guard:
@@ -252,6 +253,14 @@ def host_name(header: str) -> str | None:
     # ValueError for others.
     found = _HOST.fullmatch(header)
     return (found[1] or found[2]).lower() if found else None
+
+
+def _origin(given: str) -> str:
+    origin = given.rstrip("/").lower()
+    if origin not in {"*", "null"} and not _ALLOWED_ORIGIN.fullmatch(origin):
+        example = "an origin such as https://app.example, or * for any"
+        raise UsageError(f"--allowed-origin takes {example}, not {given!r}")
+    return origin
 
 
 def _bare(host: str) -> str:

@@ -92,7 +92,7 @@ BUDGETS = {
 """Lines of each package. A tenth above is allowed. `runtime` has search and scripts in it, `web` the page."""
 OVER = {"catalog": 4_646}
 """Lines of packages that are over their budgets still, and may not grow."""
-MOST_LINES = 55_550
+MOST_LINES = 55_553
 """Lines of the whole."""
 
 
@@ -111,6 +111,11 @@ def test_no_package_is_over_its_budget(capsys: pytest.CaptureFixture[str]) -> No
     most = {name: OVER.get(name, round(budget * 1.1)) for name, budget in BUDGETS.items()}
     assert {name: count for name, count in lines.items() if count > most[name]} == {}
     assert total <= MOST_LINES
+
+
+def test_no_class_name_stands_twice() -> None:
+    names = [node.name for module in MODULES for node in ast.walk(tree_of(module)) if isinstance(node, ast.ClassDef)]
+    assert sorted({name for name in names if names.count(name) > 1}) == []
 
 
 def test_imports_go_down_only() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dialects.build import skill, snapshot
 from mcp_skills_server.dialects import acp
-from mcp_skills_server.dialects.acp import InitializeRequest, Response, SessionEnd, SessionRequest, UpdateForms
+from mcp_skills_server.dialects.acp import AgentResponse, InitializeRequest, SessionEnd, SessionRequest, UpdateForms
 from mcp_skills_server.model import ORIGIN, Snapshot, Standing
 from steps import growth
 from tables import each_row
@@ -37,15 +37,15 @@ def test_ids_of_every_type_are_told_apart() -> None:
 
 
 def test_answers_and_what_they_open() -> None:
-    assert acp.parse_responses({"id": 1, "error": {"code": -1}}) == [Response(("number", 1), None)]
+    assert acp.parse_responses({"id": 1, "error": {"code": -1}}) == [AgentResponse(("number", 1), None)]
     assert acp.parse_responses({"id": None, "error": {"code": -1}}) == []
     for other in ({"id": 1, "method": "x", "result": {}}, {"id": [], "result": {}}, {"id": 1}, 5):
         assert acp.parse_responses(other) == []
     key = ("number", 1)
-    assert acp.opened_session_id(SessionRequest(key, None), Response(key, {"sessionId": "s"})) == "s"
-    assert acp.opened_session_id(SessionRequest(key, "old"), Response(key, {})) == "old"
-    assert acp.opened_session_id(SessionRequest(key, "old"), Response(key, None)) is None
-    assert acp.opened_session_id(SessionRequest(key, None), Response(key, {"sessionId": 5})) is None
+    assert acp.opened_session_id(SessionRequest(key, None), AgentResponse(key, {"sessionId": "s"})) == "s"
+    assert acp.opened_session_id(SessionRequest(key, "old"), AgentResponse(key, {})) == "old"
+    assert acp.opened_session_id(SessionRequest(key, "old"), AgentResponse(key, None)) is None
+    assert acp.opened_session_id(SessionRequest(key, None), AgentResponse(key, {"sessionId": 5})) is None
 
 
 ADDED: dict[str, Any] = {"name": "skills", "command": "/bin/x", "args": ["serve"], "env": []}

@@ -21,7 +21,6 @@ from mcp_skills_server.sources.mirrors import Follower, Mirrors
 from mcp_skills_server.sources.reconcile import fetching
 from mcp_skills_server.sources.records import IndexRecord
 from mcp_skills_server.sources.source import (
-    Bundle,
     Plan,
     Revision,
     SkillRefusal,
@@ -29,6 +28,7 @@ from mcp_skills_server.sources.source import (
     SourceSettings,
     UnacceptableError,
     Unit,
+    UnitContents,
     UnreachableError,
     UnsignedCommitError,
 )
@@ -66,9 +66,9 @@ class Memo(Source):
         index = IndexRecord(self.key, self.origin, revision=revision.digest, warnings=(remark,))
         yield Plan(units, fetching(self.fetch), index, refused=refused)
 
-    async def fetch(self, unit: Unit) -> Bundle:
+    async def fetch(self, unit: Unit) -> UnitContents:
         text = f"---\nname: memo\ndescription: {unit.fingerprint}\n---\n"
-        return Bundle({"memo": {"SKILL.md": (text.encode(), False)}})
+        return UnitContents({"memo": {"SKILL.md": (text.encode(), False)}})
 
 
 MEMO = Kind("memo", lambda given: given.startswith("memo:"), Memo)

@@ -15,7 +15,12 @@ from threading import Lock
 from typing import Any, Final
 
 from mcp_skills_server.dialects import acp
-from mcp_skills_server.dialects.acp import AvailableSkill, Response, SessionRequest, UpdateForms
+from mcp_skills_server.dialects.acp import (
+    AgentResponse,
+    AvailableSkill,
+    SessionRequest,
+    UpdateForms,
+)
 
 _MOST: Final = 1000
 """The most tracked sessions, and pending requests; then the oldest is evicted."""
@@ -92,7 +97,7 @@ class Conversation:
                 self._open.pop(request.session_id or "", None)
                 self._agent_updates.keep(self._expected())
 
-    def _record_handshake(self, request: acp.InitializeRequest, response: Response) -> None:
+    def _record_handshake(self, request: acp.InitializeRequest, response: AgentResponse) -> None:
         if response.result is not None:
             self._version = acp.negotiated_version(request, response)
             self._forms = acp.accepted_forms(self._version, request.capabilities)

@@ -22,7 +22,7 @@ _IN_PART: Final = (
 )
 
 
-class Refusal(NamedTuple):
+class FileRefusal(NamedTuple):
     """The problem of a directory entry that a skill does not serve."""
 
     code: str
@@ -30,18 +30,18 @@ class Refusal(NamedTuple):
     hint: str | None = None
 
 
-REFUSALS: Final[Mapping[str, Refusal]] = {
-    "irregular": Refusal("file-irregular", "{} is not a regular file"),
-    "foreign": Refusal(
+REFUSALS: Final[Mapping[str, FileRefusal]] = {
+    "irregular": FileRefusal("file-irregular", "{} is not a regular file"),
+    "foreign": FileRefusal(
         "hard-link",
         "{} is a hard link to a file that belongs to another user than its folder, and is not "
         "served",
     ),
-    "unnamed": Refusal("file-name", "the name of {} is not UTF-8, so the file is not served"),
-    "denied": Refusal(
+    "unnamed": FileRefusal("file-name", "the name of {} is not UTF-8, so the file is not served"),
+    "denied": FileRefusal(
         "unreadable", "{} cannot be inspected: the folder may be read but not entered", _ADMIT
     ),
-    "link": Refusal(
+    "link": FileRefusal(
         "link-outside",
         "{} is a link that leaves the skill, leads to a directory or into another skill, or is "
         "broken",

@@ -48,7 +48,7 @@ class DiffOptions(SignedRootOptions):
     lock: str | None = option(None, "Compare this lock file with its sources now.", metavar="FILE")
 
 
-class SourceState(NamedTuple):
+class SourceOffer(NamedTuple):
     """A source at one moment, with the skills served of it; `revision` is "" for a folder."""
 
     given: str
@@ -75,7 +75,7 @@ class SourceChange(NamedTuple):
 
     source: LockedSource
     newest: LockedSource
-    state: SourceState
+    state: SourceOffer
     kinds: dict[str, Kind]
 
     def of_kind(self, kind: Kind) -> list[str]:
@@ -101,7 +101,7 @@ def _change_kinds(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str
 
 def _open_sources(
     given: Sequence[str], options: SignedRootOptions, pin: str | None = None
-) -> list[SourceState]:
+) -> list[SourceOffer]:
     """Open these roots together, as `serve` does: an earlier root hides equal paths of later ones.
 
     Skills without a signature that the options or a `[[source]]` require are left out, and named
@@ -122,7 +122,7 @@ def _open_sources(
         if each.code.startswith("signature-"):
             remark(f"left out: {each.path}: {each.message}")
     offers = [
-        SourceState(root, revisions.get(found.given, ""), {}, registry)
+        SourceOffer(root, revisions.get(found.given, ""), {}, registry)
         for root, found in zip(given, registry.roots, strict=True)
     ]
     for path in snapshot.paths(Standing.LENIENT):
@@ -236,7 +236,8 @@ def outdated(options: OutdatedOptions) -> int:
         if each.kinds:
             versions = (each.source.revision, each.newest.revision)
             before, after = (version.removeprefix("sha256:")[:12] for version in versions)
-            say(f"{each.source.given}:{f' {before} -> {after}' if before != after else ''}")
+            move = f" {before} -> {after}" if before != after else ""
+            say(f"{each.source.given}:{move}")
         for kind in _KINDS:
             for path in each.of_kind(kind):
                 say(f"  {kind:8} {path}")
@@ -376,7 +377,7 @@ def _differences_since(moved: SourceChange, options: SignedRootOptions) -> Itera
 
 
 def _between(
-    before: SourceState | None, after: SourceState, paths: Iterable[str]
+    before: SourceOffer | None, after: SourceOffer, paths: Iterable[str]
 ) -> Iterable[Difference]:
     for path in sorted(paths):
         old = before.files(path) if before is not None else None

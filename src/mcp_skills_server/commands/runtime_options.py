@@ -215,7 +215,7 @@ def script_settings(
     )
 
 
-class Scripts(RuntimeOptions, Feature):
+class ScriptsFeature(RuntimeOptions, Feature):
     """The scripts of skills, which sessions run."""
 
     only_http = False

@@ -102,7 +102,7 @@ class SessionEnd(NamedTuple):
 Request: TypeAlias = InitializeRequest | SessionRequest | SessionEnd
 
 
-class Response(NamedTuple):
+class AgentResponse(NamedTuple):
     """A JSON-RPC response; `result` is None for an error."""
 
     key: Key
@@ -130,9 +130,9 @@ def parse_requests(message: object) -> list[Request]:
     return out
 
 
-def parse_responses(message: object) -> list[Response]:
+def parse_responses(message: object) -> list[AgentResponse]:
     """Return the agent's responses in one message or batch."""
-    out: list[Response] = []
+    out: list[AgentResponse] = []
     for each in messages_of(message):
         key = _key(each.get("id"))
         if "method" in each or key is None or not ("result" in each or "error" in each):
@@ -140,11 +140,11 @@ def parse_responses(message: object) -> list[Response]:
         failed = "error" in each and each["error"] is not None
         # An error with id null reports an unreadable message, not the request of id null.
         if not failed or key[1] is not None:
-            out.append(Response(key, None if failed else as_dict(each.get("result"))))
+            out.append(AgentResponse(key, None if failed else as_dict(each.get("result"))))
     return out
 
 
-def opened_session_id(request: SessionRequest, response: Response) -> str | None:
+def opened_session_id(request: SessionRequest, response: AgentResponse) -> str | None:
     """Return the id of the session that this response opens, or None after an error."""
     if response.result is None:
         return None
@@ -154,7 +154,7 @@ def opened_session_id(request: SessionRequest, response: Response) -> str | None
     return request.session_id
 
 
-def negotiated_version(request: InitializeRequest, response: Response) -> int:
+def negotiated_version(request: InitializeRequest, response: AgentResponse) -> int:
     """Return the negotiated protocol version, by default the requested one."""
     return as_version((response.result or {}).get("protocolVersion")) or request.version
 

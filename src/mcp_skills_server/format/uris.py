@@ -19,16 +19,12 @@ LONGEST: Final = len(SCHEME) + 3 * LONGEST_PATH
 # RFC 3986: a reg-name is unreserved and sub-delims; the segments of a path also take ':' and '@'.
 _REG_NAME: Final = "!$&'()*+,;=-._~"
 _PATH: Final = _REG_NAME + ":@/"
-_UNESCAPED: Final = re.compile(rf"[A-Za-z0-9/{re.escape(_REG_NAME)}]+")
 _NO_NAMES: Final = frozenset(("", ".", ".."))
 
 
 def uri(skill_path: str, file_path: str = "") -> str:
     """Return the URI of a file of a skill, or of the skill's directory."""
-    path = f"{skill_path}/{file_path}".removesuffix("/")
-    if _UNESCAPED.fullmatch(path):
-        return SCHEME + path
-    first, slash, rest = path.partition("/")
+    first, slash, rest = f"{skill_path}/{file_path}".removesuffix("/").partition("/")
     return SCHEME + quote(first, safe=_REG_NAME) + slash + quote(rest, safe=_PATH)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
 from typing import Final, Generic, TypeAlias, TypeVar
 
@@ -34,7 +33,6 @@ class QuotaError(RequestError):
         self.quota = quota
 
 
-@lru_cache(256)
 def owner_of(principal: str | None, address: str | None) -> Owner:
     """Return a request's owner: its authenticated principal, else its network, else None."""
     if principal is not None:

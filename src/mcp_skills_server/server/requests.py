@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -25,7 +26,7 @@ Result: TypeAlias = dict[str, Any]
 UNREAD_SOURCES: Final = "mcp-skills-server/pending"
 """The key in a list's `_meta` for the names of sources that are still unread."""
 _MOST_PAGES: Final = 32
-_pages: Final[dict[Hashable, Page]] = {}
+_pages: Final[OrderedDict[Hashable, Page]] = OrderedDict()
 
 
 async def _nothing_else(_: View) -> Served:
@@ -154,7 +155,7 @@ def cached_page(snapshot: Snapshot, *key: Hashable) -> Page | None:
 def cache_page(page: Page, snapshot: Snapshot, *key: Hashable) -> None:
     """Cache a page in a FIFO of 32, keyed by a weak reference to its snapshot."""
     if len(_pages) >= _MOST_PAGES:
-        del _pages[next(iter(_pages))]
+        _pages.popitem(last=False)
     _pages[ref(snapshot), *key] = page
 
 

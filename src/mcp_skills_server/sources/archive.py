@@ -21,13 +21,13 @@ from mcp_skills_server.sources.grouping import group_by_skill, root_name
 from mcp_skills_server.sources.reconcile import fetching
 from mcp_skills_server.sources.records import IndexRecord
 from mcp_skills_server.sources.source import (
-    Bundle,
     Plan,
     Revision,
     Source,
     SourceSettings,
     UnacceptableError,
     Unit,
+    UnitContents,
     UnreachableError,
 )
 
@@ -97,8 +97,8 @@ class Archive(Source):
         index = IndexRecord(self.key, self.origin, revision=revision.digest, warnings=warnings)
         return Plan(units, fetching(self._fetch), index, is_atomic=True, is_one=True)
 
-    async def _fetch(self, unit: Unit) -> Bundle:
-        return Bundle({unit.label: unit.item})
+    async def _fetch(self, unit: Unit) -> UnitContents:
+        return UnitContents({unit.label: unit.item})
 
 
 @contextmanager

@@ -18,12 +18,12 @@ from mcp_skills_server.sources.cache import CacheFolder
 from mcp_skills_server.sources.reconcile import fetching
 from mcp_skills_server.sources.records import IndexRecord
 from mcp_skills_server.sources.source import (
-    Bundle,
     Plan,
     Revision,
     Source,
     SourceSettings,
     Unit,
+    UnitContents,
     check_skill,
 )
 
@@ -85,9 +85,9 @@ class ListedSource(Source):
         index = IndexRecord(self.key, self.origin, revision=revision.digest, warnings=warnings)
         async with self.reading() as read:
 
-            async def fetch(unit: Unit) -> Bundle:
+            async def fetch(unit: Unit) -> UnitContents:
                 files = await read(unit.item)
                 check_skill(unit.label, files, self.settings.fetch.limits.skill)
-                return Bundle({unit.label: files})
+                return UnitContents({unit.label: files})
 
             yield Plan(units, fetching(fetch), index, is_one=True)

@@ -39,7 +39,6 @@ from mcp_skills_server.sources.records import (
     read_records,
 )
 from mcp_skills_server.sources.source import (
-    Bundle,
     ContentRefusedError,
     Fault,
     FetchReport,
@@ -50,6 +49,7 @@ from mcp_skills_server.sources.source import (
     SourceError,
     UnacceptableError,
     Unit,
+    UnitContents,
     UnreachableError,
 )
 
@@ -96,7 +96,7 @@ async def reconcile(
 
 
 def fetching(
-    fetch: Callable[[Unit], Awaitable[Bundle]],
+    fetch: Callable[[Unit], Awaitable[UnitContents]],
 ) -> Callable[[Reconciler, Sequence[Unit]], Awaitable[None]]:
     """Return a `Plan.fetch` that fetches a few units at a time within `total_s`.
 
@@ -243,7 +243,7 @@ class Reconciler:
         for name in unit.names:
             self._check_size(name, 1)
 
-    def put(self, unit: Unit, bundle: Bundle) -> None:
+    def put(self, unit: Unit, bundle: UnitContents) -> None:
         """Stage the skills of a unit; an error refuses one skill."""
         with self._lock:
             with self._refusing(unit):

@@ -47,7 +47,6 @@ from mcp_skills_server.sources.reconcile import fetching, reconcile
 from mcp_skills_server.sources.records import IndexRecord, read_index
 from mcp_skills_server.sources.source import (
     AbsentError,
-    Bundle,
     FetchReport,
     FetchSettings,
     Plan,
@@ -58,6 +57,7 @@ from mcp_skills_server.sources.source import (
     SourceSettings,
     UnacceptableError,
     Unit,
+    UnitContents,
     UnreachableError,
     check_skill,
 )
@@ -211,7 +211,7 @@ class Site(Source):
 
     # The skills
 
-    async def _bundle(self, downloader: Downloader, remarks: list[str], unit: Unit) -> Bundle:
+    async def _bundle(self, downloader: Downloader, remarks: list[str], unit: Unit) -> UnitContents:
         """Download one skill, and verify it."""
         entry: SiteEntry = unit.item
         limits = self._fetch.limits.skill
@@ -229,7 +229,7 @@ class Site(Source):
         check_skill(entry.name, files, limits)
         if warning:
             remarks.append(f"{entry.name}: {warning}")
-        return Bundle({entry.name: files})
+        return UnitContents({entry.name: files})
 
     async def _files(self, downloader: Downloader, entry: SiteEntry) -> Files:
         """Download the files of a skill of discovery 0.1.0, which has no digests."""

@@ -266,7 +266,7 @@ class Unit:
 
 
 @dataclass(frozen=True, slots=True)
-class Bundle:
+class UnitContents:
     """Verified contents of a unit. Its warnings are repeated at each run while the unit is held.
 
     `pointers` are Git LFS pointers, relative to the folder of all skills.

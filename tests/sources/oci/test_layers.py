@@ -10,7 +10,7 @@ from mcp_skills_server.format.archive import ArchiveRefusedError, UnpackLimits
 from mcp_skills_server.sources.oci import manifests, source
 from mcp_skills_server.sources.oci.manifests import TITLE, Descriptor
 from mcp_skills_server.sources.oci.source import read_layers
-from mcp_skills_server.sources.source import Bundle, UnacceptableError
+from mcp_skills_server.sources.source import UnacceptableError, UnitContents
 from sources.oci.registries import OCI_LAYER, digest, tar
 from sources.publishers import skill_md
 from tables import each_row
@@ -29,11 +29,11 @@ def titled(title: str, raw: bytes, media_type: str = "text/markdown", **more: st
     return layer(raw, media_type, **{TITLE: title}, **more)
 
 
-def read(*given: tuple[Descriptor, bytes], names: tuple[str, ...] = ("named",), hidden: bool = False) -> Bundle:
+def read(*given: tuple[Descriptor, bytes], names: tuple[str, ...] = ("named",), hidden: bool = False) -> UnitContents:
     return read_layers(given, names, UnpackLimits(), hidden=hidden)
 
 
-def paths(found: Bundle) -> dict[str, list[str]]:
+def paths(found: UnitContents) -> dict[str, list[str]]:
     return {name: sorted(files) for name, files in found.skills.items()}
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from mcp_skills_server.commands.features.feature import Feature, Server
 from mcp_skills_server.commands.features.records import UsageCounts
 from mcp_skills_server.commands.fields import flag, seconds, switch, text
-from mcp_skills_server.commands.runtime_options import Scripts
+from mcp_skills_server.commands.runtime_options import ScriptsFeature
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class SkillsProtocol(Feature, heading="Skills Protocol (--transport http)", exam
             return None
         from mcp_skills_server.web.rpc import SkillsProtocolEndpoint
 
-        allow_code = server.feature(Scripts).allow_code
+        allow_code = server.feature(ScriptsFeature).allow_code
         return SkillsProtocolEndpoint(server.runtime, server.views, allow_code=allow_code)
 
 

@@ -12,7 +12,7 @@ from mcp_skills_server.commands.opening import proposals_at
 from mcp_skills_server.errors import UsageError
 
 
-class Tools(Feature, heading="Tools", example="--prefer finance --max-loaded 3"):
+class ToolsFeature(Feature, heading="Tools", example="--prefer finance --max-loaded 3"):
     """Tools to load, read and search skills, and the instructions about them."""
 
     tools: bool = switch(
@@ -54,7 +54,7 @@ class Tools(Feature, heading="Tools", example="--prefer finance --max-loaded 3")
         )
 
 
-class Prompts(Feature, heading="Prompts", example="--prompt 'acme/*'"):
+class PromptsFeature(Feature, heading="Prompts", example="--prompt 'acme/*'"):
     """A prompt for each skill."""
 
     prompts: bool = switch(True, "Offer each skill as a prompt, a slash command in most hosts.")

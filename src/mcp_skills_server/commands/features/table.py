@@ -15,13 +15,13 @@ from mcp_skills_server.commands.features.feature import Feature
 from mcp_skills_server.commands.features.metrics import PrometheusMetrics
 from mcp_skills_server.commands.features.records import Audit, Traces, UsageCounts
 from mcp_skills_server.commands.features.replicas import Replicas
-from mcp_skills_server.commands.features.shown import Prompts, Tools
-from mcp_skills_server.commands.runtime_options import Scripts, SearchByMeaning
+from mcp_skills_server.commands.features.shown import PromptsFeature, ToolsFeature
+from mcp_skills_server.commands.runtime_options import ScriptsFeature, SearchByMeaning
 
 FEATURES: Final[tuple[type[Feature], ...]] = (
-    Tools,
-    Prompts,
-    Scripts,
+    ToolsFeature,
+    PromptsFeature,
+    ScriptsFeature,
     OAuth,
     Replicas,
     Publishing,

@@ -27,7 +27,6 @@ from mcp_skills_server.sources.reconcile import Reconciler
 from mcp_skills_server.sources.records import IndexRecord
 from mcp_skills_server.sources.source import (
     PINNED_S,
-    Bundle,
     ContentRefusedError,
     Plan,
     Revision,
@@ -37,6 +36,7 @@ from mcp_skills_server.sources.source import (
     SourceSettings,
     UnacceptableError,
     Unit,
+    UnitContents,
     UnreachableError,
 )
 
@@ -156,7 +156,7 @@ class GitFolder(Source):
                 notes: tuple[str, ...] = ()
                 if left_out := sorted(skill.left_out):
                     notes = (f"{name}: left out what is never served: {summarize(left_out)}",)
-                reconciler.put(unit, Bundle({name: files}, {}, notes, tuple(pointers)))
+                reconciler.put(unit, UnitContents({name: files}, {}, notes, tuple(pointers)))
         if reconciler.is_full:
             most = self.settings.fetch.limits.unpacked_bytes
             raise UnacceptableError(f"its skills have more than {most:,} bytes; name a #folder")

@@ -41,7 +41,6 @@ from mcp_skills_server.sources.reconcile import fetching
 from mcp_skills_server.sources.records import IndexRecord
 from mcp_skills_server.sources.source import (
     PINNED_S,
-    Bundle,
     ContentRefusedError,
     Plan,
     Revision,
@@ -49,6 +48,7 @@ from mcp_skills_server.sources.source import (
     SourceSettings,
     UnacceptableError,
     Unit,
+    UnitContents,
     UnreachableError,
     check_skill,
 )
@@ -114,7 +114,7 @@ class Oci(Source):
                 label = name or each.digest[:19]
                 units.append(Unit(fingerprint, label, is_named=bool(name), item=each))
 
-            async def fetch(unit: Unit) -> Bundle:
+            async def fetch(unit: Unit) -> UnitContents:
                 unpack = await self._download(client, unit.item)
                 try:
                     found = await to_thread.run_sync(unpack, limiter=unpackers)
@@ -138,7 +138,9 @@ class Oci(Source):
             raise ContentRefusedError("its index is empty")
         return [_Artifact(each.digest, each.annotations) for each in entries.values()]
 
-    async def _download(self, client: RegistryClient, artifact: _Artifact) -> Callable[[], Bundle]:
+    async def _download(
+        self, client: RegistryClient, artifact: _Artifact
+    ) -> Callable[[], UnitContents]:
         """Download and verify an artifact's layers; return a blocking function that unpacks it."""
         manifest = artifact.manifest or await self._manifest(client, artifact.digest)
         if isinstance(manifest, Collection) and manifest.platforms:
@@ -189,7 +191,7 @@ def read_layers(
     limits: UnpackLimits,
     *,
     hidden: bool,
-) -> Bundle:
+) -> UnitContents:
     """Read the skills in these layers, given with their descriptors, the lowest first.
 
     A later layer covers an earlier one, and whiteouts remove what lies below. A skill is any
@@ -226,7 +228,7 @@ def read_layers(
             skills[name] = files
     if rest:
         warnings.append(f"left out what belongs to no skill: {summarize(rest)}")
-    return Bundle(skills, refused, tuple(warnings))
+    return UnitContents(skills, refused, tuple(warnings))
 
 
 def _merge(

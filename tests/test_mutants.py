@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from tools.mutants import ROOT, changes, drawn, own_tests
+from tools.mutants import changes, drawn
 
 TEXT = """\
 \"\"\"Ä.\"\"\"
@@ -54,12 +54,3 @@ def test_a_seed_draws_the_same_changes_again() -> None:
     assert len(drawn("hosts", 5, 1, "")) == 5 and drawn("hosts", 5, 1, "") != drawn("hosts", 5, 2, "")
     (one, *_) = drawn("hosts", 5, 1, "")
     assert one in drawn("hosts", 0, 1, f"{one.path.rpartition('/')[2]}:{one.line}")
-
-
-def test_the_own_tests_the_module_come_first_and_all_of_the_package_s_are_run() -> None:
-    first, *others = own_tests("hosts", "src/mcp_skills_server/hosts/table.py")
-    assert first == "tests/hosts/test_table.py" and "tests/hosts" in others
-    for package in [
-        path.name for path in (ROOT / "src/mcp_skills_server").iterdir() if (path / "__init__.py").exists()
-    ]:
-        assert all((ROOT / path).exists() for path in own_tests(package, "")), package

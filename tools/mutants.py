@@ -1,11 +1,12 @@
 """Break the source on purpose, one small change at a time, and see whether the tests notice.
 
+`python -m tools.mutants --record` runs the suite once and keeps which tests execute which lines. Then
 `python -m tools.mutants format --sample 20` draws 20 changes of `src/mcp_skills_server/format/`, makes each in a copy
-of the tree, and runs the package's own tests on it until the first failure: the tests of the changed module first. A
-change that every test passes is a survivor: either it changes nothing that anybody could see, or a test is missing. The
-draw depends on `--seed` alone, and `--at format/links.py:120` makes every change of one line.
+of the tree, and runs the tests that execute the changed lines, until one fails. A change that all of them pass is a
+survivor: either it changes nothing that anybody could see, or a test is missing. The draw depends on `--seed` alone,
+and `--at format/links.py:120` makes every change of one line.
 
-Not for CI: a survivor costs a run of all tests of its package, and whether it matters takes a reader.
+Not for CI: a survivor costs a run of all tests of its line, and whether it matters takes a reader.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ import os
 import random
 import sys
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,27 +25,16 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
+from tools.recording import Recording, record
 from tools.trial import ROOT, SOURCE, Runner
 
 TOP: Final = "top"
 """The name for the modules that are in no package."""
 
-_TESTS_OF: Final[Mapping[str, tuple[str, ...]]] = {
-    TOP: ("tests/test_errors.py", "tests/test_codes.py", "tests/test_durable.py", "tests/test_cli.py"),
-    "access": ("tests/access", "tests/web/test_oauth.py"),
-    "commands": ("tests/commands", "tests/test_cli.py"),
-    "dialects": ("tests/dialects", "tests/rpc/test_methods.py", "tests/server/test_golden.py"),
-    "hosts": ("tests/hosts", "tests/commands/test_install.py"),
-    "model": ("tests/model", "tests/dialects", "tests/server/test_skills.py"),
-    "publish": ("tests/publish", "tests/faults"),
-    "sources": ("tests/sources", "tests/faults"),
-    "validation": ("tests/validation", "tests/test_codes.py", "tests/authoring/test_validate.py"),
-}
-"""Where a package's tests are, if not in the folder of its name."""
-
-_ALL_S: Final = 1200.0
-_FLOOR_S: Final = 30.0
-_TIMES: Final = 3
+_RUN_S: Final = 20.0
+"""The seconds of tests that are run at a time."""
+_FLOOR_S: Final = 60.0
+_TIMES: Final = 4
 
 _COMPARISONS: Final[Mapping[type[ast.cmpop], type[ast.cmpop]]] = {
     ast.Eq: ast.NotEq,
@@ -181,31 +170,74 @@ def _of_statement(node: ast.stmt) -> Iterator[tuple[ast.expr | ast.stmt, str]]:
 # The runs
 
 
-def passes(runner: Runner, tests: Sequence[str], timeout: float) -> bool | None:
-    """Return whether these tests pass, None if they do not end in time.
+class Attack:
+    """Makes changes and runs the tests of their lines."""
 
-    Each is a run of its own: pytest puts a file that is named beside its folder into the folder's order.
-    """
-    for each in tests:
-        reports = runner.run([each], timeout)
-        if reports is None:
-            return None
-        if not reports or any(kind == "failed" for _, kind, _ in reports):
-            return False
-    return True
+    def __init__(self, runner: Runner, recording: Recording, most_seconds: float, tests: Sequence[str]) -> None:
+        self._runner = runner
+        self._recording = recording
+        self._most_seconds = most_seconds
+        self._tests = tests
+        self._sound: set[str] = set()
+        self._unsound: set[str] = set()
+
+    def result(self, change: Change) -> tuple[str, str]:
+        """Return `killed`, `timeout`, `survived` or `unfinished`, and the test that noticed.
+
+        `unfinished` is a change with more tests than `most_seconds` have room for, of which none that ran noticed it.
+        """
+        spent = 0.0
+        last = change.line + change.old.count("\n")
+        for tests, seconds in self._runs(self._tests or self._recording.tests_of(change.path, change.line, last)):
+            if spent > self._most_seconds:
+                return "unfinished", ""
+            spent += seconds
+            remaining = [test for test in tests if test not in self._unsound]
+            while remaining:
+                with self._runner.bench.changed(change.path, change.made):
+                    reports = self._runner.run(remaining, _FLOOR_S + _TIMES * seconds)
+                if reports is None:
+                    return "timeout", remaining[0]
+                failed = next((test for test, outcome, _ in reports if outcome == "failed"), "")
+                if not reports:  # the module cannot be imported, or pytest does not know one of the tests
+                    unknown = {test for test in remaining if not self._is_sound(test)}
+                    if not unknown:
+                        return "killed", remaining[0]
+                    remaining = [test for test in remaining if test not in unknown]
+                elif not failed:
+                    break
+                elif self._is_sound(failed):
+                    return "killed", failed
+                else:
+                    remaining.remove(failed)
+        return "survived", ""
+
+    def _runs(self, tests: Sequence[str]) -> Iterator[tuple[list[str], float]]:
+        """Split tests into runs of some seconds each."""
+        run: list[str] = []
+        total = 0.0
+        for test in tests:
+            run.append(test)
+            total += self._recording.seconds.get(test, 0)
+            if total > _RUN_S:
+                yield run, total
+                run, total = [], 0.0
+        if run:
+            yield run, total
+
+    def _is_sound(self, test: str) -> bool:
+        """Whether the test passes without a change."""
+        if test not in self._sound | self._unsound:
+            reports = self._runner.run([test], _FLOOR_S)
+            passes = bool(reports) and all(outcome != "failed" for _, outcome, _ in reports)
+            (self._sound if passes else self._unsound).add(test)
+        return test in self._sound
 
 
 def modules_of(package: str) -> list[str]:
     folder = ROOT / SOURCE if package == TOP else ROOT / SOURCE / package
     found = folder.glob("*.py") if package == TOP else folder.rglob("*.py")
     return sorted(module.relative_to(ROOT).as_posix() for module in found)
-
-
-def own_tests(package: str, module: str) -> list[str]:
-    """The tests of a package, those of this module first."""
-    tests = _TESTS_OF.get(package, (f"tests/{package}",))
-    own = sorted((ROOT / "tests" / package).rglob(f"test_{Path(module).stem.strip('_')}.py"))
-    return [*(each.relative_to(ROOT).as_posix() for each in own), *tests]
 
 
 def drawn(package: str, sample: int, seed: int, at: str) -> list[Change]:
@@ -218,59 +250,48 @@ def drawn(package: str, sample: int, seed: int, at: str) -> list[Change]:
     return sorted(chosen, key=lambda change: (change.path, change.start))
 
 
-def attack(package: str, todo: Sequence[Change], runner: Runner) -> Counter[str]:
-    """Make each change, and print what came of it.
-
-    Raises:
-        RuntimeError: the tests fail without any change.
-    """
-    began = time.monotonic()
-    if not passes(runner, own_tests(package, ""), _ALL_S):
-        raise RuntimeError(f"the tests of {package} fail without any change")
-    limit = _FLOOR_S + _TIMES * (time.monotonic() - began)
-    counts: Counter[str] = Counter()
-    for change in todo:
-        with runner.bench.changed(change.path, change.made):
-            passed = passes(runner, own_tests(package, change.path), limit)
-        result = "timeout" if passed is None else "survived" if passed else "killed"
-        counts[result] += 1
-        print(f"{result:8}  {change}", flush=True)
-    return counts
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("packages", nargs="*", metavar="PACKAGE", help=f"a folder of {SOURCE}, or {TOP}")
     parser.add_argument("--sample", type=int, default=20, metavar="N", help="changes of each package (20)")
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="another seed draws other changes (1)")
     parser.add_argument("--at", default="", metavar="FILE:LINE", help="every change of one line, such as links.py:120")
+    parser.add_argument("--tests", nargs="+", default=(), metavar="TEST", help="run these, such as new ones, instead")
+    parser.add_argument("--seconds", type=float, default=90, metavar="S", help="tests to run for a change (90)")
     parser.add_argument("--list", action="store_true", help="print the changes and make none")
+    parser.add_argument("--record", action="store_true", help="find out which tests execute which lines, in minutes")
     options = parser.parse_args(arguments)
     unknown = [package for package in options.packages if package != TOP and not (ROOT / SOURCE / package).is_dir()]
-    if unknown or not options.packages:
-        parser.error(f"no such package: {', '.join(unknown)}" if unknown else "name a package, such as format")
+    if unknown:
+        parser.error(f"no such package: {', '.join(unknown)}")
+    if not options.packages and not options.record:
+        parser.error("name a package, such as format")
+    if options.record:
+        record()
+    draws = {package: drawn(package, options.sample, options.seed, options.at) for package in options.packages}
+    if options.list:
+        print("\n".join(str(change) for changes in draws.values() for change in changes))
+        return 0
 
-    code = 0
+    os.environ.setdefault("TEST_DEADLINE_S", "10")
+    try:
+        recording = Recording()
+    except FileNotFoundError:
+        parser.error("nothing is recorded yet: run it with --record once")
     with tempfile.TemporaryDirectory(prefix="mutants-") as place:
         os.chmod(place, 0o755)  # tests start programs as other users
-        runner = None if options.list else Runner(Path(place))
-        for package in options.packages:
-            todo = drawn(package, options.sample, options.seed, options.at)
-            if runner is None:
-                print("\n".join(map(str, todo)))
-                continue
-            try:
-                counts = attack(package, todo, runner)
-            except RuntimeError as error:
-                print(f"error: {error}", file=sys.stderr, flush=True)
-                code = 1
-                continue
+        runner = Runner(Path(place))
+        attack = Attack(runner, recording, options.seconds, options.tests)
+        for package, todo in draws.items():
+            counts: Counter[str] = Counter()
+            for change in todo:
+                result, test = attack.result(change)
+                counts[result] += 1
+                print(f"{result:10}  {change}  {test and f'({test})'}", flush=True)
             caught = counts["killed"] + counts["timeout"]
-            share = f"{100 * caught / len(todo):.0f} %" if todo else "nothing"
-            print(f"{package}: {share} caught of {len(todo)}; {dict(counts)}", flush=True)
-        if runner is not None:
-            runner.close()
-    return code
+            print(f"{package}: {caught} of {len(todo)} caught; {dict(counts)}", flush=True)
+        runner.close()
+    return 0
 
 
 if __name__ == "__main__":

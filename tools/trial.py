@@ -25,7 +25,7 @@ _PRELOADED: Final = ("_pytest.config", "hypothesis", "anyio", "mcp.server.lowlev
 """What most tests import and no patch touches."""
 _SKIPPED: Final = {
     *(".git", ".venv", "__pycache__", ".pytest_cache", ".ruff_cache", ".hypothesis", ".interop", ".hosts"),
-    ".site",
+    *(".site", ".coverage.d"),
 }
 
 

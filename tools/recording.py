@@ -1,0 +1,159 @@
+"""Record which tests execute which lines of the source, and find the tests of a line, for `mutants`.
+
+The record is a run of the whole suite under coverage.py, several minutes. A line that the tests of this process execute
+is kept with the test; one that a process which they start executes is kept with their file, since a server that one
+test started serves the others of its file as well.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+import coverage
+import pytest
+from tools.trial import ROOT, SOURCE
+
+PLACE: Final = ROOT / ".coverage.d"
+_SECONDS: Final = PLACE / "seconds.json"
+_SETTINGS: Final = f"""\
+[run]
+source_pkgs = mcp_skills_server
+data_file = {PLACE / "data"}
+relative_files = true
+parallel = true
+sigterm = true
+patch = subprocess, _exit
+context = ${{TEST_FILE-}}
+disable_warnings = no-data-collected, module-not-imported, already-imported, module-not-measured
+"""
+_HANDED_ON: Final = ("COVERAGE_PROCESS_CONFIG", "COVERAGE_PROCESS_START", "TEST_FILE")
+
+
+def record() -> None:
+    """Run the suite under coverage.py and keep what it saw. A test that fails is only slower than its deadline."""
+    PLACE.mkdir(exist_ok=True)
+    for old in PLACE.iterdir():
+        old.unlink()
+    settings = PLACE / "settings"
+    settings.write_text(_SETTINGS)
+    suite = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "tools.recording", "-n", "2", "--dist", "worksteal")
+    coverage_run = (sys.executable, "-m", "coverage", "run", f"--rcfile={settings}", *suite)
+    subprocess.run(coverage_run, cwd=ROOT, env=os.environ | {"TEST_DEADLINE_S": "60"}, check=False)
+    subprocess.run((sys.executable, "-m", "coverage", "combine", "-q", f"--rcfile={settings}"), cwd=ROOT, check=True)
+
+
+# A plugin of pytest
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Hand the recording on to programs that tests start with an environment of their own."""
+    start = subprocess.Popen.__init__
+
+    def recorded(self: Any, *args: Any, **options: Any) -> None:
+        if options.get("env") is not None:
+            own = {name: os.environ[name] for name in _HANDED_ON if name in os.environ}
+            options["env"] = {**own, **options["env"]}
+        start(self, *args, **options)
+
+    subprocess.Popen.__init__ = recorded
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_Seconds())
+
+
+def pytest_runtest_protocol(item: pytest.Item) -> None:
+    os.environ["TEST_FILE"] = item.nodeid.partition("::")[0]
+    recording = coverage.Coverage.current()
+    if recording is not None:
+        recording.switch_context(item.nodeid)
+
+
+class _Seconds:
+    """Plugin of pytest: writes how long each test took."""
+
+    def __init__(self) -> None:
+        self._seconds: Counter[str] = Counter()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._seconds[report.nodeid] += report.duration
+
+    def pytest_sessionfinish(self) -> None:
+        _SECONDS.write_text(json.dumps(self._seconds))
+
+
+# The tests of a line
+
+
+class Recording:
+    """What `record` kept. `seconds` is how long each test took.
+
+    Raises:
+        FileNotFoundError: nothing was recorded.
+    """
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = json.loads(_SECONDS.read_text())
+        self._data = coverage.CoverageData(str(PLACE / "data"))
+        self._data.read()
+        self._lines: dict[str, dict[int, set[str]]] = {}
+
+    def tests_of(self, path: str, first: int, last: int) -> list[str]:
+        """Return the tests that execute one of these lines: the module's own test file first, fast before slow.
+
+        A line that only an import executes has the tests of the lines that name what it binds, or else of its module.
+        """
+        contexts = self._contexts(path, range(first, last + 1))
+        if not contexts:
+            names = _bound(path, first, last)
+            for module in self._modules if names else ():
+                text = (ROOT / module).read_text().splitlines()
+                named = [number for number, line in enumerate(text, 1) if names.intersection(re.findall(r"\w+", line))]
+                contexts |= self._contexts(module, named)
+        if not contexts:
+            contexts = self._contexts(path, range(1, 10_000))
+        tests = {test for context in contexts for test in self._by_context.get(context, ())}
+        stem = Path(path).stem.strip("_")
+
+        def order(test: str) -> tuple[bool, bool, float]:
+            return f"test_{stem}.py" not in test, test not in contexts, self.seconds[test]
+
+        return sorted(tests, key=order)
+
+    @cached_property
+    def _modules(self) -> list[str]:
+        return sorted(module.relative_to(ROOT).as_posix() for module in (ROOT / SOURCE).rglob("*.py"))
+
+    @cached_property
+    def _by_context(self) -> dict[str, list[str]]:
+        tests: defaultdict[str, list[str]] = defaultdict(list)
+        for test in self.seconds:
+            tests[test].append(test)
+            tests[test.partition("::")[0]].append(test)
+        return tests
+
+    def _contexts(self, path: str, lines: Sequence[int]) -> set[str]:
+        kept = self._lines.get(path)
+        if kept is None:
+            seen = self._data.contexts_by_lineno(path)
+            split = {line: {part for each in names for part in each.split("|")} for line, names in seen.items()}
+            kept = self._lines[path] = {line: names - {""} for line, names in split.items()}
+        return set().union(*(kept.get(line, ()) for line in lines))
+
+
+def _bound(path: str, first: int, last: int) -> set[str]:
+    """The names that statements of a module or a class at these lines bind."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse((ROOT / path).read_bytes())):
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.lineno <= first and last <= (node.end_lineno or 0):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found.update(name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name))
+    return found

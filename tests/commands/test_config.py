@@ -209,7 +209,7 @@ def test_show_says_what_is_in_force_and_where_it_is_from(tmp_path: Path, monkeyp
     file.write_text(
         f"max-files = 8\ntokens = 'a={secret}'\nrefresh-secret = '{secret}'\nredis = 'redis://me:{secret}@cache'\n"
         f"[[source]]\nfrom = 'git+https://me:{secret}@git.example/a'\nscripts = false\nrefresh = '5m'\n"
-        "[quota]\nstreams = 8\nruns = 2\n"
+        "[quota]\nstreams = 8\nruns = 2\n[[grant]]\nwho = ['*', 'user:x']\nskills = ['a', 'b']\nmay = ['scripts']\n"
     )
     monkeypatch.setenv("MCP_SKILLS_MAX_DEPTH", "9")
     monkeypatch.setenv("MCP_SKILLS_REDIS_PASSWORD", secret)
@@ -229,6 +229,11 @@ def test_show_says_what_is_in_force_and_where_it_is_from(tmp_path: Path, monkeyp
             "source": [f"{file}:5", "git+https://git.example/a", "scripts=false", "refresh=300"],
             "quota.streams": [f"{file}:10", "8"],
             "quota.runs": [f"{file}:11", "2"],
+            "grant": [f"{file}:12", "who=*,user:x", "skills=a,b", "may=read,scripts"],
+            "reconcile": ["default", "300.0"],
+            "watch": ["default", "true"],
+            "lock": ["default", "-"],
+            "include": ["default", "-"],
         }.items()
     )
 
@@ -245,27 +250,35 @@ def test_grants_says_what_somebody_may_and_why(tmp_path: Path) -> None:
 
     def said(*words: str) -> list[str]:
         done = invoke("config", "grants", *words, "--config", file)
-        return [*done.stdout.splitlines(), *done.stderr.splitlines()[-1:]]
+        return [*done.stdout.splitlines(), done.stderr.splitlines()[-1]]
 
     everybody = "open          read          c.toml:7 * open"
-    for words, why in ((["token:laptop"], "group:finance"), (["user:x", "--group", "finance"], "group:finance"),
-                       (["user:5e2c"], "user:5e2c"), (["group:finance"], "group:finance")):  # fmt: skip
+    group = "group:finance"
+    for words, why in ((["token:laptop"], group), (["user:x", "--group", "finance"], group),
+                       (["user:5e2c"], "user:5e2c"), ([group], group)):  # fmt: skip
         head, first, second, last = said(*words)
         assert head.split() == ["SKILL", "MAY", "WHY"] and second == everybody
         assert first == f"acme/billing  read,scripts  c.toml:3 {why} acme/*"
-        assert last.endswith("reads 2 of 3 skills")
+        assert last == f"{words[0]}{' of finance' if why == group else ''} reads 2 of 3 skills"
     for who in ("token:ci", "user:x", "local", "*"):
         assert said(who)[1:] == ["open   read  c.toml:7 * open", f"{who} reads 1 of 3 skills"]
+    by = {"place": f"{file}:3", "who": ["user:5e2c"], "patterns": ["acme/*"]}
     found = seen("config", "grants", "user:5e2c", "--config", file)
-    assert found["withheld"] == 1 and found["skills"][0]["may"] == ["read", "scripts"]
+    assert found["skills"][0] == {"skill": "acme/billing", "may": ["read", "scripts"], "grants": [by]}
+    assert (found["who"], found["groups"], found["withheld"]) == ("user:5e2c", [], 1)
+    assert seen("config", "grants", "local", "--config", file)["groups"] == []
     for words, why in (
         (["token:lap"], "there is no token 'lap'; there are: ci, laptop"),
         (["ann"], "'ann' is not a principal; write"),
         (["token:ci", "--group", "x"], "--group is for users"),
     ):
         assert why in refusal("config", "grants", *words, "--config", file)
+    file.write_text("roots = ['skills']\n[[grant]]\nwho = ['user:x']\nskills = ['open']\n")
+    assert "there are: none" in refusal("config", "grants", "token:ci", "--config", file)
+    assert said("local") == ["local reads 0 of 3 skills"]
     file.write_text("roots = ['skills']\n")
-    assert "there are no grants, so every client" in refusal("config", "grants", "local", "--config", file)
+    for given in (["--config", file], []):
+        assert "there are no grants, so every client" in refusal("config", "grants", "local", *given)
 
 
 def test_a_grant_that_no_client_can_use_is_named_by_its_line(tmp_path: Path) -> None:
@@ -329,6 +342,13 @@ def test_an_issuer_is_read_and_shown(tmp_path: Path) -> None:
     assert rows["oauth.issuer"] == [f"{file}:2", "https://l.example"]
     assert rows["oauth.scopes"] == [f"{file}:2", "read", "run"] and rows["oauth.skew"] == [f"{file}:2", "120"]
     assert rows["oauth.request-scopes"] == rows["oauth.scopes"]  # those in force, where the file has none
+    file.write_text("port = 1\n")
+    rows = shown(file, "--oauth-issuer", "https://l.example", "--oauth-audience", "https://s.example/mcp")
+    assert rows["oauth.issuer"] == ["option", "https://l.example"] and rows["oauth.skew"] == ["default", "60"]
+    for other, key in (((), "port"), (("acp",), "grace")):
+        said = invoke("config", "show", *other, "--config", file).output
+        assert f"\n{key} " in said and "oauth." not in said
+    assert "\nport " in invoke("config", "show").output
 
 
 def test_options_come_before_the_table_of_the_issuer(tmp_path: Path) -> None:

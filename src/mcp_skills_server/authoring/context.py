@@ -18,8 +18,7 @@ from mcp_skills_server.runtime.briefing import name_of
 from mcp_skills_server.runtime.runtime import Runtime
 
 _CUT_MARK: Final = "… [truncated]"
-_RESULT_CHARACTERS: Final = 40_000
-"""The length at which hosts cut the result of a tool; opencode does so later."""
+_FIRST_LINE: Final = 247
 _NAME: Final = re.compile(r"[^\s,;:<>\"']+")
 
 
@@ -30,19 +29,22 @@ class HostContext(NamedTuple):
     """The client's name in its MCP handshake."""
     version: str
     """The measured version of the host, "" for none."""
-    instructions: Literal["all", "first line"] = "all"
-    """The part of the server's instructions that is shown unasked. The server keeps below the cuts
-    of all hosts, which begin at 247 characters of the first line and 4,096 of all."""
+    instructions: Literal["all", "first line", "none"] = "all"
+    """The part of the server's instructions that is shown unasked."""
     tools: Literal["all", "names", "none"] = "all"
     """The part of the tools that is shown unasked; of "names" the host searches for the rest."""
+    text_characters: int | None = None
+    """The length at which the instructions are cut; None for no cut."""
+    result_characters: int = 40_000
+    """The length at which the result of a tool is cut."""
 
 
 HOSTS: Final = {
     "generic": HostContext("", ""),
-    "claude-code": HostContext("claude-code", "2.1.330", tools="names"),
+    "claude-code": HostContext("claude-code", "2.1.330", tools="names", text_characters=4_096),
     "codex": HostContext("codex-mcp-client", "0.169.0", instructions="first line", tools="none"),
     "gemini-cli": HostContext("gemini-cli-mcp-client", "0.61.0"),
-    "opencode": HostContext("opencode", "1.18.33"),
+    "opencode": HostContext("opencode", "1.18.33", result_characters=51_200),
 }
 """Hosts by the value of `--host`."""
 
@@ -65,21 +67,20 @@ def shown_unasked(runtime: Runtime, host: HostContext) -> list[ShownText]:
     briefing = runtime.briefing
     texts: list[ShownText] = []
     instructions = briefing.instructions(client=client)
-    if instructions:
+    if host.instructions != "none" and instructions:
         shown = instructions
         if host.instructions == "first line":
-            shown = instructions.partition("\n")[0]
-        left_out = len(instructions) - len(shown)
-        texts.append(ShownText("Instructions of the server", shown, left_out))
+            shown = _first_line(instructions)
+        texts.append(_text("Instructions of the server", shown, instructions, host.text_characters))
     tools = briefing.tools(handles=True, client=client)
     if host.tools == "all":
         for tool in tools:
             shown = {key: tool[key] for key in ("name", "description", "inputSchema")}
             whole = json.dumps(shown, ensure_ascii=False)
-            texts.append(ShownText(f"Tool {tool['name']}", whole, 0))
+            texts.append(_text(f"Tool {tool['name']}", whole, whole, None))
     elif host.tools == "names" and tools:
         names = "\n".join(str(tool["name"]) for tool in tools)
-        texts.append(ShownText("Names of the tools", names, 0))
+        texts.append(_text("Names of the tools", names, names, None))
     return texts
 
 
@@ -89,17 +90,27 @@ async def shown_on_load(runtime: Runtime, host: HostContext, skill: Skill) -> Sh
 
     name = name_of(skill, runtime.registry.snapshot)
     async with Session(runtime, hosted=False) as session:
-        result = await session.call(dialect.LOAD, {"names": [name]}, client=host.client)
+        result = await session.call(dialect.LOAD, {"names": [name]}, client=host.client or None)
     shows = client_of(host.client).shows
     if shows == "structure" and "structuredContent" in result:
         whole = json.dumps(result["structuredContent"], ensure_ascii=False)
     else:
         whole = "\n".join(str(block.get("text", "")) for block in result["content"])
-    left_out = 0
-    if len(whole) > _RESULT_CHARACTERS:
-        left_out = len(whole) - _RESULT_CHARACTERS
-        whole = whole[:_RESULT_CHARACTERS] + _CUT_MARK
-    return ShownText(f"Result of {dialect.LOAD} for {name}", whole, left_out)
+    return _text(f"Result of {dialect.LOAD} for {name}", whole, whole, host.result_characters)
+
+
+def _first_line(text: str) -> str:
+    line = text.partition("\n")[0]
+    if len(line) > _FIRST_LINE:
+        return f"{line[:_FIRST_LINE]}..."
+    return line
+
+
+def _text(title: str, shown: str, sent: str, most: int | None) -> ShownText:
+    left_out = max(0, len(sent) - len(shown))
+    if most is not None and len(shown) > most:
+        left_out, shown = len(sent) - most, shown[:most] + _CUT_MARK
+    return ShownText(title, shown, left_out)
 
 
 def parts_shown(texts: Iterable[ShownText], offers: Iterable[Offer]) -> dict[str, Part]:

@@ -13,7 +13,7 @@ import pytest
 from commands.calls import invoke, refusal, run, seen
 from mcp_skills_server.access.settings import OAuthSettings
 from mcp_skills_server.cli import cli
-from mcp_skills_server.commands.config_file import READERS, ConfigurationError, oauth_settings, parameters, parse
+from mcp_skills_server.commands.config_file import READERS, ConfigurationError, oauth_settings, parameters, parse, read
 from mcp_skills_server.commands.opening import open_served
 from mcp_skills_server.commands.runtime_options import RuntimeOptions, script_settings
 from mcp_skills_server.commands.serve import ServeOptions, serve
@@ -61,6 +61,7 @@ WRONG: list[tuple[str, int, str, str]] = [
     ("# one\n\n[[source]]\nscripts = false", 3, "source.from", 'write from = "ROOT"'),
     ("[[source]]\nfrom = 'a'\nrequire-signature = []", 3, "source.require-signature", "write a list of paths"),
     ("[[source]]\nfrom = 'git+https://git.example/a'\nrefresh = '0s'", 3, "source.refresh", "write a number from 1"),
+    ("[[source]]\nfrom = 'https://s.example'\ntoken-env = 'A'", 3, "source.token-env", "leave it out"),
     # Of grants
     ("grant = []", 1, "grant", "write a table [[grant]] with who"),
     ("[[grant]]\nwho = ['*']", 1, "grant.skills", "write a list of skill paths"),
@@ -102,6 +103,41 @@ def test_a_wrong_file_is_one_line_with_file_line_key_and_hint(text: str, line: i
     assert (fault.line, fault.key) == (line, key)
     assert fault.hint.startswith(hint) or hint in fault.hint
     assert shown.startswith(f"c.toml:{line}: {key}") and shown.endswith(f"; {fault.hint}") and shown.isprintable()
+
+
+@each_row(("key", "fits", "fails"), [
+    ("source.refresh", ["1", "'1s'", "'2h'"], ["0.5", "'0s'"]), ("source.require-signature", ["['k']"], ["[]"]),
+    ("source.include", ["['a']"], ["[]"]), ("source.exclude", ["['a']"], ["[]"]),
+    ("source.token-env", ["'A'"], ["''", "'a b'"]), ("grant.who", ["['*']"], ["[]"]),
+    ("grant.skills", ["['**']"], ["[]"]), ("oauth.algorithms", ["['ES256']"], ["[]"]),
+    ("oauth.scopes", ["[]"], ["['']"]),
+    ("oauth.skew", ["0", "600", "'10m'"], ["-1", "601", "'11m'"]),
+    ("quota.runs", ["1", str(1 << 40)], ["0", str((1 << 40) + 1), "1.5", "'1s'"]),
+    ("quota.requests-per-minute", ["1", "1_000_000"], ["0", "1_000_001"]),
+])  # fmt: skip
+def test_a_value_of_a_table_is_taken_up_to_its_limits(key: str, fits: list[str], fails: list[str]) -> None:
+    table, name = key.split(".")
+    root = "mcp+https://s.example/mcp" if name == "token-env" else "git+https://git.example/a"
+    given = {"source": {"from": f"'{root}'"}, "grant": {"who": "['*']", "skills": "['a']"}, "oauth": {}, "quota": {}}
+    head = {"source": "[[source]]", "grant": "[[grant]]", "oauth": OAUTH, "quota": "[quota]"}[table]
+    for value in (*fits, *fails):
+        keys = {**given[table], name: value}
+        text = "\n".join([head, *(f"{each} = {its}" for each, its in keys.items())])
+        if value in fits:
+            assert parse(text.encode(), "c.toml")
+        else:
+            assert [each.key for each in faults_of(text).faults] == [key], value
+
+
+def test_a_text_with_a_unit_is_seconds_and_a_file_has_at_most_1_mib(tmp_path: Path) -> None:
+    for text, seconds in (("90s", 90), ("1.5m", 90), ("2h", 7200)):
+        assert parse(f"refresh = '{text}'".encode(), "c.toml").values["refresh"] == seconds
+    file = tmp_path / "c.toml"
+    file.write_bytes(b"port = 1\n".ljust(1 << 20))
+    assert read(str(file)).values == {"port": 1}
+    file.write_bytes(b"port = 1\n".ljust((1 << 20) + 1))
+    with pytest.raises(ConfigurationError, match=r"c\.toml: it has more than 1,048,576 bytes; "):
+        read(str(file))
 
 
 @each_row(("raw", "said"), [

@@ -164,17 +164,12 @@ def test_junit_has_a_suite_for_each_skill(skills: Path) -> None:
         trigger_set(skills.parent / f"sets/{name}.json", ("refunds", True))
     done = invoke("evaluate", skills, "--cases", skills.parent / "sets/*.json", "--format", "junit")
     assert done.stdout.startswith("<?xml ") and done.stdout.splitlines()[1:] == [
-        '<testsuites name="trigger evaluation">',
-        '  <testsuite name="minutes" tests="1" failures="1">',
+        '<testsuites name="trigger evaluation">', '  <testsuite name="minutes" tests="1" failures="1">',
         '    <testcase classname="minutes" name="refunds">',
         '      <failure message="refunds comes first by the words refunds; the skill is not among those chosen" />',
-        "    </testcase>",
-        "  </testsuite>",
-        '  <testsuite name="refunds" tests="1" failures="0">',
-        '    <testcase classname="refunds" name="refunds" />',
-        "  </testsuite>",
-        "</testsuites>",
-    ]
+        "    </testcase>", "  </testsuite>", '  <testsuite name="refunds" tests="1" failures="0">',
+        '    <testcase classname="refunds" name="refunds" />', "  </testsuite>", "</testsuites>",
+    ]  # fmt: skip
 
 
 @each_row(("place", "more"), [
@@ -275,19 +270,14 @@ def test_a_program_can_judge_in_three_shapes(skills: Path, answer: str, tmp_path
     assert "should trigger: 'hello': chosen in 0 of 3 runs" in invoke(*words).stdout
 
 
-@each_row(
-    ("line", "message"),
-    [
-        ("no-such-program", "there is no such program"),
-        ("'open", "close the quotation mark"),
-        ("", "there is no such program"),
-        ("{place}/no.exe", "could not be started (Exec format error)"),
-        (f"{sys.executable} -c 'import sys; sys.exit(\"it began\\nno key\")'", "ended with 1: no key"),
-        (f"{sys.executable} -c 'print(\"{{\")'", "invalid JSON"),
-        (f"{sys.executable} -c 'print(\"[1]\")'", "did not print a list of names"),
-        (f"{sys.executable} -c 'import signal; signal.pause()'", "did not answer within 2 s"),
-    ],
-)
+@each_row(("line", "message"), [
+    ("no-such-program", "there is no such program"), ("'open", "close the quotation mark"),
+    ("", "there is no such program"), ("{place}/no.exe", "could not be started (Exec format error)"),
+    (f"{sys.executable} -c 'import sys; sys.exit(\"it began\\nno key\")'", "ended with 1: no key"),
+    (f"{sys.executable} -c 'print(\"{{\")'", "invalid JSON"),
+    (f"{sys.executable} -c 'print(\"[1]\")'", "did not print a list of names"),
+    (f"{sys.executable} -c 'import signal; signal.pause()'", "did not answer within 2 s"),
+])  # fmt: skip
 def test_a_judge_that_fails_is_one_line(skills: Path, line: str, message: str) -> None:
     file = trigger_set(skills.parent / "refunds.json", ("refunds", True))
     limits = ("--runs", 1, "--judge-timeout", 2)

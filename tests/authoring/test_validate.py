@@ -95,19 +95,14 @@ def test_junit_has_a_case_for_each_skill(faulty: Path) -> None:
     ]  # fmt: skip
     text = junit(found, ["a", "b"])
     assert text.startswith("<?xml ") and text.splitlines()[1:] == [
-        "<testsuites>",
-        '  <testsuite name="skills" tests="3" failures="2">',
+        "<testsuites>", '  <testsuite name="skills" tests="3" failures="2">',
         '    <testcase classname="skills" name="a">',
         '      <failure message="bad; do">a/SKILL.md:2: error: bad; do [e]</failure>',
-        "      <system-out>a/SKILL.md: note: note [n]</system-out>",
-        "    </testcase>",
-        '    <testcase classname="skills" name="b" />',
-        '    <testcase classname="skills" name="(no skill)">',
-        '      <failure message="odd">x:2: warning: odd [w]</failure>',
-        "    </testcase>",
-        "  </testsuite>",
+        "      <system-out>a/SKILL.md: note: note [n]</system-out>", "    </testcase>",
+        '    <testcase classname="skills" name="b" />', '    <testcase classname="skills" name="(no skill)">',
+        '      <failure message="odd">x:2: warning: odd [w]</failure>', "    </testcase>", "  </testsuite>",
         "</testsuites>",
-    ]
+    ]  # fmt: skip
     assert 'tests="1" failures="1"' in invoke("validate", faulty, "--format", "junit").stdout
 
 
@@ -168,25 +163,18 @@ def test_corrections_are_shown_and_written_with_yes(faulty: Path) -> None:
     assert done.return_value == 0 and "1 file corrected" in done.stderr
     assert stat.S_IMODE((faulty / "SKILL.md").stat().st_mode) == 0o640 and codes(faulty) == ["reference-missing"]
     assert parse((faulty / "SKILL.md").read_bytes()).frontmatter == {
-        "name": "faulty",
-        "description": "Two steps: read, then write. Use when asked.",
-        "allowed-tools": "Read Grep",
+        "name": "faulty", "description": "Two steps: read, then write. Use when asked.", "allowed-tools": "Read Grep",
         "metadata": {"author": "me", "version": "1.0"},
-    }
+    }  # fmt: skip
     assert "nothing that --fix can correct" in invoke("validate", faulty, "--fix", "--yes").stderr
 
 
-@each_row(
-    ("before", "after"),
-    [
-        ("allowed-tools: [Read, 'Bash(git:*)']", 'allowed-tools: "Read Bash(git:*)"'),
-        ("license: no", 'license: "no"'),
-        ("description: It's a plan: do it when asked", 'description: "It\'s a plan: do it when asked"'),
-        ("author: 'A. Nother'", "metadata:\n  author: 'A. Nother'"),
-        ("license: MIT\u200b", "license: MIT"),
-        *((text, text) for text in ("author:\n  name: me", "author: |\n  me", "author: &a me", "author: [me]")),
-    ],
-)
+@each_row(("before", "after"), [
+    ("allowed-tools: [Read, 'Bash(git:*)']", 'allowed-tools: "Read Bash(git:*)"'), ("license: no", 'license: "no"'),
+    ("description: It's a plan: do it when asked", 'description: "It\'s a plan: do it when asked"'),
+    ("author: 'A. Nother'", "metadata:\n  author: 'A. Nother'"), ("license: MIT\u200b", "license: MIT"),
+    *((text, text) for text in ("author:\n  name: me", "author: |\n  me", "author: &a me", "author: [me]")),
+])  # fmt: skip
 def test_a_correction_changes_how_it_is_written_alone(tmp_path: Path, before: str, after: str) -> None:
     head = "" if before.startswith("description") else "description: Does a thing when it is asked to.\n"
     file = write_skill(tmp_path / "a") / "SKILL.md"
@@ -331,25 +319,19 @@ def test_the_findings_of_a_scanner_are_joined(tmp_path: Path, output: str) -> No
     root = str(tmp_path / "root")
     shown = ("code", "severity", "line", "path", "message")
     assert [tuple(each[name] for name in shown) for each in found["problems"]] == [
-        ("other/R2", "warning", None, root, "other/R2"),
-        ("other/R4", "error", None, root, "by its rule"),
-        ("other/R7", "warning", None, root, "gone"),
-        ("other/R8", "warning", None, root, "bare"),
-        ("other/finding", "warning", None, root, "far"),
-        ("other/R1", "error", 2, f"{root}/a/SKILL.md", "bad"),
-    ]
+        ("other/R2", "warning", None, root, "other/R2"), ("other/R4", "error", None, root, "by its rule"),
+        ("other/R7", "warning", None, root, "gone"), ("other/R8", "warning", None, root, "bare"),
+        ("other/finding", "warning", None, root, "far"), ("other/R1", "error", 2, f"{root}/a/SKILL.md", "bad"),
+    ]  # fmt: skip
     assert [each["code"] for each in found["notes"]] == ["other/R5"] and not found["ok"]
 
 
-@each_row(
-    ("line", "message"),
-    [
-        ("no-such-scanner", "there is no such program"),
-        (f"{sys.executable} -c 'import sys; sys.exit(\"boom\")'", "did not write valid SARIF"),
-        (f"{sys.executable} -c 'import os; os._exit(2)'", "ended with 2: it printed nothing on stderr"),
-        (f"{sys.executable} -c 'print(3)'", "did not write valid SARIF"),
-    ],
-)
+@each_row(("line", "message"), [
+    ("no-such-scanner", "there is no such program"),
+    (f"{sys.executable} -c 'import sys; sys.exit(\"boom\")'", "did not write valid SARIF"),
+    (f"{sys.executable} -c 'import os; os._exit(2)'", "ended with 2: it printed nothing on stderr"),
+    (f"{sys.executable} -c 'print(3)'", "did not write valid SARIF"),
+])  # fmt: skip
 def test_a_scanner_that_fails_is_one_line(tmp_path: Path, line: str, message: str) -> None:
     write_skill(tmp_path / "a")
     assert message in refusal("validate", tmp_path, "--scanner", line)

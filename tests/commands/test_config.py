@@ -401,23 +401,14 @@ def test_options_come_before_the_table_of_the_issuer(tmp_path: Path) -> None:
     assert alone == OAuthSettings("https://login.example", audience, audience)
 
 
-@each_row(
-    ("options", "said"),
-    [
-        (["--oauth-issuer", "https://a.example"], "--oauth-audience is missing"),
-        (["--oauth-audience", "https://a.example"], "--oauth-issuer is missing"),
-        (
-            ["--oauth-issuer", "http://a.example", "--oauth-audience", "https://b.example"],
-            "--oauth-issuer: it does not",
-        ),
-        (
-            ["--oauth-issuer", "", "--oauth-audience", "https://b.example"],
-            "--oauth-issuer: it does not take this value",
-        ),
-        (["--oauth-issuer", "https://a.example", "--oauth-audience", "api://b"], "give --oauth-resource too"),
-        (["--oauth-issuer", ""], "--oauth-audience is missing"),
-    ],
-)
+@each_row(("options", "said"), [
+    (["--oauth-issuer", "https://a.example"], "--oauth-audience is missing"),
+    (["--oauth-audience", "https://a.example"], "--oauth-issuer is missing"),
+    (["--oauth-issuer", "http://a.example", "--oauth-audience", "https://b.example"], "--oauth-issuer: it does not",),
+    (["--oauth-issuer", "", "--oauth-audience", "https://b.example"], "--oauth-issuer: it does not take this value",),
+    (["--oauth-issuer", "https://a.example", "--oauth-audience", "api://b"], "give --oauth-resource too"),
+    (["--oauth-issuer", ""], "--oauth-audience is missing"),
+])  # fmt: skip
 def test_options_of_an_issuer_that_cannot_be_are_one_line(tmp_path: Path, options: list[str], said: str) -> None:
     with pytest.raises(UsageError) as caught:
         oauth(tmp_path, "", *options)

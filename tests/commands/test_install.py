@@ -89,15 +89,10 @@ env = { "API_KEY" = "value" }
 trust_level = "trusted"
 """
 SAMPLES = dict.fromkeys(HOSTS, DESKTOP) | {
-    "claude-code": CODE,
-    "vscode": VSCODE,
-    "gemini-cli": GEMINI,
-    "codex": CODEX,
-    "opencode": VSCODE.replace('"servers": {\n', '"mcp": {\n'),
-    "qwen-code": GEMINI,
-    "crush": DESKTOP.replace("mcpServers", "mcp"),
-    "zed": VSCODE.replace('"servers": {\n', '"context_servers": {\n'),
-}
+    "claude-code": CODE, "vscode": VSCODE, "gemini-cli": GEMINI, "codex": CODEX,
+    "opencode": VSCODE.replace('"servers": {\n', '"mcp": {\n'), "qwen-code": GEMINI,
+    "crush": DESKTOP.replace("mcpServers", "mcp"), "zed": VSCODE.replace('"servers": {\n', '"context_servers": {\n'),
+}  # fmt: skip
 URL = "https://skills.example/mcp"
 REMOTE = {
     "claude-code": {"type": "http", "url": URL, "headers": {"Authorization": "Bearer ${TOKEN}"}},
@@ -212,12 +207,10 @@ def test_a_new_file_has_one_entry(platform: Platform, skills: Path, host: str) -
 
 
 SHAPES: dict[str, Callable[[bytes], bytes]] = {
-    "as it is": lambda raw: raw,
-    "crlf": lambda raw: raw.replace(b"\n", b"\r\n"),
-    "bom": lambda raw: b"\xef\xbb\xbf" + raw,
-    "no newline": lambda raw: raw.rstrip(b"\n"),
+    "as it is": lambda raw: raw, "crlf": lambda raw: raw.replace(b"\n", b"\r\n"),
+    "bom": lambda raw: b"\xef\xbb\xbf" + raw, "no newline": lambda raw: raw.rstrip(b"\n"),
     "newlines": lambda raw: raw.rstrip(b"\n") + b"\n\n\n",
-}
+}  # fmt: skip
 
 
 @EVERY_HOST
@@ -475,34 +468,25 @@ def test_not_a_regular_file(tmp_path: Path, skills: Path, name: str) -> None:
     assert said.startswith(str(tmp_path / name)) and said.endswith("; name the host's file with --config")
 
 
-@each_row(
-    ("arguments", "words"),
-    [
-        (["cursor"], "folders to serve"),
-        (["cursor", "no/such/folder"], "no/such/folder: no such file or folder"),
-        (["cursor", __file__], "not a folder"),
-        (["cursor", "/", "--include", os.fsdecode(b"\xff")], "not UTF-8"),
-        (["cursor", "/", "--name", "a b"], "--name"),
-        (["cursor", "/", "--print", "--dry-run"], "exclude each other"),
-        (["cursor", "--print", "--uninstall"], "exclude each other"),
-        (["gemini-cli", "--trust", "--uninstall"], "exclude each other"),
-        (["cursor", "/", "--project", "--config", "x"], "exclude each other"),
-        (["cursor", "/", "--config", ""], "regular file"),
-        (["cursor", "--url", URL, "ROOT"], "exclude each other"),
-        (["cursor", "/", "--command", ""], "no such file"),
-        (["cursor", URL], "this is an MCP endpoint, not a site"),
-        (["cursor", "/", "--token-env", "TOKEN"], "give --url too"),
-        (["cursor", "--url", URL, "--token-env", "a b"], "write the name of a variable"),
-        (["cursor", "--url", "https://me@skills.example/mcp"], "would hold the password"),
-        (["cursor", "--url", "https:///mcp"], "write the MCP endpoint"),
-        (["cursor", "--url", f"{URL} "], "write the MCP endpoint"),
-        (["cursor", "--url", "https://[skills/mcp"], "write the MCP endpoint"),
-        (["cursor", "--url", "ftp://skills.example/mcp"], "write the MCP endpoint"),
-        (["cursor", "--url", URL + "\r\n"], "write the MCP endpoint"),
-        (["claude-desktop", "--url", URL], "connector"),
-        (["antigravity", "--url", URL, "--token-env", "TOKEN"], "not known to read variables"),
-    ],
-)
+@each_row(("arguments", "words"), [
+    (["cursor"], "folders to serve"), (["cursor", "no/such/folder"], "no/such/folder: no such file or folder"),
+    (["cursor", __file__], "not a folder"), (["cursor", "/", "--include", os.fsdecode(b"\xff")], "not UTF-8"),
+    (["cursor", "/", "--name", "a b"], "--name"), (["cursor", "/", "--print", "--dry-run"], "exclude each other"),
+    (["cursor", "--print", "--uninstall"], "exclude each other"),
+    (["gemini-cli", "--trust", "--uninstall"], "exclude each other"),
+    (["cursor", "/", "--project", "--config", "x"], "exclude each other"),
+    (["cursor", "/", "--config", ""], "regular file"), (["cursor", "--url", URL, "ROOT"], "exclude each other"),
+    (["cursor", "/", "--command", ""], "no such file"), (["cursor", URL], "this is an MCP endpoint, not a site"),
+    (["cursor", "/", "--token-env", "TOKEN"], "give --url too"),
+    (["cursor", "--url", URL, "--token-env", "a b"], "write the name of a variable"),
+    (["cursor", "--url", "https://me@skills.example/mcp"], "would hold the password"),
+    (["cursor", "--url", "https:///mcp"], "write the MCP endpoint"),
+    (["cursor", "--url", f"{URL} "], "write the MCP endpoint"),
+    (["cursor", "--url", "https://[skills/mcp"], "write the MCP endpoint"),
+    (["cursor", "--url", "ftp://skills.example/mcp"], "write the MCP endpoint"),
+    (["cursor", "--url", URL + "\r\n"], "write the MCP endpoint"), (["claude-desktop", "--url", URL], "connector"),
+    (["antigravity", "--url", URL, "--token-env", "TOKEN"], "not known to read variables"),
+])  # fmt: skip
 def test_wrong_usage_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: str
 ) -> None:

@@ -69,14 +69,11 @@ def test_list_and_show_print_what_there_is(tmp_path: Path, monkeypatch: pytest.M
         assert person.end() == 0 and f"  {'x' * 17}...\r\n" in person.seen and "\x1b[1m" not in person.seen
 
 
-@each_row(
-    ("target", "hint"),
-    [
-        (".", "remove the link, since the folder it leads to is part of this root"),
-        ("../root-of-others", "serve the folder it leads to as a root of its own"),
-        ("..", "serve the folder it leads to as a root of its own"),
-    ],
-)
+@each_row(("target", "hint"), [
+    (".", "remove the link, since the folder it leads to is part of this root"),
+    ("../root-of-others", "serve the folder it leads to as a root of its own"),
+    ("..", "serve the folder it leads to as a root of its own"),
+])  # fmt: skip
 def test_a_link_to_a_folder_has_a_hint_that_helps(tmp_path: Path, target: str, hint: str) -> None:
     root = write_skill(tmp_path / "root" / "thing").parent
     (tmp_path / "root-of-others").mkdir()

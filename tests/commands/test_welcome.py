@@ -104,16 +104,13 @@ def test_what_breaks_a_rule_is_refused_with_the_rule(
     assert not list(tmp_path.iterdir())
 
 
-@each_row(
-    ("name", "description", "head"),
-    [
-        ("refunds", "Pays money back. Use it.", "refunds\ndescription: Pays money back. Use it."),
-        ("refunds", "Pays: money back. Use it.", 'refunds\ndescription: "Pays: money back. Use it."'),
-        ("refunds", 'Says "no". Use it for refunds.', 'refunds\ndescription: "Says \\"no\\". Use it for refunds."'),
-        ("refunds", "Größe: Use it for sizes.", 'refunds\ndescription: "Größe: Use it for sizes."'),
-        ("true", "Tells what is true. Use it.", '"true"\ndescription: Tells what is true. Use it.'),
-    ],
-)
+@each_row(("name", "description", "head"), [
+    ("refunds", "Pays money back. Use it.", "refunds\ndescription: Pays money back. Use it."),
+    ("refunds", "Pays: money back. Use it.", 'refunds\ndescription: "Pays: money back. Use it."'),
+    ("refunds", 'Says "no". Use it for refunds.', 'refunds\ndescription: "Says \\"no\\". Use it for refunds."'),
+    ("refunds", "Größe: Use it for sizes.", 'refunds\ndescription: "Größe: Use it for sizes."'),
+    ("true", "Tells what is true. Use it.", '"true"\ndescription: Tells what is true. Use it.'),
+])  # fmt: skip
 def test_what_yaml_would_read_otherwise_is_in_quotes_and_nothing_else(name: str, description: str, head: str) -> None:
     assert bundle(name, description)["SKILL.md"].startswith(f"---\nname: {head}\nmetadata:\n")
 

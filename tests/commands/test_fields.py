@@ -154,12 +154,6 @@ def test_the_limits_of_scripts_are_those_of_the_page(command: str, option: str) 
     assert default(command, option) == int(said[1]) * UNITS[said[2] or ""]
 
 
-@each_row("command", ["serve", "rpc"])
-def test_what_lets_strangers_do_more_is_off(command: str) -> None:
-    assert not any(default(command, each) for each in ("--allow-scripts", "--allow-code", "--script-network"))
-    assert default(command, "--sandbox") == "required"
-
-
 def test_every_option_of_every_command_is_read_from_the_variable_of_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """As docs/container.md has it: MCP_SKILLS_ and the option's name."""
     passed_over = []

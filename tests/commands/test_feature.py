@@ -172,6 +172,7 @@ def test_sessions_are_shared_and_the_state_is_a_line(tmp_path: Path) -> None:
             await link.aclose()
 
     with redis_server(tmp_path / "redis") as redis, followed(redis, tree, 2) as (one, two):
+        assert one[2].poll_sources() == 0  # there is none
         asyncio.run(work(one, two))
 
 

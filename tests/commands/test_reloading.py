@@ -301,6 +301,18 @@ def test_tokens_that_expire_soon_are_named_and_the_state_is_a_line(
     assert Reloader(context, Views(registry), OpenedRoots(registry, None)).state() == ""
 
 
+def test_a_server_without_tokens_stays_without(file: Path) -> None:
+    replace(file, "roots = ['skills']\n")
+    registry = Registry([file.parent / "skills"])
+    context = serve.make_context("serve", ["--config", str(file)])
+    reloader = Reloader(context, Views(registry), OpenedRoots(registry, None), Tokens([]))
+    reloader.reload()
+    assert reloader.refused == ""
+    replace(file, TEXT)
+    reloader.reload()
+    assert reloader.refused.startswith("turning tokens on or off takes effect at the next start")
+
+
 def test_a_value_that_click_refuses_changes_nothing(file: Path) -> None:
     reloader, _, _ = reloader_of(file)
     replace(file, f"redis = 'nonsense'\n{TEXT}{GRANT}")

@@ -291,15 +291,21 @@ def test_a_prompt_is_tried_by_itself(skills: Path) -> None:
     done = invoke("try", skills, "pay money back")
     assert done.return_value == 0 and "refunds" in done.stdout.splitlines()[1] and "money" in done.stdout
     assert seen("try", skills, "refunds")["places"][0]["path"] == "refunds"
-    assert invoke("try", skills, "xyzzy").return_value == 1
+    for more in ([], ["--format", "json"]):
+        assert invoke("try", skills, "xyzzy", *more).return_value == 1
+        assert invoke("try", skills, "refunds", *more).return_value == 0
+    assert invoke("try", skills, "refunds").stdout.splitlines()[1].split()[:3] == ["1", "refunds", "name"]
+    assert invoke("try", skills, "xyzzy").stdout == "no skill fits 'xyzzy'\n"
     assert "try takes one or more roots and then a prompt" in refusal("try", "xyzzy")
 
 
 def test_pairs_that_overlap_are_listed(skills: Path) -> None:
-    assert invoke("overlap", skills).return_value == 0
+    done = invoke("overlap", skills)
+    assert (done.return_value, done.stdout) == (0, "no two skills have 50% of their words in common\n")
     write_skill(skills / "repayments", description=REFUNDS)
     done = invoke("overlap", skills)
     assert done.return_value == 1 and "repayments" in done.stdout
+    assert "refunds  repayments  " in done.stdout
     (pair,) = seen("overlap", skills)["pairs"]
     assert pair["skills"] == ["refunds", "repayments"] and pair["share"] > 0.7 and "customers" in pair["words"]
 
@@ -371,7 +377,8 @@ def test_a_budget_decides_the_exit_code(tmp_path: Path) -> None:
     assert invoke("context", tmp_path, "--budget", found["tokens"]).return_value == 0
     done = invoke("context", tmp_path, "--budget", found["tokens"] - 1)
     assert done.return_value == 1 and f"more than the budget of {found['tokens'] - 1:,}" in done.stderr
-    assert not seen("context", tmp_path, "--budget", "0")["ok"]
+    done = invoke("context", tmp_path, "--budget", "0", "--format", "json")
+    assert done.return_value == 1 and not json.loads(done.stdout)["ok"]
 
 
 def test_tokens_are_counted_by_tiktoken_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from commands.calls import code, invoke, refusal, seen
+from commands.calls import code, invoke, refusal
 from mcp_skills_server.provenance.lock import read
 from tables import each_row
 from web.http_wire import http_serving
@@ -106,7 +106,8 @@ def test_outdated_says_what_is_new_and_update_takes_it_in(team: Path) -> None:
     assert code(done) == 1
     assert done.stdout.splitlines() == ["skills:", "  changed  refunds", "  added    new", "  removed  greetings"]
     kinds = {"changed": ["refunds"], "added": ["new"], "removed": ["greetings"]}
-    assert seen("outdated", *OPTIONS) == [{"from": "skills", "locked": "", "newest": "", **kinds}]
+    done = run("outdated", "--format", "json")
+    assert (code(done), json.loads(done.stdout)) == (1, [{"from": "skills", "locked": "", "newest": "", **kinds}])
     assert (team / "skills.lock").read_bytes() == before
     assert run("update").stdout == "removed  greetings\nadded    new\nchanged  refunds\n"
     assert sorted(read(team / "skills.lock")[0].skills) == ["new", "refunds"]

@@ -65,7 +65,8 @@ def test_list_show_diff_and_decide(tmp_path: Path, skills: Path) -> None:
     compared = run(tmp_path, "diff", change.id)
     assert compared.return_value == 1 and "-Grind." in compared.stdout and "+# It" in compared.stdout
     assert compared.stdout.startswith(f"coffee: {change.id}\n")
-    assert "-Grind." in said(run(tmp_path, "diff", change.id, "--format", "json"))["lines"]
+    compared = run(tmp_path, "diff", change.id, "--format", "json")
+    assert compared.return_value == 1 and "-Grind." in said(compared)["lines"]
     with pytest.raises(REFUSED, match="--scripts"):
         run(tmp_path, "approve", new.id)
     audit = tmp_path / "audit"

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 from jsonschema import Draft202012Validator
 
-from commands.calls import invoke, refusal, seen
+from commands.calls import invoke, refusal, seen, terminal
 from forkserver import Popen
-from mcp_skills_server.authoring.reports import gitlab
+from mcp_skills_server.authoring.reports import github, gitlab, junit, sarif
 from mcp_skills_server.codes import CODES
 from mcp_skills_server.format.frontmatter import parse
 from mcp_skills_server.model import Problem
@@ -62,7 +62,12 @@ def test_sarif_has_rules_results_places_and_fixes(faulty: Path) -> None:
     (fix,) = next(each for each in run["results"] if each["ruleId"] == "metadata-type")["fixes"]
     (replaced,) = fix["artifactChanges"][0]["replacements"]
     assert 'version: "1.0"' in replaced["insertedContent"]["text"]
-    assert replaced["deletedRegion"]["endLine"] == FAULTY.count("\n") + 1
+    whole = {"startLine": 1, "startColumn": 1, "endLine": FAULTY.count("\n") + 1, "endColumn": 1}
+    assert replaced["deletedRegion"] == whole
+    (run,) = sarif([Problem("scanner/R1", "error", "bad", "", None, "a.md")], {})["runs"]
+    assert run["tool"]["driver"]["rules"] == [{"id": "scanner/R1"}]
+    (place,) = run["results"][0]["locations"]
+    assert place["physicalLocation"]["region"] == {"startLine": 1}
 
 
 def test_a_fingerprint_outlives_a_new_line_above(faulty: Path) -> None:
@@ -75,25 +80,48 @@ def test_a_fingerprint_outlives_a_new_line_above(faulty: Path) -> None:
     assert prints() == before != set()
 
 
-def test_gitlab_and_junit(faulty: Path) -> None:
-    found = json.loads(invoke("validate", faulty, "--format", "gitlab").stdout)
-    wanted = {"description", "check_name", "fingerprint", "severity", "location"}
-    assert all(each.keys() == wanted and each["location"]["lines"]["begin"] for each in found)
-    suites = ElementTree.fromstring(invoke("validate", faulty, "--format", "junit").stdout)
-    assert [(each.get("tests"), each.get("failures")) for each in suites] == [("1", "1")]
+def test_github_is_told_of_place_and_text_whatever_they_hold() -> None:
+    problem = Problem("a/R:1", "warning", "50%, or: so\n", "fix it", None, "a:b,c.md")
+    head = "file=a%3Ab%2Cc.md"
+    assert github(problem) == f"::warning {head},title=a/R%3A1::50%25, or: so%0A; fix it"
+    assert github(problem._replace(line=3)).startswith(f"::warning {head},line=3,title=")
 
 
-def test_alike_findings_at_two_lines_have_two_fingerprints() -> None:
+def test_junit_has_a_case_for_each_skill(faulty: Path) -> None:
+    found = [
+        Problem("n", "note", "note", "", None, "a/SKILL.md", "a"),
+        Problem("e", "error", "bad", "do", 2, "a/SKILL.md", "a"),
+        Problem("w", "warning", "odd", "", 2, "x", ""),
+    ]  # fmt: skip
+    text = junit(found, ["a", "b"])
+    assert text.startswith("<?xml ") and text.splitlines()[1:] == [
+        "<testsuites>", '  <testsuite name="skills" tests="3" failures="2">',
+        '    <testcase classname="skills" name="a">',
+        '      <failure message="bad; do">a/SKILL.md:2: error: bad; do [e]</failure>',
+        "      <system-out>a/SKILL.md: note: note [n]</system-out>", "    </testcase>",
+        '    <testcase classname="skills" name="b" />', '    <testcase classname="skills" name="(no skill)">',
+        '      <failure message="odd">x:2: warning: odd [w]</failure>', "    </testcase>", "  </testsuite>",
+        "</testsuites>",
+    ]  # fmt: skip
+    assert 'tests="1" failures="1"' in invoke("validate", faulty, "--format", "junit").stdout
+
+
+def test_alike_findings_at_several_lines_have_fingerprints_of_their_own(faulty: Path) -> None:
     """GitLab drops a finding whose fingerprint is that of another one."""
-    found = [Problem("scanner/R1", "error", "bad", "", line, "a/SKILL.md") for line in (2, 3, 2)]
-    first, second, _ = (each["fingerprint"] for each in gitlab(found))
-    assert first != second and gitlab(found[:1])[0]["fingerprint"] == first
+    found = gitlab([Problem("scanner/R1", "error", "bad", "", line, "a/SKILL.md") for line in (2, 3, None)])
+    first = found[0]["fingerprint"]
+    assert [each["fingerprint"] for each in found] == [first, f"{first}-2", f"{first}-3"] and "-" not in first
+    assert [each["location"]["lines"]["begin"] for each in found] == [2, 3, 1]
+    printed = json.loads(invoke("validate", faulty, "--format", "gitlab").stdout)
+    wanted = {"description", "check_name", "fingerprint", "severity", "location"}
+    assert len(printed) == 5 and all(each.keys() == wanted for each in printed)
 
 
 def test_codes_are_selected_and_ignored(faulty: Path) -> None:
     assert codes(faulty, "--select", "yaml") == ["yaml-colon"]
     assert "yaml-colon" not in codes(faulty, "--ignore", "yaml")
     assert invoke("validate", faulty, "--select", "yaml").return_value == 0
+    assert invoke("validate", faulty, "--select", "yaml", "--strict").return_value == 1
     assert "no rule has a code" in refusal("validate", faulty, "--ignore", "yalm")
 
 
@@ -108,6 +136,9 @@ def test_a_comment_suppresses_a_finding_with_a_reason(faulty: Path) -> None:
     assert "hidden-comment" not in codes(faulty)
     (found,) = seen("validate", faulty)["suppressed"]
     assert (found["code"], found["reason"]) == ("reference-missing", "a build writes it")
+    done = invoke("validate", faulty)
+    assert done.stdout.splitlines()[-1] == "1 skill, 1 error, 3 warnings, 1 suppressed"
+    assert done.stderr == "mcp-skills-server: 4 findings of these --fix can correct\n"
 
 
 def test_a_comment_in_the_frontmatter_suppresses_and_so_does_one_for_a_finding_without_a_line(faulty: Path) -> None:
@@ -122,30 +153,28 @@ def test_a_comment_in_the_frontmatter_suppresses_and_so_does_one_for_a_finding_w
 def test_corrections_are_shown_and_written_with_yes(faulty: Path) -> None:
     os.chmod(faulty / "SKILL.md", 0o640)
     shown = invoke("validate", faulty, "--fix")
-    assert '+  version: "1.0"' in shown.stderr and "give --yes" in shown.stderr
+    assert '+  version: "1.0"' in shown.stderr and "give --yes" in shown.stderr and "+" not in shown.stdout
+    with terminal("validate", faulty, "--fix") as person:
+        person.read("Write these?")
+        person.type("n\n")
+        assert person.end() == 1 and "corrected" not in person.seen
     assert (faulty / "SKILL.md").read_text() == FAULTY
-    assert invoke("validate", faulty, "--fix", "--yes").return_value == 0
+    done = invoke("validate", faulty, "--fix", "--yes")
+    assert done.return_value == 0 and "1 file corrected" in done.stderr
     assert stat.S_IMODE((faulty / "SKILL.md").stat().st_mode) == 0o640 and codes(faulty) == ["reference-missing"]
     assert parse((faulty / "SKILL.md").read_bytes()).frontmatter == {
-        "name": "faulty",
-        "description": "Two steps: read, then write. Use when asked.",
-        "allowed-tools": "Read Grep",
+        "name": "faulty", "description": "Two steps: read, then write. Use when asked.", "allowed-tools": "Read Grep",
         "metadata": {"author": "me", "version": "1.0"},
-    }
+    }  # fmt: skip
     assert "nothing that --fix can correct" in invoke("validate", faulty, "--fix", "--yes").stderr
 
 
-@each_row(
-    ("before", "after"),
-    [
-        ("allowed-tools: [Read, 'Bash(git:*)']", 'allowed-tools: "Read Bash(git:*)"'),
-        ("license: no", 'license: "no"'),
-        ("description: It's a plan: do it when asked", 'description: "It\'s a plan: do it when asked"'),
-        ("author: 'A. Nother'", "metadata:\n  author: 'A. Nother'"),
-        ("license: MIT\u200b", "license: MIT"),
-        *((text, text) for text in ("author:\n  name: me", "author: |\n  me", "author: &a me", "author: [me]")),
-    ],
-)
+@each_row(("before", "after"), [
+    ("allowed-tools: [Read, 'Bash(git:*)']", 'allowed-tools: "Read Bash(git:*)"'), ("license: no", 'license: "no"'),
+    ("description: It's a plan: do it when asked", 'description: "It\'s a plan: do it when asked"'),
+    ("author: 'A. Nother'", "metadata:\n  author: 'A. Nother'"), ("license: MIT\u200b", "license: MIT"),
+    *((text, text) for text in ("author:\n  name: me", "author: |\n  me", "author: &a me", "author: [me]")),
+])  # fmt: skip
 def test_a_correction_changes_how_it_is_written_alone(tmp_path: Path, before: str, after: str) -> None:
     head = "" if before.startswith("description") else "description: Does a thing when it is asked to.\n"
     file = write_skill(tmp_path / "a") / "SKILL.md"
@@ -160,7 +189,49 @@ def test_notes_count_for_no_exit_code(tmp_path: Path) -> None:
     assert done.return_value == 0
     assert "note: the description does not say when" in done.stdout
     assert "1 skill, 0 errors, 0 warnings, 1 note" in done.stdout
-    assert "::notice file=" in invoke("validate", tmp_path, "--format", "github").stdout
+    assert done.stderr == ""
+    annotated = invoke("validate", tmp_path, "--format", "github")
+    assert annotated.stdout.startswith("::notice file=") and annotated.stdout.count("\n") == 1
+    assert annotated.stderr == "1 skill, 0 errors, 0 warnings, 1 note\n"
+
+
+def test_it_says_how_many_descriptions_models_are_shown_whole(tmp_path: Path) -> None:
+    for number in range(20):
+        write_skill(tmp_path / f"s{number}", description=f"Use when thing {number} is.")
+    for number in range(10):
+        write_skill(tmp_path / f"l{number}", description=f"Does {number}. {'Much more of it. ' * 50}")
+    assert "20 of 30 descriptions stand whole" in invoke("validate", tmp_path).stderr
+
+
+def test_a_text_is_searched_and_corrected_up_to_1_mib(tmp_path: Path) -> None:
+    file, other = write_skill(tmp_path / "a") / "SKILL.md", tmp_path / "a" / "other.md"
+    comment = "<!-- skill-check: ignore[reference-missing] because a build writes it -->"
+    head = f"---\nname: a\ndescription: Does a thing when asked.\nlicense: no\n---\n{comment}\n[x](gone.md)\n"
+    for more, found in ((0, []), (1, ["file-unused", "reference-missing"])):
+        other.write_text("a")
+        file.write_text((head + "other.md ").ljust((1 << 20) + more))
+        words = ("validate", tmp_path, "--max-skill-md", 1 << 21, "--ignore", "body")
+        assert sorted(each["code"] for each in seen(*words, "--ignore", "yaml")["problems"]) == found[1:], more
+        assert [each["code"] for each in seen(*words)["notes"]] == found[:1]
+        invoke(*words, "--fix", "--yes")
+        assert ('license: "no"' in file.read_text()) is (more == 0)
+
+
+def test_what_collides_and_what_no_text_names_is_counted(tmp_path: Path) -> None:
+    for number in range(3):
+        files = {f"f{each}_bin": "a" for each in range(4 + number)}
+        write_skill(tmp_path / f"s{number}", description="Pays money back. Use when money goes back.", **files)
+    write_skill(tmp_path / "broken", unused_bin="a").joinpath("SKILL.md").write_text("nothing")
+    found = {(each["skill"], each["code"]): each["message"] for each in seen("validate", tmp_path)["notes"]}
+    assert found.keys() == {(f"s{n}", code) for n in range(3) for code in ("file-unused", "description-overlap")}
+    assert [found[f"s{n}", "file-unused"].partition("'f3.bin'")[2] for n in range(3)] == [
+        *("", ", 'f4.bin'", ", 'f4.bin' and 1 more")
+    ]
+    assert "are also those of 's0' and 1 more, which a model may take for 's2'" in found["s2", "description-overlap"]
+    shutil.rmtree(tmp_path / "s1")
+    assert "also those of 's0', which" in next(
+        each["message"] for each in seen("validate", tmp_path / "s0", tmp_path / "s2")["notes"] if each["skill"] == "s2"
+    )
 
 
 def test_a_skill_that_another_root_hides_is_not_taken_for_the_one_that_hides_it(tmp_path: Path) -> None:
@@ -178,6 +249,9 @@ def test_the_fixtures_have_no_notes() -> None:
     ({"scripts__run_py": "x"}, True),
     ({"scripts__run_py": "x", "body": "Run `scripts/run.py`."}, False),
     ({"scripts__run_py": "x", "body": "See scripts/ for all."}, False),
+    ({"scripts__run_py": "x", "body": "It has a py file."}, True),
+    ({"scripts__run_py": "x", "body": "Run it."}, True), ({"scripts__run_py": "x", "body": "Call run."}, False),
+    ({"scripts__run": "x", "body": "Call run."}, False),
     ({"a_md": "see b", "b_md": "x", "body": "[a](a.md)"}, False),
     ({"notes_md": "notes.md says nothing else"}, True),
     ({"LICENSE_txt": "x", "evals__a_json": "[]"}, False),
@@ -218,17 +292,22 @@ SCANNER = """
 import json, os, sys
 log = {"version": "2.1.0", "runs": [{"tool": {"driver": {"name": "other"}}, "results": [
     {"ruleId": "R1", "level": "error", "message": {"text": "bad"}, "locations": [{"physicalLocation":
-        {"artifactLocation": {"uri": "a/SKILL.md"}, "region": {"startLine": 2}}}]},
-    {"ruleId": "R2", "message": {"text": "odd"}},
+        {"artifactLocation": {"uri": "a/SKILL.md"}, "region": {"startLine": 2}}}, {}]},
+    {"ruleId": "R2", "message": {}}, {"message": {"text": "far"}, "locations": [{"physicalLocation":
+        {"artifactLocation": {"uri": "../scan.py"}}}]},
+    {"ruleId": "R7", "message": {"text": "gone"}, "locations": [{"physicalLocation":
+        {"artifactLocation": {"uri": "gone.md"}, "region": {"startLine": "2"}}}]},
+    {"ruleId": "R8", "message": {"text": "bare"}, "locations": [{"physicalLocation": {}}]},
     {"ruleId": "R3", "message": {"text": "known"}, "suppressions": [{"kind": "external"}]},
     {"ruleId": "R4", "message": {"text": "by its rule"}},
     {"ruleId": "R5", "kind": "review", "message": {"text": "a person decides"}},
     {"ruleId": "R6", "kind": "pass", "message": {"text": "good"}}]}]}
 log["runs"][0]["tool"]["driver"]["rules"] = [{"id": "R4", "defaultConfiguration": {"level": "error"}}]
+log["runs"].append({"tool": {"driver": {"name": "idle"}}})
 out = open(sys.argv[1], "w") if len(sys.argv) > 2 else sys.stdout
 json.dump(log, out)
 out.close()
-os._exit(1)
+os._exit(len(sys.argv) > 2)
 """
 
 
@@ -238,23 +317,21 @@ def test_the_findings_of_a_scanner_are_joined(tmp_path: Path, output: str) -> No
     (tmp_path / "scan.py").write_text(SCANNER)
     found = seen("validate", tmp_path / "root", "--scanner", f"{sys.executable} {tmp_path / 'scan.py'}{output}")
     root = str(tmp_path / "root")
-    assert [(each["code"], each["severity"], each["line"], each["path"]) for each in found["problems"]] == [
-        ("other/R2", "warning", None, root),
-        ("other/R4", "error", None, root),
-        ("other/R1", "error", 2, f"{root}/a/SKILL.md"),
-    ]
-    assert not found["ok"]
+    shown = ("code", "severity", "line", "path", "message")
+    assert [tuple(each[name] for name in shown) for each in found["problems"]] == [
+        ("other/R2", "warning", None, root, "other/R2"), ("other/R4", "error", None, root, "by its rule"),
+        ("other/R7", "warning", None, root, "gone"), ("other/R8", "warning", None, root, "bare"),
+        ("other/finding", "warning", None, root, "far"), ("other/R1", "error", 2, f"{root}/a/SKILL.md", "bad"),
+    ]  # fmt: skip
+    assert [each["code"] for each in found["notes"]] == ["other/R5"] and not found["ok"]
 
 
-@each_row(
-    ("line", "message"),
-    [
-        ("no-such-scanner", "there is no such program"),
-        (f"{sys.executable} -c 'import sys; sys.exit(\"boom\")'", "did not write valid SARIF"),
-        (f"{sys.executable} -c 'import os; os._exit(2)'", "ended with 2"),
-        (f"{sys.executable} -c 'print(3)'", "did not write valid SARIF"),
-    ],
-)
+@each_row(("line", "message"), [
+    ("no-such-scanner", "there is no such program"),
+    (f"{sys.executable} -c 'import sys; sys.exit(\"boom\")'", "did not write valid SARIF"),
+    (f"{sys.executable} -c 'import os; os._exit(2)'", "ended with 2: it printed nothing on stderr"),
+    (f"{sys.executable} -c 'print(3)'", "did not write valid SARIF"),
+])  # fmt: skip
 def test_a_scanner_that_fails_is_one_line(tmp_path: Path, line: str, message: str) -> None:
     write_skill(tmp_path / "a")
     assert message in refusal("validate", tmp_path, "--scanner", line)
@@ -285,7 +362,9 @@ def test_each_rule_is_explained() -> None:
     assert "A name that differs from its folder" in invoke("rules", "name-mismatch").stdout
     (found,) = seen("rules", "hooks")
     assert found.keys() == {"code", "severity", "fix", "rule", "what", "why", "example"}
+    assert [each["code"] for each in seen("rules")] == [*CODES]
     assert "did you mean name-mismatch?" in refusal("rules", "name-mismach")
+    assert "'rules' lists all" in refusal("rules", "zzzzzz")
 
 
 def test_the_schema_takes_the_fixtures_and_refuses_what_the_rules_refuse() -> None:

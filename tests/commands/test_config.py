@@ -13,7 +13,7 @@ import pytest
 from commands.calls import invoke, refusal, run, seen
 from mcp_skills_server.access.settings import OAuthSettings
 from mcp_skills_server.cli import cli
-from mcp_skills_server.commands.config_file import READERS, ConfigurationError, oauth_settings, parameters, parse
+from mcp_skills_server.commands.config_file import READERS, ConfigurationError, oauth_settings, parameters, parse, read
 from mcp_skills_server.commands.opening import open_served
 from mcp_skills_server.commands.runtime_options import RuntimeOptions, script_settings
 from mcp_skills_server.commands.serve import ServeOptions, serve
@@ -61,6 +61,7 @@ WRONG: list[tuple[str, int, str, str]] = [
     ("# one\n\n[[source]]\nscripts = false", 3, "source.from", 'write from = "ROOT"'),
     ("[[source]]\nfrom = 'a'\nrequire-signature = []", 3, "source.require-signature", "write a list of paths"),
     ("[[source]]\nfrom = 'git+https://git.example/a'\nrefresh = '0s'", 3, "source.refresh", "write a number from 1"),
+    ("[[source]]\nfrom = 'https://s.example'\ntoken-env = 'A'", 3, "source.token-env", "leave it out"),
     # Of grants
     ("grant = []", 1, "grant", "write a table [[grant]] with who"),
     ("[[grant]]\nwho = ['*']", 1, "grant.skills", "write a list of skill paths"),
@@ -102,6 +103,41 @@ def test_a_wrong_file_is_one_line_with_file_line_key_and_hint(text: str, line: i
     assert (fault.line, fault.key) == (line, key)
     assert fault.hint.startswith(hint) or hint in fault.hint
     assert shown.startswith(f"c.toml:{line}: {key}") and shown.endswith(f"; {fault.hint}") and shown.isprintable()
+
+
+@each_row(("key", "fits", "fails"), [
+    ("source.refresh", ["1", "'1s'", "'2h'"], ["0.5", "'0s'"]), ("source.require-signature", ["['k']"], ["[]"]),
+    ("source.include", ["['a']"], ["[]"]), ("source.exclude", ["['a']"], ["[]"]),
+    ("source.token-env", ["'A'"], ["''", "'a b'"]), ("grant.who", ["['*']"], ["[]"]),
+    ("grant.skills", ["['**']"], ["[]"]), ("oauth.algorithms", ["['ES256']"], ["[]"]),
+    ("oauth.scopes", ["[]"], ["['']"]),
+    ("oauth.skew", ["0", "600", "'10m'"], ["-1", "601", "'11m'"]),
+    ("quota.runs", ["1", str(1 << 40)], ["0", str((1 << 40) + 1), "1.5", "'1s'"]),
+    ("quota.requests-per-minute", ["1", "1_000_000"], ["0", "1_000_001"]),
+])  # fmt: skip
+def test_a_value_of_a_table_is_taken_up_to_its_limits(key: str, fits: list[str], fails: list[str]) -> None:
+    table, name = key.split(".")
+    root = "mcp+https://s.example/mcp" if name == "token-env" else "git+https://git.example/a"
+    given = {"source": {"from": f"'{root}'"}, "grant": {"who": "['*']", "skills": "['a']"}, "oauth": {}, "quota": {}}
+    head = {"source": "[[source]]", "grant": "[[grant]]", "oauth": OAUTH, "quota": "[quota]"}[table]
+    for value in (*fits, *fails):
+        keys = {**given[table], name: value}
+        text = "\n".join([head, *(f"{each} = {its}" for each, its in keys.items())])
+        if value in fits:
+            assert parse(text.encode(), "c.toml")
+        else:
+            assert [each.key for each in faults_of(text).faults] == [key], value
+
+
+def test_a_text_with_a_unit_is_seconds_and_a_file_has_at_most_1_mib(tmp_path: Path) -> None:
+    for text, seconds in (("90s", 90), ("1.5m", 90), ("2h", 7200)):
+        assert parse(f"refresh = '{text}'".encode(), "c.toml").values["refresh"] == seconds
+    file = tmp_path / "c.toml"
+    file.write_bytes(b"port = 1\n".ljust(1 << 20))
+    assert read(str(file)).values == {"port": 1}
+    file.write_bytes(b"port = 1\n".ljust((1 << 20) + 1))
+    with pytest.raises(ConfigurationError, match=r"c\.toml: it has more than 1,048,576 bytes; "):
+        read(str(file))
 
 
 @each_row(("raw", "said"), [
@@ -209,7 +245,7 @@ def test_show_says_what_is_in_force_and_where_it_is_from(tmp_path: Path, monkeyp
     file.write_text(
         f"max-files = 8\ntokens = 'a={secret}'\nrefresh-secret = '{secret}'\nredis = 'redis://me:{secret}@cache'\n"
         f"[[source]]\nfrom = 'git+https://me:{secret}@git.example/a'\nscripts = false\nrefresh = '5m'\n"
-        "[quota]\nstreams = 8\nruns = 2\n"
+        "[quota]\nstreams = 8\nruns = 2\n[[grant]]\nwho = ['*', 'user:x']\nskills = ['a', 'b']\nmay = ['scripts']\n"
     )
     monkeypatch.setenv("MCP_SKILLS_MAX_DEPTH", "9")
     monkeypatch.setenv("MCP_SKILLS_REDIS_PASSWORD", secret)
@@ -229,6 +265,11 @@ def test_show_says_what_is_in_force_and_where_it_is_from(tmp_path: Path, monkeyp
             "source": [f"{file}:5", "git+https://git.example/a", "scripts=false", "refresh=300"],
             "quota.streams": [f"{file}:10", "8"],
             "quota.runs": [f"{file}:11", "2"],
+            "grant": [f"{file}:12", "who=*,user:x", "skills=a,b", "may=read,scripts"],
+            "reconcile": ["default", "300.0"],
+            "watch": ["default", "true"],
+            "lock": ["default", "-"],
+            "include": ["default", "-"],
         }.items()
     )
 
@@ -245,27 +286,35 @@ def test_grants_says_what_somebody_may_and_why(tmp_path: Path) -> None:
 
     def said(*words: str) -> list[str]:
         done = invoke("config", "grants", *words, "--config", file)
-        return [*done.stdout.splitlines(), *done.stderr.splitlines()[-1:]]
+        return [*done.stdout.splitlines(), done.stderr.splitlines()[-1]]
 
     everybody = "open          read          c.toml:7 * open"
-    for words, why in ((["token:laptop"], "group:finance"), (["user:x", "--group", "finance"], "group:finance"),
-                       (["user:5e2c"], "user:5e2c"), (["group:finance"], "group:finance")):  # fmt: skip
+    group = "group:finance"
+    for words, why in ((["token:laptop"], group), (["user:x", "--group", "finance"], group),
+                       (["user:5e2c"], "user:5e2c"), ([group], group)):  # fmt: skip
         head, first, second, last = said(*words)
         assert head.split() == ["SKILL", "MAY", "WHY"] and second == everybody
         assert first == f"acme/billing  read,scripts  c.toml:3 {why} acme/*"
-        assert last.endswith("reads 2 of 3 skills")
+        assert last == f"{words[0]}{' of finance' if why == group else ''} reads 2 of 3 skills"
     for who in ("token:ci", "user:x", "local", "*"):
         assert said(who)[1:] == ["open   read  c.toml:7 * open", f"{who} reads 1 of 3 skills"]
+    by = {"place": f"{file}:3", "who": ["user:5e2c"], "patterns": ["acme/*"]}
     found = seen("config", "grants", "user:5e2c", "--config", file)
-    assert found["withheld"] == 1 and found["skills"][0]["may"] == ["read", "scripts"]
+    assert found["skills"][0] == {"skill": "acme/billing", "may": ["read", "scripts"], "grants": [by]}
+    assert (found["who"], found["groups"], found["withheld"]) == ("user:5e2c", [], 1)
+    assert seen("config", "grants", "local", "--config", file)["groups"] == []
     for words, why in (
         (["token:lap"], "there is no token 'lap'; there are: ci, laptop"),
         (["ann"], "'ann' is not a principal; write"),
         (["token:ci", "--group", "x"], "--group is for users"),
     ):
         assert why in refusal("config", "grants", *words, "--config", file)
+    file.write_text("roots = ['skills']\n[[grant]]\nwho = ['user:x']\nskills = ['open']\n")
+    assert "there are: none" in refusal("config", "grants", "token:ci", "--config", file)
+    assert said("local") == ["local reads 0 of 3 skills"]
     file.write_text("roots = ['skills']\n")
-    assert "there are no grants, so every client" in refusal("config", "grants", "local", "--config", file)
+    for given in (["--config", file], []):
+        assert "there are no grants, so every client" in refusal("config", "grants", "local", *given)
 
 
 def test_a_grant_that_no_client_can_use_is_named_by_its_line(tmp_path: Path) -> None:
@@ -329,6 +378,13 @@ def test_an_issuer_is_read_and_shown(tmp_path: Path) -> None:
     assert rows["oauth.issuer"] == [f"{file}:2", "https://l.example"]
     assert rows["oauth.scopes"] == [f"{file}:2", "read", "run"] and rows["oauth.skew"] == [f"{file}:2", "120"]
     assert rows["oauth.request-scopes"] == rows["oauth.scopes"]  # those in force, where the file has none
+    file.write_text("port = 1\n")
+    rows = shown(file, "--oauth-issuer", "https://l.example", "--oauth-audience", "https://s.example/mcp")
+    assert rows["oauth.issuer"] == ["option", "https://l.example"] and rows["oauth.skew"] == ["default", "60"]
+    for other, key in (((), "port"), (("acp",), "grace")):
+        said = invoke("config", "show", *other, "--config", file).output
+        assert f"\n{key} " in said and "oauth." not in said
+    assert "\nport " in invoke("config", "show").output
 
 
 def test_options_come_before_the_table_of_the_issuer(tmp_path: Path) -> None:
@@ -345,23 +401,14 @@ def test_options_come_before_the_table_of_the_issuer(tmp_path: Path) -> None:
     assert alone == OAuthSettings("https://login.example", audience, audience)
 
 
-@each_row(
-    ("options", "said"),
-    [
-        (["--oauth-issuer", "https://a.example"], "--oauth-audience is missing"),
-        (["--oauth-audience", "https://a.example"], "--oauth-issuer is missing"),
-        (
-            ["--oauth-issuer", "http://a.example", "--oauth-audience", "https://b.example"],
-            "--oauth-issuer: it does not",
-        ),
-        (
-            ["--oauth-issuer", "", "--oauth-audience", "https://b.example"],
-            "--oauth-issuer: it does not take this value",
-        ),
-        (["--oauth-issuer", "https://a.example", "--oauth-audience", "api://b"], "give --oauth-resource too"),
-        (["--oauth-issuer", ""], "--oauth-audience is missing"),
-    ],
-)
+@each_row(("options", "said"), [
+    (["--oauth-issuer", "https://a.example"], "--oauth-audience is missing"),
+    (["--oauth-audience", "https://a.example"], "--oauth-issuer is missing"),
+    (["--oauth-issuer", "http://a.example", "--oauth-audience", "https://b.example"], "--oauth-issuer: it does not",),
+    (["--oauth-issuer", "", "--oauth-audience", "https://b.example"], "--oauth-issuer: it does not take this value",),
+    (["--oauth-issuer", "https://a.example", "--oauth-audience", "api://b"], "give --oauth-resource too"),
+    (["--oauth-issuer", ""], "--oauth-audience is missing"),
+])  # fmt: skip
 def test_options_of_an_issuer_that_cannot_be_are_one_line(tmp_path: Path, options: list[str], said: str) -> None:
     with pytest.raises(UsageError) as caught:
         oauth(tmp_path, "", *options)

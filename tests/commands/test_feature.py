@@ -17,10 +17,20 @@ import pytest
 from catalog.forest import DEADLINE, plant, skill_md, skills
 from mcp_skills_server.access.quotas import QuotaSettings
 from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.commands.features.endpoints import Publishing
+from mcp_skills_server.commands.features.feature import Feature
+from mcp_skills_server.commands.features.metrics import PrometheusMetrics
+from mcp_skills_server.commands.features.records import Audit, UsageCounts
 from mcp_skills_server.commands.features.replicas import Replicas
-from mcp_skills_server.commands.runtime_options import KEY_VARIABLE, SearchByMeaning
+from mcp_skills_server.commands.runtime_options import (
+    KEY_VARIABLE,
+    RuntimeOptions,
+    SearchByMeaning,
+    script_settings,
+)
 from mcp_skills_server.commands.serve import ServeOptions
 from mcp_skills_server.errors import UsageError
+from mcp_skills_server.telemetry.events import Events
 from mcp_skills_server.web.guards import make_policy
 from mcp_skills_server.web.settings import HttpSettings
 from runtime.embeddings import tiny
@@ -162,6 +172,7 @@ def test_sessions_are_shared_and_the_state_is_a_line(tmp_path: Path) -> None:
             await link.aclose()
 
     with redis_server(tmp_path / "redis") as redis, followed(redis, tree, 2) as (one, two):
+        assert one[2].poll_sources() == 0  # there is none
         asyncio.run(work(one, two))
 
 
@@ -181,6 +192,52 @@ def test_wrong_use_is_one_line(embeddings: str | None, model: str | None, said: 
         SearchByMeaning(embeddings=embeddings, embeddings_model=model).start(SERVER)
     assert said in str(raised.value)
     assert "\n" not in str(raised.value) and "s3cret" not in str(raised.value)
+
+
+@each_row(("feature", "said"), [
+    (Publishing(publish_only=True, publish=False), "leave nothing to serve"),
+    (Publishing(publish_only=True), "give --transport http"),
+    (UsageCounts(usage_questions=True), "give --usage sqlite"),
+    (UsageCounts(usage="sqlite:"), "write sqlite:FILE"), (Audit(audit_required=True), "give --audit-log FILE too"),
+    (Audit(audit_log="-"), "stdout belongs to the protocol"),
+    (PrometheusMetrics(metrics_address=":1"), "metrics-address"),
+    (PrometheusMetrics(metrics_address="a:b"), "metrics-address"),
+    (PrometheusMetrics(metrics_address="127.0.0.1:65536"), "metrics-address"),
+])  # fmt: skip
+def test_a_feature_that_cannot_be_over_stdio_is_refused(feature: Feature, said: str) -> None:
+    server: Any = SimpleNamespace(over_http=False, runtime=SimpleNamespace(events=Events()))
+    with pytest.raises(UsageError, match=said):
+        feature.start(server)
+
+
+FOR_SCRIPTS = {
+    "interpreters": (".py=/x",), "script_env": ("A",), "script_folders": ("a",), "script_secrets": ("a:A",),
+    "script_network_of": ("a",), "allow_code": True, "script_origins": ("https://a.example",), "approvals": "a",
+}  # fmt: skip
+
+
+@each_row(("options", "said"), [
+    *(({name: value}, "give --allow-scripts too") for name, value in FOR_SCRIPTS.items()),
+    *(({"allow_scripts": True, "interpreters": (each,)}, "write .EXT=PROGRAM") for each in (".py", "py=/x", ".py=")),
+    *(({"allow_scripts": True, "script_secrets": (each,)}, "write SKILL:VARIABLE") for each in ("A", ":A", "a/b:")),
+])  # fmt: skip
+def test_scripts_are_refused_without_what_they_need(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        script_settings(RuntimeOptions(**options))
+
+
+def test_options_of_scripts_become_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A_KEY", "k")
+    secrets = ("a:A_KEY", "https://B.example/#a:A_KEY")
+    given = {"interpreters": (".PY=/x",), "script_timeout": 99_999.0, "script_secrets": secrets}
+    made = script_settings(RuntimeOptions(allow_scripts=True, script_network_of=("a",), **given))
+    assert made is not None and made.interpreters == {".py": "/x"} and made.network_of == ("a",)
+    assert (
+        made.secrets == {name: {"A_KEY": "k"} for name in ("a", "https://b.example#a")} and made.max_timeout_s == 99_999
+    )
+    assert script_settings(RuntimeOptions(), roots={"a": False}) is None
+    with pytest.raises(UsageError, match="scripts = true; give --allow-scripts too"):
+        script_settings(RuntimeOptions(), roots={"a": True})
 
 
 @each_row("key", ["", " ", "two\nlines", "\u00fcber"])

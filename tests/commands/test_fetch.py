@@ -36,12 +36,23 @@ def test_it_fetches_lists_and_updates(site: Publisher, tmp_path: Path) -> None:
     assert line.startswith(f"mcp-skills-server: {site.url}{INDEX}: 2 added (") and line.endswith("bytes downloaded)")
     site.add("billing", skill_md("billing", "Read more."))
     assert "1 updated, 1 unchanged" in fetch("--output", tmp_path, "--update").stderr
+    (tmp_path / "refunds" / "a.md").write_text("mine")
+    done = fetch("--output", tmp_path, "--update")
+    assert f"refunds: it was edited in {tmp_path}, and stays; --force" in done.stderr and "1 edited" in done.stderr
+    assert "1 updated" in fetch("--output", tmp_path, "--update", "--force").stderr
     site.entries.pop()
     done = fetch("--output", tmp_path, "--update")
     assert done.returncode == 0 and "billing: it is gone from the index, and stays; --prune" in done.stderr
     done = fetch("--output", tmp_path, "--update", "--prune")
     assert done.returncode == 0 and "was removed" in done.stderr and "1 removed" in done.stderr
     assert sorted(os.listdir(tmp_path)) == [".mcp-skills", "refunds"]
+
+
+def test_a_long_description_is_cut_at_100_characters(site: Publisher) -> None:
+    site.add("billing", description="d" * 101)
+    site.add("refunds", description="d" * 100)
+    lines = fetch(site.url, "--list").stdout.splitlines()
+    assert [line.split()[-1] for line in lines] == ["d" * 97 + "...", "d" * 100]
 
 
 def test_an_update_keeps_to_what_was_asked_for(site: Publisher, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 from typing import Literal, get_type_hints
@@ -18,7 +19,7 @@ from mcp_skills_server.commands.features.table import FEATURES
 from mcp_skills_server.commands.fields import Options, _Declared, traits_of, variables_of
 from mcp_skills_server.commands.options import WatchOptions
 from tables import each_row
-from wire import ROOT
+from wire import DEADLINE, ROOT
 
 
 def commands() -> dict[str, click.Command]:
@@ -96,6 +97,32 @@ def test_options_have_defaults() -> None:
         WatchOptions(wall="x")  # type: ignore[call-arg]
 
 
+def described(option: click.Option) -> str:
+    """The names of an option, and what a value may be or is without one."""
+    kind, words = option.type, [*option.opts, *option.secondary_opts]
+    if isinstance(kind, click.IntRange | click.FloatRange):
+        words.append(repr(kind))
+    elif isinstance(kind, click.Path):
+        words.append("/".join(name for name in ("file", "dir") if getattr(kind, f"{name}_okay")))
+    words += [name for name in ("required", "is_eager", "multiple") if getattr(option, name)]
+    is_plain = option.required or option.default in (None, False, ())
+    return " ".join(words if is_plain else [*words, f"= {option.default}"])
+
+
+def test_the_bounds_and_defaults_of_options_are_those_that_users_know() -> None:
+    """Another one is a change for users: write it down in CHANGELOG.md, too."""
+    every = (each for command in commands().values() for each in command.params)
+    found = {described(each) for each in every if isinstance(each, click.Option)}
+    known = (ROOT / "tests/golden/options.txt").read_text(encoding="utf-8").splitlines()
+    assert sorted(line for line in found if " " in line) == known
+
+
+def test_the_modules_of_commands_can_be_imported_in_another_order() -> None:
+    modules = sorted({f"mcp_skills_server.commands.{place.partition('.')[0]}" for place in COMMANDS.values()})
+    code = f"import importlib; [*map(importlib.import_module, {modules[::-1]})]"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=DEADLINE)
+
+
 def test_the_traits_of_the_options_of_serve() -> None:
     traits = {each.name: traits_of(each) for each in commands()["serve"].params}
 
@@ -125,12 +152,6 @@ def test_the_limits_of_scripts_are_those_of_the_page(command: str, option: str) 
     said = re.match(r"(\d+)(?: ([KMG]iB|s))?\b", row.split("|")[2].strip())
     assert said is not None
     assert default(command, option) == int(said[1]) * UNITS[said[2] or ""]
-
-
-@each_row("command", ["serve", "rpc"])
-def test_what_lets_strangers_do_more_is_off(command: str) -> None:
-    assert not any(default(command, each) for each in ("--allow-scripts", "--allow-code", "--script-network"))
-    assert default(command, "--sandbox") == "required"
 
 
 def test_every_option_of_every_command_is_read_from_the_variable_of_its_name(monkeypatch: pytest.MonkeyPatch) -> None:

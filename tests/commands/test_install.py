@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -88,15 +89,10 @@ env = { "API_KEY" = "value" }
 trust_level = "trusted"
 """
 SAMPLES = dict.fromkeys(HOSTS, DESKTOP) | {
-    "claude-code": CODE,
-    "vscode": VSCODE,
-    "gemini-cli": GEMINI,
-    "codex": CODEX,
-    "opencode": VSCODE.replace('"servers": {\n', '"mcp": {\n'),
-    "qwen-code": GEMINI,
-    "crush": DESKTOP.replace("mcpServers", "mcp"),
-    "zed": VSCODE.replace('"servers": {\n', '"context_servers": {\n'),
-}
+    "claude-code": CODE, "vscode": VSCODE, "gemini-cli": GEMINI, "codex": CODEX,
+    "opencode": VSCODE.replace('"servers": {\n', '"mcp": {\n'), "qwen-code": GEMINI,
+    "crush": DESKTOP.replace("mcpServers", "mcp"), "zed": VSCODE.replace('"servers": {\n', '"context_servers": {\n'),
+}  # fmt: skip
 URL = "https://skills.example/mcp"
 REMOTE = {
     "claude-code": {"type": "http", "url": URL, "headers": {"Authorization": "Bearer ${TOKEN}"}},
@@ -211,12 +207,10 @@ def test_a_new_file_has_one_entry(platform: Platform, skills: Path, host: str) -
 
 
 SHAPES: dict[str, Callable[[bytes], bytes]] = {
-    "as it is": lambda raw: raw,
-    "crlf": lambda raw: raw.replace(b"\n", b"\r\n"),
-    "bom": lambda raw: b"\xef\xbb\xbf" + raw,
-    "no newline": lambda raw: raw.rstrip(b"\n"),
+    "as it is": lambda raw: raw, "crlf": lambda raw: raw.replace(b"\n", b"\r\n"),
+    "bom": lambda raw: b"\xef\xbb\xbf" + raw, "no newline": lambda raw: raw.rstrip(b"\n"),
     "newlines": lambda raw: raw.rstrip(b"\n") + b"\n\n\n",
-}
+}  # fmt: skip
 
 
 @EVERY_HOST
@@ -288,8 +282,9 @@ def test_several_servers_by_name(platform: Platform, skills: Path, host: str) ->
 
 def test_the_roots_become_absolute(platform: Platform, skills: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(skills.parent)
-    told(platform, "cursor", skills.name, ".")
-    assert entry("cursor", location(HOSTS["cursor"], platform))["args"][-2:] == [str(skills), str(skills.parent)]
+    site = "https://skills.example"
+    told(platform, "cursor", skills.name, ".", site)
+    assert entry("cursor", location(HOSTS["cursor"], platform))["args"][-3:] == [str(skills), str(skills.parent), site]
 
 
 @each_row(("host", "folder", "twice"), [
@@ -473,31 +468,31 @@ def test_not_a_regular_file(tmp_path: Path, skills: Path, name: str) -> None:
     assert said.startswith(str(tmp_path / name)) and said.endswith("; name the host's file with --config")
 
 
-@each_row(
-    ("arguments", "words"),
-    [
-        (["cursor"], "folders to serve"),
-        (["cursor", "no/such/folder"], "no/such/folder: no such file or folder"),
-        (["cursor", __file__], "not a folder"),
-        (["cursor", "/", "--include", os.fsdecode(b"\xff")], "not UTF-8"),
-        (["cursor", "/", "--name", "a b"], "--name"),
-        (["cursor", "/", "--print", "--dry-run"], "exclude each other"),
-        (["cursor", "--print", "--uninstall"], "exclude each other"),
-        (["gemini-cli", "--trust", "--uninstall"], "exclude each other"),
-        (["cursor", "/", "--project", "--config", "x"], "exclude each other"),
-        (["cursor", "/", "--config", ""], "regular file"),
-        (["cursor", "--url", URL, "ROOT"], "exclude each other"),
-        (["cursor", "--url", "ftp://skills.example/mcp"], "write the MCP endpoint"),
-        (["cursor", "--url", URL + "\r\n"], "write the MCP endpoint"),
-        (["claude-desktop", "--url", URL], "connector"),
-        (["antigravity", "--url", URL, "--token-env", "TOKEN"], "not known to read variables"),
-    ],
-)
+@each_row(("arguments", "words"), [
+    (["cursor"], "folders to serve"), (["cursor", "no/such/folder"], "no/such/folder: no such file or folder"),
+    (["cursor", __file__], "not a folder"), (["cursor", "/", "--include", os.fsdecode(b"\xff")], "not UTF-8"),
+    (["cursor", "/", "--name", "a b"], "--name"), (["cursor", "/", "--print", "--dry-run"], "exclude each other"),
+    (["cursor", "--print", "--uninstall"], "exclude each other"),
+    (["gemini-cli", "--trust", "--uninstall"], "exclude each other"),
+    (["cursor", "/", "--project", "--config", "x"], "exclude each other"),
+    (["cursor", "/", "--config", ""], "regular file"), (["cursor", "--url", URL, "ROOT"], "exclude each other"),
+    (["cursor", "/", "--command", ""], "no such file"), (["cursor", URL], "this is an MCP endpoint, not a site"),
+    (["cursor", "/", "--token-env", "TOKEN"], "give --url too"),
+    (["cursor", "--url", URL, "--token-env", "a b"], "write the name of a variable"),
+    (["cursor", "--url", "https://me@skills.example/mcp"], "would hold the password"),
+    (["cursor", "--url", "https:///mcp"], "write the MCP endpoint"),
+    (["cursor", "--url", f"{URL} "], "write the MCP endpoint"),
+    (["cursor", "--url", "https://[skills/mcp"], "write the MCP endpoint"),
+    (["cursor", "--url", "ftp://skills.example/mcp"], "write the MCP endpoint"),
+    (["cursor", "--url", URL + "\r\n"], "write the MCP endpoint"), (["claude-desktop", "--url", URL], "connector"),
+    (["antigravity", "--url", URL, "--token-env", "TOKEN"], "not known to read variables"),
+])  # fmt: skip
 def test_wrong_usage_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert words in refused(machine(tmp_path), *arguments) and not list(tmp_path.iterdir())
+    assert "Missing argument 'HOST'" in run(machine(tmp_path)).stderr
 
 
 def test_backups_are_not_written_over(platform: Platform, skills: Path) -> None:
@@ -602,6 +597,8 @@ def rows(platform: Platform) -> dict[str, list[str]]:
 def test_the_list_has_every_host_and_what_is_stale(platform: Platform, two: Path) -> None:
     assert rows(platform).keys() == HOSTS.keys()
     assert all(state[:2] == ["no", "-"] for state in rows(platform).values())
+    location(HOSTS["zed"], platform).parent.mkdir(parents=True)
+    assert rows(platform)["zed"][:2] == ["yes", "-"]
     for host in ("cursor", "codex", "opencode"):
         call(install, platform, host, two)
     found = rows(platform)
@@ -616,7 +613,8 @@ def test_an_entry_is_started_and_its_skills_are_counted(platform: Platform, two:
     call(install, platform, "vscode", two, "--project", "--exclude", "two")
     done = call(doctor, platform)
     assert done.return_value == 0, done.stdout
-    assert done.stdout.count("works: 2 skills") == 3 and done.stdout.count("works: 1 skill,") == 1
+    assert done.stdout.count("works: 2 skills, ") == 3 and done.stdout.count("works: 1 skill, ") == 1
+    assert len(re.findall(r", \d\d?\.\d s from start to list\n", done.stdout)) == done.stdout.count("\n") == 4
 
 
 def test_what_does_not_work_says_why(platform: Platform, two: Path, tmp_path: Path) -> None:
@@ -637,19 +635,21 @@ def test_what_does_not_work_says_why(platform: Platform, two: Path, tmp_path: Pa
 
 def test_a_server_that_never_answers_is_given_up(platform: Platform, tmp_path: Path) -> None:
     silent = tmp_path / "mcp-skills-server"
-    silent.write_text(f"#!{sys.executable}\nimport sys\nsys.stderr.write('waiting\\n')\nsys.stdin.read()\n")
+    silent.write_text(f"#!{sys.executable}\nimport sys\nsys.stderr.write('1\\n\\n2\\n3\\n4\\n')\nsys.stdin.read()\n")
     silent.chmod(0o755)
     call(install, platform, "cursor", tmp_path, "--command", silent)
     done = call(doctor, platform, "cursor", "--timeout", "0.5")
-    assert done.return_value == 1 and "did not answer within 0.5 s; it said: waiting" in done.stdout
+    assert done.return_value == 1 and "did not answer within 0.5 s; it said: 2 / 3 / 4\n" in done.stdout
 
 
 def test_a_broken_file_and_no_entry_are_said(platform: Platform) -> None:
-    assert call(doctor, platform).return_value == 0
-    assert call(doctor, platform, "zed").return_value == 1
+    for words, code, host in (([], 0, "HOST"), (["zed"], 1, "zed")):
+        done = call(doctor, platform, *words)
+        said = f"no entry for this server; 'install {host} DIR' writes one\n"
+        assert (done.return_value, done.stdout) == (code, said)
     path = location(HOSTS["zed"], platform)
     path.parent.mkdir(parents=True)
     path.write_text("{", encoding="utf-8")
     done = call(doctor, platform)
-    assert done.return_value == 1 and str(path) in done.stdout
+    assert done.return_value == 1 and str(path) in done.stdout and done.stdout.count("\n") == 1
     assert "zed/settings.json" in " ".join(rows(platform)["zed"])

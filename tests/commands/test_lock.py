@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from commands.calls import code, invoke, refusal, seen
+from commands.calls import code, invoke, refusal
 from mcp_skills_server.provenance.lock import read
 from tables import each_row
 from web.http_wire import http_serving
@@ -62,7 +62,8 @@ def frozen(team: Path, *more: str | Path) -> list[str]:
 
 
 def test_lock_writes_each_source_and_skill_and_is_the_same_the_next_time(team: Path) -> None:
-    assert code(run("lock", "skills")) == 0
+    done = run("lock", "skills")
+    assert (code(done), done.stderr) == (0, "mcp-skills-server: skills.lock: 2 skills of 1 source\n")
     (source,) = read(team / "skills.lock")
     assert (source.given, source.revision, sorted(source.skills)) == ("skills", "", ["greetings", "refunds"])
     before = (team / "skills.lock").read_bytes()
@@ -74,6 +75,7 @@ def test_paths_are_as_from_the_lock_files_folder(team: Path, monkeypatch: pytest
     assert code(run("lock", "skills", "--output", "deploy/skills.lock")) == 0
     assert read(team / "deploy" / "skills.lock")[0].given == "../skills"
     assert code(run("outdated", "--lock", "deploy/skills.lock")) == 0
+    assert code(run("lock", str(team / "skills"))) == 0 and read(team / "skills.lock")[0].given == f"{team}/skills"
     monkeypatch.chdir(team / "deploy")
     assert code(run("outdated")) == 0
 
@@ -82,7 +84,8 @@ def test_what_cannot_be_locked_is_said(team: Path) -> None:
     assert "an address with a password" in error("lock", "https://me:secret@skills.example")
     (team / "empty").mkdir()
     done = run("lock", "skills", "empty")
-    assert code(done) == 1 and "empty: no skill there" in done.stderr and not (team / "skills.lock").exists()
+    assert code(done) == 1 and "empty: no skill there" in done.stderr and "skills.lock was not written" in done.stderr
+    assert not (team / "skills.lock").exists()
     (team / "skills" / "greetings" / "SKILL.md").write_text("nothing")
     assert "left out: greetings, which cannot be served" in run("lock", "skills").stderr
     assert [*read(team / "skills.lock")[0].skills] == ["refunds"]
@@ -103,7 +106,8 @@ def test_outdated_says_what_is_new_and_update_takes_it_in(team: Path) -> None:
     assert code(done) == 1
     assert done.stdout.splitlines() == ["skills:", "  changed  refunds", "  added    new", "  removed  greetings"]
     kinds = {"changed": ["refunds"], "added": ["new"], "removed": ["greetings"]}
-    assert seen("outdated", *OPTIONS) == [{"from": "skills", "locked": "", "newest": "", **kinds}]
+    done = run("outdated", "--format", "json")
+    assert (code(done), json.loads(done.stdout)) == (1, [{"from": "skills", "locked": "", "newest": "", **kinds}])
     assert (team / "skills.lock").read_bytes() == before
     assert run("update").stdout == "removed  greetings\nadded    new\nchanged  refunds\n"
     assert sorted(read(team / "skills.lock")[0].skills) == ["new", "refunds"]
@@ -267,10 +271,12 @@ def test_an_archive_that_was_replaced_is_not_served(team: Path) -> None:
 
     pack()
     run("lock", "skills.tar.gz")
-    assert len(read(team / "skills.lock")[0].revision) == 64
+    before = read(team / "skills.lock")[0].revision
     edit(team)
     pack()
-    assert "changed  skills/refunds" in run("outdated").stdout
+    moved, changed = run("outdated").stdout.splitlines()
+    assert len(before) == 64 and changed == "  changed  skills/refunds"
+    assert moved.startswith(f"skills.tar.gz: {before[:12]} -> ") and len(moved) == len("skills.tar.gz: ") + 28
     with locked(team) as wire:
         assert served(wire) == ["greetings"]
 

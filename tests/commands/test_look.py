@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from commands.calls import invoke, refusal, seen
+from commands.calls import invoke, refusal, seen, terminal
 from mcp_skills_server.codes import problem
 from mcp_skills_server.commands.look import shortened
 from mcp_skills_server.model import Problem
@@ -21,21 +22,58 @@ def test_no_skill_anywhere_names_each_folder(tmp_path: Path, command: str) -> No
     roots = [tmp_path / name for name in ("one", "two")]
     for root in roots:
         root.mkdir()
-    assert invoke(command, *roots).stderr.splitlines() == [
+    assert (
+        (done := invoke(command, *roots)).return_value == 1 == invoke(command, *roots, "--format", "json").return_value
+    )
+    assert [line for line in done.stderr.splitlines() if "no skill at" in line] == [
         f"mcp-skills-server: no skill at {root}: no folder there has a SKILL.md; give the folder that holds your "
         "skills, or begin one with 'new'"
         for root in roots
     ]
 
 
-@each_row(
-    ("target", "hint"),
-    [
-        (".", "remove the link, since the folder it leads to is part of this root"),
-        ("../root-of-others", "serve the folder it leads to as a root of its own"),
-        ("..", "serve the folder it leads to as a root of its own"),
-    ],
-)
+def test_list_and_show_print_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    one = write_skill(tmp_path / "root/one", description='Does one thing.\nmetadata:\n  version: "1.2"', a_md="a")
+    write_skill(tmp_path / "root/bad", name="other")
+    write_skill(tmp_path / "root/worse").joinpath("SKILL.md").write_text("nothing")
+    done = invoke("list", "root")
+    assert done.stdout.splitlines() == [
+        "PATH   VERSION  FILES  BYTES  PROBLEMS        DESCRIPTION",
+        "bad             1      76     1 (not listed)  Does a thing when it is asked to.",
+        "one    1.2      2      84     1               Does one thing.",
+        "worse           1      7      1 (not served)",
+    ]
+    assert done.stderr.startswith("mcp-skills-server: 2 errors, 1 warning: ") and done.stderr.count("\n") == 1
+    digests = {name: hashlib.sha256((one / name).read_bytes()).hexdigest() for name in ("SKILL.md", "a.md")}
+    *lines, problem, blank, last = invoke("show", "root", "one").stdout.splitlines()
+    assert lines == [
+        *("name:        one", "path:        one", "uri:         skill://one/SKILL.md", "title:       Thing"),
+        *("description: Does one thing.", "version:     1.2", "served:      yes"),
+        *("listed:      with its whole description", "", "FILE      BYTES  DIGEST"),
+        *(f"SKILL.md  83     sha256:{digests['SKILL.md']}", f"a.md      1      sha256:{digests['a.md']}"),
+    ]
+    assert "[description-vague]" in problem and (blank, last) == ("", "# Thing")
+    assert "served:      no" in invoke("show", "root", "worse").stdout
+    found = seen("show", "root", "worse")
+    assert (found["instructions"], found["revision"], found["served"]) == ("", None, False)
+    write_skill(tmp_path / "root/good", description="Does a thing when it is asked to. " * 5)
+    with terminal("list", "root", cwd=tmp_path, environment={"NO_COLOR": ""}) as person:
+        assert person.end() == 0
+    for begin in ("\x1b[1mPATH ", "\x1b[31mbad ", "\x1b[33mone ", "\x1b[31mworse "):
+        assert begin in person.seen
+    (line,) = (each for each in person.seen.splitlines() if each.startswith("good "))
+    assert len(line.removesuffix("\x1b[0m")) == 90 and "...\x1b" in line
+    write_skill(tmp_path / f"wide/{'w' * 60}", description="x" * 90)
+    with terminal("list", "wide", cwd=tmp_path, environment={"NO_COLOR": "1"}) as person:
+        assert person.end() == 0 and f"  {'x' * 17}...\r\n" in person.seen and "\x1b[1m" not in person.seen
+
+
+@each_row(("target", "hint"), [
+    (".", "remove the link, since the folder it leads to is part of this root"),
+    ("../root-of-others", "serve the folder it leads to as a root of its own"),
+    ("..", "serve the folder it leads to as a root of its own"),
+])  # fmt: skip
 def test_a_link_to_a_folder_has_a_hint_that_helps(tmp_path: Path, target: str, hint: str) -> None:
     root = write_skill(tmp_path / "root" / "thing").parent
     (tmp_path / "root-of-others").mkdir()

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import mcp_skills_server
 from commands.calls import run
 from mcp_skills_server.commands.logs import ClientLineRateLimit
-from mcp_skills_server.commands.printing import remark, say, say_json, say_lines
+from mcp_skills_server.commands.printing import remark, say, say_json, say_lines, say_table
 from mcp_skills_server.errors import REPEATS
 from tables import each_row
 from wire import write_skill
@@ -46,9 +46,18 @@ def test_json_says_the_same_and_steers_no_terminal(text: str) -> None:
     assert all(line.isprintable() for line in out.split("\n"))
 
 
-def logged(level: str, code: str) -> list[str]:
+@each_row(("length", "cell"), [(100, "x" * 100), (101, "x" * 97 + "...")])
+def test_the_last_cell_of_a_table_is_cut(length: int, cell: str) -> None:
+    rows = [("long", "x" * length), ("a", "b")]
+    assert printed(lambda _: say_table(("A", "B"), rows), None) == f"A     B\nlong  {cell}\na     b\n"
+    assert printed(lambda _: say_table(("A", "B"), []), None) == "A  B\n"
+    assert printed(lambda _: say_table(("A", "B"), [], empty="none"), None) == "none\n"
+
+
+def logged(level: str, code: str, form: str = "text") -> list[str]:
     """The lines that code logs from this level on."""
-    setup = f"import logging\nfrom mcp_skills_server.commands.logs import log_to_stderr\nlog_to_stderr({level!r})\n"
+    setup = "import logging\nfrom mcp_skills_server.commands.logs import log_to_stderr\n"
+    setup += f"log_to_stderr({level!r}, {form!r})\n"
     words = [sys.executable, "-c", setup + textwrap.dedent(code)]
     return subprocess.run(words, capture_output=True, text=True, check=True).stderr.splitlines()
 
@@ -67,6 +76,24 @@ def test_a_record_is_one_line() -> None:
     assert all(map(str.isprintable, trace))
     assert first == "mcp-skills-server: INFO: ran a\\u{a}mcp-skills-server: ERROR: forged\\u{1b}[2J"
     assert second == "mcp-skills-server: ERROR: failed" and last == "ValueError: b\\u{1b}[2Jc"
+
+
+def test_a_record_is_one_json_object() -> None:
+    code = """
+        for number in range(3):
+            if number == 2:
+                __import__("mcp_skills_server.commands.logs").commands.logs._EVERY_S = 0
+            logging.getLogger("other").warning("again")
+        try:
+            raise ValueError("why")
+        except ValueError:
+            logging.getLogger("mcp_skills_server.x").exception("failed", extra={"fields": {"tool": "t", "none": None}})
+        """
+    first, second, last = map(json.loads, logged("info", code, "json"))
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", first.pop("time"))
+    assert first == {"level": "warning", "message": "again"} and second["left_out"] == 1
+    assert last.pop("time") and last.pop("traceback").endswith("ValueError: why")
+    assert last == {"level": "error", "message": "failed", "tool": "t"}
 
 
 def test_debug_is_ours_alone() -> None:

@@ -58,15 +58,20 @@ def test_list_show_diff_and_decide(tmp_path: Path, skills: Path) -> None:
     assert states == {change.id: "pending", new.id: "pending"}
     shown = run(tmp_path, "show", new.id).stdout
     for words in ("a new skill, pending", "proposed by token:ann", "script: scripts/run", "espresso has the same name",
-                  "echo hi"):  # fmt: skip
+                  "echo hi", "  reason: Better.", "--- scripts/run", f"{new.id}: tea/green, "):  # fmt: skip
         assert words in shown
+    assert ": coffee, a change, pending" in run(tmp_path, "show", change.id).stdout and " by local" not in shown
     assert said(run(tmp_path, "show", change.id, "--format", "json"))["files"] == {SKILL_MD: manifest("coffee")}
     compared = run(tmp_path, "diff", change.id)
     assert compared.return_value == 1 and "-Grind." in compared.stdout and "+# It" in compared.stdout
+    assert compared.stdout.startswith(f"coffee: {change.id}\n")
+    compared = run(tmp_path, "diff", change.id, "--format", "json")
+    assert compared.return_value == 1 and "-Grind." in said(compared)["lines"]
     with pytest.raises(REFUSED, match="--scripts"):
         run(tmp_path, "approve", new.id)
     audit = tmp_path / "audit"
-    run(tmp_path, "approve", change.id, "--message", "good", "--audit-log", str(audit))
+    done = run(tmp_path, "approve", change.id, "--message", "good", "--audit-log", str(audit))
+    assert done.stdout == f"{change.id}: coffee is approved\n"
     run(tmp_path, "reject", new.id, "--message", "no scripts, please", "--audit-log", str(audit))
     assert (skills / "coffee" / SKILL_MD).read_text() == manifest("coffee") and not (skills / "tea").exists()
     lines = [json.loads(line) for line in audit.read_text().splitlines()]
@@ -77,7 +82,8 @@ def test_list_show_diff_and_decide(tmp_path: Path, skills: Path) -> None:
     assert run(tmp_path, "list").stdout == "no proposal is pending\n"
     states = {each["id"]: each for each in said(run(tmp_path, "list", "--all", "--format", "json"))}
     assert states[change.id]["state"] == "approved" and states[new.id]["message"] == "no scripts, please"
-    assert "approved by local" in run(tmp_path, "show", change.id).stdout
+    shown = run(tmp_path, "show", change.id).stdout
+    assert "approved by local at " in shown and ": good\n" in shown
     with pytest.raises(REFUSED, match="rejected already"):
         run(tmp_path, "approve", new.id)
 

@@ -82,10 +82,16 @@ def test_a_push_without_a_skill_that_is_there_reaches_no_registry(root: Path) ->
     write_skill(root / "Bad")
     with socket.create_server(("127.0.0.1", 0)) as registry:
         registry.setblocking(False)
-        done = run("push", root, f"oci+http://127.0.0.1:{registry.getsockname()[1]}/team/skills")
+        place = f"oci+http://127.0.0.1:{registry.getsockname()[1]}/team/skills"
+        done = run("push", root, place)
         assert done.returncode == 1 and "nothing was pushed" in done.stderr and "Bad: not pushed" in done.stderr
         with pytest.raises(BlockingIOError):
             registry.accept()
+    done = run("push", root, place, "--allow-partial")  # nothing listens there any more
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    for target, said in (("https://r.example/a", "push takes roots"), (f"{place}@sha256:{'0' * 64}", "give a tag")):
+        done = run("push", root, target)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1) and said in done.stderr
 
 
 def test_several_roots_and_a_base(root: Path, tmp_path: Path) -> None:
@@ -96,6 +102,8 @@ def test_several_roots_and_a_base(root: Path, tmp_path: Path) -> None:
     index = json.loads((tmp_path / "public/.well-known/agent-skills/index.json").read_bytes())
     assert [entry["name"] for entry in index["skills"]] == ["lone", "more", "third"]
     assert all(entry["url"].startswith(base + "/.well-known/") for entry in index["skills"])
+    for other in ("/skills", "http://cdn.example.com"):
+        assert publish(root, "--output", tmp_path / "other", "--base-url", other).returncode == 0
 
 
 @each_row(
@@ -209,6 +217,9 @@ def test_what_is_wrong_is_one_line_and_nothing_is_written(tmp_path: Path) -> Non
     output.mkdir()
     assert "already exists" in run("plugin", root, "--output", output, "--allow-partial").stderr
     assert [*output.iterdir()] == []
+    long = write_skill(tmp_path / ("A" * 70) / "good").parent
+    assert run("plugin", long, "--output", tmp_path / "long").returncode == 0
+    assert json.loads((tmp_path / "long/plugin.json").read_bytes())["name"] == "a" * 64
     done = run("plugin", root, "--output", tmp_path / "made", "--allow-partial")
     assert done.returncode == 0 and json.loads((tmp_path / "made/plugin.json").read_bytes())["name"] == "skills-of-mine"
 

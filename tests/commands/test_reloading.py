@@ -7,21 +7,23 @@ import os
 import re
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 import pytest
 
-from mcp_skills_server.access.grants import Grants
 from mcp_skills_server.access.principal import Principal
+from mcp_skills_server.access.quotas import Rates
 from mcp_skills_server.access.tokens import Tokens, read_token_file
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.cli import cli
 from mcp_skills_server.commands.config_file import command_named
-from mcp_skills_server.commands.opening import OpenedRoots
+from mcp_skills_server.commands.opening import OpenedRoots, make_views
 from mcp_skills_server.commands.options import warn_of_unknown_variables
 from mcp_skills_server.commands.reloading import Reloader
 from mcp_skills_server.commands.serve import serve
@@ -193,11 +195,11 @@ GRANT = "[[grant]]\nwho = ['*']\nskills = ['**']\n"
 def reloader_of(file: Path) -> tuple[Reloader, Tokens, Views]:
     """What follows this file of a server that has not begun."""
     context = serve.make_context("serve", ["--config", str(file)])
-    grants = context.params["config"].grants
     tokens = Tokens(read_token_file(context.params["token_file"]).require_valid())
     registry = Registry([file.parent / "skills"])
-    views = Views(registry, Grants(grants, local=False))
-    return Reloader(context, views, OpenedRoots(registry, None), tokens), tokens, views
+    views = make_views(registry, context.params["config"], local=False)
+    rates = Rates(context.params["config"].quotas)
+    return Reloader(context, views, OpenedRoots(registry, None), tokens, rates), tokens, views
 
 
 @pytest.fixture
@@ -257,19 +259,58 @@ def test_tokens_and_grants_come_into_force_together(file: Path) -> None:
     assert states == []  # nothing is new
 
 
-def test_a_change_of_the_issuer_is_one_line_and_waits_for_the_next_start(
+OAUTH = "[oauth]\nissuer = 'https://login.example'\naudience = 'https://skills.example/mcp'\n"
+SOURCE = "[[source]]\nfrom = 'more'\nscripts = false\n"
+GIT = "[[source]]\nfrom = 'git+https://git.example/a'\nrefresh = 60\n"
+
+
+@each_row(("before", "after", "keys"), [
+    (OAUTH, OAUTH.replace("login", "other"), "oauth"), (OAUTH, f"{OAUTH}skew = 5\n", "oauth"), (OAUTH, "", "oauth"),
+    (SOURCE, SOURCE.replace("false", "true"), "source"), (GIT, GIT.replace("60", "90"), ""),
+    (GRANT, "", "grant"), ("", GRANT, "grant"), (GRANT, GRANT.replace("**", "a"), ""),
+    ("", "[quota]\nsessions = 2\n", "quota"), ("", "[quota]\nrequests-per-minute = 2\n", ""), ("", "", ""),
+])  # fmt: skip
+def test_what_waits_for_the_next_start_is_one_line(
+    file: Path, caplog: pytest.LogCaptureFixture, before: str, after: str, keys: str
+) -> None:
+    caplog.set_level("INFO", "mcp_skills_server")
+    write_skill(file.parent / "more" / "two")
+    replace(file, TEXT + before)
+    reloader, _, _ = reloader_of(file)
+    replace(file, TEXT + after)
+    reloader.reload()
+    waits = [f"{file}: {keys}: this takes effect at the next start"] if keys else []
+    assert [each.getMessage() for each in caplog.records if each.levelname == "WARNING"] == waits
+    assert (f"{file} was reloaded" in caplog.messages) is (before != after)
+    assert ("the grants were reloaded; there are 1 of them" in caplog.messages) is (
+        before == GRANT != keys and "a" in after
+    )
+
+
+def test_tokens_that_expire_soon_are_named_and_the_state_is_a_line(
     file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    oauth = "[oauth]\nissuer = 'https://login.example'\naudience = 'https://skills.example/mcp'\n"
-    replace(file, TEXT + GRANT + oauth)
     reloader, _, _ = reloader_of(file)
-    for changed in (oauth.replace("login", "other"), oauth + "skew = 5\n", ""):
-        caplog.clear()
-        replace(file, TEXT + GRANT + changed)
-        reloader.reload()
-        assert [each.getMessage() for each in caplog.records if each.levelname == "WARNING"] == [
-            f"{file}: oauth: this takes effect at the next start"
-        ]
+    soon = datetime.fromtimestamp(time.time() + 3600, UTC).isoformat(timespec="seconds")
+    replace(file.with_name("tokens"), f"a={NEW} expires={soon}\n")
+    reloader.reload()
+    assert "tokens expire soon: a (" in caplog.text
+    assert re.fullmatch(r"configuration: read at \d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", reloader.state())
+    registry = Registry([file.parent / "skills"])
+    context = serve.make_context("serve", [str(file.parent)])
+    assert Reloader(context, Views(registry), OpenedRoots(registry, None)).state() == ""
+
+
+def test_a_server_without_tokens_stays_without(file: Path) -> None:
+    replace(file, "roots = ['skills']\n")
+    registry = Registry([file.parent / "skills"])
+    context = serve.make_context("serve", ["--config", str(file)])
+    reloader = Reloader(context, Views(registry), OpenedRoots(registry, None), Tokens([]))
+    reloader.reload()
+    assert reloader.refused == ""
+    replace(file, TEXT)
+    reloader.reload()
+    assert reloader.refused.startswith("turning tokens on or off takes effect at the next start")
 
 
 def test_a_value_that_click_refuses_changes_nothing(file: Path) -> None:

@@ -254,17 +254,13 @@ def test_what_runs_is_ended_with_the_process_and_leaves_nothing(
 OPEN = ["--allow-scripts", "--sandbox", "off", "--script-secret"]
 
 
-@each_row(
-    ("options", "said"),
-    [
-        (["--allow-code"], "--allow-code is for scripts; give --allow-scripts too"),
-        (["--script-secret", "HOME"], "--script-secret is for scripts"),
-        ([*OPEN, "a/b:NOT_SET"], "no such variable in the server's environment"),
-        ([*OPEN, "a/b:LD_PRELOAD"], "programs that start the sandbox"),
-        ([*OPEN, "HOME"], "--script-secret HOME: write SKILL:VARIABLE"),
-        (["/nowhere"], "no such file or folder"),
-    ],
-)
+@each_row(("options", "said"), [
+    (["--allow-code"], "--allow-code is for scripts; give --allow-scripts too"),
+    (["--script-secret", "HOME"], "--script-secret is for scripts"),
+    ([*OPEN, "a/b:NOT_SET"], "no such variable in the server's environment"),
+    ([*OPEN, "a/b:LD_PRELOAD"], "programs that start the sandbox"),
+    ([*OPEN, "HOME"], "--script-secret HOME: write SKILL:VARIABLE"), (["/nowhere"], "no such file or folder"),
+])  # fmt: skip
 def test_wrong_usage_is_one_line(options: list[str], said: str) -> None:
     with lines(ACTIONS, *options, environment={"LD_PRELOAD": ""}) as started:
         assert (started.close(), started.end()) == ([], 2)

@@ -112,7 +112,15 @@ def test_a_folder_of_ones_own_is_not_approved(published: Path, tmp_path: Path) -
     assert not (tmp_path / "approvals.json").exists()
 
 
-SCRIPT = 'import os, sys\nprint(sys.argv[1:], os.environ.get("HIDDEN"))\nsys.exit(3)\n'
+SCRIPT = """
+import os, sys, time
+print(sys.argv[1:], os.environ.get("HIDDEN"))
+print("oops", file=sys.stderr)
+with open("out.txt", "w") as file:
+    file.write("abc")
+time.sleep(600 * (sys.argv[1:] == ["sleep"]))
+sys.exit(3)
+"""
 
 
 @pytest.fixture
@@ -127,9 +135,20 @@ def test_a_script_runs_with_its_arguments_and_its_exit_code(
     words = ("run", root, "greet", "scripts/hello.py", "--sandbox", sandbox_mode)
     done = invoke(*words, "--", "a", "--b")
     assert (done.stdout, done.return_value) == ("['a', '--b'] None\n", 3)
+    assert done.stderr.splitlines() == [
+        "oops",
+        "mcp-skills-server: it made out.txt (3 bytes), which goes with its work directory",
+    ]
+    assert invoke(*words, "--script-timeout", "1", "--", "sleep").return_value == 1
     done = invoke(*words, "--explain")  # runs nothing
-    lines = {line.partition(":")[0] for line in done.stdout.splitlines()}
-    assert done.return_value == 0 and lines >= {"command", "sandbox", "network", "variable", "limit"}
+    lines = [line.split(":", 1) for line in done.stdout.splitlines() if line[0] != " "]
+    said = {name: value.strip() for name, value in lines}
+    assert done.return_value == 0 and said.keys() >= {"command", "limit"} and "variable:  PATH=" in done.stdout
+    if sandbox_mode == "off":
+        assert said["sandbox"].startswith("none: ") and said["network"] == "yes" and "writes" not in said
+    else:
+        assert (said["sandbox"], said["network"]) == ("bubblewrap", "no") and said["reads"].startswith("the files of")
+        assert said["writes"] == "its work directory, its temporary files"
     assert "hello.py" in done.stdout and "a-very-secret-value" not in done.stdout
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.commands.opening import make_watcher
 from mcp_skills_server.commands.options import WatchOptions
+from mcp_skills_server.commands.running import settle_after_load
 from tables import each_row
 from wire import COMMAND, DEADLINE, FIXTURES, ROOT, write_skill
 
@@ -36,6 +38,22 @@ def test_a_hangup_has_things_read_again_unless_it_is_ignored() -> None:
     code = "import os, signal\nfrom mcp_skills_server.commands.running import on_hangup\n"
     code += f"{again}signal.signal(signal.SIGHUP, signal.SIG_IGN)\n{again}print('there')\n"
     assert subprocess.check_output([sys.executable, "-c", code], timeout=DEADLINE) == b"again\nthere\n"
+
+
+def test_garbage_is_collected_once_the_first_scan_is_done(tmp_path: Path) -> None:
+    tree, frozen = plant(tmp_path / "root", skills("one")), gc.get_freeze_count()
+    registry = Registry([tree])
+    settle_after_load(registry)
+    try:
+        gc.disable()
+        registry.load()
+        assert gc.isenabled() and gc.get_freeze_count() > frozen
+        gc.disable()
+        plant(tree, skills("two"))
+        registry.refresh()
+        assert len(registry.snapshot.skills) == 2 and not gc.isenabled()
+    finally:
+        gc.enable()
 
 
 def test_without_a_watch_an_index_is_left_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

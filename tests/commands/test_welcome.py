@@ -38,9 +38,12 @@ def test_without_arguments_it_says_what_it_does_and_which_skills_there_are(tmp_p
     write_skill(tmp_path / "project" / ".github" / "skills" / "three")
     (tmp_path / ".codex" / "skills" / "empty").mkdir(parents=True)
     (tmp_path / ".agents").mkdir()
+    (tmp_path / ".cursor").mkdir()
+    (tmp_path / ".cursor" / "skills").touch()
     (tmp_path / ".agents" / "skills").symlink_to(tmp_path / ".claude" / "skills")
     code, text = said(tmp_path)
     assert code == 2 and "serve DIR" in text and "install claude-desktop DIR" in text
+    assert "\nSkills on this machine:\n" in text
     rows = [line.split() for line in text.splitlines() if "install HOST" in line]
     assert sorted((row[0], Path(row[-1]).parent.parent.name) for row in rows) == [
         ("1", "project"),
@@ -69,6 +72,7 @@ def test_what_it_makes_is_valid_and_says_what_is_still_to_be_written(tmp_path: P
     assert done.stdout == "" and made.startswith("mcp-skills-server: made ") and "references/details.md" in made
     assert f"mcp-skills-server validate '{skill}' --strict" in following
     files = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
+    assert not any(os.access(tmp_path / path, os.X_OK) for path in files) or os.name != "posix"
     assert files == {f"my skills/{name}/SKILL.md", f"my skills/{name}/references/details.md"}
     checked = invoke("validate", skill, "--strict", "--format", "json")
     found = json.loads(checked.stdout)["problems"]
@@ -100,15 +104,13 @@ def test_what_breaks_a_rule_is_refused_with_the_rule(
     assert not list(tmp_path.iterdir())
 
 
-@each_row(
-    ("name", "description", "head"),
-    [
-        ("refunds", "Pays money back. Use it.", "refunds\ndescription: Pays money back. Use it."),
-        ("refunds", "Pays: money back. Use it.", 'refunds\ndescription: "Pays: money back. Use it."'),
-        ("refunds", 'Says "no". Use it for refunds.', 'refunds\ndescription: "Says \\"no\\". Use it for refunds."'),
-        ("true", "Tells what is true. Use it.", '"true"\ndescription: Tells what is true. Use it.'),
-    ],
-)
+@each_row(("name", "description", "head"), [
+    ("refunds", "Pays money back. Use it.", "refunds\ndescription: Pays money back. Use it."),
+    ("refunds", "Pays: money back. Use it.", 'refunds\ndescription: "Pays: money back. Use it."'),
+    ("refunds", 'Says "no". Use it for refunds.', 'refunds\ndescription: "Says \\"no\\". Use it for refunds."'),
+    ("refunds", "Größe: Use it for sizes.", 'refunds\ndescription: "Größe: Use it for sizes."'),
+    ("true", "Tells what is true. Use it.", '"true"\ndescription: Tells what is true. Use it.'),
+])  # fmt: skip
 def test_what_yaml_would_read_otherwise_is_in_quotes_and_nothing_else(name: str, description: str, head: str) -> None:
     assert bundle(name, description)["SKILL.md"].startswith(f"---\nname: {head}\nmetadata:\n")
 

@@ -46,8 +46,7 @@ def read_cases(raw: bytes, place: str) -> list[TriggerCase]:
         raise UsageError(f"{place}: cannot be read as JSON ({error})") from None
     if isinstance(found, dict) and "evals" in found:
         evals = cast("dict[str, Any]", found)
-        name = str(evals.get("skill_name") or "")
-        about = {"skill_name": name}
+        about = {"skill_name": evals.get("skill_name")}
         return [
             _case(about | each | {"should_trigger": True}, "prompt", f"{place}: evals[{at}]")
             for at, each in enumerate(_entries(evals["evals"], place))
@@ -191,11 +190,6 @@ class Summary(NamedTuple):
     hit_at_5: float | None
     false_triggers: int
 
-    @property
-    def pass_rate(self) -> float:
-        """The share of cases that passed; 1.0 without cases."""
-        return self.passed / self.total if self.total else 1.0
-
     def as_json(self) -> dict[str, Any]:
         """Return the summary with the fields of skill-creator's runner, and more."""
         return {
@@ -256,20 +250,19 @@ def summary(results: Sequence[CaseResult]) -> Summary:
     return Summary(len(results), passed, hit_at_1, hit_at_5, false_triggers)
 
 
-def by_skill(results: Iterable[CaseResult]) -> Mapping[str, list[CaseResult]]:
-    """Return the results grouped by the path of the skill, in the order of the paths."""
-    out: dict[str, list[CaseResult]] = {}
+def by_skill(results: Iterable[CaseResult]) -> Mapping[Skill, list[CaseResult]]:
+    """Return the results grouped by skill, in the order of the paths."""
+    out: dict[Skill, list[CaseResult]] = {}
     for each in sorted(results, key=lambda each: each.skill.path):
-        out.setdefault(each.skill.path, []).append(each)
+        out.setdefault(each.skill, []).append(each)
     return out
 
 
 def as_json(results: Sequence[CaseResult]) -> dict[str, Any]:
     """Return all results as JSON: the fields of skill-creator's runner, and more."""
     skills: list[dict[str, Any]] = []
-    for path, found in by_skill(results).items():
-        skill = found[0].skill
-        about = {"skill_name": skill.name, "path": path, "description": skill.description}
+    for skill, found in by_skill(results).items():
+        about = {"skill_name": skill.name, "path": skill.path, "description": skill.description}
         skills.append(about | {"summary": summary(found).as_json()})
     return {
         "skills": skills,
@@ -281,9 +274,9 @@ def as_json(results: Sequence[CaseResult]) -> dict[str, Any]:
 def as_junit(results: Sequence[CaseResult]) -> str:
     """Return the results as JUnit XML: a suite for each skill, a case for each prompt."""
     suites = ElementTree.Element("testsuites", name="trigger evaluation")
-    for path, found in by_skill(results).items():
+    for skill, found in by_skill(results).items():
         failed = sum(not each.passed for each in found)
-        name = printable(path)
+        name = printable(skill.path)
         counts = {"name": name, "tests": str(len(found)), "failures": str(failed)}
         suite = ElementTree.SubElement(suites, "testsuite", counts)
         for each in found:

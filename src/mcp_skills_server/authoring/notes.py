@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 from mcp_skills_server.catalog.registry import Registry
@@ -65,12 +66,10 @@ def _texts(registry: Registry, skill: Skill, paths: Iterable[str]) -> dict[str, 
         file = skill.files[path]
         if file.size > MOST_TEXT:
             continue
-        try:
+        with suppress(OSError):
             text = media.as_text(registry.read(file), media.media_type(path))
-        except OSError:
-            continue
-        if text is not None:
-            texts[path] = text
+            if text is not None:
+                texts[path] = text
     return texts
 
 
@@ -89,7 +88,7 @@ def _unnamed_files(texts: Mapping[str, str], files: Iterable[str]) -> list[str]:
         folder, _, name = path.rpartition("/")
         if path == SKILL_MD or _LICENSES.match(name) or _TOOL_FILES.search(path):
             continue
-        words = (name, name.rpartition(".")[0] or name, *filter(None, folder.split("/")))
+        words = (name, name.rpartition(".")[0], *filter(None, folder.split("/")))
         if all(named_in.get(word, path) == path for word in words):
             unused.append(path)
     return unused

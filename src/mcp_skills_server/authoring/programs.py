@@ -240,6 +240,7 @@ def _place(result: dict[str, Any], folder: str) -> tuple[str, int | None]:
     path = unquote(urlsplit(str(artifact.get("uri") or "")).path)
     for base in (folder, os.getcwd()):
         inside = os.path.relpath(os.path.join(base, path), folder)
-        if not inside.startswith("..") and os.path.lexists(os.path.join(folder, inside)):
+        is_below = inside != "." and not inside.startswith("..")
+        if is_below and os.path.lexists(os.path.join(folder, inside)):
             return inside.replace(os.sep, "/"), line
     return "", None

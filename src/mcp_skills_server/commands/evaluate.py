@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -131,7 +132,8 @@ def evaluate(options: EvaluateOptions, roots: tuple[str, ...]) -> int:
     if by_program is not None:
         cost = f"{by_program.cost_usd:.4f} USD as far as it says so"
         remark(f"{by_program.program_runs:,} runs of the judge, {cost}")
-    return int(evaluation.summary(results).pass_rate < options.min_pass)
+    totals = evaluation.summary(results)
+    return int(totals.passed / totals.total < options.min_pass)
 
 
 def _usable(registry: SkillSet) -> list[Skill]:
@@ -190,10 +192,8 @@ def _skill_of(registry: Registry, named: str, file: Path) -> Skill:
         if place.startswith(registry.place(skill) + os.sep):
             return skill
     for name in filter(None, (named, file.stem)):
-        try:
+        with suppress(RequestError):
             return identity.require(snapshot, name, Standing.LENIENT)
-        except RequestError:
-            continue
     if len(snapshot.skills) == 1:
         return next(iter(snapshot.skills.values()))
     hint = 'name the file as the skill, or add "skill": "NAME"'
@@ -203,13 +203,13 @@ def _skill_of(registry: Registry, named: str, file: Path) -> Skill:
 def _say_results(results: Sequence[CaseResult]) -> None:
     rows: list[tuple[str, ...]] = []
     colours: dict[int, str] = {}
-    for path, found in evaluation.by_skill(results).items():
+    for skill, found in evaluation.by_skill(results).items():
         totals = evaluation.summary(found)
         if totals.passed < totals.total:
             colours[len(rows)] = "yellow"
         shares = (_percent(totals.hit_at_1), _percent(totals.hit_at_5))
         counts = (str(totals.total), str(totals.passed))
-        rows.append((path, *counts, *shares, str(totals.false_triggers)))
+        rows.append((skill.path, *counts, *shares, str(totals.false_triggers)))
     say_table(("SKILL", "CASES", "PASSED", "HIT@1", "HIT@5", "FALSE"), rows, colours=colours)
     for each in results:
         if not each.passed:

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mcp_skills_server.format.frontmatter import parse
-from mcp_skills_server.format.yaml_reader import MAX_DEPTH, MAX_NODES, MAX_PROBLEMS, MAX_YAML
+from mcp_skills_server.format.yaml_reader import MAX_DEPTH, MAX_EXPANSION, MAX_NODES, MAX_PROBLEMS, MAX_YAML
 from mcp_skills_server.model import Json
 from tables import each_row
 
@@ -230,13 +230,17 @@ def test_aliases_cannot_nest_deeper_than_text_can():
 
 
 _HALF = MAX_DEPTH // 2
+_SIZE = MAX_EXPANSION // 64
+_LONG = f"c: {{}}\na: &a {'x' * _SIZE}\nb: [{'*a,' * 62}]"
 _ALIASED = f"a: &a {'[' * _HALF}x{']' * _HALF}\nb: {'[' * (_HALF - 1)}*a{']' * (_HALF - 1)}"
 
 
 @each_row(("fits", "more", "code"), [
     ("v: " + "[" * (MAX_DEPTH - 1) + "]" * (MAX_DEPTH - 1), "v: " + "[" * MAX_DEPTH + "]" * MAX_DEPTH, "yaml-depth"),
     (_ALIASED, _ALIASED.replace("b: ", "b: [") + "]", "yaml-depth"),
-    ("v: [" + ",".join("0" * (MAX_NODES - 3)) + "]", "v: [" + ",".join("0" * MAX_NODES) + "]", "yaml-size"),
+    ("v: [" + ",".join("0" * (MAX_NODES - 3)) + "]", "v: [" + ",".join("0" * (MAX_NODES - 2)) + "]", "yaml-size"),
+    ("c: 0\na: &a [0,0,0]\nb: [" + "*a," * 1998 + "]", "c: 0\na: &a [0,0,0]\nb: [" + "*a," * 1998 + "0]", "yaml-size"),
+    (_LONG.format("y" * (_SIZE - 3)), _LONG.format("y" * (_SIZE - 2)), "yaml-alias"),
     ("v: " + "x" * (MAX_YAML - 4), "v: " + "x" * (MAX_YAML - 3), "yaml-size"),  # and its line break
 ])  # fmt: skip
 def test_each_bound_holds_exactly(fits: str, more: str, code: str):

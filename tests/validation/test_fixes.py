@@ -24,6 +24,9 @@ def fixed(fields: str) -> str:
     ('allowed-tools: ["Read", "Bash(git:*)"]', 'allowed-tools: "Read Bash(git:*)"'),
     ("allowed-tools:\n  - Read\n  - Grep", "allowed-tools: Read Grep"),
     ("allowed-tools:\n  - Read\nlicense: MIT", "allowed-tools: Read\nlicense: MIT"),
+    ("allowed-tools: Read, Grep\nlicense: MIT", "allowed-tools: Read Grep\nlicense: MIT"),
+    ("allowed-tools:\n  - Read\n  - Grep\nmetadata:\n  x: 1", 'allowed-tools: Read Grep\nmetadata:\n  x: "1"'),
+    ("compatibility: It's \"x\": yes", "compatibility: 'It''s \"x\": yes'"),
     ("metadata:\n  version: 1.10", 'metadata:\n  version: "1.10"'), ("author: me", 'metadata:\n  author: "me"'),
     ("author: me\nmetadata:\n    x: y", 'metadata:\n    author: "me"\n    x: y'),
     ("metadata:\n  x: y\nauthor: 'me'", "metadata:\n  author: 'me'\n  x: y"),
@@ -34,7 +37,8 @@ def test_how_a_field_is_written_is_corrected(fields: str, expected: str) -> None
 
 @each_row("fields", [
     "author: [me, you]", "metadata:\n  x: [1, 2]", "author:\n  name: me", "author: one\n  and two",
-    "author: me\nmetadata: {x: y}", "disable-model-invocation: true", "allowed-tools: Read Grep", "license: MIT",
+    "author: me\nmetadata: {x: y}", "license: MIT\nauthor: one\n  and two\nmetadata:\n  x: y",
+    "disable-model-invocation: true", "allowed-tools: Read Grep", "license: MIT",
 ])  # fmt: skip
 def test_what_is_for_its_author_to_decide_stays(fields: str) -> None:
     assert fixed(fields) == fields

@@ -139,7 +139,7 @@ def test_an_entry_point_that_is_not_there_is_told() -> None:
 
 
 def test_a_version_directory_and_skill_toml_must_agree() -> None:
-    assert read(toml(name="refunds"), path="refunds/1.0.0").problems == ()
+    assert not any(read(toml(name="refunds"), path=f"refunds/{each}").problems for each in ("1.0.0", "2"))
     assert codes(read(toml(name="refunds"), path="refunds/1.1.0")) == ["manifest-disagrees"]
 
 
@@ -163,6 +163,10 @@ def test_a_version_directory_and_skill_toml_must_agree() -> None:
     ({}, "§§", ("skill", "", "0.0.0"), []),
     ({"metadata": {"version": "latest"}}, "refunds", ("refunds", "", "0.0.0"), ["manifest-form"]),
     ({"version": "1.3.0"}, "refunds/1.2.0", ("refunds", "", "1.3.0"), ["manifest-disagrees"]),
+    ({"version": "1.2.0-a"}, "refunds/1.2.0-b", ("refunds", "", "1.2.0-a"), ["manifest-disagrees"]),
+    ({"version": "1.2"}, "refunds/1.2.0", ("refunds", "", "1.2"), []), ({"version": " "}, "a", ("a", "", "0.0.0"), []),
+    ({"version": "2.0.0"}, "refunds/2", ("refunds", "", "2.0.0"), []),
+    ({"version": "2-a"}, "refunds/2-b", ("refunds.2-b", "refunds", "2-a"), []),
 ])  # fmt: skip
 def test_a_manifest_can_be_made(frontmatter: dict[str, Any], path: str, expected: tuple[str, ...], told: list[str]):
     found = read(None, {**SOUND, **frontmatter}, path)

@@ -151,7 +151,8 @@ def test_the_signature_of_the_librarys_own_program_is_taken(tmp_path: Path, pair
 def test_a_certificate_of_the_authority_is_taken_while_it_is_valid(tmp_path: Path) -> None:
     key, own, root = certified(tmp_path, days=10)
     by_certificate = signed(key, certificates=[own])
-    Verifier([root]).check(by_certificate)
+    for files in (by_certificate, signed(key, certificates=[own, root])):
+        Verifier([root]).check(files)
     key, own, another = certified(tmp_path, days=-1)
     assert refused(another, by_certificate) == "signature-invalid"
     assert refused(another, signed(key, certificates=[own])) == "signature-expired"
@@ -169,6 +170,9 @@ def test_a_signature_with_anything_else_in_it_is_refused(data: some.DataObject, 
 
 def test_a_signature_of_something_else_is_refused(pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     sound = sign(SKILL, pair[0])
+    longest = sound.ljust(1 << 20)
+    Verifier([pair[1]]).check({**SKILL, SIGNATURE_FILE: longest})
+    assert refused(pair[1], {**SKILL, SIGNATURE_FILE: longest + b" "}) == "signature-invalid"
     bundles = [json.loads(sound) for _ in range(8)]
     for bundle, payload in zip(bundles, ({}, {"predicate": 3}, {"predicate": {"resources": 3}}, [], 3), strict=False):
         bundle["dsseEnvelope"]["payload"] = base64.b64encode(json.dumps(payload).encode()).decode()
@@ -232,8 +236,13 @@ def test_only_what_is_signed_is_served(tmp_path: Path, pair: tuple[Path, Path]) 
 def test_a_proof_is_of_one_skill_and_one_question(tmp_path: Path) -> None:
     proofs = ProofCache(tmp_path / "kept")
     assert not proofs.has("keys", "digest")
-    for _ in range(2):
-        proofs.record("keys", "digest")
+    mask = os.umask(0)
+    try:
+        for _ in range(2):
+            proofs.record("keys", "digest")
+    finally:
+        os.umask(mask)
+    assert sorted(each.stat().st_mode & 0o777 for each in (tmp_path / "kept").rglob("*")) == [0o600, 0o700]
     assert ProofCache(tmp_path / "kept").has("keys", "digest")
     assert not proofs.has("other keys", "digest") and not proofs.has("keys", "another")
     (tmp_path / "file").write_text("which cannot hold any")

@@ -54,11 +54,11 @@ def parse(raw: bytes) -> Document:
         text = raw.removeprefix(BOM_UTF8).decode()
     except UnicodeDecodeError as error:
         # Offsets do not count the BOM.
-        line = error.object.count(b"\n", 0, error.start) + 1
+        line = error.object[: error.start].count(b"\n") + 1
         byte = error.object[error.start]
         return _failed("not-utf8", f"byte 0x{byte:02x} is not UTF-8", line)
     if "\0" in text:
-        line = text.count("\n", 0, text.index("\0")) + 1
+        line = text.partition("\0")[0].count("\n") + 1
         return _failed("nul-byte", "the file holds a NUL byte", line)
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     opening = _OPENING.match(text)
@@ -72,7 +72,7 @@ def parse(raw: bytes) -> Document:
     blank = _BLANK_LINES.match(text, closing.end())
     body = blank.end() if blank else closing.end()
     # After a fence without a line end, the body begins on a line that the file does not have.
-    body_line = text.count("\n", 0, body) + 1 + (not closing[0].endswith("\n"))
+    body_line = text[:body].count("\n") + 1 + (not closing[0].endswith("\n"))
     return Document(
         fields,
         reader.lines,
@@ -92,7 +92,7 @@ def _no_opening(text: str) -> Document:
     message, hint = "the file does not begin with a line '---'", None
     if not text.strip():
         message = "the file is empty"
-    elif text.split("\n", 1)[0].strip() == _FENCE:
+    elif text.partition("\n")[0].strip() == _FENCE:
         message, hint = "the first line has blanks before '---'", "remove them"
     elif text.lstrip().startswith("---\n"):
         message, hint = "blank lines precede the first '---'", "remove them"
@@ -157,8 +157,7 @@ def _quoted_colons(frontmatter: str) -> tuple[str, list[_Quoted]] | None:
     found: list[_Quoted] = []
     goes_on = False
     """True if the following non-empty line continues the value on this line."""
-    for number in range(len(lines) - 1, -1, -1):
-        line = lines[number]
+    for number, line in reversed([*enumerate(lines)]):
         if not line.strip():
             continue
         field = _FIELD.fullmatch(line)

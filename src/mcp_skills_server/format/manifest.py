@@ -42,7 +42,7 @@ _VERSION: Final = re.compile(
     rf"{_NUMBER}(?:\.{_NUMBER}(?:\.{_NUMBER})?)?(?:-({_PART}(?:\.{_PART})*))?(?:\+([0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*))?"
 )
 
-Key: TypeAlias = tuple[tuple[int, int, int], bool, tuple[tuple[int, int, str], ...], str]
+Key: TypeAlias = tuple[tuple[int, int, int], bool, tuple[tuple[float, str], ...], str]
 """The sort key of versions: greater means newer."""
 
 
@@ -69,7 +69,7 @@ def parse_version(text: str) -> Version | None:
     # Semantic Versioning, item 11: a number sorts before a word, a prerelease before its release,
     # and fewer parts before more.
     parts = tuple(
-        (0, int(each), "") if each.isdigit() else (1, 0, each)
+        (int(each), "") if each.isdigit() else (math.inf, each)
         for each in (prerelease or "").split(".")
         if each
     )
@@ -228,7 +228,7 @@ def _load(raw: bytes, problems: list[Problem]) -> dict[str, Json] | None:
                 raise _ManifestError(f"the line has more than {_MAX_DOTS} dots", "break the line")
         return _json(tomllib.loads(text))
     except UnicodeDecodeError as error:
-        line = error.object.count(b"\n", 0, error.start) + 1
+        line = error.object[: error.start].count(b"\n") + 1
         message, hint = "it is not UTF-8", "save it as UTF-8"
     except RecursionError:
         message, hint = "values are nested too deeply", f"nest at most {MAX_DEPTH}"

@@ -189,8 +189,10 @@ _REFUSED: dict[str, list[bytes]] = {
     "'a' is a named pipe": [tar_gz(block("a", kind=b"6"))],
     "of a kind that no skill needs": [tar_gz(block("a", kind=kind)) for kind in (b"S", b"V", b"\x1b")],
     "a sparse file": [tar_gz(pax(GNU__sparse__major="1"), block("a", b"!"))],
-    "a device or a named pipe": [zipped(Zipped("a", mode=0o020666)), zipped(Zipped("a", mode=0o010666))],
-    "'a' is encrypted": [zipped(Zipped("a", b"!", flags=flags)) for flags in (0x801, 0x841, 0x2800)],
+    "a device or a named pipe": [
+        zipped(Zipped("a", mode=mode, system=system)) for mode in (0o020666, 0o010666) for system in (3, 19)
+    ],
+    "'a' is encrypted": [zipped(Zipped("a", b"!", flags=flags)) for flags in (0x801, 0x840, 0x2800)],
     "a method other than deflate": [by_zipfile([("a", b"!")], zipfile.ZIP_LZMA)],
     # Bombs
     "more than 200 times its size": [

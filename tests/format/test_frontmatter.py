@@ -72,7 +72,8 @@ def test_fields_keep_their_lines_and_those_of_metadata_what_was_written():
         (b"---\nname: a\n  --- \nText\n", 3), (b"---\nname: a\n--- # note\nText\n", 1),
         (b"---\nname: a --- b\nText ---\n", 1))),
     *((mark + b"---\nname: a\n---\n\nCaf\xe9\n", "not-utf8", 5, "0xe9") for mark in (b"", BOM_UTF8)),
-    (b"---\nname: a\n---\n\none\ntwo \0\n", "nul-byte", 6, ""),
+    (b"---\nname: a\n---\n\none\ntwo \0\n", "nul-byte", 6, ""), (b"\n\0\n", "nul-byte", 2, ""),
+    (b"\n\xe9\n", "not-utf8", 2, "0xe9"),
 ])  # fmt: skip
 def test_a_file_without_frontmatter_or_text_is_one_problem_with_its_line(raw: bytes, code: str, line: int, words: str):
     found = parse(raw)

@@ -97,7 +97,8 @@ _COMMENTS = "```sh\n" + "# step\nrun\n" * 300 + "```\n\n"
     ("#Title", None), ("    # Code", None), ("## Second", None), ("Text\n\n===\n", None),
     ("```\n# a comment\n", None), ("Text only.", None), ("", None), (_COMMENTS + "# Title\n\nText\n", "Title"),
     (_COMMENTS + "Long title\n==========\n", "Long title"),
-    ("x" * 16_383 + "\n# T", "T"), ("x" * 16_384 + "\n# T", None), ("# *" + "x" * 1_100, "*" + "x" * 1_023),
+    ("```\n# c\n```\n\n" + "x" * 1_008 + "\n\nT\n===x", None), ("x" * 16_383 + "\n# T", "T"),
+    ("x" * 16_384 + "\n# T", None), ("# *" + "x" * 1_100, "*" + "x" * 1_023),
 ])  # fmt: skip
 def test_the_heading_is_the_first_of_level_one_as_plain_text(body: str, expected: str | None):
     assert heading(body) == expected

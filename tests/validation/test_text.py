@@ -71,11 +71,11 @@ def test_each_kind_is_told_once_with_the_first_line_and_the_count():
 
 
 def test_a_secret_is_told_by_its_kind_and_its_beginning() -> None:
-    keys = [f"AKIA{part}" for part in ("QZ7WPLM4TNB2XKRD", "IOSFODNN7EXAMPLE", "QZ7WPLM4TNB2XKRE")]
-    (found,) = lint(f"\nOne: {keys[1]}\nTwo: {keys[0]}\n")
+    example, one, other = "AKIAIOSFODNN7EXAMPLE", "AKIA" + "QZ7WPLM4TNB2XKRD", "ghp_" + "Qz7WpLm4TnB2" * 3
+    (found,) = lint(f"\nA: {example}\nB: {one}\nC: {other}\n")
     assert (found.code, found.line) == ("secret", 3)
-    assert found.message == "an access key of AWS: 20 characters that begin with 'AKIA'"
-    assert lint("\n".join(keys))[0].message.endswith("(2 in this file)") and lint(keys[1]) == []
+    assert found.message == "an access key of AWS: 20 characters that begin with 'AKIA' (2 in this file)"
+    assert lint(other)[0].message == "a token of GitHub: 40 characters that begin with 'ghp_'" and lint(example) == []
 
 
 def test_what_was_found_is_shown_short_and_without_control_characters():
@@ -123,8 +123,8 @@ def test_comments_are_reported_once_with_the_first_line_and_the_count():
     ("# A\n\n<!-- one -->\n", [(2, "one")]), ("in <!-- a\nb --> line", [(0, "a\nb")]),
     ("- item\n  <!-- in a list -->", [(1, "in a list")]), ("> <!-- in a quote -->", [(0, "in a quote")]),
     ("<div>\n<!-- in HTML -->\n</div>", [(1, "in HTML")]), ("<!-- never closed\n\ntext", [(0, "never closed\n\ntext")]),
-    ("<!-- ` -->`", [(0, "`")]), ("`a` <!-- b --> `c`", [(0, "b")]), ("a ` b <!-- c --> d", [(0, "c")]),
-    ("a <!-- ` -->`<!-- c -->`", [(0, "`")]), ("a <!-- ` b `", [(0, "` b `")]),
+    ("<!-- ` -->`", [(0, "`")]), ("x `a` <!-- b --> `c`", [(0, "b")]), ("a ` b <!-- c --> d", [(0, "c")]),
+    ("a <!-- b -->`<!-- c -->`", [(0, "b")]), ("a <!-- ` b `", [(0, "` b `")]),
     ("# <!-- ` --> `<!-- c -->`", [(0, "`")]),
     ("    \n\ntext\n    <!-- no code block in a paragraph -->", [(3, "no code block in a paragraph")]),
     ("\n" + "word\n" * 60_000 + "<!-- far -->", [(60_001, "far")]),  # nobody hides one by a long text before it

@@ -54,11 +54,11 @@ def parse(raw: bytes) -> Document:
         text = raw.removeprefix(BOM_UTF8).decode()
     except UnicodeDecodeError as error:
         # Offsets do not count the BOM.
-        line = error.object[: error.start].count(b"\n") + 1
+        line = error.object.count(b"\n", 0, error.start) + 1
         byte = error.object[error.start]
         return _failed("not-utf8", f"byte 0x{byte:02x} is not UTF-8", line)
     if "\0" in text:
-        line = text.partition("\0")[0].count("\n") + 1
+        line = text.count("\n", 0, text.index("\0")) + 1
         return _failed("nul-byte", "the file holds a NUL byte", line)
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     opening = _OPENING.match(text)
@@ -72,7 +72,7 @@ def parse(raw: bytes) -> Document:
     blank = _BLANK_LINES.match(text, closing.end())
     body = blank.end() if blank else closing.end()
     # After a fence without a line end, the body begins on a line that the file does not have.
-    body_line = text[:body].count("\n") + 1 + (not closing[0].endswith("\n"))
+    body_line = text.count("\n", 0, body) + 1 + (not closing[0].endswith("\n"))
     return Document(
         fields,
         reader.lines,

@@ -80,9 +80,9 @@ def references(body: str) -> list[Reference]:
     known: dict[str, Any] = {}
     left = _MOST_BRACKETS
     for block in _parser().parse(body[:_READ], known):
-        if block.type != "inline" or not block.map:
+        if block.type != "inline":
             continue
-        for line, piece in _pieces(block.content, block.map[0]):
+        for line, piece in _pieces(block.content, block.map[0] if block.map else 0):
             left -= piece.count("[")
             if left < 0:
                 return found
@@ -212,8 +212,11 @@ def heading(body: str) -> str | None:
         # At least double the last length: a code block full of comments must not cause a parse of
         # the body for each.
         least = max(candidate.end(), 2 * read)
-        end = body.find("\n", least)
-        read = end if end >= 0 else len(body)
+        end = body.find("\n", least, least + _HEADING_LINE)
+        if end >= 0:
+            read = end
+        else:
+            read = least + _HEADING_LINE
         known: dict[str, Any] = {}
         tokens = _parser().parse(body[:read], known)
         for position, token in enumerate(tokens):

@@ -228,7 +228,7 @@ def _load(raw: bytes, problems: list[Problem]) -> dict[str, Json] | None:
                 raise _ManifestError(f"the line has more than {_MAX_DOTS} dots", "break the line")
         return _json(tomllib.loads(text))
     except UnicodeDecodeError as error:
-        line = error.object[: error.start].count(b"\n") + 1
+        line = error.object.count(b"\n", 0, error.start) + 1
         message, hint = "it is not UTF-8", "save it as UTF-8"
     except RecursionError:
         message, hint = "values are nested too deeply", f"nest at most {MAX_DEPTH}"

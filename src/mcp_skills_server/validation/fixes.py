@@ -10,7 +10,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from operator import itemgetter
 from typing import Final
 
 from mcp_skills_server.format import hidden
@@ -31,10 +30,11 @@ def fix_text(text: str, problems: Sequence[Problem], directory: str) -> tuple[st
     """Return (text, fixed problems) of a SKILL.md in `directory` after applying all safe fixes."""
     done: list[Problem] = []
     # From the end, so that a correction does not move the lines of those that follow.
-    placed = [(each.line, each) for each in problems if each.line and has_fix(each)]
-    for line, problem in sorted(placed, key=itemgetter(0), reverse=True):
+    for problem in sorted(problems, key=lambda each: -(each.line or 0)):
+        correct = _CORRECTIONS.get(problem.code)
         lines = text.split("\n")
-        if not _CORRECTIONS[problem.code](lines, line - 1):
+        number = (problem.line or 0) - 1
+        if correct is None or not 0 <= number < len(lines) or not correct(lines, number):
             continue
         tried = "\n".join(lines)
         if _is_better(text, tried, problem.code, directory):

@@ -36,7 +36,7 @@ def find(text: str) -> list[Suppression]:
     out: list[Suppression] = []
     for found in _COMMENT.finditer(text):
         reason = (found[2] or "").removesuffix("-->").strip()
-        out.append(Suppression(found[1], text[: found.start()].count("\n") + 1, reason))
+        out.append(Suppression(found[1], text.count("\n", 0, found.start()) + 1, reason))
     return out
 
 

@@ -76,7 +76,7 @@ _EXAMPLE_SECRET: Final = re.compile(
 """Text that marks a secret as an example."""
 RULES = Rules[TextFile]()
 _OPENS: Final = "<!--"
-_COMMENT: Final = re.compile(r"<!--(.*?)(?:-->|\Z)", re.DOTALL)
+_CLOSES: Final = "-->"
 _MOST_PARSED: Final = 262_144
 """Characters of Markdown that are parsed; after them, comments in code are reported as well."""
 _TICKS: Final = re.compile(r"(?<!`)`+")
@@ -89,7 +89,7 @@ def _hidden_characters(file: TextFile) -> Iterator[Finding]:
     if found:
         at, character = found[0]
         message = f"the invisible character U+{ord(character):04X}{_more(len(found))}"
-        yield Finding(message, file.text[:at].count("\n") + 1)
+        yield Finding(message, file.text.count("\n", 0, at) + 1)
 
 
 @RULES.rule("lfs-pointer", deep=True)
@@ -114,7 +114,7 @@ def _secret(file: TextFile) -> Iterator[Finding]:
         secret, kind = found[0][0], str(found[0].lastgroup).replace("_", " ")
         # Only the first characters: a report must not leak the secret.
         message = f"{kind}: {len(secret)} characters that begin with {secret[:4]!r}"
-        line = file.text[: found[0].start()].count("\n") + 1
+        line = file.text.count("\n", 0, found[0].start()) + 1
         yield Finding(f"{message}{_more(len(found))}", line)
 
 
@@ -161,7 +161,7 @@ def _first(text: str, spans: Iterable[_Span], words: str) -> Iterator[Finding]:
     if found:
         start, end = found[0]
         message = f"{words} {excerpt(text[start:end])}{_more(len(found))}"
-        yield Finding(message, text[:start].count("\n") + 1)
+        yield Finding(message, text.count("\n", 0, start) + 1)
 
 
 def _more(count: int) -> str:
@@ -188,19 +188,27 @@ def comments(markdown: str) -> Iterator[tuple[int, str]]:
     if _OPENS not in markdown:
         return
     for block in _parser().parse(markdown[:_MOST_PARSED]):
-        if block.map and block.type in ("inline", "html_block") and _OPENS in block.content:
+        if block.type in ("inline", "html_block") and _OPENS in block.content:
+            line = block.map[0] if block.map else 0
             text = _without_code(block.content) if block.type == "inline" else block.content
-            yield from _placed(text, block.map[0])
+            yield from _placed(text, line)
     if len(markdown) > _MOST_PARSED:
-        yield from _placed(markdown[_MOST_PARSED:], markdown[:_MOST_PARSED].count("\n"))
+        yield from _placed(markdown[_MOST_PARSED:], markdown.count("\n", 0, _MOST_PARSED))
 
 
 def comments_in_text(text: str) -> Iterator[tuple[int, str]]:
-    """Return (offset, content) of each HTML comment of a text, in code or not.
+    """Yield (offset, content) of each HTML comment of a text, in code or not.
 
     An unclosed comment extends to the end of the text, as in a browser.
     """
-    return ((found.start(), found[1].strip()) for found in _COMMENT.finditer(text))
+    at = text.find(_OPENS)
+    while at >= 0:
+        begin = at + len(_OPENS)
+        end = text.find(_CLOSES, begin)
+        if end < 0:
+            end = len(text)
+        yield at, text[begin:end].strip()
+        at = text.find(_OPENS, end)
 
 
 def _placed(text: str, line: int) -> Iterator[tuple[int, str]]:
@@ -222,12 +230,15 @@ def _without_code(text: str) -> str:
     for start, end in runs:
         if start < read:
             continue
-        # Where none is found, -1 counts as 0, and a comment there has been passed.
-        comment = _COMMENT.match(text, text.rfind(_OPENS, read, start))
-        if comment and comment.end() > start:
-            parts.append(text[read : comment.end()])
-            read = comment.end()
-            continue
+        opened = text.rfind(_OPENS, read, start)
+        if opened >= 0:
+            closed = text.find(_CLOSES, opened)
+            if closed < 0:
+                closed = len(text)
+            if closed > start:
+                parts.append(text[read:closed])
+                read = closed
+                continue
         same = ends[end - start]
         position = bisect_right(same, start)
         if position < len(same):

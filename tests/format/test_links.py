@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from mcp_skills_server.format import links
 from mcp_skills_server.format.links import Reference, heading, headings, linked_files, references
+from steps import growth
 from tables import each_row
 
 FILES = ("SKILL.md", "a.md", "assets/logo.png", "references/b c.md", "references/ü.md", "scripts/run.py", "100%.md")
@@ -113,6 +114,10 @@ def test_a_heading_is_looked_for_in_bounded_time(body: str):
     found = heading(body)
     assert found is None or len(found) <= len(body)
     assert len(headings(body)) <= 40
+
+
+def test_looking_for_a_heading_takes_steps_as_long_as_the_body() -> None:
+    assert growth(lambda times: lambda: heading("```\n" + "# \n" * times), 300) <= 6
 
 
 @given(st.text(st.characters(categories=("L", "N", "Zs"), include_characters=".,:;()-'\"/?%$+=@{}|^"), max_size=40))

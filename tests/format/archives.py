@@ -140,6 +140,7 @@ def by_zipfile(files: Iterable[tuple[str, bytes]], method: int = zipfile.ZIP_DEF
 
 _DAMAGED = bytearray(tar_gz(GOOD))
 _DAMAGED[20] ^= 0xFF
+_TWO = zipped(Z_GOOD, Zipped("a", b"!"))
 _LONG_NAME = {"name": "././@LongLink", "kind": b"L", "magic": b"ustar  \0"}
 _NAMES = {
     "leads out of the skill": ("../evil", "a/../../evil", "a/../b", "a/.."),
@@ -256,6 +257,8 @@ _REFUSED: dict[str, list[bytes]] = {
     "described in two ways": [
         zipped(Zipped("a", b"!", local_name=b"b")), zipped(Zipped("a", b"!", local_size=5)),
         zipped(Zipped("a", b"!", flags=0x808)), zipped(Zipped("a", b"!", flags=0x808, descriptor=bytes(12))),
+        *(_TWO[:at] + wrong + _TWO[at + len(wrong) :] for at, wrong in (
+            (6, b"\0\0"), (8, b"\10\0"), (_TWO.rindex(b"PK\3\4"), b"PK\3\5"))),
     ],
     "not what its size or checksum": [
         zipped(Zipped("a", bytes(15 << 20), method=8, size=10)), zipped(Zipped("a", b"!", crc=1)),

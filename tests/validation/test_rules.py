@@ -329,6 +329,7 @@ def test_a_body_has_instructions_of_500_lines_or_5000_tokens_at_most(body: str, 
      [("reference-missing", 7), ("reference-missing", 9)]),
     ("\n\nFirst.\n\n[gone](gone.md)\n", [], [("reference-missing", 9)]),  # counted from the top of the file
     ("`a/b/c.md` and [c](a/b/c.md)\n", ["a/b/c.md"], [("reference-deep", 5)]),
+    ("# T\n\n## Steps\n\n3. Say what the result looks like.\n", [], [("placeholder", 9)]),
     *((body, [], []) for body in (
         "`npm run build`", "[web](https://example.org/a.md)", "[mail](mailto:a@b.c)", "[part](#part)")),
     *((f"One.\n\n[up]({target})", [], [("reference-outside", 7)])

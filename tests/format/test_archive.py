@@ -254,6 +254,15 @@ def headers(*sizes: int) -> list[bytes]:
     return [pax(comment="x" * (size - len(f"{size} comment=\n"))) for size in sizes]
 
 
+def made(*names: str) -> tuple[bytes, bytes]:
+    """A tar and a zip of these, each a directory that ends in a slash."""
+    folders = [name.endswith("/") for name in names]
+    return (
+        tar_gz(*(block(name, kind=b"5" if folder else b"0") for name, folder in zip(names, folders, strict=True))),
+        zipped(*(Zipped(name, mode=0o40755 if folder else 0o644) for name, folder in zip(names, folders, strict=True))),
+    )
+
+
 def spread(size: int, comment: int) -> bytes:
     """A zip of a file of so many zeros, and of so many bytes in all."""
     member = Zipped("a", bytes(size), method=8)
@@ -272,12 +281,11 @@ _DEEP = "/".join("x" * 31)
     (tar_gz(*headers(1 << 16), _FILE), tar_gz(*headers((1 << 16) + 1), _FILE), "a header of 65537 bytes"),
     (tar_gz(*headers(*[1 << 16] * 16), _FILE, level=0), tar_gz(*headers(*[1 << 16] * 16, 20), _FILE, level=0),
      "headers of more than 1048576 bytes"),
-    *((by_zipfile((f"{n}", b"") for n in range(1000)), tar_gz(*(block(f"{n}") for n in range(1001))), said)
-      for said in ["more than 1000 files"]),
-    (tar_gz(*(block(f"{n}/", kind=b"5") for n in range(4003)), _FILE),
-     tar_gz(*(block(f"{n}/", kind=b"5") for n in range(4004)), _FILE), "more than 4004 members"),
-    (tar_gz(*(block("/".join((f"{n}", *"d" * 22))) for n in range(182))),
-     tar_gz(*(block("/".join((f"{n}", *"d" * 22))) for n in range(182)), block("e/f")), "more than 4004 directories"),
+    *((*raws, said) for names, more, said in (
+        ([f"{n}" for n in range(1000)], "x", "more than 1000 files"),
+        ([f"{n}/" for n in range(4003)], "x y", "more than 4004 members"),
+        (["/".join((f"{n}", *"d" * 22)) for n in range(182)], "e/f", "more than 4004 directories"),
+    ) for raws in zip(made(*names, *more.split()[:-1]), made(*names, *more.split()), strict=True)),
     (tar_gz(_FILE, end=END + bytes(1 << 20), level=0), tar_gz(_FILE, end=END + bytes((1 << 20) + 1), level=0),
      "data follows the end"),
     (tar_gz(block("a", bytes((1 << 20) - 1536))), tar_gz(block("a", bytes((1 << 20) - 1536)), end=END + b"\0"),

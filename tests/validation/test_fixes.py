@@ -52,4 +52,4 @@ def test_what_is_for_its_author_to_decide_stays(fields: str) -> None:
 
 def test_a_line_that_the_file_does_not_have_is_not_corrected() -> None:
     for line in (0, 2, None):
-        assert fix_text("a: 1.10", [problem("yaml-value", "", line)], "a") == ("a: 1.10", [])
+        assert fix_text("a\u200b", [problem("hidden-characters", "", line)], "a") == ("a\u200b", [])

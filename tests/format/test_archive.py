@@ -256,11 +256,9 @@ def headers(*sizes: int) -> list[bytes]:
 
 def made(*names: str) -> tuple[bytes, bytes]:
     """A tar and a zip of these, each a directory that ends in a slash."""
-    folders = [name.endswith("/") for name in names]
-    return (
-        tar_gz(*(block(name, kind=b"5" if folder else b"0") for name, folder in zip(names, folders, strict=True))),
-        zipped(*(Zipped(name, mode=0o40755 if folder else 0o644) for name, folder in zip(names, folders, strict=True))),
-    )
+    kinds = [(name, b"5", 0o40755) if name.endswith("/") else (name, b"0", 0o644) for name in names]
+    tar = tar_gz(*(block(name, kind=kind) for name, kind, _ in kinds))
+    return tar, zipped(*(Zipped(name, mode=mode) for name, _, mode in kinds))
 
 
 def spread(size: int, comment: int) -> bytes:

@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as some
 from model_signing import hashing, signing
 
@@ -158,7 +158,6 @@ def test_a_certificate_of_the_authority_is_taken_while_it_is_valid(tmp_path: Pat
     assert refused(another, signed(key, certificates=[own])) == "signature-expired"
 
 
-@settings(deadline=None)
 @given(data=some.data())
 def test_a_signature_with_anything_else_in_it_is_refused(data: some.DataObject, pair: tuple[Path, Path]) -> None:
     bundle = json.loads(sign(SKILL, pair[0]))

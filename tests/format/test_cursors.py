@@ -35,14 +35,13 @@ def test_a_key_comes_back_for_its_own_list_alone(kind: str, key: str) -> None:
 
 
 @pytest.mark.requirement("MCP-21")
-@each_row("raw", [b"[" * 12_000, b'{"a":' * 2_000, b'["kind","key"] ', b"[1,2]", b"\xff", b"9" * 9_000])
-def test_what_is_none_of_ours_is_refused_in_one_line(raw: bytes) -> None:
+@each_row("cursor", [
+    *map(coded, (b"[" * 12_000, b'{"a":' * 2_000, b'["kind","key"] ', b"[1,2]", b"\xff", b"9" * 9_000)), None, 5, ["a"],
+])  # fmt: skip
+def test_what_is_none_of_ours_is_refused_in_one_line(cursor: object) -> None:
     with pytest.raises(RequestError, match="Invalid cursor: ") as caught:
-        cursors.decode(coded(raw))
+        cursors.decode(cursor)
     assert len(str(caught.value)) < 200
-    for odd in (None, 5, ["a"]):
-        with pytest.raises(RequestError, match="Invalid cursor: "):
-            cursors.decode(odd)
 
 
 @pytest.mark.requirement("MCP-21")

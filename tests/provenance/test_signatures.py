@@ -142,10 +142,7 @@ def by_the_library(place: Path, private: Path, ignored: str) -> dict[str, bytes]
 def test_what_the_signer_ignored_is_not_served_unsigned(tmp_path: Path, pair: tuple[Path, Path], ignored: str) -> None:
     files = by_the_library(tmp_path / "skill", pair[0], ignored)
     assert refused(pair[1], files) == refused(pair[1], {**files, "scripts/run.py": b"evil"}) == "signature-files"
-
-
-def test_the_signature_of_the_librarys_own_program_is_taken(tmp_path: Path, pair: tuple[Path, Path]) -> None:
-    Verifier([pair[1]]).check(by_the_library(tmp_path / "skill", pair[0], SIGNATURE_FILE))
+    Verifier([pair[1]]).check(by_the_library(tmp_path / "own", pair[0], SIGNATURE_FILE))
 
 
 def test_a_certificate_of_the_authority_is_taken_while_it_is_valid(tmp_path: Path) -> None:

@@ -140,6 +140,7 @@ def by_zipfile(files: Iterable[tuple[str, bytes]], method: int = zipfile.ZIP_DEF
 
 _DAMAGED = bytearray(tar_gz(GOOD))
 _DAMAGED[20] ^= 0xFF
+_TWO = zipped(Z_GOOD, Zipped("a", b"!"))
 _LONG_NAME = {"name": "././@LongLink", "kind": b"L", "magic": b"ustar  \0"}
 _NAMES = {
     "leads out of the skill": ("../evil", "a/../../evil", "a/../b", "a/.."),
@@ -189,8 +190,10 @@ _REFUSED: dict[str, list[bytes]] = {
     "'a' is a named pipe": [tar_gz(block("a", kind=b"6"))],
     "of a kind that no skill needs": [tar_gz(block("a", kind=kind)) for kind in (b"S", b"V", b"\x1b")],
     "a sparse file": [tar_gz(pax(GNU__sparse__major="1"), block("a", b"!"))],
-    "a device or a named pipe": [zipped(Zipped("a", mode=0o020666)), zipped(Zipped("a", mode=0o010666))],
-    "'a' is encrypted": [zipped(Zipped("a", b"!", flags=flags)) for flags in (0x801, 0x841, 0x2800)],
+    "a device or a named pipe": [
+        zipped(Zipped("a", mode=mode, system=system)) for mode in (0o020666, 0o010666) for system in (3, 19)
+    ],
+    "'a' is encrypted": [zipped(Zipped("a", b"!", flags=flags)) for flags in (0x801, 0x840, 0x2800)],
     "a method other than deflate": [by_zipfile([("a", b"!")], zipfile.ZIP_LZMA)],
     # Bombs
     "more than 200 times its size": [
@@ -200,23 +203,11 @@ _REFUSED: dict[str, list[bytes]] = {
         tar_gz(block("a", size=(16 << 20) + 1)), tar_gz(block("a", size=8**11 - 1)),
         zipped(Zipped("a", b"!" * 100_000, size=(16 << 20) + 1)),
     ],
-    "more than 1000 files": [
-        tar_gz(*(block(f"{n}", b"") for n in range(1001))), zipped(*(Zipped(f"{n}") for n in range(1001))),
-    ],
-    "more than 4004 members": [
-        tar_gz(*(block(f"{n}/", kind=b"5") for n in range(4005))), tar_gz(*([pax(comment="x")] * 4005), level=0),
-        zipped(*(Zipped(f"{n}/", mode=0o40755) for n in range(4005))),
-    ],
-    "a header of 70": [tar_gz(pax(comment="x" * 70_000), GOOD)],
     "headers of more than 1048576 bytes": [
         tar_gz(*([header] * 18), GOOD, level=0)
         for header in (
             pax(comment="x" * 60_000), pax(b"g", comment="x" * 60_000), block(content=b"x" * 60_000, **_LONG_NAME)
         )
-    ],
-    "more than 4004 directories": [
-        tar_gz(*(block(f"{'d/' * 20}e", kind=b"5", prefix=b"%d" % n) for n in range(200))),
-        zipped(*(Zipped(f"{n}/{'d/' * 20}f") for n in range(200))),
     ],
     # Damage
     "truncated": [
@@ -254,6 +245,8 @@ _REFUSED: dict[str, list[bytes]] = {
     "described in two ways": [
         zipped(Zipped("a", b"!", local_name=b"b")), zipped(Zipped("a", b"!", local_size=5)),
         zipped(Zipped("a", b"!", flags=0x808)), zipped(Zipped("a", b"!", flags=0x808, descriptor=bytes(12))),
+        *(_TWO[:at] + wrong + _TWO[at + len(wrong) :] for at, wrong in (
+            (6, b"\0\0"), (8, b"\10\0"), (_TWO.rindex(b"PK\3\4"), b"PK\3\5"))),
     ],
     "not what its size or checksum": [
         zipped(Zipped("a", bytes(15 << 20), method=8, size=10)), zipped(Zipped("a", b"!", crc=1)),

@@ -31,9 +31,11 @@ from mcp_skills_server.format.archive import (
     unpack,
 )
 from mcp_skills_server.format.archive import zip as zip_format
+from mcp_skills_server.format.archive.tar import fits_ustar
+from mcp_skills_server.format.archive.tree import Tree
 from tables import each_row
 
-from .archives import GOOD, HOSTILE, SKILL_MD, Z_GOOD, Zipped, block, by_tarfile, by_zipfile, pax, tar_gz, zipped
+from .archives import END, GOOD, HOSTILE, SKILL_MD, Z_GOOD, Zipped, block, by_tarfile, by_zipfile, pax, tar_gz, zipped
 
 TREE = {
     "SKILL.md": (b"---\nname: a\ndescription: b\n---\n", False),
@@ -42,6 +44,7 @@ TREE = {
     "assets/large": (bytes(range(256)) * 600, False),
 }
 WILD = {**TREE, "references/Grüße.md": ("Grüß Gott\n".encode(), False), "日本語.md": (b"", True)}
+WHOLE = sum(len(content) for content, _ in TREE.values())
 _CHARACTER = st.characters(exclude_categories=("Cs", "Cc", "Zl", "Zp"), exclude_characters='/\\<>:"|?*')
 _NAME = st.text(_CHARACTER, min_size=1, max_size=60).filter(lambda name: name[-1] not in " .")
 _PATH = st.lists(_NAME, min_size=1, max_size=6).map("/".join)
@@ -128,7 +131,7 @@ def test_a_zip_holds_sorted_plain_files_and_nothing_of_the_machine():
     ("a" * 100, TAR_GZ), ("a" * 101, ZIP), ("a" * 155 + "/" + "b" * 100, TAR_GZ),
     ("a" * 156 + "/" + "b" * 100, ZIP), ("a" * 155 + "/" + "b" * 101, ZIP),
     ("a" * 54 + "/" + "b" * 100 + "/" + "c" * 100, TAR_GZ), ("a" * 55 + "/" + "b" * 100 + "/" + "c" * 100, ZIP),
-    ("/".join(["ab"] * 30), TAR_GZ), ("with blanks (and) signs.md", TAR_GZ), ("é.md", ZIP),
+    ("a/" + "b" * 100, TAR_GZ), ("/".join(["ab"] * 30), TAR_GZ), ("with blanks (and) signs.md", TAR_GZ), ("é.md", ZIP),
 ])  # fmt: skip
 def test_a_name_that_ustar_cannot_hold_makes_it_a_zip(path: str, suffix: str):
     made, raw = pack({path: (b"!", False)})
@@ -143,14 +146,24 @@ def test_no_archive_is_made_with_a_name_that_could_lead_out(path: str):
     assert str(caught.value).isprintable()
 
 
-def test_more_files_than_a_zip_can_count_are_refused(monkeypatch: pytest.MonkeyPatch):
-    assert zip_format._MOST_MEMBERS == 0xFFFF
-    monkeypatch.setattr(zip_format, "_MOST_MEMBERS", 9)
+@each_row(("bound", "value", "least"), [("_MOST_MEMBERS", 0xFFFF, 9), ("_MOST_BYTES", 0xFFFFFFFF, 9 * 33)])
+def test_more_than_a_zip_can_count_is_refused(bound: str, value: int, least: int, monkeypatch: pytest.MonkeyPatch):
+    assert getattr(zip_format, bound) == value
+    monkeypatch.setattr(zip_format, bound, least)
     files = {f"é{number}": (b"", False) for number in range(9)}
     with pytest.raises(ArchiveRefusedError, match="too large"):
         pack(files)
     files.popitem()
-    assert len(unpack(pack(files)[1])) == 8
+    assert len(zipfile.ZipFile(io.BytesIO(pack(files)[1])).namelist()) == 8
+
+
+def test_the_largest_files_and_trees_are_those_of_the_formats_and_the_limits() -> None:
+    assert fits_ustar("a", 8**11 - 1) and not fits_ustar("a", 8**11)
+    tree = Tree(UnpackLimits())
+    for name, size in (("a", 16), ("b", 16), ("c", 16), ("d", 2)):
+        tree.reserve(name, size << 20)
+    with pytest.raises(ArchiveRefusedError, match="more than 52428800 bytes"):
+        tree.reserve("e", 1)
 
 
 @pytest.mark.parametrize(("command", "files"), [
@@ -225,7 +238,7 @@ LONG_NAME = block("././@LongLink", b"a/b\0", b"L", magic=b"ustar  \0")
     tar_gz(block("a/b", b"!"), end=bytes(10240)), tar_gz(block("a/b", b"!"), level=0),
     zipped(Zipped("a/", mode=0o40755), Zipped("a/b", b"!")),
     zipped(Zipped("a/", mode=0o40755, method=8), Zipped("a/b", b"!", method=8)),
-    zipped(Zipped("a/b", b"!"), comment=b"0123456789abcdef"),
+    zipped(Zipped("a/b", b"!"), comment=b"x" * 0xFFFF),
     *(zipped(member) for member in (
         Zipped("a/b", b"!", flags=0), Zipped("a/b", b"!", system=0, mode=0), Zipped("./a/b", b"!"),
         Zipped("a/b", b"!", flags=8, descriptor=b"PK\7\10" + DESCRIPTOR),
@@ -236,12 +249,52 @@ def test_every_honest_spelling_is_read(raw: bytes):
     assert unpack(raw) == {"a/b": (b"!", False)}
 
 
+def headers(*sizes: int) -> list[bytes]:
+    """PAX headers of so many bytes."""
+    return [pax(comment="x" * (size - len(f"{size} comment=\n"))) for size in sizes]
+
+
+def made(*names: str) -> tuple[bytes, bytes]:
+    """A tar and a zip of these, each a directory that ends in a slash."""
+    kinds = [(name, b"5", 0o40755) if name.endswith("/") else (name, b"0", 0o644) for name in names]
+    tar = tar_gz(*(block(name, kind=kind) for name, kind, _ in kinds))
+    return tar, zipped(*(Zipped(name, mode=mode) for name, _, mode in kinds))
+
+
+def spread(size: int, comment: int) -> bytes:
+    """A zip of a file of so many zeros, and of so many bytes in all."""
+    member = Zipped("a", bytes(size), method=8)
+    return zipped(member, comment=b"-" * (comment - len(zipped(member))))
+
+
+_FILE = block("a", b"!")
+_DEEP = "/".join("x" * 31)
+
+
 @pytest.mark.requirement("WK-30")
-def test_a_header_has_64_kib_at_most() -> None:
-    fits = (1 << 16) - len(f"{1 << 16} comment=\n")
-    assert list(unpack(tar_gz(pax(comment="x" * fits), block("SKILL.md", b"!")))) == ["SKILL.md"]
-    with pytest.raises(ArchiveRefusedError, match="a header of 65537 bytes"):
-        unpack(tar_gz(pax(comment="x" * (fits + 1)), block("SKILL.md", b"!")))
+@each_row(("fits", "more", "said"), [
+    *((pack({name: (b"", False)})[1], tar_gz(pax(path=name + more), _FILE), said) for name, more, said in (
+        ("x" * 255, "x", "too long"), (f"{_DEEP}/{'x' * 255}", "/x", "more than 32 levels"),
+        ("/".join(["x" * 250] * 4 + ["x" * 20]), "x", "too long"), ("é" * 127 + "x", "x", "too long"))),
+    (tar_gz(*headers(1 << 16), _FILE), tar_gz(*headers((1 << 16) + 1), _FILE), "a header of 65537 bytes"),
+    (tar_gz(*headers(*[1 << 16] * 16), _FILE, level=0), tar_gz(*headers(*[1 << 16] * 16, 20), _FILE, level=0),
+     "headers of more than 1048576 bytes"),
+    *((*raws, said) for names, more, said in (
+        ([f"{n}" for n in range(1000)], "x", "more than 1000 files"),
+        ([f"{n}/" for n in range(4003)], "x y", "more than 4004 members"),
+        (["/".join((f"{n}", *"d" * 22)) for n in range(182)], "e/f", "more than 4004 directories"),
+    ) for raws in zip(made(*names, *more.split()[:-1]), made(*names, *more.split()), strict=True)),
+    (tar_gz(_FILE, end=END + bytes(1 << 20), level=0), tar_gz(_FILE, end=END + bytes((1 << 20) + 1), level=0),
+     "data follows the end"),
+    (tar_gz(block("a", bytes((1 << 20) - 1536))), tar_gz(block("a", bytes((1 << 20) - 1536)), end=END + b"\0"),
+     "more than 200 times its size"),
+    (spread(1 << 20, 2_000), spread((1 << 20) + 1, 2_000), "more than 200 times its size"),
+    (spread(2_000_000, 10_000), spread(2_000_001, 10_000), "more than 200 times its size"),
+])  # fmt: skip
+def test_each_bound_holds_exactly(fits: bytes, more: bytes, said: str) -> None:
+    assert unpack(fits)
+    with pytest.raises(ArchiveRefusedError, match=said):
+        unpack(more)
 
 
 @pytest.mark.requirement("WK-28", "WK-29", "WK-30", "WK-61")
@@ -259,15 +312,14 @@ def test_a_hostile_archive_is_refused_with_its_reason(raw: bytes, said: str):
 
 @pytest.mark.requirement("WK-30", "WKN-2")
 @each_row(("limits", "said"), [
-    (UnpackLimits(files=3), "more than 3 files"), (UnpackLimits(bytes=153_000), "unpacks to more than 153000 bytes"),
-    (UnpackLimits(file=153_599), "has 153600 bytes, at most 153599"),
+    (UnpackLimits(files=3), "more than 3 files"), (UnpackLimits(file=153_599), "has 153600 bytes, at most 153599"),
+    (UnpackLimits(bytes=WHOLE - 1), f"unpacks to more than {WHOLE - 1} bytes"),
 ])  # fmt: skip
 @each_row("raw", [pack(TREE)[1], by_zipfile((path, raw) for path, (raw, _) in TREE.items())])
 def test_each_limit_holds_to_the_byte(limits: UnpackLimits, said: str, raw: bytes):
     with pytest.raises(ArchiveRefusedError, match=said):
         unpack(raw, limits)
-    whole = sum(len(content) for content, _ in TREE.values())
-    assert len(unpack(raw, UnpackLimits(files=4, bytes=whole, file=153_600))) == 4
+    assert len(unpack(raw, UnpackLimits(files=4, bytes=WHOLE, file=153_600))) == 4
 
 
 def test_headers_may_grow_with_the_files_and_what_is_small_may_compress_well():
@@ -277,6 +329,9 @@ def test_headers_may_grow_with_the_files_and_what_is_small_may_compress_well():
     assert len(unpack(files, UnpackLimits(files=2000))) == 40
     for raw in (tar_gz(block("a", bytes(1_000_000))), zipped(Zipped("a", bytes(1_000_000), method=8))):
         assert unpack(raw) == {"a": (bytes(1_000_000), False)}
+    assert unpack(zipped()) == unpack(zipped(Zipped("a/", mode=0o40755))) == {}
+    whole = pack_tar({"a": (bytes(512 * 0xFFFF - 1536), False)})  # its stored blocks are all full
+    assert len(gzip.decompress(whole)) == 512 * 0xFFFF
 
 
 def reads_or_refuses(raw: bytes) -> None:

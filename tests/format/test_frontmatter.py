@@ -67,16 +67,18 @@ def test_fields_keep_their_lines_and_those_of_metadata_what_was_written():
         (b" ---\nname: a\n---\n", "blanks before"), (b" --- \nname: a\n---\n", "blanks before"),
         (b"\n---\nname: a\n---\n", "blank lines"), (b"----\nname: a\n----\n", "does not begin"),
         (b"--- # note\nname: a\n---\n", "does not begin"), (b"+++\nname = 'a'\n+++\n", "does not begin"))),
-    *((raw, "frontmatter-unclosed", line, "") for raw, line in (
-        (b"---", 1), (b"---\n", 1), (b"---\nname: a\n\n# Title\n", 1), (b"---\nname: a\n  ---\nText\n", 3),
+    *((raw, "frontmatter-unclosed", line, "never ends" if line == 1 else "blanks before") for raw, line in (
+        (b"---", 1), (b"---\n", 1), (b"---\nname: a\n\n# Title\n", 1), (b"---\n  ---\nText\n", 2),
         (b"---\nname: a\n  --- \nText\n", 3), (b"---\nname: a\n--- # note\nText\n", 1),
         (b"---\nname: a --- b\nText ---\n", 1))),
     *((mark + b"---\nname: a\n---\n\nCaf\xe9\n", "not-utf8", 5, "0xe9") for mark in (b"", BOM_UTF8)),
-    (b"---\nname: a\n---\n\none\ntwo \0\n", "nul-byte", 6, ""),
+    (b"---\nname: a\n---\n\none\ntwo \0\n", "nul-byte", 6, ""), (b"\n\0\n", "nul-byte", 2, ""),
+    (b"\n\xe9\n", "not-utf8", 2, "0xe9"),
 ])  # fmt: skip
 def test_a_file_without_frontmatter_or_text_is_one_problem_with_its_line(raw: bytes, code: str, line: int, words: str):
     found = parse(raw)
     assert (found.frontmatter, codes(found), found.problems[0].line) == (None, [code], line)
+    assert (found.body, found.body_line) == ("", 1) or code == "frontmatter-not-mapping"
     assert words in found.problems[0].message
 
 
@@ -149,17 +151,25 @@ def test_json_in_yaml_comes_back_verbatim(fields: dict[str, Json]):
 ])  # fmt: skip
 def test_an_unquoted_colon_is_a_warning_with_the_line_to_write(value: str) -> None:
     """What is advised is YAML that means the same."""
-    lines = "name: a\ndescription: {}\n\nlicense: MIT: yes"
+    lines = "name: a\ndescription: {}\n\nx-y: MIT: yes-"
     read = document(lines.format(value))
-    assert read.frontmatter == {"name": "a", "description": value, "license": "MIT: yes"}
+    assert read.frontmatter == {"name": "a", "description": value, "x-y": "MIT: yes-"}
     described, licensed = read.problems
     assert (described.code, described.severity, described.line) == ("yaml-colon", "warning", 3)
     assert (licensed.code, licensed.line) == ("yaml-colon", 5)
     assert standing(read.problems) is Standing.LENIENT
     fixed = lines.replace("description: {}", described.hint.removeprefix("write "))
-    again = document(fixed.replace("license: MIT: yes", licensed.hint.removeprefix("write ")))
+    again = document(fixed.replace("x-y: MIT: yes-", licensed.hint.removeprefix("write ")))
     assert (again.frontmatter, again.problems) == (read.frontmatter, ())
     assert (again.body, again.body_line, again.lines) == (read.body, read.body_line, read.lines)
+
+
+@each_row(("value", "is_written"), [("x" * 1182, True), ("x" * 1183, False), ("\u200b", False)])
+def test_a_short_line_to_write_is_told_whole(value: str, is_written: bool) -> None:
+    (found,) = document(f"description: a: {value}").problems
+    assert found.hint == (
+        f"write description: 'a: {value}'" if is_written else "put the value of description in single quotes"
+    )
 
 
 @pytest.mark.requirement("ASG-13")

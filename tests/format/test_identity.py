@@ -70,8 +70,10 @@ def test_every_listed_name_is_its_own_and_leads_back_to_its_skill(paths: set[str
 
 def test_a_name_longer_than_any_path_is_none():
     long = skill("a", name="x" * (LONGEST_PATH + 1))
-    there = snapshot(long)
-    assert identity.name_of(long, there, VALID) == "a"
+    longest = skill("b", name="x" * LONGEST_PATH)
+    there = snapshot(long, longest)
+    assert [identity.name_of(each, there, VALID) for each in (long, longest)] == ["a", longest.name]
+    assert identity.lookup(there, longest.name, VALID) is longest
     assert identity.lookup(there, long.name, VALID) is None
     assert identity.lookup(there, "a", VALID) is long
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from mcp_skills_server.format import links
 from mcp_skills_server.format.links import Reference, heading, headings, linked_files, references
+from steps import growth
 from tables import each_row
 
 FILES = ("SKILL.md", "a.md", "assets/logo.png", "references/b c.md", "references/ü.md", "scripts/run.py", "100%.md")
@@ -97,6 +98,8 @@ _COMMENTS = "```sh\n" + "# step\nrun\n" * 300 + "```\n\n"
     ("#Title", None), ("    # Code", None), ("## Second", None), ("Text\n\n===\n", None),
     ("```\n# a comment\n", None), ("Text only.", None), ("", None), (_COMMENTS + "# Title\n\nText\n", "Title"),
     (_COMMENTS + "Long title\n==========\n", "Long title"),
+    ("```\n# c\n```\n\n" + "x" * 1_008 + "\n\nT\n===x", None), ("x" * 16_383 + "\n# T", "T"),
+    ("x" * 16_384 + "\n# T", None), ("# *" + "x" * 1_100, "*" + "x" * 1_023),
 ])  # fmt: skip
 def test_the_heading_is_the_first_of_level_one_as_plain_text(body: str, expected: str | None):
     assert heading(body) == expected
@@ -111,6 +114,10 @@ def test_a_heading_is_looked_for_in_bounded_time(body: str):
     found = heading(body)
     assert found is None or len(found) <= len(body)
     assert len(headings(body)) <= 40
+
+
+def test_looking_for_a_heading_takes_steps_as_long_as_the_body() -> None:
+    assert growth(lambda times: lambda: heading("```\n" + "# \n" * times), 300) <= 6
 
 
 @given(st.text(st.characters(categories=("L", "N", "Zs"), include_characters=".,:;()-'\"/?%$+=@{}|^"), max_size=40))

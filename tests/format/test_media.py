@@ -19,7 +19,7 @@ from tables import each_row
     ("a.json", "application/json"), ("a.yaml", "application/yaml"), ("a.html", "text/html"), ("a.csv", "text/csv"),
     ("a.svg", "image/svg+xml"), ("a.png", "image/png"), ("a.JPG", "image/jpeg"), ("a.pdf", "application/pdf"),
     ("a.zip", "application/zip"), ("a.tar.md", "text/markdown"), ("a.unheard-of", None), ("LICENSE", None),
-    ("folder.md/LICENSE", None), ("trailing.", None), ("", None),
+    ("folder.md/LICENSE", None), ("trailing.", None), ("", None), ("a/.json", "application/json"),
 ])  # fmt: skip
 def test_the_name_alone_tells_the_type(path: str, expected: str | None, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(mimetypes.types_map, ".md", "application/x-genesis-rom")

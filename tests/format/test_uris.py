@@ -109,6 +109,8 @@ def test_no_way_of_writing_it_climbs_out(text: str):
 def test_the_longest_path_has_a_uri_that_is_read():
     longest = "\u20ac" * (LONGEST_PATH // 3 - 1)  # three bytes each
     assert segments(uri("a", longest)) == ("a", longest)
+    longest = "x" * (3 * LONGEST_PATH - 2)
+    assert (segments(f"{SCHEME}a/{longest}"), segments(f"{SCHEME}a/{longest}x")) == (("a", longest), None)
     assert segments(SCHEME + "a" + "/a" * (DEEPEST_PATH - 1)) == ("a",) * DEEPEST_PATH
 
 

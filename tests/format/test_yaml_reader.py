@@ -10,11 +10,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mcp_skills_server.format.frontmatter import parse
-from mcp_skills_server.format.yaml_reader import MAX_DEPTH, MAX_NODES, MAX_PROBLEMS, MAX_YAML
 from mcp_skills_server.model import Json
 from tables import each_row
 
 from .skill_md import codes, document, each_parser, fatal, typed
+
+MAX_DEPTH, MAX_EXPANSION, MAX_NODES, MAX_YAML = 24, 1 << 20, 10_000, 1 << 17
 
 
 def value(text: str) -> Json:
@@ -33,14 +34,15 @@ def value(text: str) -> Json:
     ("text", "text"), ("'quoted'", "quoted"), ('"a\\tb\\u00e9"', "a\tbé"), ("", None), ("~", None), ("null", None),
     ("NULL", None), ("''", ""), ("'null'", "null"), ("true", True), ("False", False), ("'true'", "true"),
     ("tRUE", "tRUE"), ("0", 0), ("-12", -12), ("+12", 12), ("'12'", "12"), ("0x1F", 31), ("1.5", 1.5),
-    ("-.5e-3", -0.0005), ("1.", 1.0), ("1e-3", 0.001), ("1.2.3", "1.2.3"), ("v1", "v1"), ("--", "--"),
+    ("1.", 1.0), ("1.2.3", "1.2.3"), ("9007199254740992", 2**53), ("v1", "v1"), ("--", "--"),
     ("3 apples", "3 apples"), ("y", "y"), ("N", "N"), ("[1, a, null, true]", [1, "a", None, True]),
     ("{a: 1, 'b': [x]}", {"a": 1, "b": ["x"]}), ("\n  - 1\n  - b: c", [1, {"b": "c"}]), ("a:b", "a:b"),
     ("a #b", "a"), ("a#b", "a#b"), ("http://example.org/#part", "http://example.org/#part"),
     ("日本語 — ok 🦀", "日本語 — ok 🦀"), ("'\\ud800'", "\\ud800"), ('"\\\\ud800"', "\\ud800"),
 ])  # fmt: skip
 def test_plain_values_follow_the_core_schema(text: str, expected: Json):
-    assert typed(value(text)) == typed(expected)
+    found = document(f"value: {text}")
+    assert (typed(found.frontmatter), codes(found)) == (typed({"value": expected}), [])
 
 
 @pytest.mark.requirement("S40-13")
@@ -50,6 +52,7 @@ def test_plain_values_follow_the_core_schema(text: str, expected: Json):
     ("0b101", "0b101"), ("12:30", "12:30"), ("12:30:45", "12:30:45"), ("1:30.5", "1:30.5"),
     ("2024-05-01", "2024-05-01"), ("2024-05-01T10:00:00Z", "2024-05-01T10:00:00Z"),
     ("2024-5-1 10:00:00", "2024-5-1 10:00:00"), ("1e3", 1000.0), (".5e3", 500.0), ("1e+3", 1000.0), ("-.5", -0.5),
+    ("-.5e-3", -0.0005), ("1e-3", 0.001),
     ("1_000", "1_000"), ("1_0.5", "1_0.5"), ("0x1_F", "0x1_F"), ("+0x1F", "+0x1F"), ("08", 8), ("0_7", "0_7"),
     ("9007199254740993", 9007199254740993), ("-9007199254740993", -9007199254740993),
     ("0x20000000000001", 0x20000000000001), ("<<", "<<"), ("=", "="), ("9" * 300, int("9" * 300)),
@@ -152,9 +155,10 @@ def test_an_alias_stands_for_its_anchor():
     *((f"name: &a {anchored}\n*a : b", "yaml-value", 3) for anchored in ("1", "[x]", "null")),
     ("a: *nowhere", "yaml-alias", 2), ("a: &a [*a]", "yaml-alias", 2), ("a: &a {b: {c: *a}}", "yaml-alias", 2),
     ("name: a\n...\nname: b", "yaml-syntax", 4), ("name: a\n--- # two\nname: b", "yaml-syntax", 3),
+    ("v: " + "x" * MAX_YAML, "yaml-size", 2),
     *((lines, "frontmatter-not-mapping", 2) for lines in ("- a\n- b", "just text", "42", "'name: a'")),
     *((f'name: a\nvalue: "{escape}"', "yaml-syntax", None)
-      for escape in ("\\ud800", "\\uDFFF", "\\U00110000", "\\UFFFFFFFF")),
+      for escape in ("\\ud800", "\\uDFFF", "\\U0000D800", "\\U00110000", "\\UFFFFFFFF")),
 ])  # fmt: skip
 def test_frontmatter_without_one_meaning_is_refused_with_the_line(lines: str, code: str, line: int | None):
     found = document(lines)
@@ -166,9 +170,9 @@ def test_frontmatter_without_one_meaning_is_refused_with_the_line(lines: str, co
 @each_parser
 @each_row(("lines", "line", "hint"), [
     ("name: a\nmetadata:\n  use: Use when: always", 4, "quotes"), ("name: a\ndescription: @here", 3, "quote"),
-    ("name: a\n\tdescription: b", 3, "tabs"), ("name: a\ndescription: 'open", 3, ""),
-    ("name: a\nlist: [a, b", 3, ""), ("name: a\n b: c", 3, ""),
-    ("name: a\ndescription: a \x07 bell", 3, "escape"), ('name: a\ndescription: "\\q"', 3, ""),
+    ("name: a\n\tdescription: b", 3, "tabs"), ("name: a\ndescription: 'open", 3, "correct the YAML"),
+    ("name: a\nlist: [a, b", 3, "correct the YAML"), ("name: a\n b: c", 3, "put the value in quotes"),
+    ("name: ä\ndescription: a \x07 bell\nb: c", 3, "escape it"), ('name: a\ndescription: "\\q"', 3, "correct the YAML"),
 ])  # fmt: skip
 def test_yaml_that_cannot_be_read_names_a_line_and_a_hint(lines: str, line: int, hint: str):
     found = document(lines)
@@ -195,6 +199,10 @@ def test_everything_wrong_is_told_at_once():
     ("a: 1e999", "'1e999' is too large for JSON"),
     ("a: [b", "not valid YAML: while parsing a flow sequence did not find expected ',' or ']'"),
     ("a: *nowhere", "the alias *nowhere has no anchor"), ("a: &a [*a]", "the alias *a refers to itself"),
+    ("- a", "the frontmatter is a list, not a mapping"), ("text", "the frontmatter is text, not a mapping"),
+    ("42", "the frontmatter is a single value, not a mapping"),
+    ("a: \x07", "YAML does not allow the character U+0007"),
+    (f"a: 1{'0' * 400}.5", f"'1{'0' * 36}...' is too large for JSON"),
     ("a: 'b\x85 c'", "U+0085 is a line break in YAML 1.1 but not in 1.2"),
 ])  # fmt: skip
 def test_a_message_names_what_is_wrong(lines: str, message: str) -> None:
@@ -210,9 +218,9 @@ def test_more_warnings_than_are_told_do_not_lose_the_frontmatter_and_errors_are_
     dates = "dates: [" + ", ".join(["2024-05-01"] * 150) + "]"
     found = document(dates)
     assert found.frontmatter == {"dates": ["2024-05-01"] * 150}
-    assert codes(found) == ["yaml-ambiguous"] * MAX_PROBLEMS
+    assert codes(found) == ["yaml-ambiguous"] * 100
     assert fatal(document(f"{dates}\nratio: .nan")) == ["yaml-value"]
-    assert MAX_PROBLEMS <= len(document("list: [" + ", ".join([".nan"] * 5000) + "]").problems) <= MAX_PROBLEMS + 1
+    assert len(document("list: [" + ", ".join([".nan"] * 5000) + "]").problems) == 101
 
 
 @each_parser
@@ -222,21 +230,18 @@ def test_boxes_in_boxes_are_refused(opening: str):
     assert found.frontmatter is None and fatal(found)
 
 
-def test_aliases_cannot_nest_deeper_than_text_can():
-    """What was read is written by encoders that recurse, so its depth counts however it came about."""
-    chain = ["a0: &a0 [x]", *(f"a{step}: &a{step} [[[[[[*a{step - 1}]]]]]]" for step in range(1, 40))]
-    found = document("\n".join(chain))
-    assert (found.frontmatter, fatal(found), found.problems[0].line) == (None, ["yaml-depth"], 6)
-
-
 _HALF = MAX_DEPTH // 2
+_SIZE = MAX_EXPANSION // 64
+_LONG = f"c: {{}}\na: &a {'x' * _SIZE}\nb: [{'*a,' * 62}]"
 _ALIASED = f"a: &a {'[' * _HALF}x{']' * _HALF}\nb: {'[' * (_HALF - 1)}*a{']' * (_HALF - 1)}"
 
 
 @each_row(("fits", "more", "code"), [
     ("v: " + "[" * (MAX_DEPTH - 1) + "]" * (MAX_DEPTH - 1), "v: " + "[" * MAX_DEPTH + "]" * MAX_DEPTH, "yaml-depth"),
-    (_ALIASED, _ALIASED.replace("b: ", "b: [") + "]", "yaml-depth"),
-    ("v: [" + ",".join("0" * (MAX_NODES - 3)) + "]", "v: [" + ",".join("0" * MAX_NODES) + "]", "yaml-size"),
+    *((each, each.replace("b: ", "b: [") + "]", "yaml-depth") for each in (_ALIASED, _ALIASED.replace("x", ""))),
+    ("v: [" + ",".join("0" * (MAX_NODES - 3)) + "]", "v: [" + ",".join("0" * (MAX_NODES - 2)) + "]", "yaml-size"),
+    ("c: 0\na: &a [0,0,0]\nb: [" + "*a," * 1998 + "]", "c: 0\na: &a [0,0,0]\nb: [" + "*a," * 1998 + "0]", "yaml-size"),
+    (_LONG.format("y" * (_SIZE - 3)), _LONG.format("y" * (_SIZE - 2)), "yaml-alias"),
     ("v: " + "x" * (MAX_YAML - 4), "v: " + "x" * (MAX_YAML - 3), "yaml-size"),  # and its line break
 ])  # fmt: skip
 def test_each_bound_holds_exactly(fits: str, more: str, code: str):
@@ -250,18 +255,6 @@ def test_an_alias_bomb_is_refused():
     lines = ["a: &a [" + ", ".join("x" * 9) + "]"]
     lines += [f"{name}: &{name} [" + ", ".join([f"*{last}"] * 9) + "]" for last, name in pairwise("abcdefghi")]
     found = document("\n".join(lines))
-    assert (found.frontmatter, fatal(found)) == (None, ["yaml-alias"])
-
-
-def test_an_alias_costs_what_its_anchor_holds_and_not_what_stood_before():
-    before = f"before: [{', '.join(['1'] * 3000)}]"
-    found = document(f"{before}\na: &a [x, y]\nb: [{', '.join(['*a'] * 300)}]")
-    assert found.problems == () and found.frontmatter is not None
-    assert found.frontmatter["b"] == [["x", "y"]] * 300
-
-
-def test_a_bomb_of_long_text_is_refused():
-    found = document(f"a: &a {'x' * 60_000}\nb: [" + ", ".join(["*a"] * 100) + "]")
     assert (found.frontmatter, fatal(found)) == (None, ["yaml-alias"])
 
 

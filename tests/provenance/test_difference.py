@@ -53,8 +53,10 @@ def test_new_links_are_named_and_many_counted() -> None:
     before = skill(b"See https://old.example/a.\n")
     new = skill(b"See https://old.example/a. and (https://new.example/b).\n", notes__md=(b"<http://x.example>", False))
     assert changed(before, new).important == ("link new: http://x.example", "link new: https://new.example/b")
-    many = skill(b"".join(b"https://x.example/%d\n" % number for number in range(100)))
-    assert changed(skill(), many).important[-1] == "and 80 more links"
+    few, many = (skill(b"".join(b"https://x.example/%d\n" % each for each in range(count))) for count in (20, 21))
+    assert [changed(skill(), each).important[-1] for each in (few, many)] == [
+        "link new: https://x.example/9", "and 1 more links"
+    ]  # fmt: skip
 
 
 def test_lines_are_numbered_as_in_the_file() -> None:
@@ -87,11 +89,12 @@ def test_an_added_skill_is_described_and_a_removed_one_is_named() -> None:
 
 
 def test_a_change_of_too_many_lines_is_said_and_not_compared() -> None:
-    before = b"".join(b"%d\n" % number for number in range(5_000))
-    after = b"".join(b"%d!\n" % number for number in range(5_000))
-    assert changed(skill(before), skill(after)).others == (
-        "file acme/thing/SKILL.md: about 5,000 lines are different from line 6 on, too many to compare",
+    before, after = ([b"%d%s\n" % (number, end) for number in range(2_001)] for end in (b"", b"!"))
+    assert changed(skill(b"".join(before)), skill(b"".join(after))).others == (
+        "file acme/thing/SKILL.md: about 2,001 lines are different from line 6 on, too many to compare",
     )
+    found = changed(skill(b"".join(before)), skill(b"".join(after[:-1] + before[-1:]))).others
+    assert sum(each.startswith("+") for each in found) == 1 + 2_000
 
 
 @given(some.lists(some.sampled_from(["a", "b", "-- x", "++ y", ""]), max_size=12), some.data())

@@ -63,6 +63,10 @@ def test_what_is_no_file_of_text_is_one_line(tmp_path: Path) -> None:
     path.write_bytes(b"version = 1\n# \xff\n")
     with pytest.raises(UsageError, match="not UTF-8"):
         read(path)
+    for size, words in ((64 << 20, "not a valid lock file"), ((64 << 20) + 1, "over 67,108,864 bytes")):
+        os.truncate(path, size)
+        with pytest.raises(UsageError, match=words):
+            read(path)
     with pytest.raises(UsageError, match="cannot be read"):
         read(tmp_path)
     with pytest.raises(UsageError, match="cannot be written"):

@@ -12,6 +12,7 @@ from tables import each_row
 HEAD = "---\nname: a\ndescription: Shows what is found in a file, when asked.\n---\n"
 
 
+POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{64 * '0'}\nsize 12345\n"
 HIDING = "[gone](gone.md) <!-- x --> \u200b\n"
 
 
@@ -21,7 +22,7 @@ HIDING = "[gone](gone.md) <!-- x --> \u200b\n"
     (SKILL_MD, HIDING, Standing.UNUSABLE, [("hidden-characters", 1)]),
     ("b.md", "Text.\n<!-- x -->\n", Standing.VALID, [("hidden-comment", 2)]),
     *((path, "Text.\n<!-- x -->\n", Standing.VALID, []) for path in ("b.txt", "b.html")),
-    ("b.png", "curl a | sh", Standing.VALID, []),
+    ("b.png", "curl a | sh", Standing.VALID, []), ("b.png", POINTER, Standing.VALID, [("lfs-pointer", 1)]),
     ("skill.toml", "version = 1.0.0\n", Standing.VALID, [("manifest-syntax", 1)]),
     ("skill.toml", "version = 1.0.0\n", Standing.UNUSABLE, []),
 ])  # fmt: skip

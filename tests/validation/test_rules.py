@@ -16,6 +16,7 @@ from mcp_skills_server.codes import CODES, Code, standing
 from mcp_skills_server.format.frontmatter import Document, parse
 from mcp_skills_server.model import Problem, Standing
 from mcp_skills_server.validation import lint, rules, text
+from mcp_skills_server.validation.explanations import markdown
 from mcp_skills_server.validation.rule import Finding, Rules, SkillMd
 from mcp_skills_server.validation.rules import EXTENSION_FIELDS, SPECIFIED_FIELDS, check, check_deeply
 from mcp_skills_server.validation.template import DESCRIPTION
@@ -107,6 +108,16 @@ def test_every_code_has_a_row_and_a_function_and_a_bundle() -> None:
     ruled = {each.code for each in RULES}
     assert ruled | FOUND_ON_READING == set(CODES) == {path.name for path in BROKEN.iterdir()}
     assert not ruled & FOUND_ON_READING and len({each.check for each in RULES}) == len(RULES)
+
+
+def test_a_code_is_explained_with_its_example_and_its_requirement() -> None:
+    assert markdown("persistence") == (
+        "## persistence\n\nA change of what starts automatically. It stays after the skill is removed.\n\n"
+        "    echo ... >> ~/.bashrc\n\nFix: Do not let the skill change what starts automatically. "
+        "Severity: warning. The skill is served all the same.\n"
+    )
+    assert "so the skill is not served.\n\nFix: Give" in markdown("unreadable")
+    assert markdown("unreadable").endswith("The skill is not served. Rule AS-1 of docs/requirements.md.\n")
 
 
 def test_a_rule_is_its_row_and_its_function_and_what_shows_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,6 +329,7 @@ def test_a_body_has_instructions_of_500_lines_or_5000_tokens_at_most(body: str, 
      [("reference-missing", 7), ("reference-missing", 9)]),
     ("\n\nFirst.\n\n[gone](gone.md)\n", [], [("reference-missing", 9)]),  # counted from the top of the file
     ("`a/b/c.md` and [c](a/b/c.md)\n", ["a/b/c.md"], [("reference-deep", 5)]),
+    ("# T\n\n## Steps\n\n3. Say what the result looks like.\n", [], [("placeholder", 9)]),
     *((body, [], []) for body in (
         "`npm run build`", "[web](https://example.org/a.md)", "[mail](mailto:a@b.c)", "[part](#part)")),
     *((f"One.\n\n[up]({target})", [], [("reference-outside", 7)])

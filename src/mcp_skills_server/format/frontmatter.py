@@ -92,7 +92,7 @@ def _no_opening(text: str) -> Document:
     message, hint = "the file does not begin with a line '---'", None
     if not text.strip():
         message = "the file is empty"
-    elif text.split("\n", 1)[0].strip() == _FENCE:
+    elif text.partition("\n")[0].strip() == _FENCE:
         message, hint = "the first line has blanks before '---'", "remove them"
     elif text.lstrip().startswith("---\n"):
         message, hint = "blank lines precede the first '---'", "remove them"
@@ -157,8 +157,7 @@ def _quoted_colons(frontmatter: str) -> tuple[str, list[_Quoted]] | None:
     found: list[_Quoted] = []
     goes_on = False
     """True if the following non-empty line continues the value on this line."""
-    for number in range(len(lines) - 1, -1, -1):
-        line = lines[number]
+    for number, line in reversed([*enumerate(lines)]):
         if not line.strip():
             continue
         field = _FIELD.fullmatch(line)

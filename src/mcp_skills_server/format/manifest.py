@@ -42,7 +42,7 @@ _VERSION: Final = re.compile(
     rf"{_NUMBER}(?:\.{_NUMBER}(?:\.{_NUMBER})?)?(?:-({_PART}(?:\.{_PART})*))?(?:\+([0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*))?"
 )
 
-Key: TypeAlias = tuple[tuple[int, int, int], bool, tuple[tuple[int, int, str], ...], str]
+Key: TypeAlias = tuple[tuple[int, int, int], bool, tuple[tuple[float, str], ...], str]
 """The sort key of versions: greater means newer."""
 
 
@@ -69,7 +69,7 @@ def parse_version(text: str) -> Version | None:
     # Semantic Versioning, item 11: a number sorts before a word, a prerelease before its release,
     # and fewer parts before more.
     parts = tuple(
-        (0, int(each), "") if each.isdigit() else (1, 0, each)
+        (int(each), "") if each.isdigit() else (math.inf, each)
         for each in (prerelease or "").split(".")
         if each
     )

@@ -42,11 +42,8 @@ _TEXT: Final = frozenset(
 
 def media_type(path: str) -> str | None:
     """Return the media type of the file name's suffix, or None."""
-    name = path.rpartition("/")[2]
-    dot = name.rfind(".")
-    if dot < 0:
-        return None
-    suffix = name[dot:].lower()
+    _, dot, ending = path.rpartition("/")[2].rpartition(".")
+    suffix = f"{dot}{ending}".lower()
     return _BY_SUFFIX.get(suffix) or _standard().get(suffix)
 
 

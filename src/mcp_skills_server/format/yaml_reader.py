@@ -129,7 +129,7 @@ class YamlReader:
         if odd:
             message = f"U+{ord(odd[0]):04X} is a line break in YAML 1.1 but not in 1.2"
             hint = "remove it, or write it as an escape in quotes"
-            self._report("yaml-ambiguous", message, self._line(odd.start()), hint)
+            self._report("yaml-ambiguous", message, self._line(odd[0]), hint)
         try:
             value = self._document()
             if "\\u" in text or "\\U" in text:
@@ -140,11 +140,9 @@ class YamlReader:
             mark = error.problem_mark or error.context_mark
             line = mark.line + 2 if mark else None
             self._report("yaml-syntax", _words(error), line, _hint(error))
-        except yaml.YAMLError as error:  # a character that YAML does not allow
-            character = getattr(error, "character", 0)
-            shown = f"U+{character:04X}" if isinstance(character, int) else repr(character)
-            line = self._line(getattr(error, "position", 0))
-            message = f"YAML does not allow the character {shown}"
+        except yaml.reader.ReaderError as error:  # its position counts bytes or characters
+            message = f"YAML does not allow the character U+{error.character:04X}"
+            line = self._line(chr(error.character))
             self._report("yaml-syntax", message, line, "remove it, or escape it")
         except (ValueError, OverflowError):  # PyYAML's own parser; libyaml rejects such escapes
             self._report("yaml-syntax", "an escape stands for no character")
@@ -156,8 +154,8 @@ class YamlReader:
                 return value
         return None
 
-    def _line(self, position: int) -> int:
-        return self._text.count("\n", 0, position) + 2
+    def _line(self, character: str) -> int:
+        return self._text.partition(character)[0].count("\n") + 2
 
     def _report(
         self, code: str, message: str, line: int | None = None, hint: str | None = None

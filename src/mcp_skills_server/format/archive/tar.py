@@ -18,11 +18,14 @@ from mcp_skills_server.format.archive.tree import (
 )
 from mcp_skills_server.format.excerpts import quoted
 
-_BLOCK: Final = 512
+_FIELDS: Final = struct.Struct("100s8s8s8s12s12s8sc100s8s32s32s8s8s155s12x")
+_BLOCK: Final = _FIELDS.size
 _ZEROS: Final = bytes(_BLOCK)
 _MAX_PADDING: Final = 1 << 20
 _PIECE: Final = 1 << 16
 _MAX_OCTAL: Final = 8**11
+_NO_CHECKSUM: Final = b" " * 8
+"""What stands in place of the checksum while it is computed."""
 _LINKS: Final = {b"1": "hard link", b"2": "symbolic link", b"K": "link"}
 _DEVICES: Final = {b"3": "device", b"4": "device", b"6": "named pipe"}
 
@@ -153,21 +156,18 @@ class _Head(NamedTuple):
 
 def _parse_head(head: bytes) -> _Head:
     """Parse a header block after verifying its checksum."""
-    if _octal(head[148:156]) != sum(head) - sum(head[148:156]) + 8 * 32:
+    name, mode, _, _, size, _, checksum, kind, _, magic, *_, prefix = _FIELDS.unpack(head)
+    if _octal(checksum) != sum(head) - sum(checksum) + sum(_NO_CHECKSUM):
         raise ArchiveRefusedError("the archive is damaged: the checksum of a tar header is wrong")
-    name = head[:100].split(b"\0", 1)[0]
-    if head[257:263] == b"ustar\0":  # GNU's variant has other fields in place of the prefix
-        prefix = head[345:500].split(b"\0", 1)[0]
-        name = prefix + b"/" + name if prefix else name
-    kind = head[156:157]
+    name, prefix = name.partition(b"\0")[0], prefix.partition(b"\0")[0]
+    if magic.startswith(b"ustar\0") and prefix:  # GNU's variant has other fields in its place
+        name = b"%s/%s" % (prefix, name)
     # Invalid UTF-8 passes here: a name that an extension header replaces may be cut in a character.
-    return _Head(
-        kind, name.decode("utf-8", "surrogateescape"), _octal(head[124:136]), _octal(head[100:108])
-    )
+    return _Head(kind, name.decode("utf-8", "surrogateescape"), _octal(size), _octal(mode))
 
 
 def _octal(field: bytes) -> int:
-    digits = field.split(b"\0", 1)[0].strip(b" ")
+    digits = field.partition(b"\0")[0].strip(b" ")
     if digits.strip(b"01234567"):
         raise ArchiveRefusedError(
             "the archive is damaged, or holds a file larger than tar allows: a number is not octal"
@@ -248,10 +248,9 @@ def _ustar_head(path: str, size: int, executable: bool, kind: bytes = b"0") -> b
         if not 0 < cut <= 155:
             return None
         prefix, name = name[:cut], name[cut + 1 :]
-    head = struct.pack(
-        "100s8s8s8s12s12s8sc100s8s32s32s8s8s155s12x",
+    head = _FIELDS.pack(
         *(name, b"%07o" % (0o755 if executable else 0o644), b"0000000", b"0000000"),
-        *(b"%011o" % size, b"%011o" % 0, b" " * 8, kind, b"", b"ustar\x0000"),
+        *(b"%011o" % size, b"%011o" % 0, _NO_CHECKSUM, kind, b"", b"ustar\x0000"),
         *(b"", b"", b"0000000", b"0000000", prefix),
     )
     return head[:148] + b"%06o\0 " % sum(head) + head[156:]

@@ -12,6 +12,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "server")]
 from test_golden import CASES, GOLDEN  # noqa: E402
 from tools.reference import man  # noqa: E402
 
+from commands.test_fields import GOLDEN_OPTIONS, bounds_and_defaults  # noqa: E402
 from dialects.test_runtime_overview import SIZES, golden, texts  # noqa: E402
 from mcp_skills_server.dialects import runtime  # noqa: E402
 from test_reference import MANUAL  # noqa: E402
@@ -22,6 +23,7 @@ from wire import serving  # noqa: E402
 def main() -> None:
     PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8", newline="")
     MANUAL.write_text(man(), encoding="utf-8", newline="")
+    GOLDEN_OPTIONS.write_text(bounds_and_defaults(), encoding="utf-8", newline="")
     for name, root, options, extension, method, params in CASES:
         with serving(root, *options, era="modern", extension=extension) as wire:
             result = wire.request(method, params)

@@ -107,7 +107,7 @@ async def test_what_a_run_leaves_becomes_blobs(box: Any) -> None:
 async def test_a_program_finds_its_blobs_and_prints_its_output(box: Any) -> None:
     served = desk(box, ACTIONS)
     blobs = [(await served.call("create_blob", content=text))["blob_id"] for text in ("a\nb\n", "c\n")]
-    reported = await run(served, name="text.line-count", input_blobs=blobs)
+    reported = await run(served, name="text.line-count", input_blobs=blobs, timeout_ms=600_000)
     assert reported["status"] == "completed"
     assert (reported["output"], reported["logs_preview"]) == ({"lines": 3}, "counted\n")
 
@@ -141,8 +141,9 @@ async def test_a_function_is_given_the_arguments_and_finds_its_neighbours(box: A
 @pytest.mark.requirement("SP-20")
 async def test_a_function_that_fails_is_a_result(tmp_path: Path, line: str, kind: str, said: str) -> None:
     python(tmp_path, f"def main(args):\n    {line}\n")
-    reported = await failed(desk("off", tmp_path), name="thing")
-    assert reported[0] == kind and said in reported[1]
+    reported = await run(desk("off", tmp_path), name="thing")
+    assert reported["error"]["type"] == kind and said in reported["error"]["message"]
+    assert ("Traceback" in reported["logs_preview"]) is (kind != "execution_failed")
 
 
 async def test_a_program_that_fails_is_a_result(tmp_path: Path) -> None:
@@ -238,6 +239,24 @@ async def test_a_result_that_is_no_file_is_none(box: Any, tmp_path: Path, left: 
     python(tmp_path, f"import os\ndef main(args):\n    {code}")
     kind, said = await failed(desk(box, tmp_path), name="thing")
     assert kind == "execution_failed" and "without a result" in said
+
+
+@each_row("gone", ["", "/output_blobs"])
+async def test_what_a_run_took_away_is_no_output(tmp_path: Path, gone: str) -> None:
+    shell(tmp_path, f'rm -rf "$SKILL_WORKSPACE{gone}"; echo 1')
+    reported = await run(desk("off", tmp_path), name="thing")
+    assert (reported["output"], reported["output_blobs"], reported["logs_preview"]) == (1, [], "")
+
+
+async def test_arguments_too_deep_to_be_written_are_refused() -> None:
+    served, levels = desk("off", ACTIONS), 1000
+    while True:
+        args = f'{{"name":"text.line-count","args":{{"x":{"[" * levels}{"]" * levels}}}}}'
+        answer = await served.send(f'{{"jsonrpc":"2.0","id":1,"method":"execute_skill","params":{args}}}'.encode())
+        if answer["error"]["code"] != -32700:  # the deepest that can be read
+            break
+        levels -= 1
+    assert (answer["error"]["code"], answer["error"]["message"]) == (-32602, "args is nested too deeply")
 
 
 @each_row(("loop", "most_bytes", "owners", "kept"), [
@@ -336,7 +355,11 @@ async def test_code_sees_the_skills_that_are_mounted_and_its_blobs(box: Any) -> 
 @each_row(
     ("params", "kind", "said"),
     [
-        ({"language": "cobol"}, "unsupported_runtime", "'cobol' is not supported here; supported: .*py"),
+        (
+            {"language": "cobol"},
+            "unsupported_runtime",
+            "'cobol' is not supported here; supported: bash, cjs, dash, javascript, .* shell, typescript, zsh$",
+        ),
         ({"language": "../x"}, "unsupported_runtime", "is not supported here"),
         ({"language": "sh", "entrypoint": "main"}, "unsupported_runtime", "name of a Python function"),
         ({"language": "python", "entrypoint": "a.b"}, "unsupported_runtime", "name of a Python function"),

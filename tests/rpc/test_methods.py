@@ -32,6 +32,7 @@ async def test_a_list_is_in_the_order_of_names_and_versions(desk: Desk) -> None:
         "weather 1.0.0", "weather 1.2.0-rc.1", "weather 1.2.0", "writing.tone 1.1.0",
     ]  # fmt: skip
     assert await Desk(ACTIONS).names() == await desk.names()
+    assert desk.methods.catalogues.known(desk.registry.snapshot) is not None  # it is made once
 
 
 @pytest.mark.requirement("SP-1", "SP-8")
@@ -55,6 +56,15 @@ async def test_pages_make_up_the_list(desk: Desk, size: int) -> None:
         cursor = page["next_cursor"]
         assert isinstance(cursor, str | None)
     assert seen == await desk.names()
+
+
+async def test_a_page_of_long_descriptions_ends_early(tmp_path: Path) -> None:
+    for number in range(45):
+        write_skill(tmp_path / f"s{number:02}", description="x" * 100_000)
+    desk = Desk(tmp_path)
+    first = await desk.call("list_skills", limit=1000, detail="summary")
+    assert len(first["skills"]) == 41
+    assert await desk.names(cursor=first["next_cursor"]) == [*(f"s{number} 0.0.0" for number in range(41, 45)), GUIDE]
 
 
 async def test_a_page_goes_on_where_it_stopped_whatever_changed(tmp_path: Path) -> None:
@@ -86,6 +96,20 @@ async def test_the_latest_version_is_the_default(desk: Desk, version: str | None
     assert reported["manifest"]["version"] == expected
     table = await desk.call("read_skill_file", name="weather", version=version, path="resources/table.md")
     assert table["content"].startswith(f"# Table of {expected}\n")
+
+
+async def test_of_many_versions_the_latest_are_told(tmp_path: Path) -> None:
+    for number in range(22):
+        write(tmp_path / f"v{number}", toml("same", f"1.0.{number}"), name="same")
+    known = ", ".join(f"1.0.{number}" for number in range(2, 22))
+    with pytest.raises(CallFailedError, match=f"same has no version '2'; known: {known}$"):
+        await Desk(tmp_path).call("describe_skill", name="same", version="2")
+
+
+async def test_a_manifest_that_changed_since_the_scan_is_read_anew(tmp_path: Path) -> None:
+    desk = Desk(write(tmp_path / "thing", toml("thing")).parent)
+    write(tmp_path / "thing", toml("thing", "1.0.1-changed"))
+    assert await desk.names() == [GUIDE, "thing 1.0.1-changed"]
 
 
 @pytest.mark.requirement("SP-10", "SP-11")
@@ -247,14 +271,14 @@ async def test_a_broken_manifest_hides_its_skill_and_no_other(tmp_path: Path, ca
 
 
 async def test_a_skill_hidden_by_another_or_the_guide_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    for root in ("first", "second"):
+    for root in ("b", "a"):
         write(tmp_path / root / root, toml("same"), name="same", notes_md=root)
-    write(tmp_path / "first" / "guide", toml("skills.protocol.guide", "9.0.0"), name="guide")
-    desk = Desk(tmp_path / "first", tmp_path / "second")
+    write(tmp_path / "b" / "guide", toml("skills.protocol.guide", "9.0.0"), name="guide")
+    desk = Desk(tmp_path / "b", tmp_path / "a")
     assert await desk.names() == ["same 1.0.0", GUIDE]
-    assert (await desk.call("read_skill_file", name="same", path="notes.md"))["content"] == "first"
-    for said in ("same 1.0.0 is also that of another skill", "is the name of the built-in skill"):
-        assert said in caplog.text
+    assert (await desk.call("read_skill_file", name="same", path="notes.md"))["content"] == "b"
+    hidden, taken = caplog.messages  # in the order of paths
+    assert "same 1.0.0 is also that of another skill" in hidden and "is the name of the built-in skill" in taken
 
 
 async def test_many_problems_are_told_in_short(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -60,8 +60,8 @@ def test_the_error_names_what_went_wrong(
     assert (done.output, done.error, done.summary) == (None, expected, expected[1])
 
 
-@each_row(("message", "summary"), [(" \n", "ValueError"), ("two\n lines", "two lines"), ("x" * 300, "x" * 200)])
-def test_the_summary_of_a_failure_is_one_line_of_two_hundred_characters(message: str, summary: str) -> None:
+@each_row(("message", "summary"), [(" \n", "ValueError"), ("two\n lines", "two lines"), ("x" * 5000, "x" * 200)])
+def test_a_failure_has_one_line_of_200_characters_and_4000_of_its_message_and_log(message: str, summary: str) -> None:
     result = jsonrpc.dump({"error": {"type": "ValueError", "message": message}})
-    done = to_run("t", replace(GOOD, exit_code=1), result, (), called=True, remark="")
-    assert (done.summary, done.error) == (summary, ("ValueError", message))
+    done = to_run("t", replace(GOOD, exit_code=1, stderr="y" * 4001), result, (), called=True, remark="")
+    assert (done.summary, done.error, done.logs_preview) == (summary, ("ValueError", message[:4000]), "y" * 4000)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from dialects.build import JSON
 from mcp_skills_server.dialects.skills_protocol import METHODS
 from mcp_skills_server.rpc import server
-from mcp_skills_server.rpc.messages import MAX_BATCH
+from mcp_skills_server.rpc.server import Rpc
 from mcp_skills_server.transport import Pipes
 from rpc.build import ACTIONS, Desk
 from tables import each_row
@@ -83,7 +83,7 @@ def test_a_batch_lets_others_go_on(desk: Desk) -> None:
     async def both() -> None:
         await desk.send(LIST)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(ask, "batch", [LIST] * MAX_BATCH)
+            tasks.start_soon(ask, "batch", [LIST] * 100)
             tasks.start_soon(ask, "other", LIST)
 
     anyio.run(both)
@@ -91,15 +91,26 @@ def test_a_batch_lets_others_go_on(desk: Desk) -> None:
 
 
 def test_a_batch_has_a_bound(desk: Desk) -> None:
-    assert len(send(desk, [LIST] * MAX_BATCH)) == MAX_BATCH
-    assert send(desk, [LIST] * (MAX_BATCH + 1))["error"]["code"] == -32600
+    assert len(send(desk, [LIST] * 100)) == 100
+    assert send(desk, [LIST] * 101)["error"]["code"] == -32600
 
 
-def test_what_a_batch_is_answered_has_a_bound(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "MAX_ANSWERS", 300)
+@each_row(("left", "answered"), [(0, 2), (-1, 1)])
+def test_what_a_batch_is_answered_has_a_bound(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, left: int, answered: int
+) -> None:
+    size = len(anyio.run(desk.rpc.answer, json.dumps(LIST).encode()) or b"")
+    monkeypatch.setattr(server, "MAX_ANSWERS", size + left)
     answers = send(desk, [LIST] * 3 + [NOTE] + [{**LIST, "id": "last"}])
-    assert "result" in answers[0] and len(answers) == 4
+    assert ["result" in each for each in answers] == [True] * answered + [False] * (4 - answered)
     assert (answers[-1]["id"], answers[-1]["error"]["code"]) == ("last", -32603)
+
+
+@each_row(("raw", "count"), [
+    (b"{}", 1), (b"[", 1), (b"[]", 1), (b"[1]", 1), (b" [1, 2]", 2), (b"[1" + b",1" * 100 + b"]", 100),
+])  # fmt: skip
+def test_a_batch_counts_as_its_calls(raw: bytes, count: int) -> None:
+    assert Rpc.calls_in(raw) == count
 
 
 def test_a_bug_is_an_answer_and_a_traceback_in_the_log(

@@ -337,6 +337,8 @@ async def test_a_host_gets_the_list_where_its_model_looks_and_the_body_once(
             assert "".join(str(each.description) for each in tools).count("Brews tea.") == in_tools
             got = await client.call_tool("skills_load", {"names": ["a"]})
             assert str(got.model_dump()).count("This is how.") == bodies
+            got = await client.call_tool("skills_read", {"path": "SKILL.md"})
+            assert bool(got.is_error) is (mode == "auto")  # only a connection of the legacy era remembers
 
 
 async def test_a_server_is_taken_even_if_it_is_held_as_fastmcp_holds_it_and_all_else_is_refused(tmp_path: Path) -> None:

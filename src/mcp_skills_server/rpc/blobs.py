@@ -13,8 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from mcp_skills_server.errors import RequestError
-from mcp_skills_server.model import printable
+from mcp_skills_server.errors import RequestError, quoted
 from mcp_skills_server.runtime.quota import Owner, Quota, QuotaError
 
 PREFIX: Final = "blob:"
@@ -41,7 +40,7 @@ class BlobStore:
         now: Callable[[], float] = time.monotonic,
         share: int | None = None,
     ) -> None:
-        self._least = max(1, most_bytes // most)
+        self._least = most_bytes // most
         self._quota = Quota[str]("blobs", most_bytes, share, name="blob-bytes")
         self._idle_s = idle_s
         self._now = now
@@ -81,8 +80,7 @@ class BlobStore:
         self._drop_idle()
         found = self._kept.get(name)
         if found is None:
-            shown = printable(name[:100])
-            raise RequestError(f"Unknown blob {shown!r}: it never existed, or has expired")
+            raise RequestError(f"Unknown blob {quoted(name)}: it never existed, or has expired")
         fresh = self._kept[name] = Blob(found.raw, found.kind, self._now())
         self._kept.move_to_end(name)
         self._quota.renew(name)

@@ -8,8 +8,8 @@ untrusted: no symlink is followed, and all reads are bounded.
 from __future__ import annotations
 
 import os
-import re
 import shutil
+import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -21,7 +21,7 @@ from anyio import to_thread
 from mcp_skills_server.access.grants import Permissions
 from mcp_skills_server.dialects import jsonrpc
 from mcp_skills_server.dialects.skills_protocol import DISABLED, CodeExecution, Execution, Run
-from mcp_skills_server.errors import RequestError
+from mcp_skills_server.errors import RequestError, quoted
 from mcp_skills_server.format import media
 from mcp_skills_server.format.manifest import ACTION, Manifest
 from mcp_skills_server.model import Json, Skill, printable
@@ -59,9 +59,6 @@ _EXTENSIONS: Final = {
 """File extensions by language, where the name is not the extension."""
 _REFUSED: Final = {"grant": DISABLED, "source": "not_run", "secret": "secret_missing"}
 """The error kind by the missing condition, `RunRefusedError.by`."""
-_LONGEST_MS: Final = 10**12
-"""A limit in milliseconds above all allowed ones that a float can hold."""
-_EXTENSION: Final = re.compile(r"[a-z0-9]{1,16}", re.ASCII)
 MAX_RESULT: Final = 1 << 20
 """The maximum JSON size of a function's result, in bytes."""
 _MAX_LOGS: Final = 4000
@@ -131,10 +128,11 @@ class Executor:
             RequestError: an input blob is unknown, or there are too many skills.
         """
         extension = _EXTENSIONS.get(request.language, f".{request.language}")
-        if not _EXTENSION.fullmatch(extension[1:]) or extension not in self._scripts.extensions:
+        if extension not in self._scripts.extensions:
             known = ", ".join(_languages(self._scripts.extensions))
-            language = printable(request.language[:100])
-            message = f"the language {language!r} is not supported here; supported: {known}"
+            message = (
+                f"the language {quoted(request.language)} is not supported here; supported: {known}"
+            )
             return failed("unsupported_runtime", message)
         function = request.entrypoint
         if function is not None and not (extension == ".py" and function.isidentifier()):
@@ -217,13 +215,15 @@ class Executor:
 def _seconds(timeout_ms: int | None) -> float | None:
     if timeout_ms is None:
         return None
-    return min(timeout_ms, _LONGEST_MS) / 1000
+    return min(timeout_ms, sys.maxsize) / 1000  # a float holds no larger one
 
 
 def _languages(extensions: Iterable[str]) -> list[str]:
     """Return the languages of these extensions, or the bare extension without a language."""
     names = {name for name, extension in _EXTENSIONS.items() if extension in extensions}
-    return sorted(names | {each[1:] for each in extensions if each not in _EXTENSIONS.values()})
+    return sorted(
+        names | {each.removeprefix(".") for each in extensions if each not in _EXTENSIONS.values()}
+    )
 
 
 # The work directory

@@ -22,7 +22,7 @@ def main(arguments: list[str]) -> int:
     """Call a function of a file, `arguments`, save its result, and return the exit code."""
     path, name = arguments
     work = os.environ["SKILL_WORKSPACE"]
-    sys.path.insert(0, os.path.dirname(path))
+    sys.path = [os.path.dirname(path), *sys.path]
     sys.argv = [path]
     report: dict[str, Any]
     try:
@@ -41,7 +41,7 @@ def main(arguments: list[str]) -> int:
         text = json.dumps(report)
     with open(os.path.join(work, RESULT), "w", encoding="utf-8") as file:
         file.write(text)
-    return 1 if "error" in report else 0
+    return int("error" in report)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from mcp_skills_server.catalog.path_map import join
 from mcp_skills_server.catalog.threads import in_thread, limit_large_answers
 from mcp_skills_server.catalog.views import LruCache, SkillSet, View, Views, retry_when_stale, weigh
 from mcp_skills_server.codes import problem
+from mcp_skills_server.dialects import jsonrpc
 from mcp_skills_server.dialects import skills_protocol as dialect
 from mcp_skills_server.dialects.jsonrpc import METHOD_NOT_FOUND, QUOTA_EXCEEDED
 from mcp_skills_server.dialects.skills_protocol import GUIDE_SKILL, CodeExecution, Execution
@@ -50,7 +51,6 @@ Result: TypeAlias = "dict[str, Json]"
 _R = TypeVar("_R")
 _Handler: TypeAlias = "Callable[[Mapping[str, Any], RpcClient], Awaitable[Result]]"
 _LOGGED_AT_ONCE: Final = 20
-_MOST_LOGGED: Final = 10_000
 _findings: Final[WeakKeyDictionary[Skill, Findings]] = WeakKeyDictionary()
 """Cached parse results of manifests."""
 
@@ -60,9 +60,7 @@ Key: TypeAlias = tuple[str, manifests.Key]
 _LOAD_PATIENCE_S: Final = 60.0
 _VERSIONS_SHOWN: Final = 20
 _MOST_SKILLS: Final = 100_000
-"""The most skills in all restricted catalogues together, about 300 bytes each."""
-_ENTRY_BYTES: Final = 400
-"""The estimated bytes of a list entry without its description."""
+"""The most skills in all restricted catalogues together, and problems, about 300 bytes each."""
 _NO_SCRIPTS: Final = (
     "This server runs no code: its operator has not allowed it (--allow-scripts). Do the work by "
     "the skill's instructions, or ask the user"
@@ -134,7 +132,7 @@ class CatalogueCache:
     """Cache of the current snapshot's catalogue.
 
     Attributes:
-        problems: problems of the last snapshot's manifests, sorted by path and line.
+        problems: problems of the last snapshot's manifests, sorted by path.
         logged: the logged problems, shared by the catalogues of all sets of grants.
     """
 
@@ -210,10 +208,10 @@ class CatalogueCache:
         return found.at(root.show(join(skill.directory, file)), skill.path)
 
     def _log(self, problems: list[Problem]) -> None:
-        problems.sort(key=lambda each: (each.path, each.line or 0, each.code))
+        problems.sort(key=lambda each: each.path)
         self.problems = tuple(problems)
         fresh = [each for each in self.problems if each not in self.logged]
-        if self._skill_set.permissions is None or len(self.logged) > _MOST_LOGGED:
+        if self._skill_set.permissions is None or len(self.logged) > _MOST_SKILLS:
             self.logged.clear()  # a problem that comes back is logged again
         self.logged.update(self.problems)
         for each in fresh[:_LOGGED_AT_ONCE]:
@@ -333,23 +331,25 @@ class Methods:
         if request.detail != "manifest":
             frontmatter = entry.frontmatter
         if request.detail == "full":
-            raw = await self._bytes(view, entry, SKILL_MD)
-            content = (raw or b"").decode("utf-8", "replace")
+            content = guide.files()[SKILL_MD].decode()
+            if entry.skill is not None:
+                content = (await view.read(entry.skill, SKILL_MD)).decode("utf-8", "replace")
         return dialect.skill_description(entry.manifest, frontmatter, content)
 
     async def _read(self, view: View, request: dialect.FileRequest, client: RpcClient) -> Result:
         entry = await self._find(await self._catalogue(view), request.name, request.version)
         about = _error_data(request.name, request.version) | {"path": clipped(request.path)}
-        file = None if entry.skill is None else entry.skill.files.get(request.path)
-        async with limit_large_answers(0 if file is None else file.size, client.owner):
-            raw = await self._bytes(view, entry, request.path)
-            if raw is None:
-                message = f"{request.name[:100]} has no file {request.path[:200]!r}"
-                files = guide.files() if entry.skill is None else entry.skill.files
-                near = nearest(request.path, files)
-                if near:
-                    message += f"; nearest: {', '.join(near)}"
-                raise CallError(printable(message), about)
+        files = guide.files() if entry.skill is None else entry.skill.files
+        if request.path not in files:
+            message = f"{request.name[:100]} has no file {request.path[:200]!r}"
+            near = nearest(request.path, files)
+            if near:
+                message += f"; nearest: {', '.join(near)}"
+            raise CallError(printable(message), about)
+        if entry.skill is None:
+            return dialect.content(guide.files()[request.path].decode())
+        async with limit_large_answers(entry.skill.files[request.path].size, client.owner):
+            raw = await view.read(entry.skill, request.path)
             text = media.as_text(raw, media.media_type(request.path))
             if text is None:
                 raise CallError(printable(f"{request.path[:200]!r} is not a text file"), about)
@@ -432,14 +432,6 @@ class Methods:
             raise CallError(printable(message), _error_data(name, version))
         return found
 
-    async def _bytes(self, view: View, entry: SkillVersion, path: str) -> bytes | None:
-        """Return the bytes of a file, or None if the skill has no such file."""
-        if entry.skill is None:
-            return guide.files().get(path)
-        if path not in entry.skill.files:
-            return None
-        return await view.read(entry.skill, path)
-
 
 def _after(cursor: str | None, kind: str) -> Key | None:
     """Decode a cursor of the list `kind`; CallError for any other cursor."""
@@ -466,5 +458,5 @@ def _error_data(name: str, version: str | None) -> dict[str, Json]:
 
 
 def _weight(entry: SkillVersion) -> int:
-    """Estimate the bytes of a list entry."""
-    return _ENTRY_BYTES + 6 * len(str(entry.manifest.fields["description"]))
+    """Return the bytes of a list entry's description, the one long part of it."""
+    return len(jsonrpc.dump(entry.manifest.fields["description"]))

@@ -17,19 +17,19 @@ import anyio.lowlevel
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.dialects import jsonrpc
 from mcp_skills_server.dialects.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST
-from mcp_skills_server.errors import REPEATS
+from mcp_skills_server.errors import REPEATS, clipped
 from mcp_skills_server.rpc import messages
 from mcp_skills_server.rpc.messages import MAX_BATCH, CallError
 from mcp_skills_server.rpc.methods import Methods
 from mcp_skills_server.runtime.quota import Owner
 from mcp_skills_server.telemetry import events
-from mcp_skills_server.transport import Pipes
+from mcp_skills_server.transport import MAX_LINE, Pipes
 
 logger = logging.getLogger(__name__)
 
-MAX_MESSAGE: Final = 8 << 20
+MAX_MESSAGE: Final = MAX_LINE
 """The maximum size of a message, in bytes."""
-MAX_ANSWERS: Final = 8 << 20
+MAX_ANSWERS: Final = MAX_MESSAGE
 """The response bytes of a batch, after which its remaining calls are refused."""
 _AT_ONCE: Final = 32
 """The most concurrent messages; further lines wait unread (backpressure)."""
@@ -110,7 +110,7 @@ class Rpc:
         except CallError as error:
             answer = _error(call.id, error)
         except Exception:
-            logger.exception("%r failed", call.method[:100], extra=REPEATS)
+            logger.exception("%r failed", clipped(call.method), extra=REPEATS)
             answer = _error(call.id, CallError("Internal error", code=INTERNAL_ERROR))
         if call.wants_response:
             return answer

@@ -407,7 +407,7 @@ class MergedHandlers:
             return await theirs.handler(ctx, params)
         # Acknowledge after the first scan, so that no later change lacks a notification.
         await self._attachment.ready()
-        wanted = params.notifications.model_dump(by_alias=True, exclude_none=True)
+        wanted = params.notifications.model_dump(by_alias=True)
         stream, owner = sdk.stream_of(ctx), sdk.quota_owner(scope_of(ctx))
         if theirs is None or not notifier.relays:
             return await notifier.listen(stream, wanted, owner)

@@ -278,8 +278,8 @@ class Attachment:
         """Return the notices for a principal whose permissions change from `old` to `new`."""
         found = self._notices(self.views.difference(old, new))
         if self.settings.tools and _TOOLS not in found:
-            sets = self.views.filtered(old), self.views.filtered(new)
-            if self.tools.tool_variants(sets[0]) != self.tools.tool_variants(sets[1]):
+            shown = map(self.tools.tool_variants, map(self.views.filtered, (old, new)))
+            if next(shown) != next(shown):
                 found.append(_TOOLS)
         return found
 

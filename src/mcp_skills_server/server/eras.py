@@ -72,8 +72,8 @@ def shape_error(value: Any, shape: Shape, name: str = "params") -> str | None:
     if isinstance(shape, list):
         if not isinstance(value, list):
             return f"{name} must be an array"
-        items = cast("list[Any]", value)
-        return _first(shape_error(each, shape[0], f"{name}[{i}]") for i, each in enumerate(items))
+        items, (item,) = cast("list[Any]", value), shape
+        return _first(shape_error(each, item, f"{name}[{i}]") for i, each in enumerate(items))
     if not isinstance(value, dict):
         return f"{name} must be an object"
     fields = cast("dict[str, Any]", value)

@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from time import monotonic
 from typing import Any, Final, Protocol, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -121,11 +119,11 @@ def notices(changes: Changes, settings: Settings, *, tools: bool) -> list[Notice
     changed = {path for path, _ in changes.files}
     if before.keys() != after.keys() or changed & before.keys():
         out += [(method, None) for method in settings.spoken.notifications.values()]
-    shown = [
+    old, new = (
         {path: resource_dialect.descriptor(skill) for path, skill in each.items()}
         for each in (before, after)
-    ]
-    if shown[0] != shown[1]:
+    )
+    if old != new:
         out.append((resource_dialect.LIST_CHANGED, None))
     served = before.keys() | after.keys()
     files = [each for each in sorted(changes.files) if each[0] in served]
@@ -405,15 +403,17 @@ class RecentNotifications:
 
     def __init__(self, announce: Callable[[], object]) -> None:
         self._announce = announce
-        self._notified: deque[tuple[float, Callable[[], None]]] = deque(maxlen=_MOST_REMEMBERED)
+        self._notified: dict[object, Callable[[], None]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def add(self, notify: Callable[[], None], *, announced: bool = True) -> None:
         """Store a notification that was just sent; call it in the event loop."""
-        self._notified.append((monotonic(), notify))
-        # The timer frees memory even if no other notification follows.
+        key = object()
+        self._notified[key] = notify
+        if len(self._notified) > _MOST_REMEMBERED:
+            del self._notified[next(iter(self._notified))]
         self._loop = asyncio.get_running_loop()
-        self._loop.call_later(_REMEMBERED_S, self._forget)
+        self._loop.call_later(_REMEMBERED_S, self._notified.pop, key, None)
         if announced:
             self._announce()
 
@@ -424,12 +424,8 @@ class RecentNotifications:
                 self._loop.call_soon_threadsafe(self._repeat)
 
     def _repeat(self) -> None:
-        for _, notify in [*self._notified]:
+        for notify in [*self._notified.values()]:
             notify()
-
-    def _forget(self) -> None:
-        while self._notified and self._notified[0][0] <= monotonic() - _REMEMBERED_S:
-            self._notified.popleft()
 
 
 def _params(notice: Notice, meta: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -171,9 +171,10 @@ def _find(snapshot: Snapshot, settings: Settings, name: str) -> Skill:
         return skill
     alike = [snapshot.skills[path] for path in snapshot.named(name[:LONGEST_PATH], prompts.LEAST)]
     offered = [each for each in alike if prompts.is_offered(each, settings.prompt_choice)]
-    shown = list(islice(offered or _offered(snapshot, settings, None), _MOST_NAMED + 1))
-    known = [identity.name_of(each, snapshot, prompts.LEAST) for each in shown[:_MOST_NAMED]]
+    left = iter(offered or _offered(snapshot, settings, None))
+    shown = islice(left, _MOST_NAMED)
+    known = [identity.name_of(each, snapshot, prompts.LEAST) for each in shown]
     more = ""
-    if len(shown) > _MOST_NAMED:
+    if next(left, None) is not None:
         more = " and more"
     raise RequestError(f"Unknown prompt: {name[:200]!r}; known: {', '.join(known) or 'none'}{more}")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 from weakref import ref
@@ -33,7 +34,7 @@ async def _nothing_else(_: View) -> Served:
     return Served()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Settings:
     """The operator's settings for MCP.
 
@@ -47,8 +48,6 @@ class Settings:
         prompt_choice: shell patterns for names or paths of the skills that become prompts, or ().
         streams: concurrent `subscriptions/listen` streams of a client; None for a quarter of all.
         proposals: the store of proposals; None to disable them.
-        spoken: the dialects selected by `dialect`.
-        least: the lowest standing of a listed skill.
 
     Raises:
         UsageError: the dialect is unknown.
@@ -63,12 +62,19 @@ class Settings:
     prompt_choice: tuple[str, ...] = ()
     streams: int | None = None
     proposals: ProposalStore | None = None
-    spoken: table.DialectSet = field(init=False, repr=False, compare=False)
-    least: Standing = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "spoken", table.select_dialects(self.dialect))
-        object.__setattr__(self, "least", self.spoken.least)
+        _ = self.spoken
+
+    @cached_property
+    def spoken(self) -> table.DialectSet:
+        """The dialects selected by `dialect`."""
+        return table.select_dialects(self.dialect)
+
+    @property
+    def least(self) -> Standing:
+        """The lowest standing of a listed skill."""
+        return self.spoken.least
 
 
 class Caller(NamedTuple):

@@ -13,7 +13,7 @@ from mcp_skills_server.dialects import resources as dialect
 from mcp_skills_server.dialects.runtime import apps
 from mcp_skills_server.errors import NotServedError, RequestError, clipped
 from mcp_skills_server.format import cursors, uris
-from mcp_skills_server.format.uris import LONGEST, SCHEME, TEMPLATE, segments, uri
+from mcp_skills_server.format.uris import SCHEME, TEMPLATE, segments, uri
 from mcp_skills_server.model import Json, Snapshot, Standing
 from mcp_skills_server.server import requests
 from mcp_skills_server.server.requests import Caller, Page, Params, Result, Settings
@@ -114,8 +114,6 @@ async def complete(view: View, settings: Settings, _: Caller, params: Params) ->
 
 def _completions(snapshot: Snapshot, begun: str, least: Standing) -> Iterator[str]:
     """Yield file paths that start with `begun`, or whose skill name does."""
-    if len(begun) > LONGEST:
-        return
     for path in snapshot.paths(least):
         skill, directory = snapshot.skills[path], uri(path).removeprefix(SCHEME)
         named = skill.name.startswith(begun)

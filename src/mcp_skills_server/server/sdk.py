@@ -61,8 +61,9 @@ def quota_owner(scope: Mapping[str, Any]) -> Owner:
 
 def address(scope: Mapping[str, Any]) -> str | None:
     """Return the client's address from the ASGI scope, or None for a pipe."""
-    client: tuple[str | None, int] = scope.get("client") or (None, 0)
-    return client[0]
+    host: str | None
+    host, _ = scope.get("client") or (None, None)
+    return host
 
 
 def caller_of(ctx: Context, attachment: Attachment, others: FeaturesOf) -> Caller:

@@ -72,8 +72,8 @@ class PendingRequest:
     method: str
     params: Params | None
     era: Era
-    client: McpClient = eras.UNKNOWN_CLIENT
-    is_open: bool = True
+    client: McpClient
+    is_open: bool
     is_done: bool = False
     is_cancelled: bool = False
     cancel: Callable[[], object] = lambda: None
@@ -300,9 +300,7 @@ class Connection:
         if self._era is None:
             self._era = eras.era_of(method, params)
         is_open = self._is_open or self._era.modern
-        request = PendingRequest(
-            message.id, method, params, self._era, self._client, is_open=is_open
-        )
+        request = PendingRequest(message.id, method, params, self._era, self._client, is_open)
         self._requests[_key(request.id)] = request
         if method not in _LONG:
             await self._short.acquire()

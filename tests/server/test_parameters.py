@@ -15,7 +15,7 @@ REFERENCE = {"type": "ref/prompt", "name": "b"}
 ARGUMENT = {"name": "x", "value": ""}
 
 
-def reason(era: Era, method: str, params: dict[str, Any] | None) -> str | None:
+def reason(era: Era, method: str, params: dict[str, Any]) -> str | None:
     """What is said of these parameters; None where they are taken."""
     fault = era.envelope_fault(method, params) or era.params_fault(method, params)
     return None if fault is None else fault.message
@@ -33,7 +33,7 @@ def test_what_clients_say_fits(era: Era) -> None:
 @each_row(
     ("era", "method", "params", "said"),
     [
-        (LEGACY, "resources/read", None, "params.uri is missing"),
+        (LEGACY, "resources/read", {}, "params.uri is missing"),
         (LEGACY, "resources/read", {"uri": 5}, "params.uri must be a string"),
         (LEGACY, "resources/list", {"cursor": 5}, "params.cursor must be a string"),
         (LEGACY, "resources/list", {"cursor": None}, None),
@@ -63,7 +63,7 @@ def test_what_clients_say_fits(era: Era) -> None:
          "Invalid params: params.notifications.toolsListChanged must be a boolean"),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_is_named(era: Era, method: str, params: dict[str, Any] | None, said: str | None) -> None:
+def test_what_does_not_fit_is_named(era: Era, method: str, params: dict[str, Any], said: str | None) -> None:
     found = reason(era, method, params)
     assert found is said or (said is not None and found is not None and said in found)
 

@@ -234,7 +234,7 @@ def _fill(files: Mapping[str, bytes], called: bool, work: str) -> None:
     if called:
         shutil.copyfile(launcher.__file__, os.path.join(work, _LAUNCHER))
     for directory in (BLOBS_IN, BLOBS_OUT):
-        os.mkdir(os.path.join(work, directory), 0o700)
+        os.mkdir(os.path.join(work, directory))
     for name, raw in files.items():
         with open(os.path.join(work, *name.split("/")), "xb") as file:
             file.write(raw)

@@ -250,18 +250,18 @@ class Era(NamedTuple):
     modern: bool
     shapes: Mapping[str, Shape]
 
-    def envelope_fault(self, method: str, params: Params | None) -> Fault | None:
+    def envelope_fault(self, method: str, params: Params) -> Fault | None:
         """Return the fault of a request's envelope, or None."""
         if self.modern:
-            return _not_modern(method, params or {})
-        return _not_legacy(method, params or {})
+            return _not_modern(method, params)
+        return _not_legacy(method, params)
 
-    def params_fault(self, method: str, params: Params | None) -> Fault | None:
+    def params_fault(self, method: str, params: Params) -> Fault | None:
         """Return the fault of a request's method or params, or None."""
         shape = self.shapes.get(method)
         if shape is None:
             return unknown(method)
-        return _shape_fault(params or {}, shape)
+        return _shape_fault(params, shape)
 
     def fault_of(self, error: Exception, method: str) -> Fault:
         """Map a handler's exception to a fault: client errors by code, bugs as -32603, logged."""
@@ -305,15 +305,15 @@ def era_of_version(version: str) -> Era:
     return LEGACY
 
 
-def era_of(method: str, params: Params | None) -> Era:
+def era_of(method: str, params: Params) -> Era:
     """Return the era that the first request of a connection opens."""
     if method != INITIALIZE and _has_envelope(params):
         return MODERN
     return LEGACY
 
 
-def _has_envelope(params: Params | None) -> bool:
-    meta = (params or {}).get("_meta")
+def _has_envelope(params: Params) -> bool:
+    meta = params.get("_meta")
     return isinstance(meta, dict) and _VERSION in meta
 
 

@@ -61,13 +61,14 @@ async def get_prompt(view: View, settings: Settings, caller: Caller, params: Par
         words = "" if text != body.text else words  # the body has them already
     else:
         text = arguments.fill_in(body.text, declared, given, name)
+    readable = skill.standing >= settings.least
     if skill.origin is not None or client_of(caller.client).makes_templates_of_prompts:
         text = prompts.load_prompt(skill, name, given)
-        return prompts.prompt_result(skill, text, [], readable=False)
+        return prompts.prompt_result(skill, text, [], readable=readable)
     files = sep2076.files(skill, body.linked)[: len(body.linked)]
     linked = [each for each in files if isinstance(each, dict)]
     message = prompts.instructions(skill, name, text, words)
-    return prompts.prompt_result(skill, message, linked, readable=skill.standing >= settings.least)
+    return prompts.prompt_result(skill, message, linked, readable=readable)
 
 
 async def complete_argument(view: View, settings: Settings, _: Caller, params: Params) -> Result:
@@ -123,7 +124,7 @@ def _page(
     page = list(islice(offered, settings.prompt_page_size))
     kept = first_page(page, entry_bytes)
     more = None
-    if page and (len(kept) < len(page) or next(offered, None) is not None):
+    if len(kept) < len(page) or next(offered, None) is not None:
         more = kept[-1].path
     return Page([_descriptor(skill, snapshot) for skill in kept], more)
 

@@ -70,7 +70,7 @@ class PendingRequest:
 
     id: RequestId
     method: str
-    params: Params | None
+    params: Params
     era: Era
     client: McpClient
     is_open: bool
@@ -199,7 +199,7 @@ class Connection:
         fault = era.envelope_fault(method, request.params)
         if fault is None:
             if era.modern:
-                request.client = eras.client_of_envelope(request.params or {})
+                request.client = eras.client_of_envelope(request.params)
             fault = era.params_fault(method, request.params)
         with _observed(request) as event:
             try:
@@ -235,13 +235,13 @@ class Connection:
             list_connection=self,
             client=request.client.name,
         )
-        return await self._attachment.call(request.method, caller, request.params or {})
+        return await self._attachment.call(request.method, caller, request.params)
 
     async def _served(self, view: View) -> Served:
         return server_features(self._attachment, view)
 
     async def _initialize(self, request: PendingRequest) -> dict[str, Any]:
-        params = request.params or {}
+        params = request.params
         client = eras.client_of_handshake(params)
         shown = eras.handshake(params, {"completions": {}})
         result = await self._attachment.advertise(shown, None, client.name, client.extensions)
@@ -253,25 +253,25 @@ class Connection:
         return await self._attachment.advertise(shown, None, client.name, client.extensions)
 
     async def _subscribe(self, request: PendingRequest) -> dict[str, Any]:
-        await self._attachment.subscribe(self, (request.params or {})["uri"])
+        await self._attachment.subscribe(self, request.params["uri"])
         return {}
 
     async def _unsubscribe(self, request: PendingRequest) -> dict[str, Any]:
-        self._attachment.unsubscribe(self, (request.params or {})["uri"])
+        self._attachment.unsubscribe(self, request.params["uri"])
         return {}
 
     async def _listen(self, request: PendingRequest) -> dict[str, Any]:
         # Acknowledge after the first scan, so that no later change lacks a notification.
         await self._attachment.ready()
         # free memory: a stream may last for days
-        wanted, request.params = (request.params or {})["notifications"], None
+        wanted, request.params = request.params["notifications"], {}
         stream = Stream(request.id, self.send, shared=True)
         listening = self._attachment.notifier.listen(stream, wanted)
         del wanted
         return await listening
 
     async def _report(self, request: PendingRequest, seconds: float) -> None:
-        meta: Params = (request.params or {}).get("_meta") or {}
+        meta: Params = request.params.get("_meta") or {}
         token = meta.get("progressToken")
         if token is not None and not request.is_done:
             said = f"running for {seconds:.0f} s"
@@ -296,7 +296,8 @@ class Connection:
 
     async def _start(self, message: Message) -> None:
         """Start a task for a request."""
-        method, params = message.fields["method"], message.fields.get("params")
+        method: str = message.fields["method"]
+        params: Params = message.fields.get("params") or {}
         if self._era is None:
             self._era = eras.era_of(method, params)
         is_open = self._is_open or self._era.modern

@@ -50,7 +50,8 @@ def test_the_server_keeps_what_it_has_which_dependencies_resolve_against(example
         ("resources/list", "resources", "uri", ["tickets://open", SKILL]),
         ("resources/templates/list", "resourceTemplates", "uriTemplate", ["tickets://{number}", "skill://{+path}"]),
     ):
-        assert [each[field] for each in example.request(method)[key]] == names
+        listed = example.request(method)
+        assert [each[field] for each in listed[key]] == names and "null" not in json.dumps(listed)
     for method, params, words in (
         (
             "tools/call",
@@ -222,15 +223,17 @@ def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Regi
     with Registry([tmp_path / "skills"], index=index) as earlier:
         earlier.save_index()
     registry, go = Registry([tmp_path / "skills"], index=index), threading.Event()
-    load = registry.load
+    load, loads = registry.load, list[None]()
 
     def late() -> None:
+        loads.append(None)
         assert go.wait(DEADLINE)
         load()
 
     monkeypatch.setattr(registry, "load", late)
     yield registry, go
     go.set()
+    assert len(loads) == 1
 
 
 async def test_names_are_told_before_the_first_scan(held: tuple[Registry, threading.Event], mode: Any) -> None:
@@ -441,6 +444,7 @@ async def test_of_equal_names_one_is_listed_and_the_log_says_which(
     async with attached(tmp_path, mode, to=server, settings=Settings(prompt_page_size=1)) as client:
         tools = [tool.name for tool in (await client.list_tools()).tools]
         assert sorted(tools) == sorted(NAMES)
+        await client.list_tools()  # of which the log does not tell again
         first = await client.session.list_prompts()
         second = await client.session.list_prompts(params=types.PaginatedRequestParams(cursor=first.next_cursor))
         assert [each.name for each in (*first.prompts, *second.prompts)] == ["b", "a"]
@@ -481,14 +485,32 @@ async def test_a_list_of_tools_that_names_a_client_s_skills_is_cached_for_it_alo
 
 
 async def test_a_template_that_the_skills_have_too_is_listed_once(tmp_path: Path) -> None:
-    async def list_templates(*_: object) -> types.ListResourceTemplatesResult:
-        both = [types.ResourceTemplate(name=uri, uri_template=uri) for uri in (TEMPLATE, "mine://{path}")]
-        return types.ListResourceTemplatesResult(resource_templates=both)
+    async def list_templates(*_: object) -> Any:
+        return {"resourceTemplates": [{"name": uri, "uriTemplate": uri} for uri in (TEMPLATE, "mine://{path}")]}
 
     write_skill(tmp_path / "a")
-    async with attached(tmp_path, to=Server[Any]("mine", on_list_resource_templates=list_templates)) as client:
-        found = [each.uri_template for each in (await client.list_resource_templates()).resource_templates]
-        assert sorted(found) == ["mine://{path}", TEMPLATE]
+    server = Server[Any]("mine", on_list_resource_templates=list_templates)
+    async with attached(tmp_path, to=server, settings=Settings(ttl_ms=7)) as client:
+        listed = await client.list_resource_templates()
+        assert sorted(each.uri_template for each in listed.resource_templates) == ["mine://{path}", TEMPLATE]
+        assert listed.ttl_ms == 0  # as theirs, which says none
+
+
+@each_row(("pages", "read"), [(2, 2), (1000, 100)])
+async def test_at_most_a_hundred_pages_of_the_server_s_own_names_are_read(
+    tmp_path: Path, pages: int, read: int
+) -> None:
+    seen: list[Any] = []
+
+    async def list_prompts(_: Any, params: types.PaginatedRequestParams | None) -> Any:
+        seen.append(params and params.cursor)
+        return types.ListPromptsResult(prompts=[], next_cursor="more" if len(seen) < pages else None)
+
+    write_skill(tmp_path / "a")
+    server = Server[Any]("mine", on_list_prompts=list_prompts, on_get_prompt=list_prompts)
+    async with attached(tmp_path, to=server) as client:
+        await client.get_prompt("a")
+    assert seen == [None, *["more"] * (read - 1)]
 
 
 def test_a_request_counts_for_its_token_else_for_its_address_else_for_nobody() -> None:

@@ -104,6 +104,12 @@ def test_pages_of_large_skills_end_early_and_miss_none(tmp_path: Path) -> None:
         assert names == [f"s{each:02}" for each in range(48)]
 
 
+def test_a_page_has_50_entries_and_of_prompts_a_thousand(tmp_path: Path) -> None:
+    registry = loaded(plant(tmp_path, {f"s{each:04}/SKILL.md": skill_md(f"s{each:04}") for each in range(1001)}))
+    assert len(asked(skills.list_skills, registry)["skills"]) == 50
+    assert len(asked(prompts.list_prompts, registry)["prompts"]) == 1000
+
+
 def test_a_name_among_dependencies_costs_one_look(registry: Registry):
     names = prompts.Names(View(registry), Settings())
     assert growth(lambda times: lambda: [name in names for name in ["no"] * times], 100) <= 5

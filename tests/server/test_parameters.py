@@ -72,3 +72,7 @@ def test_an_item_of_an_array_is_named_and_a_client_may_have_no_name() -> None:
     assert shape_error(["x", 5], [str], "uris") == "uris[1] must be a string"
     meta = {key: value for key, value in ENVELOPE.items() if key != CLIENT}
     assert eras.client_of_envelope({"_meta": meta}).name is None
+
+
+def test_a_client_of_an_unknown_revision_is_offered_the_latest_of_its_era() -> None:
+    assert eras.handshake({"protocolVersion": "2020-01-01"}, {})["protocolVersion"] == "2025-11-25"

@@ -140,6 +140,7 @@ def test_every_message_is_answered_and_the_next_request_works(era: Era) -> None:
             answer = wire.answer(wire.start(method, params))
             assert "result" in answer or answer["error"]["code"] == -32602, answer
         assert "\ufffd" in wire.answer(wire.start("skills/get", {"name": "git \ud83d"}))["error"]["message"]
+        wire.logs(b"refused a message")
         assert b"Traceback" not in wire.stderr
 
 
@@ -162,7 +163,8 @@ def test_a_line_that_is_too_long_is_answered_with_the_limit(ended: bool) -> None
 
 
 @pytest.mark.requirement("MCP-51")
-def test_requests_that_are_owed_at_the_end_are_answered_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("scanned", [True, False])
+def test_requests_that_are_owed_at_the_end_are_answered_once(tmp_path: Path, scanned: bool) -> None:
     os.mkfifo(gate := tmp_path / "gate")
     wire = Wire([sys.executable, "-c", SLOW_LOAD, str(gate), "serve", str(FIXTURES)])
     try:
@@ -170,8 +172,12 @@ def test_requests_that_are_owed_at_the_end_are_answered_once(tmp_path: Path) -> 
         asked = [wire.start("skills/list") for _ in range(3)]
         assert wire.process.stdin is not None
         wire.process.stdin.close()
-        gate.write_text("go")
-        assert all(wire.answer(each)["result"]["skills"] for each in asked)
+        if scanned:
+            gate.write_text("go")
+            assert all(wire.answer(each)["result"]["skills"] for each in asked)
+        else:
+            closed = {"code": -32000, "message": "Connection closed"}
+            assert [wire.answer(each)["error"] for each in asked] == [closed] * 3
         assert wire.wait() == 0
     finally:
         wire.kill()

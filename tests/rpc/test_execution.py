@@ -160,17 +160,14 @@ async def test_a_time_over_the_operators_is_refused(timeout_ms: int) -> None:
     assert kind == "not_run" and "at most 600 seconds" in said
 
 
-@each_row(
-    ("runtime", "kind", "said"),
-    [
-        ('entrypoint = "../other/main.py"', "not_executable", "is not a file of the skill"),
-        ('language = "python"', "not_executable", "is not an action with an entry point"),
-        ('entrypoint = "code/main.sh"\nexport = "main"', "unsupported_runtime", "only exports of Python"),
-        ('language = "ruby"\nentrypoint = "code/main.py"\nexport = "main"', "unsupported_runtime", "only exports"),
-        ('entrypoint = "code/main.py"\nexport = 3', "unsupported_runtime", "only exports of Python"),
-        ('entrypoint = "code/notes.txt"', "not_run", "its extension is not one of"),
-    ],
-)
+@each_row(("runtime", "kind", "said"), [
+    ('entrypoint = "../other/main.py"', "not_executable", "is not a file of the skill"),
+    ('language = "python"', "not_executable", "is not an action with an entry point"),
+    ('entrypoint = "code/main.sh"\nexport = "main"', "unsupported_runtime", "only exports of Python"),
+    ('language = "ruby"\nentrypoint = "code/main.py"\nexport = "main"', "unsupported_runtime", "only exports"),
+    ('entrypoint = "code/main.py"\nexport = 3', "unsupported_runtime", "only exports of Python"),
+    ('entrypoint = "code/notes.txt"', "not_run", "its extension is not one of"),
+])  # fmt: skip
 async def test_what_cannot_run_is_told(tmp_path: Path, runtime: str, kind: str, said: str) -> None:
     files = {"code__main_py": "", "code__main_sh": "", "code__notes_txt": "Notes."}
     write(tmp_path / "thing", toml("thing", runtime=runtime), **files)
@@ -318,16 +315,13 @@ async def test_what_waits_takes_no_room_on_disk(tmp_path: Path, temporary: Path)
 
 
 @pytest.mark.requirement("SP-26", "X-27")
-@each_row(
-    ("language", "code", "entrypoint", "output"),
-    [
-        ("python", "print(1 + 1)", None, 2),
-        ("Python", "def f(args):\n    return [args['a']]", "f", ["b"]),
-        ("py", "import json, os\nprint(open(os.environ['SKILL_WORKSPACE'] + '/args.json').read())", None, {"a": "b"}),
-        ("sh", "echo '\"x\"'", None, "x"),
-        ("shell", "echo $0 | sed 's,.*/,,'", None, "main.sh\n"),
-    ],
-)
+@each_row(("language", "code", "entrypoint", "output"), [
+    ("python", "print(1 + 1)", None, 2),
+    ("Python", "def f(args):\n    return [args['a']]", "f", ["b"]),
+    ("py", "import json, os\nprint(open(os.environ['SKILL_WORKSPACE'] + '/args.json').read())", None, {"a": "b"}),
+    ("sh", "echo '\"x\"'", None, "x"),
+    ("shell", "echo $0 | sed 's,.*/,,'", None, "main.sh\n"),
+])  # fmt: skip
 async def test_code_runs_in_the_known_languages(
     box: Any, language: str, code: str, entrypoint: str | None, output: Any
 ) -> None:
@@ -352,21 +346,14 @@ async def test_code_sees_the_skills_that_are_mounted_and_its_blobs(box: Any) -> 
     assert reported["output"] == "salesforce.leads.sync\nweather\n# Table of 1.2.0from a blob", reported
 
 
-@each_row(
-    ("params", "kind", "said"),
-    [
-        (
-            {"language": "cobol"},
-            "unsupported_runtime",
-            "'cobol' is not supported here; supported: bash, cjs, dash, javascript, .* shell, typescript, zsh$",
-        ),
-        ({"language": "../x"}, "unsupported_runtime", "is not supported here"),
-        ({"language": "sh", "entrypoint": "main"}, "unsupported_runtime", "name of a Python function"),
-        ({"language": "python", "entrypoint": "a.b"}, "unsupported_runtime", "name of a Python function"),
-        ({"language": "python", "code": "import nothing_such"}, "execution_failed", "No module named"),
-        ({"language": "python", "code": "while True: pass", "timeout_ms": 500}, "timeout", "time limit"),
-    ],
-)
+@each_row(("params", "kind", "said"), [
+    ({"language": "cobol"}, "unsupported_runtime", "'cobol' is not supported here; supported: bash, cjs, .* zsh$"),
+    ({"language": "../x"}, "unsupported_runtime", "is not supported here"),
+    ({"language": "sh", "entrypoint": "main"}, "unsupported_runtime", "name of a Python function"),
+    ({"language": "python", "entrypoint": "a.b"}, "unsupported_runtime", "name of a Python function"),
+    ({"language": "python", "code": "import nothing_such"}, "execution_failed", "No module named"),
+    ({"language": "python", "code": "while True: pass", "timeout_ms": 500}, "timeout", "time limit"),
+])  # fmt: skip
 async def test_code_that_cannot_run_is_told(params: dict[str, Any], kind: str, said: str) -> None:
     reported = await failed(desk("off", ACTIONS, allow_code=True), "run_code", **{"code": "x", **params})
     assert reported[0] == kind and re.search(said, reported[1])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 from pathlib import Path
 from typing import Any
@@ -156,12 +155,11 @@ async def test_a_file_is_text(desk: Desk) -> None:
 
 
 @pytest.mark.requirement("SP-13", "SP-14", "SP-15", "X-28")
-@each_row(
-    "path",
-    ["gone.md", "../leads-sync/SKILL.md", "../contacts-export/SKILL.md", "..", ".", "/etc/passwd", "./SKILL.md", "code",
-     "code/../SKILL.md", "SKILL.md/", "skill.md", "C:\\x", "..\\SKILL.md", "SKILL.md\0", "%2e%2e/SKILL.md", "~/x",
-     "file:///etc/passwd", "\ufffd", "a" * 9000],
-)  # fmt: skip
+@each_row("path", [
+    "gone.md", "../leads-sync/SKILL.md", "../contacts-export/SKILL.md", "..", ".", "/etc/passwd", "./SKILL.md", "code",
+    "code/../SKILL.md", "SKILL.md/", "skill.md", "C:\\x", "..\\SKILL.md", "SKILL.md\0", "%2e%2e/SKILL.md", "~/x",
+    "file:///etc/passwd", "\ufffd", "a" * 9000,
+])  # fmt: skip
 async def test_only_a_path_of_a_file_of_the_skill_is_read(desk: Desk, path: str) -> None:
     with pytest.raises(CallFailedError, match="has no file") as caught:
         await desk.call("read_skill_file", name="salesforce.leads.sync", path=path)
@@ -180,24 +178,21 @@ async def test_what_is_no_text_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement("X-28", "SP-35")
-@each_row(
-    ("method", "params", "said", "data"),
-    [
-        ("describe_skill", {"name": "gone"}, "Unknown skill 'gone'", {"name": "gone"}),
-        ("describe_skill", {"name": "gone", "version": "1"}, "Unknown skill", {"name": "gone", "version": "1"}),
-        ("describe_skill", {"name": "wether"}, "nearest: weather", {"name": "wether"}),
-        ("describe_skill", {"name": "weather", "version": "9"}, "has no version '9'; known: 1.0.0, 1.2.0-rc.1, 1.2.0",
-         {"name": "weather", "version": "9"}),
-        ("read_skill_file", {"name": "gone", "path": "a"}, "Unknown skill", {"name": "gone"}),
-        ("read_skill_file", {"name": "weather", "path": "a", "version": "1.0.0"}, "no file 'a'",
-         {"name": "weather", "path": "a", "version": "1.0.0"}),
-        ("read_skill_file", {"name": "weather", "path": "resource/table.md"}, "nearest: resources/table.md",
-         {"name": "weather", "path": "resource/table.md"}),
-        ("execute_skill", {"name": "gone"}, "Unknown skill", {"name": "gone"}),
-        ("describe_skill", {"name": "salesforce/leads-sync"}, "Unknown skill", {"name": "salesforce/leads-sync"}),
-        ("describe_skill", {"name": "\x1b[2J"}, r"\\u\{1b\}", {"name": "\x1b[2J"}),
-    ],
-)  # fmt: skip
+@each_row(("method", "params", "said", "data"), [
+    ("describe_skill", {"name": "gone"}, "Unknown skill 'gone'", {"name": "gone"}),
+    ("describe_skill", {"name": "gone", "version": "1"}, "Unknown skill", {"name": "gone", "version": "1"}),
+    ("describe_skill", {"name": "wether"}, "nearest: weather", {"name": "wether"}),
+    ("describe_skill", {"name": "weather", "version": "9"}, "has no version '9'; known: 1.0.0, 1.2.0-rc.1, 1.2.0",
+     {"name": "weather", "version": "9"}),
+    ("read_skill_file", {"name": "gone", "path": "a"}, "Unknown skill", {"name": "gone"}),
+    ("read_skill_file", {"name": "weather", "path": "a", "version": "1.0.0"}, "no file 'a'",
+     {"name": "weather", "path": "a", "version": "1.0.0"}),
+    ("read_skill_file", {"name": "weather", "path": "resource/table.md"}, "nearest: resources/table.md",
+     {"name": "weather", "path": "resource/table.md"}),
+    ("execute_skill", {"name": "gone"}, "Unknown skill", {"name": "gone"}),
+    ("describe_skill", {"name": "salesforce/leads-sync"}, "Unknown skill", {"name": "salesforce/leads-sync"}),
+    ("describe_skill", {"name": "\x1b[2J"}, r"\\u\{1b\}", {"name": "\x1b[2J"}),
+])  # fmt: skip
 async def test_what_is_not_there_is_named(
     desk: Desk, method: str, params: dict[str, Any], said: str, data: dict[str, Any]
 ) -> None:
@@ -282,11 +277,15 @@ async def test_a_skill_hidden_by_another_or_the_guide_is_told(tmp_path: Path, ca
 
 
 async def test_many_problems_are_told_in_short(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    for number in range(30):
+    for number in range(22):
         write(tmp_path / f"skill-{number}", b"=")
     await Desk(tmp_path).names()
-    reported = [each for each in caplog.records if each.levelno == logging.WARNING]
-    assert len(reported) == 21 and "and 10 more" in reported[-1].getMessage()
+    assert len(caplog.messages) == 21 and "and 2 more" in caplog.messages[-1]
+    for number in range(2):
+        (tmp_path / f"skill-{number}" / "skill.toml").unlink()
+    caplog.clear()
+    await Desk(tmp_path).names()
+    assert len(caplog.messages) == 20 and "more" not in caplog.text
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root can read everything")

@@ -17,7 +17,6 @@ import pytest
 from mcp.client.client import Client
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
-from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel.server import Server
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.shared.exceptions import MCPError
@@ -35,8 +34,6 @@ from tables import each_row
 from wire import DEADLINE, EXTENSION, META, Wire, WireError, write_skill
 
 pytestmark = pytest.mark.anyio
-
-
 SKILL = "skill://summarise-ticket/SKILL.md"
 
 
@@ -53,11 +50,7 @@ def test_the_server_keeps_what_it_has_which_dependencies_resolve_against(example
         listed = example.request(method)
         assert [each[field] for each in listed[key]] == names and "null" not in json.dumps(listed)
     for method, params, words in (
-        (
-            "tools/call",
-            {"name": "skills_load", "arguments": {"names": ["summarise-ticket"]}},
-            '<skill name=\\"summarise',
-        ),
+        ("tools/call", {"name": "skills_load", "arguments": {"names": ["summarise-ticket"]}}, '<skill name=\\"summari'),
         ("tools/call", {"name": "read_ticket", "arguments": {"number": "7"}}, "green"),
         ("prompts/get", {"name": "handover", "arguments": {"number": "7"}}, "next shift"),
         ("prompts/get", {"name": "summarise-ticket"}, "<skill "),
@@ -193,9 +186,7 @@ async def test_a_listen_handler_of_the_server_s_own_making_keeps_what_is_not_abo
     write_skill(tmp_path / "a")
     asked: list[bool | None] = []
 
-    async def listen(
-        ctx: ServerRequestContext[Any, Any], params: types.SubscriptionsListenRequestParams
-    ) -> types.SubscriptionsListenResult:
+    async def listen(ctx: Any, params: Any) -> types.SubscriptionsListenResult:
         asked.append(params.notifications.tools_list_changed)
         return types.SubscriptionsListenResult(_meta={META + "subscriptionId": ctx.request_id})
 
@@ -211,8 +202,11 @@ async def test_a_listen_handler_of_the_server_s_own_making_keeps_what_is_not_abo
 # While the skills are being read for the first time
 
 
+Held = tuple[Registry, threading.Event]
+
+
 @pytest.fixture
-def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Registry, threading.Event]]:
+def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
     """A registry of 400 skills that an earlier process saw, one of them hidden; its scan waits for the event."""
     for number in range(400):
         write_skill(tmp_path / "skills" / f"team-{number % 9}" / f"skill-{number:03}")
@@ -236,7 +230,7 @@ def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Regi
     assert len(loads) == 1
 
 
-async def test_names_are_told_before_the_first_scan(held: tuple[Registry, threading.Event], mode: Any) -> None:
+async def test_names_are_told_before_the_first_scan(held: Held, mode: Any) -> None:
     registry, go = held
     async with attached(registry, mode) as client:
         said = str(client.instructions)
@@ -252,9 +246,7 @@ async def test_names_are_told_before_the_first_scan(held: tuple[Registry, thread
         assert (await client.list_tools()).tools == early.tools
 
 
-async def test_a_legacy_client_that_asks_for_nothing_starts_the_first_scan(
-    held: tuple[Registry, threading.Event],
-) -> None:
+async def test_a_legacy_client_that_asks_for_nothing_starts_the_first_scan(held: Held) -> None:
     registry, go = held
     async with attached(registry, "legacy", settings=Settings(tools=False)):
         go.set()
@@ -262,9 +254,7 @@ async def test_a_legacy_client_that_asks_for_nothing_starts_the_first_scan(
 
 
 @pytest.mark.parametrize("why", ["grants", "sources"])
-async def test_a_handshake_that_the_index_cannot_answer_waits_for_the_first_scan(
-    held: tuple[Registry, threading.Event], mode: Any, why: str
-) -> None:
+async def test_a_handshake_that_the_index_cannot_answer_waits_for_a_scan(held: Held, mode: Any, why: str) -> None:
     registry, go = held
     views = None
     if why == "grants":
@@ -278,7 +268,7 @@ async def test_a_handshake_that_the_index_cannot_answer_waits_for_the_first_scan
         assert "skill-003" in text and ("skill-001" in text) is (why == "sources")
 
 
-async def test_a_subscription_waits_for_the_first_scan(held: tuple[Registry, threading.Event]) -> None:
+async def test_a_subscription_waits_for_the_first_scan(held: Held) -> None:
     registry, go = held
     params = types.SubscribeRequestParams(uri="skill://team-1/skill-001/SKILL.md")
     async with attached(registry, "legacy") as client, anyio.create_task_group() as tasks:
@@ -304,7 +294,7 @@ async def test_without_prompts_every_prompt_is_the_server_s_own(tmp_path: Path, 
     assert asked == ["a"]
 
 
-async def test_a_corrected_list_of_tools_is_announced(tmp_path: Path, held: tuple[Registry, threading.Event]) -> None:
+async def test_a_corrected_list_of_tools_is_announced(tmp_path: Path, held: Held) -> None:
     registry, go = held
     async with attached(registry) as client:
         before = await client.list_tools()
@@ -321,13 +311,10 @@ async def test_a_corrected_list_of_tools_is_announced(tmp_path: Path, held: tupl
         assert (await client.list_tools()).tools != before.tools
 
 
-@each_row(
-    ("name", "bodies", "in_instructions", "in_tools"),
-    [
-        ("gemini-cli-mcp-client", 1, 0, 1), ("opencode", 1, 0, 1), ("codex-mcp-client", 1, 0, 1),
-        ("claude-code", 1, 1, 0), ("github-copilot-developer", 1, 1, 1), ("another", 1, 1, 1), ("mcp", 2, 1, 1),
-    ],
-)  # fmt: skip
+@each_row(("name", "bodies", "in_instructions", "in_tools"), [
+    ("gemini-cli-mcp-client", 1, 0, 1), ("opencode", 1, 0, 1), ("codex-mcp-client", 1, 0, 1),
+    ("claude-code", 1, 1, 0), ("github-copilot-developer", 1, 1, 1), ("another", 1, 1, 1), ("mcp", 2, 1, 1),
+])  # fmt: skip
 async def test_a_host_gets_the_list_where_its_model_looks_and_the_body_once(
     tmp_path: Path, name: str, bodies: int, in_instructions: int, in_tools: int
 ) -> None:
@@ -417,12 +404,9 @@ async def test_what_loads_a_skill_names_the_tools_of_the_server_that_it_is_about
         write_skill(tmp_path / name)
     named = {"refund": "refunds", "credit": "refunds", "invoice": "invoices", "absent": "refunds"}
     async with attached(tmp_path, mode, to=tools_server(), tool_skills=named) as client:
+        note = "Tools that these skills document: credit (refunds), refund (refunds)."
         for tool, given, notes in (
-            (
-                "skills_load",
-                {"names": ["refunds"]},
-                ["Tools that these skills document: credit (refunds), refund (refunds)."],
-            ),
+            ("skills_load", {"names": ["refunds"]}, [note]),
             ("skills_load", {"names": ["greetings"]}, []),
             ("skills_unload", {"all": True}, []),
         ):
@@ -461,9 +445,7 @@ async def test_of_equal_names_one_is_listed_and_the_log_says_which(
     ]
 
 
-async def test_a_resource_that_a_skill_hides_is_not_listed_before_the_first_scan_either(
-    held: tuple[Registry, threading.Event], mode: Any
-) -> None:
+async def test_a_resource_that_a_skill_hides_is_not_listed_before_the_first_scan_either(held: Held, mode: Any) -> None:
     registry, go = held
     server = MCPServer("mine")
     server.resource("skill://team-1/skill-001/SKILL.md", name="theirs")(lambda: "their resource")

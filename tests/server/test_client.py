@@ -29,7 +29,6 @@ async def connected(root: Path, mode: Any, **options: Any) -> AsyncGenerator[Cli
 
 
 async def test_a_host_lists_gets_reads_and_calls(mode: Any) -> None:
-    """The SDK checks what comes back, tools' results against their output schemas too."""
     async with connected(FIXTURES, mode) as client:
         assert client.protocol_version == {"legacy": "2025-11-25", "auto": "2026-07-28"}[mode]
         assert client.server_info is not None and client.server_info.name == "mcp-skills-server"

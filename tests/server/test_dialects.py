@@ -33,17 +33,11 @@ def numbered(subject: EntryContext) -> dict[str, Json]:
 
 
 TINY = Dialect(
-    name="tiny",
-    least=Standing.VALID,
-    capabilities={"tiny": {}},
-    extensions={"com.example/tiny": {"numbers": True}},
-    entry=numbered,
-    needs_served=lambda _: False,
-    parameter="number",
-    find=by_number,
+    name="tiny", least=Standing.VALID, capabilities={"tiny": {}}, extensions={"com.example/tiny": {"numbers": True}},
+    entry=numbered, needs_served=lambda _: False, parameter="number", find=by_number,
     result=EntryResult(lambda entry: {"found": entry}),
     notifications={"tinyListChanged": "notifications/tiny/list_changed"},
-)
+)  # fmt: skip
 
 
 @pytest.fixture

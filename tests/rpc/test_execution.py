@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -311,6 +313,17 @@ async def test_what_waits_takes_no_room_on_disk(tmp_path: Path, temporary: Path)
     assert [each["status"] for each in reported] == ["failed"] * 4 + ["completed"]
     assert {each["error"]["type"] for each in reported[:4]} == {"not_run"}
     assert "1 scripts are running already" in reported[0]["error"]["message"]
+    assert not left(temporary)
+
+
+async def test_a_run_that_is_taken_back_leaves_nothing(tmp_path: Path, temporary: Path) -> None:
+    os.mkfifo(gate := tmp_path / "gate")
+    served = desk("off", shell(tmp_path / "root", f"echo > {gate}; sleep 60").parent)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(partial(served.call, "execute_skill", name="thing"))
+        await anyio.to_thread.run_sync(gate.read_text)  # it runs
+        assert left(temporary)
+        tasks.cancel_scope.cancel()
     assert not left(temporary)
 
 

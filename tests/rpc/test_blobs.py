@@ -44,10 +44,9 @@ def test_a_blob_that_nobody_uses_goes() -> None:
         blobs.get(unused)
     assert blobs.get(used).raw == b"1" and len(blobs) == 1
     now[0] = 140
-    blobs.add(b"3", "")
-    assert len(blobs) == 1
-    blobs.add(b"4", "")
-    assert len(blobs) == 2
+    for count in (1, 2):
+        blobs.add(b"3", "")
+        assert len(blobs) == count
 
 
 def test_a_server_keeps_a_thousand_blobs_of_64_mib_for_an_hour() -> None:

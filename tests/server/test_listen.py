@@ -39,7 +39,8 @@ class Listening:
         self.acknowledged.set()
 
     async def run(self, notifier: Notifier, owner: Owner) -> None:
-        self.result = await notifier.listen(Stream("listening", self.send, shared=False), self.wanted.pop(), owner)
+        async with asyncio.timeout(DEADLINE):
+            self.result = await notifier.listen(Stream("listening", self.send, False), self.wanted.pop(), owner)
 
     @property
     def kept(self) -> list[str]:

@@ -47,8 +47,7 @@ def test_the_server_keeps_what_it_has_which_dependencies_resolve_against(example
         ("resources/list", "resources", "uri", ["tickets://open", SKILL]),
         ("resources/templates/list", "resourceTemplates", "uriTemplate", ["tickets://{number}", "skill://{+path}"]),
     ):
-        listed = example.request(method)
-        assert [each[field] for each in listed[key]] == names and "null" not in json.dumps(listed)
+        assert [each[field] for each in example.request(method)[key]] == names
     for method, params, words in (
         ("tools/call", {"name": "skills_load", "arguments": {"names": ["summarise-ticket"]}}, '<skill name=\\"summari'),
         ("tools/call", {"name": "read_ticket", "arguments": {"number": "7"}}, "green"),

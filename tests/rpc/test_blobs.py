@@ -35,7 +35,7 @@ def test_the_one_that_was_unused_the_longest_makes_room() -> None:
 @pytest.mark.requirement("SP-34")
 def test_a_blob_that_nobody_uses_goes() -> None:
     now = [0.0]
-    blobs = BlobStore(idle_s=60, now=lambda: now[0])
+    blobs = BlobStore(most=2, idle_s=60, now=lambda: now[0])
     used, unused = blobs.add(b"1", ""), blobs.add(b"2", "")
     now[0] = 50
     blobs.get(used)
@@ -43,6 +43,25 @@ def test_a_blob_that_nobody_uses_goes() -> None:
     with pytest.raises(RequestError, match="has expired"):
         blobs.get(unused)
     assert blobs.get(used).raw == b"1" and len(blobs) == 1
+    now[0] = 140
+    for count in (1, 2):
+        blobs.add(b"3", "")
+        assert len(blobs) == count
+
+
+def test_a_server_keeps_a_thousand_blobs_of_64_mib_for_an_hour() -> None:
+    now = [0.0]
+    blobs = BlobStore(now=lambda: now[0])
+    assert len({blobs.add(b"", "") for _ in range(1001)}) == 1001 and len(blobs) == 1000
+    whole = b"x" * (64 << 20)
+    name = blobs.add(whole, "")
+    with pytest.raises(RequestError, match="at most 67,108,864 are stored"):
+        blobs.add(whole + b"x", "")
+    now[0] = 3600
+    assert blobs.get(name).raw is whole
+    now[0] = 7200.5
+    with pytest.raises(RequestError, match="has expired"):
+        blobs.get(name)
 
 
 def test_one_owner_has_a_part_of_the_bytes_and_who_finds_none_left_is_told() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +109,7 @@ async def test_what_a_run_leaves_becomes_blobs(box: Any) -> None:
 async def test_a_program_finds_its_blobs_and_prints_its_output(box: Any) -> None:
     served = desk(box, ACTIONS)
     blobs = [(await served.call("create_blob", content=text))["blob_id"] for text in ("a\nb\n", "c\n")]
-    reported = await run(served, name="text.line-count", input_blobs=blobs)
+    reported = await run(served, name="text.line-count", input_blobs=blobs, timeout_ms=600_000)
     assert reported["status"] == "completed"
     assert (reported["output"], reported["logs_preview"]) == ({"lines": 3}, "counted\n")
 
@@ -141,8 +143,9 @@ async def test_a_function_is_given_the_arguments_and_finds_its_neighbours(box: A
 @pytest.mark.requirement("SP-20")
 async def test_a_function_that_fails_is_a_result(tmp_path: Path, line: str, kind: str, said: str) -> None:
     python(tmp_path, f"def main(args):\n    {line}\n")
-    reported = await failed(desk("off", tmp_path), name="thing")
-    assert reported[0] == kind and said in reported[1]
+    reported = await run(desk("off", tmp_path), name="thing")
+    assert reported["error"]["type"] == kind and said in reported["error"]["message"]
+    assert ("Traceback" in reported["logs_preview"]) is (kind != "execution_failed")
 
 
 async def test_a_program_that_fails_is_a_result(tmp_path: Path) -> None:
@@ -159,17 +162,14 @@ async def test_a_time_over_the_operators_is_refused(timeout_ms: int) -> None:
     assert kind == "not_run" and "at most 600 seconds" in said
 
 
-@each_row(
-    ("runtime", "kind", "said"),
-    [
-        ('entrypoint = "../other/main.py"', "not_executable", "is not a file of the skill"),
-        ('language = "python"', "not_executable", "is not an action with an entry point"),
-        ('entrypoint = "code/main.sh"\nexport = "main"', "unsupported_runtime", "only exports of Python"),
-        ('language = "ruby"\nentrypoint = "code/main.py"\nexport = "main"', "unsupported_runtime", "only exports"),
-        ('entrypoint = "code/main.py"\nexport = 3', "unsupported_runtime", "only exports of Python"),
-        ('entrypoint = "code/notes.txt"', "not_run", "its extension is not one of"),
-    ],
-)
+@each_row(("runtime", "kind", "said"), [
+    ('entrypoint = "../other/main.py"', "not_executable", "is not a file of the skill"),
+    ('language = "python"', "not_executable", "is not an action with an entry point"),
+    ('entrypoint = "code/main.sh"\nexport = "main"', "unsupported_runtime", "only exports of Python"),
+    ('language = "ruby"\nentrypoint = "code/main.py"\nexport = "main"', "unsupported_runtime", "only exports"),
+    ('entrypoint = "code/main.py"\nexport = 3', "unsupported_runtime", "only exports of Python"),
+    ('entrypoint = "code/notes.txt"', "not_run", "its extension is not one of"),
+])  # fmt: skip
 async def test_what_cannot_run_is_told(tmp_path: Path, runtime: str, kind: str, said: str) -> None:
     files = {"code__main_py": "", "code__main_sh": "", "code__notes_txt": "Notes."}
     write(tmp_path / "thing", toml("thing", runtime=runtime), **files)
@@ -240,6 +240,24 @@ async def test_a_result_that_is_no_file_is_none(box: Any, tmp_path: Path, left: 
     assert kind == "execution_failed" and "without a result" in said
 
 
+@each_row("gone", ["", "/output_blobs"])
+async def test_what_a_run_took_away_is_no_output(tmp_path: Path, gone: str) -> None:
+    shell(tmp_path, f'rm -rf "$SKILL_WORKSPACE{gone}"; echo 1')
+    reported = await run(desk("off", tmp_path), name="thing")
+    assert (reported["output"], reported["output_blobs"], reported["logs_preview"]) == (1, [], "")
+
+
+async def test_arguments_too_deep_to_be_written_are_refused() -> None:
+    served, levels = desk("off", ACTIONS), 1000
+    while True:
+        args = f'{{"name":"text.line-count","args":{{"x":{"[" * levels}{"]" * levels}}}}}'
+        answer = await served.send(f'{{"jsonrpc":"2.0","id":1,"method":"execute_skill","params":{args}}}'.encode())
+        if answer["error"]["code"] != -32700:  # the deepest that can be read
+            break
+        levels -= 1
+    assert (answer["error"]["code"], answer["error"]["message"]) == (-32602, "args is nested too deeply")
+
+
 @each_row(("loop", "most_bytes", "owners", "kept"), [
     ("$(seq 100); do echo $i > f$i; done", 64 << 20, 0, 64),
     ("1 2 3; do head -c 40 /dev/zero > f$i; done", 100, 0, 2),
@@ -298,17 +316,25 @@ async def test_what_waits_takes_no_room_on_disk(tmp_path: Path, temporary: Path)
     assert not left(temporary)
 
 
+async def test_a_run_that_is_taken_back_leaves_nothing(tmp_path: Path, temporary: Path) -> None:
+    os.mkfifo(gate := tmp_path / "gate")
+    served = desk("off", shell(tmp_path / "root", f"echo > {gate}; sleep 60").parent)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(partial(served.call, "execute_skill", name="thing"))
+        await anyio.to_thread.run_sync(gate.read_text)  # it runs
+        assert left(temporary)
+        tasks.cancel_scope.cancel()
+    assert not left(temporary)
+
+
 @pytest.mark.requirement("SP-26", "X-27")
-@each_row(
-    ("language", "code", "entrypoint", "output"),
-    [
-        ("python", "print(1 + 1)", None, 2),
-        ("Python", "def f(args):\n    return [args['a']]", "f", ["b"]),
-        ("py", "import json, os\nprint(open(os.environ['SKILL_WORKSPACE'] + '/args.json').read())", None, {"a": "b"}),
-        ("sh", "echo '\"x\"'", None, "x"),
-        ("shell", "echo $0 | sed 's,.*/,,'", None, "main.sh\n"),
-    ],
-)
+@each_row(("language", "code", "entrypoint", "output"), [
+    ("python", "print(1 + 1)", None, 2),
+    ("Python", "def f(args):\n    return [args['a']]", "f", ["b"]),
+    ("py", "import json, os\nprint(open(os.environ['SKILL_WORKSPACE'] + '/args.json').read())", None, {"a": "b"}),
+    ("sh", "echo '\"x\"'", None, "x"),
+    ("shell", "echo $0 | sed 's,.*/,,'", None, "main.sh\n"),
+])  # fmt: skip
 async def test_code_runs_in_the_known_languages(
     box: Any, language: str, code: str, entrypoint: str | None, output: Any
 ) -> None:
@@ -333,17 +359,14 @@ async def test_code_sees_the_skills_that_are_mounted_and_its_blobs(box: Any) -> 
     assert reported["output"] == "salesforce.leads.sync\nweather\n# Table of 1.2.0from a blob", reported
 
 
-@each_row(
-    ("params", "kind", "said"),
-    [
-        ({"language": "cobol"}, "unsupported_runtime", "'cobol' is not supported here; supported: .*py"),
-        ({"language": "../x"}, "unsupported_runtime", "is not supported here"),
-        ({"language": "sh", "entrypoint": "main"}, "unsupported_runtime", "name of a Python function"),
-        ({"language": "python", "entrypoint": "a.b"}, "unsupported_runtime", "name of a Python function"),
-        ({"language": "python", "code": "import nothing_such"}, "execution_failed", "No module named"),
-        ({"language": "python", "code": "while True: pass", "timeout_ms": 500}, "timeout", "time limit"),
-    ],
-)
+@each_row(("params", "kind", "said"), [
+    ({"language": "cobol"}, "unsupported_runtime", "'cobol' is not supported here; supported: bash, cjs, .* zsh$"),
+    ({"language": "../x"}, "unsupported_runtime", "is not supported here"),
+    ({"language": "sh", "entrypoint": "main"}, "unsupported_runtime", "name of a Python function"),
+    ({"language": "python", "entrypoint": "a.b"}, "unsupported_runtime", "name of a Python function"),
+    ({"language": "python", "code": "import nothing_such"}, "execution_failed", "No module named"),
+    ({"language": "python", "code": "while True: pass", "timeout_ms": 500}, "timeout", "time limit"),
+])  # fmt: skip
 async def test_code_that_cannot_run_is_told(params: dict[str, Any], kind: str, said: str) -> None:
     reported = await failed(desk("off", ACTIONS, allow_code=True), "run_code", **{"code": "x", **params})
     assert reported[0] == kind and re.search(said, reported[1])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ async def test_a_list_is_in_the_order_of_names_and_versions(desk: Desk) -> None:
         "weather 1.0.0", "weather 1.2.0-rc.1", "weather 1.2.0", "writing.tone 1.1.0",
     ]  # fmt: skip
     assert await Desk(ACTIONS).names() == await desk.names()
+    assert desk.methods.catalogues.known(desk.registry.snapshot) is not None  # it is made once
 
 
 @pytest.mark.requirement("SP-1", "SP-8")
@@ -55,6 +55,15 @@ async def test_pages_make_up_the_list(desk: Desk, size: int) -> None:
         cursor = page["next_cursor"]
         assert isinstance(cursor, str | None)
     assert seen == await desk.names()
+
+
+async def test_a_page_of_long_descriptions_ends_early(tmp_path: Path) -> None:
+    for number in range(45):
+        write_skill(tmp_path / f"s{number:02}", description="x" * 100_000)
+    desk = Desk(tmp_path)
+    first = await desk.call("list_skills", limit=1000, detail="summary")
+    assert len(first["skills"]) == 41
+    assert await desk.names(cursor=first["next_cursor"]) == [*(f"s{number} 0.0.0" for number in range(41, 45)), GUIDE]
 
 
 async def test_a_page_goes_on_where_it_stopped_whatever_changed(tmp_path: Path) -> None:
@@ -86,6 +95,20 @@ async def test_the_latest_version_is_the_default(desk: Desk, version: str | None
     assert reported["manifest"]["version"] == expected
     table = await desk.call("read_skill_file", name="weather", version=version, path="resources/table.md")
     assert table["content"].startswith(f"# Table of {expected}\n")
+
+
+async def test_of_many_versions_the_latest_are_told(tmp_path: Path) -> None:
+    for number in range(22):
+        write(tmp_path / f"v{number}", toml("same", f"1.0.{number}"), name="same")
+    known = ", ".join(f"1.0.{number}" for number in range(2, 22))
+    with pytest.raises(CallFailedError, match=f"same has no version '2'; known: {known}$"):
+        await Desk(tmp_path).call("describe_skill", name="same", version="2")
+
+
+async def test_a_manifest_that_changed_since_the_scan_is_read_anew(tmp_path: Path) -> None:
+    desk = Desk(write(tmp_path / "thing", toml("thing")).parent)
+    write(tmp_path / "thing", toml("thing", "1.0.1-changed"))
+    assert await desk.names() == [GUIDE, "thing 1.0.1-changed"]
 
 
 @pytest.mark.requirement("SP-10", "SP-11")
@@ -132,12 +155,11 @@ async def test_a_file_is_text(desk: Desk) -> None:
 
 
 @pytest.mark.requirement("SP-13", "SP-14", "SP-15", "X-28")
-@each_row(
-    "path",
-    ["gone.md", "../leads-sync/SKILL.md", "../contacts-export/SKILL.md", "..", ".", "/etc/passwd", "./SKILL.md", "code",
-     "code/../SKILL.md", "SKILL.md/", "skill.md", "C:\\x", "..\\SKILL.md", "SKILL.md\0", "%2e%2e/SKILL.md", "~/x",
-     "file:///etc/passwd", "\ufffd", "a" * 9000],
-)  # fmt: skip
+@each_row("path", [
+    "gone.md", "../leads-sync/SKILL.md", "../contacts-export/SKILL.md", "..", ".", "/etc/passwd", "./SKILL.md", "code",
+    "code/../SKILL.md", "SKILL.md/", "skill.md", "C:\\x", "..\\SKILL.md", "SKILL.md\0", "%2e%2e/SKILL.md", "~/x",
+    "file:///etc/passwd", "\ufffd", "a" * 9000,
+])  # fmt: skip
 async def test_only_a_path_of_a_file_of_the_skill_is_read(desk: Desk, path: str) -> None:
     with pytest.raises(CallFailedError, match="has no file") as caught:
         await desk.call("read_skill_file", name="salesforce.leads.sync", path=path)
@@ -156,24 +178,21 @@ async def test_what_is_no_text_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement("X-28", "SP-35")
-@each_row(
-    ("method", "params", "said", "data"),
-    [
-        ("describe_skill", {"name": "gone"}, "Unknown skill 'gone'", {"name": "gone"}),
-        ("describe_skill", {"name": "gone", "version": "1"}, "Unknown skill", {"name": "gone", "version": "1"}),
-        ("describe_skill", {"name": "wether"}, "nearest: weather", {"name": "wether"}),
-        ("describe_skill", {"name": "weather", "version": "9"}, "has no version '9'; known: 1.0.0, 1.2.0-rc.1, 1.2.0",
-         {"name": "weather", "version": "9"}),
-        ("read_skill_file", {"name": "gone", "path": "a"}, "Unknown skill", {"name": "gone"}),
-        ("read_skill_file", {"name": "weather", "path": "a", "version": "1.0.0"}, "no file 'a'",
-         {"name": "weather", "path": "a", "version": "1.0.0"}),
-        ("read_skill_file", {"name": "weather", "path": "resource/table.md"}, "nearest: resources/table.md",
-         {"name": "weather", "path": "resource/table.md"}),
-        ("execute_skill", {"name": "gone"}, "Unknown skill", {"name": "gone"}),
-        ("describe_skill", {"name": "salesforce/leads-sync"}, "Unknown skill", {"name": "salesforce/leads-sync"}),
-        ("describe_skill", {"name": "\x1b[2J"}, r"\\u\{1b\}", {"name": "\x1b[2J"}),
-    ],
-)  # fmt: skip
+@each_row(("method", "params", "said", "data"), [
+    ("describe_skill", {"name": "gone"}, "Unknown skill 'gone'", {"name": "gone"}),
+    ("describe_skill", {"name": "gone", "version": "1"}, "Unknown skill", {"name": "gone", "version": "1"}),
+    ("describe_skill", {"name": "wether"}, "nearest: weather", {"name": "wether"}),
+    ("describe_skill", {"name": "weather", "version": "9"}, "has no version '9'; known: 1.0.0, 1.2.0-rc.1, 1.2.0",
+     {"name": "weather", "version": "9"}),
+    ("read_skill_file", {"name": "gone", "path": "a"}, "Unknown skill", {"name": "gone"}),
+    ("read_skill_file", {"name": "weather", "path": "a", "version": "1.0.0"}, "no file 'a'",
+     {"name": "weather", "path": "a", "version": "1.0.0"}),
+    ("read_skill_file", {"name": "weather", "path": "resource/table.md"}, "nearest: resources/table.md",
+     {"name": "weather", "path": "resource/table.md"}),
+    ("execute_skill", {"name": "gone"}, "Unknown skill", {"name": "gone"}),
+    ("describe_skill", {"name": "salesforce/leads-sync"}, "Unknown skill", {"name": "salesforce/leads-sync"}),
+    ("describe_skill", {"name": "\x1b[2J"}, r"\\u\{1b\}", {"name": "\x1b[2J"}),
+])  # fmt: skip
 async def test_what_is_not_there_is_named(
     desk: Desk, method: str, params: dict[str, Any], said: str, data: dict[str, Any]
 ) -> None:
@@ -247,22 +266,26 @@ async def test_a_broken_manifest_hides_its_skill_and_no_other(tmp_path: Path, ca
 
 
 async def test_a_skill_hidden_by_another_or_the_guide_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    for root in ("first", "second"):
+    for root in ("b", "a"):
         write(tmp_path / root / root, toml("same"), name="same", notes_md=root)
-    write(tmp_path / "first" / "guide", toml("skills.protocol.guide", "9.0.0"), name="guide")
-    desk = Desk(tmp_path / "first", tmp_path / "second")
+    write(tmp_path / "b" / "guide", toml("skills.protocol.guide", "9.0.0"), name="guide")
+    desk = Desk(tmp_path / "b", tmp_path / "a")
     assert await desk.names() == ["same 1.0.0", GUIDE]
-    assert (await desk.call("read_skill_file", name="same", path="notes.md"))["content"] == "first"
-    for said in ("same 1.0.0 is also that of another skill", "is the name of the built-in skill"):
-        assert said in caplog.text
+    assert (await desk.call("read_skill_file", name="same", path="notes.md"))["content"] == "b"
+    hidden, taken = caplog.messages  # in the order of paths
+    assert "same 1.0.0 is also that of another skill" in hidden and "is the name of the built-in skill" in taken
 
 
 async def test_many_problems_are_told_in_short(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    for number in range(30):
+    for number in range(22):
         write(tmp_path / f"skill-{number}", b"=")
     await Desk(tmp_path).names()
-    reported = [each for each in caplog.records if each.levelno == logging.WARNING]
-    assert len(reported) == 21 and "and 10 more" in reported[-1].getMessage()
+    assert len(caplog.messages) == 21 and "and 2 more" in caplog.messages[-1]
+    for number in range(2):
+        (tmp_path / f"skill-{number}" / "skill.toml").unlink()
+    caplog.clear()
+    await Desk(tmp_path).names()
+    assert len(caplog.messages) == 20 and "more" not in caplog.text
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root can read everything")

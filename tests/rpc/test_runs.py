@@ -17,10 +17,9 @@ GOOD = Outcome(
 )
 
 
-@each_row(
-    ("printed", "output"),
-    [('{"a": [1]}\n', {"a": [1]}), ("7", 7), ("null", None), ("two words\n", "two words\n"), ("NaN\n", "NaN\n")],
-)
+@each_row(("printed", "output"), [
+    ('{"a": [1]}\n', {"a": [1]}), ("7", 7), ("null", None), ("two words\n", "two words\n"), ("NaN\n", "NaN\n"),
+])  # fmt: skip
 def test_what_a_program_prints_is_json_if_it_can_be_and_stderr_its_log(printed: str, output: Json) -> None:
     done = to_run("t", replace(GOOD, stdout=printed, stderr="log\n"), None, (), called=False, remark="more\n")
     assert (done.output, done.logs_preview, done.error) == (output, "log\nmore\n", None)
@@ -30,29 +29,26 @@ def test_what_a_program_prints_is_json_if_it_can_be_and_stderr_its_log(printed: 
     assert (done.output, done.logs_preview, done.error) == (output, printed, None)
 
 
-@each_row(
-    ("outcome", "result", "called", "expected"),
-    [
-        ({"timed_out": True, "exit_code": None}, None, False, ("timeout", "the run was ended after its time limit")),
-        ({"exit_code": NOT_STARTED, "stderr": f"{OURS} no such program\n"}, None, False,
-         ("not_started", f"{OURS} no such program")),
-        ({"exit_code": NOT_STARTED}, None, True, ("not_started", "it could not be started")),
-        ({"exit_code": 3}, None, False, ("execution_failed", "t ended with exit code 3")),
-        ({"exit_code": None}, None, False, ("execution_failed", "t was ended")),
-        ({"exit_code": 1, "stderr": f"Error: no\n    at main\n\nNode.js v22.0.0\n{OURS} advice\n"}, None, False,
-         ("execution_failed", "Error: no")),
-        ({"exit_code": 1}, b'{"error": {"type": "ValueError", "message": "no"}}', True, ("ValueError", "no")),
-        ({}, None, True, ("execution_failed", "it ended without a result, or with one of more than 1,048,576 bytes")),
-        ({"exit_code": 1, "stderr": "Node.js v22.1.0\n  only this  \n"}, None, False,
-         ("execution_failed", "only this")),
-        ({"exit_code": 1, "stderr": "Node.js v22.1.0\n"}, None, False,
-         ("execution_failed", "t ended with exit code 1")),
-        *[({}, result, True, ("execution_failed", "the result that the entry point left cannot be parsed"))
-          for result in (b"{}", b"nonsense", b"[1]", b'{"output": NaN}')],
-        ({"stdout_truncated": True}, None, False,
-         ("output_too_long", "its output exceeds the limit; leave large output as files in output_blobs")),
-    ],
-)  # fmt: skip
+@each_row(("outcome", "result", "called", "expected"), [
+    ({"timed_out": True, "exit_code": None}, None, False, ("timeout", "the run was ended after its time limit")),
+    ({"exit_code": NOT_STARTED, "stderr": f"{OURS} no such program\n"}, None, False,
+     ("not_started", f"{OURS} no such program")),
+    ({"exit_code": NOT_STARTED}, None, True, ("not_started", "it could not be started")),
+    ({"exit_code": 3}, None, False, ("execution_failed", "t ended with exit code 3")),
+    ({"exit_code": None}, None, False, ("execution_failed", "t was ended")),
+    ({"exit_code": 1, "stderr": f"Error: no\n    at main\n\nNode.js v22.0.0\n{OURS} advice\n"}, None, False,
+     ("execution_failed", "Error: no")),
+    ({"exit_code": 1}, b'{"error": {"type": "ValueError", "message": "no"}}', True, ("ValueError", "no")),
+    ({}, None, True, ("execution_failed", "it ended without a result, or with one of more than 1,048,576 bytes")),
+    ({"exit_code": 1, "stderr": "Node.js v22.1.0\n  only this  \n"}, None, False,
+     ("execution_failed", "only this")),
+    ({"exit_code": 1, "stderr": "Node.js v22.1.0\n"}, None, False,
+     ("execution_failed", "t ended with exit code 1")),
+    *[({}, result, True, ("execution_failed", "the result that the entry point left cannot be parsed"))
+      for result in (b"{}", b"nonsense", b"[1]", b'{"output": NaN}')],
+    ({"stdout_truncated": True}, None, False,
+     ("output_too_long", "its output exceeds the limit; leave large output as files in output_blobs")),
+])  # fmt: skip
 def test_the_error_names_what_went_wrong(
     outcome: dict[str, Any], result: bytes | None, called: bool, expected: tuple[str, str]
 ) -> None:
@@ -60,8 +56,8 @@ def test_the_error_names_what_went_wrong(
     assert (done.output, done.error, done.summary) == (None, expected, expected[1])
 
 
-@each_row(("message", "summary"), [(" \n", "ValueError"), ("two\n lines", "two lines"), ("x" * 300, "x" * 200)])
-def test_the_summary_of_a_failure_is_one_line_of_two_hundred_characters(message: str, summary: str) -> None:
+@each_row(("message", "summary"), [(" \n", "ValueError"), ("two\n lines", "two lines"), ("x" * 5000, "x" * 200)])
+def test_a_failure_has_one_line_of_200_characters_and_4000_of_its_message_and_log(message: str, summary: str) -> None:
     result = jsonrpc.dump({"error": {"type": "ValueError", "message": message}})
-    done = to_run("t", replace(GOOD, exit_code=1), result, (), called=True, remark="")
-    assert (done.summary, done.error) == (summary, ("ValueError", message))
+    done = to_run("t", replace(GOOD, exit_code=1, stderr="y" * 4001), result, (), called=True, remark="")
+    assert (done.summary, done.error, done.logs_preview) == (summary, ("ValueError", message[:4000]), "y" * 4000)

@@ -48,15 +48,9 @@ def chromium() -> Iterator[Browser]:
         yield made
 
 
-@pytest.fixture(
-    params=[
-        "plain",
-        pytest.param(
-            "ext-apps",
-            marks=pytest.mark.skipif(not (MODULES / EXT_APPS).exists(), reason="make interop installs ext-apps"),
-        ),
-    ]
-)
+@pytest.fixture(params=["plain", pytest.param("ext-apps", marks=pytest.mark.skipif(
+    not (MODULES / EXT_APPS).exists(), reason="make interop installs ext-apps"
+))])  # fmt: skip
 def kind(request: pytest.FixtureRequest) -> str:
     """The host: its module in `app_host`."""
     return request.param
@@ -82,17 +76,11 @@ def shown(
         page.route(f"{ORIGIN}/**", _file)
         page.expose_function("callTool", lambda params: wire.request("tools/call", params))
         page.goto(f"{ORIGIN}/host.html")
-        page.evaluate(
-            "(given) => start(given)",
-            {
-                "kind": kind,
-                "html": content["text"],
-                "theme": theme,
-                "capabilities": capabilities,
-                "input": call["arguments"],
-                "result": {key: value for key, value in result.items() if key != "_meta"},
-            },
-        )
+        given = {
+            "kind": kind, "html": content["text"], "theme": theme, "capabilities": capabilities,
+            "input": call["arguments"], "result": {key: value for key, value in result.items() if key != "_meta"},
+        }  # fmt: skip
+        page.evaluate("(given) => start(given)", given)
         frame = page.frames[1]
         expect(frame.locator("#catalogue, #skill").filter(visible=True)).to_have_count(1)
         yield page, frame

@@ -18,10 +18,7 @@ MIME_TYPE = "text/html;profile=mcp-app"
 SHOWS_VIEWS = {EXTENSION: {"mimeTypes": [MIME_TYPE]}}
 CATALOGUE, SKILL = "ui://mcp-skills-server/catalogue", "ui://mcp-skills-server/skill"
 META = {
-    "ui": {
-        "csp": {"connectDomains": [], "resourceDomains": [], "frameDomains": [], "baseUriDomains": []},
-        "prefersBorder": True,
-    }
+    "ui": {"csp": {f"{of}Domains": [] for of in ("connect", "resource", "frame", "baseUri")}, "prefersBorder": True}
 }
 VIEWS: list[dict[str, Any]] = [
     {"uri": uri, "mimeType": MIME_TYPE, "name": name, "title": title, "description": description, "_meta": META}

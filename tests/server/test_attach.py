@@ -17,7 +17,6 @@ import pytest
 from mcp.client.client import Client
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
-from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel.server import Server
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.shared.exceptions import MCPError
@@ -35,8 +34,6 @@ from tables import each_row
 from wire import DEADLINE, EXTENSION, META, Wire, WireError, write_skill
 
 pytestmark = pytest.mark.anyio
-
-
 SKILL = "skill://summarise-ticket/SKILL.md"
 
 
@@ -52,11 +49,7 @@ def test_the_server_keeps_what_it_has_which_dependencies_resolve_against(example
     ):
         assert [each[field] for each in example.request(method)[key]] == names
     for method, params, words in (
-        (
-            "tools/call",
-            {"name": "skills_load", "arguments": {"names": ["summarise-ticket"]}},
-            '<skill name=\\"summarise',
-        ),
+        ("tools/call", {"name": "skills_load", "arguments": {"names": ["summarise-ticket"]}}, '<skill name=\\"summari'),
         ("tools/call", {"name": "read_ticket", "arguments": {"number": "7"}}, "green"),
         ("prompts/get", {"name": "handover", "arguments": {"number": "7"}}, "next shift"),
         ("prompts/get", {"name": "summarise-ticket"}, "<skill "),
@@ -192,9 +185,7 @@ async def test_a_listen_handler_of_the_server_s_own_making_keeps_what_is_not_abo
     write_skill(tmp_path / "a")
     asked: list[bool | None] = []
 
-    async def listen(
-        ctx: ServerRequestContext[Any, Any], params: types.SubscriptionsListenRequestParams
-    ) -> types.SubscriptionsListenResult:
+    async def listen(ctx: Any, params: Any) -> types.SubscriptionsListenResult:
         asked.append(params.notifications.tools_list_changed)
         return types.SubscriptionsListenResult(_meta={META + "subscriptionId": ctx.request_id})
 
@@ -210,8 +201,11 @@ async def test_a_listen_handler_of_the_server_s_own_making_keeps_what_is_not_abo
 # While the skills are being read for the first time
 
 
+Held = tuple[Registry, threading.Event]
+
+
 @pytest.fixture
-def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Registry, threading.Event]]:
+def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
     """A registry of 400 skills that an earlier process saw, one of them hidden; its scan waits for the event."""
     for number in range(400):
         write_skill(tmp_path / "skills" / f"team-{number % 9}" / f"skill-{number:03}")
@@ -222,18 +216,20 @@ def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Regi
     with Registry([tmp_path / "skills"], index=index) as earlier:
         earlier.save_index()
     registry, go = Registry([tmp_path / "skills"], index=index), threading.Event()
-    load = registry.load
+    load, loads = registry.load, list[None]()
 
     def late() -> None:
+        loads.append(None)
         assert go.wait(DEADLINE)
         load()
 
     monkeypatch.setattr(registry, "load", late)
     yield registry, go
     go.set()
+    assert len(loads) == 1
 
 
-async def test_names_are_told_before_the_first_scan(held: tuple[Registry, threading.Event], mode: Any) -> None:
+async def test_names_are_told_before_the_first_scan(held: Held, mode: Any) -> None:
     registry, go = held
     async with attached(registry, mode) as client:
         said = str(client.instructions)
@@ -249,9 +245,7 @@ async def test_names_are_told_before_the_first_scan(held: tuple[Registry, thread
         assert (await client.list_tools()).tools == early.tools
 
 
-async def test_a_legacy_client_that_asks_for_nothing_starts_the_first_scan(
-    held: tuple[Registry, threading.Event],
-) -> None:
+async def test_a_legacy_client_that_asks_for_nothing_starts_the_first_scan(held: Held) -> None:
     registry, go = held
     async with attached(registry, "legacy", settings=Settings(tools=False)):
         go.set()
@@ -259,9 +253,7 @@ async def test_a_legacy_client_that_asks_for_nothing_starts_the_first_scan(
 
 
 @pytest.mark.parametrize("why", ["grants", "sources"])
-async def test_a_handshake_that_the_index_cannot_answer_waits_for_the_first_scan(
-    held: tuple[Registry, threading.Event], mode: Any, why: str
-) -> None:
+async def test_a_handshake_that_the_index_cannot_answer_waits_for_a_scan(held: Held, mode: Any, why: str) -> None:
     registry, go = held
     views = None
     if why == "grants":
@@ -275,7 +267,7 @@ async def test_a_handshake_that_the_index_cannot_answer_waits_for_the_first_scan
         assert "skill-003" in text and ("skill-001" in text) is (why == "sources")
 
 
-async def test_a_subscription_waits_for_the_first_scan(held: tuple[Registry, threading.Event]) -> None:
+async def test_a_subscription_waits_for_the_first_scan(held: Held) -> None:
     registry, go = held
     params = types.SubscribeRequestParams(uri="skill://team-1/skill-001/SKILL.md")
     async with attached(registry, "legacy") as client, anyio.create_task_group() as tasks:
@@ -301,7 +293,7 @@ async def test_without_prompts_every_prompt_is_the_server_s_own(tmp_path: Path, 
     assert asked == ["a"]
 
 
-async def test_a_corrected_list_of_tools_is_announced(tmp_path: Path, held: tuple[Registry, threading.Event]) -> None:
+async def test_a_corrected_list_of_tools_is_announced(tmp_path: Path, held: Held) -> None:
     registry, go = held
     async with attached(registry) as client:
         before = await client.list_tools()
@@ -318,13 +310,10 @@ async def test_a_corrected_list_of_tools_is_announced(tmp_path: Path, held: tupl
         assert (await client.list_tools()).tools != before.tools
 
 
-@each_row(
-    ("name", "bodies", "in_instructions", "in_tools"),
-    [
-        ("gemini-cli-mcp-client", 1, 0, 1), ("opencode", 1, 0, 1), ("codex-mcp-client", 1, 0, 1),
-        ("claude-code", 1, 1, 0), ("github-copilot-developer", 1, 1, 1), ("another", 1, 1, 1), ("mcp", 2, 1, 1),
-    ],
-)  # fmt: skip
+@each_row(("name", "bodies", "in_instructions", "in_tools"), [
+    ("gemini-cli-mcp-client", 1, 0, 1), ("opencode", 1, 0, 1), ("codex-mcp-client", 1, 0, 1),
+    ("claude-code", 1, 1, 0), ("github-copilot-developer", 1, 1, 1), ("another", 1, 1, 1), ("mcp", 2, 1, 1),
+])  # fmt: skip
 async def test_a_host_gets_the_list_where_its_model_looks_and_the_body_once(
     tmp_path: Path, name: str, bodies: int, in_instructions: int, in_tools: int
 ) -> None:
@@ -337,6 +326,8 @@ async def test_a_host_gets_the_list_where_its_model_looks_and_the_body_once(
             assert "".join(str(each.description) for each in tools).count("Brews tea.") == in_tools
             got = await client.call_tool("skills_load", {"names": ["a"]})
             assert str(got.model_dump()).count("This is how.") == bodies
+            got = await client.call_tool("skills_read", {"path": "SKILL.md"})
+            assert bool(got.is_error) is (mode == "auto")  # only a connection of the legacy era remembers
 
 
 async def test_a_server_is_taken_even_if_it_is_held_as_fastmcp_holds_it_and_all_else_is_refused(tmp_path: Path) -> None:
@@ -412,12 +403,9 @@ async def test_what_loads_a_skill_names_the_tools_of_the_server_that_it_is_about
         write_skill(tmp_path / name)
     named = {"refund": "refunds", "credit": "refunds", "invoice": "invoices", "absent": "refunds"}
     async with attached(tmp_path, mode, to=tools_server(), tool_skills=named) as client:
+        note = "Tools that these skills document: credit (refunds), refund (refunds)."
         for tool, given, notes in (
-            (
-                "skills_load",
-                {"names": ["refunds"]},
-                ["Tools that these skills document: credit (refunds), refund (refunds)."],
-            ),
+            ("skills_load", {"names": ["refunds"]}, [note]),
             ("skills_load", {"names": ["greetings"]}, []),
             ("skills_unload", {"all": True}, []),
         ):
@@ -439,6 +427,7 @@ async def test_of_equal_names_one_is_listed_and_the_log_says_which(
     async with attached(tmp_path, mode, to=server, settings=Settings(prompt_page_size=1)) as client:
         tools = [tool.name for tool in (await client.list_tools()).tools]
         assert sorted(tools) == sorted(NAMES)
+        await client.list_tools()  # of which the log does not tell again
         first = await client.session.list_prompts()
         second = await client.session.list_prompts(params=types.PaginatedRequestParams(cursor=first.next_cursor))
         assert [each.name for each in (*first.prompts, *second.prompts)] == ["b", "a"]
@@ -455,9 +444,7 @@ async def test_of_equal_names_one_is_listed_and_the_log_says_which(
     ]
 
 
-async def test_a_resource_that_a_skill_hides_is_not_listed_before_the_first_scan_either(
-    held: tuple[Registry, threading.Event], mode: Any
-) -> None:
+async def test_a_resource_that_a_skill_hides_is_not_listed_before_the_first_scan_either(held: Held, mode: Any) -> None:
     registry, go = held
     server = MCPServer("mine")
     server.resource("skill://team-1/skill-001/SKILL.md", name="theirs")(lambda: "their resource")
@@ -479,14 +466,32 @@ async def test_a_list_of_tools_that_names_a_client_s_skills_is_cached_for_it_alo
 
 
 async def test_a_template_that_the_skills_have_too_is_listed_once(tmp_path: Path) -> None:
-    async def list_templates(*_: object) -> types.ListResourceTemplatesResult:
-        both = [types.ResourceTemplate(name=uri, uri_template=uri) for uri in (TEMPLATE, "mine://{path}")]
-        return types.ListResourceTemplatesResult(resource_templates=both)
+    async def list_templates(*_: object) -> Any:
+        return {"resourceTemplates": [{"name": uri, "uriTemplate": uri} for uri in (TEMPLATE, "mine://{path}")]}
 
     write_skill(tmp_path / "a")
-    async with attached(tmp_path, to=Server[Any]("mine", on_list_resource_templates=list_templates)) as client:
-        found = [each.uri_template for each in (await client.list_resource_templates()).resource_templates]
-        assert sorted(found) == ["mine://{path}", TEMPLATE]
+    server = Server[Any]("mine", on_list_resource_templates=list_templates)
+    async with attached(tmp_path, to=server, settings=Settings(ttl_ms=7)) as client:
+        listed = await client.list_resource_templates()
+        assert sorted(each.uri_template for each in listed.resource_templates) == ["mine://{path}", TEMPLATE]
+        assert listed.ttl_ms == 0  # as theirs, which says none
+
+
+@each_row(("pages", "read"), [(2, 2), (1000, 100)])
+async def test_at_most_a_hundred_pages_of_the_server_s_own_names_are_read(
+    tmp_path: Path, pages: int, read: int
+) -> None:
+    seen: list[Any] = []
+
+    async def list_prompts(_: Any, params: types.PaginatedRequestParams | None) -> Any:
+        seen.append(params and params.cursor)
+        return types.ListPromptsResult(prompts=[], next_cursor="more" if len(seen) < pages else None)
+
+    write_skill(tmp_path / "a")
+    server = Server[Any]("mine", on_list_prompts=list_prompts, on_get_prompt=list_prompts)
+    async with attached(tmp_path, to=server) as client:
+        await client.get_prompt("a")
+    assert seen == [None, *["more"] * (read - 1)]
 
 
 def test_a_request_counts_for_its_token_else_for_its_address_else_for_nobody() -> None:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
-from pathlib import Path
+import asyncio
 from typing import Any
 
-import anyio
 import pytest
 from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
@@ -20,17 +17,9 @@ from wire import COMMAND, DEADLINE, FIXTURES
 pytestmark = pytest.mark.anyio
 
 
-@asynccontextmanager
-async def connected(root: Path, mode: Any, **options: Any) -> AsyncGenerator[Client]:
-    parameters = StdioServerParameters(command=COMMAND[0], args=[*COMMAND[1:], "serve", str(root)])
-    with anyio.fail_after(DEADLINE):
-        async with Client(stdio_client(parameters), mode=mode, **options) as client:
-            yield client
-
-
 async def test_a_host_lists_gets_reads_and_calls(mode: Any) -> None:
-    """The SDK checks what comes back, tools' results against their output schemas too."""
-    async with connected(FIXTURES, mode) as client:
+    server = StdioServerParameters(command=COMMAND[0], args=[*COMMAND[1:], "serve", str(FIXTURES)])
+    async with asyncio.timeout(DEADLINE), Client(stdio_client(server), mode=mode) as client:
         assert client.protocol_version == {"legacy": "2025-11-25", "auto": "2026-07-28"}[mode]
         assert client.server_info is not None and client.server_info.name == "mcp-skills-server"
         skills = (await ask(client, "skills/list"))["skills"]

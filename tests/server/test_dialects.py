@@ -17,10 +17,6 @@ from wire import write_skill
 pytestmark = pytest.mark.anyio
 
 
-def number_of(skill: Skill, snapshot: Snapshot, least: Standing) -> int:
-    return snapshot.paths(least).index(skill.path)
-
-
 def by_number(snapshot: Snapshot, target: str, least: Standing) -> Skill:
     paths = snapshot.paths(least)
     if not target.isdecimal() or int(target) >= len(paths):
@@ -29,21 +25,16 @@ def by_number(snapshot: Snapshot, target: str, least: Standing) -> Skill:
 
 
 def numbered(subject: EntryContext) -> dict[str, Json]:
-    return {"number": number_of(subject.skill, subject.snapshot, subject.least), "called": subject.skill.name}
+    number = subject.snapshot.paths(subject.least).index(subject.skill.path)
+    return {"number": number, "called": subject.skill.name}
 
 
 TINY = Dialect(
-    name="tiny",
-    least=Standing.VALID,
-    capabilities={"tiny": {}},
-    extensions={"com.example/tiny": {"numbers": True}},
-    entry=numbered,
-    needs_served=lambda _: False,
-    parameter="number",
-    find=by_number,
+    name="tiny", least=Standing.VALID, capabilities={"tiny": {}}, extensions={"com.example/tiny": {"numbers": True}},
+    entry=numbered, needs_served=lambda _: False, parameter="number", find=by_number,
     result=EntryResult(lambda entry: {"found": entry}),
     notifications={"tinyListChanged": "notifications/tiny/list_changed"},
-)
+)  # fmt: skip
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import asyncio
 import gc
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,8 @@ class Listening:
         self.acknowledged.set()
 
     async def run(self, notifier: Notifier, owner: Owner) -> None:
-        self.result = await notifier.listen(Stream("listening", self.send, shared=False), self.wanted.pop(), owner)
+        async with asyncio.timeout(DEADLINE):
+            self.result = await notifier.listen(Stream("listening", self.send, False), self.wanted.pop(), owner)
 
     @property
     def kept(self) -> list[str]:
@@ -65,7 +67,7 @@ async def opening(notifier: Notifier) -> AsyncGenerator[Callable[..., Any]]:
 
 async def test_of_a_filter_only_that_is_kept_which_can_be_served() -> None:
     notifier = Notifier(Settings())
-    junk = ["file:///etc/passwd", "https://example.com/", "x", "skill://a//b", "skill://a/" + "x" * 4096, "skill://a?q"]
+    junk = ["file:///etc/passwd", "https://example.com/", "x", "skill://a//b", "skill://a?q"]
     async with opening(notifier) as start:
         good = ["skill://a/SKILL.md", "skill://not/yet/SKILL.md"]
         stream = await start(Listening(good[0], *junk, *reversed(good)), None)
@@ -78,26 +80,25 @@ async def test_of_a_filter_only_that_is_kept_which_can_be_served() -> None:
 
 async def test_the_uris_of_one_stream_are_bounded_in_number_and_in_all() -> None:
     notifier = Notifier(Settings())
-    many, long = ([f"skill://a/{number}{'x' * length}" for number in range(1025)] for length in (0, 4000))
-    for uris, said in ((many, "at most 1024"), (long[:9], "at most 32,768 characters")):
+    many, long = ([f"skill://a/{'x' * length}{number:04}" for number in range(1025)] for length in (0, 4082))
+    for uris, said in ((many, "at most 1024"), ([*long[:8], "skill://a"], "at most 32,768 characters")):
         with pytest.raises(RequestError, match=said):
             await Listening(*uris).run(notifier, None)
     async with opening(notifier) as start:
         assert len((await start(Listening(*many[1:]), None)).kept) == 1024
+        assert (await start(Listening(*long[:8], long[8] + "x"), None)).kept == long[:8]  # of 4,096 characters
 
 
-async def test_who_opens_too_many_streams_has_its_own_oldest_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notify, "MOST_STREAMS", 8)
+async def test_who_opens_too_many_streams_has_its_own_oldest_ended() -> None:
     notifier = Notifier(Settings())
     async with opening(notifier) as start:
         mine = await start(Listening(), "token me")
-        theirs = [await start(Listening(), "address 192.0.2.1") for _ in range(5)]
+        theirs = [await start(Listening(), "address 192.0.2.1") for _ in range(259)]
         await anyio.wait_all_tasks_blocked()
-        assert [each.result is not None for each in theirs] == [True, True, True, False, False]
-        assert mine.result is None
-        for owner in ("a", "a", "b", "b", "c"):
-            await start(Listening(), owner)
-        with pytest.raises(QuotaError, match="the server's limit of 8 is reached"):
+        assert [each.result is not None for each in theirs] == [True] * 3 + [False] * 256
+        for number in range(256 + 256 + 255):
+            await start(Listening(), "abc"[number // 256])
+        with pytest.raises(QuotaError, match="the server's limit of 1,024 is reached"):
             await Listening().run(notifier, "yet another")
         assert mine.result is None
 
@@ -126,6 +127,17 @@ async def test_subscriptions_of_one_owner_are_bounded(monkeypatch: pytest.Monkey
     notifier.watch(peers[0], "skill://b/SKILL.md", "me")
     await peers[1].ends.aclose()
     notifier.watch(peers[0], "skill://c/SKILL.md", "me")
+
+
+def test_subscriptions_are_bounded_for_a_client_and_in_all() -> None:
+    notifier, (last, *clients) = Notifier(Settings()), [Client() for _ in range(65)]
+    for client in clients:
+        for number in range(1024):
+            notifier.watch(client, f"skill://{number}/SKILL.md")
+        with pytest.raises(RequestError, match="Too many subscriptions: at most 1024"):
+            notifier.watch(client, "skill://more/SKILL.md")
+    with pytest.raises(QuotaError):
+        notifier.watch(last, "skill://0/SKILL.md")
 
 
 async def test_of_a_legacy_client_that_left_nothing_is_kept() -> None:
@@ -208,7 +220,7 @@ class Client:
 
 
 async def test_what_was_notified_is_announced_and_repeated_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    heard: list[str] = []
+    heard: list[Any] = []
     kept = RecentNotifications(lambda: heard.append("announced"))
     kept.repeat()  # nothing yet
     kept.add(lambda: heard.append("a"))
@@ -216,15 +228,16 @@ async def test_what_was_notified_is_announced_and_repeated_within_bounds(monkeyp
     kept.repeat()
     await asyncio.sleep(0)
     assert heard == ["announced", "a", "b"]
-    for _ in range(2 * notify._MOST_REMEMBERED):
-        kept.add(lambda: None)
-    assert len(kept._notified) == notify._MOST_REMEMBERED
+    for number in range(300):
+        kept.add(partial(heard.append, number), announced=False)
     monkeypatch.setattr(notify, "_REMEMBERED_S", 0.0)
-    kept.add(lambda: None)
+    kept.add(lambda: heard.append("forgotten"), announced=False)
     gone = asyncio.Event()
     asyncio.get_running_loop().call_later(0, gone.set)  # after what `add` left to the loop
     await gone.wait()
-    assert not kept._notified
+    kept.repeat()
+    await asyncio.sleep(0)
+    assert heard[3:] == list(range(45, 300))  # of the last 256 one was forgotten
 
 
 def recorded() -> tuple[Stream, asyncio.Queue[str]]:
@@ -242,7 +255,7 @@ async def test_all_is_news_to_clients_of_a_replica_that_has_just_started(tmp_pat
     stream, heard = recorded()
     with Registry([tmp_path]) as registry:
         attachment = Attachment(registry, Settings(), None, None)
-        attachment.recent = RecentNotifications(lambda: None)
+        attachment.recent = RecentNotifications(lambda: heard.put_nowait("announced"))
         async with attachment.running(), asyncio.timeout(DEADLINE):
             await attachment.ready()
             wanted = {"resourcesListChanged": True}

@@ -45,7 +45,9 @@ def test_a_model_proposes_and_hears_of_its_own(tmp_path: Path, era: Era) -> None
         (own,) = wire.call("skills_proposals")["structuredContent"]["proposals"]
         assert own == record
         assert 'host = "tester"' in (tmp_path / "kept" / record["id"] / "proposal.toml").read_text()
-        wrong = wire.call("skills_propose", name="coffee", files=files, reason="It was wrong.", base="sha256:0")
+        wrong = wire.call(
+            "skills_propose", name="skill://coffee/SKILL.md", files=files, reason="It was wrong.", base="sha256:0"
+        )
         assert wrong["isError"] and "it has changed since" in said(wrong)
         assert wire.call("skills_propose", name="coffee", files="x", reason="y")["isError"]
         assert said(wire.call("skills_search", query=record["id"])).find(record["id"]) < 0

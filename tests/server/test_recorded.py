@@ -21,17 +21,12 @@ from wire import FIXTURES, ROOT
 FILE = ROOT / "tests" / "server" / "recorded.jsonl"
 ROWS: Final[list[dict[str, Any]]] = [json.loads(line) for line in FILE.read_text(encoding="utf-8").splitlines()]
 MODELS: Final[dict[str, Any]] = {
-    "initialize": types.InitializeResult,
-    "server/discover": types.DiscoverResult,
-    "tools/list": types.ListToolsResult,
-    "tools/call": types.CallToolResult,
-    "prompts/list": types.ListPromptsResult,
-    "prompts/get": types.GetPromptResult,
-    "resources/list": types.ListResourcesResult,
-    "resources/templates/list": types.ListResourceTemplatesResult,
-    "resources/read": types.ReadResourceResult,
-    "completion/complete": types.CompleteResult,
-}
+    "initialize": types.InitializeResult, "server/discover": types.DiscoverResult,
+    "tools/list": types.ListToolsResult, "tools/call": types.CallToolResult,
+    "prompts/list": types.ListPromptsResult, "prompts/get": types.GetPromptResult,
+    "resources/list": types.ListResourcesResult, "resources/read": types.ReadResourceResult,
+    "resources/templates/list": types.ListResourceTemplatesResult, "completion/complete": types.CompleteResult,
+}  # fmt: skip
 CODES: Final = {-32700, -32600, -32601, -32602, -32002, -32022}
 
 

@@ -62,7 +62,9 @@ def children(wire: Wire, uri: str) -> dict[str, str]:
         resources += page["resources"]
     assert page["ttlMs"] >= 0 and page["cacheScope"] == "private"
     assert all(each["uri"].startswith(uri + "/") and not each["uri"].endswith("/") for each in resources)
-    return {each["uri"].rpartition("/")[2]: each.get("mimeType", "") for each in resources}
+    found = {each["uri"].rpartition("/")[2]: each.get("mimeType", "") for each in resources}
+    assert len(found) == len(resources)
+    return found
 
 
 @pytest.mark.requirement("S40-3", "S40-27", "S40-29")

@@ -164,13 +164,14 @@ def test_results_say_what_came_and_went_since_the_model_was_told(folder: Path, e
         wire.request("tools/list")
         if era == "modern":
             wire.listen(toolsListChanged=True)
-        for name, given in (("skills_search", {"query": "alpha"}), ("skills_load", {"names": ["alpha"]})):
+        calls = (("skills_search", {"query": "alpha"}), ("skills_load", {"names": ["alpha"]}))
+        for name, given in calls if era == "legacy" else ():  # else the first call follows the change
             assert "changed since" not in str(wire.call(name, **given))
         write_skill(folder / "gamma")
         shutil.rmtree(folder / "beta")
         while "beta" in (names := [skill["name"] for skill in wire.every_skill()]) or "gamma" not in names:
             wire.until(TOOLS)
-        for name, given in (("skills_search", {"query": "alpha"}), ("skills_load", {"names": ["alpha"]})):
+        for name, given in calls:
             seen = wire.call(name, **given)
             assert all("1 added and 1 removed" in text for text in (said(seen), seen["structuredContent"]["note"]))
 

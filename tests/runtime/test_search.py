@@ -19,6 +19,7 @@ from dialects import build
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.model import Skill, Snapshot, Standing
 from mcp_skills_server.runtime.search import FUSED, Search, fuse
+from mcp_skills_server.runtime.search_text import STOP_WORDS, matched_fields
 from tables import each_row
 from wire import FIXTURES
 
@@ -128,6 +129,18 @@ def test_not_every_word_must_be_there_but_more_are_better() -> None:
     assert found("cat zebra", *CROWD, *halves) == ["two"]  # only the last word may be unfinished
 
 
+def test_so_much_of_a_query_and_of_a_text_counts() -> None:
+    """A last word that is cut in two is "q", of which nothing is made."""
+    among = [*CROWD, skill("one", description="Qz.")]
+    for start, expected in (("x " * 999, ["one"]), ("x " * 999 + " ", [])):
+        assert found(f"{start}qz", *among) == expected
+        assert found("qz", *CROWD, skill("one", description="x " * 1000 + start + "qz")) == expected
+    many = " ".join(f"zyx{number}" for number in range(23))
+    assert (found(f"{many} qz x", *among), found(f"{many} zyx qz x", *among)) == (["one"], [])
+    the = " ".join(sorted(STOP_WORDS - {"of"})[:23])
+    assert (found(f"{the} of", skill("of")), found(f"{the} {max(STOP_WORDS)} of", skill("of"))) == (["of"], [])
+
+
 @each_row("query", ["xyzzy", "qqqqqqqq", "cmt", "zebra giraffe"])
 def test_what_is_near_to_nothing_finds_nothing(query: str) -> None:
     assert found(query, skill("commit-messages"), skill("other")) == []
@@ -212,6 +225,22 @@ def test_as_many_are_found_as_are_wanted_and_accepted_and_no_unusable_one() -> N
     assert len(search.find("tool", 1_000, odd)) == 150
     assert search.find("tool", 5, lambda _: False) == search.find("tool", 0, odd) == search.find("tool", -1, odd) == []
     assert found("tool", skill("lenient-tool", standing=Standing.LENIENT)) == ["lenient-tool"]
+
+
+def test_a_hit_is_explained_by_the_words_of_each_field() -> None:
+    one = skill("one", "Zebras", description="Invoices of réfunds", tags=["Pays"], title="Paid bills")
+    one = replace(one, reading=one.reading._replace(opening="Billing"))
+    for question, fields in (
+        ("the invoice", {"description": ["invoice"]}), ("invoicing", {"description": ["invoicing"]}),
+        ("invoicesque", {"description": ["invoicesque"]}), ("invoicesques", {}), ("inv", {"description": ["inv"]}),
+        ("zebra refund", {"headings": ["zebra"], "description": ["refund"]}),
+        ("bill bill", {"title": ["bill"], "opening": ["bill"]}), ("payswxyz", {}),
+        ("x " * 996 + "invoices", {"description": ["invoices"]}), ("paysan", {"tags": ["paysan"]}), ("on", {}),
+        (" ".join(f"q{number}" for number in range(23)) + " one", {"name": ["one"], "path": ["one"]}),
+        (" ".join(f"q{number}" for number in range(24)) + " one", {}),
+    ):  # fmt: skip
+        assert dict(matched_fields(one, question)) == fields, question
+    assert dict(matched_fields(one, "x " * 1000 + "one")) == {}
 
 
 # Following the snapshot
@@ -326,6 +355,8 @@ def test_rankings_are_fused_by_place_and_weight() -> None:
     assert scores[1] == scores[2] < scores[3]
     assert sorted(fused([(row, -1.0) for row in range(5_000)], [])) == list(range(5_000))  # many equals are not lost
     long = [(row, float(row)) for row in range(3 * FUSED)]
+    assert sum(rank < 0 for _, rank in fuse(iter(long), iter([]))) == 60
+    assert sum(rank < 0 for _, rank in fuse(iter([(row, 1.0) for row in range(1_001)]), iter([]))) == 1_000
     order = fused(long, [long[-1]])
     assert order.index(long[-1][0]) < FUSED + 1  # the rest of the first ranking follows in its order and only once
     assert [row for row in order if row != long[-1][0]] == [row for row, _ in long[:-1]]

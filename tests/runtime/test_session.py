@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import shutil
 from functools import partial
 from hashlib import sha256
@@ -28,6 +29,7 @@ from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.format import uris
 from mcp_skills_server.model import SKILL_MD, Standing
 from mcp_skills_server.runtime.runtime import Runtime, RuntimeSettings
+from mcp_skills_server.runtime.scripts.workspace import Workspace
 from mcp_skills_server.runtime.session import Session
 from mcp_skills_server.runtime.sessions import Sessions
 from runtime.workshop import PDF, PNG, WORKSHOP, Scripts, active, ask, forbidden, listed, refused, text
@@ -168,6 +170,13 @@ async def test_the_pages_of_the_list_are_the_whole_list(tmp_path: Path) -> None:
             found += listed(page)
         assert found == names
     assert listed(await ask(session, "skills_list", after="s5/gone")) == ["s6"]
+    things = {f"g{n:02}/thing-{n}/SKILL.md": skill_md(f"thing-{n}", f"tags: [t{n % 13:02}]") for n in range(51)}
+    session = Runtime(loaded(plant(tmp_path, things))).session()
+    assert len(listed(await ask(session, "skills_list"))) == 50
+    assert len(listed(await ask(session, "skills_search", query="thing"))) == 5
+    advice = text(await ask(session, "skills_search", query="thicket"))
+    assert re.search(r"Nearest names: thing-\d+, thing-\d+, thing-\d+\.", advice)
+    assert all(f": {', '.join(f'{letter}{number:02}' for number in range(12))}." in advice for letter in "tg")
 
 
 async def test_a_search_follows_the_catalogue(tmp_path: Path, session: Session, registry: Registry) -> None:
@@ -242,6 +251,10 @@ async def test_files_are_read_as_fits_and_as_the_operator_says(using: Session, r
     assert "has 2 lines" in await refused(short, "skills_read", {"path": "references/guide.md", "start_line": 3})
     _, link = (await ask(short, "skills_read", path="assets/icon.png"))["content"]
     assert link["type"] == "resource_link"
+    for size, kind in ((1 << 20, "image"), ((1 << 20) + 1, "resource_link")):
+        plant(Path(registry.roots[0].path), {"pdf-processing/assets/icon.png": PNG.ljust(size, b"\0")})
+        registry.refresh()
+        assert (await ask(using, "skills_read", path="assets/icon.png"))["content"][-1]["type"] == kind
 
 
 @each_row(
@@ -478,6 +491,25 @@ async def test_a_session_has_one_work_directory_and_closes_it(able: Session, scr
     assert able.active_skills == []
     able._runtime.close()
     assert scripts.close.call_count == 1
+
+
+async def test_what_a_script_left_is_read_up_to_a_bound(
+    tmp_path: Path, able: Session, scripts: Scripts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = tmp_path / "work"
+    monkeypatch.setattr(scripts, "workspace", lambda: Workspace(str(work), Mock()))
+    await ask(able, "skills_load", names=["pdf-processing"])
+    words = await refused(able, "skills_read", {"path": "/workspace/out.txt"})
+    assert words == "No script has run in this session, so there is nothing in /workspace/"
+    assert (able.scripts_at, able.script_moves) == ("", 0)
+    for _ in range(2):
+        await ask(able, "skills_run_script", path="scripts/extract.py")
+    assert (able.scripts_at, able.script_moves) == ("here", 1)
+    plant(work, {"out.txt": "one\ntwo\n", "out.bin": b"\0" * (16 << 20), "more.bin": b"\0" * ((16 << 20) + 1)})
+    assert text(await ask(able, "skills_read", path="/workspace/out.txt", start_line=2)) == "two\n"
+    assert "octet-stream, 16,777,216 bytes" in await refused(able, "skills_read", {"path": "/workspace/out.bin"})
+    words = await refused(able, "skills_read", {"path": "/workspace/more.bin"})
+    assert "has 16,777,217 bytes, and at most 16,777,216 are read" in words
 
 
 @pytest.mark.requirement("RT-18")

@@ -10,6 +10,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import anyio
 import pytest
@@ -24,6 +25,7 @@ from mcp_skills_server.runtime.runtime import Runtime, RuntimeSettings
 from mcp_skills_server.runtime.session import Session
 from mcp_skills_server.runtime.sessions import UnknownSessionError
 from mcp_skills_server.runtime.shared_sessions import SessionRecord, SessionRecordError, SharedSessions, parse_record
+from runtime.workshop import Scripts
 from tables import each_row
 
 pytestmark = pytest.mark.anyio
@@ -283,6 +285,24 @@ async def test_whatever_calls_cross_what_was_answered_is_loaded(tmp_path: Path, 
     assert len(done) > 4
 
 
+async def test_files_that_a_script_left_elsewhere_are_said_to_be_there(tmp_path: Path, store: Store) -> None:
+    tree = plant(tmp_path, skills("a") | {"a/scripts/x.sh": "echo x\n"})
+    one, two = Replica(tree, store), Replica(tree, store)
+    for each in (one, two):
+        each.runtime.scripts = scripts = Scripts(each.runtime.registry)  # type: ignore[assignment]
+        scripts.workspace = lambda: Mock(**{"read.side_effect": RequestError("It has no file")})
+    handle = (await one.call("load", names=["a"])).session_id
+    for here, there in ((one, two), (two, one)):
+        await here.call("run_script", handle, path="scripts/x.sh")
+        writes = store.writes
+        await here.call("run_script", handle, path="scripts/x.sh")
+        assert store.writes == writes
+        session = await there.call("list", handle)
+        read: Any = await session.call("skills_read", {"path": "/workspace/x"})
+        assert read["isError"] and "ran on another replica" in read["content"][0]["text"]
+        assert (await here.call("list", handle)).scripts_at == "here"
+
+
 async def test_news_count_from_when_the_session_began_elsewhere(tree: Path, store: Store) -> None:
     one, two = Replica(tree, store), Replica(tree, store)
     plant(tree, skills("before"))
@@ -332,12 +352,14 @@ def test_any_text_is_a_record_or_an_error_of_one_line(text: str) -> None:
     "change",
     [
         {"version": 2}, {"version": True}, {"version": "1"}, {"since": None}, {"since": True}, {"since": 10**400},
-        {"owner": 1}, {"owner": "x" * 5000}, {"scripts_at": None}, {"skills": [["a", "b"]]},
+        {"owner": 1}, {"owner": "x" * 4097}, {"scripts_at": None}, {"skills": [["a", "b"]]}, {"version": 0},
         {"skills": [{"path": "a"}]}, {"skills": [{"path": 1, "digest": ""}]},
         {"skills": [{"path": str(each), "digest": ""} for each in range(1001)]},
     ],
 )  # fmt: skip
 def test_another_shape_or_version_is_none(change: dict[str, Any]) -> None:
-    good = json.loads(SessionRecord("me", 1.5, (("a", "sha256:1"),), "here").text())
+    skills = [{"path": str(each), "digest": ""} for each in range(1_000)]
+    good = {"version": 1, "owner": "x" * 4_096, "since": 1.5, "skills": skills, "scripts_at": "here"}
+    assert json.loads(parse_record(json.dumps(good)).text()) == good
     with pytest.raises(SessionRecordError):
         parse_record(json.dumps({**good, **change}))

@@ -83,8 +83,11 @@ async def test_a_request_that_is_taken_back_is_cancelled(server: Events, seen: l
 
 def test_a_run_that_no_request_caused_is_an_event_too(server: Events, seen: list[Event]) -> None:
     with server.serving():
+        with events.Request("mcp", "x", principal=None):
+            pass
         events.record_run("a", "scripts/x.py", "sha256:0")
-    assert [(each.protocol, each.outcome, each.uses) for each in seen] == [
+    assert not events.has_readers()  # outside of the server
+    assert [(each.protocol, each.outcome, each.uses) for each in seen[1:]] == [
         (events.LIBRARY, "begun", (Use("run", "a", "scripts/x.py", "sha256:0"),))
     ]
 
@@ -116,11 +119,12 @@ def test_an_event_says_who_asked_and_what_came_of_it(
     token = events.request_id.set("first")
     with server.serving(), events.Request("mcp", "x", principal=Principal("token", "ann")) as request:
         events.record_search("how?", 2)
+        events.record_use(Use("dropped", "a", "SKILL.md", ""))
         request.code = -32000
     events.request_id.reset(token)
     (found,) = seen
     assert (found.request, found.principal, found.found, found.code) == ("first", "token:ann", 2, -32000)
-    assert found.question == question and found.milliseconds < 10_000
+    assert found.question == question and found.milliseconds < 10_000 and found.bytes == 0
 
 
 async def test_two_servers_in_one_process_share_no_reader(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -178,6 +182,9 @@ def test_the_log_has_a_line_for_each_request_at_debug_alone(server: Events, capl
         assert "s19s" in line and "s20s" not in line and " and 5 more: ok in " in line and len(line) < 5_000
         events.emit_refusal("POST", "token")
         assert "POST: refused (token) in " in caplog.messages[-1]
+        assert vars(caplog.records[-1])["fields"] == {
+            "protocol": "http", "method": "POST", "outcome": "refused", "reason": "token"
+        }  # fmt: skip
         assert [hasattr(each, "repeats") for each in caplog.records] == [False, False, True]  # or strangers flood it
         end()
         with events.Request("mcp", "skills/get", principal=None):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, count
 from typing import Final, NamedTuple
 from weakref import finalize
 
@@ -94,7 +94,7 @@ class SearchIndex:
         self._snapshot = Snapshot({})
         self._rows: dict[str, int] = {}
         self._skills: dict[int, Skill] = {}
-        self._last = 0
+        self._numbers = count()
 
     def follow(self, snapshot: Snapshot) -> None:
         """Update the index to a snapshot, by its differences."""
@@ -182,7 +182,7 @@ class SearchIndex:
             self._db.execute(_DELETE_OPENING, (row, opening))
 
     def _add(self, skill: Skill) -> None:
-        self._last = row = self._last + 1
+        row = next(self._numbers)
         self._rows[skill.path] = row
         self._skills[row] = skill
         texts = texts_of(skill)

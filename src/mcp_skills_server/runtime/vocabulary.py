@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Set
+from itertools import count
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -49,13 +50,13 @@ class Vocabulary:
         self._counts: Counter[str] = Counter()
         self._rows: dict[str, int] = {}
         self._words: dict[int, str] = {}
-        self._last = 0
+        self._numbers = count()
 
     def add(self, words: Set[str]) -> None:
         """Add one occurrence of each of these words."""
         # Deterministic, because the order of the rows breaks ties.
         for word in sorted(words - self._rows.keys()):
-            self._last = row = self._last + 1
+            row = next(self._numbers)
             self._rows[word], self._words[row] = row, word
             self._db.execute(self._insert, (row, " ".join(self._ngrams(word))))
         self._counts.update(words)
@@ -102,8 +103,7 @@ class Vocabulary:
             # mostly is.
             if distance == 1 or (distance == 2 and other[0] == word[0]):
                 near[other] = distance
-        least = min(near.values(), default=0)
-        return [other for other, distance in near.items() if distance == least][:5]
+        return [other for other, distance in near.items() if distance == min(near.values())][:5]
 
     def _rare_ngrams(self, ngrams: list[str]) -> list[str]:
         found = self._db.execute(self._rare % ", ".join("?" * len(ngrams)), ngrams)

@@ -227,9 +227,6 @@ class _LoggingExporter(SpanExporter):
     def shutdown(self) -> None:
         self._exporter.shutdown()
 
-    def force_flush(self, timeout_millis: int = 30000) -> bool:
-        return self._exporter.force_flush(timeout_millis)
-
 
 def _shown_endpoint() -> str:
     """Return the URL to which spans are exported, without user name and password."""

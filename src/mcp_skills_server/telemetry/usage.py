@@ -265,9 +265,7 @@ class UsageStore:
             raise NotStoredError(str(error)) from None
 
     def _connect(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(self.name, timeout=_BUSY_S)
-        connection.execute("PRAGMA synchronous = NORMAL")
-        return connection
+        return sqlite3.connect(self.name, timeout=_BUSY_S)
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:
@@ -309,8 +307,8 @@ class Usage:
         self._waiting = Batch()
         self._unstored: Batch | None = None
         """The batch that is being stored, or retried after a failure."""
-        self._day = 0
-        self._hosts: set[str] = set()
+        self._hosts: dict[int, set[str]] = {}
+        """The host names of the latest day."""
         self._dropped = 0
         self.lost = 0
         self._stopping = threading.Event()
@@ -390,13 +388,12 @@ class Usage:
             return len(self._waiting.counts) + len((self._unstored or Batch()).counts)
 
     def _bounded_host(self, host: str, today: int) -> str:
-        if self._day != today:
-            self._day = today
-            self._hosts.clear()
-        if host not in self._hosts:
-            if len(self._hosts) >= _MOST_HOSTS:
-                return OTHER
-            self._hosts.add(host)
+        if today not in self._hosts:
+            self._hosts = {today: set()}
+        known = self._hosts[today]
+        if host not in known and len(known) >= _MOST_HOSTS:
+            return OTHER
+        known.add(host)
         return host
 
     def flush(self) -> None:

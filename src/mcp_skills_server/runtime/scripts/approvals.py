@@ -102,7 +102,7 @@ def update(path: Path, edit: Callable[[tuple[Approval, ...]], Sequence[Approval]
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with FileLock(f"{path}.lock", timeout=_LOCK_S, mode=0o600):
             approvals = [asdict(each) for each in edit(read(path))]
-            text = json.dumps({"version": 1, "approvals": approvals}, indent=1)
+            text = json.dumps({"version": 1, "approvals": approvals}, indent=" ")
             replace_file(path, text.encode(), 0o600)
     except Timeout:
         raise _unusable(path, "another process is changing it; try again") from None

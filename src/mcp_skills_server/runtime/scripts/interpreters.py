@@ -153,7 +153,7 @@ class Interpreters:
                 f"{' '.join(self.known())}, and it has no #! line"
             )
         line = os.fsdecode(head[2:].partition(b"\n")[0])
-        program = (line.split(None, 1) or [""])[0]
+        program = (line.split() or [""])[0]
         if line.endswith("\r"):
             raise FileNotFoundError(
                 errno.ENOENT, "its #! line ends with CR LF; save it with LF line endings"

@@ -177,11 +177,7 @@ def test_old_days_are_forgotten(store: UsageStore, clock: list[float]) -> None:
 
 
 def test_where_it_cannot_be_written_one_line_says_so_and_nothing_is_lost(
-    store: UsageStore,
-    usage: Usage,
-    server: Events,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    store: UsageStore, usage: Usage, server: Events, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(usage_module, "_BUSY_S", 0)
     monkeypatch.setattr(usage_module, "_FLUSH_S", 3600)

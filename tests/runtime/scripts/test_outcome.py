@@ -32,6 +32,8 @@ def test_a_script_that_the_server_ended_is_said_to_be_and_advice_is_for_those_th
     assert remarks_on(stopped, "it was big", 2.5, network_closed=True) == ["the script was ended because it was big"]
     for code, count in ((0, 0), (1, 1)):
         assert len(remarks_on(ProcessResult(code, "", stderr, 5), None, 1, network_closed=False)) == count
+    for length, count in ((16_384, 1), (16_385, 0)):  # errors come last
+        assert len(advice(stderr.ljust(length + len("ModuleNotFoundError: "), "."), network_closed=False)) == count
 
 
 @each_row(

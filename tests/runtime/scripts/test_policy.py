@@ -112,6 +112,15 @@ def test_a_file_of_approvals_that_is_not_in_order_approves_nothing(place: Place,
     assert "must repair the approvals file" in place.refusal(SITE)
 
 
+def test_the_log_has_a_refusal_once_and_names_the_command(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    policy = place.policy(SITE)
+    for _ in range(2):
+        with pytest.raises(RunRefusedError):
+            allowed(policy, place.skill)
+    (line,) = caplog.messages
+    assert f"thing was never approved, and its scripts are not run; mcp-skills-server approve {SITE} thing" in line
+
+
 def test_approvals_that_no_origin_needs_are_said_not_to_be_used(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     place.policy(SITE)
     ExecutionPolicy(place.registry, ScriptSettings())
@@ -157,8 +166,9 @@ def test_a_secret_is_of_one_skill_of_one_source(tmp_path: Path) -> None:
     ours = ExecutionPolicy(registry, ScriptSettings(secrets=secrets, origins=(SITE, OTHER), approvals=str(file)))
     assert allowed(ours, local).secrets == {"KEY": "mine"} and allowed(ours, other).secrets == {"KEY": "theirs"}
     assert allowed(ours, remote).secrets == {}
-    with pytest.raises(RunRefusedError, match=r"^thing needs KEY, OTHER, which") as missing:
-        ours.decide(remote, [remote], needs=["KEY", "OTHER"])
+    wanted = ["KEY", *(f"K{number}" for number in range(20))]
+    with pytest.raises(RunRefusedError, match=rf"^thing needs {', '.join(wanted[:20])}, which") as missing:
+        ours.decide(remote, [remote], needs=wanted)
     assert missing.value.by == "secret"
 
 

@@ -21,14 +21,16 @@ from typing import Any
 import anyio
 import pytest
 
+from catalog.forest import plant
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import RequestError, StaleFileError, UsageError
 from mcp_skills_server.runtime.scripts import processes, runner
 from mcp_skills_server.runtime.scripts import sandbox as boxes
+from mcp_skills_server.runtime.scripts.interpreters import Interpreter, Interpreters
 from mcp_skills_server.runtime.scripts.outcome import Outcome
 from mcp_skills_server.runtime.scripts.runner import Scripts
 from mcp_skills_server.runtime.scripts.settings import ScriptSettings
-from mcp_skills_server.runtime.scripts.workspace import discard, lay_out
+from mcp_skills_server.runtime.scripts.workspace import MOST_FILES, discard, lay_out
 from runtime.scripts import zoo
 from tables import each_row
 
@@ -196,10 +198,11 @@ async def test_it_starts_in_the_work_directory_or_below_and_no_link_that_a_scrip
 
 
 @pytest.mark.requirement("X-29")
-@each_row("workdir", ["..", "a/../..", "/", "/tmp", "a\\..\\..", "x" * 300, "a/" * 5000, "nul\0", "\udc80"])
+@each_row("workdir", ["..", "a/../..", "/", "/tmp", "a\\..\\..", "x" * 300, "a/" * 256 + "a", "nul\0", "\udc80"])
 async def test_no_workdir_leads_out(run: Runner, workdir: str) -> None:
     with pytest.raises(RequestError, match="workdir"):
         await run("go.sh", workdir=workdir)
+    assert run.space.prepare("a/" * 256).endswith("/a")
 
 
 @in_both
@@ -281,6 +284,22 @@ async def test_the_operators_interpreter_comes_first(make: Make, monkeypatch: py
     monkeypatch.setenv("PATH", "")
     with pytest.raises(RequestError, match=r"scripts/types.ts cannot be run: it needs bun, deno, tsx or node 22.18"):
         await run("types.ts")
+
+
+def test_an_interpreter_reads_the_folder_of_its_package_and_must_answer(tmp_path: Path) -> None:
+    programs = {
+        "lib/node_modules/tsx/cli": "",
+        "python-old": "#!/bin/sh\necho x; exit 1\n",
+        "python-mute": "#!/bin/sh\n",
+    }
+    for name in plant(tmp_path, programs) and programs:
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "tsx").symlink_to("lib/node_modules/tsx/cli")
+    found = Interpreters({".TS": f"{tmp_path}/tsx"}).choose("a.ts", bytes)
+    assert found == Interpreter((f"{tmp_path}/tsx",), (f"{tmp_path}/tsx", f"{tmp_path}/lib/node_modules"))
+    for name in ("python-old", "python-mute"):
+        with pytest.raises(RequestError, match=f"a.py cannot be run: it needs .*/{name}, which is not installed, or"):
+            Interpreters({".py": f"{tmp_path}/{name}"}).choose("a.py", bytes)
 
 
 @each_row(
@@ -557,7 +576,27 @@ async def test_a_change_on_disk_during_the_run_does_not_reach_it(make: Make, tmp
     assert (await run("late.sh", progress=change)).stdout.split() == ["one", "two", "3"]
 
 
+def test_the_limits_are_those_of_the_manual(registry: Registry) -> None:
+    given, manual = ScriptSettings(), Path(__file__).parents[3].joinpath("docs/scripts.md").read_text()
+    run = Runner(registry, "none", **{**asdict(given), "sandbox": "off", "timeout_s": 60})
+    limits = run.scripts.explain(run.skill, "scripts/three.sh", run.space).command.limits
+    assert (given.timeout_s + 5) * (os.cpu_count() or 1) == limits["CPU"] and limits["CORE"] == limits["MSGQUEUE"] == 0
+    for said in (
+        f"| {given.timeout_s} s; a call may ask for up to {given.max_timeout_s} s |", f"| {limits['NPROC']} beyond",
+        f"| {limits['DATA'] / (1 << 30):g} GiB; all", f"| {given.concurrent}, over HTTP",
+        f"| {given.output_bytes / 1024:g} KiB |", f"| {limits['FSIZE'] / (1 << 20):g} MiB |",
+        f"| {limits['NOFILE']} a process; no core files, no message queues |",
+        f"| {given.workspace_bytes / (1 << 20):g} MiB and {MOST_FILES:,} files and folders",
+    ):  # fmt: skip
+        assert said in manual
+    run.scripts.close()
+    with pytest.raises(RequestError, match=r"its scripts are (scripts/[^,]*, ){19}scripts/\S* and \d+ more"):
+        run.scripts._request(run.skill, "none", ())
+
+
 async def test_the_log_names_the_script_and_no_argument(run: Runner, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="mcp_skills_server")
     await run("three.sh", "s3cret", env={"KEY": "s3cret"})
     assert "ran scripts/three.sh of zoo: exit code 3" in caplog.text and "s3cret" not in caplog.text
+    await run("sleep.py", timeout_s=0.2)
+    assert "ran scripts/sleep.py of zoo: ended by the server, " in caplog.messages[-1]

@@ -18,20 +18,21 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from catalog.forest import DEADLINE, loaded, plant, skill_md, skills
-from dialects.build import JSON
+from dialects.build import JSON, skill
 from mcp_skills_server.access.grants import Grant, Grants, Pattern
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.dialects import runtime as told
-from mcp_skills_server.errors import StaleFileError
+from mcp_skills_server.errors import RequestError, StaleFileError
 from mcp_skills_server.format import uris
 from mcp_skills_server.model import SKILL_MD, Standing
 from mcp_skills_server.runtime.runtime import Runtime, RuntimeSettings
 from mcp_skills_server.runtime.scripts.workspace import Workspace
 from mcp_skills_server.runtime.session import Session
 from mcp_skills_server.runtime.sessions import Sessions
+from mcp_skills_server.runtime.tool_arguments import path_in
 from runtime.workshop import PDF, PNG, WORKSHOP, Scripts, active, ask, forbidden, listed, refused, text
 from tables import each_row
 from wire import FIXTURES
@@ -41,13 +42,11 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def scripts(registry: Registry) -> Scripts:
-    """What runs scripts here."""
     return Scripts(registry)
 
 
 @pytest.fixture
 def able(registry: Registry, scripts: Scripts) -> Session:
-    """A conversation whose operator allows scripts."""
     runtime = Runtime(registry)
     runtime.scripts = scripts  # pyright: ignore[reportAttributeAccessIssue]
     return runtime.session()
@@ -65,21 +64,15 @@ async def test_a_conversation_chooses_loads_uses_and_switches(able: Session) -> 
     # Load.
     receipt = await ask(able, "skills.load", names=["pdf-processing"])
     assert receipt["structuredContent"] == {
-        "active_skills": [
-            {
-                "name": "pdf-processing",
-                "location": "skill://pdf-processing/SKILL.md",
-                "root_dir": "skill://pdf-processing",
-                "digest": f"sha256:{sha256(PDF.encode()).hexdigest()}",
-                "properties": {
-                    "name": "pdf-processing",
-                    "description": "Tells how pdf-processing is done and when to use it.",
-                    "allowed-tools": "Read",
-                    "license": "MIT",
-                },
-            }
-        ]
-    }
+        "active_skills": [{
+            "name": "pdf-processing", "location": "skill://pdf-processing/SKILL.md",
+            "root_dir": "skill://pdf-processing", "digest": f"sha256:{sha256(PDF.encode()).hexdigest()}",
+            "properties": {
+                "name": "pdf-processing", "description": "Tells how pdf-processing is done and when to use it.",
+                "allowed-tools": "Read", "license": "MIT",
+            },
+        }]
+    }  # fmt: skip
     assert "Read [the guide]" not in json.dumps(receipt)
 
     # Use.
@@ -174,6 +167,8 @@ async def test_the_pages_of_the_list_are_the_whole_list(tmp_path: Path) -> None:
     session = Runtime(loaded(plant(tmp_path, things))).session()
     assert len(listed(await ask(session, "skills_list"))) == 50
     assert len(listed(await ask(session, "skills_search", query="thing"))) == 5
+    unknown = await refused(session, "skills_load", {"names": ["thingy"]})
+    assert re.search(r"nearest: thing-\d+, thing-\d+, thing-\d+$", unknown)
     advice = text(await ask(session, "skills_search", query="thicket"))
     assert re.search(r"Nearest names: thing-\d+, thing-\d+, thing-\d+\.", advice)
     assert all(f": {', '.join(f'{letter}{number:02}' for number in range(12))}." in advice for letter in "tg")
@@ -214,7 +209,6 @@ async def test_reading_means_the_skill_that_was_loaded_last_unless_told(session:
 
 @pytest.fixture
 async def using(session: Session) -> Session:
-    """A conversation that has one skill loaded."""
     await ask(session, "skills_load", names=["pdf-processing"])
     return session
 
@@ -272,6 +266,15 @@ async def test_an_unknown_path_is_told_the_nearest(using: Session, path: str, sa
     assert said in await refused(using, "skills_read", {"path": path})
 
 
+def test_so_many_paths_are_named() -> None:
+    for count, shown in ((40, ", f39"), (41, ", f39 ...")):
+        paths = [f"f{number}" for number in range(count)]
+        with pytest.raises(RequestError, match=rf"there is: f0, .*{re.escape(shown)}$"):
+            path_in(skill("a"), "zzzz", paths)
+    with pytest.raises(RequestError, match=r"nearest: (guide\d,? ?){3}$"):
+        path_in(skill("a"), "guide", [f"guide{number}" for number in range(4)])
+
+
 @pytest.mark.requirement("RT-17", "MCP-55")
 async def test_no_path_leads_out_of_the_skill_or_to_the_disk(
     tmp_path: Path, session: Session, registry: Registry, monkeypatch: pytest.MonkeyPatch
@@ -326,19 +329,15 @@ async def test_a_skill_that_changed_a_moment_ago_is_loaded_as_it_is_now(tmp_path
     [
         ("skills_load", None, "'names' is a required property. skills_load takes: names (required), mode"),
         ("skills_load", {"names": "refunds"}, "Argument names: 'refunds' is not of type 'array'"),
-        ("skills_load", {"names": [1]}, "Argument names.0: 1 is not of type 'string'. skills_load takes"),
-        ("skills_load", {"names": []}, "Argument names: "),
         ("skills_load", {"names": ["refunds"], "mode": "merge"}, "'replace', 'add'"),
         ("skills_unload", {"all": "yes"}, "all: 'yes' is not of type 'boolean'. skills_unload takes: names, all"),
         ("skills_list", {"limit": 0}, "limit: 0 is less than the minimum of 1. skills_list takes: after, limit"),
-        ("skills_list", {"limit": 201}, "Argument limit: 201 is greater than the maximum of 200"),
         ("skills_list", {"limit": True}, "Argument limit: True is not of type 'integer'"),
         ("skills_search", {"query": None}, "query: None is not of type 'string'. skills_search takes: query (req"),
         ("skills_read", {"path": "a", "start_line": 0}, "skills_read takes: path (required), skill, start_line, max_"),
         ("skills_read", {"path": "a", "max_lines": 1.5}, "Argument max_lines: 1.5"),
         ("skills_run_script", {"path": "a", "args": "-v"}, "skills_run_script takes: path (required), skill, args"),
         ("skills_run_script", {"path": "a", "env": {"A": 1}}, "Argument env.A: 1"),
-        ("skills_run_script", {"path": "a", "timeout_s": 0}, "Argument timeout_s: 0"),
     ],
 )  # fmt: skip
 async def test_wrong_arguments_are_told_what_the_tool_takes(

@@ -58,7 +58,6 @@ class ClosingMixin:
 
     def close(self) -> None:
         """Release the resources. Safe to call twice."""
-        raise NotImplementedError
 
     async def aclose(self) -> None:
         """Close in a thread, which does not block the event loop."""

@@ -64,7 +64,6 @@ def ask(search: Search, query: str) -> list[str]:
 
 
 def refreshed(registry: Registry, embeddings: Embeddings) -> None:
-    """Have an edit found and embedded."""
     registry.refresh()
     assert embeddings.wait(DEADLINE)
 

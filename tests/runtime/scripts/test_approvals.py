@@ -26,7 +26,6 @@ for number in range(count):
 
 
 def adding(file: Path, name: str, count: int, patience_s: float) -> subprocess.Popen[str]:
-    """Another process that adds approvals, one by one."""
     command = [sys.executable, "-c", ADD, str(file), name, str(count), str(patience_s)]
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
@@ -40,7 +39,6 @@ def check_files(file: Path) -> None:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """A file of approvals with one entry."""
     path = tmp_path / "state" / "approvals.json"
     update(path, lambda _: [Approval("https://example.com", "thing", "sha256:0", 0.0)])
     return path

@@ -63,11 +63,9 @@ def test_a_closed_network_is_named_with_its_option(stderr: str) -> None:
         ("/skills/a/scripts/x.sh: 3: pdftotext: not found\n", "program pdftotext"),
         ("x.sh: line 1: jq: command not found\n", "program jq"),
         ("FileNotFoundError: [Errno 2] No such file or directory: 'ffmpeg'\n", "program ffmpeg"),
-        ("", None),
-        ("ValueError: x\n", None),
-        ("No such file or directory: '/a/b c.txt'\n", None),
+        ("", None), ("ValueError: x\n", None), ("No such file or directory: '/a/b c.txt'\n", None),
     ],
-)
+)  # fmt: skip
 def test_a_missing_package_or_program_is_named_with_what_helps(stderr: str, said: str | None) -> None:
     found = advice(stderr, network_closed=True)
     if said is None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from catalog.forest import loaded
 from mcp_skills_server.access.grants import Grant, May, Pattern, Permissions
 from mcp_skills_server.catalog.fetched import UNKNOWN
 from mcp_skills_server.catalog.registry import Registry
@@ -62,12 +63,6 @@ class Place:
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
-
-
-def opened(top: Path) -> Registry:
-    registry = Registry([top])
-    registry.load()
-    return registry
 
 
 def allowed(policy: ExecutionPolicy, skill: Skill) -> RunRights:
@@ -132,16 +127,13 @@ def test_approvals_that_no_origin_needs_are_said_not_to_be_used(place: Place, ca
 @each_row(
     ("given", "spelled"),
     [
-        ("https://Example.com/", "https://example.com"),
+        ("https://Example.com/", "https://example.com"), ("https://example.com/a", "https://example.com/a"),
         ("HTTPS://example.com:443/.well-known/agent-skills/index.json", "https://example.com"),
-        ("http://example.com:80/Team", "http://example.com/Team"),
-        ("https://example.com:8443?key=s", "https://example.com:8443"),
-        ("https://example.com/a", "https://example.com/a"),
+        ("http://example.com:80/Team", "http://example.com/Team"), ("https://example.com:8443?key=s", "https://example.com:8443"),
         ("oci://registry.example/skills:1.0", "oci://registry.example/skills:1.0"),
-        ("skills.zip", os.path.realpath("skills.zip")),
-        (UNKNOWN, ""),
+        ("skills.zip", os.path.realpath("skills.zip")), (UNKNOWN, ""),
     ],
-)
+)  # fmt: skip
 def test_an_origin_has_one_spelling(given: str, spelled: str) -> None:
     assert canonical(given) == spelled
 
@@ -175,7 +167,7 @@ def test_a_secret_is_of_one_skill_of_one_source(tmp_path: Path) -> None:
 def test_a_script_gets_only_those_secrets_that_the_manifest_declares(tmp_path: Path) -> None:
     write(tmp_path / "thing", toml("thing", permissions='secrets = ["KEY"]'))
     write(tmp_path / "plain", toml("plain"))
-    registry = opened(tmp_path)
+    registry = loaded(tmp_path)
     given = {"KEY": "k", "OTHER": "o"}
     ours = ExecutionPolicy(registry, ScriptSettings(secrets={"thing": given, "plain": given}))
     assert allowed(ours, registry.snapshot.skills["thing"]).secrets == {"KEY": "k"}
@@ -201,7 +193,7 @@ def test_the_network_is_for_the_skill_of_one_source_and_for_all_that_a_run_lays_
 def test_what_runs_takes_a_grant_whatever_else_allows_it(tmp_path: Path) -> None:
     for name in ("one", "two"):
         write_skill(tmp_path / name, scripts__run_py="")
-    registry = opened(tmp_path)
+    registry = loaded(tmp_path)
     one, two = (registry.snapshot.skills[name] for name in ("one", "two"))
     ours = ExecutionPolicy(registry, ScriptSettings())
 
@@ -240,7 +232,6 @@ async def test_scripts_ask_before_anything_is_prepared(place: Place, monkeypatch
 
 
 def swap(file: Path, text: str) -> None:
-    """Replace a file by one of the same size and time."""
     seen = file.stat()
     file.write_text(text)
     os.utime(file, ns=(seen.st_atime_ns, seen.st_mtime_ns))

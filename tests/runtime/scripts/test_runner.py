@@ -21,7 +21,7 @@ from typing import Any
 import anyio
 import pytest
 
-from catalog.forest import plant
+from catalog.forest import loaded, plant
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import RequestError, StaleFileError, UsageError
 from mcp_skills_server.runtime.scripts import processes, runner
@@ -49,7 +49,7 @@ QUICK = ScriptSettings(
 
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Registry:
-    return zoo.opened(zoo.build(tmp_path_factory.mktemp("skills")))
+    return loaded(zoo.build(tmp_path_factory.mktemp("skills")))
 
 
 @pytest.fixture
@@ -78,8 +78,6 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class Runner:
-    """Scripts, a workspace of theirs, and the zoo."""
-
     def __init__(self, registry: Registry, box: str, **settings: Any) -> None:
         chosen = {**asdict(QUICK), "sandbox": "required" if box == "bubblewrap" else "off", **settings}
         self.scripts = Scripts(registry, ScriptSettings(**chosen))
@@ -134,7 +132,6 @@ def is_there(path: str) -> bool:
 
 
 def left(temporary: Path) -> list[str]:
-    """What the runner has in its directories: sessions and runs."""
     return sorted(each.name.partition("-")[0] for each in temporary.glob("*/*"))
 
 
@@ -152,12 +149,8 @@ def left(temporary: Path) -> list[str]:
 @in_both
 async def test_what_comes_of_a_script_is_told(run: Runner, name: str, code: int, stdout: str, stderr: str) -> None:
     outcome = await run(name)
-    assert (outcome.path, outcome.exit_code, outcome.stdout, outcome.stderr) == (
-        f"scripts/{name}",
-        code,
-        stdout,
-        stderr,
-    )
+    assert outcome.path == f"scripts/{name}"
+    assert (outcome.exit_code, outcome.stdout, outcome.stderr) == (code, stdout, stderr)
     assert not outcome.timed_out and outcome.duration_ms >= 0
     assert outcome.stdout_truncated == outcome.stderr_truncated == (name == "flood.py")
 
@@ -267,14 +260,10 @@ async def test_what_cannot_be_started_is_exit_code_127(make: Make, tmp_path: Pat
     (tmp_path / "broken").write_bytes(b"\x7fELF no program at all")
     (tmp_path / "broken").chmod(0o755)
     run = make(interpreters={".sh": str(tmp_path / "broken")})
-    for name, why in (
-        ("crlf", "CR LF"),
-        ("nowhere", "/no/such/interpreter"),
-        ("badformat", ""),
-        ("three.sh", "broken"),
-    ):
+    why = {"crlf": "CR LF", "nowhere": "/no/such/interpreter", "badformat": "", "three.sh": "broken"}
+    for name, said in why.items():
         outcome = await run(name)
-        assert outcome.exit_code == 127 and why in outcome.stderr and outcome.stdout == ""
+        assert outcome.exit_code == 127 and said in outcome.stderr and outcome.stdout == ""
 
 
 async def test_the_operators_interpreter_comes_first(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -342,10 +331,6 @@ async def test_only_variables_that_the_skill_declares_or_the_operator_allows_are
         words = rf"^env: {name} is not passed on; this skill takes API_KEY, .*, KEY.*metadata\.env.*--script-env"
         with pytest.raises(RequestError, match=words):
             await run("tell.py", env={name: "--checkpoint-action=exec=id"})
-    with pytest.raises(RequestError, match="LD_PRELOAD is set by the server"):
-        await run("three.sh", env={"LD_PRELOAD": "x"})
-    with pytest.raises(RequestError, match="257 elements"):
-        await run("three.sh", *["x"] * 257)
 
 
 @each_row("seconds", [0, -1, 600.1, 1e308, float("nan"), float("inf"), 10**400, -(10**400)])
@@ -357,7 +342,7 @@ async def test_a_time_limit_out_of_range_is_refused(run: Runner, seconds: float)
 
 async def test_a_file_that_changed_is_stale_and_nothing_is_started(make: Make, tmp_path: Path, temporary: Path) -> None:
     top = zoo.build(tmp_path / "skills")
-    run = make(zoo.opened(top))
+    run = make(loaded(top))
     (top / "zoo" / "data" / "table.csv").write_text("changed")
     with pytest.raises(StaleFileError):
         await run("keep.sh", "ran")
@@ -567,7 +552,7 @@ async def test_a_change_on_disk_during_the_run_does_not_reach_it(make: Make, tmp
     top = zoo.build(tmp_path / "skills")
     late = top / "zoo" / "scripts" / "late.sh"
     late.write_text('echo one\nwhile [ ! -e "$SKILL_WORKSPACE/go" ]; do sleep 0.02; done\necho two; cat "$0" | wc -l\n')
-    run = make(zoo.opened(top))
+    run = make(loaded(top))
 
     async def change(_: float) -> None:
         late.write_text("echo evil\n" * 50)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from catalog.forest import loaded
 from mcp_skills_server.runtime.scripts.runner import Scripts
 from mcp_skills_server.runtime.scripts.settings import ScriptSettings
 from mcp_skills_server.runtime.scripts.system_calls import ALLOW, ARCHITECTURES, ERRNO, KILL, NEWEST, numbers, program
@@ -142,7 +143,7 @@ async def test_in_the_sandbox_the_kernel_refuses_each_of_them(tmp_path: Path) ->
         wanted[name] = answer
     top = zoo.build(tmp_path)
     (top / "zoo" / "scripts" / "calls.py").write_text(SCRIPT)
-    registry = zoo.opened(top)
+    registry = loaded(top)
     runner = Scripts(registry, ScriptSettings())
     skill, space = registry.snapshot.skills["zoo"], runner.workspace()
     outcome = await runner.run(skill, "scripts/calls.py", space, args=[json.dumps(asked)])

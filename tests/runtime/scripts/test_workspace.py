@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from catalog.forest import plant
+from catalog.forest import loaded, plant
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.runtime.scripts import workspace
 from mcp_skills_server.runtime.scripts.workspace import RunDirectory, Workspace, discard, exceeds, lay_out
@@ -155,7 +155,7 @@ def test_a_size_is_what_the_disk_gives_and_files_are_bounded(tmp_path: Path, mon
 
 
 def test_a_skill_is_laid_out_as_it_was_scanned(tmp_path: Path) -> None:
-    registry = zoo.opened(zoo.build(tmp_path / "skills"))
+    registry = loaded(zoo.build(tmp_path / "skills"))
     skill = registry.snapshot.skills["zoo"]
     top = tmp_path / "runs" / "zoo"
     lay_out(registry, skill, "SKILL.md", str(top))

@@ -52,10 +52,10 @@ def test_a_tree_that_takes_long_to_walk_is_looked_at_seldom(monkeypatch: pytest.
 
 
 HOLD = """
-import mmap, sys
+import ctypes, sys
 file = open(sys.argv[1], "rb")
-if sys.argv[2] == "mapped":
-    held = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+if sys.argv[2] == "mapped":  # the module `mmap` keeps a descriptor
+    ctypes.CDLL(None).mmap(None, ctypes.c_size_t(3 << 20), 1, 2, file.fileno(), ctypes.c_long(0))
     file.close()
 print(flush=True)
 sys.stdin.read()

@@ -173,6 +173,9 @@ def test_a_script_gets_only_those_secrets_that_the_manifest_declares(tmp_path: P
     assert allowed(ours, registry.snapshot.skills["thing"]).secrets == {"KEY": "k"}
     assert allowed(ours, registry.snapshot.skills["plain"]).secrets == {}
     assert ours.decide(None, [registry.snapshot.skills["thing"]]).secrets == {}  # code that came with a call
+    (tmp_path / "thing" / "skill.toml").write_text("no manifest")
+    registry.refresh()
+    assert allowed(ours, registry.snapshot.skills["thing"]).secrets == {}
 
 
 def test_the_network_is_for_the_skill_of_one_source_and_for_all_that_a_run_lays_out(place: Place) -> None:

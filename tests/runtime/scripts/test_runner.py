@@ -10,6 +10,7 @@ import secrets
 import shutil
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -480,6 +481,14 @@ async def test_a_work_directory_that_grew_too_big_is_emptied_but_not_under_a_scr
     assert ["took more than 8,388,608 bytes, or could" in each.stderr for each in seen] == [False, True]
     assert os.listdir(run.space.path) == []
     assert (await run("keep.sh", "x")).stderr == ""
+
+
+async def test_a_disk_that_hangs_at_the_end_holds_up_no_answer(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    freed = threading.Event()
+    monkeypatch.setattr(runner, "_CLEANUP_S", 0.05)
+    monkeypatch.setattr(run.scripts, "_clean_up", lambda *_: freed.wait(DEADLINE))
+    assert (await run("three.sh")).exit_code == 3 and not freed.is_set()
+    freed.set()
 
 
 async def test_progress_is_told_while_it_runs(run: Runner, mark: dict[str, str]) -> None:

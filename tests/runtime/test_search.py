@@ -70,9 +70,6 @@ def test_what_is_meant_is_among_the_first_three(fixtures: Search, query: str, ex
     assert expected in ask(fixtures, query, 3)
 
 
-# What counts for how much
-
-
 def test_the_exact_name_comes_first_however_its_words_are_held_together() -> None:
     longer = skill("release-notes-release-notes", description="Release notes and release notes.")
     among = (skill("release"), skill("release-notes", description="Writes."), longer)
@@ -238,9 +235,6 @@ def test_a_hit_is_explained_by_the_words_of_each_field() -> None:
     ):  # fmt: skip
         assert dict(matched_fields(one, question)) == fields, question
     assert dict(matched_fields(one, "x " * 1000 + "one")) == {}
-
-
-# Following the snapshot
 
 
 _WORDS = st.lists(st.sampled_from(["alpha", "beta", "gamma", "Über", "日本語", "it's", "x_y", "", "\0"]), max_size=4)

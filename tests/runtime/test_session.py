@@ -54,14 +54,11 @@ def able(registry: Registry, scripts: Scripts) -> Session:
 
 @pytest.mark.requirement("RT-2", "RT-4", "RT-6", "RT-13", "RT-15", "RT-21", "RT-23", "X-16")
 async def test_a_conversation_chooses_loads_uses_and_switches(able: Session) -> None:
-    # Choose: what is there is told, and nothing of it is loaded.
     first = await able.instructions()
     assert "<name>pdf-processing</name>" in first
     assert "<active_skills>" not in first
     assert able.active_skills == []
     assert "No skill is loaded" in await refused(able, "skills.read", {"path": "references/guide.md"})
-
-    # Load.
     receipt = await ask(able, "skills.load", names=["pdf-processing"])
     assert receipt["structuredContent"] == {
         "active_skills": [{
@@ -74,8 +71,6 @@ async def test_a_conversation_chooses_loads_uses_and_switches(able: Session) -> 
         }]
     }  # fmt: skip
     assert "Read [the guide]" not in json.dumps(receipt)
-
-    # Use.
     second = await able.instructions()
     assert second.startswith(first)
     assert '<skill name="pdf-processing">\nRead [the guide](references/guide.md).' in second
@@ -84,8 +79,6 @@ async def test_a_conversation_chooses_loads_uses_and_switches(able: Session) -> 
     assert guide == {"content": [{"type": "text", "text": "Fill in the form.\nThen sign it.\n"}]}
     outcome = await ask(able, "skills.run_script", path="scripts/extract.py", args=["--in", "a.pdf"])
     assert outcome["structuredContent"]["exit_code"] == 0
-
-    # Switch.
     receipt = await ask(able, "skills.load", names=["data-analysis"], mode="replace")
     assert active(receipt) == able.active_skills == ["data-analysis"]
     third = await able.instructions()
@@ -94,8 +87,6 @@ async def test_a_conversation_chooses_loads_uses_and_switches(able: Session) -> 
     assert third.startswith(first)
     assert text(await ask(able, "skills.read", path="references/guide.md")) == "Draw it.\n"
     assert "not loaded" in await refused(able, "skills.read", {"path": SKILL_MD, "skill": "pdf-processing"})
-
-    # Done.
     receipt = await ask(able, "skills.unload", all=True)
     assert receipt["structuredContent"] == {"active_skills": []}
     assert await able.instructions() == first

@@ -86,9 +86,6 @@ async def test_unknown_ended_and_others_handles_are_told_in_the_same_words(runti
     assert sessions.find(ownerless.session_id, None) is ownerless
 
 
-# Bounds
-
-
 @pytest.mark.requirement("X-15")
 async def test_there_is_room_for_many_sessions_for_a_day(runtime: Runtime) -> None:
     assert (MOST, IDLE_S) == (4096, DAY)

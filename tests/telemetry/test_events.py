@@ -180,13 +180,21 @@ def test_the_log_has_a_line_for_each_request_at_debug_alone(server: Events, capl
                 request.add("read", f"s{number}" * 200, "SKILL.md", "")
         line = caplog.messages[-1]
         assert "s19s" in line and "s20s" not in line and " and 5 more: ok in " in line and len(line) < 5_000
+        server.emit(Event(0, "mcp", "x", "failed", milliseconds=1.23456))
+        fields = {"protocol": "mcp", "method": "x", "outcome": "failed", "milliseconds": 1.235}
+        assert vars(caplog.records[-1])["fields"] == fields
         events.emit_refusal("POST", "token")
-        assert "POST: refused (token) in " in caplog.messages[-1]
-        assert vars(caplog.records[-1])["fields"] == {
-            "protocol": "http", "method": "POST", "outcome": "refused", "reason": "token"
-        }  # fmt: skip
-        assert [hasattr(each, "repeats") for each in caplog.records] == [False, False, True]  # or strangers flood it
+        assert (
+            "POST: refused (token) in " in caplog.messages[-1]
+            and vars(caplog.records[-1])["fields"]["reason"] == "token"
+        )
+        assert [hasattr(each, "repeats") for each in caplog.records] == [
+            False,
+            False,
+            False,
+            True,
+        ]  # or strangers flood it
         end()
         with events.Request("mcp", "skills/get", principal=None):
             pass
-    assert len(caplog.messages) == 3
+    assert len(caplog.messages) == 4

@@ -350,9 +350,6 @@ async def test_a_file_that_changed_is_stale_and_nothing_is_started(make: Make, t
     assert os.listdir(run.space.path) == [] and left(temporary) == ["session"]
 
 
-# Time, processes and output
-
-
 @pytest.mark.requirement("RTI-7", "X-29", "SP-31")
 @each_row(
     ("name", "said"),
@@ -374,9 +371,6 @@ async def test_what_a_script_leaves_behind_is_killed(run: Runner, mark: dict[str
     assert outcome.exit_code == 0 and not outcome.timed_out
     assert outcome.stdout in {"done\n", "left\n"}
     assert not zoo.running(mark["MARK"]) or run.box == "bubblewrap"
-
-
-# Limits
 
 
 @pytest.mark.requirement("SP-31")

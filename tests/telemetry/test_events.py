@@ -55,6 +55,8 @@ def test_each_difference_of_the_catalogue_is_one_event(tmp_path: Path) -> None:
     registry.refresh()
     found = [(each.protocol, each.outcome, each.skills) for each in seen if each.outcome != "vanished"]
     assert found == [("catalogue", "changed", ("edited",)), ("catalogue", "appeared", ("torn",))]
+    digest = registry.snapshot.skills["edited"].files["SKILL.md"].digest
+    assert [use.digest for each in seen for use in each.uses if use.skill == "edited"] == [digest]
 
 
 async def test_what_was_read_before_a_retry_is_not_counted(tmp_path: Path, server: Events, seen: list[Event]) -> None:

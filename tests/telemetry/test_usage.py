@@ -145,7 +145,7 @@ def test_skills_loaded_lately_come_latest_first(store: UsageStore, usage: Usage)
 def test_searches_that_found_nothing_are_counted_and_their_words_kept_only_if_asked(
     tmp_path: Path, store: UsageStore, kept: bool
 ) -> None:
-    usage = Usage(store, questions=kept)
+    usage = Usage(store, questions=True) if kept else Usage(store)
     usage.record(event(found=3, question="refunds"))
     for times in (1, 2):
         for _ in range(times):

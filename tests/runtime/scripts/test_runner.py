@@ -152,7 +152,7 @@ async def test_what_comes_of_a_script_is_told(run: Runner, name: str, code: int,
     outcome = await run(name)
     assert outcome.path == f"scripts/{name}"
     assert (outcome.exit_code, outcome.stdout, outcome.stderr) == (code, stdout, stderr)
-    assert not outcome.timed_out and outcome.duration_ms >= 0
+    assert not outcome.timed_out and 0 <= outcome.duration_ms < DEADLINE * 1000
     assert outcome.stdout_truncated == outcome.stderr_truncated == (name == "flood.py")
 
 
@@ -495,7 +495,7 @@ async def test_progress_is_told_while_it_runs(run: Runner, mark: dict[str, str])
                 scope.cancel()
 
         await run("sleep.py", env=mark, progress=tell)
-    assert len(seen) == 3 and seen == sorted(seen)
+    assert len(seen) == 3 and seen == sorted(seen) and seen[-1] < DEADLINE
 
 
 async def test_progress_that_fails_or_hangs_harms_nothing(run: Runner) -> None:
@@ -578,6 +578,7 @@ def test_the_limits_are_those_of_the_manual(registry: Registry) -> None:
     ):  # fmt: skip
         assert said in manual
     run.scripts.close()
+    assert run.scripts._request(run.skill, "scripts/three.sh", (), 600).timeout_s == 600
     with pytest.raises(RequestError, match=r"its scripts are (scripts/[^,]*, ){19}scripts/\S* and \d+ more"):
         run.scripts._request(run.skill, "none", ())
 

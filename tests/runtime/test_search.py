@@ -319,13 +319,15 @@ def test_whatever_is_asked_or_indexed_nothing_fails(text: str) -> None:
 
 def test_scores_are_those_of_the_order_and_a_name_comes_before_any_score() -> None:
     among = [skill(f"fruit-{n}", description="apples " * n + "pears " * (9 - n)) for n in range(9)]
-    search = Search(registry(*among, skill("apples", description="nothing else")))
+    search = Search(registry(*among, skill("acme/apples", description="nothing else")))
     for question in ("apples", "which of these peels apples or pears best"):
         hits = search.find_scored(question, 20, lambda _: True)
         assert [hit.skill for hit in hits] == search.find(question, 20, lambda _: True)
         scores = [hit.score for hit in hits if hit.score is not None]
         assert scores == sorted(scores, reverse=True) and len(set(scores)) > 1
-        assert [hit.skill.path for hit in hits if hit.score is None] == (["apples"] if question == "apples" else [])
+        assert [hit.skill.path for hit in hits if hit.score is None] == (
+            ["acme/apples"] if question == "apples" else []
+        )
 
 
 def fused(first: list[tuple[int, float]], second: list[tuple[int, float]], weight: float = 1.0) -> list[int]:
@@ -341,7 +343,7 @@ def test_rankings_are_fused_by_place_and_weight() -> None:
     scores = dict(fuse(iter([(1, -9.0), (2, -9.0), (3, -8.0)]), iter([])))
     assert scores[1] == scores[2] < scores[3]
     assert sorted(fused([(row, -1.0) for row in range(5_000)], [])) == list(range(5_000))  # many equals are not lost
-    long = [(row, float(row)) for row in range(3 * FUSED)]
+    long = [(row, row + 0.5) for row in range(3 * FUSED)]
     assert sum(rank < 0 for _, rank in fuse(iter(long), iter([]))) == 60
     assert sum(rank < 0 for _, rank in fuse(iter([(row, 1.0) for row in range(1_001)]), iter([]))) == 1_000
     order = fused(long, [long[-1]])

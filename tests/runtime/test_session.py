@@ -348,6 +348,8 @@ async def test_words_about_wrong_arguments_are_short_and_can_be_written(session:
         words = await refused(session, "skills_run_script", arguments)
         assert "skills_run_script takes: " in words and len(words) < 1000
         assert words.encode()
+    words = await refused(session, "skills_run_script", {"path": "x", "env": {"a" * 200: 1}})
+    assert words.startswith(f"Argument env.{'a' * 96}: 1 is not of type")
 
 
 @each_row("name", ["", "skills", "skills_delete", "Skills_Load", "x" * 10_000, "a\nb", "\ud800"])

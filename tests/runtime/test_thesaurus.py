@@ -36,7 +36,7 @@ def test_words_without_a_meaning_in_common_share_none() -> None:
 def test_a_word_is_looked_up_with_its_endings_stems_and_parts() -> None:
     table = Thesaurus()
     for number, entry in enumerate(
-        ("zyxwv", "kqjhg", "zyx", "qzj*", "qw*", "wxyz", "x" * 40, "y" * 41, "one_zyxwv_two")
+        ("zyxwv", "kqjhg", "zyx", "qzj*", "qw*", "wxyz", "x" * 40, "y" * 41, "one_zyxwv_two", "kqjhgf")
     ):
         table._add(entry, 9_000 + number)
 
@@ -46,7 +46,8 @@ def test_a_word_is_looked_up_with_its_endings_stems_and_parts() -> None:
     for word, numbers in (
         ("zyxwv", [0]), ("zyxwvabc", [0]), ("zyxwva", [0]), ("zyxwvabcd", []), ("wxyzab", []), ("zyxs", [2]),
         ("zyxa", []), ("qzj", [3]), ("qzjabc", [3]), ("qwab", []), ("x" * 40, [6]), ("y" * 41, []),
-        ("one zyxwv two", [8, 0]), ("one zyxwv", [0]), ("zyxwvkqjhg", [0, 1]), ("kqjhgzyxwvs", [1, 0]),
+        ("one zyxwv two", [8, 0]), ("one zyxwv", [0]),
+        ("kqjhgfa", [9]), ("zyxwvkqjhg", [0, 1]), ("kqjhgzyxwvs", [1, 0]),
         ("aaaaakqjhg", [1]), ("kqjhgaaaaa", [1]),
         ("aaaakqjhg", []), ("wxyzaaaaaaa", []), ("zyxwv" + "a" * 35, [0]), ("zyxwv" + "a" * 36, []),
         ("aaaaaaazyxwv", [0]),

@@ -44,7 +44,8 @@ def event(outcome: Outcome = "ok", *uses: Use, method: str = "resources/read") -
 
 
 def test_a_line_says_who_what_and_which_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "audit"
+    file, synced = tmp_path / "audit", list[int]()
+    monkeypatch.setattr(os, "fsync", synced.append)
     audit = AuditLog(str(file))
     audit.record(event("ok", LOAD, READ))
     audit.record(event("begun", RUN, method="tools/call"))
@@ -74,7 +75,9 @@ def test_a_line_says_who_what_and_which_bytes(tmp_path: Path, monkeypatch: pytes
         for _ in range(2):
             audit.record(event(method="initialize"))
             audit.reopen()  # which is for files
-    assert recorded(tmp_path / "out") == [("admit", "ok", None)] * 2
+        audit.record(event("begun", RUN))
+    assert len(synced) == 1, "only a run waits for the disk"
+    assert [each[0] for each in recorded(tmp_path / "out")] == ["admit", "admit", "run"]
 
 
 @needs_full

@@ -184,13 +184,20 @@ def test_where_it_cannot_be_written_one_line_says_so_and_nothing_is_lost(
             usage.flush()
         assert usage.waiting == 2 and [each.levelno for each in caplog.records] == [logging.ERROR]
         assert "uses cannot be counted (database is locked); requests go on" in caplog.text
-        usage.start(server)()
+        stop = usage.start(server)
+        assert [each.daemon for each in threading.enumerate() if each.name == "skills-usage"] == [True]
+        stop()
     assert caplog.messages[1:] == [f"{store.name}: the last counts could not be written and are lost"]
     assert not server.has_readers and "skills-usage" not in {each.name for each in threading.enumerate()}
     usage.flush()
     assert store.report().lines[0].loads == 3 and caplog.messages[2:] == [f"{store.name}: uses are counted again"]
     Usage(store).start(server)()
     assert len(caplog.messages) == 3
+    usage.record(event(use("load")))
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "add", lambda _: {}["a bug"])
+        usage._try_to_flush()
+    assert caplog.messages[3:] == ["uses could not be written"]
 
 
 def test_a_new_file_that_another_process_writes_to_is_waited_for(

@@ -265,6 +265,7 @@ async def test_what_cannot_be_started_is_exit_code_127(make: Make, tmp_path: Pat
     for name, said in why.items():
         outcome = await run(name)
         assert outcome.exit_code == 127 and said in outcome.stderr and outcome.stdout == ""
+        assert not (outcome.stdout_truncated or outcome.stderr_truncated or outcome.timed_out)
 
 
 async def test_the_operators_interpreter_comes_first(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,7 +64,7 @@ def test_a_line_says_who_what_and_which_bytes(tmp_path: Path, monkeypatch: pytes
         "time": "2027-01-15T08:00:00.250Z", "event": "load", "outcome": "ok", "principal": "token:a", "protocol": "mcp",
         "method": "resources/read", "skill": "a", "file": "SKILL.md", "digest": "sha256:1",
     }  # fmt: skip
-    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600 and len(synced) == 1, "only a run waits for the disk"
     required = AuditLog(str(tmp_path / "required"), required=True)
     required.record(event("begun", READ))
     required.record(event("ok", READ))
@@ -76,8 +76,7 @@ def test_a_line_says_who_what_and_which_bytes(tmp_path: Path, monkeypatch: pytes
             audit.record(event(method="initialize"))
             audit.reopen()  # which is for files
         audit.record(event("begun", RUN))
-    assert len(synced) == 1, "only a run waits for the disk"
-    assert [each[0] for each in recorded(tmp_path / "out")] == ["admit", "admit", "run"]
+    assert [each[0] for each in recorded(tmp_path / "out")] == ["admit", "admit", "run"] and len(synced) == 1
 
 
 @needs_full

@@ -14,18 +14,10 @@ from runtime.workshop import WORKSHOP
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    """The loop that the server runs on."""
-    return "asyncio"
-
-
-@pytest.fixture
 def registry(tmp_path: Path) -> Registry:
-    """The workshop, after its first scan."""
     return loaded(plant(tmp_path, WORKSHOP))
 
 
 @pytest.fixture
 def session(registry: Registry) -> Session:
-    """A conversation over the workshop, bound by its host."""
     return Runtime(registry).session()

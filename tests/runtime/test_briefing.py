@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from catalog.forest import loaded, plant, skill_md, skills
+from dialects.build import skill
 from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.model.clients import client_of
-from mcp_skills_server.runtime.briefing import Briefing
+from mcp_skills_server.runtime.briefing import Briefing, _fitting, _words_of
 from mcp_skills_server.runtime.runtime import Runtime, RuntimeSettings
 from mcp_skills_server.runtime.session import Session
 
@@ -19,7 +21,6 @@ pytestmark = pytest.mark.anyio
 
 
 def told(briefing: Briefing) -> tuple[str, str]:
-    """All that a model is told unasked."""
     return briefing.instructions(), str(briefing.tools(handles=True))
 
 
@@ -65,6 +66,16 @@ def test_a_host_that_searches_tools_finds_words_of_names_tags_and_descriptions(t
     short = Runtime(registry, RuntimeSettings(overview_characters=500)).briefing
     tools = short.tools(handles=True, client=client_of("codex-mcp-client"))
     assert max(len(str(tool["description"])) for tool in tools) <= 500
+
+
+def test_keywords_are_as_many_as_fit_names_first() -> None:
+    counts = Counter({"bcd": 1, "abcd": 1, "xyz": 2, "ab": 9, "the": 9})
+    fits = {4: "", 5: "xyz", 10: "xyz", 11: "xyz abcd", 15: "xyz abcd", 16: "xyz abcd bcd"}
+    assert {most: " ".join(_fitting(counts, most)) for most in fits} == fits
+    for most, words in ((11, ["abc"]), (12, ["abc", "defgh"])):
+        assert _words_of([skill("abc", description="Defgh abc.")], most) == words
+    for length, count in ((1_998, 1), (1_999, 0)):
+        assert len(_words_of([skill("x" * length, description="a")], 4_000)) == count
 
 
 def test_skills_with_a_preferred_tag_are_described_before_those_used_lately_and_others(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,13 +32,21 @@ def registry(tmp_path: Path) -> Registry:
 
 
 def test_the_most_alike_come_first_by_the_words_that_decide_and_nobody_is_compared_with_itself() -> None:
-    one = skill("pdf", description="Fills in the forms of a PDF")
+    one = skill("pdf", description="Fills in the forms of a PDF", heading="Other")
+    one = replace(one, reading=one.reading._replace(headings=("Peels pears",)))
     same = skill("portable", description="Fills PDF forms with much more that only it does")
-    others = [skill("pears", description="Peels pears"), same, skill("-", description="")]
+    others = [skill("pears", description="Peels pears"), same, skill("-", description=""), skill("forms", only={})]
     found = overlaps(one, [one, *others])
-    assert [(each.other.path, each.share) for each in found] == [("portable", 1.0), ("-", 0.0), ("pears", 0.0)]
-    assert found[0].words == ["fills", "forms", "pdf"]
-    assert [(first.path, each.other.path) for first, each in pairs([*others, one], 0.5)] == [("portable", "pdf")]
+    shares = [("forms", 1.0), ("portable", 1.0), ("-", 0.0), ("pears", 0.0)]
+    assert [(each.other.path, each.share) for each in found] == shares
+    assert found[1].words == ["fills", "forms", "pdf"]
+    alike = [("forms", "pdf"), ("portable", "forms"), ("portable", "pdf")]
+    assert [(first.path, each.other.path) for first, each in pairs([*others, one], 1.0)] == alike
+
+
+def test_a_word_of_more_than_200_skills_pairs_none() -> None:
+    for count, found in ((200, 200 * 199 // 2), (201, 0)):
+        assert len(pairs([skill(f"s{number}", description="sheep") for number in range(count)], 0.5)) == found
 
 
 def test_copies_have_one_name_and_say_nearly_the_same(registry: Registry) -> None:
@@ -53,7 +62,12 @@ def test_many_skills_of_one_name_take_linear_time(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(overlap, "is_copy", lambda one, other: compared.append(other) or is_copy(one, other))
     many = [skill(f"{number}/sheep", description=f"Sheep number {number} of farm {number}.") for number in range(500)]
     assert len(list(group_copies([*many, *many]))) == 500
-    assert len(compared) < 500 * 20
+    assert len(compared) == sum(min(number, 16) for number in range(500))
+    for said, copies in (("One two three four five", 1), ("One two three four five six", 2)):  # 4 of 5 words, and of 6
+        assert len(list(group_copies([skill("a"), skill("x/a", description=said)]))) == 2
+        pair = skill("a", description="One two three four"), skill("a", description=said)
+        assert len(list(group_copies(pair))) == copies
+    assert is_copy(many[0], many[0])
 
 
 @pytest.mark.anyio

@@ -60,7 +60,7 @@ def test_amounts_differ_and_what_the_oldest_gives_back_counts_before_it_is_said_
 
 def test_where_clients_are_not_told_apart_they_may_have_the_whole() -> None:
     quota = Quota[int]("things", 4)
-    assert quota.share == 1
+    assert [Quota[int]("things", total).share for total in (3, 4, 12)] == [1, 1, 3]
     assert [quota.claim(key, None) for key in range(5)] == [[], [], [], [], [0]]
 
 

@@ -6,6 +6,7 @@ import os
 import threading
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -21,7 +22,6 @@ USABLE = ScriptSettings(sandbox="off")
 
 @pytest.fixture
 def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
-    """Two skills that nobody has read."""
     monkeypatch.setattr(sandbox, "is_off_forbidden", lambda: False)
     return Registry([plant(tmp_path, skills("alpha", "beta"))])
 
@@ -56,9 +56,10 @@ async def test_on_a_loop_a_session_waits_for_no_disk(registry: Registry, monkeyp
 
 def test_outside_of_a_loop_a_session_reads_the_skills_itself(registry: Registry) -> None:
     with Runtime(registry, scripts=USABLE) as runtime:
+        runtime.embeddings = embeddings = Mock()
         with runtime.session() as session:
             assert registry.loaded.is_set() and "2 skills:" in str(session.tools())
             first = work_directory(session)
         assert not os.path.exists(first)
         second = work_directory(runtime.session())
-    assert not os.path.exists(second)
+    assert not os.path.exists(second) and embeddings.close.called

@@ -19,6 +19,7 @@ from dialects import build
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.model import Skill, Snapshot, Standing
 from mcp_skills_server.runtime.search import FUSED, Search, fuse
+from mcp_skills_server.runtime.search_text import STOP_WORDS, matched_fields
 from tables import each_row
 from wire import FIXTURES
 
@@ -69,15 +70,9 @@ def test_what_is_meant_is_among_the_first_three(fixtures: Search, query: str, ex
     assert expected in ask(fixtures, query, 3)
 
 
-# What counts for how much
-
-
 def test_the_exact_name_comes_first_however_its_words_are_held_together() -> None:
-    among = (
-        skill("release"),
-        skill("release-notes", description="Writes."),
-        skill("release-notes-release-notes", description="Release notes and release notes."),
-    )
+    longer = skill("release-notes-release-notes", description="Release notes and release notes.")
+    among = (skill("release"), skill("release-notes", description="Writes."), longer)
     for query in ("release", "Release!", "release-notes", "RELEASE_NOTES", "release/notes", "releasenotes"):
         assert found(query, *among)[0] == ("release" if "note" not in query.lower() else "release-notes")
 
@@ -126,6 +121,18 @@ def test_not_every_word_must_be_there_but_more_are_better() -> None:
     assert found("paint my fence green tomorrow", *among) == ["two", "one"]
     halves = [skill("one", description="Category."), skill("two", description="Zebra.")]
     assert found("cat zebra", *CROWD, *halves) == ["two"]  # only the last word may be unfinished
+
+
+def test_so_much_of_a_query_and_of_a_text_counts() -> None:
+    """A last word that is cut in two is "q", of which nothing is made."""
+    among = [*CROWD, skill("one", description="Qz.")]
+    for start, expected in (("x " * 999, ["one"]), ("x " * 999 + " ", [])):
+        assert found(f"{start}qz", *among) == expected
+        assert found("qz", *CROWD, skill("one", description="x " * 1000 + start + "qz")) == expected
+    many = " ".join(f"zyx{number}" for number in range(23))
+    assert (found(f"{many} qz x", *among), found(f"{many} zyx qz x", *among)) == (["one"], [])
+    the = " ".join(sorted(STOP_WORDS - {"of"})[:23])
+    assert (found(f"{the} of", skill("of")), found(f"{the} {max(STOP_WORDS)} of", skill("of"))) == (["of"], [])
 
 
 @each_row("query", ["xyzzy", "qqqqqqqq", "cmt", "zebra giraffe"])
@@ -214,7 +221,20 @@ def test_as_many_are_found_as_are_wanted_and_accepted_and_no_unusable_one() -> N
     assert found("tool", skill("lenient-tool", standing=Standing.LENIENT)) == ["lenient-tool"]
 
 
-# Following the snapshot
+def test_a_hit_is_explained_by_the_words_of_each_field() -> None:
+    one = skill("one", "Zebras", description="Invoices of réfunds", tags=["Pays"], title="Paid bills")
+    one = replace(one, reading=one.reading._replace(opening="Billing"))
+    for question, fields in (
+        ("the invoice", {"description": ["invoice"]}), ("invoicing", {"description": ["invoicing"]}),
+        ("invoicesque", {"description": ["invoicesque"]}), ("invoicesques", {}), ("inv", {"description": ["inv"]}),
+        ("zebra refund", {"headings": ["zebra"], "description": ["refund"]}),
+        ("bill bill", {"title": ["bill"], "opening": ["bill"]}), ("payswxyz", {}),
+        ("x " * 996 + "invoices", {"description": ["invoices"]}), ("paysan", {"tags": ["paysan"]}), ("on", {}),
+        (" ".join(f"q{number}" for number in range(23)) + " one", {"name": ["one"], "path": ["one"]}),
+        (" ".join(f"q{number}" for number in range(24)) + " one", {}),
+    ):  # fmt: skip
+        assert dict(matched_fields(one, question)) == fields, question
+    assert dict(matched_fields(one, "x " * 1000 + "one")) == {}
 
 
 _WORDS = st.lists(st.sampled_from(["alpha", "beta", "gamma", "Über", "日本語", "it's", "x_y", "", "\0"]), max_size=4)
@@ -240,12 +260,8 @@ def test_every_process_finds_the_same_in_the_same_order() -> None:
     code += "search = Search(registry(*plausible(400).values()))\n"
     code += "print([ask(search, each['query'], 60) for each in questions()])"
     command, tests = [sys.executable, "-c", code], Path(__file__).parents[1]
-    found = {
-        subprocess.run(
-            command, cwd=tests, env={**os.environ, "PYTHONHASHSEED": seed}, stdout=subprocess.PIPE, check=True
-        ).stdout
-        for seed in ("1", "2")
-    }
+    seeded = [{**os.environ, "PYTHONHASHSEED": seed} for seed in "12"]
+    found = {subprocess.run(command, cwd=tests, env=env, stdout=subprocess.PIPE, check=True).stdout for env in seeded}
     assert len(found) == 1 and len(found.pop()) > 10_000
 
 
@@ -303,13 +319,13 @@ def test_whatever_is_asked_or_indexed_nothing_fails(text: str) -> None:
 
 def test_scores_are_those_of_the_order_and_a_name_comes_before_any_score() -> None:
     among = [skill(f"fruit-{n}", description="apples " * n + "pears " * (9 - n)) for n in range(9)]
-    search = Search(registry(*among, skill("apples", description="nothing else")))
-    for question in ("apples", "which of these peels apples or pears best"):
+    search = Search(registry(*among, skill("acme/apples", description="nothing else")))
+    for question in ("apples", "acme/apples", "which of these peels apples or pears best"):
         hits = search.find_scored(question, 20, lambda _: True)
         assert [hit.skill for hit in hits] == search.find(question, 20, lambda _: True)
         scores = [hit.score for hit in hits if hit.score is not None]
-        assert scores == sorted(scores, reverse=True) and len(set(scores)) > 1
-        assert [hit.skill.path for hit in hits if hit.score is None] == (["apples"] if question == "apples" else [])
+        assert scores == sorted(scores, reverse=True) and (len(set(scores)) > 1 or "/" in question)
+        assert [hit.skill.path for hit in hits if hit.score is None] == ["acme/apples"] * ("which" not in question)
 
 
 def fused(first: list[tuple[int, float]], second: list[tuple[int, float]], weight: float = 1.0) -> list[int]:
@@ -325,7 +341,11 @@ def test_rankings_are_fused_by_place_and_weight() -> None:
     scores = dict(fuse(iter([(1, -9.0), (2, -9.0), (3, -8.0)]), iter([])))
     assert scores[1] == scores[2] < scores[3]
     assert sorted(fused([(row, -1.0) for row in range(5_000)], [])) == list(range(5_000))  # many equals are not lost
-    long = [(row, float(row)) for row in range(3 * FUSED)]
+    long = [(row, row + 0.5) for row in range(3 * FUSED)]
+    assert sum(rank < 0 for _, rank in fuse(iter(long), iter([]))) == 60
+    assert sum(rank < 0 for _, rank in fuse(iter([(row, 1.0) for row in range(1_001)]), iter([]))) == 1_000
     order = fused(long, [long[-1]])
-    assert order.index(long[-1][0]) < FUSED + 1  # the rest of the first ranking follows in its order and only once
+    assert (
+        order.index(long[-1][0]) < FUSED + 1 and order.count(long[-1][0]) == 1
+    )  # the rest of the first ranking follows in its order and only once
     assert [row for row in order if row != long[-1][0]] == [row for row, _ in long[:-1]]

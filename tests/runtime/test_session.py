@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import shutil
 from functools import partial
 from hashlib import sha256
@@ -17,19 +18,21 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from catalog.forest import DEADLINE, loaded, plant, skill_md, skills
-from dialects.build import JSON
+from dialects.build import JSON, skill
 from mcp_skills_server.access.grants import Grant, Grants, Pattern
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.dialects import runtime as told
-from mcp_skills_server.errors import StaleFileError
+from mcp_skills_server.errors import RequestError, StaleFileError
 from mcp_skills_server.format import uris
 from mcp_skills_server.model import SKILL_MD, Standing
 from mcp_skills_server.runtime.runtime import Runtime, RuntimeSettings
+from mcp_skills_server.runtime.scripts.workspace import Workspace
 from mcp_skills_server.runtime.session import Session
 from mcp_skills_server.runtime.sessions import Sessions
+from mcp_skills_server.runtime.tool_arguments import path_in
 from runtime.workshop import PDF, PNG, WORKSHOP, Scripts, active, ask, forbidden, listed, refused, text
 from tables import each_row
 from wire import FIXTURES
@@ -39,13 +42,11 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def scripts(registry: Registry) -> Scripts:
-    """What runs scripts here."""
     return Scripts(registry)
 
 
 @pytest.fixture
 def able(registry: Registry, scripts: Scripts) -> Session:
-    """A conversation whose operator allows scripts."""
     runtime = Runtime(registry)
     runtime.scripts = scripts  # pyright: ignore[reportAttributeAccessIssue]
     return runtime.session()
@@ -53,34 +54,23 @@ def able(registry: Registry, scripts: Scripts) -> Session:
 
 @pytest.mark.requirement("RT-2", "RT-4", "RT-6", "RT-13", "RT-15", "RT-21", "RT-23", "X-16")
 async def test_a_conversation_chooses_loads_uses_and_switches(able: Session) -> None:
-    # Choose: what is there is told, and nothing of it is loaded.
     first = await able.instructions()
     assert "<name>pdf-processing</name>" in first
     assert "<active_skills>" not in first
     assert able.active_skills == []
     assert "No skill is loaded" in await refused(able, "skills.read", {"path": "references/guide.md"})
-
-    # Load.
     receipt = await ask(able, "skills.load", names=["pdf-processing"])
     assert receipt["structuredContent"] == {
-        "active_skills": [
-            {
-                "name": "pdf-processing",
-                "location": "skill://pdf-processing/SKILL.md",
-                "root_dir": "skill://pdf-processing",
-                "digest": f"sha256:{sha256(PDF.encode()).hexdigest()}",
-                "properties": {
-                    "name": "pdf-processing",
-                    "description": "Tells how pdf-processing is done and when to use it.",
-                    "allowed-tools": "Read",
-                    "license": "MIT",
-                },
-            }
-        ]
-    }
+        "active_skills": [{
+            "name": "pdf-processing", "location": "skill://pdf-processing/SKILL.md",
+            "root_dir": "skill://pdf-processing", "digest": f"sha256:{sha256(PDF.encode()).hexdigest()}",
+            "properties": {
+                "name": "pdf-processing", "description": "Tells how pdf-processing is done and when to use it.",
+                "allowed-tools": "Read", "license": "MIT",
+            },
+        }]
+    }  # fmt: skip
     assert "Read [the guide]" not in json.dumps(receipt)
-
-    # Use.
     second = await able.instructions()
     assert second.startswith(first)
     assert '<skill name="pdf-processing">\nRead [the guide](references/guide.md).' in second
@@ -89,8 +79,6 @@ async def test_a_conversation_chooses_loads_uses_and_switches(able: Session) -> 
     assert guide == {"content": [{"type": "text", "text": "Fill in the form.\nThen sign it.\n"}]}
     outcome = await ask(able, "skills.run_script", path="scripts/extract.py", args=["--in", "a.pdf"])
     assert outcome["structuredContent"]["exit_code"] == 0
-
-    # Switch.
     receipt = await ask(able, "skills.load", names=["data-analysis"], mode="replace")
     assert active(receipt) == able.active_skills == ["data-analysis"]
     third = await able.instructions()
@@ -99,8 +87,6 @@ async def test_a_conversation_chooses_loads_uses_and_switches(able: Session) -> 
     assert third.startswith(first)
     assert text(await ask(able, "skills.read", path="references/guide.md")) == "Draw it.\n"
     assert "not loaded" in await refused(able, "skills.read", {"path": SKILL_MD, "skill": "pdf-processing"})
-
-    # Done.
     receipt = await ask(able, "skills.unload", all=True)
     assert receipt["structuredContent"] == {"active_skills": []}
     assert await able.instructions() == first
@@ -168,6 +154,15 @@ async def test_the_pages_of_the_list_are_the_whole_list(tmp_path: Path) -> None:
             found += listed(page)
         assert found == names
     assert listed(await ask(session, "skills_list", after="s5/gone")) == ["s6"]
+    things = {f"g{n:02}/thing-{n}/SKILL.md": skill_md(f"thing-{n}", f"tags: [t{n % 13:02}]") for n in range(51)}
+    session = Runtime(loaded(plant(tmp_path, things))).session()
+    assert len(listed(await ask(session, "skills_list"))) == 50
+    assert len(listed(await ask(session, "skills_search", query="thing"))) == 5
+    unknown = await refused(session, "skills_load", {"names": ["thingy"]})
+    assert re.search(r"nearest: thing-\d+, thing-\d+, thing-\d+$", unknown)
+    advice = text(await ask(session, "skills_search", query="thicket"))
+    assert re.search(r"Nearest names: thing-\d+, thing-\d+, thing-\d+\.", advice)
+    assert all(f": {', '.join(f'{letter}{number:02}' for number in range(12))}." in advice for letter in "tg")
 
 
 async def test_a_search_follows_the_catalogue(tmp_path: Path, session: Session, registry: Registry) -> None:
@@ -205,7 +200,6 @@ async def test_reading_means_the_skill_that_was_loaded_last_unless_told(session:
 
 @pytest.fixture
 async def using(session: Session) -> Session:
-    """A conversation that has one skill loaded."""
     await ask(session, "skills_load", names=["pdf-processing"])
     return session
 
@@ -242,6 +236,10 @@ async def test_files_are_read_as_fits_and_as_the_operator_says(using: Session, r
     assert "has 2 lines" in await refused(short, "skills_read", {"path": "references/guide.md", "start_line": 3})
     _, link = (await ask(short, "skills_read", path="assets/icon.png"))["content"]
     assert link["type"] == "resource_link"
+    for size, kind in ((1 << 20, "image"), ((1 << 20) + 1, "resource_link")):
+        plant(Path(registry.roots[0].path), {"pdf-processing/assets/icon.png": PNG.ljust(size, b"\0")})
+        registry.refresh()
+        assert (await ask(using, "skills_read", path="assets/icon.png"))["content"][-1]["type"] == kind
 
 
 @each_row(
@@ -257,6 +255,15 @@ async def test_files_are_read_as_fits_and_as_the_operator_says(using: Session, r
 )  # fmt: skip
 async def test_an_unknown_path_is_told_the_nearest(using: Session, path: str, said: str) -> None:
     assert said in await refused(using, "skills_read", {"path": path})
+
+
+def test_so_many_paths_are_named() -> None:
+    for count, shown in ((40, ", f39"), (41, ", f39 ...")):
+        paths = [f"f{number}" for number in range(count)]
+        with pytest.raises(RequestError, match=rf"there is: f0, .*{re.escape(shown)}$"):
+            path_in(skill("a"), "zzzz", paths)
+    with pytest.raises(RequestError, match=r"nearest: (guide\d,? ?){3}$"):
+        path_in(skill("a"), "guide", [f"guide{number}" for number in range(4)])
 
 
 @pytest.mark.requirement("RT-17", "MCP-55")
@@ -313,19 +320,15 @@ async def test_a_skill_that_changed_a_moment_ago_is_loaded_as_it_is_now(tmp_path
     [
         ("skills_load", None, "'names' is a required property. skills_load takes: names (required), mode"),
         ("skills_load", {"names": "refunds"}, "Argument names: 'refunds' is not of type 'array'"),
-        ("skills_load", {"names": [1]}, "Argument names.0: 1 is not of type 'string'. skills_load takes"),
-        ("skills_load", {"names": []}, "Argument names: "),
         ("skills_load", {"names": ["refunds"], "mode": "merge"}, "'replace', 'add'"),
         ("skills_unload", {"all": "yes"}, "all: 'yes' is not of type 'boolean'. skills_unload takes: names, all"),
         ("skills_list", {"limit": 0}, "limit: 0 is less than the minimum of 1. skills_list takes: after, limit"),
-        ("skills_list", {"limit": 201}, "Argument limit: 201 is greater than the maximum of 200"),
         ("skills_list", {"limit": True}, "Argument limit: True is not of type 'integer'"),
         ("skills_search", {"query": None}, "query: None is not of type 'string'. skills_search takes: query (req"),
         ("skills_read", {"path": "a", "start_line": 0}, "skills_read takes: path (required), skill, start_line, max_"),
         ("skills_read", {"path": "a", "max_lines": 1.5}, "Argument max_lines: 1.5"),
         ("skills_run_script", {"path": "a", "args": "-v"}, "skills_run_script takes: path (required), skill, args"),
         ("skills_run_script", {"path": "a", "env": {"A": 1}}, "Argument env.A: 1"),
-        ("skills_run_script", {"path": "a", "timeout_s": 0}, "Argument timeout_s: 0"),
     ],
 )  # fmt: skip
 async def test_wrong_arguments_are_told_what_the_tool_takes(
@@ -345,6 +348,8 @@ async def test_words_about_wrong_arguments_are_short_and_can_be_written(session:
         words = await refused(session, "skills_run_script", arguments)
         assert "skills_run_script takes: " in words and len(words) < 1000
         assert words.encode()
+    words = await refused(session, "skills_run_script", {"path": "x", "env": {"a" * 200: 1}})
+    assert words.startswith(f"Argument env.{'a' * 96}: 1 is not of type")
 
 
 @each_row("name", ["", "skills", "skills_delete", "Skills_Load", "x" * 10_000, "a\nb", "\ud800"])
@@ -478,6 +483,25 @@ async def test_a_session_has_one_work_directory_and_closes_it(able: Session, scr
     assert able.active_skills == []
     able._runtime.close()
     assert scripts.close.call_count == 1
+
+
+async def test_what_a_script_left_is_read_up_to_a_bound(
+    tmp_path: Path, able: Session, scripts: Scripts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = tmp_path / "work"
+    monkeypatch.setattr(scripts, "workspace", lambda: Workspace(str(work), Mock()))
+    await ask(able, "skills_load", names=["pdf-processing"])
+    words = await refused(able, "skills_read", {"path": "/workspace/out.txt"})
+    assert words == "No script has run in this session, so there is nothing in /workspace/"
+    assert (able.scripts_at, able.script_moves) == ("", 0)
+    for _ in range(2):
+        await ask(able, "skills_run_script", path="scripts/extract.py")
+    assert (able.scripts_at, able.script_moves) == ("here", 1)
+    plant(work, {"out.txt": "one\ntwo\n", "out.bin": b"\0" * (16 << 20), "more.bin": b"\0" * ((16 << 20) + 1)})
+    assert text(await ask(able, "skills_read", path="/workspace/out.txt", start_line=2)) == "two\n"
+    assert "octet-stream, 16,777,216 bytes" in await refused(able, "skills_read", {"path": "/workspace/out.bin"})
+    words = await refused(able, "skills_read", {"path": "/workspace/more.bin"})
+    assert "has 16,777,217 bytes, and at most 16,777,216 are read" in words
 
 
 @pytest.mark.requirement("RT-18")

@@ -25,18 +25,15 @@ DAY = 24 * 3600.0
 
 @pytest.fixture
 def clock() -> Clock:
-    """A clock that stands still."""
     return Clock(now=1000.0)
 
 
 @pytest.fixture
 def runtime(tmp_path: Path) -> Runtime:
-    """What sessions over one small skill share."""
     return Runtime(loaded(plant(tmp_path, {"a/SKILL.md": skill_md("a"), "a/scripts/wait.sh": "sleep 1\n"})))
 
 
 async def opened(sessions: Sessions, owner: str | None = None) -> Session:
-    """A session that holds something and is kept."""
     session = sessions.new()
     await session.call("skills_load", {"names": ["a"]})
     assert session.active_skills == ["a"]
@@ -53,7 +50,6 @@ def words(sessions: Sessions, handle: str, owner: str | None = None) -> str:
 
 
 def is_open(sessions: Sessions, session: Session, owner: str | None = None) -> bool:
-    """Whether the session is found. That it was asked for keeps it open."""
     try:
         return sessions.find(session.session_id, owner) is session
     except RequestError:
@@ -88,9 +84,6 @@ async def test_unknown_ended_and_others_handles_are_told_in_the_same_words(runti
     assert "skills_load" in only and len(only) < 200
     assert sessions.find(session.session_id, "alpha") is session
     assert sessions.find(ownerless.session_id, None) is ownerless
-
-
-# Bounds
 
 
 @pytest.mark.requirement("X-15")
@@ -143,7 +136,6 @@ async def test_who_finds_all_places_taken_gets_one_when_another_was_idle(runtime
 
 
 async def waiting(session: Session) -> None:
-    """Call a script in it, and wait for its end."""
     result: Any = await session.call("skills_run_script", {"path": "scripts/wait.sh"})
     assert result["structuredContent"]["exit_code"] == 0
 

@@ -7,9 +7,9 @@ import random
 import re
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import anyio
 import pytest
@@ -24,6 +24,7 @@ from mcp_skills_server.runtime.runtime import Runtime, RuntimeSettings
 from mcp_skills_server.runtime.session import Session
 from mcp_skills_server.runtime.sessions import UnknownSessionError
 from mcp_skills_server.runtime.shared_sessions import SessionRecord, SessionRecordError, SharedSessions, parse_record
+from runtime.workshop import Scripts
 from tables import each_row
 
 pytestmark = pytest.mark.anyio
@@ -58,7 +59,6 @@ class Store:
         self.texts[name] = text
 
     async def leave(self, _: str) -> None:
-        """Be away from the next write on."""
         self.away = True
 
 
@@ -70,7 +70,6 @@ class Replica:
         self.sessions = SharedSessions(self.runtime, store, **more)
 
     async def call(self, tool: str, handle: str | None = None, owner: str | None = None, **given: Any) -> Any:
-        """Call a tool, keep what came of it, and return the session."""
         changes = tool in {"load", "unload"}
         session = await self.sessions.open(handle, owner, owner, changes=changes) if handle else self.sessions.new()
         result: Any = await session.call(f"skills_{tool}", given)
@@ -81,18 +80,15 @@ class Replica:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """Three skills."""
     return plant(tmp_path, skills("a", "b", "c"))
 
 
 @pytest.fixture
 def store() -> Store:
-    """An empty one."""
     return Store()
 
 
 def names(session: Session) -> list[str]:
-    """What is loaded."""
     return session.active_skills
 
 
@@ -131,19 +127,6 @@ async def test_of_two_changes_at_once_one_is_refused_and_the_next_call_sees_the_
     assert names(await one.call("load", handle, names=["c"], mode="add")) == ["b", "c"]
 
 
-async def test_calls_of_one_replica_at_once_lose_nothing(tree: Path, store: Store) -> None:
-    one, two = Replica(tree, store), Replica(tree, store)
-    handle = (await one.call("load", names=["a"])).session_id
-    for replica in (one, two):
-        await replica.call("unload", handle, all=True)
-        async with anyio.create_task_group() as group:
-            for name in "abc":
-                group.start_soon(partial(replica.call, "load", handle, names=[name], mode="add"))
-            for _ in range(5):
-                group.start_soon(replica.call, "list", handle)
-        assert sorted(names(await two.call("list", handle))) == ["a", "b", "c"]
-
-
 async def test_where_the_store_is_away_a_known_session_reads_and_changes_nothing(tree: Path, store: Store) -> None:
     one, two = Replica(tree, store), Replica(tree, store)
     handle = (await one.call("load", names=["a"])).session_id
@@ -178,7 +161,9 @@ async def test_a_change_that_could_not_be_written_is_taken_back(tree: Path, stor
     assert names(await one.call("list", handle)) == ["a", "c"]
 
 
-async def test_what_the_store_has_lost_is_written_again_by_who_knows_it(tree: Path, store: Store) -> None:
+async def test_what_the_store_has_lost_is_written_again_by_who_knows_it(
+    tree: Path, store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
     one, two = Replica(tree, store), Replica(tree, store)
     handle = (await one.call("load", names=["a"])).session_id
     store.texts.clear()
@@ -186,6 +171,10 @@ async def test_what_the_store_has_lost_is_written_again_by_who_knows_it(tree: Pa
         await two.call("list", handle)
     await one.call("list", handle)
     assert names(await two.call("list", handle)) == ["a"]
+    store.texts["A" * 24] = "{"
+    with pytest.raises(UnknownSessionError):
+        await two.call("list", "A" * 24)
+    assert caplog.messages == ["a shared session record is invalid: not JSON"]
     # One that came back by the one is not overwritten by the other, which knows less.
     await two.call("load", handle, names=["b"])
     assert names(await one.call("list", handle)) == ["b"]
@@ -283,6 +272,24 @@ async def test_whatever_calls_cross_what_was_answered_is_loaded(tmp_path: Path, 
     assert len(done) > 4
 
 
+async def test_files_that_a_script_left_elsewhere_are_said_to_be_there(tmp_path: Path, store: Store) -> None:
+    tree = plant(tmp_path, skills("a") | {"a/scripts/x.sh": "echo x\n"})
+    one, two = Replica(tree, store), Replica(tree, store)
+    for each in (one, two):
+        each.runtime.scripts = scripts = Scripts(each.runtime.registry)  # type: ignore[assignment]
+        scripts.workspace = lambda: Mock(**{"read.side_effect": RequestError("It has no file")})
+    handle = (await one.call("load", names=["a"])).session_id
+    for here, there in ((one, two), (two, one)):
+        await here.call("run_script", handle, path="scripts/x.sh")
+        writes = store.writes
+        await here.call("run_script", handle, path="scripts/x.sh")
+        assert store.writes == writes
+        session = await there.call("list", handle)
+        read: Any = await session.call("skills_read", {"path": "/workspace/x"})
+        assert read["isError"] and "ran on another replica" in read["content"][0]["text"]
+        assert (await here.call("list", handle)).scripts_at == "here"
+
+
 async def test_news_count_from_when_the_session_began_elsewhere(tree: Path, store: Store) -> None:
     one, two = Replica(tree, store), Replica(tree, store)
     plant(tree, skills("before"))
@@ -297,13 +304,8 @@ async def test_news_count_from_when_the_session_began_elsewhere(tree: Path, stor
 
 
 TEXTS = st.text(max_size=50)
-RECORDS = st.builds(
-    SessionRecord,
-    TEXTS,
-    st.floats(allow_nan=False, allow_infinity=False),
-    st.dictionaries(TEXTS, TEXTS, max_size=8).map(lambda each: tuple(each.items())),
-    TEXTS,
-)
+SKILLS = st.dictionaries(TEXTS, TEXTS, max_size=8).map(lambda each: tuple(each.items()))
+RECORDS = st.builds(SessionRecord, TEXTS, st.floats(allow_nan=False, allow_infinity=False), SKILLS, TEXTS)
 FIELDS = st.fixed_dictionaries(
     {}, optional={"version": st.just(1) | JSON, **dict.fromkeys(("owner", "since", "skills", "scripts_at"), JSON)}
 )
@@ -332,12 +334,14 @@ def test_any_text_is_a_record_or_an_error_of_one_line(text: str) -> None:
     "change",
     [
         {"version": 2}, {"version": True}, {"version": "1"}, {"since": None}, {"since": True}, {"since": 10**400},
-        {"owner": 1}, {"owner": "x" * 5000}, {"scripts_at": None}, {"skills": [["a", "b"]]},
+        {"owner": 1}, {"owner": "x" * 4097}, {"scripts_at": None}, {"skills": [["a", "b"]]}, {"version": 0},
         {"skills": [{"path": "a"}]}, {"skills": [{"path": 1, "digest": ""}]},
         {"skills": [{"path": str(each), "digest": ""} for each in range(1001)]},
     ],
 )  # fmt: skip
 def test_another_shape_or_version_is_none(change: dict[str, Any]) -> None:
-    good = json.loads(SessionRecord("me", 1.5, (("a", "sha256:1"),), "here").text())
+    skills = [{"path": str(each), "digest": ""} for each in range(1_000)]
+    good = {"version": 1, "owner": "x" * 4_096, "since": 1.5, "skills": skills, "scripts_at": "here"}
+    assert json.loads(parse_record(json.dumps(good)).text()) == good
     with pytest.raises(SessionRecordError):
         parse_record(json.dumps({**good, **change}))

@@ -6,7 +6,7 @@ import re
 from importlib.resources import files
 
 from mcp_skills_server.runtime.search_text import words_of
-from mcp_skills_server.runtime.thesaurus import thesaurus
+from mcp_skills_server.runtime.thesaurus import Thesaurus, thesaurus
 from tables import each_row
 
 
@@ -31,6 +31,29 @@ def test_words_without_a_meaning_in_common_share_none() -> None:
     assert not concepts("recipe") & concepts("kubernetes")
     assert not concepts("xylophone")
     assert not concepts("invoice" * 100_000)  # at once: the cost is quadratic
+
+
+def test_a_word_is_looked_up_with_its_endings_stems_and_parts() -> None:
+    table = Thesaurus()
+    for number, entry in enumerate(
+        ("zyxwv", "kqjhg", "zyx", "qzj*", "qw*", "wxyz", "x" * 40, "y" * 41, "one_zyxwv_two", "kqjhgf")
+    ):
+        table._add(entry, 9_000 + number)
+
+    def found(text: str, *, parts: bool = True) -> list[int]:
+        return [int(each[2:-1]) for each in table.concepts(text.split(), parts=parts) if each.startswith("c9")]
+
+    for word, numbers in (
+        ("zyxwv", [0]), ("zyxwvabc", [0]), ("zyxwva", [0]), ("zyxwvabcd", []), ("wxyzab", []), ("zyxs", [2]),
+        ("zyxa", []), ("qzj", [3]), ("qzjabc", [3]), ("qwab", []), ("x" * 40, [6]), ("y" * 41, []),
+        ("one zyxwv two", [8, 0]), ("one zyxwv", [0]),
+        ("kqjhgfa", [9]), ("zyxwvkqjhg", [0, 1]), ("kqjhgzyxwvs", [1, 0]),
+        ("aaaaakqjhg", [1]), ("kqjhgaaaaa", [1]),
+        ("aaaakqjhg", []), ("wxyzaaaaaaa", []), ("zyxwv" + "a" * 35, [0]), ("zyxwv" + "a" * 36, []),
+        ("aaaaaaazyxwv", [0]),
+    ):  # fmt: skip
+        assert found(word) == numbers, word
+    assert found("zyxwvkqjhg", parts=False) == []
 
 
 def test_every_line_is_a_group_and_every_entry_a_word() -> None:

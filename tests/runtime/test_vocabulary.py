@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
+from functools import cache
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcp_skills_server.runtime.search_text import title_words
-from mcp_skills_server.runtime.vocabulary import Vocabulary
+from mcp_skills_server.runtime.search_text import description_words, title_words
+from mcp_skills_server.runtime.vocabulary import Vocabulary, _edit_distance
 from tables import each_row
 
 
@@ -24,11 +25,13 @@ def vocabulary(*words: str, letters: int = 2) -> Vocabulary:
         ("phylogenetik", ["phylogenetic"]), ("zeitreihenanalyse", ["zeitreihen"]), ("visualisation", ["visualization"]),
         ("visualization", []),  # itself is no other
         ("times", ["time"]), ("timetable", []),  # a short word is a part of too many
+        ("imagemagickwand", []), ("colourizationing", ["colour"]), ("x" * 50, ["x" * 40]),
         ("qqqq", []), ("ab", []), ("", []),
     ],
 )  # fmt: skip
 def test_words_that_share_runs_of_letters_are_alike(word: str, alike: list[str]) -> None:
-    assert vocabulary("phylogenetic", "zeitreihen", "visualization", "time", "image", letters=3).similar(word) == alike
+    known = ("phylogenetic", "zeitreihen", "visualization", "time", "image", "colour", "x" * 40)
+    assert vocabulary(*known, letters=3).similar(word) == [each for each in alike if each != word[:40]]
 
 
 def test_the_most_alike_comes_first_and_there_are_no_more_than_four_of_them_and_five_corrections() -> None:
@@ -43,7 +46,14 @@ def test_of_a_plural_in_a_title_the_singular_is_spelt_too() -> None:
     assert title_words(texts) == {"release", "notes", "note", "glass", "tags"}
 
 
-KNOWN = ("commit", "release", "refund", "palette", "color", "notes")
+def test_the_words_of_a_description_have_4_to_40_letters() -> None:
+    words = ["abcd", "x" * 40]
+    for more in ("", "ünïcode"):
+        texts = ("abc", *words, f"{'y' * 41} {more}")
+        assert description_words(texts) == {*words, more} - {""}
+
+
+KNOWN = ("commit", "release", "refund", "palette", "color", "notes", "at", "a", "nest", "x" * 40)
 
 
 @each_row(
@@ -53,7 +63,10 @@ KNOWN = ("commit", "release", "refund", "palette", "color", "notes")
         ("cmomti", ["commit"]),  # twice two swapped
         ("kommti", []),  # two slips, one of them in the first letter
         ("releasenotes", ["release", "notes"]), ("commit", []),
-        ("not", []), ("x" * 41, []),  # too short to guess, too long to be typed
+        ("atnotes", ["at", "notes"]), ("notesat", ["notes", "at"]),
+        ("anotes", ["notes"]), ("notesa", ["notes"]),  # one letter is no word
+        ("next", ["nest"]), ("x" * 39 + "y", ["x" * 40]),
+        ("nst", []), ("x" * 41, []),  # too short to guess, too long to be typed
     ],
 )  # fmt: skip
 def test_the_words_with_the_fewest_slips_are_meant(typed: str, meant: list[str]) -> None:
@@ -76,6 +89,24 @@ def test_a_word_is_known_until_it_was_removed_as_often_as_it_was_added() -> None
     assert known.similar("images") == known.corrections("imgae") == []
     known.add({"image"})
     assert known.similar("images") == ["image"]
+
+
+@cache
+def distance(one: str, other: str) -> int:
+    """As it is defined: letters that are put in, left out or replaced, and neighbours that change places."""
+    if not one or not other:
+        return len(one) + len(other)
+    ways = [distance(one[:-1], other) + 1, distance(one, other[:-1]) + 1]
+    ways += [distance(one[:-1], other[:-1]) + (one[-1] != other[-1])]
+    if len(one) > 1 and one[-2:] == other[:-3:-1]:
+        ways += [distance(one[:-2], other[:-2]) + 1]
+    return min(ways)
+
+
+@settings(max_examples=10 * settings().max_examples)
+@given(*[st.text("abc", max_size=6)] * 2)
+def test_the_distance_of_two_words_is_exact_up_to_two(one: str, other: str) -> None:
+    assert _edit_distance(one, other) == min(distance(one, other), 3)
 
 
 @given(st.from_regex(r"[^\W_]{0,50}", fullmatch=True))

@@ -58,17 +58,14 @@ async def refused(session: Session, tool: str, arguments: Mapping[str, Any] | No
 
 
 def text(result: Any) -> str:
-    """A result's text."""
     return result["content"][0]["text"]
 
 
 def active(result: Any) -> list[str]:
-    """The names in a receipt."""
     return [each["name"] for each in result["structuredContent"]["active_skills"]]
 
 
 def listed(result: Any) -> list[str]:
-    """The names in a listing."""
     return [each["name"] for each in result["structuredContent"]["skills"]]
 
 

@@ -8,18 +8,12 @@ from mcp_skills_server.telemetry.events import Event, Events
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def server() -> Events:
     return Events()
 
 
 @pytest.fixture
 def seen(server: Events) -> list[Event]:
-    """What a reader of the server's events is given."""
     found: list[Event] = []
     server.subscribe(found.append)
     return found

@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import stat
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 
 from forkserver import run
 from mcp_skills_server.errors import UsageError
+from mcp_skills_server.telemetry import audit as audit_module
 from mcp_skills_server.telemetry.audit import AuditLog
 from mcp_skills_server.telemetry.events import Event, NotRecordedError, Outcome, Use
 from web.http_wire import bearing, client, http_serving, until
@@ -41,8 +43,9 @@ def event(outcome: Outcome = "ok", *uses: Use, method: str = "resources/read") -
     return Event(time=1_800_000_000.25, protocol="mcp", method=method, outcome=outcome, uses=uses, principal="token:a")
 
 
-def test_a_line_says_who_what_and_which_bytes(tmp_path: Path) -> None:
-    file = tmp_path / "audit"
+def test_a_line_says_who_what_and_which_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, synced = tmp_path / "audit", list[int]()
+    monkeypatch.setattr(os, "fsync", synced.append)
     audit = AuditLog(str(file))
     audit.record(event("ok", LOAD, READ))
     audit.record(event("begun", RUN, method="tools/call"))
@@ -61,18 +64,44 @@ def test_a_line_says_who_what_and_which_bytes(tmp_path: Path) -> None:
         "time": "2027-01-15T08:00:00.250Z", "event": "load", "outcome": "ok", "principal": "token:a", "protocol": "mcp",
         "method": "resources/read", "skill": "a", "file": "SKILL.md", "digest": "sha256:1",
     }  # fmt: skip
-    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600 and len(synced) == 1, "only a run waits for the disk"
     required = AuditLog(str(tmp_path / "required"), required=True)
     required.record(event("begun", READ))
     required.record(event("ok", READ))
     assert recorded(tmp_path / "required") == [("read", "begun", "b.md")], "once, and before the bytes"
+    with (tmp_path / "out").open("w") as out:
+        monkeypatch.setattr(sys, "stdout", out)
+        audit = AuditLog("-")
+        for _ in range(2):
+            audit.record(event(method="initialize"))
+            audit.reopen()  # which is for files
+        audit.record(event("begun", RUN))
+    assert [each[0] for each in recorded(tmp_path / "out")] == ["admit", "admit", "run"] and len(synced) == 1
 
 
+@needs_full
 def test_refused_strangers_do_not_fill_the_disk(tmp_path: Path) -> None:
-    audit, stranger = AuditLog(str(tmp_path / "audit")), {"principal": None, "address": "10.0.0.9", "reason": "token"}
-    for moment in (*range(25), *range(60, 82)):
-        audit.record(event("refused")._replace(time=moment, **stranger))
-    assert [each.get("left_out") for each in lines(tmp_path / "audit")] == [None] * 20 + [5] + [None] * 19
+    audit, full = AuditLog(str(tmp_path / "audit")), AuditLog(str(FULL))
+    stranger = {"principal": None, "address": "10.0.0.9", "reason": "token"}
+    for moment in (*[100] * 25, *range(160, 182), 159.5):  # at the end the clock was set back
+        for log in (audit, full):
+            log.record(event("refused")._replace(time=moment, **stranger))
+    assert [each.get("left_out") for each in lines(tmp_path / "audit")] == [None] * 20 + [5] + [None] * 19 + [2]
+    assert full.lost == 25 + 22 + 1
+    for more in ({"principal": "token:a"}, {"reason": ""}):  # who is known, and who is let in
+        other = AuditLog(str(tmp_path / "other"))
+        for _ in range(25):
+            other.record(event("ok", READ)._replace(**{**stranger, **more}))
+    assert len(lines(tmp_path / "other")) == 50
+
+
+def test_of_many_strangers_the_latest_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit_module, "_MOST_STRANGERS", 2)
+    audit, file = AuditLog(str(tmp_path / "audit")), tmp_path / "audit"
+    for address, count in (("a", 21), ("b", 1), ("a", 1), ("c", 1), ("a", 1), ("c", 1), ("d", 1), ("a", 1)):
+        for _ in range(count):
+            audit.record(event("refused")._replace(principal=None, address=address, reason="token"))
+    assert [each["address"] for each in lines(file)[20:]] == ["b", "c", "c", "d", "a"]
 
 
 @needs_full
@@ -81,20 +110,33 @@ def test_where_it_cannot_be_written_runs_are_refused_and_reads_are_not(
 ) -> None:
     link, good = tmp_path / "audit", tmp_path / "good"
     link.symlink_to(FULL)
-    audit = AuditLog(str(link))
+    audit, why = AuditLog(str(link)), "No space left on device"
+    assert audit.state == f"audit log {link}: written"
     for _ in range(3):
         audit.record(event("ok", READ))
         with pytest.raises(NotRecordedError, match="Nothing was run"):
             audit.record(event("begun", RUN))
     assert [each.levelno for each in caplog.records] == [logging.ERROR]
+    assert f"({why}); no script runs until it can, reads are served unrecorded" in caplog.text
+    assert audit.state == f"audit log {link}: cannot be written ({why}); 3 lines were lost"
+    with pytest.raises(NotRecordedError):
+        AuditLog(str(link), required=True).record(event("begun", READ))
+    assert caplog.messages[-1].endswith("and no file is read")
+    link.unlink()
+    link.symlink_to(tmp_path / "no" / "folder")
+    audit.record(event("ok", READ))  # nobody has said that it was moved
+    audit.reopen()
+    audit.record(event("ok", READ))
+    assert audit.state.endswith("(No such file or directory); 5 lines were lost")
     link.unlink()
     link.symlink_to(good)
-    audit.record(event("ok", READ))  # nobody has said that it was moved
-    assert not good.exists()
-    audit.reopen()
+    open_files = len(os.listdir("/proc/self/fd"))
     audit.record(event("begun", RUN))
     assert recorded(good) == [("run", "begun", "scripts/x.py")]
-    assert "is written again" in caplog.messages[-1] and len(caplog.records) == 2
+    good.rename(tmp_path / "moved")
+    audit.record(event("begun", RUN))
+    assert not good.exists() and len(os.listdir("/proc/self/fd")) == open_files
+    assert "is written again; 5 lines" in caplog.messages[-1] and len(caplog.records) == 3
 
 
 @needs_full

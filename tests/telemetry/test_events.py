@@ -55,6 +55,8 @@ def test_each_difference_of_the_catalogue_is_one_event(tmp_path: Path) -> None:
     registry.refresh()
     found = [(each.protocol, each.outcome, each.skills) for each in seen if each.outcome != "vanished"]
     assert found == [("catalogue", "changed", ("edited",)), ("catalogue", "appeared", ("torn",))]
+    digest = registry.snapshot.skills["edited"].files["SKILL.md"].digest
+    assert [use.digest for each in seen for use in each.uses if use.skill == "edited"] == [digest]
 
 
 async def test_what_was_read_before_a_retry_is_not_counted(tmp_path: Path, server: Events, seen: list[Event]) -> None:
@@ -83,8 +85,11 @@ async def test_a_request_that_is_taken_back_is_cancelled(server: Events, seen: l
 
 def test_a_run_that_no_request_caused_is_an_event_too(server: Events, seen: list[Event]) -> None:
     with server.serving():
+        with events.Request("mcp", "x", principal=None):
+            pass
         events.record_run("a", "scripts/x.py", "sha256:0")
-    assert [(each.protocol, each.outcome, each.uses) for each in seen] == [
+    assert not events.has_readers()  # outside of the server
+    assert [(each.protocol, each.outcome, each.uses) for each in seen[1:]] == [
         (events.LIBRARY, "begun", (Use("run", "a", "scripts/x.py", "sha256:0"),))
     ]
 
@@ -116,11 +121,12 @@ def test_an_event_says_who_asked_and_what_came_of_it(
     token = events.request_id.set("first")
     with server.serving(), events.Request("mcp", "x", principal=Principal("token", "ann")) as request:
         events.record_search("how?", 2)
+        events.record_use(Use("dropped", "a", "SKILL.md", ""))
         request.code = -32000
     events.request_id.reset(token)
     (found,) = seen
     assert (found.request, found.principal, found.found, found.code) == ("first", "token:ann", 2, -32000)
-    assert found.question == question and found.milliseconds < 10_000
+    assert found.question == question and found.milliseconds < 10_000 and found.bytes == 0
 
 
 async def test_two_servers_in_one_process_share_no_reader(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -176,10 +182,21 @@ def test_the_log_has_a_line_for_each_request_at_debug_alone(server: Events, capl
                 request.add("read", f"s{number}" * 200, "SKILL.md", "")
         line = caplog.messages[-1]
         assert "s19s" in line and "s20s" not in line and " and 5 more: ok in " in line and len(line) < 5_000
+        server.emit(Event(0, "mcp", "x", "failed", milliseconds=1.23456))
+        fields = {"protocol": "mcp", "method": "x", "outcome": "failed", "milliseconds": 1.235}
+        assert vars(caplog.records[-1])["fields"] == fields
         events.emit_refusal("POST", "token")
-        assert "POST: refused (token) in " in caplog.messages[-1]
-        assert [hasattr(each, "repeats") for each in caplog.records] == [False, False, True]  # or strangers flood it
+        assert (
+            "POST: refused (token) in " in caplog.messages[-1]
+            and vars(caplog.records[-1])["fields"]["reason"] == "token"
+        )
+        assert [hasattr(each, "repeats") for each in caplog.records] == [
+            False,
+            False,
+            False,
+            True,
+        ]  # or strangers flood it
         end()
         with events.Request("mcp", "skills/get", principal=None):
             pass
-    assert len(caplog.messages) == 3
+    assert len(caplog.messages) == 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import socket
 import threading
@@ -20,7 +21,7 @@ from mcp.shared.exceptions import MCPError
 from opentelemetry import trace
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from mcp_skills_server import Registry, attach
@@ -29,7 +30,7 @@ from mcp_skills_server.server.attach import make_standalone_server
 from mcp_skills_server.server.eras import LEGACY
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.events import Event, Events, Trace, Use
-from mcp_skills_server.telemetry.tracing import Tracing
+from mcp_skills_server.telemetry.tracing import Tracing, _LoggingExporter
 from tables import each_row
 from web.http_wire import JSON, client, http_serving
 from wire import DEADLINE, VERSIONS, serving, write_skill
@@ -59,7 +60,6 @@ def provider(server: Events, exporter: InMemorySpanExporter) -> TracerProvider:
 
 @pytest.fixture
 def spans(server: Events, provider: TracerProvider, exporter: InMemorySpanExporter) -> Callable[..., Any]:
-    """The spans of these events."""
 
     def of(*given: Event) -> tuple[ReadableSpan, ...]:
         exporter.clear()
@@ -92,7 +92,7 @@ async def test_a_request_is_one_event_and_one_span_and_holds_nothing_of_the_skil
                 await one.call_tool("made-up", {})
     digest, size = (
         attachment.registry.snapshot.skills["a"].files["SKILL.md"].digest,
-        (folder / "SKILL.md").stat().st_size,
+        len((folder / "SKILL.md").read_bytes()),
     )
     methods, every = {"resources/read", "prompts/get", "tools/call"}, exporter.get_finished_spans()
     requests = [each for each in seen if each.method in methods]
@@ -109,11 +109,8 @@ async def test_a_request_is_one_event_and_one_span_and_holds_nothing_of_the_skil
     assert {(each.protocol, each.era, each.principal) for each in requests} == {("mcp", era, None)}
     assert all(each.host and each.milliseconds > 0 and each.time > 0 for each in requests)
     read, missing, prompt, load, refused, unknown = (dict(each.attributes or {}) for each in found)
-    assert (read["gen_ai.skill.name"], read["skills.digest"], read["mcp.protocol.version"]) == (
-        "a",
-        digest,
-        VERSIONS[era],
-    )
+    assert (read["gen_ai.skill.name"], read["skills.digest"]) == ("a", digest)
+    assert read["mcp.protocol.version"] == VERSIONS[era]
     assert (read["skills.action"], read["skills.file"], read["skills.outcome"]) == ("load", "SKILL.md", "ok")
     assert (read["mcp.method.name"], read["network.transport"]) == ("resources/read", "pipe")
     assert "jsonrpc.request.id" in read and "error.type" not in read
@@ -132,6 +129,7 @@ def test_a_span_has_the_times_of_its_request_and_one_of_few_names(spans: Callabl
     prompt = event("prompts/get", trace=Trace({}, {}, target="no-such-skill"))
     get, made_up, prompt = spans(event(), event("made/up"), prompt)
     assert (get.start_time, get.end_time, get.kind) == (10**12, 10**12 + 5 * 10**6, trace.SpanKind.SERVER)
+    assert "skills.bytes" not in get.attributes and get.instrumentation_scope.name == "mcp-skills-server"
     assert (made_up.name, prompt.name) == ("_OTHER", "prompts/get")
     assert "made/up" not in made_up.to_json() and "no-such-skill" not in prompt.to_json()
     (span,) = spans(event("tools/call", uses=tuple(Use("load", f"s{n}", "SKILL.md", "") for n in range(100))))
@@ -141,6 +139,17 @@ def test_a_span_has_the_times_of_its_request_and_one_of_few_names(spans: Callabl
     about: dict[str, Any] = {"principal": "token:a", "host": "h", "request": "r", "found": 0, "bytes": 5}
     (span,) = spans(event(**about))
     assert {f"skills.{key}": value for key, value in about.items()}.items() <= dict(span.attributes).items()
+    for outcome, code, said in (
+        ("failed", None, "failed"),
+        ("refused", -32602, "-32602"),
+        ("refused", None, "refused"),
+    ):
+        (span,) = spans(event(outcome=outcome, code=code))
+        assert span.attributes["error.type"] == said and span.status.status_code is trace.StatusCode.ERROR
+    (span,) = spans(event("tools/call", outcome="failed"))
+    assert span.attributes["error.type"] == "failed"
+    rpc, found = spans(event("read_skill_file", protocol="skills-protocol"), event("GET", protocol="discovery"))
+    assert rpc.attributes["rpc.method"] == "read_skill_file" and found.attributes["http.request.method"] == "_OTHER"
 
 
 def test_what_the_message_says_is_the_parent_and_what_http_says_a_link(spans: Callable[..., Any]) -> None:
@@ -191,6 +200,8 @@ def test_the_sdk_traces_where_a_provider_is_configured_alone(monkeypatch: pytest
         (PARENT, PARENT),
         ({**PARENT, "tracestate": "a=b", "baggage": "user=ann"}, {**PARENT, "tracestate": "a=b"}),
         ({"traceparent": "x" * 513}, {}),
+        ({"traceparent": "x" * 512, "tracestate": "y" * 513}, {"traceparent": "x" * 512}),
+        ({**PARENT, "tracestate": "y" * 512}, {**PARENT, "tracestate": "y" * 512}),
         ({"traceparent": 7}, {}),
         ({**PARENT, "tracestate": ["a"]}, PARENT),
         (7, {}),
@@ -200,7 +211,8 @@ def test_the_sdk_traces_where_a_provider_is_configured_alone(monkeypatch: pytest
 def test_what_a_message_says_is_bounded(meta: object, kept: dict[str, str]) -> None:
     found = events.trace_of("tools/call", {"_meta": meta, "name": "n" * 500}, 7)
     assert (found.message, found.id, len(found.target)) == (kept, "7", 200)
-    assert events.trace_of("skills/get", {"name": "a"}) == Trace({}, {})
+    for method, name in (("skills/get", "a"), ("tools/call", 7)):
+        assert events.trace_of(method, {"name": name}) == Trace({}, {}, "", "", "")
 
 
 def test_without_a_tracer_nothing_is_looked_at(server: Events, seen: list[Event]) -> None:
@@ -245,6 +257,30 @@ def attributes(span: Any) -> dict[str, str]:
     return {each.key: each.value.string_value for each in span.attributes}
 
 
+class Exporter(InMemorySpanExporter):
+    is_shut_down = False
+    result = SpanExportResult.SUCCESS
+
+    def export(self, spans: Any) -> SpanExportResult:
+        return self.result
+
+    def shutdown(self) -> None:
+        self.is_shut_down = True
+
+
+def test_the_first_of_several_failures_and_the_recovery_are_lines(caplog: pytest.LogCaptureFixture) -> None:
+    inner = Exporter()
+    outer = _LoggingExporter(inner, "http://x")
+    for result, levels in (("SUCCESS", []), ("FAILURE", ["ERROR"]), ("FAILURE", []), ("SUCCESS", ["WARNING"]),
+                           ("SUCCESS", []), ("FAILURE", ["ERROR"])):  # fmt: skip
+        caplog.clear()
+        inner.result = SpanExportResult[result]
+        assert outer.export([]) is inner.result
+        assert [each.levelname for each in caplog.records] == levels
+    outer.shutdown()
+    assert inner.is_shut_down
+
+
 @each_row("era", ["legacy", "modern"])
 def test_a_collector_gets_one_span_a_request_and_what_is_left_at_the_end(tmp_path: Path, era: Any) -> None:
     write_skill(tmp_path / "a", body=BODY)
@@ -261,11 +297,8 @@ def test_a_collector_gets_one_span_a_request_and_what_is_left_at_the_end(tmp_pat
     (rpc,) = [span for _, span in found if span.name == "list_skills"]
     assert (read.trace_id.hex(), read.parent_span_id.hex()) == (TRACE, SPAN)
     said = attributes(read)
-    assert (said["gen_ai.skill.name"], said["network.transport"], said["mcp.protocol.version"]) == (
-        "a",
-        "tcp",
-        VERSIONS[era],
-    )
+    assert (said["gen_ai.skill.name"], said["network.transport"]) == ("a", "tcp")
+    assert said["mcp.protocol.version"] == VERSIONS[era]
     assert rpc.trace_id.hex() == "a" * 32 and attributes(rpc)["jsonrpc.request.id"] == "r1"
     assert {resource["service.name"] for resource, _ in found} == {"mcp-skills-server"}
     assert BODY not in repr(found)
@@ -305,4 +338,5 @@ def test_a_collector_that_is_away_costs_a_line_and_holds_up_no_end(tmp_path: Pat
                 server.said("traces cannot be sent")
                 one.request("skills/list")
             assert server.signal(signal.SIGTERM)[0] == 0
-            assert server.stderr.count("traces cannot be sent") == 1 and "secret" not in server.stderr
+            said = f"http://127.0.0.1:{port.getsockname()[1]}: traces cannot be sent"
+            assert server.stderr.count(said) == 1 and not re.search("secret|export", server.stderr)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import sqlite3
+import threading
 import time
-from contextlib import closing
+from contextlib import closing, nullcontext
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from mcp_skills_server.model import Changes
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry import usage as usage_module
 from mcp_skills_server.telemetry.events import Event, Events, Outcome, Use
-from mcp_skills_server.telemetry.usage import KEPT_DAYS, OTHER, NotStoredError, Usage, UsageStore, spark
+from mcp_skills_server.telemetry.usage import KEPT_DAYS, OTHER, Usage, UsageStore, spark
 from tables import each_row
 from wire import write_skill
 
@@ -31,7 +33,6 @@ NOW = 20_000 * DAY + 3600
 
 @pytest.fixture
 def clock() -> list[float]:
-    """The time, which a test may change."""
     return [NOW]
 
 
@@ -58,99 +59,145 @@ def skill(*paths: str) -> dict[str, Any]:
 
 
 def test_what_was_used_is_counted_by_skill_principal_and_host(store: UsageStore, usage: Usage) -> None:
-    usage.on_changes(Changes({}, skill("a", "b", "never")))
+    usage.on_changes(Changes({}, skill("a", "B", "never")))
     for each in (
-        event(use("load")),
-        event(use("load", digest="sha256:2"), use("read")),
+        event(use("load"), use("read"), use("read", digest="sha256:2")),
+        event(use("load", digest="sha256:2")),
+        event(use("run"), outcome="begun"),
         event(use("run"), outcome="begun"),
         event(use("run"), outcome="refused"),  # it ended with another exit code: it ran all the same
-        event(use("load", "b"), use("dropped", "b"), at=NOW - DAY),
-        event(use("load", "b"), outcome="failed"),
+        *[event(use("load", "B"), use("dropped", "B"), at=NOW - DAY)] * 3,
+        event(use("load", "B"), outcome="failed"),
         event(use("")),
+        event(use("propose", "proposed")),
         event(use("load"))._replace(protocol=events.PAGE),  # a person looked at it
     ):
         usage.record(each)
     usage.flush()
     first, second, last = store.report("skill", 2).lines
-    assert (first.name, first.loads, first.reads, first.runs, first.versions) == ("a", 2, 1, 1, 2)
-    assert (first.days, first.last) == ((0, 4), NOW)
-    assert (second.name, second.loads, second.dropped, second.days) == ("b", 1, 1, (1, 0))
-    assert (last.name, last.last) == ("never", None)
+    assert astuple(first) == ("a", 2, 2, 2, 0, NOW, 2, (0, 6), "")
+    assert astuple(second) == ("B", 3, 0, 0, 3, NOW - DAY, 1, (3, 0), "")
+    assert astuple(last) == ("never", 0, 0, 0, 0, None, 0, (0, 0), "")
     (line,) = store.report("host", 2).lines
-    assert (line.name, line.loads, line.versions) == ("an editor", 3, 0)
+    assert (line.name, line.loads, line.versions) == ("an editor", 5, 0)
     assert [each.name for each in store.report("principal", 1).lines] == ["token:ann"]
-    assert [each.name for each in store.report("skill", 1).lines] == ["a", "b", "never"]
-    usage.on_changes(Changes(skill("never", "b"), {}))
-    usage.on_changes(Changes(skill("b"), skill("b")))
+    assert [each.name for each in store.report("skill", 1).lines] == ["a", "B", "never"]
+    usage.on_changes(Changes(skill("never", "B"), {}))
+    usage.on_changes(Changes(skill("B"), skill("B")))
     usage.flush()
-    assert [each.name for each in store.report("skill", 1).lines] == ["a", "b"], "a skill that is gone is not unused"
+    assert [each.name for each in store.report("skill", 1).lines] == ["a", "B"], "a skill that is gone is not unused"
 
 
-def test_host_programs_that_clients_make_up_do_not_fill_the_store(
-    store: UsageStore, usage: Usage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(usage_module, "_MOST_HOSTS", 3)
+def test_host_programs_that_clients_make_up_do_not_fill_the_store(store: UsageStore, usage: Usage) -> None:
     for at in (NOW - DAY, NOW):
-        for number in range(10):
+        for number in (*range(1_007), 0):
             usage.record(event(use("load"), at=at, host=f"made up {at} {number}"))
     usage.flush()
     found = {each.name: each.loads for each in store.report("host", 2).lines}
-    assert found.pop(OTHER) == 14 and [*found.values()] == [1] * 6
+    assert found.pop(OTHER) == 14 and sorted(found.values()) == [1] * 1_998 + [2] * 2
+
+
+def test_beyond_a_bound_nothing_waits_nor_is_kept_and_the_log_says_how_much_was_lost(
+    store: UsageStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    usage = Usage(store, questions=True)
+    for number in (*range(10_002), 0):
+        usage.record(event(use("load", f"s{number}"), label="x")._replace(principal=f"p{number}"))
+        usage.record(event(found=0, question=f"q{number}")._replace(principal="p0"))
+    assert (usage.lost, usage.waiting) == (3, 10_000)  # searches are one count
+    usage.flush()
+    assert (usage.lost, usage.waiting) == (3, 0)
+    assert [each.levelno for each in caplog.records] == [logging.ERROR, logging.WARNING]
+    assert "3 uses were lost meanwhile" in caplog.messages[-1]
+
+    def kept(table: str) -> int:
+        with closing(sqlite3.connect(store.name)) as opened:
+            return opened.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+
+    assert (kept("labels"), kept("questions")) == (10_000, 10_000)
+    usage.record(event(found=0, question="another"))
+    usage.flush()
+    assert kept("questions") == 10_000 and len(store.report().questions) == 100
+    assert store.report().questions[0] == ("q0", 2)
 
 
 def test_a_principal_has_its_latest_name(store: UsageStore, usage: Usage) -> None:
-    for label in ("ann", "ann@acme"):
+    for label in ("ann", "ann@acme", ""):
         usage.record(event(use("load"), label=label))
         usage.flush()
     assert [(each.name, each.label) for each in store.report("principal").lines] == [("token:ann", "ann@acme")]
 
 
 def test_skills_loaded_lately_come_latest_first(store: UsageStore, usage: Usage) -> None:
-    for name, age in (("a", 3), ("b", 1), ("c", 40), ("d", 2)):
+    for name, age in (("a", 29), ("b", 1), ("c", 30), ("d", 2)):
         usage.record(event(use("load", name), at=NOW - age * DAY))
     usage.record(event(use("read", "e")))
     usage.flush()
     assert (store.recently_loaded(), store.recently_loaded(1)) == (["b", "d", "a"], ["b"])
+    assert {each.name for each in store.report().lines} == {*"abde"}
+    for number in range(51):
+        usage.record(event(use("load", f"s{number}")))
+    usage.flush()
+    assert len(store.recently_loaded()) == 50
 
 
 @pytest.mark.parametrize("kept", [True, False])
 def test_searches_that_found_nothing_are_counted_and_their_words_kept_only_if_asked(
     tmp_path: Path, store: UsageStore, kept: bool
 ) -> None:
-    usage = Usage(store, questions=kept)
+    usage = Usage(store, questions=True) if kept else Usage(store)
     usage.record(event(found=3, question="refunds"))
-    for _ in range(2):
-        usage.record(event(found=0, question="teleport"))
+    for times in (1, 2):
+        for _ in range(times):
+            usage.record(event(found=0, question="teleport"))
         usage.flush()
     report = store.report()
-    assert (report.searches, report.empty) == (3, 2)
-    assert report.questions == ((("teleport", 2),) if kept else ())
+    assert (report.searches, report.empty) == (4, 3)
+    assert report.questions == ((("teleport", 3),) if kept else ())
     assert any(b"teleport" in each.read_bytes() for each in tmp_path.glob("usage.db*")) is kept
 
 
-def test_old_days_are_forgotten(store: UsageStore, usage: Usage, clock: list[float]) -> None:
-    usage.record(event(use("load")))
+def test_old_days_are_forgotten(store: UsageStore, clock: list[float]) -> None:
+    usage = Usage(store, questions=True)
+    usage.record(event(use("load"), label="ann", found=0, question="teleport"))
     usage.flush()
-    clock[0] += (KEPT_DAYS + 1) * DAY
-    usage.record(event(use("load", "b"), at=clock[0]))
-    usage.flush()
-    assert [each.name for each in store.report("skill", 2 * KEPT_DAYS).lines] == ["b"]
+    for days, names, known, questions in ((KEPT_DAYS, {"a", "b"}, {"token:ann", "b"}, 1), (1, {*"bc"}, {*"bc"}, 0)):
+        clock[0] += days * DAY
+        name = max(names)
+        usage.record(event(use("load", name), at=clock[0], label=name)._replace(principal=name))
+        usage.flush()
+        report = store.report("skill", 2 * KEPT_DAYS)
+        assert ({each.name for each in report.lines}, len(report.questions)) == (names, questions)
+        with closing(sqlite3.connect(store.name)) as opened:
+            assert {each for (each,) in opened.execute("SELECT principal FROM labels")} == known
 
 
 def test_where_it_cannot_be_written_one_line_says_so_and_nothing_is_lost(
-    store: UsageStore, usage: Usage, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    store: UsageStore, usage: Usage, server: Events, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> None:
-        raise NotStoredError("database or disk is full")
-
-    monkeypatch.setattr(store, "add", full)
-    for _ in range(3):
-        usage.record(event(use("load")))
-        usage.flush()
-    assert [each.levelno for each in caplog.records] == [logging.ERROR]
-    monkeypatch.undo()
+    monkeypatch.setattr(usage_module, "_BUSY_S", 0)
+    monkeypatch.setattr(usage_module, "_FLUSH_S", 3600)
+    with closing(sqlite3.connect(store.name)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        for _ in range(3):
+            usage.record(event(use("load")))
+            usage.flush()
+        assert usage.waiting == 2 and [each.levelno for each in caplog.records] == [logging.ERROR]
+        assert "uses cannot be counted (database is locked); requests go on" in caplog.text
+        stop = usage.start(server)
+        assert [each.daemon for each in threading.enumerate() if each.name == "skills-usage"] == [True]
+        stop()
+    assert caplog.messages[1:] == [f"{store.name}: the last counts could not be written and are lost"]
+    assert not server.has_readers and "skills-usage" not in {each.name for each in threading.enumerate()}
     usage.flush()
-    assert store.report().lines[0].loads == 3 and "are counted again" in caplog.messages[-1]
+    assert store.report().lines[0].loads == 3 and caplog.messages[2:] == [f"{store.name}: uses are counted again"]
+    Usage(store).start(server)()
+    assert len(caplog.messages) == 3
+    usage.record(event(use("load")))
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "add", lambda _: {}["a bug"])
+        usage._try_to_flush()
+    assert caplog.messages[3:] == ["uses could not be written"]
 
 
 def test_a_new_file_that_another_process_writes_to_is_waited_for(
@@ -159,6 +206,10 @@ def test_a_new_file_that_another_process_writes_to_is_waited_for(
     file, waited = str(tmp_path / "usage.db"), list[float]()
     with closing(sqlite3.connect(file)) as other:
         other.execute("BEGIN IMMEDIATE")
+        with monkeypatch.context() as patch:
+            patch.setattr(usage_module, "_BUSY_S", 0)
+            with pytest.raises(UsageError, match="locked"):
+                UsageStore(file)
         monkeypatch.setattr(usage_module.time, "sleep", lambda seconds: (waited.append(seconds), other.rollback()))
         UsageStore(file)
     assert len(waited) == 1
@@ -173,10 +224,17 @@ def test_a_file_of_something_else_is_one_line_and_stays_as_it_is(tmp_path: Path)
         with pytest.raises(UsageError, match="name another file"):
             UsageStore(str(file))
         assert file.read_bytes() == content
-    with closing(sqlite3.connect(tmp_path / "later.db")) as opened:
-        opened.execute("PRAGMA user_version = 99")
-    with pytest.raises(UsageError, match="another version"):
-        UsageStore(str(tmp_path / "later.db"))
+    for version in (1, 2, -1):
+        name = str(tmp_path / f"{version}.db")
+        with closing(sqlite3.connect(name)) as opened:
+            opened.execute(f"PRAGMA user_version = {version}")
+        with pytest.raises(UsageError, match="another version") if version != 1 else nullcontext():
+            UsageStore(name)
+    made = UsageStore(str(tmp_path / "made.db"))
+    assert Path(made.name).stat().st_mode & 0o777 == 0o600
+    Path(made.name).write_bytes(b"no database" * 100)
+    with pytest.raises(UsageError, match=r"made.db: cannot be read \(.*\); name a file of counts"):
+        made.report()
 
 
 def shown(*words: str) -> str:

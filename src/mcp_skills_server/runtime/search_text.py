@@ -22,7 +22,7 @@ _TEXT_LENGTH: Final = 4_000
 _WORD: Final = re.compile(r"[^\W_]+")
 _NO_WORD: Final = re.compile("[^\\w\x01-\x7f]+")
 _NOT_ASCII: Final = re.compile("[^\0-\x7f]+")
-_LONG_WORD: Final = re.compile(r"[^\W\d_]{4,40}")
+_LETTER_WORD: Final = re.compile(r"[^\W\d_]+")
 _STEM: Final = 4
 _QUESTION_LENGTH: Final = 2_000
 _QUESTION_WORDS: Final = 24
@@ -94,9 +94,10 @@ def names_of(texts: Texts) -> set[str]:
 def description_words(texts: Texts) -> set[str]:
     """Return the words of 4 to 40 letters of name, title, tags and description."""
     text = "\n".join(texts[:4])
+    words = text.translate(_LETTERS).split()
     if not text.isascii():
-        return {*_LONG_WORD.findall(text.lower())}
-    return {word for word in text.translate(_LETTERS).split() if 4 <= len(word) <= 40}
+        words = _LETTER_WORD.findall(text.lower())
+    return {word for word in words if 4 <= len(word) <= 40}
 
 
 def title_words(texts: Texts) -> set[str]:

@@ -169,8 +169,6 @@ class Sessions:
 
     def close(self) -> None:
         """End all sessions, and close the runtime."""
-        for handle, each in self._open.items():
-            self._quota.release(handle)
-            each.session.close()
-        self._open.clear()
+        for handle in [*self._open]:
+            self.end(handle)
         self.runtime.close()

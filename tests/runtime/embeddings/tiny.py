@@ -58,14 +58,12 @@ class Endpoint:
         self.moved = threading.Condition()
 
     def wait_for(self, requests: int) -> None:
-        """Wait until so many requests have come."""
         with self.moved:
             assert self.moved.wait_for(lambda: len(self.asked) >= requests, DEADLINE)
 
 
 @contextmanager
 def endpoint() -> Iterator[Endpoint]:
-    """An endpoint on the loopback."""
     it = Endpoint()
 
     class Handler(BaseHTTPRequestHandler):

@@ -26,7 +26,6 @@ for number in range(count):
 
 
 def adding(file: Path, name: str, count: int, patience_s: float) -> subprocess.Popen[str]:
-    """Another process that adds approvals, one by one."""
     command = [sys.executable, "-c", ADD, str(file), name, str(count), str(patience_s)]
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
@@ -35,11 +34,11 @@ def check_files(file: Path) -> None:
     """Nothing but the file and its lock is there, for their owner alone."""
     assert file.stat().st_mode & 0o777 == 0o600 and file.parent.stat().st_mode & 0o777 == 0o700
     assert set(os.listdir(file.parent)) <= {"approvals.json", "approvals.json.lock"}
+    assert Path(f"{file}.lock").stat().st_mode & 0o777 == 0o600
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """A file of approvals with one entry."""
     path = tmp_path / "state" / "approvals.json"
     update(path, lambda _: [Approval("https://example.com", "thing", "sha256:0", 0.0)])
     return path
@@ -97,6 +96,8 @@ def test_what_holds_something_else_is_no_file_of_approvals(tmp_path: Path, raw: 
     path.write_text(ENTRY % 1)
     path.chmod(0o600)
     assert len(read(path)) == 1
+    path.write_text(ENTRY % 0)
+    assert read(path)[0].day == "1970-01-01"
     path.write_text(raw)
     with pytest.raises(UsageError, match="not an approvals file"):
         read(path)
@@ -109,6 +110,8 @@ def test_a_file_is_read_up_to_a_bound(file: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(approvals, "_MOST_BYTES", size - 1)
     with pytest.raises(UsageError, match="not an approvals file"):
         read(file)
+    with pytest.raises(UsageError, match=r"cannot be read \(.*\); check it"):
+        read(file.parent)
 
 
 def test_a_link_to_the_file_stays_and_what_it_leads_to_is_changed(tmp_path: Path) -> None:

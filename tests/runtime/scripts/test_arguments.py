@@ -21,6 +21,7 @@ from tables import each_row
 def test_arguments_have_limits(args: list[str], said: str) -> None:
     with pytest.raises(RequestError, match=said):
         checked_args(args)
+    assert len(checked_args(["x" * 16_384] * 256)) == 256
 
 
 @pytest.mark.requirement("RTI-8")
@@ -28,7 +29,8 @@ def test_arguments_have_limits(args: list[str], said: str) -> None:
     ("env", "said"),
     [
         ({f"V{each}": "" for each in range(257)}, "257 variables"), ({"A": "x" * 32_769}, "A is longer"),
-        ({f"V{each}": "x" * 32_000 for each in range(9)}, "takes 288"), ({"A": "\0"}, "NUL"), ({"A": "\udfff"}, "lone"),
+        ({f"V{each}": "x" * 32_766 for each in range(8)} | {"A": ""}, "takes 262,145 bytes"), ({"A": "\0"}, "NUL"),
+        ({"A": "\udfff"}, "lone"),
         *(({name: ""}, "not a valid variable") for name in ("A" * 257, "A B", "A=B", "", "A\n", "Ä", "BASH_FUNC_x%%")),
     ],
 )  # fmt: skip
@@ -36,6 +38,15 @@ def test_variables_have_limits(env: dict[str, str], said: str) -> None:
     with pytest.raises(RequestError, match=said) as caught:
         checked_env(env, env.keys())
     assert "\n" not in str(caught.value)
+    fits = (
+        {f"V{each}": "x" * 32_766 for each in range(8)},
+        {"A": "x" * 32_768},
+        {f"V{each:03}": "" for each in range(256)},
+    )
+    for most in (*fits, {"A" * 256: ""}):
+        assert checked_env(most, most.keys()) == most
+    with pytest.raises(RequestError, match=f"env: '{'é' * 80}' is not a valid"):
+        checked_env({"é" * 81: ""}, None)
 
 
 @each_row("allowed", [None, ["PATH", "LD_PRELOAD"]])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import sys
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from mcp_skills_server.runtime.scripts import launch
 from mcp_skills_server.runtime.scripts.processes import query
+from mcp_skills_server.runtime.scripts.system_calls import numbers
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="keys of the Linux kernel")
 
@@ -28,6 +30,17 @@ for way in ([], [sys.executable, "-I", "-S", sys.argv[1], "CORE=0", "--"]):
     subprocess.run([*way, sys.executable, "-c", sys.argv[2]], check=True)
 """
 NUMBERS = {"x86_64": (250, 248), "aarch64": (219, 217)}
+
+
+def test_the_numbers_of_keyctl_are_those_of_the_filter() -> None:
+    for machine, column in (("x86_64", 0), ("aarch64", 1), ("riscv64", 1), ("loongarch64", 1)):
+        assert launch._KEYCTL[machine] == numbers(column)["keyctl"]
+
+
+def test_a_script_ignores_no_signal_and_goes_first_where_memory_is_short() -> None:
+    command = [sys.executable, "-I", "-S", launch.__file__, "CORE=0", "--", "/bin/cat"]
+    score, status = query([*command, "/proc/self/oom_score_adj", "/proc/self/status"]).stdout.split("\n", 1)
+    assert score == "1000" and not int(re.findall(r"SigIgn:\s+(\w+)", status)[0], 16) & (1 << 12 | 1 << 24)
 
 
 def test_what_cannot_be_started_is_said() -> None:

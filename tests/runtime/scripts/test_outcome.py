@@ -32,6 +32,8 @@ def test_a_script_that_the_server_ended_is_said_to_be_and_advice_is_for_those_th
     assert remarks_on(stopped, "it was big", 2.5, network_closed=True) == ["the script was ended because it was big"]
     for code, count in ((0, 0), (1, 1)):
         assert len(remarks_on(ProcessResult(code, "", stderr, 5), None, 1, network_closed=False)) == count
+    for length, count in ((16_384, 1), (16_385, 0)):  # errors come last
+        assert len(advice(stderr.ljust(length + len("ModuleNotFoundError: "), "."), network_closed=False)) == count
 
 
 @each_row(
@@ -61,11 +63,9 @@ def test_a_closed_network_is_named_with_its_option(stderr: str) -> None:
         ("/skills/a/scripts/x.sh: 3: pdftotext: not found\n", "program pdftotext"),
         ("x.sh: line 1: jq: command not found\n", "program jq"),
         ("FileNotFoundError: [Errno 2] No such file or directory: 'ffmpeg'\n", "program ffmpeg"),
-        ("", None),
-        ("ValueError: x\n", None),
-        ("No such file or directory: '/a/b c.txt'\n", None),
+        ("", None), ("ValueError: x\n", None), ("No such file or directory: '/a/b c.txt'\n", None),
     ],
-)
+)  # fmt: skip
 def test_a_missing_package_or_program_is_named_with_what_helps(stderr: str, said: str | None) -> None:
     found = advice(stderr, network_closed=True)
     if said is None:

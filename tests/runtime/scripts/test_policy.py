@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from catalog.forest import loaded
 from mcp_skills_server.access.grants import Grant, May, Pattern, Permissions
 from mcp_skills_server.catalog.fetched import UNKNOWN
 from mcp_skills_server.catalog.registry import Registry
@@ -64,12 +65,6 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
-def opened(top: Path) -> Registry:
-    registry = Registry([top])
-    registry.load()
-    return registry
-
-
 def allowed(policy: ExecutionPolicy, skill: Skill) -> RunRights:
     """What a script of a skill gets of which nothing else is laid out."""
     return policy.decide(skill, [skill])
@@ -112,6 +107,15 @@ def test_a_file_of_approvals_that_is_not_in_order_approves_nothing(place: Place,
     assert "must repair the approvals file" in place.refusal(SITE)
 
 
+def test_the_log_has_a_refusal_once_and_names_the_command(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    policy = place.policy(SITE)
+    for _ in range(2):
+        with pytest.raises(RunRefusedError):
+            allowed(policy, place.skill)
+    (line,) = caplog.messages
+    assert f"thing was never approved, and its scripts are not run; mcp-skills-server approve {SITE} thing" in line
+
+
 def test_approvals_that_no_origin_needs_are_said_not_to_be_used(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     place.policy(SITE)
     ExecutionPolicy(place.registry, ScriptSettings())
@@ -123,16 +127,13 @@ def test_approvals_that_no_origin_needs_are_said_not_to_be_used(place: Place, ca
 @each_row(
     ("given", "spelled"),
     [
-        ("https://Example.com/", "https://example.com"),
+        ("https://Example.com/", "https://example.com"), ("https://example.com/a", "https://example.com/a"),
         ("HTTPS://example.com:443/.well-known/agent-skills/index.json", "https://example.com"),
-        ("http://example.com:80/Team", "http://example.com/Team"),
-        ("https://example.com:8443?key=s", "https://example.com:8443"),
-        ("https://example.com/a", "https://example.com/a"),
+        ("http://example.com:80/Team", "http://example.com/Team"), ("https://example.com:8443?key=s", "https://example.com:8443"),
         ("oci://registry.example/skills:1.0", "oci://registry.example/skills:1.0"),
-        ("skills.zip", os.path.realpath("skills.zip")),
-        (UNKNOWN, ""),
+        ("skills.zip", os.path.realpath("skills.zip")), (UNKNOWN, ""),
     ],
-)
+)  # fmt: skip
 def test_an_origin_has_one_spelling(given: str, spelled: str) -> None:
     assert canonical(given) == spelled
 
@@ -157,20 +158,24 @@ def test_a_secret_is_of_one_skill_of_one_source(tmp_path: Path) -> None:
     ours = ExecutionPolicy(registry, ScriptSettings(secrets=secrets, origins=(SITE, OTHER), approvals=str(file)))
     assert allowed(ours, local).secrets == {"KEY": "mine"} and allowed(ours, other).secrets == {"KEY": "theirs"}
     assert allowed(ours, remote).secrets == {}
-    with pytest.raises(RunRefusedError, match=r"^thing needs KEY, OTHER, which") as missing:
-        ours.decide(remote, [remote], needs=["KEY", "OTHER"])
+    wanted = ["KEY", *(f"K{number}" for number in range(20))]
+    with pytest.raises(RunRefusedError, match=rf"^thing needs {', '.join(wanted[:20])}, which") as missing:
+        ours.decide(remote, [remote], needs=wanted)
     assert missing.value.by == "secret"
 
 
 def test_a_script_gets_only_those_secrets_that_the_manifest_declares(tmp_path: Path) -> None:
     write(tmp_path / "thing", toml("thing", permissions='secrets = ["KEY"]'))
     write(tmp_path / "plain", toml("plain"))
-    registry = opened(tmp_path)
+    registry = loaded(tmp_path)
     given = {"KEY": "k", "OTHER": "o"}
     ours = ExecutionPolicy(registry, ScriptSettings(secrets={"thing": given, "plain": given}))
     assert allowed(ours, registry.snapshot.skills["thing"]).secrets == {"KEY": "k"}
     assert allowed(ours, registry.snapshot.skills["plain"]).secrets == {}
     assert ours.decide(None, [registry.snapshot.skills["thing"]]).secrets == {}  # code that came with a call
+    (tmp_path / "thing" / "skill.toml").write_text("no manifest")
+    registry.refresh()
+    assert allowed(ours, registry.snapshot.skills["thing"]).secrets == {}
 
 
 def test_the_network_is_for_the_skill_of_one_source_and_for_all_that_a_run_lays_out(place: Place) -> None:
@@ -191,7 +196,7 @@ def test_the_network_is_for_the_skill_of_one_source_and_for_all_that_a_run_lays_
 def test_what_runs_takes_a_grant_whatever_else_allows_it(tmp_path: Path) -> None:
     for name in ("one", "two"):
         write_skill(tmp_path / name, scripts__run_py="")
-    registry = opened(tmp_path)
+    registry = loaded(tmp_path)
     one, two = (registry.snapshot.skills[name] for name in ("one", "two"))
     ours = ExecutionPolicy(registry, ScriptSettings())
 
@@ -230,7 +235,6 @@ async def test_scripts_ask_before_anything_is_prepared(place: Place, monkeypatch
 
 
 def swap(file: Path, text: str) -> None:
-    """Replace a file by one of the same size and time."""
     seen = file.stat()
     file.write_text(text)
     os.utime(file, ns=(seen.st_atime_ns, seen.st_mtime_ns))

@@ -12,7 +12,14 @@ import anyio
 import pytest
 
 from mcp_skills_server.runtime.scripts import processes
-from mcp_skills_server.runtime.scripts.processes import TOKEN, Capture, ProcessTree, processes_with, with_descendants
+from mcp_skills_server.runtime.scripts.processes import (
+    TOKEN,
+    Capture,
+    ProcessTree,
+    processes_with,
+    query,
+    with_descendants,
+)
 from tables import each_row
 
 pytestmark = pytest.mark.anyio
@@ -44,6 +51,12 @@ async def test_a_stream_is_kept_up_to_its_cap(
         assert (capture.text, capture.truncated, capture.ended.is_set()) == (kept, truncated, True)
 
 
+def test_a_program_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "_PROBE_S", 0.05)
+    with pytest.raises(OSError, match=r"^sleep timed out$"):
+        query(["sleep", "600"])
+
+
 LINUX = pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="processes are found by /proc")
 
 STRAY = """
@@ -61,7 +74,9 @@ time.sleep(600)
 
 
 @LINUX
-def test_what_left_the_group_and_the_family_is_found_and_killed(tmp_path: Path) -> None:
+def test_what_left_the_group_and_the_family_is_found_and_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     token = f"{os.getpid()}-{tmp_path.name}"
     env = {**os.environ, TOKEN: token}
     command = [sys.executable, "-c", STRAY]
@@ -77,7 +92,13 @@ def test_what_left_the_group_and_the_family_is_found_and_killed(tmp_path: Path) 
             assert family[0] == started.pid and len(pids & {*family}) == 2
             assert len(pids) == 3 and pids == {*processes_with(TOKEN, token)} and pids <= tree.processes()
             assert list(processes_with(TOKEN, f"{token}-not")) == []
+            with monkeypatch.context() as patch:
+                patch.setattr(processes, "_signal", lambda *_: None)
+                patch.setattr(processes, "KILLING_S", 0)
+                tree.kill()
+            assert caplog.messages[0].startswith("processes of a script have not ended after SIGKILL: [")
         finally:
             tree.kill()
+    assert len(caplog.messages) == 1
     assert list(processes_with(TOKEN, token)) == []
     assert list(with_descendants(1 << 30)) == [1 << 30]

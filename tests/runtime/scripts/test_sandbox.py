@@ -18,7 +18,7 @@ import pytest
 
 from catalog.forest import loaded, plant
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.errors import UsageError
+from mcp_skills_server.errors import RequestError, UsageError
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.scripts import sandbox, system_calls
 from mcp_skills_server.runtime.scripts.outcome import Outcome
@@ -35,7 +35,7 @@ BOXED = pytest.mark.needs_program("bwrap")
 
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Registry:
-    return zoo.opened(zoo.build(tmp_path_factory.mktemp("skills")))
+    return loaded(zoo.build(tmp_path_factory.mktemp("skills")))
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +60,7 @@ async def ran(registry: Registry, name: str, *args: str, **settings: Any) -> Out
 def with_script(tmp_path: Path, text: str) -> Registry:
     top = zoo.build(tmp_path / "skills")
     (top / "zoo" / "scripts" / "own.sh").write_text(text)
-    return zoo.opened(top)
+    return loaded(top)
 
 
 @BOXED
@@ -241,8 +241,9 @@ def test_the_sandbox_is_required_by_default_and_refused_where_it_is_missing(
     monkeypatch.setattr(sandbox, "is_root", lambda: root)
     instead = "run the server as another user" if root else "give --sandbox off"
     words = rf"bubblewrap .* is not installed; install a working bubblewrap, or {instead}.*$"
-    with pytest.raises(UsageError, match=words):
-        Scripts(registry, ScriptSettings())
+    for waits in (True, False):
+        with pytest.raises(UsageError, match=words):
+            Scripts(registry, ScriptSettings(wait_for_sandbox=waits))
 
 
 async def test_root_is_refused_without_a_sandbox_at_the_start_and_at_each_call(
@@ -273,14 +274,20 @@ async def test_root_is_refused_without_a_sandbox_at_the_start_and_at_each_call(
     ],
 )  # fmt: skip
 def test_a_broken_one_is_refused_and_never_left_out(
-    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, text: str, said: str
 ) -> None:
     program = tmp_path / "bwrap"
     program.write_text(text)
     program.chmod(0o755)
     monkeypatch.setattr(sandbox.shutil, "which", lambda _: str(program))
     with pytest.raises(UsageError, match=rf"does not work here .*{said}"):
-        Scripts(registry, ScriptSettings())
+        Scripts(Registry([]), ScriptSettings())
+    late = Scripts(Registry([]), ScriptSettings(wait_for_sandbox=False))
+    with pytest.raises(RequestError, match=rf"^Nothing was run: .*does not work here .*{said}.* must correct that$"):
+        late.workspace()
+    assert caplog.messages[0].startswith(
+        "no script will run: scripts need a sandbox, but bubblewrap does not work here"
+    )
 
 
 @BOXED
@@ -299,12 +306,10 @@ async def test_a_result_says_what_the_sandbox_lacks(
 @each_row(
     ("folder", "why"),
     [
-        ("/no/such/folder", "no such folder"),
-        ("/", "the whole disk"),
-        ("/dev", "its own /dev"),
-        ("/tmp", "its own /tmp; give a folder in it"),
+        ("/no/such/folder", "no such folder"), ("/", "the whole disk"), ("/dev", "its own /dev"),
+        ("/tmp", "its own /tmp; give a folder in it"), ("/proc/self", "its own /proc; give another$"),
     ],
-)
+)  # fmt: skip
 def test_a_folder_that_cannot_be_shared_is_refused(registry: Registry, folder: str, why: str) -> None:
     for mode in ("required", "off"):
         with pytest.raises(UsageError, match=why):

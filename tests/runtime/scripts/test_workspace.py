@@ -7,15 +7,16 @@ import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from catalog.forest import plant
+from catalog.forest import loaded, plant
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.runtime.scripts import workspace
-from mcp_skills_server.runtime.scripts.workspace import Workspace, discard, exceeds, lay_out
+from mcp_skills_server.runtime.scripts.workspace import RunDirectory, Workspace, discard, exceeds, lay_out
 from runtime.scripts import zoo
 
 PARTS = st.sampled_from(["a", "b", "..", ".", "", "out", "loop", "file", "ä", "\n", "c:", "\\"])
@@ -47,6 +48,9 @@ def test_a_work_directory_that_was_replaced_by_a_link_is_made_again(space: Works
     os.symlink(other, space.path)
     assert space.prepare("a") == f"{space.path}/a"
     assert not os.path.islink(space.path) and list(other.iterdir()) == []
+    os.chmod(space.path, 0o500)
+    for place in (space.prepare("a"), space.path):
+        assert os.stat(place).st_mode & 0o777 == 0o700
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="by descriptors")
@@ -101,6 +105,37 @@ def test_what_is_removed_is_never_reached_through_a_link(tmp_path: Path) -> None
     assert not top.exists() and (precious / "file").read_text() == "x"
 
 
+def test_what_cannot_be_removed_or_emptied_is_a_line_in_the_log(
+    space: Workspace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    plant(Path(space.path), {"a/file": "x"})
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rmdir", Mock(side_effect=OSError(16, "busy")))
+        space.begin_run()
+        assert space.end_run(0)
+        discard(space.path)
+    assert caplog.messages == [f"{space.path} cannot be {done} (busy)" for done in ("emptied", "removed")]
+    space.begin_run()
+    assert not space.end_run(1 << 20)
+    space.begin_run()
+    assert space.end_run(0) and os.listdir(space.path) == []
+
+
+def test_a_run_has_private_directories_and_names_50_of_the_files_that_it_made(space: Workspace, tmp_path: Path) -> None:
+    run = RunDirectory(str(tmp_path / "run"))
+    assert run.files_made(space.path) == ((), 0)
+    run.make(None)
+    modes = {
+        place: os.stat(place).st_mode & 0o777 for place in (tmp_path / "run", run.skills, run.temporary, run.shared)
+    }
+    assert [*modes.values()] == [0o700, 0o755, 0o700, 0o700]
+    plant(Path(space.path), {f"f{number:02}": "x" for number in range(51)})
+    files, more = run.files_made(space.path)
+    assert (len(files), more) == (50, 1)
+    run.discard()
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="blocks are not told there")
 def test_a_size_is_what_the_disk_gives_and_files_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each entry counts, and each block of 512 bytes."""
@@ -120,7 +155,7 @@ def test_a_size_is_what_the_disk_gives_and_files_are_bounded(tmp_path: Path, mon
 
 
 def test_a_skill_is_laid_out_as_it_was_scanned(tmp_path: Path) -> None:
-    registry = zoo.opened(zoo.build(tmp_path / "skills"))
+    registry = loaded(zoo.build(tmp_path / "skills"))
     skill = registry.snapshot.skills["zoo"]
     top = tmp_path / "runs" / "zoo"
     lay_out(registry, skill, "SKILL.md", str(top))
@@ -129,6 +164,6 @@ def test_a_skill_is_laid_out_as_it_was_scanned(tmp_path: Path) -> None:
     assert laid["scripts/junk"].read_bytes() == (tmp_path / "skills/zoo/scripts/junk").read_bytes()
     modes = {path: laid[path].stat().st_mode & 0o777 for path in ("SKILL.md", "scripts/plain", "data/table.csv")}
     assert modes == {"SKILL.md": 0o555, "scripts/plain": 0o555, "data/table.csv": 0o444}
-    assert (top / "scripts").stat().st_mode & 0o777 == 0o555
+    assert {each.stat().st_mode & 0o777 for each in (top, top / "scripts")} == {0o555}
     discard(str(top))
     assert not top.exists()

@@ -6,8 +6,6 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from mcp_skills_server.catalog.registry import Registry
-
 SKILL_MD = (
     "---\nname: zoo\ndescription: Holds scripts that misbehave, for tests.\n"
     "metadata:\n  env: API_KEY LDAP_URL, TZ lower\n---\n\nLook, do not touch.\n"
@@ -89,7 +87,6 @@ OTHERS: Mapping[str, tuple[str | bytes, bool]] = {
 
 
 def build(top: Path) -> Path:
-    """Write the skill below `top`; returns the root."""
     scripts = top / "zoo" / "scripts"
     scripts.mkdir(parents=True)
     (top / "zoo" / "SKILL.md").write_text(SKILL_MD, encoding="utf-8")
@@ -102,13 +99,6 @@ def build(top: Path) -> Path:
         path.write_bytes(content.encode() if isinstance(content, str) else content)
         path.chmod(0o755 if executable else 0o644)
     return top
-
-
-def opened(top: Path) -> Registry:
-    """A registry on a root, scanned."""
-    registry = Registry([top])
-    registry.load()
-    return registry
 
 
 def running(mark: str) -> list[int]:

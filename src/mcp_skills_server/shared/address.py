@@ -36,10 +36,10 @@ class RedisSettings:
 
     url: str = field(repr=False)
     shown: str
-    database: int = 0
-    password: str | None = field(default=None, repr=False)
-    ca: str | None = None
-    prefix: str = PREFIX
+    database: int
+    password: str | None = field(repr=False)
+    ca: str | None
+    prefix: str
 
     def client(self, most: int) -> Redis:
         """Return a client for the running event loop, with at most `most` lazy connections."""
@@ -84,8 +84,7 @@ def redis_settings(
     number = query.pop("db", "")
     if not is_socket:
         number = number or parts.path.strip("/")
-    number = number or "0"
-    if not (number.isascii() and number.isdigit() and len(number) < 6):
+    if not re.fullmatch(r"[0-9]{0,5}", number):
         raise UsageError("--redis: the database is a number, such as redis://HOST:6379/0")
     named = query.pop(_CA, None)
     if query:
@@ -105,8 +104,8 @@ def redis_settings(
     if not is_socket:
         if ":" in host:
             host = f"[{host}]"
-        shown = f"{parts.scheme}://{host}:{port}/{number}"
-    return RedisSettings(url, shown, int(number), password, ca, prefix)
+        shown = f"{parts.scheme}://{host}:{port}/{number or 0}"
+    return RedisSettings(url, shown, int(number or "0"), password, ca, prefix)
 
 
 def _check_authorities(file: str, *, tls: bool) -> None:

@@ -47,7 +47,7 @@ class ChangeBus:
 
     def __init__(self, link: Link, handlers: Mapping[Where, Callable[[], object]]) -> None:
         self._link = link
-        self._us = secrets.token_hex(8)
+        self._us = secrets.token_hex()
         self._scans: dict[str, _Throttled] = {
             where: _Throttled(partial(self._scan_in_thread, work), _SCAN_S)
             for where, work in handlers.items()
@@ -110,7 +110,7 @@ class _Throttled:
     def __init__(self, work: Callable[[], Awaitable[object]], pause_s: float) -> None:
         self._work = work
         self._pause_s = pause_s
-        self._asked = False
+        self._asked: bool
         self._task: asyncio.Task[None] | None = None
 
     def ask(self) -> None:

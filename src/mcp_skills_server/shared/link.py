@@ -26,12 +26,7 @@ logger = logging.getLogger(__name__)
 _CONNECTIONS: Final = 16
 _WHOLE_S: Final = 2 * ANSWER_S
 """Timeout of one script or message, however slowly its bytes arrive."""
-_PING_AFTER: Final = 5
-"""Seconds without a message after which the subscription is pinged."""
-_FIRST_RETRY_S: Final = 0.25
-_LAST_RETRY_S: Final = 5.0
-"""Maximum backoff in seconds: it doubles, and is reset by a connection of `_STEADY_S`."""
-_STEADY_S: Final = 20.0
+_RETRY_S: Final = 1.0
 _STOP_S: Final = 1.0
 AWAY: Final = (
     "the shared state of this server's replicas cannot be reached now (Redis does not answer); "
@@ -63,7 +58,8 @@ class Link:
         self._lock = threading.Lock()
         self._trouble = ""
         """Reason why Redis cannot be used, for the operator; empty while the breaker is closed."""
-        self._client: tuple[asyncio.AbstractEventLoop, Redis] | None = None
+        self._clients: dict[asyncio.AbstractEventLoop, Redis] = {}
+        """The client of the event loop that used it last."""
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -90,16 +86,16 @@ class Link:
         """Run a Lua script within two seconds, or raise SharedError. `what` names it in the log."""
         if self._trouble:
             raise SharedError(AWAY)
-        if self._client is None:  # the import takes half a second: do not block the event loop
+        if not self._clients:  # the import takes half a second: do not block the event loop
             await asyncio.to_thread(import_module, "redis.asyncio")
         from redis.exceptions import ResponseError
 
         loop = asyncio.get_running_loop()
-        if self._client is None or self._client[0] is not loop:
-            self._client = loop, self.settings.client(_CONNECTIONS)
+        if loop not in self._clients:
+            self._clients = {loop: self.settings.client(_CONNECTIONS)}
         try:
             async with asyncio.timeout(_WHOLE_S):
-                return await self._client[1].register_script(script)(keys, given)
+                return await self._clients[loop].register_script(script)(keys, given)
         except ResponseError as error:
             self._log_refusal(what, error)
             raise SharedError(REFUSED) from None
@@ -109,9 +105,9 @@ class Link:
 
     async def aclose(self) -> None:
         """Close the connections of the running event loop."""
-        if self._client is not None and self._client[0] is asyncio.get_running_loop():
-            await self._client[1].aclose()
-            self._client = None
+        client = self._clients.pop(asyncio.get_running_loop(), None)
+        if client is not None:
+            await client.aclose()
 
     def _log_refusal(self, what: str, error: Exception) -> None:
         logger.warning("%s: refuses %s: %s", self.settings.shown, what, _line(error), extra=REPEATS)
@@ -163,7 +159,7 @@ class Link:
 
         An unsent message is lost; `on_reconnect` is called after the reconnection.
         """
-        if self._publisher is not None and not self._trouble:
+        if self._publisher is not None:
             from redis.exceptions import ResponseError
 
             try:
@@ -178,20 +174,16 @@ class Link:
         self._loop, self._watching = asyncio.get_running_loop(), asyncio.current_task()
         client: Any = self.settings.client(3)  # one connection to subscribe, two to publish
         self._publisher = client
-        pause, missed = _FIRST_RETRY_S, False
+        missed = False
         try:
             while not self._stopped:
-                began = self._loop.time()
                 try:
                     async with client.pubsub() as pubsub:
                         await self._listen(pubsub, missed=missed)
                 except Exception as error:  # a server that is no Redis may cause any error
                     self._failed(error)
                 missed = True
-                pause = min(pause * 2, _LAST_RETRY_S)
-                if self._loop.time() - began > _STEADY_S:
-                    pause = _FIRST_RETRY_S
-                await asyncio.sleep(pause)
+                await asyncio.sleep(_RETRY_S)
         except asyncio.CancelledError:
             pass  # by `stop`
         finally:
@@ -200,10 +192,8 @@ class Link:
     async def _end(self, client: Redis) -> None:
         """Cancel the other tasks, which could reconnect, then close the connections."""
         self._publisher = None
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for each in others:
+        for each in asyncio.all_tasks() - {asyncio.current_task()}:
             each.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
         with suppress(Exception):
             await client.aclose()
 
@@ -217,12 +207,13 @@ class Link:
         self._answers()
         if missed:
             self._on_reconnect()
-        quiet, is_asked = 0, False
+        is_asked = False
         while True:
             message = await pubsub.get_message(timeout=ANSWER_S)
             if message is not None:
-                quiet, is_asked = 0, False
-                if self._trouble:
+                is_asked = False
+                # The client library subscribes again by itself after a lost connection.
+                if self._trouble or message["type"] == "subscribe":
                     self._answers()
                     self._on_reconnect()
                 if message["type"] == "message":
@@ -230,10 +221,8 @@ class Link:
             elif is_asked:
                 raise TimeoutError
             else:
-                quiet += 1
-                if self._trouble or quiet >= _PING_AFTER:
-                    await pubsub.ping()
-                    is_asked = True
+                await pubsub.ping()
+                is_asked = True
 
 
 def _line(error: BaseException) -> str:

@@ -35,7 +35,7 @@ return redis.call('GET', KEYS[1])
 _WRITE: Final = """
 local text, replaces, ttl, member, place = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
 local there = redis.call('GET', KEYS[1])
-if there and there ~= text and (replaces == '' or redis.sha1hex(there) ~= replaces) then
+if there and there ~= text and (replaces == '' or there ~= replaces) then
   return 'changed'
 end
 local time = redis.call('TIME')
@@ -101,7 +101,7 @@ class Records:
     ) -> None:
         self._link = link
         self._kind = kind
-        self._ttl_ms = max(1, int(ttl_s * 1000))
+        self._ttl_ms = int(ttl_s * 1000)
         self._share = share
         self._whole = whole
 
@@ -138,12 +138,9 @@ class Records:
             text = "is too long to be shared between replicas; load fewer skills"
             raise SharedError(f"this {self._kind} {text}")
         member, keys = self._keys(name, group)
-        before = ""
-        if replaces is not None:
-            before = hashlib.sha1(replaces.encode(), usedforsecurity=False).hexdigest()
         share = self._whole if group is None else self._share
         place = self._link.key(self._kind, "")
-        given = [raw, before, self._ttl_ms, member, place, share, self._whole]
+        given = [raw, replaces or "", self._ttl_ms, member, place, share, self._whole]
         done = await self._link.run(f"writing a {self._kind}", _WRITE, keys, given)
         if done == b"changed":
             text = "was changed through another replica meanwhile; call again"

@@ -60,7 +60,7 @@ class Conversation:
         with self._lock:
             for each in requests:
                 if each.key is not None:
-                    _put(self._pending, each.key, each)
+                    _put(self._pending, each.key, each, _MOST)
             version, can = self._version, self._starts_servers and bool(self._command)
         opens = any(isinstance(each, SessionRequest) for each in requests)
         if not (can and opens and self._may_add()):
@@ -90,7 +90,7 @@ class Conversation:
             elif isinstance(request, SessionRequest):
                 session_id = acp.opened_session_id(request, response)
                 if session_id is not None and len(session_id) <= _LONGEST_ID:
-                    _put(self._open, session_id, None)
+                    _put(self._open, session_id, None, _MOST)
                     yield session_id
                 self._agent_updates.keep(self._expected())
             elif isinstance(request, acp.SessionEnd) and response.result is not None:
@@ -151,7 +151,6 @@ class _AgentUpdates:
     def __init__(self) -> None:
         # None: unrepeatable
         self._texts: OrderedDict[tuple[str, str], str | None] = OrderedDict()
-        self._bytes = 0
 
     def put(self, session_id: str, kind: str, update: Mapping[str, Any]) -> None:
         """Store an update; beyond `_MOST_BYTES` drop the oldest texts."""
@@ -159,16 +158,13 @@ class _AgentUpdates:
             text: str | None = json.dumps(update, separators=(",", ":"), allow_nan=False)
         except (ValueError, RecursionError):
             text = None
-        self._drop((session_id, kind))
-        self._texts[session_id, kind] = text
-        self._bytes += len(text or "")
-        for key in list(self._texts):
-            if self._bytes <= _MOST_BYTES:
+        _put(self._texts, (session_id, kind), text, len(acp.KINDS) * _MOST)
+        total = sum(len(each or "") for each in self._texts.values())
+        for key, each in self._texts.items():
+            if total <= _MOST_BYTES:
                 break
-            self._bytes -= len(self._texts[key] or "")
+            total -= len(each or "")
             self._texts[key] = None
-        if len(self._texts) > len(acp.KINDS) * _MOST:
-            self._drop(next(iter(self._texts)))
 
     def of(self, session_id: str) -> dict[str, Mapping[str, Any]]:
         """Return the updates of a session by kind.
@@ -188,10 +184,7 @@ class _AgentUpdates:
     def keep(self, wanted: Callable[[str], bool]) -> None:
         """Drop the updates of all sessions except the wanted ones."""
         for key in [key for key in self._texts if not wanted(key[0])]:
-            self._drop(key)
-
-    def _drop(self, key: tuple[str, str]) -> None:
-        self._bytes -= len(self._texts.pop(key, None) or "")
+            del self._texts[key]
 
 
 def _read(line: bytes) -> tuple[str, object]:
@@ -203,8 +196,8 @@ def _read(line: bytes) -> tuple[str, object]:
         return "", None
 
 
-def _put(kept: OrderedDict[Any, Any], key: object, value: object) -> None:
+def _put(kept: OrderedDict[Any, Any], key: object, value: object, most: int) -> None:
     kept[key] = value
     kept.move_to_end(key)
-    if len(kept) > _MOST:
+    if len(kept) > most:
         kept.popitem(last=False)

@@ -48,6 +48,8 @@ _OPENING_S: Final = 5.0
 """Seconds that a session setup waits for the skills to be opened."""
 _POLL_S: Final = 0.02
 _WINDOWS: Final = sys.platform == "win32"
+_KILL: Final[int] = getattr(signal, "SIGKILL", signal.SIGTERM)
+"""On Windows any signal ends a process at once."""
 _SIGNAL_EXIT_BASE: Final = 128
 _PR_SET_PDEATHSIG: Final = 1
 _WAIT_S: Final = 0.5
@@ -77,7 +79,6 @@ class AgentProcess:
                 [program, *command[1:]],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                bufsize=0,
                 process_group=None if _WINDOWS else 0,
                 preexec_fn=_ends_with_us() if sys.platform == "linux" else None,  # noqa: PLW1509 - see there
             )
@@ -131,34 +132,19 @@ class AgentProcess:
         if not _WINDOWS:
             self.signal(signal.SIGCONT)  # else a stopped process would not handle SIGTERM
         if not self.ended.wait(_KILL_S):
-            self._kill()
+            self.signal(_KILL)
 
     def sweep(self) -> None:
         """End the remaining processes of the agent's group, after the agent ended."""
-        if _WINDOWS or not self._is_there():
+        if _WINDOWS:
             return
         self.signal(signal.SIGTERM)
-        self.signal(signal.SIGCONT)
         deadline = time.monotonic() + _SWEEP_S
-        while self._is_there() and time.monotonic() < deadline:
-            time.sleep(0.01)
-        self._kill()
-
-    def _kill(self) -> None:
-        if _WINDOWS:
-            with suppress(OSError):
-                self._process.kill()
-        else:
-            self.signal(signal.SIGKILL)
-
-    def _is_there(self) -> bool:
-        try:
-            os.killpg(self._process.pid, 0)
-        except ProcessLookupError:
-            return False
-        except PermissionError:
-            pass  # it is there, and belongs to another user
-        return True
+        with suppress(ProcessLookupError, PermissionError):  # gone, or another user's
+            while time.monotonic() < deadline:
+                os.killpg(self._process.pid, 0)
+                time.sleep(0.01)
+            self.signal(_KILL)
 
 
 def _ends_with_us() -> Callable[[], None]:
@@ -367,9 +353,11 @@ class _Proxy:
             self._listening = False
 
     def _write_to_editor(self, raw: bytes) -> None:
-        size = len(raw) if self._gone is None else _PIECE
-        for start in range(0, len(raw), size or 1):
-            write(self._to_editor, raw[start : start + size])
+        left = memoryview(raw)
+        while left:
+            size = len(left) if self._gone is None else _PIECE
+            write(self._to_editor, left[:size])
+            left = left[size:]
             self._active = time.monotonic()
 
     def _pass(self, chunk: bytes, buffer: LineBuffer) -> None:

@@ -223,11 +223,13 @@ def test_rows_of_other_code_or_of_another_root_are_not_used(top: Path, index: In
 
 
 def test_a_root_that_nobody_served_for_a_month_goes_with_its_skills(top: Path, tmp_path: Path, index: Index) -> None:
-    start(top, index=index)
-    rewrite(index.path, "UPDATE root SET used = used - 40")
-    start(plant(tmp_path / "other", skills("other")), index=index)
-    with closing(sqlite3.connect(index.path)) as connection:
-        assert connection.execute("SELECT directory FROM skill").fetchall() == [("other",)]
+    found = start(top, index=index).snapshot.skills
+    for days, left in ((30, len(found)), (1, 0)):
+        rewrite(index.path, f"UPDATE root SET used = used - {days} WHERE id = 1")
+        start(plant(tmp_path / "other", skills(str(days))), index=index)
+        with closing(sqlite3.connect(index.path)) as connection:
+            (known,) = connection.execute("SELECT count() FROM skill WHERE root = 1")
+        assert known == (left,)
 
 
 def test_what_is_written_is_the_users_alone(top: Path, index: Index) -> None:
@@ -298,7 +300,10 @@ def test_a_row_that_means_nothing_is_as_good_as_none(top: Path, index: Index, co
     assert view(start(top, index=index)) == view(loaded(top))
 
 
-def test_an_index_that_another_process_holds_is_passed_over(top: Path, index: Index, monkeypatch: Patch) -> None:
+def test_an_index_that_another_process_holds_is_passed_over(
+    top: Path, index: Index, monkeypatch: Patch, caplog: Log
+) -> None:
+    caplog.set_level(logging.DEBUG)
     start(top, index=index)
     index.close()
     monkeypatch.setattr("mcp_skills_server.catalog.index._BUSY_S", 0.01)
@@ -307,6 +312,8 @@ def test_an_index_that_another_process_holds_is_passed_over(top: Path, index: In
             holder.execute(busy)
             plant(top, {"one/SKILL.md": skill_md("one", f"version: {number}")})
             assert view(start(top, index=index)) == view(loaded(top))
+    said = [line for line in caplog.messages if line.startswith("the index ")]
+    assert said and all("cannot be used now" in line for line in said)
 
 
 def test_a_number_that_json_cannot_hold_leaves_its_skill_out(top: Path) -> None:

@@ -71,6 +71,13 @@ def test_an_edit_is_followed_below_its_name(tmp_path: Path) -> None:
     assert {"acme/three", "acme/two"} <= set(registry.snapshot.skills) and "acme/one" not in registry.snapshot.skills
 
 
+def test_a_manifest_of_more_than_a_mebibyte_is_none(tmp_path: Path) -> None:
+    manifest = plugin(tmp_path) / "plugin.json"
+    for size, path in ((1 << 20, "acme/one"), ((1 << 20) + 2, "skills/one")):
+        manifest.write_text(manifest.read_text().rjust(size))
+        assert path in loaded(tmp_path).snapshot.skills
+
+
 def test_two_plugins_stand_side_by_side(tmp_path: Path) -> None:
     one, two = plugin(tmp_path / "a"), plugin(tmp_path / "b", name="other")
     assert {"acme/one", "other/one"} <= set(loaded(one, two).snapshot.skills)

@@ -237,7 +237,7 @@ def test_a_writer_without_rest_fills_no_log(tmp_path: Path, caplog: Log) -> None
     plant(tmp_path, skills(*(f"newer{number}" for number in range(30))))
     edit(50)
     assert len(caplog.messages) == 101
-    clock[0] = 61.0
+    clock[0] = 60.0
     edit(1)
     assert caplog.messages[101] == "80 more changes were not logged (limit: 100 lines a minute)"
     assert caplog.messages[102].startswith("skill one: changed") and len(caplog.messages) == 103

@@ -7,12 +7,15 @@ import os
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from catalog.forest import Log, Patch, codes, loaded, plant, served, skill_md, skills
+from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.switches import switch, switched_off
 from mcp_skills_server.errors import RequestError, UsageError
@@ -53,6 +56,8 @@ def test_folders_are_switched_at_the_same_time_and_none_without_a_line(tmp_path:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda name: switch(str(tmp_path), name, on=False), names))
     assert switched_off(str(tmp_path)) == {*names}
+    plant(tmp_path, {"skills-off.txt": "one\n#".ljust(1 << 20)})
+    assert switched_off(str(tmp_path)) == {"one"}, "a megabyte is read, and what is more is not, as above"
     for name in ("", "#a", " a", "a "):
         with pytest.raises(RequestError, match="rename"):
             switch(str(tmp_path), name, on=False)
@@ -184,5 +189,10 @@ def test_a_want_of_descriptors_takes_no_skill_away(tmp_path: Path, monkeypatch: 
         for paths in ([str(tmp_path / "a/SKILL.md")], None):
             assert not registry.refresh(paths)
             assert served(registry) == ["a", "b/c"] and codes(registry) == ["root-missing"]
+        patch.undo()
+        once = chain([OSError(errno.EMFILE, "Too many open files")], repeat(mock.DEFAULT))
+        patch.setattr(disk, "ingest", mock.Mock(wraps=disk.ingest, side_effect=once))
+        assert not registry.refresh()
+        assert served(registry) == ["a", "b/c"] and codes(registry) == ["root-missing"]
     assert not registry.refresh([str(tmp_path / "a/SKILL.md")])
     assert codes(registry) == []

@@ -75,7 +75,7 @@ def test_a_hostile_depth_is_cut_reported_and_costs_no_recursion(tmp_path: Path) 
         subprocess.run(["rm", "-rf", tmp_path / "1/1"], check=True)  # too deep for what removes this folder at the end
     assert served(registry) == ["1/two", "one"]
     (found,) = registry.snapshot.problems
-    assert found.code == "too-deep" and f"more than {tree.MOST_LEVELS} levels" in found.message
+    assert found.code == "too-deep" and "more than 64 levels" in found.message
     assert found.path == str(tmp_path / "/".join(["1"] * tree.MOST_LEVELS))
 
 

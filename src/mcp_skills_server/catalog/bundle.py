@@ -161,8 +161,8 @@ def _within_limits(files: Mapping[str, SkillFile], limits: Limits) -> dict[str, 
 
 def open_hint(root: Root, here: Directory) -> str | None:
     """Return a hint for an unreadable directory whose parent may not be entered, else None."""
-    parent, _, name = here.path.rpartition("/")
+    parent = here.path.rpartition("/")[0]
     effective = os.access in os.supports_effective_ids
-    if not name or os.access(os.path.join(root.path, parent), os.X_OK, effective_ids=effective):
+    if os.access(os.path.join(root.path, parent), os.X_OK, effective_ids=effective):
         return None
     return f"{_ADMIT} above it, {root.show(parent)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import accumulate
 from typing import TypeVar
 
 _V = TypeVar("_V")
@@ -43,11 +44,8 @@ class PathMap(dict[str, _V]):
 def above(location: str) -> Iterator[str]:
     """Yield the ancestors of a location, the root ("") first, then the location itself."""
     yield ""
-    end = -1
-    while location and (end := location.find("/", end + 1)) >= 0:
-        yield location[:end]
     if location:
-        yield location
+        yield from accumulate(location.split("/"), "{}/{}".format)
 
 
 def outermost(paths: Collection[str]) -> list[str]:

@@ -157,6 +157,7 @@ def due(burst: Burst) -> float:
         (STEP, ["one/SKILL.md", "one/SKILL.md.tmp", "one/SKILL.md.bak"]),
         (STEP, ["one", "one/SKILL.md", "one/references", "one/references/a.md"]),
         (STEP, ["old", "new"]),
+        (STEP, ["one", *(f"one/{number}.md" for number in range(7))]),
         (QUIET_STEP, ["one/SKILL.md", "two/SKILL.md"]),
         (QUIET_STEP, ["one/SKILL.md", "../q/one/SKILL.md"]),
         (QUIET_STEP, [f"one/{number}.md" for number in range(4)]),

@@ -36,7 +36,6 @@ class RealClient:
         return await asyncio.wait_for(self.raw.get(), DEADLINE)
 
     async def extension(self) -> tuple[str, list[str]]:
-        """The session and the names of the next notification of the extension."""
         method, params = await asyncio.wait_for(self.extensions.get(), DEADLINE)
         assert f"_{method}" == dialect.EXTENSION_METHOD
         return params["sessionId"], [each["name"] for each in params["availableSkills"]]

@@ -184,7 +184,6 @@ def test_a_thousand_sessions_and_a_thousand_requests_are_kept_in_mind() -> None:
 
 
 def kept(talk: Conversation) -> int:
-    """Bytes of the agent's own updates that are kept in mind."""
     return sum(len(text or "") for text in talk._agent_updates._texts.values())
 
 

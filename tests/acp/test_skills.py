@@ -54,6 +54,7 @@ def test_updates_are_there_for_a_writer_of_one_s_own(tmp_path: Path) -> None:
     registry = Registry([tmp_path])
     with AcpSkills(registry) as skills:
         registry.load()  # before any session
+        assert skills.capability() == dialect.capability()
         ((method, params),) = skills.updates("s", [COMMAND, {"name": "x", "description": "X."}])
         assert method == "session/update" and params["update"]["_meta"]["availableSkills"] == ["one"]
         first, second = params["update"]["availableCommands"]

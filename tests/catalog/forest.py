@@ -48,7 +48,6 @@ def skills(*paths: str) -> dict[str, str]:
 
 
 def whole(found: tree.Directory | None) -> tree.Directory:
-    """What a walk found, with all that lies below it looked for."""
     assert found is not None
     found.directories = [whole(each) for each in found.directories]
     return found
@@ -91,7 +90,6 @@ def served(registry: Registry) -> list[str]:
 
 
 def codes(subject: Registry | Skill) -> list[str]:
-    """The codes of all problems that a scan finds, sorted."""
     if isinstance(subject, Skill):
         return sorted(problem.code for problem in subject.problems)
     return sorted(problem.code for problem in subject.checks.survey(subject.snapshot).problems)
@@ -115,8 +113,6 @@ def view(registry: Registry) -> dict[str, Any]:
 
 
 class Told:
-    """A listener that a test can wait on."""
-
     def __init__(self, registry: Registry) -> None:
         self.all: list[Changes] = []
         self._queue: SimpleQueue[Changes] = SimpleQueue()
@@ -132,7 +128,6 @@ class Told:
         return self._queue.get(timeout=DEADLINE)
 
     def until(self, holds: Callable[[Registry], bool]) -> None:
-        """Wait until this holds of the registry; it is asked again after every change."""
         while not holds(self._registry):
             try:
                 self.next()
@@ -141,7 +136,6 @@ class Told:
 
 
 def together(*work: Callable[[], object]) -> None:
-    """Run these in threads of their own, wait for all, and raise what any of them raised."""
     with ThreadPoolExecutor(len(work)) as pool:
         for each in [pool.submit(one) for one in work]:
             each.result(DEADLINE * 3)

@@ -41,13 +41,11 @@ FILES = {
 
 @pytest.fixture
 def top(tmp_path: Path) -> Path:
-    """A root with skills of every kind."""
     return plant(tmp_path / "root", FILES)
 
 
 @pytest.fixture
 def index(tmp_path: Path) -> Index:
-    """Where the indexes of a test lie."""
     return Index(tmp_path / "cache" / "index", least=1)
 
 
@@ -66,7 +64,6 @@ def settled_at_once(monkeypatch: Patch) -> None:
 
 
 def start(*roots: Path, index: Index, limits: Limits | None = None) -> Registry:
-    """What a process does: load, leave the index."""
     registry = loaded(*roots, limits=limits, index=index)
     registry.save_index()
     return registry
@@ -125,7 +122,6 @@ def test_files_that_are_young_or_that_a_clock_set_back_makes_young_again_are_rea
 
 
 def rewrite(path: Path, *statements: str, values: tuple[object, ...] = ()) -> None:
-    """Change what an index holds."""
     with closing(sqlite3.connect(path)) as connection, connection:
         for statement in statements:
             connection.execute(statement, values)
@@ -284,14 +280,10 @@ def test_a_watcher_leaves_the_index_and_the_next_begins_with_it(top: Path, index
         assert not parsed.called
 
 
-@pytest.mark.parametrize(
-    ("column", "value"),
-    [
-        *(("record", each) for each in ("", "{}", "[1]", "[[],null]", "1", "[" * 9999)),
-        ("record", '["one",2,[[1]],[{},null,9,[],[],""]]'),
-        ("directory", b"one"),
-    ],
-)
+@pytest.mark.parametrize(("column", "value"), [
+    *(("record", each) for each in ("", "{}", "[1]", "[[],null]", "1", "[" * 9999)),
+    ("record", '["one",2,[[1]],[{},null,9,[],[],""]]'), ("directory", b"one"),
+])  # fmt: skip
 def test_a_row_that_means_nothing_is_as_good_as_none(top: Path, index: Index, column: str, value: str | bytes) -> None:
     registry = start(top, index=index)
     rewrite(index.path, f"UPDATE skill SET {column} = ? WHERE directory = 'one'", values=(value,))
@@ -369,7 +361,6 @@ def rename(top: Path) -> None:
 
 
 def recreate(top: Path) -> None:
-    """The same directory, with the same names and bytes."""
     shutil.copytree(top / "one/more", top / "copy")
     shutil.rmtree(top / "one/more")
     (top / "copy").rename(top / "one/more")

@@ -61,16 +61,6 @@ def test_a_place_is_judged_at_one_cost_however_many_folders_a_manifest_lists() -
     assert not any(map(layout.is_too_deep, ("", "skills", "skills-2/x", "a", "a/c")))
 
 
-def test_an_edit_is_followed_below_its_name(tmp_path: Path) -> None:
-    folder = plugin(tmp_path / "p")
-    registry = loaded(folder)
-    write_skill(folder / "skills" / "three")
-    registry.refresh([str(folder / "skills" / "three" / "SKILL.md")])
-    shutil.rmtree(folder / "skills" / "one")
-    registry.refresh()
-    assert {"acme/three", "acme/two"} <= set(registry.snapshot.skills) and "acme/one" not in registry.snapshot.skills
-
-
 def test_a_manifest_of_more_than_a_mebibyte_is_none(tmp_path: Path) -> None:
     manifest = plugin(tmp_path) / "plugin.json"
     for size, path in ((1 << 20, "acme/one"), ((1 << 20) + 2, "skills/one")):
@@ -113,7 +103,6 @@ def test_a_plugin_may_have_no_skills_and_a_link_for_them_is_not_followed(tmp_pat
 
 
 def claude_plugin(folder: Path, *skills: str, **fields: object) -> Path:
-    """A plugin of Claude Code with these skills, by their folders."""
     for each in skills:
         write_skill(folder / each)
     manifest = folder / ".claude-plugin" / "plugin.json"

@@ -26,11 +26,9 @@ class RealRedis:
 
     @property
     def url(self) -> str:
-        """Its address."""
         return f"redis://127.0.0.1:{self.port}/0"
 
     def start(self) -> None:
-        """Start it, and wait until it answers."""
         bound = ("--bind", "127.0.0.1", "--dir", str(self.folder), "--save", "", "--appendonly", "no")
         port = () if "--tls-port" in self.arguments else ("--port", str(self.port))
         command = ["redis-server", *port, *bound, *self.arguments]
@@ -55,13 +53,11 @@ class RealRedis:
             self.process = self.reader = None
 
     def say(self, *words: str | bytes) -> str:
-        """What `redis-cli` prints for this command."""
         options = ("-p", str(self.port)) if "--tls-port" not in self.arguments else ()
         done = subprocess.run(["redis-cli", *options, *words], capture_output=True, timeout=DEADLINE, check=True)
         return done.stdout.decode("utf-8", "replace").strip()
 
     def all_keys(self) -> list[str]:
-        """All keys that are there."""
         return sorted(self.say("--raw", "keys", "*").split())
 
 

@@ -22,8 +22,6 @@ pytestmark = pytest.mark.needs_program("redis-server")
 
 
 class Replica:
-    """Counts how often it looks."""
-
     def __init__(self, redis: RealRedis) -> None:
         self.sources = self.folders = 0
         self.said_while_scanning = self.is_failing = False
@@ -42,7 +40,6 @@ class Replica:
 
 @contextmanager
 def replicas(redis: RealRedis, count: int) -> Iterator[list[Replica]]:
-    """Replicas that listen."""
     before = listeners(redis)
     with ExitStack() as stack:
         made = [Replica(redis) for _ in range(count)]
@@ -59,7 +56,6 @@ def listeners(redis: RealRedis) -> int:
 
 @pytest.fixture
 def redis(tmp_path: Path) -> Iterator[RealRedis]:
-    """A Redis of this test."""
     with redis_server(tmp_path / "redis") as server:
         yield server
 

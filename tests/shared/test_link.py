@@ -60,22 +60,19 @@ def test_a_lost_connection_is_tried_again_after_a_pause(monkeypatch: pytest.Monk
 SETTINGS: Any = SimpleNamespace(database=7)
 
 
-@each_row(
-    ("error", "reason"),
-    [
-        (TimeoutError(), "it does not answer within 2 seconds"),
-        (exceptions.TimeoutError("x"), "it does not answer within 2 seconds"),
-        (exceptions.AuthenticationError("no\n way"), "it rejects the login (no way); check the user of --redis and "),
-        (exceptions.AuthenticationWrongNumberOfArgsError("few"), "it rejects the login (few); "),
-        (exceptions.ConnectionError("x CERTIFICATE_VERIFY_FAILED x"), "its certificate is not trusted; "),
-        (exceptions.ResponseError("DB index is out of range"), "it has no database 7; give another one in --redis"),
-        (exceptions.BusyLoadingError("LOADING"), "it is loading its data"),
-        (exceptions.ResponseError("no"), "it refuses the command (no)"),
-        (exceptions.ConnectionError("refused"), "there is no connection (refused)"),
-        (OSError(), "there is no connection (OSError)"),
-        (exceptions.InvalidResponse("Protocol Error"), "the server there is not Redis (Protocol Error)"),
-        (ValueError("x" * 99), "the server there is not Redis (ValueError)"),
-    ],
-)
+@each_row(("error", "reason"), [
+    (TimeoutError(), "it does not answer within 2 seconds"),
+    (exceptions.TimeoutError("x"), "it does not answer within 2 seconds"),
+    (exceptions.AuthenticationError("no\n way"), "it rejects the login (no way); check the user of --redis and "),
+    (exceptions.AuthenticationWrongNumberOfArgsError("few"), "it rejects the login (few); "),
+    (exceptions.ConnectionError("x CERTIFICATE_VERIFY_FAILED x"), "its certificate is not trusted; "),
+    (exceptions.ResponseError("DB index is out of range"), "it has no database 7; give another one in --redis"),
+    (exceptions.BusyLoadingError("LOADING"), "it is loading its data"),
+    (exceptions.ResponseError("no"), "it refuses the command (no)"),
+    (exceptions.ConnectionError("refused"), "there is no connection (refused)"),
+    (OSError(), "there is no connection (OSError)"),
+    (exceptions.InvalidResponse("Protocol Error"), "the server there is not Redis (Protocol Error)"),
+    (ValueError("x" * 99), "the server there is not Redis (ValueError)"),
+])  # fmt: skip
 def test_each_failure_has_its_reason(error: Exception, reason: str) -> None:
     assert module._reason(error, SETTINGS).startswith(reason)

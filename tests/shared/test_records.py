@@ -19,14 +19,12 @@ pytestmark = [pytest.mark.needs_program("redis-server"), pytest.mark.anyio]
 
 @pytest.fixture(scope="module")
 def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealRedis]:
-    """One Redis for all."""
     with redis_server(tmp_path_factory.mktemp("redis")) as server:
         yield server
 
 
 @pytest.fixture
 def redis(started: RealRedis) -> RealRedis:
-    """The same, empty."""
     started.say("config", "set", "maxmemory", "0")
     started.say("flushall")
     return started
@@ -34,7 +32,6 @@ def redis(started: RealRedis) -> RealRedis:
 
 @pytest.fixture
 async def link(redis: RealRedis) -> AsyncIterator[Link]:
-    """A link to it."""
     made = Link(redis_settings(redis.url, prefix="one:"))
     yield made
     await made.aclose()

@@ -37,7 +37,7 @@ class AgentConnection(Protocol):
 
 
 @dataclass
-class _Session:
+class _AnnouncedSession:
     connection: AgentConnection
     commands: dict[str, Any]
     announced: tuple[AvailableSkill, ...] | None = None
@@ -64,7 +64,7 @@ class AcpSkills:
             self.registry = Registry(roots)
             self._watcher = Watcher(self.registry)
         self._forms = UpdateForms()
-        self._sessions: dict[str, _Session] = {}
+        self._sessions: dict[str, _AnnouncedSession] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._sending = asyncio.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -112,7 +112,7 @@ class AcpSkills:
         place would remove the skills at the client.
         """
         self._loop = asyncio.get_running_loop()
-        self._sessions[session_id] = _Session(connection, _update(commands))
+        self._sessions[session_id] = _AnnouncedSession(connection, _update(commands))
         self._begin()
 
     def forget(self, session_id: str) -> None:
@@ -151,7 +151,7 @@ class AcpSkills:
                     logger.warning("skills are not announced to session %s: %s", shown, error)
 
     async def _send(
-        self, session: _Session, session_id: str, skills: Sequence[AvailableSkill]
+        self, session: _AnnouncedSession, session_id: str, skills: Sequence[AvailableSkill]
     ) -> None:
         from acp.schema import AvailableCommandsUpdate
 

@@ -20,17 +20,11 @@ from typing import Final, TypeAlias
 from mcp_skills_server.format.ignored import is_ignored
 from mcp_skills_server.model import SkillFile
 
-
-def open_flags(*names: str) -> int:
-    """Return those of these flags of `os.open` that this platform has."""
-    return sum(getattr(os, name) for name in names if hasattr(os, name))
-
-
-_NOFOLLOW: Final[int] = open_flags("O_NOFOLLOW")
-_COMMON: Final[int] = open_flags("O_CLOEXEC", "O_BINARY")
-_FILE: Final[int] = _COMMON | _NOFOLLOW | open_flags("O_NONBLOCK")
-_DIRECTORY: Final[int] = _COMMON | _NOFOLLOW | open_flags("O_DIRECTORY")
-_STEP: Final[int] = _DIRECTORY | open_flags("O_PATH")
+_NOFOLLOW: Final[int] = getattr(os, "O_NOFOLLOW", 0)
+_COMMON: Final[int] = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_FILE: Final[int] = _COMMON | _NOFOLLOW | getattr(os, "O_NONBLOCK", 0)
+_DIRECTORY: Final[int] = _COMMON | _NOFOLLOW | getattr(os, "O_DIRECTORY", 0)
+_STEP: Final[int] = _DIRECTORY | getattr(os, "O_PATH", 0)
 """Flags to open a directory on the way to another: it need not be readable."""
 _BY_DESCRIPTOR: Final = os.scandir in os.supports_fd and os.open in os.supports_dir_fd
 _SETTLED_NS: Final = 2_000_000_000

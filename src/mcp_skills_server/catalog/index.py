@@ -23,7 +23,7 @@ from sys import intern
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import mcp_skills_server
-from mcp_skills_server.catalog.disk import is_digest, open_flags
+from mcp_skills_server.catalog.disk import is_digest
 from mcp_skills_server.catalog.roots import Limits, Root
 from mcp_skills_server.durable import untrusted_reason
 from mcp_skills_server.errors import SkillsServerError
@@ -216,7 +216,7 @@ class Index:
             if not os.access(folder, os.W_OK):
                 return False
             _check_owner(os.lstat(folder), "its folder", stat.S_ISDIR)
-            flags = os.O_CREAT | os.O_RDWR | open_flags("O_NOFOLLOW")
+            flags = os.O_CREAT | os.O_RDWR | getattr(os, "O_NOFOLLOW", 0)
             os.close(os.open(self.path, flags, 0o600))
         try:
             _check_owner(os.lstat(folder), "its folder", stat.S_ISDIR)

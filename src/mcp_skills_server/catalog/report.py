@@ -35,7 +35,7 @@ class _LineLimit:
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._begun = -_MINUTE_S
-        self._spent: int
+        self._spent = 0
         self._suppressed = 0
 
     def take(self, wanted: int) -> int:

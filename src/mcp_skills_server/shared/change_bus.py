@@ -110,7 +110,7 @@ class _Throttled:
     def __init__(self, work: Callable[[], Awaitable[object]], pause_s: float) -> None:
         self._work = work
         self._pause_s = pause_s
-        self._asked: bool
+        self._asked = False
         self._task: asyncio.Task[None] | None = None
 
     def ask(self) -> None:

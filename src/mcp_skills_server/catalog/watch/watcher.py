@@ -129,12 +129,9 @@ class Watcher:
 
     def stop(self, timeout: float = 1.0) -> None:
         """Stop the thread and wait for it for up to `timeout` seconds."""
-        self._end()
+        self._stop.set()
         if self._thread is not None:
             self._thread.join(timeout)
-
-    def _end(self) -> None:
-        self._stop.set()
         self._registry.followed = False
 
     def __enter__(self) -> Self:
@@ -150,7 +147,7 @@ class Watcher:
         try:
             await in_thread(self._await_loaded)
         except BaseException:
-            self._end()  # cancelled: `__aexit__` will not run
+            self.stop(timeout=0)  # cancelled: `__aexit__` will not run
             raise
         return self
 

@@ -190,9 +190,7 @@ def kept(talk: Conversation) -> int:
 LONG = [{"name": "c", "description": "C" * 2000}]
 
 
-def test_what_is_told_before_the_answer_that_names_its_session_is_kept_until_then(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_is_told_before_the_answer_naming_its_session_is_kept_till_then(monkeypatch: pytest.MonkeyPatch) -> None:
     talk = opened()
     talk.to_agent(request(2, "session/new", mcpServers=[]))
     talk.after_agent_lines(commands("t", availableCommands=LONG) + commands("none", availableCommands=LONG))

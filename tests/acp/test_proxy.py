@@ -186,9 +186,7 @@ def flood(lines: int, done: Path) -> list[str]:
     ("lines", "end", "roots"),  # 100 lines are what two pipes hold, so that the agent ends
     [(100, signal.SIGTERM, 0), (10**9, signal.SIGHUP, 1), (100, "closed", 1), (10**9, "closed", 0)],
 )
-def test_a_deaf_editor_cannot_hold_up_the_end(
-    tmp_path: Path, lines: int, end: signal.Signals | str, roots: int
-) -> None:
+def test_a_deaf_editor_cannot_delay_the_end(tmp_path: Path, lines: int, end: signal.Signals | str, roots: int) -> None:
     done = tmp_path / "done"
     write_skill(tmp_path / "skills" / "one")
     with proxied(flood(lines, done), *[tmp_path / "skills"] * roots, "--grace", "0.1") as process:

@@ -67,9 +67,7 @@ def test_at_a_limit_a_skill_is_served(tmp_path: Path) -> None:
     ("ref.md", "one/ref.md"), ("sub/deep.md", "one/sub/deep.md"), ("../one/ref.md", "one/ref.md"),
     *((each, None) for each in ("../two/SKILL.md", "../../secret.md", "nowhere", "link.md", "sub", ".env", "..")),
 ])  # fmt: skip
-def test_a_link_is_served_as_its_target_if_that_lies_in_the_skill(
-    tmp_path: Path, target: str, location: str | None
-) -> None:
+def test_a_link_is_served_as_its_target_if_that_is_in_it(tmp_path: Path, target: str, location: str | None) -> None:
     root = plant(tmp_path / "root", skills("one", "two") | {"one/ref.md": "r", "one/sub/deep.md": "d", "one/.env": "k"})
     plant(tmp_path, {"secret.md": "key"})
     (root / "one/link.md").symlink_to(target)

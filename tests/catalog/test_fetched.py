@@ -97,9 +97,7 @@ def test_a_nested_skill_that_was_fetched_alone_too_is_one_skill(tmp_path: Path, 
 
 
 @each_row("wrong", [None, "gone", {"source": "https://other.example"}, {"files": {"SKILL.md": "3"}}])
-def test_it_stays_a_skill_of_its_own_if_that_was_not_fetched(
-    tmp_path: Path, wrong: str | dict[str, object] | None
-) -> None:
+def test_it_stays_a_skill_of_its_own_if_not_fetched(tmp_path: Path, wrong: str | dict[str, object] | None) -> None:
     file = bundle(tmp_path)
     if wrong == "gone":
         (tmp_path / "inner" / "SKILL.md").unlink()

@@ -196,9 +196,7 @@ def test_an_index_that_must_not_be_used_is_built_anew_with_one_line(
 
 
 @pytest.mark.parametrize("suffix", ["", "-wal"])
-def test_a_folder_in_the_place_of_an_index_is_said_once_and_left(
-    top: Path, index: Index, caplog: Log, suffix: str
-) -> None:
+def test_a_folder_in_place_of_an_index_is_said_once_and_left(top: Path, index: Index, caplog: Log, suffix: str) -> None:
     start(top, index=index)
     index.close()
     place = index.path.with_name(f"{index.path.name}{suffix}")
@@ -292,9 +290,7 @@ def test_a_row_that_means_nothing_is_as_good_as_none(top: Path, index: Index, co
     assert view(start(top, index=index)) == view(loaded(top))
 
 
-def test_an_index_that_another_process_holds_is_passed_over(
-    top: Path, index: Index, monkeypatch: Patch, caplog: Log
-) -> None:
+def test_an_index_that_another_holds_is_passed_over(top: Path, index: Index, monkeypatch: Patch, caplog: Log) -> None:
     caplog.set_level(logging.DEBUG)
     start(top, index=index)
     index.close()

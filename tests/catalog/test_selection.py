@@ -46,7 +46,7 @@ def said(*words: object, status: int = 0) -> str:
     (("tea", "invoices"), (), {"acme/invoices", "tea"}), (("billing",), ("draft",), {"acme/invoices"}),
     ((), ("*",), set()), (("no-such",), (), set()),
 ])  # fmt: skip
-def test_a_pattern_fits_path_name_or_tag(
+def test_patterns_fit_path_or_tag(
     root: Path, include: tuple[str, ...], exclude: tuple[str, ...], left: set[str]
 ) -> None:
     registry = Registry([root], gate=Selection(include, exclude))

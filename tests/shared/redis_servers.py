@@ -92,29 +92,3 @@ def answering(answer: Callable[[socket.socket], object]) -> Iterator[int]:
         yield listener.getsockname()[1]
         with suppress(OSError):
             listener.shutdown(socket.SHUT_RDWR)
-
-
-@contextmanager
-def slow(port: int, *, enough: threading.Event) -> Iterator[int]:
-    """A way to the server at this port on which answers drip, a byte in a while, until `enough` is set; its port."""
-
-    def pipe(near: socket.socket) -> None:
-        with socket.create_connection(("127.0.0.1", port)) as far:
-
-            def up() -> None:
-                with suppress(OSError):
-                    while part := near.recv(65536):
-                        far.sendall(part)
-                    far.shutdown(socket.SHUT_WR)
-
-            threading.Thread(target=up, daemon=True).start()
-            while part := far.recv(65536):
-                if enough.is_set():
-                    near.sendall(part)
-                    continue
-                for each in part:
-                    near.sendall(bytes([each]))
-                    enough.wait(0.4)
-
-    with answering(pipe) as own:
-        yield own

@@ -102,9 +102,7 @@ def test_who_lost_its_connection_looks_and_makes_the_others_look(redis: RealRedi
         until(lambda: all((a.folders, a.sources, b.folders, b.sources)))
 
 
-def test_a_message_that_could_not_be_sent_in_time_is_made_up_for(
-    redis: RealRedis, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_message_that_was_not_sent_in_time_is_made_up_for(redis: RealRedis, monkeypatch: pytest.MonkeyPatch) -> None:
     with replicas(redis, 2) as (a, b):
         monkeypatch.setattr(link, "_WHOLE_S", 0.3)
         redis.say("client", "pause", "800", "write")
@@ -125,9 +123,7 @@ def test_a_redis_that_takes_no_messages_is_still_used(redis: RealRedis, caplog: 
     assert lines and all(each.__dict__["repeats"] for each in lines)  # which the log says once a minute
 
 
-def test_saying_something_before_and_after_its_life_does_nothing(
-    redis: RealRedis, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_saying_something_outside_its_life_does_nothing(redis: RealRedis, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link, "_STOP_S", DEADLINE)
     with replicas(redis, 1) as (a,):
         early = Replica(redis)

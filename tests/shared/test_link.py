@@ -31,13 +31,15 @@ def test_a_quiet_connection_is_pinged_and_one_that_hangs_is_noticed(
     with redis_server(tmp_path) as redis:
         assert redis.process is not None
         link = Link(redis_settings(redis.url))
-        link.start(ignore, ignore)
+        heard: list[bool] = []
+        link.start(ignore, lambda: heard.append(link.is_up))
         until(lambda: "cmdstat_ping:calls=3" in redis.say("info", "commandstats"))
-        assert link.is_up and not caplog.messages
+        assert link.is_up and not caplog.messages and not heard
         redis.process.send_signal(signal.SIGSTOP)
         until(lambda: not link.is_up)
         redis.process.send_signal(signal.SIGCONT)
-        until(lambda: link.is_up)
+        until(lambda: heard)
+        assert link.is_up
         link.stop()
     assert ["does not answer" in each for each in caplog.messages] == [True, False]
 

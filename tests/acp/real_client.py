@@ -12,8 +12,6 @@ from wire import DEADLINE
 
 
 class RealClient:
-    """Queues of updates with their sessions, of extension notifications and of raw messages."""
-
     def __init__(self) -> None:
         self.updates: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
         self.extensions: asyncio.Queue[tuple[str, dict[str, Any]]] = asyncio.Queue()

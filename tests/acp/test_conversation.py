@@ -48,7 +48,6 @@ def make(may_add: Callable[[], bool] = lambda: True) -> Conversation:
 
 
 def opened(*, version: int = 1, **announced: Any) -> Conversation:
-    """A conversation with the session `s`, of which `ONE` was told."""
     talk = make()
     talk.to_agent(
         request(0, "initialize", protocolVersion=version, clientCapabilities={"_meta": {acp.META_KEY: announced}})

@@ -41,7 +41,6 @@ def python(code: str) -> list[str]:
 
 @contextmanager
 def proxied(agent: Sequence[str], *words: str | Path, **how: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """A proxy with pipes for stdin, stdout and stderr; ended whatever happens."""
     how = {**dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE), **how}
     process = forkserver.Popen([*COMMAND, "acp", *map(str, words), "--", *agent], **how)
     try:
@@ -178,7 +177,6 @@ def test_an_editor_that_goes_while_the_agent_reads_nothing_leaves_no_process() -
 
 
 def flood(lines: int, done: Path) -> list[str]:
-    """An agent that says this many lines of 1000 bytes, makes the file `done`, and ends."""
     return python(f"import os\nfor _ in range({lines}): os.write(1, b'x' * 999 + b'\\n')\nopen({str(done)!r}, 'w')")
 
 

@@ -68,8 +68,6 @@ def test_updates_are_there_for_a_writer_of_one_s_own(tmp_path: Path) -> None:
 
 
 class Connection:
-    """Stands in for the SDK's; fails when it is told to."""
-
     def __init__(self) -> None:
         self.told: asyncio.Queue[Any] = asyncio.Queue()
         self.fails = False

@@ -39,7 +39,6 @@ def serves(*paths: str) -> Callable[[Registry], bool]:
 
 
 def version(path: str, number: int) -> Callable[[Registry], bool]:
-    """Whether the skill was last seen as `edit` wrote it with this number."""
     return lambda registry: registry.snapshot.skills[path].frontmatter.get("version") == number
 
 

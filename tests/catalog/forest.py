@@ -23,7 +23,6 @@ from mcp_skills_server.model import Changes, Skill, Standing
 Patch: TypeAlias = pytest.MonkeyPatch
 Log: TypeAlias = pytest.LogCaptureFixture
 DEADLINE = 20.0
-"""Seconds that a test waits for what must come."""
 
 
 def skill_md(name: str, *more: str, body: str = "Do it.") -> str:
@@ -43,7 +42,6 @@ def plant(top: Path, files: Mapping[str, str | bytes]) -> Path:
 
 
 def skills(*paths: str) -> dict[str, str]:
-    """For `plant`: a valid skill in each of these directories."""
     return {f"{path}/SKILL.md": skill_md(path.rpartition("/")[2]) for path in paths}
 
 
@@ -85,7 +83,6 @@ def as_nobody(place: Path) -> Iterator[None]:
 
 
 def served(registry: Registry) -> list[str]:
-    """The paths of the skills that every protocol shows, in order."""
     return registry.snapshot.paths(Standing.VALID)
 
 
@@ -124,7 +121,6 @@ class Told:
         self._queue.put(changes)
 
     def next(self) -> Changes:
-        """The next changes; fails when none come."""
         return self._queue.get(timeout=DEADLINE)
 
     def until(self, holds: Callable[[Registry], bool]) -> None:

@@ -51,7 +51,6 @@ def index(tmp_path: Path) -> Index:
 
 @pytest.fixture
 def read(monkeypatch: Patch) -> list[str]:
-    """The places of all files that are opened to be read."""
     opened, real = list[str](), disk.ingest
     monkeypatch.setattr(disk, "ingest", lambda *given: opened.append(given[2].location) or real(*given))
     return opened
@@ -363,7 +362,6 @@ def recreate(top: Path) -> None:
 
 
 def replace(place: Path, target: str | Path | None) -> None:
-    """Move this away; in its place is a link to where it is now, or a directory."""
     moved = place.parent / target if target else place.with_name("moved")
     place.rename(moved)
     if target is None:

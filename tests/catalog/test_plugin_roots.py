@@ -25,7 +25,6 @@ SCHEMA = "https://agent-plugins.org/schemas/1.0.0/plugin.schema.json"
 
 
 def plugin(folder: Path, **fields: object) -> Path:
-    """A plugin with two skills, and what is none of them."""
     write_skill(folder / "skills" / "one")
     write_skill(folder / "skills" / "two")
     write_skill(folder / "skills" / "group" / "deep")
@@ -66,11 +65,6 @@ def test_a_manifest_of_more_than_a_mebibyte_is_none(tmp_path: Path) -> None:
     for size, path in ((1 << 20, "acme/one"), ((1 << 20) + 2, "skills/one")):
         manifest.write_text(manifest.read_text().rjust(size))
         assert path in loaded(tmp_path).snapshot.skills
-
-
-def test_two_plugins_stand_side_by_side(tmp_path: Path) -> None:
-    one, two = plugin(tmp_path / "a"), plugin(tmp_path / "b", name="other")
-    assert {"acme/one", "other/one"} <= set(loaded(one, two).snapshot.skills)
 
 
 def test_what_plugin_writes_is_read(tmp_path: Path) -> None:

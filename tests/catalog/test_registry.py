@@ -17,25 +17,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from catalog.forest import (
-    DEADLINE,
-    Patch,
-    Told,
-    as_nobody,
-    codes,
-    loaded,
-    plant,
-    served,
-    skill_md,
-    skills,
-    together,
-    view,
-)
+from catalog.forest import Patch, Told, as_nobody, codes, loaded, plant, served, skill_md, skills, together, view
 from mcp_skills_server.catalog import disk, tree
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Limits
 from mcp_skills_server.model import Changes, Standing
 from tables import each_row
+from wire import DEADLINE
 
 # What changes
 
@@ -218,7 +206,6 @@ OPERATION = st.one_of(
 
 
 def make_way(place: Path) -> list[str]:
-    """Make the directories above; what a watch tells of is the outermost one that was missing."""
     missing = [above for above in place.parents if not os.path.lexists(above)]
     place.parent.mkdir(parents=True, exist_ok=True)
     return [str(missing[-1])] if missing else []

@@ -60,7 +60,6 @@ def test_a_skill_below_the_depth_limit_is_told_and_not_served(tmp_path: Path) ->
 
 
 def test_a_hostile_depth_is_cut_reported_and_costs_no_recursion(tmp_path: Path) -> None:
-    """Made by descriptor, for no path of such a length can be opened."""
     plant(tmp_path, skills("one", "1/two"))
     here = os.open(tmp_path / "1", os.O_RDONLY)
     for _ in range(1500):

@@ -16,8 +16,6 @@ from wire import DEADLINE
 
 @dataclass
 class RealRedis:
-    """A redis-server that runs, or can be started again at its port."""
-
     port: int
     folder: Path
     arguments: tuple[str, ...]
@@ -42,7 +40,6 @@ class RealRedis:
         self.reader.start()
 
     def stop(self) -> None:
-        """Kill it, as a machine does that loses its power."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
@@ -63,7 +60,6 @@ class RealRedis:
 
 @contextmanager
 def redis_server(folder: Path, *arguments: str, port: int | None = None) -> Iterator[RealRedis]:
-    """A redis-server on a free port that keeps nothing on the disk."""
     folder.mkdir(parents=True, exist_ok=True)
     server = RealRedis(port or free_port(), folder, arguments)
     server.start()

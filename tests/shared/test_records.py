@@ -135,6 +135,7 @@ async def test_there_is_room_for_65536_records_of_16_kib(link: Link, redis: Real
     others = "for each = 3, 65536 do redis.call('ZADD', KEYS[1], '+inf', each) end"
     redis.say("eval", others, "1", "one:session:all")
     await kept.write("last", "me", "text", replaces=None)
+    assert await kept.read("large", "me") is not None
     with pytest.raises(FullError):
         await kept.write("one more", "they", "text", replaces=None)
 

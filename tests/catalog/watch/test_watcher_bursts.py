@@ -51,7 +51,6 @@ def heard(wire: Wire) -> dict[str, int]:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A repository with two branches, of which all 200 files differ."""
     git(tmp_path, "init", "--quiet", "--initial-branch", "one")
     for branch in ("one", "two"):
         write(tmp_path, branch)

@@ -77,7 +77,6 @@ def reached(root: Path) -> None:
 
 
 def permissions(root: Path) -> None:
-    """Directories that may not be read for a while: at the start, later, and the root itself."""
     plant(root, skills("one", "two/three", "four/five", "six/seven"))
     (root / "two").chmod(0)
     (root / "four").chmod(0o444)
@@ -110,8 +109,6 @@ def permissions(root: Path) -> None:
 
 
 def mounts(root: Path) -> None:
-    """File systems that are mounted over the root and over a directory in it, and taken away again."""
-
     plant(root, skills("one", "two/three"))
     with watching(root, reconcile=0.5) as (_, seen):
         subprocess.run(["mount", "-t", "tmpfs", "none", root], check=True)

@@ -12,8 +12,6 @@ from wire import DEADLINE
 
 
 class RealClient:
-    """Queues of updates with their sessions, of extension notifications and of raw messages."""
-
     def __init__(self) -> None:
         self.updates: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
         self.extensions: asyncio.Queue[tuple[str, dict[str, Any]]] = asyncio.Queue()
@@ -36,7 +34,6 @@ class RealClient:
         return await asyncio.wait_for(self.raw.get(), DEADLINE)
 
     async def extension(self) -> tuple[str, list[str]]:
-        """The session and the names of the next notification of the extension."""
         method, params = await asyncio.wait_for(self.extensions.get(), DEADLINE)
         assert f"_{method}" == dialect.EXTENSION_METHOD
         return params["sessionId"], [each["name"] for each in params["availableSkills"]]

@@ -48,7 +48,6 @@ def make(may_add: Callable[[], bool] = lambda: True) -> Conversation:
 
 
 def opened(*, version: int = 1, **announced: Any) -> Conversation:
-    """A conversation with the session `s`, of which `ONE` was told."""
     talk = make()
     talk.to_agent(
         request(0, "initialize", protocolVersion=version, clientCapabilities={"_meta": {acp.META_KEY: announced}})
@@ -97,9 +96,11 @@ def test_a_setup_that_fails_and_a_session_that_ends_are_told_nothing() -> None:
     for other in ("2", True, None):  # ids of other types are other ids
         assert talk.after_agent_lines(line(id=other, result={"sessionId": "t"})) == b""
     assert talk.after_agent_lines(line(id=2, error={"code": -32000, "message": "no"})) == b""
-    talk.to_agent(request(3, "session/close", sessionId="s"))
-    assert talk.after_agent_lines(line(id=3, result={})) == b""
-    assert talk.announce(TWO) == b"" and talk.after_agent_lines(commands()) == b""
+    for identifier, end, left in ((3, {"error": {"code": 1}}, [("s", ["one", "two"])]), (4, {"result": {}}, [])):
+        talk.to_agent(request(identifier, "session/close", sessionId="s"))
+        assert talk.after_agent_lines(line(id=identifier, **end)) == b""
+        assert told(talk.announce(TWO)) == left
+    assert talk.announce(ONE) == b"" and talk.after_agent_lines(commands()) == b""
 
 
 def test_ours_follows_the_agent_s_own_update_of_the_same_kind_alone() -> None:
@@ -112,6 +113,11 @@ def test_ours_follows_the_agent_s_own_update_of_the_same_kind_alone() -> None:
     nested = opened(availableSkillsUpdate={})
     assert nested.after_agent_lines(commands()) == b""
     assert told(nested.after_agent_lines(own)) == [("available_skills_update s", ["own", "one"])]
+    extended, name = opened(extensionNotification={}), f"{acp.EXTENSION_METHOD} s"
+    assert told(extended.after_agent_lines(commands())) == [("s", ["one"])]
+    own = line(method=acp.EXTENSION_METHOD, params={"sessionId": "s", "availableSkills": skills["availableSkills"]})
+    assert told(extended.after_agent_lines(own + commands())) == [("s", ["one"]), (name, ["own", "one"])]
+    assert told(extended.announce(TWO)) == [("s", ["one", "two"]), (name, ["own", "one", "two"])]
 
 
 def test_several_lines_or_messages_at_once_are_answered_once() -> None:
@@ -177,20 +183,25 @@ def test_a_thousand_sessions_and_a_thousand_requests_are_kept_in_mind() -> None:
 
 
 def kept(talk: Conversation) -> int:
-    """Bytes of the agent's own updates that are kept in mind."""
     return sum(len(text or "") for text in talk._agent_updates._texts.values())
 
 
 LONG = [{"name": "c", "description": "C" * 2000}]
 
 
-def test_what_is_told_before_the_answer_that_names_its_session_is_kept_until_then() -> None:
+def test_what_is_told_before_the_answer_naming_its_session_is_kept_till_then(monkeypatch: pytest.MonkeyPatch) -> None:
     talk = opened()
     talk.to_agent(request(2, "session/new", mcpServers=[]))
     talk.after_agent_lines(commands("t", availableCommands=LONG) + commands("none", availableCommands=LONG))
     after = talk.after_agent_lines(line(id=2, result={"sessionId": "t"}))
     assert told(after) == [("t", ["one"])] and json.loads(after)["params"]["update"]["availableCommands"] == LONG
     assert 2000 < kept(talk) < 3000
+    monkeypatch.setattr(conversation, "_MOST", 2)
+    talk.to_agent(request(2, "session/new", mcpServers=[]))
+    for number in range(8):  # of which one may come to be a session's name
+        talk.after_agent_lines(commands(f"n{number}"))
+    assert [name for name, _ in talk._agent_updates._texts] == [f"n{number}" for number in range(2, 8)]
+    talk.after_agent_lines(line(id=2, error={}))
     talk.to_agent(request(3, "session/close", sessionId="t"))
     talk.after_agent_lines(line(id=3, result={}))
     assert talk.after_agent_lines(commands("none", availableCommands=LONG)) == b""  # which nobody asks for now

@@ -20,6 +20,7 @@ from typing import IO, Any
 import pytest
 
 import forkserver
+from mcp_skills_server.acp import proxy
 from mcp_skills_server.acp.proxy import AgentProcess, NotStartedError
 from tables import each_row
 from wire import COMMAND, DEADLINE, write_skill
@@ -40,7 +41,6 @@ def python(code: str) -> list[str]:
 
 @contextmanager
 def proxied(agent: Sequence[str], *words: str | Path, **how: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """A proxy with pipes for stdin, stdout and stderr; ended whatever happens."""
     how = {**dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE), **how}
     process = forkserver.Popen([*COMMAND, "acp", *map(str, words), "--", *agent], **how)
     try:
@@ -177,7 +177,6 @@ def test_an_editor_that_goes_while_the_agent_reads_nothing_leaves_no_process() -
 
 
 def flood(lines: int, done: Path) -> list[str]:
-    """An agent that says this many lines of 1000 bytes, makes the file `done`, and ends."""
     return python(f"import os\nfor _ in range({lines}): os.write(1, b'x' * 999 + b'\\n')\nopen({str(done)!r}, 'w')")
 
 
@@ -185,9 +184,7 @@ def flood(lines: int, done: Path) -> list[str]:
     ("lines", "end", "roots"),  # 100 lines are what two pipes hold, so that the agent ends
     [(100, signal.SIGTERM, 0), (10**9, signal.SIGHUP, 1), (100, "closed", 1), (10**9, "closed", 0)],
 )
-def test_a_deaf_editor_cannot_hold_up_the_end(
-    tmp_path: Path, lines: int, end: signal.Signals | str, roots: int
-) -> None:
+def test_a_deaf_editor_cannot_delay_the_end(tmp_path: Path, lines: int, end: signal.Signals | str, roots: int) -> None:
     done = tmp_path / "done"
     write_skill(tmp_path / "skills" / "one")
     with proxied(flood(lines, done), *[tmp_path / "skills"] * roots, "--grace", "0.1") as process:
@@ -293,13 +290,39 @@ while True: time.sleep(9)
 """
 
 
-def test_what_an_agent_leaves_behind_is_asked_to_end_before_it_is_made_to() -> None:
-    left = CATCHES.format(number=int(signal.SIGTERM), stream="int(sys.argv[1])")
+def test_who_is_stopped_is_asked_to_end_before_it_is_made_to() -> None:
+    """The agent, and what an agent leaves behind, which Linux continues by a SIGHUP."""
+    catches = CATCHES.format(number=int(signal.SIGTERM), stream=1)
+    stopped = catches.replace("while", "os.kill(os.getpid(), signal.SIGSTOP)\nwhile")
+    left = f"import signal\nsignal.signal(signal.SIGHUP, signal.SIG_IGN)\n{stopped}"
+    code = f"import os, subprocess, sys\nchild = subprocess.Popen([sys.executable, '-c', {left!r}])\n"
+    assert through(b"", python(f"{code}os.waitpid(child.pid, os.WUNTRACED)")) == (b"ready\ncaught\n", 0, "")
+    with proxied(python(stopped), "--grace", "0.1") as process:
+        stdin, stdout, _ = pipes(process)
+        assert read_line(stdout) == b"ready\n"
+        stdin.close()
+        assert read_line(stdout) == b"caught\n" and process.wait(DEADLINE) == 9
+
+
+def test_what_an_agent_leaves_behind_that_will_not_end_is_made_to() -> None:
     code = (
-        "import os, subprocess, sys\nread, write = os.pipe()\n"
-        f"child = subprocess.Popen([sys.executable, '-c', {left!r}, str(write)], pass_fds=[write])\nos.read(read, 9)"
+        "import os, signal, subprocess\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "os.write(1, b'%d' % subprocess.Popen(['sleep', '60']).pid)"
     )
-    assert through(b"", python(code)) == (b"caught\n", 0, "")
+    out, exit_code, _ = through(b"", python(code))
+    assert exit_code == 0
+    gone(int(out))
+
+
+def test_on_windows_each_signal_ends_the_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proxy, "_WINDOWS", True)
+    agent = AgentProcess(["cat"])
+    agent.sweep()
+    assert agent._process.args[0].endswith("/cat") and not agent.ended.is_set()  # as `npx.cmd` is found for `npx`
+    agent.signal(signal.SIGCONT)
+    assert agent.wait() == 128 + signal.SIGTERM
+    agent.close_stdin()
+    agent.close_stdout()
 
 
 def test_a_pipe_that_a_daemon_holds_open_does_not_hold_up_the_end() -> None:
@@ -387,10 +410,13 @@ def test_a_catalogue_that_cannot_be_had_is_told_once_and_all_else_passes(tmp_pat
     missing = tmp_path / "missing"
     with proxied(python(ECHO), missing) as process:
         stdin, stdout, stderr = pipes(process)
-        assert b"missing: no such file or folder" in read_line(stderr)
+        line = read_line(stderr)
+        assert b"missing: no such file or folder" in line and b"Error: " not in line
+        deadline = time.monotonic() + proxy._OPENING_S
         for _ in range(3):
             say(stdin, "session/new")
             assert json.loads(read_line(stdout))["params"] == {"mcpServers": []}
+        assert time.monotonic() < deadline, "each session would wait for a catalogue that cannot come"
         stdin.close()
         assert process.wait(DEADLINE) == 0 and stderr.read() == b""
 
@@ -415,7 +441,8 @@ def test_a_bug_of_ours_costs_no_byte_and_is_told_once_a_place(tmp_path: Path) ->
     done = subprocess.run(command, input=raw, capture_output=True, timeout=DEADLINE, check=False)
     assert (done.stdout, done.returncode) == (raw, 0)
     lines = done.stderr.decode().splitlines()
-    assert sorted(lines) == sorted(set(lines)) and 1 <= len(lines) <= 2 and all("a bug" in line for line in lines)
+    assert sorted(lines) == sorted(set(lines)) and 1 <= len(lines) <= 2
+    assert all("RuntimeError: a bug of two lines" in line for line in lines)
 
 
 def test_a_shadowed_skill_is_told_of_on_stderr(tmp_path: Path) -> None:
@@ -427,3 +454,21 @@ def test_a_shadowed_skill_is_told_of_on_stderr(tmp_path: Path) -> None:
         say(stdin, "session/new")
         read_line(stdout)
         assert names(read_line(stdout)) == ["same"]
+        write_skill(tmp_path / "more")
+        assert names(read_line(stdout)) == ["more", "same"]
+        stdin.close()
+        assert process.wait(DEADLINE) == 0 and stderr.read() == b""  # once
+
+
+def test_other_grants_are_told(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        write_skill(tmp_path / "skills" / name)
+    config = tmp_path / "config.toml"
+    config.write_text('[[grant]]\nwho = ["*"]\nskills = ["one"]\n')
+    with proxied(python(AGENT), "--config", config, tmp_path / "skills") as process:
+        stdin, stdout, _ = pipes(process)
+        say(stdin, "session/new")
+        read_line(stdout)
+        assert names(read_line(stdout)) == ["one"]
+        config.write_text('[[grant]]\nwho = ["*"]\nskills = ["*"]\n')
+        assert names(read_line(stdout)) == ["one", "two"]

@@ -64,6 +64,7 @@ async def test_today_s_client_is_told_after_the_answer_and_on_each_change(root: 
         assert await client.extension() == (session.session_id, ["one", "two"])
         write_skill(root / "three")
         assert names(await client.update()) == ["one", "three", "two"]
+        assert await client.extension() == (session.session_id, ["one", "three", "two"])
 
 
 @pytest.mark.requirement("X-34")

@@ -6,6 +6,7 @@ import asyncio
 import sys
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import acp
 import pytest
@@ -19,7 +20,7 @@ from .real_client import RealClient
 
 pytestmark = pytest.mark.anyio
 EXAMPLE = ROOT / "examples" / "acp_agent.py"
-COMMAND = AvailableCommand(name="plan", description="Makes a plan.")
+COMMAND = AvailableCommand(name="plan", description="Makes a plan.", field_meta={"x": 1})
 
 
 @pytest.mark.requirement("X-31", "X-34", "ACPX-4")
@@ -53,9 +54,13 @@ def test_updates_are_there_for_a_writer_of_one_s_own(tmp_path: Path) -> None:
     registry = Registry([tmp_path])
     with AcpSkills(registry) as skills:
         registry.load()  # before any session
+        assert skills.capability() == dialect.capability()
         ((method, params),) = skills.updates("s", [COMMAND, {"name": "x", "description": "X."}])
         assert method == "session/update" and params["update"]["_meta"]["availableSkills"] == ["one"]
-        assert [each["name"] for each in params["update"]["availableCommands"]] == ["plan", "x"]
+        first, second = params["update"]["availableCommands"]
+        assert first == {"name": "plan", "description": "Makes a plan.", "_meta": {"x": 1}} and second["name"] == "x"
+        skills.initialized({})
+        assert skills.updates("s")[0][1]["update"]["sessionUpdate"] == "available_commands_update"
         skills.initialized({"_meta": {dialect.META_KEY: {dialect.NESTED: {}}}})
         assert skills.updates("s")[0][1]["update"]["sessionUpdate"] == "available_skills_update"
         skills.initialized(None, version=2)
@@ -63,8 +68,6 @@ def test_updates_are_there_for_a_writer_of_one_s_own(tmp_path: Path) -> None:
 
 
 class Connection:
-    """Stands in for the SDK's; fails when it is told to."""
-
     def __init__(self) -> None:
         self.told: asyncio.Queue[Any] = asyncio.Queue()
         self.fails = False
@@ -88,6 +91,9 @@ async def test_every_session_is_told_once_a_change_and_none_that_has_ended(tmp_p
     with AcpSkills(registry) as skills:
         skills.announce(connection, "a")
         registry.load()
+        for _ in range(2):  # again when the agent's own commands change
+            assert await connection.next() == ("a", ["one"])
+            skills.announce(connection, "a")
         assert await connection.next() == ("a", ["one"])
         skills.announce(connection, "b")
         assert await connection.next() == ("b", ["one"])
@@ -105,17 +111,27 @@ async def test_every_session_is_told_once_a_change_and_none_that_has_ended(tmp_p
 
 async def test_after_its_end_nobody_is_told(tmp_path: Path) -> None:
     registry = Registry([tmp_path])
-    connection = Connection()
+    connection, before = Connection(), asyncio.all_tasks()
     with AcpSkills(registry) as skills:
         skills.announce(connection, "a")
         registry.load()
         assert await connection.next() == ("a", [])
+        write_skill(tmp_path / "one")
+        registry.refresh()  # of which it would tell as soon as this test waits
     with AcpSkills(registry) as others:  # what these tell comes behind what those would tell, which came first
         others.announce(connection, "b")
-        assert await connection.next() == ("b", [])
-        write_skill(tmp_path / "one")
-        registry.refresh()
         assert await connection.next() == ("b", ["one"])
+        write_skill(tmp_path / "two")
+        registry.refresh()
+        assert await connection.next() == ("b", ["one", "two"])
+        connection.told = asyncio.Queue(maxsize=1)
+        connection.told.put_nowait("full")
+        others.announce(connection, "c")
+        await asyncio.sleep(0)
+    alive = ref(skills)
+    del skills
+    await asyncio.sleep(0)
+    assert alive() is None and asyncio.all_tasks() == before
 
 
 async def test_a_lost_connection_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -24,5 +24,4 @@ def open_path() -> Iterator[Path]:
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """What event loop the tests of coroutines run in."""
     return "asyncio"

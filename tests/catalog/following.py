@@ -35,17 +35,14 @@ def watching(*roots: Path, limits: Limits | None = None, **options: Any) -> Iter
 
 
 def serves(*paths: str) -> Callable[[Registry], bool]:
-    """Whether exactly these skills are served."""
     return lambda registry: registry.snapshot.paths(Standing.VALID) == sorted(paths)
 
 
 def version(path: str, number: int) -> Callable[[Registry], bool]:
-    """Whether the skill was last seen as `edit` wrote it with this number."""
     return lambda registry: registry.snapshot.skills[path].frontmatter.get("version") == number
 
 
 def edit(top: Path, path: str, number: int) -> None:
-    """Write the SKILL.md of a skill, with this version."""
     plant(top, {f"{path}/SKILL.md": skill_md(path.rpartition("/")[2], f"version: {number}")})
 
 
@@ -61,8 +58,6 @@ def changes_show(seen: Told, root: Path, kept: str, gone: str, *others: str) -> 
 
 
 class Heard(logging.Handler):
-    """Log records that a test can wait for."""
-
     def __init__(self) -> None:
         super().__init__()
         self.records: SimpleQueue[logging.LogRecord] = SimpleQueue()
@@ -76,7 +71,6 @@ class Heard(logging.Handler):
 
 @contextmanager
 def hearing() -> Iterator[Heard]:
-    """What is logged meanwhile."""
     handler, logger = Heard(), logging.getLogger("mcp_skills_server")
     logger.addHandler(handler)
     try:

@@ -23,7 +23,6 @@ from mcp_skills_server.model import Changes, Skill, Standing
 Patch: TypeAlias = pytest.MonkeyPatch
 Log: TypeAlias = pytest.LogCaptureFixture
 DEADLINE = 20.0
-"""Seconds that a test waits for what must come."""
 
 
 def skill_md(name: str, *more: str, body: str = "Do it.") -> str:
@@ -43,12 +42,10 @@ def plant(top: Path, files: Mapping[str, str | bytes]) -> Path:
 
 
 def skills(*paths: str) -> dict[str, str]:
-    """For `plant`: a valid skill in each of these directories."""
     return {f"{path}/SKILL.md": skill_md(path.rpartition("/")[2]) for path in paths}
 
 
 def whole(found: tree.Directory | None) -> tree.Directory:
-    """What a walk found, with all that lies below it looked for."""
     assert found is not None
     found.directories = [whole(each) for each in found.directories]
     return found
@@ -86,12 +83,10 @@ def as_nobody(place: Path) -> Iterator[None]:
 
 
 def served(registry: Registry) -> list[str]:
-    """The paths of the skills that every protocol shows, in order."""
     return registry.snapshot.paths(Standing.VALID)
 
 
 def codes(subject: Registry | Skill) -> list[str]:
-    """The codes of all problems that a scan finds, sorted."""
     if isinstance(subject, Skill):
         return sorted(problem.code for problem in subject.problems)
     return sorted(problem.code for problem in subject.checks.survey(subject.snapshot).problems)
@@ -115,8 +110,6 @@ def view(registry: Registry) -> dict[str, Any]:
 
 
 class Told:
-    """A listener that a test can wait on."""
-
     def __init__(self, registry: Registry) -> None:
         self.all: list[Changes] = []
         self._queue: SimpleQueue[Changes] = SimpleQueue()
@@ -128,11 +121,9 @@ class Told:
         self._queue.put(changes)
 
     def next(self) -> Changes:
-        """The next changes; fails when none come."""
         return self._queue.get(timeout=DEADLINE)
 
     def until(self, holds: Callable[[Registry], bool]) -> None:
-        """Wait until this holds of the registry; it is asked again after every change."""
         while not holds(self._registry):
             try:
                 self.next()
@@ -141,7 +132,6 @@ class Told:
 
 
 def together(*work: Callable[[], object]) -> None:
-    """Run these in threads of their own, wait for all, and raise what any of them raised."""
     with ThreadPoolExecutor(len(work)) as pool:
         for each in [pool.submit(one) for one in work]:
             each.result(DEADLINE * 3)

@@ -23,16 +23,13 @@ def test_files_deeper_than_the_scan_goes_make_a_skill_unusable(tmp_path: Path) -
 
 
 @pytest.mark.requirement("S40-19", "RTI-5")
-@each_row(
-    ("files", "code"),
-    [
-        ({f"bad/sub{number}/f": "x" for number in range(4)}, "too-many-files"),
-        ({f"bad/f{number}": "x" for number in range(200)}, "too-many-files"),
-        ({"bad/nested/SKILL.md": skill_md("nested"), "bad/1": "", "bad/2": "", "bad/3": ""}, "too-many-files"),
-        ({"bad/big": "x" * 1000}, "too-many-bytes"),
-        ({"bad/SKILL.md": skill_md("bad", body="x" * 600)}, "skill-md-too-large"),
-    ],
-)
+@each_row(("files", "code"), [
+    ({f"bad/sub{number}/f": "x" for number in range(4)}, "too-many-files"),
+    ({f"bad/f{number}": "x" for number in range(200)}, "too-many-files"),
+    ({"bad/nested/SKILL.md": skill_md("nested"), "bad/1": "", "bad/2": "", "bad/3": ""}, "too-many-files"),
+    ({"bad/big": "x" * 1000}, "too-many-bytes"),
+    ({"bad/SKILL.md": skill_md("bad", body="x" * 600)}, "skill-md-too-large"),
+])  # fmt: skip
 def test_over_a_limit_a_skill_is_told_and_not_served(tmp_path: Path, files: dict[str, str], code: str) -> None:
     plant(tmp_path, skills("bad", "good") | files)
     registry = loaded(tmp_path, limits=Limits(skill_md=500, files=4, bytes=1000))
@@ -66,18 +63,11 @@ def test_at_a_limit_a_skill_is_served(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement("X-5", "S40-17")
-@each_row(
-    ("target", "location"),
-    [
-        ("ref.md", "one/ref.md"),
-        ("sub/deep.md", "one/sub/deep.md"),
-        ("../one/ref.md", "one/ref.md"),
-        *((each, None) for each in ("../two/SKILL.md", "../../secret.md", "nowhere", "link.md", "sub", ".env", "..")),
-    ],
-)
-def test_a_link_is_served_as_its_target_if_that_lies_in_the_skill(
-    tmp_path: Path, target: str, location: str | None
-) -> None:
+@each_row(("target", "location"), [
+    ("ref.md", "one/ref.md"), ("sub/deep.md", "one/sub/deep.md"), ("../one/ref.md", "one/ref.md"),
+    *((each, None) for each in ("../two/SKILL.md", "../../secret.md", "nowhere", "link.md", "sub", ".env", "..")),
+])  # fmt: skip
+def test_a_link_is_served_as_its_target_if_that_is_in_it(tmp_path: Path, target: str, location: str | None) -> None:
     root = plant(tmp_path / "root", skills("one", "two") | {"one/ref.md": "r", "one/sub/deep.md": "d", "one/.env": "k"})
     plant(tmp_path, {"secret.md": "key"})
     (root / "one/link.md").symlink_to(target)

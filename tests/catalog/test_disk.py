@@ -68,7 +68,6 @@ def test_a_file_on_a_failing_disk_is_stale_and_says_why(tmp_path: Path, monkeypa
 
 
 def replaced(by: Callable[[Path], object], place: str = "d/file") -> Callable[[Path], None]:
-    """Put what `by` makes in the place of a file or directory."""
 
     def change(top: Path) -> None:
         (top / place).rename(top.parent / "before")
@@ -85,19 +84,13 @@ def saved_by_an_editor(top: Path) -> None:
 
 
 @pytest.mark.requirement("X-5")
-@each_row(
-    ("change", "scanned"),
-    [
-        (lambda top: (top / "d/file").unlink(), None),
-        (lambda top: (top / "d/file").write_text("longer than before"), b"longer than before"),
-        (shutil.rmtree, None),
-        (saved_by_an_editor, b"other"),
-        (replaced(lambda file: file.symlink_to("../../../secret")), None),
-        (replaced(lambda folder: folder.symlink_to("../../outside"), "d"), None),
-        (replaced(os.mkfifo), None),
-        (replaced(os.mkdir), None),
-    ],
-)
+@each_row(("change", "scanned"), [
+    (lambda top: (top / "d/file").unlink(), None),
+    (lambda top: (top / "d/file").write_text("longer than before"), b"longer than before"), (shutil.rmtree, None),
+    (saved_by_an_editor, b"other"), (replaced(lambda file: file.symlink_to("../../../secret")), None),
+    (replaced(lambda folder: folder.symlink_to("../../outside"), "d"), None), (replaced(os.mkfifo), None),
+    (replaced(os.mkdir), None),
+])  # fmt: skip
 def test_whatever_is_no_longer_the_scanned_file_is_stale(
     tmp_path: Path, change: Callable[[Path], None], scanned: bytes | None
 ) -> None:
@@ -134,18 +127,12 @@ def test_only_a_file_that_has_been_quiet_is_settled(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement("X-5")
-@each_row(
-    ("target", "found"),
-    [
-        ("file", "s/file"),
-        ("sub/deep", "s/sub/deep"),
-        ("../other/file", "other/file"),
-        ("again", "s/file"),
-        ("through/deep", "s/sub/deep"),
-        *((each, None) for each in ("nowhere", "link", "round", "sub", ".", "..", "fifo", ".hidden")),
-        *((each, None) for each in ("../node_modules/file", "../../root-evil/file", "/etc/passwd", b"sub/\xff")),
-    ],
-)
+@each_row(("target", "found"), [
+    ("file", "s/file"), ("sub/deep", "s/sub/deep"), ("../other/file", "other/file"), ("again", "s/file"),
+    ("through/deep", "s/sub/deep"),
+    *((each, None) for each in ("nowhere", "link", "round", "sub", ".", "..", "fifo", ".hidden")),
+    *((each, None) for each in ("../node_modules/file", "../../root-evil/file", "/etc/passwd", b"sub/\xff")),
+])  # fmt: skip
 def test_a_link_stands_for_a_regular_file_inside_the_root_or_for_nothing(
     tmp_path: Path, target: str | bytes, found: str | None
 ) -> None:

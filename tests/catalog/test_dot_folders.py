@@ -57,4 +57,5 @@ def test_the_count_of_what_was_passed_over_looks_into_a_bounded_number(tmp_path:
 def test_many_dot_folders_are_named_in_part() -> None:
     many = PassedOver("r", 9, tuple(f".{letter}" for letter in "abcdefg"), whole=True)
     assert ": .a, .b, .c, .d, .e and 2 more; name one as root" in str(many)
-    assert str(PassedOver("r", 1, (".a",), whole=True)).startswith("r: 1 skill in folders whose names begin")
+    all_five = str(PassedOver("r", 1, many.folders[:5], whole=True))
+    assert all_five.startswith("r: 1 skill in folders whose names begin") and ": .a, .b, .c, .d, .e; name" in all_five

@@ -49,6 +49,13 @@ def test_what_a_scan_cached_ends_with_it_without_garbage_collection(tmp_path: Pa
     assert alive() is None
 
 
+def test_a_record_of_more_than_16_mib_says_nothing(tmp_path: Path) -> None:
+    path = record(plant(tmp_path, skills("theirs")), "theirs")
+    for size, origin in ((16 << 20, SITE), ((16 << 20) + 2, UNKNOWN)):
+        path.write_text(path.read_text().rjust(size))
+        assert origins(tmp_path) == {"theirs": origin}
+
+
 def test_a_query_of_the_source_is_not_shown(tmp_path: Path) -> None:
     record(plant(tmp_path, skills("theirs")), "theirs", "https://u:p@example.com/skills/index.json?key=secret#x")
     assert origins(tmp_path) == {"theirs": "https://example.com/skills/index.json"}
@@ -90,9 +97,7 @@ def test_a_nested_skill_that_was_fetched_alone_too_is_one_skill(tmp_path: Path, 
 
 
 @each_row("wrong", [None, "gone", {"source": "https://other.example"}, {"files": {"SKILL.md": "3"}}])
-def test_it_stays_a_skill_of_its_own_if_that_was_not_fetched(
-    tmp_path: Path, wrong: str | dict[str, object] | None
-) -> None:
+def test_it_stays_a_skill_of_its_own_if_not_fetched(tmp_path: Path, wrong: str | dict[str, object] | None) -> None:
     file = bundle(tmp_path)
     if wrong == "gone":
         (tmp_path / "inner" / "SKILL.md").unlink()

@@ -21,7 +21,6 @@ def clock(monkeypatch: Patch) -> Clock:
 
 
 def followed(top: Path) -> Registry:
-    """A registry after its first scan, which a watcher would follow."""
     registry = loaded(top)
     registry.followed = True
     return registry

@@ -39,7 +39,6 @@ FILES = {**skills("a", "a/in", "b", "team/c"), "a/in/secret.txt": "secret", "a/o
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Three skills, and one in the folder of another."""
     return plant(tmp_path, FILES)
 
 
@@ -79,14 +78,11 @@ def test_what_is_wrong_in_a_withheld_folder_is_not_said_of_the_skill_around_it(f
     assert left.problems == () and left.standing is Standing.VALID
 
 
-@each_row(
-    ("link", "target"),
-    [
-        (link, each)
-        for link in ("notes.md", "SKILL.md", "sub/notes.md")
-        for each in ("secret.txt", "SKILL.md", "chained")
-    ],
-)
+@each_row(("link", "target"), [
+    (link, each)
+    for link in ("notes.md", "SKILL.md", "sub/notes.md")
+    for each in ("secret.txt", "SKILL.md", "chained")
+])  # fmt: skip
 def test_no_link_of_a_skill_leads_to_a_nested_one_that_is_withheld(tmp_path: Path, link: str, target: str) -> None:
     place = plant(tmp_path, FILES) / "a" / link
     place.parent.mkdir(exist_ok=True)

@@ -41,19 +41,16 @@ FILES = {
 
 @pytest.fixture
 def top(tmp_path: Path) -> Path:
-    """A root with skills of every kind."""
     return plant(tmp_path / "root", FILES)
 
 
 @pytest.fixture
 def index(tmp_path: Path) -> Index:
-    """Where the indexes of a test lie."""
     return Index(tmp_path / "cache" / "index", least=1)
 
 
 @pytest.fixture
 def read(monkeypatch: Patch) -> list[str]:
-    """The places of all files that are opened to be read."""
     opened, real = list[str](), disk.ingest
     monkeypatch.setattr(disk, "ingest", lambda *given: opened.append(given[2].location) or real(*given))
     return opened
@@ -66,7 +63,6 @@ def settled_at_once(monkeypatch: Patch) -> None:
 
 
 def start(*roots: Path, index: Index, limits: Limits | None = None) -> Registry:
-    """What a process does: load, leave the index."""
     registry = loaded(*roots, limits=limits, index=index)
     registry.save_index()
     return registry
@@ -125,7 +121,6 @@ def test_files_that_are_young_or_that_a_clock_set_back_makes_young_again_are_rea
 
 
 def rewrite(path: Path, *statements: str, values: tuple[object, ...] = ()) -> None:
-    """Change what an index holds."""
     with closing(sqlite3.connect(path)) as connection, connection:
         for statement in statements:
             connection.execute(statement, values)
@@ -200,9 +195,7 @@ def test_an_index_that_must_not_be_used_is_built_anew_with_one_line(
 
 
 @pytest.mark.parametrize("suffix", ["", "-wal"])
-def test_a_folder_in_the_place_of_an_index_is_said_once_and_left(
-    top: Path, index: Index, caplog: Log, suffix: str
-) -> None:
+def test_a_folder_in_place_of_an_index_is_said_once_and_left(top: Path, index: Index, caplog: Log, suffix: str) -> None:
     start(top, index=index)
     index.close()
     place = index.path.with_name(f"{index.path.name}{suffix}")
@@ -223,11 +216,13 @@ def test_rows_of_other_code_or_of_another_root_are_not_used(top: Path, index: In
 
 
 def test_a_root_that_nobody_served_for_a_month_goes_with_its_skills(top: Path, tmp_path: Path, index: Index) -> None:
-    start(top, index=index)
-    rewrite(index.path, "UPDATE root SET used = used - 40")
-    start(plant(tmp_path / "other", skills("other")), index=index)
-    with closing(sqlite3.connect(index.path)) as connection:
-        assert connection.execute("SELECT directory FROM skill").fetchall() == [("other",)]
+    found = start(top, index=index).snapshot.skills
+    for days, left in ((30, len(found)), (1, 0)):
+        rewrite(index.path, f"UPDATE root SET used = used - {days} WHERE id = 1")
+        start(plant(tmp_path / "other", skills(str(days))), index=index)
+        with closing(sqlite3.connect(index.path)) as connection:
+            (known,) = connection.execute("SELECT count() FROM skill WHERE root = 1")
+        assert known == (left,)
 
 
 def test_what_is_written_is_the_users_alone(top: Path, index: Index) -> None:
@@ -282,14 +277,10 @@ def test_a_watcher_leaves_the_index_and_the_next_begins_with_it(top: Path, index
         assert not parsed.called
 
 
-@pytest.mark.parametrize(
-    ("column", "value"),
-    [
-        *(("record", each) for each in ("", "{}", "[1]", "[[],null]", "1", "[" * 9999)),
-        ("record", '["one",2,[[1]],[{},null,9,[],[],""]]'),
-        ("directory", b"one"),
-    ],
-)
+@pytest.mark.parametrize(("column", "value"), [
+    *(("record", each) for each in ("", "{}", "[1]", "[[],null]", "1", "[" * 9999)),
+    ("record", '["one",2,[[1]],[{},null,9,[],[],""]]'), ("directory", b"one"),
+])  # fmt: skip
 def test_a_row_that_means_nothing_is_as_good_as_none(top: Path, index: Index, column: str, value: str | bytes) -> None:
     registry = start(top, index=index)
     rewrite(index.path, f"UPDATE skill SET {column} = ? WHERE directory = 'one'", values=(value,))
@@ -298,7 +289,8 @@ def test_a_row_that_means_nothing_is_as_good_as_none(top: Path, index: Index, co
     assert view(start(top, index=index)) == view(loaded(top))
 
 
-def test_an_index_that_another_process_holds_is_passed_over(top: Path, index: Index, monkeypatch: Patch) -> None:
+def test_an_index_that_another_holds_is_passed_over(top: Path, index: Index, monkeypatch: Patch, caplog: Log) -> None:
+    caplog.set_level(logging.DEBUG)
     start(top, index=index)
     index.close()
     monkeypatch.setattr("mcp_skills_server.catalog.index._BUSY_S", 0.01)
@@ -307,6 +299,8 @@ def test_an_index_that_another_process_holds_is_passed_over(top: Path, index: In
             holder.execute(busy)
             plant(top, {"one/SKILL.md": skill_md("one", f"version: {number}")})
             assert view(start(top, index=index)) == view(loaded(top))
+    said = [line for line in caplog.messages if line.startswith("the index ")]
+    assert said and all("cannot be used now" in line for line in said)
 
 
 def test_a_number_that_json_cannot_hold_leaves_its_skill_out(top: Path) -> None:
@@ -362,14 +356,12 @@ def rename(top: Path) -> None:
 
 
 def recreate(top: Path) -> None:
-    """The same directory, with the same names and bytes."""
     shutil.copytree(top / "one/more", top / "copy")
     shutil.rmtree(top / "one/more")
     (top / "copy").rename(top / "one/more")
 
 
 def replace(place: Path, target: str | Path | None) -> None:
-    """Move this away; in its place is a link to where it is now, or a directory."""
     moved = place.parent / target if target else place.with_name("moved")
     place.rename(moved)
     if target is None:

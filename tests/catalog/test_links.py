@@ -100,7 +100,6 @@ def test_what_lies_behind_a_link_obeys_the_rules_of_a_scanned_folder(project: Pa
 
 
 def test_a_target_that_is_swapped_for_a_link_is_never_opened(project: Path, monkeypatch: Patch) -> None:
-    """Between the look at the link and the opening of its target."""
     plant(project, {**skills("secret/pdf"), "secret/pdf/key": "key"})
     real = disk.open_real
 

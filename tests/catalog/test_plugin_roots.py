@@ -25,7 +25,6 @@ SCHEMA = "https://agent-plugins.org/schemas/1.0.0/plugin.schema.json"
 
 
 def plugin(folder: Path, **fields: object) -> Path:
-    """A plugin with two skills, and what is none of them."""
     write_skill(folder / "skills" / "one")
     write_skill(folder / "skills" / "two")
     write_skill(folder / "skills" / "group" / "deep")
@@ -61,19 +60,11 @@ def test_a_place_is_judged_at_one_cost_however_many_folders_a_manifest_lists() -
     assert not any(map(layout.is_too_deep, ("", "skills", "skills-2/x", "a", "a/c")))
 
 
-def test_an_edit_is_followed_below_its_name(tmp_path: Path) -> None:
-    folder = plugin(tmp_path / "p")
-    registry = loaded(folder)
-    write_skill(folder / "skills" / "three")
-    registry.refresh([str(folder / "skills" / "three" / "SKILL.md")])
-    shutil.rmtree(folder / "skills" / "one")
-    registry.refresh()
-    assert {"acme/three", "acme/two"} <= set(registry.snapshot.skills) and "acme/one" not in registry.snapshot.skills
-
-
-def test_two_plugins_stand_side_by_side(tmp_path: Path) -> None:
-    one, two = plugin(tmp_path / "a"), plugin(tmp_path / "b", name="other")
-    assert {"acme/one", "other/one"} <= set(loaded(one, two).snapshot.skills)
+def test_a_manifest_of_more_than_a_mebibyte_is_none(tmp_path: Path) -> None:
+    manifest = plugin(tmp_path) / "plugin.json"
+    for size, path in ((1 << 20, "acme/one"), ((1 << 20) + 2, "skills/one")):
+        manifest.write_text(manifest.read_text().rjust(size))
+        assert path in loaded(tmp_path).snapshot.skills
 
 
 def test_what_plugin_writes_is_read(tmp_path: Path) -> None:
@@ -106,7 +97,6 @@ def test_a_plugin_may_have_no_skills_and_a_link_for_them_is_not_followed(tmp_pat
 
 
 def claude_plugin(folder: Path, *skills: str, **fields: object) -> Path:
-    """A plugin of Claude Code with these skills, by their folders."""
     for each in skills:
         write_skill(folder / each)
     manifest = folder / ".claude-plugin" / "plugin.json"

@@ -82,7 +82,6 @@ def test_what_read_returns_always_has_the_digest_of_its_entry(tmp_path: Path) ->
 @pytest.mark.requirement("X-5")
 @each_row("step", ["root", "root/a", "root/a/refs"])
 def test_a_file_is_stale_when_a_directory_above_it_is_swapped(tmp_path: Path, step: str) -> None:
-    """The foreign file has the same name, size and time."""
     registry = loaded(plant(tmp_path / "root", skills("a") | {"a/refs/ref.md": "hello"}))
     file = registry.snapshot.skills["a"].files["refs/ref.md"]
     assert registry.read(file) == registry.read(file) == b"hello"

@@ -17,25 +17,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from catalog.forest import (
-    DEADLINE,
-    Patch,
-    Told,
-    as_nobody,
-    codes,
-    loaded,
-    plant,
-    served,
-    skill_md,
-    skills,
-    together,
-    view,
-)
+from catalog.forest import Patch, Told, as_nobody, codes, loaded, plant, served, skill_md, skills, together, view
 from mcp_skills_server.catalog import disk, tree
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Limits
 from mcp_skills_server.model import Changes, Standing
 from tables import each_row
+from wire import DEADLINE
 
 # What changes
 
@@ -218,7 +206,6 @@ OPERATION = st.one_of(
 
 
 def make_way(place: Path) -> list[str]:
-    """Make the directories above; what a watch tells of is the outermost one that was missing."""
     missing = [above for above in place.parents if not os.path.lexists(above)]
     place.parent.mkdir(parents=True, exist_ok=True)
     return [str(missing[-1])] if missing else []
@@ -296,17 +283,13 @@ def test_an_incremental_refresh_ends_where_a_fresh_scan_does(
             assert view(registry) == fresh
 
 
-@each_row(
-    ("location", "part"),
-    [
-        *((each, each) for each in ("", "d", "d/e", "new", "empty")),
-        *((each, "a") for each in ("a", "a/x.md", "a/b", "a/b/SKILL.md", "a/gone/x.md")),
-        *((f"new/{name}", "new") for name in ("SKILL.md", "skill.MD", "pyvenv.cfg")),
-        ("SKILL.md", ""),
-        ("d/e/f/x.md", "d/e/f"),
-        *((each, None) for each in ("ab/x.md", "new.md", "gone", ".git", "node_modules/a/SKILL.md")),
-    ],
-)
+@each_row(("location", "part"), [
+    *((each, each) for each in ("", "d", "d/e", "new", "empty")),
+    *((each, "a") for each in ("a", "a/x.md", "a/b", "a/b/SKILL.md", "a/gone/x.md")),
+    *((f"new/{name}", "new") for name in ("SKILL.md", "skill.MD", "pyvenv.cfg")), ("SKILL.md", ""),
+    ("d/e/f/x.md", "d/e/f"),
+    *((each, None) for each in ("ab/x.md", "new.md", "gone", ".git", "node_modules/a/SKILL.md")),
+])  # fmt: skip
 def test_a_change_touches_the_outermost_skill_or_what_may_be_one(tmp_path: Path, location: str, part: str) -> None:
     plant(tmp_path, skills("a", "a/b", "d/e/f") | {"new/x.md": "", "empty/x.md": "", "ab/x.md": "", "new.md": ""})
     assert loaded(tmp_path)._states[0].touched(str(tmp_path / location)) == part

@@ -16,8 +16,6 @@ from wire import DEADLINE
 
 @dataclass
 class RealRedis:
-    """A redis-server that runs, or can be started again at its port."""
-
     port: int
     folder: Path
     arguments: tuple[str, ...]
@@ -26,11 +24,9 @@ class RealRedis:
 
     @property
     def url(self) -> str:
-        """Its address."""
         return f"redis://127.0.0.1:{self.port}/0"
 
     def start(self) -> None:
-        """Start it, and wait until it answers."""
         bound = ("--bind", "127.0.0.1", "--dir", str(self.folder), "--save", "", "--appendonly", "no")
         port = () if "--tls-port" in self.arguments else ("--port", str(self.port))
         command = ["redis-server", *port, *bound, *self.arguments]
@@ -44,7 +40,6 @@ class RealRedis:
         self.reader.start()
 
     def stop(self) -> None:
-        """Kill it, as a machine does that loses its power."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
@@ -55,19 +50,16 @@ class RealRedis:
             self.process = self.reader = None
 
     def say(self, *words: str | bytes) -> str:
-        """What `redis-cli` prints for this command."""
         options = ("-p", str(self.port)) if "--tls-port" not in self.arguments else ()
         done = subprocess.run(["redis-cli", *options, *words], capture_output=True, timeout=DEADLINE, check=True)
         return done.stdout.decode("utf-8", "replace").strip()
 
     def all_keys(self) -> list[str]:
-        """All keys that are there."""
         return sorted(self.say("--raw", "keys", "*").split())
 
 
 @contextmanager
 def redis_server(folder: Path, *arguments: str, port: int | None = None) -> Iterator[RealRedis]:
-    """A redis-server on a free port that keeps nothing on the disk."""
     folder.mkdir(parents=True, exist_ok=True)
     server = RealRedis(port or free_port(), folder, arguments)
     server.start()
@@ -96,29 +88,3 @@ def answering(answer: Callable[[socket.socket], object]) -> Iterator[int]:
         yield listener.getsockname()[1]
         with suppress(OSError):
             listener.shutdown(socket.SHUT_RDWR)
-
-
-@contextmanager
-def slow(port: int, *, enough: threading.Event) -> Iterator[int]:
-    """A way to the server at this port on which answers drip, a byte in a while, until `enough` is set; its port."""
-
-    def pipe(near: socket.socket) -> None:
-        with socket.create_connection(("127.0.0.1", port)) as far:
-
-            def up() -> None:
-                with suppress(OSError):
-                    while part := near.recv(65536):
-                        far.sendall(part)
-                    far.shutdown(socket.SHUT_WR)
-
-            threading.Thread(target=up, daemon=True).start()
-            while part := far.recv(65536):
-                if enough.is_set():
-                    near.sendall(part)
-                    continue
-                for each in part:
-                    near.sendall(bytes([each]))
-                    enough.wait(0.4)
-
-    with answering(pipe) as own:
-        yield own

@@ -7,6 +7,7 @@ from ssl import TLSVersion
 from typing import Any
 
 import pytest
+from certifi import where
 
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.shared.address import redis_settings
@@ -15,36 +16,32 @@ from tables import each_row
 SECRET = "very-secret-indeed"
 
 
-@each_row(
-    ("url", "shown", "given"),
-    [
-        ("redis://cache", "redis://cache:6379/0", {"host": "cache"}),
-        ("redis://cache:7000/3", "redis://cache:7000/3", {"host": "cache", "port": 7000, "db": 3}),
-        ("redis://cache?db=4", "redis://cache:6379/4", {"db": 4}),
-        ("redis://[::1]:7000", "redis://[::1]:7000/0", {"host": "::1", "port": 7000}),
-        ("redis://me:p%40ss@cache/1", "redis://cache:6379/1", {"db": 1, "username": "me", "password": "p@ss"}),
-        ("redis://:pass@cache", "redis://cache:6379/0", {"password": "pass"}),
-        ("rediss://cache", "rediss://cache:6379/0", {"ssl_min_version": TLSVersion.TLSv1_2}),
-        ("unix:///run/redis.sock?db=2", "unix:///run/redis.sock", {"path": "/run/redis.sock", "db": 2}),
-    ],
-)
+@each_row(("url", "shown", "given"), [
+    ("redis://cache", "redis://cache:6379/0", {"host": "cache"}),
+    ("redis://cache:7000/3", "redis://cache:7000/3", {"host": "cache", "port": 7000, "db": 3}),
+    ("redis://cache?db=4", "redis://cache:6379/4", {"db": 4}),
+    ("redis://cache/99999", "redis://cache:6379/99999", {"db": 99999}),
+    ("redis://[::1]:7000", "redis://[::1]:7000/0", {"host": "::1", "port": 7000}),
+    ("redis://me:p%40ss@cache/1", "redis://cache:6379/1", {"db": 1, "username": "me", "password": "p@ss"}),
+    ("redis://:pass@cache", "redis://cache:6379/0", {"password": "pass"}),
+    ("rediss://cache", "rediss://cache:6379/0", {"ssl_min_version": TLSVersion.TLSv1_2}),
+    ("unix:///run/redis.sock?db=2", "unix:///run/redis.sock", {"path": "/run/redis.sock", "db": 2}),
+])  # fmt: skip
 def test_an_address_says_where_redis_is(url: str, shown: str, given: dict[str, Any]) -> None:
     settings = redis_settings(url)
     assert settings.shown == shown and settings.database == given.get("db", 0)
-    pool = settings.client(1).connection_pool
+    pool: Any = settings.client(1).connection_pool
+    assert (pool.max_connections, pool.timeout) == (1, 1.0)
     assert given.items() <= pool.connection_kwargs.items()
     assert pool.connection_kwargs["socket_timeout"] == 1.0
 
 
-@each_row(
-    "url",
-    [
-        *("", "cache", f":{SECRET}@cache:6379", f"redis:{SECRET}@cache", f"http://:{SECRET}@cache"),
-        *(f"redis://:{SECRET}@{where}" for where in ("", "cache:port", "cache:99999", "cache/one", "cache/-1", "[::1")),
-        *(f"redis://:{SECRET}@cache?{query}" for query in (f"password={SECRET}", "ssl_cert_reqs=none")),
-        f"unix://host/{SECRET}",
-    ],
-)
+@each_row("url", [
+    *("", "cache", f":{SECRET}@cache:6379", f"redis:{SECRET}@cache", f"http://:{SECRET}@cache"),
+    *(f"redis://:{SECRET}@{where}" for where in ("", "cache:port", "cache:99999", "cache/one", "cache/-1", "[::1")),
+    *(f"redis://:{SECRET}@cache?{query}" for query in (f"password={SECRET}", "ssl_cert_reqs=none", "password=")),
+    *(f"redis://:{SECRET}@cache/{number}" for number in ("100000", "²")), f"unix://host/{SECRET}",
+])  # fmt: skip
 def test_what_is_no_address_is_one_line_without_it(url: str) -> None:
     with pytest.raises(UsageError, match=r"^--redis: ") as caught:
         redis_settings(url)
@@ -55,7 +52,9 @@ def test_two_passwords_and_odd_prefixes_are_refused() -> None:
     with pytest.raises(UsageError, match="two passwords") as caught:
         redis_settings(f"redis://:{SECRET}@cache", password="another")
     assert SECRET not in str(caught.value)
-    assert redis_settings("redis://cache", password=SECRET).password == SECRET
+    for url in ("redis://cache", f"redis://:{SECRET}@cache"):
+        assert redis_settings(url, password=SECRET).password == SECRET
+    assert redis_settings("redis://cache", prefix="x" * 64).prefix == "x" * 64
     for prefix in ("", "a b", "a\n", "é", "x" * 65):
         with pytest.raises(UsageError, match="--redis-prefix"):
             redis_settings("redis://cache", prefix=prefix)
@@ -66,15 +65,11 @@ def test_the_password_is_in_no_text_for_people() -> None:
     assert SECRET not in repr(redis_settings("redis://cache", password=SECRET))
 
 
-@each_row(
-    ("url", "ca", "words"),
-    [
-        ("redis://cache", "ca.pem", "for TLS"),
-        ("rediss://cache", "ca.pem", "no certificates in PEM"),
-        ("rediss://cache?ssl_ca_certs=absent.pem", None, "No such file"),
-        ("rediss://cache?ssl_ca_certs=/a", "/b", "two files"),
-    ],
-)
+@each_row(("url", "ca", "words"), [
+    ("redis://cache", "ca.pem", "for TLS"), ("rediss://cache", "ca.pem", "no certificates in PEM"),
+    ("rediss://cache?ssl_ca_certs=absent.pem", None, "No such file"),
+    ("rediss://cache?ssl_ca_certs=/a", "/b", "two files"),
+])  # fmt: skip
 def test_authorities_are_for_tls_and_are_read_at_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str, ca: str | None, words: str
 ) -> None:
@@ -82,3 +77,6 @@ def test_authorities_are_for_tls_and_are_read_at_the_start(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match=words):
         redis_settings(url, ca=ca)
+    for given, file in ((f"rediss://cache?ssl_ca_certs={where()}", ca and where()), ("rediss://cache", where())):
+        made: Any = redis_settings(given, ca=file).client(1).connection_pool
+        assert made.connection_kwargs["ssl_ca_certs"] == where()

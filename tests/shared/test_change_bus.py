@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from mcp_skills_server.shared import link
 from mcp_skills_server.shared.address import redis_settings
 from mcp_skills_server.shared.change_bus import FOLDERS, SOURCES, ChangeBus
 from mcp_skills_server.shared.link import Link
@@ -21,8 +22,6 @@ pytestmark = pytest.mark.needs_program("redis-server")
 
 
 class Replica:
-    """Counts how often it looks."""
-
     def __init__(self, redis: RealRedis) -> None:
         self.sources = self.folders = 0
         self.said_while_scanning = self.is_failing = False
@@ -41,7 +40,6 @@ class Replica:
 
 @contextmanager
 def replicas(redis: RealRedis, count: int) -> Iterator[list[Replica]]:
-    """Replicas that listen."""
     before = listeners(redis)
     with ExitStack() as stack:
         made = [Replica(redis) for _ in range(count)]
@@ -58,7 +56,6 @@ def listeners(redis: RealRedis) -> int:
 
 @pytest.fixture
 def redis(tmp_path: Path) -> Iterator[RealRedis]:
-    """A Redis of this test."""
     with redis_server(tmp_path / "redis") as server:
         yield server
 
@@ -77,11 +74,12 @@ def test_many_messages_are_few_looks_and_foreign_ones_none(redis: RealRedis, cap
     with replicas(redis, 2) as (a, b):
         for _ in range(500):
             a.bus.notify(FOLDERS)
-        for message in ('{"changed":"elsewhere","from":"x"}', "x" * 600, "[1]", '{"changed":"folders"}', "\\xff"):
+        whole = '{"changed":"sources","from":"x"}'.ljust(512)
+        for message in ('{"changed":"x","from":"x"}', whole, f"{whole} ", "[1]", '{"changed":"folders"}', "\\xff"):
             redis.say("publish", "mcp-skills:changes", message)
-        until(lambda: b.folders)
+        until(lambda: b.folders and b.sources)
         assert b.folders <= 3  # the first at once, and what came meanwhile a second later
-    assert "a message that no replica wrote" in caplog.text
+    assert caplog.text.count("a message that no replica wrote") == 4 * 2
 
 
 def test_what_was_said_while_redis_was_away_or_not_there_yet_is_looked_for_afterwards(redis: RealRedis) -> None:
@@ -97,6 +95,23 @@ def test_what_was_said_while_redis_was_away_or_not_there_yet_is_looked_for_after
         b.bus.stop()
 
 
+def test_who_lost_its_connection_looks_and_makes_the_others_look(redis: RealRedis) -> None:
+    with replicas(redis, 2) as (a, b):
+        lost = redis.say("client", "list", "type", "pubsub").partition(" ")[0].removeprefix("id=")
+        redis.say("client", "kill", "id", lost)
+        until(lambda: all((a.folders, a.sources, b.folders, b.sources)))
+
+
+def test_a_message_that_was_not_sent_in_time_is_made_up_for(redis: RealRedis, monkeypatch: pytest.MonkeyPatch) -> None:
+    with replicas(redis, 2) as (a, b):
+        monkeypatch.setattr(link, "_WHOLE_S", 0.3)
+        redis.say("client", "pause", "800", "write")
+        a.bus.notify(FOLDERS)
+        until(lambda: not a.link.is_up)
+        until(lambda: b.folders)
+        assert a.link.is_up
+
+
 def test_a_redis_that_takes_no_messages_is_still_used(redis: RealRedis, caplog: pytest.LogCaptureFixture) -> None:
     redis.say("acl", "setuser", "default", "-publish")
     with replicas(redis, 2) as (a, b):
@@ -108,7 +123,8 @@ def test_a_redis_that_takes_no_messages_is_still_used(redis: RealRedis, caplog: 
     assert lines and all(each.__dict__["repeats"] for each in lines)  # which the log says once a minute
 
 
-def test_saying_something_before_and_after_its_life_does_nothing(redis: RealRedis) -> None:
+def test_saying_something_outside_its_life_does_nothing(redis: RealRedis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "_STOP_S", DEADLINE)
     with replicas(redis, 1) as (a,):
         early = Replica(redis)
         early.bus.notify(FOLDERS)
@@ -117,7 +133,7 @@ def test_saying_something_before_and_after_its_life_does_nothing(redis: RealRedi
         late.bus.start()
         until(lambda: listeners(redis) == 2)
         late.bus.stop()
-        until(lambda: listeners(redis) == 1)
+        assert listeners(redis) == 1
         late.bus.notify(FOLDERS)
         assert a.folders == 0
 

@@ -11,7 +11,7 @@ import pytest
 
 from mcp_skills_server.shared.address import redis_settings
 from mcp_skills_server.shared.link import ChangedMeanwhileError, FullError, Link, SharedError
-from mcp_skills_server.shared.records import MOST_BYTES, Records, SharedBucket, hashed
+from mcp_skills_server.shared.records import Records, SharedBucket, hashed
 from shared.redis_servers import RealRedis, redis_server
 
 pytestmark = [pytest.mark.needs_program("redis-server"), pytest.mark.anyio]
@@ -19,14 +19,12 @@ pytestmark = [pytest.mark.needs_program("redis-server"), pytest.mark.anyio]
 
 @pytest.fixture(scope="module")
 def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealRedis]:
-    """One Redis for all."""
     with redis_server(tmp_path_factory.mktemp("redis")) as server:
         yield server
 
 
 @pytest.fixture
 def redis(started: RealRedis) -> RealRedis:
-    """The same, empty."""
     started.say("config", "set", "maxmemory", "0")
     started.say("flushall")
     return started
@@ -34,14 +32,29 @@ def redis(started: RealRedis) -> RealRedis:
 
 @pytest.fixture
 async def link(redis: RealRedis) -> AsyncIterator[Link]:
-    """A link to it."""
     made = Link(redis_settings(redis.url, prefix="one:"))
     yield made
     await made.aclose()
 
 
-def records(link: Link, *, share: int = 10, whole: int = 100, ttl_s: float = 60) -> Records:
-    return Records(link, "session", ttl_s=ttl_s, share=share, whole=whole)
+def records(link: Link, *, share: int = 10, ttl_s: float = 60, **more: int) -> Records:
+    return Records(link, "session", ttl_s=ttl_s, share=share, **more)
+
+
+def key(name: str) -> str:
+    return f"one:session:{hashed(name)}"
+
+
+async def test_a_connection_that_was_closed_meanwhile_is_opened_again_and_none_is_left(redis: RealRedis) -> None:
+    link = Link(redis_settings(redis.url))
+    for _ in range(2):
+        await records(link).write("a", "me", "one", replaces=None)
+        assert len(redis.say("client", "list").splitlines()) == 2  # its own, and that of who asks
+        redis.say("client", "kill", "type", "normal")
+    await records(link).read("a", "me")
+    await link.aclose()
+    while len(redis.say("client", "list").splitlines()) > 1:
+        continue
 
 
 async def test_what_is_written_is_read_by_who_knows_its_name_and_only_what_was_read_is_replaced(link: Link) -> None:
@@ -54,6 +67,8 @@ async def test_what_is_written_is_read_by_who_knows_its_name_and_only_what_was_r
     assert await kept.read("a", "me") == "one" and await kept.read("b", "me") is None
     await kept.write("a", "me", "two", replaces="one")
     assert await records(link).read("a", "me") == "two"
+    await kept.delete("a", "me")
+    assert await kept.read("a", "me") is None
 
 
 async def test_of_many_writers_at_once_one_wins(link: Link) -> None:
@@ -66,14 +81,16 @@ async def test_of_many_writers_at_once_one_wins(link: Link) -> None:
 
 
 async def test_every_key_has_the_prefix_and_an_end_and_no_clients_text(link: Link, redis: RealRedis) -> None:
-    kept = records(link)
+    kept = records(link, ttl_s=60_000)
     await kept.write("handle-of-a-session", "token alpha", "text", replaces=None)
+    assert 59_950_000 < int(redis.say("pttl", key("handle-of-a-session"))) <= 60_000_000
     await SharedBucket(link, "requests", most=5, per_second=1).take("token alpha")
     assert len(redis.all_keys()) == 4
-    for key in redis.all_keys():
-        assert key.startswith("one:")
-        assert "alpha" not in key and "handle" not in key
-        assert 0 < int(redis.say("pttl", key)) <= 60_000
+    for each in redis.all_keys():
+        assert each.startswith("one:")
+        assert "alpha" not in each and "handle" not in each
+        assert int(redis.say("pttl", each)) > 0
+    assert hashed("a") == "ca978112ca1bbdcafac231b39a23dc4da786eff8", "replicas of two versions share their keys"
 
 
 async def test_a_record_that_nobody_uses_ends(link: Link, redis: RealRedis) -> None:
@@ -92,8 +109,10 @@ async def test_who_writes_too_many_loses_its_own_oldest_and_nobody_anothers(link
     assert await kept.read("theirs 0", "they") == "text"  # which makes it the youngest
     for each in (3, 4):
         await kept.write(f"theirs {each}", "they", "text", replaces=None)
+        await kept.write(f"nobody's {each}", None, "text", replaces=None)
     left = [each for each in range(5) if await kept.read(f"theirs {each}", "they") is not None]
     assert left == [0, 3, 4]
+    assert await records(link, share=1).read("nobody's 3", None) == "text"
     assert await kept.read("mine", "me") == "kept"
 
 
@@ -107,16 +126,26 @@ async def test_where_all_places_are_taken_an_owner_gives_up_its_own_or_is_refuse
     assert [await kept.read(f"a {each}", "a") for each in (0, 4)] == [None, "text"]
 
 
+async def test_there_is_room_for_65536_records_of_16_kib(link: Link, redis: RealRedis) -> None:
+    kept = records(link)
+    await kept.write("large", "me", "é" * 8192, replaces=None)
+    assert await kept.read("large", "me") == "é" * 8192
+    with pytest.raises(SharedError, match="too long"):
+        await kept.write("larger", "me", "é" * 8192 + "x", replaces=None)
+    others = "for each = 3, 65536 do redis.call('ZADD', KEYS[1], '+inf', each) end"
+    redis.say("eval", others, "1", "one:session:all")
+    await kept.write("last", "me", "text", replaces=None)
+    assert await kept.read("large", "me") is not None
+    with pytest.raises(FullError):
+        await kept.write("one more", "they", "text", replaces=None)
+
+
 async def test_a_record_stays_with_the_group_that_began_it(link: Link) -> None:
     kept = records(link, share=1)
     await kept.write("a", "me", "one", replaces=None)
     await kept.write("a", "they", "two", replaces="one")  # from another address
     await kept.write("b", "they", "three", replaces=None)
     assert await kept.read("a", "me") == "two"
-
-
-def key(name: str) -> str:
-    return f"one:session:{hashed(name)}"
 
 
 async def test_what_no_replica_wrote_is_nothing_or_refused(link: Link, redis: RealRedis, tmp_path: Path) -> None:
@@ -129,8 +158,6 @@ async def test_what_no_replica_wrote_is_nothing_or_refused(link: Link, redis: Re
     with pytest.raises(SharedError):
         await kept.read("list", "me")
     assert link.is_up
-    with pytest.raises(SharedError, match="too long"):
-        await kept.write("long", "me", "x" * (MOST_BYTES + 1), replaces=None)
     with pytest.raises(ChangedMeanwhileError):
         await kept.write("binary", "me", "text", replaces=None)
 

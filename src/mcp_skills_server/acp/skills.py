@@ -11,6 +11,7 @@ import logging
 import os
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from mcp_skills_server.catalog.registry import Registry
@@ -35,6 +36,13 @@ class AgentConnection(Protocol):
         """Send an extension notification; the connection prefixes the method with `_`."""
 
 
+@dataclass
+class _AnnouncedSession:
+    connection: AgentConnection
+    commands: dict[str, Any]
+    announced: tuple[AvailableSkill, ...] | None = None
+
+
 class AcpSkills:
     """Announcements of an agent's skills to its clients, now and after each change.
 
@@ -56,8 +64,7 @@ class AcpSkills:
             self.registry = Registry(roots)
             self._watcher = Watcher(self.registry)
         self._forms = UpdateForms()
-        self._sessions: dict[str, tuple[AgentConnection, dict[str, Any]]] = {}
-        self._announced: dict[str, tuple[AvailableSkill, ...]] = {}
+        self._sessions: dict[str, _AnnouncedSession] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._sending = asyncio.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -105,14 +112,12 @@ class AcpSkills:
         place would remove the skills at the client.
         """
         self._loop = asyncio.get_running_loop()
-        self._sessions[session_id] = (connection, _update(commands))
-        self._announced.pop(session_id, None)
+        self._sessions[session_id] = _AnnouncedSession(connection, _update(commands))
         self._begin()
 
     def forget(self, session_id: str) -> None:
         """Drop a session that has ended."""
         self._sessions.pop(session_id, None)
-        self._announced.pop(session_id, None)
 
     def _skills(self) -> tuple[AvailableSkill, ...]:
         return acp.available(self.registry.snapshot).skills
@@ -135,33 +140,29 @@ class AcpSkills:
             if not self._loaded:
                 return  # the end of the first scan calls this again
             skills = self._skills()
-            for session_id in list(self._sessions):
-                if session_id not in self._sessions or self._announced.get(session_id) == skills:
+            for session_id, session in list(self._sessions.items()):
+                if self._sessions.get(session_id) is not session or session.announced == skills:
                     continue
-                self._announced[session_id] = skills
+                session.announced = skills
                 try:
-                    await self._send(*self._sessions[session_id], session_id, skills)
+                    await self._send(session, session_id, skills)
                 except Exception as error:
                     shown = printable(session_id)
                     logger.warning("skills are not announced to session %s: %s", shown, error)
 
     async def _send(
-        self,
-        connection: AgentConnection,
-        theirs: dict[str, Any],
-        session_id: str,
-        skills: Sequence[AvailableSkill],
+        self, session: _AnnouncedSession, session_id: str, skills: Sequence[AvailableSkill]
     ) -> None:
         from acp.schema import AvailableCommandsUpdate
 
         # The SDK has no type for the draft's own update, and sends only updates with a type.
         forms = UpdateForms(nested=False, extension=self._forms.extension)
-        for method, params in acp.notifications(session_id, skills, forms, theirs):
+        for method, params in acp.notifications(session_id, skills, forms, session.commands):
             if method == acp.UPDATE:
                 update = AvailableCommandsUpdate.model_validate(params["update"])
-                await connection.session_update(session_id, update)
+                await session.connection.session_update(session_id, update)
             else:
-                await connection.ext_notification(method.removeprefix("_"), params)
+                await session.connection.ext_notification(method.removeprefix("_"), params)
 
 
 def _update(commands: Sequence[Any]) -> dict[str, Any]:

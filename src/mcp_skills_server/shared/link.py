@@ -26,12 +26,7 @@ logger = logging.getLogger(__name__)
 _CONNECTIONS: Final = 16
 _WHOLE_S: Final = 2 * ANSWER_S
 """Timeout of one script or message, however slowly its bytes arrive."""
-_PING_AFTER: Final = 5
-"""Seconds without a message after which the subscription is pinged."""
-_FIRST_RETRY_S: Final = 0.25
-_LAST_RETRY_S: Final = 5.0
-"""Maximum backoff in seconds: it doubles, and is reset by a connection of `_STEADY_S`."""
-_STEADY_S: Final = 20.0
+_RETRY_S: Final = 1.0
 _STOP_S: Final = 1.0
 AWAY: Final = (
     "the shared state of this server's replicas cannot be reached now (Redis does not answer); "
@@ -178,20 +173,16 @@ class Link:
         self._loop, self._watching = asyncio.get_running_loop(), asyncio.current_task()
         client: Any = self.settings.client(3)  # one connection to subscribe, two to publish
         self._publisher = client
-        pause, missed = _FIRST_RETRY_S, False
+        missed = False
         try:
             while not self._stopped:
-                began = self._loop.time()
                 try:
                     async with client.pubsub() as pubsub:
                         await self._listen(pubsub, missed=missed)
                 except Exception as error:  # a server that is no Redis may cause any error
                     self._failed(error)
                 missed = True
-                pause = min(pause * 2, _LAST_RETRY_S)
-                if self._loop.time() - began > _STEADY_S:
-                    pause = _FIRST_RETRY_S
-                await asyncio.sleep(pause)
+                await asyncio.sleep(_RETRY_S)
         except asyncio.CancelledError:
             pass  # by `stop`
         finally:
@@ -217,12 +208,13 @@ class Link:
         self._answers()
         if missed:
             self._on_reconnect()
-        quiet, is_asked = 0, False
+        is_asked = False
         while True:
             message = await pubsub.get_message(timeout=ANSWER_S)
             if message is not None:
-                quiet, is_asked = 0, False
-                if self._trouble:
+                is_asked = False
+                # The client library subscribes again by itself after a lost connection.
+                if self._trouble or message["type"] == "subscribe":
                     self._answers()
                     self._on_reconnect()
                 if message["type"] == "message":
@@ -230,10 +222,8 @@ class Link:
             elif is_asked:
                 raise TimeoutError
             else:
-                quiet += 1
-                if self._trouble or quiet >= _PING_AFTER:
-                    await pubsub.ping()
-                    is_asked = True
+                await pubsub.ping()
+                is_asked = True
 
 
 def _line(error: BaseException) -> str:

@@ -29,7 +29,6 @@ if sys.platform != "linux":
 
 @contextmanager
 def armed(*tops: Path) -> Iterator[DirectoryEvents]:
-    """Events of these directories, armed by a scan of each."""
     paths = list(map(str, tops))
 
     def enters(path: str) -> bool:
@@ -47,7 +46,6 @@ def armed(*tops: Path) -> Iterator[DirectoryEvents]:
 
 
 def watches() -> int:
-    """The watches that the kernel keeps for this process."""
     count = 0
     for entry in os.listdir("/proc/self/fdinfo"):
         try:
@@ -66,12 +64,10 @@ def keeps(count: int) -> bool:
 
 
 def watched(events: DirectoryEvents) -> set[str]:
-    """The directories that are there and watched."""
     return {path for directories, _ in events._groups for path in directories if os.path.isdir(path)}
 
 
 def until(events: DirectoryEvents, *wanted: Path) -> set[str]:
-    """All that changed up to the last of these."""
     missing, seen = {str(path) for path in wanted}, set[str]()
     end = time.monotonic() + DEADLINE
     while not missing <= seen:
@@ -154,13 +150,10 @@ def test_an_edit_lists_nothing_and_a_new_directory_only_itself(tmp_path: Path, m
         assert set(listed) == {str(tmp_path / "later")}
 
 
-@each_row(
-    ("refused", "error", "words"),
-    [
-        (FileNotFoundError(), WatchLostError, "come and go faster"),  # they never hold still
-        (OSError("Too many open files (os error 24)"), CannotWatchError, "no inotify instance is left"),
-    ],
-)
+@each_row(("refused", "error", "words"), [
+    (FileNotFoundError(), WatchLostError, "come and go faster"),  # they never hold still
+    (OSError("Too many open files (os error 24)"), CannotWatchError, "no inotify instance is left"),
+])  # fmt: skip
 def test_what_the_system_refuses_is_said_in_one_line(
     tmp_path: Path, monkeypatch: Patch, refused: OSError, error: type[Exception], words: str
 ) -> None:

@@ -18,7 +18,6 @@ import pytest
 from catalog.following import changes_show, edit, hearing, serves, version, watching
 from catalog.forest import DEADLINE, plant, skills
 from mcp_skills_server.catalog.watch import watcher as module
-from wire import COMMAND, Wire
 
 TESTS = Path(__file__).parent.parent.parent
 NAMESPACE = ["unshare", "--user", "--map-root-user", "--mount"]
@@ -43,7 +42,6 @@ LIMITS = Path("/proc/sys/user")
 
 
 def limit(root: Path, name: str, number: str) -> None:
-    """Too low a limit of this user namespace, and then the old one again."""
     file = LIMITS / name
     before = file.read_text()
     file.write_text(number)
@@ -60,7 +58,6 @@ def limit(root: Path, name: str, number: str) -> None:
 
 
 def reached(root: Path) -> None:
-    """A limit that is reached while the watch goes on."""
     plant(root, skills("one", "two/three"))
     (LIMITS / "max_inotify_watches").write_text("5")
     module._RETRY_S = 0.3
@@ -80,7 +77,6 @@ def reached(root: Path) -> None:
 
 
 def permissions(root: Path) -> None:
-    """Directories that may not be read for a while: at the start, later, and the root itself."""
     plant(root, skills("one", "two/three", "four/five", "six/seven"))
     (root / "two").chmod(0)
     (root / "four").chmod(0o444)
@@ -113,8 +109,6 @@ def permissions(root: Path) -> None:
 
 
 def mounts(root: Path) -> None:
-    """File systems that are mounted over the root and over a directory in it, and taken away again."""
-
     plant(root, skills("one", "two/three"))
     with watching(root, reconcile=0.5) as (_, seen):
         subprocess.run(["mount", "-t", "tmpfs", "none", root], check=True)
@@ -134,7 +128,6 @@ def mounts(root: Path) -> None:
 
 
 def confined(file: str, scenario: str, root: Path, *arguments: str, by: list[str]) -> list[str]:
-    """Run a scenario of a module; what it logged."""
     command = [*by, sys.executable, "-W", "error", file, scenario, str(root), *arguments]
     environment = os.environ | {"PYTHONPATH": str(TESTS), "HOME": str(root)}
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=environment)
@@ -143,13 +136,10 @@ def confined(file: str, scenario: str, root: Path, *arguments: str, by: list[str
 
 
 @needs_namespace
-@pytest.mark.parametrize(
-    ("name", "number", "limit"),
-    [
-        ("max_inotify_watches", "3", "fs.inotify.max_user_watches is 3"),
-        ("max_inotify_instances", "0", "fs.inotify.max_user_instances is 0"),
-    ],
-)
+@pytest.mark.parametrize(("name", "number", "limit"), [
+    ("max_inotify_watches", "3", "fs.inotify.max_user_watches is 3"),
+    ("max_inotify_instances", "0", "fs.inotify.max_user_instances is 0"),
+])  # fmt: skip
 def test_without_events_the_folders_are_polled_meanwhile(tmp_path: Path, name: str, number: str, limit: str) -> None:
     first, second = confined(__file__, "limit", tmp_path, name, number, by=NAMESPACE)
     assert limit in first and "sysctl" in first and "polled about once a second" in first
@@ -161,30 +151,6 @@ def test_a_limit_that_new_directories_reach_is_said_too(tmp_path: Path) -> None:
     first, second = confined(__file__, "reached", tmp_path, by=NAMESPACE)
     assert "fs.inotify.max_user_watches is 5" in first
     assert "file events work again" in second
-
-
-@needs_namespace
-@pytest.mark.parametrize(("name", "number"), [("max_inotify_watches", "3"), ("max_inotify_instances", "0")])
-def test_without_events_a_client_hears_all_and_the_operator_reads_one_line(
-    tmp_path: Path, name: str, number: str
-) -> None:
-    plant(tmp_path, skills("one", "two", "three"))
-    command = [*NAMESPACE, "sh", "-c", LOWER, "sh", name, number, *COMMAND, "serve", str(tmp_path)]
-    wire = Wire(command)
-    try:
-        wire.open()
-        wire.request("skills/list")
-        plant(tmp_path, skills("four"))
-        wire.until("notifications/skills/list_changed")
-        shutil.rmtree(tmp_path / "one")
-        wire.until("notifications/skills/list_changed")
-        assert sorted(skill["name"] for skill in wire.every_skill()) == ["four", "three", "two"]
-        assert wire.close() == 0
-    finally:
-        wire.kill()
-    said = wire.stderr.decode()
-    assert said.count("inotify") == 2 and "Traceback" not in said  # once the word, once the limit's name
-    assert len([line for line in said.splitlines() if "WARNING" in line]) == 1
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="permissions of POSIX")

@@ -41,7 +41,6 @@ def test_edits_additions_and_deletions_are_noticed_beside_a_link(tmp_path: Path,
 
 
 def test_a_folder_behind_a_link_is_followed_after_another_one_took_its_place(tmp_path: Path) -> None:
-    """As where an upgrade exchanges the folder above, of which nobody tells."""
     root = plant(tmp_path / "root", skills("own"))
     for package in ("now", "next"):
         plant(tmp_path / package, skills("tea"))

@@ -1,0 +1,80 @@
+"""The connection to Redis: watched while it is quiet, tried again where it is lost, and described when it fails."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from redis import exceptions
+
+from mcp_skills_server.shared import link as module
+from mcp_skills_server.shared.address import redis_settings
+from mcp_skills_server.shared.link import Link
+from shared.redis_servers import answering, redis_server
+from tables import each_row
+from web.http_wire import until
+
+
+def ignore(*_: object) -> None: ...
+
+
+@pytest.mark.needs_program("redis-server")
+def test_a_quiet_connection_is_pinged_and_one_that_hangs_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "ANSWER_S", 0.5)
+    with redis_server(tmp_path) as redis:
+        assert redis.process is not None
+        link = Link(redis_settings(redis.url))
+        heard: list[bool] = []
+        link.start(ignore, lambda: heard.append(link.is_up))
+        until(lambda: "cmdstat_ping:calls=3" in redis.say("info", "commandstats"))
+        assert link.is_up and not caplog.messages and not heard
+        redis.process.send_signal(signal.SIGSTOP)
+        until(lambda: not link.is_up)
+        redis.process.send_signal(signal.SIGCONT)
+        until(lambda: heard)
+        assert link.is_up
+        link.stop()
+    assert ["does not answer" in each for each in caplog.messages] == [True, False]
+
+
+def test_a_lost_connection_is_tried_again_after_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    tries: list[float] = []
+    monkeypatch.setattr(module, "_RETRY_S", 0.3)
+
+    def answer(_: socket.socket) -> None:
+        tries.append(time.monotonic())
+
+    with answering(answer) as port:
+        link = Link(redis_settings(f"redis://127.0.0.1:{port}"))
+        link.start(ignore, ignore)
+        until(lambda: len(tries) > 4)  # each try is two connections
+        link.stop()
+    assert tries[4] - tries[0] > 0.6 and link.state.startswith(f"Redis at redis://127.0.0.1:{port}/0: there is no ")
+
+
+SETTINGS: Any = SimpleNamespace(database=7)
+
+
+@each_row(("error", "reason"), [
+    (TimeoutError(), "it does not answer within 2 seconds"),
+    (exceptions.TimeoutError("x"), "it does not answer within 2 seconds"),
+    (exceptions.AuthenticationError("no\n way"), "it rejects the login (no way); check the user of --redis and "),
+    (exceptions.AuthenticationWrongNumberOfArgsError("few"), "it rejects the login (few); "),
+    (exceptions.ConnectionError("x CERTIFICATE_VERIFY_FAILED x"), "its certificate is not trusted; "),
+    (exceptions.ResponseError("DB index is out of range"), "it has no database 7; give another one in --redis"),
+    (exceptions.BusyLoadingError("LOADING"), "it is loading its data"),
+    (exceptions.ResponseError("no"), "it refuses the command (no)"),
+    (exceptions.ConnectionError("refused"), "there is no connection (refused)"),
+    (OSError(), "there is no connection (OSError)"),
+    (exceptions.InvalidResponse("Protocol Error"), "the server there is not Redis (Protocol Error)"),
+    (ValueError("x" * 99), "the server there is not Redis (ValueError)"),
+])  # fmt: skip
+def test_each_failure_has_its_reason(error: Exception, reason: str) -> None:
+    assert module._reason(error, SETTINGS).startswith(reason)

@@ -28,7 +28,7 @@ NEW_INDEX, OLD_INDEX = ".well-known/agent-skills/index.json", ".well-known/skill
 
 def write(root: Path, output: Path, **options: Any) -> list[str]:
     """Publish; the paths that changed."""
-    return [each.path for each in StaticSite(str(output), **options).write(publication(root))]
+    return [each.path for each in StaticSite(str(output), **options).write(publication(root), partial=True)]
 
 
 def check(root: Path, output: Path, **options: Any) -> list[str]:
@@ -92,6 +92,7 @@ def test_a_tree_is_the_publication_and_a_record_and_a_second_run_changes_nothing
     assert write(root, output) == sorted(expected)
     before, bytes_before = times(output), files(output)
     assert bytes_before.keys() - expected.keys() == {".mcp-skills-server.json"}
+    assert json.loads(bytes_before[".mcp-skills-server.json"])["format"] == 2  # which later versions read as well
     assert expected.items() <= bytes_before.items() and whole(output)
     assert write(root, output) == []
     assert times(output) == before and files(output) == bytes_before
@@ -123,7 +124,7 @@ def test_an_old_artifact_stays_for_some_days(root: Path, output: Path) -> None:
     assert old.items() <= files(output).items()
     assert not (output / ".well-known" / "skills" / "more").exists()
     before = times(output)
-    assert write(root, output, clock=lambda: now + 7 * DAY) == [] and times(output) == before
+    assert write(root, output, clock=lambda: now + 8 * DAY - 1) == [] and times(output) == before
     assert check(root, output, clock=lambda: now + 30 * DAY) == []
     assert write(root, output, clock=lambda: now + 8 * DAY) == []
     assert len(old.keys() & files(output).keys()) == 0 and whole(output)
@@ -183,8 +184,9 @@ def test_a_folder_of_somebody_else_is_refused_and_stays(root: Path, output: Path
     with pytest.raises(UsageError, match="not written by this program"):
         write(root, output)
     assert files(output) == {"index.html": b"mine"}
-    for place in (output / "index.html", output / "index.html" / "below"):
-        with pytest.raises(UsageError, match=r"^[^\n]*$"):
+    below = output / "index.html" / "below"
+    for place, said in ((output / "index.html", "not a folder; give"), (below, f"cannot be written .*: {below}")):
+        with pytest.raises(UsageError, match=f"^[^\n]*{said}[^\n]*$"):
             write(root, place)
 
 
@@ -221,6 +223,10 @@ def test_a_record_that_cannot_be_read_is_told(root: Path, output: Path) -> None:
         with pytest.raises(UsageError, match="cannot be read"):
             write(root, output)
         assert files(output) == {**before, record.name: said.encode()}
+    record.with_suffix(".next").write_text('{"format": 2, "files": {"a": 3}}')
+    record.write_bytes(before[record.name])
+    with pytest.raises(UsageError, match="cannot be read"):
+        write(root, output)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no flock there")
@@ -277,13 +283,13 @@ def test_a_crash_leaves_a_whole_tree(root: Path, tmp_path: Path, monkeypatch: py
         with monkeypatch.context() as patched:
             crash_after(patched, at)
             try:
-                StaticSite(str(output), headers=True, keep_days=0).write(made)
+                StaticSite(str(output), headers=True, keep_days=0).write(made, partial=True)
                 crashed = False
             except Crash:
                 pass
         found = served(output)
         assert all(each in both for each, both in zip(found, zip(old, new, strict=True), strict=True)), f"step {at}"
-        StaticSite(str(output), headers=True, keep_days=0).write(made)
+        StaticSite(str(output), headers=True, keep_days=0).write(made, partial=True)
         assert whole(output) == new
         assert StaticSite(str(output), headers=True, keep_days=0).check(made) == []
         assert {path.name for path in output.iterdir()} == {".mcp-skills-server.json", ".well-known", "_headers"}

@@ -9,12 +9,13 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 from mcp_skills_server.dialects.wellknown import Artifact
 from mcp_skills_server.format import archive
@@ -22,7 +23,7 @@ from mcp_skills_server.format.archive import UnpackLimits
 from mcp_skills_server.model import SKILL_MD, Skill, Snapshot
 
 GRACE_S: Final = 3600.0
-_NO_LIMITS: Final = UnpackLimits(files=1 << 30, bytes=1 << 40, file=1 << 40)
+_NO_LIMITS: Final = UnpackLimits(files=sys.maxsize, bytes=sys.maxsize, file=sys.maxsize)
 """Artifacts come from the catalogue, which has enforced its limits already."""
 
 
@@ -116,25 +117,24 @@ class Artifacts:
         now = self._clock()
         named = {each.artifact.path for each in made.skills.values()}
         for each in before.skills.values() if before else ():
-            if each.artifact.path not in named and each.artifact.path in self._kept:
-                self._retired.pop(each.artifact.path, None)
+            if each.artifact.path not in named:
                 self._retired[each.artifact.path] = now
                 self._former[each.skill.name] = each
         for path in named & self._retired.keys():
             del self._retired[path]
-        self._forget(now)
+        self._forget()
         for path in self._kept.keys() - named - self._retired.keys():
             self._spool.delete(self._kept.pop(path)[1].row)
         self._former = {
             name: each for name, each in self._former.items() if each.artifact.path in self._retired
         }
 
-    def _forget(self, now: float) -> None:
+    def _forget(self) -> None:
         keeping = self._keeping
         size = sum(self._kept[path][1].size for path in self._retired)
-        for path, since in list(self._retired.items()):  # the oldest first
+        for path in list(self._retired):  # the oldest first
             is_within = len(self._retired) <= keeping.number and size <= keeping.bytes
-            if is_within and now - since < keeping.seconds:
+            if is_within and self._is_kept(path):
                 break
             size -= self._kept[path][1].size
             del self._retired[path]
@@ -172,17 +172,16 @@ class Spool:
         except FileNotFoundError:
             name = ":memory:"
         self._database = sqlite3.connect(name, check_same_thread=False, isolation_level=None)
-        self._database.execute("PRAGMA journal_mode = MEMORY")
         self._database.execute("CREATE TABLE spool (id INTEGER PRIMARY KEY, raw BLOB)")
 
     def write(self, raw: bytes) -> ArtifactSlot:
         """Store bytes, or raise OSError if there is no space."""
         with self._lock:
             try:
-                row = self._database.execute("INSERT INTO spool (raw) VALUES (?)", (raw,)).lastrowid
+                made = self._database.execute("INSERT INTO spool (raw) VALUES (?)", (raw,))
             except sqlite3.Error as error:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
-        return ArtifactSlot(self, row or 0, len(raw))
+        return ArtifactSlot(self, cast("int", made.lastrowid), len(raw))
 
     def read(self, row: int, start: int, stop: int) -> bytes:
         with self._lock, self._database.blobopen("spool", "raw", row, readonly=True) as blob:

@@ -58,7 +58,7 @@ def test_icons_of_the_bundle_become_uris(icons: Json, expected: list[Json] | Non
 @each_row(
     ("arguments", "expected"),
     [
-        ([{"name": "a"}], [{"name": "a"}]),
+        ([{"name": "a", "title": "T", "description": "D"}], [{"name": "a", "title": "T", "description": "D"}]),
         ([{"name": "a", "required": False, "default": "x", "other": 1}], [{"name": "a", "required": False}]),
         ([{"name": "a", "title": "", "description": 3, "required": "yes"}], [{"name": "a"}]),
         ([{"name": "a"}, {"name": "b"}, {"name": "a", "title": "2"}], [{"name": "a"}, {"name": "b"}]),

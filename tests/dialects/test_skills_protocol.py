@@ -50,7 +50,7 @@ def test_there_are_exactly_eight_methods() -> None:
         (dialect.description, {"name": "a"}, ("a", None, "summary")),
         (dialect.blob_content, {"content": "x"}, ("x", "text/plain")),
         (dialect.blob_content, {"content": "x", "kind": "text/csv"}, ("x", "text/csv")),
-        (dialect.blob_request, {"blob_id": "b"}, ("b", "sample_head", dialect.SAMPLE_BYTES)),
+        (dialect.blob_request, {"blob_id": "b"}, ("b", "sample_head", 4096)),
         (dialect.blob_request, {"blob_id": "b", "mode": "full"}, ("b", "full", None)),
     ],
 )

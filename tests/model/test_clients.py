@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from mcp_skills_server.model.clients import MOST_CATALOG, UNKNOWN, Client, client_of
+from mcp_skills_server.model.clients import UNKNOWN, Client, client_of
 from tables import each_row
 
-IN_TOOLS = {"list_in": "tools", "catalog_characters": MOST_CATALOG}
+IN_TOOLS = {"list_in": "tools", "catalog_characters": 10_000}
 STRUCTURE = {"shows": "structure", "searches_tools": True}
 
 

@@ -182,6 +182,11 @@ def test_limits_hold_to_the_entry_and_the_byte():
     for limits in (IndexLimits(bytes=len(raw) - 1), IndexLimits(skills=1)):
         with pytest.raises(IndexRefusedError):
             decode(raw, URL, limits)
+    for count, usable in ((1000, True), (1001, False)):
+        index = read_old(old_fields(files=["SKILL.md", *map(str, range(count - 1))]))
+        assert bool(index.entries) is usable is not bool(index.unusable)
+    (unusable,) = read(fields(name="x" * 65)).unusable
+    assert unusable.name == "x" * 64
 
 
 @given(

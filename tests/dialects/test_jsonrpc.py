@@ -109,6 +109,7 @@ def test_depth_and_size_are_bounded_before_a_message_is_kept() -> None:
     assert isinstance(decode_message(nested(98)), Message)
     assert isinstance(decode_message(nested(99)), InvalidMessage)
     assert isinstance(decode_message(raw(params={"a": [[]] * 1000})), Message)
+    assert f'"{"x" * 100}"' in jsonrpc.duplicate("x" * 101).message
     listen = raw(method="subscriptions/listen", params={"notifications": {"resourceSubscriptions": ["x"]}})
     most = listen.replace(b'"x"', b'"%s"' % (b"x" * (65_537 - len(listen))))
     assert isinstance(decode_message(most), Message)

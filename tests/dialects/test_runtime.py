@@ -96,7 +96,7 @@ def test_so_many_errors_are_told_and_advice_is_not() -> None:
     skill = build.skill("a", standing=Standing.LENIENT)
     found = (problem("body-long", "the body is long"), *[problem("name-hyphens", "the name is odd")] * 100)
     seen = runtime.problems(replace(skill, findings=found))
-    assert 0 < len(seen) < 100 and all(each.startswith("the name is odd; ") for each in seen)
+    assert len(seen) == 10 and all(each.startswith("the name is odd; ") for each in seen)
 
 
 @pytest.mark.requirement("MCP-26", "X-17")
@@ -267,7 +267,7 @@ THREE = "one\ntwo\nthree"
     ("asked", "part", "about", "next_line"),
     [
         ((THREE, 1, None, 7), "one\ntwo\n", "lines 1 to 2 of 3 of notes.md", 3),
-        ((THREE, 1, None, 6), "one\n", "lines 1 to 1 of 3", 2),
+        *(((THREE, 1, None, most), "one\n", "lines 1 to 1 of 3", 2) for most in (3, 6)),
         ((f"{THREE}\nfour\n", 2, 2), "two\nthree\n", "lines 2 to 3 of 4", 4),
         *(((THREE, 3, most), "three", "lines 3 to 3 of 3", None) for most in (None, 1, 2)),
         (("short\n" + "x" * 50 + "\nlast\n", 2, None, 20), "x" * 20, "line 2 is cut after 20 characters", 2),
@@ -352,7 +352,8 @@ def test_a_body_in_a_result_is_wrapped_with_its_place_and_its_files_where_the_cl
     about = {"name": "new", "license": "MIT"}
     new = loaded("new", "New words.", properties=about, files=("references/guide.md",), problems=("the name is odd",))
     seen, structure = receipt(new, shows="either")
-    assert seen.partition("\n\n")[2] == (
+    assert seen == (
+        'Active skills: new. Session: h (give it as "session" to the skills tools).\n\n'
         '<skill name="new" location="skill://new/SKILL.md" root_dir="skill://new">\nNew words.\n</skill>\n'
         '<skill_files skill="new">\nreferences/guide.md\n</skill_files>\n'
         '<skill_problems skill="new">\nthe name is odd\n</skill_problems>'
@@ -371,13 +372,13 @@ def test_a_body_in_a_result_is_wrapped_with_its_place_and_its_files_where_the_cl
 
 @pytest.mark.requirement("ASG-28")
 def test_a_long_list_of_files_is_cut_and_says_so() -> None:
-    files = tuple(f"references/{number:04}/a-file-of-some-name.md" for number in range(900))
-    seen, structure = receipt(loaded("new", LONG, files=files), shows="either")
-    listed = seen.partition("<skill_files")[2].splitlines()[1:-1]
-    assert listed[-1] == f"({900 - len(listed) + 1} more are not shown)"
-    assert tuple(listed[:-1]) == files[: len(listed) - 1]
-    assert len(seen) < 40_000
-    assert structure["active_skills"][0]["files_not_shown"] == 900 - len(listed) + 1
+    for count, cut in ((199, None), (200, None), (201, 1), (900, 700)):
+        files = tuple(f"references/{number:04}/a-file-of-some-name.md" for number in range(count))
+        seen, structure = receipt(loaded("new", LONG, files=files), shows="either")
+        listed = seen.partition("<skill_files")[2].splitlines()[1:-1]
+        assert listed == [*files[:200], *([f"({cut} more are not shown)"] if cut else [])]
+        assert len(seen) < 40_000
+        assert structure["active_skills"][0].get("files_not_shown") == cut
 
 
 LONG = "".join(f"Step {number} of many, told in some words.\n" + "\n" * (number % 5 == 4) for number in range(1_700))
@@ -405,6 +406,13 @@ def test_a_body_is_cut_at_a_paragraph_and_says_where_to_read_on(size: int) -> No
     assert len(kept) > 37_000
 
 
+@each_row(("files", "most"), [((), 1_000), (("abcdef",), 990), (("x" * 96,) * 9, 500)])
+def test_a_body_leaves_room_for_the_files_but_never_more_than_half(files: tuple[str, ...], most: int) -> None:
+    for size in (most, most + 1):
+        seen, _ = receipt(loaded("a", "x" * size, files=files), characters=1_000)
+        assert (f"[The first {most} of {size} characters." in seen) is (size > most)
+
+
 def test_one_line_that_is_too_long_goes_on_at_a_character() -> None:
     for body, on in (("# A\n" + "x" * 50_000, "=5."), ("x" * 50_000, "=4, start_character=20001.")):
         seen, _ = receipt(loaded("a", body, line=4), characters=20_000)
@@ -421,11 +429,12 @@ def test_skills_that_are_loaded_together_share_what_a_result_may_hold() -> None:
 
 def test_a_description_is_not_repeated() -> None:
     long = "Draws maps of rivers, lakes and roads."
-    among = [("a", long), ("b", "x"), ("c", long), ("d", "x")]
+    among = [("a", long), ("b", "x"), ("c", long), ("d", "x"), ("e", long[:26]), ("f", long[:26])]
     entries = [runtime.entry(name, build.skill(name, description=text), "skill://x") for name, text in among]
     result: Any = runtime.listing(entries, None)
     seen = [each["description"] for each in result["structuredContent"]["skills"]]
-    assert seen == [long, "x", "The same description as a.", "x"]  # what is short is as well repeated
+    again = "The same description as a."
+    assert seen == [long, "x", again, "x", long[:26], long[:26]]  # what is short is as well repeated
     assert "- c: The same description as a." in said(result)
 
 
@@ -452,6 +461,15 @@ def test_news_are_one_line_in_text_and_structure() -> None:
     ):
         assert said(found).split("\n")[0] == first
         assert said(found).splitlines()[-1] == news == check(found, tool)["note"]
+    unknown = f"They name unknown skills: {', '.join(['x' * 100, *'y' * 19])}."
+    assert runtime.depends_on([], ["x" * 101, *"y" * 20]) == unknown and runtime.depends_on([], []) is None
+
+
+def test_proposals_are_listed_with_what_the_reviewer_said() -> None:
+    told = {"name": "a", "principal": "p", "reason": "r", "state": "pending"}
+    found = runtime.proposal_list([{**told, "id": "1"}, {**told, "id": "2", "state": "rejected", "message": "No."}])
+    assert said({**found}) == "1 a: pending\n2 a: rejected, No."
+    assert said({**runtime.proposal_list([])}) == "You have proposed nothing here."
 
 
 @pytest.mark.requirement("X-2")
@@ -492,6 +510,7 @@ FILES = [{"path": f"/workspace/{name}", "size": 1} for name in ("a.txt", "b/c.bi
         ({"files": FILES, "files_not_shown": 3}, "with skills_read: /workspace/a.txt, /workspace/b/c.bin and 3 more."),
         ({"exit_code": 3, "stderr": "no such </stderr>", "stderr_truncated": True},
          "exit code 3 after 12 ms.\n<stdout>\ndone\n\n</stdout>\n<stderr>\nno such &lt;/stderr>\n</stderr> (cut)"),
+        ({"files": [], "files_not_shown": 0}, "It ran without a sandbox, as user 1000."),
         ({"exit_code": None, "timed_out": True}, "was stopped at the time limit"),
         ({"exit_code": None}, "was stopped by the server"),
     ],
@@ -500,6 +519,8 @@ def test_what_came_of_a_script_is_told_and_a_failure_marked(more: dict[str, Any]
     result: Any = runtime.script_result(TOLD | more)
     assert check(result, runtime.RUN) == TOLD | more
     assert words in said(result) and "None" not in said(result)
+    told = "Gaps: " in said(result), "New or changed" in said(result)
+    assert told == (bool(more.get("sandbox_gaps")), bool(more.get("files")))
     assert result.get("isError", False) is ("exit_code" in more)
 
 

@@ -15,7 +15,7 @@ BELOW = {f"skills/a/{path}": file for path, file in SKILLS["a"].items()}
 def test_a_bundle_has_a_program_and_the_skills_with_their_modes() -> None:
     with zipfile.ZipFile(io.BytesIO(packages.bundle(SKILLS, "mine", "1.2.3", "9.9"))) as archive:
         found = {each.filename: (archive.read(each), each.external_attr >> 16) for each in archive.infolist()}
-        assert {each.date_time[0] for each in archive.infolist()} == {1980}
+        assert {each.date_time for each in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
     own = [found.pop(path) for path in ("manifest.json", "pyproject.toml", "src/server.py")]
     assert found == {path: (raw, 0o100755 if executable else 0o100644) for path, (raw, executable) in BELOW.items()}
     assert {mode for _, mode in own} == {0o100644}

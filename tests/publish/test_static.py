@@ -28,7 +28,7 @@ NEW_INDEX, OLD_INDEX = ".well-known/agent-skills/index.json", ".well-known/skill
 
 def write(root: Path, output: Path, **options: Any) -> list[str]:
     """Publish; the paths that changed."""
-    return [each.path for each in StaticSite(str(output), **options).write(publication(root), partial=True)]
+    return [each.path for each in StaticSite(str(output), **options).write(publication(root))]
 
 
 def check(root: Path, output: Path, **options: Any) -> list[str]:
@@ -283,13 +283,13 @@ def test_a_crash_leaves_a_whole_tree(root: Path, tmp_path: Path, monkeypatch: py
         with monkeypatch.context() as patched:
             crash_after(patched, at)
             try:
-                StaticSite(str(output), headers=True, keep_days=0).write(made, partial=True)
+                StaticSite(str(output), headers=True, keep_days=0).write(made)
                 crashed = False
             except Crash:
                 pass
         found = served(output)
         assert all(each in both for each, both in zip(found, zip(old, new, strict=True), strict=True)), f"step {at}"
-        StaticSite(str(output), headers=True, keep_days=0).write(made, partial=True)
+        StaticSite(str(output), headers=True, keep_days=0).write(made)
         assert whole(output) == new
         assert StaticSite(str(output), headers=True, keep_days=0).check(made) == []
         assert {path.name for path in output.iterdir()} == {".mcp-skills-server.json", ".well-known", "_headers"}

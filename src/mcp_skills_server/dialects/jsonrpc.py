@@ -65,7 +65,7 @@ def parse(raw: bytes | bytearray) -> Any:
         text = raw.decode("utf-8").removeprefix(_BOM)
     except UnicodeDecodeError:
         raise JsonError("the message is not UTF-8") from None
-    if _SURROGATE.search(text):
+    if "\\u" in text and _SURROGATE.search(text):
         text = _ESCAPE.sub(_replace_lone, text)
     try:
         return _DECODER.decode(text)
@@ -163,7 +163,7 @@ def decode_message(raw: bytes | bytearray) -> Message | InvalidMessage:
         if "id" in fields:
             kind = "request"
         wrong = _why_invalid_call(fields)
-    if wrong is None and len(raw) > MOST_LEVELS and _is_deep(fields):
+    if wrong is None and len(raw) > MOST_LEVELS and _is_deep(raw, fields):
         wrong = f"it is nested more than {MOST_LEVELS} levels deep"
     if wrong is not None:
         id_ = fields.get("id")  # the id of a response is the server's own
@@ -215,7 +215,9 @@ def _is_id(value: object) -> bool:
     return type(value) is int or (isinstance(value, str) and len(value) <= LONGEST_ID)
 
 
-def _is_deep(value: object) -> bool:
+def _is_deep(raw: bytes | bytearray, value: object) -> bool:
+    if raw.count(b"[") + raw.count(b"{") <= MOST_LEVELS:
+        return False
     level = [value]
     for _ in range(MOST_LEVELS):
         inner: list[object] = []
@@ -232,6 +234,6 @@ def _is_deep(value: object) -> bool:
 
 def duplicate(id_: RequestId) -> InvalidMessage:
     """Return the refusal of a request that reuses the id of one in progress."""
-    shown = dump(id_).decode()
+    shown = dump(id_[:100] if isinstance(id_, str) else id_).decode()
     reason = f"a request with the id {shown} is already in progress; give each request its own id"
     return InvalidMessage(INVALID_REQUEST, f"Invalid Request: {reason}", id_)

@@ -269,7 +269,7 @@ class Unusable(NamedTuple):
     position: int
     name: str
     reason: str
-    is_fault: bool
+    is_fault: bool = True
 
     def __str__(self) -> str:
         """Return name, or position, and reason in one line."""
@@ -361,13 +361,9 @@ def compare_files(entry: SiteEntry, files: Files) -> Comparison:
 class _EntryRefusedError(SkillsServerError, ValueError):
     """An unusable entry, with the reason as message."""
 
-    is_fault = True
-
-
-class _UnknownTypeError(_EntryRefusedError):
-    """An entry of a type that a later version may define."""
-
-    is_fault = False
+    def __init__(self, reason: str, *, is_fault: bool = True) -> None:
+        super().__init__(reason)
+        self.is_fault = is_fault
 
 
 def _object(raw: bytes, limits: IndexLimits) -> dict[str, Any]:
@@ -416,7 +412,7 @@ def _entry(fields: Mapping[str, Any], base: str) -> SiteEntry:
     if not isinstance(kind, str):
         raise _EntryRefusedError("it has no type")
     if kind not in {SKILL_MD_KIND, ARCHIVE_KIND}:
-        raise _UnknownTypeError(f"its type {quoted(kind)} is unknown")
+        raise _EntryRefusedError(f"its type {quoted(kind)} is unknown", is_fault=False)
     name, description = _described(fields)
     digest = fields.get("digest")
     if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
@@ -477,9 +473,9 @@ def _broken(document: Document, name: str) -> Iterator[str]:
 
 
 def _no_skill_md(files: Files) -> str:
-    inner = min((path for path in files if path.endswith(f"/{SKILL_MD}")), default=None)
+    inner = sorted(path for path in files if path.rpartition("/")[2] == SKILL_MD)
     if inner:
-        folder = quoted(inner.removesuffix(f"/{SKILL_MD}"))
+        folder = quoted(inner[0].rpartition("/")[0])
         return f"{SKILL_MD} is not at the root of its archive but in {folder}"
     other = next((path for path in files if path.lower() == SKILL_MD.lower()), None)
     if other:

@@ -6,7 +6,6 @@ from bisect import bisect_left
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, islice
 from types import MappingProxyType
 
 from mcp_skills_server.model.skill import LONGEST_PATH, Problem, Skill, Standing
@@ -161,18 +160,23 @@ class Snapshot:
     @cached_property
     def _deepest(self) -> int:
         """Number of segments of the deepest skill path."""
-        return max(path.count("/") for path in ("", *self.skills)) + 1
+        return max((path.count("/") + 1 for path in self.skills), default=0)
 
     def _holders(self, path: str, least: Standing) -> list[Skill]:
         """Return the skills at or above this path, the outermost first.
 
         Bounded by the depth of the skill paths, however long `path` is.
         """
-        if len(path) > LONGEST_PATH:
-            return []
-        places = accumulate(path.split("/", self._deepest), "{}/{}".format)
-        skills = map(self.skills.get, islice(places, self._deepest))
-        return [skill for skill in skills if skill is not None and skill.standing >= least]
+        found: list[Skill] = []
+        end = -1
+        for _ in range(self._deepest if len(path) <= LONGEST_PATH else 0):
+            end = path.find("/", end + 1)
+            skill = self.skills.get(path if end < 0 else path[:end])
+            if skill is not None and skill.standing >= least:
+                found.append(skill)
+            if end < 0:
+                break
+        return found
 
     @staticmethod
     def _file(path: str, holders: list[Skill]) -> tuple[Skill, str] | None:
@@ -185,7 +189,7 @@ class Snapshot:
     def _inside(
         self, directory: str, holders: list[Skill]
     ) -> dict[str, tuple[Skill, str] | None] | None:
-        outer, *_ = holders
+        outer = holders[0]
         within = directory[len(outer.path) + 1 :]
         prefix = within and f"{within}/"
         found: dict[str, tuple[Skill, str] | None] = {}

@@ -9,13 +9,12 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, NamedTuple, cast
+from typing import Final, NamedTuple
 
 from mcp_skills_server.dialects.wellknown import Artifact
 from mcp_skills_server.format import archive
@@ -23,7 +22,7 @@ from mcp_skills_server.format.archive import UnpackLimits
 from mcp_skills_server.model import SKILL_MD, Skill, Snapshot
 
 GRACE_S: Final = 3600.0
-_NO_LIMITS: Final = UnpackLimits(files=sys.maxsize, bytes=sys.maxsize, file=sys.maxsize)
+_NO_LIMITS: Final = UnpackLimits(files=1 << 30, bytes=1 << 40, file=1 << 40)
 """Artifacts come from the catalogue, which has enforced its limits already."""
 
 
@@ -172,16 +171,17 @@ class Spool:
         except FileNotFoundError:
             name = ":memory:"
         self._database = sqlite3.connect(name, check_same_thread=False, isolation_level=None)
+        self._database.execute("PRAGMA journal_mode = MEMORY")
         self._database.execute("CREATE TABLE spool (id INTEGER PRIMARY KEY, raw BLOB)")
 
     def write(self, raw: bytes) -> ArtifactSlot:
         """Store bytes, or raise OSError if there is no space."""
         with self._lock:
             try:
-                made = self._database.execute("INSERT INTO spool (raw) VALUES (?)", (raw,))
+                row = self._database.execute("INSERT INTO spool (raw) VALUES (?)", (raw,)).lastrowid
             except sqlite3.Error as error:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
-        return ArtifactSlot(self, cast("int", made.lastrowid), len(raw))
+        return ArtifactSlot(self, row or 0, len(raw))
 
     def read(self, row: int, start: int, stop: int) -> bytes:
         with self._lock, self._database.blobopen("spool", "raw", row, readonly=True) as blob:

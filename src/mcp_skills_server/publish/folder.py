@@ -23,13 +23,15 @@ class OutputFolder:
 
     Args:
         output: the folder as the operator gave it; it may be a link.
+        tree: the subfolder that is never deleted, even if empty.
     """
 
-    def __init__(self, output: str) -> None:
+    def __init__(self, output: str, tree: str) -> None:
         self.shown = printable(output)
         self.path = os.path.realpath(output)
         self.replaced: frozenset[str] = frozenset()
         """Paths where a file becomes a folder, or a folder a file."""
+        self._tree = tree
 
     # Reading
 
@@ -56,7 +58,7 @@ class OutputFolder:
 
     def _has_parents(self, path: str) -> bool:
         """Tell whether the folders of a path exist; raise UsageError if one is no folder."""
-        for folder in reversed([*parent_folders(path)]):  # the outermost first
+        for folder in [*parent_folders(path)][-2::-1]:  # the outermost first
             try:
                 found = os.lstat(f"{self.path}/{folder}")
             except FileNotFoundError:
@@ -83,7 +85,8 @@ class OutputFolder:
     def put(self, path: str, raw: bytes, *, lasting: bool) -> None:
         """Write a file atomically, and create its folders; `lasting` as for `replace`."""
         if not self._has_parents(path):
-            os.makedirs(os.path.join(self.path, os.path.dirname(path)))
+            os.makedirs(os.path.join(self.path, os.path.dirname(path)), exist_ok=True)
+            self._has_parents(path)
         self.replace(path, raw, lasting=lasting)
 
     def replace(self, path: str, raw: bytes, *, lasting: bool) -> None:
@@ -102,14 +105,21 @@ class OutputFolder:
         if raw is not None and hashlib.sha256(raw).hexdigest() in digests:
             os.unlink(os.path.join(self.path, path))
         for folder in parent_folders(path):
-            with suppress(OSError):  # it holds something, or a killed run deleted it
+            if not folder.startswith(f"{self._tree}/"):
+                break
+            try:
                 os.rmdir(os.path.join(self.path, folder))
+            except FileNotFoundError:
+                continue  # a killed run deleted it
+            except OSError:
+                break
 
     def sync(self, paths: Sequence[str], folders: Iterable[str] = ()) -> None:
         """Sync these files with their parent folders, and these folders, to disk."""
         holding = {os.path.dirname(path) for path in paths}
         holding |= {outer for folder in holding for outer in parent_folders(folder)}
-        sync_paths([os.path.join(self.path, path) for path in (*paths, *holding.union(folders))])
+        ordered = (*paths, *sorted(holding.union(folders), reverse=True))
+        sync_paths([os.path.join(self.path, path) for path in ordered])
 
     def clear(self) -> None:
         """Remove the staging folder, also that of a killed run."""

@@ -28,6 +28,8 @@ from mcp_skills_server.__main__ import main
 sys.argv[1:] = ["serve", str(Path(__file__).parent.parent / "skills"), *sys.argv[1:]]
 main()
 '''
+_FIRST_DAY: Final = (1980, 1, 1, 0, 0, 0)
+"""Fixed time of every file in a bundle, for reproducible bytes."""
 
 
 def bundle(skills: Mapping[str, Files], name: str, version: str, program: str) -> bytes:
@@ -68,7 +70,7 @@ def bundle(skills: Mapping[str, Files], name: str, version: str, program: str) -
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
         for path, (raw, executable) in sorted(files.items()):
-            member = zipfile.ZipInfo(path)  # of 1980, for reproducible bytes
+            member = zipfile.ZipInfo(path, _FIRST_DAY)
             member.compress_type = zipfile.ZIP_DEFLATED
             member.external_attr = (0o100755 if executable else 0o100644) << 16
             archive.writestr(member, raw)
@@ -108,4 +110,4 @@ def _counted(skills: Mapping[str, Files]) -> str:
 
 
 def _json(value: Mapping[str, Json]) -> bytes:
-    return (json.dumps(value, indent=2) + "\n").encode()
+    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()

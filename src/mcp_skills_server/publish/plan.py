@@ -64,7 +64,7 @@ class PublishPlan:
     differences: list[OutdatedFile] = field(default_factory=list["OutdatedFile"])
     """All files that are outdated, by path."""
     put: list[Item] = field(default_factory=list[Item])
-    """Files to write, in the order in which they were expected: the indexes last."""
+    """Files to write, the indexes last."""
     stale: list[str] = field(default_factory=list[str])
     """Our files to delete once no index names them."""
     early: list[str] = field(default_factory=list[str])
@@ -124,6 +124,7 @@ def make_plan(
         if not _ARTIFACT.fullmatch(path):
             plan.differences.append(OutdatedFile(path, "left over"))
     plan.stale += [path for path, found in gone.items() if found is None]  # its folder may be left
+    plan.put.sort(key=lambda item: item.path.lstrip("/") in INDEXES)
     plan.differences.sort(key=lambda each: each.path)
     plan.record = PublishRecord({**ours, **{path: gone[path] or "" for path in retired}}, retired)
     return plan
@@ -180,7 +181,7 @@ def encode_journal(files: Mapping[str, Iterable[str]]) -> bytes:
 
 def _encode(**fields: Mapping[str, Any]) -> bytes:
     written = {"format": _FORMAT, **fields}
-    return json.dumps(written, separators=_LINES).encode() + b"\n"
+    return json.dumps(written, ensure_ascii=False, separators=_LINES).encode() + b"\n"
 
 
 def decode_journal(raw: bytes | None) -> dict[str, set[str]]:

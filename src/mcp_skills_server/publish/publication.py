@@ -48,12 +48,12 @@ class _Packed:
 
 @dataclass(frozen=True, slots=True)
 class _Selection:
-    """The skills of a snapshot by name, (skill path, reason) of those left out, and stale paths."""
+    """The skills of a snapshot by name, (skill path, reason) of those left out, and stale files."""
 
     snapshot: Snapshot
     skills: dict[str, Published]
     left_out: list[tuple[str, str]]
-    stale: list[str]
+    stale: list[StaleFileError]
 
 
 class Publication:
@@ -86,7 +86,7 @@ class Publication:
         self._packed: dict[Skill, _Packed] = {}
         self._artifacts = Artifacts(keeping or RetentionPolicy(), clock)
         self._fresh_until = 0.0
-        self._unread: list[str] = []
+        self._settled = True
         self.latest: Edition | None = None
 
     # Editions
@@ -111,7 +111,7 @@ class Publication:
 
     def _revalidated(self) -> Edition | None:
         """Return the latest edition if no file mode changed, which no snapshot shows."""
-        made = None if self._unread else self._of_this_snapshot()
+        made = self._of_this_snapshot() if self._settled else None
         if made is None or any(
             known.modes != _modes(skill) for skill, known in self._packed.items()
         ):
@@ -122,10 +122,10 @@ class Publication:
     def _make(self) -> Edition:
         picked = self._select()
         if picked.stale:  # retry once, from the new snapshot
-            for path in picked.stale:
-                self.registry.rescan(path)
+            for error in picked.stale:
+                self.registry.rescan(error.path)
             picked = self._select()
-        self._unread = picked.stale
+        self._settled = not picked.stale
         skills = picked.skills
         older = wellknown.publishable_0_1(each.skill for each in skills.values())
         entries = [(each.skill, each.artifact) for each in skills.values()]
@@ -155,7 +155,7 @@ class Publication:
             try:
                 made = self._pack(skill)
             except StaleFileError as error:
-                picked.stale.append(error.path)
+                picked.stale.append(error)
                 # Its last published version stays until the file stops changing.
                 reason = f"a file cannot be read ({error.reason or 'it keeps changing'})"
                 made = self._published_before(skill) or reason
@@ -176,28 +176,27 @@ class Publication:
         if known is None or known.modes != modes:
             published = skill if self._evals else without_evals(skill)
             try:
-                known = _Packed(modes, self._pack_anew(published))
+                known = _Packed(modes, self._pack_anew(published, _modes(published)))
             except ArchiveRefusedError as refused:
                 known = _Packed(modes, str(refused))
             self._packed[skill] = known
         return known.made
 
-    def _pack_anew(self, skill: Skill) -> Published:
+    def _pack_anew(self, skill: Skill, modes: tuple[bool, ...]) -> Published:
         archive.check_paths(skill.files)
-        files = {
-            path: (self.registry.read(file), file.executable) for path, file in skill.files.items()
-        }
+        read = {path: self.registry.read(file) for path, file in skill.files.items()}
         if wellknown.kind(skill) == "archive":
+            files = {path: (read[path], mode) for path, mode in zip(read, modes, strict=True)}
             suffix, raw = archive.pack(files)
         else:
-            suffix, (raw, _) = "", files[SKILL_MD]
+            suffix, raw = "", read[SKILL_MD]
         artifact = wellknown.artifact(skill.name, digest_of(raw), suffix)
         self._artifacts.put(artifact, raw)
         return Published(skill, artifact)
 
     def _install(self, made: Edition) -> None:
         before, self.latest = self.latest, made
-        self._fresh_until = self._clock() + (_FRESH_AFTER_FAILURE_S if self._unread else _FRESH_S)
+        self._fresh_until = self._clock() + (_FRESH_S if self._settled else _FRESH_AFTER_FAILURE_S)
         self._artifacts.renew(before, made)
 
     # The content of editions
@@ -220,8 +219,7 @@ class Publication:
         try:
             return self.registry.read(published.skill.files[path])
         except StaleFileError:
-            raw, _ = self.unpacked(published)[path]
-            return raw
+            return self.unpacked(published)[path][0]
 
     def unpacked(self, published: Published) -> archive.Files:
         """Return a skill's files as published, or raise KeyError if they are not retained."""

@@ -39,6 +39,7 @@ from mcp_skills_server.publish.publication import Publication
 
 _Claims: TypeAlias = Mapping[str, set[str]]
 KEEP_DAYS: Final = 7.0
+TREE: Final = DIRECTORY.split("/")[1]
 _DAY_S: Final = 86_400
 _SAFE: Final = "  X-Content-Type-Options: nosniff\n  Access-Control-Allow-Origin: *\n"
 _PAGES: Final = "  Content-Security-Policy: default-src 'none'; sandbox\n"
@@ -79,7 +80,7 @@ class StaticSite:
         clock: Callable[[], float] = time.time,
         progress: Callable[[Sequence[Item]], Iterable[Item]] | None = None,
     ) -> None:
-        self._folder = OutputFolder(output)
+        self._folder = OutputFolder(output, TREE)
         self._headers = headers
         self._keep_s = keep_days * _DAY_S
         self._clock = clock
@@ -96,7 +97,7 @@ class StaticSite:
             kept, claims = self._records()
             return self._plan(publication, publication.edition(), claims, kept).differences
 
-    def write(self, publication: Publication, *, partial: bool) -> list[OutdatedFile] | None:
+    def write(self, publication: Publication, *, partial: bool = True) -> list[OutdatedFile] | None:
         """Update the folder to a publication, and return the files that were outdated.
 
         Without `partial`, write nothing and return None if a skill was left out.
@@ -104,6 +105,7 @@ class StaticSite:
         with self._as_usage_error("written"):
             os.makedirs(self._folder.path, exist_ok=True)
             with self._folder.locked():
+                self._folder.clear()
                 edition = publication.edition()
                 if edition.left_out and not partial:
                     return None
@@ -128,6 +130,7 @@ class StaticSite:
                 f"{self._folder.shown}: the folder is not empty and not written by this program "
                 f"({RECORD} is missing), and stays as it is; give --output a folder of its own"
             )
+        self._records()
 
     def _records(self) -> tuple[PublishRecord, _Claims]:
         """Return the record, and by path the digests that a file of ours can have.
@@ -148,11 +151,10 @@ class StaticSite:
     def _plan(
         self, publication: Publication, edition: Edition, claims: _Claims, kept: PublishRecord
     ) -> PublishPlan:
-        expected: list[Item] = []
+        expected = [*publication.tree(edition)]
         if self._headers:
             headers = HEADERS_TEXT.encode()
             expected.append(Item(HEADERS, digest_of(headers), lambda: headers))
-        expected += publication.tree(edition)
         now = int(self._clock())
         return make_plan(self._folder, expected, claims, kept, now=now, keep_s=self._keep_s)
 
@@ -179,7 +181,7 @@ class StaticSite:
                 fresh.clear()
             else:
                 fresh.append(path)
-            self._folder.put(path, item.read(), lasting=lasting)
+            self._folder.put(path, self._raw(path, item), lasting=lasting)
         self._folder.sync(fresh)
         for path in plan.stale:
             self._folder.delete(path, claims[path])
@@ -187,6 +189,13 @@ class StaticSite:
             self._folder.replace(RECORD, plan.record.encode(), lasting=True)
         with suppress(FileNotFoundError):
             os.unlink(os.path.join(self._folder.path, JOURNAL))
+
+    def _raw(self, path: str, item: Item) -> bytes:
+        try:
+            return item.read()
+        except KeyError:
+            fault = f"{printable(path)} changed while it was published; run it again"
+            raise UsageError(fault) from None
 
     @contextmanager
     def _as_usage_error(self, doing: str) -> Generator[None]:

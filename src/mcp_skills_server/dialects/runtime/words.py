@@ -172,7 +172,7 @@ def max_min_limit(lengths: Iterable[int], budget: int) -> int:
         if length > share:
             return share
         budget -= length
-    return max(ordered or [budget])
+    return max(ordered, default=0)
 
 
 def clipped(text: str, most: int) -> str:

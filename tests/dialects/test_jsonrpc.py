@@ -58,15 +58,6 @@ def test_what_is_written_is_read_back(value: Any) -> None:
     assert jsonrpc.parse(raw) == value == json.loads(raw)
 
 
-@given(st.binary(max_size=100))
-def test_any_bytes_are_read_or_refused(raw: bytes) -> None:
-    try:
-        read = jsonrpc.parse(raw)
-    except JsonError:
-        return
-    assert jsonrpc.parse(jsonrpc.dump(read)) == read
-
-
 # Messages
 
 

@@ -14,17 +14,8 @@ from hypothesis import strategies as st
 
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.dialects import runtime
-from mcp_skills_server.dialects.runtime import OVERVIEW_CHARACTERS, Offer, Overview
-from mcp_skills_server.dialects.runtime.overview import (
-    first_line,
-    fit,
-    groups,
-    in_instructions,
-    in_loading,
-    loading,
-    round_robin,
-    shown_part,
-)
+from mcp_skills_server.dialects.runtime import OVERVIEW_CHARACTERS, Offer, Overview, round_robin, shown_part
+from mcp_skills_server.dialects.runtime.overview import first_line, fit, groups, in_instructions, in_loading, loading
 from mcp_skills_server.dialects.runtime.words import clipped, max_min_limit, paragraphs
 from mcp_skills_server.runtime.runtime import Runtime
 from tables import each_row
@@ -61,12 +52,10 @@ def texts(size: int) -> tuple[str, str]:
 
 
 def golden(size: int) -> Path:
-    """Where both stand."""
     return ROOT / "tests" / "golden" / f"catalogue.{size}.txt"
 
 
 def names_in(text: str, size: int) -> set[str]:
-    """The names of skills that a text holds as words."""
     words = set(re.findall(r"[\w/-]+", text))
     return {offer.name for offer in skills(size).offers} & words
 
@@ -187,15 +176,12 @@ def test_names_come_before_any_description() -> None:
     assert shown_part(found, fit(found, PLENTY), 0) == "with its whole description"
 
 
-@each_row(
-    ("places", "labels"),
-    [
-        (["skills/a/x", "skills/a/y", "skills/b/z"], {"a": [0, 1], "b": [2]}),  # what all share makes no group
-        (["skills/x", "skills/y"], {"": [0, 1]}),
-        (["c/x", "a/x", "b/x", "b/y"], {"b": [2, 3], "a": [1], "c": [0]}),  # those of one size by their names
-        (["site:a", "mine:b", "mine:c", "mine:acme/d"], {"mine": [1, 2], "acme": [3], "site": [0]}),
-    ],
-)
+@each_row(("places", "labels"), [
+    (["skills/a/x", "skills/a/y", "skills/b/z"], {"a": [0, 1], "b": [2]}),  # what all share makes no group
+    (["skills/x", "skills/y"], {"": [0, 1]}),
+    (["c/x", "a/x", "b/x", "b/y"], {"b": [2, 3], "a": [1], "c": [0]}),  # those of one size by their names
+    (["site:a", "mine:b", "mine:c", "mine:acme/d"], {"mine": [1, 2], "acme": [3], "site": [0]}),
+])  # fmt: skip
 def test_groups_are_the_folders_that_differ_else_the_roots(places: list[str], labels: dict[str, list[int]]) -> None:
     found = groups([(each.rpartition(":")[0], each.rpartition(":")[2]) for each in places])
     assert [(label, sorted(positions)) for label, positions in found.items()] == [*labels.items()]
@@ -274,15 +260,12 @@ def test_a_text_is_cut_to_a_length(text: str, most: int) -> None:
     assert cut == text or (len(cut) <= most and text.startswith(cut.removesuffix("...")))
 
 
-@each_row(
-    ("text", "most", "cut"),
-    [
-        ("one two three", 12, "one two..."), ("one two three", 10, "one two..."), ("one two three", 9, "one..."),
-        ("abcdefghij", 8, "abcde..."), ("abc&amp;def", 9, "abc..."), ("anything", 3, ""), ("anything", 4, "a..."),
-        ("anything", 8, "anything"), ("one, two three", 8, "one..."), ("a &lt; bcdefgh", 10, "a &lt;..."),
-        ("a " + "x" * 99, 34, "a..."), ("a " + "x" * 99, 35, f"a {'x' * 30}..."),
-    ],
-)  # fmt: skip
+@each_row(("text", "most", "cut"), [
+    ("one two three", 12, "one two..."), ("one two three", 10, "one two..."), ("one two three", 9, "one..."),
+    ("abcdefghij", 8, "abcde..."), ("abc&amp;def", 9, "abc..."), ("anything", 3, ""), ("anything", 4, "a..."),
+    ("anything", 8, "anything"), ("one, two three", 8, "one..."), ("a &lt; bcdefgh", 10, "a &lt;..."),
+    ("a " + "x" * 99, 34, "a..."), ("a " + "x" * 99, 35, f"a {'x' * 30}..."),
+])  # fmt: skip
 def test_a_cut_leaves_no_half_of_a_word_or_of_an_entity(text: str, most: int, cut: str) -> None:
     assert clipped(text, most) == cut
 

@@ -36,7 +36,6 @@ def check(root: Path, output: Path, **options: Any) -> list[str]:
 
 
 def files(output: Path) -> dict[str, bytes]:
-    """Every file in a folder by its path."""
     return {path.relative_to(output).as_posix(): path.read_bytes() for path in output.rglob("*") if path.is_file()}
 
 

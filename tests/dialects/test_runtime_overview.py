@@ -35,7 +35,6 @@ OFFERS = st.lists(
 
 @cache
 def skills(size: int) -> Overview:
-    """The skills of a golden text."""
     if size != SIZES[0]:
         return made_up(size, folders=0 if size < 300 else 20)
     registry = Registry([FIXTURES])

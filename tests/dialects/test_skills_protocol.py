@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from mcp_skills_server.dialects import skills_protocol as dialect
 from mcp_skills_server.dialects.skills_protocol import BlobRequest
 from mcp_skills_server.errors import RequestError
-from mcp_skills_server.format import manifest
 from tables import each_row
 
 METHODS: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -97,12 +96,6 @@ def test_any_params_are_read_or_refused(method: str, params: dict[str, Any]) -> 
         METHODS[method][0](params)
 
 
-FOUND = manifest.read(
-    b'name = "a.b"\nversion = "1.0.0"\ndescription = "D."\nkind = "instruction"\nx = 1\n', {"name": "b"}, "a/b"
-).manifest
-assert FOUND is not None
-
-
 @pytest.mark.requirement("SP-28")
 @each_row(("mode", "most", "content", "truncated"), [
     ("sample_head", 3, "aé", True), ("sample_head", 2, "a", True), ("sample_tail", 3, "éz", True),
@@ -112,6 +105,9 @@ assert FOUND is not None
 def test_a_part_of_a_blob_is_cut_between_characters(mode: Any, most: int | None, content: str, truncated: bool) -> None:
     part = dialect.blob_part("aéz".encode(), BlobRequest("b", mode, most))
     assert part == {"content": content, "truncated": truncated}
+    four = BlobRequest("b", "sample_head", 4)
+    assert dialect.blob_part("a😀".encode(), four) == {"content": "a", "truncated": True}
+    assert dialect.blob_part(b"a" + b"\xff" * 5, BlobRequest("b", "sample_head", 5))["encoding"] == "base64"
 
 
 @example(b"\xff" * 9, "sample_head", 5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -57,6 +58,23 @@ def test_a_problem_reads_as_one_line_with_its_place() -> None:
 def test_a_skill_goes_by_its_name_or_by_its_directory(fields: Mapping[str, Any], name: str, description: str) -> None:
     one = skill("acme/last", **fields)
     assert (one.name, one.description) == (name, description)
+
+
+def test_a_skill_differs_by_whatever_a_listing_or_a_read_shows() -> None:
+    one = skill("a")
+    (file,) = one.files.values()
+    more = {**one.files, "x.md": file}
+    assert one.has_same_content(one) and one.has_same_content(replace(one))
+    reading, findings = Reading({}, None, Standing.VALID, ()), (at("a"),)
+    for change in (
+        {"reading": reading}, {"files": more}, {"findings": findings}, {"empty": ("b",)}, {"origin": "https://a"},
+        {"standing": Standing.LENIENT},
+    ):  # fmt: skip
+        assert not one.has_same_content(replace(one, **change))
+    assert Changes({"a": one}, {"a": replace(one, files=more)}).files == {("a", "x.md")}
+    assert one.digests == {} and not file.executable
+    file.digest = "sha256:0"
+    assert one.digests == {SKILL_MD: "sha256:0"}
 
 
 # Standings
@@ -242,11 +260,6 @@ def test_a_path_of_many_segments_costs_as_many_looks_as_a_skill_path_has_segment
     long = 4_096 // (len(name) + 1)
     assert _cost((name,) * long) == 2 * (6 * len(name) + 3)
     assert _cost((name,) * (long // 4)) == _cost((name,) * long)
-
-
-@given(st.lists(st.sampled_from(["a", "b", "c", "no"]), min_size=1, max_size=400))
-def test_a_look_up_costs_no_more_than_its_input(segments: list[str]) -> None:
-    assert _cost(tuple(segments)) <= 2 * 3 * len("/".join(segments))
 
 
 def test_a_path_longer_than_any_on_a_disk_is_unknown_without_a_look() -> None:

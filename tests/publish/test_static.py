@@ -27,7 +27,6 @@ NEW_INDEX, OLD_INDEX = ".well-known/agent-skills/index.json", ".well-known/skill
 
 
 def write(root: Path, output: Path, **options: Any) -> list[str]:
-    """Publish; the paths that changed."""
     return [each.path for each in StaticSite(str(output), **options).write(publication(root))]
 
 
@@ -72,7 +71,6 @@ def served(output: Path) -> tuple[bytes | None, bytes | None]:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Three skills."""
     write_skill(tmp_path / "skills" / "lone")
     write_skill(tmp_path / "skills" / "more", references__a_md="a", references__b_md="b")
     write_skill(tmp_path / "skills" / "third", notes_md="notes")

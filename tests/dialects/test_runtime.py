@@ -470,8 +470,6 @@ TOLD: dict[str, Any] = {
     "path": "scripts/run.py", "exit_code": 0, "stdout": "done\n", "stderr": "", "duration_ms": 12, "timed_out": False,
     "stdout_truncated": False, "stderr_truncated": False, "sandbox": "none", "user": 1000, "sandbox_gaps": [],
 }  # fmt: skip
-
-
 FILES = [{"path": f"/workspace/{name}", "size": 1} for name in ("a.txt", "b/c.bin")]
 
 

@@ -172,7 +172,9 @@ def test_names_come_before_any_description() -> None:
     fewer = fit(found, enough - 1)
     assert fewer.names is not None and not fewer.cut
     assert {found.offers[position].name for position in fewer.names} == set(re.findall(r"skill-\d", fewer.text))
-    assert shown_part(found, fit(found, PLENTY), 0) == "with its whole description"
+    whole = Overview([Offer("a", "Does a. Use when b.")])
+    assert fit(whole, PLENTY).text == "- a: Does a. Use when b."
+    assert shown_part(whole, fit(whole, PLENTY), 0) == "with its whole description"
 
 
 @each_row(("places", "labels"), [

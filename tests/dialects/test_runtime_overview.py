@@ -172,8 +172,8 @@ def test_names_come_before_any_description() -> None:
     fewer = fit(found, enough - 1)
     assert fewer.names is not None and not fewer.cut
     assert {found.offers[position].name for position in fewer.names} == set(re.findall(r"skill-\d", fewer.text))
-    whole = Overview([Offer("a", "Does a. Use when b.")])
-    assert fit(whole, PLENTY).text == "- a: Does a. Use when b."
+    whole = Overview([Offer("a", f"Does {'a' * 90}. Use when b.")])
+    assert fit(whole, PLENTY).text == f"- a: Does {'a' * 90}. Use when b."
     assert shown_part(whole, fit(whole, PLENTY), 0) == "with its whole description"
 
 

@@ -21,12 +21,14 @@ from wire import ROOT
 
 def test_requests_are_recognized_one_by_one_and_in_a_batch() -> None:
     hello = {"id": 0, "method": "initialize", "params": {"protocolVersion": 1, "clientCapabilities": {"a": 1}}}
+    later = {"id": 1, "method": "initialize", "params": {"protocolVersion": 2, "capabilities": {"b": 2}}}
     new = {"id": "n", "method": "session/new", "params": {"sessionId": "not read"}}
     load = {"id": None, "method": "session/load", "params": {"sessionId": "s"}}
     end = {"id": 2.5, "method": "session/close", "params": {"sessionId": "s"}}
     others = [{"id": 3, "method": "session/prompt"}, {"method": "session/new"}, 5]
-    assert acp.parse_requests([hello, new, load, end, *others]) == [
-        InitializeRequest(("number", 0), 1, {"a": 1}), SessionRequest(("str", "n"), None),
+    assert acp.parse_requests([hello, later, {"id": 2, "method": "initialize"}, new, load, end, *others]) == [
+        InitializeRequest(("number", 0), 1, {"a": 1}), InitializeRequest(("number", 1), 2, {"b": 2}),
+        InitializeRequest(("number", 2), 1, None), SessionRequest(("str", "n"), None),
         SessionRequest(("NoneType", None), "s"), SessionEnd(("number", 2.5), "s"),
     ]  # fmt: skip
 
@@ -42,6 +44,9 @@ def test_answers_and_what_they_open() -> None:
     for other in ({"id": 1, "method": "x", "result": {}}, {"id": [], "result": {}}, {"id": 1}, 5):
         assert acp.parse_responses(other) == []
     key = ("number", 1)
+    assert acp.parse_responses({"id": 1, "result": {"a": 1}, "error": None}) == [AgentResponse(key, {"a": 1})]
+    for result, version in (({"protocolVersion": 2}, 2), ({}, 1), (None, 1)):
+        assert acp.negotiated_version(InitializeRequest(key, 1, None), AgentResponse(key, result)) == version
     assert acp.opened_session_id(SessionRequest(key, None), AgentResponse(key, {"sessionId": "s"})) == "s"
     assert acp.opened_session_id(SessionRequest(key, "old"), AgentResponse(key, {})) == "old"
     assert acp.opened_session_id(SessionRequest(key, "old"), AgentResponse(key, None)) is None
@@ -64,7 +69,8 @@ def make(name: str) -> dict[str, Any]:
 ])  # fmt: skip
 def test_a_server_is_added_and_nothing_else_changes(before: Any, after: Any) -> None:
     alone: dict[str, Any] = {"id": 1, "method": "session/new", "params": before}
-    assert json.loads(acp.with_server(json.dumps(alone), make)) == {**alone, "params": after}
+    made = acp.with_server(json.dumps(alone, indent=1), make)
+    assert json.loads(made) == {**alone, "params": after} and ("\n" in made) is (before == after)
     other = {"id": 1, "method": "session/prompt", "params": {"mcpServers": []}}
     batch = [{"a": 1}, other, {"method": "session/load", "params": before, "id": None}]
     assert json.loads(acp.with_server(json.dumps(batch), make)) == [*batch[:2], {**batch[2], "params": after}]
@@ -127,7 +133,9 @@ def test_splitting_loses_nothing_but_separators(text: str) -> None:
 ])  # fmt: skip
 def test_what_is_no_available_skill_is_refused(change: dict[str, Any], word: str) -> None:
     good = {"name": "a", "description": "Does a."}
-    assert acp.why_invalid({**good, "name": "a" * 64, "compatibility": "x" * 500}) is None
+    for description in ("x", "x" * 1024):
+        most = {"name": "a" * 64, "description": description, "compatibility": "x" * 500}
+        assert acp.why_invalid(most) is None
     assert word in (acp.why_invalid({**good, **change}) or "")
     assert acp.why_invalid("a") == "it is not an object"
 
@@ -190,7 +198,11 @@ def test_what_a_client_takes_and_what_an_agent_starts(
     assert acp.accepted_forms(version, capabilities) == expected
     assert acp.starts_servers(1, {}) and not acp.starts_servers(2, {"capabilities": {}})
     assert acp.starts_servers(2, {"capabilities": {"session": {"mcp": {"stdio": {}}}}})
-    assert acp.server("n", ["/x"], 2) == {"name": "n", "command": "/x", "args": [], "env": [], "type": "stdio"}
+    for stdio in (True, False):
+        assert acp.starts_servers(2, {"capabilities": {"mcp": {"stdio": stdio}}}) is stdio
+    stdio_server = {"name": "n", "command": "/x", "args": ["y"], "env": []}
+    assert acp.server("n", ["/x", "y"], 1) == stdio_server
+    assert acp.server("n", ["/x", "y"], 2) == {**stdio_server, "type": "stdio"}
 
 
 def test_what_the_agent_told_itself_is_told_again_with_ours() -> None:

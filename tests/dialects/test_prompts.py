@@ -99,28 +99,20 @@ def test_no_body_ends_its_tag_early(body: str) -> None:
     assert said.endswith("\n</skill>")
 
 
-@each_row(
-    ("body", "filled"),
-    [
-        ("Mend $ARGUMENTS.", r"Mend \1 $ARGUMENTS."),
-        ("$ARGUMENTS and $ARGUMENTS", r"\1 $ARGUMENTS and \1 $ARGUMENTS"),
-        ("$ARGUMENTS[0] $ARGUMENTS_ $ARGUMENTSX $arguments", "$ARGUMENTS[0] $ARGUMENTS_ $ARGUMENTSX $arguments"),
-    ],
-)
+@each_row(("body", "filled"), [
+    ("Mend $ARGUMENTS.", r"Mend \1 $ARGUMENTS."), ("$ARGUMENTS and $ARGUMENTS", r"\1 $ARGUMENTS and \1 $ARGUMENTS"),
+    ("$ARGUMENTS[0] $ARGUMENTS_ $ARGUMENTSX $arguments", "$ARGUMENTS[0] $ARGUMENTS_ $ARGUMENTSX $arguments"),
+])  # fmt: skip
 def test_words_are_put_in_once_and_verbatim(body: str, filled: str) -> None:
     assert prompts.substitute_arguments(body, r"\1 $ARGUMENTS", "a") == filled
 
 
 @pytest.mark.requirement("ASG-28")
-@each_row(
-    ("count", "readable", "links", "left"),
-    [
-        (20, True, 20, None),
-        (21, True, 20, "1; they are under skill://a/."),
-        (100, True, 20, "80; they are under skill://a/."),
-        (3, False, 0, "3; the skill breaks a rule, so it is not a resource here."),
-    ],
-)
+@each_row(("count", "readable", "links", "left"), [
+    (20, True, 20, None), (21, True, 20, "1; they are under skill://a/."),
+    (100, True, 20, "80; they are under skill://a/."),
+    (3, False, 0, "3; the skill breaks a rule, so it is not a resource here."),
+])  # fmt: skip
 def test_a_list_of_files_is_cut_and_says_so(count: int, readable: bool, links: int, left: str | None) -> None:
     paths = [f"{number:02}.md" for number in range(count)]
     linked: list[dict[str, Json]] = [{"name": path, "uri": f"skill://a/{path}", "required": True} for path in paths]
@@ -147,19 +139,13 @@ def test_a_pointer_has_no_text_of_the_skill(name: str) -> None:
     assert "skills_search" in prompts.load_prompt(unnamed, "$1", {})
 
 
-@each_row(
-    ("said", "begun", "suggested"),
-    [
-        ({"enum": ["red", "green", "Rose"]}, "r", ["red", "Rose"]),
-        ({"enum": ["red"]}, "", ["red"]),
-        ({"enum": ["red"]}, "RE", ["red"]),
-        ({"enum": ["red"]}, "ed", []),
-        ({"choices": ["b"], "enum": ["a"], "examples": ["c", "a"], "default": "d"}, "", ["a", "b", "c", "d"]),
-        ({"enum": ["a", 1, None, True, "", ["b"]], "default": 3}, "", ["a"]),
-        ({"examples": "one", "choices": {"two": 2}}, "", ["one"]),
-        ({}, "", []),
-    ],
-)
+@each_row(("said", "begun", "suggested"), [
+    ({"enum": ["red", "green", "Rose"]}, "r", ["red", "Rose"]), ({"enum": ["red"]}, "", ["red"]),
+    ({"enum": ["red"]}, "RE", ["red"]), ({"enum": ["red"]}, "ed", []),
+    ({"choices": ["b"], "enum": ["a"], "examples": ["c", "a"], "default": "d"}, "", ["a", "b", "c", "d"]),
+    ({"enum": ["a", 1, None, True, "", ["b"]], "default": 3}, "", ["a"]),
+    ({"examples": "one", "choices": {"two": 2}}, "", ["one"]), ({}, "", []),
+])  # fmt: skip
 def test_what_the_author_suggests_completes(said: dict[str, Any], begun: str, suggested: list[str]) -> None:
     assert prompts.suggestions({"name": "x", **said}, begun) == suggested
 

@@ -29,15 +29,12 @@ ONE = skill("a", ["notes.md", "LICENSE"], heading="T", license="MIT")
 
 
 @pytest.mark.requirement("S40-27", "S40-10")
-@each_row(
-    ("path", "expected"),
-    [
-        ("references", {"uri": "skill://a/references", "name": "references", "mimeType": "inode/directory"}),
-        ("SKILL.md", resources.descriptor(ONE)),
-        ("notes.md", {"uri": "skill://a/notes.md", "name": "notes.md", "mimeType": "text/markdown", "size": 8}),
-        ("LICENSE", {"uri": "skill://a/LICENSE", "name": "LICENSE", "size": 7}),
-    ],
-)
+@each_row(("path", "expected"), [
+    ("references", {"uri": "skill://a/references", "name": "references", "mimeType": "inode/directory"}),
+    ("SKILL.md", resources.descriptor(ONE)),
+    ("notes.md", {"uri": "skill://a/notes.md", "name": "notes.md", "mimeType": "text/markdown", "size": 8}),
+    ("LICENSE", {"uri": "skill://a/LICENSE", "name": "LICENSE", "size": 7}),
+])  # fmt: skip
 def test_a_child_of_a_directory_tells_type_and_size(path: str, expected: dict[str, Any]):
     found = (ONE, path) if path in ONE.files else None
     assert resources.child(path, f"skill://a/{path}", found) == expected
@@ -53,20 +50,17 @@ def test_a_completion_has_at_most_100_values_and_says_when_there_are_more(count:
 
 
 @pytest.mark.requirement("MCP-12", "MCP-23", "MCP-24", "MCP-55", "X-3")
-@each_row(
-    ("path", "raw", "expected"),
-    [
-        ("SKILL.md", b"# T\r\n", {"mimeType": "text/markdown", "text": "# T\r\n"}),
-        ("a.md", b"\xef\xbb\xbfx", {"mimeType": "text/markdown", "text": "\ufeffx"}),
-        ("LICENSE", b"text", {"mimeType": "text/plain", "text": "text"}),
-        ("empty", b"", {"mimeType": "text/plain", "text": ""}),
-        ("a.svg", b"<svg/>", {"mimeType": "image/svg+xml", "text": "<svg/>"}),
-        ("a.png", b"plain", {"mimeType": "image/png", "blob": "cGxhaW4="}),
-        ("a.md", b"\xff", {"mimeType": "text/markdown", "blob": "/w=="}),
-        ("data", b"\0", {"mimeType": "application/octet-stream", "blob": "AA=="}),
-        ("data", b"\xff", {"mimeType": "application/octet-stream", "blob": "/w=="}),
-    ],
-)
+@each_row(("path", "raw", "expected"), [
+    ("SKILL.md", b"# T\r\n", {"mimeType": "text/markdown", "text": "# T\r\n"}),
+    ("a.md", b"\xef\xbb\xbfx", {"mimeType": "text/markdown", "text": "\ufeffx"}),
+    ("LICENSE", b"text", {"mimeType": "text/plain", "text": "text"}),
+    ("empty", b"", {"mimeType": "text/plain", "text": ""}),
+    ("a.svg", b"<svg/>", {"mimeType": "image/svg+xml", "text": "<svg/>"}),
+    ("a.png", b"plain", {"mimeType": "image/png", "blob": "cGxhaW4="}),
+    ("a.md", b"\xff", {"mimeType": "text/markdown", "blob": "/w=="}),
+    ("data", b"\0", {"mimeType": "application/octet-stream", "blob": "AA=="}),
+    ("data", b"\xff", {"mimeType": "application/octet-stream", "blob": "/w=="}),
+])  # fmt: skip
 def test_contents_are_text_where_they_are_text_and_else_a_blob(path: str, raw: bytes, expected: dict[str, str]):
     frame = {"resultType": "complete", "ttlMs": 7, "cacheScope": "private"}
     content = {"uri": f"skill://a/{path}", **expected}

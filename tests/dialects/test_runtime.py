@@ -27,12 +27,10 @@ PLENTY = 100_000
 
 
 def offers(*names: str) -> Overview:
-    """Skills on offer, described by their names."""
     return Overview([Offer(name, f"Does {name}.", path=name) for name in names])
 
 
 def loaded(name: str, body: str = "Do it.", **more: Any) -> Loaded:
-    """A skill in use."""
     place, digest = f"skill://{name}", "sha256:" + "0" * 64
     fields = {"properties": {"name": name}, "instructions": body, "files": (), "problems": (), **more}
     return Loaded(name=name, location=f"{place}/SKILL.md", root_dir=place, digest=digest, **fields)
@@ -41,7 +39,6 @@ def loaded(name: str, body: str = "Do it.", **more: Any) -> Loaded:
 def defined(
     found: Overview, characters: int = PLENTY, *, scripts: bool = True, handles: bool = True
 ) -> dict[str, dict[str, Any]]:
-    """The tools' definitions by their names."""
     made = runtime.definitions(found, characters, scripts=scripts, handles=handles)
     return {str(each["name"]): each for each in made}
 
@@ -53,37 +50,30 @@ def check(result: Any, tool: str) -> Any:
 
 
 def said(result: dict[str, Any]) -> str:
-    """A result's text."""
     assert result["content"][0]["type"] == "text"
     return result["content"][0]["text"]
 
 
 @pytest.mark.requirement("X-16", "RT-25")
-@each_row(
-    ("name", "tool"),
-    [
-        ("skills_load", "skills_load"), ("skills.load", "skills_load"), ("skills-load", "skills_load"),
-        ("skills.unload", "skills_unload"), ("skills-list", "skills_list"), ("skills.search", "skills_search"),
-        ("skills.read", "skills_read"), ("skills-readresource", "skills_read"), ("skills.read_resource", "skills_read"),
-        ("skills.run_script", "skills_run_script"), ("skills-run_script", "skills_run_script"),
-        ("skills-run-script", "skills_run_script"), ("skills-runscript", "skills_run_script"),
-        *((none, None) for none in ("", " ", "load", "skills", "skills_", "Skills_Load", "skills__load", "skill/load")),
-    ],
-)  # fmt: skip
+@each_row(("name", "tool"), [
+    ("skills_load", "skills_load"), ("skills.load", "skills_load"), ("skills-load", "skills_load"),
+    ("skills.unload", "skills_unload"), ("skills-list", "skills_list"), ("skills.search", "skills_search"),
+    ("skills.read", "skills_read"), ("skills-readresource", "skills_read"), ("skills.read_resource", "skills_read"),
+    ("skills.run_script", "skills_run_script"), ("skills-run_script", "skills_run_script"),
+    ("skills-run-script", "skills_run_script"), ("skills-runscript", "skills_run_script"),
+    *((none, None) for none in ("", " ", "load", "skills", "skills_", "Skills_Load", "skills__load", "skill/load")),
+])  # fmt: skip
 def test_a_tool_is_known_by_the_names_of_every_version_and_no_others(name: str, tool: str | None) -> None:
     assert runtime.canonical(name) == tool
 
 
 @pytest.mark.requirement("X-2", "ASG-22", "ASG-16")
-@each_row(
-    ("fields", "offered"),
-    [
-        ({}, True), ({"standing": Standing.LENIENT}, True), ({"user_invocable": False}, True),
-        ({"disable_model_invocation": True}, False), ({"disable_model_invocation": "true"}, False),
-        ({"disable_model_invocation": False}, True), ({"disable_model_invocation": None}, True),
-        ({"description": ""}, False), ({"description": " \n"}, False), ({"description": ["no", "text"]}, False),
-    ],
-)  # fmt: skip
+@each_row(("fields", "offered"), [
+    ({}, True), ({"standing": Standing.LENIENT}, True), ({"user_invocable": False}, True),
+    ({"disable_model_invocation": True}, False), ({"disable_model_invocation": "true"}, False),
+    ({"disable_model_invocation": False}, True), ({"disable_model_invocation": None}, True),
+    ({"description": ""}, False), ({"description": " \n"}, False), ({"description": ["no", "text"]}, False),
+])  # fmt: skip
 def test_what_the_author_withholds_from_the_model_is_not_offered(fields: dict[str, Any], offered: bool) -> None:
     skill = build.skill("a", **fields)
     assert runtime.is_offered(skill) is offered
@@ -96,25 +86,22 @@ def test_so_many_errors_are_told_and_advice_is_not() -> None:
     skill = build.skill("a", standing=Standing.LENIENT)
     found = (problem("body-long", "the body is long"), *[problem("name-hyphens", "the name is odd")] * 100)
     seen = runtime.problems(replace(skill, findings=found))
-    assert 0 < len(seen) < 100 and all(each.startswith("the name is odd; ") for each in seen)
+    assert len(seen) == 10 and all(each.startswith("the name is odd; ") for each in seen)
 
 
 @pytest.mark.requirement("MCP-26", "X-17")
-@each_row(
-    ("before", "after", "news"),
-    [
-        ([], [], False), ([], [build.skill("a")], True), ([build.skill("a")], [], True),
-        ([build.skill("a")], [build.skill("a", ["more.md"], heading="New", license="MIT")], False),
-        ([build.skill("a")], [build.skill("a", description="Does more.")], True),
-        ([build.skill("x/a")], [build.skill("x/a", name="b")], True),
-        ([build.skill("a")], [build.skill("a", standing=Standing.LENIENT)], False),
-        ([build.skill("a")], [build.skill("a", standing=Standing.UNUSABLE)], True),
-        ([build.skill("a")], [build.skill("a", disable_model_invocation=True)], True),
-        ([], [build.skill("a", standing=Standing.UNUSABLE)], False),
-        # The other skill of this name is told by its path from then on.
-        ([], [build.skill("x/a", disable_model_invocation=True)], True),
-    ],
-)  # fmt: skip
+@each_row(("before", "after", "news"), [
+    ([], [], False), ([], [build.skill("a")], True), ([build.skill("a")], [], True),
+    ([build.skill("a")], [build.skill("a", ["more.md"], heading="New", license="MIT")], False),
+    ([build.skill("a")], [build.skill("a", description="Does more.")], True),
+    ([build.skill("x/a")], [build.skill("x/a", name="b")], True),
+    ([build.skill("a")], [build.skill("a", standing=Standing.LENIENT)], False),
+    ([build.skill("a")], [build.skill("a", standing=Standing.UNUSABLE)], True),
+    ([build.skill("a")], [build.skill("a", disable_model_invocation=True)], True),
+    ([], [build.skill("a", standing=Standing.UNUSABLE)], False),
+    # The other skill of this name is told by its path from then on.
+    ([], [build.skill("x/a", disable_model_invocation=True)], True),
+])  # fmt: skip
 def test_only_what_is_told_is_news(before: list[Skill], after: list[Skill], news: bool) -> None:
     assert runtime.changed(build.snapshot(*before).skills, build.snapshot(*after).skills) is news
 
@@ -194,21 +181,17 @@ def test_the_session_is_an_argument_only_where_no_host_binds_it() -> None:
         assert all(runtime.SESSION not in schema.get("required", ()) for schema in schemas.values())
 
 
-@each_row(
-    ("description", "first"),
-    [
-        ("Fills forms. Use when a PDF has fields.", "Use when a PDF has fields."),
-        ("Fills forms. Makes them. Use this skill if asked.", "Use this skill if asked."),
-        ("Füllt Formulare. Verwende es bei PDF.", "Verwende es bei PDF."),
-        ("Rellena formularios. Usar cuando haya campos.", "Usar cuando haya campos."),
-        ("\u586b\u5199\u8868\u5355\u3002\u9002\u7528\u4e8ePDF\u3002", "\u9002\u7528\u4e8ePDF\u3002"),
-        ("Remplit des formulaires. À utiliser lorsque un PDF a des champs.", "À utiliser lorsque"),
-        ("フォームに記入する。PDFを扱うときに使う。", "PDFを扱うときに使う。"),
-        ("Queries it. Use when working with U.S. Treasury data.", "Use when working with U.S. Treasury data."),
-        ("Counts, e.g. cells. Lets you use Python to sum them.", "Counts, e.g. cells."),
-        ("Fills forms.", "Fills forms."),
-    ],
-)
+@each_row(("description", "first"), [
+    ("Fills forms. Use when a PDF has fields.", "Use when a PDF has fields."),
+    ("Fills forms. Makes them. Use this skill if asked.", "Use this skill if asked."),
+    ("Füllt Formulare. Verwende es bei PDF.", "Verwende es bei PDF."),
+    ("Rellena formularios. Usar cuando haya campos.", "Usar cuando haya campos."),
+    ("\u586b\u5199\u8868\u5355\u3002\u9002\u7528\u4e8ePDF\u3002", "\u9002\u7528\u4e8ePDF\u3002"),
+    ("Remplit des formulaires. À utiliser lorsque un PDF a des champs.", "À utiliser lorsque"),
+    ("フォームに記入する。PDFを扱うときに使う。", "PDFを扱うときに使う。"),
+    ("Queries it. Use when working with U.S. Treasury data.", "Use when working with U.S. Treasury data."),
+    ("Counts, e.g. cells. Lets you use Python to sum them.", "Counts, e.g. cells."), ("Fills forms.", "Fills forms."),
+])  # fmt: skip
 def test_the_sentence_that_says_when_comes_first(description: str, first: str) -> None:
     found = overview.trigger_first(description)
     assert found.startswith(first) and sorted(found.replace(" ", "")) == sorted(description.replace(" ", ""))
@@ -263,16 +246,13 @@ THREE = "one\ntwo\nthree"
 
 
 @pytest.mark.requirement("RT-17")
-@each_row(
-    ("asked", "part", "about", "next_line"),
-    [
-        ((THREE, 1, None, 7), "one\ntwo\n", "lines 1 to 2 of 3 of notes.md", 3),
-        ((THREE, 1, None, 6), "one\n", "lines 1 to 1 of 3", 2),
-        ((f"{THREE}\nfour\n", 2, 2), "two\nthree\n", "lines 2 to 3 of 4", 4),
-        *(((THREE, 3, most), "three", "lines 3 to 3 of 3", None) for most in (None, 1, 2)),
-        (("short\n" + "x" * 50 + "\nlast\n", 2, None, 20), "x" * 20, "line 2 is cut after 20 characters", 2),
-    ],
-)
+@each_row(("asked", "part", "about", "next_line"), [
+    ((THREE, 1, None, 7), "one\ntwo\n", "lines 1 to 2 of 3 of notes.md", 3),
+    *(((THREE, 1, None, most), "one\n", "lines 1 to 1 of 3", 2) for most in (3, 6)),
+    ((f"{THREE}\nfour\n", 2, 2), "two\nthree\n", "lines 2 to 3 of 4", 4),
+    *(((THREE, 3, most), "three", "lines 3 to 3 of 3", None) for most in (None, 1, 2)),
+    (("short\n" + "x" * 50 + "\nlast\n", 2, None, 20), "x" * 20, "line 2 is cut after 20 characters", 2),
+])  # fmt: skip
 def test_a_part_tells_where_it_lies(asked: tuple[Any, ...], part: str, about: str, next_line: int | None) -> None:
     seen, note = read(*asked)
     assert seen == part and about in note
@@ -296,15 +276,12 @@ def test_the_notes_lead_through_any_text(text: str, most_lines: int | None, most
 
 
 @pytest.mark.requirement("RT-17")
-@each_row(
-    ("path", "media", "size", "shown"),
-    [
-        ("a/icon.png", "image/png", 256, True), ("a/photo.JPG", "image/jpeg", 256, True),
-        ("a/ping.mp3", "audio/mpeg", 256, True), ("a/icon.png", "image/png", 257, False),
-        ("a/ping.mp3", "audio/mpeg", 257, False), ("a/font.woff2", "font/woff2", 9, False),
-        ("a/palette.unheard-of", "application/octet-stream", 9, False), ("a/drawing.tiff", "image/tiff", 9, False),
-    ],
-)  # fmt: skip
+@each_row(("path", "media", "size", "shown"), [
+    ("a/icon.png", "image/png", 256, True), ("a/photo.JPG", "image/jpeg", 256, True),
+    ("a/ping.mp3", "audio/mpeg", 256, True), ("a/icon.png", "image/png", 257, False),
+    ("a/ping.mp3", "audio/mpeg", 257, False), ("a/font.woff2", "font/woff2", 9, False),
+    ("a/palette.unheard-of", "application/octet-stream", 9, False), ("a/drawing.tiff", "image/tiff", 9, False),
+])  # fmt: skip
 def test_a_picture_or_sound_comes_as_such_else_as_a_link(path: str, media: str, size: int, shown: bool) -> None:
     raw, target = b"\xff\0" * (size // 2) + b"x" * (size % 2), "skill://a/target"
     result: Any = runtime.binary_file(path, target, raw, 256)
@@ -322,7 +299,6 @@ def test_a_picture_or_sound_comes_as_such_else_as_a_link(path: str, media: str, 
 
 
 def receipt(*fresh: Loaded, session: str | None = "h", bodies: bool = True, **more: Any) -> tuple[str, Any]:
-    """Text and structure of what loading these skills answers."""
     result: Any = runtime.load_result(fresh, session, fresh, bodies=bodies, **more)
     return said(result), check(result, runtime.LOAD)
 
@@ -352,7 +328,8 @@ def test_a_body_in_a_result_is_wrapped_with_its_place_and_its_files_where_the_cl
     about = {"name": "new", "license": "MIT"}
     new = loaded("new", "New words.", properties=about, files=("references/guide.md",), problems=("the name is odd",))
     seen, structure = receipt(new, shows="either")
-    assert seen.partition("\n\n")[2] == (
+    assert seen == (
+        'Active skills: new. Session: h (give it as "session" to the skills tools).\n\n'
         '<skill name="new" location="skill://new/SKILL.md" root_dir="skill://new">\nNew words.\n</skill>\n'
         '<skill_files skill="new">\nreferences/guide.md\n</skill_files>\n'
         '<skill_problems skill="new">\nthe name is odd\n</skill_problems>'
@@ -371,13 +348,13 @@ def test_a_body_in_a_result_is_wrapped_with_its_place_and_its_files_where_the_cl
 
 @pytest.mark.requirement("ASG-28")
 def test_a_long_list_of_files_is_cut_and_says_so() -> None:
-    files = tuple(f"references/{number:04}/a-file-of-some-name.md" for number in range(900))
-    seen, structure = receipt(loaded("new", LONG, files=files), shows="either")
-    listed = seen.partition("<skill_files")[2].splitlines()[1:-1]
-    assert listed[-1] == f"({900 - len(listed) + 1} more are not shown)"
-    assert tuple(listed[:-1]) == files[: len(listed) - 1]
-    assert len(seen) < 40_000
-    assert structure["active_skills"][0]["files_not_shown"] == 900 - len(listed) + 1
+    for count, cut in ((199, None), (200, None), (201, 1), (900, 700)):
+        files = tuple(f"references/{number:04}/a-file-of-some-name.md" for number in range(count))
+        seen, structure = receipt(loaded("new", LONG, files=files), shows="either")
+        listed = seen.partition("<skill_files")[2].splitlines()[1:-1]
+        assert listed == [*files[:200], *([f"({cut} more are not shown)"] if cut else [])]
+        assert len(seen) < 40_000
+        assert structure["active_skills"][0].get("files_not_shown") == cut
 
 
 LONG = "".join(f"Step {number} of many, told in some words.\n" + "\n" * (number % 5 == 4) for number in range(1_700))
@@ -405,6 +382,13 @@ def test_a_body_is_cut_at_a_paragraph_and_says_where_to_read_on(size: int) -> No
     assert len(kept) > 37_000
 
 
+@each_row(("files", "most"), [((), 1_000), (("abcdef",), 990), (("x" * 96,) * 9, 500)])
+def test_a_body_leaves_room_for_the_files_but_never_more_than_half(files: tuple[str, ...], most: int) -> None:
+    for size in (most, most + 1):
+        seen, _ = receipt(loaded("a", "x" * size, files=files), characters=1_000)
+        assert (f"[The first {most} of {size} characters." in seen) is (size > most)
+
+
 def test_one_line_that_is_too_long_goes_on_at_a_character() -> None:
     for body, on in (("# A\n" + "x" * 50_000, "=5."), ("x" * 50_000, "=4, start_character=20001.")):
         seen, _ = receipt(loaded("a", body, line=4), characters=20_000)
@@ -421,11 +405,12 @@ def test_skills_that_are_loaded_together_share_what_a_result_may_hold() -> None:
 
 def test_a_description_is_not_repeated() -> None:
     long = "Draws maps of rivers, lakes and roads."
-    among = [("a", long), ("b", "x"), ("c", long), ("d", "x")]
+    among = [("a", long), ("b", "x"), ("c", long), ("d", "x"), ("e", long[:26]), ("f", long[:26])]
     entries = [runtime.entry(name, build.skill(name, description=text), "skill://x") for name, text in among]
     result: Any = runtime.listing(entries, None)
     seen = [each["description"] for each in result["structuredContent"]["skills"]]
-    assert seen == [long, "x", "The same description as a.", "x"]  # what is short is as well repeated
+    again = "The same description as a."
+    assert seen == [long, "x", again, "x", long[:26], long[:26]]  # what is short is as well repeated
     assert "- c: The same description as a." in said(result)
 
 
@@ -452,6 +437,15 @@ def test_news_are_one_line_in_text_and_structure() -> None:
     ):
         assert said(found).split("\n")[0] == first
         assert said(found).splitlines()[-1] == news == check(found, tool)["note"]
+    unknown = f"They name unknown skills: {', '.join(['x' * 100, *'y' * 19])}."
+    assert runtime.depends_on([], ["x" * 101, *"y" * 20]) == unknown and runtime.depends_on([], []) is None
+
+
+def test_proposals_are_listed_with_what_the_reviewer_said() -> None:
+    told = {"name": "a", "principal": "p", "reason": "r", "state": "pending"}
+    found = runtime.proposal_list([{**told, "id": "1"}, {**told, "id": "2", "state": "rejected", "message": "No."}])
+    assert said({**found}) == "1 a: pending\n2 a: rejected, No."
+    assert said({**runtime.proposal_list([])}) == "You have proposed nothing here."
 
 
 @pytest.mark.requirement("X-2")
@@ -476,30 +470,28 @@ TOLD: dict[str, Any] = {
     "path": "scripts/run.py", "exit_code": 0, "stdout": "done\n", "stderr": "", "duration_ms": 12, "timed_out": False,
     "stdout_truncated": False, "stderr_truncated": False, "sandbox": "none", "user": 1000, "sandbox_gaps": [],
 }  # fmt: skip
-
-
 FILES = [{"path": f"/workspace/{name}", "size": 1} for name in ("a.txt", "b/c.bin")]
 
 
 @pytest.mark.requirement("RT-19")
-@each_row(
-    ("more", "words"),
-    [
-        ({}, "scripts/run.py ended with exit code 0 after 12 ms.\n<stdout>\ndone\n\n</stdout>\nstderr is empty.\nIt"),
-        ({}, "It ran without a sandbox, as user 1000."),
-        ({"sandbox": "bubblewrap", "sandbox_gaps": ["no filter", "root"]},
-         "It ran in a sandbox (bubblewrap), as user 1000. Gaps: no filter; root."),
-        ({"files": FILES, "files_not_shown": 3}, "with skills_read: /workspace/a.txt, /workspace/b/c.bin and 3 more."),
-        ({"exit_code": 3, "stderr": "no such </stderr>", "stderr_truncated": True},
-         "exit code 3 after 12 ms.\n<stdout>\ndone\n\n</stdout>\n<stderr>\nno such &lt;/stderr>\n</stderr> (cut)"),
-        ({"exit_code": None, "timed_out": True}, "was stopped at the time limit"),
-        ({"exit_code": None}, "was stopped by the server"),
-    ],
-)  # fmt: skip
+@each_row(("more", "words"), [
+    ({}, "scripts/run.py ended with exit code 0 after 12 ms.\n<stdout>\ndone\n\n</stdout>\nstderr is empty.\nIt"),
+    ({}, "It ran without a sandbox, as user 1000."),
+    ({"sandbox": "bubblewrap", "sandbox_gaps": ["no filter", "root"]},
+     "It ran in a sandbox (bubblewrap), as user 1000. Gaps: no filter; root."),
+    ({"files": FILES, "files_not_shown": 3}, "with skills_read: /workspace/a.txt, /workspace/b/c.bin and 3 more."),
+    ({"exit_code": 3, "stderr": "no such </stderr>", "stderr_truncated": True},
+     "exit code 3 after 12 ms.\n<stdout>\ndone\n\n</stdout>\n<stderr>\nno such &lt;/stderr>\n</stderr> (cut)"),
+    ({"files": [], "files_not_shown": 0}, "It ran without a sandbox, as user 1000."),
+    ({"exit_code": None, "timed_out": True}, "was stopped at the time limit"),
+    ({"exit_code": None}, "was stopped by the server"),
+])  # fmt: skip
 def test_what_came_of_a_script_is_told_and_a_failure_marked(more: dict[str, Any], words: str) -> None:
     result: Any = runtime.script_result(TOLD | more)
     assert check(result, runtime.RUN) == TOLD | more
     assert words in said(result) and "None" not in said(result)
+    told = "Gaps: " in said(result), "New or changed" in said(result)
+    assert told == (bool(more.get("sandbox_gaps")), bool(more.get("files")))
     assert result.get("isError", False) is ("exit_code" in more)
 
 

@@ -14,17 +14,8 @@ from hypothesis import strategies as st
 
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.dialects import runtime
-from mcp_skills_server.dialects.runtime import OVERVIEW_CHARACTERS, Offer, Overview
-from mcp_skills_server.dialects.runtime.overview import (
-    first_line,
-    fit,
-    groups,
-    in_instructions,
-    in_loading,
-    loading,
-    round_robin,
-    shown_part,
-)
+from mcp_skills_server.dialects.runtime import OVERVIEW_CHARACTERS, Offer, Overview, round_robin, shown_part
+from mcp_skills_server.dialects.runtime.overview import first_line, fit, groups, in_instructions, in_loading, loading
 from mcp_skills_server.dialects.runtime.words import clipped, max_min_limit, paragraphs
 from mcp_skills_server.runtime.runtime import Runtime
 from tables import each_row
@@ -44,7 +35,6 @@ OFFERS = st.lists(
 
 @cache
 def skills(size: int) -> Overview:
-    """The skills of a golden text."""
     if size != SIZES[0]:
         return made_up(size, folders=0 if size < 300 else 20)
     registry = Registry([FIXTURES])
@@ -61,12 +51,10 @@ def texts(size: int) -> tuple[str, str]:
 
 
 def golden(size: int) -> Path:
-    """Where both stand."""
     return ROOT / "tests" / "golden" / f"catalogue.{size}.txt"
 
 
 def names_in(text: str, size: int) -> set[str]:
-    """The names of skills that a text holds as words."""
     words = set(re.findall(r"[\w/-]+", text))
     return {offer.name for offer in skills(size).offers} & words
 
@@ -131,6 +119,25 @@ def test_the_texts_keep_to_their_length_and_no_skill_ends_the_block(found: list[
         assert all(offer.name in described for offer in found)
 
 
+@each_row(("found", "least", "most"), [
+    (Overview([Offer("a", ""), Offer("b", "")]), 1, 20),
+    (Overview([Offer(f"skill-{n}", "Does it well. " * 9, path=f"{n}") for n in range(9)]), 60, 900),
+    (Overview([Offer(f"skill-{n}", "", path=f"folder-{n % 30}/{n}") for n in range(900)]), 1, 900),
+])  # fmt: skip
+def test_a_text_has_all_that_fits_to_the_character(found: Overview, least: int, most: int) -> None:
+    for budget in range(least, most):
+        text = fit(found, budget).text
+        assert len(text) <= budget and fit(found, len(text)).text == text
+    seen = runtime.instructions(found, PLENTY, scripts=False)
+    assert runtime.instructions(found, len(seen), scripts=False) == seen
+    assert runtime.instructions(found, len(seen) - 1, scripts=False) != seen
+    assert in_instructions(found, len(seen), scripts=False).text in seen
+    assert in_instructions(found, len(seen) - 1, scripts=False).text not in seen
+    described = loading(found, PLENTY)
+    assert loading(found, len(described)) == described != loading(found, len(described) - 1)
+    assert loading(found, 0).startswith("Load one or more skills")
+
+
 def test_descriptions_are_shortened_to_one_length_and_short_ones_leave_their_part_to_the_others() -> None:
     found = Overview([Offer("short", "Does it."), *(Offer(f"long-{n}", "many words " * 90) for n in range(9))])
     shown = fit(found, 1_000)
@@ -165,17 +172,17 @@ def test_names_come_before_any_description() -> None:
     fewer = fit(found, enough - 1)
     assert fewer.names is not None and not fewer.cut
     assert {found.offers[position].name for position in fewer.names} == set(re.findall(r"skill-\d", fewer.text))
+    whole = Overview([Offer("a", f"Does {'a' * 90}. Use when b.")])
+    assert fit(whole, PLENTY).text == f"- a: Does {'a' * 90}. Use when b."
+    assert shown_part(whole, fit(whole, PLENTY), 0) == "with its whole description"
 
 
-@each_row(
-    ("places", "labels"),
-    [
-        (["skills/a/x", "skills/a/y", "skills/b/z"], {"a": [0, 1], "b": [2]}),  # what all share makes no group
-        (["skills/x", "skills/y"], {"": [0, 1]}),
-        (["c/x", "a/x", "b/x", "b/y"], {"b": [2, 3], "a": [1], "c": [0]}),  # those of one size by their names
-        (["site:a", "mine:b", "mine:c", "mine:acme/d"], {"mine": [1, 2], "acme": [3], "site": [0]}),
-    ],
-)
+@each_row(("places", "labels"), [
+    (["skills/a/x", "skills/a/y", "skills/b/z"], {"a": [0, 1], "b": [2]}),  # what all share makes no group
+    (["skills/x", "skills/y"], {"": [0, 1]}),
+    (["c/x", "a/x", "b/x", "b/y"], {"b": [2, 3], "a": [1], "c": [0]}),  # those of one size by their names
+    (["site:a", "mine:b", "mine:c", "mine:acme/d"], {"mine": [1, 2], "acme": [3], "site": [0]}),
+])  # fmt: skip
 def test_groups_are_the_folders_that_differ_else_the_roots(places: list[str], labels: dict[str, list[int]]) -> None:
     found = groups([(each.rpartition(":")[0], each.rpartition(":")[2]) for each in places])
     assert [(label, sorted(positions)) for label, positions in found.items()] == [*labels.items()]
@@ -186,7 +193,15 @@ def test_of_many_groups_the_largest_are_shown_and_the_others_counted() -> None:
     many = groups([("", path) for path in paths[:150]])
     assert len(many) == 24 and {len(positions) for positions in many.values()} == {2}
     found = Overview([Offer(f"skill-{n}", "", path=path) for n, path in enumerate(paths)])
-    assert re.search(r"\n- in other folders: 1,140$", fit(found, 4_000).text)
+    shown = fit(found, 4_000)
+    assert re.search(r"\n- in other folders: 1,140$", shown.text) and shown.names
+    words = {position in shown.names: shown_part(found, shown, position) for position in range(1500)}
+    assert words == {True: "by name alone", False: "not named"}
+    for folder, label in (("x" * 40, "x" * 40), ("x" * 41, "x" * 37 + "...")):
+        two = [Offer(f"skill-{n}", "", path=f"{folder if n % 2 else 'b'}/{n}") for n in range(500)]
+        assert f"\n- {label} (250): skill-" in fit(Overview(two), 1_000).text
+    flat = Overview([Offer(f"skill-{n}", "", path=f"{n}") for n in range(500)])
+    assert "\n- " not in fit(flat, 1_000).text
 
 
 def test_groups_take_turns_and_a_newcomer_moves_nobody() -> None:
@@ -232,6 +247,7 @@ def test_what_is_shown_of_the_skills_is_said_of_the_very_texts_that_a_model_gets
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=20), st.integers(0, 500))
 def test_all_get_as_much_as_fits_and_not_a_character_more(lengths: list[int], room: int) -> None:
     most = max_min_limit(lengths, room)
+    assert max_min_limit([5], -3) == 0
     assert sum(min(length, most) for length in lengths) <= room or most == 0
     if most < max(lengths):
         assert sum(min(length, most + 1) for length in lengths) > room
@@ -245,13 +261,12 @@ def test_a_text_is_cut_to_a_length(text: str, most: int) -> None:
     assert cut == text or (len(cut) <= most and text.startswith(cut.removesuffix("...")))
 
 
-@each_row(
-    ("text", "most", "cut"),
-    [
-        ("one two three", 12, "one two..."), ("one two three", 10, "one two..."), ("one two three", 9, "one..."),
-        ("abcdefghij", 8, "abcde..."), ("abc&amp;def", 9, "abc..."), ("anything", 3, ""),
-    ],
-)  # fmt: skip
+@each_row(("text", "most", "cut"), [
+    ("one two three", 12, "one two..."), ("one two three", 10, "one two..."), ("one two three", 9, "one..."),
+    ("abcdefghij", 8, "abcde..."), ("abc&amp;def", 9, "abc..."), ("anything", 3, ""), ("anything", 4, "a..."),
+    ("anything", 8, "anything"), ("one, two three", 8, "one..."), ("a &lt; bcdefgh", 10, "a &lt;..."),
+    ("a " + "x" * 99, 34, "a..."), ("a " + "x" * 99, 35, f"a {'x' * 30}..."),
+])  # fmt: skip
 def test_a_cut_leaves_no_half_of_a_word_or_of_an_entity(text: str, most: int, cut: str) -> None:
     assert clipped(text, most) == cut
 
@@ -266,3 +281,5 @@ def test_paragraphs_and_the_rest_make_the_text(text: str, most: int) -> None:
     assert paragraphs("one\n\ntwo\n\nthree", 9) == ("one\n\ntwo", 10)
     assert paragraphs("one\ntwo\nthree", 9) == ("one\ntwo", 8)
     assert paragraphs("onetwothree", 6) == ("onetwo", 6)
+    assert paragraphs("ab\n", 3) == ("ab\n", 3) and paragraphs("\nabc", 2) == ("\na", 2)
+    assert paragraphs("a\n\nbcd", 3) == ("a", 3)

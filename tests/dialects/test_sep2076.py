@@ -20,12 +20,10 @@ ENTRY_KEYS = {"name", "title", "description", "version", "tags", "icons", "argum
 
 
 def entry(one: Skill, *others: Skill, served: Served | None = None, least: Standing = VALID) -> dict[str, Json]:
-    """The skill as it is listed beside the others."""
     return sep2076.entry(subject(one, *others, served=served, least=least))
 
 
 def definition(one: Skill, *others: Skill, linked: dict[str, str] | None = None) -> dict[str, Json]:
-    """The skill as it is got beside the others."""
     return sep2076.definition(subject(one, *others), "Do it.", linked or {})
 
 
@@ -38,35 +36,26 @@ def test_what_a_skill_does_not_say_leaves_no_key():
 
 
 @pytest.mark.requirement("S76-4")
-@each_row(
-    ("icons", "expected"),
-    [
-        ([{"src": "i.png"}], [{"src": "skill://a/i.png", "mimeType": "image/png"}]),
-        ([{"src": "i.png", "mimeType": "image/x"}], [{"src": "skill://a/i.png", "mimeType": "image/x"}]),
-        ([{"src": "data"}], [{"src": "skill://a/data", "mimeType": "application/octet-stream"}]),
-        ([{"src": "https://example.org/i.svg"}], [{"src": "https://example.org/i.svg"}]),
-        ([{"src": "i.png"}, {"src": "i.png", "sizes": "any"}], [{"src": "skill://a/i.png", "mimeType": "image/png"}]),
-        ([{"mimeType": "image/png"}, {"src": ""}, {"src": 3}, "i.png", None], None),
-        ("i.png", None),
-    ],
-)
+@each_row(("icons", "expected"), [
+    ([{"src": "i.png"}], [{"src": "skill://a/i.png", "mimeType": "image/png"}]),
+    ([{"src": "i.png", "mimeType": "image/x"}], [{"src": "skill://a/i.png", "mimeType": "image/x"}]),
+    ([{"src": "data"}], [{"src": "skill://a/data", "mimeType": "application/octet-stream"}]),
+    ([{"src": "https://example.org/i.svg"}], [{"src": "https://example.org/i.svg"}]),
+    ([{"src": "i.png"}, {"src": "i.png", "sizes": "any"}], [{"src": "skill://a/i.png", "mimeType": "image/png"}]),
+    ([{"mimeType": "image/png"}, {"src": ""}, {"src": 3}, "i.png", None], None), ("i.png", None),
+])  # fmt: skip
 def test_icons_of_the_bundle_become_uris(icons: Json, expected: list[Json] | None):
     assert entry(skill("a", ["i.png", "data"], icons=icons)).get("icons") == expected
 
 
 @pytest.mark.requirement("S76-4")
-@each_row(
-    ("arguments", "expected"),
-    [
-        ([{"name": "a"}], [{"name": "a"}]),
-        ([{"name": "a", "required": False, "default": "x", "other": 1}], [{"name": "a", "required": False}]),
-        ([{"name": "a", "title": "", "description": 3, "required": "yes"}], [{"name": "a"}]),
-        ([{"name": "a"}, {"name": "b"}, {"name": "a", "title": "2"}], [{"name": "a"}, {"name": "b"}]),
-        ([{"title": "no name"}, {"name": ""}, "a", None], None),
-        ({"a": {}}, None),
-        (None, None),
-    ],
-)
+@each_row(("arguments", "expected"), [
+    ([{"name": "a", "title": "T", "description": "D"}], [{"name": "a", "title": "T", "description": "D"}]),
+    ([{"name": "a", "required": False, "default": "x", "other": 1}], [{"name": "a", "required": False}]),
+    ([{"name": "a", "title": "", "description": 3, "required": "yes"}], [{"name": "a"}]),
+    ([{"name": "a"}, {"name": "b"}, {"name": "a", "title": "2"}], [{"name": "a"}, {"name": "b"}]),
+    ([{"title": "no name"}, {"name": ""}, "a", None], None), ({"a": {}}, None), (None, None),
+])  # fmt: skip
 def test_arguments_that_have_a_name_are_listed(arguments: Json, expected: list[Json] | None):
     assert entry(skill("a", arguments=arguments)).get("arguments") == expected
 

@@ -44,3 +44,8 @@ def test_what_is_no_skill_md_of_a_skill_is_refused_and_named(target: str):
     with pytest.raises(RequestError) as caught:
         sep2640.find(snapshot(skill("acme/a", ["notes.md", "references/x.md"]), *broken), target)
     assert str(caught.value) == f"Unknown skill URI: {clipped(target)}"
+
+
+def test_a_skill_as_deep_as_a_path_can_be_is_found():
+    deep = "/".join("a" * 2_000)
+    assert sep2640.find(snapshot(skill(deep)), f"skill://{deep}/SKILL.md").path == deep

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.dialects import acp, prompts, resources, runtime, sep2076, sep2640, skills_protocol
+from mcp_skills_server.dialects import acp, prompts, resources, runtime, sep2076, skills_protocol
 from mcp_skills_server.format import hidden, identity, manifest
 from mcp_skills_server.model import Json, Standing
 from mcp_skills_server.runtime.runtime import Runtime
@@ -57,14 +57,6 @@ def test_no_listing_has_hidden_characters() -> None:
     assert seen(runtime.entry("tables", each, "skill://tables/SKILL.md", title=identity.title(each)))
     reported = manifest.read(None, {**FIELDS, "version": "1.0.0"}, "tables").manifest
     assert reported is not None and seen(skills_protocol.skill_list([reported], "summary", None))
-
-
-@pytest.mark.requirement("S40-13")
-def test_what_a_protocol_wants_verbatim_stays_so() -> None:
-    """The digest of SKILL.md and its frontmatter belong together."""
-    each = skill("tables", **FIELDS)
-    shown = sep2640.entry(each)["frontmatter"]
-    assert isinstance(shown, dict) and shown["description"] == FIELDS["description"]
 
 
 def test_a_name_that_nobody_can_read_is_not_offered_as_a_name() -> None:

@@ -38,14 +38,12 @@ def offered(raw: bytes, directory: str = wellknown.DIRECTORY) -> dict[str, wellk
 
 
 def fetched(publication: Publication, entry: wellknown.SiteEntry) -> dict[str, tuple[bytes, bool]]:
-    """The files of an entry, proved."""
     kept = publication.artifact(entry.url.removeprefix(SITE))
     assert kept is not None
     return proved(entry, kept[1].read())
 
 
 def proved(entry: wellknown.SiteEntry, raw: bytes) -> dict[str, tuple[bytes, bool]]:
-    """The files in the artifact of an entry."""
     wellknown.verify_digest(raw, entry.digest)
     files = archive.unpack(raw) if entry.kind == "archive" else {"SKILL.md": (raw, False)}
     assert wellknown.compare_files(entry, files).refusal is None

@@ -63,7 +63,7 @@ def test_what_stays_is_bounded_and_the_oldest_goes_first(tmp_path: Path, keeping
     publication = published(tmp_path, keeping=keeping, clock=Clock())
     paths: list[str] = []
     for number in range(6):
-        write_skill(tmp_path / "a", body=f"{number}" * 2900)
+        write_skill(tmp_path / "a", body=f"{number}" * 2936)  # 3,000 bytes
         publication.registry.refresh()
         paths.append(publication.edition().skills["a"].artifact.path)
     assert [publication.artifact(path) is not None for path in paths] == [False, False, False, True, True, True]
@@ -108,3 +108,4 @@ def test_memory_serves_where_there_is_no_folder_for_temporary_files(monkeypatch:
     nowhere = Mock(side_effect=FileNotFoundError(2, "No usable temporary directory found"))
     monkeypatch.setattr("mcp_skills_server.publish.artifacts.tempfile.gettempdir", nowhere)
     assert Spool().write(b"kept" * 1_000_000).read(0, 4) == b"kept"
+    nowhere.assert_called_once()

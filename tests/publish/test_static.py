@@ -27,7 +27,6 @@ NEW_INDEX, OLD_INDEX = ".well-known/agent-skills/index.json", ".well-known/skill
 
 
 def write(root: Path, output: Path, **options: Any) -> list[str]:
-    """Publish; the paths that changed."""
     return [each.path for each in StaticSite(str(output), **options).write(publication(root))]
 
 
@@ -36,7 +35,6 @@ def check(root: Path, output: Path, **options: Any) -> list[str]:
 
 
 def files(output: Path) -> dict[str, bytes]:
-    """Every file in a folder by its path."""
     return {path.relative_to(output).as_posix(): path.read_bytes() for path in output.rglob("*") if path.is_file()}
 
 
@@ -73,7 +71,6 @@ def served(output: Path) -> tuple[bytes | None, bytes | None]:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Three skills."""
     write_skill(tmp_path / "skills" / "lone")
     write_skill(tmp_path / "skills" / "more", references__a_md="a", references__b_md="b")
     write_skill(tmp_path / "skills" / "third", notes_md="notes")
@@ -92,6 +89,7 @@ def test_a_tree_is_the_publication_and_a_record_and_a_second_run_changes_nothing
     assert write(root, output) == sorted(expected)
     before, bytes_before = times(output), files(output)
     assert bytes_before.keys() - expected.keys() == {".mcp-skills-server.json"}
+    assert json.loads(bytes_before[".mcp-skills-server.json"])["format"] == 2  # which later versions read as well
     assert expected.items() <= bytes_before.items() and whole(output)
     assert write(root, output) == []
     assert times(output) == before and files(output) == bytes_before
@@ -123,7 +121,7 @@ def test_an_old_artifact_stays_for_some_days(root: Path, output: Path) -> None:
     assert old.items() <= files(output).items()
     assert not (output / ".well-known" / "skills" / "more").exists()
     before = times(output)
-    assert write(root, output, clock=lambda: now + 7 * DAY) == [] and times(output) == before
+    assert write(root, output, clock=lambda: now + 8 * DAY - 1) == [] and times(output) == before
     assert check(root, output, clock=lambda: now + 30 * DAY) == []
     assert write(root, output, clock=lambda: now + 8 * DAY) == []
     assert len(old.keys() & files(output).keys()) == 0 and whole(output)
@@ -183,8 +181,9 @@ def test_a_folder_of_somebody_else_is_refused_and_stays(root: Path, output: Path
     with pytest.raises(UsageError, match="not written by this program"):
         write(root, output)
     assert files(output) == {"index.html": b"mine"}
-    for place in (output / "index.html", output / "index.html" / "below"):
-        with pytest.raises(UsageError, match=r"^[^\n]*$"):
+    below = output / "index.html" / "below"
+    for place, said in ((output / "index.html", "not a folder; give"), (below, f"cannot be written .*: {below}")):
+        with pytest.raises(UsageError, match=f"^[^\n]*{said}[^\n]*$"):
             write(root, place)
 
 
@@ -221,6 +220,10 @@ def test_a_record_that_cannot_be_read_is_told(root: Path, output: Path) -> None:
         with pytest.raises(UsageError, match="cannot be read"):
             write(root, output)
         assert files(output) == {**before, record.name: said.encode()}
+    record.with_suffix(".next").write_text('{"format": 2, "files": {"a": 3}}')
+    record.write_bytes(before[record.name])
+    with pytest.raises(UsageError, match="cannot be read"):
+        write(root, output)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no flock there")

@@ -137,7 +137,7 @@ def parse_responses(message: object) -> list[AgentResponse]:
         key = _key(each.get("id"))
         if "method" in each or key is None or not ("result" in each or "error" in each):
             continue
-        failed = "error" in each and each["error"] is not None
+        failed = each.get("error") is not None
         # An error with id null reports an unreadable message, not the request of id null.
         if not failed or key[1] is not None:
             out.append(AgentResponse(key, None if failed else as_dict(each.get("result"))))

@@ -173,15 +173,15 @@ class StaticSite:
             self._folder.delete(path, claims[path])
         for item in plan.put if self._progress is None else self._progress(plan.put):
             path = item.path.lstrip("/")
-            if path in INDEXES and fresh:
-                # sync artifacts first: an index must not survive a power cut without them
-                self._folder.sync(fresh)
-                fresh = []
             # Sync the index before stale artifacts are deleted, which an old index needs.
             lasting = path in INDEXES
-            self._folder.put(path, self._raw(path, item), lasting=lasting)
-            if not lasting:
+            if lasting:
+                # sync artifacts first: an index must not survive a power cut without them
+                self._folder.sync(fresh)
+                fresh.clear()
+            else:
                 fresh.append(path)
+            self._folder.put(path, self._raw(path, item), lasting=lasting)
         self._folder.sync(fresh)
         for path in plan.stale:
             self._folder.delete(path, claims[path])

@@ -46,61 +46,42 @@ def test_an_index_without_a_schema_is_of_the_old_version(url: str):
 
 
 @pytest.mark.requirement("WK-16")
-@each_row(
-    ("url", "found"),
-    [
-        ("/x/a.zip", "https://example.com/x/a.zip"),
-        ("a/SKILL.md", "https://example.com/.well-known/agent-skills/a/SKILL.md"),
-        ("../a.zip", "https://example.com/.well-known/a.zip"),
-        ("?skill=a", "https://example.com/.well-known/agent-skills/index.json?skill=a"),
-        ("https://cdn.example.net/a.zip#part", "https://cdn.example.net/a.zip"),
-        ("http://127.0.0.1:9/a.zip", "http://127.0.0.1:9/a.zip"),
-        ("//cdn.example.net/a.zip", "https://cdn.example.net/a.zip"),
-        ("/a%20b.zip", "https://example.com/a%20b.zip"),
-    ],
-)
+@each_row(("url", "found"), [
+    ("/x/a.zip", "https://example.com/x/a.zip"),
+    ("a/SKILL.md", "https://example.com/.well-known/agent-skills/a/SKILL.md"),
+    ("../a.zip", "https://example.com/.well-known/a.zip"),
+    ("?skill=a", "https://example.com/.well-known/agent-skills/index.json?skill=a"),
+    ("https://cdn.example.net/a.zip#part", "https://cdn.example.net/a.zip"),
+    ("http://127.0.0.1:9/a.zip", "http://127.0.0.1:9/a.zip"),
+    ("//cdn.example.net/a.zip", "https://cdn.example.net/a.zip"), ("/a%20b.zip", "https://example.com/a%20b.zip"),
+])  # fmt: skip
 def test_an_url_is_resolved_against_that_of_the_index(url: str, found: str):
     (entry,) = read(fields(url=url)).entries
     assert entry.url == found
 
 
 @pytest.mark.requirement("WK-2", "WK-3", "WK-4", "WK-5", "WK-9", "WK-10", "WK-11", "WK-13", "WKO-3")
-@each_row(
-    ("bad", "said"),
-    [
-        (None, "it is not an object"),
-        (["a"], "it is not an object"),
-        (fields(name=...), "there is no name"),
-        (fields(name=""), "the name is empty or not text"),
-        (fields(name="x" * 65), "at most 64"),
-        (fields(name="A"), "the name holds 'A'"),
-        (fields(name="a\n"), "the name holds '\\n'"),
-        (fields(name="-a"), "hyphen"),
-        (fields(description=...), "there is no description"),
-        (fields(description=["a"]), "the description is not text"),
-        (fields(description=" "), "the description is empty"),
-        (fields(description="x" * 1025), "at most 1024"),
-        (fields(description="\ud800"), "lone surrogate"),
-        (fields(type=...), "it has no type"),
-        (fields(digest=...), "its digest is not"),
-        (fields(digest=HEX), "its digest is not"),
-        (fields(digest=DIGEST.upper()), "its digest is not"),
-        (fields(digest=DIGEST + "\n"), "its digest is not"),
-        (fields(digest="sha512:" + HEX * 2), "its digest is not"),
-        (fields(url=...), "it has no url"),
-        (fields(url=""), "it is empty, or contains a character that no URL may contain"),
-        (fields(url="/a b.zip"), "contains a character that no URL may contain"),
-        (fields(url="\\\\evil\\a.zip"), "contains a character that no URL may contain"),
-        (fields(url="/é.zip"), "contains a character that no URL may contain"),
-        (fields(url="file:///etc/passwd"), "not an http or https URL"),
-        (fields(url="https://user:secret@example.com/a"), "a user name or a password"),
-        (fields(url="https://@example.com/a"), "a user name or a password"),
-        (fields(url="http:///a"), "has no host"),
-        (fields(url="https://%31/a"), "has no host"),
-        (fields(url="https://a:b/c"), "cannot be read as a URL"),
-        (fields(url="https://[::1/c"), "cannot be read as a URL"),
-    ],
-)
+@each_row(("bad", "said"), [
+    (None, "it is not an object"), (["a"], "it is not an object"), (fields(name=...), "there is no name"),
+    (fields(name=""), "the name is empty or not text"), (fields(name="x" * 65), "at most 64"),
+    (fields(name="A"), "the name holds 'A'"), (fields(name="a\n"), "the name holds '\\n'"),
+    (fields(name="-a"), "hyphen"), (fields(description=...), "there is no description"),
+    (fields(description=["a"]), "the description is not text"),
+    (fields(description=" "), "the description is empty"), (fields(description="x" * 1025), "at most 1024"),
+    (fields(description="\ud800"), "lone surrogate"), (fields(type=...), "it has no type"),
+    (fields(digest=...), "its digest is not"), (fields(digest=HEX), "its digest is not"),
+    (fields(digest=DIGEST.upper()), "its digest is not"), (fields(digest=DIGEST + "\n"), "its digest is not"),
+    (fields(digest="sha512:" + HEX * 2), "its digest is not"), (fields(url=...), "it has no url"),
+    (fields(url=""), "it is empty, or contains a character that no URL may contain"),
+    (fields(url="/a b.zip"), "contains a character that no URL may contain"),
+    (fields(url="\\\\evil\\a.zip"), "contains a character that no URL may contain"),
+    (fields(url="/é.zip"), "contains a character that no URL may contain"),
+    (fields(url="file:///etc/passwd"), "not an http or https URL"),
+    (fields(url="https://user:secret@example.com/a"), "a user name or a password"),
+    (fields(url="https://@example.com/a"), "a user name or a password"), (fields(url="http:///a"), "has no host"),
+    (fields(url="https://%31/a"), "has no host"), (fields(url="https://a:b/c"), "cannot be read as a URL"),
+    (fields(url="https://[::1/c"), "cannot be read as a URL"),
+])  # fmt: skip
 def test_a_bad_entry_is_told_and_the_others_arrive(bad: Any, said: str):
     index = read(fields(name="first"), bad, fields(name="last"))
     assert [entry.name for entry in index.entries] == ["first", "last"]
@@ -127,24 +108,18 @@ def test_of_entries_that_share_a_name_the_first_that_can_be_used_counts():
 
 
 @pytest.mark.requirement("WK1-3", "WK1-4", "WK1-5", "WK1-7", "WK1-8", "WK1-9")
-@each_row(
-    ("bad", "said"),
-    [
-        ("a", "it is not an object"),
-        (old_fields(description=""), "description"),
-        (fields(), "it has no list 'files'"),
-        (old_fields(files=["SKILL.md", 1]), "it has no list 'files'"),
-        (old_fields(files=[]), "lacks SKILL.md"),
-        (old_fields(files=["SKILL.md", "../a"]), "does not allow the file name '../a'"),
-        (old_fields(files=["SKILL.md", "/a"]), "does not allow the file name '/a'"),
-        (old_fields(files=["SKILL.md", "a\\b"]), "does not allow the file name"),
-        (old_fields(files=["SKILL.md", "é"]), "does not allow the file name"),
-        (old_fields(files=["SKILL.md", "SKILL.md"]), "appears twice"),
-        (old_fields(files=["SKILL.md", "C:/a"]), "begins with a drive letter"),
-        (old_fields(files=["SKILL.md", "a//b"]), "is not a plain path"),
-        (old_fields(files=["SKILL.md", "a", "b", "c"]), "has 4 files, at most 3"),
-    ],
-)
+@each_row(("bad", "said"), [
+    ("a", "it is not an object"), (old_fields(description=""), "description"), (fields(), "it has no list 'files'"),
+    (old_fields(files=["SKILL.md", 1]), "it has no list 'files'"), (old_fields(files=[]), "lacks SKILL.md"),
+    (old_fields(files=["SKILL.md", "../a"]), "does not allow the file name '../a'"),
+    (old_fields(files=["SKILL.md", "/a"]), "does not allow the file name '/a'"),
+    (old_fields(files=["SKILL.md", "a\\b"]), "does not allow the file name"),
+    (old_fields(files=["SKILL.md", "é"]), "does not allow the file name"),
+    (old_fields(files=["SKILL.md", "SKILL.md"]), "appears twice"),
+    (old_fields(files=["SKILL.md", "C:/a"]), "begins with a drive letter"),
+    (old_fields(files=["SKILL.md", "a//b"]), "is not a plain path"),
+    (old_fields(files=["SKILL.md", "a", "b", "c"]), "has 4 files, at most 3"),
+])  # fmt: skip
 def test_a_bad_old_entry_is_told_and_the_others_arrive(bad: Any, said: str):
     index = read_old(old_fields(name="first"), bad, old_fields(name="last"), limits=IndexLimits(files=3))
     assert [entry.name for entry in index.entries] == ["first", "last"]
@@ -152,24 +127,16 @@ def test_a_bad_old_entry_is_told_and_the_others_arrive(bad: Any, said: str):
     assert unusable.position == 2 and said in unusable.reason
 
 
-@each_row(
-    ("raw", "said"),
-    [
-        (b"", "is not JSON"),
-        (b"\xff\xfe{\0}\0", "is not JSON"),
-        (b'{"skills": [NaN]}', "is not JSON"),
-        (b'{"a":' * 50_000 + b"1" + b"}" * 50_000, "is not JSON"),
-        (b'{"skills": [' + b"9" * 5000 + b"]}", "is not JSON"),
-        (b"<!DOCTYPE html><title>Sign in</title>", "a web page"),
-        (b"\xef\xbb\xbf\n <html>", "a web page"),
-        (b"[]", "not an object"),
-        (b"{}", "no list 'skills'"),
-        (b'{"skills": {"a": 1}}', "no list 'skills'"),
-        (json.dumps({"$schema": SCHEMA, "skills": None}).encode(), "no list 'skills'"),
-        (b'{"skills": [' + b"1," * 99_999 + b"1]}", "has 100000 entries, at most 20000"),
-        (b" " * ((16 << 20) + 1), "has 16777217 bytes, at most 16777216"),
-    ],
-)
+@each_row(("raw", "said"), [
+    (b"", "is not JSON"), (b"\xff\xfe{\0}\0", "is not JSON"), (b'{"skills": [NaN]}', "is not JSON"),
+    (b'{"a":' * 50_000 + b"1" + b"}" * 50_000, "is not JSON"),
+    (b'{"skills": [' + b"9" * 5000 + b"]}", "is not JSON"),
+    (b"<!DOCTYPE html><title>Sign in</title>", "a web page"), (b"\xef\xbb\xbf\n <html>", "a web page"),
+    (b"[]", "not an object"), (b"{}", "no list 'skills'"), (b'{"skills": {"a": 1}}', "no list 'skills'"),
+    (json.dumps({"$schema": SCHEMA, "skills": None}).encode(), "no list 'skills'"),
+    (b'{"skills": [' + b"1," * 99_999 + b"1]}", "has 100000 entries, at most 20000"),
+    (b" " * ((16 << 20) + 1), "has 16777217 bytes, at most 16777216"),
+])  # fmt: skip
 def test_what_is_no_index_is_refused_in_one_line(raw: bytes, said: str):
     with pytest.raises(IndexRefusedError, match=re.escape(said)) as caught:
         decode(raw, URL)
@@ -182,6 +149,11 @@ def test_limits_hold_to_the_entry_and_the_byte():
     for limits in (IndexLimits(bytes=len(raw) - 1), IndexLimits(skills=1)):
         with pytest.raises(IndexRefusedError):
             decode(raw, URL, limits)
+    for count, usable in ((1000, True), (1001, False)):
+        index = read_old(old_fields(files=["SKILL.md", *map(str, range(count - 1))]))
+        assert bool(index.entries) is usable is not bool(index.unusable)
+    (unusable,) = read(fields(name="x" * 65)).unusable
+    assert unusable.name == "x" * 64
 
 
 @given(
@@ -227,20 +199,16 @@ def test_the_skill_that_the_entry_tells_of_passes():
 
 
 @pytest.mark.requirement("WK-18", "WK-23", "WKN-3", "WKO-7")
-@each_row(
-    ("files", "said"),
-    [
-        ({}, "it has no SKILL.md"),
-        ({"skill.md": RAW}, "it has no SKILL.md but 'skill.md'"),
-        ({"wrapper/SKILL.md": RAW, "wrapper/a": b""}, "not at the root of its archive but in 'wrapper'"),
-        ({"SKILL.md": b"Read on."}, "cannot be read: the file does not begin"),
-        ({"SKILL.md": b"\xff"}, "cannot be read: byte 0xff is not UTF-8"),
-        ({"SKILL.md": b"---\nname: b\ndescription: Does b.\n---\n"}, "its SKILL.md has the name 'b'"),
-        ({"SKILL.md": b"---\ndescription: Does a.\n---\n"}, "there is no name"),
-        ({"SKILL.md": b"---\nname: a\n---\n"}, "there is no description"),
-        ({"SKILL.md": b"---\nname: a\ndescription: '%s'\n---\n" % (b"x" * 1025)}, "at most 1024"),
-    ],
-)
+@each_row(("files", "said"), [
+    ({}, "it has no SKILL.md"), ({"skill.md": RAW}, "it has no SKILL.md but 'skill.md'"),
+    ({"wrapper/SKILL.md": RAW, "wrapper/a": b""}, "not at the root of its archive but in 'wrapper'"),
+    ({"SKILL.md": b"Read on."}, "cannot be read: the file does not begin"),
+    ({"SKILL.md": b"\xff"}, "cannot be read: byte 0xff is not UTF-8"),
+    ({"SKILL.md": b"---\nname: b\ndescription: Does b.\n---\n"}, "its SKILL.md has the name 'b'"),
+    ({"SKILL.md": b"---\ndescription: Does a.\n---\n"}, "there is no name"),
+    ({"SKILL.md": b"---\nname: a\n---\n"}, "there is no description"),
+    ({"SKILL.md": b"---\nname: a\ndescription: '%s'\n---\n" % (b"x" * 1025)}, "at most 1024"),
+])  # fmt: skip
 def test_files_that_are_not_the_skill_are_refused(files: dict[str, bytes], said: str):
     reason = wellknown.compare_files(ENTRY, {path: (raw, False) for path, raw in files.items()}).refusal
     assert reason is not None and said in reason and reason.isprintable()

@@ -33,14 +33,10 @@ def test_an_index_has_the_schema_and_an_entry_for_each_skill_below_any_base():
 
 
 @pytest.mark.requirement("WK-32", "WK-33", "WK-34", "X-7")
-@each_row(
-    ("suffix", "kind", "end", "media_type"),
-    [
-        ("", "skill-md", "SKILL.md", "text/markdown"),
-        (".tar.gz", "archive", "a.tar.gz", "application/gzip"),
-        (".zip", "archive", "a.zip", "application/zip"),
-    ],
-)
+@each_row(("suffix", "kind", "end", "media_type"), [
+    ("", "skill-md", "SKILL.md", "text/markdown"), (".tar.gz", "archive", "a.tar.gz", "application/gzip"),
+    (".zip", "archive", "a.zip", "application/zip"),
+])  # fmt: skip
 def test_an_artifact_stands_where_its_digest_says(suffix: str, kind: str, end: str, media_type: str):
     made = wellknown.artifact("a", DIGEST, suffix)
     assert (made.kind, made.digest, made.media_type) == (kind, DIGEST, media_type)

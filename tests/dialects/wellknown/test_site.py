@@ -12,24 +12,18 @@ from tables import each_row
 
 
 @pytest.mark.requirement("WK-41", "WKO-1", "X-18")
-@each_row(
-    ("url", "found"),
-    [
-        ("https://example.com", [URL, OLD_URL]),
-        ("https://example.com/", [URL, OLD_URL]),
-        ("HTTPS://example.com/#part", [URL, OLD_URL]),
-        (
-            "http://a:8000/docs/",
-            [f"http://a:8000{path}{each[19:]}" for path in ("/docs", "") for each in (URL, OLD_URL)],
-        ),
-        ("https://example.com/.well-known/agent-skills", [URL]),
-        ("https://example.com/.well-known/skills/", [OLD_URL]),
-        (URL, [URL]),
-        ("https://example.com/my.JSON", ["https://example.com/my.JSON"]),
-        ("https://example.com/skills?tag=a", ["https://example.com/skills?tag=a"]),
-        ("http://[::1]:8000", ["http://[::1]:8000" + path for path in (URL[19:], OLD_URL[19:])]),
-    ],
-)
+@each_row(("url", "found"), [
+    ("https://example.com", [URL, OLD_URL]), ("https://example.com/", [URL, OLD_URL]),
+    ("HTTPS://example.com/#part", [URL, OLD_URL]),
+    (
+        "http://a:8000/docs/",
+        [f"http://a:8000{path}{each[19:]}" for path in ("/docs", "") for each in (URL, OLD_URL)],
+    ),
+    ("https://example.com/.well-known/agent-skills", [URL]), ("https://example.com/.well-known/skills/", [OLD_URL]),
+    (URL, [URL]), ("https://example.com/my.JSON", ["https://example.com/my.JSON"]),
+    ("https://example.com/skills?tag=a", ["https://example.com/skills?tag=a"]),
+    ("http://[::1]:8000", ["http://[::1]:8000" + path for path in (URL[19:], OLD_URL[19:])]),
+])  # fmt: skip
 def test_where_an_index_may_be(url: str, found: list[str]):
     assert candidates(url) == found
 

@@ -73,6 +73,8 @@ def ask(bare: socket.socket, said: bytes = PROBE) -> bytes:
 
 def test_descriptors_are_shared_out_and_the_least_that_is_told_is_enough() -> None:
     assert divide_descriptors(1000, 20_000, 10) == Budget(1000)
+    assert divide_descriptors(1000, 160, 0) == Budget(70, 5, 5)
+    assert divide_descriptors(1000, 191, 0) == Budget(86, 5, 5)
     for limit in range(16, 4000):
         given = divide_descriptors(1000, limit, 7)
         assert min(given.slots, given.spare, given.arriving) >= 1
@@ -239,6 +241,7 @@ def test_a_session_with_an_open_stream_is_not_idle() -> None:
         third.follow()
         last = stack.enter_context(client(server, "legacy", opened=False))
         assert last.post(last.message("initialize", {})).error == (503, -32603, None)
+        server.said(r"refused a session: all 2 are in use \(--max-sessions\)")
 
 
 @each_row(

@@ -228,6 +228,8 @@ def test_the_challenge_says_where_to_sign_in_and_what_is_wrong(tmp_path: Path, i
         ):  # fmt: skip
             reply = ask(server, token)
             assert (reply.status, challenge(reply)) == (status, named | {"error": error})
+        server.said(f"refused a token of {issuer.url}: it lacks required scopes: skills:run")
+        server.said("refused a token: it is not a signed token")
         assert ask(server, signed(good(server, issuer, scope="skills:read skills:run more"))).status == 200
 
 
@@ -245,6 +247,7 @@ def test_an_issuer_that_cannot_be_asked_is_503_with_a_time(tmp_path: Path, issue
         server.said(f"WARNING: the issuer {url}: .*; its tokens cannot be verified until it answers")
         reply = ask(server, signed(claims(iss=url, aud=own(server.port))))
         assert reply.status == 503 and 1 <= int(reply.headers["Retry-After"]) <= 6
+        server.said("refused a request: the issuer does not answer")
         assert ask(server, "x").status == 401  # which no issuer would make good
         assert "/elsewhere" not in issuer.paths
         assert server.send("GET", "/healthz").status == 200

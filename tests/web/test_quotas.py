@@ -191,3 +191,4 @@ def test_the_calls_of_a_batch_count_one_by_one_and_a_refused_batch_counts_as_one
         assert (first.status, len(json.loads(first.body))) == (200, 5)
         said_over(server.send("POST", "/rpc", batch, JSON), "requests-per-minute")
         assert "result" in server.rpc("list_skills")
+        said_over(server.send("POST", "/rpc", batch, JSON), "requests-per-minute")

@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from enum import IntEnum
+from enum import IntEnum, auto
 from typing import Any, Final
 
 import h11
@@ -54,11 +54,11 @@ def client_to_evict(held: Mapping[str, int], newcomer: str, able: Collection[str
 class State(IntEnum):
     """The activity of a connection, in the order of eviction."""
 
-    SILENT = 0
+    SILENT = auto()
     """The client must send a request, and none was admitted before."""
-    RESTING = 1
+    RESTING = auto()
     """The client must send its next request, or the rest of one."""
-    BUSY = 2
+    BUSY = auto()
     """The client waits for a response, or reads a stream."""
 
 

@@ -23,7 +23,7 @@ from mcp_skills_server.telemetry.events import Event, Use
 from mcp_skills_server.telemetry.metrics import Metrics
 from mcp_skills_server.telemetry.usage import By, Report, UsageRow, UsageStore
 from mcp_skills_server.web.ui.pages import operation
-from mcp_skills_server.web.ui.pages.operation import MOST_CLIENTS, MOST_RUNS, Activity
+from mcp_skills_server.web.ui.pages.operation import Activity
 from programs import LOOSE, loose
 from web.http_wire import Server, bearing, client, token_file, until
 from web.test_grants import ANN, BOB, configure
@@ -48,11 +48,11 @@ def test_clients_differ_by_who_where_what_and_how_and_the_latest_are_kept() -> N
     last = seen.clients()[0]
     assert (last.event.principal, last.requests, last.refused) == ("token:ann", 2, 1)
     assert (last.first, last.event.time) == (1.0, 2.0)
-    for number in range(MOST_RUNS + 9):
+    for number in range(509):
         seen.take(event(number, "begun", uses=(Use("run", "", "", ""),)))
         seen.take(event(number, address=f"10.0.{number % 256}.{number // 256}"))
-    assert len(seen.runs()) == MOST_RUNS and len(seen.clients()) == MOST_CLIENTS
-    assert seen.runs()[0].event.time == seen.clients()[0].event.time == MOST_RUNS + 8
+    for kept in (seen.runs(), seen.clients()):
+        assert [each.event.time for each in kept] == [*range(508, 8, -1)]
 
 
 @loose
@@ -142,14 +142,21 @@ def test_no_more_than_so_many_are_shown_the_most_used_first(tmp_path: Path) -> N
     class Counts(UsageStore):
         def report(self, by: By = "skill", days: int = 30) -> Report:
             rows = (UsageRow(f"{by}-{number:04}" * (number > 0), loads=9_000 - number) for number in range(5_000))
-            return Report(tuple(rows), 0, 0, ())
+            return Report((*rows, UsageRow("s050", last=1.0)), 0, 0, ())
 
-    look, counts = look_at(tmp_path), Counts(str(tmp_path / "usage.db"))
+    def shown(start: int) -> str:
+        query = f"from={start}".encode()
+        request = Request({"type": "http", "method": "GET", "path": "/", "headers": [], "query_string": query})
+        return bytes(anyio.run(operation.usage, request, look).body).decode()
+
+    made = plant(tmp_path / "skills", skills(*(f"s{number:03}" for number in range(101))))
+    look, counts = look_at(made), Counts(str(tmp_path / "usage.db"))
     look = replace(look, site=replace(look.site, usage=operation.UsageReports(counts)), sees_others=True)
-    request = Request({"type": "http", "method": "GET", "path": "/", "headers": [], "query_string": b""})
-    page = words(bytes(anyio.run(operation.usage, request, look).body).decode())
+    assert [shown(start).count("/ui/skills/s") for start in (0, 1, 100)] == [100, 100, 1]
+    assert ['rel="next"' in shown(start) for start in (0, 1)] == [True, False]
+    page = words(shown(0))
     for by, nameless in (("principal", "anonymous"), ("host", "unknown")):
-        assert page.count(f"{by}-") == operation.MOST_OTHERS - 1
+        assert page.count(f"{by}-") == 99
         assert page.index(f"{nameless} 9,000") < page.index(f"{by}-0001 8,999") < page.index(f"{by}-0099 8,901")
 
 

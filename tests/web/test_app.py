@@ -141,7 +141,7 @@ def test_the_probes_answer_anyone(server: Server) -> None:
         server.said("serving 17 skills")
         for headers in ({}, {"Host": "10.1.2.3:8000"}, {"Origin": "https://evil.example"}):
             reply = server.send("GET", path, headers=headers)
-            assert (reply.status, reply.body) == (200, word)
+            assert (reply.status, reply.body, reply.headers["Server"]) == (200, word, None)
         reply = server.send("HEAD", path)
         assert (reply.status, reply.body) == (200, b"")
         for method in ("POST", "PUT", "DELETE"):
@@ -158,7 +158,7 @@ def gate(tmp_path: Path) -> Path:
 
 def test_ready_is_said_once_the_first_scan_is_done(gate: Path, era: Era) -> None:
     with (
-        http_serving(FIXTURES, command=[sys.executable, "-c", SLOW_LOAD, str(gate)]) as server,
+        http_serving(FIXTURES, "--ui", command=[sys.executable, "-c", SLOW_LOAD, str(gate)]) as server,
         client(server, era, opened=False) as one,
         ThreadPoolExecutor(1) as pool,
     ):
@@ -166,6 +166,8 @@ def test_ready_is_said_once_the_first_scan_is_done(gate: Path, era: Era) -> None
         assert one.open()["capabilities"]  # the handshake does not wait for the scan
         answer = pool.submit(one.request, "skills/list")
         assert server.send("GET", "/readyz").status == 503
+        page = server.send("GET", "/ui/")
+        assert (page.status, page.headers["Refresh"]) == (503, "1")
         assert not answer.done()
         gate.write_text("go")
         assert answer.result(DEADLINE)["skills"]

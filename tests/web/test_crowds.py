@@ -84,6 +84,12 @@ def test_descriptors_are_shared_out_and_the_least_that_is_told_is_enough() -> No
         divide_descriptors(1000, 10, 7)
 
 
+def test_a_port_is_taken_again_at_once_and_little_waits_in_the_kernel() -> None:
+    with serving._open_listener("127.0.0.1", 0) as made:
+        options = [made.getsockopt(socket.SOL_SOCKET, each) for each in (socket.SO_REUSEADDR, socket.SO_SNDBUF)]
+    assert options[0] == 1 and options[1] in (256 << 10, 512 << 10)  # Linux doubles it
+
+
 NEEDED = 1000 + 8 + 8 + 128
 """Descriptors for 1,000 connections, beside those that are open already."""
 

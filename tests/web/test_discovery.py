@@ -16,10 +16,13 @@ from typing import Any
 import pytest
 
 import published
+from catalog.forest import loaded, plant, skill_md
 from dialects.build import skill
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.dialects.aicatalog import ARD, CARD, CATALOG, MOST_SKILLS, CatalogSkill, catalog, server_card
 from mcp_skills_server.format import archive
+from mcp_skills_server.publish.publication import Publication
+from mcp_skills_server.web.discovery import Discovery
 from publish.test_static import write
 from tables import each_row
 from web.http_wire import Reply, Server, bearing, client, http_serving, refused, token_file, until
@@ -293,6 +296,13 @@ def test_what_is_not_published_is_told_once_with_its_reason(tmp_path: Path) -> N
         server.said("other: not published: ")
         server.said(": not published: ", 3)
         assert server.stderr.count(": not published: ") == 3
+
+
+@each_row(("count", "last"), [(20, "s19: not published: "), (21, "and 1 more skills are not published")])
+def test_twenty_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture, count: int, last: str) -> None:
+    made = Publication(loaded(plant(tmp_path, {f"s{number:02}/SKILL.md": skill_md("x") for number in range(count)})))
+    Discovery(made, shared=True)._log_left_out(made.edition())
+    assert len(caplog.messages) == count and caplog.messages[-1].startswith(last)
 
 
 # Who may come in

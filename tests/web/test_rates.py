@@ -92,6 +92,25 @@ async def test_one_that_takes_long_keeps_nobody_waiting(monkeypatch: pytest.Monk
 
 
 @pytest.mark.anyio
+async def test_one_that_has_to_wait_for_half_a_second_is_refused() -> None:
+    scope = {"type": "http", "method": "POST", "path": "/mcp", "headers": [], "client": ("192.0.2.1", 1)}
+    statuses: list[int] = []
+
+    async def app(*_: Any) -> None:
+        statuses.append(200)
+
+    async def send(message: Message) -> None:
+        statuses.extend([message["status"]] if "status" in message else [])
+
+    limits = Rates(QuotaSettings(120, 120))
+    failed, limit = rates.FailedAuthentications(limits), RequestLimits(app, limits)
+    for _ in range(121):
+        await limit(scope, None, send)  # type: ignore[arg-type]
+    assert statuses == [200] * 120 + [429]
+    assert [await failed.is_over(scope, app, send) for _ in range(121)] == [False] * 120 + [True]  # type: ignore[arg-type]
+
+
+@pytest.mark.anyio
 async def test_the_first_are_answered_at_once_and_then_it_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[Message] = []
     left, asked = asyncio.Event(), asyncio.Event()

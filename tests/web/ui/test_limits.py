@@ -10,6 +10,7 @@ from typing import Any
 
 import anyio
 import pytest
+from starlette.datastructures import QueryParams
 from starlette.requests import Request
 
 from catalog.forest import loaded, plant, skill_md
@@ -112,7 +113,7 @@ def test_lists_of_the_catalogue_end(tmp_path: Path) -> None:
     assert facets["sources"] == [("0", tmp_path.name, 7)]
     (row, *_) = json.loads(shown(catalogue.page, look, "format=json"))
     assert (len(row["tags"]), row["title"], row["files"]) == (20, None, 1)
-    found = catalogue._find(look, catalogue.ListQuery(q="kuberxxxs"), problems.survey_of(look))
+    found = catalogue._find(look, catalogue.ListQuery.of(QueryParams("q=kuberxxxs")), problems.survey_of(look))
     assert (found["rows"], len(found["nearest"])) == ([], 6)
     assert len(triggers.rank(look, "kuberxxxs").nearest) == 6
 

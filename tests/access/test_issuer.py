@@ -290,9 +290,6 @@ async def test_an_issuer_that_is_overloaded_is_told_from_one_without_metadata(
     assert said in caplog.text and len(web.asked) == 2
 
 
-# As a resource server
-
-
 def resource(web: Web) -> ResourceServer:
     out = ResourceServer(OAuthSettings(ISSUER, AUDIENCE, AUDIENCE), web.fetch)
     out.issuer = web.issuer()  # with the clock of this file

@@ -184,9 +184,6 @@ def test_tokens_are_replaced_by_tokens_and_one_that_changes_is_taken_away() -> N
             before.replace(after)
 
 
-# Ends and groups
-
-
 def when(*parts: Any) -> float:
     return datetime(*parts, tzinfo=UTC).timestamp()
 

@@ -152,9 +152,6 @@ def test_origins(allowed: bool, headers: list[str | None]) -> None:
     assert all(map(local(origins=("*",)).origin_allowed, headers))
 
 
-# As middleware
-
-
 async def hand_over(scope: Any, _receive: Any, send: Any) -> None:
     """An app that answers with who asks."""
     await send({"type": "http.response.start", "status": 200, "headers": [], "who": scope.get(PRINCIPAL)})

@@ -16,9 +16,6 @@ MANY = 32
 AT_ONCE = 60
 
 
-# At work at once
-
-
 class Asked:
     """An application that notes whose requests begin and how many of one client are at work; each takes a few turns."""
 
@@ -86,9 +83,6 @@ async def test_one_that_takes_long_keeps_nobody_waiting(monkeypatch: pytest.Monk
     asked.most.clear()
     await asked.all()
     assert asked.most == {"192.0.2.1": 2}
-
-
-# Refused again and again
 
 
 @pytest.mark.anyio

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
-import pytest
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
 
@@ -30,9 +29,6 @@ def shown(view: Any, look: Context, query: str = "") -> str:
     """The HTML of a view."""
     request = Request({"type": "http", "method": "GET", "path": "/", "headers": [], "query_string": query.encode()})
     return bytes(anyio.run(view, request, look).body).decode()
-
-
-# What is taken
 
 
 @each_row(
@@ -64,9 +60,6 @@ def test_fields_of_a_query_are_numbers_lists_and_texts_of_some_length(tmp_path: 
     assert f'"{"x" * 4_000}"' in page or f">{'x' * 4_000}<" in page
 
 
-# What is kept
-
-
 def test_so_much_is_kept_of_changes(tmp_path: Path) -> None:
     def of(size: int) -> Skill:
         """A skill with so many lines in a file."""
@@ -96,9 +89,6 @@ def test_so_much_is_kept_of_changes(tmp_path: Path) -> None:
         kept._size = 0
         kept._keep("b", {"f": (bytes(size), False)})
         assert [*kept._kept] == left
-
-
-# What is listed
 
 
 def test_lists_of_the_catalogue_end(tmp_path: Path) -> None:
@@ -142,14 +132,9 @@ def test_a_skill_has_so_many_copies_failures_and_neighbours_that_are_named(tmp_p
     assert (len(report.failed), len(report.neighbours)) == (100, 5)
 
 
-@pytest.fixture
-def hits() -> Sequence[Hit]:
-    one: Any = [type("Named", (), {"name": name, "path": name}) for name in "ab"]
-    return [Hit(one[0], 1.0), Hit(one[1], 0.86)]
-
-
-def test_a_rank_in_words(hits: Sequence[Hit]) -> None:
-    first, second = hits
+def test_a_rank_in_words() -> None:
+    named: list[Any] = [SimpleNamespace(name=name) for name in "ab"]
+    first, second = hits = [Hit(named[0], 1.0), Hit(named[1], 0.86)]
     for found, place, said in (
         ([], None, "nothing found"), (hits, None, "not found; first is a"), (hits, 1, "rank 2, after a"),
         (hits, 0, "first, but close to b"), ([first, second._replace(score=0.85)], 0, "first by far"),

@@ -46,9 +46,6 @@ def reading(path: str) -> SkillSet:
 EVERY, MINE = reading("*"), reading("mine")
 
 
-# What is kept
-
-
 def test_each_change_after_the_first_scan_is_kept_with_what_it_is(tmp_path: Path) -> None:
     def scan(**files: str) -> None:
         """Have these files and those of some other skills changed, in one scan."""
@@ -92,9 +89,6 @@ def test_only_so_many_changes_are_kept_and_shown_and_numbers_only_grow() -> None
     for _ in range(201):
         kept.note(came("mine"))
     assert len(kept.latest(MINE)) == 200 and {each.path for each in kept.latest(MINE)} == {"mine"}
-
-
-# Streams
 
 
 async def rest(lines: AsyncGenerator[str]) -> list[str]:
@@ -154,9 +148,6 @@ async def test_while_nothing_changes_there_is_a_line_now_and_then(monkeypatch: p
     _, lines = await opened(Live(), EVERY)
     assert [await anext(lines) for _ in range(2)] == [":\n\n"] * 2
     await lines.aclose()
-
-
-# Over HTTP
 
 
 @dataclass
@@ -230,9 +221,6 @@ def test_where_others_hold_all_places_a_stream_is_refused(tmp_path: Path) -> Non
     answer = asked()
     assert (answer.status_code, answer.headers["Retry-After"]) == (429, "60")
     assert not any(each.is_replaced for each in held)
-
-
-# Differences
 
 
 @contextmanager

@@ -30,8 +30,6 @@ from web.test_grants import ANN, BOB, configure
 from web.ui.serving import get, grant, look_at, page_serving, words
 from wire import FIXTURES, write_skill
 
-# Runs and clients
-
 
 def event(time: float = 1.0, outcome: Any = "ok", protocol: str = "mcp", **fields: Any) -> Event:
     return Event(time=time, protocol=protocol, method="tools/call", outcome=outcome, **fields)
@@ -90,8 +88,6 @@ def test_a_run_goes_on_until_its_request_ends_and_names_no_skill_that_the_viewer
     assert page().count(" running") == 2 and " failed 7 ms" in page()
     assert [(each.requests, each.refused) for each in look.site.activity.clients()] == [(1, 1)]
 
-
-# Use by principal and by host program
 
 HEADINGS = ("By principal", "By host program")
 
@@ -167,9 +163,6 @@ def test_what_a_person_looks_at_is_no_use_of_a_skill() -> None:
         assert metrics.registry.get_sample_value("skills_uses_total", {"action": "load", "skill": "tea"}) == count
 
 
-# Where skills come from
-
-
 def test_each_source_has_its_revision_its_looks_and_for_the_operator_its_last_error(tmp_path: Path) -> None:
     url = "https://skills.example"
     plant(tmp_path / "own", skills("one"))
@@ -197,9 +190,6 @@ def test_the_view_of_sources_says_when_each_was_looked_at(tmp_path: Path) -> Non
         text = words(get(server, "/ui/sources"))
         assert "own none 1 a local folder none" in text and "s.zip" in text and " UTC" in text
         assert str(tmp_path / "own") not in text
-
-
-# The view that calls a tool as a host would
 
 
 @pytest.fixture(scope="module")

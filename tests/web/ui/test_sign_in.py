@@ -262,8 +262,6 @@ def test_an_issuer_that_does_not_know_the_page_signs_nobody_in(tmp_path: Path, s
         assert get(server, "/ui/", **bearing(token)).status == 200
 
 
-# The flow by itself
-
 ISSUER, AUDIENCE = "https://login.example", "https://skills.example/team/mcp"
 METADATA = {
     "issuer": ISSUER,
@@ -373,8 +371,6 @@ def test_an_issuer_that_says_nothing_safe_is_not_gone_to(more: dict[str, object]
     with pytest.raises(SignInError):
         went(Issuer({**METADATA, **more}))
 
-
-# Two replicas behind a real haproxy
 
 TAKE_TURNS: Edits = [("balance source", "balance roundrobin"), ("hash-type consistent", "")]
 

@@ -160,9 +160,6 @@ def test_a_change_is_shown_as_a_difference(tmp_path: Path) -> None:
         assert "changed" in words(page(server, "/ui/skills/a"))
 
 
-# Git
-
-
 def git(where: Path, *arguments: str) -> str:
     """What git says, by an author of ours."""
     command = ["git", "-c", "user.name=Ann & Bob", "-c", "user.email=a@example.org", *arguments]

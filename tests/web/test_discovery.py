@@ -9,6 +9,7 @@ import re
 import sys
 import threading
 import time
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -301,8 +302,11 @@ def test_what_is_not_published_is_told_once_with_its_reason(tmp_path: Path) -> N
 @each_row(("count", "last"), [(20, "s19: not published: "), (21, "and 1 more skills are not published")])
 def test_twenty_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture, count: int, last: str) -> None:
     made = Publication(loaded(plant(tmp_path, {f"s{number:02}/SKILL.md": skill_md("x") for number in range(count)})))
-    Discovery(made, shared=True)._log_left_out(made.edition())
-    assert len(caplog.messages) == count and caplog.messages[-1].startswith(last)
+    endpoint, edition = Discovery(made, shared=True), made.edition()
+    for found in (edition, edition, replace(edition, left_out=(), left_out_0_1=()), edition):
+        endpoint._log_left_out(found)
+    assert caplog.messages[:count] == caplog.messages[count:], "again once it was mended and comes back"
+    assert caplog.messages[-1].startswith(last)
 
 
 # Who may come in

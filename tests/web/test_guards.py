@@ -288,8 +288,11 @@ def test_who_may_what_changes_where_requests_are_answered() -> None:
 
     async def main() -> int:
         await guard({"type": "lifespan"}, nothing, nothing)
+        tokens.between_requests(lambda: seen.append(0))  # a handler that changes them waits for nobody
         await anyio.to_thread.run_sync(tokens.between_requests, lambda: seen.append(threading.get_ident()))
         return threading.get_ident()
 
+    tokens.between_requests(lambda: seen.append(1))
     loop = anyio.run(main)
-    assert seen == [loop]
+    tokens.between_requests(lambda: seen.append(2))
+    assert seen == [1, 0, loop, 2]

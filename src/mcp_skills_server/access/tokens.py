@@ -279,8 +279,7 @@ def _begins_line(part: str) -> bool:
     """Return whether the comma before this part separates lines rather than groups."""
     plain = part.lstrip(" \t")
     name, equals, _ = plain.partition("=")
-    begins = not plain or plain.startswith(("#", "\r", "\n"))
-    return begins or bool(equals and _NAME.fullmatch(name.rstrip(" \t")))
+    return not plain or plain[0] in "#\r\n" or bool(equals and _NAME.fullmatch(name.rstrip(" \t")))
 
 
 def read_token_file(path: str, *, is_reload: bool = False) -> TokenLines:
@@ -292,7 +291,7 @@ def read_token_file(path: str, *, is_reload: bool = False) -> TokenLines:
         UsageError: the file cannot be read, or has no line.
     """
     text, mode = read_token_text(path, wait=not is_reload)
-    if os.name == "posix" and mode & stat.S_IRWXO:
+    if os.name == "posix" and mode & 0o007:
         logger.warning("%s can be read by every user of this machine; chmod o-rwx it", path)
     return read_tokens(text, path)
 

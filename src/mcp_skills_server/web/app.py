@@ -63,7 +63,14 @@ def make_app(
     parts = [*parts, catalogue]
     routes = [route for part in parts for route in part.routes(http)]
 
-    middleware: list[Middleware] = []
+    middleware = [Middleware(_RequestIds, events=runtime.events)]
+    if http.root_path:
+        middleware.append(Middleware(RootPath, prefix=http.root_path))
+    if http.proxies:
+        trust: Any = ProxyHeadersMiddleware  # uvicorn has ASGI types of its own
+        middleware.append(Middleware(trust, trusted_hosts=[*http.proxies]))
+    middleware.append(Middleware(Guard, policy=http.policy, rates=http.rates))
+    middleware.append(Middleware(RequestLimits, rates=http.rates, shared=http.take_shared))
     if http.policy.origins:
         cors = Middleware(
             CORSMiddleware,
@@ -72,15 +79,7 @@ def make_app(
             allow_headers=["*"],
             expose_headers=[_EXPOSED],
         )
-        middleware.append(cors)
-    middleware.append(Middleware(_RequestIds, events=runtime.events))
-    if http.root_path:
-        middleware.append(Middleware(RootPath, prefix=http.root_path))
-    if http.proxies:
-        trust: Any = ProxyHeadersMiddleware  # uvicorn has ASGI types of its own
-        middleware.append(Middleware(trust, trusted_hosts=[*http.proxies]))
-    middleware.append(Middleware(Guard, policy=http.policy, rates=http.rates))
-    middleware.append(Middleware(RequestLimits, rates=http.rates, shared=http.take_shared))
+        middleware.insert(0, cors)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncGenerator[None]:
@@ -208,8 +207,10 @@ class _RequestIds:
         carrier = None
         if self._events.wants_traces:
             carrier = events.carrier_from_headers(scope["headers"])
-        # uvicorn runs each request in a task, with which these settings end
-        request_id.set(given)
-        events.http_carrier.set(carrier)
-        with self._events.serving():
-            await self._app(scope, receive, sending)
+        reset, around = request_id.set(given), events.http_carrier.set(carrier)
+        try:
+            with self._events.serving():
+                await self._app(scope, receive, sending)
+        finally:
+            events.http_carrier.reset(around)
+            request_id.reset(reset)

@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from enum import IntEnum, auto
+from enum import IntEnum
 from typing import Any, Final
 
 import h11
@@ -54,11 +54,11 @@ def client_to_evict(held: Mapping[str, int], newcomer: str, able: Collection[str
 class State(IntEnum):
     """The activity of a connection, in the order of eviction."""
 
-    SILENT = auto()
+    SILENT = 0
     """The client must send a request, and none was admitted before."""
-    RESTING = auto()
+    RESTING = 1
     """The client must send its next request, or the rest of one."""
-    BUSY = auto()
+    BUSY = 2
     """The client waits for a response, or reads a stream."""
 
 

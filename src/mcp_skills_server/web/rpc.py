@@ -51,7 +51,7 @@ class SkillsProtocolEndpoint(Part):
 
 
 class _Sent(Response):
-    """A response that was already sent, or whose client disconnected."""
+    """A response that was already sent."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send nothing."""
@@ -61,7 +61,7 @@ def route(rpc: Rpc) -> Route:
     """Return the route of the Skills Protocol. The caller loads the registry."""
 
     async def endpoint(request: Request) -> Response:
-        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _JSON:
+        if request.headers.get("content-type", "").split(";", 1)[0].strip().lower() != _JSON:
             return Response(f"send {_JSON}\n", 415, media_type="text/plain")
         body = bytearray()
         try:
@@ -70,7 +70,7 @@ def route(rpc: Rpc) -> Route:
                 if len(body) > rpc.max_message:
                     return Response(rpc.too_long(), 413, {"Connection": "close"}, _JSON)
         except ClientDisconnect:
-            return _Sent()
+            return Response(status_code=400)  # the client disconnected
         answer = Response(status_code=204)
         count_batch = request.scope.get(COUNT_BATCH)
         if count_batch is not None and await count_batch(rpc.calls_in(bytes(body)) - 1):

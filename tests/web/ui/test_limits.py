@@ -85,8 +85,7 @@ def test_so_much_is_kept_of_changes(tmp_path: Path) -> None:
     for size, is_kept in ((256 << 10, True), ((256 << 10) + 2, False)):
         assert (len(kept._read(of(size // 2))["lines.md"][0]) == size) is is_kept
     for size, left in ((32 << 20, ["b"]), ((32 << 20) + 1, [])):
-        kept._kept.clear()
-        kept._size = 0
+        kept = Revisions(registry)
         kept._keep("b", {"f": (bytes(size), False)})
         assert [*kept._kept] == left
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import anyio
 import pytest
+from starlette.datastructures import QueryParams
 from starlette.requests import Request
 
 from catalog.forest import plant, skill_md, skills
@@ -22,8 +23,9 @@ from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.events import Event, Use
 from mcp_skills_server.telemetry.metrics import Metrics
 from mcp_skills_server.telemetry.usage import By, Report, UsageRow, UsageStore
-from mcp_skills_server.web.ui.pages import operation
+from mcp_skills_server.web.ui.pages import catalogue, operation
 from mcp_skills_server.web.ui.pages.operation import Activity
+from mcp_skills_server.web.ui.pages.problems import survey_of
 from programs import LOOSE, loose
 from web.http_wire import Server, bearing, client, token_file, until
 from web.test_grants import ANN, BOB, configure
@@ -150,6 +152,10 @@ def test_no_more_than_so_many_are_shown_the_most_used_first(tmp_path: Path) -> N
     look = replace(look, site=replace(look.site, usage=operation.UsageReports(counts)), sees_others=True)
     assert [shown(start).count("/ui/skills/s") for start in (0, 1, 100)] == [100, 100, 1]
     assert ['rel="next"' in shown(start) for start in (0, 1)] == [True, False]
+    found = [
+        catalogue._find(look, catalogue.ListQuery.of(QueryParams(f"from={start}")), survey_of(look)) for start in (0, 1)
+    ]
+    assert [(len(each["rows"]), each["more"], each["total"]) for each in found] == [(100, True, 101), (100, False, 101)]
     page = words(shown(0))
     for by, nameless in (("principal", "anonymous"), ("host", "unknown")):
         assert page.count(f"{by}-") == 99

@@ -280,12 +280,13 @@ def token(**more: object) -> str:
 class Issuer:
     """What an issuer answers, and the forms that it got."""
 
-    def __init__(self, metadata: Mapping[str, object] = METADATA) -> None:
+    def __init__(self, metadata: Mapping[str, object] = METADATA, **settings: Any) -> None:
         self.metadata = metadata
         self.forms: list[dict[str, str]] = []
         self.answer: dict[str, Any] = {"access_token": token()}
         self.status = 200
-        self.flow = Flow(ResourceServer(OAuthSettings(ISSUER, AUDIENCE, AUDIENCE), self.fetch), "page", self.post)
+        expected = OAuthSettings(ISSUER, AUDIENCE, AUDIENCE, **settings)
+        self.flow = Flow(ResourceServer(expected, self.fetch), "page", self.post)
 
     async def fetch(self, url: str) -> tuple[int, bytes]:
         found = {"keys": [public()]} if url.endswith("/keys") else self.metadata
@@ -318,6 +319,10 @@ def test_another_replica_finishes_what_one_began_for_who_went() -> None:
     challenge = base64.urlsafe_b64encode(hashlib.sha256(form["code_verifier"].encode()).digest()).decode()
     assert challenge.rstrip("=") == asked["code_challenge"]
     assert form["resource"] == asked["resource"] == AUDIENCE
+    plain = METADATA | {"authorization_endpoint": f"{ISSUER}/authorize", "scopes_supported": []}
+    assert "scope" not in went(Issuer(plain))[1]
+    _, asked = went(Issuer(request_scopes=("a", "b"), ui_resource=False))
+    assert asked["scope"] == "a b" and "resource" not in asked
 
 
 @each_row(

@@ -210,7 +210,7 @@ class _Writer:
         """Return the file of the skill that a link means, or None."""
         if _SCHEME.match(target) or target.startswith(("/", "#", "\\")):
             return None
-        path = unquote(re.split(r"[?#]", target)[0])
+        path = unquote(re.split(r"[?#]", target, maxsplit=1)[0])
         found = posixpath.normpath(posixpath.join(self._folder, path))
         if found in self._files:
             return found

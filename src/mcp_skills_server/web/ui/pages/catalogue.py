@@ -58,18 +58,18 @@ _UNUSED: Final = UsageRow("")
 class ListQuery:
     """A viewer's filter, by the names of the query's fields; "" for no such condition."""
 
-    q: str  # the words of the search field
-    source: str  # the number of a root
-    tag: str
-    problem: str  # "left-out", "any", or the code of a problem
-    used: str  # "used" or "never"
-    sort: str  # a key of `_SORTS`; a search has its own order
-    start: int  # offset of the first skill
+    q: str = ""  # the words of the search field
+    source: str = ""  # the number of a root
+    tag: str = ""
+    problem: str = ""  # "left-out", "any", or the code of a problem
+    used: str = ""  # "used" or "never"
+    sort: str = ""  # a key of `_SORTS`; a search has its own order
+    start: int = 0  # offset of the first skill
 
     @property
     def is_filtered(self) -> bool:
         """Return whether there is any condition beside order and offset."""
-        return any((self.q, self.source, self.tag, self.problem, self.used))
+        return self != ListQuery(sort=self.sort, start=self.start)
 
     @classmethod
     def of(cls, given: QueryParams) -> ListQuery:

@@ -21,6 +21,7 @@ from catalog.forest import loaded, plant, skill_md
 from dialects.build import skill
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.dialects.aicatalog import ARD, CARD, CATALOG, MOST_SKILLS, CatalogSkill, catalog, server_card
+from mcp_skills_server.dialects.wellknown import DIRECTORY
 from mcp_skills_server.format import archive
 from mcp_skills_server.publish.publication import Publication
 from mcp_skills_server.web.discovery import Discovery
@@ -307,6 +308,7 @@ def test_twenty_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture, coun
         endpoint._log_left_out(found)
     assert caplog.messages[:count] == caplog.messages[count:], "again once it was mended and comes back"
     assert caplog.messages[-1].startswith(last)
+    assert endpoint._skill_path(f"{DIRECTORY}gone/{'0' * 64}/SKILL.md") == "gone"
 
 
 # Who may come in

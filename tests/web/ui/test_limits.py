@@ -93,15 +93,19 @@ def test_so_much_is_kept_of_changes(tmp_path: Path) -> None:
 def test_lists_of_the_catalogue_end(tmp_path: Path) -> None:
     tags = f"tags: {json.dumps([f't{number}' for number in range(201)])}"
     paths = [f"kubernetes-{number}" for number in range(7)]
-    registry = loaded(plant(tmp_path, {f"{path}/SKILL.md": skill_md(path, tags) for path in paths}))
+    titles = [f"title: {title}" for title in ("Ships", paths[1])]
+    files = {
+        f"{path}/SKILL.md": skill_md(path, tags, *titles[number : number + 1]) for number, path in enumerate(paths)
+    }
+    registry = loaded(plant(tmp_path, files))
     lost = [problem("root-missing", "is gone").at(f"/{number}", "") for number in range(101)]
     registry.snapshot = Snapshot(dict(registry.snapshot.skills), tuple(lost))
     look = look_at(registry=registry)
     facets = catalogue._facets_of(look, problems.survey_of(look))
     assert (len(facets["tags"]), len(facets["places"]), facets["left_out"]) == (200, 100, 0)
     assert facets["sources"] == [("0", tmp_path.name, 7)]
-    (row, *_) = json.loads(shown(catalogue.page, look, "format=json"))
-    assert (len(row["tags"]), row["title"], row["files"]) == (20, None, 1)
+    rows = json.loads(shown(catalogue.page, look, "format=json"))
+    assert [(len(row["tags"]), row["title"], row["files"]) for row in rows[:2]] == [(20, "Ships", 1), (20, None, 1)]
     found = catalogue._find(look, catalogue.ListQuery.of(QueryParams("q=kuberxxxs")), problems.survey_of(look))
     assert (found["rows"], len(found["nearest"])) == ([], 6)
     assert len(triggers.rank(look, "kuberxxxs").nearest) == 6

@@ -23,8 +23,6 @@ from wire import DEADLINE, FIXTURES, write_skill
 
 MIB = 1 << 20
 
-# Places, with plain values
-
 
 class Crowd:
     """Connections to so many slots, and which of them were closed."""
@@ -151,9 +149,6 @@ def test_there_are_never_more_than_the_limit_and_none_is_counted_twice(steps: li
         assert len(set(crowd.closed)) == len(crowd.closed)
 
 
-# Answers that nobody reads, with plain values
-
-
 def places() -> tuple[list[str], Callable[[str], Slot]]:
     """What was ended, by name, and what makes a connection of an owner: the first word of its name."""
     ended: list[str] = []
@@ -216,8 +211,6 @@ def test_beyond_a_share_only_ones_own_connections_are_ended_and_the_last_one_sta
         ended.clear()
 
 
-# Where a request ends
-
 PROBE = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 BOTH = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
 
@@ -260,8 +253,6 @@ def test_an_encoding_in_http_1_0_and_both_headers_in_a_second_request_are_refuse
     seen = answers(server, PROBE + BOTH + PROBE)
     assert seen.startswith(b"HTTP/1.1 200 ") and seen.count(b"alive") == 1 and seen.count(b"HTTP/1.1 400 ") == 1
 
-
-# Clients that trickle
 
 HEAD = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n"
 LINE = "bob=bobs-made-up-token-0123456789"
@@ -314,9 +305,6 @@ def test_streams_outlast_it(tmp_path: Path) -> None:
             answers(server, PROBE[:10])
         write_skill(tmp_path / "a")
         assert stream.until("notifications/skills/list_changed")
-
-
-# Clients that do not read
 
 
 def big(folder: Path) -> Path:

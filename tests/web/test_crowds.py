@@ -68,9 +68,6 @@ def ask(bare: socket.socket, said: bytes = PROBE) -> bytes:
     return response.read()
 
 
-# Descriptors
-
-
 def test_descriptors_are_shared_out_and_the_least_that_is_told_is_enough() -> None:
     assert divide_descriptors(1000, 20_000, 10) == Budget(1000)
     assert divide_descriptors(1000, 160, 0) == Budget(70, 5, 5)
@@ -155,9 +152,6 @@ def test_want_of_descriptors_is_an_error_of_the_request_and_passes(tmp_path: Pat
         assert code == 0 and took < SOON
 
 
-# Fairness
-
-
 @linux
 def test_a_crowd_from_one_address_takes_no_place_of_another() -> None:
     with http_serving(FIXTURES, "--max-connections", "20") as server, crowd(server, 3, "127.0.0.2") as kept:
@@ -207,9 +201,6 @@ def test_strangers_cut_off_nobody_who_bears_a_token() -> None:
                 assert server.send("GET", headers=wrong, source="127.0.0.2").status == 401
             assert one.request("skills/list")["skills"]  # in the place that the strangers had
         assert all(stream.messages.empty() and stream.whole is None for stream in streams)
-
-
-# Sessions
 
 
 @linux

@@ -70,9 +70,6 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-# What is there
-
-
 def test_every_byte_has_its_listed_digest_while_files_are_edited(folder: Path) -> None:
     over, seen = threading.Event(), set[str]()
 
@@ -167,9 +164,6 @@ def test_other_methods_are_told_which_are_answered(server: Server, method: str) 
         assert (reply.status, reply.headers["Allow"]) == (405, "GET, HEAD")
 
 
-# How it may be cached
-
-
 @pytest.mark.requirement("WK-35", "WK-37", "X-21", "WK1-11")
 def test_each_kind_is_cached_by_its_tag_and_head_is_get_without_the_body(server: Server) -> None:
     for path in every_kind(server):
@@ -237,9 +231,6 @@ def test_a_large_artifact_comes_whole_and_in_parts(tmp_path: Path) -> None:
         assert (file.body, file.headers["Content-Type"]) == (raw, "application/octet-stream")
         assert (empty.status, empty.body, empty.headers["Content-Length"]) == (200, b"", "0")
         assert get(server, f"{old}empty.txt", Range="bytes=0-").status == 416
-
-
-# What changes
 
 
 def test_without_grace_nothing_old_stays(folder: Path) -> None:
@@ -311,9 +302,6 @@ def test_twenty_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture, coun
     assert endpoint._skill_path(f"{DIRECTORY}gone/{'0' * 64}/SKILL.md") == "gone"
 
 
-# Who may come in
-
-
 def test_mcp_and_discovery_stand_side_by_side_or_alone(folder: Path) -> None:
     with http_serving(folder) as server, client(server, "modern") as asked:
         assert len(asked.every_skill()) == len(entries(server)) == 2
@@ -362,9 +350,6 @@ def test_a_page_among_the_files_cannot_act_for_the_server(folder: Path) -> None:
     with http_serving(folder) as server:
         headers = get(server, "/.well-known/skills/more/page.html").headers
         assert headers["Content-Security-Policy"] == "default-src 'none'; sandbox"
-
-
-# Server Card and AI Catalog
 
 
 def read(reply: Reply) -> dict[str, Any]:

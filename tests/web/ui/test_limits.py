@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -109,12 +108,6 @@ def test_lists_of_the_catalogue_end(tmp_path: Path) -> None:
     found = catalogue._find(look, catalogue.ListQuery.of(QueryParams("q=kuberxxxs")), problems.survey_of(look))
     assert (found["rows"], len(found["nearest"])) == ([], 6)
     assert len(triggers.rank(look, "kuberxxxs").nearest) == 6
-
-
-def test_a_local_page_names_three_folders(tmp_path: Path) -> None:
-    look = look_at(*(plant(tmp_path / each, {}) for each in "abcd"))
-    assert look.folders == ""
-    assert replace(look, site=replace(look.site, is_local=True)).folders == "a, b, c"
 
 
 def test_a_skill_has_so_many_copies_failures_and_neighbours_that_are_named(tmp_path: Path) -> None:

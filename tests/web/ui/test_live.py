@@ -82,7 +82,7 @@ def test_only_so_many_changes_are_kept_and_shown_and_numbers_only_grow() -> None
     kept.note(came("other"))
     assert (kept.latest(MINE), kept.number(MINE)) == ([], 0)
     for _ in range(3):
-        kept.note(came("mine", *(f"skill-{number:04}" for number in range(998)), "other"))
+        kept.note(came("other", *(f"skill-{number:04}" for number in range(998)), "mine"))
         assert len(kept.latest(MINE)) == 1 and kept.latest(MINE)[0].number == kept.number(MINE) > seen
         assert kept.number(other) == kept.number(MINE), "it tells how many others there were"
         seen = kept.number(MINE)

@@ -15,6 +15,7 @@ ISSUER: Final = "https://login.example"
 AUDIENCE: Final = "https://skills.example/mcp"
 _CURVES: Final = {"ES256": ec.SECP256R1, "ES384": ec.SECP384R1, "ES512": ec.SECP521R1}
 _RSA: Final = "RS256", "RS384", "RS512", "PS256", "PS384", "PS512"
+ALGORITHMS: Final = (*_RSA, *_CURVES, "EdDSA")
 
 
 def private(algorithm: str = "ES256", number: int = 0, bits: int = 2048) -> Any:

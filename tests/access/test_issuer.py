@@ -104,6 +104,9 @@ async def test_metadata_is_found_wherever_it_stands_and_asked_there_first_from_t
     web.asked.clear()
     await issuer.refresh()
     assert web.asked == [metadata_urls(url)[place], KEYS]
+    web.answers[metadata_urls(url)[place - 1]] = web.answers.pop(metadata_urls(url)[place])
+    await issuer.refresh()
+    assert web.asked[-1] == KEYS, "it is found where it went"
 
 
 async def test_many_who_wait_cause_one_look_and_who_leaves_does_not_end_it() -> None:
@@ -144,8 +147,8 @@ async def test_the_name_of_a_key_is_looked_up_and_never_followed(kid: str) -> No
 
 
 async def test_an_issuer_that_is_down_stops_nobody_whose_key_is_known(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    web = Web(public())
+    caplog.set_level(logging.DEBUG, "mcp_skills_server.access.oauth")
+    web = Web(public(), 7)
     issuer = web.issuer()
     await issuer.key("one", "ES256")
     web.breaks()
@@ -155,16 +158,19 @@ async def test_an_issuer_that_is_down_stops_nobody_whose_key_is_known(caplog: py
     assert await issuer.key("one", "ES256")
     asked = len(web.asked)
     for _ in range(50):  # nor is it asked for each request
+        issuer.keep_fresh()
         assert await unavailable(issuer, "two") == 6
     assert len(web.asked) == asked
     web.says(META, {"issuer": ISSUER, "jwks_uri": KEYS})
     web.has(public(), TWO)
     web.now += 5
     assert await issuer.key("two", "ES256")
-    said = [each.getMessage() for each in caplog.records if "keys" not in each.getMessage().partition(" has ")[2]]
-    assert said == [
-        f"the issuer {ISSUER}: nobody answers; tokens signed by known keys are accepted until it answers",
-        f"the issuer {ISSUER} answers again",
+    assert [each.removeprefix(f"the issuer {ISSUER}") for each in caplog.messages] == [
+        ": 1 of its keys are unusable here",
+        " has 1 keys",
+        ": nobody answers; tokens signed by known keys are accepted until it answers",
+        " has 2 keys",
+        " answers again",
     ]
 
 
@@ -173,10 +179,12 @@ async def test_a_key_that_was_withdrawn_is_believed_for_a_quarter_of_an_hour_at_
     issuer = web.issuer()
     assert await issuer.key("one", "ES256")
     web.has(TWO)
-    web.now += 901
-    issuer.keep_fresh()
-    assert await issuer.key("one", "ES256")  # nobody waits for the look
-    await anyio.wait_all_tasks_blocked()
+    for seconds, asked in ((900, 2), (1, 4)):
+        web.now += seconds
+        issuer.keep_fresh()
+        assert await issuer.key("one", "ES256")  # nobody waits for the look
+        await anyio.wait_all_tasks_blocked()
+        assert len(web.asked) == asked
     await refused(issuer, "one")
 
 
@@ -226,19 +234,25 @@ def of(**more: Any) -> dict[str, Any]:
     return {name: value for name, value in {**public(), **more}.items() if value is not None}
 
 
+INVALID = [of(x=None), of(x="!"), of(x=7), of(y="AAAA")]
+
+
 @each_row(
     "key",
     [
         None, 7, [], {}, {"kty": "oct", "kid": "one", "k": "AAAA"},
         ECAlgorithm.to_jwk(private("ES256"), as_dict=True) | {"kid": "one"},  # a private key that everybody has
-        of(use="enc"), of(alg="ES384"), of(key_ops=["sign"]), of(key_ops=7), of(crv="P-384"), of(x=None), of(x="!"),
-        of(x=7), of(y="AAAA"), of(kid=7), of(kty=["EC"]), public("RS256"), public("EdDSA"),
+        of(use="enc"), of(alg="ES384"), of(key_ops=["sign"]), of(key_ops=7), of(crv="P-384"), of(kid=7),
+        of(kty=["EC"]), public("RS256"), public("EdDSA"), *INVALID,
     ],
 )  # fmt: skip
-async def test_a_key_that_is_of_no_use_proves_nothing_and_hides_no_other(key: Any) -> None:
+async def test_a_key_that_is_of_no_use_proves_nothing_and_hides_no_other(
+    key: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     issuer = Web(key, TWO).issuer()
     await refused(issuer, "one")
     assert await issuer.key("two", "ES256")
+    assert ("one of its keys is invalid" in caplog.text) == (key in INVALID)
 
 
 async def test_keys_of_one_name_are_told_apart_by_their_kind_and_without_a_name_the_only_one_fits() -> None:
@@ -266,7 +280,14 @@ def test_which_urls_nobody_can_change_on_the_way(safe: bool, urls: list[str]) ->
     assert [each for each in urls if is_secure(each) is not safe] == []
 
 
-# As a resource server
+@each_row(("status", "said"), [(404, "no metadata"), (499, "no metadata"), (429, "status 429"), (500, "status 500")])
+async def test_an_issuer_that_is_overloaded_is_told_from_one_without_metadata(
+    status: int, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    web = Web()
+    web.says(META, {}, status)
+    await unavailable(web.issuer())
+    assert said in caplog.text and len(web.asked) == 2
 
 
 def resource(web: Web) -> ResourceServer:
@@ -304,6 +325,10 @@ async def test_metadata_are_asked_for_once_and_an_issuer_that_is_down_is_told_wi
     for _ in range(2):
         assert (await issuer.metadata())["jwks_uri"] == KEYS
     assert web.asked == [META, KEYS]
+    web.now += 901
+    await issuer.metadata()
+    await anyio.wait_all_tasks_blocked()
+    assert len(web.asked) == 4, "they are kept fresh"
     web.breaks()
     with pytest.raises(UnavailableError) as caught:
         await web.issuer().metadata()

@@ -39,6 +39,9 @@ def test_what_is_kept_is_bounded() -> None:
     clock.now += 61
     rate.take("last")
     assert len(rate) == 1
+    rate = Rate(2, now=clock, most=2)
+    assert [rate.take(each) for each in "abac"] == [0.0] * 4
+    assert rate.take("a") > 0, "the least recent one goes, which is b"
 
 
 @given(st.integers(1, 100), st.lists(st.floats(0, 30), max_size=200))

@@ -105,7 +105,8 @@ def test_a_file_that_everybody_can_read_is_told(tmp_path: Path, caplog: pytest.L
     [
         (None, r"cannot be read \(No such file or directory\)"),
         (b"alpha=\xff\xfe" + SECRET.encode(), r"cannot be read \(not UTF-8\)"),
-        (b"# " + b"x" * (1 << 20) + f"\nalpha={SECRET}".encode(), "too large for a token file"),
+        (b"#" * ((1 << 20) + 1), "too large for a token file"),
+        (b"#" * (1 << 20), "there is no token"),
     ],
 )
 def test_a_file_without_tokens_is_wrong_usage(tmp_path: Path, raw: bytes | None, message: str) -> None:
@@ -183,9 +184,6 @@ def test_tokens_are_replaced_by_tokens_and_one_that_changes_is_taken_away() -> N
             before.replace(after)
 
 
-# Ends and groups
-
-
 def when(*parts: Any) -> float:
     return datetime(*parts, tzinfo=UTC).timestamp()
 
@@ -217,7 +215,7 @@ def test_a_line_says_when_its_token_ends_and_its_groups(words: str, expires: flo
         (f"a={SECRET} , b = {OTHER},", [set(), set()]),
         (f"a={SECRET} groups=x,y,b={OTHER} groups=z", [{"x", "y"}, {"z"}]),
         (f"a={SECRET} groups=x,y\nb={OTHER}\n", [{"x", "y"}, set()]),
-        (f"# both,a={SECRET},\n,b={OTHER},#", [set(), set()]),
+        (f"# both,a={SECRET},# x,\n,b={OTHER},#", [set(), set()]),
     ],
 )
 def test_in_a_value_commas_end_lines_but_between_groups(value: str, groups: list[set[str]]) -> None:
@@ -238,6 +236,10 @@ def test_tokens_that_end_soon_are_one_line(caplog: pytest.LogCaptureFixture) -> 
     caplog.clear()
     warn_of_expiry(tokens[2:], when(2027, 1, 31))
     assert not caplog.records
+    many = [Token(f"t{number}", b"", number) for number in range(21)]
+    for count, more in ((20, ""), (21, " and 1 more")):
+        warn_of_expiry(many[:count], 99)
+        assert caplog.messages[-1].endswith(f"t19 (1970-01-01T00:00Z){more}; write new ones")
 
 
 def test_a_token_may_stand_as_its_hash_and_a_name_twice_while_it_is_rotated() -> None:
@@ -259,7 +261,9 @@ def test_a_new_token_is_let_in_by_its_line_which_does_not_have_it() -> None:
     token = new_token()
     line = hashed_line("ci", token, expires="2027-01-31", groups=["a", "b"])
     (found,) = read(line)
-    assert token not in line and find_token([found], token) is found and found.groups == {"a", "b"}
+    assert token not in line and find_token([found], token) is found
+    assert (found.groups, found.expires) == ({"a", "b"}, when(2027, 2, 1))
+    assert len(token) == len("mcpskills_") + 43, "256 bits in base64"
     for name, expires, groups in (("no name", None, []), ("ci", "soon", []), ("ci", None, ["a b"]), ("ci", None, [""])):
         with pytest.raises(UsageError):
             hashed_line(name, token, expires=expires, groups=groups)

@@ -16,14 +16,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_skills_server.web.connections import MOST_UNUSED_BODY, Slot, Slots, State, Unread, client_to_evict
+from mcp_skills_server.web.connections import Slot, Slots, State, Unread, client_to_evict
 from tables import each_row
 from web.http_wire import Server, client, http_serving, token_file, until
 from wire import DEADLINE, FIXTURES, write_skill
 
 MIB = 1 << 20
-
-# Places, with plain values
 
 
 class Crowd:
@@ -115,6 +113,11 @@ def test_who_holds_more_than_half_gives_even_a_busy_one_but_only_to_who_was_let_
     guests = [crowd.come(f"guest {number}", State.BUSY) for number in range(3)]
     assert [guest.admit(None) for guest in guests] == [True, True, False]
     assert crowd.closed == hog[:2]
+    for limit, most, mine, gives in ((4, 2, 0, False), (5, 3, 2, False), (7, 4, 2, True)):
+        crowd = Crowd(limit, spare=4)
+        for owner in ["hog"] * most + ["new"] * mine + ["a", "b"][: limit - most - mine]:
+            crowd.come(owner, State.BUSY)
+        assert crowd.come("new", State.BUSY).admit(None) is gives
 
 
 def test_a_bearer_is_counted_by_the_token_wherever_it_comes_from() -> None:
@@ -146,9 +149,6 @@ def test_there_are_never_more_than_the_limit_and_none_is_counted_twice(steps: li
         assert len(set(crowd.closed)) == len(crowd.closed)
 
 
-# Answers that nobody reads, with plain values
-
-
 def places() -> tuple[list[str], Callable[[str], Slot]]:
     """What was ended, by name, and what makes a connection of an owner: the first word of its name."""
     ended: list[str] = []
@@ -175,6 +175,13 @@ def test_the_owner_with_most_loses_its_oldest(caplog: pytest.LogCaptureFixture) 
     assert ended == ["greedy 0", "greedy 1"]
     unread.add(greedy[4], 11 * MIB)  # more than all may have
     assert ended == [f"greedy {number}" for number in range(5)]
+    large = Unread()
+    for name in ("one", "two"):
+        large.add(waiting(name), 64 * MIB)
+    assert len(ended) == 5
+    large.add(waiting("three"), 1)
+    assert len(ended) == 6
+    caplog.records.pop()
     assert {*caplog.messages} == {
         "cut off a client that did not read its response: more than 10 MiB unread by all clients"
     }
@@ -203,8 +210,6 @@ def test_beyond_a_share_only_ones_own_connections_are_ended_and_the_last_one_sta
         assert ended == [owner] * goes
         ended.clear()
 
-
-# Where a request ends
 
 PROBE = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 BOTH = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
@@ -249,8 +254,6 @@ def test_an_encoding_in_http_1_0_and_both_headers_in_a_second_request_are_refuse
     assert seen.startswith(b"HTTP/1.1 200 ") and seen.count(b"alive") == 1 and seen.count(b"HTTP/1.1 400 ") == 1
 
 
-# Clients that trickle
-
 HEAD = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n"
 LINE = "bob=bobs-made-up-token-0123456789"
 IMPATIENT = ("--request-timeout", "0.2", "--log-level", "info")
@@ -284,7 +287,7 @@ def test_who_goes_on_with_a_body_that_nobody_wants_is_cut_off(tmp_path: Path, re
 
 
 def test_a_body_that_nobody_wants_may_come_to_its_end(tmp_path: Path) -> None:
-    body = bytes(MOST_UNUSED_BODY >> 1)
+    body = bytes(4 * MIB)
     head = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
     with http_serving(FIXTURES, "--token-file", token_file(tmp_path, LINE)) as server, server.connect() as bare:
         for _ in range(3):  # on one connection
@@ -302,9 +305,6 @@ def test_streams_outlast_it(tmp_path: Path) -> None:
             answers(server, PROBE[:10])
         write_skill(tmp_path / "a")
         assert stream.until("notifications/skills/list_changed")
-
-
-# Clients that do not read
 
 
 def big(folder: Path) -> Path:
@@ -348,7 +348,7 @@ def test_who_does_not_read_an_answer_is_cut_off(tmp_path: Path) -> None:
         with ExitStack() as stack:
             for said in asked:
                 stack.enter_context(unread(server, said))
-            server.said("cut off a client that did not read its response")
+            server.said("cut off a client that did not read its response for 0.8 s")
             until(lambda: sockets(server) <= opened)
             assert server.send("GET", "/healthz").status == 200
 

@@ -68,11 +68,10 @@ def ask(bare: socket.socket, said: bytes = PROBE) -> bytes:
     return response.read()
 
 
-# Descriptors
-
-
 def test_descriptors_are_shared_out_and_the_least_that_is_told_is_enough() -> None:
     assert divide_descriptors(1000, 20_000, 10) == Budget(1000)
+    assert divide_descriptors(1000, 160, 0) == Budget(70, 5, 5)
+    assert divide_descriptors(1000, 191, 0) == Budget(86, 5, 5)
     for limit in range(16, 4000):
         given = divide_descriptors(1000, limit, 7)
         assert min(given.slots, given.spare, given.arriving) >= 1
@@ -80,6 +79,12 @@ def test_descriptors_are_shared_out_and_the_least_that_is_told_is_enough() -> No
         assert left >= 6 and (left >= 128 or given.slots <= limit // 2)
     with pytest.raises(UsageError, match="at least 16 "):
         divide_descriptors(1000, 10, 7)
+
+
+def test_a_port_is_taken_again_at_once_and_little_waits_in_the_kernel() -> None:
+    with serving._open_listener("127.0.0.1", 0) as made:
+        options = [made.getsockopt(socket.SOL_SOCKET, each) for each in (socket.SO_REUSEADDR, socket.SO_SNDBUF)]
+    assert options[0] == 1 and options[1] in (256 << 10, 512 << 10)  # Linux doubles it
 
 
 NEEDED = 1000 + 8 + 8 + 128
@@ -147,9 +152,6 @@ def test_want_of_descriptors_is_an_error_of_the_request_and_passes(tmp_path: Pat
         assert code == 0 and took < SOON
 
 
-# Fairness
-
-
 @linux
 def test_a_crowd_from_one_address_takes_no_place_of_another() -> None:
     with http_serving(FIXTURES, "--max-connections", "20") as server, crowd(server, 3, "127.0.0.2") as kept:
@@ -201,9 +203,6 @@ def test_strangers_cut_off_nobody_who_bears_a_token() -> None:
         assert all(stream.messages.empty() and stream.whole is None for stream in streams)
 
 
-# Sessions
-
-
 @linux
 def test_sessions_opened_without_end_by_one_address_lock_nobody_out() -> None:
     with http_serving(FIXTURES, "--max-sessions", "20") as server, ExitStack() as stack:
@@ -239,6 +238,7 @@ def test_a_session_with_an_open_stream_is_not_idle() -> None:
         third.follow()
         last = stack.enter_context(client(server, "legacy", opened=False))
         assert last.post(last.message("initialize", {})).error == (503, -32603, None)
+        server.said(r"refused a session: all 2 are in use \(--max-sessions\)")
 
 
 @each_row(

@@ -9,6 +9,7 @@ import re
 import sys
 import threading
 import time
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,14 @@ from typing import Any
 import pytest
 
 import published
+from catalog.forest import loaded, plant, skill_md
 from dialects.build import skill
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.dialects.aicatalog import ARD, CARD, CATALOG, MOST_SKILLS, CatalogSkill, catalog, server_card
+from mcp_skills_server.dialects.wellknown import DIRECTORY
 from mcp_skills_server.format import archive
+from mcp_skills_server.publish.publication import Publication
+from mcp_skills_server.web.discovery import Discovery
 from publish.test_static import write
 from tables import each_row
 from web.http_wire import Reply, Server, bearing, client, http_serving, refused, token_file, until
@@ -63,9 +68,6 @@ def folder(tmp_path: Path) -> Path:
     write_skill(tmp_path / "lone")
     write_skill(tmp_path / "more", notes_md="notes")
     return tmp_path
-
-
-# What is there
 
 
 def test_every_byte_has_its_listed_digest_while_files_are_edited(folder: Path) -> None:
@@ -162,9 +164,6 @@ def test_other_methods_are_told_which_are_answered(server: Server, method: str) 
         assert (reply.status, reply.headers["Allow"]) == (405, "GET, HEAD")
 
 
-# How it may be cached
-
-
 @pytest.mark.requirement("WK-35", "WK-37", "X-21", "WK1-11")
 def test_each_kind_is_cached_by_its_tag_and_head_is_get_without_the_body(server: Server) -> None:
     for path in every_kind(server):
@@ -234,9 +233,6 @@ def test_a_large_artifact_comes_whole_and_in_parts(tmp_path: Path) -> None:
         assert get(server, f"{old}empty.txt", Range="bytes=0-").status == 416
 
 
-# What changes
-
-
 def test_without_grace_nothing_old_stays(folder: Path) -> None:
     with http_serving(folder, "--publish-grace", "0") as server:
         assert get(server, INDEX).headers["Cache-Control"] == "public, max-age=0"
@@ -295,7 +291,15 @@ def test_what_is_not_published_is_told_once_with_its_reason(tmp_path: Path) -> N
         assert server.stderr.count(": not published: ") == 3
 
 
-# Who may come in
+@each_row(("count", "last"), [(20, "s19: not published: "), (21, "and 1 more skills are not published")])
+def test_twenty_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture, count: int, last: str) -> None:
+    made = Publication(loaded(plant(tmp_path, {f"s{number:02}/SKILL.md": skill_md("x") for number in range(count)})))
+    endpoint, edition = Discovery(made, shared=True), made.edition()
+    for found in (edition, edition, replace(edition, left_out=(), left_out_0_1=()), edition):
+        endpoint._log_left_out(found)
+    assert caplog.messages[:count] == caplog.messages[count:], "again once it was mended and comes back"
+    assert caplog.messages[-1].startswith(last)
+    assert endpoint._skill_path(f"{DIRECTORY}gone/{'0' * 64}/SKILL.md") == "gone"
 
 
 def test_mcp_and_discovery_stand_side_by_side_or_alone(folder: Path) -> None:
@@ -348,9 +352,6 @@ def test_a_page_among_the_files_cannot_act_for_the_server(folder: Path) -> None:
         assert headers["Content-Security-Policy"] == "default-src 'none'; sandbox"
 
 
-# Server Card and AI Catalog
-
-
 def read(reply: Reply) -> dict[str, Any]:
     assert reply.status == 200, reply
     return json.loads(reply.body)
@@ -360,7 +361,7 @@ def test_the_card_names_the_endpoint_and_no_skill(server: Server) -> None:
     reply = get(server, CARD)
     card, headers = read(reply), reply.headers
     assert headers["Content-Type"] == "application/mcp-server-card+json"
-    assert headers["Access-Control-Allow-Origin"] == "*" and headers["Cache-Control"].startswith("public")
+    assert headers["Access-Control-Allow-Origin"] == "*" and headers["Cache-Control"] == "public, max-age=300"
     for each in (reply, get(server, INDEX)):
         assert each.headers["Link"] == f'<{CATALOG}>; rel="ai-catalog", <{ARD}>; rel="ard"'
     assert published.faults(published.SERVER_CARD, card) == []

@@ -53,8 +53,9 @@ def test_the_last_address_that_is_no_trusted_proxy_is_the_clients(value: str, cl
     ],
 )  # fmt: skip
 def test_a_root_path_can_stand_before_a_path_and_has_no_slash_at_its_end(prefix: str) -> None:
-    given = ("", "/", "/skills", "/a/b.c/", "/~me")
-    assert [checked_prefix(each) for each in given] == ["", "", "/skills", "/a/b.c", "/~me"]
+    longest = "/" + "a" * 255
+    given = ("", "/", "/skills", "/a/b.c/", "/~me", longest)
+    assert [checked_prefix(each) for each in given] == ["", "", "/skills", "/a/b.c", "/~me", longest]
     with pytest.raises(UsageError, match="--root-path takes a path such as /skills"):
         checked_prefix(prefix)
 

@@ -152,9 +152,6 @@ def test_origins(allowed: bool, headers: list[str | None]) -> None:
     assert all(map(local(origins=("*",)).origin_allowed, headers))
 
 
-# As middleware
-
-
 async def hand_over(scope: Any, _receive: Any, send: Any) -> None:
     """An app that answers with who asks."""
     await send({"type": "http.response.start", "status": 200, "headers": [], "who": scope.get(PRINCIPAL)})
@@ -291,8 +288,11 @@ def test_who_may_what_changes_where_requests_are_answered() -> None:
 
     async def main() -> int:
         await guard({"type": "lifespan"}, nothing, nothing)
+        tokens.between_requests(lambda: seen.append(0))  # a handler that changes them waits for nobody
         await anyio.to_thread.run_sync(tokens.between_requests, lambda: seen.append(threading.get_ident()))
         return threading.get_ident()
 
+    tokens.between_requests(lambda: seen.append(1))
     loop = anyio.run(main)
-    assert seen == [loop]
+    tokens.between_requests(lambda: seen.append(2))
+    assert seen == [1, 0, loop, 2]

@@ -85,8 +85,6 @@ def test_they_may_have_an_address_of_their_own(tmp_path: Path) -> None:
         assert said in refused(tmp_path, "--metrics-address", wrong)
 
 
-# The log: one line a request, with the id that its answer carries, and no secret
-
 SECRET = "0123456789abcdef-secret"
 BODY = "Only who asks for this skill may read this."
 

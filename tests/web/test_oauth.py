@@ -90,9 +90,6 @@ def challenge(reply: Reply) -> dict[str, str]:
     return {name: value.strip('"') for name, _, value in (each.partition("=") for each in rest.split(", "))}
 
 
-# Signing in
-
-
 class Remembered:
     """What a client keeps."""
 
@@ -183,9 +180,6 @@ def test_tokens_of_the_file_and_of_the_issuer_let_in_together(tmp_path: Path, is
             assert one.post(one.message("ping"), bearing(again)).status == 200
 
 
-# The challenge and the metadata
-
-
 def test_the_metadata_is_open_and_as_rfc_9728_has_it(tmp_path: Path, issuer: Publisher) -> None:
     with guarded(tmp_path, issuer.url, more="scopes = ['skills:read']") as server:
         for path in (WELL_KNOWN, f"{WELL_KNOWN}/mcp"):
@@ -228,10 +222,9 @@ def test_the_challenge_says_where_to_sign_in_and_what_is_wrong(tmp_path: Path, i
         ):  # fmt: skip
             reply = ask(server, token)
             assert (reply.status, challenge(reply)) == (status, named | {"error": error})
+        server.said(f"refused a token of {issuer.url}: it lacks required scopes: skills:run")
+        server.said("refused a token: it is not a signed token")
         assert ask(server, signed(good(server, issuer, scope="skills:read skills:run more"))).status == 200
-
-
-# The issuer
 
 
 @pytest.mark.parametrize("is_down", [True, False])
@@ -245,12 +238,10 @@ def test_an_issuer_that_cannot_be_asked_is_503_with_a_time(tmp_path: Path, issue
         server.said(f"WARNING: the issuer {url}: .*; its tokens cannot be verified until it answers")
         reply = ask(server, signed(claims(iss=url, aud=own(server.port))))
         assert reply.status == 503 and 1 <= int(reply.headers["Retry-After"]) <= 6
+        server.said("refused a request: the issuer does not answer")
         assert ask(server, "x").status == 401  # which no issuer would make good
         assert "/elsewhere" not in issuer.paths
         assert server.send("GET", "/healthz").status == 200
-
-
-# Starting
 
 
 def test_over_stdio_an_issuer_and_quotas_are_named_as_unused(tmp_path: Path) -> None:
@@ -265,9 +256,6 @@ def test_without_an_issuer_nothing_is_loaded_that_proves_signatures() -> None:
     code = "import sys, mcp_skills_server.web.app; print('jwt' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
-
-
-# What an issuer on a real socket can make a fetch cost
 
 
 def test_an_answer_comes_with_its_status_and_nobody_is_led_elsewhere() -> None:

@@ -38,9 +38,6 @@ def without(key: str) -> dict[str, Any]:
     return {name: value for name, value in MODERN_META.items() if name != META + key}
 
 
-# The modern era: versions, envelope, headers
-
-
 @pytest.mark.requirement("MCP-3")
 @each_row("version", ["2031-01-01", "2026-07-27", "draft", "1"])
 def test_an_unknown_version_is_refused_with_those_that_are_known(modern: HttpClient, version: str) -> None:
@@ -171,9 +168,6 @@ def test_there_are_no_sessions_in_the_modern_era(modern: HttpClient) -> None:
     assert "Mcp-Session-Id" not in modern.listen(skillsListChanged=True).headers
 
 
-# Both eras: what is no request
-
-
 @each_row(
     ("status", "name", "values"),
     [
@@ -210,9 +204,6 @@ def test_a_body_of_more_than_the_limit_is_too_large(asked: HttpClient) -> None:
     small = asked.message("skills/list", {"cursor": "x" * ((1 << 16) - 1000)})
     assert asked.post(small).messages[0]["error"]["code"] == -32602  # not too large: no such cursor
     assert asked.request("skills/list")["skills"]
-
-
-# Clients that behave badly, and the others
 
 
 @each_row("abruptly", [False, True])

@@ -53,9 +53,6 @@ def server() -> Iterator[Server]:
         yield started
 
 
-# Who is counted
-
-
 def test_clients_behind_one_proxy_do_not_share_its_places() -> None:
     with (
         http_serving(FIXTURES, "--max-connections", "4", *TRUSTING) as server,
@@ -76,9 +73,6 @@ def test_who_is_no_proxy_is_counted_by_its_own_address_whatever_it_sends() -> No
         for number in range(20):
             stack.enter_context(behind(server, f"203.0.113.{number}", "legacy"))
         assert mine.request("skills/list")["skills"]
-
-
-# By which name and path
 
 
 def test_a_header_of_a_proxy_makes_no_name_good_or_bad() -> None:
@@ -130,9 +124,6 @@ def test_slashes_too_many_are_redirected_to_no_other_host(server: Server, sent: 
         assert (reply.status, reply.headers["Location"]) == (404 if location is None else 307, location)
 
 
-# Before the end
-
-
 def test_a_server_that_drains_is_not_ready_and_answers_all_the_same(tmp_path: Path) -> None:
     write_skill(tmp_path / "a")
     with http_serving(tmp_path, "--drain", "600") as server, client(server, "modern") as one:
@@ -156,9 +147,6 @@ def test_a_drain_ends_by_itself_and_is_not_for_who_presses_a_key() -> None:
             stream = one.follow()
             assert server.signal(number)[0] == 0
             assert stream.next() is None and stream.whole
-
-
-# Through real ones
 
 
 @pytest.fixture(
@@ -247,9 +235,6 @@ def test_a_prefix_is_taken_off_or_not(strips: bool, era: Era, tmp_path: Path) ->
         for entry in json.loads(proxy.send("GET", INDEX).body)["skills"]:
             proxy.prefix = ""
             assert proxy.send("GET", entry["url"]).status == 200
-
-
-# A rolling restart
 
 
 class Load:

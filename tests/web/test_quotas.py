@@ -54,9 +54,6 @@ def said_over(reply: Reply, quota: str) -> None:
     assert int(reply.headers["Retry-After"]) >= 1 and reply.headers["Cache-Control"] == "no-store"
 
 
-# Rates
-
-
 def test_who_asks_too_often_gets_429_and_nobody_else(tmp_path: Path) -> None:
     with limited(tmp_path, "requests-per-minute = 3") as server:
         alpha, beta = bearer(server, "alpha"), bearer(server, "beta")
@@ -132,9 +129,6 @@ def test_rates_change_at_once_and_the_rest_at_the_next_start(tmp_path: Path) -> 
         assert [ping(alpha).status for _ in range(4)] == [200] * 4
 
 
-# What is held
-
-
 def test_legacy_sessions_end_ones_own_oldest_idle_and_where_none_is_429(tmp_path: Path) -> None:
     with limited(tmp_path, "sessions = 2") as server, ExitStack() as stack:
 
@@ -191,3 +185,4 @@ def test_the_calls_of_a_batch_count_one_by_one_and_a_refused_batch_counts_as_one
         assert (first.status, len(json.loads(first.body))) == (200, 5)
         said_over(server.send("POST", "/rpc", batch, JSON), "requests-per-minute")
         assert "result" in server.rpc("list_skills")
+        said_over(server.send("POST", "/rpc", batch, JSON), "requests-per-minute")

@@ -16,9 +16,6 @@ MANY = 32
 AT_ONCE = 60
 
 
-# At work at once
-
-
 class Asked:
     """An application that notes whose requests begin and how many of one client are at work; each takes a few turns."""
 
@@ -88,7 +85,23 @@ async def test_one_that_takes_long_keeps_nobody_waiting(monkeypatch: pytest.Monk
     assert asked.most == {"192.0.2.1": 2}
 
 
-# Refused again and again
+@pytest.mark.anyio
+async def test_one_that_has_to_wait_for_half_a_second_is_refused() -> None:
+    scope = {"type": "http", "method": "POST", "path": "/mcp", "headers": [], "client": ("192.0.2.1", 1)}
+    statuses: list[int] = []
+
+    async def app(*_: Any) -> None:
+        statuses.append(200)
+
+    async def send(message: Message) -> None:
+        statuses.extend([message["status"]] if "status" in message else [])
+
+    limits = Rates(QuotaSettings(120, 120))
+    failed, limit = rates.FailedAuthentications(limits), RequestLimits(app, limits)
+    for _ in range(121):
+        await limit(scope, None, send)  # type: ignore[arg-type]
+    assert statuses == [200] * 120 + [429]
+    assert [await failed.is_over(scope, app, send) for _ in range(121)] == [False] * 120 + [True]  # type: ignore[arg-type]
 
 
 @pytest.mark.anyio

@@ -109,9 +109,6 @@ def state(server: Server) -> str:
     return reply.body.decode().splitlines()[-1]
 
 
-# Sessions
-
-
 @pytest.mark.requirement("X-15")
 def test_a_session_goes_on_at_another_replica_when_its_own_is_killed(redis: RealRedis, skills: Path) -> None:
     with pair(skills, redis.url) as (at_a, at_b):
@@ -167,9 +164,6 @@ def test_files_that_a_script_left_elsewhere_are_said_to_be_there(redis: RealRedi
             assert call(one, "read", **file)[0] == "made\n"
             text = fails(other, "read", session=session, path=f"/workspace/{other.server.port}.txt")
             assert "ran on another replica" in text and "\n" not in text
-
-
-# Redis that is away
 
 
 def reads_go_on(one: HttpClient) -> None:
@@ -251,9 +245,6 @@ def test_a_wrong_login_is_one_line(skills: Path, tmp_path: Path, user: str, data
         is_told_in_one_line(skills, f"redis://{user}127.0.0.1:{redis.port}/{database}", words)
 
 
-# TLS
-
-
 @pytest.mark.needs_program("openssl")
 def test_over_tls_with_a_password_and_an_authority(skills: Path, tmp_path: Path) -> None:
     certificate, key = self_signed(tmp_path)
@@ -285,9 +276,6 @@ def test_the_documented_user_may_all_that_is_needed(redis: RealRedis, skills: Pa
         assert "redis://" not in at_a.server.stderr + at_b.server.stderr
     denied = redis.say("acl", "log")
     assert "skills" not in denied, denied
-
-
-# Look again
 
 
 @pytest.mark.needs_program("git")

@@ -71,16 +71,10 @@ def test_neither_endpoint_has_the_methods_of_the_other(server: Server) -> None:
     assert not {"list_skills", "describe_skill", "salesforce.leads.sync"} & tools
 
 
-# Who may ask
-
-
 def test_it_can_be_switched_off(tmp_path: Path) -> None:
     for option in ("--no-rpc", "--publish-only"):
         with http_serving(tmp_path, option) as started:
             assert post(started, {"jsonrpc": "2.0", "id": 1, "method": "list_skills"}).status == 404
-
-
-# Limits
 
 
 def test_a_body_is_read_up_to_its_bound(tmp_path: Path) -> None:
@@ -96,9 +90,6 @@ def test_a_body_is_read_up_to_its_bound(tmp_path: Path) -> None:
                 b"Transfer-Encoding: chunked\r\n\r\n" + b"100\r\n" + b" " * 256 + b"\r\n"
             )
             assert bare.recv(100).startswith(b"HTTP/1.1 413")
-
-
-# Execution
 
 
 def test_a_client_that_leaves_ends_its_run_and_nothing_is_left(tmp_path: Path, sandbox_mode: str) -> None:

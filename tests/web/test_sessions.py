@@ -43,9 +43,6 @@ def with_session(one: HttpClient, session: str | None) -> dict[str, str | None]:
 CALLS = (("POST", b'{"jsonrpc":"2.0","id":1,"method":"ping"}'), ("GET", None), ("DELETE", None))
 
 
-# Sessions
-
-
 @each_row("session", [None, "0" * 32, "x", "../etc", "x" * 4000])
 def test_a_session_that_does_not_exist_is_not_found(server: Server, session: str | None) -> None:
     with client(server, "legacy") as one:
@@ -122,9 +119,6 @@ def test_a_session_that_nobody_uses_is_closed_and_one_with_a_stream_is_not(tmp_p
         assert held.delete().status == 404
 
 
-# Tokens
-
-
 @each_row("authorization", [None, "Bearer wrong-token-0123456789", f"Bearer {ALPHA[:-1]}"])
 @each_row("version", VERSIONS.values())
 def test_anything_else_is_unauthorised(guarded: Server, version: str, authorization: str | None) -> None:
@@ -178,9 +172,6 @@ def test_tokens_from_two_places_are_wrong_usage(tmp_path: Path) -> None:
     assert "--token-file" in seen and "MCP_SKILLS_TOKENS" in seen and ALPHA not in seen
 
 
-# What a conversation has loaded
-
-
 def load(one: HttpClient, name: str) -> str:
     """Load a skill and return the handle."""
     return one.call("skills_load", names=[name])["structuredContent"]["session"]
@@ -213,9 +204,6 @@ def test_clients_do_not_see_each_other_s_skills(server: Server, era: Era) -> Non
         assert "Commit messages" in read(one, handle if era == "modern" else None)
 
 
-# Messages
-
-
 def send(asked: HttpClient, body: bytes) -> Reply:
     """Send a body with the headers of a call of `skills/list`."""
     return asked.server.send(body=body, headers=asked.headers(CALL))
@@ -233,9 +221,6 @@ def test_every_malformed_message_is_answered_as_over_stdio(asked: HttpClient) ->
         message = asked.message(method, params)
         (answer,) = asked.post(message).messages
         assert answer["id"] == message["id"] and ("result" in answer or answer["error"]["code"] == -32602), answer
-
-
-# In process, where the order is ours to choose
 
 
 class Slow:

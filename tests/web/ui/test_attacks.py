@@ -22,9 +22,6 @@ GRANTS = "roots = ['skills', 'more']\ntoken-file = 'tokens'\n" + grant("ann", "*
 TWO = grant("bob", "tea", "outer")
 
 
-# Other pages
-
-
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
 def test_what_another_page_has_a_browser_ask_is_asked_by_nobody(skills: Path, site: str) -> None:
     """A server at another port of this machine is of the same site: a browser sends it and us each other's cookies."""
@@ -58,9 +55,6 @@ def test_what_is_refused_has_the_headers_too(skills: Path) -> None:
             assert status in {403, 405}, call
             assert "frame-ancestors 'none'" in headers["Content-Security-Policy"], call
             assert headers["Cache-Control"] == "no-store" and headers["X-Content-Type-Options"] == "nosniff", call
-
-
-# Other sessions
 
 
 def test_nobody_is_led_elsewhere_nor_into_a_session_that_another_chose(guarded: Server) -> None:
@@ -108,9 +102,6 @@ def test_a_stream_ends_with_the_token_that_opened_it(tmp_path: Path, skills: Pat
             assert by_cookie.event() == by_token.event() == "", "not even that something changed"
 
 
-# Files that a browser could run
-
-
 def test_raw_files_are_nothing_that_a_browser_runs(tmp_path: Path) -> None:
     path = corpus.write(tmp_path)[0]
     with page_serving(tmp_path) as server:
@@ -123,9 +114,6 @@ def test_raw_files_are_nothing_that_a_browser_runs(tmp_path: Path) -> None:
         reply = get(server, f"/ui/raw/{path}?file=fake.png")
         assert reply.headers["Content-Type"] == "application/octet-stream"
         assert (reply.headers["Content-Disposition"] or "").startswith("attachment")
-
-
-# Other principals
 
 
 @pytest.fixture

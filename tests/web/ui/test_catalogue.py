@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import pytest
 
-from catalog.forest import loaded, plant, skill_md
+from catalog.forest import loaded
 from mcp_skills_server.web.ui.pages import triggers
 from web.http_wire import Server, client, until
 from web.ui.serving import get, look_at, names, page_serving, words
@@ -113,9 +113,6 @@ def test_a_long_list_comes_in_parts(tmp_path: Path) -> None:
         assert not {*names(found)} & {*shown(server, "?q=number&from=100")}
 
 
-# The trigger playground
-
-
 def test_reasons_name_the_texts_that_have_the_words(tmp_path: Path) -> None:
     write_skill(tmp_path / "refunds", description="Handles a refund of money.", body="# Steps\n\nDo it.\n")
     skill = loaded(tmp_path).snapshot.skills["refunds"]
@@ -144,11 +141,6 @@ def test_a_ranking_says_why_a_skill_is_found_and_which_is_near(tmp_path: Path) -
         assert {each.skill.path, near.other.path} == {"pdf-forms", "pdf-filler"}
     assert triggers.rank(look, "zzzz qqqq") == triggers.Ranking(nearest=[])
     assert [each.path for each in triggers.rank(look, "kuberxxxs").nearest] == ["kubernetes"]
-
-
-def test_where_nothing_fits_names_that_look_alike_are_shown(tmp_path: Path) -> None:
-    found = triggers.rank(look_at(plant(tmp_path, {"kubernetes/SKILL.md": skill_md("kubernetes")})), "kubernets")
-    assert [each.path for each in (*found.nearest, *(each.skill for each in found.places))] == ["kubernetes"]
 
 
 def test_the_playground_takes_any_text(server: Server) -> None:

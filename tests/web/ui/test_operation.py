@@ -11,6 +11,7 @@ from typing import Any
 
 import anyio
 import pytest
+from starlette.datastructures import QueryParams
 from starlette.requests import Request
 
 from catalog.forest import plant, skill_md, skills
@@ -22,15 +23,14 @@ from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.events import Event, Use
 from mcp_skills_server.telemetry.metrics import Metrics
 from mcp_skills_server.telemetry.usage import By, Report, UsageRow, UsageStore
-from mcp_skills_server.web.ui.pages import operation
-from mcp_skills_server.web.ui.pages.operation import MOST_CLIENTS, MOST_RUNS, Activity
+from mcp_skills_server.web.ui.pages import catalogue, operation
+from mcp_skills_server.web.ui.pages.operation import Activity
+from mcp_skills_server.web.ui.pages.problems import survey_of
 from programs import LOOSE, loose
 from web.http_wire import Server, bearing, client, token_file, until
 from web.test_grants import ANN, BOB, configure
 from web.ui.serving import get, grant, look_at, page_serving, words
 from wire import FIXTURES, write_skill
-
-# Runs and clients
 
 
 def event(time: float = 1.0, outcome: Any = "ok", protocol: str = "mcp", **fields: Any) -> Event:
@@ -48,11 +48,11 @@ def test_clients_differ_by_who_where_what_and_how_and_the_latest_are_kept() -> N
     last = seen.clients()[0]
     assert (last.event.principal, last.requests, last.refused) == ("token:ann", 2, 1)
     assert (last.first, last.event.time) == (1.0, 2.0)
-    for number in range(MOST_RUNS + 9):
+    for number in range(509):
         seen.take(event(number, "begun", uses=(Use("run", "", "", ""),)))
         seen.take(event(number, address=f"10.0.{number % 256}.{number // 256}"))
-    assert len(seen.runs()) == MOST_RUNS and len(seen.clients()) == MOST_CLIENTS
-    assert seen.runs()[0].event.time == seen.clients()[0].event.time == MOST_RUNS + 8
+    for kept in (seen.runs(), seen.clients()):
+        assert [each.event.time for each in kept] == [*range(508, 8, -1)]
 
 
 @loose
@@ -90,8 +90,6 @@ def test_a_run_goes_on_until_its_request_ends_and_names_no_skill_that_the_viewer
     assert page().count(" running") == 2 and " failed 7 ms" in page()
     assert [(each.requests, each.refused) for each in look.site.activity.clients()] == [(1, 1)]
 
-
-# Use by principal and by host program
 
 HEADINGS = ("By principal", "By host program")
 
@@ -142,14 +140,25 @@ def test_no_more_than_so_many_are_shown_the_most_used_first(tmp_path: Path) -> N
     class Counts(UsageStore):
         def report(self, by: By = "skill", days: int = 30) -> Report:
             rows = (UsageRow(f"{by}-{number:04}" * (number > 0), loads=9_000 - number) for number in range(5_000))
-            return Report(tuple(rows), 0, 0, ())
+            return Report((*rows, UsageRow("s050", last=1.0)), 0, 0, ())
 
-    look, counts = look_at(tmp_path), Counts(str(tmp_path / "usage.db"))
+    def shown(start: int) -> str:
+        query = f"from={start}".encode()
+        request = Request({"type": "http", "method": "GET", "path": "/", "headers": [], "query_string": query})
+        return bytes(anyio.run(operation.usage, request, look).body).decode()
+
+    made = plant(tmp_path / "skills", skills(*(f"s{number:03}" for number in range(101))))
+    look, counts = look_at(made), Counts(str(tmp_path / "usage.db"))
     look = replace(look, site=replace(look.site, usage=operation.UsageReports(counts)), sees_others=True)
-    request = Request({"type": "http", "method": "GET", "path": "/", "headers": [], "query_string": b""})
-    page = words(bytes(anyio.run(operation.usage, request, look).body).decode())
+    assert [shown(start).count("/ui/skills/s") for start in (0, 1, 100)] == [100, 100, 1]
+    assert ['rel="next"' in shown(start) for start in (0, 1)] == [True, False]
+    found = [
+        catalogue._find(look, catalogue.ListQuery.of(QueryParams(f"from={start}")), survey_of(look)) for start in (0, 1)
+    ]
+    assert [(len(each["rows"]), each["more"], each["total"]) for each in found] == [(100, True, 101), (100, False, 101)]
+    page = words(shown(0))
     for by, nameless in (("principal", "anonymous"), ("host", "unknown")):
-        assert page.count(f"{by}-") == operation.MOST_OTHERS - 1
+        assert page.count(f"{by}-") == 99
         assert page.index(f"{nameless} 9,000") < page.index(f"{by}-0001 8,999") < page.index(f"{by}-0099 8,901")
 
 
@@ -158,9 +167,6 @@ def test_what_a_person_looks_at_is_no_use_of_a_skill() -> None:
     for protocol, count in ((events.PAGE, None), ("mcp", 1)):
         metrics.record(event(protocol=protocol, uses=(use,)))
         assert metrics.registry.get_sample_value("skills_uses_total", {"action": "load", "skill": "tea"}) == count
-
-
-# Where skills come from
 
 
 def test_each_source_has_its_revision_its_looks_and_for_the_operator_its_last_error(tmp_path: Path) -> None:
@@ -190,9 +196,6 @@ def test_the_view_of_sources_says_when_each_was_looked_at(tmp_path: Path) -> Non
         text = words(get(server, "/ui/sources"))
         assert "own none 1 a local folder none" in text and "s.zip" in text and " UTC" in text
         assert str(tmp_path / "own") not in text
-
-
-# The view that calls a tool as a host would
 
 
 @pytest.fixture(scope="module")

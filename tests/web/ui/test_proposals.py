@@ -66,13 +66,14 @@ def test_a_reviewer_sees_what_is_his_and_decides(place: Path) -> None:
         assert decides(of_bob, decision="approve") == decides(of_ann, decision="maybe") == 400
         assert decides(of_ann, "cross-site", decision="approve") == 403
         assert decides(of_ann, decision="approve") == 400, "its script was not read"
-        assert decides(of_ann, decision="approve", message="thanks", scripts="1") == 303
+        assert decides(of_ann, decision="approve", message="thanks".ljust(1_001, "!"), scripts="1") == 303
         assert (place / "skills" / "tea" / SKILL_MD).exists()
         decided = words(shown(of_ann))
         assert "Approved by token:bob" in decided and ": thanks" in decided
         assert decides(of_ann, decision="reject") == 400
         with client(server, "modern", token=ANN) as wire:
-            assert "approved, thanks" in said(wire.call("skills_proposals"))
+            told = said(wire.call("skills_proposals"))
+            assert "approved, thanks!" in told and told.count("!") == 994
     (line,) = (each for each in map(json.loads, audit.read_text().splitlines()) if each["event"] == "approve")
     assert (line["principal"], line["proposer"], line["skill"]) == ("token:bob", "token:ann", "tea")
 

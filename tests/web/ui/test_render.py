@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_skills_server.authoring.tokens import estimated_tokens
-from mcp_skills_server.web.ui.render import MOST_RENDERED, is_raster_name, marked, plain, raster_type, render, visible
+from mcp_skills_server.web.ui.render import is_raster_name, marked, plain, raster_type, render, visible
 from tables import each_row
 from web.ui.corpus import MARKDOWN, MARKUP
 from web.ui.serving import get, page_serving
@@ -80,22 +80,26 @@ def test_links_lead_to_files_of_the_skill_or_away() -> None:
 
 
 def test_headings_follow_each_other_without_a_gap() -> None:
-    assert [tag for tag, _ in check("#### A\n# B\n###### C\n## D\n") if tag[0] == "h"] == ["h3", "h3", "h4", "h4"]
+    for text, levels in (("#### A\n# B\n###### C\n## D\n", "3344"), ("# A\n## B\n### C\n#### D\n##### E\n", "34566")):
+        assert [tag[1] for tag, _ in check(text) if tag[0] == "h"] == [*levels]
 
 
-WIDE_TABLE = "|a" * 500 + "|\n" + "|-" * 500 + "|\n" + "b\n" * 5_000
-MANY_TABLES = ("|a" * 50 + "|\n" + "|-" * 50 + "|\n" + "b\n" * 50 + "\n") * 40
+def cells(width: int, height: int) -> str:
+    """A table of that many cells, most of which are filled in."""
+    return "\n".join(["|a" * (width - 2) + "|", "|-" * (width - 2) + "|", *["b"] * (height - 2)])
 
 
 @each_row(
-    "text",
+    ("most", "over"),
     [
-        "x" * (MOST_RENDERED + 1), "*a" * 10_000, "[" * 10_000, "|" * 10_000, "<" * 10_000, WIDE_TABLE, MANY_TABLES,
-        "a\n\n" * 10_000, "- a\n" * 10_000,
+        ("x" * 100_000, "x" * 100_001), ("|" * 8_000, "|" * 8_001), ("a\n" * 6_000, "a\n" * 6_001),
+        (cells(100, 100), cells(73, 137)), (cells(50, 100) + "\n\n" + cells(50, 100), (cells(50, 51) + "\n\n") * 4),
+        ("a", "[" * 10_000), ("b", "<" * 10_000),
     ],
 )  # fmt: skip
-def test_a_short_text_that_would_become_a_large_page_is_not_rendered(text: str) -> None:
-    assert render(text, "x", (), "SKILL.md") is None
+def test_a_short_text_that_would_become_a_large_page_is_not_rendered(most: str, over: str) -> None:
+    assert render(most, "x", (), "SKILL.md") is not None
+    assert render(over, "x", (), "SKILL.md") is None
     table = "|name|text|\n|-|-|\n" + "|a|b|\n" * 1_000
     assert str(render(table, "x", (), "SKILL.md")).count("<td>") == 2_000, "an ordinary table"
 
@@ -114,10 +118,12 @@ def test_hidden_characters_are_written_out() -> None:
 
 def test_pictures_are_known_by_their_bytes() -> None:
     for raw, kind in (
-        (b"\x89PNG\r\n\x1a\n", "png"), (b"GIF89a", "gif"), (b"\xff\xd8\xff\xe0", "jpeg"), (b"RIFF1234WEBP", "webp"),
+        (b"\x89PNG\r\n\x1a\n", "png"), (b"GIF89a", "gif"), (b"\xff\xd8\xff\xe0", "jpeg"), (b"RIFF1234WEBPVP8 ", "webp"),
     ):  # fmt: skip
         assert raster_type(raw) == f"image/{kind}"
     assert raster_type(b"<svg") is None and raster_type(b"") is None
+    assert f"({'x' * 197}...)" in str(render(f"[x]({'x' * 201})", "a", (), "SKILL.md"))
+    assert f"({'x' * 200})" in str(render(f"[x]({'x' * 200})", "a", (), "SKILL.md"))
     assert is_raster_name("a/B.PNG") and not is_raster_name("a.svg") and not is_raster_name("png")
 
 

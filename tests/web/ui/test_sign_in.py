@@ -108,13 +108,14 @@ def test_a_token_lets_in_and_is_not_in_the_cookie(guarded: Server) -> None:
     assert 'name="token" type="password"' in get(guarded, "/ui/sign-in").body.decode()
     reply = sign_in(guarded, SECRET)
     cookie = cookie_of(reply.headers)
-    assert reply.status == 303 and SECRET not in cookie
+    assert reply.status == 303 and SECRET not in cookie and len(cookie.partition("=")[2]) == 43
     assert "laptop" in words(get(guarded, "/ui/", Cookie=cookie))
     out = guarded.send("POST", "/ui/sign-out", b"", {"Cookie": cookie, "Sec-Fetch-Site": "same-origin"})
     assert out.status == 303 and get(guarded, "/ui/", Cookie=cookie).status == 303
     assert get(guarded, "/ui/", Authorization=f"Bearer {SECRET}").status == 200
     assert get(guarded, "/ui/", Authorization="Bearer wrong-wrong-wrong-wrong").status == 303
     assert "not valid here" in words(sign_in(guarded, "wrong-wrong-wrong-wrong"))
+    guarded.said("refused a token at the page")
     assert SECRET not in guarded.stderr
 
 
@@ -153,21 +154,35 @@ def test_whoever_fails_too_often_has_to_wait_at_every_door(tmp_path: Path, skill
         assert sign_in(server, SECRET).status == 303  # who proves to be somebody pays for nobody else at the address
 
 
-def test_a_session_ends_with_its_token_and_where_it_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_ends_with_its_token_and_where_it_is_not_used() -> None:
     policy = make_policy("127.0.0.1", (), (), read_tokens(f"laptop={SECRET}", "x").require_valid())
     sessions = PageSessions(policy, None, FailedAuthentications(Rates(QuotaSettings())), None)
 
-    async def stays(expires: float) -> bool:
+    async def begun(seconds: float = 600) -> Request:
+        """What comes with the cookie of a session, by a token that lasts so long."""
         scope: dict[str, Any] = {"type": "http", "method": "GET", "path": "/ui/", "headers": []}
-        response = Response()
-        viewer = Viewer(Admission(Principal("user", "ann", ISSUER), b"", expires))
-        await sessions.begin(Request(scope), response, viewer)
-        scope["headers"] = [(b"cookie", response.headers["Set-Cookie"].partition(";")[0].encode())]
-        return await sessions.viewer(Request(scope)) == viewer
+        viewer = Viewer(Admission(Principal("user", "ann", ISSUER), b"", time.time() + seconds))
+        await sessions.begin(Request(scope), response := Response(), viewer)
+        return Request({**scope, "headers": [(b"cookie", response.headers["Set-Cookie"].partition(";")[0].encode())]})
 
-    assert [anyio.run(stays, time.time() + seconds) for seconds in (600, -1)] == [True, False]
-    monkeypatch.setattr(session, "_IDLE_S", -1)
-    assert not anyio.run(stays, time.time() + 600)
+    async def lasts(*requests: Request) -> list[bool]:
+        return [await sessions.viewer(each) is not None for each in requests]
+
+    async def work() -> None:
+        assert await lasts(await begun(), await begun(-1)) == [True, False]
+        for idle, is_left in ((12 * 3600 - 60, True), (12 * 3600 + 60, False)):
+            request = await begun()
+            for key, each in sessions._sessions.items():
+                sessions._sessions[key] = each._replace(used=each.used - idle)
+            assert await lasts(request) == [is_left]
+        assert await lasts(*[await begun() for _ in range(51)]) == [False] + [True] * 50, "fifty of one"
+        sessions._sessions.clear()
+        request, other = await begun(), session._ViewerSession(Viewer(), time.monotonic())
+        sessions._sessions.update((b"%d" % number, other) for number in range(9_999))
+        assert await lasts(request) + await lasts(await begun(), request) == [True] * 3, "who was there last ends last"
+        assert (len(sessions._sessions), b"0" in sessions._sessions) == (10_000, False)
+
+    anyio.run(work)
 
 
 def know_the_page(issuer: AuthorizationServer) -> None:
@@ -192,8 +207,9 @@ def test_the_issuer_signs_in_with_pkce_state_and_a_browser_of_its_own(tmp_path: 
             place = begun.headers["Location"] or ""
             asked = parse_qs(urlsplit(place).query)
             assert asked["code_challenge_method"] == ["S256"] and asked["redirect_uri"] == [BACK]
-            assert "SameSite=lax" in (begun.headers["Set-Cookie"] or "")
+            assert "Max-Age=600; Path=/ui/oauth; SameSite=lax" in (begun.headers["Set-Cookie"] or "")
             away = cookie_of(begun.headers)
+            assert len(away.partition("=")[2]) == 43
             returned = urlsplit(ask(place)[1]["Location"] or "")
             assert returned.netloc == "skills.example"
             callback = f"/ui/oauth/callback?{returned.query}"
@@ -202,6 +218,7 @@ def test_the_issuer_signs_in_with_pkce_state_and_a_browser_of_its_own(tmp_path: 
             shown = get(server, f"/ui/oauth/callback?{urlencode(said)}", Cookie=away).body.decode()
             assert "refused the sign-in (no: &lt;b&gt;Ask&lt;/b&gt; IT)." in shown
             server.said(r"signing in at the issuer failed: The issuer refused the sign-in \(no: <b>Ask</b> IT\)")
+            server.said("refused a callback without a sign-in")
             foreign = get(server, f"/ui/oauth/callback?{urlencode({**said, 'state': 'x'})}", Cookie=away)
             assert "Ask" not in words(foreign)  # an address that anybody may have made up
             done = get(server, callback, Cookie=away)
@@ -245,8 +262,6 @@ def test_an_issuer_that_does_not_know_the_page_signs_nobody_in(tmp_path: Path, s
         assert get(server, "/ui/", **bearing(token)).status == 200
 
 
-# The flow by itself
-
 ISSUER, AUDIENCE = "https://login.example", "https://skills.example/team/mcp"
 METADATA = {
     "issuer": ISSUER,
@@ -265,12 +280,13 @@ def token(**more: object) -> str:
 class Issuer:
     """What an issuer answers, and the forms that it got."""
 
-    def __init__(self, metadata: Mapping[str, object] = METADATA) -> None:
+    def __init__(self, metadata: Mapping[str, object] = METADATA, **settings: Any) -> None:
         self.metadata = metadata
         self.forms: list[dict[str, str]] = []
         self.answer: dict[str, Any] = {"access_token": token()}
         self.status = 200
-        self.flow = Flow(ResourceServer(OAuthSettings(ISSUER, AUDIENCE, AUDIENCE), self.fetch), "page", self.post)
+        expected = OAuthSettings(ISSUER, AUDIENCE, AUDIENCE, **settings)
+        self.flow = Flow(ResourceServer(expected, self.fetch), "page", self.post)
 
     async def fetch(self, url: str) -> tuple[int, bytes]:
         found = {"keys": [public()]} if url.endswith("/keys") else self.metadata
@@ -303,6 +319,10 @@ def test_another_replica_finishes_what_one_began_for_who_went() -> None:
     challenge = base64.urlsafe_b64encode(hashlib.sha256(form["code_verifier"].encode()).digest()).decode()
     assert challenge.rstrip("=") == asked["code_challenge"]
     assert form["resource"] == asked["resource"] == AUDIENCE
+    plain = METADATA | {"authorization_endpoint": f"{ISSUER}/authorize", "scopes_supported": []}
+    assert "scope" not in went(Issuer(plain))[1]
+    _, asked = went(Issuer(request_scopes=("a", "b"), ui_resource=False))
+    assert asked["scope"] == "a b" and "resource" not in asked
 
 
 @each_row(
@@ -356,8 +376,6 @@ def test_an_issuer_that_says_nothing_safe_is_not_gone_to(more: dict[str, object]
     with pytest.raises(SignInError):
         went(Issuer({**METADATA, **more}))
 
-
-# Two replicas behind a real haproxy
 
 TAKE_TURNS: Edits = [("balance source", "balance roundrobin"), ("hash-type consistent", "")]
 

@@ -133,15 +133,8 @@ def test_files_are_a_tree_whose_links_say_the_whole_path(server: Server) -> None
 def test_only_files_of_the_skill_can_be_had(skills: Path) -> None:
     (skills.parent / "secret.txt").write_text("secret", encoding="utf-8")
     with page_serving(skills) as server:
-        for file in (
-            "../secret.txt",
-            "../../secret.txt",
-            "/etc/passwd",
-            "",
-            ".",
-            "SKILL.md/../../../secret.txt",
-            "%00",
-        ):
+        elsewhere = ("../secret.txt", "../../secret.txt", "/etc/passwd", "", ".", "SKILL.md/../../../secret.txt", "%00")
+        for file in elsewhere:
             for view in ("files", "raw"):
                 reply = get(server, f"/ui/{view}/refunds?file={file}")
                 assert reply.status == 404 and b"secret" not in reply.body.replace(b"secret.txt", b""), file
@@ -158,9 +151,6 @@ def test_a_change_is_shown_as_a_difference(tmp_path: Path) -> None:
         text = words(page(server, "/ui/history/a"))
         assert "+second <b>line" in text and "file added: more.md" in text
         assert "changed" in words(page(server, "/ui/skills/a"))
-
-
-# Git
 
 
 def git(where: Path, *arguments: str) -> str:

@@ -114,7 +114,12 @@ def test_nothing_is_kept_for_another_page_nor_out_of_the_skill(tmp_path: Path) -
     with signed_in(tmp_path / "skills") as (origin, cookie):
         assert post("try", origin, cookie, "http://evil.example", skill="a", prompts="x") == 403
         assert post("try", origin, skill="a", prompts="x") == 403
-        for wrong in ({"skill": "../outside", "prompts": "x"}, {"skill": "a"}, {"skill": "b", "prompts": "x"}):
+        for wrong in (
+            {"skill": "../outside", "prompts": "x"},
+            {"skill": "a"},
+            {"skill": "b", "prompts": "x"},
+            {"skill": "a", "prompts": "x" * 70_000},
+        ):
             assert post("try", origin, cookie, **wrong) == 400, wrong
         assert not (skill / "evals").exists() and not [*(tmp_path / "outside").iterdir()]
         assert post("try", origin, cookie, skill="a", prompts="x") == 303

@@ -214,10 +214,10 @@ def _row(
     ctx: Context, skill: Skill, query: ListQuery, used: Mapping[str, UsageRow], survey: Survey
 ) -> dict[str, Any]:
     """Return a skill's row in the list. `left_out` is the error that excludes it, or None."""
-    title, left_out = identity.title(skill) or "", reason_left_out(skill)
+    title, left_out = identity.title(skill), reason_left_out(skill)
     why: Sequence[tuple[str, Sequence[str]]] = ()
     if title == skill.name:
-        title = ""
+        title = None
     if left_out is not None:
         left_out = shown_problem(ctx, left_out)
     if query.q:
@@ -242,7 +242,6 @@ def _row(
 def _as_json(row: dict[str, Any]) -> dict[str, Any]:
     """Return a row as JSON values."""
     out = {key: value for key, value in row.items() if key not in {"why", "changed"}}
-    out["title"] = row["title"] or None
     if row["left_out"] is not None:
         out["left_out"] = row["left_out"].message
     return out

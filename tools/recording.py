@@ -15,6 +15,7 @@ import subprocess
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -36,7 +37,8 @@ patch = subprocess, _exit
 context = ${{TEST_FILE-}}
 disable_warnings = no-data-collected, module-not-imported, already-imported, module-not-measured
 """
-_HANDED_ON: Final = ("COVERAGE_PROCESS_CONFIG", "COVERAGE_PROCESS_START", "TEST_FILE")
+_SETTINGS_FILE: Final = PLACE / "settings"
+_END_S: Final = 10.0
 
 
 def record() -> None:
@@ -44,29 +46,44 @@ def record() -> None:
     PLACE.mkdir(exist_ok=True)
     for old in PLACE.iterdir():
         old.unlink()
-    settings = PLACE / "settings"
-    settings.write_text(_SETTINGS)
+    _SETTINGS_FILE.write_text(_SETTINGS)
     suite = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "tools.recording", "-n", "2", "--dist", "worksteal")
-    coverage_run = (sys.executable, "-m", "coverage", "run", f"--rcfile={settings}", *suite)
+    coverage_run = (sys.executable, "-m", "coverage", "run", f"--rcfile={_SETTINGS_FILE}", *suite)
     subprocess.run(coverage_run, cwd=ROOT, env=os.environ | {"TEST_DEADLINE_S": "60"}, check=False)
-    subprocess.run((sys.executable, "-m", "coverage", "combine", "-q", f"--rcfile={settings}"), cwd=ROOT, check=True)
+    subprocess.run(
+        (sys.executable, "-m", "coverage", "combine", "-q", f"--rcfile={_SETTINGS_FILE}"), cwd=ROOT, check=True
+    )
 
 
 # A plugin of pytest
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Hand the recording on to programs that tests start with an environment of their own."""
-    start = subprocess.Popen.__init__
+    """Have each process that a test starts recorded under the test's file."""
+    import forkserver  # a test's; its processes would be recorded as one
+
+    start, kill = subprocess.Popen.__init__, subprocess.Popen.kill
 
     def recorded(self: Any, *args: Any, **options: Any) -> None:
         if options.get("env") is not None:
-            own = {name: os.environ[name] for name in _HANDED_ON if name in os.environ}
-            options["env"] = {**own, **options["env"]}
+            options["env"] = {**own(), **options["env"]}
         start(self, *args, **options)
 
-    subprocess.Popen.__init__ = recorded
-    if not hasattr(config, "workerinput"):
+    def own() -> dict[str, str]:
+        return {name: os.environ[name] for name in ("COVERAGE_PROCESS_START", "TEST_FILE") if name in os.environ}
+
+    def end(self: Any) -> None:
+        self.terminate()  # a killed process writes nothing
+        with suppress(subprocess.TimeoutExpired):
+            self.wait(_END_S)
+        kill(self)
+
+    subprocess.Popen.__init__, subprocess.Popen.kill = recorded, end
+    forkserver._can_be_forked = lambda _: False
+    if hasattr(config, "workerinput"):
+        os.environ.pop("COVERAGE_PROCESS_CONFIG", None)  # which has the context of this process
+        os.environ["COVERAGE_PROCESS_START"] = str(_SETTINGS_FILE)
+    else:
         config.pluginmanager.register(_Seconds())
 
 

@@ -109,10 +109,7 @@ def _open_standard_streams() -> None:
     """Open /dev/null for closed standard streams, whose numbers other files would get."""
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         if getattr(sys, name) is None:
-            nothing = os.open(os.devnull, os.O_RDWR)
-            if nothing != number:
-                os.dup2(nothing, number)
-                os.close(nothing)
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
             setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115, as Python's own
     out: object = sys.stdout
     if isinstance(out, TextIOWrapper) and out.encoding.lower() != "utf-8":
@@ -192,7 +189,7 @@ class _LazyGroup(click.Group):
         for heading, names in HEADINGS.items():
             commands = {name: self.get_command(ctx, name) for name in names}
             rows = [
-                (name, command.get_short_help_str(limit=400))
+                (name, command.get_short_help_str(limit=sys.maxsize))
                 for name, command in commands.items()
                 if command is not None
             ]

@@ -360,7 +360,7 @@ class SkillsClient:
     async def _request(self, method: str, **params: Any) -> Mapping[str, Any]:
         request = _RawRequest(method=method, params=params)
         result = await self._session.send_request(request, _Answer)
-        return result.model_dump(by_alias=True, mode="json", exclude_none=True)
+        return result.model_extra or {}
 
     async def _pages(self, method: str, key: str) -> list[Any]:
         """Return the items of all pages; UnprovedError if there are too many pages or items."""
@@ -400,8 +400,6 @@ class SkillsClient:
             base = uri
             for _ in range(DEEPEST_PATH):  # a file belongs to all enclosing skills
                 base = base.rstrip("/").rpartition("/")[0] + "/"
-                if len(base) < 2:
-                    break
                 if base in found and len(found[base]) < MOST_FILES:
                     try:
                         found[base][path_below(base, uri)] = ListedFile(uri)
@@ -434,7 +432,7 @@ class SkillsClient:
         contents = (await self._session.read_resource(uri)).contents
         if len(contents) != 1:
             raise UnprovedError(f"{quoted(uri)}: the server returned {len(contents)} contents")
-        content = contents[0]
+        (content,) = contents
         if isinstance(content, types.TextResourceContents):
             return content.text.encode()
         try:
@@ -452,7 +450,7 @@ class SkillsClient:
         if result.is_error or len(texts) != 1:
             place = f"{quoted(path)} of {quoted(skill.name)}"
             raise UnprovedError(f"{place}: the server's tools cannot read it")
-        return texts[0].encode()
+        return "".join(texts).encode()
 
     async def _call(self, tool: str, given: dict[str, Any]) -> dict[str, Any]:
         result = await self._session.call_tool(tool, given)

@@ -176,6 +176,8 @@ def test_a_value_of_two_hundred_lines_that_may_be_its_end_is_the_longest(before:
     assert changed == text(200).replace('"x"', '"y"')
     with pytest.raises(UsageError, match="too long to be edited here"):
         tomltext.put(text(201), "mcp_servers", "skills", {"command": "y"})
+    prose = 'x = """\n' + "a\n" * 300 + '"""\n'
+    assert tomltext.put(prose + entry, "mcp_servers", "skills", {"command": "x"}) == prose + entry
 
 
 @each_row(
@@ -235,17 +237,18 @@ def test_tables_that_stand_apart_stay_in_their_order() -> None:
     assert tomltext.drop(APART, "mcp_servers", "skills") == APART.replace(
         '[mcp_servers.skills]\ncommand = "old" # ours\n', ""
     )
+    assert tomltext.drop("[a.b]\nx = 1\n\n# c\n[a.b.c]\n\n", "a", "b") == "\n# c\n\n"
 
 
 def test_every_key_has_its_line() -> None:
     text = (
-        "# one\nroots = [\n  'a',\n]\n'a.b' = 1\nx.y = 2\n\n[[source]] # c\nfrom = '''\n[[source]]\n'''\n"
-        "[source.more]\nz = 1\n[[source]]\nfrom = {q = 1}\n[t.u]\nv = 1\n"
+        "\nroots = [\n  'a',\n]\n'a.b' = 1\nx.y = 2\n\n[[source]] # c\nfrom = '''\n[[source]]\n'''\n"
+        "[source.more]\nz = 1\n[[source]]\nfrom = {q = 1}\n[t.u]\n# c\nv = 1\n"
     )
     assert tomltext.lines_of(text) == {
         ("roots",): 2, ("a.b",): 5, ("x",): 6, ("x", "y"): 6, ("source",): 8, ("source", 0): 8,
         ("source", 0, "from"): 9, ("source", 0, "more"): 12, ("source", 0, "more", "z"): 13, ("source", 1): 14,
-        ("source", 1, "from"): 15, ("source", 1, "from", "q"): 15, ("t",): 16, ("t", "u"): 16, ("t", "u", "v"): 17,
+        ("source", 1, "from"): 15, ("source", 1, "from", "q"): 15, ("t",): 16, ("t", "u"): 16, ("t", "u", "v"): 18,
     }  # fmt: skip
     assert tomltext.lines_of(text.replace("\n", "\r\n")) == tomltext.lines_of(text)
     assert tomltext.lines_of("a = 1\nb = [\n" + "[],\n" * 1000 + "]\n") == {("a",): 1}

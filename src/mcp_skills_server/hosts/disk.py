@@ -81,8 +81,6 @@ def _back_up(found: HostFile) -> Path | None:
 def _write(path: Path, raw: bytes, like: os.stat_result | None) -> None:
     """Replace a file; take the mode and, if permitted, the owner from `like`."""
     replace_file(path, raw, None if like is None else stat.S_IMODE(like.st_mode))
-    if like is None:
-        return
-    if sys.platform != "win32" and (like.st_uid, like.st_gid) != (os.geteuid(), os.getegid()):
+    if like is not None and sys.platform != "win32":
         with suppress(OSError):
             os.chown(path, like.st_uid, like.st_gid)

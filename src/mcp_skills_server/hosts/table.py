@@ -257,18 +257,21 @@ def location(host: Host, platform: Platform, *, project: bool = False) -> Path:
         base: Path | None = getattr(platform, name)
         if base is None:
             continue
-        first, _, rest = path.partition("/")
-        if "*" not in first:
+        top, _, rest = path.partition("/")
+        if "*" not in top:
             if place == places[-1] or (base / path).is_file():
                 return base / path
             continue
-        found = [folder / rest for folder in sorted(base.glob(first)) if folder.is_dir()]
+        found = [folder / rest for folder in sorted(base.glob(top)) if folder.is_dir()]
         found = [path for path in found if path.is_file()] or found
-        if len(found) > 1:
-            several = f"has several configuration files, such as {found[0]}"
-            raise UsageError(f"{host.title} {several}; choose one with --config")
-        if found:
-            return found[0]
+        match found:
+            case [only]:
+                return only
+            case [first, *_]:
+                several = f"has several configuration files, such as {first}"
+                raise UsageError(f"{host.title} {several}; choose one with --config")
+            case _:
+                pass
     raise UsageError(f"{host.title} has no known file on this system; name it with --config")
 
 

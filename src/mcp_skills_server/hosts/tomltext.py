@@ -14,6 +14,7 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -66,8 +67,8 @@ def lines_of(text: str) -> dict[tuple[str | int, ...], int]:
                     if each.path[:end] in tables:
                         parts.append(tables[each.path[:end]])
                 here = path = tuple(parts)
-            for end in range(1, len(path) + 1):
-                out.setdefault(path[:end], line)
+            for end in range(len(path)):
+                out.setdefault(path[: end + 1], line)
     except UsageError:  # a value of too many lines: keep the lines of the keys before it
         pass
     return out
@@ -110,17 +111,14 @@ def _put_key(text: str, section: str, name: str, key: str, value: object) -> str
 def drop(text: str, section: str, name: str) -> str:
     """Return the text without `[section.name]`, its subtables and the blank line before it."""
     statements = list(_statements(text))
-    _head_of(statements, (section, name))
     closed = text.endswith("\n")
     cuts: list[tuple[int, int]] = []
-    for position, each in enumerate(statements):
+    blank: int | None = None
+    for each in statements:
         if each.kind == "table" and each.path[:2] == (section, name):
-            start = each.start
-            before = statements[max(position - 1, 0)]
-            if before.kind == "nothing" and not text[before.start : before.end].strip():
-                start = before.start
             ends = [each.end, *(member.end for member in _members(statements, each))]
-            cuts.append((start, ends[-1]))
+            cuts.append((each.start if blank is None else blank, ends[-1]))
+        blank = None if text[each.start : each.end].strip() else each.start
     for start, end in reversed(cuts):
         text = text[:start] + text[end:]
     if not closed:
@@ -145,13 +143,11 @@ class _Statement:
 
 
 def _statements(text: str) -> Iterator[_Statement]:
-    waiting, start, end, tries = "", 0, 0, 0
+    waiting, end, tries = "", 0, 0
     for line in _LINES.findall(text):
-        if not waiting:
-            start = end
         end += len(line)
         if not waiting and line.strip()[:1] in {"", "#"}:
-            yield _Statement("nothing", (), start, end)
+            yield _Statement("nothing", (), end - len(line), end)
             continue
         first = not waiting
         waiting += line
@@ -170,7 +166,7 @@ def _statements(text: str) -> Iterator[_Statement]:
             kind = "array"
         elif waiting.lstrip().startswith("["):
             kind = "table"
-        yield _Statement(kind, _path(parsed), start, end)
+        yield _Statement(kind, _path(parsed), end - len(waiting), end)
         waiting, tries = "", 0
 
 
@@ -201,15 +197,12 @@ def _members(statements: list[_Statement], head: _Statement) -> Iterator[_Statem
 
 def _tail(statement: str) -> str:
     """Return the text that follows the value on its last line: blanks, a comment, a line break."""
-    place = statement.find("#", statement.rstrip().rfind("\n") + 1)
-    while place >= 0:
-        try:
-            tomllib.loads(statement[:place])
-        except tomllib.TOMLDecodeError:
-            place = statement.find("#", place + 1)
-        else:
+    body = statement
+    for found in re.finditer("#", statement):
+        with suppress(tomllib.TOMLDecodeError):
+            tomllib.loads(statement[: found.start()])
+            body = statement[: found.start()]
             break
-    body = statement[:place] if place >= 0 else statement
     return statement[len(body.rstrip()) :]
 
 

@@ -16,7 +16,7 @@ from typing import Final
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Root
 from mcp_skills_server.durable import write_folder
-from mcp_skills_server.errors import RequestError, listed, quoted
+from mcp_skills_server.errors import RequestError, clipped, listed, quoted
 from mcp_skills_server.format import file_names, hidden, ignored
 from mcp_skills_server.format.archive import ArchiveRefusedError, check_paths
 from mcp_skills_server.model import SKILL_MD, Skill
@@ -63,7 +63,7 @@ def propose(
     if problems:
         fault = f"the skill would not be valid: {'; '.join(problems)}"
         raise RequestError(f"{fault}. Correct this and propose it again")
-    made = replace(draft, host=draft.host[:200], root=root.path, removed=removed)
+    made = replace(draft, host=clipped(draft.host), root=root.path, removed=removed)
     if skill is None:
         made = replace(made, place=os.path.join(root.path, place_in(root, draft.name)))
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -9,12 +10,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import click
 import pytest
 
 import forkserver
 from commands.calls import run, seen, terminal
+from mcp_skills_server import __main__
 from mcp_skills_server.cli import COMMANDS, HEADINGS, cli, main
 from tables import each_row
 from wire import COMMAND, DEADLINE, FIXTURES, ROOT, Era, WireError, serving, write_skill
@@ -63,6 +66,8 @@ def test_without_arguments_it_says_what_it_is_and_exits_with_2() -> None:
     assert run("--version").stdout.startswith("mcp-skills-server, version ")
     done = run()
     assert (done.returncode, done.stdout) == (2, "") and "serves folders of Agent Skills" in done.stderr
+    done = run("proposals")
+    assert (done.returncode, done.stdout) == (2, "") and done.stderr.startswith("Usage: mcp-skills-server proposals")
 
 
 def test_options_are_taken_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,9 +328,19 @@ def test_an_interrupt_ends_a_command_with_130(monkeypatch: pytest.MonkeyPatch) -
         raise KeyboardInterrupt
 
     monkeypatch.setattr("mcp_skills_server.commands.look.load_registry", interrupted)
-    with pytest.raises(SystemExit) as ended:
+    monkeypatch.setattr("sys.argv", ["mcp-skills-server", "list", "."])
+    for start in (main, __main__.main):
+        with pytest.raises(SystemExit) as ended:
+            start()
+        assert ended.value.code == 130 and "130 ended by" in (ROOT / "README.md").read_text(encoding="utf-8")
+        monkeypatch.setattr("mcp_skills_server.cli.main", interrupted)  # as by an import
+
+
+@each_row("error", [OSError(errno.ENOSPC, "full", "file"), OSError(errno.EACCES, "no")])
+def test_what_is_no_failure_of_the_output_is_a_bug(monkeypatch: pytest.MonkeyPatch, error: OSError) -> None:
+    monkeypatch.setattr("mcp_skills_server.commands.look.load_registry", Mock(side_effect=error))
+    with pytest.raises(OSError, match=r"full|no"):
         main(["list", "."])
-    assert ended.value.code == 130 and "130 ended by" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 @each_row(
@@ -347,14 +362,23 @@ def test_options_that_say_nothing_over_stdio_are_named_in_one_warning(
     assert warned == wanted and "0123456789abcdef" not in done.stderr
 
 
+OPEN = """
+import os, sys
+from mcp_skills_server.cli import _open_standard_streams
+_open_standard_streams()
+sys.stdin.read()
+ours = [stream.fileno() for stream in (sys.stdin, sys.stdout, sys.stderr)] == [0, 1, 2]
+closed, others = int(sys.argv[1]), len(os.listdir("/dev/fd")) - 4
+sys.exit(f"{ours} {others}" if not ours or others or not os.path.samefile(f"/dev/fd/{closed}", os.devnull) else 0)
+"""
 CLOSED = "import os, sys; os.close(int(sys.argv[1])); os.execv(sys.executable, [sys.executable, *sys.argv[2:]])"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="descriptors of POSIX")
 @each_row("closed", [0, 1, 2])
-@each_row("command", ["serve", "list"])
+@each_row("command", ["serve", "list", ""])
 def test_a_standard_stream_that_the_parent_closed_is_an_empty_one(command: str, closed: int) -> None:
-    module = ["-m", "mcp_skills_server", command, str(FIXTURES)]
+    module = ["-m", "mcp_skills_server", command, str(FIXTURES)] if command else ["-c", OPEN, str(closed)]
     done = subprocess.run(
         [sys.executable, "-c", CLOSED, str(closed), *module],
         input=b"", capture_output=True, timeout=DEADLINE, check=False,

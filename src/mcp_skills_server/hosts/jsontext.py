@@ -161,7 +161,6 @@ class _JsonText:
     def __init__(self, text: str, form: Form) -> None:
         self.text = text
         self._plain, self._trailing = _blanked(text, form)
-        _parse(self._plain)
         self._decoder = json.JSONDecoder()
         self._break = "\r\n" if "\r\n" in text else "\n"
         self._unit = "  "
@@ -179,7 +178,7 @@ class _JsonText:
             value = _skip(_BLANKS, plain, _skip(_BLANKS, plain, after) + 1)
             _, end = self._decoder.raw_decode(plain, value)
             next_one = behind = _skip(_BLANKS, plain, end)
-            comma = next((each for each in self._trailing if end <= each < behind), None)
+            comma = next((each for each in range(end, behind) if each in self._trailing), None)
             if plain[behind] == ",":
                 comma, next_one = behind, _skip(_BLANKS, plain, behind + 1)
             members.append(_JsonMember(key, position, value, end, comma))
@@ -260,8 +259,7 @@ class _JsonText:
 
     def _own_line(self, member: _JsonMember) -> bool:
         """Return True if the member is the first on its line."""
-        place = self._blanks_before(member.start)
-        return place > 0 and self.text[place - 1] in "\r\n"
+        return self.text[self._blanks_before(member.start) - 1] in "\r\n"
 
     def _blanks_before(self, place: int) -> int:
         """Return the offset at which the blanks before `place` begin, on its line."""
@@ -269,8 +267,8 @@ class _JsonText:
 
     def _indent(self, place: int) -> str:
         """Return the indentation of the line of `place`."""
-        start = max(self.text.rfind("\n", 0, place), self.text.rfind("\r", 0, place)) + 1
-        return self.text[start : min(place, _skip(" \t", self.text, start))]
+        line = self.text[:place].replace("\r", "\n").rpartition("\n")[2]
+        return line[: len(line) - len(line.lstrip(" \t"))]
 
     def _on_lines(self, key: str, value: object, indent: str) -> str:
         return f"{dump(key)}: {dump(value, self._unit)}".replace("\n", self._break + indent)
@@ -278,6 +276,6 @@ class _JsonText:
 
 def _skip(characters: str, text: str, place: int) -> int:
     """Return the offset of the first character from `place` on that is not in `characters`."""
-    while place < len(text) and text[place] in characters:
+    while text[place] in characters:
         place += 1
     return place

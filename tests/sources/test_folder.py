@@ -47,6 +47,9 @@ def test_the_very_same_files_are_not_written_again(tmp_path: Path) -> None:
     assert not put(tmp_path, digest="sha256:2")
     assert (tmp_path / "a").stat().st_ino == before
     assert read_records(tmp_path)[0].digest == "sha256:2"
+    ours = tmp_path / ".mcp-skills"
+    places = ours / "skills" / "a.json", ours / "skills", ours / "sources", tmp_path / "a" / "scripts/deep/run.sh"
+    assert [place.stat().st_mode & 0o777 for place in places] == [0o600, 0o700, 0o700, 0o755]
 
 
 def link_scripts(skill: Path) -> None:

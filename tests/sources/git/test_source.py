@@ -127,11 +127,15 @@ def test_what_is_not_there_is_one_line(ref: str, reason: str, upstream: Upstream
     assert reason in str(failed.value) and "\n" not in str(failed.value)
 
 
-def test_no_repository_and_an_empty_one(tmp_path: Path) -> None:
+def test_no_repository_and_an_empty_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(UnreachableError, match="there is no repository there"):
         fetched(f"git+file://{tmp_path}/none.git", tmp_path)
+    upstream = Upstream(tmp_path / "empty.git")
     with pytest.raises(UnacceptableError, match="it is empty"):
-        fetched(Upstream(tmp_path / "empty.git").url, tmp_path)
+        fetched(upstream.url, tmp_path)
+    upstream.commit({"README.md": b"no skill"})
+    fetched(upstream.url, tmp_path)
+    assert "it has no SKILL.md; name another #folder or @branch" in caplog.text
 
 
 def test_no_git_is_one_line(upstream: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

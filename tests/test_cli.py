@@ -23,30 +23,25 @@ from tables import each_row
 from wire import COMMAND, DEADLINE, FIXTURES, ROOT, Era, WireError, serving, write_skill
 
 
-@each_row(
-    ("arguments", "said"),
-    [
-        (["serve", "no/such/folder"], "no/such/folder: no such file or folder"),
-        (["serve", "README.md"], "README.md: not a folder"),
-        (["serve", "fixtures/skills", "--dialect", "esperanto"], "esperanto"),
-        (["show", "fixtures/skills"], "and then a skill"),
-        (["show", "fixtures/skills", "colour-palets"], "did you mean colour-palettes?"),
-        (["list", "no/such.zip"], "no/such.zip: no such file or folder; "),
-        (["fetch", "no/such.zip", "--output", "no/such"], "no/such.zip: no such file; give the path of an archive"),
-        (["validate"], "ROOT"),
-        (["serve", "fixtures/skills", "--interpreter", ".py=python3"], "--allow-scripts"),
-        (["serve", "fixtures/skills", "--transport", "http", "--publish-only", "--no-publish"], "leave nothing"),
-        (["list", "https://127.0.0.1:1"], "there is no copy of it"),
-        (["srve", "fixtures/skills"], "Did you mean serve?"),
-        (["install", "claude", "fixtures/skills"], "Did you mean claude-code or claude-desktop?"),
-        (["install"], "Missing argument 'HOST'"),
-        (["install", "cursor", "https://skills.example/mcp"], "'install HOST --url https://skills.example/mcp'"),
-        (["install", "cursor", "--url", "https://me:secret@skills.example/mcp"], "--token-env"),
-        (["install", "cursor", "fixtures/skills", "--token-env", "TOKEN"], "give --url too"),
-        (["install", "cursor", "--url", "https://skills.example/mcp", "--token-env", "a b"], "name of a variable"),
-        (["--dance"], "--dance"),
-    ],
-)
+@each_row(("arguments", "said"), [
+    (["serve", "no/such/folder"], "no/such/folder: no such file or folder"),
+    (["serve", "README.md"], "README.md: not a folder"),
+    (["serve", "fixtures/skills", "--dialect", "esperanto"], "esperanto"),
+    (["show", "fixtures/skills"], "and then a skill"),
+    (["show", "fixtures/skills", "colour-palets"], "did you mean colour-palettes?"),
+    (["list", "no/such.zip"], "no/such.zip: no such file or folder; "),
+    (["fetch", "no/such.zip", "--output", "no/such"], "no/such.zip: no such file; give the path of an archive"),
+    (["validate"], "ROOT"), (["serve", "fixtures/skills", "--interpreter", ".py=python3"], "--allow-scripts"),
+    (["serve", "fixtures/skills", "--transport", "http", "--publish-only", "--no-publish"], "leave nothing"),
+    (["list", "https://127.0.0.1:1"], "there is no copy of it"), (["srve", "fixtures/skills"], "Did you mean serve?"),
+    (["install", "claude", "fixtures/skills"], "Did you mean claude-code or claude-desktop?"),
+    (["install"], "Missing argument 'HOST'"),
+    (["install", "cursor", "https://skills.example/mcp"], "'install HOST --url https://skills.example/mcp'"),
+    (["install", "cursor", "--url", "https://me:secret@skills.example/mcp"], "--token-env"),
+    (["install", "cursor", "fixtures/skills", "--token-env", "TOKEN"], "give --url too"),
+    (["install", "cursor", "--url", "https://skills.example/mcp", "--token-env", "a b"], "name of a variable"),
+    (["--dance"], "--dance"),
+])  # fmt: skip
 def test_wrong_usage_is_one_line_and_2(arguments: list[str], said: str) -> None:
     done = run(*arguments)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
@@ -290,14 +285,11 @@ def test_validate_shows_how_far_it_is_on_a_terminal_alone(tmp_path: Path) -> Non
         assert person.seen.endswith("3 skills, 0 errors, 0 warnings\r\n")
 
 
-@each_row(
-    ("variable", "value", "said"),
-    [
-        ("MCP_SKILLS_WATCH", "maybe", "MCP_SKILLS_WATCH: 'maybe' is not a valid boolean"),
-        ("MCP_SKILLS_PAGE_SIZE", "0", "MCP_SKILLS_PAGE_SIZE: 0 is not in the range"),
-        ("MCP_SKILLS_DIALECT", "x", "MCP_SKILLS_DIALECT: 'x' is not one of"),
-    ],
-)
+@each_row(("variable", "value", "said"), [
+    ("MCP_SKILLS_WATCH", "maybe", "MCP_SKILLS_WATCH: 'maybe' is not a valid boolean"),
+    ("MCP_SKILLS_PAGE_SIZE", "0", "MCP_SKILLS_PAGE_SIZE: 0 is not in the range"),
+    ("MCP_SKILLS_DIALECT", "x", "MCP_SKILLS_DIALECT: 'x' is not one of"),
+])  # fmt: skip
 def test_a_bad_value_of_the_environment_is_reported_under_the_variables_name(
     variable: str, value: str, said: str
 ) -> None:
@@ -343,15 +335,11 @@ def test_what_is_no_failure_of_the_output_is_a_bug(monkeypatch: pytest.MonkeyPat
         main(["list", "."])
 
 
-@each_row(
-    ("options", "environment", "said"),
-    [
-        (["--max-body", "5000"], {"MCP_SKILLS_TOKENS": "me=0123456789abcdef0123"}, "--tokens, --max-body"),
-        (["--redis", "redis://127.0.0.1:1"], {}, "--redis"),
-        (["--ui", "--metrics-address", "127.0.0.1:0"], {}, "--metrics-address, --ui"),
-        ([], {}, None),
-    ],
-)
+@each_row(("options", "environment", "said"), [
+    (["--max-body", "5000"], {"MCP_SKILLS_TOKENS": "me=0123456789abcdef0123"}, "--tokens, --max-body"),
+    (["--redis", "redis://127.0.0.1:1"], {}, "--redis"),
+    (["--ui", "--metrics-address", "127.0.0.1:0"], {}, "--metrics-address, --ui"), ([], {}, None),
+])  # fmt: skip
 def test_options_that_say_nothing_over_stdio_are_named_in_one_warning(
     options: list[str], environment: dict[str, str], said: str | None
 ) -> None:
@@ -387,14 +375,11 @@ def test_a_standard_stream_that_the_parent_closed_is_an_empty_one(command: str, 
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no disk that is full")
-@each_row(
-    ("command", "said", "code"),
-    [
-        ("serve", "the server ends: stdout cannot be written (No space left on device)", 0),
-        ("rpc", "the server ends: stdout cannot be written (No space left on device)", 0),
-        ("list", "the output cannot be written (No space left on device); make space, or write it elsewhere", 2),
-    ],
-)
+@each_row(("command", "said", "code"), [
+    ("serve", "the server ends: stdout cannot be written (No space left on device)", 0),
+    ("rpc", "the server ends: stdout cannot be written (No space left on device)", 0),
+    ("list", "the output cannot be written (No space left on device); make space, or write it elsewhere", 2),
+])  # fmt: skip
 def test_output_that_cannot_be_written_is_a_line(command: str, said: str, code: int) -> None:
     hello = b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}\n'
     with open("/dev/full", "wb") as full:

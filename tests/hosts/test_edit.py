@@ -221,19 +221,13 @@ def test_a_value_of_two_hundred_lines_that_may_be_its_end_is_the_longest(before:
     assert tomltext.put(prose + entry, "mcp_servers", "skills", {"command": "x"}) == prose + entry
 
 
-@each_row(
-    ("old", "new"),
-    [
-        ('command = "x" # why\n', 'command = "y" # why\n'),
-        ('command = "x"\t#why # twice\r\n', 'command = "y"\t#why # twice\r\n'),
-        ('command = "#x" # why\n', 'command = "y" # why\n'),
-        ('command = "#x"\n', 'command = "y"\n'),
-        ('command = """\n# x\n#x""" # why\n', 'command = "y" # why\n'),
-        ('command = """\n#x#"""  \n', 'command = "y"  \n'),
-        ('command = "x" #', 'command = "y" #'),
-        ('command = "x"', 'command = "y"'),
-    ],
-)
+@each_row(("old", "new"), [
+    ('command = "x" # why\n', 'command = "y" # why\n'),
+    ('command = "x"\t#why # twice\r\n', 'command = "y"\t#why # twice\r\n'),
+    ('command = "#x" # why\n', 'command = "y" # why\n'), ('command = "#x"\n', 'command = "y"\n'),
+    ('command = """\n# x\n#x""" # why\n', 'command = "y" # why\n'), ('command = """\n#x#"""  \n', 'command = "y"  \n'),
+    ('command = "x" #', 'command = "y" #'), ('command = "x"', 'command = "y"'),
+])  # fmt: skip
 def test_a_value_that_changes_keeps_the_comment_behind_it(old: str, new: str) -> None:
     head = "[mcp_servers.skills]\n"
     assert tomltext.put(head + old, "mcp_servers", "skills", {"command": "y"}) == head + new

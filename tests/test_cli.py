@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -9,41 +10,38 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import click
 import pytest
 
 import forkserver
 from commands.calls import run, seen, terminal
+from mcp_skills_server import __main__
 from mcp_skills_server.cli import COMMANDS, HEADINGS, cli, main
 from tables import each_row
 from wire import COMMAND, DEADLINE, FIXTURES, ROOT, Era, WireError, serving, write_skill
 
 
-@each_row(
-    ("arguments", "said"),
-    [
-        (["serve", "no/such/folder"], "no/such/folder: no such file or folder"),
-        (["serve", "README.md"], "README.md: not a folder"),
-        (["serve", "fixtures/skills", "--dialect", "esperanto"], "esperanto"),
-        (["show", "fixtures/skills"], "and then a skill"),
-        (["show", "fixtures/skills", "colour-palets"], "did you mean colour-palettes?"),
-        (["list", "no/such.zip"], "no/such.zip: no such file or folder; "),
-        (["fetch", "no/such.zip", "--output", "no/such"], "no/such.zip: no such file; give the path of an archive"),
-        (["validate"], "ROOT"),
-        (["serve", "fixtures/skills", "--interpreter", ".py=python3"], "--allow-scripts"),
-        (["serve", "fixtures/skills", "--transport", "http", "--publish-only", "--no-publish"], "leave nothing"),
-        (["list", "https://127.0.0.1:1"], "there is no copy of it"),
-        (["srve", "fixtures/skills"], "Did you mean serve?"),
-        (["install", "claude", "fixtures/skills"], "Did you mean claude-code or claude-desktop?"),
-        (["install"], "Missing argument 'HOST'"),
-        (["install", "cursor", "https://skills.example/mcp"], "'install HOST --url https://skills.example/mcp'"),
-        (["install", "cursor", "--url", "https://me:secret@skills.example/mcp"], "--token-env"),
-        (["install", "cursor", "fixtures/skills", "--token-env", "TOKEN"], "give --url too"),
-        (["install", "cursor", "--url", "https://skills.example/mcp", "--token-env", "a b"], "name of a variable"),
-        (["--dance"], "--dance"),
-    ],
-)
+@each_row(("arguments", "said"), [
+    (["serve", "no/such/folder"], "no/such/folder: no such file or folder"),
+    (["serve", "README.md"], "README.md: not a folder"),
+    (["serve", "fixtures/skills", "--dialect", "esperanto"], "esperanto"),
+    (["show", "fixtures/skills"], "and then a skill"),
+    (["show", "fixtures/skills", "colour-palets"], "did you mean colour-palettes?"),
+    (["list", "no/such.zip"], "no/such.zip: no such file or folder; "),
+    (["fetch", "no/such.zip", "--output", "no/such"], "no/such.zip: no such file; give the path of an archive"),
+    (["validate"], "ROOT"), (["serve", "fixtures/skills", "--interpreter", ".py=python3"], "--allow-scripts"),
+    (["serve", "fixtures/skills", "--transport", "http", "--publish-only", "--no-publish"], "leave nothing"),
+    (["list", "https://127.0.0.1:1"], "there is no copy of it"), (["srve", "fixtures/skills"], "Did you mean serve?"),
+    (["install", "claude", "fixtures/skills"], "Did you mean claude-code or claude-desktop?"),
+    (["install"], "Missing argument 'HOST'"),
+    (["install", "cursor", "https://skills.example/mcp"], "'install HOST --url https://skills.example/mcp'"),
+    (["install", "cursor", "--url", "https://me:secret@skills.example/mcp"], "--token-env"),
+    (["install", "cursor", "fixtures/skills", "--token-env", "TOKEN"], "give --url too"),
+    (["install", "cursor", "--url", "https://skills.example/mcp", "--token-env", "a b"], "name of a variable"),
+    (["--dance"], "--dance"),
+])  # fmt: skip
 def test_wrong_usage_is_one_line_and_2(arguments: list[str], said: str) -> None:
     done = run(*arguments)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
@@ -63,6 +61,8 @@ def test_without_arguments_it_says_what_it_is_and_exits_with_2() -> None:
     assert run("--version").stdout.startswith("mcp-skills-server, version ")
     done = run()
     assert (done.returncode, done.stdout) == (2, "") and "serves folders of Agent Skills" in done.stderr
+    done = run("proposals")
+    assert (done.returncode, done.stdout) == (2, "") and done.stderr.startswith("Usage: mcp-skills-server proposals")
 
 
 def test_options_are_taken_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,14 +285,11 @@ def test_validate_shows_how_far_it_is_on_a_terminal_alone(tmp_path: Path) -> Non
         assert person.seen.endswith("3 skills, 0 errors, 0 warnings\r\n")
 
 
-@each_row(
-    ("variable", "value", "said"),
-    [
-        ("MCP_SKILLS_WATCH", "maybe", "MCP_SKILLS_WATCH: 'maybe' is not a valid boolean"),
-        ("MCP_SKILLS_PAGE_SIZE", "0", "MCP_SKILLS_PAGE_SIZE: 0 is not in the range"),
-        ("MCP_SKILLS_DIALECT", "x", "MCP_SKILLS_DIALECT: 'x' is not one of"),
-    ],
-)
+@each_row(("variable", "value", "said"), [
+    ("MCP_SKILLS_WATCH", "maybe", "MCP_SKILLS_WATCH: 'maybe' is not a valid boolean"),
+    ("MCP_SKILLS_PAGE_SIZE", "0", "MCP_SKILLS_PAGE_SIZE: 0 is not in the range"),
+    ("MCP_SKILLS_DIALECT", "x", "MCP_SKILLS_DIALECT: 'x' is not one of"),
+])  # fmt: skip
 def test_a_bad_value_of_the_environment_is_reported_under_the_variables_name(
     variable: str, value: str, said: str
 ) -> None:
@@ -323,20 +320,26 @@ def test_an_interrupt_ends_a_command_with_130(monkeypatch: pytest.MonkeyPatch) -
         raise KeyboardInterrupt
 
     monkeypatch.setattr("mcp_skills_server.commands.look.load_registry", interrupted)
-    with pytest.raises(SystemExit) as ended:
+    monkeypatch.setattr("sys.argv", ["mcp-skills-server", "list", "."])
+    for start in (main, __main__.main):
+        with pytest.raises(SystemExit) as ended:
+            start()
+        assert ended.value.code == 130 and "130 ended by" in (ROOT / "README.md").read_text(encoding="utf-8")
+        monkeypatch.setattr("mcp_skills_server.cli.main", interrupted)  # as by an import
+
+
+@each_row("error", [OSError(errno.ENOSPC, "full", "file"), OSError(errno.EACCES, "no")])
+def test_what_is_no_failure_of_the_output_is_a_bug(monkeypatch: pytest.MonkeyPatch, error: OSError) -> None:
+    monkeypatch.setattr("mcp_skills_server.commands.look.load_registry", Mock(side_effect=error))
+    with pytest.raises(OSError, match=r"full|no"):
         main(["list", "."])
-    assert ended.value.code == 130 and "130 ended by" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-@each_row(
-    ("options", "environment", "said"),
-    [
-        (["--max-body", "5000"], {"MCP_SKILLS_TOKENS": "me=0123456789abcdef0123"}, "--tokens, --max-body"),
-        (["--redis", "redis://127.0.0.1:1"], {}, "--redis"),
-        (["--ui", "--metrics-address", "127.0.0.1:0"], {}, "--metrics-address, --ui"),
-        ([], {}, None),
-    ],
-)
+@each_row(("options", "environment", "said"), [
+    (["--max-body", "5000"], {"MCP_SKILLS_TOKENS": "me=0123456789abcdef0123"}, "--tokens, --max-body"),
+    (["--redis", "redis://127.0.0.1:1"], {}, "--redis"),
+    (["--ui", "--metrics-address", "127.0.0.1:0"], {}, "--metrics-address, --ui"), ([], {}, None),
+])  # fmt: skip
 def test_options_that_say_nothing_over_stdio_are_named_in_one_warning(
     options: list[str], environment: dict[str, str], said: str | None
 ) -> None:
@@ -347,14 +350,23 @@ def test_options_that_say_nothing_over_stdio_are_named_in_one_warning(
     assert warned == wanted and "0123456789abcdef" not in done.stderr
 
 
+OPEN = """
+import os, sys
+from mcp_skills_server.cli import _open_standard_streams
+_open_standard_streams()
+sys.stdin.read()
+ours = [stream.fileno() for stream in (sys.stdin, sys.stdout, sys.stderr)] == [0, 1, 2]
+closed, others = int(sys.argv[1]), len(os.listdir("/dev/fd")) - 4
+sys.exit(f"{ours} {others}" if not ours or others or not os.path.samefile(f"/dev/fd/{closed}", os.devnull) else 0)
+"""
 CLOSED = "import os, sys; os.close(int(sys.argv[1])); os.execv(sys.executable, [sys.executable, *sys.argv[2:]])"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="descriptors of POSIX")
 @each_row("closed", [0, 1, 2])
-@each_row("command", ["serve", "list"])
+@each_row("command", ["serve", "list", ""])
 def test_a_standard_stream_that_the_parent_closed_is_an_empty_one(command: str, closed: int) -> None:
-    module = ["-m", "mcp_skills_server", command, str(FIXTURES)]
+    module = ["-m", "mcp_skills_server", command, str(FIXTURES)] if command else ["-c", OPEN, str(closed)]
     done = subprocess.run(
         [sys.executable, "-c", CLOSED, str(closed), *module],
         input=b"", capture_output=True, timeout=DEADLINE, check=False,
@@ -363,14 +375,11 @@ def test_a_standard_stream_that_the_parent_closed_is_an_empty_one(command: str, 
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no disk that is full")
-@each_row(
-    ("command", "said", "code"),
-    [
-        ("serve", "the server ends: stdout cannot be written (No space left on device)", 0),
-        ("rpc", "the server ends: stdout cannot be written (No space left on device)", 0),
-        ("list", "the output cannot be written (No space left on device); make space, or write it elsewhere", 2),
-    ],
-)
+@each_row(("command", "said", "code"), [
+    ("serve", "the server ends: stdout cannot be written (No space left on device)", 0),
+    ("rpc", "the server ends: stdout cannot be written (No space left on device)", 0),
+    ("list", "the output cannot be written (No space left on device); make space, or write it elsewhere", 2),
+])  # fmt: skip
 def test_output_that_cannot_be_written_is_a_line(command: str, said: str, code: int) -> None:
     hello = b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}\n'
     with open("/dev/full", "wb") as full:

@@ -1,15 +1,26 @@
-"""Which files somebody else may have written."""
+"""Files that are written whole or not at all, and which ones somebody else may have written."""
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import sys
+import time
+from contextlib import nullcontext
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
-from mcp_skills_server.durable import replace_file, untrusted_reason
+from mcp_skills_server.durable import (
+    exchange,
+    read_regular,
+    replace_file,
+    sync_paths,
+    untrusted_reason,
+    write_folder,
+)
 from tables import each_row
 
 
@@ -35,7 +46,63 @@ def test_what_another_user_than_root_owns_is_not_trusted(
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="modes of POSIX")
-@pytest.mark.parametrize("mode", [0o400, 0o600, 0o644])
-def test_a_replaced_file_has_the_mode_that_is_wanted(tmp_path: Path, mode: int) -> None:
-    replace_file(tmp_path / "a", b"x", mode)
-    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == mode
+@each_row("mode", [None, 0o400, 0o600, 0o644])
+def test_a_replaced_file_has_the_mode_that_is_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int | None
+) -> None:
+    if mode in (None, 0o600):
+        monkeypatch.setattr(os, "chmod", None)  # which some file systems refuse
+    mask = os.umask(0)
+    try:
+        replace_file(tmp_path / "a", b"x", mode)
+    finally:
+        os.umask(mask)
+    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == (mode or 0o666)
+
+
+def test_what_a_killed_process_left_of_a_file_goes_after_an_hour(tmp_path: Path) -> None:
+    old, young, other = (tmp_path / f".{name}.new" for name in ("a-01234567", "a-89abcdef", "b-01234567"))
+    for path, age in ((old, 3_700), (young, 3_500), (other, 3_700)):
+        path.touch()
+        os.utime(path, (time.time() - age,) * 2)
+    replace_file(tmp_path / "a", b"x", 0o600)
+    assert {*tmp_path.iterdir()} == {tmp_path / "a", young, other}
+
+
+def test_a_folder_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    place, before = tmp_path / "deep" / "er" / "a", os.umask(0o022)
+    os.umask(before)
+    files = {"a/b/x": (b"1", True), "a/b/y": (b"2", False)}
+    write_folder(place, files)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (place / "a" / "b").iterdir()}
+    assert modes == {"x": 0o755, "y": 0o666 & ~before}
+    for refused in (place, place / "a" / "b" / "x" / "z"):
+        with pytest.raises(OSError, match=r"\[Errno"):
+            write_folder(refused, files)
+    assert os.listdir(place.parent) == ["a"]
+
+
+def test_reading_stops_behind_the_limit_and_no_descriptor_is_left_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").write_bytes(b"12345")
+    opened = len(os.listdir("/dev/fd"))
+    assert read_regular(tmp_path / "a", 3)[0] == b"1234"
+    with pytest.raises(OSError, match="not a regular file"):
+        read_regular(tmp_path, 3, wait=True)
+    for number, fails in ((errno.EINVAL, False), (errno.EIO, True)):
+        monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(number, "no")))
+        with pytest.raises(OSError, match="no") if fails else nullcontext():
+            sync_paths([str(tmp_path)])
+    assert len(os.listdir("/dev/fd")) == opened
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="renameat2")
+def test_two_folders_are_exchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in "ab":
+        (tmp_path / name / name).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    exchange(Path("a"), Path("b"))
+    assert os.listdir("a") == ["b"] and os.listdir("b") == ["a"]
+    with pytest.raises(FileNotFoundError):
+        exchange(tmp_path / "a", tmp_path / "none")

@@ -8,7 +8,16 @@ import pkgutil
 
 import mcp_skills_server
 from mcp_skills_server import errors
-from mcp_skills_server.errors import MOST_ECHOED, SkillsServerError, clipped, listed
+from mcp_skills_server.errors import (
+    MOST_ECHOED,
+    NotServedError,
+    SkillsServerError,
+    StaleFileError,
+    UnreadableError,
+    clipped,
+    innermost,
+    listed,
+)
 from tables import each_row
 
 
@@ -51,5 +60,19 @@ def test_of_no_names_there_are_none() -> None:
 def test_a_text_is_repeated_up_to_a_length(more: int) -> None:
     text = "x" * (MOST_ECHOED + more)
     said = clipped(text)
-    assert len(said) <= MOST_ECHOED and (said == text) is (more <= 0)
+    assert len(said) == min(len(text), 200) and (said == text) is (more <= 0)
     assert text.startswith(said.removesuffix("..."))
+
+
+def test_an_error_says_what_it_is_about() -> None:
+    for length, whole in ((16_384, True), (16_385, False)):
+        found = NotServedError("x" * length)
+        assert (found.uri == "x" * length) is whole and len(str(found)) < 300
+    changed, refused = StaleFileError("/a"), StaleFileError("/a", "Permission denied")
+    assert (str(changed), changed.strerror) == (
+        "changed since it was scanned: /a; try again when it no longer changes", "it keeps changing",
+    )  # fmt: skip
+    assert (str(refused), refused.strerror) == ("Permission denied: /a", "Permission denied")
+    assert "is being changed or cannot be read" in str(UnreadableError())
+    first = ValueError("first")
+    assert innermost(ExceptionGroup("", [ExceptionGroup("", [first, OSError()]), OSError()])) is first

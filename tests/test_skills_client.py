@@ -7,6 +7,7 @@ import hashlib
 import os
 import sys
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -67,7 +68,8 @@ def lying(pages: Callable[[str | None], dict[str, Any]], read: Callable[[str], b
 
     async def resource(_context: Any, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
         assert read is not None
-        blob = base64.b64encode(read(str(params.uri))).decode()
+        raw = read(str(params.uri))
+        blob = base64.b64encode(raw).decode() if raw else "no!"
         return types.ReadResourceResult(contents=[types.BlobResourceContents(uri=params.uri, blob=blob)])
 
     server.add_request_handler("skills/list", Params, skills)
@@ -177,6 +179,9 @@ async def test_what_is_not_what_was_listed_is_not_used(tmp_path: Path) -> None:
             for use in (client.read(skill, "notes/a b.md"), client.download(skill, tmp_path)):
                 with pytest.raises(UnprovedError, match="differs from its listing"):  # S40-43
                     await use
+        files[f"{BASE}notes/a%20b.md"] = b""
+        with pytest.raises(UnprovedError, match="is not Base64"):
+            await client.read(skill, "notes/a b.md")
     assert os.listdir(tmp_path) == []
 
 
@@ -193,9 +198,34 @@ async def test_one_bad_entry_costs_itself_and_pages_without_end_are_refused() ->
     async with SkillsClient.connect(lying(lambda _: {"skills": [{"uri": 1}, entry(), 7]})) as client:
         assert [skill.name for skill in await client.list()] == ["one"]
         assert len(client.refused) == 2
-    async with SkillsClient.connect(lying(lambda cursor: {"nextCursor": "x" + (cursor or "")})) as client:
-        with pytest.raises(UnprovedError, match="does not end"):
-            await client.list()
+    for first, then, said in ((1, 1, "1,000"), (50_000, 1, "50,001")):
+        pages = {None: {"skills": [7] * first, "nextCursor": "x"}, "x": {"skills": [7] * then, "nextCursor": "x"}}
+        async with SkillsClient.connect(lying(pages.__getitem__)) as client:
+            with pytest.raises(UnprovedError, match=f"does not end: {said} entries"):
+                await client.list()
+
+
+async def test_a_change_while_there_was_no_stream_of_changes_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    left, asked = [entry(), entry(uri=f"{BASE}2/SKILL.md")], list[Any]()
+    caplog.set_level("INFO")
+
+    async def ends(_context: Any, params: Params) -> dict[str, Any]:
+        asked.append((params.model_extra or {})["notifications"])
+        raise MCPError(types.INTERNAL_ERROR, "the server is busy")
+
+    server = lying(lambda _: {"skills": left})
+    server.add_request_handler("subscriptions/listen", Params, ends)
+    async with SkillsClient.connect(server) as client:
+        assert client._extension is not None and len(await client.list()) == 1
+        client._extension.listening.set()
+        with anyio.fail_after(DEADLINE):
+            left[:] = []
+            async with client.changes(poll_s=inf) as changes:
+                assert len((await anext(changes)).removed) == 1
+                left[:] = [entry()]
+                assert len((await anext(changes)).added) == 1
+    assert asked[0] == dict.fromkeys(("resourcesListChanged", "toolsListChanged", "skillsListChanged"), True)
+    assert "the stream of changes ended: the server is busy" in caplog.text
 
 
 async def test_files_that_are_not_listed_must_be_allowed(tmp_path: Path) -> None:
@@ -214,27 +244,40 @@ async def test_files_that_are_not_listed_must_be_allowed(tmp_path: Path) -> None
 @pytest.mark.requirement("S40-34")
 async def test_resources_are_skills_where_there_are_no_methods(tmp_path: Path) -> None:
     contents = {f"{BASE}SKILL.md": SKILL, f"{BASE}notes.md": b"notes", "file:///etc/motd": b"no"}
+    longest = f"skill://{'x' * (2_048 - len('skill:///SKILL.md'))}/SKILL.md"
+    others = ["skill://a/../SKILL.md", longest, f"skill://x{longest[8:]}"]
+    others += ["skill://many/SKILL.md", *(f"skill://many/{number}" for number in range(600))]
     server: Server[Any] = Server("resources")
 
     async def resources(_context: Any, _params: Any) -> types.ListResourcesResult:
-        found = [types.Resource(uri=uri, name=uri, description="The one.") for uri in contents]
+        found = [types.Resource(uri=uri, name=uri, description="The one.") for uri in (*contents, *others)]
         return types.ListResourcesResult(resources=found)
 
     async def read(_context: Any, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
-        text = contents[str(params.uri)].decode()
-        return types.ReadResourceResult(contents=[types.TextResourceContents(uri=params.uri, text=text)])
+        text = contents.get(str(params.uri), b"").decode()
+        found = [types.TextResourceContents(uri=params.uri, text=text)]
+        return types.ReadResourceResult(contents=found if text else found * 2)
 
     server.add_request_handler("resources/list", types.PaginatedRequestParams, resources)
     server.add_request_handler("resources/read", types.ReadResourceRequestParams, read)
     async with SkillsClient.connect(server, unproved=True) as client:
         assert client.way == "resources"
-        (skill,) = await client.list()
+        skill, outside, long, many = await client.list()
         assert (skill.name, skill.description) == ("one", "The one.")
+        assert long.uri == longest and len(many.files or ()) == 512
+        with pytest.raises(UnprovedError, match="leads out"):
+            await client.download(outside, tmp_path / "outside")
+        with pytest.raises(UnprovedError, match="returned 2 contents"):
+            await client.read(many)
         assert await client.get(skill.uri) == skill
         with pytest.raises(EntryRefusedError, match="no skill"):
             await client.get("skill://two/SKILL.md")
+        contents[f"{BASE}notes.md"] = b"x" * ((16 << 20) - len(SKILL))
         made = await client.download(skill, tmp_path)
-        assert sorted(os.listdir(made)) == ["SKILL.md", "notes.md"]
+        assert sorted(os.listdir(made)) == ["SKILL.md", "notes.md"] and not os.access(made / "notes.md", os.X_OK)
+        contents[f"{BASE}notes.md"] += b"x"
+        with pytest.raises(UnprovedError, match="more than 16 MiB"):
+            await client.download(skill, tmp_path / "again")
 
 
 async def test_tools_are_asked_where_there_are_no_resources(tmp_path: Path) -> None:
@@ -254,9 +297,30 @@ async def test_tools_are_asked_where_there_are_no_resources(tmp_path: Path) -> N
         async with SkillsClient.connect(server, unproved=True) as client:
             assert client.way == "tools"
             (skill,) = await client.list()
-            assert await client.read(skill, "notes.md") == b"notes"
+            assert (skill.name, skill.description) == ("one", "Does a thing when it is asked to.")
+            assert skill.uri == "skill://one/SKILL.md" and await client.read(skill, "notes.md") == b"notes"
             with pytest.raises(UnprovedError, match="cannot read it"):
                 await client.read(skill, "nothing.md")
+
+
+@each_row("answer", [
+    types.CallToolResult(content=[], structured_content={"skills": []}, is_error=True),
+    types.CallToolResult(content=[]), types.CallToolResult(content=[], structured_content={"skills": [{}]}),
+])  # fmt: skip
+async def test_tools_that_answer_with_something_else_are_no_skills(answer: types.CallToolResult) -> None:
+    server: Server[Any] = Server("tools")
+
+    async def call(_context: Any, _params: Any) -> types.CallToolResult:
+        return answer
+
+    async def tools(_context: Any, _params: Any) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=[])
+
+    server.add_request_handler("tools/call", types.CallToolRequestParams, call)
+    server.add_request_handler("tools/list", types.PaginatedRequestParams, tools)
+    async with SkillsClient.connect(server, unproved=True) as client:
+        with pytest.raises(UnprovedError, match="invalid result"):
+            await client.list()
 
 
 async def test_the_words_of_the_server_reach_the_caller_and_changes_need_the_extension() -> None:

@@ -42,18 +42,12 @@ def test_a_test_is_as_bad_as_its_worst_case() -> None:
     assert outcome("t4", reports) == Outcome("absent")
 
 
-@each_row(
-    ("found", "said"),
-    [
-        (Outcome("failed", "AssertionError: 1"), ""),
-        (Outcome("failed", "NameError: x"), "breaks the module"),
-        (Outcome("failed", "ExceptionGroup: 2 of 2 rows fail: NameError in row 0: x"), "breaks the module"),
-        (Outcome("passed"), "is passed without the defence"),
-        (Outcome("skipped", "x"), "is skipped without the defence"),
-        (Outcome("absent"), "is absent without the defence"),
-        (None, "does not end"),
-    ],
-)
+@each_row(("found", "said"), [
+    (Outcome("failed", "AssertionError: 1"), ""), (Outcome("failed", "NameError: x"), "breaks the module"),
+    (Outcome("failed", "ExceptionGroup: 2 of 2 rows fail: NameError in row 0: x"), "breaks the module"),
+    (Outcome("passed"), "is passed without the defence"), (Outcome("skipped", "x"), "is skipped without the defence"),
+    (Outcome("absent"), "is absent without the defence"), (None, "does not end"),
+])  # fmt: skip
 def test_only_a_failure_of_the_test_shows_a_defence(found: Outcome | None, said: str) -> None:
     assert said in verdict(found) and bool(said) == bool(verdict(found))
 

@@ -10,14 +10,19 @@ import os
 import stat
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.cli import cli
+from mcp_skills_server.proposals.approval import approve
+from mcp_skills_server.proposals.intake import propose
+from mcp_skills_server.proposals.store import LOCAL, ProposalStore
+from proposals.test_intake import DRAFT, base_of, manifest
 from publish.test_static import whole, write
 from sources.fetching import FILES, fetch
 from sources.publishers import Publisher, skill_md
@@ -204,3 +209,13 @@ def test_a_configuration_and_a_new_skill_are_on_the_disk(tmp_path: Path, order: 
     assert [name for name, _ in order.names] == made and all(order.is_safe(tmp_path / name) for name in made)
     assert order.torn() == [] and not order.open
     assert len(os.listdir("/dev/fd")) == opened
+
+
+@pytest.mark.parametrize("name", ["coffee", "tea"])
+def test_an_approved_skill_is_on_the_disk(tmp_path: Path, order: Order, name: str) -> None:
+    write_skill(tmp_path / "skills" / "coffee")
+    store = ProposalStore(tmp_path / "proposals")
+    with Registry([tmp_path / "skills"]) as registry:
+        draft = replace(DRAFT, name=name, base=base_of(registry, name) if name == "coffee" else "")
+        approve(registry, store, propose(registry, store, draft, {"SKILL.md": manifest(name)}).id, reviewer=LOCAL)
+    assert all(map(order.is_safe, _below(tmp_path / "skills" / name)))

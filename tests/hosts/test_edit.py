@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.hosts import jsontext, tomltext
+from mcp_skills_server.hosts import edit, jsontext, tomltext
 from mcp_skills_server.hosts.edit import command_line_of, starts_this_server
+from mcp_skills_server.hosts.table import HOSTS
 from tables import each_row
 
 NOW = ["/opt/app/bin/mcp-skills-server"]
@@ -58,6 +59,14 @@ def test_the_words_of_an_entry(entry: object, wanted: list[str]) -> None:
     assert command_line_of(entry) == wanted
 
 
+def test_a_section_stays_where_it_has_a_header() -> None:
+    raw, codex = b'[mcp_servers]\n[mcp_servers.skills]\ncommand = "mcp-skills-server"\n', HOSTS["codex"]
+    assert edit.uninstall(raw, codex, "skills", NOW) == b"[mcp_servers]\n"
+    with pytest.raises(UsageError, match="not UTF-8 at line 2"):
+        edit.uninstall(b"\n\xff", codex, "skills", NOW)
+    assert edit.remote_entry_for(codex, "https://a.example", None) == {"url": "https://a.example"}
+
+
 KEYS = st.text(max_size=8)
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=10),
@@ -100,6 +109,38 @@ def test_json_comes_and_goes(  # noqa: PLR0917
             assert without == text
         else:
             assert json.loads(without) == {**document, "servers": {}}
+
+
+@each_row(("text", "path", "value", "wanted"), [
+    ('{\n    "a": 1\n}', "s/n", {"c": "ü"},
+     '{\n    "a": 1,\n    "s": {\n        "n": {\n            "c": "ü"\n        }\n    }\n}'),
+    ('{\n\t"s": {\n\t\t"x": 1,\n\t\t"y": 2\n\t}\n}', "s/n", 3,
+     '{\n\t"s": {\n\t\t"x": 1,\n\t\t"y": 2,\n\t\t"n": 3\n\t}\n}'),
+    ('{\n  "x": 1, "y": 2\n}', "n", 3, '{\n  "x": 1, "y": 2,\n  "n": 3\n}'),
+    ('\r{\r  "x": 1\r}', "n", 3, '\r{\r  "x": 1,\n  "n": 3\r}'),
+    ('{"x": 1, "y": 2}', "n", 3, '{"x": 1, "y": 2, "n": 3}'), ('{"n": 1}', "n", {"a": 1}, '{"n": {"a": 1}}'),
+    ('{\n  "n": 0, "y": 2}', "n", [3], '{\n  "n": [\n    3\n  ], "y": 2}'), ('{"n": {"a": 1}}', "n", 2, '{"n": 2}'),
+    ('{\n  "n": 0\n}', "n", [3], '{\n  "n": [\n    3\n  ]\n}'),
+    ('{"a": 1 /* c */, "b": 2}', "a", None, '{ /* c */ "b": 2}'), ('{"a": 1 , "b": 2}', "a", None, '{"b": 2}'),
+    ('{"a": 1}', "s/n", None, '{"a": 1}'), ('{"s": {}}', "s/n", None, '{"s": {}}'),
+])  # fmt: skip
+def test_one_member_changes_and_all_else_stays_as_it_was_written(
+    text: str, path: str, value: object, wanted: str
+) -> None:
+    keys = path.split("/")
+    done = jsontext.drop(text, keys, "jsonc") if value is None else jsontext.put(text, keys, value, "jsonc")
+    assert done == wanted
+
+
+@each_row(("text", "words"), [
+    ("{}/*/", "comment of line 1 is not closed"), ("\n{}/*", "comment of line 2"), ('{"a": [,]}', "line 1"),
+    ('{"a": 1,,}', "line 1"), ("{,}", "line 1"),
+])  # fmt: skip
+def test_what_is_not_closed_and_a_comma_after_nothing_are_refused(text: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        jsontext.read(text, "jsonc")
+    with pytest.raises(UsageError, match="'s' is not an object"):
+        jsontext.put('{"s": 1}', ("s", "n"), 2, "json")
 
 
 TRIVIA = st.lists(st.sampled_from([" ", "\n", "\t", '// c } , "\n', '/* { " */', "/**/", "/*\n*/"]), max_size=3).map(
@@ -176,21 +217,17 @@ def test_a_value_of_two_hundred_lines_that_may_be_its_end_is_the_longest(before:
     assert changed == text(200).replace('"x"', '"y"')
     with pytest.raises(UsageError, match="too long to be edited here"):
         tomltext.put(text(201), "mcp_servers", "skills", {"command": "y"})
+    prose = 'x = """\n' + "a\n" * 300 + '"""\n'
+    assert tomltext.put(prose + entry, "mcp_servers", "skills", {"command": "x"}) == prose + entry
 
 
-@each_row(
-    ("old", "new"),
-    [
-        ('command = "x" # why\n', 'command = "y" # why\n'),
-        ('command = "x"\t#why # twice\r\n', 'command = "y"\t#why # twice\r\n'),
-        ('command = "#x" # why\n', 'command = "y" # why\n'),
-        ('command = "#x"\n', 'command = "y"\n'),
-        ('command = """\n# x\n#x""" # why\n', 'command = "y" # why\n'),
-        ('command = """\n#x#"""  \n', 'command = "y"  \n'),
-        ('command = "x" #', 'command = "y" #'),
-        ('command = "x"', 'command = "y"'),
-    ],
-)
+@each_row(("old", "new"), [
+    ('command = "x" # why\n', 'command = "y" # why\n'),
+    ('command = "x"\t#why # twice\r\n', 'command = "y"\t#why # twice\r\n'),
+    ('command = "#x" # why\n', 'command = "y" # why\n'), ('command = "#x"\n', 'command = "y"\n'),
+    ('command = """\n# x\n#x""" # why\n', 'command = "y" # why\n'), ('command = """\n#x#"""  \n', 'command = "y"  \n'),
+    ('command = "x" #', 'command = "y" #'), ('command = "x"', 'command = "y"'),
+])  # fmt: skip
 def test_a_value_that_changes_keeps_the_comment_behind_it(old: str, new: str) -> None:
     head = "[mcp_servers.skills]\n"
     assert tomltext.put(head + old, "mcp_servers", "skills", {"command": "y"}) == head + new
@@ -235,17 +272,18 @@ def test_tables_that_stand_apart_stay_in_their_order() -> None:
     assert tomltext.drop(APART, "mcp_servers", "skills") == APART.replace(
         '[mcp_servers.skills]\ncommand = "old" # ours\n', ""
     )
+    assert tomltext.drop("[a.b]\nx = 1\n\n# c\n[a.b.c]\n\n", "a", "b") == "\n# c\n\n"
 
 
 def test_every_key_has_its_line() -> None:
     text = (
-        "# one\nroots = [\n  'a',\n]\n'a.b' = 1\nx.y = 2\n\n[[source]] # c\nfrom = '''\n[[source]]\n'''\n"
-        "[source.more]\nz = 1\n[[source]]\nfrom = {q = 1}\n[t.u]\nv = 1\n"
+        "\nroots = [\n  'a',\n]\n'a.b' = 1\nx.y = 2\n\n[[source]] # c\nfrom = '''\n[[source]]\n'''\n"
+        "[source.more]\nz = 1\n[[source]]\nfrom = {q = 1}\n[t.u]\n# c\nv = 1\n"
     )
     assert tomltext.lines_of(text) == {
         ("roots",): 2, ("a.b",): 5, ("x",): 6, ("x", "y"): 6, ("source",): 8, ("source", 0): 8,
         ("source", 0, "from"): 9, ("source", 0, "more"): 12, ("source", 0, "more", "z"): 13, ("source", 1): 14,
-        ("source", 1, "from"): 15, ("source", 1, "from", "q"): 15, ("t",): 16, ("t", "u"): 16, ("t", "u", "v"): 17,
+        ("source", 1, "from"): 15, ("source", 1, "from", "q"): 15, ("t",): 16, ("t", "u"): 16, ("t", "u", "v"): 18,
     }  # fmt: skip
     assert tomltext.lines_of(text.replace("\n", "\r\n")) == tomltext.lines_of(text)
     assert tomltext.lines_of("a = 1\nb = [\n" + "[],\n" * 1000 + "]\n") == {("a",): 1}

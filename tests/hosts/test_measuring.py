@@ -156,15 +156,12 @@ def test_a_program_that_does_not_end_is_ended(tmp_path: Path) -> None:
     assert ended.code == 1 and ended.reason() == "ended with 1: no key"
 
 
-@each_row(
-    ("load", "propose", "said"),
-    [
-        ("No.\nNever.", None, "refused: No."),
-        (setting.long_body(setting.LONG[0]), "It waits for a person.", "runs all the same"),
-        (setting.long_body(setting.LONG[0]), '{"name": "count-twice", "state":"pending"}', "runs all the same"),
-        (setting.long_body(setting.LONG[0]), "Ask. " * 50, "loads all the same; skills_propose is refused: Ask."),
-    ],
-)
+@each_row(("load", "propose", "said"), [
+    ("No.\nNever.", None, "refused: No."),
+    (setting.long_body(setting.LONG[0]), "It waits for a person.", "runs all the same"),
+    (setting.long_body(setting.LONG[0]), '{"name": "count-twice", "state":"pending"}', "runs all the same"),
+    (setting.long_body(setting.LONG[0]), "Ask. " * 50, "loads all the same; skills_propose is refused: Ask."),
+])  # fmt: skip
 def test_what_is_asked_for_is_told_by_the_first_call_that_is_refused(
     tmp_path: Path, load: str, propose: str | None, said: str
 ) -> None:

@@ -53,18 +53,15 @@ def test_each_host_has_its_places_on_each_system(tmp_path: Path, system: str) ->
             location(HOSTS[host], platform, project=True)
 
 
-@each_row(
-    ("system", "host", "environment", "wanted"),
-    [
-        ("win32", "vscode", {"APPDATA": "/roaming"}, "/roaming/Code/User/mcp.json"),
-        ("linux", "vscode", {"XDG_CONFIG_HOME": "/x"}, "/x/Code/User/mcp.json"),
-        ("darwin", "vscode", {"XDG_CONFIG_HOME": "/x"}, "Library/Application Support/Code/User/mcp.json"),
-        ("darwin", "opencode", {"XDG_CONFIG_HOME": "/x"}, "/x/opencode/opencode.json"),
-        ("linux", "codex", {"CODEX_HOME": "/c"}, "/c/config.toml"),
-        ("linux", "claude-code", {"CLAUDE_CONFIG_DIR": "/d"}, "/d/.claude.json"),
-        ("linux", "codex", {"CODEX_HOME": ""}, ".codex/config.toml"),
-    ],
-)
+@each_row(("system", "host", "environment", "wanted"), [
+    ("win32", "vscode", {"APPDATA": "/roaming"}, "/roaming/Code/User/mcp.json"),
+    ("linux", "vscode", {"XDG_CONFIG_HOME": "/x"}, "/x/Code/User/mcp.json"),
+    ("darwin", "vscode", {"XDG_CONFIG_HOME": "/x"}, "Library/Application Support/Code/User/mcp.json"),
+    ("darwin", "opencode", {"XDG_CONFIG_HOME": "/x"}, "/x/opencode/opencode.json"),
+    ("linux", "codex", {"CODEX_HOME": "/c"}, "/c/config.toml"),
+    ("linux", "claude-code", {"CLAUDE_CONFIG_DIR": "/d"}, "/d/.claude.json"),
+    ("linux", "codex", {"CODEX_HOME": ""}, ".codex/config.toml"),
+])  # fmt: skip
 def test_the_environment_moves_folders(
     tmp_path: Path, system: str, host: str, environment: dict[str, str], wanted: str
 ) -> None:

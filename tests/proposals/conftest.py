@@ -11,4 +11,4 @@ from mcp_skills_server.proposals.store import ProposalStore
 
 @pytest.fixture
 def store(tmp_path: Path) -> ProposalStore:
-    return ProposalStore(tmp_path / "proposals")
+    return ProposalStore(tmp_path / "state" / "proposals")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ from mcp_skills_server.errors import RequestError
 from mcp_skills_server.model import SKILL_MD
 from mcp_skills_server.proposals import approval
 from mcp_skills_server.proposals.intake import propose
-from mcp_skills_server.proposals.review import review
+from mcp_skills_server.proposals.review import review, root_of
 from mcp_skills_server.proposals.store import LOCAL, Proposal, ProposalStore
 from proposals.test_intake import DRAFT, base_of, manifest
 from wire import write_skill
@@ -37,7 +38,7 @@ class Desk:
     def skills(self) -> Path:
         return self.coffee.parent
 
-    def proposed(self, name: str, files: dict[str, str]) -> Proposal:
+    def proposed(self, name: str, files: dict[str, str | None]) -> Proposal:
         """A new skill, or a change of coffee, with a manifest and these files."""
         base = base_of(self.registry, name) if name == "coffee" else ""
         given = {SKILL_MD: manifest(name.rpartition("/")[2]), **files}
@@ -57,6 +58,7 @@ class Desk:
 @pytest.fixture
 def desk(tmp_path: Path, store: ProposalStore) -> Iterator[Desk]:
     made = write_skill(tmp_path / "skills" / "coffee", references__guide_md="one\n", scripts__old_sh="#!/bin/sh\n")
+    (made / "references" / "old.md").write_text("old\n")
     (made / "scripts" / "old.sh").chmod(0o755)
     (made / ".notes").write_text("the author's own\n")
     (made / "references" / "to").symlink_to("guide.md")
@@ -82,13 +84,15 @@ def names(folder: Path) -> list[str]:
 
 
 def test_a_change_is_written_whole_and_what_it_leaves_alone_stays(desk: Desk) -> None:
-    made = desk.proposed("coffee", {"references/guide.md": "two\n", "references/new.md": "new\n"})
+    changes = {"references/guide.md": "two\n", "references/new.md": "new\n", "references/old.md": None}
+    made = desk.proposed("coffee", changes)
     before = tree(desk.coffee)
     found = review(desk.registry, desk.store, made)
-    assert not found.is_outdated and found.problems == [] and found.difference is not None
+    assert not found.is_outdated and found.problems == found.alike == [] and found.difference is not None
     decided = desk.approve(made, "token:bob", message="thanks")
     assert (decided.state, decided.reviewer, decided.message) == ("approved", "token:bob", "thanks")
     assert desk.store.get(made.id) == decided
+    del before["references/old.md"]
     assert tree(desk.coffee) == before | {
         SKILL_MD: (manifest("coffee").encode(), False),
         "references/guide.md": (b"two\n", False),
@@ -96,7 +100,12 @@ def test_a_change_is_written_whole_and_what_it_leaves_alone_stays(desk: Desk) ->
     }
     assert (desk.coffee / "references" / "to").is_symlink() and names(desk.skills) == ["coffee"]
     assert desk.registry.read(desk.registry.snapshot.skills["coffee"].files["references/new.md"]) == b"new\n"
-    assert set(desk.store.files(decided, "before")) == {SKILL_MD, "references/guide.md"}, "the history"
+    assert set(desk.store.files(decided, "before")) == {SKILL_MD, "references/guide.md", "references/old.md"}, (
+        "the history"
+    )
+    assert not any(executable for _, executable in tree(desk.store.folder).values())
+    places = (desk.store.folder, desk.store.folder / ".lock", desk.store.folder / made.id / "proposal.toml")
+    assert [place.stat().st_mode & 0o777 for place in places] == [0o700, 0o600, 0o600]
     assert review(desk.registry, desk.store, decided).difference is not None
     desk.refuses(made, "approved already, by token:bob")
     with pytest.raises(RequestError, match="approved already"):
@@ -108,6 +117,7 @@ def test_a_review_is_of_the_root_that_the_proposal_is_for(desk: Desk, tmp_path: 
     write_skill(tmp_path / "first" / "tea")
     with Registry([tmp_path / "first", desk.skills]) as registry:
         assert not review(registry, desk.store, made).is_outdated
+        assert root_of(registry, replace(made, root="/gone")) == registry.roots[0]
 
 
 def test_a_new_skill_is_made_with_the_folders_above_it(desk: Desk) -> None:
@@ -117,6 +127,25 @@ def test_a_new_skill_is_made_with_the_folders_above_it(desk: Desk) -> None:
     again = desk.proposed("tea/black", {})
     write_skill(desk.skills / "tea" / "black", body="another's")
     desk.refuses(again, "the skill tea/black exists by now")
+    change = desk.proposed("coffee", {})
+    shutil.rmtree(desk.coffee)
+    desk.refuses(change, "coffee no longer exists")
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root gives files away")
+def test_what_root_approves_belongs_to_the_owner_of_the_folder(desk: Desk, tmp_path: Path) -> None:
+    (tmp_path / "mine").touch()
+    (desk.coffee / "out").symlink_to(tmp_path / "mine")
+    for place in (desk.skills, *desk.skills.rglob("*")):
+        os.chown(place, 1000, 1000, follow_symlinks=False)
+    (desk.coffee / "references" / "guide.md").chmod(0o600)
+    os.chown(desk.coffee / "references" / "guide.md", 1001, 1001)
+    desk.registry.refresh()
+    desk.approve(desk.proposed("coffee", {"more/new.md": "new\n"}))
+    desk.approve(desk.proposed("tea/green", {}))
+    others = {place.name for place in desk.skills.rglob("*") if place.lstat().st_uid != 1000}
+    assert others == {"guide.md"}, "what it leaves alone stays"
+    assert (tmp_path / "mine").stat().st_uid == 0
 
 
 def test_a_new_skill_does_not_leave_by_a_link(desk: Desk, out: Path) -> None:
@@ -252,7 +281,7 @@ def _die_at(step: int, desk: Desk, made: Proposal) -> None:
         os._exit(0)
 
 
-def test_a_full_disk_is_one_line(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_one_line(desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -260,9 +289,11 @@ def test_a_full_disk_is_one_line(desk: Desk, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("mcp_skills_server.proposals.store.replace_file", full)
     with pytest.raises(RequestError, match="cannot be recorded"):
         desk.approve(made)
+    assert desk.store.get(made.id).state == "pending"
     monkeypatch.undo()
     assert desk.approve(made).state == "approved"
     monkeypatch.setattr("mcp_skills_server.proposals.store.write_folder", full)
     with pytest.raises(RequestError, match="cannot be stored"):
         desk.proposed("coffee", {"more.md": "more\n"})
+    assert "a proposal cannot be written (No space left on device)" in caplog.text
     assert [each.state for each in desk.store.list()] == ["approved"]

@@ -81,14 +81,11 @@ def test_a_proposal_that_cannot_be_stored_leaves_no_branch(repository: Path, mon
     assert git(repository, "branch", "--format=%(refname:short)") == "main"
 
 
-def test_a_proposal_without_a_branch_is_not_stored(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "no space")
-
+def test_a_proposal_without_a_branch_is_not_stored(repository: Path) -> None:
+    git(repository, "symbolic-ref", "HEAD", "refs/heads/unborn")
     branches = Branches([str(repository / "skills")])
     store = ProposalStore(branches.folder, branches)
-    monkeypatch.setattr(branches, "add", full)
-    with Registry([repository / "skills"]) as registry, pytest.raises(RequestError, match="cannot be stored"):
+    with Registry([repository / "skills"]) as registry, pytest.raises(RequestError, match="git cannot keep"):
         propose(registry, store, DRAFT, {SKILL_MD: manifest("green")})
     assert store.list() == []
 

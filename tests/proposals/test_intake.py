@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from catalog.forest import plant, skills
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.roots import Limits
+from mcp_skills_server.catalog.roots import Limits, MirroredRoot
 from mcp_skills_server.errors import RequestError, UsageError
 from mcp_skills_server.model import SKILL_MD
 from mcp_skills_server.proposals.intake import MOST_BYTES, MOST_FILES, MOST_LINES, propose
@@ -52,7 +52,7 @@ def test_a_new_skill_is_kept_and_is_no_skill(registry: Registry, store: Proposal
     assert sorted(registry.snapshot.skills) == ["coffee", "group/inner"]
 
 
-def test_a_change_names_what_it_was_made_from(registry: Registry, store: ProposalStore) -> None:
+def test_a_change_names_what_it_was_made_from(registry: Registry, store: ProposalStore, tmp_path: Path) -> None:
     draft = replace(DRAFT, name="coffee")
     with pytest.raises(RequestError, match=r"with the digest sha256:.*give its digest as base") as refused:
         propose(registry, store, draft, {SKILL_MD: manifest("coffee")})
@@ -60,11 +60,24 @@ def test_a_change_names_what_it_was_made_from(registry: Registry, store: Proposa
     stale = replace(draft, base="sha256:" + "0" * 64)
     with pytest.raises(RequestError, match="it has changed since"):
         propose(registry, store, stale, {SKILL_MD: manifest("coffee")})
-    made = propose(registry, store, replace(draft, base=base_of(registry, "coffee")), {"references/guide.md": None})
+    long = {SKILL_MD: manifest("coffee") + "line\n" * 100}
+    with pytest.raises(RequestError) as refused:
+        propose(registry, store, stale, long)
+    assert len(str(refused.value).splitlines()) == 1 + 60, "a long difference is cut"
+    draft = replace(draft, base=base_of(registry, "coffee"))
+    for path, text, words in (("a.md", None, "no file a.md to"), ("references/guide.md", "one\n", "changes nothing")):
+        with pytest.raises(RequestError, match=words):
+            propose(registry, store, draft, {path: text})
+    made = propose(registry, store, draft, {"references/guide.md": None})
     assert made.removed == ("references/guide.md",) and store.files(made) == {}
+    assert decode(encode(made)) == made
+    (tmp_path / "skills" / "coffee" / "references" / "guide.md").unlink()
+    with pytest.raises(RequestError, match="coffee is being changed; try again"):
+        propose(registry, store, draft, {SKILL_MD: manifest("coffee")})
 
 
 HIDDEN = "\u200b"
+POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 1\n"
 
 
 def refuse(top: Path, draft: Proposal, files: dict[str, str | None], words: str) -> None:
@@ -90,10 +103,11 @@ def refuse(top: Path, draft: Proposal, files: dict[str, str | None], words: str)
         ({SKILL_MD: "# no frontmatter"}, "would not be valid"), ({SKILL_MD: manifest("black")}, "would not be valid"),
         ({SKILL_MD: manifest("green") + HIDDEN}, "cannot see"), ({f"a{HIDDEN}.md": "x"}, "invisible|cannot"),
         ({"a.md": "\u202eevil"}, "cannot see"), ({"a.md": "\x1b[2K"}, "cannot see"), ({"a.md": "\0"}, "cannot see"),
-        ({"a.md": "\ud800"}, "surrogate"), ({"a.md": "x" * MOST_BYTES}, "bytes"),
-        ({"a.md": "x\n" * (MOST_LINES + 1)}, "lines"), ({"gone.md": None}, "no skill"),
+        ({"a.md": "\ud800"}, "surrogate"), ({"a.md": "x" * (MOST_BYTES - len(manifest("green")) + 1)}, "524,288 bytes"),
+        ({"a.md": "\n" * (MOST_LINES + 1)}, "more than 2,000 lines"), ({"gone.md": None}, "no skill"),
         ({f"a{number}.md": "" for number in range(MOST_FILES)}, "at most 100 files"),
         ({"pyvenv.cfg": "x"}, "leave out pyvenv.cfg"),
+        ({f"{number}.bin": POINTER for number in range(11)}, r"^([^\n]*lfs-pointer){10}[^\n]*Correct this(?!.*lfs-p)"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_refused(files: dict[str, str | None], words: str, tmp_path: Path) -> None:
@@ -112,11 +126,18 @@ def test_a_name_is_refused(name: str, words: str, tmp_path: Path) -> None:
     refuse(tmp_path, replace(DRAFT, name=name), GREEN, words)
 
 
+def test_what_is_at_every_limit_is_kept(registry: Registry, store: ProposalStore) -> None:
+    files = GREEN | {f"a{number}.md": "" for number in range(MOST_FILES - 2)} | {"lines.md": "\n" * MOST_LINES}
+    files["a0.md"] = "x" * (MOST_BYTES - sum(map(len, files.values())))
+    made = propose(registry, store, replace(DRAFT, reason="x" * 2_000, host="h" * 300), files)
+    assert len(store.files(made)) == MOST_FILES and len(made.host) == 200
+
+
 def test_a_manifest_and_a_reason_are_wanted_that_a_person_can_read(tmp_path: Path) -> None:
     refuse(tmp_path / "no-files", DRAFT, {}, "no files")
     refuse(tmp_path / "no-manifest", DRAFT, {"references/a.md": "a"}, "needs a SKILL.md")
     refuse(tmp_path / "another-manifest", DRAFT, {"skill.md": manifest("green")}, "one skill")
-    for number, reason in enumerate(("", "   ", "x" * 3_000, f"a{HIDDEN}b")):
+    for number, reason in enumerate(("", "   ", "x" * 2_001, f"a{HIDDEN}b")):
         refuse(tmp_path / str(number), replace(DRAFT, reason=reason), GREEN, "reason")
 
 
@@ -129,9 +150,7 @@ def test_a_proposal_is_tried_with_the_limits_of_the_server(tmp_path: Path, store
             propose(registry, store, DRAFT, {**GREEN, "a.md": "a", "b.md": "b"})
 
 
-def test_one_principal_fills_its_own_quota_alone(
-    registry: Registry, store: ProposalStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_principal_fills_its_own_quota_alone(registry: Registry, store: ProposalStore) -> None:
     for _ in range(MOST_PER_PRINCIPAL):
         propose(registry, store, DRAFT, GREEN)
     with pytest.raises(RequestError, match="20 of your proposals wait"):
@@ -140,8 +159,12 @@ def test_one_principal_fills_its_own_quota_alone(
     with store.locked():
         store.decide(store.list()[-1], "rejected", "token:bob", "")
     propose(registry, store, DRAFT, GREEN)
-    monkeypatch.setattr("mcp_skills_server.proposals.store.MOST_PENDING", MOST_PER_PRINCIPAL + 1)
-    with pytest.raises(RequestError, match="ask a reviewer to decide on some"):
+    for number in range(200 - MOST_PER_PRINCIPAL - 2):
+        made = replace(DRAFT, id=f"20261124-{number:012x}", principal=f"token:{number}")
+        (store.folder / made.id).mkdir()
+        (store.folder / made.id / "proposal.toml").write_bytes(encode(made))
+    propose(registry, store, replace(DRAFT, principal="token:bob"), GREEN)
+    with pytest.raises(RequestError, match="200 proposals wait for a decision already; ask a reviewer"):
         propose(registry, store, replace(DRAFT, principal="token:bob"), GREEN)
 
 
@@ -159,9 +182,30 @@ def test_no_link_is_changed_and_nothing_that_is_fetched(tmp_path: Path, store: P
             propose(registry, store, draft, {SKILL_MD: manifest("linked")})
         with pytest.raises(RequestError, match="no folder that is served here"):
             propose(registry, store, DRAFT, GREEN)
+    with Registry([MirroredRoot(str(tmp_path / "elsewhere"), "https://a.example")]) as registry:
+        for name, words in (("linked", "comes from https://a.example"), ("green", "no folder that is served here")):
+            with pytest.raises(RequestError, match=words):
+                propose(registry, store, replace(DRAFT, name=name), {SKILL_MD: manifest(name)})
 
 
-def test_a_record_survives_its_file_and_foreign_ones_are_passed_over(store: ProposalStore) -> None:
+def test_a_skill_of_a_plugin_is_changed_and_one_with_skills_in_it_is_not(tmp_path: Path, store: ProposalStore) -> None:
+    skills = tmp_path / "plugin" / "skills"
+    for place in ("tea", "nest", "nest/egg"):
+        write_skill(skills / place)
+    (tmp_path / "plugin" / ".claude-plugin").mkdir()
+    (tmp_path / "plugin" / ".claude-plugin" / "plugin.json").write_text('{"name": "house"}')
+    with Registry([tmp_path / "plugin"]) as registry:
+        tea, nest = (replace(DRAFT, name=name, base=base_of(registry, name)) for name in ("house/tea", "house/nest"))
+        assert propose(registry, store, tea, {SKILL_MD: manifest("tea")}).place == str(skills / "tea")
+        with pytest.raises(RequestError, match=r"has skills in it .* by hand"):
+            propose(registry, store, nest, {SKILL_MD: manifest("nest")})
+        with pytest.raises(RequestError, match="no folder that is served here"):
+            propose(registry, store, DRAFT, GREEN)
+
+
+def test_a_record_survives_its_file_and_foreign_ones_are_passed_over(
+    store: ProposalStore, caplog: pytest.LogCaptureFixture
+) -> None:
     odd = replace(DRAFT, id="20261124-0123456789ab", reason='"""\n[table]\nstate = "approved"', removed=("a",))
     assert decode(encode(odd)) == odd
     for raw in (b"\xff", b"id = 1", b'state = "served"', b"removed = [1]\nstate = 'pending'"):
@@ -169,7 +213,7 @@ def test_a_record_survives_its_file_and_foreign_ones_are_passed_over(store: Prop
             decode(raw)
     (store.folder / odd.id).mkdir()
     (store.folder / odd.id / "proposal.toml").write_bytes(encode(replace(odd, id="20261124-000000000000")))
-    assert store.list() == []
+    assert store.list() == [] and "its record has another id" in caplog.text
     for name in ("../skills", odd.id, "x" * 500):
         with pytest.raises(RequestError, match="no proposal"):
             store.get(name)

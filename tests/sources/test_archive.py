@@ -56,14 +56,10 @@ def replace_by_fifo(path: Path) -> None:
     os.mkfifo(path)
 
 
-@pytest.mark.parametrize(
-    ("damage", "said"),
-    [
-        (lambda path: path.write_bytes(b"no archive at all"), "cannot be unpacked"),
-        (Path.unlink, "No such file"),
-        (replace_by_fifo, "not a regular file"),
-    ],
-)
+@pytest.mark.parametrize(("damage", "said"), [
+    (lambda path: path.write_bytes(b"no archive at all"), "cannot be unpacked"), (Path.unlink, "No such file"),
+    (replace_by_fifo, "not a regular file"),
+])  # fmt: skip
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no FIFOs")
 def test_what_cannot_be_read_is_tried_once_and_the_last_good_one_stays(
     path: Path, follower: Follower, damage: Callable[[Path], object], said: str, monkeypatch: pytest.MonkeyPatch

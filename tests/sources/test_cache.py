@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -55,7 +56,9 @@ def test_each_origin_and_each_question_has_a_folder_with_a_name_that_says_whose_
     made = [CacheFolder(tmp_path, *each).path for each in asked]
     assert len(set(made)) == len(made) and all(path.is_dir() and path.parent.parent == tmp_path for path in made)
     assert made[0].parent == tmp_path / "sites" and made[0].name.startswith("skills.example-a-")
-    assert CacheFolder(tmp_path, *asked[0]).path == made[0]
+    assert stat.S_IMODE(made[0].stat().st_mode) == stat.S_IMODE(made[0].parent.stat().st_mode) == 0o700
+    made[0].chmod(0o777)
+    assert CacheFolder(tmp_path, *asked[0]).path == made[0] and stat.S_IMODE(made[0].stat().st_mode) == 0o755
 
 
 def test_the_longest_unused_goes_first_and_only_as_much_as_must(tmp_path: Path) -> None:

@@ -47,6 +47,9 @@ def test_the_very_same_files_are_not_written_again(tmp_path: Path) -> None:
     assert not put(tmp_path, digest="sha256:2")
     assert (tmp_path / "a").stat().st_ino == before
     assert read_records(tmp_path)[0].digest == "sha256:2"
+    ours = tmp_path / ".mcp-skills"
+    places = ours / "skills" / "a.json", ours / "skills", ours / "sources", tmp_path / "a" / "scripts/deep/run.sh"
+    assert [place.stat().st_mode & 0o777 for place in places] == [0o600, 0o700, 0o700, 0o755]
 
 
 def link_scripts(skill: Path) -> None:
@@ -59,17 +62,12 @@ def replace_by_a_file(skill: Path) -> None:
     skill.write_bytes(b"mine")
 
 
-@each_row(
-    "edit",
-    [
-        lambda skill: (skill / "SKILL.md").write_bytes(b"mine"),
-        lambda skill: (skill / "scripts" / "mine.py").write_bytes(b"mine"),
-        lambda skill: (skill / "scripts" / "deep" / "run.sh").unlink(),
-        lambda skill: (skill / "mine").symlink_to("/etc/passwd"),
-        link_scripts,
-        replace_by_a_file,
-    ],
-)
+@each_row("edit", [
+    lambda skill: (skill / "SKILL.md").write_bytes(b"mine"),
+    lambda skill: (skill / "scripts" / "mine.py").write_bytes(b"mine"),
+    lambda skill: (skill / "scripts" / "deep" / "run.sh").unlink(),
+    lambda skill: (skill / "mine").symlink_to("/etc/passwd"), link_scripts, replace_by_a_file,
+])  # fmt: skip
 def test_an_edited_skill_stays_unless_forced(tmp_path: Path, edit: Callable[[Path], object]) -> None:
     put(tmp_path)
     edit(tmp_path / "a")
@@ -89,15 +87,10 @@ def test_what_systems_leave_behind_is_no_edit(tmp_path: Path) -> None:
     assert state(tmp_path) is SkillState.KEPT
 
 
-@each_row(
-    "place_it",
-    [
-        Path.mkdir,
-        lambda here: here.write_bytes(b"mine"),
-        lambda here: here.symlink_to(here.parent.parent),
-        lambda here: here.symlink_to("nowhere"),
-    ],
-)
+@each_row("place_it", [
+    Path.mkdir, lambda here: here.write_bytes(b"mine"), lambda here: here.symlink_to(here.parent.parent),
+    lambda here: here.symlink_to("nowhere"),
+])  # fmt: skip
 def test_what_was_not_fetched_is_never_touched(tmp_path: Path, place_it: Callable[[Path], object]) -> None:
     place = tmp_path / "skills"
     place.mkdir()
@@ -195,15 +188,11 @@ def test_a_folder_that_cannot_be_one(tmp_path: Path) -> None:
 GOOD_RECORD = {"name": "a", "source": "s", "url": "u", "digest": "", "files": {}, "former": None}
 
 
-@each_row(
-    "raw",
-    [
-        *(b"", b"{", b"[]", b"null", b'{"name": "a"}', b"\xff"),
-        json.dumps(GOOD_RECORD | {"name": "../../outside"}).encode(),
-        json.dumps(GOOD_RECORD | {"name": "b"}).encode(),
-        json.dumps(GOOD_RECORD | {"files": {"../../outside/precious": "0" * 64}}).encode(),
-    ],
-)
+@each_row("raw", [
+    *(b"", b"{", b"[]", b"null", b'{"name": "a"}', b"\xff"),
+    json.dumps(GOOD_RECORD | {"name": "../../outside"}).encode(), json.dumps(GOOD_RECORD | {"name": "b"}).encode(),
+    json.dumps(GOOD_RECORD | {"files": {"../../outside/precious": "0" * 64}}).encode(),
+])  # fmt: skip
 def test_a_record_that_cannot_be_read_or_names_another_place_is_none(tmp_path: Path, raw: bytes) -> None:
     put(tmp_path)
     (tmp_path / ".mcp-skills" / "skills" / "a.json").write_text(json.dumps(GOOD_RECORD))

@@ -200,15 +200,11 @@ def test_what_broke_off_unanswered_is_asked_again_unless_it_has_effects(site: Pu
     assert len(site.asked) == (2 if content is None else 1)
 
 
-@each_row(
-    ("statuses", "kind", "said"),
-    [
-        ((404, 410), AbsentError, "is not there"),
-        ((401, 403), UnacceptableError, "asks for permission"),
-        ((204, 206, 300, 304, 418), UnacceptableError, "answers with status"),
-        ((429, 500, 503), UnreachableError, "does not answer now"),
-    ],
-)
+@each_row(("statuses", "kind", "said"), [
+    ((404, 410), AbsentError, "is not there"), ((401, 403), UnacceptableError, "asks for permission"),
+    ((204, 206, 300, 304, 418), UnacceptableError, "answers with status"),
+    ((429, 500, 503), UnreachableError, "does not answer now"),
+])  # fmt: skip
 def test_each_other_status_is_an_error(
     site: Publisher, statuses: tuple[int, ...], kind: type[Exception], said: str
 ) -> None:
@@ -226,19 +222,13 @@ def test_redirects_are_followed(site: Publisher, status: int) -> None:
     assert (got.body, got.url) == (b"d", f"{site.url}/d?e")
 
 
-@each_row(
-    ("to", "said"),
-    [
-        ("ftp://127.0.0.1/a", "not an http or https URL"),
-        ("https://user:secret@127.0.0.1/a", "a user name or a password"),
-        ("http://127.0.0.1:1/a", "another origin"),
-        ("//example.com/a", "another origin"),
-        ("http://[::1", "cannot be read as a URL"),
-        ("", "contains a character that no URL may contain"),
-        ("/a b", "contains a character that no URL may contain"),
-        (None, "redirects to nowhere"),
-    ],
-)
+@each_row(("to", "said"), [
+    ("ftp://127.0.0.1/a", "not an http or https URL"),
+    ("https://user:secret@127.0.0.1/a", "a user name or a password"), ("http://127.0.0.1:1/a", "another origin"),
+    ("//example.com/a", "another origin"), ("http://[::1", "cannot be read as a URL"),
+    ("", "contains a character that no URL may contain"), ("/a b", "contains a character that no URL may contain"),
+    (None, "redirects to nowhere"),
+])  # fmt: skip
 def test_redirects_lead_nowhere_else(site: Publisher, to: str | None, said: str) -> None:
     site.routes["/a"] = answer(b"", 302) if to is None else redirect(to)
     with pytest.raises(UnacceptableError, match=said) as caught:
@@ -266,14 +256,10 @@ def test_another_origin_needs_leave_and_gets_no_token(site: Publisher) -> None:
 # Time
 
 
-@each_row(
-    "said",
-    [
-        b"HTTP/1.1 200 OK\r\n" + b"x-a: b\r\n" * 100,
-        b"HTTP/1.1 100 Continue\r\n\r\n" * 100,
-        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 100,
-    ],
-)
+@each_row("said", [
+    b"HTTP/1.1 200 OK\r\n" + b"x-a: b\r\n" * 100, b"HTTP/1.1 100 Continue\r\n\r\n" * 100,
+    b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 100,
+])  # fmt: skip
 def test_a_server_that_drips_does_not_hold_us(site: Publisher, said: bytes) -> None:
     site.routes["/a"] = site.drip(said)
     start = monotonic()
@@ -323,17 +309,13 @@ def test_a_compressed_body_stays_compressed(site: Publisher) -> None:
 # Lies and garbage
 
 
-@each_row(
-    "said",
-    [
-        *(b"", b"Hello.\r\n\r\n", b"\0\xff" * 100, b"HTTP/1.1 2x0 OK\r\n\r\n", answer(b"short", length=50)),
-        b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\nabcdef",
-        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\nabc\r\n0\r\n\r\n",
-        b"HTTP/1.1 101 Switching\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\n" + b"x: " + b"y" * 200_000 + b"\r\n\r\n",
-        b"SSH-2.0-OpenSSH_9.2\r\n",
-    ],
-)
+@each_row("said", [
+    *(b"", b"Hello.\r\n\r\n", b"\0\xff" * 100, b"HTTP/1.1 2x0 OK\r\n\r\n", answer(b"short", length=50)),
+    b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\nabcdef",
+    b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\nabc\r\n0\r\n\r\n",
+    b"HTTP/1.1 101 Switching\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\n" + b"x: " + b"y" * 200_000 + b"\r\n\r\n", b"SSH-2.0-OpenSSH_9.2\r\n",
+])  # fmt: skip
 def test_what_is_not_http_is_the_networks_fault(site: Publisher, said: bytes) -> None:
     site.routes["/a"] = then_close(said)
     with pytest.raises((UnreachableError, UnacceptableError)) as caught:

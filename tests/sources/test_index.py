@@ -119,19 +119,15 @@ def test_the_next_place_is_asked_only_when_there_is_no_index(site: Publisher, pl
 
 
 @pytest.mark.requirement("X-23")
-@pytest.mark.parametrize(
-    ("route", "kind", "said"),
-    [
-        (answer(b"{"), IndexRefusedError, "is not JSON"),
-        (answer(b'{"skills": [' + b"1," * 20_000 + b"1]}"), IndexRefusedError, "has 20001 entries, at most 20000"),
-        (answer(b"", length=(16 << 20) + 1), UnacceptableError, "at most 16777216 are taken"),
-        (answer(gzip.compress(index_of([])), content_encoding="gzip"), IndexRefusedError, "came compressed"),
-        (answer(b"", 401), UnacceptableError, "--token-env"),
-        (answer(b"", 503), UnreachableError, "does not answer now"),
-        (redirect("http://10.0.0.1/"), UnacceptableError, "another origin"),
-        (then_close(answer(b"{", length=10)), UnreachableError, "broke off"),
-    ],
-)
+@pytest.mark.parametrize(("route", "kind", "said"), [
+    (answer(b"{"), IndexRefusedError, "is not JSON"),
+    (answer(b'{"skills": [' + b"1," * 20_000 + b"1]}"), IndexRefusedError, "has 20001 entries, at most 20000"),
+    (answer(b"", length=(16 << 20) + 1), UnacceptableError, "at most 16777216 are taken"),
+    (answer(gzip.compress(index_of([])), content_encoding="gzip"), IndexRefusedError, "came compressed"),
+    (answer(b"", 401), UnacceptableError, "--token-env"), (answer(b"", 503), UnreachableError, "does not answer now"),
+    (redirect("http://10.0.0.1/"), UnacceptableError, "another origin"),
+    (then_close(answer(b"{", length=10)), UnreachableError, "broke off"),
+])  # fmt: skip
 def test_a_bad_index_ends_it_and_nothing_else_is_asked(
     site: Publisher, place: Path, route: Route, kind: type[Exception], said: str
 ) -> None:
@@ -185,29 +181,14 @@ IN_AN_HOUR = "Wed, 15 Jul 2026 11:00:00 GMT"
 
 
 @pytest.mark.requirement("WK-40")
-@each_row(
-    ("expected", "control", "others"),
-    [
-        (None, "", {}),
-        (None, "public", {}),
-        (300, "Public, Max-Age=300, must-revalidate", {}),
-        (300, 'max-age="300"', {}),
-        (300, "max-age=300, max-age=900", {}),
-        (200, "max-age=300", {"age": "100"}),
-        (0, "max-age=300", {"age": "900"}),
-        (300, "max-age=300", {"age": "old"}),
-        (0, "max-age=300, no-cache", {}),
-        (0, "no-store", {}),
-        (0, "max-age=-5", {}),
-        (None, "s-maxage=300", {}),
-        (LONGEST_S, "max-age=" + "9" * 5000, {}),
-        (3600, "", {"expires": IN_AN_HOUR, "date": DATE}),
-        (0, "", {"expires": DATE, "date": IN_AN_HOUR}),
-        (0, "", {"expires": "0"}),
-        (3600, "", {"expires": IN_AN_HOUR}),
-        (5, "max-age=5", {"expires": IN_AN_HOUR}),
-    ],
-)
+@each_row(("expected", "control", "others"), [
+    (None, "", {}), (None, "public", {}), (300, "Public, Max-Age=300, must-revalidate", {}),
+    (300, 'max-age="300"', {}), (300, "max-age=300, max-age=900", {}), (200, "max-age=300", {"age": "100"}),
+    (0, "max-age=300", {"age": "900"}), (300, "max-age=300", {"age": "old"}), (0, "max-age=300, no-cache", {}),
+    (0, "no-store", {}), (0, "max-age=-5", {}), (None, "s-maxage=300", {}), (LONGEST_S, "max-age=" + "9" * 5000, {}),
+    (3600, "", {"expires": IN_AN_HOUR, "date": DATE}), (0, "", {"expires": DATE, "date": IN_AN_HOUR}),
+    (0, "", {"expires": "0"}), (3600, "", {"expires": IN_AN_HOUR}), (5, "max-age=5", {"expires": IN_AN_HOUR}),
+])  # fmt: skip
 def test_freshness(expected: float | None, control: str, others: dict[str, str]) -> None:
     assert fresh_s({"cache-control": control, **others}, NOW) == expected
 

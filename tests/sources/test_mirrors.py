@@ -182,22 +182,13 @@ def test_an_archive_that_is_refused_is_one_line_and_exit_code_2(tmp_path: Path, 
     assert seen.returncode == 2 and "bad.zip" in line and "cannot be unpacked" in line
 
 
-@each_row(
-    "roots",
-    [
-        ["/a", "/b"],
-        ["https://example.com", "/b"],
-        ["/a", "https://example.com:8443/x", "/b"],
-        ["http://127.0.0.1:80"],
-        ["http://127.0.0.1:80", "/b"],
-        ["oci://a.example/b:1.0", "/b"],
-        ["git+ssh://git@host:2222/a.git@main#x", "git+https://host/b", "/d"],
-        ["oci://a.example/b:2", "https://c.example"],
-        ["/a", "oci://a.example:5000/b", "/b"],
-        ["/a", "mcp+https://b:8443/mcp", "mcp+stdio:server x"],
-        ["oci://a.example/b:1.0@sha256:0a", "oci+http://localhost/c:x", "/b", "c"],
-    ],
-)
+@each_row("roots", [
+    ["/a", "/b"], ["https://example.com", "/b"], ["/a", "https://example.com:8443/x", "/b"], ["http://127.0.0.1:80"],
+    ["http://127.0.0.1:80", "/b"], ["oci://a.example/b:1.0", "/b"],
+    ["git+ssh://git@host:2222/a.git@main#x", "git+https://host/b", "/d"], ["oci://a.example/b:2", "https://c.example"],
+    ["/a", "oci://a.example:5000/b", "/b"], ["/a", "mcp+https://b:8443/mcp", "mcp+stdio:server x"],
+    ["oci://a.example/b:1.0@sha256:0a", "oci+http://localhost/c:x", "/b", "c"],
+])  # fmt: skip
 def test_roots_of_the_environment_may_be_addresses(roots: list[str]) -> None:
     assert RootType().split_envvar_value(":".join(roots)) == roots
 
@@ -274,20 +265,11 @@ def test_a_first_list_waits_no_longer_than_it_may(tmp_path: Path, era: Era) -> N
 # The text that is given decides the kind
 
 
-@each_row(
-    ("given", "kind"),
-    [
-        ("https://example.com", Site),
-        ("HTTP://example.com", Site),
-        ("oci://registry.example/skills:1.0", Oci),
-        ("OCI+HTTP://localhost/skills", Oci),
-        ("git+https://example.com/a", GitFolder),
-        ("git+file:///a.zip", GitFolder),
-        ("a.zip", Archive),
-        ("b.zip", type(None)),
-        (".", type(None)),
-    ],
-)
+@each_row(("given", "kind"), [
+    ("https://example.com", Site), ("HTTP://example.com", Site), ("oci://registry.example/skills:1.0", Oci),
+    ("OCI+HTTP://localhost/skills", Oci), ("git+https://example.com/a", GitFolder), ("git+file:///a.zip", GitFolder),
+    ("a.zip", Archive), ("b.zip", type(None)), (".", type(None)),
+])  # fmt: skip
 def test_the_text_tells_the_kind(
     given: str, kind: type[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -299,16 +281,13 @@ def test_the_text_tells_the_kind(
         assert source.last_retry_s == 300.0 and source.check_s == (source.own_check_s or 1.0)
 
 
-@each_row(
-    ("given", "said"),
-    [
-        ("git@git.example:acme/skills.git", "write git+ssh://git@git.example/acme/skills.git"),
-        ("ssh://git@git.example:22/acme/skills", "write git+ssh://git@git.example:22/acme/skills"),
-        ("https://git.example/acme/skills.git", "write git+https://git.example/acme/skills.git"),
-        ("https://me:secret@git.example/acme/skills.git", "write git+https://git.example/acme/skills.git"),
-        ("ssh://me:secr@secret@git.example:22/acme/skills", "write git+ssh://me@git.example:22/acme/skills"),
-    ],
-)
+@each_row(("given", "said"), [
+    ("git@git.example:acme/skills.git", "write git+ssh://git@git.example/acme/skills.git"),
+    ("ssh://git@git.example:22/acme/skills", "write git+ssh://git@git.example:22/acme/skills"),
+    ("https://git.example/acme/skills.git", "write git+https://git.example/acme/skills.git"),
+    ("https://me:secret@git.example/acme/skills.git", "write git+https://git.example/acme/skills.git"),
+    ("ssh://me:secr@secret@git.example:22/acme/skills", "write git+ssh://me@git.example:22/acme/skills"),
+])  # fmt: skip
 def test_an_address_that_git_takes_is_told_how_it_is_written(given: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=re.escape(said)) as caught:
         open_source(given, SourceSettings(tmp_path / "cache"))

@@ -19,23 +19,17 @@ from mcp_skills_server.sources.addresses import (
 from tables import each_row
 
 
-@each_row(
-    ("url", "plain"),
-    [
-        ("https://example.com", "https://example.com"),
-        ("https://example.com:8443/a/@b/index.json", "https://example.com:8443/a/@b/index.json"),
-        ("https://example.com/a?key=secret", "https://example.com/a"),
-        ("https://example.com?key=secret", "https://example.com"),
-        ("https://example.com/a#secret", "https://example.com/a"),
-        ("https://example.com/a#secret?x", "https://example.com/a"),
-        ("https://user:secret@example.com/a?b@c", "https://example.com/a"),
-        ("https://secret@example.com", "https://example.com"),
-        ("https://user:se@cret@[::1]:80/", "https://[::1]:80/"),
-        ("//user:secret@example.com/a", "//example.com/a"),
-        ("/a/b?secret", "/a/b"),
-        ("", ""),
-    ],
-)
+@each_row(("url", "plain"), [
+    ("https://example.com", "https://example.com"),
+    ("https://example.com:8443/a/@b/index.json", "https://example.com:8443/a/@b/index.json"),
+    ("https://example.com/a?key=secret", "https://example.com/a"),
+    ("https://example.com?key=secret", "https://example.com"),
+    ("https://example.com/a#secret", "https://example.com/a"),
+    ("https://example.com/a#secret?x", "https://example.com/a"),
+    ("https://user:secret@example.com/a?b@c", "https://example.com/a"),
+    ("https://secret@example.com", "https://example.com"), ("https://user:se@cret@[::1]:80/", "https://[::1]:80/"),
+    ("//user:secret@example.com/a", "//example.com/a"), ("/a/b?secret", "/a/b"), ("", ""),
+])  # fmt: skip
 def test_what_may_be_a_secret_is_left_out(url: str, plain: str) -> None:
     assert bare(url) == shown(url) == plain
 
@@ -52,17 +46,14 @@ def test_what_cannot_be_fetched_from_is_refused_without_its_secret(url: str) -> 
     assert "secret" not in str(caught.value)
 
 
-@each_row(
-    ("site", "said", "left"),
-    [
-        ("https://a.example", "https://a.example/x/index.json is gone", "/x/index.json is gone"),
-        ("https://a.example/x", "no: https://a.example/x/i; https://a.example/i too", "no: /x/i; /i too"),
-        ("HTTPS://A.example/?key=secret", "https://A.example/i is gone", "/i is gone"),
-        ("https://a.example", "https://a.example:8443/i is gone", "https://a.example:8443/i is gone"),
-        ("https://a.example", "https://b.example/https://a.example/i", "https://b.example/https://a.example/i"),
-        ("skills.zip", "cannot be unpacked", "cannot be unpacked"),
-    ],
-)
+@each_row(("site", "said", "left"), [
+    ("https://a.example", "https://a.example/x/index.json is gone", "/x/index.json is gone"),
+    ("https://a.example/x", "no: https://a.example/x/i; https://a.example/i too", "no: /x/i; /i too"),
+    ("HTTPS://A.example/?key=secret", "https://A.example/i is gone", "/i is gone"),
+    ("https://a.example", "https://a.example:8443/i is gone", "https://a.example:8443/i is gone"),
+    ("https://a.example", "https://b.example/https://a.example/i", "https://b.example/https://a.example/i"),
+    ("skills.zip", "cannot be unpacked", "cannot be unpacked"),
+])  # fmt: skip
 def test_behind_the_name_of_a_site_its_addresses_are_paths(site: str, said: str, left: str) -> None:
     assert relative_to_site(site, said) == left
 

@@ -203,3 +203,28 @@ def test_who_reads_answers_late_gets_all_of_them() -> None:
         assert left == 0
         stdin.close()
         assert process.wait(DEADLINE) == 0
+
+
+GONE = """
+import asyncio, sys
+from mcp_skills_server.transport import Pipes
+
+async def main():
+    pipes = Pipes()
+    pipes.send_now(bytes(1 << 20))
+    print("full", file=sys.stderr, flush=True)
+    for _ in range(2):
+        try:
+            await asyncio.wait_for(pipes.send(b"more"), 10)
+        except BrokenPipeError:
+            print("gone", file=sys.stderr, flush=True)
+
+asyncio.run(main())
+"""
+
+
+def test_who_has_gone_before_all_was_sent_is_told_of_at_each_message() -> None:
+    with echo(program=GONE) as (process, _, stdout):
+        assert process.stderr is not None and process.stderr.readline() == b"full\n"
+        stdout.close()
+        assert ended(process) == [b"gone", b"gone"]

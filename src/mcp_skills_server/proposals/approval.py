@@ -165,6 +165,7 @@ def _make_parents(top: Path, place: Path) -> None:
         here /= name
         with suppress(FileExistsError):
             here.mkdir()
+            _give_to_owner([here], here.parent)
         if here.is_symlink() or not here.is_dir():
             raise RequestError(f"{here} is not a folder; reject the proposal")
     if os.path.lexists(place):
@@ -172,10 +173,7 @@ def _make_parents(top: Path, place: Path) -> None:
 
 
 def _write_files(staging: Path, fresh: Files, gone: Iterable[str], like: Path) -> None:
-    """Write the files of a proposal into the new folder, none executable, and sync them to disk.
-
-    If root approves, everything is given to the owner of the folder `like`.
-    """
+    """Write the files of a proposal into the new folder, none executable, and sync them to disk."""
     for path in gone:
         (staging / path).unlink()
     for path, (raw, _) in fresh.items():
@@ -185,12 +183,17 @@ def _write_files(staging: Path, fresh: Files, gone: Iterable[str], like: Path) -
             raise RequestError(f"{path} lies behind a link; reject the proposal")
         place.unlink(missing_ok=True)  # a hard link to the served file, which must not change
         place.write_bytes(raw)
+    _give_to_owner([staging, *staging.rglob("*")], like)
+    sync_paths([*(str(staging / path) for path in fresh), str(staging)])
+
+
+def _give_to_owner(places: Iterable[Path], like: Path) -> None:
+    """Give new files and folders to the owner of the folder `like`, if root approves."""
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         owner = like.stat()
-        for place in (staging, *staging.rglob("*")):
+        for place in places:
             if place.is_dir() or place.lstat().st_nlink == 1:  # not a link to an unchanged file
                 os.chown(place, owner.st_uid, owner.st_gid, follow_symlinks=False)
-    sync_paths([*(str(staging / path) for path in fresh), str(staging)])
 
 
 def _stamps(folder: Path) -> Mapping[str, object]:

@@ -189,7 +189,9 @@ def test_only_commits_of_allowed_signers_are_taken(upstream: Upstream, tmp_path:
 
 
 @pytest.mark.needs_program("ssh-keygen")
-def test_a_key_that_was_not_valid_or_is_for_something_else_is_refused(upstream: Upstream, tmp_path: Path) -> None:
+def test_a_key_that_was_not_valid_or_is_for_something_else_is_refused(
+    upstream: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     signing = Signing(upstream, tmp_path)
     signing.commit("alice")
     for options in ('valid-before="20200101"', 'namespaces="file"', 'valid-after="20400101"'):
@@ -197,6 +199,12 @@ def test_a_key_that_was_not_valid_or_is_for_something_else_is_refused(upstream: 
         with pytest.raises(UnacceptableError, match="is not signed by anybody"):
             fetched(upstream.url, tmp_path, signers=signing.signers)
     signing.allow()
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "git").symlink_to(shutil.which("git") or "")
+    with monkeypatch.context() as without:
+        without.setenv("PATH", str(tmp_path / "bin"))
+        with pytest.raises(UnreachableError, match="ssh-keygen is not installed"):
+            fetched(upstream.url, tmp_path, signers=signing.signers)
     fetched(upstream.url, tmp_path, signers=signing.signers)
 
 

@@ -80,13 +80,9 @@ def test_other_texts_are_none(given: str) -> None:
     assert not is_git(given)
 
 
-@each_row(
-    ("given", "name"),
-    [
-        ("git+https://git.example/acme/refunds.git", "refunds"),
-        ("git+https://git.example/acme#skills/refunds", "refunds"),
-        ("git+file:///srv/my%20skills/", "my skills"),
-    ],
-)
+@each_row(("given", "name"), [
+    ("git+https://git.example/acme/refunds.git", "refunds"),
+    ("git+https://git.example/acme#skills/refunds", "refunds"), ("git+file:///srv/my%20skills/", "my skills"),
+])  # fmt: skip
 def test_it_is_called_as_a_clone_of_it_would_be(given: str, name: str) -> None:
     assert parse_address(given).name == name

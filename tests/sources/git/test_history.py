@@ -129,15 +129,11 @@ def test_other_kinds_of_sources_have_none(tmp_path: Path) -> None:
 HEAD = b"tree %s\nauthor %s %s +0000\ncommitter c <c@example.com> 1 +0000\n\n%s\n"
 
 
-@pytest.mark.parametrize(
-    ("author", "moment", "message"),
-    [
-        (b"a\x1fb\x1f\x1f <x>", b"99999999999999999999", b"m\x1fm\x1f"),
-        (b"<script> <x>", b"-1", b"\xff\xfe \xe2\x80\xae <b>"),
-        (b"\x1b[31m <x>", b"253402300800", b"x" * 100_000),
-        (b" <>", b"", b""),
-    ],
-)
+@pytest.mark.parametrize(("author", "moment", "message"), [
+    (b"a\x1fb\x1f\x1f <x>", b"99999999999999999999", b"m\x1fm\x1f"),
+    (b"<script> <x>", b"-1", b"\xff\xfe \xe2\x80\xae <b>"), (b"\x1b[31m <x>", b"253402300800", b"x" * 100_000),
+    (b" <>", b"", b""),
+])  # fmt: skip
 def test_no_author_and_no_message_says_more_than_itself(
     author: bytes, moment: bytes, message: bytes, upstream: Upstream, tmp_path: Path
 ) -> None:

@@ -111,27 +111,27 @@ def test_files_beside_the_skills_are_not_downloaded(folder: str, size: int, upst
     assert sum(path.stat().st_size for path in objects.rglob("*.pack")) < size
 
 
-@each_row(
-    ("ref", "reason"),
-    [
-        ("@gone", "there is no branch or tag 'gone'"),
-        ("@abcdef1", "there is no branch or tag 'abcdef1'; a commit is named by its whole id"),
-        ("@" + "1" * 40, "git could not fetch it"),
-        ("#nowhere", "has no folder 'nowhere'"),
-        ("#README.md", "has no folder 'README.md'"),
-    ],
-)
+@each_row(("ref", "reason"), [
+    ("@gone", "there is no branch or tag 'gone'"),
+    ("@abcdef1", "there is no branch or tag 'abcdef1'; a commit is named by its whole id"),
+    ("@" + "1" * 40, "git could not fetch it"), ("#nowhere", "has no folder 'nowhere'"),
+    ("#README.md", "has no folder 'README.md'"),
+])  # fmt: skip
 def test_what_is_not_there_is_one_line(ref: str, reason: str, upstream: Upstream, tmp_path: Path) -> None:
     with pytest.raises(SourceError) as failed:
         fetched(upstream.url + ref, tmp_path)
     assert reason in str(failed.value) and "\n" not in str(failed.value)
 
 
-def test_no_repository_and_an_empty_one(tmp_path: Path) -> None:
+def test_no_repository_and_an_empty_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(UnreachableError, match="there is no repository there"):
         fetched(f"git+file://{tmp_path}/none.git", tmp_path)
+    upstream = Upstream(tmp_path / "empty.git")
     with pytest.raises(UnacceptableError, match="it is empty"):
-        fetched(Upstream(tmp_path / "empty.git").url, tmp_path)
+        fetched(upstream.url, tmp_path)
+    upstream.commit({"README.md": b"no skill"})
+    fetched(upstream.url, tmp_path)
+    assert "it has no SKILL.md; name another #folder or @branch" in caplog.text
 
 
 def test_no_git_is_one_line(upstream: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,15 +140,12 @@ def test_no_git_is_one_line(upstream: Upstream, tmp_path: Path, monkeypatch: pyt
         fetched(upstream.url, tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("ref", "change", "reason"),
-    [
-        ("", lambda up: up.commit(skill("evil"), orphan=True), "'HEAD' was rewritten"),
-        ("@v1", lambda up: up.git("tag", "--force", "v1", up.commit(skill("evil"))), "the tag 'v1' was moved"),
-        ("@main", lambda up: up.git("update-ref", "-d", "refs/heads/main"), "there is no branch or tag 'main'"),
-        ("#skills", lambda up: up.commit(skill("evil", folder="")), "has no folder 'skills'"),
-    ],
-)
+@pytest.mark.parametrize(("ref", "change", "reason"), [
+    ("", lambda up: up.commit(skill("evil"), orphan=True), "'HEAD' was rewritten"),
+    ("@v1", lambda up: up.git("tag", "--force", "v1", up.commit(skill("evil"))), "the tag 'v1' was moved"),
+    ("@main", lambda up: up.git("update-ref", "-d", "refs/heads/main"), "there is no branch or tag 'main'"),
+    ("#skills", lambda up: up.commit(skill("evil", folder="")), "has no folder 'skills'"),
+])  # fmt: skip
 def test_what_takes_the_place_of_another_is_refused_and_the_last_copy_stays(  # noqa: PLR0917
     ref: str,
     change: Callable[[Upstream], object],

@@ -67,19 +67,13 @@ def guarded(registry: Fake, wanted: str, challenge: str) -> None:
 # Bytes are what their digest says
 
 
-@each_row(
-    ("route", "said"),
-    [
-        (answer(b"another"), "its digest is sha256:"),
-        (answer(b"content and more"), "has 16 bytes, at most 7"),
-        (answer(b"cont"), "its digest is sha256:"),
-        (answer(b""), "its digest is sha256:"),
-        (answer(b"", 404), "is not there"),
-        (answer(b"", 204), "status 204"),
-        (answer(b'{"errors":[{"code":"BLOB_UNKNOWN"}]}', 405), "status 405 (BLOB_UNKNOWN)"),
-        (answer(b'{"errors":[{"code":"evil\\u001b[2J"}]}', 405), "answers with status 405"),
-    ],
-)
+@each_row(("route", "said"), [
+    (answer(b"another"), "its digest is sha256:"), (answer(b"content and more"), "has 16 bytes, at most 7"),
+    (answer(b"cont"), "its digest is sha256:"), (answer(b""), "its digest is sha256:"),
+    (answer(b"", 404), "is not there"), (answer(b"", 204), "status 204"),
+    (answer(b'{"errors":[{"code":"BLOB_UNKNOWN"}]}', 405), "status 405 (BLOB_UNKNOWN)"),
+    (answer(b'{"errors":[{"code":"evil\\u001b[2J"}]}', 405), "answers with status 405"),
+])  # fmt: skip
 def test_another_blob_is_refused(registry: Fake, route: Route, said: str) -> None:
     registry.blob(b"content", route)
     with pytest.raises(UnacceptableError) as caught:
@@ -171,14 +165,11 @@ def test_an_identity_token_goes_in_the_body(registry: Fake) -> None:
     assert asked.headers["content-type"] == "application/x-www-form-urlencoded"
 
 
-@each_row(
-    ("said", "realms"),
-    [
-        ("not of the public internet", ("https://10.0.0.1/", "https://127.0.0.1:1/", "https://[::1]/")),
-        ("plain http", ("http://tokens.example/token", "http://127.0.0.1:1/token")),
-        ("cannot be asked", ("file:///etc/passwd", "https://ada:x@tokens.example/", "")),
-    ],
-)
+@each_row(("said", "realms"), [
+    ("not of the public internet", ("https://10.0.0.1/", "https://127.0.0.1:1/", "https://[::1]/")),
+    ("plain http", ("http://tokens.example/token", "http://127.0.0.1:1/token")),
+    ("cannot be asked", ("file:///etc/passwd", "https://ada:x@tokens.example/", "")),
+])  # fmt: skip
 def test_a_realm_that_leads_astray_gets_no_password(registry: Fake, said: str, realms: tuple[str, ...]) -> None:
     for realm in realms:
         guarded(registry, "never", f'Bearer realm="{realm}"')
@@ -256,16 +247,11 @@ def test_another_host_gets_the_request_without_what_authorizes(registry: Fake) -
         assert not [each for each in storage.asked if "authorization" in each.headers]
 
 
-@each_row(
-    ("to", "said"),
-    [
-        ("http://localhost:1/x", "plain http; --allow-http"),
-        ("https://169.254.169.254/latest", "--allow-private"),
-        ("https://[::ffff:10.0.0.1]/", "--allow-private"),
-        ("https://2130706433/", "--allow-private"),
-        ("gopher://a/", "not an http or https URL"),
-    ],
-)
+@each_row(("to", "said"), [
+    ("http://localhost:1/x", "plain http; --allow-http"), ("https://169.254.169.254/latest", "--allow-private"),
+    ("https://[::ffff:10.0.0.1]/", "--allow-private"), ("https://2130706433/", "--allow-private"),
+    ("gopher://a/", "not an http or https URL"),
+])  # fmt: skip
 def test_a_redirect_to_where_nobody_may_go_is_refused(registry: Fake, to: str, said: str) -> None:
     registry.blob(b"content", redirect(to))
     registry.routes[f"/v2/{REPOSITORY}/blobs/uploads/"] = answer(b"", 202, location=to, connection="close")

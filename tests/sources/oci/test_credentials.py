@@ -26,15 +26,11 @@ def written(folder: Path, config: Any) -> dict[str, str]:
     return {"DOCKER_CONFIG": str(folder)}
 
 
-@each_row(
-    ("registry", "key"),
-    [
-        *((name, name.lower()) for name in ("registry.example", "Registry.Example", "registry.example:5000")),
-        ("registry.example", "https://registry.example"),
-        ("registry.example", "https://registry.example/v2/"),
-        ("docker.io", "https://index.docker.io/v1/"),
-    ],
-)
+@each_row(("registry", "key"), [
+    *((name, name.lower()) for name in ("registry.example", "Registry.Example", "registry.example:5000")),
+    ("registry.example", "https://registry.example"), ("registry.example", "https://registry.example/v2/"),
+    ("docker.io", "https://index.docker.io/v1/"),
+])  # fmt: skip
 def test_the_entry_of_a_registry_is_found(tmp_path: Path, registry: str, key: str) -> None:
     environment = written(tmp_path, {"auths": {"other.example": {"auth": "x"}, key: {"auth": PAIR}}})
     assert find_credentials(registry, environment) == ADA
@@ -52,18 +48,13 @@ def test_the_home_folder_and_the_file_of_podman_are_looked_at(tmp_path: Path) ->
     assert find_credentials("a.example", {}) is None
 
 
-@each_row(
-    ("config", "said"),
-    [
-        ("{", "is not JSON"),
-        ("[" * 100_000, "is not JSON"),
-        ({"auths": {"a.example": {"auth": "%%%"}}}, "cannot be read; run 'docker login a.example'"),
-        ({"auths": {"a.example": {"auth": base64.b64encode(b"s3cret").decode()}}}, "cannot be read"),
-        ({"credsStore": "../../evil"}, "whose name is none"),
-        ({"credsStore": "-x"}, "whose name is none"),
-        ({"credsStore": "that-nobody-has"}, "docker-credential-that-nobody-has, which is not on PATH"),
-    ],
-)
+@each_row(("config", "said"), [
+    ("{", "is not JSON"), ("[" * 100_000, "is not JSON"),
+    ({"auths": {"a.example": {"auth": "%%%"}}}, "cannot be read; run 'docker login a.example'"),
+    ({"auths": {"a.example": {"auth": base64.b64encode(b"s3cret").decode()}}}, "cannot be read"),
+    ({"credsStore": "../../evil"}, "whose name is none"), ({"credsStore": "-x"}, "whose name is none"),
+    ({"credsStore": "that-nobody-has"}, "docker-credential-that-nobody-has, which is not on PATH"),
+])  # fmt: skip
 def test_a_broken_configuration_is_one_line(tmp_path: Path, config: Any, said: str) -> None:
     with pytest.raises(UsageError) as caught:
         find_credentials("a.example", written(tmp_path, config))
@@ -78,17 +69,13 @@ def test_a_configuration_without_an_entry_is_nobody(tmp_path: Path, config: Any)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="a script is no program")
-@each_row(
-    ("script", "found"),
-    [
-        ('echo \'{"Username":"ada","Secret":"s3:cret"}\'', ADA),
-        ('echo \'{"Username":"<token>","Secret":"t"}\'', Credentials("", "t", identity=True)),
-        ("echo 'credentials not found in native keychain'; exit 1", None),
-        ('echo \'{"Username":"ada","Secret":""}\'', None),
-        ("echo s3cret; exit 3", "failed with exit code 3"),
-        ("echo s3cret", "did not answer with JSON"),
-    ],
-)
+@each_row(("script", "found"), [
+    ('echo \'{"Username":"ada","Secret":"s3:cret"}\'', ADA),
+    ('echo \'{"Username":"<token>","Secret":"t"}\'', Credentials("", "t", identity=True)),
+    ("echo 'credentials not found in native keychain'; exit 1", None),
+    ('echo \'{"Username":"ada","Secret":""}\'', None), ("echo s3cret; exit 3", "failed with exit code 3"),
+    ("echo s3cret", "did not answer with JSON"),
+])  # fmt: skip
 def test_a_helper_answers(
     tmp_path: Path, script: str, found: Credentials | str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

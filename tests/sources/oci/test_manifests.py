@@ -32,23 +32,18 @@ def test_a_manifest_is_its_layers() -> None:
     assert decode_manifest(raw, 10) == ImageManifest(layers, {"x": "y"})
 
 
-@each_row(
-    ("raw", "said"),
-    [
-        (b"", "not JSON"),
-        (b"[" * 100_000, "not JSON"),
-        (b"[]", "neither layers nor manifests"),
-        (b'{"schemaVersion":1,"fsLayers":[]}', "neither layers nor manifests"),
-        (encoded(layers=[LAYER] * 129), "129 layers, at most 128"),
-        (encoded(manifests=[entry("1")] * 11), "11 entries, at most 10"),
-        (encoded(layers=[7]), "without media type or size"),
-        (encoded(layers=[{**LAYER, "size": -1}]), "without media type or size"),
-        (encoded(layers=[{**LAYER, "size": True}]), "without media type or size"),
-        (encoded(layers=[{**LAYER, "digest": "sha256:../../x"}]), "not sha256"),
-        (encoded(layers=[{**LAYER, "digest": "sha512:" + "a" * 128}]), "not sha256"),
-        (encoded(layers=[{**LAYER, "urls": ["https://x"]}]), "other addresses"),
-    ],
-)
+@each_row(("raw", "said"), [
+    (b"", "not JSON"), (b"[" * 100_000, "not JSON"), (b"[]", "neither layers nor manifests"),
+    (b'{"schemaVersion":1,"fsLayers":[]}', "neither layers nor manifests"),
+    (encoded(layers=[LAYER] * 129), "129 layers, at most 128"),
+    (encoded(manifests=[entry("1")] * 11), "11 entries, at most 10"),
+    (encoded(layers=[7]), "without media type or size"),
+    (encoded(layers=[{**LAYER, "size": -1}]), "without media type or size"),
+    (encoded(layers=[{**LAYER, "size": True}]), "without media type or size"),
+    (encoded(layers=[{**LAYER, "digest": "sha256:../../x"}]), "not sha256"),
+    (encoded(layers=[{**LAYER, "digest": "sha512:" + "a" * 128}]), "not sha256"),
+    (encoded(layers=[{**LAYER, "urls": ["https://x"]}]), "other addresses"),
+])  # fmt: skip
 def test_what_cannot_be_proved_is_refused(raw: bytes, said: str) -> None:
     with pytest.raises(UnacceptableError, match=said):
         decode_manifest(raw, 10)

@@ -15,20 +15,17 @@ from tables import each_row
 D = "sha256:" + "a" * 64
 
 
-@each_row(
-    ("text", "base", "wanted"),
-    [
-        ("oci://registry.example/team/skills:1.0", "https://registry.example/v2/team/skills", "1.0"),
-        ("OCI://registry.example/skills", "https://registry.example/v2/skills", "latest"),
-        (f"oci://registry.example:5000/a/b/c@{D}", "https://registry.example:5000/v2/a/b/c", D),
-        (f"oci://registry.example/a:1@{D}", "https://registry.example/v2/a", D),
-        ("oci://docker.io/alpine", "https://registry-1.docker.io/v2/library/alpine", "latest"),
-        ("oci://docker.io/team/x", "https://registry-1.docker.io/v2/team/x", "latest"),
-        ("oci+http://localhost:5000/a", "http://localhost:5000/v2/a", "latest"),
-        ("oci+http://[::1]:5000/a", "http://[::1]:5000/v2/a", "latest"),
-        ("oci+http://127.1/a__b-c.d:_x", "http://127.1/v2/a__b-c.d", "_x"),
-    ],
-)
+@each_row(("text", "base", "wanted"), [
+    ("oci://registry.example/team/skills:1.0", "https://registry.example/v2/team/skills", "1.0"),
+    ("OCI://registry.example/skills", "https://registry.example/v2/skills", "latest"),
+    (f"oci://registry.example:5000/a/b/c@{D}", "https://registry.example:5000/v2/a/b/c", D),
+    (f"oci://registry.example/a:1@{D}", "https://registry.example/v2/a", D),
+    ("oci://docker.io/alpine", "https://registry-1.docker.io/v2/library/alpine", "latest"),
+    ("oci://docker.io/team/x", "https://registry-1.docker.io/v2/team/x", "latest"),
+    ("oci+http://localhost:5000/a", "http://localhost:5000/v2/a", "latest"),
+    ("oci+http://[::1]:5000/a", "http://[::1]:5000/v2/a", "latest"),
+    ("oci+http://127.1/a__b-c.d:_x", "http://127.1/v2/a__b-c.d", "_x"),
+])  # fmt: skip
 def test_a_name_says_where_and_what(text: str, base: str, wanted: str) -> None:
     found = parse_reference(text)
     assert (found.base, found.wanted) == (base, wanted)

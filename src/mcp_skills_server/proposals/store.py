@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 import tomli_w
 from filelock import FileLock
 
-from mcp_skills_server.durable import read_regular, replace_file, untrusted_reason, write_folder
+from mcp_skills_server.durable import replace_file, untrusted_reason, write_folder
 from mcp_skills_server.errors import REPEATS, RequestError, SkillsServerError, UsageError
 from mcp_skills_server.model import Json
 
@@ -42,8 +42,6 @@ _FILES: Final = "files"
 BEFORE: Final = "before"
 _LOCK: Final = ".lock"
 _ID: Final = re.compile(r"[0-9]{8}-[0-9a-f]{12}")
-_MOST_RECORD: Final = 64 << 10
-_MOST_FILE: Final = 1 << 20
 MOST_PER_PRINCIPAL: Final = 20
 """Pending proposals of one principal."""
 MOST_PENDING: Final = 200
@@ -154,8 +152,7 @@ class ProposalStore:
         raise RequestError(f"there is no proposal {id_[:40]!r}; 'proposals list' shows all")
 
     def _read(self, name: str) -> Proposal:
-        raw, _ = read_regular(self.folder / name / _RECORD, _MOST_RECORD)
-        found = decode(raw)
+        found = decode((self.folder / name / _RECORD).read_bytes())
         if found.id != name:
             raise ProposalError("its record has another id")
         return found
@@ -167,7 +164,7 @@ class ProposalStore:
         for here, _, names in os.walk(top):
             for name in names:
                 place = Path(here, name)
-                found[place.relative_to(top).as_posix()] = read_regular(place, _MOST_FILE)[0]
+                found[place.relative_to(top).as_posix()] = place.read_bytes()
         return found
 
     def add(self, proposal: Proposal, files: Mapping[str, bytes]) -> Proposal:

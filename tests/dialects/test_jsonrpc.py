@@ -61,6 +61,15 @@ def test_what_is_written_is_read_back(value: Any) -> None:
 # Messages
 
 
+@given(st.binary(max_size=100))
+def test_any_bytes_are_read_or_refused(raw: bytes) -> None:
+    try:
+        read = jsonrpc.parse(raw)
+    except JsonError:
+        return
+    assert jsonrpc.parse(jsonrpc.dump(read)) == read
+
+
 @each_row("case", MALFORMED)
 def test_what_is_no_message_is_refused_in_one_line_with_its_id_where_it_could_be_read(case: Case) -> None:
     found = decode_message(case.raw)

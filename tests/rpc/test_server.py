@@ -183,6 +183,12 @@ class Held(Pipes):
         await work()
 
 
+@given(st.binary(max_size=60))
+def test_any_bytes_have_a_well_formed_answer_or_none(desk: Desk, raw: bytes) -> None:
+    answer = send(desk, raw)
+    assert answer is None or well_formed(answer)
+
+
 def test_the_loop_ends_with_stdin_when_more_lines_than_it_answers_at_once_are_answered(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:

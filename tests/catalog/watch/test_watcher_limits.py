@@ -18,6 +18,7 @@ import pytest
 from catalog.following import changes_show, edit, hearing, serves, version, watching
 from catalog.forest import DEADLINE, plant, skills
 from mcp_skills_server.catalog.watch import watcher as module
+from wire import COMMAND, Wire
 
 TESTS = Path(__file__).parent.parent.parent
 NAMESPACE = ["unshare", "--user", "--map-root-user", "--mount"]
@@ -151,6 +152,30 @@ def test_a_limit_that_new_directories_reach_is_said_too(tmp_path: Path) -> None:
     first, second = confined(__file__, "reached", tmp_path, by=NAMESPACE)
     assert "fs.inotify.max_user_watches is 5" in first
     assert "file events work again" in second
+
+
+@needs_namespace
+@pytest.mark.parametrize(("name", "number"), [("max_inotify_watches", "3"), ("max_inotify_instances", "0")])
+def test_without_events_a_client_hears_all_and_the_operator_reads_one_line(
+    tmp_path: Path, name: str, number: str
+) -> None:
+    plant(tmp_path, skills("one", "two", "three"))
+    command = [*NAMESPACE, "sh", "-c", LOWER, "sh", name, number, *COMMAND, "serve", str(tmp_path)]
+    wire = Wire(command)
+    try:
+        wire.open()
+        wire.request("skills/list")
+        plant(tmp_path, skills("four"))
+        wire.until("notifications/skills/list_changed")
+        shutil.rmtree(tmp_path / "one")
+        wire.until("notifications/skills/list_changed")
+        assert sorted(skill["name"] for skill in wire.every_skill()) == ["four", "three", "two"]
+        assert wire.close() == 0
+    finally:
+        wire.kill()
+    said = wire.stderr.decode()
+    assert said.count("inotify") == 2 and "Traceback" not in said  # once the word, once the limit's name
+    assert len([line for line in said.splitlines() if "WARNING" in line]) == 1
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="permissions of POSIX")

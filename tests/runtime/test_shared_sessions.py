@@ -7,6 +7,7 @@ import random
 import re
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -125,6 +126,19 @@ async def test_of_two_changes_at_once_one_is_refused_and_the_next_call_sees_the_
         await one.call("load", handle, names=["c"])
     assert names(await one.call("list", handle)) == ["b"]
     assert names(await one.call("load", handle, names=["c"], mode="add")) == ["b", "c"]
+
+
+async def test_calls_of_one_replica_at_once_lose_nothing(tree: Path, store: Store) -> None:
+    one, two = Replica(tree, store), Replica(tree, store)
+    handle = (await one.call("load", names=["a"])).session_id
+    for replica in (one, two):
+        await replica.call("unload", handle, all=True)
+        async with anyio.create_task_group() as group:
+            for name in "abc":
+                group.start_soon(partial(replica.call, "load", handle, names=[name], mode="add"))
+            for _ in range(5):
+                group.start_soon(replica.call, "list", handle)
+        assert sorted(names(await two.call("list", handle))) == ["a", "b", "c"]
 
 
 async def test_where_the_store_is_away_a_known_session_reads_and_changes_nothing(tree: Path, store: Store) -> None:

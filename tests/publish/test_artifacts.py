@@ -51,7 +51,10 @@ def test_a_file_of_the_old_index_stays_for_its_grace(tmp_path: Path) -> None:
     for name, path, expected in (("a", "notes.md", b"one"), ("a", "more.md", b"more")):
         found = publication.file(edition, name, path)
         assert found is not None and publication.read(found, path) == expected
-    assert publication.file(edition, "b", "SKILL.md") is not None
+    write_skill(tmp_path / "c")  # another edition, with the same a
+    publication.registry.refresh()
+    edition = publication.edition()
+    assert None not in (publication.file(edition, "b", "SKILL.md"), publication.file(edition, "a", "notes.md"))
     assert publication.file(edition, "a", "nothing.md") is publication.file(edition, "no", "SKILL.md") is None
     clock.now = 101
     assert publication.file(edition, "a", "notes.md") is publication.file(edition, "b", "SKILL.md") is None

@@ -137,11 +137,14 @@ def test_a_search_goes_on_without_a_model_that_fails(top: Path, begin: Begin, ca
         assert ask(search, "plum") == ["beta"]
         failed = "embeddings failed: 127.0.0.1: HTTP status 503; searches use full text only"
         assert caplog.messages == [failed, "embeddings work again"]
+        search = Search(registry, begin(registry, Endpoint(served.url, "tiny"), pause_s=0))
+        for served.status, found in ((503, []), (200, ["beta"])):
+            assert ask(search, "plum") == found
         search = Search(registry, begin(registry, Endpoint(served.url, "tiny"), pause_s=DEADLINE))
         served.status, asked = 503, len(served.asked)
         assert ask(search, "orchard") == ask(search, "orchard") == ["beta"]
         assert len(served.asked) == asked + 1  # it is left alone for a while
-    assert caplog.messages[2:] == [failed]
+    assert caplog.messages[2:] == [failed, "embeddings work again", failed]
 
 
 def test_another_model_behind_the_address_has_all_made_anew(tmp_path: Path, top: Path, begin: Begin) -> None:

@@ -39,7 +39,7 @@ def check_files(file: Path) -> None:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    path = tmp_path / "state" / "approvals.json"
+    path = tmp_path / "new" / "state" / "approvals.json"
     update(path, lambda _: [Approval("https://example.com", "thing", "sha256:0", 0.0)])
     return path
 

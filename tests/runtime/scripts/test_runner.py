@@ -578,6 +578,8 @@ def test_the_limits_are_those_of_the_manual(registry: Registry) -> None:
         f"| {given.workspace_bytes / (1 << 20):g} MiB and {MOST_FILES:,} files and folders",
     ):  # fmt: skip
         assert said in manual
+    run.space.close()
+    assert not os.path.exists(run.space.path)  # no run is left in it
     run.scripts.close()
     assert run.scripts._request(run.skill, "scripts/three.sh", (), 600).timeout_s == 600
     with pytest.raises(RequestError, match=r"its scripts are (scripts/[^,]*, ){19}scripts/\S* and \d+ more"):

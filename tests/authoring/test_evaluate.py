@@ -379,6 +379,7 @@ def test_a_budget_decides_the_exit_code(tmp_path: Path) -> None:
     assert done.return_value == 1 and f"more than the budget of {found['tokens'] - 1:,}" in done.stderr
     done = invoke("context", tmp_path, "--budget", "0", "--format", "json")
     assert done.return_value == 1 and not json.loads(done.stdout)["ok"]
+    assert "is not in the range" in str(invoke("context", tmp_path, "--budget", "-1").exception)
 
 
 def test_tokens_are_counted_by_tiktoken_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:

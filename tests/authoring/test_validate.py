@@ -292,7 +292,9 @@ SCANNER = """
 import json, os, sys
 log = {"version": "2.1.0", "runs": [{"tool": {"driver": {"name": "other"}}, "results": [
     {"ruleId": "R1", "level": "error", "message": {"text": "bad"}, "locations": [{"physicalLocation":
-        {"artifactLocation": {"uri": "a/SKILL.md"}, "region": {"startLine": 2}}}, {}]},
+        {"artifactLocation": {"uri": "a/SKILL.md"}, "region": {"startLine": 1}}}, {}]},
+    {"ruleId": "R9", "message": {"text": "whole"}, "locations": [{"physicalLocation":
+        {"artifactLocation": {"uri": "a/SKILL.md"}}}]},
     {"ruleId": "R2", "message": {}}, {"message": {"text": "far"}, "locations": [{"physicalLocation":
         {"artifactLocation": {"uri": "../scan.py"}}}]},
     {"ruleId": "R7", "message": {"text": "gone"}, "locations": [{"physicalLocation":
@@ -321,7 +323,8 @@ def test_the_findings_of_a_scanner_are_joined(tmp_path: Path, output: str) -> No
     assert [tuple(each[name] for name in shown) for each in found["problems"]] == [
         ("other/R2", "warning", None, root, "other/R2"), ("other/R4", "error", None, root, "by its rule"),
         ("other/R7", "warning", None, root, "gone"), ("other/R8", "warning", None, root, "bare"),
-        ("other/finding", "warning", None, root, "far"), ("other/R1", "error", 2, f"{root}/a/SKILL.md", "bad"),
+        ("other/finding", "warning", None, root, "far"), ("other/R9", "warning", None, f"{root}/a/SKILL.md", "whole"),
+        ("other/R1", "error", 1, f"{root}/a/SKILL.md", "bad"),
     ]  # fmt: skip
     assert [each["code"] for each in found["notes"]] == ["other/R5"] and not found["ok"]
 

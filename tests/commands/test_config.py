@@ -141,7 +141,7 @@ def test_a_text_with_a_unit_is_seconds_and_a_file_has_at_most_1_mib(tmp_path: Pa
 
 
 @each_row(("raw", "said"), [
-    (b"\n\xff = 1", "c.toml:2: this is not UTF-8"), (b"a = " + b"[" * 5000, "nested too deeply"),
+    (b"\n\xff = 1", "c.toml:2: this is not UTF-8"), (b"a = " + b"[" * 5000, "c.toml: it is nested too deeply"),
     (b"port = " + b"9" * 5000, "this is not TOML"), (b"\x00", "c.toml:1: this is not TOML"),
 ])  # fmt: skip
 def test_wild_bytes_are_one_line_too(raw: bytes, said: str) -> None:

@@ -31,7 +31,8 @@ def offered(wire: Any) -> list[str]:
 
 
 def test_a_model_proposes_and_hears_of_its_own(tmp_path: Path, era: Era) -> None:
-    write_skill(tmp_path / "skills" / "coffee")
+    for path in ("coffee", "a/tea", "b/tea"):
+        write_skill(tmp_path / "skills" / path)
     with serving(tmp_path / "skills", "--proposals", tmp_path / "kept", era=era, host="tester") as wire:
         assert offered(wire) == [*NAMES, *PROPOSING]
         assert said(wire.call("skills_proposals")) == "You have proposed nothing here."
@@ -50,6 +51,8 @@ def test_a_model_proposes_and_hears_of_its_own(tmp_path: Path, era: Era) -> None
         )
         assert wrong["isError"] and "it has changed since" in said(wrong)
         assert wire.call("skills_propose", name="coffee", files="x", reason="y")["isError"]
+        shared = wire.call("skills_propose", name="tea", files={SKILL_MD: manifest("tea")}, reason="It was wrong.")
+        assert shared["isError"] and "ask for one of: a/tea, b/tea" in said(shared)
         assert said(wire.call("skills_search", query=record["id"])).find(record["id"]) < 0
 
 

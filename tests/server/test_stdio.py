@@ -197,7 +197,7 @@ def test_the_handshake_of_a_host_that_lists_skills_itself_needs_no_scan(tmp_path
 SLOW = {
     "mcp", "mcp_types", "pydantic", "starlette", "httpx", "httpx2", "uvicorn", "opentelemetry", "jsonschema",
 }  # fmt: skip
-"""Not anyio: watchfiles imports it in the thread of the watch, behind the first scan."""
+"""Not anyio: watchfiles imports it in the thread of the watch, behind the first scan. Without a watch nothing does."""
 LATE = {
     "filelock", "tomllib", "yaml", "dialects.wellknown", "format.archive", "format.frontmatter",
     "runtime.search_index", "runtime.scripts", "runtime.search", "sources", "validation",
@@ -211,8 +211,8 @@ def test_a_start_imports_no_sdk_and_none_over_known_folders_loads_what_reads_a_s
     registry.save_index()
     requests = [{"id": 1, "method": "initialize", "params": HANDSHAKE}, {"id": 2, "method": "skills/list"}]
     said = b"".join(json.dumps({"jsonrpc": "2.0", **each}).encode() + b"\n" for each in requests)
-    for cache in ("new", "known"):
-        served = ["mcp_skills_server", "serve", str(FIXTURES), "--cache-dir", str(tmp_path / cache)]
+    for cache, *more in (("new",), ("known",), ("known", "--no-watch")):
+        served = ["mcp_skills_server", "serve", str(FIXTURES), "--cache-dir", str(tmp_path / cache), *more]
         command = [sys.executable, "-X", "importtime", "-m", *served]
         done = subprocess.run(command, input=said, capture_output=True, timeout=DEADLINE, check=True)
         assert [json.loads(line)["id"] for line in done.stdout.splitlines()] == [1, 2]
@@ -220,3 +220,4 @@ def test_a_start_imports_no_sdk_and_none_over_known_folders_loads_what_reads_a_s
         names = set(re.findall(imported, done.stderr.decode(), re.MULTILINE))
         assert "asyncio" in names and not {name.split(".")[0] for name in names} & SLOW
         assert cache == "new" or not names & LATE
+        assert not more or "anyio" not in names

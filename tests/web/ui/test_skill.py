@@ -108,6 +108,7 @@ def test_a_file_is_shown_by_its_kind_and_size(server: Server) -> None:
 def test_arguments_are_filled_in(server: Server) -> None:
     text = page(server, "/ui/skills/weather")
     assert 'name="arg.city"' in text and 'value="today"' in text and 'id="filled"' not in text
+    assert "Missing required argument" not in words(text), "nobody filled it in yet"
     text = page(server, "/ui/skills/weather?fill=1&arg.city=%3Cb%3EBonn")
     assert "Weather of &lt;b&gt;Bonn on today {{other}}" in text
     assert "Missing required argument" in words(page(server, "/ui/skills/weather?fill=1"))

@@ -17,6 +17,7 @@ from mcp_skills_server import durable
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Limits
 from mcp_skills_server.errors import RequestError
+from mcp_skills_server.format.ignored import STATE_DIR
 from mcp_skills_server.model import SKILL_MD
 from mcp_skills_server.proposals import approval
 from mcp_skills_server.proposals.intake import propose
@@ -156,6 +157,8 @@ def test_a_new_skill_does_not_leave_by_a_link(desk: Desk, out: Path) -> None:
     tea.mkdir()
     (tea / "green").symlink_to(out)
     desk.refuses(made, "already exists")
+    (tea / "green").rename(tea / f"{STATE_DIR}-{made.id}")
+    desk.refuses(made, "File exists")
 
 
 def test_a_change_does_not_leave_by_a_link_in_the_skill(desk: Desk, out: Path) -> None:

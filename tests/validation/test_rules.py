@@ -235,6 +235,8 @@ def test_a_value_of_a_field_has_one_code_and_the_line_of_the_field(key: str, val
     ({"description": []}, "the description is not text"),
     ({"description": SOUND["description"], "icons": [{"src": "a"}, {"src": "x:y"}]}, "icon 2 comes from 'x:y'"),
     ({"description": SOUND["description"], "metadata": {"a": "", "A": ""}}, "metadata has both 'a' and 'A'"),
+    ({"description": SOUND["description"], "dependencies": {"tools": ["a", 3]}},
+        "entry 2 of dependencies.tools has no name"),
 ])  # fmt: skip
 def test_what_is_wrong_is_said(fields: dict[str, Any], said: str):
     assert problems({"name": SOUND["name"], **fields})[0].message == said

@@ -376,7 +376,7 @@ for line in sys.stdin:
     elif message["method"] == "half":
         os.write(1, b'{"half":')
     elif message["method"] == "rest":
-        os.write(1, b'1}\\n')
+        os.write(1, b'1}\\n{')
 """
 
 
@@ -403,7 +403,8 @@ def test_ours_never_comes_within_a_line_of_the_agent_s(tmp_path: Path) -> None:
         assert not select.select([stdout], [], [], 0.3)[0]  # nothing, though the catalogue has changed
         say(stdin, "rest")
         assert read_line(stdout) == b"1}\n"
-        assert names(read_line(stdout)) == ["one", "two"]
+        assert names(read_line(stdout)) == ["one", "two"]  # before the next line, of which a part came along
+        assert stdout.read(1) == b"{"
 
 
 def test_a_catalogue_that_cannot_be_had_is_told_once_and_all_else_passes(tmp_path: Path) -> None:

@@ -97,6 +97,10 @@ def test_scopes(given: dict[str, Any]) -> None:
         proved(token, scopes=("read", "admin"))
 
 
+def test_a_name_may_have_512_characters() -> None:
+    assert proved(signed(claims(sub="x" * 512)))[0].name == "x" * 512
+
+
 NOW, LAST = int(time()), 253_402_300_799
 
 

@@ -98,7 +98,8 @@ def test_without_a_session_it_is_byte_for_byte_a_pipe(tmp_path: Path) -> None:
     others = [
         b"\n", b"\0" * 70_000, b'{"jsonrpc":"2.0","id":1,"result":{"sessionId":"s"}}\r\n', b"\xff\xfe half a line",
         b'{"method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":"available_commands_update"}}}\n',
-        b'{"id":1,"method":"session/new","x":"' + b"x" * (20 << 20) + b'"}\n', b"last",
+        b'{"id":1,"method":"session/new","x":"' + b"x" * (20 << 20) + b'"}\n',
+        setup.replace(b'"/"', b'"' + b"/" * (256 << 10) + b'"'), b"last",  # too long for skills
     ]  # fmt: skip
     write_skill(tmp_path / "one")
     for raw, roots in ((b"".join([setup, *others]), []), (b"".join(others), [tmp_path])):

@@ -48,7 +48,8 @@ def test_without_a_file_the_line_is_said(tmp_path: Path) -> None:
         assert refusal("token", "new", *words)
     wrong = tmp_path / "wrong"
     wrong.write_text("ci=short\n")
-    for file in (wrong, tmp_path / "no" / "tokens"):
+    os.mkfifo(tmp_path / "pipe")  # whose writer would be waited for
+    for file in (wrong, tmp_path / "no" / "tokens", tmp_path / "pipe"):
         assert str(file) in refusal("token", "new", "x", "--token-file", file)
     assert wrong.read_text() == "ci=short\n"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import socket
 import time
@@ -14,10 +15,12 @@ from redis import exceptions
 
 from mcp_skills_server.shared import link as module
 from mcp_skills_server.shared.address import redis_settings
-from mcp_skills_server.shared.link import Link
+from mcp_skills_server.shared.link import Link, SharedError
+from ports import free_port
 from shared.redis_servers import answering, redis_server
 from tables import each_row
 from web.http_wire import until
+from wire import DEADLINE
 
 
 def ignore(*_: object) -> None: ...
@@ -57,6 +60,31 @@ def test_a_lost_connection_is_tried_again_after_a_pause(monkeypatch: pytest.Monk
         until(lambda: len(tries) > 4)  # each try is two connections
         link.stop()
     assert tries[4] - tries[0] > 0.6 and link.state.startswith(f"Redis at redis://127.0.0.1:{port}/0: there is no ")
+
+
+def test_while_redis_is_away_no_message_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    tries: list[socket.socket] = []
+    monkeypatch.setattr(module, "_RETRY_S", DEADLINE)
+    with answering(tries.append) as port:
+        link = Link(redis_settings(f"redis://127.0.0.1:{port}"))
+        link.start(ignore, ignore)
+        until(lambda: not link.is_up)
+        before = len(tries)
+        assert link._loop is not None
+        asyncio.run_coroutine_threadsafe(link.publish("x"), link._loop).result(DEADLINE)
+        assert len(tries) == before > 0
+        link.stop()
+
+
+def test_what_fails_at_the_end_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
+    """Redis and its clients are often stopped together."""
+    for is_over in (True, False):
+        link = Link(redis_settings(f"redis://127.0.0.1:{free_port()}"))
+        if is_over:
+            link.stop()
+        with pytest.raises(SharedError):
+            asyncio.run(link.run("reading", "return 1", [], []))
+        assert ("requests that need it are refused" in caplog.text) is not is_over
 
 
 SETTINGS: Any = SimpleNamespace(database=7)

@@ -170,6 +170,16 @@ def test_what_fails_of_several_costs_itself(tmp_path: Path) -> None:
     assert (tmp_path / "a" / "SKILL.md").read_bytes() == b"edited" and not os.listdir(tmp_path / "b")
 
 
+def test_what_cannot_be_deleted_holds_up_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError
+
+    put(tmp_path)
+    monkeypatch.setattr(os, "rmdir", refuse)
+    assert put(tmp_path, MORE) and state(tmp_path) is SkillState.KEPT
+    assert os.listdir(tmp_path / ".mcp-skills" / "stage") == ["old-a"]  # which the next process tries again
+
+
 # The folder itself
 
 

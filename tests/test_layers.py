@@ -92,7 +92,7 @@ BUDGETS = {
 """Lines of each package. A tenth above is allowed. `runtime` has search and scripts in it, `web` the page."""
 OVER = {"catalog": 4_646}
 """Lines of packages that are over their budgets still, and may not grow."""
-MOST_LINES = 55_529
+MOST_LINES = 55_528
 """Lines of the whole."""
 
 

@@ -47,12 +47,12 @@ def record() -> None:
     for old in PLACE.iterdir():
         old.unlink()
     _SETTINGS_FILE.write_text(_SETTINGS)
-    suite = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "tools.recording", "-n", "2", "--dist", "worksteal")
-    coverage_run = (sys.executable, "-m", "coverage", "run", f"--rcfile={_SETTINGS_FILE}", *suite)
-    subprocess.run(coverage_run, cwd=ROOT, env=os.environ | {"TEST_DEADLINE_S": "60"}, check=False)
-    subprocess.run(
-        (sys.executable, "-m", "coverage", "combine", "-q", f"--rcfile={_SETTINGS_FILE}"), cwd=ROOT, check=True
-    )
+    command, settings = (sys.executable, "-m", "coverage"), f"--rcfile={_SETTINGS_FILE}"
+    suite = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "tools.recording", "--dist", "worksteal")
+    suite = (*suite, "-n", str(os.cpu_count()))
+    patient = os.environ | {"TEST_DEADLINE_S": "60"}
+    subprocess.run((*command, "run", settings, *suite), cwd=ROOT, env=patient, check=False)
+    subprocess.run((*command, "combine", "-q", settings), cwd=ROOT, check=True)
 
 
 # A plugin of pytest
@@ -60,17 +60,17 @@ def record() -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Have each process that a test starts recorded under the test's file."""
-    import forkserver  # a test's; its processes would be recorded as one
+    import forkserver  # of the tests; all its processes would be recorded as one
 
     start, kill = subprocess.Popen.__init__, subprocess.Popen.kill
+
+    def own() -> dict[str, str]:
+        return {name: os.environ[name] for name in ("COVERAGE_PROCESS_START", "TEST_FILE") if name in os.environ}
 
     def recorded(self: Any, *args: Any, **options: Any) -> None:
         if options.get("env") is not None:
             options["env"] = {**own(), **options["env"]}
         start(self, *args, **options)
-
-    def own() -> dict[str, str]:
-        return {name: os.environ[name] for name in ("COVERAGE_PROCESS_START", "TEST_FILE") if name in os.environ}
 
     def end(self: Any) -> None:
         self.terminate()  # a killed process writes nothing
@@ -88,6 +88,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_runtest_protocol(item: pytest.Item) -> None:
+    """Keep the lines that follow with this test, and those of its processes with its file."""
     os.environ["TEST_FILE"] = item.nodeid.partition("::")[0]
     recording = coverage.Coverage.current()
     if recording is not None:
@@ -167,7 +168,7 @@ class Recording:
 
 
 def _bound(path: str, first: int, last: int) -> set[str]:
-    """The names that statements of a module or a class at these lines bind."""
+    """Return the names that an assignment at these lines binds."""
     found: set[str] = set()
     for node in ast.walk(ast.parse((ROOT / path).read_bytes())):
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.lineno <= first and last <= (node.end_lineno or 0):

@@ -345,7 +345,6 @@ def test_rankings_are_fused_by_place_and_weight() -> None:
     assert sum(rank < 0 for _, rank in fuse(iter(long), iter([]))) == 60
     assert sum(rank < 0 for _, rank in fuse(iter([(row, 1.0) for row in range(1_001)]), iter([]))) == 1_000
     order = fused(long, [long[-1]])
-    assert (
-        order.index(long[-1][0]) < FUSED + 1 and order.count(long[-1][0]) == 1
-    )  # the rest of the first ranking follows in its order and only once
+    # The rest of the first ranking follows in its order, and only once.
+    assert order.index(long[-1][0]) < FUSED + 1 and order.count(long[-1][0]) == 1
     assert [row for row in order if row != long[-1][0]] == [row for row, _ in long[:-1]]

@@ -20,18 +20,18 @@ from wire import FIXTURES, Era, Wire, serving
 __all__ = ["pytest_configure", "pytest_runtest_setup", "pytest_terminal_summary"]
 pytest_plugins = ["outcomes"]
 
-# No server of a test leaves an index in the user's own cache or counts among the user's own, and none begins with one.
+# Keep the index and the usage counts of tests out of the user's own directories.
 for _variable in ("XDG_CACHE_HOME", "XDG_STATE_HOME"):
     os.environ[_variable] = tempfile.mkdtemp(prefix="skills-")
     atexit.register(shutil.rmtree, os.environ[_variable], ignore_errors=True)
 
-# `nohup` and a shell's `&` have both ignored, which the servers of tests would inherit and keep to.
+# `nohup` and a shell's `&` ignore both signals, and the servers of tests would inherit that.
 for _name in ("SIGHUP", "SIGINT"):
     _number = getattr(signal, _name, None)
     if _number is not None and signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, signal.default_int_handler if _name == "SIGINT" else signal.SIG_DFL)
 
-# A killed process loses nothing that it wrote. Only a lost machine does: tests/faults looks at the order of calls.
+# A killed process loses nothing that it wrote; only a power failure does. tests/faults checks the order of calls.
 os.fsync = lambda _: None
 
 settings.register_profile("suite", max_examples=50, deadline=None)
@@ -40,19 +40,19 @@ settings.load_profile("suite")
 
 
 def pytest_collection() -> None:
-    """Collect no garbage among the modules of the suite, which all stay: a tenth of the time of a collection."""
+    """Disable garbage collection while tests are collected, which saves a tenth of that time."""
     gc.disable()
 
 
 def pytest_collection_finish() -> None:
-    """Keep what is there now out of every later collection of garbage."""
+    """Exclude the collected modules from every later garbage collection."""
     gc.freeze()
     gc.enable()
 
 
 @pytest.fixture(autouse=True)
 def logging_as_before() -> Iterator[None]:
-    """A command that a test calls sets up the logging of its process, which is that of all tests."""
+    """Restore the logging that a command of a test may have set up in this process."""
     ours, root = logging.getLogger("mcp_skills_server"), logging.getLogger()
     levels, handlers = (ours.level, root.level), [*root.handlers]
     yield
@@ -63,7 +63,7 @@ def logging_as_before() -> Iterator[None]:
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """The event loop of tests with `pytest.mark.anyio`."""
+    """Run tests with `pytest.mark.anyio` on asyncio."""
     return "asyncio"
 
 
@@ -83,12 +83,12 @@ def era(request: pytest.FixtureRequest) -> Era:
     ]
 )
 def sandbox_mode(request: pytest.FixtureRequest) -> str:
-    """What to give as `--sandbox` to run a script: both ways that do not depend on what is installed."""
+    """Each value of `--sandbox` that does not depend on an installed program."""
     return request.param
 
 
 @pytest.fixture(scope="module", params=["legacy", "modern"])
 def wire(request: pytest.FixtureRequest) -> Iterator[Wire]:
-    """A server on the fixtures that a module's tests share, in each era; for tests that change nothing."""
+    """A server on the fixtures, shared by the read-only tests of a module, in each era."""
     with serving(FIXTURES, era=request.param) as opened:
         yield opened

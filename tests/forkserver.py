@@ -1,4 +1,4 @@
-"""Starts the program from a process that has imported it, which saves 0.7 s of imports for each process.
+"""Fork server: start the program from a process that has imported it, which saves 0.7 s each time.
 
 What a test gets is a process like any other: its own descriptors, folder, environment, signals and exit code, and
 `Popen` and `run` are those of `subprocess`. Only the imports are shared. A test whose subject is how the interpreter
@@ -40,7 +40,7 @@ _one_at_a_time = threading.Lock()
 
 
 def _of_interpreter(environment: Mapping[str, str]) -> dict[str, str]:
-    """What of an environment an interpreter and its C library read when they start, and never again."""
+    """Return the variables that an interpreter and its C library read only when they start."""
     return {key: value for key, value in environment.items() if key.startswith(("PYTHON", "LC_", "LANG", "MALLOC_"))}
 
 
@@ -49,7 +49,7 @@ _AT_START: Final = _of_interpreter(os.environ)
 
 @cache
 def _server() -> socket.socket:
-    """The socket to the fork server of this process, which is started when it is first needed."""
+    """Return the socket to this process's fork server, starting the server first if necessary."""
     ours, theirs = socket.socketpair(socket.AF_UNIX)
     with theirs:
         number, none = theirs.fileno(), subprocess.DEVNULL
@@ -153,7 +153,7 @@ def _status(source: socket.socket) -> tuple[int, int]:
 
 
 def _fork_for_each_job(control: socket.socket) -> list[str] | None:
-    """Fork for each job that comes. Returns twice: None at the end, and a job's arguments in its new process."""
+    """Fork for each job. Return None at the end, and in each new process the arguments of its job."""
     ended, notify = socket.socketpair()
     notify.setblocking(False)
     signal.signal(signal.SIGCHLD, lambda *_: None)  # without a handler nothing is written to `notify`
@@ -186,8 +186,8 @@ def _fork_for_each_job(control: socket.socket) -> list[str] | None:
 
 
 def _report(replies: dict[int, socket.socket]) -> None:
-    """Send the exit status of each process that has ended to whoever started it."""
-    with suppress(ChildProcessError):  # there is none left
+    """Send the exit status of each ended process to its starter."""
+    with suppress(ChildProcessError):  # no child is left
         while (found := os.waitpid(-1, os.WNOHANG))[0]:
             with replies.pop(found[0]) as back, suppress(BrokenPipeError):
                 back.sendall(_STATUS.pack(*found))
@@ -222,7 +222,7 @@ def _import_program() -> None:
 
 
 def _run(asked: list[str]) -> None:
-    """Be the program, or the code of a test."""
+    """Run the program, or the code of a test."""
     sys.path[0] = os.getcwd()
     kind, what, *sys.argv[1:] = asked
     code: Any = 0
@@ -240,7 +240,7 @@ def _run(asked: list[str]) -> None:
 
 
 def _end(code: int) -> None:
-    """End as the interpreter does, but leave its modules to the system: to take them down costs 80 of 90 ms.
+    """Exit as the interpreter does, but without tearing down its modules, which takes 80 of 90 ms.
 
     Returns where a stream cannot be flushed, for which the interpreter has words of its own.
     """

@@ -1,4 +1,4 @@
-"""Messages that are none, and what each is answered with, whatever carries it and in both eras."""
+"""Malformed JSON-RPC messages and the error that each gets, on every transport and in both eras."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ CALL: dict[str, Any] = {"jsonrpc": "2.0", "id": 7, "method": "skills/list"}
 
 
 def raw(**fields: Any) -> bytes:
-    """A request with these fields in place of its own."""
+    """Return a request with some fields replaced."""
     return json.dumps({**CALL, **fields}).encode()
 
 
 def without(*names: str, **fields: Any) -> bytes:
-    """A request without these fields, and with others."""
+    """Return a request without some fields, and with others added."""
     return json.dumps({name: value for name, value in {**CALL, **fields}.items() if name not in names}).encode()
 
 
 @dataclass(frozen=True)
 class Case:
-    """One message, and the code and id of the error that it gets."""
+    """A malformed message, and the code and id of its error response."""
 
     title: str
     raw: bytes
@@ -54,10 +54,10 @@ MALFORMED = [
     Case("a notification of another JSON-RPC", without("id", method="notifications/x", jsonrpc="1.0"), -32600),
     Case("half a response", without("method", result=5), -32600),
 ]  # fmt: skip
-"""Every message that is refused."""
+"""Messages that are refused."""
 
 HALF = "git \ud83d"
-"""What JavaScript makes of a text that ends in the middle of an emoji."""
+"""A lone surrogate, as JavaScript cuts a text in the middle of an emoji."""
 HALVES = [
     ("tools/call", {"name": "skills_search", "arguments": {"query": HALF}}),
     ("skills/get", {"name": HALF}),
@@ -65,4 +65,4 @@ HALVES = [
     ("skills/list", {"\ud83d": HALF}),
     ("tools/call", {"name": "skills_load", "arguments": {"names": [HALF]}}),
 ]
-"""Requests with half a character: each is answered, everywhere alike."""
+"""Requests with a lone surrogate: each gets the same response on every transport."""

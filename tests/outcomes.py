@@ -1,4 +1,4 @@
-"""Keeps how each test ended, so that `make requirements` counts what was skipped apart from what was proved."""
+"""Record the outcome of each test, so that `make requirements` can tell skipped tests from passed ones."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ _KEY = "outcomes"
 
 
 def pytest_terminal_summary(terminalreporter: TerminalReporter, config: pytest.Config) -> None:
-    """Remember the outcomes of this run; those of tests that did not run stay as they were."""
-    cache = getattr(config, "cache", None)  # not there with `-p no:cacheprovider`
+    """Record the outcomes of this run. Tests that did not run keep their last outcome."""
+    cache = getattr(config, "cache", None)  # absent with `-p no:cacheprovider`
     if cache is None:
         return
     known: dict[str, str] = cache.get(_KEY, {})

@@ -1,4 +1,4 @@
-"""Ports for servers that must know theirs before they start. Mirrors no module: it is for many tests."""
+"""Free ports for servers that must know theirs before they start. Many areas use it, so it mirrors no module."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Final
 
 _FIRST: Final = 20_000
 _COUNT: Final = 12_000
-"""Below the ports that systems give to outgoing connections: one of another test would take it."""
+"""Below the ephemeral ports, which an outgoing connection of another test could take."""
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens on."""
+    """Return a port of loopback that is free now."""
     while True:
         port = _FIRST + secrets.randbelow(_COUNT)
         with suppress(OSError), socket.create_server(("127.0.0.1", port)):

@@ -1,4 +1,4 @@
-"""Tests that need a program which a machine may lack say so by one mark, and the end of a run says what that left out.
+"""The mark of tests that need an optional program, and the summary of those that were skipped.
 
 `@pytest.mark.needs_program("bwrap")` skips a test where the program is on no folder of `PATH`. Only its absence does:
 a program that is there and does not work fails the test. `make test` runs all other tests, `make test-programs` those
@@ -21,19 +21,19 @@ LOOSE = (
     if not hasattr(os, "geteuid") or os.geteuid()
     else ("--sandbox", "required", "--script-network")
 )
-"""Options for scripts that must reach this machine: without a sandbox, which root is refused, or with its network."""
+"""Options for scripts that connect to this machine: no sandbox, or for root, who must use one, one with network."""
 loose = pytest.mark.needs_program(*(["bwrap"] if LOOSE[1] == "required" else []))
-"""For tests that give these options."""
+"""The mark of tests that use `LOOSE`."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the mark known."""
+    """Register the mark."""
     config.addinivalue_line("markers", f"{MARK}(name, ...): skipped where one of these programs is not installed")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip what needs a program that is not there, before any fixture is made."""
+    """Skip a test whose program is absent, before its fixtures are set up."""
     needed = {name: None for mark in item.iter_markers(MARK) for name in mark.args}
     item.user_properties.extend((MARK, name) for name in needed)
     absent = [name for name in needed if shutil.which(name) is None]
@@ -43,7 +43,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_terminal_summary(terminalreporter: Any) -> Generator[None, object, object]:
-    """Say, below everything else, which programs were absent and how many tests that left out."""
+    """Print last which programs were absent and how many tests were skipped for each."""
     result = yield
     skipped: Counter[str] = Counter()
     for report in terminalreporter.stats.get("skipped", []):

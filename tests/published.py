@@ -15,7 +15,7 @@ Schema = Mapping[str, Any]
 
 
 def text(pattern: str = "", **more: int) -> Schema:
-    """A text in which the pattern is found."""
+    """Return the schema of a string that contains a match of the pattern."""
     return {"type": "string", "pattern": pattern, **more}
 
 
@@ -25,13 +25,13 @@ _URL: Final = text("^https?://[^ ]+$")
 
 
 def closed(required: Mapping[str, Any], optional: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """An object with these fields and no others."""
+    """Return the schema of an object with exactly these fields."""
     properties = {**required, **(optional or {})}
     return {"type": "object", "properties": properties, "required": [*required], "additionalProperties": False}
 
 
 def faults(schema: Schema, document: object) -> list[str]:
-    """What is wrong with a document, by place."""
+    """Return the violations of a document, each with its place."""
     found = Draft202012Validator(schema).iter_errors(document)  # pyright: ignore[reportUnknownMemberType]
     return [f"{'/'.join(map(str, each.absolute_path))}: {each.message}" for each in found]
 

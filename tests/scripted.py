@@ -1,4 +1,4 @@
-"""A client that says given lines to a server over stdio, both in this process."""
+"""A scripted stdio client and a server, both in this process."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from wire import write_skill
 
 DEADLINE = 20.0
 HANDLE = re.compile(r"(?<=Session: )[\w-]{24}(?= )|(?<=\"session\":\")[\w-]{24}(?=\")")
-"""Session handles, which are drawn by lot."""
+"""Session handles, which are random."""
 
 
 def two_skills(folder: Path) -> Registry:
-    """A folder of two skills, written and read: the ones of `conversations`."""
+    """Write and load the two skills that `conversations` names."""
     write_skill(folder / "a", body="# Thing\n\nSee [the guide](guide.md) \u2028 für 表.\n", guide_md="guide")
     (folder / "a" / "data.bin").write_bytes(bytes(range(256)))
     (folder / "b").mkdir()
@@ -41,13 +41,13 @@ def two_skills(folder: Path) -> Registry:
 
 
 class Loaded(Watcher):
-    """Follows nothing: the folder has been read."""
+    """A watcher that does nothing, since the folder has been loaded."""
 
     def start(self) -> None:
-        """There is nothing to begin."""
+        """Do nothing."""
 
     def stop(self, timeout: float | None = None) -> None:
-        """Nor to end."""
+        """Do nothing."""
 
 
 class Script:
@@ -76,7 +76,7 @@ class Script:
                         while len(self.said) == before:
                             self._heard = anyio.Event()
                             await self._heard.wait()
-                for _ in range(20):  # what is owed beside the answer, and what a notification sets off
+                for _ in range(20):  # let notifications and their consequences follow the response
                     await anyio.lowlevel.checkpoint()
 
     async def flush(self) -> None:
@@ -101,7 +101,7 @@ async def hold(script: Script, registry: Registry, settings: Settings, views: Vi
 def talk(
     lines: list[bytes], registry: Registry, settings: Settings, *, patient: bool, views: Views | None = None
 ) -> list[dict[str, Any]]:
-    """Return what a client that says these lines is told."""
+    """Return the messages that a client which sends these lines receives."""
     script = Script(lines, patient=patient)
 
     async def held() -> None:

@@ -1,4 +1,4 @@
-"""Counts what a call does, so that a cost can be asserted without a clock.
+"""Count the lines of Python that a call runs, so that a test can assert its cost without a clock.
 
 A step is one line of Python that runs. What happens inside one line (a hash, a copy, a regular expression) is no
 step: for patterns see `test_patterns.py`.
@@ -14,7 +14,7 @@ from typing import Any
 
 
 def steps(call: Callable[[], object]) -> int:
-    """How many lines of Python run in the call. What it raises is no matter of the count."""
+    """Return how many lines of Python the call runs, whether or not it raises."""
     count = 0
 
     def local(_: FrameType, event: str, __: Any) -> Any:
@@ -25,7 +25,7 @@ def steps(call: Callable[[], object]) -> int:
     before = sys.gettrace()
     sys.settrace(lambda _, __, ___: local)
     try:
-        with suppress(Exception):  # a refusal is an answer, too
+        with suppress(Exception):  # a refusal has its cost too
             call()
     finally:
         sys.settrace(before)
@@ -33,6 +33,6 @@ def steps(call: Callable[[], object]) -> int:
 
 
 def growth(call: Callable[[int], Callable[[], object]], size: int, times: int = 4) -> float:
-    """How many times as many steps an input of `times` the size takes. Linear is `times`, quadratic its square."""
-    steps(call(size))  # what is kept after the first call is not counted
+    """Return the factor by which the steps grow when the input grows by `times`: `times` if linear."""
+    steps(call(size))  # fills caches, which the count leaves out
     return steps(call(times * size)) / max(1, steps(call(size)))

@@ -1,4 +1,4 @@
-"""Tables of inputs that one test goes through, where a row needs no fixture of its own."""
+"""Run one test on a table of inputs whose rows need no fixtures of their own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 
 def each_row(names: str | Sequence[str], table: Iterable[Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Run a test on every row of a table, as one case that names every row that fails.
+    """Run a test on every row of a table, as one case that names every failing row.
 
     The arguments are those of `pytest.mark.parametrize`. Each row has a `tmp_path` and a `monkeypatch` of its own and
     an empty `capsys` and `caplog`; it shares every other fixture, so a test whose fixtures keep state is parametrized.
@@ -55,7 +55,7 @@ def each_row(names: str | Sequence[str], table: Iterable[Any]) -> Callable[[Call
 
 @contextmanager
 def _noting(failures: list[BaseException], row: str) -> Iterator[None]:
-    """Keep what fails within, with a note of its row."""
+    """Collect a failure, with a note of its row."""
     try:
         yield
     except (Exception, pytest.fail.Exception) as error:
@@ -64,7 +64,7 @@ def _noting(failures: list[BaseException], row: str) -> Iterator[None]:
 
 
 def _fresh(fixtures: dict[str, Any], number: int, stack: ExitStack) -> dict[str, Any]:
-    """Return the fixtures for a row, without what the rows before it left in them."""
+    """Return the fixtures for a row, reset after the rows before it."""
     fresh = dict(fixtures)
     if "tmp_path" in fresh:
         fresh["tmp_path"] = fixtures["tmp_path"] / str(number)

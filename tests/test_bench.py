@@ -1,4 +1,4 @@
-"""`make bench-peers`: what it makes of what it measured, and a small round with real processes."""
+"""`make bench-peers`: its evaluation of measurements, and a small round with real processes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def judged(*found: Series) -> dict[str, Verdict]:
     return {each.goal.key: each for each in verdicts(found)}
 
 
-def test_the_median_time_is_to_be_at_most_its_ratio_and_a_rate_at_least() -> None:
+def test_median_time_has_an_upper_and_rate_a_lower_ratio() -> None:
     assert series(OURS, cold=120.0).figure("cold") == 120.0 and series(OURS).figure("get") is None
     found = judged(series(OURS, cold=35.0), series(SDK_FLOOR))
     assert found["cold"].ratio == pytest.approx(0.35) and found["cold"].met
@@ -34,7 +34,7 @@ def test_the_median_time_is_to_be_at_most_its_ratio_and_a_rate_at_least() -> Non
     assert (rates["gets"].met, rates["reads"].met) == (False, True)
 
 
-def test_the_report_names_what_was_measured_and_what_was_left_out() -> None:
+def test_report_names_measured_and_skipped_peers() -> None:
     found = judged(series(OURS), Series(EXT_SKILLS, "modern", "stdio", 1000, failure=["BenchError: it ended"]))
     assert set(found) == {"resident"} and found["resident"].ratio is None and not found["resident"].met
     text = markdown("About.", own(), [series(OURS)], {"ext-skills": "it cannot be had"})
@@ -48,7 +48,7 @@ def test_the_report_names_what_was_measured_and_what_was_left_out() -> None:
     b'Transfer-Encoding: chunked\r\n\r\nc\r\n{"result":{"\r\nd\r\na":1},"id":1}\r\n0\r\n\r\n',
     b'content-length: 51\r\n\r\nevent: message\r\ndata: {"id":1,"result":{"a":1}}\r\n\r\n',
 ])  # fmt: skip
-def test_the_result_in_a_response_is_a_figure_and_an_error_is_none(answer: bytes) -> None:
+def test_response_with_error_has_no_figure(answer: bytes) -> None:
     response = b"HTTP/1.1 200 OK\r\n" + answer
     assert is_whole(response) and not is_whole(response[:-1])
     assert result_of(body_of(response)) == {"a": 1}
@@ -56,14 +56,14 @@ def test_the_result_in_a_response_is_a_figure_and_an_error_is_none(answer: bytes
         result_of(b'{"id":1,"error":{"code":1}}')
 
 
-def test_the_reason_has_no_address() -> None:
+def test_reason_contains_no_address() -> None:
     told = best_line("npm error code EPERM\nnpm error not allowed by https://registry.invalid/some/package\n")
     assert "not allowed" in told and "://" not in told
     assert "does not have it" in best_line("npm error code E404\nnpm error 404 GET https://registry.invalid/x")
 
 
-def test_a_round() -> None:
-    """Real processes: this server over both transports, and one that ends at once."""
+def test_small_round_with_real_processes() -> None:
+    """Measure this server over both transports, and a peer that exits at once."""
     mine = own()[0]
     broken = replace(mine, key="broken", command=lambda _: [sys.executable, "-c", "print('no')"])
     with Skills(60, mine) as skills:

@@ -1,4 +1,4 @@
-"""The commands, as a person or a script runs them."""
+"""The command line: usage errors, help, environment, output, and the commands that inspect skills."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ from wire import COMMAND, DEADLINE, FIXTURES, ROOT, Era, WireError, serving, wri
     (["install", "cursor", "--url", "https://skills.example/mcp", "--token-env", "a b"], "name of a variable"),
     (["--dance"], "--dance"),
 ])  # fmt: skip
-def test_wrong_usage_is_one_line_and_2(arguments: list[str], said: str) -> None:
+def test_usage_error_prints_one_line_and_exits_with_2(arguments: list[str], said: str) -> None:
     done = run(*arguments)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert done.stderr.startswith("mcp-skills-server: ") and said in done.stderr
 
 
-def test_help_has_each_command_below_a_heading_and_begins_with_what_people_ask_for_first() -> None:
+def test_help_groups_commands_below_headings() -> None:
     text, headings = run("--help").stdout, [f"{heading}:" for heading in HEADINGS]
     assert [line for line in text.splitlines() if re.fullmatch(r"\S.*:", line)] == ["Options:", *headings]
     assert all(re.search(rf"^  {name} ", text, re.MULTILINE) for name in COMMANDS)
@@ -57,7 +57,7 @@ def test_help_has_each_command_below_a_heading_and_begins_with_what_people_ask_f
     assert re.findall(r"^  (--\S+) ", run("serve", "--help").stdout, re.MULTILINE)[0] == "--transport"
 
 
-def test_without_arguments_it_says_what_it_is_and_exits_with_2() -> None:
+def test_program_without_arguments_introduces_itself_and_exits_with_2() -> None:
     assert run("--version").stdout.startswith("mcp-skills-server, version ")
     done = run()
     assert (done.returncode, done.stdout) == (2, "") and "serves folders of Agent Skills" in done.stderr
@@ -65,14 +65,14 @@ def test_without_arguments_it_says_what_it_is_and_exits_with_2() -> None:
     assert (done.returncode, done.stdout) == (2, "") and done.stderr.startswith("Usage: mcp-skills-server proposals")
 
 
-def test_options_are_taken_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_are_read_from_environment_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MCP_SKILLS_ROOTS", str(FIXTURES))
     monkeypatch.setenv("MCP_SKILLS_DIALECT", "sep-2640")
     with serving(opened=False) as wire:
         assert "skills" not in wire.open()["capabilities"]
 
 
-def test_list_shows_every_skill_as_table_and_json() -> None:
+def test_list_prints_every_skill_as_table_and_json() -> None:
     done, skills = run("list", FIXTURES), seen("list", FIXTURES)["skills"]
     assert done.stdout.splitlines()[0].split() == ["PATH", "VERSION", "FILES", "BYTES", "PROBLEMS", "DESCRIPTION"]
     assert len(skills) == len(done.stdout.splitlines()) - 1 == len(list(FIXTURES.rglob("SKILL.md")))
@@ -82,7 +82,7 @@ def test_list_shows_every_skill_as_table_and_json() -> None:
         assert each["files"] == len(bundle) and each["bytes"] == sum(path.stat().st_size for path in bundle)
 
 
-def test_list_tells_of_what_is_not_served(tmp_path: Path) -> None:
+def test_list_marks_skills_that_are_not_served(tmp_path: Path) -> None:
     write_skill(tmp_path / "good")
     write_skill(tmp_path / "torn").joinpath("SKILL.md").write_text("nothing")
     found = [(each["path"], each["served"], each["problems"]) for each in seen("list", tmp_path)["skills"]]
@@ -91,7 +91,7 @@ def test_list_tells_of_what_is_not_served(tmp_path: Path) -> None:
     assert "frontmatter-missing" in run("show", tmp_path, "torn").stdout
 
 
-def test_show_tells_one_skill_whole() -> None:
+def test_show_prints_entry_files_and_instructions() -> None:
     done = run("show", FIXTURES, "csv-profiling")
     assert done.returncode == 0 and "scripts/profile_csv.py" in done.stdout
     found = seen("show", FIXTURES, "acme/billing/refunds")
@@ -122,7 +122,7 @@ def test_validate_annotates_for_github(tmp_path: Path) -> None:
     assert line.startswith(f"::error file={tmp_path}/bad%2C%25name/SKILL.md,line=2,title=name-mismatch::the name is")
 
 
-def test_limits_are_options(tmp_path: Path) -> None:
+def test_skill_limits_are_set_by_options(tmp_path: Path) -> None:
     skill = write_skill(tmp_path / "some", a_md="a", b_md="b")
     for option, value, code in (
         ("--max-files", 2, "too-many-files"),
@@ -134,7 +134,7 @@ def test_limits_are_options(tmp_path: Path) -> None:
     assert "[too-deep]" in run("validate", tmp_path, "--max-depth", "2").stdout
 
 
-def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
+def test_closed_pipe_of_reader_is_no_error(tmp_path: Path) -> None:
     for number in range(300):
         write_skill(tmp_path / f"skill-{number}", description="d" * 900)
     script = f"set -o pipefail; {sys.executable} -m mcp_skills_server list {tmp_path} --format json | head -1"
@@ -142,7 +142,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
     assert done.stderr == b"" and done.stdout
 
 
-def test_the_command_line_imports_lazily() -> None:
+def test_command_line_imports_lazily() -> None:
     heavy = ("mcp", "anyio", "yaml", "watchfiles", "markdown_it", "pydantic")
     code = f"import sys, mcp_skills_server.cli; print([name for name in {heavy} if name in sys.modules])"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
@@ -152,7 +152,7 @@ def test_the_command_line_imports_lazily() -> None:
     ("variable", "wanted"),
     [("TOKENS", "tokens"), ("TOKEN_FILE", "tokens"), ("OAUTH_ISSUER", "an issuer"), ("OAUTH_AUDIENCE", "an audience")],
 )
-def test_an_empty_variable_or_option_opens_no_server(variable: str, wanted: str) -> None:
+def test_empty_token_or_issuer_variable_is_refused(variable: str, wanted: str) -> None:
     words = ("serve", FIXTURES, "--transport", "http", "--port", "0")
     done = run(*words, **{f"MCP_SKILLS_{variable}": ""})
     said = f"MCP_SKILLS_{variable} is set but empty; give {wanted}, or unset it for a server without"
@@ -162,7 +162,7 @@ def test_an_empty_variable_or_option_opens_no_server(variable: str, wanted: str)
 
 
 def shape_of_dot_folders(top: Path) -> Path:
-    """As a public collection has it: every skill in a dot folder; and what no walk may enter."""
+    """Write a collection with every skill in a dot folder, and folders that no scan may enter."""
     for path in (".curated/one", ".curated/two", ".system/three", "plugin/.claude/skills/four", ".git/hooks/five"):
         write_skill(top / path)
     write_skill(top / ".curated/one/.hidden/six")
@@ -170,7 +170,7 @@ def shape_of_dot_folders(top: Path) -> Path:
     return top
 
 
-def test_skills_in_dot_folders_are_counted_and_named_and_never_said_not_to_be_there(tmp_path: Path) -> None:
+def test_skills_in_dot_folders_are_counted_and_named(tmp_path: Path) -> None:
     shape_of_dot_folders(tmp_path)
     said = (
         f"mcp-skills-server: {tmp_path}: 5 skills in folders whose names begin with a dot: .curated, .system, "
@@ -186,7 +186,9 @@ def test_skills_in_dot_folders_are_counted_and_named_and_never_said_not_to_be_th
 
 
 @each_row(("given", "environment"), [(["--hidden"], {}), ([], {"MCP_SKILLS_HIDDEN": "1"})])
-def test_with_hidden_they_are_skills_as_any(tmp_path: Path, given: list[str], environment: dict[str, str]) -> None:
+def test_hidden_option_serves_skills_in_dot_folders(
+    tmp_path: Path, given: list[str], environment: dict[str, str]
+) -> None:
     shape_of_dot_folders(tmp_path)
     (tmp_path / ".curated/one/.secret").write_text("x")
     found = seen("list", tmp_path, *given, **environment)
@@ -200,7 +202,7 @@ def test_with_hidden_they_are_skills_as_any(tmp_path: Path, given: list[str], en
 
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])
-def test_a_skill_path_with_a_dot_segment_works_as_a_uri_everywhere(tmp_path: Path, era: Era) -> None:
+def test_uri_with_dot_folder_works_in_every_method(tmp_path: Path, era: Era) -> None:
     two, uri = shape_of_dot_folders(tmp_path) / ".curated/two", "skill://.curated/two"
     (two / "guide.md").write_text("Read on.\n")
     (two / "also.md").symlink_to("guide.md")
@@ -220,7 +222,7 @@ def test_a_skill_path_with_a_dot_segment_works_as_a_uri_everywhere(tmp_path: Pat
                 wire.read(bad)
 
 
-def test_links_that_npx_skills_makes_are_listed_and_can_be_left_alone(tmp_path: Path) -> None:
+def test_links_of_npx_skills_are_followed_unless_switched_off(tmp_path: Path) -> None:
     write_skill(tmp_path / ".agents/skills/pdf", scripts__run_py="print(1)\n")
     root = tmp_path / ".claude/skills"
     root.mkdir(parents=True)
@@ -232,7 +234,7 @@ def test_links_that_npx_skills_makes_are_listed_and_can_be_left_alone(tmp_path: 
             assert [each["code"] for each in found] == ["link-outside"]
 
 
-def test_list_and_validate_of_several_roots_tell_what_hides_what(tmp_path: Path) -> None:
+def test_list_and_validate_report_shadowed_skills_of_several_roots(tmp_path: Path) -> None:
     write_skill(tmp_path / "one" / "same")
     write_skill(tmp_path / "two" / "same", description="")
     write_skill(tmp_path / "two" / "other")
@@ -249,7 +251,7 @@ def test_list_and_validate_of_several_roots_tell_what_hides_what(tmp_path: Path)
     assert "[shadowed]" not in run("validate", tmp_path / "two", tmp_path / "two/other").stdout
 
 
-def test_a_skill_may_depend_on_one_of_another_root(tmp_path: Path) -> None:
+def test_dependency_on_skill_of_another_root_is_resolved(tmp_path: Path) -> None:
     needs = "Does a thing.\ndependencies:\n  resources: [skill://first/SKILL.md]"
     one, two = (
         write_skill(tmp_path / "one" / "first").parent,
@@ -259,7 +261,7 @@ def test_a_skill_may_depend_on_one_of_another_root(tmp_path: Path) -> None:
     assert "[dependency-unresolved]" not in run("validate", one, two).stdout
 
 
-def test_a_skill_over_a_limit_is_said_to_be_so_everywhere(tmp_path: Path) -> None:
+def test_skill_over_a_limit_is_marked_by_every_command(tmp_path: Path) -> None:
     write_skill(tmp_path / "big", **{f"f{number}_md": "x" for number in range(9)})
     few, said = ("--max-files", "4"), "the skill has 10 files, 4 are allowed"
     assert "(not listed)" in run("list", tmp_path, *few).stdout
@@ -276,7 +278,7 @@ def test_a_skill_over_a_limit_is_said_to_be_so_everywhere(tmp_path: Path) -> Non
         wire.logs(said.encode())
 
 
-def test_validate_shows_how_far_it_is_on_a_terminal_alone(tmp_path: Path) -> None:
+def test_validate_shows_progress_only_on_a_terminal(tmp_path: Path) -> None:
     for number in range(3):
         write_skill(tmp_path / f"skill-{number}")
     assert run("validate", tmp_path).stderr == ""
@@ -290,9 +292,7 @@ def test_validate_shows_how_far_it_is_on_a_terminal_alone(tmp_path: Path) -> Non
     ("MCP_SKILLS_PAGE_SIZE", "0", "MCP_SKILLS_PAGE_SIZE: 0 is not in the range"),
     ("MCP_SKILLS_DIALECT", "x", "MCP_SKILLS_DIALECT: 'x' is not one of"),
 ])  # fmt: skip
-def test_a_bad_value_of_the_environment_is_reported_under_the_variables_name(
-    variable: str, value: str, said: str
-) -> None:
+def test_bad_environment_value_is_reported_by_variable_name(variable: str, value: str, said: str) -> None:
     done = run("serve", FIXTURES, **{variable: value})
     assert done.returncode == 2
     assert done.stderr.startswith(f"mcp-skills-server: {said}") and done.stderr.count("\n") == 1
@@ -300,7 +300,7 @@ def test_a_bad_value_of_the_environment_is_reported_under_the_variables_name(
 
 
 @each_row("name", ["serve", "rpc", "acp"])
-def test_the_help_has_options_below_headings_and_examples_before_them(name: str) -> None:
+def test_command_help_has_examples_before_grouped_options(name: str) -> None:
     text = run(name, "--help", COLUMNS="100").stdout
     heads = [line for line in text.split("\n") if line and not line.startswith(" ")]
     assert heads[0].startswith("Usage:") and heads[-1] == "Other options:" and "Running scripts:" in heads
@@ -315,7 +315,7 @@ def test_the_help_has_options_below_headings_and_examples_before_them(name: str)
         assert "--token-file" in below and "HTTP: " not in text
 
 
-def test_an_interrupt_ends_a_command_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_command_exits_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -329,7 +329,7 @@ def test_an_interrupt_ends_a_command_with_130(monkeypatch: pytest.MonkeyPatch) -
 
 
 @each_row("error", [OSError(errno.ENOSPC, "full", "file"), OSError(errno.EACCES, "no")])
-def test_what_is_no_failure_of_the_output_is_a_bug(monkeypatch: pytest.MonkeyPatch, error: OSError) -> None:
+def test_oserror_that_is_no_output_failure_is_reported_as_bug(monkeypatch: pytest.MonkeyPatch, error: OSError) -> None:
     monkeypatch.setattr("mcp_skills_server.commands.look.load_registry", Mock(side_effect=error))
     with pytest.raises(OSError, match=r"full|no"):
         main(["list", "."])
@@ -340,10 +340,10 @@ def test_what_is_no_failure_of_the_output_is_a_bug(monkeypatch: pytest.MonkeyPat
     (["--redis", "redis://127.0.0.1:1"], {}, "--redis"),
     (["--ui", "--metrics-address", "127.0.0.1:0"], {}, "--metrics-address, --ui"), ([], {}, None),
 ])  # fmt: skip
-def test_options_that_say_nothing_over_stdio_are_named_in_one_warning(
+def test_http_options_over_stdio_are_named_in_one_warning(
     options: list[str], environment: dict[str, str], said: str | None
 ) -> None:
-    """Tokens above all: nobody is kept out by them there."""
+    """Tokens above all, which protect nothing over stdio."""
     done = run("serve", FIXTURES, *options, **environment)
     warned = [line for line in done.stderr.split("\n") if "WARNING" in line]
     wanted = [f"mcp-skills-server: WARNING: no effect without --transport http: {said}"] if said else []
@@ -365,7 +365,7 @@ CLOSED = "import os, sys; os.close(int(sys.argv[1])); os.execv(sys.executable, [
 @pytest.mark.skipif(sys.platform == "win32", reason="descriptors of POSIX")
 @each_row("closed", [0, 1, 2])
 @each_row("command", ["serve", "list", ""])
-def test_a_standard_stream_that_the_parent_closed_is_an_empty_one(command: str, closed: int) -> None:
+def test_standard_stream_closed_by_parent_is_treated_as_empty(command: str, closed: int) -> None:
     module = ["-m", "mcp_skills_server", command, str(FIXTURES)] if command else ["-c", OPEN, str(closed)]
     done = subprocess.run(
         [sys.executable, "-c", CLOSED, str(closed), *module],
@@ -380,7 +380,7 @@ def test_a_standard_stream_that_the_parent_closed_is_an_empty_one(command: str, 
     ("rpc", "the server ends: stdout cannot be written (No space left on device)", 0),
     ("list", "the output cannot be written (No space left on device); make space, or write it elsewhere", 2),
 ])  # fmt: skip
-def test_output_that_cannot_be_written_is_a_line(command: str, said: str, code: int) -> None:
+def test_output_that_cannot_be_written_is_reported_in_one_line(command: str, said: str, code: int) -> None:
     hello = b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}\n'
     with open("/dev/full", "wb") as full:
         done = forkserver.run(
@@ -392,9 +392,7 @@ def test_output_that_cannot_be_written_is_a_line(command: str, said: str, code: 
 
 
 @each_row(("environment", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False)])
-def test_a_table_on_a_terminal_is_as_wide_as_it_and_has_colours(
-    tmp_path: Path, environment: dict[str, str], coloured: bool
-) -> None:
+def test_table_fits_terminal_width_and_has_colours(tmp_path: Path, environment: dict[str, str], coloured: bool) -> None:
     write_skill(tmp_path / "tea", description="x" * 500)
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "SKILL.md").write_text("---\nname: other\ndescription: " + "y" * 300 + "\n---\n")
@@ -407,7 +405,7 @@ def test_a_table_on_a_terminal_is_as_wide_as_it_and_has_colours(
 
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252", "utf-8"])
 @pytest.mark.parametrize("arguments", [["list"], ["validate", "--format", "json"]], ids=" ".join)
-def test_output_in_any_encoding_is_written_and_json_stays_json(
+def test_output_is_written_in_any_encoding_and_json_stays_valid(
     tmp_path: Path, encoding: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_skill(tmp_path / "tea", description="Brews ä tea for 日本. Use when thirsty \U0001f375.")

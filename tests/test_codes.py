@@ -1,4 +1,4 @@
-"""Each Problem code has a bundle that shows it, and shows nothing else."""
+"""Problem codes: each has a bundle in fixtures/broken that yields exactly this code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mcp_skills_server.codes import CODES, problem, standing, unlisting_problem
 from mcp_skills_server.model import Problem, Standing
 from tables import each_row
 
-# A word of the line that the problem names. The codes that are not here are about no line of a file.
+# A word of the line that the problem names, for the codes that name a line.
 EVIDENCE = {
     "not-utf8": b"caf\xe9", "nul-byte": b"\0", "frontmatter-missing": b"# Frontmatter missing",
     "frontmatter-unclosed": b"---", "frontmatter-not-mapping": b"- frontmatter-not-mapping",
@@ -40,14 +40,14 @@ EVIDENCE = {
 
 
 def _validated(registry: Registry, code: str = "") -> list[Problem]:
-    """What `validate` reports: errors and warnings, and the notes of this code."""
+    """Return the errors and warnings of `validate`, and its notes of one code."""
     registry.load()
     found = [*notes(registry, [*registry.snapshot.skills.values()]), *registry.snapshot.problems]
     noted = [each for each in found if each.code == code and each.severity == "note"]
     return [*registry.problems(), *noted]
 
 
-def test_a_bundle_that_is_not_stored_says_why():
+def test_bundle_that_is_not_stored_has_a_reason():
     for made in MADE:
         assert [path.name for path in (BROKEN / made).iterdir()] == ["README.md"]
         assert 0 < (BROKEN / made / "README.md").read_text().count("\n") <= 2
@@ -73,7 +73,7 @@ def test_each_bundle_yields_its_code_and_standing(code: str, tmp_path: Path, mon
 def _names_the_line_with_the_fault(found: Problem) -> None:
     if found.code in EVIDENCE:
         assert found.line is not None
-        # Beyond the last line there is only the place where something is missing.
+        # A line beyond the last one is where something is missing.
         lines = [*Path(found.path).read_bytes().split(b"\n"), b""]
         assert EVIDENCE[found.code] in lines[found.line - 1]
     else:
@@ -81,7 +81,7 @@ def _names_the_line_with_the_fault(found: Problem) -> None:
 
 
 @pytest.mark.requirement("X-2")
-def test_a_sound_skill_is_served_whatever_lies_beside_it(tmp_path: Path):
+def test_valid_skill_is_served_beside_any_broken_one(tmp_path: Path):
     root = tmp_path / "root"
     shutil.copytree(BROKEN, root, symlinks=True)
     for made in MADE:
@@ -94,14 +94,14 @@ def test_a_sound_skill_is_served_whatever_lies_beside_it(tmp_path: Path):
     found |= {each.code for each in notes(registry, [*registry.snapshot.skills.values()])}
     sound = registry.snapshot.skills["sound"]
     assert (sound.standing, sound.problems) == (Standing.VALID, ())
-    # Two codes need a second root or a root that goes, one a marketplace as root, one a refusal of the system, one
-    # another user's file.
+    # Two codes need a second or a vanishing root, one a marketplace as root, one an error of the system, one a file
+    # of another user.
     refused = {code for code in CODES if gate_of(code) is not None}
     assert found == set(CODES) - {"shadowed", "root-missing", "plugin-elsewhere", "unreadable", "hard-link"} - refused
 
 
 @pytest.mark.requirement("AS-1", "AS-15", "ASG-4")
-def test_a_skill_is_a_directory_with_a_skill_md_whatever_else_lies_in_it(tmp_path: Path):
+def test_any_directory_with_a_skill_md_is_a_skill(tmp_path: Path):
     files = ["LICENSE", "SKILL.md", "anything/else/notes.md", "scripts/run.py"]
     for path in (*(f"skill/{file}" for file in files), "folder/notes.md", "loose.md"):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
@@ -111,7 +111,7 @@ def test_a_skill_is_a_directory_with_a_skill_md_whatever_else_lies_in_it(tmp_pat
     assert {path: list(skill.files) for path, skill in registry.snapshot.skills.items()} == {"skill": files}
 
 
-def test_each_row_has_a_hint_and_cites_a_rule_that_exists():
+def test_each_code_has_a_hint_and_cites_an_existing_rule():
     page = (BROKEN.parents[1] / "docs" / "requirements.md").read_text()
     known = set(re.findall(r"^([A-Z0-9]+-\d+) \|", page, re.MULTILINE))
     for row in CODES.values():
@@ -119,7 +119,7 @@ def test_each_row_has_a_hint_and_cites_a_rule_that_exists():
         assert not row.cites or row.cites in known
 
 
-def test_a_problem_takes_severity_and_hint_from_its_row_or_brings_a_better_hint():
+def test_problem_takes_severity_and_hint_from_its_code():
     row = CODES["name-missing"]
     found = problem("name-missing", "there is no name", 1)
     assert found == Problem("name-missing", row.severity, "there is no name", row.hint, 1)
@@ -131,12 +131,12 @@ def test_a_problem_takes_severity_and_hint_from_its_row_or_brings_a_better_hint(
     (["description-vague", "name-mismatch"], Standing.LENIENT),
     (["name-mismatch", "yaml-syntax", "description-vague"], Standing.UNUSABLE),
 ])  # fmt: skip
-def test_the_worst_problem_decides_the_standing(codes: list[str], expected: Standing):
+def test_worst_problem_decides_standing(codes: list[str], expected: Standing):
     assert standing(problem(each, "") for each in codes) is expected
 
 
-def test_the_obstacle_is_the_first_problem_that_keeps_a_skill_out_of_listings():
-    """A warning can be one: a colon without quotes, which other readers of YAML refuse."""
+def test_obstacle_is_first_problem_that_excludes_skill_from_listings():
+    """A warning can be the obstacle: a colon without quotes, which other YAML parsers refuse."""
     found = [problem(each, each) for each in ("description-vague", "yaml-colon", "name-mismatch")]
     assert unlisting_problem(found) is found[1]
     assert unlisting_problem(found[:1]) is None

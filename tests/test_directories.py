@@ -1,4 +1,4 @@
-"""Folders of the system for what programs write: on Linux as XDG has them, wherever they were before."""
+"""The user's cache and state directories, on Linux by XDG."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mcp_skills_server.directories import cache_directory, state_directory
     ("variable", "directory", "usual"),
     [("XDG_CACHE_HOME", cache_directory, ".cache"), ("XDG_STATE_HOME", state_directory, ".local/state")],
 )
-def test_folders_are_where_xdg_has_them(
+def test_directories_follow_xdg(
     variable: str, directory: Callable[[], Path], usual: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -29,7 +29,7 @@ def test_folders_are_where_xdg_has_them(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="as in a container")
-def test_who_has_no_home_has_the_folders_of_a_container(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_without_home_gets_container_directories(monkeypatch: pytest.MonkeyPatch) -> None:
     def nobody(number: int) -> None:
         raise KeyError(number)
 

@@ -1,4 +1,4 @@
-"""The pages for people: what they show can be pasted."""
+"""README and docs: their commands can be pasted and run, their links and options exist."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ PROGRAMS = ("mcp-skills-server ", "make ", "npx ", "curl ", "git ", "pip ", "pyt
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 SHELLS = ("", "sh", "bash", "console")
 GRAMMAR = re.compile(r"\.\.\.|…|\[[A-Z]|\bHOST\b|<[a-z]")
-"""What stands for something else, and is no word of a command."""
+"""Placeholders, which are no words of a command."""
 
 
 def commands(text: str) -> list[str]:
-    """Return the lines of a page that a reader may paste into a shell, those with a backslash at their end in one."""
+    """Return the shell lines of a page, with continuation lines joined."""
     blocks = (block for language, block in BLOCK.findall(text) if language in SHELLS)
     found = (line for block in blocks for line in re.sub(r"\\\n *", " ", block).splitlines())
     return [line for line in found if line.startswith(PROGRAMS)]
 
 
 @each_row("page", PAGES)
-def test_every_command_of_a_block_can_be_pasted(page: Path) -> None:
+def test_every_command_of_a_code_block_can_be_pasted(page: Path) -> None:
     for line in commands(page.read_text(encoding="utf-8")):
         if "$(" in line or "<<" in line or line.count("'") % 2:
             continue
@@ -44,11 +44,11 @@ def test_every_command_of_a_block_can_be_pasted(page: Path) -> None:
 
 LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)")
 MADE = {"options.md", "codes.md", "threats.md"}
-"""Pages that `make docs` makes from the code."""
+"""Pages that `make docs` generates from the code."""
 
 
 @each_row("page", PAGES)
-def test_every_link_to_a_page_leads_somewhere(page: Path) -> None:
+def test_every_link_to_a_page_resolves(page: Path) -> None:
     for path, anchor in LINK.findall(BLOCK.sub("", page.read_text(encoding="utf-8"))):
         if "//" not in path and path not in MADE:
             target = page.parent / path if path else page
@@ -60,7 +60,7 @@ def test_every_link_to_a_page_leads_somewhere(page: Path) -> None:
 
 
 def parameters(words: Sequence[str]) -> set[str]:
-    """Return the options that the command of some words has."""
+    """Return the options of the command with this name."""
     command: click.Command | None = cli
     context = click.Context(cli)
     for word in words[1:]:
@@ -72,7 +72,7 @@ def parameters(words: Sequence[str]) -> set[str]:
 
 
 @each_row("page", PAGES)
-def test_every_option_of_a_page_exists(page: Path) -> None:
+def test_every_documented_option_exists(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     for line in commands(text):
         if line.startswith("mcp-skills-server "):
@@ -98,12 +98,12 @@ OF_GROUPS = {"--root", "--scripts", "--group", "--expires"}
     ("README.md", ["list", "validate", "install", "new"]), ("docs/index.md", ["validate", "install"]),
     ("docs/tutorial.md", ["new", "validate", "show", "install", "install"]),
 ])  # fmt: skip
-def test_the_commands_for_beginners_work_one_after_the_other(page: str, wanted: list[str], tmp_path: Path) -> None:
+def test_commands_of_readme_and_tutorial_run_in_order(page: str, wanted: list[str], tmp_path: Path) -> None:
     ran: list[str] = []
     shutil.copytree(FIXTURES / "csv-profiling", tmp_path / "skills" / "csv-profiling")
     for line in commands((ROOT / page).read_text(encoding="utf-8")):
         program, command, *rest = shlex.split(line, comments=True)
-        if program == "mcp-skills-server" and command != "ui":  # which goes on until somebody ends it
+        if program == "mcp-skills-server" and command != "ui":  # `ui` runs until it is stopped
             words = [*COMMAND, command, *(each.replace("~", str(tmp_path)) for each in rest)]
             environment = {**os.environ, "HOME": str(tmp_path)}
             subprocess.run(words, cwd=tmp_path / "skills", env=environment, timeout=DEADLINE, check=True)

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and which ones somebody else may have written."""
+"""Atomic writes of files and folders, and trust in files by owner and mode."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tables import each_row
     ("mode", "reason"),
     [(0o600, ""), (0o644, ""), (0o660, "is writable by other users"), (0o602, "is writable by other users")],
 )
-def test_what_others_may_write_is_not_trusted(tmp_path: Path, mode: int, reason: str) -> None:
+def test_file_writable_by_others_is_not_trusted(tmp_path: Path, mode: int, reason: str) -> None:
     path = tmp_path / "file"
     path.touch()
     path.chmod(mode)
@@ -38,20 +38,16 @@ def test_what_others_may_write_is_not_trusted(tmp_path: Path, mode: int, reason:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="owners of POSIX")
 @each_row(("owner", "reason"), [(0, ""), (1000, ""), (1001, "belongs to another user")])
-def test_what_another_user_than_root_owns_is_not_trusted(
-    monkeypatch: pytest.MonkeyPatch, owner: int, reason: str
-) -> None:
+def test_file_of_another_user_is_not_trusted(monkeypatch: pytest.MonkeyPatch, owner: int, reason: str) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert untrusted_reason(os.stat_result((0o100600, 1, 1, 1, owner, 0, 0, 0, 0, 0))) == reason
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="modes of POSIX")
 @each_row("mode", [None, 0o400, 0o600, 0o644])
-def test_a_replaced_file_has_the_mode_that_is_wanted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int | None
-) -> None:
+def test_replaced_file_has_requested_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int | None) -> None:
     if mode in (None, 0o600):
-        monkeypatch.setattr(os, "chmod", None)  # which some file systems refuse
+        monkeypatch.setattr(os, "chmod", None)  # some file systems refuse chmod
     mask = os.umask(0)
     try:
         replace_file(tmp_path / "a", b"x", mode)
@@ -60,7 +56,7 @@ def test_a_replaced_file_has_the_mode_that_is_wanted(
     assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == (mode or 0o666)
 
 
-def test_what_a_killed_process_left_of_a_file_goes_after_an_hour(tmp_path: Path) -> None:
+def test_temporary_file_of_killed_process_is_removed_after_an_hour(tmp_path: Path) -> None:
     old, young, other = (tmp_path / f".{name}.new" for name in ("a-01234567", "a-89abcdef", "b-01234567"))
     for path, age in ((old, 3_700), (young, 3_500), (other, 3_700)):
         path.touch()
@@ -69,7 +65,7 @@ def test_what_a_killed_process_left_of_a_file_goes_after_an_hour(tmp_path: Path)
     assert {*tmp_path.iterdir()} == {tmp_path / "a", young, other}
 
 
-def test_a_folder_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_folder_is_written_atomically(tmp_path: Path) -> None:
     place, before = tmp_path / "deep" / "er" / "a", os.umask(0o022)
     os.umask(before)
     files = {"a/b/x": (b"1", True), "a/b/y": (b"2", False)}
@@ -82,9 +78,7 @@ def test_a_folder_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     assert os.listdir(place.parent) == ["a"]
 
 
-def test_reading_stops_behind_the_limit_and_no_descriptor_is_left_open(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_read_stops_at_limit_and_closes_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").write_bytes(b"12345")
     opened = len(os.listdir("/dev/fd"))
     assert read_regular(tmp_path / "a", 3)[0] == b"1234"
@@ -98,7 +92,7 @@ def test_reading_stops_behind_the_limit_and_no_descriptor_is_left_open(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="renameat2")
-def test_two_folders_are_exchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_are_exchanged_atomically(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in "ab":
         (tmp_path / name / name).mkdir(parents=True)
     monkeypatch.chdir(tmp_path)

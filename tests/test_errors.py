@@ -1,4 +1,4 @@
-"""The hierarchy of errors, and how they repeat what they are about: short, and with a count of what is left out."""
+"""The error hierarchy, and messages that clip long texts and count what they leave out."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ def modules() -> list[str]:
 
 
 def own_errors(module: str) -> dict[str, type[BaseException]]:
-    """The exceptions that a module defines, by name."""
+    """Return the exceptions that a module defines, by name."""
     found = inspect.getmembers(importlib.import_module(module), inspect.isclass)
     return {name: each for name, each in found if issubclass(each, BaseException) and each.__module__ == module}
 
 
-def test_every_error_of_ours_is_in_the_one_hierarchy_and_called_an_error() -> None:
+def test_every_error_is_in_one_hierarchy_and_named_error() -> None:
     found = {f"{module}.{name}": error for module in modules() for name, error in own_errors(module).items()}
     assert found
     good = {name for name, error in found.items() if issubclass(error, SkillsServerError) and name.endswith("Error")}
     assert sorted(found.keys() - good) == []
 
 
-def test_every_error_that_a_user_of_the_library_catches_is_at_the_top() -> None:
+def test_every_public_error_is_exported() -> None:
     mine = own_errors(errors.__name__)
     assert mine
     for name, error in mine.items():
@@ -47,24 +47,24 @@ def test_every_error_that_a_user_of_the_library_catches_is_at_the_top() -> None:
 
 
 @each_row(("count", "last"), [(1, "n0"), (19, "n18"), (20, "n19"), (21, "n19 and 1 more"), (1000, "n19 and 980 more")])
-def test_twenty_names_are_listed_and_the_others_counted(count: int, last: str) -> None:
+def test_twenty_names_are_listed_and_the_rest_counted(count: int, last: str) -> None:
     said = listed([f"n{number}" for number in range(count)])
     assert said.split(", ")[-1] == last and len(said.split(", ")) == min(count, 20)
 
 
-def test_of_no_names_there_are_none() -> None:
+def test_empty_list_of_names_reads_none() -> None:
     assert listed([]) == "none"
 
 
 @each_row("more", [-1, 0, 1, 10_000])
-def test_a_text_is_repeated_up_to_a_length(more: int) -> None:
+def test_quoted_text_is_clipped(more: int) -> None:
     text = "x" * (MOST_ECHOED + more)
     said = clipped(text)
     assert len(said) == min(len(text), 200) and (said == text) is (more <= 0)
     assert text.startswith(said.removesuffix("..."))
 
 
-def test_an_error_says_what_it_is_about() -> None:
+def test_error_message_names_its_subject() -> None:
     for length, whole in ((16_384, True), (16_385, False)):
         found = NotServedError("x" * length)
         assert (found.uri == "x" * length) is whole and len(str(found)) < 300

@@ -1,4 +1,4 @@
-"""The examples do what they say."""
+"""The programs of examples/ do what their documentation says."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LOOP = ROOT / "examples" / "agent_loop.py"
 
 
 def loop() -> Any:
-    """The example as a module."""
+    """Import the example as a module."""
     spec = spec_from_file_location("agent_loop", LOOP)
     assert spec is not None and spec.loader is not None
     module = module_from_spec(spec)
@@ -35,8 +35,8 @@ def anyio_backend() -> str:
 
 @pytest.mark.anyio
 @pytest.mark.requirement("RT-4", "RT-5", "RT-6", "RT-7", "RT-21", "RT-23")
-async def test_the_loop_follows_the_linear_flow(sandbox_mode: Any) -> None:
-    """History is only appended to; what is loaded stands at the top of the next call, and no longer than that."""
+async def test_agent_loop_follows_linear_flow(sandbox_mode: Any) -> None:
+    """History is append-only; loaded skills stand at the top of the next call only."""
     example = loop()
     model = example.ScriptedModel(iter(example.MOVES))
     registry = Registry([example.HERE / "skills", example.HERE / "more-skills"])
@@ -52,14 +52,14 @@ async def test_the_loop_follows_the_linear_flow(sandbox_mode: Any) -> None:
     assert not any("session" in tool["inputSchema"]["properties"] for tool in runtime.session().tools())
 
 
-def test_the_loop_runs_as_its_first_lines_say(sandbox_mode: str) -> None:
+def test_agent_loop_runs_as_documented(sandbox_mode: str) -> None:
     options = {"off": ["--no-sandbox"], "required": []}[sandbox_mode]
     command = [sys.executable, str(LOOP), *options]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=DEADLINE)
     assert "Three words." in done.stdout and not done.stderr
 
 
-def test_a_team_s_walk_ends_where_it_says(tmp_path: Path) -> None:
+def test_team_walk_runs_as_documented(tmp_path: Path) -> None:
     environment = {**os.environ, "SERVER": f"{sys.executable} -m mcp_skills_server", "TMPDIR": str(tmp_path)}
     words = ["sh", str(ROOT / "examples" / "team" / "walk.sh")]
     done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=6 * DEADLINE, env=environment)
@@ -73,7 +73,7 @@ def test_a_team_s_walk_ends_where_it_says(tmp_path: Path) -> None:
     assert not os.listdir(tmp_path)
 
 
-def test_the_skills_of_a_database_are_served_as_its_first_lines_say(tmp_path: Path) -> None:
+def test_database_source_runs_as_documented(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "examples" / "database_source.py"), str(tmp_path / "skills.db")]
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=DEADLINE, env=environment)

@@ -1,4 +1,4 @@
-"""The fork server gives what `subprocess` gives: the same streams, folder, environment, exit codes and signals."""
+"""The fork server of the tests equals `subprocess`: streams, folder, environment, exit codes and signals."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ sys.exit(3)
 WAITS = "import sys\nprint('here', flush=True)\nsys.stdin.read()"
 
 
-def test_a_process_is_the_same_either_way(tmp_path: Path) -> None:
+def test_forked_process_equals_subprocess(tmp_path: Path) -> None:
     words = [sys.executable, "-c", SAYS, "a b", ""]
     environment = {**os.environ, "TONE": "warm"}
     ours, theirs = (
@@ -35,7 +35,7 @@ def test_a_process_is_the_same_either_way(tmp_path: Path) -> None:
 
 
 @each_row("words", [["list", str(FIXTURES)], ["list", "/no/such"], ["--help"], ["serve", "--none"]])
-def test_the_program_is_the_same_either_way(words: list[str]) -> None:
+def test_forked_program_equals_subprocess(words: list[str]) -> None:
     ours, theirs = (
         run([*COMMAND, *words], capture_output=True, stdin=subprocess.DEVNULL, timeout=DEADLINE, check=False)
         for run in (forkserver.run, subprocess.run)
@@ -43,7 +43,7 @@ def test_the_program_is_the_same_either_way(words: list[str]) -> None:
     assert (ours.returncode, ours.stdout, ours.stderr) == (theirs.returncode, theirs.stdout, theirs.stderr)
 
 
-def test_a_signal_ends_it_and_is_its_exit_code() -> None:
+def test_signal_ends_process_and_is_its_exit_code() -> None:
     with forkserver.Popen([sys.executable, "-c", WAITS], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stdout.readline() == b"here\n" and process.poll() is None
         with pytest.raises(subprocess.TimeoutExpired):
@@ -52,7 +52,7 @@ def test_a_signal_ends_it_and_is_its_exit_code() -> None:
         assert process.wait(DEADLINE) == process.poll() == -signal.SIGTERM
 
 
-def test_what_only_a_new_interpreter_reads_gets_a_new_interpreter() -> None:
+def test_interpreter_settings_start_a_new_interpreter() -> None:
     words = [sys.executable, "-c", "import sys\nprint(sys.flags.optimize, 'mcp' in sys.modules)"]
     assert forkserver.run(words, capture_output=True, check=True).stdout == b"0 True\n"
     other = {**os.environ, "PYTHONOPTIMIZE": "1"}

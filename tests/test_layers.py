@@ -1,4 +1,4 @@
-"""The layers and the invariants of CONTRIBUTING.md, checked on the source itself."""
+"""The layers, budgets, invariants and style rules of CONTRIBUTING.md, checked on the source."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LAYERS = (
     ("runtime", "publish", "sources", "provenance"), ("proposals",), ("server", "acp", "rpc", "authoring"),
     ("web",), ("commands",), ("cli",), ("__main__",),
 )  # fmt: skip
-"""The lowest first. What stands on one line is not imported by its neighbours, but for the lowest."""
+"""The lowest first. Packages on one line do not import each other, but for the lowest line."""
 LAYER = {package: number for number, packages in enumerate(LAYERS) for package in packages}
 PURE = (
     "model/", "codes.py", "format/", "validation/", "dialects/", "hosts/edit.py", "hosts/jsontext.py",
@@ -57,7 +57,7 @@ def tree_of(module: str) -> ast.Module:
 
 @cache
 def imports(module: str) -> set[str]:
-    """The dotted names that a module imports, wherever in it."""
+    """Return the dotted names that a module imports, at any level."""
     out: set[str] = set()
     for node in ast.walk(tree_of(module)):
         if isinstance(node, ast.Import):
@@ -70,12 +70,12 @@ def imports(module: str) -> set[str]:
 
 
 def package_of(dotted: str) -> str | None:
-    """The package of a name of ours: the part after the package."""
+    """Return the part of a dotted name after `mcp_skills_server`: its package."""
     parts = dotted.split(".")
     return parts[1] if parts[0] == PACKAGE and len(parts) > 1 else None
 
 
-def test_every_package_has_its_layer_and_contributing_shows_them() -> None:
+def test_every_package_has_a_layer_and_contributing_lists_it() -> None:
     assert {module.split("/")[0].removesuffix(".py") for module in MODULES} == {*LAYER, "__init__"}
     block = re.search(r"## Layers\n.*?```\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.DOTALL)
     assert block is not None
@@ -89,14 +89,14 @@ BUDGETS = {
     "publish": 1_160, "rpc": 1_250, "acp": 850, "hosts": 1_110, "commands": 7_280, "authoring": 970,
     "proposals": 790,
 }  # fmt: skip
-"""Lines of each package. A tenth above is allowed. `runtime` has search and scripts in it, `web` the page."""
+"""Lines of each package; a tenth more is allowed. `runtime` includes search and scripts, `web` the page."""
 OVER = {"catalog": 4_646}
-"""Lines of packages that are over their budgets still, and may not grow."""
+"""Lines of packages that exceed their budgets and may not grow."""
 MOST_LINES = 55_528
-"""Lines of the whole."""
+"""Lines of the whole package, which may not grow."""
 
 
-def test_no_package_is_over_its_budget(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_package_exceeds_its_budget(capsys: pytest.CaptureFixture[str]) -> None:
     lines = dict.fromkeys(BUDGETS, 0)
     total = 0
     for module in MODULES:
@@ -113,12 +113,12 @@ def test_no_package_is_over_its_budget(capsys: pytest.CaptureFixture[str]) -> No
     assert total <= MOST_LINES
 
 
-def test_no_class_name_stands_twice() -> None:
+def test_class_names_are_unique() -> None:
     names = [node.name for module in MODULES for node in ast.walk(tree_of(module)) if isinstance(node, ast.ClassDef)]
     assert sorted({name for name in names if names.count(name) > 1}) == []
 
 
-def test_imports_go_down_only() -> None:
+def test_imports_point_to_lower_layers() -> None:
     offenders: list[str] = []
     for module in MODULES:
         here = module.removesuffix(".py").split("/")[0]
@@ -131,7 +131,7 @@ def test_imports_go_down_only() -> None:
     assert offenders == []
 
 
-def test_pure_packages_touch_nothing_outside() -> None:
+def test_pure_packages_do_no_io() -> None:
     offenders: list[str] = []
     for module in MODULES:
         if module.startswith(PURE):
@@ -144,7 +144,7 @@ def test_pure_packages_touch_nothing_outside() -> None:
 
 
 def test_dialects_never_import_each_other() -> None:
-    """But for what a dialect is, and the table of those that are."""
+    """Only the `Dialect` class and the table of dialects are shared."""
     offenders: list[str] = []
     for module in MODULES:
         if module.startswith("dialects/") and module != "dialects/table.py":
@@ -156,14 +156,14 @@ def test_dialects_never_import_each_other() -> None:
 
 
 def test_only_the_table_names_the_dialects_of_skills() -> None:
-    """`server/prompts.py` takes from one how an entry's arguments and icons are written; the client speaks one."""
+    """`server/prompts.py` uses one for arguments and icons of an entry; the client speaks one."""
     for module in MODULES:
         if module not in {"client.py", "dialects/table.py", "server/prompts.py"}:
             named = {dotted.rpartition(".")[2] for dotted in imports(module)} & {"sep2076", "sep2640"}
             assert not named, f"{module} names {named}"
 
 
-def test_what_answers_a_request_sees_the_view_alone_and_opens_no_file() -> None:
+def test_handlers_use_the_view_and_open_no_file() -> None:
     offenders: list[str] = []
     for module in MODULES:
         if not module.startswith("server/"):
@@ -203,13 +203,13 @@ def test_few_modules_can_run_a_program() -> None:
         assert not used, f"{module} uses {used}"
 
 
-def test_the_public_face_loads_nothing_until_it_is_used() -> None:
+def test_package_root_imports_lazily() -> None:
     code = f"import sys, {PACKAGE}; print([name for name in sys.modules if name.startswith('{PACKAGE}.')])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
 
-def test_every_name_of_the_public_face_is_there() -> None:
+def test_every_exported_name_exists() -> None:
     for name in mcp_skills_server.__all__:
         assert getattr(mcp_skills_server, name)
     with pytest.raises(AttributeError):
@@ -217,7 +217,7 @@ def test_every_name_of_the_public_face_is_there() -> None:
 
 
 def test_every_module_and_public_name_has_a_docstring() -> None:
-    """A class of options that has a heading in the help is documented by it."""
+    """A class of options with a heading in the help is documented by that heading."""
     offenders: list[str] = []
     for module in MODULES:
         tree = tree_of(module)
@@ -226,7 +226,7 @@ def test_every_module_and_public_name_has_a_docstring() -> None:
         for node in tree.body:
             if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.name[0] != "_":
                 is_overload = any(ast.unparse(decorator) == "overload" for decorator in node.decorator_list)
-                # Options of a command or of a feature, each field of which has its help.
+                # Options of a command or feature: each field has its help text.
                 is_options = isinstance(node, ast.ClassDef) and (
                     node.name.endswith("Options") or any(each.arg == "heading" for each in node.keywords)
                 )
@@ -238,8 +238,8 @@ def test_every_module_and_public_name_has_a_docstring() -> None:
 RIDDLE = re.compile(r"(What|Whether|Where|How|Who|Which|Of)\b")
 
 
-def test_a_docstring_names_its_subject_in_its_first_line() -> None:
-    """Not "What a rule found", but "A finding of a rule". A blank line follows the first sentence."""
+def test_docstring_names_its_subject_in_first_line() -> None:
+    """Docstrings read "A finding of a rule", not "What a rule found"; a blank line follows the first sentence."""
     offenders: list[str] = []
     for module in MODULES:
         for node in ast.walk(tree_of(module)):
@@ -253,6 +253,6 @@ def test_a_docstring_names_its_subject_in_its_first_line() -> None:
 PLAIN_WORDS = re.compile(r"\b(room|rooms|house|laws?|mend(?:s|ed)?|told|wish(?:es)?|in earnest)\b", re.IGNORECASE)
 
 
-def test_words_are_those_of_the_field() -> None:
+def test_source_has_no_idiom_of_the_word_list() -> None:
     found = {module: PLAIN_WORDS.findall((SOURCE / module).read_text(encoding="utf-8")) for module in MODULES}
     assert {module: words for module, words in found.items() if words} == {}

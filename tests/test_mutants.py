@@ -1,4 +1,4 @@
-"""`make mutants`: which changes it makes of a text. That they are made and judged, a run of it shows."""
+"""`make mutants`: the mutations that it generates. Only a run shows that they are made and judged."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def made(line: int) -> set[str]:
     return {change.new for change in changes("m.py", TEXT.encode()) if change.line == line}
 
 
-def test_each_kind_of_change_is_made_where_it_stands() -> None:
+def test_each_kind_of_mutation_is_generated() -> None:
     assert made(8) == {"(3)", "(1)"}
     assert made(9) == {"pass"}
     assert made(10) == {"(a <= 3)", "(4)", "(2)", "(a < 3 or not b)", "(b)", "(not (a < 3 and (not b)))"}
@@ -36,11 +36,11 @@ def test_each_kind_of_change_is_made_where_it_stands() -> None:
     assert made(14) == {"return None", "(a != b)"}
 
 
-def test_what_only_a_type_checker_reads_is_left_alone() -> None:
+def test_annotations_are_not_mutated() -> None:
     assert {change.line for change in changes("m.py", TEXT.encode())} == {8, 9, 10, 11, 13, 14}
 
 
-def test_every_change_leaves_a_text_that_differs_in_one_place() -> None:
+def test_mutation_changes_one_place() -> None:
     source = TEXT.encode()
     for change in changes("m.py", source):
         text = change.made(source)
@@ -49,7 +49,7 @@ def test_every_change_leaves_a_text_that_differs_in_one_place() -> None:
         assert source[change.start : change.end].decode() == change.old
 
 
-def test_a_seed_draws_the_same_changes_again() -> None:
+def test_same_seed_draws_same_mutations() -> None:
     assert drawn("hosts", 5, 1, "") == drawn("hosts", 5, 1, "")
     assert len(drawn("hosts", 5, 1, "")) == 5 and drawn("hosts", 5, 1, "") != drawn("hosts", 5, 2, "")
     (one, *_) = drawn("hosts", 5, 1, "")

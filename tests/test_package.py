@@ -1,4 +1,4 @@
-"""What is in the distributions: the wheel has what users need, the source distribution what its own tests need."""
+"""The distributions: the wheel has what users need, the source distribution what its own tests need."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from wire import COMMAND, FIXTURES, ROOT, SCHEMAS
 DEADLINE = 120.0
 BUILD = "import sys; from hatchling.build import {0}; print({0}(sys.argv[1]))"
 PROGRAMS = Path(sys.executable).parent
-"""Where the programs of the development environment are."""
+"""The programs of the development environment."""
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the wheel and the source distribution, built as a front end builds them."""
+    """Build the wheel and the source distribution as a front end does; return their folder."""
     place = tmp_path_factory.mktemp("built")
     for hook in ("build_wheel", "build_sdist"):
         command = [sys.executable, "-c", BUILD.format(hook), str(place)]
@@ -42,7 +42,7 @@ def wheel(built: Path) -> Iterator[zipfile.ZipFile]:
         yield opened
 
 
-def test_an_index_page_has_no_link_that_leads_nowhere(wheel: zipfile.ZipFile) -> None:
+def test_index_page_has_no_relative_link(wheel: zipfile.ZipFile) -> None:
     (name,) = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
     seen = email.message_from_bytes(wheel.read(name))
     assert seen["Description-Content-Type"] == "text/markdown"
@@ -50,10 +50,10 @@ def test_an_index_page_has_no_link_that_leads_nowhere(wheel: zipfile.ZipFile) ->
     page = MarkdownIt("commonmark").enable("table").render(text)
     found = re.findall(r'<(?:a href|img src)="([^"]*)"', page)
     assert found and [each for each in found if not each.startswith("https://")] == []
-    assert "`docs/hosts.md`" in text and "[The details](references/details.md)" in text  # an example stays as it is
+    assert "`docs/hosts.md`" in text and "[The details](references/details.md)" in text  # an example is unchanged
 
 
-def test_the_schemas_are_in_the_wheel(wheel: zipfile.ZipFile) -> None:
+def test_wheel_contains_schemas(wheel: zipfile.ZipFile) -> None:
     names = [name for name in wheel.namelist() if "/schemas/" in name]
     assert names == [f"mcp_skills_server/schemas/{path.name}" for path in sorted(SCHEMAS.iterdir())] and len(names) == 3
     assert all("$schema" in json.loads(wheel.read(name)) for name in names)
@@ -61,7 +61,7 @@ def test_the_schemas_are_in_the_wheel(wheel: zipfile.ZipFile) -> None:
     assert not [name for name in wheel.namelist() if name.startswith(("tests/", "bench/", "tools/"))]
 
 
-def test_the_source_distribution_has_all_that_its_tests_and_its_makefile_use(built: Path) -> None:
+def test_source_distribution_has_everything_its_tests_use(built: Path) -> None:
     with tarfile.open(next(built.glob("*.tar.gz"))) as opened:
         packed = {name.partition("/")[2] for name in opened.getnames()}
     folders = (".ci", "bench", "deploy", "docs", "examples", "fixtures", "src", "tests", "tools")
@@ -71,18 +71,18 @@ def test_the_source_distribution_has_all_that_its_tests_and_its_makefile_use(bui
         for path in (ROOT / folder).rglob("*")
         if (path.is_symlink() or path.is_file()) and "__pycache__" not in path.parts
     }
-    ignored = {"deploy/tokens"}  # what people make by the documentation
+    ignored = {"deploy/tokens"}  # users create it by the documentation
     assert {each for each in there - ignored - packed if not each.startswith("deploy/skills/")} == set()
     assert {"Makefile", "Dockerfile", "constraints.txt", "pyproject.toml", "CONTRIBUTING.md", "README.md"} <= packed
 
 
-def test_an_index_takes_both_distributions(built: Path) -> None:
+def test_both_distributions_pass_twine(built: Path) -> None:
     command = [PROGRAMS / "twine", "check", "--strict", *built.iterdir()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
     assert done.returncode == 0 and done.stdout.count("PASSED") == 2, done.stdout + done.stderr
 
 
-def test_the_manual_page_is_where_man_looks(wheel: zipfile.ZipFile) -> None:
+def test_wheel_installs_manual_page(wheel: zipfile.ZipFile) -> None:
     (page,) = [name for name in wheel.namelist() if name.endswith("share/man/man1/mcp-skills-server.1")]
     assert ".data/data/" in page
     assert wheel.read(page) == (ROOT / "docs" / "mcp-skills-server.1").read_bytes()
@@ -93,7 +93,7 @@ def test_the_manual_page_is_where_man_looks(wheel: zipfile.ZipFile) -> None:
 
 @pytest.fixture(scope="module")
 def index(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A local index: a folder with our wheel and those of all that it needs."""
+    """A local index: a folder with our wheel and those of all its dependencies."""
     house = tmp_path_factory.mktemp("index")
     packages = needed("mcp-skills-server")
     del packages["mcp-skills-server"]
@@ -103,7 +103,7 @@ def index(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def bare(place: Path, index: Path, command: list[str]) -> str:
-    """Run a program of the environment in a bare home, which gets packages from this index alone; its output."""
+    """Run a program in an empty home with this index alone, and return its output."""
     environment = {
         "HOME": str(place), "PATH": os.pathsep.join(map(str, (place / ".local" / "bin", PROGRAMS, "/usr/bin", "/bin"))),
         "UV_OFFLINE": "1", "UV_NO_INDEX": "1", "UV_FIND_LINKS": str(index), "UV_PYTHON": sys.executable,
@@ -116,24 +116,24 @@ def bare(place: Path, index: Path, command: list[str]) -> str:
 
 
 @pytest.mark.parametrize("command", ["uvx", "pipx run"])
-def test_one_line_runs_it_from_an_index_on_a_bare_machine(command: str, index: Path, tmp_path: Path) -> None:
+def test_one_command_runs_program_from_an_index_on_bare_machine(command: str, index: Path, tmp_path: Path) -> None:
     program, *words = command.split()
     listed = subprocess.run([*COMMAND, "list", str(FIXTURES)], capture_output=True, text=True, check=True)
     made = bare(tmp_path, index, [str(PROGRAMS / program), *words, "mcp-skills-server", "list", str(FIXTURES)])
     assert made == listed.stdout
 
 
-def test_the_default_install_is_small() -> None:
+def test_default_install_is_small() -> None:
     packages = needed("mcp-skills-server")
     del packages["mcp-skills-server"]
-    # 33 of them are the SDK's own needs.
+    # 33 of them are the SDK's dependencies.
     assert len(packages) <= 40 and size(packages.values()) < 70e6
     page = {"jinja2", "markupsafe", "markdown-it-py", "mdurl"}
     assert page <= packages.keys() and len(packages.keys() - page - needed("mcp").keys()) <= 5
 
 
-def test_a_bare_machine_uses_a_skill_in_a_host_within_a_minute(index: Path, tmp_path: Path) -> None:
-    """Install the program, have a host know it, start what the host would start, and load a skill."""
+def test_bare_machine_uses_skill_in_host_within_a_minute(index: Path, tmp_path: Path) -> None:
+    """Install the program, add it to a host, start it as the host would, and load a skill."""
     program = tmp_path / ".local" / "bin" / "mcp-skills-server"
     bare(tmp_path, index, ["uv", "tool", "install", "--quiet", "mcp-skills-server"])
     bare(tmp_path, index, [str(program), "install", "cursor", str(FIXTURES)])

@@ -1,4 +1,4 @@
-"""Every regular expression of the package takes time in proportion to what it reads.
+"""Every regular expression of the package is linear in its input.
 
 What a pattern does inside is no step that can be counted, so its shape is judged: whatever could make it try one piece
 of text more than once for each place is refused. Atomic groups and possessive repeats never give back, so they pass.
@@ -27,23 +27,23 @@ parser: Any = importlib.import_module("re._parser")
 compiler: Any = importlib.import_module("re._compiler")
 SOURCE = Path(mcp_skills_server.__file__).parent
 MANY = 256
-"""A repeat of more than this counts as one without end."""
+"""A repeat with a higher bound counts as unbounded."""
 WHOLE = {"match", "fullmatch", "pattern"}
-"""Uses that begin at one place. Whatever else is done with a pattern tries it at every place."""
+"""Methods that try a pattern at one position. All others try it at every position."""
 _ALPHABET = [chr(each) for each in range(0x300)] + ["\u2028", "\u3042", "\U000e0041"]
 _REPEATS = ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT")
 
 
 @dataclass(frozen=True)
 class Piece:
-    """What a pattern takes at one point."""
+    """A part of a pattern."""
 
     takes: frozenset[str]
     least: int
-    """How many characters it takes at least; 0 also for what may fail without taking any."""
+    """The fewest characters that it consumes; 0 also if it may fail without consuming any."""
     endless: bool = False
     gives_back: bool = False
-    """Whether it tries again with fewer."""
+    """Whether it backtracks."""
     may_fail: bool = True
 
 
@@ -53,7 +53,7 @@ def parsed(pattern: re.Pattern[Any]) -> Any:
 
 
 def _shared(pieces: list[Piece]) -> Iterator[str]:
-    """Whether a place can be divided between two repeats in many ways."""
+    """Return whether a text can be divided between two repeats in many ways."""
     for place, piece in enumerate(pieces):
         if piece.endless and piece.gives_back:
             for later in pieces[place + 1 :]:
@@ -64,7 +64,7 @@ def _shared(pieces: list[Piece]) -> Iterator[str]:
 
 
 def faults(pattern: re.Pattern[Any], *, searched: bool) -> list[str]:
-    """What in the pattern could read one text many times."""
+    """Return the parts of the pattern that could read a text many times."""
     found: list[str] = []
     for pieces in _ways(parsed(pattern), int(pattern.flags), found):
         found += _shared(pieces)
@@ -77,7 +77,7 @@ def faults(pattern: re.Pattern[Any], *, searched: bool) -> list[str]:
 
 
 def _ways(parsed: Iterable[tuple[Any, Any]], flags: int, found: list[str]) -> list[list[Piece]]:
-    """The pattern as each sequence of pieces that its alternatives make."""
+    """Return each sequence of pieces that the alternatives of the pattern allow."""
     ways: list[list[Piece]] = [[]]
     for op, value in parsed:
         ways = [[*before, *after] for before in ways for after in _one(op, value, flags, found)]
@@ -94,17 +94,17 @@ def _one(item: Any, value: Any, flags: int, found: list[str]) -> list[list[Piece
     if op == "BRANCH":
         return [way for branch in value[1] for way in _ways(branch, flags, found)]
     if op == "AT":
-        # The beginning of a line stands behind a line end, so two of them are apart.
+        # A line starts after a line end, so two line starts are apart.
         return [[Piece(frozenset("\n"), 1) if "BEGINNING" in str(value) else Piece(frozenset(), 0)]]
     if op in {"ASSERT", "ASSERT_NOT"}:
         ways = _ways(value[1], flags, found)
         for way in ways:
             found += _shared(way)
         takes = frozenset[str]().union(*(piece.takes for way in ways for piece in way))
-        if value[0] < 0:  # what stands before
+        if value[0] < 0:  # a lookbehind
             before = takes if op == "ASSERT" else frozenset(_ALPHABET) - takes
             return [[Piece(before, int(all(len(way) == 1 for way in ways)))]]
-        # Once it fits it is never tried again, but it may read on as far as it likes.
+        # A lookahead or atomic group does not backtrack once it matched, but may read any length.
         return [[Piece(takes, 0, any(piece.endless for way in ways for piece in way), False), Piece(frozenset(), 0)]]
     if op not in _REPEATS:
         return [[Piece(_characters(item, tuple(value) if isinstance(value, list) else value, flags), 1)]]
@@ -133,7 +133,7 @@ def _characters(op: Any, value: Any, flags: int) -> frozenset[str]:
 
 @cache
 def patterns() -> list[tuple[str, re.Pattern[Any], bool]]:
-    """(where, pattern, whether it is searched for) of every pattern, by name or written where it is used."""
+    """Return (place, pattern, whether it is searched for) of every named or inline pattern."""
     found: list[tuple[str, re.Pattern[Any], bool]] = []
     for each in pkgutil.walk_packages([str(SOURCE)], "mcp_skills_server."):
         if each.ispkg or each.name.endswith("__main__"):
@@ -157,7 +157,7 @@ def patterns() -> list[tuple[str, re.Pattern[Any], bool]]:
 
 
 def _used_whole(tree: ast.AST) -> set[str]:
-    """Names whose every use begins at one place."""
+    """Return the names of patterns that are only tried at one position."""
     used: dict[str, set[str]] = {}
     attributes = {id(node.value): node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     for node in ast.walk(tree):
@@ -177,11 +177,11 @@ SHORT_OR_SURE = {
     "hosts.jsontext._COMMENTS": "a text or comment that is not closed ends at the end, so it never fails",
     "hosts.jsontext._TRAILING": "as _COMMENTS",
 }
-"""What the shape alone does not show."""
+"""Patterns that are linear although their shape alone does not show it."""
 
 
-def test_a_pattern_reads_each_place_a_bounded_number_of_times():
-    """And what needs no exception any more is none."""
+def test_every_pattern_is_linear():
+    """An exception that is no longer necessary fails too."""
     assert len(patterns()) > 50 and {searched for _, _, searched in patterns()} == {True, False}
     found = {where: faults(pattern, searched=searched) for where, pattern, searched in patterns()}
     offenders = {where.removeprefix("mcp_skills_server."): each for where, each in found.items() if each}
@@ -197,15 +197,15 @@ def test_a_pattern_reads_each_place_a_bounded_number_of_times():
         r"[a-z]++(?:-[a-z]++)*+", r"crontab\s+-", r"[^\W_]+", r'"[^"]*"', r"a{1,16}b")),
     *((pattern, False, True) for pattern in (r"\s*x", r"(?>a+)+b", r"[0-9]+(?:\.[0-9]*)?")),
 ])  # fmt: skip
-def test_what_takes_long_is_refused_and_what_reads_on_only_once_passes(pattern: str, searched: bool, fine: bool):
+def test_superlinear_patterns_are_recognized(pattern: str, searched: bool, fine: bool):
     assert (faults(re.compile(pattern), searched=searched) == []) is fine
 
 
-# What Python before 3.11.5 gets wrong, which Debian 12 has
+# A defect of Python before 3.11.5, which Debian 12 has
 
 
 def stops_halfway(parsed: Iterable[tuple[Any, Any]], *, inside: bool = False) -> bool:
-    """Whether a possessive repeat is of a group that may fail behind its first item.
+    """Return whether a possessive repeat has a group that may fail after its first item.
 
     These versions go on behind what the failed round had taken already: `(?:-[a-z]++)*+` takes the end of `a-` in
     `a--`. `(?:-[a-z][a-z]*+)*+` and, where nothing is taken twice, `(?:-[a-z]++)*` mean the same everywhere.
@@ -222,7 +222,7 @@ def stops_halfway(parsed: Iterable[tuple[Any, Any]], *, inside: bool = False) ->
 
 
 def _groups(value: Any) -> Iterator[Iterable[tuple[Any, Any]]]:
-    """The sequences of items in what one item has."""
+    """Return the sequences of items within an item."""
     if isinstance(value, parser.SubPattern):
         yield value
     elif isinstance(value, (tuple, list)):
@@ -230,7 +230,7 @@ def _groups(value: Any) -> Iterator[Iterable[tuple[Any, Any]]]:
             yield from _groups(each)
 
 
-def test_a_possessive_repeat_means_the_same_in_every_python():
+def test_possessive_repeats_are_alike_in_every_python():
     assert [where for where, pattern, _ in patterns() if stops_halfway(parsed(pattern))] == []
 
 
@@ -239,11 +239,11 @@ def test_a_possessive_repeat_means_the_same_in_every_python():
     (r"[a-z]++(?:-[a-z][a-z]*+)*+", False), (r"(?:a(?!b))*+", True), (r"[a-z]++(?:-[a-z]++)*", False),
     (r"(?>(?:[ ]|/\*(?>[^\n]*?\*/))*)x", False), (r'"(?:[^"]++|\\.)*+"', False), (r"(?:[ \t]*+\n)*+", False),
 ])  # fmt: skip
-def test_what_a_possessive_repeat_may_hold(pattern: str, wrong: bool):
+def test_possessive_repeat_of_unsupported_content_is_recognized(pattern: str, wrong: bool):
     assert stops_halfway(parser.parse(pattern)) is wrong
 
 
-# A second net: what reads foreign text, given what would be worst for it, within a budget of processor time
+# A second check: functions that read foreign text, run on their worst cases, within a budget of processor time
 
 BUDGET_S = 60
 _WORST = """
@@ -276,7 +276,7 @@ _SHAPES = [
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no limit on processor time")
-def test_the_worst_texts_stay_within_a_budget():
+def test_worst_case_texts_stay_within_step_budget():
     script = _WORST.format(budget=BUDGET_S, shapes=_SHAPES)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr[-2000:]

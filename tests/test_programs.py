@@ -1,4 +1,4 @@
-"""Programs that a machine may lack: what that skips, that nothing else does, and that the run says so."""
+"""Tests that need optional programs: only an absent program skips them, and the summary names it."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def install(folder: Path, name: str, text: str = "#!/bin/sh\n") -> None:
 
 
 def suite(*arguments: str | Path, path: str, within: Path) -> tuple[int, list[str]]:
-    """Run pytest with this `PATH`; its exit code and its last lines."""
+    """Run pytest with this `PATH`; return its exit code and last lines."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "COV_"))}
     environment |= {"PATH": path, "PYTHONPATH": str(ROOT / "tests")}
     if within != ROOT:
-        environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # most of the time of a small suite
+        environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # plugins take most of the time
     done = subprocess.run(
         command, cwd=within, env=environment, capture_output=True, text=True, timeout=DEADLINE, check=False
     )
@@ -45,7 +45,7 @@ def suite(*arguments: str | Path, path: str, within: Path) -> tuple[int, list[st
 
 
 @pytest.mark.parametrize("workers", [[], ["-p", "xdist.plugin", "-n", "2"]])
-def test_the_last_lines_name_what_was_absent_and_what_that_left_out(tmp_path: Path, workers: list[str]) -> None:
+def test_summary_names_absent_programs_and_skipped_tests(tmp_path: Path, workers: list[str]) -> None:
     """A small suite that uses the mark."""
     own, programs = tmp_path / "own", tmp_path / "bin"
     install(own, "conftest.py", CONFTEST)
@@ -60,7 +60,7 @@ def test_the_last_lines_name_what_was_absent_and_what_that_left_out(tmp_path: Pa
     assert code == 0 and lines[-1].startswith("3 passed") and not any("not installed" in line for line in lines)
 
 
-def test_a_bubblewrap_that_does_not_work_fails_the_tests_that_need_it(tmp_path: Path) -> None:
+def test_broken_bubblewrap_fails_its_tests(tmp_path: Path) -> None:
     """11, F: the product said whether its sandbox is tested."""
     install(tmp_path / "bin", "bwrap", "#!/bin/sh\necho bwrap: no such option >&2\nexit 1\n")
     broken = (
@@ -74,13 +74,13 @@ def test_a_bubblewrap_that_does_not_work_fails_the_tests_that_need_it(tmp_path: 
 
 
 def without(hidden: list[str], code: str, path: str) -> subprocess.CompletedProcess[str]:
-    """Run some code where these programs are hidden."""
+    """Run code with these programs hidden."""
     command = [sys.executable, ROOT / "tools" / "without.py", *hidden, "--", sys.executable, "-c", code]
     environment = {key: value for key, value in os.environ.items() if key != "PYTHON"} | {"PATH": path}
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=DEADLINE, check=False)
 
 
-def test_a_program_can_be_hidden_and_nothing_else_is(tmp_path: Path) -> None:
+def test_only_the_named_program_is_hidden(tmp_path: Path) -> None:
     for folder in ("a", "b", "c"):
         install(tmp_path / folder, f"only-{folder}", f"#!/bin/sh\necho {folder}\n")
     for folder in ("a", "b"):
@@ -93,7 +93,7 @@ def test_a_program_can_be_hidden_and_nothing_else_is(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (7, f"{tmp_path / 'c'} None\n['a', 'b', 'c']\n"), done.stderr
 
 
-def test_what_make_builds_while_a_program_is_hidden_works_afterwards(tmp_path: Path) -> None:
+def test_environment_built_while_a_program_is_hidden_stays_valid(tmp_path: Path) -> None:
     for name in ("python3", "hidden"):
         install(tmp_path / "bin", name)
     for hidden, kept in (["hidden"], tmp_path / "bin" / "python3"), (["hidden", "python3"], None):

@@ -1,4 +1,4 @@
-"""The public names: what their functions take, return and raise can be imported beside them, and is documented."""
+"""The public API: documented, typed, and closed under the types that its functions take, return and raise."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def public(name: str) -> Any:
 
 
 def functions(subject: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """A function itself, or the public methods of a class, inherited ones of ours included."""
+    """Return a function itself, or the public methods of a class, with those inherited from classes of ours."""
     if not inspect.isclass(subject):
         yield subject.__name__, subject
         return
@@ -48,7 +48,7 @@ EVERY = [(label, function) for name in NAMES for label, function in functions(pu
 
 
 def mentioned(hint: Any) -> Iterator[type]:
-    """The classes of ours in a type."""
+    """Return the classes of this package that a type mentions."""
     if inspect.isclass(hint) and hint.__module__.startswith(PACKAGE):
         yield hint
     for part in typing.get_args(hint):
@@ -58,15 +58,15 @@ def mentioned(hint: Any) -> Iterator[type]:
 REQUIREMENT = re.compile(r"\b(?!UTF)[A-Z]+[0-9]*-[0-9]+\b")
 
 
-def test_a_public_name_is_documented_without_numbers_of_requirements() -> None:
-    """Numbers stand in tests, and in a comment on the line that keeps the rule."""
+def test_public_docstrings_cite_no_requirement_ids() -> None:
+    """Requirement IDs stand in tests and in comments only."""
     offenders = [n for n in NAMES if isinstance(public(n), type | types.FunctionType) and not inspect.getdoc(public(n))]
     for label, subject in [*((name, public(name)) for name in NAMES), *EVERY]:
         offenders += [f"{label}: {each}" for each in REQUIREMENT.findall(inspect.getdoc(subject) or "")]
     assert offenders == []
 
 
-def test_a_public_function_is_documented_and_all_it_returns_and_raises_is_public() -> None:
+def test_types_of_public_functions_are_public() -> None:
     known = {*mcp_skills_server.__all__, *vars(builtins)}
     offenders: list[str] = []
     for label, function in EVERY:
@@ -81,7 +81,7 @@ def test_a_public_function_is_documented_and_all_it_returns_and_raises_is_public
     assert offenders == []
 
 
-def test_a_path_in_place_of_a_list_or_a_registry_is_one_error_that_says_what_to_write(tmp_path: Path) -> None:
+def test_path_given_for_list_or_registry_is_refused_with_a_remedy(tmp_path: Path) -> None:
     roots: tuple[Any, ...] = ("skills", tmp_path)
     for root in roots:
         with pytest.raises(TypeError, match=re.escape(f"write Registry([{root!r}])")):
@@ -95,7 +95,7 @@ def test_a_path_in_place_of_a_list_or_a_registry_is_one_error_that_says_what_to_
         mcp_skills_server.attach(server, registry)
 
 
-def test_the_library_opens_any_kind_of_root(tmp_path: Path) -> None:
+def test_library_opens_any_kind_of_root(tmp_path: Path) -> None:
     write_skill(tmp_path / "skills" / "tea")
     with zipfile.ZipFile(tmp_path / "more.zip", "w") as archive:
         archive.writestr("coffee/SKILL.md", "---\nname: coffee\ndescription: Brews it.\n---\n")
@@ -118,7 +118,7 @@ async def main() -> None:
 """
 
 
-def test_the_result_of_a_call_passes_a_strict_type_checker(tmp_path: Path) -> None:
+def test_public_results_pass_strict_type_checking(tmp_path: Path) -> None:
     (tmp_path / "loop.py").write_text(PROGRAM)
     (tmp_path / "pyrightconfig.json").write_text('{"typeCheckingMode": "strict"}')
     pyright = shutil.which("pyright", path=str(Path(sys.executable).parent))

@@ -1,4 +1,4 @@
-"""The reference that `make docs` builds: the library, options and codes; and the Python programs of all pages."""
+"""The generated reference (library, options, codes), the manual page, and the Python programs of all pages."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-def test_the_reference_has_every_exported_name_once() -> None:
+def test_reference_has_every_exported_name_once() -> None:
     named = re.findall(r"^::: mcp_skills_server\.(\w+)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     assert sorted(named) == NAMES
 
 
 @pytest.mark.anyio
 @pytest.mark.needs_program("bwrap")
-async def test_the_examples_of_the_reference_use_every_exported_name_and_run_in_order(
+async def test_reference_examples_use_every_exported_name_and_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(FIXTURES, tmp_path / "skills")
@@ -56,7 +56,7 @@ async def test_the_examples_of_the_reference_use_every_exported_name_and_run_in_
         await spoken
 
 
-def test_the_pages_that_are_made_have_every_option_of_every_command_and_every_code() -> None:
+def test_generated_pages_have_every_option_and_code() -> None:
     made = pages()
     assert [code for code in CODES if f"| `{code}` |" not in made["codes.md"]] == []
     named = set(re.findall(r"`(--[a-z-]+)", made["options.md"]))
@@ -70,13 +70,13 @@ def test_the_pages_that_are_made_have_every_option_of_every_command_and_every_co
     assert "| `no-token` | `web/guards.py` | `tests/web/test_guards.py::" in made["threats.md"]
 
 
-def test_the_manual_page_is_that_of_the_code() -> None:
-    """`make golden` writes it anew."""
+def test_manual_page_is_up_to_date() -> None:
+    """`make golden` rewrites it."""
     assert MANUAL.read_text(encoding="utf-8") == man()
 
 
 @each_row("page", sorted(ROOT.glob("docs/*.md")))
-def test_what_a_program_of_a_page_imports_is_there(page: Path) -> None:
+def test_imports_of_documented_programs_exist(page: Path) -> None:
     for program in programs(page):
         tree = compile(program, page.name, "exec", flags=ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
         for node in ast.walk(tree):

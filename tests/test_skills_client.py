@@ -1,4 +1,4 @@
-"""The client of `mcp_skills_server.client`: this server over stdio and HTTP in both eras, and servers that lie."""
+"""`SkillsClient` with this server over stdio and HTTP in both eras, and with hostile servers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def listed(path: str, raw: bytes) -> dict[str, Any]:
 
 
 def entry(**changes: Any) -> dict[str, Any]:
-    """An entry of a skill with two files."""
+    """Return an entry of a skill with two files."""
     return {
         "uri": f"{BASE}SKILL.md",
         "frontmatter": {"name": "one", "description": "The one skill."},
@@ -57,7 +57,7 @@ def entry(**changes: Any) -> dict[str, Any]:
 
 
 def lying(pages: Callable[[str | None], dict[str, Any]], read: Callable[[str], bytes] | None = None) -> Server[Any]:
-    """A server that answers `skills/list` by these pages, and `resources/read` with these bytes."""
+    """Return a server with these pages of `skills/list` and bytes of `resources/read`."""
     server: Server[Any] = Server("made-up")
     server.extensions = {EXTENSION: {}}
 
@@ -79,7 +79,7 @@ def lying(pages: Callable[[str | None], dict[str, Any]], read: Callable[[str], b
 
 @MODES
 @pytest.mark.parametrize("transport", ["stdio", "http"])
-async def test_each_byte_of_each_skill_is_read_and_proved(mode: str, transport: str) -> None:
+async def test_every_file_of_every_skill_is_read_and_verified(mode: str, transport: str) -> None:
     async def check(server: Any) -> None:
         async with SkillsClient.connect(server, mode=mode) as client:
             assert client.way == "skills"
@@ -101,7 +101,7 @@ async def test_each_byte_of_each_skill_is_read_and_proved(mode: str, transport: 
 
 @pytest.mark.requirement("S40-44")
 @MODES
-async def test_changes_tell_what_was_added_changed_and_removed(tmp_path: Path, mode: str) -> None:
+async def test_changes_name_added_changed_and_removed_skills(tmp_path: Path, mode: str) -> None:
     for name in ("stays", "changes", "goes"):
         write_skill(tmp_path / name)
     async with SkillsClient.connect(over_stdio(tmp_path), mode=mode) as client:
@@ -124,7 +124,7 @@ async def test_changes_tell_what_was_added_changed_and_removed(tmp_path: Path, m
         assert await client.read(now["changes"], "notes.md") == b"new"
 
 
-async def test_a_change_between_the_listing_and_the_following_is_told(tmp_path: Path) -> None:
+async def test_change_between_list_and_changes_is_reported(tmp_path: Path) -> None:
     write_skill(tmp_path / "one")
     async with SkillsClient.connect(over_stdio(tmp_path), mode="legacy") as client:
         await client.list()
@@ -134,7 +134,7 @@ async def test_a_change_between_the_listing_and_the_following_is_told(tmp_path: 
                 assert [skill.name for skill in (await anext(changes)).added] == ["two"]
 
 
-async def test_a_server_that_announces_without_end_is_not_listed_without_end(tmp_path: Path) -> None:
+async def test_endless_announcements_are_debounced(tmp_path: Path) -> None:
     write_skill(tmp_path / "one")
     async with SkillsClient.connect(over_stdio(tmp_path), mode="legacy") as client:
         client.list = listings = Mock(wraps=client.list)  # type: ignore[method-assign]
@@ -153,7 +153,7 @@ async def test_a_server_that_announces_without_end_is_not_listed_without_end(tmp
     assert 2 <= listings.call_count <= 4
 
 
-async def test_a_download_is_whole_and_proved(tmp_path: Path) -> None:
+async def test_download_is_complete_and_verified(tmp_path: Path) -> None:
     async with SkillsClient.connect(over_stdio(FIXTURES)) as client:
         skill = next(skill for skill in await client.list() if skill.name == "csv-profiling")
         made = await client.download(skill, tmp_path / "deep" / "er")
@@ -169,7 +169,7 @@ async def test_a_download_is_whole_and_proved(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement("S40-43")
-async def test_what_is_not_what_was_listed_is_not_used(tmp_path: Path) -> None:
+async def test_file_that_differs_from_its_listing_is_refused(tmp_path: Path) -> None:
     files = {f"{BASE}SKILL.md": SKILL}
     async with SkillsClient.connect(lying(lambda _: {"skills": [entry()]}, files.__getitem__)) as client:
         (skill,) = await client.list()
@@ -186,7 +186,7 @@ async def test_what_is_not_what_was_listed_is_not_used(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement("S40-45")
-async def test_a_frontmatter_that_is_not_the_announced_one_is_not_used() -> None:
+async def test_frontmatter_that_differs_from_its_listing_is_refused() -> None:
     announced = entry(frontmatter={"name": "one", "description": "The one skill.", "allowed-tools": "Read"})
     async with SkillsClient.connect(lying(lambda _: {"skills": [announced]}, lambda _: SKILL)) as client:
         (skill,) = await client.list()
@@ -194,7 +194,7 @@ async def test_a_frontmatter_that_is_not_the_announced_one_is_not_used() -> None
             await client.read(skill)
 
 
-async def test_one_bad_entry_costs_itself_and_pages_without_end_are_refused() -> None:
+async def test_bad_entry_is_skipped_and_endless_pages_are_refused() -> None:
     async with SkillsClient.connect(lying(lambda _: {"skills": [{"uri": 1}, entry(), 7]})) as client:
         assert [skill.name for skill in await client.list()] == ["one"]
         assert len(client.refused) == 2
@@ -205,7 +205,7 @@ async def test_one_bad_entry_costs_itself_and_pages_without_end_are_refused() ->
                 await client.list()
 
 
-async def test_a_change_while_there_was_no_stream_of_changes_is_told(caplog: pytest.LogCaptureFixture) -> None:
+async def test_change_during_a_lost_stream_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     left, asked = [entry(), entry(uri=f"{BASE}2/SKILL.md")], list[Any]()
     caplog.set_level("INFO")
 
@@ -228,7 +228,7 @@ async def test_a_change_while_there_was_no_stream_of_changes_is_told(caplog: pyt
     assert "the stream of changes ended: the server is busy" in caplog.text
 
 
-async def test_files_that_are_not_listed_must_be_allowed(tmp_path: Path) -> None:
+async def test_unlisted_files_need_unproved(tmp_path: Path) -> None:
     server = lying(lambda _: {"skills": [entry(resources="dynamic")]}, lambda _: SKILL)
     async with SkillsClient.connect(server) as client:
         (skill,) = await client.list()
@@ -242,7 +242,7 @@ async def test_files_that_are_not_listed_must_be_allowed(tmp_path: Path) -> None
 
 
 @pytest.mark.requirement("S40-34")
-async def test_resources_are_skills_where_there_are_no_methods(tmp_path: Path) -> None:
+async def test_resources_are_the_fallback_for_missing_methods(tmp_path: Path) -> None:
     contents = {f"{BASE}SKILL.md": SKILL, f"{BASE}notes.md": b"notes", "file:///etc/motd": b"no"}
     longest = f"skill://{'x' * (2_048 - len('skill:///SKILL.md'))}/SKILL.md"
     others = ["skill://a/../SKILL.md", longest, f"skill://x{longest[8:]}"]
@@ -280,7 +280,7 @@ async def test_resources_are_skills_where_there_are_no_methods(tmp_path: Path) -
             await client.download(skill, tmp_path / "again")
 
 
-async def test_tools_are_asked_where_there_are_no_resources(tmp_path: Path) -> None:
+async def test_tools_are_the_fallback_for_missing_resources(tmp_path: Path) -> None:
     write_skill(tmp_path / "one", notes_md="notes")
     ours = over_stdio(tmp_path)
     async with Client(ours) as inner:
@@ -307,7 +307,7 @@ async def test_tools_are_asked_where_there_are_no_resources(tmp_path: Path) -> N
     types.CallToolResult(content=[], structured_content={"skills": []}, is_error=True),
     types.CallToolResult(content=[]), types.CallToolResult(content=[], structured_content={"skills": [{}]}),
 ])  # fmt: skip
-async def test_tools_that_answer_with_something_else_are_no_skills(answer: types.CallToolResult) -> None:
+async def test_invalid_tool_result_is_refused(answer: types.CallToolResult) -> None:
     server: Server[Any] = Server("tools")
 
     async def call(_context: Any, _params: Any) -> types.CallToolResult:
@@ -323,7 +323,7 @@ async def test_tools_that_answer_with_something_else_are_no_skills(answer: types
             await client.list()
 
 
-async def test_the_words_of_the_server_reach_the_caller_and_changes_need_the_extension() -> None:
+async def test_server_errors_reach_caller_and_changes_need_connect() -> None:
     async with Client(over_stdio(FIXTURES)) as inner:
         client = SkillsClient(inner.session)
         with pytest.raises(UsageError, match=r"SkillsClient\.connect"):
@@ -333,7 +333,7 @@ async def test_the_words_of_the_server_reach_the_caller_and_changes_need_the_ext
             await client.get("skill://none/SKILL.md")
 
 
-def test_an_entry_is_read_as_it_is_sent() -> None:
+def test_entry_is_parsed() -> None:
     skill = parse_entry(entry())
     assert isinstance(skill, ListedSkill) and skill.files is not None
     assert (skill.name, skill.uri, [*skill.files]) == ("one", f"{BASE}SKILL.md", ["SKILL.md", "notes/a b.md"])
@@ -352,7 +352,7 @@ def test_an_entry_is_read_as_it_is_sent() -> None:
         ({"resources": [listed("notes.md", b"")]}, "lacks SKILL.md"),
     ],
 )
-def test_an_entry_that_breaks_the_specification_is_refused(changes: dict[str, Any], why: str) -> None:
+def test_entry_against_the_specification_is_refused(changes: dict[str, Any], why: str) -> None:
     with pytest.raises(EntryRefusedError, match=why):
         parse_entry({key: value for key, value in entry(**changes).items() if value is not None})
     with pytest.raises(EntryRefusedError, match="not an object"):
@@ -373,7 +373,7 @@ def test_an_entry_that_breaks_the_specification_is_refused(changes: dict[str, An
         ([{"path": "x", "size": 17 << 20}], "16 MiB"),
     ],
 )
-def test_a_file_of_an_entry_that_breaks_the_specification_is_refused(files: list[dict[str, Any]], why: str) -> None:
+def test_listed_file_against_the_specification_is_refused(files: list[dict[str, Any]], why: str) -> None:
     others = [listed(file.get("path", "SKILL.md"), b"") | file for file in files]
     with pytest.raises(EntryRefusedError, match=why):
         parse_entry(entry(resources=[listed("SKILL.md", SKILL), *others]))

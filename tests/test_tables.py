@@ -1,4 +1,4 @@
-"""A table in one test catches what a case for each row catches."""
+"""`each_row`: a table in one test catches the same failures as a case for each row."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from tables import each_row
 
 
-def test_every_row_that_fails_is_named_and_no_other() -> None:
+def test_exactly_the_failing_rows_are_named() -> None:
     @each_row(("number", "double"), [(1, 2), (2, 5), (3, 6), (4, 9)])
     def doubles(number: int, double: int) -> None:
         assert 2 * number == double
@@ -27,7 +27,7 @@ def test_every_row_that_fails_is_named_and_no_other() -> None:
     ]
 
 
-def test_a_row_meets_nothing_that_an_earlier_one_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_do_not_share_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     @each_row("name", ["SKILLS_ROW_A", "SKILLS_ROW_B"])
     def leaves(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert not [*tmp_path.iterdir(), *(each for each in os.environ if each.startswith("SKILLS_ROW"))]
@@ -39,7 +39,7 @@ def test_a_row_meets_nothing_that_an_earlier_one_left(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.anyio
-async def test_rows_are_awaited_one_after_the_other() -> None:
+async def test_async_rows_run_in_order() -> None:
     seen: list[int] = []
 
     @each_row("number", [1, 2, 3])

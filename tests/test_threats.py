@@ -1,4 +1,4 @@
-"""`make threats`: its patches fit the source, its tests are there, and it finds what is wrong."""
+"""`make threats`: its patches apply, its tests exist, and it reports defences that no test proves."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ TABLE = read_table()
 FAST = "tests/web/test_connections.py::test_nobody_loses_a_place_to_who_holds_as_many"
 
 
-def test_each_patch_can_be_made() -> None:
+def test_every_patch_applies() -> None:
     assert misfits(TABLE) == {}
 
 
-def test_each_test_is_there() -> None:
+def test_every_named_test_exists() -> None:
     for each in TABLE:
         file, _, name = each.test.partition("::")
         assert re.search(rf"^(async )?def {name}\(", (ROOT / file).read_text(), re.MULTILINE), each.test
 
 
-def test_a_patch_that_fits_no_more_says_why() -> None:
+def test_patch_that_no_longer_applies_gives_the_reason() -> None:
     threat = Threat("x", "web/shares.py", FAST, "a", "b")
     assert threat.misfit("(a)") == ""
     assert threat.misfit("(c)").endswith("web/shares.py has its text 0 times")
@@ -34,7 +34,7 @@ def test_a_patch_that_fits_no_more_says_why() -> None:
     assert "leaves web/shares.py no Python" in replace(threat, after=")").misfit("(a)")
 
 
-def test_a_test_is_as_bad_as_its_worst_case() -> None:
+def test_outcome_of_a_test_is_its_worst_case() -> None:
     reports = [("t[1]", "passed", ""), ("t[2]", "failed", "no"), ("t2", "passed", ""), ("t3", "skipped", "x")]
     assert outcome("t", reports) == Outcome("failed", "no")
     assert outcome("t2", reports) == Outcome("passed")
@@ -48,11 +48,11 @@ def test_a_test_is_as_bad_as_its_worst_case() -> None:
     (Outcome("passed"), "is passed without the defence"), (Outcome("skipped", "x"), "is skipped without the defence"),
     (Outcome("absent"), "is absent without the defence"), (None, "does not end"),
 ])  # fmt: skip
-def test_only_a_failure_of_the_test_shows_a_defence(found: Outcome | None, said: str) -> None:
+def test_only_a_failed_test_proves_a_defence(found: Outcome | None, said: str) -> None:
     assert said in verdict(found) and bool(said) == bool(verdict(found))
 
 
-def test_what_is_wrong_is_found_in_a_copy_and_nothing_else(tmp_path: Path) -> None:
+def test_run_reports_unproved_defences_and_leaves_the_tree_alone(tmp_path: Path) -> None:
     shown = next(each for each in TABLE if each.test == FAST)
     kept = replace(shown, name="kept", after=shown.before + " ")
     broken = replace(shown, name="broken", after="count_")
@@ -60,7 +60,7 @@ def test_what_is_wrong_is_found_in_a_copy_and_nothing_else(tmp_path: Path) -> No
     before = (ROOT / shown.path).read_bytes()
     runner = Runner(tmp_path)
     try:
-        # pytest runs nothing at all where one of its arguments is unknown.
+        # pytest runs no test if one of its arguments is unknown.
         wrong, skipped = judge([shown, kept, broken], [runner])
         wrong |= judge([unknown], [runner])[0]
         assert (runner.bench.tree / shown.path).read_bytes() == before
@@ -72,12 +72,12 @@ def test_what_is_wrong_is_found_in_a_copy_and_nothing_else(tmp_path: Path) -> No
     assert (ROOT / shown.path).read_bytes() == before
 
 
-def test_the_threats_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_threats_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--list"]) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [each.name for each in TABLE]
 
 
-def test_an_unknown_name_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_threat_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["--only", "nothing"])
     assert caught.value.code == 2 and "no such threat: nothing" in capsys.readouterr().err

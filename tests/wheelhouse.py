@@ -1,4 +1,4 @@
-"""A folder of wheels with this package and all that it needs, made offline from what is installed here."""
+"""Build a folder of wheels of this package and its dependencies, offline, from the installed packages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def normal(name: str) -> str:
 
 
 def needed(name: str) -> dict[str, Distribution]:
-    """What an installed package needs on this machine, itself included, by name; extras of requirements count."""
+    """Return an installed package and its dependencies on this machine by name, with extras."""
     found: dict[str, Distribution] = {}
     seen: set[tuple[str, str]] = set()
     waiting = [(name, "")]
@@ -28,7 +28,7 @@ def needed(name: str) -> dict[str, Distribution]:
         try:
             found[normal(name)] = package = distribution(name)
         except PackageNotFoundError:
-            continue  # for another platform, or its test would fail at the first import
+            continue  # for another platform
         for each in map(Requirement, package.requires or ()):
             if each.marker is None or each.marker.evaluate({"extra": extra}):
                 waiting += [(each.name, more) for more in ("", *each.extras)]
@@ -36,13 +36,13 @@ def needed(name: str) -> dict[str, Distribution]:
 
 
 def size(packages: Iterable[Distribution]) -> int:
-    """The bytes of these on the disk, without bytecode."""
+    """Return the size of these packages on disk in bytes, without bytecode."""
     files = (Path(str(each.locate_file(file))) for each in packages for file in each.files or ())
     return sum(file.stat().st_size for file in files if file.suffix != ".pyc" and file.is_file())
 
 
 def fill(folder: Path, packages: Iterable[Distribution]) -> None:
-    """Pack these into wheels again."""
+    """Pack these installed packages into wheels."""
     for package in packages:
         about = package.read_text("WHEEL") or ""
         tags = [line.partition(": ")[2] for line in about.splitlines() if line.startswith("Tag: ")]

@@ -1,4 +1,4 @@
-"""Raw clients of MCP, and the one that says JSON-RPC lines to a real server process over its stdin and stdout.
+"""Raw MCP clients, and one that exchanges JSON-RPC lines with a real server process over stdio.
 
 Every answer to a method of ours is validated against the schemas of the package before a test sees it.
 """
@@ -29,9 +29,9 @@ ROOT = Path(__file__).parent.parent
 FIXTURES = ROOT / "fixtures" / "skills"
 SCHEMAS = Path(mcp_skills_server.__file__).parent / "schemas"
 DEADLINE = float(os.environ.get("TEST_DEADLINE_S", "20"))
-"""Seconds after which something that should happen counts as never happening. `make threats` waits for less."""
+"""Seconds to wait for an event before a test fails. `make threats` sets fewer."""
 SOON = 5.0
-"""Seconds in which a server ends that waits for nobody. Where nothing else runs it takes less than 2."""
+"""Seconds in which an idle server must exit. On an idle machine it takes less than 2."""
 
 Era = Literal["legacy", "modern"]
 VERSIONS = {"legacy": "2025-11-25", "modern": "2026-07-28"}
@@ -40,7 +40,7 @@ EXTENSION = "io.modelcontextprotocol/skills"
 
 
 class WireError(Exception):
-    """A JSON-RPC error answer."""
+    """A JSON-RPC error response."""
 
     def __init__(self, error: Mapping[str, Any]) -> None:
         super().__init__(f"{error['code']}: {error['message']}")
@@ -50,7 +50,7 @@ class WireError(Exception):
 
 
 class Client(ABC):
-    """A client of one era, whatever carries its messages."""
+    """A client of one era, on any transport."""
 
     dialect = "auto"
 
@@ -58,20 +58,20 @@ class Client(ABC):
         self.era = era
         self.extension = extension
         self.extensions: dict[str, Any] = {EXTENSION: {}} if extension else {}
-        """What the client declares: set it before the handshake."""
+        """The declared extensions: set them before the handshake."""
         self.host = host
         self._id = 0
 
     @abstractmethod
     def exchange(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """Send a request, and wait for its answer."""
+        """Send a request and return its response."""
 
     @abstractmethod
     def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
         """Send a notification."""
 
     def message(self, method: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """A request as the era wants it."""
+        """Return a request in the form of the era."""
         self._id += 1
         sent = dict(params or {})
         if self.era == "modern":
@@ -81,13 +81,13 @@ class Client(ABC):
         return {**message, "params": sent} if sent or params is not None else message
 
     def _described(self, capabilities: str) -> dict[str, Any]:
-        """What the client says of itself, with its capabilities under this key."""
+        """Return the client's version, info and capabilities, the last under this key."""
         declared = {"extensions": self.extensions} if self.extensions else {}
         info = {"name": self.host, "version": "1"}
         return {"protocolVersion": VERSIONS[self.era], "clientInfo": info, capabilities: declared}
 
     def request(self, method: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Ask, and wait for the result. Raises WireError for an error."""
+        """Send a request and return its valid result, or raise WireError."""
         answer = self.exchange(self.message(method, params))
         if "error" in answer:
             raise WireError(answer["error"])
@@ -95,7 +95,7 @@ class Client(ABC):
         return answer["result"]
 
     def open(self) -> dict[str, Any]:
-        """Shake hands as the era does, and return the result of it."""
+        """Do the handshake of the era and return its result."""
         if self.era == "modern":
             return self.request("server/discover")
         result = self.request("initialize", self._described("capabilities"))
@@ -103,7 +103,7 @@ class Client(ABC):
         return result
 
     def every_skill(self) -> list[dict[str, Any]]:
-        """All pages of skills/list."""
+        """Return the entries of all pages of skills/list."""
         page = self.request("skills/list", {})
         out = page["skills"]
         while "nextCursor" in page:
@@ -112,19 +112,19 @@ class Client(ABC):
         return out
 
     def call(self, tool: str, /, **arguments: Any) -> dict[str, Any]:
-        """The result of a tool. An argument that is None is left out."""
+        """Return the result of a tool. Arguments that are None are left out."""
         given = {name: value for name, value in arguments.items() if value is not None}
         return self.request("tools/call", {"name": tool, "arguments": given})
 
     def read(self, uri: str) -> bytes:
-        """The bytes that resources/read sends for this URI."""
+        """Return the bytes that resources/read sends for this URI."""
         (item,) = self.request("resources/read", {"uri": uri})["contents"]
         assert item["uri"] == uri
         return item["text"].encode() if "text" in item else base64.b64decode(item["blob"], validate=True)
 
 
 class Wire(Client):
-    """One server process over its pipes, and what it said."""
+    """A server process over its pipes, and all that it sent."""
 
     def __init__(
         self, arguments: list[str], *, era: Era = "legacy", extension: bool = False, host: str = "wire"
@@ -179,11 +179,11 @@ class Wire(Client):
         return self.answer(message["id"])
 
     def answer(self, identifier: Any, deadline: float = DEADLINE) -> dict[str, Any]:
-        """The next answer with this id."""
+        """Return the next response with this id."""
         return self._answers.setdefault(identifier, queue.Queue()).get(timeout=deadline)
 
     def finish(self, identifier: int, deadline: float = DEADLINE) -> dict[str, Any]:
-        """The result of a request that was started."""
+        """Return the result of a request that `start` sent."""
         answer = self.answer(identifier, deadline)
         if "error" in answer:
             raise WireError(answer["error"])
@@ -205,11 +205,11 @@ class Wire(Client):
         return identifier
 
     def notification(self, deadline: float = DEADLINE) -> dict[str, Any]:
-        """The next notification."""
+        """Return the next notification."""
         return self.notifications.get(timeout=deadline)
 
     def until(self, method: str, uri: str | None = None) -> list[dict[str, Any]]:
-        """Notifications up to and with the first of this method (and this URI)."""
+        """Return the notifications up to the first of this method (and URI), inclusive."""
         seen: list[dict[str, Any]] = []
         while True:
             seen.append(self.notification())
@@ -217,36 +217,36 @@ class Wire(Client):
                 return seen
 
     def pending(self) -> list[dict[str, Any]]:
-        """What has been told by now: everything sent before the server answers one more request."""
+        """Return the notifications that the server sends before its next response."""
         self.request("skills/list")
         return [self.notifications.get_nowait() for _ in range(self.notifications.qsize())]
 
     def logs(self, words: bytes) -> None:
-        """Wait until the log has these words: stderr is no part of the order in which answers come."""
+        """Wait until stderr has these words, since it is not ordered with the responses."""
         with self._logged:
             assert self._logged.wait_for(lambda: words in self.stderr, DEADLINE), self.stderr
 
     def close(self) -> int:
-        """Close stdin and wait for the end; the exit code."""
+        """Close stdin, wait for the exit and return its code."""
         assert self.process.stdin is not None
         if not self.process.stdin.closed:
             self.process.stdin.close()
         return self.wait()
 
     def signal(self, number: signal.Signals) -> int:
-        """Send a signal and wait for the end; the exit code."""
+        """Send a signal, wait for the exit and return its code."""
         self.process.send_signal(number)
         return self.wait()
 
     def wait(self) -> int:
-        """Wait for the end of the process and of its streams."""
+        """Wait for the end of the process and its streams, and return the exit code."""
         code = self.process.wait(DEADLINE)
         for thread in self._threads:
             thread.join(DEADLINE)
         return code
 
     def kill(self) -> None:
-        """Whatever happened, leave no process behind."""
+        """End the process if it still runs, and close its streams."""
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
@@ -276,14 +276,14 @@ def slow(self, *arm):
 Registry.load = slow
 main(sys.argv[2:])
 """
-"""A program as `COMMAND`, whose first scan waits until a test opens the fifo that is its first argument."""
+"""The program, whose first scan waits until a test opens the fifo of its first argument."""
 
 
 @contextmanager
 def serving(
     *arguments: str | Path, era: Era = "legacy", extension: bool = False, opened: bool = True, host: str = "wire"
 ) -> Iterator[Wire]:
-    """A server on these roots and options, hands shaken."""
+    """Run a server on these roots and options, after the handshake if `opened`."""
     wire = Wire([*COMMAND, "serve", *map(str, arguments)], era=era, extension=extension, host=host)
     try:
         if opened:
@@ -301,7 +301,7 @@ def write_skill(
     body: str = "# Thing\n",
     **files: str,
 ) -> Path:
-    """A skill in this directory; further arguments are files, `references__guide_md="..."` for references/guide.md."""
+    """Write a skill; `references__guide_md="..."` adds the file references/guide.md."""
     directory.mkdir(parents=True, exist_ok=True)
     text = f"---\nname: {name or directory.name}\ndescription: {description}\n---\n\n{body}"
     (directory / "SKILL.md").write_text(text, encoding="utf-8", newline="")
@@ -321,7 +321,7 @@ def _validator(schema: str, definition: str) -> jsonschema.Draft202012Validator:
 def check(
     method: str, params: Mapping[str, Any], result: Mapping[str, Any], *, dialect: str, pure: bool, era: Era
 ) -> None:
-    """Validate a result of ours against the schemas of the dialects it has to keep."""
+    """Validate a result against the schemas of its dialects."""
     if era == "modern":
         assert result["resultType"] == "complete"
         assert result["_meta"][META + "serverInfo"]["name"]

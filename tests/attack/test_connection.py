@@ -1,4 +1,4 @@
-"""Ids of requests that look alike and are two, and an endpoint that answers with numbers no float can hold."""
+"""Attacks by request ids that look alike, and by embeddings with numbers that no float can hold."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def registry() -> Registry:
 
 
 @pytest.mark.parametrize("pair", [(7, "7"), (10, "1_0")])
-def test_a_client_that_leaves_takes_all_of_its_requests_along(
+def test_end_of_stdin_cancels_requests_with_similar_ids(
     pair: tuple[int, str], registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The end of stdin must end the process, not wait for a request that nothing can take back any more."""
+    """The process must exit at the end of stdin, although one id could hide another's request."""
 
     async def hangs(*_: object) -> bytes:
         await anyio.Event().wait()
@@ -44,14 +44,14 @@ def test_a_client_that_leaves_takes_all_of_its_requests_along(
     assert anyio.run(ends)
 
 
-def test_another_id_takes_back_nothing(registry: Registry) -> None:
+def test_cancel_of_another_id_is_ignored(registry: Registry) -> None:
     """int("1_0") is 10."""
     listen = {"id": 10, "method": "subscriptions/listen", "params": LISTEN}
     back = {"method": "notifications/cancelled", "params": {"requestId": "1_0"}}
     lines = said(listen, back, listen, {"id": 8, "method": "server/discover", "params": {"_meta": ENVELOPE}})
     heard = talk(lines, registry, Settings(), patient=True)
     methods = [each.get("method") for each in heard]
-    # The second is refused: the first is under way.
+    # The second is refused, since the first still runs.
     assert methods.count("notifications/subscriptions/acknowledged") == 1
 
 
@@ -59,7 +59,7 @@ def test_another_id_takes_back_nothing(registry: Registry) -> None:
     "body",
     [b'{"data":[{"index":0,"embedding":[1' + b"0" * 400 + b"]}]}", b'{"data":[{"index":1e999,"embedding":[1]}]}'],
 )
-def test_a_number_that_is_too_large_is_no_embedding(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_embedding_with_too_large_number_is_refused(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Endpoint, "_post", lambda *_: body)
     with pytest.raises(EmbeddingError):
         Endpoint("http://127.0.0.1:9/", "m").embed(["a"], 1)

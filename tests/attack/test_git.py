@@ -1,4 +1,4 @@
-"""A cache that others may write to, a repository that costs more than it is, and a git that outlives its server."""
+"""Attacks on git sources: a cache that others may write, expensive repositories, and a remote that never ends."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STRANGER = 12345
 
 
 def give_away(top: Path) -> None:
-    """All of it is another user's."""
+    """Make another user the owner of the whole tree."""
     for place, _, names in os.walk(top):
         for path in (place, *(os.path.join(place, name) for name in names)):
             os.chown(path, STRANGER, STRANGER)
@@ -45,7 +45,7 @@ def upstream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Upstream:
 
 
 def planted(url: str, settings: SourceSettings) -> Path:
-    """The folder of a source in the cache, whose name anybody can compute."""
+    """Return the folder of a source in the cache, whose name anybody can compute."""
     return GitFolder(url, settings).place.parent  # type: ignore[union-attr]
 
 
@@ -60,7 +60,7 @@ def follow(url: str, settings: SourceSettings) -> Follower | None:
 
 @pytest.mark.needs_program("git")
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of another user")
-def test_what_another_user_left_in_a_shared_cache_runs_no_program(upstream: Upstream, tmp_path: Path) -> None:
+def test_repository_of_another_user_in_shared_cache_runs_no_program(upstream: Upstream, tmp_path: Path) -> None:
     settings = SourceSettings(tmp_path / "cache")
     objects = planted(upstream.url, settings) / "objects"
     for folder in ("objects", "refs"):
@@ -77,8 +77,8 @@ def test_what_another_user_left_in_a_shared_cache_runs_no_program(upstream: Upst
 
 @pytest.mark.needs_program("git")
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of another user")
-def test_what_another_user_left_in_a_shared_cache_is_not_served(upstream: Upstream, tmp_path: Path) -> None:
-    """The record says that all of the newest commit is there, and nothing proves it by the commit."""
+def test_files_of_another_user_in_shared_cache_are_not_served(upstream: Upstream, tmp_path: Path) -> None:
+    """A forged record states that the files of the newest commit are complete."""
     settings = SourceSettings(tmp_path / "cache")
     directory = planted(upstream.url, settings)
     assert follow(upstream.url, settings) is not None
@@ -96,8 +96,8 @@ def test_what_another_user_left_in_a_shared_cache_is_not_served(upstream: Upstre
     assert not [text for text in served if "mallory" in text]
 
 
-def test_only_folders_of_sources_are_removed(tmp_path: Path) -> None:
-    """`--cache-dir ~` is a mistake, and must not cost `~/Documents/taxes`."""
+def test_eviction_removes_only_source_folders(tmp_path: Path) -> None:
+    """`--cache-dir ~` is a mistake that must not delete `~/Documents/taxes`."""
     (tmp_path / "Documents" / "taxes").mkdir(parents=True)
     (tmp_path / "Documents" / "taxes" / "2025.pdf").write_bytes(b"x" * 2000)
     trim(tmp_path, 1000)
@@ -107,8 +107,8 @@ def test_only_folders_of_sources_are_removed(tmp_path: Path) -> None:
 TOKEN = "ghp_0123456789012345678901234567890123AB"
 
 
-def test_a_token_in_the_place_of_a_user_is_never_shown() -> None:
-    """GitHub takes a token as the user's name. It would be in every log line, the lock file and the listing."""
+def test_token_in_user_part_of_url_is_never_shown() -> None:
+    """GitHub accepts a token as user name, which would stand in the log, the lock file and the listing."""
     try:
         said = parse_address(f"git+https://{TOKEN}@github.com/acme/skills").shown
     except UsageError as error:
@@ -117,7 +117,7 @@ def test_a_token_in_the_place_of_a_user_is_never_shown() -> None:
 
 
 class Counted(bytes):
-    """A path that counts what is cut from it."""
+    """A path that counts how much is sliced from it."""
 
     cuts = 0
 
@@ -127,8 +127,8 @@ class Counted(bytes):
         return Counted(head), mark, tail
 
 
-def test_a_file_outside_of_every_skill_costs_not_its_depth() -> None:
-    """One nested chain of trees and 60,000 names in the last one fit into the limit on the listing."""
+def test_file_outside_every_skill_costs_no_time_by_depth() -> None:
+    """A deep chain of trees with 60,000 names in the last one fits into the limit of a listing."""
     Counted.cuts, depth, files = 0, 2000, 50
     deep = b"/".join([b"a"] * depth)
     entries = [TreeEntry(b"100644", "1" * 40, Counted(deep + b"/%d" % number)) for number in range(files)]
@@ -147,7 +147,7 @@ anyio.run(GitFolder(sys.argv[1], SourceSettings(Path(sys.argv[2]))).resolve)
 
 
 def running(words: str) -> list[int]:
-    """Processes whose command line has these words."""
+    """Return the processes whose command line has these words."""
     found: list[int] = []
     for each in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -160,8 +160,8 @@ def running(words: str) -> list[int]:
 
 @pytest.mark.needs_program("git")
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc")
-def test_no_git_outlives_a_server_that_is_killed(tmp_path: Path) -> None:
-    """The server of this git sends a little all the time, so git's own patience never ends, and nobody else ends it."""
+def test_git_process_ends_with_killed_server(tmp_path: Path) -> None:
+    """The remote trickles bytes, so git's own timeout never expires."""
     asked, over = threading.Event(), threading.Event()
 
     def drip(listener: socket) -> None:
@@ -190,7 +190,7 @@ def test_no_git_outlives_a_server_that_is_killed(tmp_path: Path) -> None:
             process.wait()
             until = monotonic() + 25  # longer than http.lowSpeedTime
             while (left := running(url.removeprefix("git+"))) and monotonic() < until:
-                sleep(0.1)  # no event tells of the end of somebody else's child
+                sleep(0.1)  # the end of another process's child is no event
             assert not left
         finally:
             for each in left:

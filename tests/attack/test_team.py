@@ -1,4 +1,4 @@
-"""What one principal could learn or do of what is another's, and what leaves no trace."""
+"""Attacks by one principal on another's sessions and skills, and on the audit log."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BOB = Principal("token", "bob")
 
 
 @pytest.mark.parametrize("owner", ["\u00e9", "\ud800"])
-def test_a_record_whose_owner_is_no_hash_is_of_nobody(tmp_path: Path, owner: str) -> None:
+def test_session_record_with_invalid_owner_is_ignored(tmp_path: Path, owner: str) -> None:
     tree, store = plant(tmp_path, skills("a")), Store()
     handle = "h" * 24
     store.texts[handle] = json.dumps({"version": 1, "owner": owner, "since": 0, "skills": []})
@@ -47,7 +47,7 @@ def write_anew(file: Path, text: str) -> None:
     os.replace(fresh, file)
 
 
-def test_a_legacy_session_hears_of_no_skill_of_a_group_that_its_bearer_has_left(tmp_path: Path) -> None:
+def test_legacy_session_gets_no_notification_of_a_lost_group(tmp_path: Path) -> None:
     for path in ("finance/tax", "tea"):
         write_skill(tmp_path / "skills" / path)
     tokens, file = tmp_path / "tokens", tmp_path / "c.toml"
@@ -77,7 +77,7 @@ def rpc(server: Server, method: str, token: str = ANNS, **params: object) -> dic
     return json.loads(server.send("POST", "/rpc", sent, headers).body)
 
 
-def test_files_that_are_laid_out_for_code_of_a_call_are_in_the_audit_log(tmp_path: Path, sandbox_mode: str) -> None:
+def test_files_laid_out_for_inline_code_are_audited(tmp_path: Path, sandbox_mode: str) -> None:
     write_skill(tmp_path / "skills" / "tax", rates_md="19 percent\n")
     (tmp_path / "tokens").write_text(f"ann={ANNS}\n")
     (tmp_path / "tokens").chmod(0o600)
@@ -93,14 +93,14 @@ def test_files_that_are_laid_out_for_code_of_a_call_are_in_the_audit_log(tmp_pat
     assert {"tax"} <= {each.get("skill") for each in said}, said
 
 
-def test_bytes_on_a_connection_end_a_chunk_only_where_a_proxy_sees_its_end() -> None:
-    """Earlier versions of h11 take any two bytes for the end of a chunk, and a proxy sees another request then."""
+def test_chunk_ends_only_where_a_proxy_sees_its_end() -> None:
+    """Earlier versions of h11 accept any two bytes as the end of a chunk: request smuggling behind a proxy."""
     with Path("pyproject.toml").open("rb") as file:
         wanted = tomllib.load(file)["project"]["dependencies"]
     assert any(re.fullmatch(r"h11>=0\.(1[6-9]|[2-9]\d)", each) for each in wanted)
 
 
-def test_a_stranger_without_a_token_does_not_fill_the_disk_of_the_audit_log(tmp_path: Path) -> None:
+def test_unauthenticated_requests_do_not_fill_the_audit_log(tmp_path: Path) -> None:
     audit = AuditLog(str(tmp_path / "audit"))
     for _ in range(2_000):
         audit.record(
@@ -110,14 +110,14 @@ def test_a_stranger_without_a_token_does_not_fill_the_disk_of_the_audit_log(tmp_
     later = Event(time.time() + 90, "http", "POST", "refused", address="192.0.2.1", reason="no-token")
     audit.record(later)
     last = json.loads((tmp_path / "audit").read_text(encoding="utf-8").splitlines()[-1])
-    assert last["left_out"] == 1_980  # nothing is hidden
+    assert last["left_out"] == 1_980
 
 
 SECRET = {"MCP_SKILLS_REFRESH_SECRET": "0123456789abcdef-secret"}
 
 
-def test_wrong_webhooks_do_not_fill_the_log(tmp_path: Path) -> None:
-    """Other refusals of strangers are counted and not each written (REPEATS)."""
+def test_rejected_webhooks_do_not_fill_the_log(tmp_path: Path) -> None:
+    """Repeated refusals of unauthenticated clients are counted, not written one by one (REPEATS)."""
     write_skill(tmp_path / "published" / "thing")
     options = ("--allow-private", "--allow-http", "--cache-dir", str(tmp_path / "cache"))
     with (

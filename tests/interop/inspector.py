@@ -1,4 +1,4 @@
-"""Inspector's command line before a server that wants a token. Its browser is played here by one request."""
+"""Inspector's command line with a server that needs a token. One request plays its browser."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tools.interop.setup import NODE
 from ports import free_port
 
 INSTALLED = PROGRAM.exists() and NODE.exists()
-"""By `make interop`."""
+"""Installed by `make interop`."""
 _MOST_S = 60
 _NAVIGATE = "Please navigate to: "
 
 
 def _browse(stream: IO[str], said: list[str]) -> None:
-    """Go where it asks its user to go, and follow to where that leads."""
+    """Open the address that it prints for its user, and follow the redirects."""
     for line in stream:
         said.append(line)
         if line.startswith(_NAVIGATE):
@@ -30,7 +30,7 @@ def _browse(stream: IO[str], said: list[str]) -> None:
 
 
 def inspect(home: Path, url: str, era: str, method: str, *options: str) -> str:
-    """What it prints for a method, after it has signed in. What it remembers is below `home`, and no token is."""
+    """Return its output for a method after signing in. It keeps its state below `home`, but no token."""
     environment = {
         **os.environ,
         "HOME": str(home),

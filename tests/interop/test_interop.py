@@ -1,4 +1,4 @@
-"""The pure parts of tools/interop/: what it makes of a referee's results."""
+"""tools/interop/: the evaluation of a referee's results."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_checks_are_parsed() -> None:
 
 
 @each_row("raw", [[], {}, None, ["one"], [{"id": "one"}], [{"status": "SUCCESS", "id": 1}]])
-def test_results_without_checks_are_no_results(raw: object) -> None:
+def test_result_without_checks_is_invalid(raw: object) -> None:
     with pytest.raises(ValueError, match="tools-list"):
         parse_checks("tools-list", raw)
 
@@ -61,18 +61,18 @@ def test_results_without_checks_are_no_results(raw: object) -> None:
         ("server-tools-list", None),
     ],
 )
-def test_a_directory_names_its_scenario(directory: str, scenario: str | None) -> None:
+def test_scenario_is_parsed_from_directory_name(directory: str, scenario: str | None) -> None:
     assert scenario_of(directory) == scenario
 
 
-def test_scenarios_that_are_not_scored_are_required_too() -> None:
+def test_unscored_scenarios_are_required() -> None:
     others = [{"scenario": "tasks", "leg": "server"}, {"scenario": "auth", "leg": "client"}]
     raw = {"server": ["ping"], "client": ["initialize"], "not_scored": others}
     assert required_scenarios(raw) == {"ping", "tasks"}
     assert required_scenarios({"server": ["ping"]}) == {"ping"}
 
 
-def test_a_scenario_that_gave_up_or_was_not_run_is_a_failure() -> None:
+def test_scenario_without_result_is_a_failure() -> None:
     seen = [check("SUCCESS", "one"), check("SUCCESS", "one"), check("SKIPPED", "two")]
     assert too_few(seen, "tools-list", 2) == []
     (short,) = too_few(seen, "tools-list", 3)
@@ -82,30 +82,30 @@ def test_a_scenario_that_gave_up_or_was_not_run_is_a_failure() -> None:
 
 
 @each_row("status", ["FAILURE", "WARNING", "SKIPPED", "SOMETHING-NEW"])
-def test_what_did_not_pass_needs_an_expectation_of_its_suite_and_scenario(status: str) -> None:
+def test_failed_check_needs_an_expectation_of_its_scenario(status: str) -> None:
     two, one, ping = check(status, "two"), check(status, "one"), check(status, "one", "ping")
     assert judge("base", [two, one, ping], BASELINE).unexpected == [two, ping]
     assert judge("other", [one], BASELINE).unexpected == [one]
 
 
-def test_what_passed_needs_none_and_one_that_is_no_longer_needed_is_told() -> None:
+def test_expectation_of_a_passed_check_is_reported_as_stale() -> None:
     verdict = judge("unknown", [check("SUCCESS"), check("INFO", "two")], BASELINE)
     assert (verdict.unexpected, verdict.expected, verdict.stale) == ([], 0, [])
     assert verdict.counts == {"SUCCESS": 1, "INFO": 1}
     for passed in (check("SUCCESS", "one"), check("SUCCESS", "three")):
         assert judge("base", [passed], BASELINE).stale == [("tools-list", "one")]
-    for failed in (check("FAILURE", "ran"), check("FAILURE", "one")):  # it was not run, or is needed
+    for failed in (check("FAILURE", "ran"), check("FAILURE", "one")):  # not run, or still needed
         assert judge("base", [failed], BASELINE).stale == []
 
 
-def test_one_failure_among_checks_of_the_same_id_is_a_failure() -> None:
+def test_one_failed_check_fails_all_of_the_same_id() -> None:
     verdict = judge("base", [check("SUCCESS", "two"), check("FAILURE", "two"), check("SUCCESS", "two")], {})
     assert len(verdict.unexpected) == 1
     verdict = judge("base", [check("SUCCESS"), check("FAILURE"), check("FAILURE")], BASELINE)
     assert (verdict.expected, verdict.stale) == (2, [])
 
 
-def test_only_named_checks_may_be_skipped() -> None:
+def test_only_listed_checks_may_be_skipped() -> None:
     may_skip = frozenset({"one"})
     assert judge("skills", [check("SKIPPED", "one")], {}, may_skip).unexpected == []
     assert judge("skills", [check("SKIPPED", "two")], {}, may_skip).unexpected != []
@@ -126,7 +126,7 @@ def test_every_expectation_has_a_reason() -> None:
         read_baseline({"reason": "there are no tools here"})
 
 
-def test_our_baseline_can_be_read_and_says_nothing_of_skills() -> None:
+def test_baseline_is_valid_and_has_no_expectation_for_skills() -> None:
     text = (HERE / "expected-failures.yaml").read_text(encoding="utf-8")
     baseline = read_baseline(yaml.safe_load(text))
     assert not [suite for suite, _, _ in baseline if suite.startswith("skills ") or suite in {"inspector", "server"}]
@@ -139,7 +139,7 @@ REPORT = {
 }  # fmt: skip
 
 
-def test_a_verified_skill_passes_with_its_files() -> None:
+def test_verified_skill_passes_with_its_files() -> None:
     checks = inspector_checks("modern", json.dumps(REPORT))
     names = ["skill skill://a/SKILL.md", "file skill://a/SKILL.md skill://a/SKILL.md"]
     assert [(each.id, each.status) for each in checks] == [(name, "SUCCESS") for name in names]
@@ -151,12 +151,12 @@ def test_a_verified_skill_passes_with_its_files() -> None:
     {"ok": False}, {"outcome": "unverifiable"}, {"conformance": ["something"]}, {"frontmatter": [{"field": "name"}]},
     {"files": [{"uri": "skill://a/SKILL.md", "status": "digest-mismatch"}]},
 ])  # fmt: skip
-def test_a_skill_with_any_fault_does_not(fault: dict[str, Any]) -> None:
+def test_skill_with_any_fault_fails(fault: dict[str, Any]) -> None:
     checks = inspector_checks("modern", json.dumps(REPORT | fault))
     assert [each.status for each in checks].count("FAILURE") == 1
 
 
-def test_every_skill_and_file_must_be_seen() -> None:
+def test_missing_skill_or_file_fails() -> None:
     checks = inspector_checks("modern", json.dumps(REPORT))
     assert all_there("modern", checks, {"skill": 1, "file": 1}).good
     short = all_there("modern", checks, {"skill": 2, "file": 1})
@@ -165,19 +165,19 @@ def test_every_skill_and_file_must_be_seen() -> None:
     assert none.message == "0 x tool; there is 1 x tool"
 
 
-def test_the_tools_to_be_seen_are_those_of_a_server_without_scripts() -> None:
+def test_expected_tools_are_those_without_scripts() -> None:
     overview = runtime.Overview([runtime.Offer("alpha", "Does alpha.")])
     defined = runtime.definitions(overview, 4000, scripts=False, handles=True)
     assert [each["name"] for each in defined] == list(TOOLS)
 
 
-def test_what_is_to_be_seen_is_counted_on_disk() -> None:
+def test_expected_counts_are_read_from_disk() -> None:
     there = bundles()
     assert there["skill"] == there["use"] == there["prompt"] == len(list(SKILLS.rglob("SKILL.md")))
     assert there["file"] > there["skill"]
 
 
-def test_libraries_that_could_not_be_installed_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uninstallable_clients_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tools.interop.referees.CACHE", tmp_path)
     assert [each.suite for each in libraries({})] == ["sdk", "ext-skills", "ours ext-skills", "ours typescript-sdk"]
     some = {each.suite: each for each in libraries({"langchain": Path("python")})}
@@ -187,13 +187,13 @@ def test_libraries_that_could_not_be_installed_are_left_out(tmp_path: Path, monk
     assert {each.suite for each in every} == {"sdk", "ext-skills", *PYTHON_PACKAGES, *ours}
 
 
-def test_the_server_must_end_well_and_log_no_error() -> None:
+def test_server_must_exit_with_0_and_log_no_error() -> None:
     assert all(each.good for each in server_checks(["INFO: serving", "exit code 0"]))
     assert [each.good for each in server_checks(["x: ERROR: boom", "exit code 0"])] == [False, True]
     assert [each.good for each in server_checks(["INFO: serving", "exit code -9"])] == [True, False]
 
 
-def test_the_table_counts_what_is_neither_good_nor_named_as_failed() -> None:
+def test_table_counts_unexpected_results_as_failed() -> None:
     run = Run("referee", "1", "modern", "http", "base", list)
     checks = [check("SUCCESS"), check("FAILURE", "two"), check("ODD", "three"), check("SKIPPED", "four")]
     head, row = summary([(run, judge("base", checks, {}))]).splitlines()

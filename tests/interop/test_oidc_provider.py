@@ -46,7 +46,7 @@ def issuer(port: int) -> Iterator[str]:
 
 @contextmanager
 def page(folder: Path, more: str = "") -> Iterator[Server]:
-    """A server whose page knows the issuer."""
+    """Run a server whose page signs in at the issuer."""
     write_skill(folder / "skills" / "billing")
     port = free_port()
     config = folder / "config.toml"
@@ -62,13 +62,13 @@ def page(folder: Path, more: str = "") -> Iterator[Server]:
 
 
 class Browser:
-    """Follows redirects, keeps cookies, sends forms."""
+    """A browser that follows redirects, keeps cookies and sends forms."""
 
     def __init__(self) -> None:
         self._opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(CookieJar()))
 
     def get(self, url: str, form: dict[str, str] | None = None) -> tuple[str, str]:
-        """Where it ends, and what is there."""
+        """Return the last address and its text."""
         data = None if form is None else urlencode(form).encode()
         try:
             with self._opener.open(url, data, timeout=DEADLINE) as answer:
@@ -78,7 +78,7 @@ class Browser:
                 return error.url or url, error.read().decode()
 
     def submit(self, url: str, text: str, **fields: str) -> tuple[str, str]:
-        """Send the form of a page."""
+        """Submit the form of a page."""
         found = _FORM.search(text)
         assert found, text
         return self.get(urljoin(url, found[1]), {**dict(_HIDDEN.findall(text)), **fields})
@@ -88,7 +88,7 @@ class Browser:
     "more",
     ["", "scopes = ['skills:read']", "scopes = ['skills:read']\nrequest-scopes = ['openid', 'skills:read']"],
 )
-def test_a_person_signs_in_at_a_certified_provider(tmp_path: Path, more: str) -> None:
+def test_person_signs_in_at_certified_provider(tmp_path: Path, more: str) -> None:
     browser = Browser()
     with page(tmp_path, more) as server:
         place, text = browser.get(f"http://127.0.0.1:{server.port}/ui/oauth/begin")
@@ -100,7 +100,7 @@ def test_a_person_signs_in_at_a_certified_provider(tmp_path: Path, more: str) ->
         assert "signing in at the issuer failed" not in server.stderr
 
 
-def test_why_the_issuer_refuses_is_shown_and_logged(tmp_path: Path) -> None:
+def test_refusal_of_issuer_is_shown_and_logged(tmp_path: Path) -> None:
     with page(tmp_path) as server:
         browser = Browser()
         place, text = browser.get(f"http://127.0.0.1:{server.port}/ui/oauth/begin")

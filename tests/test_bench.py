@@ -57,8 +57,8 @@ def test_response_with_error_has_no_figure(answer: bytes) -> None:
 
 
 def test_reason_contains_no_address() -> None:
-    told = best_line("npm error code EPERM\nnpm error not allowed by https://registry.invalid/some/package\n")
-    assert "not allowed" in told and "://" not in told
+    reason = best_line("npm error code EPERM\nnpm error not allowed by https://registry.invalid/some/package\n")
+    assert "not allowed" in reason and "://" not in reason
     assert "does not have it" in best_line("npm error code E404\nnpm error 404 GET https://registry.invalid/x")
 
 

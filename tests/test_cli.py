@@ -23,7 +23,7 @@ from tables import each_row
 from wire import COMMAND, DEADLINE, FIXTURES, ROOT, Era, WireError, serving, write_skill
 
 
-@each_row(("arguments", "said"), [
+@each_row(("arguments", "message"), [
     (["serve", "no/such/folder"], "no/such/folder: no such file or folder"),
     (["serve", "README.md"], "README.md: not a folder"),
     (["serve", "fixtures/skills", "--dialect", "esperanto"], "esperanto"),
@@ -42,10 +42,10 @@ from wire import COMMAND, DEADLINE, FIXTURES, ROOT, Era, WireError, serving, wri
     (["install", "cursor", "--url", "https://skills.example/mcp", "--token-env", "a b"], "name of a variable"),
     (["--dance"], "--dance"),
 ])  # fmt: skip
-def test_usage_error_prints_one_line_and_exits_with_2(arguments: list[str], said: str) -> None:
+def test_usage_error_prints_one_line_and_exits_with_2(arguments: list[str], message: str) -> None:
     done = run(*arguments)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert done.stderr.startswith("mcp-skills-server: ") and said in done.stderr
+    assert done.stderr.startswith("mcp-skills-server: ") and message in done.stderr
 
 
 def test_help_groups_commands_below_headings() -> None:
@@ -153,11 +153,11 @@ def test_command_line_imports_lazily() -> None:
     [("TOKENS", "tokens"), ("TOKEN_FILE", "tokens"), ("OAUTH_ISSUER", "an issuer"), ("OAUTH_AUDIENCE", "an audience")],
 )
 def test_empty_token_or_issuer_variable_is_refused(variable: str, wanted: str) -> None:
-    words = ("serve", FIXTURES, "--transport", "http", "--port", "0")
-    done = run(*words, **{f"MCP_SKILLS_{variable}": ""})
-    said = f"MCP_SKILLS_{variable} is set but empty; give {wanted}, or unset it for a server without"
-    assert (done.returncode, done.stderr) == (2, f"mcp-skills-server: {said}\n")
-    done = run(*words, f"--{variable.lower().replace('_', '-')}", "")
+    arguments = ("serve", FIXTURES, "--transport", "http", "--port", "0")
+    done = run(*arguments, **{f"MCP_SKILLS_{variable}": ""})
+    message = f"MCP_SKILLS_{variable} is set but empty; give {wanted}, or unset it for a server without"
+    assert (done.returncode, done.stderr) == (2, f"mcp-skills-server: {message}\n")
+    done = run(*arguments, f"--{variable.lower().replace('_', '-')}", "")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
 
 
@@ -172,17 +172,17 @@ def shape_of_dot_folders(top: Path) -> Path:
 
 def test_skills_in_dot_folders_are_counted_and_named(tmp_path: Path) -> None:
     shape_of_dot_folders(tmp_path)
-    said = (
+    message = (
         f"mcp-skills-server: {tmp_path}: 5 skills in folders whose names begin with a dot: .curated, .system, "
         "plugin/.claude; name one as root, or give --hidden\n"
     )
     folders = [".curated", ".system", "plugin/.claude"]
     for command in ("list", "validate"):
         done = run(command, tmp_path)
-        assert (done.returncode, done.stderr) == (1, said)
+        assert (done.returncode, done.stderr) == (1, message)
         counted = {"root": str(tmp_path), "skills": 5, "folders": folders, "complete": True}
         assert seen(command, tmp_path)["passed_over"] == [counted]
-    assert said in run("publish", tmp_path, "--output", tmp_path.parent / "out").stderr
+    assert message in run("publish", tmp_path, "--output", tmp_path.parent / "out").stderr
 
 
 @each_row(("given", "environment"), [(["--hidden"], {}), ([], {"MCP_SKILLS_HIDDEN": "1"})])
@@ -263,19 +263,19 @@ def test_dependency_on_skill_of_another_root_is_resolved(tmp_path: Path) -> None
 
 def test_skill_over_a_limit_is_marked_by_every_command(tmp_path: Path) -> None:
     write_skill(tmp_path / "big", **{f"f{number}_md": "x" for number in range(9)})
-    few, said = ("--max-files", "4"), "the skill has 10 files, 4 are allowed"
+    few, message = ("--max-files", "4"), "the skill has 10 files, 4 are allowed"
     assert "(not listed)" in run("list", tmp_path, *few).stdout
     shown = run("show", tmp_path, "big", *few).stdout
     assert "only by tools, prompts and the Skills Protocol" in shown and "[too-many-files]" in shown
     done = run("validate", tmp_path, *few)
-    assert done.returncode == 1 and f"{said}; it is not listed" in done.stdout
+    assert done.returncode == 1 and f"{message}; it is not listed" in done.stdout
     with serving(tmp_path, *few) as wire:
         assert wire.every_skill() == []
         result = wire.request("tools/call", {"name": "skills_load", "arguments": {"names": ["big"]}})
         assert not result.get("isError") and "# Thing" in json.dumps(result)
         result = wire.request("tools/call", {"name": "skills_read", "arguments": {"skill": "big", "path": "f8.md"}})
         assert result["isError"]
-        wire.logs(said.encode())
+        wire.logs(message.encode())
 
 
 def test_validate_shows_progress_only_on_a_terminal(tmp_path: Path) -> None:
@@ -287,15 +287,15 @@ def test_validate_shows_progress_only_on_a_terminal(tmp_path: Path) -> None:
         assert person.seen.endswith("3 skills, 0 errors, 0 warnings\r\n")
 
 
-@each_row(("variable", "value", "said"), [
+@each_row(("variable", "value", "message"), [
     ("MCP_SKILLS_WATCH", "maybe", "MCP_SKILLS_WATCH: 'maybe' is not a valid boolean"),
     ("MCP_SKILLS_PAGE_SIZE", "0", "MCP_SKILLS_PAGE_SIZE: 0 is not in the range"),
     ("MCP_SKILLS_DIALECT", "x", "MCP_SKILLS_DIALECT: 'x' is not one of"),
 ])  # fmt: skip
-def test_bad_environment_value_is_reported_by_variable_name(variable: str, value: str, said: str) -> None:
+def test_bad_environment_value_is_reported_by_variable_name(variable: str, value: str, message: str) -> None:
     done = run("serve", FIXTURES, **{variable: value})
     assert done.returncode == 2
-    assert done.stderr.startswith(f"mcp-skills-server: {said}") and done.stderr.count("\n") == 1
+    assert done.stderr.startswith(f"mcp-skills-server: {message}") and done.stderr.count("\n") == 1
     assert "--page-size" in run("serve", FIXTURES, "--page-size", "0", MCP_SKILLS_PAGE_SIZE="7").stderr
 
 
@@ -335,18 +335,18 @@ def test_oserror_that_is_no_output_failure_is_reported_as_bug(monkeypatch: pytes
         main(["list", "."])
 
 
-@each_row(("options", "environment", "said"), [
+@each_row(("options", "environment", "message"), [
     (["--max-body", "5000"], {"MCP_SKILLS_TOKENS": "me=0123456789abcdef0123"}, "--tokens, --max-body"),
     (["--redis", "redis://127.0.0.1:1"], {}, "--redis"),
     (["--ui", "--metrics-address", "127.0.0.1:0"], {}, "--metrics-address, --ui"), ([], {}, None),
 ])  # fmt: skip
 def test_http_options_over_stdio_are_named_in_one_warning(
-    options: list[str], environment: dict[str, str], said: str | None
+    options: list[str], environment: dict[str, str], message: str | None
 ) -> None:
     """Tokens above all, which protect nothing over stdio."""
     done = run("serve", FIXTURES, *options, **environment)
     warned = [line for line in done.stderr.split("\n") if "WARNING" in line]
-    wanted = [f"mcp-skills-server: WARNING: no effect without --transport http: {said}"] if said else []
+    wanted = [f"mcp-skills-server: WARNING: no effect without --transport http: {message}"] if message else []
     assert warned == wanted and "0123456789abcdef" not in done.stderr
 
 
@@ -375,19 +375,19 @@ def test_standard_stream_closed_by_parent_is_treated_as_empty(command: str, clos
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no disk that is full")
-@each_row(("command", "said", "code"), [
+@each_row(("command", "message", "code"), [
     ("serve", "the server ends: stdout cannot be written (No space left on device)", 0),
     ("rpc", "the server ends: stdout cannot be written (No space left on device)", 0),
     ("list", "the output cannot be written (No space left on device); make space, or write it elsewhere", 2),
 ])  # fmt: skip
-def test_output_that_cannot_be_written_is_reported_in_one_line(command: str, said: str, code: int) -> None:
+def test_output_that_cannot_be_written_is_reported_in_one_line(command: str, message: str, code: int) -> None:
     hello = b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}\n'
     with open("/dev/full", "wb") as full:
         done = forkserver.run(
             [*COMMAND, command, str(FIXTURES)], input=hello, stdout=full, stderr=subprocess.PIPE, timeout=DEADLINE
         )
     errors = done.stderr.decode()
-    assert errors.count(said) == 1 and "Traceback" not in errors and "Exception" not in errors
+    assert errors.count(message) == 1 and "Traceback" not in errors and "Exception" not in errors
     assert done.returncode == code
 
 

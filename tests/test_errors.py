@@ -48,8 +48,8 @@ def test_every_public_error_is_exported() -> None:
 
 @each_row(("count", "last"), [(1, "n0"), (19, "n18"), (20, "n19"), (21, "n19 and 1 more"), (1000, "n19 and 980 more")])
 def test_twenty_names_are_listed_and_the_rest_counted(count: int, last: str) -> None:
-    said = listed([f"n{number}" for number in range(count)])
-    assert said.split(", ")[-1] == last and len(said.split(", ")) == min(count, 20)
+    message = listed([f"n{number}" for number in range(count)])
+    assert message.split(", ")[-1] == last and len(message.split(", ")) == min(count, 20)
 
 
 def test_empty_list_of_names_reads_none() -> None:
@@ -59,9 +59,9 @@ def test_empty_list_of_names_reads_none() -> None:
 @each_row("more", [-1, 0, 1, 10_000])
 def test_quoted_text_is_clipped(more: int) -> None:
     text = "x" * (MOST_ECHOED + more)
-    said = clipped(text)
-    assert len(said) == min(len(text), 200) and (said == text) is (more <= 0)
-    assert text.startswith(said.removesuffix("..."))
+    message = clipped(text)
+    assert len(message) == min(len(text), 200) and (message == text) is (more <= 0)
+    assert text.startswith(message.removesuffix("..."))
 
 
 def test_error_message_names_its_subject() -> None:

@@ -65,14 +65,14 @@ def test_source_distribution_has_everything_its_tests_use(built: Path) -> None:
     with tarfile.open(next(built.glob("*.tar.gz"))) as opened:
         packed = {name.partition("/")[2] for name in opened.getnames()}
     folders = (".ci", "bench", "deploy", "docs", "examples", "fixtures", "src", "tests", "tools")
-    there = {
+    existing = {
         path.relative_to(ROOT).as_posix()
         for folder in folders
         for path in (ROOT / folder).rglob("*")
         if (path.is_symlink() or path.is_file()) and "__pycache__" not in path.parts
     }
     ignored = {"deploy/tokens"}  # users create it by the documentation
-    assert {each for each in there - ignored - packed if not each.startswith("deploy/skills/")} == set()
+    assert {each for each in existing - ignored - packed if not each.startswith("deploy/skills/")} == set()
     assert {"Makefile", "Dockerfile", "constraints.txt", "pyproject.toml", "CONTRIBUTING.md", "README.md"} <= packed
 
 
@@ -119,8 +119,8 @@ def bare(place: Path, index: Path, command: list[str]) -> str:
 def test_one_command_runs_program_from_an_index_on_bare_machine(command: str, index: Path, tmp_path: Path) -> None:
     program, *words = command.split()
     listed = subprocess.run([*COMMAND, "list", str(FIXTURES)], capture_output=True, text=True, check=True)
-    made = bare(tmp_path, index, [str(PROGRAMS / program), *words, "mcp-skills-server", "list", str(FIXTURES)])
-    assert made == listed.stdout
+    output = bare(tmp_path, index, [str(PROGRAMS / program), *words, "mcp-skills-server", "list", str(FIXTURES)])
+    assert output == listed.stdout
 
 
 def test_default_install_is_small() -> None:
@@ -142,12 +142,12 @@ def test_bare_machine_uses_skill_in_host_within_a_minute(index: Path, tmp_path: 
     assert entry["command"].startswith(str(tmp_path))
     hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "host", "version": "1"}}
     load = {"name": "skills_load", "arguments": {"names": ["csv-profiling"]}}
-    asked = "".join(
+    requests = "".join(
         json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params}) + "\n"
         for number, (method, params) in enumerate((("initialize", hello), ("tools/call", load)))
     )
-    words, environment = [entry["command"], *entry["args"]], {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
-    said = subprocess.check_output(words, input=asked, env=environment, cwd="/", text=True, timeout=DEADLINE)
-    (answer,) = [each for each in map(json.loads, said.splitlines()) if each.get("id") == 1]
+    command, environment = [entry["command"], *entry["args"]], {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    output = subprocess.check_output(command, input=requests, env=environment, cwd="/", text=True, timeout=DEADLINE)
+    (answer,) = [each for each in map(json.loads, output.splitlines()) if each.get("id") == 1]
     (active,) = answer["result"]["structuredContent"]["active_skills"]
     assert active["name"] == "csv-profiling"

@@ -53,15 +53,15 @@ def test_summary_names_absent_programs_and_skipped_tests(tmp_path: Path, workers
     install(programs, "xquux")
     code, lines = suite(*workers, "-ra", "--strict-markers", path=str(programs), within=own)
     assert code == 0 and lines[-1].startswith("1 passed, 2 skipped")
-    said = ["xfrob is not installed: all 2 tests that need it were skipped"]
-    assert [line for line in lines if "is not installed" in line] == [lines[-2]] == said
+    message = ["xfrob is not installed: all 2 tests that need it were skipped"]
+    assert [line for line in lines if "is not installed" in line] == [lines[-2]] == message
     install(programs, "xfrob")
     code, lines = suite(*workers, path=str(programs), within=own)
     assert code == 0 and lines[-1].startswith("3 passed") and not any("not installed" in line for line in lines)
 
 
 def test_broken_bubblewrap_fails_its_tests(tmp_path: Path) -> None:
-    """11, F: the product said whether its sandbox is tested."""
+    """11, F: the product message whether its sandbox is tested."""
     install(tmp_path / "bin", "bwrap", "#!/bin/sh\necho bwrap: no such option >&2\nexit 1\n")
     broken = (
         "tests/runtime/scripts/test_sandbox.py::test_a_result_says_what_the_sandbox_lacks",
@@ -85,11 +85,11 @@ def test_only_the_named_program_is_hidden(tmp_path: Path) -> None:
         install(tmp_path / folder, f"only-{folder}", f"#!/bin/sh\necho {folder}\n")
     for folder in ("a", "b"):
         install(tmp_path / folder, "hidden")
-    asked = (
+    code = (
         "import os, shutil, subprocess\nprint(os.environ['PATH'].split(':')[2], shutil.which('hidden'))\n"
         "print([subprocess.check_output(['only-' + each]).decode().strip() for each in 'abc'])\nraise SystemExit(7)\n"
     )
-    done = without(["hidden"], asked, ":".join(str(tmp_path / folder) for folder in ("a", "b", "c")))
+    done = without(["hidden"], code, ":".join(str(tmp_path / folder) for folder in ("a", "b", "c")))
     assert (done.returncode, done.stdout) == (7, f"{tmp_path / 'c'} None\n['a', 'b', 'c']\n"), done.stderr
 
 

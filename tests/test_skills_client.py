@@ -107,17 +107,17 @@ async def test_changes_name_added_changed_and_removed_skills(tmp_path: Path, mod
     async with SkillsClient.connect(over_stdio(tmp_path), mode=mode) as client:
         before = {skill.name: skill for skill in await client.list()}
         async with client.changes() as changes:
-            told: dict[str, set[str]] = {"added": set(), "changed": set(), "removed": set()}
+            changed: dict[str, set[str]] = {"added": set(), "changed": set(), "removed": set()}
             write_skill(tmp_path / "comes")
             write_skill(tmp_path / "changes", notes_md="new")
             (tmp_path / "goes" / "SKILL.md").unlink()
             with anyio.fail_after(DEADLINE):
                 async for change in changes:
-                    for kind, names in told.items():
+                    for kind, names in changed.items():
                         names |= {skill.name for skill in getattr(change, kind)}
-                    if all(told.values()):
+                    if all(changed.values()):
                         break
-        assert told == {"added": {"comes"}, "changed": {"changes"}, "removed": {"goes"}}
+        assert changed == {"added": {"comes"}, "changed": {"changes"}, "removed": {"goes"}}
         now = {skill.name: skill for skill in await client.list()}
         with pytest.raises(UnprovedError, match="is not a file of the skill"):
             await client.read(before["changes"], "notes.md")  # S40-44: a held entry does not grow
@@ -156,16 +156,16 @@ async def test_endless_announcements_are_debounced(tmp_path: Path) -> None:
 async def test_download_is_complete_and_verified(tmp_path: Path) -> None:
     async with SkillsClient.connect(over_stdio(FIXTURES)) as client:
         skill = next(skill for skill in await client.list() if skill.name == "csv-profiling")
-        made = await client.download(skill, tmp_path / "deep" / "er")
-        assert made == tmp_path / "deep" / "er" / "csv-profiling"
-        files = {path.relative_to(made).as_posix(): path.read_bytes() for path in made.rglob("*") if path.is_file()}
+        folder = await client.download(skill, tmp_path / "deep" / "er")
+        assert folder == tmp_path / "deep" / "er" / "csv-profiling"
+        files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
         source = FIXTURES / "csv-profiling"
         assert skill.files is not None and files == {path: (source / path).read_bytes() for path in skill.files}
         with pytest.raises(UsageError, match="already exists"):
             await client.download(skill, tmp_path / "deep" / "er")
         with pytest.raises(UsageError, match="cannot be written"):
-            await client.download(skill, made / "SKILL.md")
-    assert os.listdir(made.parent) == ["csv-profiling"]
+            await client.download(skill, folder / "SKILL.md")
+    assert os.listdir(folder.parent) == ["csv-profiling"]
 
 
 @pytest.mark.requirement("S40-43")
@@ -198,33 +198,33 @@ async def test_bad_entry_is_skipped_and_endless_pages_are_refused() -> None:
     async with SkillsClient.connect(lying(lambda _: {"skills": [{"uri": 1}, entry(), 7]})) as client:
         assert [skill.name for skill in await client.list()] == ["one"]
         assert len(client.refused) == 2
-    for first, then, said in ((1, 1, "1,000"), (50_000, 1, "50,001")):
+    for first, then, count in ((1, 1, "1,000"), (50_000, 1, "50,001")):
         pages = {None: {"skills": [7] * first, "nextCursor": "x"}, "x": {"skills": [7] * then, "nextCursor": "x"}}
         async with SkillsClient.connect(lying(pages.__getitem__)) as client:
-            with pytest.raises(UnprovedError, match=f"does not end: {said} entries"):
+            with pytest.raises(UnprovedError, match=f"does not end: {count} entries"):
                 await client.list()
 
 
 async def test_change_during_a_lost_stream_is_reported(caplog: pytest.LogCaptureFixture) -> None:
-    left, asked = [entry(), entry(uri=f"{BASE}2/SKILL.md")], list[Any]()
+    entries, filters = [entry(), entry(uri=f"{BASE}2/SKILL.md")], list[Any]()
     caplog.set_level("INFO")
 
     async def ends(_context: Any, params: Params) -> dict[str, Any]:
-        asked.append((params.model_extra or {})["notifications"])
+        filters.append((params.model_extra or {})["notifications"])
         raise MCPError(types.INTERNAL_ERROR, "the server is busy")
 
-    server = lying(lambda _: {"skills": left})
+    server = lying(lambda _: {"skills": entries})
     server.add_request_handler("subscriptions/listen", Params, ends)
     async with SkillsClient.connect(server) as client:
         assert client._extension is not None and len(await client.list()) == 1
         client._extension.listening.set()
         with anyio.fail_after(DEADLINE):
-            left[:] = []
+            entries[:] = []
             async with client.changes(poll_s=inf) as changes:
                 assert len((await anext(changes)).removed) == 1
-                left[:] = [entry()]
+                entries[:] = [entry()]
                 assert len((await anext(changes)).added) == 1
-    assert asked[0] == dict.fromkeys(("resourcesListChanged", "toolsListChanged", "skillsListChanged"), True)
+    assert filters[0] == dict.fromkeys(("resourcesListChanged", "toolsListChanged", "skillsListChanged"), True)
     assert "the stream of changes ended: the server is busy" in caplog.text
 
 
@@ -273,8 +273,8 @@ async def test_resources_are_the_fallback_for_missing_methods(tmp_path: Path) ->
         with pytest.raises(EntryRefusedError, match="no skill"):
             await client.get("skill://two/SKILL.md")
         contents[f"{BASE}notes.md"] = b"x" * ((16 << 20) - len(SKILL))
-        made = await client.download(skill, tmp_path)
-        assert sorted(os.listdir(made)) == ["SKILL.md", "notes.md"] and not os.access(made / "notes.md", os.X_OK)
+        folder = await client.download(skill, tmp_path)
+        assert sorted(os.listdir(folder)) == ["SKILL.md", "notes.md"] and not os.access(folder / "notes.md", os.X_OK)
         contents[f"{BASE}notes.md"] += b"x"
         with pytest.raises(UnprovedError, match="more than 16 MiB"):
             await client.download(skill, tmp_path / "again")

@@ -42,14 +42,14 @@ def test_outcome_of_a_test_is_its_worst_case() -> None:
     assert outcome("t4", reports) == Outcome("absent")
 
 
-@each_row(("found", "said"), [
+@each_row(("found", "reason"), [
     (Outcome("failed", "AssertionError: 1"), ""), (Outcome("failed", "NameError: x"), "breaks the module"),
     (Outcome("failed", "ExceptionGroup: 2 of 2 rows fail: NameError in row 0: x"), "breaks the module"),
     (Outcome("passed"), "is passed without the defence"), (Outcome("skipped", "x"), "is skipped without the defence"),
     (Outcome("absent"), "is absent without the defence"), (None, "does not end"),
 ])  # fmt: skip
-def test_only_a_failed_test_proves_a_defence(found: Outcome | None, said: str) -> None:
-    assert said in verdict(found) and bool(said) == bool(verdict(found))
+def test_only_a_failed_test_proves_a_defence(found: Outcome | None, reason: str) -> None:
+    assert reason in verdict(found) and bool(reason) == bool(verdict(found))
 
 
 def test_run_reports_unproved_defences_and_leaves_the_tree_alone(tmp_path: Path) -> None:

@@ -39,9 +39,9 @@ def give_away(top: Path) -> None:
 def upstream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Upstream:
     (tmp_path / "gitconfig").write_text("")
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "gitconfig"))
-    made = Upstream(tmp_path / "a.git")
-    made.commit(skill("alpha"))
-    return made
+    remote = Upstream(tmp_path / "a.git")
+    remote.commit(skill("alpha"))
+    return remote
 
 
 def planted(url: str, settings: SourceSettings) -> Path:
@@ -110,10 +110,10 @@ TOKEN = "ghp_0123456789012345678901234567890123AB"
 def test_token_in_user_part_of_url_is_never_shown() -> None:
     """GitHub accepts a token as user name, which would stand in the log, the lock file and the listing."""
     try:
-        said = parse_address(f"git+https://{TOKEN}@github.com/acme/skills").shown
+        shown = parse_address(f"git+https://{TOKEN}@github.com/acme/skills").shown
     except UsageError as error:
-        said = str(error)
-    assert TOKEN not in said
+        shown = str(error)
+    assert TOKEN not in shown
 
 
 class Counted(bytes):
@@ -162,7 +162,7 @@ def running(words: str) -> list[int]:
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc")
 def test_git_process_ends_with_killed_server(tmp_path: Path) -> None:
     """The remote trickles bytes, so git's own timeout never expires."""
-    asked, over = threading.Event(), threading.Event()
+    requested, over = threading.Event(), threading.Event()
 
     def drip(listener: socket) -> None:
         connection, _ = listener.accept()
@@ -172,7 +172,7 @@ def test_git_process_ends_with_killed_server(tmp_path: Path) -> None:
             connection.sendall(
                 b"HTTP/1.1 200 OK\r\nContent-Type: " + kind + b"\r\n\r\n001e# service=git-upload-pack\n0000"
             )
-            asked.set()
+            requested.set()
             while not over.wait(0.2):
                 try:
                     connection.sendall(b"03e8" + b"x" * 996)
@@ -183,17 +183,17 @@ def test_git_process_ends_with_killed_server(tmp_path: Path) -> None:
         threading.Thread(target=drip, args=(listener,), daemon=True).start()
         url = f"git+http://127.0.0.1:{listener.getsockname()[1]}/a"
         process = subprocess.Popen([sys.executable, "-c", FETCH, url, str(tmp_path / "cache")], stdout=subprocess.PIPE)
-        left: list[int] = []
+        alive: list[int] = []
         try:
-            assert asked.wait(20)
+            assert requested.wait(20)
             process.send_signal(signal.SIGKILL)
             process.wait()
             until = monotonic() + 25  # longer than http.lowSpeedTime
-            while (left := running(url.removeprefix("git+"))) and monotonic() < until:
+            while (alive := running(url.removeprefix("git+"))) and monotonic() < until:
                 sleep(0.1)  # the end of another process's child is no event
-            assert not left
+            assert not alive
         finally:
-            for each in left:
+            for each in alive:
                 os.kill(each, signal.SIGKILL)
             over.set()
             process.kill()

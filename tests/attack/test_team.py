@@ -63,12 +63,12 @@ def test_legacy_session_gets_no_notification_of_a_lost_group(tmp_path: Path) -> 
         write_anew(tokens, f"ann={ANNS}\n")
         server.said("the tokens were reloaded")
         assert [each["name"] for each in ann.request("prompts/list")["prompts"]] == ["tea"]
-        heard = ann.follow()
-        heard.until("notifications/resources/updated", tax)  # that it is gone
+        stream = ann.follow()
+        stream.until("notifications/resources/updated", tax)  # that it is gone
         write_skill(tmp_path / "skills" / "finance" / "tax", description="Counts what is owed.")
         server.said("finance/tax.*changed|changed.*finance/tax")
         write_skill(tmp_path / "skills" / "tea", description="Makes green tea.")
-        assert not [uri for _, uri in heard.until("notifications/resources/updated", tea) if uri == tax]
+        assert not [uri for _, uri in stream.until("notifications/resources/updated", tea) if uri == tax]
 
 
 def rpc(server: Server, method: str, token: str = ANNS, **params: object) -> dict[str, object]:
@@ -86,18 +86,18 @@ def test_files_laid_out_for_inline_code_are_audited(tmp_path: Path, sandbox_mode
     with http_serving(tmp_path / "skills", "--token-file", tmp_path / "tokens", *options) as server:
         (listed,) = [e for e in rpc(server, "list_skills")["result"]["skills"] if "tax" in e["name"]]
         code = "import os, pathlib\nfor f in pathlib.Path(os.environ['SKILL_DIR']).rglob('*.md'): print(f.read_text())"
-        given = {"language": "python", "code": code, "mount_skills": [listed["name"]]}
-        done = rpc(server, "run_code", **given)
+        arguments = {"language": "python", "code": code, "mount_skills": [listed["name"]]}
+        done = rpc(server, "run_code", **arguments)
     assert "19 percent" in json.dumps(done), done
-    said = [json.loads(line) for line in audit.read_text().splitlines()]
-    assert {"tax"} <= {each.get("skill") for each in said}, said
+    events = [json.loads(line) for line in audit.read_text().splitlines()]
+    assert {"tax"} <= {each.get("skill") for each in events}, events
 
 
 def test_chunk_ends_only_where_a_proxy_sees_its_end() -> None:
     """Earlier versions of h11 accept any two bytes as the end of a chunk: request smuggling behind a proxy."""
     with Path("pyproject.toml").open("rb") as file:
-        wanted = tomllib.load(file)["project"]["dependencies"]
-    assert any(re.fullmatch(r"h11>=0\.(1[6-9]|[2-9]\d)", each) for each in wanted)
+        dependencies = tomllib.load(file)["project"]["dependencies"]
+    assert any(re.fullmatch(r"h11>=0\.(1[6-9]|[2-9]\d)", each) for each in dependencies)
 
 
 def test_unauthenticated_requests_do_not_fill_the_audit_log(tmp_path: Path) -> None:

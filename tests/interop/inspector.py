@@ -20,10 +20,10 @@ _MOST_S = 60
 _NAVIGATE = "Please navigate to: "
 
 
-def _browse(stream: IO[str], said: list[str]) -> None:
+def _browse(stream: IO[str], output: list[str]) -> None:
     """Open the address that it prints for its user, and follow the redirects."""
     for line in stream:
-        said.append(line)
+        output.append(line)
         if line.startswith(_NAVIGATE):
             with urllib.request.urlopen(line.removeprefix(_NAVIGATE).strip(), timeout=_MOST_S) as page:
                 page.read()
@@ -38,11 +38,11 @@ def inspect(home: Path, url: str, era: str, method: str, *options: str) -> str:
         "MCP_INSPECTOR_SECRET_STORE": "memory",
     }
     callback = f"http://127.0.0.1:{free_port()}/oauth/callback"
-    asked = ["--cli", "--protocol-era", era, "--format", "json", "--method", method, *options]
+    arguments = ["--cli", "--protocol-era", era, "--format", "json", "--method", method, *options]
     target = ["--callback-url", callback, "--server-url", url, "--transport", "http"]
-    said: list[str] = []
+    output: list[str] = []
     with subprocess.Popen(
-        [str(NODE), str(PROGRAM), *asked, *target],
+        [str(NODE), str(PROGRAM), *arguments, *target],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -50,7 +50,7 @@ def inspect(home: Path, url: str, era: str, method: str, *options: str) -> str:
         env=environment,
     ) as process:
         assert process.stdout is not None and process.stderr is not None
-        browser = threading.Thread(target=_browse, args=(process.stderr, said), daemon=True)
+        browser = threading.Thread(target=_browse, args=(process.stderr, output), daemon=True)
         browser.start()
         end = threading.Timer(_MOST_S, process.kill)
         end.start()
@@ -58,5 +58,5 @@ def inspect(home: Path, url: str, era: str, method: str, *options: str) -> str:
         code = process.wait()
         end.cancel()
         browser.join(_MOST_S)
-    assert code == 0, "".join(said)
+    assert code == 0, "".join(output)
     return out

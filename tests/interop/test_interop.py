@@ -172,9 +172,9 @@ def test_expected_tools_are_those_without_scripts() -> None:
 
 
 def test_expected_counts_are_read_from_disk() -> None:
-    there = bundles()
-    assert there["skill"] == there["use"] == there["prompt"] == len(list(SKILLS.rglob("SKILL.md")))
-    assert there["file"] > there["skill"]
+    counts = bundles()
+    assert counts["skill"] == counts["use"] == counts["prompt"] == len(list(SKILLS.rglob("SKILL.md")))
+    assert counts["file"] > counts["skill"]
 
 
 def test_uninstallable_clients_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

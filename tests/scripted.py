@@ -51,7 +51,7 @@ class Loaded(Watcher):
 
 
 class Script:
-    """A client that says these lines, as `Pipes`, and keeps the messages that it receives.
+    """A client that says these lines, as `Pipes`, and keeps the messages that it receives in `said`.
 
     One that is patient waits for what each line calls for before it says the next.
     """
@@ -59,21 +59,21 @@ class Script:
     max_line = 1 << 16
 
     def __init__(self, lines: list[bytes], *, patient: bool) -> None:
-        self.received: list[dict[str, Any]] = []
+        self.said: list[dict[str, Any]] = []
         self._lines = lines
         self._patient = patient
         self._heard = anyio.Event()
 
     async def lines(self) -> AsyncIterator[bytes | None]:
         for line in self._lines:
-            before = len(self.received)
+            before = len(self.said)
             too_long = len(line) > self.max_line
             yield None if too_long else line
             if self._patient:
                 found = None if too_long else decode_message(line)
                 if not isinstance(found, Message) or found.kind == "request":
                     with anyio.fail_after(DEADLINE):
-                        while len(self.received) == before:
+                        while len(self.said) == before:
                             self._heard = anyio.Event()
                             await self._heard.wait()
                 for _ in range(20):  # let notifications and their consequences follow the response
@@ -84,7 +84,7 @@ class Script:
 
     def send_now(self, raw: bytes) -> bool:
         assert raw.endswith(b"\n") and raw.count(b"\n") == 1
-        self.received.append(json.loads(HANDLE.sub("HANDLE", raw.decode())))
+        self.said.append(json.loads(HANDLE.sub("HANDLE", raw.decode())))
         self._heard.set()
         return True
 
@@ -109,4 +109,4 @@ def talk(
             await hold(script, registry, settings, views)
 
     anyio.run(held)
-    return script.received
+    return script.said

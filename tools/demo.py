@@ -1,7 +1,7 @@
 """`make demo`: start the server on fixtures/skills, talk to it as a host would, show what comes back, then a page.
 
-The page stays for as long as somebody is at the terminal, at most `STAYS_S`. Without a terminal the demo looks at the
-page itself and ends; `DEMO_STAY=1` has it stay there too, `DEMO_STAY=0` end in a terminal too.
+In a terminal the page stays until Enter, at most `STAYS_S`. Without a terminal the demo reads the
+page itself and exits. `DEMO_STAY=1` makes it stay there too, `DEMO_STAY=0` exit in a terminal too.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Answer(types.Result):
 
 
 class SkillNotifications(ClientExtension):
-    """Hears `notifications/skills/list_changed`, which the SDK's client does not know either."""
+    """Receives `notifications/skills/list_changed`, which the SDK's client does not know either."""
 
     identifier = "com.example/skill-notifications"
 
@@ -68,7 +68,7 @@ def title(text: str) -> None:
 
 
 async def ask(client: Client, method: str, **params: Any) -> dict[str, Any]:
-    """Ask and return the result as it came over the wire."""
+    """Send a request and return its result as JSON."""
     result = await client.session.send_request(Ask(method=method, params=params), Answer)
     return result.model_dump(by_alias=True, mode="json", exclude_none=True)
 
@@ -164,7 +164,7 @@ async def demo(folder: Path) -> None:
 
 
 def page(folder: Path, *, stays: bool) -> None:
-    """Show the page of the same skills: its address, and without anybody to look at it what it says."""
+    """Show the page of the same skills: its address, or without a terminal a summary."""
     title("8. A person looks:  mcp-skills-server ui fixtures/skills")
     words = [sys.executable, "-m", "mcp_skills_server", "ui", str(folder), "--no-open", "--log-level", "error"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
@@ -192,7 +192,7 @@ def page(folder: Path, *, stays: bool) -> None:
 
 
 def _wait(process: subprocess.Popen[str]) -> None:
-    """Wait for Enter, for Ctrl-C, or until it has been long enough."""
+    """Wait for Enter, Ctrl-C or the end of `STAYS_S`."""
     with suppress(KeyboardInterrupt, subprocess.TimeoutExpired):
         if sys.stdin.isatty():
             select.select([sys.stdin], [], [], STAYS_S)
@@ -204,7 +204,7 @@ def _answers(opener: OpenerDirector, address: str) -> bool:
     try:
         with opener.open(address, timeout=5):
             return True
-    except HTTPError:  # it still reads the skills
+    except HTTPError:  # the first scan is not finished
         return False
 
 

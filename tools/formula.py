@@ -31,7 +31,7 @@ BREWED: Final = {
     "pydantic-core": "pydantic",
     "rpds-py": "rpds-py",
 }
-"""What Homebrew has as formulae of their own, compiled already."""
+"""Packages that Homebrew has as compiled formulae."""
 SYSTEMS: Final = (("darwin", "Darwin"), ("linux", "Linux"))
 HEAD: Final = """\
 class McpSkillsServer < Formula
@@ -86,7 +86,7 @@ def constraints(text: str) -> dict[str, str]:
 
 
 def wanted(package: Mapping[str, Any]) -> bool:
-    """Tell whether macOS or Linux needs it."""
+    """Return whether macOS or Linux needs the package."""
     if "marker" not in package:
         return True
     marker = Marker(package["marker"])

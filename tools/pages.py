@@ -21,7 +21,7 @@ def table(lines: Sequence[Sequence[str]], right: Collection[int] = ()) -> str:
 
 
 def between_markers(page: str, text: str, begin: str, end: str) -> str:
-    """Return the page with this text in the place of what stands between two comments.
+    """Return the page with the text between two comments replaced.
 
     Raises:
         ValueError: the page has not each marker once, in their order.

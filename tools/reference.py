@@ -1,4 +1,4 @@
-"""Reference pages that `make docs` makes: every option of every command, every code of a problem, every threat."""
+"""Reference pages that `make docs` generates: options of all commands, problem codes, threats."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _EFFECTS: Final = {
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages to a site of MkDocs, which calls this hook."""
+    """Add the generated pages to the site; a hook of MkDocs."""
     from mkdocs.structure.files import File
 
     for name, text in pages().items():

@@ -1,9 +1,9 @@
-"""Compare the rules of docs/requirements.md with the marks of the tests, both ways.
+"""Compare the rules of docs/requirements.md with the marks of the tests, in both directions.
 
-Every rule has a test or stands in the page's table of those that none can prove here, with the reason. A test that was
-skipped when it last ran is no proof, and is counted apart. Tests are collected and not run.
+Every rule has a test, or a row in the page's table of rules that no test here can prove, with the reason. A test that
+was skipped in its last run is no proof, and is counted apart. Tests are collected and not run.
 
-Ends with 1 if a rule has neither a test nor a reason, or both, or if a mark names no rule.
+Exits with 1 if a rule has neither a test nor a reason, or both, or if a mark names no rule.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Rule:
 
 
 def parse_rules(text: str) -> tuple[list[Rule], list[str]]:
-    """Return the rules, and a message for each line that looks like a rule and is none."""
+    """Return the rules, and a message for each malformed rule."""
     rules: list[Rule] = []
     errors: list[str] = []
     section = ""
@@ -69,12 +69,12 @@ def parse_rules(text: str) -> tuple[list[Rule], list[str]]:
 
 
 def parse_reasons(text: str) -> set[str]:
-    """Return the IDs that have a reason why no test proves them: the first column of a table."""
+    """Return the IDs in the first column of the table of rules without a test."""
     return {name for row in _REASON.finditer(text) for name in row[1].split(", ")}
 
 
 class _Collector:
-    """Plugin of pytest that keeps the tests of each rule, and the number of tests."""
+    """Plugin of pytest that collects all tests, and the tests of each rule."""
 
     def __init__(self) -> None:
         self.tests: dict[str, dict[str, None]] = {}
@@ -90,7 +90,7 @@ class _Collector:
 
 
 def problems(rules: Sequence[Rule], tests: Mapping[str, Iterable[str]], reasons: Iterable[str]) -> list[str]:
-    """Return a message for each rule with neither a test nor a reason or with both, and for each unknown ID."""
+    """Return a message for each rule with neither test nor reason, or with both, and for each unknown ID."""
     known = {rule.id for rule in rules}
     out = [f"{name}: a reason for a rule that does not exist" for name in reasons if name not in known]
     out += [f"{', '.join(tests[name])}: there is no rule {name}" for name in tests if name not in known]
@@ -103,7 +103,7 @@ def problems(rules: Sequence[Rule], tests: Mapping[str, Iterable[str]], reasons:
 
 
 def skipped_only(rules: Iterable[Rule], tests: Mapping[str, Iterable[str]], root: Path) -> list[str]:
-    """Return lines about the rules none of whose tests passed in the last run, though one of them was skipped."""
+    """Return lines about the rules whose tests were all skipped in the last run."""
     try:
         kept = json.loads((root / ".pytest_cache" / "v" / "outcomes").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -136,7 +136,7 @@ def summary(rules: Iterable[Rule], tests: Mapping[str, Iterable[str]]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print what was asked for. Returns 1 if a rule or a mark is wrong."""
+    """Print the requested report. Return 1 if a rule or a mark is wrong."""
     parser = argparse.ArgumentParser(
         prog="tools.requirements", description="Compare docs/requirements.md with the marks of the tests."
     )

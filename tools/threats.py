@@ -1,9 +1,9 @@
-"""Take each defence away, one at a time, and see that the test which shows it fails.
+"""Remove each defence, one at a time, and check that the test which proves it fails.
 
 `docs/security.md` names each threat with its defence; `threats.toml` has the module of the defence, a test, and the
-patch that removes it. In two copies of the tree every test passes first; then each patch is made alone, and its test
-must fail. A test that still passes, a patch that fits no more and a patch that only breaks its module are a line each,
-and exit code 1. A test that is skipped for want of a program shows nothing, and is named.
+patch that removes it. In two copies of the tree every test must pass first; then each patch is applied alone, and its
+test must fail. A test that still passes, a patch that no longer applies and a patch that breaks its module are
+reported, and the exit code is 1. A test that is skipped because a program is absent proves nothing, and is named.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _AT_ONCE: Final = 2
 _ALL_S: Final = 600
 _ONE_S: Final = 60
 _DEADLINE_S: Final = 6
-"""What `DEADLINE` of the tests is here: most tests wait for it if the defence is gone, and pass far below it."""
+"""`DEADLINE` of the tests, short because most tests wait for it when the defence is gone."""
 _BROKEN: Final = re.compile(
     r"(?:^|rows fail: )(?:NameError|UnboundLocalError|SyntaxError|IndentationError|ImportError)\b"
 )
@@ -62,7 +62,7 @@ class Threat:
         return (SOURCE / self.module).as_posix()
 
     def misfit(self, source: str) -> str:
-        """Why the patch cannot be made in this text, "" where it can."""
+        """Return why the patch does not apply to this source, "" if it does."""
         times = source.count(self.before)
         if times != 1:
             return f"its patch does not apply: {self.module} has its text {times} times"
@@ -82,7 +82,7 @@ def read_table() -> list[Threat]:
     """Return the threats of the page, in its order.
 
     Raises:
-        ValueError: the page and the patches do not have the same threats, or a row is written in another way.
+        ValueError: the page and the patches have different threats, or a row has another form.
     """
     patches = tomllib.loads(PATCHES.read_text(encoding="utf-8"))
     page = PAGE.read_text(encoding="utf-8").partition("\n## Threats\n")[2].partition("\n## ")[0]
@@ -95,11 +95,11 @@ def read_table() -> list[Threat]:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a test ended, over all its parameters.
+    """The worst outcome of a test over all its parameters.
 
     Attributes:
-        kind: "passed", "failed", "skipped", or "absent" where it was not run at all.
-        why: the last line of what it said.
+        kind: "passed", "failed", "skipped", or "absent" if it did not run.
+        why: the last line of its report.
     """
 
     kind: str
@@ -107,7 +107,7 @@ class Outcome:
 
 
 def outcome(test: str, reports: Iterable[Sequence[str]]) -> Outcome:
-    """What the reports of a run, (node ID, outcome, words), say of one test."""
+    """Return the outcome of a test from the reports of a run: (node ID, outcome, message)."""
     found = [Outcome(kind, why) for node, kind, why in reports if node.partition("[")[0] == test]
     for kind in ("failed", "passed", "skipped"):
         for each in found:
@@ -117,7 +117,7 @@ def outcome(test: str, reports: Iterable[Sequence[str]]) -> Outcome:
 
 
 def verdict(found: Outcome | None) -> str:
-    """What is wrong with how a test ended without its defence; "" where it failed, as it should."""
+    """Return why the outcome of a test without its defence proves nothing, "" if it failed as it should."""
     if found is None:
         return f"its test does not end within {_ONE_S} s"
     if found.kind != "failed":
@@ -126,14 +126,14 @@ def verdict(found: Outcome | None) -> str:
 
 
 def without(runner: Runner, threat: Threat) -> str:
-    """Return what is wrong with a threat's patch or test, "" where the test fails without the defence."""
+    """Return what is wrong with a threat's patch or test, "" if the test fails without the defence."""
     with runner.bench.changed(threat.path, threat.patched):
         reports = runner.run([threat.test], _ONE_S)
     return verdict(None if reports is None else outcome(threat.test, reports))
 
 
 def judge(threats: Sequence[Threat], runners: Sequence[Runner]) -> tuple[dict[str, str], dict[str, str]]:
-    """What is wrong, and what was skipped, by the name of the threat with the reason; all else is shown."""
+    """Return the unproved and the skipped threats by name, with the reasons; all others are proved."""
     wrong: dict[str, str] = {}
     skipped: dict[str, str] = {}
     todo: queue.SimpleQueue[Threat] = queue.SimpleQueue()
@@ -161,7 +161,7 @@ def judge(threats: Sequence[Threat], runners: Sequence[Runner]) -> tuple[dict[st
                     wrong[row.name] = found
                 print(f"{'WRONG' if found else 'shown':8}  {row.name}  {time.monotonic() - began:.1f} s", flush=True)
 
-    # Tests of one file together, for what they share.
+    # Tests of one file share fixtures, so they run together.
     ordered = sorted(threats, key=lambda row: row.test)
     shares = [
         ordered[len(ordered) * n // len(runners) : len(ordered) * (n + 1) // len(runners)] for n in range(len(runners))
@@ -179,7 +179,7 @@ def misfits(threats: Iterable[Threat]) -> Mapping[str, str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--list", action="store_true", help="print the threats and try none")
+    parser.add_argument("--list", action="store_true", help="only print the threats")
     parser.add_argument(
         "--only", action="append", default=[], metavar="NAME", help="this threat alone; may be repeated"
     )

@@ -20,9 +20,9 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 SOURCE: Final = Path("src") / "mcp_skills_server"
 # One test after the other and no xdist: the order is the same each time.
 OPTIONS: Final = ("-q", "-x", "-p", "no:cacheprovider", "-p", "no:randomly", "--hypothesis-seed=0")
-"""What pytest is started with in a copy."""
+"""Arguments of pytest in a copy."""
 _PRELOADED: Final = ("_pytest.config", "hypothesis", "anyio", "mcp.server.lowlevel", "starlette.requests", "uvicorn")
-"""What most tests import and no patch touches."""
+"""Libraries that most tests import."""
 _SKIPPED: Final = {
     *(".git", ".venv", "__pycache__", ".pytest_cache", ".ruff_cache", ".hypothesis", ".interop", ".hosts"),
     *(".site", ".coverage.d"),
@@ -46,7 +46,7 @@ class Bench:
 
     @contextmanager
     def changed(self, path: str, made: Callable[[bytes], bytes]) -> Generator[None]:
-        """While this is entered a file has the text that `made` makes of its own.
+        """Replace the content of a file by `made` of it, until the context ends.
 
         Args:
             path: the file, from the root of the project.
@@ -68,7 +68,7 @@ def _write(module: Path, source: bytes) -> None:
 
 
 class Runner:
-    """Runs tests in a copy of the tree. Each run is a fork of a process that has the libraries loaded already."""
+    """Runs tests in a copy of the tree. Each run is a fork of a process with the libraries loaded."""
 
     def __init__(self, place: Path) -> None:
         self.bench = Bench(place)
@@ -82,7 +82,7 @@ class Runner:
         )
 
     def run(self, tests: Sequence[str], seconds: float, *options: str) -> list[Sequence[str]] | None:
-        """The reports of these tests, None where they do not end in time."""
+        """Run these tests and return their reports, or None after a timeout."""
         self._reports.unlink(missing_ok=True)
         asked = {"arguments": [*OPTIONS, *options, *tests], "reports": str(self._reports), "seconds": seconds}
         into, out = cast("IO[str]", self._process.stdin), cast("IO[str]", self._process.stdout)
@@ -96,13 +96,13 @@ class Runner:
 
 
 class _Reports:
-    """Plugin of pytest: keeps how each test ended."""
+    """Plugin of pytest that collects the outcome of each test."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[str, str, str]] = []
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        """Note one phase of a test; of those that only prepare it or clean up, what went wrong."""
+        """Record the call phase of a test; of setup and teardown only failures and skips."""
         if report.when != "call" and report.outcome == "passed":
             return
         crash = getattr(report.longrepr, "reprcrash", None)
@@ -111,7 +111,7 @@ class _Reports:
 
 
 def serve() -> None:
-    """Fork a run of pytest for each line of stdin, and say on stdout how it ended. For `Runner`."""
+    """Fork a run of pytest for each line of stdin, and print its reports on stdout. For `Runner`."""
     for name in _PRELOADED:
         __import__(name)
     for line in sys.stdin:

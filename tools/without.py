@@ -1,4 +1,4 @@
-"""Run a command as on a machine that lacks some programs: `python tools/without.py bwrap -- make test`.
+"""Run a command on a `PATH` without some programs: `python tools/without.py bwrap -- make test`.
 
 Each folder of `PATH` that has one of them is replaced by a folder of links to everything else in it. All other folders
 stay as they are. `PYTHON`, with which `make` builds `.venv`, is the `python3` of the whole `PATH`. The exit code is the
@@ -16,7 +16,7 @@ from pathlib import Path
 
 
 def path_without(names: set[str], path: str, links: Path) -> str:
-    """A `PATH` like this one on which these programs are not. `links` is a new folder, for the links."""
+    """Return this `PATH` without these programs. `links` is a new folder for links to the others."""
     folders: list[str] = []
     for number, folder in enumerate(path.split(os.pathsep)):
         kept = folder

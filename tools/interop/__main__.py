@@ -1,10 +1,10 @@
-"""`make interop`: prove the server against independent referees, on fixtures/skills.
+"""`make interop`: check the server with independent referees, on fixtures/skills.
 
 Installs pinned referees below `.interop/`, runs each against a real server in both protocol eras over HTTP and stdio,
-some at a time, and counts every check itself: a referee that skips its checks still says "passed". Checks that are
-expected not to pass are listed in tests/interop/expected-failures.yaml, each with a reason.
+some in parallel, and counts every check itself: a referee that skips its checks still reports "passed". Checks that are
+expected to fail are listed in tests/interop/expected-failures.yaml, each with a reason.
 
-Ends with 1 if anything unexpected was seen. Without npm, or where it cannot install, it says so and ends with 0 (with
+Exits with 1 after an unexpected result. Without npm, or if it cannot install, it says so and exits with 0 (with
 --required: 1).
 """
 
@@ -86,7 +86,7 @@ def report(rows: Sequence[tuple[Run, Verdict]]) -> int:
 
 
 _AT_ONCE: Final = (os.cpu_count() or 1) + 1
-"""Referees that run side by side: each waits for the server half of its time."""
+"""Referees that run in parallel: each waits for the server half of its time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ def runs(url: str, pythons: Mapping[str, Path]) -> Iterator[Run]:
         for transport, address, era in pairs:
             if era in each.eras and not (address and each.serve):
                 yield Run(each.name, each.version, era, transport, each.suite, partial(client, each, era, address))
-    # Beside skills with every kind of problem, the good ones must still be seen.
+    # The valid skills must be visible beside skills with every kind of problem.
     for each in there:
         if each.serve:
             continue
@@ -128,7 +128,7 @@ def runs(url: str, pythons: Mapping[str, Path]) -> Iterator[Run]:
 
 
 def perform(run: Run) -> list[Check]:
-    """Do it; a referee that does not do its work is a failure of its own."""
+    """Return the checks of a run, or one failure if the referee does not work."""
     try:
         return run.work()
     except (RefereeError, ValueError, KeyError, OSError) as error:
@@ -136,7 +136,7 @@ def perform(run: Run) -> list[Check]:
 
 
 def judged(pythons: Mapping[str, Path], baseline: Baseline) -> list[tuple[Run, Verdict]]:
-    """Perform and judge every run, side by side, on one server for those that come over HTTP.
+    """Perform and judge every run in parallel, with one server for all runs over HTTP.
 
     Raises:
         RefereeError: the server does not start.
@@ -154,12 +154,12 @@ def judged(pythons: Mapping[str, Path], baseline: Baseline) -> list[tuple[Run, V
 
 
 def main() -> int:
-    """Run every referee and print what they say; 1 if something unexpected is in it."""
+    """Run every referee and print the results; return 1 if one is unexpected."""
     parser = argparse.ArgumentParser(
         prog="tools.interop", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--required", action="store_true", help="end with 1 if a referee cannot be had")
-    parser.add_argument("--install", action="store_true", help="install the referees, and have none of them judge")
+    parser.add_argument("--required", action="store_true", help="exit with 1 if a referee cannot be installed")
+    parser.add_argument("--install", action="store_true", help="only install the referees")
     options = parser.parse_args()
     required: bool = options.required
     if reason := unavailable():

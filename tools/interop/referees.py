@@ -50,12 +50,12 @@ SCENARIOS: Final = {
     "sep-2640-skills-directory": 7,
     "sep-2640-skills-manifest": 6,
 }
-"""The conformance scenarios for skills, and how many checks each has: fewer would mean that it gave up half-way."""
+"""The conformance scenarios for skills, and the number of checks of each: fewer mean that it was aborted."""
 MAY_SKIP: Final = {
     "legacy": frozenset({"sep-2640-skills-list-cache-attributes", "sep-2640-skills-get-cache-attributes"}),
     "modern": frozenset[str](),
 }
-"""The only checks for skills that may be skipped: these attributes begin with 2026-07-28."""
+"""The only checks for skills that may be skipped: these attributes exist since 2026-07-28."""
 _RESULTS = re.compile(r"server-(.+)-\d{4}-\d\d-\d\dT[0-9-]+Z")
 
 
@@ -82,7 +82,7 @@ def too_few(checks: Sequence[Check], scenario: str, least: int) -> list[Check]:
 def _conformance(url: str, *arguments: str) -> list[Check]:
     program = MODULES / CONFORMANCE / "dist" / "index.js"
     with tempfile.TemporaryDirectory() as directory:
-        # 1 says that a check failed; which ones, and whether that is a surprise, is for us to find.
+        # 1 means that a check failed; the baseline decides whether it was expected.
         call([str(NODE), str(program), "server", "--url", url, "-o", directory, *arguments], good=(0, 1))
         checks: list[Check] = []
         for path in sorted(Path(directory).glob("*/checks.json")):
@@ -100,7 +100,7 @@ def skills_scenarios(url: str, era: str) -> list[Check]:
 
 
 def base_suite(url: str, era: str) -> list[Check]:
-    """Everything that a revision of the protocol asks of a server."""
+    """Return the checks of every requirement of a protocol revision on a server."""
     path = MODULES / CONFORMANCE / "requirements" / f"{ERAS[era]}.yaml"
     wanted = required_scenarios(yaml.safe_load(path.read_text(encoding="utf-8")))
     checks = _conformance(url, "--requirements", ERAS[era])
@@ -111,7 +111,7 @@ PROGRAM = MODULES / INSPECTOR / "clients" / "launcher" / "build" / "index.js"
 
 
 def inspector_checks(scenario: str, output: str) -> list[Check]:
-    """What `--verify` reports: one line of JSON for each skill.
+    """Parse the report of `--verify`: one line of JSON for each skill.
 
     Raises:
         ValueError: it is something else.
@@ -134,7 +134,7 @@ def inspector_checks(scenario: str, output: str) -> list[Check]:
 
 
 def inspector(era: str, url: str | None) -> list[Check]:
-    """Inspector's command line: verify every skill, then its other questions about resources, tools and prompts."""
+    """Run Inspector's command line: verify every skill, then use resources, tools and prompts."""
     target = ["--server-url", url, "--transport", "http"] if url else ["--", *SERVE, str(SKILLS)]
 
     def ask(*arguments: str, good: Iterable[int] = (0,)) -> str:
@@ -145,11 +145,11 @@ def inspector(era: str, url: str | None) -> list[Check]:
         return json.loads(ask("--method", *arguments, good=good))["result"]
 
     def use(tool: str, **arguments: Any) -> dict[str, Any]:
-        # 5 says that the result is one with isError.
+        # 5 means a result with isError.
         asked = ("--tool-name", tool, "--tool-args-json", json.dumps(arguments))
         return result("tools/call", *asked, good=(0, 5))
 
-    # 7, 8 and 9 say that a skill failed or could not be proved; the report says which.
+    # 7, 8 and 9 mean that a skill failed or could not be verified; the report names it.
     report = ask("--method", "skills/list", "--verify", "--require-digests", good=(0, 7, 8, 9))
     checks = inspector_checks(era, report)
     there = bundles()
@@ -190,7 +190,7 @@ def inspector(era: str, url: str | None) -> list[Check]:
         receipt = use("skills_load", names=["meeting-notes"])["structuredContent"]
         answer = use("skills_read", path="SKILL.md", session=receipt["session"])
         text = answer["content"][0]["text"]
-        # Every run is a connection of its own; over stdio a server of its own, too, which knows no handle of another.
+        # Every run is a new connection, over stdio also a new server, which does not know the handle.
         if url is None:
             return answer["isError"] is True and "skills_load" in text
         return text.encode() == (SKILLS / "meeting-notes" / "SKILL.md").read_bytes()
@@ -205,7 +205,7 @@ def inspector(era: str, url: str | None) -> list[Check]:
     look("resources/templates/list", lambda: bool(result("resources/templates/list")["resourceTemplates"]))
     look("resources/read", read)
     look("resources/directory/read", directory)
-    # With --strict it ends with 6 if a schema would not do for every model.
+    # With --strict it exits with 6 if a schema is invalid for some model.
     look("tools/list", lambda: tuple(tool["name"] for tool in result("tools/list", "--strict")["tools"]) == TOOLS)
     look("tools/call skills_search", search)
     look("tools/call skills_load, skills_read", load_and_read)
@@ -218,7 +218,7 @@ BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 
 def installed_by_vercel(url: str | None) -> list[Check]:
-    """Have the npm package `skills` install every skill that a site publishes, and compare every byte.
+    """Install every skill that a site publishes with the npm package `skills`, and compare every byte.
 
     The site is the live server, or without a URL a static tree behind Python's own web server. The client drops a byte
     order mark at the beginning of a SKILL.md, so the rest is compared there.
@@ -255,7 +255,7 @@ def installed_by_vercel(url: str | None) -> list[Check]:
 
 @contextmanager
 def _static_site(output: Path) -> Iterator[str]:
-    """What `publish` writes, behind a web server that knows nothing of it; its URL."""
+    """Serve the output of `publish` with a plain web server; yield its URL."""
     call([sys.executable, "-m", "mcp_skills_server", "publish", str(SKILLS), "--output", str(output)])
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(output))) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
@@ -274,7 +274,7 @@ class _Quiet(SimpleHTTPRequestHandler):
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """A client library, which a small program of tests/interop/clients drives.
+    """A client library, driven by a small program in tests/interop/clients.
 
     Attributes:
         name: what the table calls it.
@@ -296,7 +296,7 @@ class Library:
 
 
 def client(library: Library, era: str, url: str | None, folder: Path = SKILLS) -> list[Check]:
-    """Have a client library judge the server over HTTP, or without a URL over stdio on a folder."""
+    """Return a client library's checks of the server over HTTP, or without a URL over stdio on a folder."""
     program, *arguments = library.serve or SERVE
     target = {"url": url} if url else {"command": program, "args": [*arguments, str(folder)]}
     checks = parse_checks(era, json.loads(call([*library.command, ERAS[era], json.dumps(target)], home=True)))
@@ -309,7 +309,7 @@ def client(library: Library, era: str, url: str | None, folder: Path = SKILLS) -
 
 
 def _typescript(library: str) -> list[str]:
-    """The command for a TypeScript library. Node looks for packages beside the program, so it is put there."""
+    """Return the command for a TypeScript library. Node resolves packages beside the program, so copy it there."""
     program = CACHE / "typescript.mjs"
     shutil.copyfile(HERE / "clients" / "typescript.mjs", program)
     return [str(NODE), str(program), library]

@@ -1,4 +1,4 @@
-"""Where referees are installed, which releases, how a program is run, and the server that is judged."""
+"""Installation of the pinned referees, running programs, and the server under test."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LONGEST_RUN_S = 180
 
 
 class RefereeError(Exception):
-    """A referee could not be installed or did not do its work."""
+    """A referee could not be installed, or failed to run."""
 
 
 def call(
@@ -69,14 +69,14 @@ INSPECTOR: Final = "@modelcontextprotocol/inspector"
 CLIENT: Final = "@modelcontextprotocol/client"
 VERCEL: Final = "skills"
 KUSTOMIZE: Final = "kustomize"
-"""No referee of the server: tests/deploy/ has it build deploy/kubernetes/."""
+"""Not a referee of the server: tests/deploy/ builds deploy/kubernetes/ with it."""
 MCPB: Final = "@anthropic-ai/mcpb"
-"""No referee either: tests/commands/test_publish.py has it judge what `bundle` writes."""
+"""Not a referee of the server: tests/commands/test_publish.py validates the output of `bundle` with it."""
 OIDC_PROVIDER: Final = "oidc-provider"
-"""No referee either: an issuer at which tests/interop/test_oidc_provider.py signs in."""
+"""Not a referee of the server: tests/interop/test_oidc_provider.py signs in at it."""
 EXT_SKILLS: Final = "@olaservo/ext-skills"
 EXT_APPS: Final = "@modelcontextprotocol/ext-apps"
-"""The bridge of hosts to MCP Apps, in which tests/server/test_app_view.py shows ours."""
+"""The bridge of hosts to MCP Apps: tests/server/test_app_view.py shows our apps in it."""
 PACKAGES: Final = {
     CONFORMANCE: "0.2.0-alpha.12",
     INSPECTOR: "2.12.0",
@@ -98,13 +98,13 @@ PYTHON_PACKAGES: Final = {
     "openai-agents": ("openai-agents", "0.24.0"),
     "pydantic-ai": ("pydantic-ai-slim[mcp]", "2.68.0"),
 }
-"""Client libraries, each in a virtual environment of its own, because they want different releases of one SDK."""
+"""Client libraries, each in its own virtual environment, because they need different releases of the SDK."""
 WITH_US: Final = frozenset({"fastmcp-server"})
-"""Those whose environment has this package too."""
+"""Client libraries whose environment has this package too."""
 
 
 def best_line(output: str) -> str:
-    """Return the line of an installer that tells most, without the address of a registry."""
+    """Return the most informative line of an installer's output, without a registry's address."""
     if "E404" in output or "No matching distribution" in output:
         return "the package registry that this machine reaches does not have it"
     lines = [line for line in output.splitlines() if "error" in line.lower()] or [output]
@@ -124,7 +124,7 @@ def install() -> None:
     """Install what is missing below `.interop/`.
 
     Raises:
-        RefereeError: npm could not.
+        RefereeError: npm failed.
     """
     if reason := unavailable():
         raise RefereeError(reason)
@@ -145,10 +145,10 @@ def _installed(package: str) -> str | None:
 
 
 def install_python(suite: str) -> Path:
-    """A virtual environment with a client library for Python; its python.
+    """Create a virtual environment with a Python client library; return its interpreter.
 
     Raises:
-        RefereeError: pip could not.
+        RefereeError: pip failed.
     """
     package, version = PYTHON_PACKAGES[suite]
     directory = CACHE / f"{suite}-{version}"
@@ -156,7 +156,7 @@ def install_python(suite: str) -> Path:
     if not ready.exists():
         print(f"interop: installing {package} ...", flush=True)
         call([sys.executable, "-m", "venv", "--clear", str(directory)])
-        # What is imported is compiled then; all of it would take longer than the referee.
+        # Modules are compiled when they are imported; compiling all would take longer than the referee.
         quiet = ("--quiet", "--disable-pip-version-check", "--no-compile")
         us = ("-e", str(ROOT)) if suite in WITH_US else ()
         call([str(python), "-m", "pip", "install", *quiet, f"{package}=={version}", *us], seconds=600)
@@ -166,15 +166,15 @@ def install_python(suite: str) -> Path:
 
 ERAS: Final = {"modern": "2026-07-28", "legacy": "2025-11-25"}
 TOOLS: Final = ("skills_list", "skills_search", "skills_load", "skills_unload", "skills_read")
-"""What a server that runs no scripts offers."""
+"""The tools of a server without scripts."""
 SERVE = [sys.executable, "-m", "mcp_skills_server", "serve"]
-"""What starts the server, to be followed by a folder."""
+"""The command that starts the server; a folder follows."""
 _LISTENING = re.compile(r"listening on (http://127\.0\.0\.1:\d+/mcp)")
 
 
 @contextmanager
 def serving(log: list[str]) -> Iterator[str]:
-    """A server over HTTP on a free port; its URL. What it says goes to `log`, its exit code as the last line."""
+    """Run a server over HTTP and yield its URL; `log` gets its stderr and, last, its exit code."""
     command = [*SERVE, str(SKILLS), "--transport", "http", "--port", "0"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     found: list[str] = []
@@ -215,7 +215,7 @@ def server_checks(log: Sequence[str]) -> list[Check]:
 
 
 def bundles() -> dict[str, int]:
-    """How many of each kind there are, by looking. A nested skill's files count for the enclosing one too."""
+    """Count each kind on disk. A nested skill's files count for the enclosing one too."""
     found = [path.parent for path in SKILLS.rglob("SKILL.md")]
     files = sum(path.is_file() for directory in found for path in directory.rglob("*"))
     return {"skill": len(found), "file": files, "tool": len(TOOLS), "use": len(found), "prompt": len(found)}

@@ -1,4 +1,4 @@
-"""What the referees looked at, each check by itself, and how that compares with what is expected. Pure."""
+"""Checks of the referees, and their comparison with the expected failures. No I/O."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that a referee looked at."""
+    """A check of a referee."""
 
     scenario: str
     id: str
@@ -22,7 +22,7 @@ class Check:
 
 
 def parse_checks(scenario: str, raw: object) -> list[Check]:
-    """The checks of a `checks.json`, or of a client of ours, which write the same.
+    """Parse the checks of a `checks.json`, or of a client of ours, which writes the same format.
 
     Raises:
         ValueError: it is not a list of checks, or an empty one.
@@ -38,7 +38,7 @@ def parse_checks(scenario: str, raw: object) -> list[Check]:
 
 
 def all_there(scenario: str, checks: Iterable[Check], wanted: Mapping[str, int]) -> Check:
-    """Whether a client saw as many skills, files and so on as there are, by the first word of its checks."""
+    """Check that a client saw every skill, file and so on; the first word of a check's ID is the kind."""
     kinds = Counter(check.id.split(" ", 1)[0] for check in checks)
     seen, there = (", ".join(f"{count[kind]} x {kind}" for kind in wanted) for count in (kinds, wanted))
     if seen == there:
@@ -47,18 +47,18 @@ def all_there(scenario: str, checks: Iterable[Check], wanted: Mapping[str, int])
 
 
 Baseline = Mapping[tuple[str, str, str], str]
-"""(suite, scenario, check) -> the reason why it is expected not to pass."""
+"""(suite, scenario, check) -> the reason why it is expected to fail."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the checks of one run come to.
+    """The evaluation of the checks of a run.
 
     Attributes:
         counts: checks by status.
-        expected: how many did not pass, as expected.
-        unexpected: those that did not pass and are not expected so.
-        stale: (scenario, check) that are expected not to pass, and did or were not seen though their scenario was run.
+        expected: the number of expected failures.
+        unexpected: the unexpected failures.
+        stale: (scenario, check) that is expected to fail, but passed or was not run with its scenario.
     """
 
     counts: Counter[str]
@@ -68,10 +68,10 @@ class Verdict:
 
 
 def read_baseline(raw: object) -> Baseline:
-    """The baseline out of its YAML.
+    """Parse the YAML of the baseline.
 
     Raises:
-        ValueError: a reason is missing or too short to be one, or a check stands twice.
+        ValueError: a reason is missing or shorter than five words, or a check is listed twice.
     """
     out: dict[tuple[str, str, str], str] = {}
     if not isinstance(raw, list):
@@ -91,7 +91,7 @@ def read_baseline(raw: object) -> Baseline:
 
 
 def judge(suite: str, checks: Sequence[Check], baseline: Baseline, may_skip: frozenset[str] = frozenset()) -> Verdict:
-    """Compare checks with what is expected. A warning or a skip needs an expectation as a failure does."""
+    """Compare checks with the baseline. Warnings and skips need an expectation like failures."""
     ran = {check.scenario for check in checks if check.id != "ran"}
     wanted = {key[1:] for key in baseline if key[0] == suite and key[1] in ran}
     missed: set[tuple[str, str]] = set()

@@ -1,10 +1,10 @@
-"""`make soak`: real servers under all that happens to them at once, for minutes, and what must hold all the same.
+"""`make soak`: real servers under concurrent edits, clients and kills, for minutes, and checks of their state.
 
 One server alone, replicas with one Redis (one of which is never killed), all on one folder. Writers edit, add,
-rename and remove; clients of both eras come and go; servers and Redis are killed by lot and come back. Now
-and then all is quiet, and then everybody must have heard of everything, each byte is proved, and processes are weighed.
-Ends with 1 if a byte was wrong, a notice or a session was lost, an answer was missing or a process grew. The seed that
-is printed draws the same lots again; what the machine makes of them differs.
+rename and remove; clients of both eras connect and leave; servers and Redis are killed at random and restarted. At
+quiet moments every client must be up to date, each file must match its digest, and processes are measured.
+Exits with 1 if a byte was wrong, a notification, session or response was lost, or a process grew. The printed seed
+repeats the same random choices, but not their timing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from shared.redis_servers import redis_server
 
 
 def run(soak: Deployment, minutes: float, dice: random.Random) -> Judge:
-    """Disturb, be quiet and judge, again and again."""
+    """Alternate disturbances and quiet moments until the time is over."""
     gate, end = soak.gate, monotonic() + minutes * 60
     followers = [Follower(target, era, soak) for target in soak.targets for era in ERAS]
     judge = Judge(soak, followers)
@@ -61,7 +61,7 @@ def _repeat(soak: Deployment, work: Callable[[Deployment, random.Random], None],
         with soak.gate.turn():
             try:
                 work(soak, dice)
-            except Exception as error:  # a thread that ended would disturb nobody any more
+            except Exception as error:  # keep the thread alive
                 soak.score.fail(f"{work.__name__}: {error!r}")
         soak.gate.over.wait(dice.random() * most_s)
 

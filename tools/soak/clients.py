@@ -1,4 +1,4 @@
-"""Clients that follow, visit and converse, writers, and the judge of what they know when all is quiet."""
+"""Followers, visitors, tool sessions and writers of a soak, and the judge of their state at quiet moments."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SKILLS_CHANGED: Final = "notifications/skills/list_changed"
 
 
 class Follower(threading.Thread):
-    """A client that stays, hears of changes, and knows only what it fetched upon them."""
+    """A client that stays connected and lists the skills again at each change notification."""
 
     def __init__(self, target: Target, era: Era, soak: Deployment) -> None:
         super().__init__(daemon=True)
@@ -47,7 +47,7 @@ class Follower(threading.Thread):
             heard: list[Any] = []
             with suppress(Empty):
                 heard.append(stream.messages.get(timeout=0.5))
-                while True:  # one fetch for all that came meanwhile
+                while True:  # coalesce all that arrived meanwhile
                     heard.append(stream.messages.get_nowait())
             if any(each is None or "method" not in each for each in heard):
                 raise ConnectionResetError("the stream ended")
@@ -66,7 +66,7 @@ def write(soak: Deployment, dice: random.Random) -> None:
 
 
 def visit(soak: Deployment, dice: random.Random) -> None:
-    """Come, list, read, perhaps listen, and leave with or without a word."""
+    """Connect, list, read, perhaps listen, and leave with or without ending the session."""
     target, era, began = dice.choice(soak.targets), dice.choice(ERAS), monotonic()
     try:
         with client(target.server, era) as one:
@@ -102,7 +102,7 @@ def _read(soak: Deployment, one: HttpClient, resource: dict[str, Any], began: fl
 
 
 def converse(soak: Deployment, dice: random.Random) -> None:
-    """A session of the tools that goes on at whatever replica there is."""
+    """Run a session of the tools whose requests go to random replicas."""
     began, handle = monotonic(), None
     for _ in range(dice.randrange(3, 12)):
         target, asked = dice.choice(soak.targets[1:]), monotonic()
@@ -119,7 +119,7 @@ def converse(soak: Deployment, dice: random.Random) -> None:
             soak.score.add("steps of sessions")
             continue
         text = result["content"][0]["text"]
-        starting = target.excuses(asked) and "Unknown session" not in text  # its way to Redis, or the first scan
+        starting = target.excuses(asked) and "Unknown session" not in text  # it connects to Redis, or scans
         if soak.redis_disturbed + LAG_S >= began or starting:
             soak.score.add("steps of sessions without Redis")
         else:
@@ -128,21 +128,21 @@ def converse(soak: Deployment, dice: random.Random) -> None:
 
 
 QUIET_S: Final = 30.0
-"""Seconds within which, after the last edit, everybody must know what is there and every process is back."""
+"""Seconds after the last edit in which all clients must have the current state and all processes run."""
 MOST_GROWTH: Final = 16 << 20
-"""Bytes by which a process may be larger at its last quiet moment than after a third of its own."""
+"""Bytes by which a process may grow from its quiet moment at a third of its life to its last one."""
 MOST_DESCRIPTORS: Final = 8
 
 
 class Judge:
-    """What must hold, and the weights of processes at each quiet moment."""
+    """Checks the state of clients and servers, and the memory of processes, at each quiet moment."""
 
     def __init__(self, soak: Deployment, followers: list[Follower]) -> None:
         self.soak, self.followers = soak, followers
         self.weights: defaultdict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
 
     def judge(self) -> None:
-        """All is quiet: everybody knows everything, each byte is proved, sessions begin, and processes are weighed."""
+        """Check that clients are up to date, files match their digests and sessions start; measure processes."""
         truth, began = self.soak.folder.truth(), monotonic()
         behind = [*self.followers]
         while behind and monotonic() < began + QUIET_S:
@@ -190,7 +190,7 @@ class Judge:
             PAUSE.wait(0.1)
 
     def weigh(self) -> list[tuple[str, ...]]:
-        """A row for each process that lived long enough, and a failure for each that grew."""
+        """Return a row for each process of three quiet moments, and record a failure for each that grew."""
         rows: list[tuple[str, ...]] = []
         for (name, pid), seen in self.weights.items():
             if len(seen) < 3:

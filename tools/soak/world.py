@@ -1,4 +1,4 @@
-"""What a soak is about: the folder that writers change, servers and Redis that are killed, what all threads count."""
+"""The deployment of a soak: the folder that writers edit, servers and Redis that are killed, shared statistics."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from wire import COMMAND, WireError
 
 
 class Score:
-    """What was counted and what failed, by all threads."""
+    """Counts and failures of all threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -38,7 +38,7 @@ class Score:
             self.counts[what] += count
 
     def fail(self, what: str) -> None:
-        """Something that must not be. The first of them are printed at once."""
+        """Record a failure. The first twenty are also printed at once."""
         with self._lock:
             self.failures.append(what)
             if len(self.failures) <= 20:
@@ -46,7 +46,7 @@ class Score:
 
 
 class Gate:
-    """Who disturbs does it in turns, of which there are none while all is quiet."""
+    """A gate for threads that disturb the servers: `quiet` keeps all of them out."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -55,7 +55,7 @@ class Gate:
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Wait until it is open, and keep it from becoming quiet."""
+        """Wait until the gate is open, and delay `quiet` until this turn ends."""
         with self._changed:
             self._changed.wait_for(lambda: self._open)
             self._inside += 1
@@ -68,7 +68,7 @@ class Gate:
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
-        """Nobody is inside, and nobody comes in."""
+        """Wait until every turn has ended, and keep the gate closed meanwhile."""
         with self._changed:
             self._open = False
             self._changed.wait_for(lambda: not self._inside)
@@ -85,7 +85,7 @@ def digest(raw: bytes) -> str:
 
 
 class Folder:
-    """The skills on the disk, and every content that was ever written for a URI. One lock: an edit at a time."""
+    """The skills on disk, and the digests of every content ever written for a URI. One edit at a time."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -98,7 +98,7 @@ class Folder:
         path.mkdir()
 
     def write(self, skill: str, name: str, raw: bytes) -> None:
-        """One file, at once. What it will be is known before it is there."""
+        """Replace a file atomically, after its digest is recorded."""
         self._ever[f"skill://{skill}/{name}"].add(digest(raw))
         self._touched[skill] = monotonic()
         fresh = self._away / "fresh"
@@ -118,7 +118,7 @@ class Folder:
         self.write(skill, "SKILL.md", self.text(skill, dice))
 
     def rename(self, skill: str, to: str, dice: random.Random) -> None:
-        """It has another path, and a moment later the name that belongs to it."""
+        """Rename a skill's directory, and then the skill in its SKILL.md."""
         for name in ("guide.md", "data.bin", "SKILL.md"):
             self._ever[f"skill://{to}/{name}"] |= self._ever[f"skill://{skill}/{name}"]
         self._touched[skill] = self._touched[to] = monotonic()
@@ -136,7 +136,7 @@ class Folder:
         self._touched[skill] = monotonic()
 
     def edit(self, prefix: str, dice: random.Random) -> str:
-        """Do one of these to one of the skills of this prefix; which one it was."""
+        """Edit, add, rename or remove a skill with this prefix; return which of these."""
         with self.lock:
             there = sorted(each.name for each in self.path.iterdir() if each.name.startswith(prefix))
             absent = [each for number in range(20) if (each := f"{prefix}{number:02d}") not in there]
@@ -170,21 +170,21 @@ class Folder:
 
 
 FIXED: Final = "fixed"
-"""The skill that nobody edits, for sessions of the tools."""
+"""The skill that is never edited, for sessions of the tools."""
 LAG_S: Final = 5.0
-"""Seconds within which a server may not have seen an edit, or not have got over what was killed."""
+"""Seconds in which a server may lag behind an edit, or recover from a kill."""
 LOST: Final = (OSError, HTTPException, AssertionError, ValueError, KeyError, Empty, WireError)
-"""What a client meets when its server dies: excused then, and only then."""
+"""Errors of a client whose server was killed; at any other time they are failures."""
 PAUSE: Final = threading.Event()
-"""Never set."""
+"""An event that is never set, for interruptible sleeps."""
 
 
 class Target:
-    """A server that may be killed and comes back at its port.
+    """A server that may be killed and is restarted at its port.
 
     Args:
-        name: what it is called in figures.
-        arguments: of `serve`.
+        name: its name in the statistics.
+        arguments: those of `serve`.
     """
 
     def __init__(self, name: str, score: Score, *arguments: str | Path) -> None:
@@ -209,18 +209,18 @@ class Target:
         self.disturbed = monotonic()
 
     def excuses(self, since: float) -> bool:
-        """Whether a client that began then may have lost its answer."""
+        """Return whether a request sent at `since` may have lost its response."""
         return self.disturbed + LAG_S >= since
 
     def end(self) -> None:
-        """Leave nothing behind, and read what it said."""
+        """Kill the server, and record a failure if it logged a traceback."""
         self.server.kill()
         if "Traceback" in self.server.stderr:
             self._score.fail(f"{self.name} logged a bug: {self.server.stderr[-1500:]}")
 
 
 class Deployment:
-    """The folder, the servers and Redis; what kills them, and which losses of clients that excuses."""
+    """The folder, the servers and Redis, how they are killed, and which lost responses that excuses."""
 
     def __init__(self, scratch: Path, seed: int) -> None:
         self.score, self.gate, self.seed = Score(), Gate(), seed
@@ -245,7 +245,7 @@ class Deployment:
             stack.callback(self.targets[-1].end)
 
     def lost(self, target: Target, began: float, what: str, error: BaseException) -> None:
-        """A client did not get its answer: excused where its server was killed meanwhile, and the client heard so."""
+        """Record a lost response, a failure unless its server was killed and the connection broke."""
         if target.excuses(began) and not isinstance(error, TimeoutError):
             self.score.add("answers lost with their process")
         else:

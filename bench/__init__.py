@@ -1,1 +1,1 @@
-"""This server beside its peers and its floor, in turn within each round: `make bench-peers`."""
+"""`make bench-peers`: measure this server, its peers and the SDK floor in interleaved rounds."""

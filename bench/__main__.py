@@ -18,7 +18,7 @@ from bench.rounds import TRANSPORTS, Series, Skills, run, say
 from bench.subjects import OTHERS, gather
 
 QUIET: Final = 0.7
-"""A machine with more load than this before the run is busy, and what is seen there is not published."""
+"""Load average above which a machine counts as busy, and its figures are not published."""
 PAGE: Final = REPOSITORY / "docs" / "benchmarks.md"
 
 
@@ -45,7 +45,7 @@ def main() -> int:
     series: list[Series] = []
     requests = 50 if options.quick else 200
     try:
-        with Skills(10, subjects[0]) as skills:  # so that no server's first round is the first on this machine
+        with Skills(10, subjects[0]) as skills:  # warm up the machine
             run(skills, subjects, transports=TRANSPORTS, rounds=1, requests=1)
         for size in sizes:
             with Skills(size, subjects[0]) as skills:

@@ -1,4 +1,4 @@
-"""The same lean client for every server that is measured: raw bytes over pipes or sockets, blocking reads, no SDK."""
+"""The benchmark's client for all servers: raw bytes over pipes or sockets, blocking reads, no SDK."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _CONNECTIONS: Final = 32
 
 
 class BenchError(Exception):
-    """A server did not answer as it should, so there is nothing to measure."""
+    """A server did not respond as expected, so it cannot be measured."""
 
 
 class Client(ABC):
-    """One server process and the way to it. Leaving the context ends the process.
+    """A server process and a connection to it. Leaving the context ends the process.
 
     Args:
         command: the program and its arguments.
@@ -52,7 +52,7 @@ class Client(ABC):
         self._process = subprocess.Popen(
             command,
             stdin=stdin,
-            stdout=stdin,  # both are pipes, or both lead nowhere
+            stdout=stdin,  # both are pipes or both /dev/null
             stderr=self._errors,
             cwd=REPOSITORY,
             env=environment,
@@ -73,7 +73,7 @@ class Client(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Have the server end."""
+        """Stop the server."""
 
     @abstractmethod
     def prepare(self, method: str, params: Mapping[str, Any]) -> bytes:
@@ -81,11 +81,11 @@ class Client(ABC):
 
     @abstractmethod
     def time(self, prepared: bytes) -> tuple[float, bytes]:
-        """Send a prepared request; return the seconds until the whole answer was here, and the answer's JSON."""
+        """Send a prepared request; return the seconds until the complete response, and its JSON."""
 
     @abstractmethod
     def rate(self, prepared: Sequence[bytes], count: int) -> float:
-        """Send `count` requests, these in turn, many of them unanswered at once; return requests a second."""
+        """Send `count` of these requests in turn, pipelined; return requests a second."""
 
     def ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """Return the result of a request.
@@ -96,7 +96,7 @@ class Client(ABC):
         return result_of(self.time(self.prepare(method, params))[1])
 
     def shake_hands(self) -> float:
-        """Send the first request of the era; return the seconds from the start of the process to its answer."""
+        """Send the first request of the era; return the seconds from process start to response."""
         legacy = self.era == "legacy"
         self.ask(*(("initialize", _HELLO) if legacy else ("server/discover", {})))
         return perf_counter() - self.started
@@ -113,7 +113,7 @@ class Client(ABC):
 
 
 class StdioClient(Client):
-    """A client over the server's stdin and stdout."""
+    """A client over stdio."""
 
     def __init__(self, command: Sequence[str], era: Era, environment: Mapping[str, str]) -> None:
         super().__init__(command, era, environment, subprocess.PIPE)
@@ -132,7 +132,7 @@ class StdioClient(Client):
         self._stdout.close()
 
     def shake_hands(self) -> float:
-        """Send the first request of the era, and say that a legacy client is ready."""
+        """Send the first request of the era, and `initialized` in the legacy era."""
         seconds = super().shake_hands()
         if self.era == "legacy":
             self._stdin.write(b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n')
@@ -151,7 +151,7 @@ class StdioClient(Client):
         return perf_counter() - start, answer
 
     def rate(self, prepared: Sequence[bytes], count: int) -> float:
-        """Keep up to 64 requests unanswered on the one pipe."""
+        """Pipeline up to 64 requests."""
         lines = [self._numbered(prepared[number % len(prepared)]) for number in range(count)]
         sent = answered = 0
         start = perf_counter()
@@ -167,20 +167,20 @@ class StdioClient(Client):
         return count / (perf_counter() - start)
 
     def send(self, prepared: bytes) -> None:
-        """Send a request without waiting for its answer."""
+        """Send a request without waiting for its response."""
         line = self._numbered(prepared)
         self._sent = perf_counter()
         self._stdin.write(line)
 
     def wait_for(self, method: str) -> float:
-        """Wait for a notification; return the moment at which it was here."""
+        """Wait for a notification; return the time of its arrival."""
         wanted = b'"method":"%b"' % method.encode()
         while wanted not in self._line(_TIMEOUT_S):
             pass
         return perf_counter()
 
     def drain(self, quiet_s: float) -> None:
-        """Read and forget until nothing has come for so many seconds."""
+        """Discard messages until none has arrived for this many seconds."""
         try:
             while True:
                 self._line(quiet_s)
@@ -208,7 +208,7 @@ class StdioClient(Client):
 
 
 class HttpClient(Client):
-    """A client over HTTP, in the modern era, to a server that listens on a port of loopback.
+    """A client over HTTP in the modern era, for a server on loopback.
 
     Args:
         port: the port, which the command names too.
@@ -257,7 +257,7 @@ class HttpClient(Client):
         return perf_counter() - start, body_of(received)
 
     def rate(self, prepared: Sequence[bytes], count: int) -> float:
-        """Ask on 32 connections, each of which waits for its answer before it asks again."""
+        """Send requests on 32 connections, one at a time on each."""
         while len(self._sockets) < _CONNECTIONS:
             self._sockets.append(socket.create_connection(("127.0.0.1", self._port)))
         received = dict.fromkeys(self._sockets, b"")
@@ -292,7 +292,7 @@ class HttpClient(Client):
 
 
 def is_whole(received: bytes) -> bool:
-    """Return whether a response has arrived to its end."""
+    """Return whether a response is complete."""
     head, separator, body = received.partition(b"\r\n\r\n")
     if not separator:
         return False
@@ -314,7 +314,7 @@ def body_of(response: bytes) -> bytes:
 
 
 def result_of(answer: bytes) -> dict[str, Any]:
-    """Return the result in an answer.
+    """Return the result of a response.
 
     Raises:
         BenchError: the answer is an error.

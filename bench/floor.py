@@ -1,4 +1,4 @@
-"""The floor: the same SDK's lowlevel server over its own transports, answering constants.
+"""The floor: the SDK's lowlevel server over its own transports, with constant results.
 
 `python -m bench.floor FILE [PORT]`. FILE is JSON: method -> result. A server on this SDK cannot cost less.
 """
@@ -19,7 +19,7 @@ from mcp.server.stdio import stdio_server
 
 
 def make_server(constants: dict[str, Any]) -> Server[Any]:
-    """Return a server that answers each method with its constant."""
+    """Return a server with a constant result for each method."""
     server: Server[Any] = Server("mcp-skills-server", version="0", title="Agent Skills")
 
     def add(method: str, params_type: type[types.RequestParams]) -> None:

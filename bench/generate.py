@@ -1,4 +1,4 @@
-"""Folders of skills to measure with: the same bytes for the same number, every time."""
+"""Generated folders of skills, with the same bytes for the same count every time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def skill_name(number: int) -> str:
 
 
 def generate(root: Path, count: int) -> None:
-    """Write `count` skills of four files each below `root`, which must not hold any yet."""
+    """Write `count` skills of four files each below an empty `root`."""
     root.mkdir(parents=True, exist_ok=True)
     for number in range(count):
         _skill(root / skill_name(number), random.Random(number))

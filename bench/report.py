@@ -1,4 +1,4 @@
-"""From visits to the tables of docs/benchmarks.md: medians, goals, and what was left out."""
+"""The tables of docs/benchmarks.md from the visits: medians, goals, and skipped peers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MEASURES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """A figure of this server that should be at most so many times that of another, or at most a number.
+    """A goal: the highest ratio of a figure of this server to another's, or the highest number.
 
     Attributes:
         key: of the measure.
@@ -62,7 +62,7 @@ GOALS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A goal in one era, beside what was measured; `other` is None where the goal is a number."""
+    """A goal and its figures in one era; `other` is None if the goal is a number."""
 
     goal: Goal
     era: str
@@ -81,7 +81,7 @@ class Verdict:
 
     @property
     def text(self) -> str:
-        """The ratio, or the figure with its unit; bold if the goal was missed."""
+        """Return the ratio, or the figure with its unit; bold if the goal was missed."""
         unit = MEASURES[self.goal.key][1]
         shown = f"{short(self.ours)} {unit}" if self.ratio is None else f"{self.ratio:.2f}"
         return shown if self.met else f"**{shown}**"

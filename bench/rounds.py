@@ -1,4 +1,4 @@
-"""Rounds of visits: each server is started, asked everything and ended once a round, first another one each time."""
+"""Rounds of visits: in each round every server is started, measured and stopped once, in rotating order."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from bench.subjects import OURS, Start, Subject
 
 TRANSPORTS: Final = ("stdio", "HTTP")
 WALK: Final = "stat-walk"
-"""The key of the floor that no server is: one walk that stats every file."""
+"""The key of the floor without a server: one walk that stats every file."""
 _BUDGET_S: Final = 2.0
-"""After so long no more requests of one kind are sent in a visit, so that a slow server does not take the day."""
+"""Seconds after which a visit sends no more requests of one kind, to bound slow servers."""
 _EDITS: Final = 5
 _QUIET_S: Final = 0.25
 _MS: Final = 1e3
@@ -32,7 +32,7 @@ _MB: Final = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """The visits to one server in one era, over one transport, at one size.
+    """The visits to a server in one era, over one transport, with one size of catalogue.
 
     Attributes:
         subject: its key.
@@ -48,13 +48,13 @@ class Series:
     failure: list[str] = field(default_factory=list[str])
 
     def figure(self, key: str) -> float | None:
-        """Return the median over the rounds, None where this server has no such figure."""
+        """Return the median over the rounds, or None if this server has no such figure."""
         found = [visit[key] for visit in self.visits if key in visit]
         return median(found) if found else None
 
 
 class Skills:
-    """A folder of skills and what the floor answers about it. Leaving the context removes it."""
+    """A folder of skills and the floor's constants for it. Leaving the context removes it."""
 
     def __init__(self, size: int, ours: Subject) -> None:
         self.size = size
@@ -72,7 +72,7 @@ class Skills:
         shutil.rmtree(self._scratch)
 
     def client(self, subject: Subject, era: Era, transport: str) -> Client:
-        """Start a server, with the cache that is kept or an empty one."""
+        """Start a server with the kept cache or an empty one."""
         cache = self._scratch / "kept" if subject.keeps_cache else Path(tempfile.mkdtemp(dir=self._scratch))
         environment = {**os.environ, "XDG_CACHE_HOME": str(cache), "PYTHONDONTWRITEBYTECODE": ""}
         constants = self._scratch / f"{era}.json"
@@ -105,7 +105,7 @@ class Skills:
 
 
 def visit(skills: Skills, subject: Subject, era: Era, transport: str, requests: int) -> dict[str, float]:
-    """Start a server, ask everything and end it; return the figures by key (see `report.MEASURES`).
+    """Start a server, measure and stop it; return the figures by key (see `report.MEASURES`).
 
     Raises:
         BenchError, TimeoutError: the server did not answer as it should.
@@ -119,7 +119,7 @@ def visit(skills: Skills, subject: Subject, era: Era, transport: str, requests: 
             key: [client.prepare(*each) for each in rows] for key, rows in questions(skills.size, requests).items()
         }
         for key, prepared in asked.items():
-            result_of(client.time(prepared[-1])[1])  # an error would be fast
+            result_of(client.time(prepared[-1])[1])  # raise for an error, which would be fast
             turns = prepared * (requests // len(prepared) + 1)
             times = _times(client, turns[:requests])
             figures[key], figures[f"{key} p99"] = median(times) * _MS, times[round(0.99 * (len(times) - 1))] * _MS
@@ -132,7 +132,7 @@ def visit(skills: Skills, subject: Subject, era: Era, transport: str, requests: 
 
 
 def _list_all(client: Client, size: int, pages: int | None) -> float:
-    """Return the seconds that all pages take together; of constants so many of the one page."""
+    """Return the seconds for all pages; for constants, the one page as many times."""
     seconds, seen, number, cursor = 0.0, 0, 0, dict[str, Any]()
     while True:
         took, answer = client.time(client.prepare("skills/list", cursor))
@@ -157,7 +157,7 @@ def _times(client: Client, prepared: Sequence[bytes]) -> list[float]:
 
 
 def _notices(client: StdioClient, root: Path) -> Iterator[float]:
-    """Edit a skill some times; yield the seconds from each write to the notification."""
+    """Edit a skill a few times; yield the seconds from each write to its notification."""
     if client.era == "modern":
         client.send(client.prepare("subscriptions/listen", {"notifications": {"skillsListChanged": True}}))
         client.wait_for("notifications/subscriptions/acknowledged")
@@ -172,7 +172,7 @@ def _notices(client: StdioClient, root: Path) -> Iterator[float]:
 def run(
     skills: Skills, subjects: Sequence[Subject], *, transports: Sequence[str], rounds: int, requests: int
 ) -> list[Series]:
-    """Visit every subject in each of its eras once a round, over HTTP in the modern one alone."""
+    """Visit every subject in each of its eras once a round; over HTTP only in the modern era."""
     turns: list[tuple[Series, Callable[[], dict[str, float]]]] = []
     for transport in transports:
         for era in ERAS if transport == "stdio" else ERAS[1:]:

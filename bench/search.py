@@ -1,4 +1,4 @@
-"""`python -m bench.search [FOLDER]...`: how often the search has a right skill first, and among the first five.
+"""`python -m bench.search [FOLDER]...`: measure how often search ranks a right skill first, and in the first five.
 
 The catalogue is the made-up skills of `questions/`, the fixtures, and the folders. Questions on skills that are in none
 of them are left out. Skills fall into two halves by their names: tune on one, believe the other.
@@ -27,7 +27,7 @@ SHOWN = 10
 
 @dataclass
 class Tally:
-    """Answers to questions of one kind about one half of the skills."""
+    """Results for queries of one kind about one half of the skills."""
 
     asked: int = 0
     first: int = 0
@@ -35,7 +35,7 @@ class Tally:
     reciprocal: float = 0.0
 
     def count(self, place: int | None) -> None:
-        """Count an answer by the place of the first right skill, from 0."""
+        """Count a result by the rank of the first right skill, from 0."""
         self.asked += 1
         if place is not None:
             self.first += place == 0
@@ -69,7 +69,7 @@ def slip(word: str, chance: random.Random) -> str:
 
 
 def questions(there: set[str]) -> Iterator[tuple[str, str, str]]:
-    """Yield kind, skill and text of each question about a skill that is there."""
+    """Yield kind, skill and text of each query about an existing skill."""
     chance = random.Random(7)
     for row in (*rows("made_up.tsv"), *rows("collections.tsv")):
         name, sentence, other = row[0], row[-2], row[-1]

@@ -1,4 +1,4 @@
-"""What is measured: this server, its peers as `make interop` has them, and the floor."""
+"""Subjects of the benchmark: this server, its peers as `make interop` installs them, and the floor."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SDK: Final = "@modelcontextprotocol/server"
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """With what a process is started.
+    """The start of a process.
 
     Attributes:
         root: the folder of skills.
@@ -40,7 +40,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """One server that is measured.
+    """A server to measure.
 
     Attributes:
         key: its name for `--only`.
@@ -64,7 +64,7 @@ class Subject:
 
 
 def own() -> list[Subject]:
-    """Return this server with an empty cache, and with what an earlier start kept."""
+    """Return this server with an empty cache, and with the cache of an earlier start."""
     release = version("mcp-skills-server")
     return [
         Subject(OURS, "this server", release, _serve, notifies=True),
@@ -79,7 +79,7 @@ def _serve(start: Start) -> list[str]:
 
 def _on_node(key: str, label: str, package: str) -> Subject:
     install()
-    program = CACHE / "bench.mjs"  # Node looks for packages beside the program
+    program = CACHE / "bench.mjs"  # Node resolves packages beside the program
     shutil.copyfile(_SERVERS / "typescript.mjs", program)
     return Subject(key, label, PACKAGES[package], lambda start: [str(NODE), str(program), key, *_target(start)])
 
@@ -87,7 +87,7 @@ def _on_node(key: str, label: str, package: str) -> Subject:
 def _fastmcp() -> Subject:
     command = [str(install_python("fastmcp-server")), str(_SERVERS / "fastmcp_server.py")]
     release = PYTHON_PACKAGES["fastmcp-server"][1]
-    # It answers the two methods of SEP-2640 to modern clients alone.
+    # It answers the two methods of SEP-2640 only to modern clients.
     return Subject("fastmcp", "FastMCP (Python)", release, lambda s: [*command, *_target(s)], eras=("modern",))
 
 
@@ -105,11 +105,11 @@ OTHERS: Final[dict[str, Callable[[], Subject]]] = {
     "fastmcp": _fastmcp,
     SDK_FLOOR: _sdk_floor,
 }
-"""The peers and the floor by key; each raises RefereeError where it cannot be had."""
+"""The peers and the floor by key; each raises RefereeError if it cannot be installed."""
 
 
 def gather(only: Sequence[str]) -> tuple[list[Subject], dict[str, str]]:
-    """Install what is asked for; return all that can be had, and for each that cannot the reason.
+    """Install the requested subjects; return the installed ones, and the reason for each other.
 
     Args:
         only: keys of `OTHERS`, or nothing for all. This server is always there: the floor answers what it answers.

@@ -1,4 +1,4 @@
-"""Write tests/golden/*.json and the blocks of docs/protocols.md anew. Read the difference before you commit it."""
+"""Rewrite tests/golden/*.json and the blocks of docs/protocols.md. Review the difference before you commit it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m tools.screenshots [FOLDER]...`: the pictures of docs/images, of the page at 1440x900 in Chromium.
+"""`python -m tools.screenshots [FOLDER]...`: take the screenshots of docs/images in Chromium at 1440x900.
 
 With `--all DIR` every view at three widths, light and dark, goes to DIR instead, to be looked at.
 """

@@ -1,4 +1,4 @@
-"""A copy of the tree in which the source is changed and tests are run, for `mutants` and `threats`."""
+"""A copy of the tree in which source is patched and tests run, for `mutants` and `threats`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import IO, Any, Final, cast
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 SOURCE: Final = Path("src") / "mcp_skills_server"
-# One test after the other and no xdist: the order is the same each time.
+# Without xdist, so that the order is the same each time.
 OPTIONS: Final = ("-q", "-x", "-p", "no:cacheprovider", "-p", "no:randomly", "--hypothesis-seed=0")
 """Arguments of pytest in a copy."""
 _PRELOADED: Final = ("_pytest.config", "hypothesis", "anyio", "mcp.server.lowlevel", "starlette.requests", "uvicorn")
@@ -30,7 +30,7 @@ _SKIPPED: Final = {
 
 
 class Bench:
-    """A copy of the tree in which changes are made, with a virtual environment whose first folder is the copy's."""
+    """A copy of the tree to patch, with a virtual environment that imports from the copy first."""
 
     def __init__(self, place: Path) -> None:
         self.tree = place / "tree"
@@ -64,7 +64,7 @@ class Bench:
 def _write(module: Path, source: bytes) -> None:
     module.write_bytes(source)
     for compiled in (module.parent / "__pycache__").glob(f"{module.stem}.*.pyc"):
-        compiled.unlink()  # it counts as fresh for a text of the same size and second
+        compiled.unlink()  # it looks fresh for a source of the same size and second
 
 
 class Runner:
@@ -121,13 +121,13 @@ def serve() -> None:
             try:
                 _pytest(asked["arguments"], asked["reports"])
             finally:
-                os._exit(0)  # never back into this loop; without reports nothing passes
+                os._exit(0)  # never return into this loop; without reports nothing passes
         timer = threading.Timer(asked["seconds"], _kill, [child])
         timer.start()
         os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
         is_overdue = not timer.is_alive()
         timer.cancel()
-        _kill(child)  # with what it left running
+        _kill(child)  # with its processes
         os.waitpid(child, 0)
         print("overdue" if is_overdue else "done", flush=True)
 
@@ -145,6 +145,6 @@ def _pytest(arguments: Sequence[str], reports: str) -> None:
     import pytest
 
     kept = _Reports()
-    # Some of what is preloaded are plugins, of which pytest would rewrite the asserts.
+    # Some preloaded modules are plugins, whose asserts pytest would rewrite.
     pytest.main([*arguments, "-W", "ignore::pytest.PytestAssertRewriteWarning"], plugins=[kept])
     Path(reports).write_text(json.dumps(kept.rows))

@@ -42,7 +42,7 @@ def main(words: list[str]) -> int:
         environment = {**os.environ, "PATH": path_without(names, os.environ["PATH"], Path(links))}
         python = None if "python3" in names else shutil.which("python3")
         if python is not None:
-            # `make` builds a virtual environment with it, which must not point into a folder that is gone afterwards.
+            # `make` builds a virtual environment with it, which must not point into a temporary folder.
             environment.setdefault("PYTHON", python)
         return subprocess.run(command, env=environment, check=False).returncode
 

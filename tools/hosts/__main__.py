@@ -1,10 +1,10 @@
 """`make hosts`: drive real hosts over the entry that `install` wrote, each with a scripted model on loopback.
 
 Installs them from npm below `.hosts/` (over a gigabyte), as new as they are today, or what is there with --offline.
-Each runs without a person, in an empty home, with nothing but loopback to reach. What their models are shown, and what
-comes back from our tools, becomes their columns of the table in docs/interop.md; those of other hosts stay.
+Each runs unattended, in an empty home, with no network but loopback. What is shown to their models, and what
+our tools return, becomes their columns of the table in docs/interop.md; the columns of other hosts stay.
 
-Ends with 1 when an entry was not accepted, our tools could not be reached, or search, load or read did not work. A host
+Exits with 1 if an entry was not accepted, our tools could not be reached, or search, load or read failed. A host
 that cannot be installed or started is named with the reason.
 """
 
@@ -33,14 +33,14 @@ from tools.interop.setup import RefereeError, best_line, call
 from tools.pages import between_markers
 
 READY: Final = 30.0
-"""Seconds that the model gives the server to list its tools, on a busy machine."""
+"""Seconds in which the server must list its tools, on a busy machine."""
 NOTICED: Final = 20.0
 RELISTED: Final = 5.0
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A conversation to have: which steps, over which root, with which more arguments of the host."""
+    """The plan of a conversation: its steps, its root, and further arguments of the host."""
 
     steps: Callable[[Path, Trace], list[Step]] = lambda _root, _trace: []
     many: bool = True
@@ -51,7 +51,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Place:
-    """A host that is installed, the folders of its `PATH`, and whether the network is ours alone."""
+    """An installed host, the folders of its `PATH`, and whether it has a network namespace of its own."""
 
     host: str
     path: Sequence[Path]
@@ -166,7 +166,7 @@ _AGAIN: Final = (
     Step("", SEARCH_AGAIN, {}),
     Step("again", "skills_search", {"query": "audit every invoice"}),
 )
-"""More calls, because what a host shows of a change comes with a request after it, or after another search."""
+"""Calls after a change, since a host may show it with a later request, or after another search."""
 
 
 _PROPOSED: Final = {"SKILL.md": "---\nname: count-twice\ndescription: Use this to count things again.\n---\n\nTwice.\n"}
@@ -224,7 +224,7 @@ def main() -> int:
 
 
 def _install(folder: str, package: str) -> None:
-    """Install the newest release of a package. Where that fails keep the reason, and use what is there already."""
+    """Install the newest release of a package. On failure store the reason, and use the installed one."""
     there = CACHE / folder
     there.mkdir(parents=True, exist_ok=True)
     failed = there / "failed.txt"
@@ -269,7 +269,7 @@ _CELLS: Final = re.compile(r"(?<!\\)\|")
 
 
 def read_table(text: str) -> dict[str, dict[str, str]]:
-    """The columns of a table that `markdown` wrote; empty cells are left out."""
+    """Parse the columns of a table that `markdown` wrote, without empty cells."""
     lines = [
         [cell.strip().replace("\\|", "|") for cell in _CELLS.split(line)[1:-1]]
         for line in text.splitlines()
@@ -282,7 +282,7 @@ def read_table(text: str) -> dict[str, dict[str, str]]:
 
 
 def merge(kept: Mapping[str, Mapping[str, str]], new: Mapping[str, Mapping[str, str]]) -> dict[str, Mapping[str, str]]:
-    """The columns of all hosts, in the order of `PROGRAMS`: new ones in the place of those with the same title."""
+    """Return the columns of all hosts in the order of `PROGRAMS`, new ones before kept ones."""
     out: dict[str, Mapping[str, str]] = {}
     for program in PROGRAMS.values():
         for columns in (new, kept):
@@ -303,7 +303,7 @@ def markdown(columns: Mapping[str, Mapping[str, str]]) -> str:
 
 
 def measured(host: str, *, namespaced: bool) -> Result:
-    """All that is known of one host, or why it could not be had."""
+    """Measure one host, or return why it could not be installed or started."""
     node = CACHE / "node" / "node_modules" / NODE / "bin"
     found = shutil.which("node")
     path = [folder for folder in (node, Path(found).parent if found else None) if folder and folder.is_dir()]

@@ -1,4 +1,4 @@
-"""What a conversation says of a host: the rows of the table, and where an assertion of ours failed."""
+"""Facts about a host from its conversations: the rows of the table, and failed checks."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tools.hosts.model import Script, Seen, ours
 from tools.hosts.setting import Trace
 
 KEPT: Final = re.compile(r'waits for a person|"state":\s*"pending"')
-"""What skills_propose says of what it kept, as text or as the structure."""
+"""The result of skills_propose for a kept proposal, structured or as text."""
 _BLANKS: Final = re.compile(r"\s+")
 _LINE: Final = re.compile(r"Line (\d{5}) of the long body")
 
 
 def arrived(sent: str, shown: str) -> str:
-    """The longest beginning of `sent` that stands in `shown`. Blanks and line breaks count as one blank."""
+    """Return the longest prefix of `sent` in `shown`. Runs of whitespace count as one space."""
     sent, shown = _BLANKS.sub(" ", sent).strip(), _BLANKS.sub(" ", shown)
     low, high = 0, len(sent)
     while low < high:
@@ -37,7 +37,7 @@ def lines_in(text: str) -> list[int]:
 
 
 def ranges(numbers: Sequence[int]) -> str:
-    """`[1, 2, 3, 7]` as `1-3, 7`."""
+    """Return `[1, 2, 3, 7]` as `1-3, 7`."""
     out: list[tuple[int, int]] = []
     for number in numbers:
         if out and out[-1][1] == number - 1:
@@ -48,7 +48,7 @@ def ranges(numbers: Sequence[int]) -> str:
 
 
 def form(result: str) -> str:
-    """Whether a result of skills_load came as the text, as the structure, or as both."""
+    """Return the form of a result of skills_load: text, structured, or both."""
     structured = '"active_skills"' in result
     text = re.search(r"(?:\A|\n|\"text\":\s*\")\s*(?:<skill name=|Active skills:)", result) is not None
     return {(True, False): "structuredContent", (False, True): "text", (True, True): "text and structuredContent"}.get(
@@ -58,7 +58,7 @@ def form(result: str) -> str:
 
 @dataclass
 class Run:
-    """A conversation and what is left of it."""
+    """A finished conversation with a host."""
 
     names: Sequence[str]
     script: Script
@@ -68,7 +68,7 @@ class Run:
     faults: Sequence[str]
 
     def lost(self) -> str:
-        """Why there is nothing to measure, empty when there is."""
+        """Return why the conversation cannot be measured, "" if it can."""
         if not self.trace.instructions() and not self.trace.tools():
             asked = "the server answered nothing" if self.trace.asked() else "the server was not asked"
             last = self.trace.log().strip().splitlines()[-1:]
@@ -81,7 +81,7 @@ class Run:
 
 @dataclass
 class Result:
-    """What is known of one host. `facts` are the rows of the table, `failures` what an assertion of ours said."""
+    """The result for a host: `facts` are the rows of the table, `failures` the failed checks."""
 
     version: str
     facts: dict[str, str] = field(default_factory=dict[str, str])
@@ -109,7 +109,7 @@ def judge_era(result: Result, run: Run) -> None:
 
 
 def judge_catalogue(result: Result, label: str, run: Run) -> None:
-    """What arrives of the instructions and of the description of skills_load."""
+    """Measure how much of the instructions and of the description of skills_load reaches the model."""
     script, trace = run.script, run.trace
     first, equipped = script.first, script.equipped
     if first is None:
@@ -132,7 +132,7 @@ def judge_catalogue(result: Result, label: str, run: Run) -> None:
 
 
 def _part(versions: Sequence[str], shown: str, names: Sequence[str]) -> str:
-    """How many characters and names of a text arrived; of several versions that the server sent, the best match."""
+    """Return how many characters and names of a text arrived, for the sent version that matches best."""
     if not versions:
         return "none sent"
     sent = max(versions, key=lambda version: len(arrived(version, shown)))

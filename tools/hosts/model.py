@@ -1,4 +1,4 @@
-"""The scripted model: one HTTP server on loopback that speaks the hosts' APIs, and the conversation that it has."""
+"""The scripted model: an HTTP server on loopback with the APIs of the hosts, and its conversation."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from typing import Any, Final, Literal
 Api = Literal["anthropic", "responses", "chat", "gemini"]
 Body = Mapping[str, Any]
 _Answer = tuple[dict[str, Any], Sequence[dict[str, Any] | str]]
-"""An answer whole, and as the events of a stream."""
+"""A complete response, and the same as the events of a stream."""
 
 
 @dataclass(frozen=True)
 class Tool:
-    """A tool as the model is shown it.
+    """A tool as it is shown to the model.
 
-    `group` is the namespace that it is called in, where the API has such; `bridge` the host's tool that calls it in its
-    place, where it is known from a search alone.
+    `group` is its namespace, if the API has namespaces; `bridge` is the host's tool that calls it, if a search alone
+    shows the tool.
     """
 
     name: str
@@ -36,13 +36,13 @@ class Tool:
 
 @dataclass(frozen=True)
 class Seen:
-    """What one request shows the model.
+    """The content of a request to the model.
 
     Attributes:
-        text: the system prompt, every message that is neither the model's nor a tool's result, and what namespaces of
-            tools say of themselves.
-        tools: the tools that it may call now.
-        results: what its calls gave, in order, as the text that the model reads.
+        text: the system prompt, all messages but those of the model and results of tools, and the descriptions of
+            namespaces.
+        tools: the tools that the model may call now.
+        results: the results of its calls, in order, as the text that the model reads.
     """
 
     text: str
@@ -52,7 +52,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Turn:
-    """What the model does: one call, or words that end the conversation.
+    """A turn of the model: one call, or a text that ends the conversation.
 
     `kind` is `search` for a call of the API's own search among deferred tools (Responses alone has such a kind).
     """
@@ -65,7 +65,7 @@ class Turn:
 
 
 def api_of(path: str) -> Api | None:
-    """Which API a POST to this path is of, None for none that asks the model for a turn."""
+    """Return the API of a POST to this path, or None if it requests no turn."""
     plain = path.split("?", maxsplit=1)[0]
     if plain.endswith("/messages"):
         return "anthropic"
@@ -83,7 +83,7 @@ def read_request(api: Api, body: Body) -> Seen:
 
 
 def strings(value: object) -> Iterator[str]:
-    """Every `text` of content in any of the forms: a string, a block, a list of blocks."""
+    """Yield every `text` of content in any form: a string, a block, a list of blocks."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
@@ -128,7 +128,7 @@ def _read_anthropic(body: Body) -> Seen:
 
 
 def _references(value: object) -> Iterator[str]:
-    """The deferred tools that a search brought."""
+    """Yield the deferred tools that a search returned."""
     if isinstance(value, Mapping):
         if value.get("type") == "tool_reference":
             yield str(value.get("tool_name"))
@@ -188,12 +188,12 @@ def _read_chat(body: Body) -> Seen:
 
 
 _BRIDGE: Final = "tool_call"
-"""Qwen Code's tool that calls what its `tool_search` has shown."""
+"""Qwen Code's tool that calls a tool which its `tool_search` returned."""
 _REVIEWED: Final = re.compile(r"<function>(\{.*\})</function>")
 
 
 def _reviewed(result: str) -> Iterator[Tool]:
-    """The tools that a search of Qwen Code shows in its result; they never join the others."""
+    """Yield the tools in the result of Qwen Code's search, which never join the others."""
     if result.startswith("<functions>"):
         for found in _REVIEWED.finditer(result):
             schema = json.loads(found[1])
@@ -224,7 +224,7 @@ MODEL: Final = "scripted"
 
 
 def write_answer(api: Api, path: str, body: Body, turn: Turn, number: int) -> tuple[str, bytes]:
-    """Return the answer's content type and bytes. `number` tells calls of one conversation apart."""
+    """Return the response's content type and bytes. `number` identifies a call in the conversation."""
     writers = {"anthropic": _anthropic, "responses": _responses, "chat": _chat, "gemini": _gemini}
     whole, events = writers[api](turn, number)
     if not (body.get("stream") or ":streamGenerateContent" in path):
@@ -307,17 +307,17 @@ def _gemini(turn: Turn, _number: int) -> _Answer:
 
 NEEDED: Final = ("skills_search", "skills_load", "skills_read")
 FREE: Final = "skills search load read"
-"""What a model that knows nothing of the tools would look for."""
+"""The query of a model that does not know the tools' names."""
 SEARCHES: Final = 6
 SEARCH_AGAIN: Final = ""
-"""The tool of a step that searches the deferred tools once more, where there are such."""
+"""The tool of a step that searches the deferred tools again, if the host defers tools."""
 _SESSION: Final = re.compile(r'(?:"session":\s*"|Session: )([\w-]+)')
-"""What skills_load returned, as the structure or as the text."""
+"""The session in a result of skills_load, structured or as text."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One call of a tool of ours, and what is to happen before it."""
+    """A call of one of our tools, and an action before it."""
 
     label: str
     tool: str
@@ -330,13 +330,13 @@ class Script:
     """A conversation: find the tools, take the steps, end.
 
     Attributes:
-        ready: waits until the server has listed its tools; whether it has.
-        first: what the first request showed.
-        equipped: what the first request showed that had our tools; None if none had.
-        deferred: what the last request before that showed, when our tools had to be searched for.
-        found: how many of our tools a free search among deferred ones brought; None if there was no such search.
-        answers: what came back to the model, by the steps' labels.
-        after: what the request with that answer showed.
+        ready: waits until the server has listed its tools; returns whether it has.
+        first: the first request.
+        equipped: the first request with our tools, if any.
+        deferred: the last request before `equipped`, if our tools had to be searched for.
+        found: the number of our tools that a free search among deferred ones returned; None without a search.
+        answers: the results that the model got, by the steps' labels.
+        after: the request with that result.
     """
 
     steps: deque[Step]
@@ -354,7 +354,7 @@ class Script:
     _free: bool = False
 
     def decide(self, seen: Seen) -> Turn:
-        """The next turn. A request that is sent again gets the same one."""
+        """Return the next turn. A repeated request gets the same one."""
         number = len(seen.results)
         if number not in self._turns:
             if self.first is None:
@@ -369,7 +369,7 @@ class Script:
 
     def _next(self, seen: Seen) -> Turn:
         tools = ours(seen.tools)
-        # How a search ended is seen in the tools that it brought.
+        # The tools of this request show what the search returned.
         if self._free and self.equipped is None:
             self.found = len(tools)
         if not all(name in tools for name in NEEDED):
@@ -396,7 +396,7 @@ class Script:
 
     def _search(self, seen: Seen) -> Turn:
         self._searched += 1
-        # A free search first. An exact one when that brought a part, so that the rest can be measured all the same.
+        # Search freely first; if that returned only some tools, search exactly to measure the rest.
         exact = bool(self.found)
         turn = _search_turn(seen, exact=exact) if self._searched <= SEARCHES and self.ready() else None
         self._free = turn is not None and not exact
@@ -405,7 +405,7 @@ class Script:
 
 
 def _search_turn(seen: Seen, *, exact: bool) -> Turn | None:
-    """A search among deferred tools, in the form of the host; None where it has none."""
+    """Return a search among deferred tools in the form of the host, or None if it has none."""
     names = {tool.name for tool in seen.tools}
     if "tool_search" in names and _BRIDGE not in names:
         query = " ".join(NEEDED) if exact else FREE
@@ -418,7 +418,7 @@ def _search_turn(seen: Seen, *, exact: bool) -> Turn | None:
 
 
 def ours(tools: Iterable[Tool]) -> dict[str, Tool]:
-    """Our tools by our own names, whatever the host puts before them."""
+    """Return our tools by our own names, without the host's prefix."""
     out: dict[str, Tool] = {}
     for tool in tools:
         match = re.search(r"skills_(?:list|search|load|unload|read|run_script|propose|proposals)\Z", tool.name)
@@ -429,7 +429,7 @@ def ours(tools: Iterable[Tool]) -> dict[str, Tool]:
 
 @dataclass
 class Recorded:
-    """A request as it came. `api` is None for what asks the model for no turn."""
+    """A request. `api` is None if it requests no turn."""
 
     method: str
     path: str
@@ -440,7 +440,7 @@ class Recorded:
 
 @dataclass
 class Model:
-    """What the server has seen, and what decides a turn."""
+    """The requests so far, and the function that decides the next turn."""
 
     decide: Callable[[Seen], Turn]
     requests: list[Recorded] = field(default_factory=list[Recorded])
@@ -449,13 +449,13 @@ class Model:
     url: str = ""
 
     def turns(self) -> list[Recorded]:
-        """The requests of the conversation itself, which offer tools; the others ask for titles and the like."""
+        """Return the requests of the conversation, which offer tools; others are for titles and the like."""
         return [each for each in self.requests if each.seen is not None and each.seen.tools]
 
 
 @contextmanager
 def serving(decide: Callable[[Seen], Turn]) -> Iterator[Model]:
-    """The model at a free port of loopback, until the block ends."""
+    """Serve the model on a free port of loopback until the block ends."""
     model = Model(decide)
 
     class Handler(BaseHTTPRequestHandler):
@@ -481,7 +481,7 @@ def serving(decide: Callable[[Seen], Turn]) -> Iterator[Model]:
             try:
                 with model.lock:
                     self._turn(api, body)
-            except Exception as error:  # what a host sends is its own; the run reports it by name
+            except Exception as error:  # any request of a host; the run reports it
                 model.faults.append(f"{self.path}: {error!r}")
                 self._answer("application/json", b'{"error":{"message":"the scripted model failed"}}', 400)
 

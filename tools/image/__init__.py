@@ -1,4 +1,4 @@
-"""`make image`: the container image is built and tried out, without a Docker engine, by the clients of the tests."""
+"""`make image`: build the container image without a Docker engine, and test it with the clients of the tests."""
 
 import sys
 from pathlib import Path

@@ -1,13 +1,13 @@
-"""`make image`: build the container image and try it out, on a Debian machine without a Docker engine.
+"""`make image`: build the container image and test it, on a Debian machine without a Docker engine.
 
 buildah builds with chroot isolation and the vfs driver, so neither a daemon nor a container runtime is needed, only
 root. The base is a small Debian from debootstrap under the name that the Dockerfile's FROM asks for. The build has no
 network: the wheels are fetched here, with this machine's pip, and mounted.
 
-Then the image runs twice in a network namespace of its own, so that it may listen where it likes and reaches nobody:
-as buildah runs it, and as an orchestrator would, with a read-only root, no capabilities and as process 1. So does a
-second image, which has the extras that a team wants, beside a Redis of this machine.
-Everything lives in a cache folder; the base stays there for the next time, and so do both images.
+Then the image runs twice in a network namespace of its own, where every port is free and no other host is reachable:
+as buildah runs it, and as an orchestrator would, with a read-only root, no capabilities and as process 1. A second
+image, which has the extras for teams, runs the same way with a Redis of this machine.
+The base and both images are kept in a cache folder for the next run.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _need_tools(install: bool) -> None:
         return
     if not install:
         _fail(f"needs {' and '.join(missing)}; run: apt-get install --no-install-recommends {' '.join(missing)}")
-    # Recommends would bring a container runtime, which chroot isolation does without.
+    # Without Recommends, which would install a container runtime that chroot isolation does not use.
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     run(["apt-get", "update"], env=environment)
     run(["apt-get", "install", "--yes", "--no-install-recommends", *missing], env=environment)

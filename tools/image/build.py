@@ -1,4 +1,4 @@
-"""Building the image: buildah with a storage of its own, the base, the wheels, and what was built."""
+"""Build of the image: buildah with its own storage, the base, the wheels, and checks of the result."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ ROOT: Final = Path(__file__).resolve().parent.parent.parent
 SKILLS: Final = ROOT / "fixtures" / "skills"
 PORT: Final = 8000
 DEADLINE: Final = 30.0
-"""Seconds after which something that should happen counts as never happening."""
+"""Seconds to wait for an event before the run fails."""
 
 
 class ImageError(Exception):
-    """Something is not as it should be."""
+    """A check of the image failed."""
 
 
 class Steps:
-    """Prints what is done and seen."""
+    """Prints steps and checks."""
 
     def __init__(self) -> None:
         self._begun = time.monotonic()
@@ -42,10 +42,10 @@ class Steps:
         print(f"          {text}", flush=True)
 
     def check(self, condition: bool, text: str) -> None:
-        """A line that must be true.
+        """Print a check that must hold.
 
         Raises:
-            ImageError: it is not.
+            ImageError: it does not hold.
         """
         if not condition:
             raise ImageError(text)
@@ -67,7 +67,7 @@ def run(arguments: Sequence[str | Path], **options: Any) -> str:
 
 @dataclass
 class Buildah:
-    """buildah with a storage of its own, and the containers that are to be removed."""
+    """buildah with its own storage, and the containers to remove."""
 
     storage: Path
     made: list[str] = field(default_factory=list)
@@ -99,21 +99,21 @@ PACKAGES: Final = "python3,python3-venv,ca-certificates,git,openssh-client"
 
 
 def make_base(buildah: Buildah, name: str, fresh: bool, steps: Steps) -> None:
-    """A small Debian with Python under the name that FROM asks for."""
+    """Build a small Debian with Python under the name in FROM."""
     steps.step(f"the base image, {name}")
     present = subprocess.run(buildah.command("inspect", "--type", "image", name), capture_output=True, check=False)
     if present.returncode == 0 and not fresh:
         steps.saw("kept from the last time (--fresh makes it anew)")
         return
     if present.returncode == 0:
-        buildah("rmi", "--force", name)  # or it would stay, without a name
+        buildah("rmi", "--force", name)  # or the old image would stay without a name
     container = buildah.container("scratch")
     place = Path(buildah("mount", container))
     run(["debootstrap", "--variant=minbase", f"--include={PACKAGES}", SUITE, place])
     for dropped in ("var/cache/apt/archives", "var/lib/apt/lists", "var/log", "usr/share/doc", "usr/share/locale"):
         for each in (place / dropped).glob("*"):
             shutil.rmtree(each) if each.is_dir() and not each.is_symlink() else each.unlink()
-    # What debootstrap copies from this machine does not belong into an image.
+    # debootstrap copies files of this machine, which do not belong in an image.
     for copied in ("etc/resolv.conf", "etc/hostname"):
         (place / copied).unlink(missing_ok=True)
     buildah("umount", container)
@@ -124,7 +124,7 @@ def make_base(buildah: Buildah, name: str, fresh: bool, steps: Steps) -> None:
 
 
 def look_at(buildah: Buildah, image: str, place: Path, scratch: Path, steps: Steps) -> dict[str, Any]:
-    """Check what the image says of itself and what it contains; its configuration."""
+    """Check the metadata and content of the image, and return its configuration."""
     steps.step("what was built")
     inspected = json.loads(buildah("inspect", "--type", "image", image))
     config: dict[str, Any] = inspected["Docker"]["config"]
@@ -164,7 +164,7 @@ def _weigh(place: Path) -> int:
 
 
 def check_manifests(config: dict[str, Any], steps: Steps) -> None:
-    """The files in deploy/ must fit the image."""
+    """Check that the files in deploy/ match the image."""
     steps.step("deploy/ beside the image")
     user, group = map(int, config["User"].split(":"))
     manifest = ROOT / "deploy" / "kubernetes" / "base" / "deployment.yaml"
@@ -178,14 +178,14 @@ def check_manifests(config: dict[str, Any], steps: Steps) -> None:
 
 NAME: Final = "localhost/mcp-skills-server"
 EXTRAS: Final = ("metrics", "redis")
-"""Of the second image."""
+"""The extras of the second image."""
 OLDER: Final = ("async-timeout",)
-"""What an extra needs on the Python of the base, 3.11.2, alone: pip judges that by the Python it runs on."""
+"""Dependencies of an extra only on the base's Python 3.11.2: pip evaluates markers for its own Python."""
 
 
 @dataclass(frozen=True)
 class Built:
-    """A container of the image, its root file system and its configuration."""
+    """A container of the image, with its root file system and configuration."""
 
     container: str
     place: Path
@@ -193,7 +193,7 @@ class Built:
 
 
 def fetch_wheels(buildah: Buildah, base: str, wheels: Path, steps: Steps) -> None:
-    """Everything that the build installs, as wheels for the Python of the base."""
+    """Fetch everything that the build installs, as wheels for the base's Python."""
     steps.step("the wheels, with this machine's pip")
     container = buildah.container(base)
     asked = "import sys; print('%d.%d' % sys.version_info[:2])"
@@ -216,12 +216,12 @@ def _build(buildah: Buildah, wheels: Path, steps: Steps, name: str, extras: str)
     describe = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     revision = subprocess.run(describe, cwd=ROOT, capture_output=True, text=True, check=False)
     with suppress(ImageError):
-        buildah("rmi", "--force", name)  # or it would stay, without a name
+        buildah("rmi", "--force", name)  # or the old image would stay without a name
     buildah(
         *("build", "--quiet", "--isolation", "chroot", "--pull-never", "--format", "docker"),
-        # Only docker's format keeps a HEALTHCHECK. vfs copies a layer whole, so there are to be few.
+        # Only docker's format keeps a HEALTHCHECK. vfs copies whole layers, so use few.
         *("--layers=false", "--force-rm", "--network", "host"),
-        # /mnt is there in any case: buildah leaves an empty directory behind where it has to make one.
+        # /mnt exists anyway; elsewhere buildah would leave an empty directory behind.
         *("--volume", f"{wheels}:/mnt:ro", "--build-arg", "PIP_NO_INDEX=1", "--build-arg", "PIP_FIND_LINKS=/mnt"),
         *("--build-arg", f"VERSION={version}", "--build-arg", f"REVISION={revision.stdout.strip() or 'unknown'}"),
         *("--build-arg", f"EXTRAS={extras}", "--tag", name, "--file", ROOT / "Dockerfile", ROOT),
@@ -233,6 +233,6 @@ def make(buildah: Buildah, wheels: Path, scratch: Path, steps: Steps, *, image: 
     container = buildah.container(image)
     place = Path(buildah("mount", container))
     config = look_at(buildah, image, place, scratch, steps)
-    # Where the image declares a volume, this buildah mounts an empty folder over the one that it is given.
+    # If the image declares a volume, this buildah mounts an empty folder over the given one.
     buildah("config", "--volume", "/skills-", container)
     return Built(container, place, config)

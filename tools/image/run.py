@@ -1,4 +1,4 @@
-"""Running the image in each way that there is, asked by the clients of the tests, and what must be true of it there."""
+"""Runs of the image in each way, and checks of it by the clients of the tests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from web.http_wire import HttpClient, Server, client, proved
 from wire import Era
 
 ENDING: Final = 2.0
-"""Seconds that the server may take to end."""
+"""Seconds in which the server must exit."""
 CLONE_NEWNET: Final = 0x40000000
 TOKEN: Final = "image-test-" + os.urandom(16).hex()
 INDEX: Final = "/.well-known/agent-skills/index.json"
@@ -33,10 +33,10 @@ ERAS: Final[tuple[Era, Era]] = ("legacy", "modern")
 
 
 def own_network() -> None:
-    """Leave this machine's network: from here on there is a loopback of our own and nothing else.
+    """Enter a new network namespace, which has nothing but loopback.
 
     Raises:
-        ImageError: that is not allowed.
+        ImageError: the system does not allow it.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(CLONE_NEWNET):
@@ -47,10 +47,10 @@ def own_network() -> None:
 
 
 class Container(Server):
-    """A server in a container, which is ready. Leaving the context kills it.
+    """A ready server in a container. Leaving the context kills it.
 
     Args:
-        token: what its clients bear.
+        token: the bearer token of its clients.
     """
 
     def __init__(self, command: Sequence[str], token: str | None = None) -> None:
@@ -73,7 +73,7 @@ class Container(Server):
         self.kill()
 
     def kill(self) -> None:
-        """Leave nothing behind, in the container either."""
+        """Kill the server, in the container too."""
         if self.process.poll() is None and (pid := _server_below(self.process.pid)):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -93,7 +93,7 @@ def _bearer(token: str | None) -> dict[str, str]:
 
 
 def _server_below(pid: int) -> int | None:
-    """Return the process of the server below the one that runs the container."""
+    """Return the server's process below the container's."""
     children: list[int] = []
     for task in Path(f"/proc/{pid}/task").glob("*"):
         with suppress(OSError):
@@ -110,7 +110,7 @@ def _server_below(pid: int) -> int | None:
 
 
 def talk(server: Container, steps: Steps) -> None:
-    """Ask in both eras: what is listed is what was mounted, and files have the bytes of their digests."""
+    """Check in both eras that the mounted skills are listed and files match their digests."""
     expected = {str(each.parent.relative_to(SKILLS)) for each in SKILLS.rglob("SKILL.md")}
     for era in ERAS:
         with client(server, era, token=server.token) as one:
@@ -156,7 +156,7 @@ def end_and_check(server: Container, steps: Steps) -> None:
 
 
 def _snapshot(place: Path) -> dict[str, tuple[int, ...]]:
-    """Every file of a root file system, so that a write shows."""
+    """Return every file of a root file system, to detect writes."""
     out: dict[str, tuple[int, ...]] = {}
     for folder, directories, files in os.walk(place):
         for name in (*directories, *files):
@@ -204,7 +204,7 @@ def run_by_buildah(built: Built, buildah: Buildah, steps: Steps) -> None:
         end_and_check(server, steps)
     checked = run(healthcheck)
     steps.check(checked.returncode == 1, f"HEALTHCHECK when it has ended: exit code 1, {checked.stdout.strip()!r}")
-    # buildah itself puts a file into /run and takes it away again; archives wait for their readers in a nameless file.
+    # buildah creates and removes a file in /run; archives are spooled in an unnamed file.
     changed = [each for each in _differences(before, _snapshot(built.place)) if each not in {"run", "tmp"}]
     steps.check(not changed, f"the root file system has not changed ({len(before)} files) {changed or ''}".rstrip())
 
@@ -232,7 +232,7 @@ exec chroot "$PLACE" /usr/bin/setpriv --reuid "${USERS%:*}" --regid "${USERS#*:}
 
 @contextmanager
 def _locked(built: Built, scratch: Path, steps: Steps, temporary: bool = False, **more: str) -> Generator[Container]:
-    """Run the image as an orchestrator does, with a file of tokens and, on demand, a `/tmp` of its own."""
+    """Run the image as an orchestrator does, with a token file and, if asked, a `/tmp` of its own."""
     place, config = built.place, built.config
     tokens = scratch / "tokens"
     tokens.write_text(f"# for the test\nimage={TOKEN}\n", encoding="utf-8")

@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 
 @dataclass
 class ToolCall:
-    """What the model wants done."""
+    """A call that the model requests."""
 
     name: str
     arguments: dict[str, Any]
@@ -28,7 +28,7 @@ class ToolCall:
 
 @dataclass
 class ScriptedModel:
-    """Stands in for a model: gives its next move, and keeps what it was shown."""
+    """A scripted model: returns its next move and records its prompts."""
 
     moves: Iterator["ToolCall | str"]
     seen: list[str] = field(default_factory=list)

@@ -23,28 +23,28 @@ from pathlib import Path
 from time import monotonic
 
 from tools.pages import table
-from tools.soak.clients import ERAS, QUIET_S, Follower, Judge, converse, visit, write
-from tools.soak.world import PAUSE, Deployment
+from tools.soak.clients import ERAS, QUIET_S, Follower, Judge, run_tool_session, visit, write
+from tools.soak.world import NEVER, Deployment
 
 from shared.redis_servers import redis_server
 
 
-def run(soak: Deployment, minutes: float, dice: random.Random) -> Judge:
+def run(soak: Deployment, minutes: float, rng: random.Random) -> Judge:
     """Alternate disturbances and quiet moments until the time is over."""
     gate, end = soak.gate, monotonic() + minutes * 60
     followers = [Follower(target, era, soak) for target in soak.targets for era in ERAS]
     judge = Judge(soak, followers)
-    works = ((write, 0.3), (write, 0.3), (visit, 0.2), (visit, 0.2), (converse, 0.3))
+    works = ((write, 0.3), (write, 0.3), (visit, 0.2), (visit, 0.2), (run_tool_session, 0.3))
     threads: list[threading.Thread] = [*followers]
     for number, (work, most_s) in enumerate(works):
         threads.append(threading.Thread(target=_repeat, args=(soak, work, number, most_s), daemon=True))
     for thread in threads:
         thread.start()
     while monotonic() < end:
-        stint = min(end, monotonic() + dice.uniform(10, 25))
+        stint = min(end, monotonic() + rng.uniform(10, 25))
         while monotonic() < stint:
-            soak.disturb(dice)
-            PAUSE.wait(dice.uniform(0.5, 6))
+            soak.kill_random(rng)
+            NEVER.wait(rng.uniform(0.5, 6))
         with gate.quiet():
             judge.judge()
         soak.score.add("quiet moments")
@@ -56,14 +56,14 @@ def run(soak: Deployment, minutes: float, dice: random.Random) -> Judge:
 
 
 def _repeat(soak: Deployment, work: Callable[[Deployment, random.Random], None], number: int, most_s: float) -> None:
-    dice = random.Random(f"{soak.seed} {number}")
+    rng = random.Random(f"{soak.seed} {number}")
     while not soak.gate.over.is_set():
         with soak.gate.turn():
             try:
-                work(soak, dice)
+                work(soak, rng)
             except Exception as error:  # keep the thread alive
                 soak.score.fail(f"{work.__name__}: {error!r}")
-        soak.gate.over.wait(dice.random() * most_s)
+        soak.gate.over.wait(rng.random() * most_s)
 
 
 def main() -> int:
@@ -83,7 +83,7 @@ def main() -> int:
         soak = Deployment(Path(scratch).resolve(), seed)
         soak.start(stack.enter_context(redis_server(Path(scratch, "redis"))), stack)
         judge = run(soak, options.minutes, random.Random(seed))
-    rows = judge.weigh()
+    rows = judge.memory_table()
     score = soak.score
     print(table([("what", "count"), *((what, f"{count:,}") for what, count in sorted(score.counts.items()))], {1}))
     print()
@@ -93,10 +93,10 @@ def main() -> int:
             range(1, 6),
         )
     )
-    if not score.counts["quiet moments"] or not score.counts["reads proved by their digest"]:
-        score.fail("nothing was proved; give it more minutes")
+    if not score.counts["quiet moments"] or not score.counts["reads that match their digest"]:
+        score.fail("nothing was verified; give it more minutes")
     print(
-        f"\nafter the last edit everybody knew everything within {score.slowest:.2f} s; {len(score.failures)} failures"
+        f"\nafter the last edit all clients were up to date within {score.slowest:.2f} s; {len(score.failures)} failures"
     )
     if options.json is not None:
         about = {"seed": seed, "minutes": options.minutes, "counts": score.counts, "failures": score.failures}

@@ -12,7 +12,7 @@ from queue import Empty
 from time import monotonic
 from typing import Any, Final
 
-from tools.soak.world import FIXED, LAG_S, LOST, PAUSE, Deployment, Target, digest
+from tools.soak.world import CONNECTION_ERRORS, FIXED, LAG_S, NEVER, Deployment, Target, digest
 
 from web.http_wire import HttpClient, client, proved
 from wire import Era, WireError
@@ -33,16 +33,16 @@ class Follower(threading.Thread):
         while not self._soak.gate.over.is_set():
             began = monotonic()
             try:
-                with client(self.target.server, self.era) as one:
-                    self._follow(one)
-            except LOST as error:
+                with client(self.target.server, self.era) as connection:
+                    self._follow(connection)
+            except CONNECTION_ERRORS as error:
                 self.known = {}
-                self._soak.lost(self.target, began, f"a stream of {self.era}", error)
-            PAUSE.wait(0.2)
+                self._soak.record_lost_response(self.target, began, f"a stream of {self.era}", error)
+            NEVER.wait(0.2)
 
-    def _follow(self, one: HttpClient) -> None:
-        stream = one.hear()
-        self._fetch(one)
+    def _follow(self, connection: HttpClient) -> None:
+        stream = connection.hear()
+        self._fetch(connection)
         while not self._soak.gate.over.is_set():
             heard: list[Any] = []
             with suppress(Empty):
@@ -51,77 +51,77 @@ class Follower(threading.Thread):
                     heard.append(stream.messages.get_nowait())
             if any(each is None or "method" not in each for each in heard):
                 raise ConnectionResetError("the stream ended")
-            self._soak.score.add("notices", len(heard))
+            self._soak.score.add("notifications", len(heard))
             if any(each["method"] == SKILLS_CHANGED for each in heard):
-                self._fetch(one)
+                self._fetch(connection)
 
-    def _fetch(self, one: HttpClient) -> None:
-        entries = one.every_skill()
+    def _fetch(self, connection: HttpClient) -> None:
+        entries = connection.every_skill()
         self.known = {each["uri"]: each["digest"] for entry in entries for each in entry["resources"]}
 
 
-def write(soak: Deployment, dice: random.Random) -> None:
-    for _ in range(dice.choice((1, 1, 1, 5))):
-        soak.score.add(f"files: {soak.folder.edit(dice.choice('ab'), dice)}")
+def write(soak: Deployment, rng: random.Random) -> None:
+    for _ in range(rng.choice((1, 1, 1, 5))):
+        soak.score.add(f"files: {soak.folder.edit(rng.choice('ab'), rng)}")
 
 
-def visit(soak: Deployment, dice: random.Random) -> None:
+def visit(soak: Deployment, rng: random.Random) -> None:
     """Connect, list, read, perhaps listen, and leave with or without ending the session."""
-    target, era, began = dice.choice(soak.targets), dice.choice(ERAS), monotonic()
+    target, era, began = rng.choice(soak.targets), rng.choice(ERAS), monotonic()
     try:
-        with client(target.server, era) as one:
-            if dice.random() < 0.3:
-                one.hear()
-            entries = one.every_skill()
-            for entry in dice.sample(entries, min(3, len(entries))):
-                _read(soak, one, dice.choice(entry["resources"]), began)
-            if era == "legacy" and dice.random() < 0.5:
-                one.delete()
-        soak.score.add(f"clients that came and went, {era}")
-    except LOST as error:
-        soak.lost(target, began, f"a visit by {era}", error)
+        with client(target.server, era) as connection:
+            if rng.random() < 0.3:
+                connection.hear()
+            entries = connection.every_skill()
+            for entry in rng.sample(entries, min(3, len(entries))):
+                _read(soak, connection, rng.choice(entry["resources"]), began)
+            if era == "legacy" and rng.random() < 0.5:
+                connection.delete()
+        soak.score.add(f"short connections, {era}")
+    except CONNECTION_ERRORS as error:
+        soak.record_lost_response(target, began, f"a visit by {era}", error)
 
 
-def _read(soak: Deployment, one: HttpClient, resource: dict[str, Any], began: float) -> None:
+def _read(soak: Deployment, connection: HttpClient, resource: dict[str, Any], began: float) -> None:
     uri = resource["uri"]
-    if resource["digest"] not in soak.folder.ever(uri):
+    if resource["digest"] not in soak.folder.written_digests(uri):
         soak.score.fail(f"the listing of {uri} has a digest that no writer wrote")
     try:
-        raw = one.read(uri)
+        raw = connection.read(uri)
     except WireError as error:
-        if not soak.folder.touched(uri, began - LAG_S):
+        if not soak.folder.changed_since(uri, began - LAG_S):
             raise
-        soak.score.add(f"reads of what had just been changed: {error.code}")
+        soak.score.add(f"reads of a file that just changed: {error.code}")
         return
     if digest(raw) == resource["digest"]:
-        soak.score.add("reads proved by their digest")
-    elif digest(raw) in soak.folder.ever(uri) and soak.folder.touched(uri, began - LAG_S):
-        soak.score.add("reads of another edition than was listed")
+        soak.score.add("reads that match their digest")
+    elif digest(raw) in soak.folder.written_digests(uri) and soak.folder.changed_since(uri, began - LAG_S):
+        soak.score.add("reads of a newer edition than listed")
     else:
         soak.score.fail(f"wrong bytes of {uri}: {len(raw)} bytes, {digest(raw)}")
 
 
-def converse(soak: Deployment, dice: random.Random) -> None:
+def run_tool_session(soak: Deployment, rng: random.Random) -> None:
     """Run a session of the tools whose requests go to random replicas."""
     began, handle = monotonic(), None
-    for _ in range(dice.randrange(3, 12)):
-        target, asked = dice.choice(soak.targets[1:]), monotonic()
-        one = HttpClient(target.server, "modern")
+    for _ in range(rng.randrange(3, 12)):
+        target, asked = rng.choice(soak.targets[1:]), monotonic()
+        connection = HttpClient(target.server, "modern")
         given = {"names": [FIXED]} if handle is None else {"session": handle, "skill": FIXED, "path": "SKILL.md"}
         call = {"name": "skills_load" if handle is None else "skills_read", "arguments": given}
         try:
-            result = one.request("tools/call", call)
-        except LOST as error:
-            soak.lost(target, asked, "a session", error)
+            result = connection.request("tools/call", call)
+        except CONNECTION_ERRORS as error:
+            soak.record_lost_response(target, asked, "a session", error)
             continue
         if not result.get("isError"):
             handle = handle or result["structuredContent"]["session"]
-            soak.score.add("steps of sessions")
+            soak.score.add("session requests")
             continue
         text = result["content"][0]["text"]
-        starting = target.excuses(asked) and "Unknown session" not in text  # it connects to Redis, or scans
-        if soak.redis_disturbed + LAG_S >= began or starting:
-            soak.score.add("steps of sessions without Redis")
+        starting = target.may_lose_response(asked) and "Unknown session" not in text  # it connects to Redis, or scans
+        if soak.redis_killed_at + LAG_S >= began or starting:
+            soak.score.add("session requests without Redis")
         else:
             soak.score.fail(f"a session was lost at {target.name}: {text}")
         return
@@ -139,60 +139,62 @@ class Judge:
 
     def __init__(self, soak: Deployment, followers: list[Follower]) -> None:
         self.soak, self.followers = soak, followers
-        self.weights: defaultdict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
+        self.memory: defaultdict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
 
     def judge(self) -> None:
         """Check that clients are up to date, files match their digests and sessions start; measure processes."""
-        truth, began = self.soak.folder.truth(), monotonic()
+        current, began = self.soak.folder.current_digests(), monotonic()
         behind = [*self.followers]
         while behind and monotonic() < began + QUIET_S:
-            PAUSE.wait(0.02)
-            behind = [each for each in behind if each.known != truth]
+            NEVER.wait(0.02)
+            behind = [each for each in behind if each.known != current]
             if not behind:
                 self.soak.score.slowest = max(self.soak.score.slowest, monotonic() - began)
         for each in behind:
             self.soak.score.fail(
-                f"a notice was lost: {each.era} at {each.target.name} does not know of {_apart(each, truth)}"
+                f"a notification was lost: {each.era} at {each.target.name} lacks {_difference(each, current)}"
             )
         for target in self.soak.targets:
             for era in ERAS:
-                self._prove(target, era, truth)
+                self._check_listing(target, era, current)
         for target in self.soak.targets[1:]:
-            self._begins(target, began + QUIET_S)
+            self._check_session_starts(target, began + QUIET_S)
         for target in self.soak.targets:
             for pid in target.processes():
                 with suppress(OSError):
                     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
                     descriptors = len(os.listdir(f"/proc/{pid}/fd"))
-                    self.weights[target.name, pid].append((pages * os.sysconf("SC_PAGE_SIZE"), descriptors))
+                    self.memory[target.name, pid].append((pages * os.sysconf("SC_PAGE_SIZE"), descriptors))
 
-    def _prove(self, target: Target, era: Era, truth: dict[str, str]) -> None:
+    def _check_listing(self, target: Target, era: Era, current: dict[str, str]) -> None:
         try:
-            with client(target.server, era) as one:
-                entries = one.every_skill()
-                if {each["uri"]: each["digest"] for entry in entries for each in entry["resources"]} != truth:
-                    self.soak.score.fail(f"{target.name} lists by {era} what is not there")
-                self.soak.score.add("reads proved by their digest", sum(proved(one, entry) for entry in entries))
+            with client(target.server, era) as connection:
+                entries = connection.every_skill()
+                if {each["uri"]: each["digest"] for entry in entries for each in entry["resources"]} != current:
+                    self.soak.score.fail(f"{target.name} lists other files in the era {era} than exist")
+                self.soak.score.add(
+                    "reads that match their digest", sum(proved(connection, entry) for entry in entries)
+                )
                 if era == "legacy":
-                    one.delete()
-        except LOST as error:
-            self.soak.score.fail(f"while all was quiet, {target.name} by {era}: {error!r}")
+                    connection.delete()
+        except CONNECTION_ERRORS as error:
+            self.soak.score.fail(f"at a quiet moment, {target.name} by {era}: {error!r}")
 
-    def _begins(self, target: Target, until: float) -> None:
+    def _check_session_starts(self, target: Target, until: float) -> None:
         call = {"name": "skills_load", "arguments": {"names": [FIXED]}}
         while True:
-            with suppress(*LOST):
+            with suppress(*CONNECTION_ERRORS):
                 if not HttpClient(target.server, "modern").request("tools/call", call).get("isError"):
                     return
             if monotonic() > until:
-                self.soak.score.fail(f"{target.name} begins no session though Redis is there")
+                self.soak.score.fail(f"{target.name} starts no session although Redis runs")
                 return
-            PAUSE.wait(0.1)
+            NEVER.wait(0.1)
 
-    def weigh(self) -> list[tuple[str, ...]]:
+    def memory_table(self) -> list[tuple[str, ...]]:
         """Return a row for each process of three quiet moments, and record a failure for each that grew."""
         rows: list[tuple[str, ...]] = []
-        for (name, pid), seen in self.weights.items():
+        for (name, pid), seen in self.memory.items():
             if len(seen) < 3:
                 continue
             (first, held), (last, holds) = seen[len(seen) // 3], seen[-1]
@@ -202,7 +204,7 @@ class Judge:
         return rows
 
 
-def _apart(follower: Follower, truth: dict[str, str]) -> str:
+def _difference(follower: Follower, current: dict[str, str]) -> str:
     known = follower.known
-    uris = [uri for uri in {*known, *truth} if known.get(uri) != truth.get(uri)]
-    return f"{len(uris)} of {len(truth)} files, such as {sorted(uris)[:3]}"
+    uris = [uri for uri in {*known, *current} if known.get(uri) != current.get(uri)]
+    return f"{len(uris)} of {len(current)} files, such as {sorted(uris)[:3]}"

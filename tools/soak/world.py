@@ -90,80 +90,80 @@ class Folder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.lock = threading.Lock()
-        self._ever: defaultdict[str, set[str]] = defaultdict(set)
-        self._touched: dict[str, float] = {}
-        self._away = path.parent / "away"
-        self._away.mkdir()
+        self._written: defaultdict[str, set[str]] = defaultdict(set)
+        self._changed_at: dict[str, float] = {}
+        self._outside = path.parent / "outside"
+        self._outside.mkdir()
         self._number = 0
         path.mkdir()
 
     def write(self, skill: str, name: str, raw: bytes) -> None:
         """Replace a file atomically, after its digest is recorded."""
-        self._ever[f"skill://{skill}/{name}"].add(digest(raw))
-        self._touched[skill] = monotonic()
-        fresh = self._away / "fresh"
+        self._written[f"skill://{skill}/{name}"].add(digest(raw))
+        self._changed_at[skill] = monotonic()
+        fresh = self._outside / "fresh"
         fresh.write_bytes(raw)
         os.replace(fresh, self.path / skill / name)
-        self._touched[skill] = monotonic()
+        self._changed_at[skill] = monotonic()
 
-    def text(self, skill: str, dice: random.Random) -> bytes:
+    def text(self, skill: str, rng: random.Random) -> bytes:
         self._number += 1
-        body = f"Edition {self._number}.\n" * dice.choice((1, 20, 2000))
+        body = f"Edition {self._number}.\n" * rng.choice((1, 20, 2000))
         return f"---\nname: {skill}\ndescription: Edition {self._number} of {skill}.\n---\n\n{body}".encode()
 
-    def add(self, skill: str, dice: random.Random) -> None:
+    def add(self, skill: str, rng: random.Random) -> None:
         (self.path / skill).mkdir()
         for name in ("guide.md", "data.bin"):
-            self.write(skill, name, dice.randbytes(dice.randrange(1, 20_000)))
-        self.write(skill, "SKILL.md", self.text(skill, dice))
+            self.write(skill, name, rng.randbytes(rng.randrange(1, 20_000)))
+        self.write(skill, "SKILL.md", self.text(skill, rng))
 
-    def rename(self, skill: str, to: str, dice: random.Random) -> None:
+    def rename(self, skill: str, to: str, rng: random.Random) -> None:
         """Rename a skill's directory, and then the skill in its SKILL.md."""
         for name in ("guide.md", "data.bin", "SKILL.md"):
-            self._ever[f"skill://{to}/{name}"] |= self._ever[f"skill://{skill}/{name}"]
-        self._touched[skill] = self._touched[to] = monotonic()
+            self._written[f"skill://{to}/{name}"] |= self._written[f"skill://{skill}/{name}"]
+        self._changed_at[skill] = self._changed_at[to] = monotonic()
         (self.path / skill).rename(self.path / to)
-        self.write(to, "SKILL.md", self.text(to, dice))
-        self._touched[skill] = monotonic()
+        self.write(to, "SKILL.md", self.text(to, rng))
+        self._changed_at[skill] = monotonic()
 
-    def remove(self, skill: str, dice: random.Random) -> None:
-        self._touched[skill] = monotonic()
-        if dice.random() < 0.5:
-            (self.path / skill).rename(self._away / skill)
-            shutil.rmtree(self._away / skill)
+    def remove(self, skill: str, rng: random.Random) -> None:
+        self._changed_at[skill] = monotonic()
+        if rng.random() < 0.5:
+            (self.path / skill).rename(self._outside / skill)
+            shutil.rmtree(self._outside / skill)
         else:
             shutil.rmtree(self.path / skill)
-        self._touched[skill] = monotonic()
+        self._changed_at[skill] = monotonic()
 
-    def edit(self, prefix: str, dice: random.Random) -> str:
+    def edit(self, prefix: str, rng: random.Random) -> str:
         """Edit, add, rename or remove a skill with this prefix; return which of these."""
         with self.lock:
-            there = sorted(each.name for each in self.path.iterdir() if each.name.startswith(prefix))
-            absent = [each for number in range(20) if (each := f"{prefix}{number:02d}") not in there]
-            kind = dice.choices(("edit", "add", "rename", "remove"), (7, 1, 1, 1))[0]
-            if (kind == "add" and absent) or len(there) < 4:
-                self.add(dice.choice(absent), dice)
+            existing = sorted(each.name for each in self.path.iterdir() if each.name.startswith(prefix))
+            unused = [each for number in range(20) if (each := f"{prefix}{number:02d}") not in existing]
+            kind = rng.choices(("edit", "add", "rename", "remove"), (7, 1, 1, 1))[0]
+            if (kind == "add" and unused) or len(existing) < 4:
+                self.add(rng.choice(unused), rng)
                 return "add"
-            skill = dice.choice(there)
-            if kind == "rename" and absent:
-                self.rename(skill, dice.choice(absent), dice)
+            skill = rng.choice(existing)
+            if kind == "rename" and unused:
+                self.rename(skill, rng.choice(unused), rng)
             elif kind == "remove":
-                self.remove(skill, dice)
+                self.remove(skill, rng)
             else:
-                kind, name = "edit", dice.choice(("SKILL.md", "guide.md", "data.bin"))
-                raw = self.text(skill, dice) if name == "SKILL.md" else dice.randbytes(dice.randrange(1, 20_000))
+                kind, name = "edit", rng.choice(("SKILL.md", "guide.md", "data.bin"))
+                raw = self.text(skill, rng) if name == "SKILL.md" else rng.randbytes(rng.randrange(1, 20_000))
                 self.write(skill, name, raw)
             return kind
 
-    def ever(self, uri: str) -> set[str]:
+    def written_digests(self, uri: str) -> set[str]:
         with self.lock:
-            return set(self._ever[uri])
+            return set(self._written[uri])
 
-    def touched(self, uri: str, since: float) -> bool:
+    def changed_since(self, uri: str, since: float) -> bool:
         with self.lock:
-            return self._touched.get(uri.split("/")[2], 0.0) >= since
+            return self._changed_at.get(uri.split("/")[2], 0.0) >= since
 
-    def truth(self) -> dict[str, str]:
+    def current_digests(self) -> dict[str, str]:
         with self.lock:
             files = [each for each in self.path.glob("*/*") if each.is_file()]
             return {f"skill://{each.parent.name}/{each.name}": digest(each.read_bytes()) for each in files}
@@ -173,9 +173,9 @@ FIXED: Final = "fixed"
 """The skill that is never edited, for sessions of the tools."""
 LAG_S: Final = 5.0
 """Seconds in which a server may lag behind an edit, or recover from a kill."""
-LOST: Final = (OSError, HTTPException, AssertionError, ValueError, KeyError, Empty, WireError)
+CONNECTION_ERRORS: Final = (OSError, HTTPException, AssertionError, ValueError, KeyError, Empty, WireError)
 """Errors of a client whose server was killed; at any other time they are failures."""
-PAUSE: Final = threading.Event()
+NEVER: Final = threading.Event()
 """An event that is never set, for interruptible sleeps."""
 
 
@@ -190,7 +190,7 @@ class Target:
     def __init__(self, name: str, score: Score, *arguments: str | Path) -> None:
         self.name, self._score = name, score
         self.port = free_port()
-        self.disturbed = 0.0
+        self.killed_at = 0.0
         serve = ["serve", "--transport", "http", "--port", str(self.port), "--session-idle", "5"]
         self._command = [*COMMAND, *serve, *map(str, arguments)]
         self.server = Server(self._command)
@@ -201,16 +201,16 @@ class Target:
             return [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
         return [pid]
 
-    def kill(self, dice: random.Random) -> None:
-        self.disturbed = float("inf")
+    def kill(self, rng: random.Random) -> None:
+        self.killed_at = float("inf")
         self.end()
-        PAUSE.wait(dice.choice((0, 0.5, 2)))
+        NEVER.wait(rng.choice((0, 0.5, 2)))
         self.server = Server(self._command)
-        self.disturbed = monotonic()
+        self.killed_at = monotonic()
 
-    def excuses(self, since: float) -> bool:
+    def may_lose_response(self, since: float) -> bool:
         """Return whether a request sent at `since` may have lost its response."""
-        return self.disturbed + LAG_S >= since
+        return self.killed_at + LAG_S >= since
 
     def end(self) -> None:
         """Kill the server, and record a failure if it logged a traceback."""
@@ -225,11 +225,11 @@ class Deployment:
     def __init__(self, scratch: Path, seed: int) -> None:
         self.score, self.gate, self.seed = Score(), Gate(), seed
         self.folder = Folder(scratch / "skills")
-        dice = random.Random(seed)
-        self.folder.add(FIXED, dice)
+        rng = random.Random(seed)
+        self.folder.add(FIXED, rng)
         for number in range(24):
-            self.folder.edit("ab"[number % 2], dice)
-        self.redis_disturbed = 0.0
+            self.folder.edit("ab"[number % 2], rng)
+        self.redis_killed_at = 0.0
 
     def start(self, redis: RealRedis, stack: ExitStack) -> None:
         self.redis = redis
@@ -244,24 +244,24 @@ class Deployment:
             self.targets.append(Target(name, self.score, *given))
             stack.callback(self.targets[-1].end)
 
-    def lost(self, target: Target, began: float, what: str, error: BaseException) -> None:
+    def record_lost_response(self, target: Target, began: float, what: str, error: BaseException) -> None:
         """Record a lost response, a failure unless its server was killed and the connection broke."""
-        if target.excuses(began) and not isinstance(error, TimeoutError):
-            self.score.add("answers lost with their process")
+        if target.may_lose_response(began) and not isinstance(error, TimeoutError):
+            self.score.add("responses lost to a kill")
         else:
             where = " > ".join(f"{each.name}:{each.lineno}" for each in traceback.extract_tb(error.__traceback__))
-            about = f"{monotonic() - target.disturbed:.1f} s after the last kill, processes {target.processes()}"
-            said = "".join(target.server.stderr.splitlines(keepends=True)[-12:])
-            self.score.fail(f"{what} at {target.name}: {error!r}; {about}; {where}\n{said}")
+            about = f"{monotonic() - target.killed_at:.1f} s after the last kill, processes {target.processes()}"
+            log = "".join(target.server.stderr.splitlines(keepends=True)[-12:])
+            self.score.fail(f"{what} at {target.name}: {error!r}; {about}; {where}\n{log}")
 
-    def disturb(self, dice: random.Random) -> None:
-        what = dice.choice(("alone", "replica 1", "replica 2", "redis"))
+    def kill_random(self, rng: random.Random) -> None:
+        what = rng.choice(("alone", "replica 1", "replica 2", "redis"))
         self.score.add(f"killed: {what}")
         if what != "redis":
-            next(each for each in self.targets if each.name == what).kill(dice)
+            next(each for each in self.targets if each.name == what).kill(rng)
             return
-        self.redis_disturbed = float("inf")
+        self.redis_killed_at = float("inf")
         self.redis.stop()
-        PAUSE.wait(dice.choice((0, 1, 4)))
+        NEVER.wait(rng.choice((0, 1, 4)))
         self.redis.start()
-        self.redis_disturbed = monotonic()
+        self.redis_killed_at = monotonic()

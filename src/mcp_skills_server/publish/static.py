@@ -204,4 +204,4 @@ class StaticSite:
         except OSError as error:
             place = printable(str(error.filename)) if error.filename else self._folder.shown
             fault = f"cannot be {doing} ({error.strerror or error}: {place})"
-            raise UsageError(f"{self._folder.shown}: {fault}") from None
+            raise UsageError(f"{self._folder.shown}: {fault}; give another folder") from None

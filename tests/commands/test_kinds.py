@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from commands.calls import code, invoke
+from commands.calls import exit_code, invoke
 from mcp_skills_server.model import SIGNATURE_FILE
 from mcp_skills_server.provenance.signatures import sign
 from provenance.test_signatures import keys
@@ -49,34 +49,34 @@ def run(*words: str) -> Result:
 def test_every_kind_is_locked_and_compared(name: str, here: Path) -> None:
     with KINDS[name].open(here) if name in KINDS else folder(here) as place:
         place.publish("first", ())
-        assert code(run("lock", place.given, "--output", "skills.lock")) == 0
-        assert code(run("outdated", "--lock", "skills.lock")) == 0
+        assert exit_code(run("lock", place.given, "--output", "skills.lock")) == 0
+        assert exit_code(run("outdated", "--lock", "skills.lock")) == 0
         place.publish("second", ())
-        assert code(run("outdated", "--lock", "skills.lock")) == 1
+        assert exit_code(run("outdated", "--lock", "skills.lock")) == 1
         seen = run("diff", "--lock", "skills.lock")
-        assert code(seen) == 1 and "good: changed" in seen.stdout
-        assert code(run("update", "--lock", "skills.lock")) == 0
-        assert code(run("diff", "--lock", "skills.lock")) == 0
+        assert exit_code(seen) == 1 and "good: changed" in seen.stdout
+        assert exit_code(run("update", "--lock", "skills.lock")) == 0
+        assert exit_code(run("diff", "--lock", "skills.lock")) == 0
 
 
 @pytest.mark.parametrize("name", FETCHED)
 def test_every_kind_is_fetched(name: str, here: Path) -> None:
     with KINDS[name].open(here) as place:
         place.publish("first", ())
-        assert code(run("fetch", place.given, "--output", "to")) == 0
+        assert exit_code(run("fetch", place.given, "--output", "to")) == 0
         assert (here / "to" / "good" / "SKILL.md").read_bytes() == skill_md("good", "first")
         place.publish("second", ())
         seen = run("diff", "to", place.given)
-        assert code(seen) == 1 and "-first" in seen.stdout and "+second" in seen.stdout
+        assert exit_code(seen) == 1 and "-first" in seen.stdout and "+second" in seen.stdout
         again = [place.given] if name == "mcp" else []  # a command is started for no record
         done = run("fetch", *again, "--output", "to", "--update")
-        assert code(done) == 0 and "1 updated" in done.stderr
-        assert code(run("diff", "to", place.given)) == 0
+        assert exit_code(done) == 0 and "1 updated" in done.stderr
+        assert exit_code(run("diff", "to", place.given)) == 0
 
 
 def test_no_command_is_started_for_a_record(here: Path) -> None:
     with KINDS["mcp"].open(here) as place:
-        assert code(run("fetch", place.given, "--output", "to")) == 0
+        assert exit_code(run("fetch", place.given, "--output", "to")) == 0
     (record,) = (here / "to" / ".mcp-skills" / "sources").glob("*.json")
     text = record.read_text(encoding="utf-8")
     record.write_text(text.replace("mcp+stdio:python", "mcp+stdio:touch ran"), encoding="utf-8")
@@ -92,7 +92,7 @@ def test_what_is_not_signed_is_not_written(name: str, here: Path) -> None:
     with KINDS[name].open(here) as place:
         place.publish("first", [signature])
         done = run("fetch", place.given, "--output", "to", "--require-signature", str(public))
-        assert code(done) == 1
+        assert exit_code(done) == 1
         assert [line for line in done.stderr.splitlines() if "refused: good: it has no signature" in line]
         assert done.stderr.count("refused:") == 1
         assert [path.name for path in (here / "to").iterdir() if path.name[0] != "."] == ["bad"]

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from commands.calls import code, invoke, refusal
+from commands.calls import exit_code, invoke, refusal
 from mcp_skills_server.provenance.lock import read
 from tables import each_row
 from web.http_wire import http_serving
@@ -63,28 +63,28 @@ def frozen(team: Path, *more: str | Path) -> list[str]:
 
 def test_lock_writes_each_source_and_skill_and_is_the_same_the_next_time(team: Path) -> None:
     done = run("lock", "skills")
-    assert (code(done), done.stderr) == (0, "mcp-skills-server: skills.lock: 2 skills of 1 source\n")
+    assert (exit_code(done), done.stderr) == (0, "mcp-skills-server: skills.lock: 2 skills of 1 source\n")
     (source,) = read(team / "skills.lock")
     assert (source.given, source.revision, sorted(source.skills)) == ("skills", "", ["greetings", "refunds"])
     before = (team / "skills.lock").read_bytes()
-    assert code(run("lock", "skills")) == 0 and (team / "skills.lock").read_bytes() == before
+    assert exit_code(run("lock", "skills")) == 0 and (team / "skills.lock").read_bytes() == before
 
 
 def test_paths_are_as_from_the_lock_files_folder(team: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (team / "deploy").mkdir()
-    assert code(run("lock", "skills", "--output", "deploy/skills.lock")) == 0
+    assert exit_code(run("lock", "skills", "--output", "deploy/skills.lock")) == 0
     assert read(team / "deploy" / "skills.lock")[0].given == "../skills"
-    assert code(run("outdated", "--lock", "deploy/skills.lock")) == 0
-    assert code(run("lock", str(team / "skills"))) == 0 and read(team / "skills.lock")[0].given == f"{team}/skills"
+    assert exit_code(run("outdated", "--lock", "deploy/skills.lock")) == 0
+    assert exit_code(run("lock", str(team / "skills"))) == 0 and read(team / "skills.lock")[0].given == f"{team}/skills"
     monkeypatch.chdir(team / "deploy")
-    assert code(run("outdated")) == 0
+    assert exit_code(run("outdated")) == 0
 
 
 def test_what_cannot_be_locked_is_said(team: Path) -> None:
     assert "an address with a password" in error("lock", "https://me:secret@skills.example")
     (team / "empty").mkdir()
     done = run("lock", "skills", "empty")
-    assert code(done) == 1 and "empty: no skill there" in done.stderr and "skills.lock was not written" in done.stderr
+    assert exit_code(done) == 1 and "empty: no skill there" in done.stderr and "skills.lock was not written" in done.stderr
     assert not (team / "skills.lock").exists()
     (team / "skills" / "greetings" / "SKILL.md").write_text("nothing")
     assert "left out: greetings, which cannot be served" in run("lock", "skills").stderr
@@ -94,20 +94,20 @@ def test_what_cannot_be_locked_is_said(team: Path) -> None:
 def test_outdated_says_what_is_new_and_update_takes_it_in(team: Path) -> None:
     run("lock", "skills")
     done = run("outdated")
-    assert (code(done), done.stdout) == (0, "")
+    assert (exit_code(done), done.stdout) == (0, "")
     assert done.stderr == "mcp-skills-server: nothing is new: the skills match skills.lock\n"
     done = run("outdated", "--format", "json")
-    assert (code(done), done.stderr, len(json.loads(done.stdout))) == (0, "", 1)
+    assert (exit_code(done), done.stderr, len(json.loads(done.stdout))) == (0, "", 1)
     before = (team / "skills.lock").read_bytes()
     edit(team)
     write_skill(team / "skills" / "new")
     shutil.rmtree(team / "skills" / "greetings")
     done = run("outdated")
-    assert code(done) == 1
+    assert exit_code(done) == 1
     assert done.stdout.splitlines() == ["skills:", "  changed  refunds", "  added    new", "  removed  greetings"]
     kinds = {"changed": ["refunds"], "added": ["new"], "removed": ["greetings"]}
     done = run("outdated", "--format", "json")
-    assert (code(done), json.loads(done.stdout)) == (1, [{"from": "skills", "locked": "", "newest": "", **kinds}])
+    assert (exit_code(done), json.loads(done.stdout)) == (1, [{"from": "skills", "locked": "", "newest": "", **kinds}])
     assert (team / "skills.lock").read_bytes() == before
     assert run("update").stdout == "removed  greetings\nadded    new\nchanged  refunds\n"
     assert sorted(read(team / "skills.lock")[0].skills) == ["new", "refunds"]
@@ -138,11 +138,11 @@ def test_one_folder_by_two_names_is_refused(team: Path) -> None:
 def test_diff_of_two_roots_shows_what_decides_and_then_the_lines(team: Path) -> None:
     shutil.copytree(team / "skills", team / "before")
     done = run("diff", "before", "skills")
-    assert (code(done), done.stdout) == (0, "")
+    assert (exit_code(done), done.stdout) == (0, "")
     edit(team)
     done = run("diff", "before", "skills")
     lines = done.stdout.splitlines()
-    assert code(done) == 1 and lines[:3] == [
+    assert exit_code(done) == 1 and lines[:3] == [
         "refunds: changed",
         '  description: "Helps with refunds when asked." -> "Says something else."',
         "  link new: https://new.example/x",
@@ -156,12 +156,12 @@ def test_diff_of_two_roots_shows_what_decides_and_then_the_lines(team: Path) -> 
 def test_diff_of_a_lock_file_names_what_changed_and_shows_what_is_new(team: Path) -> None:
     run("lock", "skills")
     done = run("diff", "--lock", "skills.lock")
-    assert (code(done), done.stdout) == (0, "")
+    assert (exit_code(done), done.stdout) == (0, "")
     edit(team)
     write_skill(team / "skills" / "new", description="Runs what it likes.")
     done = run("diff", "--lock", "skills.lock")
     lines = done.stdout.splitlines()
-    assert code(done) == 1 and '  description: "Runs what it likes."' in lines and "new: added" in lines
+    assert exit_code(done) == 1 and '  description: "Runs what it likes."' in lines and "new: added" in lines
     at = lines.index("refunds: changed")
     assert lines[at + 1] == "the source no longer has the locked text"
 
@@ -175,15 +175,15 @@ def test_of_two_skills_with_one_path_the_one_that_is_served_is_locked(team: Path
     write_skill(team / "more" / "refunds", description="Another one.")
     write_skill(team / "more" / "extra")
     done, names = run("lock", "skills", "more"), ["extra", "greetings", "refunds"]
-    assert code(done) == 0 and "left out: more/refunds: the skill refunds is hidden by skills/refunds" in done.stderr
+    assert exit_code(done) == 0 and "left out: more/refunds: the skill refunds is hidden by skills/refunds" in done.stderr
     assert [sorted(each.skills) for each in read(team / "skills.lock")] == [["greetings", "refunds"], ["extra"]]
     for command in (["outdated"], ["diff", "--lock", "skills.lock"]):
         done = run(*command)
-        assert (code(done), done.stdout) == (0, "")
+        assert (exit_code(done), done.stdout) == (0, "")
     assert frozen(team) == names
     shutil.rmtree(team / "skills" / "refunds")  # now the other one is served
     assert run("outdated").stdout.splitlines() == ["skills:", "  removed  refunds", "more:", "  added    refunds"]
-    assert code(run("update")) == 0 and frozen(team) == names
+    assert exit_code(run("update")) == 0 and frozen(team) == names
     write_skill(team / "skills" / "refunds")
     assert "left out: refunds of more" in run("update", "skills").stderr and frozen(team) == names
 
@@ -192,9 +192,9 @@ def test_the_roots_of_a_configuration_are_those_of_every_command(team: Path) -> 
     (team / "conf").mkdir()
     (team / "conf" / "skills.toml").write_text('lock = "locked.toml"\n[[source]]\nfrom = "../skills"\n')
     given = ["--config", "conf/skills.toml"]
-    assert code(run("lock", "--output", "conf/locked.toml", *given)) == 0
+    assert exit_code(run("lock", "--output", "conf/locked.toml", *given)) == 0
     assert [each.given for each in read(team / "conf" / "locked.toml")] == ["../skills"]
-    assert code(run("outdated", *given)) == 0
+    assert exit_code(run("outdated", *given)) == 0
     edit(team)
     for command, words in (
         ("outdated", "changed  refunds"),
@@ -205,7 +205,7 @@ def test_the_roots_of_a_configuration_are_those_of_every_command(team: Path) -> 
         ("update", "changed  refunds"),
     ):
         assert words in run(*command.split(), *given).stdout, command
-    assert code(run("publish", "--output", "public", *given)) == 0
+    assert exit_code(run("publish", "--output", "public", *given)) == 0
     with serving("--config", team / "conf" / "skills.toml", "--frozen") as wire:
         assert served(wire) == ["greetings", "refunds"]
 
@@ -293,10 +293,10 @@ def test_a_site_is_served_as_it_was_locked_whether_it_moves_on_or_is_gone(team: 
         shutil.rmtree(team / "skills" / "greetings")
         done = run("outdated")
         for _ in range(200):  # the site notices by itself
-            if not code(done):
+            if not exit_code(done):
                 done = run("outdated")
         assert "changed  refunds" in done.stdout and skills() == ["greetings", "refunds"]
-        assert code(run("update")) == 0
+        assert exit_code(run("update")) == 0
         (after,) = read(team / "skills.lock")
         assert after.revision != before.revision and skills() == ["refunds"]
     assert skills() == ["refunds"]  # nothing answers there any more

@@ -1,4 +1,4 @@
-"""What is published, fetched and published again is the same, byte for byte, all the way."""
+"""Round trip: publish, fetch and publish again give the same bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def run(*arguments: str | Path) -> None:
 
 
 @pytest.mark.requirement("WK-14", "WK-18", "WK-48")
-def test_publish_fetch_publish_gives_the_same_index_and_the_same_files(tmp_path: Path) -> None:
+def test_publish_fetch_publish_gives_the_same_index_and_files(tmp_path: Path) -> None:
     first, copies, second = tmp_path / "first", tmp_path / "copies", tmp_path / "second"
     run("publish", FIXTURES, "--output", first)
     with http_serving(FIXTURES) as live:
@@ -27,7 +27,7 @@ def test_publish_fetch_publish_gives_the_same_index_and_the_same_files(tmp_path:
         assert live.send("GET", f"/{INDEX.as_posix()}").body == (first / INDEX).read_bytes()
         run("fetch", address, "--output", copies, "--allow-private")
     run("publish", copies, "--output", second)
-    # The order is that of the skill paths, which a fetch flattens; nothing else may differ.
+    # Entries are in the order of skill paths, which a fetch flattens.
     entries = [
         sorted(json.loads((site / INDEX).read_bytes())["skills"], key=lambda entry: entry["name"])
         for site in (first, second)

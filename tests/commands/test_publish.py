@@ -19,7 +19,7 @@ from tools.interop.setup import MCPB, MODULES
 import mcp_skills_server
 import published
 from commands.calls import run
-from publish.test_static import files, whole
+from publish.test_static import files, mtimes, whole
 from tables import each_row
 from wire import FIXTURES, ROOT, Wire, write_skill
 

@@ -107,15 +107,16 @@ def test_invalid_name_or_description_is_refused_with_its_rule(
     assert not list(tmp_path.iterdir())
 
 
-@each_row(("name", "description", "head"), [
+@each_row(("name", "description", "frontmatter_head"), [
     ("refunds", "Pays money back. Use it.", "refunds\ndescription: Pays money back. Use it."),
     ("refunds", "Pays: money back. Use it.", 'refunds\ndescription: "Pays: money back. Use it."'),
     ("refunds", 'Says "no". Use it for refunds.', 'refunds\ndescription: "Says \\"no\\". Use it for refunds."'),
     ("refunds", "Größe: Use it for sizes.", 'refunds\ndescription: "Größe: Use it for sizes."'),
     ("true", "Tells what is true. Use it.", '"true"\ndescription: Tells what is true. Use it.'),
 ])  # fmt: skip
-def test_what_yaml_would_read_otherwise_is_in_quotes_and_nothing_else(name: str, description: str, head: str) -> None:
-    assert bundle(name, description)["SKILL.md"].startswith(f"---\nname: {head}\nmetadata:\n")
+def test_only_values_that_need_yaml_quotes_are_quoted(name: str, description: str, frontmatter_head: str) -> None:
+    text = bundle(name, description)["SKILL.md"]
+    assert text.startswith(f"---\nname: {frontmatter_head}\nmetadata:\n")
 
 
 def test_new_overwrites_nothing(tmp_path: Path) -> None:

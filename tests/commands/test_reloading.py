@@ -228,9 +228,7 @@ def make_reloading(config: Path) -> Reloading:
     return Reloading(reloader, tokens, views)
 
 
-@each_row(("broken", "message"), [
-    ("a=short\n", "fewer than 16"), ("", "there is no token"), (None, "No such file")
-])  # fmt: skip
+@each_row(("broken", "message"), [("a=short\n", "fewer than 16"), ("", "there is no token"), (None, "No such file")])
 def test_broken_token_file_is_reported_and_the_old_tokens_stay(
     config: Path, caplog: pytest.LogCaptureFixture, broken: str | None, message: str
 ) -> None:

@@ -216,9 +216,7 @@ def test_publication_without_skills_has_two_empty_indexes(tmp_path: Path) -> Non
     assert parse_index(edition.index) == parse_index(edition.index_0_1, wellknown.DIRECTORY_0_1) == {}
 
 
-@each_row(("signed", "evals", "published"), [
-    (False, False, False), (False, True, True), (True, False, True)
-])  # fmt: skip
+@each_row(("signed", "evals", "published"), [(False, False, False), (False, True, True), (True, False, True)])
 def test_evals_are_published_only_if_asked_for_or_signed(
     tmp_path: Path, signed: bool, evals: bool, published: bool
 ) -> None:

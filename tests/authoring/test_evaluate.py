@@ -85,8 +85,8 @@ def test_unreadable_trigger_set_is_skipped(skills: Path) -> None:
 def test_result_has_the_fields_of_the_original_runner(skills: Path) -> None:
     file = write_trigger_set(skills.parent / "refunds.json", ("minutes of a meeting", True))
     (result,) = seen("evaluate", skills, "--cases", file)["results"]
-    wanted = {"query": "minutes of a meeting", "should_trigger": True, "trigger_rate": 0.0, "triggers": 0, "runs": 1}
-    assert result.items() >= (wanted | {"pass": False, "winner": "minutes"}).items()
+    expected = {"query": "minutes of a meeting", "should_trigger": True, "trigger_rate": 0.0, "triggers": 0, "runs": 1}
+    assert result.items() >= (expected | {"pass": False, "winner": "minutes"}).items()
 
 
 def test_failed_case_names_the_winner_and_the_deciding_words(skills: Path) -> None:
@@ -378,13 +378,14 @@ def test_context_of_a_loaded_skill_has_its_body(tmp_path: Path, host: str) -> No
 
 
 def test_long_result_is_cut_at_the_limit_of_the_host(tmp_path: Path) -> None:
-    def loaded(padding: int) -> dict[str, Any]:
+    def load(padding: int) -> dict[str, Any]:
         write_skill(tmp_path / "a", body='"' * 18_500 + "x" * padding)
         return seen("context", tmp_path, "--host", "codex", "--skill", "a")["loaded"][0]
 
-    fits = 40_000 - len(loaded(0)["text"])
-    whole, cut = loaded(fits), loaded(fits + 1)
+    padding = 40_000 - len(load(0)["text"])
+    whole = load(padding)
     assert (len(whole["text"]), whole["cut_characters"]) == (40_000, 0)
+    cut = load(padding + 1)
     assert cut["cut_characters"] == 1
     assert cut["text"].endswith("… [truncated]")
     assert len(cut["text"]) == 40_000 + len("… [truncated]")

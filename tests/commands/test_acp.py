@@ -55,9 +55,9 @@ def test_added_server_gets_the_same_roots_and_options(tmp_path: Path) -> None:
     assert args[:4] == ["-P", "-m", "mcp_skills_server", "serve"]
     assert args[-2:] == ["--", str(tmp_path / "one")]
     options = args[4:-2]
-    wanted = {"--max-files": "9", "--max-depth": "3", "--interpreter": ".x=/y", "--script-folder": f"{tmp_path}/f"}
-    assert {each: options[options.index(each) + 1] for each in wanted} == wanted
-    assert sorted(options) == sorted([*wanted, *wanted.values(), "--allow-scripts", "--no-watch"])
+    expected = {"--max-files": "9", "--max-depth": "3", "--interpreter": ".x=/y", "--script-folder": f"{tmp_path}/f"}
+    assert {each: options[options.index(each) + 1] for each in expected} == expected
+    assert sorted(options) == sorted([*expected, *expected.values(), "--allow-scripts", "--no-watch"])
 
 
 def test_added_server_gets_no_defaults(tmp_path: Path) -> None:

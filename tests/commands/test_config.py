@@ -321,8 +321,8 @@ def test_grants_prints_permissions_and_their_reasons(tmp_path: Path) -> None:
     assert "there are: none" in refusal("config", "grants", "token:ci", "--config", file)
     assert grants_lines("local") == ["local reads 0 of 3 skills"]
     file.write_text("roots = ['skills']\n")
-    for given in (["--config", file], []):
-        assert "there are no grants, so every client" in refusal("config", "grants", "local", *given)
+    for options in (["--config", file], []):
+        assert "there are no grants, so every client" in refusal("config", "grants", "local", *options)
 
 
 def test_grant_that_no_client_can_use_is_refused_with_its_line(tmp_path: Path) -> None:

@@ -194,10 +194,10 @@ def test_lock_names_the_served_one_of_two_skills_with_one_path(team: Path) -> No
 def test_every_command_takes_roots_from_the_configuration(team: Path) -> None:
     (team / "conf").mkdir()
     (team / "conf" / "skills.toml").write_text('lock = "locked.toml"\n[[source]]\nfrom = "../skills"\n')
-    given = ["--config", "conf/skills.toml"]
-    assert exit_code(run("lock", "--output", "conf/locked.toml", *given)) == 0
+    options = ["--config", "conf/skills.toml"]
+    assert exit_code(run("lock", "--output", "conf/locked.toml", *options)) == 0
     assert [each.given for each in read(team / "conf" / "locked.toml")] == ["../skills"]
-    assert exit_code(run("outdated", *given)) == 0
+    assert exit_code(run("outdated", *options)) == 0
     change_skill(team)
     for command, output in (
         ("outdated", "changed  refunds"),
@@ -207,8 +207,8 @@ def test_every_command_takes_roots_from_the_configuration(team: Path) -> None:
         ("show refunds", "Says something else"),
         ("update", "changed  refunds"),
     ):
-        assert output in run(*command.split(), *given).stdout, command
-    assert exit_code(run("publish", "--output", "public", *given)) == 0
+        assert output in run(*command.split(), *options).stdout, command
+    assert exit_code(run("publish", "--output", "public", *options)) == 0
     with serving("--config", team / "conf" / "skills.toml", "--frozen") as wire:
         assert skill_names(wire) == ["greetings", "refunds"]
 

@@ -50,13 +50,13 @@ def test_custom_command_is_recognized_only_with_serve() -> None:
     assert not starts_this_server(["/opt/python", "-m", "other", "serve"], python)
 
 
-@each_row(("entry", "wanted"), [
+@each_row(("entry", "expected"), [
     ({"command": "a", "args": ["b", "c"]}, ["a", "b", "c"]), ({"command": "a"}, ["a"]),
     ({"type": "local", "command": ["a", "b"]}, ["a", "b"]), ({"url": "https://example.com"}, []),
     ({"command": "a", "args": [1]}, []), ({"command": 3}, []), (["a"], []), (None, []),
 ])  # fmt: skip
-def test_command_line_of_an_entry(entry: object, wanted: list[str]) -> None:
-    assert command_line_of(entry) == wanted
+def test_command_line_of_an_entry(entry: object, expected: list[str]) -> None:
+    assert command_line_of(entry) == expected
 
 
 def test_uninstall_keeps_the_header_of_an_empty_section() -> None:
@@ -102,8 +102,8 @@ def test_json_entry_is_added_and_removed(  # noqa: PLR0917
     text = text.replace("\n", newline)
     for form in ("json", "json-comments", "jsonc"):
         added = jsontext.put(text, ("servers", "skills"), ENTRY, form)
-        wanted = {**document, "servers": {**(section or {}), "skills": ENTRY}}
-        assert json.loads(added) == wanted
+        expected = {**document, "servers": {**(section or {}), "skills": ENTRY}}
+        assert json.loads(added) == expected
         assert jsontext.put(added, ("servers", "skills"), ENTRY, form) == added
         without = jsontext.drop(added, ("servers", "skills"), form)
         if section:
@@ -112,7 +112,7 @@ def test_json_entry_is_added_and_removed(  # noqa: PLR0917
             assert json.loads(without) == {**document, "servers": {}}
 
 
-@each_row(("text", "path", "value", "wanted"), [
+@each_row(("text", "path", "value", "expected"), [
     ('{\n    "a": 1\n}', "s/n", {"c": "ü"},
      '{\n    "a": 1,\n    "s": {\n        "n": {\n            "c": "ü"\n        }\n    }\n}'),
     ('{\n\t"s": {\n\t\t"x": 1,\n\t\t"y": 2\n\t}\n}', "s/n", 3,
@@ -125,12 +125,12 @@ def test_json_entry_is_added_and_removed(  # noqa: PLR0917
     ('{"a": 1 /* c */, "b": 2}', "a", None, '{ /* c */ "b": 2}'), ('{"a": 1 , "b": 2}', "a", None, '{"b": 2}'),
     ('{"a": 1}', "s/n", None, '{"a": 1}'), ('{"s": {}}', "s/n", None, '{"s": {}}'),
 ])  # fmt: skip
-def test_json_edit_keeps_the_format_of_other_members(text: str, path: str, value: object, wanted: str) -> None:
+def test_json_edit_keeps_the_format_of_other_members(text: str, path: str, value: object, expected: str) -> None:
     keys = path.split("/")
     if value is None:
-        assert jsontext.drop(text, keys, "jsonc") == wanted
+        assert jsontext.drop(text, keys, "jsonc") == expected
     else:
-        assert jsontext.put(text, keys, value, "jsonc") == wanted
+        assert jsontext.put(text, keys, value, "jsonc") == expected
 
 
 @each_row(("text", "words"), [
@@ -197,12 +197,12 @@ def test_toml_entry_is_added_changed_and_removed(parts: list[str], ends_with_new
     except tomllib.TOMLDecodeError:  # the parts contradict each other
         return
     added = tomltext.put(text, "mcp_servers", "skills", ENTRY)
-    wanted = {**document, "mcp_servers": {**document.get("mcp_servers", {}), "skills": ENTRY}}
-    assert tomllib.loads(added) == wanted
+    expected = {**document, "mcp_servers": {**document.get("mcp_servers", {}), "skills": ENTRY}}
+    assert tomllib.loads(added) == expected
     assert tomltext.put(added, "mcp_servers", "skills", ENTRY) == added
     changed = tomltext.put(added, "mcp_servers", "skills", {"new": "n", "args": ["serve"], "more": ["m"]})
-    expected = {**wanted["mcp_servers"], "skills": {**ENTRY, "new": "n", "args": ["serve"], "more": ["m"]}}
-    assert tomllib.loads(changed) == {**wanted, "mcp_servers": expected}
+    servers = {**expected["mcp_servers"], "skills": {**ENTRY, "new": "n", "args": ["serve"], "more": ["m"]}}
+    assert tomllib.loads(changed) == {**expected, "mcp_servers": servers}
     if text.strip():
         assert tomltext.drop(added, "mcp_servers", "skills") == text
         assert tomltext.drop(changed, "mcp_servers", "skills") == text
@@ -237,7 +237,7 @@ def test_toml_edit_keeps_the_comment_after_a_value(old: str, new: str) -> None:
 
 
 @each_row(
-    ("head", "wanted"),
+    ("head", "expected"),
     [
         ("[s.n]\n", '[s.n]\ncommand = "y"\nargs = ["a"]\ntype = "stdio"\n'),
         ("[s.n]", '[s.n]\ncommand = "y"\nargs = ["a"]\ntype = "stdio"'),
@@ -246,9 +246,9 @@ def test_toml_edit_keeps_the_comment_after_a_value(old: str, new: str) -> None:
         ('[s.n]\r\ncommand = "x"\r\n', '[s.n]\r\nargs = ["a"]\r\ntype = "stdio"\r\ncommand = "y"\r\n'),
     ],
 )
-def test_new_toml_keys_follow_the_header_in_order(head: str, wanted: str) -> None:
+def test_new_toml_keys_follow_the_header_in_order(head: str, expected: str) -> None:
     entry = {"command": "y", "args": ["a"], "type": "stdio"}
-    assert tomltext.put(head, "s", "n", entry) == wanted
+    assert tomltext.put(head, "s", "n", entry) == expected
 
 
 def test_toml_key_that_is_a_table_is_refused() -> None:

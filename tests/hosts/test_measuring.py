@@ -34,7 +34,7 @@ def test_lines_of_a_body_are_found_in_text_and_json() -> None:
     assert facts.ranges([*numbers[:5], *numbers[9:11], 99]) == "1-5, 10-11, 99"
 
 
-@each_row(("result", "wanted"), [
+@each_row(("result", "expected"), [
     ('{"session":"x","active_skills":[]}', "structuredContent"),
     ('Wall time: 1\nOutput:\n{"active_skills":[{"instructions":"<skill name=\\"x\\">"}]}', "structuredContent"),
     ("Active skills: a.\n\n<skill name='a'>", "text"), ("<untrusted>\n<skill name='a'>", "text"),
@@ -42,8 +42,8 @@ def test_lines_of_a_body_are_found_in_text_and_json() -> None:
     ('{"content":[{"text":"Active skills: a."}],"x":{"active_skills":[]}}', "text and structuredContent"),
     ("Permission denied", "neither text nor structure as sent"),
 ])  # fmt: skip
-def test_form_of_a_tool_result(result: str, wanted: str) -> None:
-    assert facts.form(result) == wanted
+def test_form_of_a_tool_result(result: str, expected: str) -> None:
+    assert facts.form(result) == expected
 
 
 def test_built_skills_are_reproducible_and_valid(tmp_path: Path) -> None:

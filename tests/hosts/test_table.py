@@ -51,7 +51,7 @@ def test_location_of_user_and_project_files_on_each_system(tmp_path: Path, syste
             location(HOSTS[host], platform, project=True)
 
 
-@each_row(("system", "host", "environment", "wanted"), [
+@each_row(("system", "host", "environment", "expected"), [
     ("win32", "vscode", {"APPDATA": "/roaming"}, "/roaming/Code/User/mcp.json"),
     ("linux", "vscode", {"XDG_CONFIG_HOME": "/x"}, "/x/Code/User/mcp.json"),
     ("darwin", "vscode", {"XDG_CONFIG_HOME": "/x"}, "Library/Application Support/Code/User/mcp.json"),
@@ -61,9 +61,9 @@ def test_location_of_user_and_project_files_on_each_system(tmp_path: Path, syste
     ("linux", "codex", {"CODEX_HOME": ""}, ".codex/config.toml"),
 ])  # fmt: skip
 def test_environment_variables_move_folders(
-    tmp_path: Path, system: str, host: str, environment: dict[str, str], wanted: str
+    tmp_path: Path, system: str, host: str, environment: dict[str, str], expected: str
 ) -> None:
-    assert location(HOSTS[host], Platform.of(system, tmp_path, tmp_path, environment)) == tmp_path / wanted
+    assert location(HOSTS[host], Platform.of(system, tmp_path, tmp_path, environment)) == tmp_path / expected
 
 
 def test_claude_desktop_file_of_a_packaged_application(tmp_path: Path) -> None:

@@ -61,6 +61,11 @@ def test_file_of_the_old_index_stays_for_the_retention_time(tmp_path: Path) -> N
     assert publication.file(edition, "a", "more.md") is not None
 
 
+def test_default_retention_is_documented() -> None:
+    """docs/discovery.md: 3600 s, 20,000 artifacts and 512 MiB."""
+    assert RetentionPolicy() == RetentionPolicy(seconds=3600, number=20_000, bytes=512 << 20)
+
+
 @pytest.mark.parametrize("keeping", [RetentionPolicy(number=2), RetentionPolicy(bytes=6000)])
 def test_retention_is_bounded_and_evicts_the_oldest(tmp_path: Path, keeping: RetentionPolicy) -> None:
     publication = publication_of(tmp_path, keeping=keeping, clock=Clock())

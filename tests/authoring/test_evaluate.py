@@ -82,19 +82,16 @@ def test_unreadable_trigger_set_is_skipped(skills: Path) -> None:
     assert found == ([], ["refunds/evals/a.json: cannot be read (it keeps changing)"])
 
 
-def test_result_has_the_fields_of_the_original_runner(skills: Path) -> None:
-    file = write_trigger_set(skills.parent / "refunds.json", ("minutes of a meeting", True))
-    (result,) = seen("evaluate", skills, "--cases", file)["results"]
-    expected = {"query": "minutes of a meeting", "should_trigger": True, "trigger_rate": 0.0, "triggers": 0, "runs": 1}
-    assert result.items() >= (expected | {"pass": False, "winner": "minutes"}).items()
-
-
 def test_failed_case_names_the_winner_and_the_deciding_words(skills: Path) -> None:
     file = write_trigger_set(skills.parent / "refunds.json", ("minutes of a meeting", True), ("refunds please", False))
     done = invoke("evaluate", skills, "--cases", file)
     assert "should trigger: 'minutes of a meeting': minutes comes first by the words minutes, meeting" in done.stdout
     assert "should not trigger: 'refunds please': it triggers the skill and should not" in done.stdout
     assert "0 of 2 cases passed; hit@1 0%, hit@5 0%; 1 false triggers" in done.stdout
+    result = seen("evaluate", skills, "--cases", file)["results"][0]
+    # The fields of the runner that the format comes from, and the winner.
+    expected = {"query": "minutes of a meeting", "should_trigger": True, "trigger_rate": 0.0, "triggers": 0, "runs": 1}
+    assert result.items() >= (expected | {"pass": False, "winner": "minutes"}).items()
 
 
 def test_min_pass_sets_the_required_share_of_cases(skills: Path) -> None:

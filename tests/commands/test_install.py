@@ -124,21 +124,20 @@ def skills(tmp_path: Path) -> Path:
     return root
 
 
-def run(platform: Platform, *words: str | Path, command: click.Command = install) -> Result:
-    done = CliRunner().invoke(command, [*map(str, words)], obj=platform, standalone_mode=False)
-    if done.exception is not None and not isinstance(done.exception, UsageError):
-        raise done.exception
+def invoke(command: click.Command, platform: Platform, *words: str | Path) -> Result:
+    return CliRunner().invoke(command, [*map(str, words)], obj=platform, standalone_mode=False)
+
+
+def run(platform: Platform, *words: str | Path) -> Result:
+    """Run an install that succeeds."""
+    done = invoke(install, platform, *words)
+    assert done.exception is None, done.exception
     return done
-
-
-def run_doctor(platform: Platform, *words: str) -> Result:
-    return run(platform, *words, command=doctor)
 
 
 def stderr_of(platform: Platform, *words: str | Path) -> str:
     """Return the stderr of an install that succeeds and prints nothing on stdout."""
     done = run(platform, *words)
-    assert done.exception is None
     assert done.stdout == ""
     assert all(line.startswith("mcp-skills-server: ") for line in done.stderr.splitlines())
     return done.stderr
@@ -146,7 +145,7 @@ def stderr_of(platform: Platform, *words: str | Path) -> str:
 
 def usage_error(platform: Platform, *words: str | Path) -> str:
     """Return the one-line message of an install that is refused."""
-    done = run(platform, *words)
+    done = invoke(install, platform, *words)
     assert isinstance(done.exception, UsageError)
     assert done.stdout == done.stderr == ""
     assert len(str(done.exception).splitlines()) == 1
@@ -172,12 +171,12 @@ def read_config(host: str, path: Path) -> dict[str, Any]:
     return jsontext.read(text, HOSTS[host].form)
 
 
-def read_entry(host: str, path: Path, name: str = "skills") -> dict[str, Any]:
-    return read_config(host, path)[HOSTS[host].section][name]
+def read_entry(host: str, path: Path) -> dict[str, Any]:
+    return read_config(host, path)[HOSTS[host].section]["skills"]
 
 
-def command_line(host: str, path: Path, name: str = "skills") -> list[str]:
-    return edit.command_line_of(read_entry(host, path, name))
+def command_line(host: str, path: Path) -> list[str]:
+    return edit.command_line_of(read_entry(host, path))
 
 
 def file_names(path: Path) -> list[str]:
@@ -319,7 +318,6 @@ def test_install_warns_of_folder_that_host_reads_natively(tmp_path: Path, host: 
     (tmp_path / folder).mkdir(parents=True)
     for options in ([], ["--dry-run"]):
         done = run(platform, host, tmp_path / folder, *options)
-        assert done.exception is None
         assert ("will have them twice" in done.stderr) is twice
     assert "twice" not in stderr_of(platform, host, tmp_path / folder, "--uninstall")
 
@@ -405,7 +403,6 @@ def test_trust_option_sets_trust_and_later_installs_keep_it(platform: Platform, 
 @EVERY_HOST
 def test_print_shows_the_entry_and_writes_nothing(platform: Platform, skills: Path, host: str) -> None:
     done = run(platform, host, skills, "--print", "--name", "mine")
-    assert done.exception is None
     assert str(location(HOSTS[host], platform)) in done.stderr
     parse = tomllib.loads if HOSTS[host].form == "toml" else json.loads
     entry = parse(done.stdout)[HOSTS[host].section]["mine"]
@@ -444,7 +441,7 @@ def test_foreign_entry_of_the_same_name_is_refused(platform: Platform, skills: P
     assert path.read_text(encoding="utf-8") == SAMPLES[host]
 
 
-@each_row(("host", "content", "words"), [
+@each_row(("host", "content", "reason"), [
     ("cursor", '{\n  "mcpServers": {,}\n}', "line 2"), ("claude-code", CODE[:200], "not valid JSON"),
     ("claude-desktop", '{\n// no\n"a": 1}', "line 2"), ("vscode", '{}\n/* "a"', "line 2 is not closed"),
     ("gemini-cli", '{"a": 1,}', "not valid JSON"), ("cursor", '{"a": NaN}', "NaN"),
@@ -458,15 +455,15 @@ def test_foreign_entry_of_the_same_name_is_refused(platform: Platform, skills: P
     ("codex", 'mcp_servers = { docs = { command = "x" } }\n', "by hand"),
 ])  # fmt: skip
 def test_broken_file_is_refused_and_unchanged(
-    platform: Platform, skills: Path, host: str, content: str | bytes, words: str
+    platform: Platform, skills: Path, host: str, content: str | bytes, reason: str
 ) -> None:
     path = write_config(platform, host, content)
     before = path.read_bytes()
     for options in ([], ["--dry-run"]):
         message = usage_error(platform, host, skills, *options)
         assert message.startswith(f"{path}: ")
-        assert words in message
-        assert "; " in message.replace(words, "", 1)  # what to do follows the semicolon
+        assert reason in message
+        assert "; " in message.replace(reason, "", 1)  # what to do follows the semicolon
     assert path.read_bytes() == before
     assert file_names(path) == [path.name]
 
@@ -507,7 +504,7 @@ def test_irregular_file_is_refused(tmp_path: Path, skills: Path, name: str) -> N
     assert message.endswith("; name the host's file with --config")
 
 
-@each_row(("arguments", "words"), [
+@each_row(("words", "message"), [
     (["cursor"], "folders to serve"), (["cursor", "no/such/folder"], "no/such/folder: no such file or folder"),
     (["cursor", __file__], "not a folder"), (["cursor", "/", "--include", os.fsdecode(b"\xff")], "not UTF-8"),
     (["cursor", "/", "--name", "a b"], "--name"), (["cursor", "/", "--print", "--dry-run"], "exclude each other"),
@@ -527,10 +524,10 @@ def test_irregular_file_is_refused(tmp_path: Path, skills: Path, name: str) -> N
     (["antigravity", "--url", URL, "--token-env", "TOKEN"], "not known to read variables"),
 ])  # fmt: skip
 def test_invalid_usage_is_reported_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert words in usage_error(platform_below(tmp_path), *arguments)
+    assert message in usage_error(platform_below(tmp_path), *words)
     assert not list(tmp_path.iterdir())
     assert "Missing argument 'HOST'" in CliRunner().invoke(install).stderr
 
@@ -655,7 +652,7 @@ def test_doctor_starts_entries_and_counts_skills(platform: Platform, two_skills:
     for host in ("cursor", "codex", "opencode"):
         run(platform, host, two_skills)
     run(platform, "vscode", two_skills, "--project", "--exclude", "two")
-    done = run_doctor(platform)
+    done = invoke(doctor, platform)
     assert done.return_value == 0, done.stdout
     assert done.stdout.count("works: 2 skills, ") == 3 and done.stdout.count("works: 1 skill, ") == 1
     assert len(re.findall(r", \d\d?\.\d s from start to list\n", done.stdout)) == done.stdout.count("\n") == 4
@@ -673,7 +670,7 @@ def test_doctor_reports_why_an_entry_fails(platform: Platform, two_skills: Path,
     ):
         config["mcpServers"]["skills"] = {**entry, **change}
         path.write_text(json.dumps(config), encoding="utf-8")
-        done = run_doctor(platform, "cursor")
+        done = invoke(doctor, platform, "cursor")
         assert done.return_value == 1
         assert reason in done.stdout
         assert done.stdout.count("\n") == 1
@@ -684,18 +681,18 @@ def test_doctor_times_out_on_silent_server(platform: Platform, tmp_path: Path) -
     silent.write_text(f"#!{sys.executable}\nimport sys\nsys.stderr.write('1\\n\\n2\\n3\\n4\\n')\nsys.stdin.read()\n")
     silent.chmod(0o755)
     run(platform, "cursor", tmp_path, "--command", silent)
-    done = run_doctor(platform, "cursor", "--timeout", "0.5")
+    done = invoke(doctor, platform, "cursor", "--timeout", "0.5")
     assert done.return_value == 1
     assert "did not answer within 0.5 s; it said: 2 / 3 / 4\n" in done.stdout
 
 
 def test_doctor_reports_missing_entries_and_broken_files(platform: Platform) -> None:
     for words, code, host in (([], 0, "HOST"), (["zed"], 1, "zed")):
-        done = run_doctor(platform, *words)
+        done = invoke(doctor, platform, *words)
         line = f"no entry for this server; 'install {host} DIR' writes one\n"
         assert (done.return_value, done.stdout) == (code, line)
     path = write_config(platform, "zed", "{")
-    done = run_doctor(platform)
+    done = invoke(doctor, platform)
     assert done.return_value == 1
     assert str(path) in done.stdout
     assert done.stdout.count("\n") == 1

@@ -79,6 +79,7 @@ def test_relative_paths_start_at_the_lock_files_folder(team: Path, monkeypatch: 
 
 def test_sources_and_skills_that_cannot_be_locked_are_reported(team: Path) -> None:
     assert "an address with a password" in refused("lock", "https://me:secret@skills.example")
+    assert "two of these are the same folder; name it once" in refused("lock", "skills", "./skills")
     (team / "empty").mkdir()
     done = run("lock", "skills", "empty")
     assert exit_code(done) == 1
@@ -127,11 +128,6 @@ def test_update_accepts_all_changes_or_the_named_ones(team: Path) -> None:
     assert (done.stdout, done.stderr) == ("changed  greetings\n", "")
     done = run("update")
     assert done.stdout == "" and "nothing is new: the skills match skills.lock\n" in done.stderr
-
-
-def test_lock_refuses_one_folder_given_twice(team: Path) -> None:
-    assert "two of these are the same folder; name it once" in refused("lock", "skills", "./skills")
-    assert not (team / "skills.lock").exists()
 
 
 def test_diff_of_two_roots_shows_summary_before_lines(team: Path) -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from operator import itemgetter
 from pathlib import Path
 
 import agent_plugins
@@ -21,6 +22,7 @@ import published
 from commands.calls import run
 from publish.test_static import files, mtimes, whole
 from tables import each_row
+from web.http_wire import http_serving
 from wire import FIXTURES, ROOT, Wire, write_skill
 
 
@@ -112,6 +114,26 @@ def test_publish_takes_several_roots_and_a_base_url(root: Path, tmp_path: Path) 
     assert all(entry["url"].startswith(base + "/.well-known/") for entry in index["skills"])
     for other in ("/skills", "http://cdn.example.com"):
         assert publish(root, "--output", tmp_path / "other", "--base-url", other).returncode == 0
+
+
+@pytest.mark.requirement("WK-14", "WK-18", "WK-48")
+def test_published_and_fetched_skills_are_published_with_the_same_index(tmp_path: Path) -> None:
+    first, copies, second = tmp_path / "first", tmp_path / "copies", tmp_path / "second"
+    assert publish(FIXTURES, "--output", first).returncode == 0
+    with http_serving(FIXTURES) as live:
+        url = f"http://127.0.0.1:{live.port}"
+        assert run("fetch", url, "--output", copies, "--allow-private").returncode == 0
+    assert publish(copies, "--output", second).returncode == 0
+    entries, other_entries = (
+        json.loads((site / ".well-known/agent-skills/index.json").read_bytes())["skills"] for site in (first, second)
+    )
+    # Entries are in the order of skill paths, which a fetch flattens.
+    assert sorted(entries, key=itemgetter("name")) == sorted(other_entries, key=itemgetter("name"))
+    skills = [path.parent for path in FIXTURES.rglob("SKILL.md")]
+    assert len(entries) == len(skills)
+    for skill in skills:
+        for path, raw in files(skill).items():
+            assert (copies / skill.name / path).read_bytes() == raw
 
 
 @each_row(

@@ -137,14 +137,6 @@ def test_every_request_is_answered_before_the_end_of_input_ends_the_process() ->
     assert sorted(each["error"]["code"] for each in answers if "error" in each) == [-32700, -32600]
 
 
-def test_batch_is_answered_in_one_line(actions: RpcProcess) -> None:
-    call = {"jsonrpc": "2.0", "method": "list_skills", "params": {"limit": 1}}
-    actions.send([{**call, "id": 1}, call, {**call, "id": None}])
-    answers = actions.read()
-    assert [each["id"] for each in answers] == [1, None] and all("result" in each for each in answers)
-    assert actions.call("list_skills")["result"]["skills"]
-
-
 def test_oversized_line_is_an_error_and_the_next_one_is_answered(actions: RpcProcess) -> None:
     actions.send(b'{"jsonrpc":"2.0","id":1,"x":"' + b"a" * MAX_MESSAGE + b'"}')
     assert actions.read()["error"]["code"] == -32600

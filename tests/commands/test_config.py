@@ -126,7 +126,7 @@ def test_table_values_are_accepted_within_their_bounds(key: str, fits: list[str]
         "oauth": OAUTH,
         "quota": "[quota]",
     }
-    # A key of the head that is tested is left out there.
+    # The tested key is left out of the head.
     head = "\n".join(line for line in heads[table].splitlines() if not line.startswith(name))
     for value in fits:
         assert parse(f"{head}\n{name} = {value}".encode(), "c.toml")

@@ -49,7 +49,7 @@ def test_fetch_lists_fetches_and_updates(site: Publisher, tmp_path: Path) -> Non
     assert sorted(os.listdir(tmp_path)) == [".mcp-skills", "refunds"]
 
 
-def test_a_long_description_is_cut_at_100_characters(site: Publisher) -> None:
+def test_long_description_is_cut_at_100_characters(site: Publisher) -> None:
     site.add("billing", description="d" * 101)
     site.add("refunds", description="d" * 100)
     lines = fetch(site.url, "--list").stdout.splitlines()

@@ -91,7 +91,7 @@ def test_help_has_a_valid_example_per_heading_and_every_variable(
         words = shlex.split(example.removeprefix("  Example: "))
         assert heading[:-1] in {traits_of(options[word]).heading for word in words if word in options}
         command.make_context("serve", [*words, "skills"])
-    assert re.fullmatch(r"Other options:\n  (-h, )?--help .*", rest.rstrip())  # -h if the program was called before
+    assert re.fullmatch(r"Other options:\n  (-h, )?--help .*", rest.rstrip())  # -h after an earlier call
     assert not [name for name, each in options.items() if name[0] == "-" and variables_of(each)[0] not in shown]
 
 

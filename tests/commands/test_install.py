@@ -221,7 +221,7 @@ def test_new_file_holds_one_entry(platform: Platform, skills: Path, host: str) -
     assert raw.endswith(b"\n") and not raw.endswith(b"\n\n")
 
 
-SHAPES: dict[str, Callable[[bytes], bytes]] = {  # of line ends and encoding
+FILE_FORMATS: dict[str, Callable[[bytes], bytes]] = {
     "as it is": lambda raw: raw, "crlf": lambda raw: raw.replace(b"\n", b"\r\n"),
     "bom": lambda raw: b"\xef\xbb\xbf" + raw, "no newline": lambda raw: raw.rstrip(b"\n"),
     "newlines": lambda raw: raw.rstrip(b"\n") + b"\n\n\n",
@@ -229,9 +229,11 @@ SHAPES: dict[str, Callable[[bytes], bytes]] = {  # of line ends and encoding
 
 
 @EVERY_HOST
-@each_row("shape", SHAPES)
-def test_install_keeps_other_content_and_file_format(platform: Platform, skills: Path, host: str, shape: str) -> None:
-    content = SHAPES[shape](SAMPLES[host].encode())
+@each_row("file_format", FILE_FORMATS)
+def test_install_keeps_other_content_and_file_format(
+    platform: Platform, skills: Path, host: str, file_format: str
+) -> None:
+    content = FILE_FORMATS[file_format](SAMPLES[host].encode())
     path = write_config(platform, host, content)
     for each in path.parent.glob("*.bak*"):
         each.unlink()
@@ -248,8 +250,8 @@ def test_install_keeps_other_content_and_file_format(platform: Platform, skills:
     rest = iter(raw.decode().splitlines())
     for line in content.decode().splitlines():
         assert any(line in {each, each.replace(",", "", 1)} or line.split(" //")[0] in each for each in rest), line
-    assert (raw.count(b"\n") == raw.count(b"\r\n")) == (shape == "crlf")
-    assert raw.startswith(b"\xef\xbb\xbf") == (shape == "bom")
+    assert (raw.count(b"\n") == raw.count(b"\r\n")) == (file_format == "crlf")
+    assert raw.startswith(b"\xef\xbb\xbf") == (file_format == "bom")
     assert raw.endswith(b"\n") == content.endswith(b"\n")
     status = path.stat()
     assert "nothing was changed" in stderr_of(platform, host, skills)

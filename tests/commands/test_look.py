@@ -157,7 +157,7 @@ def test_commands_apply_the_rules_of_a_source(tmp_path: Path, monkeypatch: pytes
     assert [each["name"] for each in index["skills"]] == ["shown"]
 
 
-MOST = 20
+SHOWN = 20
 
 
 def make_problems(skill: str, count: int, code: str = "link-outside", folder: str = "top") -> list[Problem]:
@@ -167,8 +167,8 @@ def make_problems(skill: str, count: int, code: str = "link-outside", folder: st
 @each_row(
     "few",
     [
-        *(make_problems("a", count) for count in (0, 1, MOST, MOST + 1)),
-        [*make_problems("a", MOST), *make_problems("b", MOST), *make_problems("a", MOST, "file-irregular")],
+        *(make_problems("a", count) for count in (0, 1, SHOWN, SHOWN + 1)),
+        [*make_problems("a", SHOWN), *make_problems("b", SHOWN), *make_problems("a", SHOWN, "file-irregular")],
     ],
 )
 def test_shortened_keeps_up_to_20_problems_of_a_skill_and_kind(few: list[Problem]) -> None:
@@ -179,8 +179,8 @@ def test_shortened_replaces_further_problems_by_their_count() -> None:
     many = make_problems("a", 40_000)
     others = make_problems("b", 3)
     short = list(shortened([*many, *others]))
-    rest = short[MOST]
-    assert short == [*many[:MOST], rest, *others]
+    rest = short[SHOWN]
+    assert short == [*many[:SHOWN], rest, *others]
     assert str(rest) == (
         "top/a/d: warning: 39,980 more problems of this kind; '--format json' shows each [link-outside]"
     )
@@ -199,8 +199,8 @@ def test_validate_shortens_many_problems_except_in_json(tmp_path: Path, form: st
         assert len(json.loads(done.stdout)["problems"]) == 600
         return
     lines = done.stdout.splitlines()
-    assert len(lines) <= MOST + 2 and "600 warnings" in done.output
-    assert "link-019" in lines[MOST - 1] and "580 more problems of this kind" in lines[MOST]
+    assert len(lines) <= SHOWN + 2 and "600 warnings" in done.output
+    assert "link-019" in lines[SHOWN - 1] and "580 more problems of this kind" in lines[SHOWN]
 
 
 @each_row(("command", "folder", "name"), [("show", "a", ["a"]), ("list", ".", [])])
@@ -211,4 +211,4 @@ def test_list_and_show_shorten_many_problems(tmp_path: Path, command: str, folde
         (tmp_path / folder / f"link-{number:02}").symlink_to("/")
     lines = invoke(command, tmp_path, *name).output.splitlines()
     found = [line for line in lines if "[link-outside]" in line]
-    assert len(found) == MOST + 1 and "40 more problems of this kind" in found[-1]
+    assert len(found) == SHOWN + 1 and "40 more problems of this kind" in found[-1]

@@ -328,7 +328,7 @@ def test_tokens_that_expire_soon_are_named_and_state_is_one_line(
     assert Reloader(context, Views(registry), OpenedRoots(registry, None)).state() == ""
 
 
-def test_reload_turns_no_tokens_on(config: Path) -> None:
+def test_reload_does_not_turn_tokens_on(config: Path) -> None:
     replace(config, "roots = ['skills']\n")
     registry = Registry([config.parent / "skills"])
     context = serve.make_context("serve", ["--config", str(config)])
@@ -340,7 +340,7 @@ def test_reload_turns_no_tokens_on(config: Path) -> None:
     assert reloader.refused.startswith("turning tokens on or off takes effect at the next start")
 
 
-def test_value_refused_by_click_keeps_the_configuration(config: Path) -> None:
+def test_invalid_option_value_keeps_the_configuration(config: Path) -> None:
     reloader = make_reloading(config).reloader
     replace(config, f"redis = 'nonsense'\n{TEXT}{GRANT}")
     reloader.reload()

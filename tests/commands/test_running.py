@@ -121,7 +121,7 @@ def test_ui_reports_invalid_usage_in_one_line(words: list[str], message: str) ->
     assert message in done.stderr
 
 
-def test_documents_name_no_extra_of_an_index() -> None:
+def test_documents_install_no_extra_from_an_index() -> None:
     """The name is not registered on PyPI, where another party could take it."""
     for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "src").rglob("*.py")):
         assert "mcp-skills-server[" not in path.read_text(), path

@@ -315,7 +315,7 @@ def test_deferred_tools_are_searched_by_topic_before_names(search: str) -> None:
     turn = script.decide(Seen("", host, []))
     assert (turn.name, turn.arguments["query"]) == (search, FREE)
     assert turn.kind == ("search" if search == "tool_search" else "function")
-    # After no result the search by topic is repeated; after a partial one follows that by names.
+    # No result repeats the search by topic; a partial one leads to a search by names.
     assert script.decide(Seen("", host, [""])).arguments["query"] == FREE
     exact = script.decide(Seen("line", [*host, SKILL_TOOLS[1]], ["", "one"]))
     assert all(name in exact.arguments["query"] for name in NEEDED) and exact.arguments["query"] != FREE

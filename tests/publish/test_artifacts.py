@@ -51,7 +51,7 @@ def test_file_of_the_old_index_stays_for_the_retention_time(tmp_path: Path) -> N
     for name, path, expected in (("a", "notes.md", b"one"), ("a", "more.md", b"more")):
         found = publication.file(edition, name, path)
         assert found is not None and publication.read(found, path) == expected
-    write_skill(tmp_path / "c")  # another edition, with the same a
+    write_skill(tmp_path / "c")  # makes another edition with the same skill a
     publication.registry.refresh()
     edition = publication.edition()
     assert None not in (publication.file(edition, "b", "SKILL.md"), publication.file(edition, "a", "notes.md"))
@@ -88,9 +88,6 @@ def test_reverted_change_makes_the_old_artifact_current_again(tmp_path: Path) ->
     assert last.index == first.index
     clock.now = 1000
     verify_edition(publication, last)
-
-
-# The spool
 
 
 def test_spool_reads_whole_blobs_and_ranges() -> None:

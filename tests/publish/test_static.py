@@ -178,9 +178,6 @@ def test_headers_file_is_written_and_removed(root: Path, output: Path) -> None:
         assert {"Cache-Control", "X-Content-Type-Options"} <= {*found}
 
 
-# Foreign files
-
-
 def test_foreign_file_is_not_overwritten(root: Path, output: Path) -> None:
     write(root, output)
     (root / "third" / "fresh.md").write_bytes(b"ours")
@@ -233,9 +230,6 @@ def test_locked_output_is_refused(root: Path, output: Path) -> None:
         write(root, output)
     os.close(descriptor)
     assert write(root, output) == []
-
-
-# Crashes
 
 
 class Crash(BaseException):
@@ -317,9 +311,6 @@ def test_lost_and_altered_files_are_restored(root: Path, output: Path) -> None:
         assert whole(output)
         assert not any(map(Path.is_symlink, lost))
     assert precious.read_bytes() == b"other"
-
-
-# Forged records
 
 
 def add_to_record(output: Path, *paths: str, digests: bool = True) -> None:

@@ -1,4 +1,4 @@
-"""What a repository of skills uses in CI: the hooks of pre-commit, the action, the example workflow, the judges."""
+"""CI integrations: the GitHub action, the example workflow, pre-commit hooks and example judges."""
 
 from __future__ import annotations
 
@@ -22,14 +22,20 @@ from wire import DEADLINE, ROOT, write_skill
 GIT = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
 
 
-def run(*words: object, cwd: Path, given: str = "", **more: str) -> subprocess.CompletedProcess[str]:
+def run(*words: object, cwd: Path, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [str(each) for each in words], cwd=cwd, env={**os.environ, **GIT, **more}, input=given,
-        capture_output=True, text=True, timeout=10 * DEADLINE, check=False,
-    )  # fmt: skip
+        [str(each) for each in words],
+        cwd=cwd,
+        env={**os.environ, **GIT, **environment},
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=10 * DEADLINE,
+        check=False,
+    )
 
 
-def test_the_action_and_the_workflow_have_the_shape_that_github_reads() -> None:
+def test_action_and_workflow_match_the_github_schemas() -> None:
     for schema, file in (("github-actions", "action.yml"), ("github-workflows", "examples/ci/skills.yml")):
         checker = Path(sys.executable).with_name("check-jsonschema")
         done = run(checker, "--builtin-schema", f"vendor.{schema}", file, cwd=ROOT)
@@ -37,34 +43,35 @@ def test_the_action_and_the_workflow_have_the_shape_that_github_reads() -> None:
 
 
 @each_row(("description", "expected"), [("Does a thing when asked.", 0), ("When asked. " + "x" * 1025, 1)])
-def test_the_steps_of_the_action_annotate_and_write_sarif(tmp_path: Path, description: str, expected: int) -> None:
-    """All but the installation, in place of which this environment stands."""
+def test_action_steps_annotate_and_write_sarif(tmp_path: Path, description: str, expected: int) -> None:
+    """This environment takes the place of the first step, which installs the program."""
     write_skill(tmp_path / "work/skills/a", description=description)
     (tmp_path / "runner/skills").mkdir(parents=True)
     (tmp_path / "runner/skills/bin").symlink_to(Path(sys.executable).parent)
     action = yaml.safe_load((ROOT / "action.yml").read_text())
     inputs = {name: each["default"] for name, each in action["inputs"].items()} | {"path": "skills"}
-    codes, said = list[int](), ""
+    codes: list[int] = []
+    output = ""
     for step in action["runs"]["steps"][1:]:
         if step.get("if") == "inputs.evaluate == 'true'":
             continue
-        given = {
+        environment = {
             name: re.sub(r"\$\{\{ inputs\.([\w-]+) \}\}", lambda found: inputs[found[1]], value)
             for name, value in step["env"].items()
         }
-        given["RUNNER_TEMP"] = str(tmp_path / "runner")
-        done = run("bash", "-e", "-c", step["run"], cwd=tmp_path / "work", **given)
+        environment["RUNNER_TEMP"] = str(tmp_path / "runner")
+        done = run("bash", "-e", "-c", step["run"], cwd=tmp_path / "work", **environment)
         codes.append(done.returncode)
-        said += done.stdout
+        output += done.stdout
     assert codes == [0, expected]
-    assert ("::error file=skills/a/SKILL.md,line=3,title=description-length" in said) is bool(expected)
+    assert ("::error file=skills/a/SKILL.md,line=3,title=description-length" in output) is bool(expected)
     log = json.loads((tmp_path / "work/skills.sarif").read_text())
     assert len(log["runs"][0]["results"]) == expected
 
 
 @each_row(("name", "expected"), [("a", 0), ("b", 1)])
 def test_pre_commit_runs_the_hook(tmp_path: Path, name: str, expected: int) -> None:
-    """The hook's own environment is that of this test: to install it takes a network and half a minute."""
+    """The hook runs in this environment, since an install needs a network and half a minute."""
     hooks = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
     assert [each["id"] for each in hooks] == ["validate-skills", "evaluate-skills"]
     work = tmp_path / "work"
@@ -83,13 +90,12 @@ def test_pre_commit_runs_the_hook(tmp_path: Path, name: str, expected: int) -> N
 QUESTION = {"query": "refund it", "catalogue": "refunds: Issue refunds.", "skills": [{"name": "refunds"}]}
 
 
-class Model(BaseHTTPRequestHandler):
-    """A model that always chooses one skill."""
-
-    asked: list[dict[str, Any]]
+class ModelHandler(BaseHTTPRequestHandler):
+    """A model that always chooses one skill, and records its requests in the server."""
 
     def do_POST(self) -> None:
-        self.asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.requests.append(request)  # type: ignore[attr-defined]
         message = {"content": json.dumps({"skills": ["refunds"]})}
         usage = {"prompt_tokens": 1000, "completion_tokens": 100}
         raw = json.dumps({"choices": [{"message": message}], "usage": usage}).encode()
@@ -101,32 +107,35 @@ class Model(BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None: ...
 
 
+class ModelServer(ThreadingHTTPServer):
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), ModelHandler)
+        self.requests: list[dict[str, Any]] = []
+
+
 @pytest.fixture
-def model() -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    asked: list[dict[str, Any]] = []
-    handler = type("Scripted", (Model,), {"asked": asked})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+def model() -> Iterator[ModelServer]:
+    with ModelServer() as server:
         Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/v1", asked
+        yield server
         server.shutdown()
 
 
-def judged(judge: str, agent: str, cwd: Path, **more: str) -> Any:
+def run_judge(judge: str, agent: str, cwd: Path, **environment: str) -> Any:
     program = ROOT / "examples" / "judges" / judge
-    done = run(sys.executable, program, agent, cwd=cwd, given=json.dumps(QUESTION), **more)
+    question = json.dumps(QUESTION)
+    done = run(sys.executable, program, agent, cwd=cwd, stdin=question, **environment)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
-def test_the_judge_for_openai_asks_with_the_catalogue_and_says_the_cost(
-    tmp_path: Path, model: tuple[str, list[dict[str, Any]]]
-) -> None:
-    address, asked = model
-    given = {"OPENAI_BASE_URL": address, "OPENAI_API_KEY": "k", "PRICE_IN": "1", "PRICE_OUT": "10"}
-    found = judged("openai.py", "some-model", tmp_path, **given)
-    assert found == {"skills": ["refunds"], "cost_usd": 0.002}
-    (request,) = asked
-    assert request["model"] == "some-model"
+def test_openai_judge_sends_the_catalogue_and_reports_the_cost(tmp_path: Path, model: ModelServer) -> None:
+    url = f"http://127.0.0.1:{model.server_port}/v1"
+    prices = {"PRICE_IN": "1", "PRICE_OUT": "10"}
+    verdict = run_judge("openai.py", "m", tmp_path, OPENAI_BASE_URL=url, OPENAI_API_KEY="k", **prices)
+    assert verdict == {"skills": ["refunds"], "cost_usd": 0.002}
+    (request,) = model.requests
+    assert request["model"] == "m"
     assert QUESTION["catalogue"] in request["messages"][0]["content"]
     assert request["messages"][1]["content"] == "refund it"
 
@@ -140,11 +149,11 @@ sys.exit("refund it" not in sys.argv[-1])
 
 
 @each_row(("agent", "cost"), [("claude", 0.25), ("codex", 0.0), ("opencode", 0.0)])
-def test_the_judge_of_agents_reads_the_last_object_of_an_answer(tmp_path: Path, agent: str, cost: float) -> None:
+def test_agent_judge_reads_the_last_json_object_of_an_answer(tmp_path: Path, agent: str, cost: float) -> None:
     program = tmp_path / "bin" / agent
     program.parent.mkdir()
     program.write_text(AGENT.format(python=sys.executable))
     program.chmod(0o755)
     path = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
-    found = judged("program.py", agent, tmp_path, PATH=path)
+    found = run_judge("program.py", agent, tmp_path, PATH=path)
     assert found == {"skills": ["refunds"], "cost_usd": cost}

@@ -1,10 +1,9 @@
-"""`validate` for CI and for authors: formats, corrections, suppressions, selection, scanners, notes and rules."""
+"""`validate` and `rules`: report formats, fixes, suppressions, selection, scanners and notes."""
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import stat
 import subprocess
 import sys
@@ -39,48 +38,52 @@ See [x](gone.md).
 
 @pytest.fixture
 def faulty(tmp_path: Path) -> Path:
-    place = write_skill(tmp_path / "faulty")
-    (place / "SKILL.md").write_text(FAULTY)
-    return place
+    folder = write_skill(tmp_path / "faulty")
+    (folder / "SKILL.md").write_text(FAULTY)
+    return folder
 
 
-def codes(place: Path, *options: str) -> list[str]:
-    found = seen("validate", place, *options)
-    return [each["code"] for each in (*found["problems"], *found["notes"])]
+def codes(folder: Path, *options: str) -> list[str]:
+    """Return the codes of the problems and notes that `validate` reports."""
+    report = seen("validate", folder, *options)
+    return [each["code"] for each in (*report["problems"], *report["notes"])]
 
 
-def test_sarif_has_rules_results_places_and_fixes(faulty: Path) -> None:
+def test_sarif_has_rules_results_locations_and_fixes(faulty: Path) -> None:
     done = invoke("validate", faulty, "--format", "sarif")
     log = json.loads(done.stdout)
     (run,) = log["runs"]
-    assert (done.return_value, log["version"], run["tool"]["driver"]["name"]) == (1, "2.1.0", "mcp-skills-server")
+    assert done.return_value == 1
+    assert (log["version"], run["tool"]["driver"]["name"]) == ("2.1.0", "mcp-skills-server")
     rules = [each["id"] for each in run["tool"]["driver"]["rules"]]
-    for each in run["results"]:
-        (place,) = (location["physicalLocation"] for location in each["locations"])
-        assert rules[each["ruleIndex"]] == each["ruleId"] and each["partialFingerprints"]["skillFinding/v1"]
-        assert place["artifactLocation"]["uriBaseId"] == "%SRCROOT%" and place["region"]["startLine"] >= 1
+    for result in run["results"]:
+        (location,) = (each["physicalLocation"] for each in result["locations"])
+        assert rules[result["ruleIndex"]] == result["ruleId"]
+        assert result["partialFingerprints"]["skillFinding/v1"]
+        assert location["artifactLocation"]["uriBaseId"] == "%SRCROOT%"
+        assert location["region"]["startLine"] >= 1
     (fix,) = next(each for each in run["results"] if each["ruleId"] == "metadata-type")["fixes"]
-    (replaced,) = fix["artifactChanges"][0]["replacements"]
-    assert 'version: "1.0"' in replaced["insertedContent"]["text"]
-    whole = {"startLine": 1, "startColumn": 1, "endLine": FAULTY.count("\n") + 1, "endColumn": 1}
-    assert replaced["deletedRegion"] == whole
+    (replacement,) = fix["artifactChanges"][0]["replacements"]
+    assert 'version: "1.0"' in replacement["insertedContent"]["text"]
+    whole_file = {"startLine": 1, "startColumn": 1, "endLine": FAULTY.count("\n") + 1, "endColumn": 1}
+    assert replacement["deletedRegion"] == whole_file
     (run,) = sarif([Problem("scanner/R1", "error", "bad", "", None, "a.md")], {})["runs"]
     assert run["tool"]["driver"]["rules"] == [{"id": "scanner/R1"}]
-    (place,) = run["results"][0]["locations"]
-    assert place["physicalLocation"]["region"] == {"startLine": 1}
+    (location,) = run["results"][0]["locations"]
+    assert location["physicalLocation"]["region"] == {"startLine": 1}
 
 
-def test_a_fingerprint_outlives_a_new_line_above(faulty: Path) -> None:
-    def prints() -> set[str]:
-        found = json.loads(invoke("validate", faulty, "--format", "gitlab", "--select", "reference-missing").stdout)
-        return {each["fingerprint"] for each in found}
+def test_fingerprint_is_stable_when_lines_are_inserted(faulty: Path) -> None:
+    def fingerprints() -> set[str]:
+        done = invoke("validate", faulty, "--format", "gitlab", "--select", "reference-missing")
+        return {each["fingerprint"] for each in json.loads(done.stdout)}
 
-    before = prints()
+    before = fingerprints()
     (faulty / "SKILL.md").write_text(FAULTY.replace("\nSee", "\nMore.\n\nSee"))
-    assert prints() == before != set()
+    assert fingerprints() == before != set()
 
 
-def test_github_is_told_of_place_and_text_whatever_they_hold() -> None:
+def test_github_annotation_escapes_location_and_message() -> None:
     problem = Problem("a/R:1", "warning", "50%, or: so\n", "fix it", None, "a:b,c.md")
     head = "file=a%3Ab%2Cc.md"
     assert github(problem) == f"::warning {head},title=a/R%3A1::50%25, or: so%0A; fix it"
@@ -106,15 +109,17 @@ def test_junit_has_a_case_for_each_skill(faulty: Path) -> None:
     assert 'tests="1" failures="1"' in invoke("validate", faulty, "--format", "junit").stdout
 
 
-def test_alike_findings_at_several_lines_have_fingerprints_of_their_own(faulty: Path) -> None:
-    """GitLab drops a finding whose fingerprint is that of another one."""
+def test_equal_findings_on_several_lines_have_distinct_fingerprints(faulty: Path) -> None:
+    """GitLab drops all but one of several findings with the same fingerprint."""
     found = gitlab([Problem("scanner/R1", "error", "bad", "", line, "a/SKILL.md") for line in (2, 3, None)])
     first = found[0]["fingerprint"]
-    assert [each["fingerprint"] for each in found] == [first, f"{first}-2", f"{first}-3"] and "-" not in first
+    assert "-" not in first
+    assert [each["fingerprint"] for each in found] == [first, f"{first}-2", f"{first}-3"]
     assert [each["location"]["lines"]["begin"] for each in found] == [2, 3, 1]
-    printed = json.loads(invoke("validate", faulty, "--format", "gitlab").stdout)
-    wanted = {"description", "check_name", "fingerprint", "severity", "location"}
-    assert len(printed) == 5 and all(each.keys() == wanted for each in printed)
+    report = json.loads(invoke("validate", faulty, "--format", "gitlab").stdout)
+    fields = {"description", "check_name", "fingerprint", "severity", "location"}
+    assert len(report) == 5
+    assert all(each.keys() == fields for each in report)
 
 
 def test_codes_are_selected_and_ignored(faulty: Path) -> None:
@@ -125,14 +130,14 @@ def test_codes_are_selected_and_ignored(faulty: Path) -> None:
     assert "no rule has a code" in refusal("validate", faulty, "--ignore", "yalm")
 
 
-def test_a_comment_suppresses_a_finding_with_a_reason(faulty: Path) -> None:
-    def with_comment(comment: str) -> list[str]:
+def test_comment_with_a_reason_suppresses_a_finding(faulty: Path) -> None:
+    def codes_with_comment(comment: str) -> list[str]:
         (faulty / "SKILL.md").write_text(FAULTY.replace("See", f"<!-- {comment} -->\nSee"))
         return codes(faulty, "--select", "reference-missing")
 
-    assert with_comment("skill-check: ignore[reference-missing]") == ["reference-missing"]
-    assert with_comment("skill-check: ignore[reference-deep] because of this") == ["reference-missing"]
-    assert with_comment("skill-check: ignore[reference-missing] because a build writes it") == []
+    assert codes_with_comment("skill-check: ignore[reference-missing]") == ["reference-missing"]
+    assert codes_with_comment("skill-check: ignore[reference-deep] because of this") == ["reference-missing"]
+    assert codes_with_comment("skill-check: ignore[reference-missing] because a build writes it") == []
     assert "hidden-comment" not in codes(faulty)
     (found,) = seen("validate", faulty)["suppressed"]
     assert (found["code"], found["reason"]) == ("reference-missing", "a build writes it")
@@ -141,7 +146,7 @@ def test_a_comment_suppresses_a_finding_with_a_reason(faulty: Path) -> None:
     assert done.stderr == "mcp-skills-server: 4 findings of these --fix can correct\n"
 
 
-def test_a_comment_in_the_frontmatter_suppresses_and_so_does_one_for_a_finding_without_a_line(faulty: Path) -> None:
+def test_comment_suppresses_findings_in_frontmatter_and_without_a_line(faulty: Path) -> None:
     text = FAULTY.replace("author", "# skill-check: ignore[field-unknown] because our registry reads it\nauthor")
     (faulty / "unused.bin").write_bytes(b"\0")
     (faulty / "SKILL.md").write_text(text)
@@ -150,18 +155,20 @@ def test_a_comment_in_the_frontmatter_suppresses_and_so_does_one_for_a_finding_w
     assert "file-unused" not in codes(faulty)
 
 
-def test_corrections_are_shown_and_written_with_yes(faulty: Path) -> None:
+def test_fixes_are_shown_and_written_only_with_yes(faulty: Path) -> None:
     os.chmod(faulty / "SKILL.md", 0o640)
-    shown = invoke("validate", faulty, "--fix")
-    assert '+  version: "1.0"' in shown.stderr and "give --yes" in shown.stderr and "+" not in shown.stdout
-    with terminal("validate", faulty, "--fix") as person:
-        person.read("Write these?")
-        person.type("n\n")
-        assert person.end() == 1 and "corrected" not in person.seen
+    done = invoke("validate", faulty, "--fix")
+    assert '+  version: "1.0"' in done.stderr and "give --yes" in done.stderr
+    assert "+" not in done.stdout
+    with terminal("validate", faulty, "--fix") as screen:
+        screen.read("Write these?")
+        screen.type("n\n")
+        assert screen.end() == 1 and "corrected" not in screen.seen
     assert (faulty / "SKILL.md").read_text() == FAULTY
     done = invoke("validate", faulty, "--fix", "--yes")
     assert done.return_value == 0 and "1 file corrected" in done.stderr
-    assert stat.S_IMODE((faulty / "SKILL.md").stat().st_mode) == 0o640 and codes(faulty) == ["reference-missing"]
+    assert stat.S_IMODE((faulty / "SKILL.md").stat().st_mode) == 0o640
+    assert codes(faulty) == ["reference-missing"]
     assert parse((faulty / "SKILL.md").read_bytes()).frontmatter == {
         "name": "faulty", "description": "Two steps: read, then write. Use when asked.", "allowed-tools": "Read Grep",
         "metadata": {"author": "me", "version": "1.0"},
@@ -175,7 +182,7 @@ def test_corrections_are_shown_and_written_with_yes(faulty: Path) -> None:
     ("author: 'A. Nother'", "metadata:\n  author: 'A. Nother'"), ("license: MIT\u200b", "license: MIT"),
     *((text, text) for text in ("author:\n  name: me", "author: |\n  me", "author: &a me", "author: [me]")),
 ])  # fmt: skip
-def test_a_correction_changes_how_it_is_written_alone(tmp_path: Path, before: str, after: str) -> None:
+def test_fix_changes_only_the_spelling_of_a_value(tmp_path: Path, before: str, after: str) -> None:
     head = "" if before.startswith("description") else "description: Does a thing when it is asked to.\n"
     file = write_skill(tmp_path / "a") / "SKILL.md"
     file.write_text(f"---\nname: a\n{head}{before}\n---\n\nx\n")
@@ -183,7 +190,7 @@ def test_a_correction_changes_how_it_is_written_alone(tmp_path: Path, before: st
     assert file.read_text() == f"---\nname: a\n{head}{after}\n---\n\nx\n"
 
 
-def test_notes_count_for_no_exit_code(tmp_path: Path) -> None:
+def test_notes_do_not_change_the_exit_code(tmp_path: Path) -> None:
     write_skill(tmp_path / "a", description="A collection of snippets about ships.")
     done = invoke("validate", tmp_path, "--strict")
     assert done.return_value == 0
@@ -195,7 +202,7 @@ def test_notes_count_for_no_exit_code(tmp_path: Path) -> None:
     assert annotated.stderr == "1 skill, 0 errors, 0 warnings, 1 note\n"
 
 
-def test_it_says_how_many_descriptions_models_are_shown_whole(tmp_path: Path) -> None:
+def test_validate_counts_descriptions_that_are_listed_whole(tmp_path: Path) -> None:
     for number in range(20):
         write_skill(tmp_path / f"s{number}", description=f"Use when thing {number} is.")
     for number in range(10):
@@ -203,45 +210,48 @@ def test_it_says_how_many_descriptions_models_are_shown_whole(tmp_path: Path) ->
     assert "20 of 30 descriptions stand whole" in invoke("validate", tmp_path).stderr
 
 
-def test_a_text_is_searched_and_corrected_up_to_1_mib(tmp_path: Path) -> None:
-    file, other = write_skill(tmp_path / "a") / "SKILL.md", tmp_path / "a" / "other.md"
+def test_text_is_searched_and_fixed_up_to_1_mib(tmp_path: Path) -> None:
+    file = write_skill(tmp_path / "a", other_md="a") / "SKILL.md"
     comment = "<!-- skill-check: ignore[reference-missing] because a build writes it -->"
     head = f"---\nname: a\ndescription: Does a thing when asked.\nlicense: no\n---\n{comment}\n[x](gone.md)\n"
-    for more, found in ((0, []), (1, ["file-unused", "reference-missing"])):
-        other.write_text("a")
-        file.write_text((head + "other.md ").ljust((1 << 20) + more))
-        words = ("validate", tmp_path, "--max-skill-md", 1 << 21, "--ignore", "body")
-        assert sorted(each["code"] for each in seen(*words, "--ignore", "yaml")["problems"]) == found[1:], more
-        assert [each["code"] for each in seen(*words)["notes"]] == found[:1]
+    words = ("validate", tmp_path, "--max-skill-md", 1 << 21, "--ignore", "body")
+    # In a larger file the comment and the mention of other.md are not found, and nothing is fixed.
+    for size, problems, notes in (
+        (1 << 20, [], []),
+        ((1 << 20) + 1, ["reference-missing"], ["file-unused"]),
+    ):
+        file.write_text((head + "other.md ").ljust(size))
+        report = seen(*words, "--ignore", "yaml")
+        assert [each["code"] for each in report["problems"]] == problems, size
+        assert [each["code"] for each in seen(*words)["notes"]] == notes
         invoke(*words, "--fix", "--yes")
-        assert ('license: "no"' in file.read_text()) is (more == 0)
+        assert ('license: "no"' in file.read_text()) is (size == 1 << 20)
 
 
-def test_what_collides_and_what_no_text_names_is_counted(tmp_path: Path) -> None:
+def test_notes_name_overlapping_descriptions_and_unused_files(tmp_path: Path) -> None:
     for number in range(3):
         files = {f"f{each}_bin": "a" for each in range(4 + number)}
         write_skill(tmp_path / f"s{number}", description="Pays money back. Use when money goes back.", **files)
     write_skill(tmp_path / "broken", unused_bin="a").joinpath("SKILL.md").write_text("nothing")
-    found = {(each["skill"], each["code"]): each["message"] for each in seen("validate", tmp_path)["notes"]}
-    assert found.keys() == {(f"s{n}", code) for n in range(3) for code in ("file-unused", "description-overlap")}
-    assert [found[f"s{n}", "file-unused"].partition("'f3.bin'")[2] for n in range(3)] == [
-        *("", ", 'f4.bin'", ", 'f4.bin' and 1 more")
-    ]
-    assert "are also those of 's0' and 1 more, which a model may take for 's2'" in found["s2", "description-overlap"]
-    shutil.rmtree(tmp_path / "s1")
-    assert "also those of 's0', which" in next(
-        each["message"] for each in seen("validate", tmp_path / "s0", tmp_path / "s2")["notes"] if each["skill"] == "s2"
-    )
+    messages = {(each["skill"], each["code"]): each["message"] for each in seen("validate", tmp_path)["notes"]}
+    assert messages.keys() == {(f"s{n}", code) for n in range(3) for code in ("file-unused", "description-overlap")}
+    for skill, others in (("s0", ""), ("s1", ", 'f4.bin'"), ("s2", ", 'f4.bin' and 1 more")):
+        assert messages[skill, "file-unused"].partition("'f3.bin'")[2] == others
+    overlap = "are also those of 's0' and 1 more, which a model may take for 's2'"
+    assert overlap in messages["s2", "description-overlap"]
+    notes = seen("validate", tmp_path / "s0", tmp_path / "s2")["notes"]
+    messages = {(each["skill"], each["code"]): each["message"] for each in notes}
+    assert "also those of 's0', which" in messages["s2", "description-overlap"]
 
 
-def test_a_skill_that_another_root_hides_is_not_taken_for_the_one_that_hides_it(tmp_path: Path) -> None:
+def test_hidden_skill_does_not_overlap_with_the_one_that_hides_it(tmp_path: Path) -> None:
     for folder in ("one", "two"):
         write_skill(tmp_path / folder / "refunds", description="Pays money back. Use when money goes back.")
     codes = [each["code"] for each in seen("validate", tmp_path / "one", tmp_path / "two")["notes"]]
     assert "description-overlap" not in codes
 
 
-def test_the_fixtures_have_no_notes() -> None:
+def test_fixtures_have_no_notes() -> None:
     assert codes(FIXTURES) == []
 
 
@@ -256,26 +266,27 @@ def test_the_fixtures_have_no_notes() -> None:
     ({"notes_md": "notes.md says nothing else"}, True),
     ({"LICENSE_txt": "x", "evals__a_json": "[]"}, False),
 ])  # fmt: skip
-def test_a_file_that_no_text_names(tmp_path: Path, files: dict[str, str], unused: bool) -> None:
+def test_unused_file_is_found(tmp_path: Path, files: dict[str, str], unused: bool) -> None:
     write_skill(tmp_path / "a", **files)
     assert ("file-unused" in codes(tmp_path)) is unused
 
 
-def made_up(prefix: str, length: int) -> str:
-    """A secret of this shape, which no scanner of this repository finds."""
+def fake_secret(prefix: str, length: int) -> str:
+    """Return a secret of this shape that scanners of this repository do not report."""
     return prefix + ("Qz7Wp2Lm4Tn8Xk5Rd3Vb6Hs1Gj9Fc" * 4)[:length]
 
 
 @each_row(("text", "found"), [
-    (made_up("ghp_", 36), True), (made_up("sk-ant-" + "api03-", 40), True), (made_up("glpat-", 20), True),
-    (made_up("AI" + "za", 35), True), ("-----BEGIN RSA " + "PRIVATE KEY-----\n" + "MIIE" * 20, True),
+    (fake_secret("ghp_", 36), True), (fake_secret("sk-ant-" + "api03-", 40), True), (fake_secret("glpat-", 20), True),
+    (fake_secret("AI" + "za", 35), True), ("-----BEGIN RSA " + "PRIVATE KEY-----\n" + "MIIE" * 20, True),
     ("AKIA" + "IOSFODNN7EXAMPLE", False), ("ghp_" + "x" * 36, False), ("sk-ant-your-key-here", False),
     ("-----BEGIN PRIVATE KEY-----\n...", False),
 ])  # fmt: skip
-def test_secrets_of_known_shapes(tmp_path: Path, text: str, found: bool) -> None:
+def test_secret_of_known_shape_is_found_and_not_printed(tmp_path: Path, text: str, found: bool) -> None:
     write_skill(tmp_path / "a", body=f"Use {text}\n")
     assert ("secret" in codes(tmp_path)) is found
-    assert not found or text not in invoke("validate", tmp_path).stdout
+    if found:
+        assert text not in invoke("validate", tmp_path).stdout
 
 
 @each_row(("text", "found"), [
@@ -283,7 +294,7 @@ def test_secrets_of_known_shapes(tmp_path: Path, text: str, found: bool) -> None
     ("powershell -enc " + "QUJD" * 8, True), ("exec(base64.b64decode(x))", True), ("eval(atob(x))", True),
     ("base64 -d picture > a.png", False), ("data = base64.b64decode(x)", False),
 ])  # fmt: skip
-def test_commands_that_no_reader_sees(tmp_path: Path, text: str, found: bool) -> None:
+def test_encoded_command_is_found(tmp_path: Path, text: str, found: bool) -> None:
     write_skill(tmp_path / "a", body=f"    {text}\n")
     assert ("encoded-command" in codes(tmp_path)) is found
 
@@ -314,19 +325,20 @@ os._exit(len(sys.argv) > 2)
 
 
 @each_row("output", ["", " {output}"])
-def test_the_findings_of_a_scanner_are_joined(tmp_path: Path, output: str) -> None:
+def test_findings_of_a_scanner_are_merged(tmp_path: Path, output: str) -> None:
     write_skill(tmp_path / "root/a")
     (tmp_path / "scan.py").write_text(SCANNER)
-    found = seen("validate", tmp_path / "root", "--scanner", f"{sys.executable} {tmp_path / 'scan.py'}{output}")
     root = str(tmp_path / "root")
-    shown = ("code", "severity", "line", "path", "message")
-    assert [tuple(each[name] for name in shown) for each in found["problems"]] == [
+    report = seen("validate", root, "--scanner", f"{sys.executable} {tmp_path / 'scan.py'}{output}")
+    fields = ("code", "severity", "line", "path", "message")
+    assert [tuple(each[name] for name in fields) for each in report["problems"]] == [
         ("other/R2", "warning", None, root, "other/R2"), ("other/R4", "error", None, root, "by its rule"),
         ("other/R7", "warning", None, root, "gone"), ("other/R8", "warning", None, root, "bare"),
         ("other/finding", "warning", None, root, "far"), ("other/R9", "warning", None, f"{root}/a/SKILL.md", "whole"),
         ("other/R1", "error", 1, f"{root}/a/SKILL.md", "bad"),
     ]  # fmt: skip
-    assert [each["code"] for each in found["notes"]] == ["other/R5"] and not found["ok"]
+    assert [each["code"] for each in report["notes"]] == ["other/R5"]
+    assert not report["ok"]
 
 
 @each_row(("line", "message"), [
@@ -335,16 +347,16 @@ def test_the_findings_of_a_scanner_are_joined(tmp_path: Path, output: str) -> No
     (f"{sys.executable} -c 'import os; os._exit(2)'", "ended with 2: it printed nothing on stderr"),
     (f"{sys.executable} -c 'print(3)'", "did not write valid SARIF"),
 ])  # fmt: skip
-def test_a_scanner_that_fails_is_one_line(tmp_path: Path, line: str, message: str) -> None:
+def test_failed_scanner_is_reported_in_one_line(tmp_path: Path, line: str, message: str) -> None:
     write_skill(tmp_path / "a")
     assert message in refusal("validate", tmp_path, "--scanner", line)
 
 
-def test_a_watch_reports_again_after_an_edit_and_corrects_nothing(tmp_path: Path) -> None:
+def test_watch_reports_again_after_an_edit(tmp_path: Path) -> None:
     write_skill(tmp_path / "a")
     assert "--watch and --fix exclude each other" in refusal("validate", tmp_path, "--watch", "--fix")
-    line = [*COMMAND, "validate", str(tmp_path), "--watch"]
-    with Popen(line, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+    words = [*COMMAND, "validate", str(tmp_path), "--watch"]
+    with Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None
         try:
             first = [process.stdout.readline(), process.stdout.readline()]
@@ -356,7 +368,7 @@ def test_a_watch_reports_again_after_an_edit_and_corrects_nothing(tmp_path: Path
             process.wait(DEADLINE)
 
 
-def test_each_rule_is_explained() -> None:
+def test_every_rule_is_explained() -> None:
     assert EXPLANATIONS.keys() == CODES.keys()
     for code in CODES:
         assert markdown(code).startswith(f"## {code}\n\n") and "Fix: " in markdown(code)
@@ -370,13 +382,13 @@ def test_each_rule_is_explained() -> None:
     assert "'rules' lists all" in refusal("rules", "zzzzzz")
 
 
-def test_the_schema_takes_the_fixtures_and_refuses_what_the_rules_refuse() -> None:
+def test_schema_accepts_the_fixtures_and_rejects_invalid_frontmatter() -> None:
     schema = json.loads(invoke("rules", "--schema").stdout)
     assert schema["properties"].keys() == SPECIFIED_FIELDS | HOST_FIELDS | EXTENSION_FIELDS
     Draft202012Validator.check_schema(schema)
     validator = Draft202012Validator(schema)
     for file in FIXTURES.rglob("SKILL.md"):
         assert [each.message for each in validator.iter_errors(parse(file.read_bytes()).frontmatter)] == [], file
-    for wrong in ({}, {"name": "A"}, {"name": "a--b"}, {"description": " "}, {"metadata": {"a": 1}}, {"author": "me"}):
-        sound = {"name": "a", "description": "b"} if wrong else {}
-        assert not validator.is_valid(sound | wrong), wrong
+    assert not validator.is_valid({})
+    for wrong in ({"name": "A"}, {"name": "a--b"}, {"description": " "}, {"metadata": {"a": 1}}, {"author": "me"}):
+        assert not validator.is_valid({"name": "a", "description": "b"} | wrong), wrong

@@ -1,4 +1,4 @@
-"""Commands as a person or a script calls them: in a process of their own, or in that of the test, which is quicker."""
+"""Run commands of the program: in a process, in this process (faster), or on a terminal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from wire import COMMAND, DEADLINE, ROOT
 
 
 def run(*words: object, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a command in a process, which has no terminal and whose stdin is empty."""
+    """Run a command in a process without a terminal and with an empty stdin."""
     done = forkserver.run(
         [*COMMAND, *map(str, words)], capture_output=True, text=True, encoding="utf-8", timeout=DEADLINE,
         cwd=cwd, stdin=subprocess.DEVNULL, env={**os.environ, **environment},
@@ -36,56 +36,61 @@ def invoke(*words: object, **environment: str) -> Result:
     return CliRunner(env=environment).invoke(cli, [*map(str, words)], standalone_mode=False)
 
 
-def code(done: Result) -> int:
-    """Return the exit code that the program makes of what a command returns."""
+def exit_code(done: Result) -> int:
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     return done.exit_code or done.return_value or 0
 
 
 def seen(*words: object, **environment: str) -> Any:
-    """Return what a command prints as JSON."""
+    """Return the parsed output of a command with `--format json`."""
     return json.loads(invoke(*words, "--format", "json", **environment).stdout)
 
 
 def refusal(*words: object) -> str:
-    """Return the one line that is printed before a command exits with 2."""
+    """Return the one-line message of a command that is refused."""
     done = invoke(*words)
-    assert isinstance(done.exception, UsageError | RequestError) and done.stdout == "", done
+    assert isinstance(done.exception, UsageError | RequestError), done
+    assert done.stdout == ""
     assert "\n" not in str(done.exception)
     return str(done.exception)
 
 
 class Terminal:
-    """A process on a terminal of 90 columns, and what a person sees there; a stream may be kept off it."""
+    """A process on a pseudoterminal of 90 columns, and its output; `streams` redirects streams."""
 
     def __init__(self, *words: object, cwd: Path, environment: dict[str, str], **streams: int) -> None:
-        self.ours, theirs = os.openpty()
-        termios.tcsetwinsize(theirs, (24, 90))
-        begin = (
-            "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execvp(sys.argv[1], sys.argv[1:])"
+        self.controller, terminal = os.openpty()
+        termios.tcsetwinsize(terminal, (24, 90))
+        launch = (
+            "import fcntl, os, sys, termios\n"
+            "fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
+            "os.execvp(sys.argv[1], sys.argv[1:])\n"
         )
-        plain = {key: value for key, value in os.environ.items() if key != "COLUMNS"}
+        inherited = {key: value for key, value in os.environ.items() if key != "COLUMNS"}
         self.process = subprocess.Popen(
-            [sys.executable, "-c", begin, *COMMAND, *map(str, words)], cwd=cwd, start_new_session=True,
-            env={**plain, **environment}, **{"stdin": theirs, "stdout": theirs, "stderr": theirs, **streams},
-        )  # fmt: skip
-        os.close(theirs)
+            [sys.executable, "-c", launch, *COMMAND, *map(str, words)],
+            cwd=cwd,
+            start_new_session=True,
+            env={**inherited, **environment},
+            **{"stdin": terminal, "stdout": terminal, "stderr": terminal, **streams},
+        )
+        os.close(terminal)
         self.seen = ""
 
     def read(self, until: str | None = None) -> str:
-        """Read until this is seen, or to the end."""
+        """Read the output until it contains `until`, or to its end."""
         deadline = monotonic() + 3 * DEADLINE
         while until is None or until not in self.seen:
             assert monotonic() < deadline, self.seen
             try:
-                self.seen += os.read(self.ours, 65536).decode()
+                self.seen += os.read(self.controller, 65536).decode()
             except OSError:  # the other end is closed
                 assert until is None, self.seen
                 break
         return self.seen
 
     def type(self, text: str) -> None:
-        os.write(self.ours, text.encode())
+        os.write(self.controller, text.encode())
 
     def end(self) -> int:
         """Read to the end, and return the exit code."""
@@ -104,4 +109,4 @@ def terminal(
     finally:
         opened.process.kill()
         opened.process.wait()
-        os.close(opened.ours)
+        os.close(opened.controller)

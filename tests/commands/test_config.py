@@ -1,4 +1,4 @@
-"""The configuration file: what is wrong is said with its line, and what is right comes after what was given."""
+"""Configuration file and `config`: faults with their lines, precedence, values in force, grants."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ OAUTH = "[oauth]\nissuer = 'https://l.example'\naudience = 'https://s.example/mc
 
 OPTIONS = ("oauth_issuer", "oauth_audience", "oauth_resource")
 WRONG: list[tuple[str, int, str, str]] = [
-    # text, line, key, the beginning or a part of the hint
-    # What is no TOML
+    # text, line and key of the fault, the beginning or a part of the hint
+    # Invalid TOML
     ("page-size 7", 1, "", "write key = value"),
     ("roots = [\n  'a'\n  'b'\n]", 3, "", "write key = value"),
     ("# fine\nhost = 'a\nport = 1", 3, "", "write key = value"),
     ("port = 1\n\n[source]\n[[source]]", 4, "", "write key = value"),
-    # No such key
+    # Unknown keys
     ("page_size = 7", 1, "page_size", "write page-size"),
     ("MCP_SKILLS_PAGE_SIZE = 7", 1, "MCP_SKILLS_PAGE_SIZE", "write page-size"),
     ("no-watch = true", 1, "no-watch", "write watch"),
@@ -44,13 +44,13 @@ WRONG: list[tuple[str, int, str, str]] = [
     ("[[source]]\nfrom = 'a'\n[[source]]\nfrom = 'b'\nscript = true", 5, "source.script", "write scripts"),
     ("quota = 1", 1, "quota", "write a table [quota] with keys such as requests-per-minute = 600"),
     ("[quota]\nruns = 0", 2, "quota.runs", "write a whole number from 1"),
-    # Of another type
+    # Wrong types
     ("watch = 'false'", 1, "watch", "write true or false"),
     ("host = 127", 1, "host", "write text in quotes"),
     ("prompt = 'acme/*'", 1, "prompt", 'write a list of text, such as ["PATTERN"]'),
     ("roots = [\n  'a',\n  1,\n]", 1, "roots", "write a list of text"),
     ("session-idle = 1979-05-27", 1, "session-idle", 'write a number from 1, or "90s", "5m", "1h"'),
-    # Of a value that is not taken
+    # Values out of range
     ("page-size = 0", 1, "page-size", "write a whole number from 1 to 1000"),
     ("request-timeout = 0", 1, "request-timeout", "write a number above 0"),
     ("request-timeout = nan", 1, "request-timeout", "write a number above 0"),
@@ -62,14 +62,14 @@ WRONG: list[tuple[str, int, str, str]] = [
     ("[[source]]\nfrom = 'a'\nrequire-signature = []", 3, "source.require-signature", "write a list of paths"),
     ("[[source]]\nfrom = 'git+https://git.example/a'\nrefresh = '0s'", 3, "source.refresh", "write a number from 1"),
     ("[[source]]\nfrom = 'https://s.example'\ntoken-env = 'A'", 3, "source.token-env", "leave it out"),
-    # Of grants
+    # Grants
     ("grant = []", 1, "grant", "write a table [[grant]] with who"),
     ("[[grant]]\nwho = ['*']", 1, "grant.skills", "write a list of skill paths"),
     ("[[grant]]\nwho = ['*', 'laptop']\nskills = ['a']", 2, "grant.who", 'write a list of "*"'),
     ("[[grant]]\nwho = ['*']\nskills = ['a/']", 3, "grant.skills", "write a list of skill paths"),
     ("[[grant]]\nwho = ['*']\nskills = ['a']\nmay = ['write']", 4, "grant.may", 'write a list of "read", "scripts"'),
     ("[[grant]]\nwho = ['*']\nskills = ['a/**']\nmay = ['admin']", 4, "grant.may", 'write skills = ["**"], or leave'),
-    # Of the table of an issuer
+    # The table [oauth]
     ("oauth = 'https://login.example'", 1, "oauth", "write a table [oauth] with issuer and audience"),
     ("[oauth]\naudience = 'https://s.example'", 1, "oauth.issuer", 'write issuer = "https://login.example"'),
     (f"{OAUTH}\nsecret = 'x'", 4, "oauth.secret", "docs/configuration.md"),
@@ -80,7 +80,7 @@ WRONG: list[tuple[str, int, str, str]] = [
     (f"{OAUTH}\nscopes = ['read write']", 4, "oauth.scopes", "write a list of scopes"),
     (f"{OAUTH}\nalgorithms = ['HS256']", 4, "oauth.algorithms", 'write a list of "RS256"'),
     (f"{OAUTH}\nskew = '1h'", 4, "oauth.skew", "write a number from 0 to 600"),
-    # Of values that do not go together
+    # Values that contradict each other
     ("[[source]]\nfrom = 'a'\n[[source]]\nfrom = 'a'", 4, "source.from", "name it once"),
     ("[[source]]\nfrom = 'a'\n[[source]]\nfrom = './a'", 4, "source.from", "name it once"),
     (f"[[source]]\nfrom = 'a'\n[[source]]\nfrom = '{os.getcwd()}/a'", 4, "source.from", "name it once"),
@@ -97,12 +97,14 @@ def faults_of(text: str | bytes) -> ConfigurationError:
 
 
 @each_row(("text", "line", "key", "hint"), WRONG)
-def test_a_wrong_file_is_one_line_with_file_line_key_and_hint(text: str, line: int, key: str, hint: str) -> None:
+def test_fault_names_file_line_key_and_hint(text: str, line: int, key: str, hint: str) -> None:
     (fault,) = faults_of(text).faults
-    shown = fault.show("c.toml")
+    message = fault.show("c.toml")
     assert (fault.line, fault.key) == (line, key)
-    assert fault.hint.startswith(hint) or hint in fault.hint
-    assert shown.startswith(f"c.toml:{line}: {key}") and shown.endswith(f"; {fault.hint}") and shown.isprintable()
+    assert hint in fault.hint
+    assert message.startswith(f"c.toml:{line}: {key}")
+    assert message.endswith(f"; {fault.hint}")
+    assert message.isprintable()
 
 
 @each_row(("key", "fits", "fails"), [
@@ -115,23 +117,29 @@ def test_a_wrong_file_is_one_line_with_file_line_key_and_hint(text: str, line: i
     ("quota.runs", ["1", str(1 << 40)], ["0", str((1 << 40) + 1), "1.5", "'1s'"]),
     ("quota.requests-per-minute", ["1", "1_000_000"], ["0", "1_000_001"]),
 ])  # fmt: skip
-def test_a_value_of_a_table_is_taken_up_to_its_limits(key: str, fits: list[str], fails: list[str]) -> None:
+def test_table_values_are_accepted_within_their_bounds(key: str, fits: list[str], fails: list[str]) -> None:
     table, name = key.split(".")
     root = "mcp+https://s.example/mcp" if name == "token-env" else "git+https://git.example/a"
-    given = {"source": {"from": f"'{root}'"}, "grant": {"who": "['*']", "skills": "['a']"}, "oauth": {}, "quota": {}}
-    head = {"source": "[[source]]", "grant": "[[grant]]", "oauth": OAUTH, "quota": "[quota]"}[table]
-    for value in (*fits, *fails):
-        keys = {**given[table], name: value}
-        text = "\n".join([head, *(f"{each} = {its}" for each, its in keys.items())])
-        if value in fits:
-            assert parse(text.encode(), "c.toml")
-        else:
-            assert [each.key for each in faults_of(text).faults] == [key], value
+    heads = {
+        "source": f"[[source]]\nfrom = '{root}'",
+        "grant": "[[grant]]\nwho = ['*']\nskills = ['a']",
+        "oauth": OAUTH,
+        "quota": "[quota]",
+    }
+    # The tested key is left out of the head.
+    head = "\n".join(line for line in heads[table].splitlines() if not line.startswith(name))
+    for value in fits:
+        assert parse(f"{head}\n{name} = {value}".encode(), "c.toml")
+    for value in fails:
+        assert [each.key for each in faults_of(f"{head}\n{name} = {value}").faults] == [key], value
 
 
-def test_a_text_with_a_unit_is_seconds_and_a_file_has_at_most_1_mib(tmp_path: Path) -> None:
-    for text, seconds in (("90s", 90), ("1.5m", 90), ("2h", 7200)):
-        assert parse(f"refresh = '{text}'".encode(), "c.toml").values["refresh"] == seconds
+@each_row(("text", "seconds"), [("90s", 90), ("1.5m", 90), ("2h", 7200)])
+def test_duration_with_a_unit_is_converted_to_seconds(text: str, seconds: int) -> None:
+    assert parse(f"refresh = '{text}'".encode(), "c.toml").values["refresh"] == seconds
+
+
+def test_file_of_1_mib_is_the_largest(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     file.write_bytes(b"port = 1\n".ljust(1 << 20))
     assert read(str(file)).values == {"port": 1}
@@ -140,16 +148,16 @@ def test_a_text_with_a_unit_is_seconds_and_a_file_has_at_most_1_mib(tmp_path: Pa
         read(str(file))
 
 
-@each_row(("raw", "said"), [
+@each_row(("raw", "message"), [
     (b"\n\xff = 1", "c.toml:2: this is not UTF-8"), (b"a = " + b"[" * 5000, "c.toml: it is nested too deeply"),
     (b"port = " + b"9" * 5000, "this is not TOML"), (b"\x00", "c.toml:1: this is not TOML"),
 ])  # fmt: skip
-def test_wild_bytes_are_one_line_too(raw: bytes, said: str) -> None:
+def test_bytes_that_are_not_toml_are_reported_in_one_line(raw: bytes, message: str) -> None:
     error = faults_of(raw)
-    assert said in str(error) and str(error).isprintable()
+    assert message in str(error) and str(error).isprintable()
 
 
-def test_all_faults_are_found_at_once_and_no_value_is_shown() -> None:
+def test_all_faults_are_reported_without_their_values() -> None:
     secret = "not-a-real-secret"
     error = faults_of(f"tokens = ['{secret}']\nport = '{secret}'\n[[source]]\nfrom = 'a'\nscripts = '{secret}'\n")
     assert [(each.line, each.key) for each in error.faults] == [(1, "tokens"), (2, "port"), (5, "source.scripts")]
@@ -158,7 +166,7 @@ def test_all_faults_are_found_at_once_and_no_value_is_shown() -> None:
 
 
 @each_row("key", parameters())
-def test_every_option_can_stand_in_a_file(key: str) -> None:
+def test_every_option_is_accepted_in_a_file(key: str) -> None:
     parameter = parameters()[key]
     text = "'a'"
     if isinstance(parameter, click.Argument) or parameter.multiple:
@@ -172,13 +180,13 @@ def test_every_option_can_stand_in_a_file(key: str) -> None:
     assert parameter.name in parse(f"{key} = {text}".encode(), "c.toml").values
 
 
-def test_every_option_of_its_readers_is_a_key() -> None:
+def test_every_option_of_the_reading_commands_is_a_key() -> None:
     with click.Context(cli) as context:
         names = {each.name for name in READERS for each in (cli.get_command(context, name) or click.Command("")).params}
     assert names - {each.name for each in parameters().values()} == {"config", *OPTIONS}
 
 
-def test_paths_are_from_the_folder_of_the_file_and_sources_are_roots(tmp_path: Path) -> None:
+def test_paths_are_relative_to_the_file_and_sources_are_roots(tmp_path: Path) -> None:
     found = parse(
         b"roots = ['skills', '/abs', 'https://skills.example']\ntoken-file = '../tokens'\n"
         b"require-signature = ['keys/a']\nlock = 'skills.lock'\nembeddings = 'https://models.example/v1'\n"
@@ -193,53 +201,50 @@ def test_paths_are_from_the_folder_of_the_file_and_sources_are_roots(tmp_path: P
     assert found.values["require_signature"] == (f"{etc}/keys/a",)
     assert found.values["embeddings"] == "https://models.example/v1"
     assert found.values["usage"] == f"sqlite:{etc}/usage.db"
-    assert found.values["audit_log"] == "-"  # which is stdout, not a file of this name
+    assert found.values["audit_log"] == "-"  # stdout, not a file of this name
     rules, fetched = found.rules_of(os.path.relpath(f"{etc}/more")), found.rules_of(git)
     assert rules is not None and fetched is not None and found.rules_of("/abs") is None
     assert (rules.scripts, rules.require_signature, rules.refresh_s) == (False, (f"{etc}/keys/b",), None)
     assert (fetched.scripts, fetched.refresh_s) == (True, 300)
 
 
-def test_options_come_before_variables_before_the_file_before_defaults(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def taken(*words: str) -> dict[str, Any]:
+def test_precedence_is_option_environment_file_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def params(*words: str) -> dict[str, Any]:
         return serve.make_context("serve", ["--config", f"{tmp_path}/c.toml", *words]).params
 
     text = "page-size = 7\nmax-files = 8\nmax-depth = 9\nprompt = ['a', 'b c']\nwatch = false\nroots = ['x']\n"
     (tmp_path / "c.toml").write_text(text)
     monkeypatch.setenv("MCP_SKILLS_PAGE_SIZE", "70")
     monkeypatch.setenv("MCP_SKILLS_MAX_FILES", "80")
-    found = taken("--page-size", "700")
+    found = params("--page-size", "700")
     values = {name: found[name] for name in ("page_size", "max_files", "max_depth", "max_loaded", "watch")}
     assert values == {"page_size": 700, "max_files": 80, "max_depth": 9, "max_loaded": 8, "watch": False}
     assert (found["prompt_choice"], found["roots"]) == (("a", "b c"), (f"{tmp_path}/x",))
-    assert taken("elsewhere")["roots"] == ("elsewhere",)
+    assert params("elsewhere")["roots"] == ("elsewhere",)
 
 
 def test_check_prints_a_line_for_each_fault(tmp_path: Path) -> None:
-    def checked(name: str) -> tuple[int, str]:
-        done = invoke("config", "check", tmp_path / name)
-        return done.return_value, done.output
-
     file = tmp_path / "c.toml"
     file.write_text("port = 1\npage_size = 7\nhost = 3\n")
-    code, output = checked("c.toml")
-    first, second = output.splitlines()
-    assert code == 1 and first.startswith(f"{file}:2: page_size: ") and second.startswith(f"{file}:3: host: ")
+    done = invoke("config", "check", file)
+    first, second = done.output.splitlines()
+    assert done.return_value == 1
+    assert first.startswith(f"{file}:2: page_size: ") and second.startswith(f"{file}:3: host: ")
     file.write_text("port = 1\n")
-    assert checked("c.toml") == (0, f"{file}: nothing is wrong\n")
-    code, output = checked("none")
-    assert code == 1 and output.startswith(f"{tmp_path}/none: it cannot be read (No such file")
+    done = invoke("config", "check", file)
+    assert (done.return_value, done.output) == (0, f"{file}: nothing is wrong\n")
+    done = invoke("config", "check", f"{tmp_path}/none")
+    assert done.return_value == 1
+    assert done.output.startswith(f"{tmp_path}/none: it cannot be read (No such file")
 
 
-def shown(file: Path, *words: str) -> dict[str, list[str]]:
-    """The rows of `config show serve` by key."""
+def show_rows(file: Path, *words: str) -> dict[str, list[str]]:
+    """Return the words of each row of `config show serve` by key."""
     done = invoke("config", "show", "serve", "--config", file, *words)
     return {line.split()[0]: line.split()[1:] for line in done.output.splitlines()}
 
 
-def test_show_says_what_is_in_force_and_where_it_is_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_show_prints_values_and_origins_without_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     secret = "not-a-real-secret-0123456789"
     file = tmp_path / "c.toml"
     file.write_text(
@@ -249,32 +254,30 @@ def test_show_says_what_is_in_force_and_where_it_is_from(tmp_path: Path, monkeyp
     )
     monkeypatch.setenv("MCP_SKILLS_MAX_DEPTH", "9")
     monkeypatch.setenv("MCP_SKILLS_REDIS_PASSWORD", secret)
-    rows = shown(file, "--page-size", "5")
+    rows = show_rows(file, "--page-size", "5")
     assert secret not in str(rows) and rows["refresh-secret"][1] == "********"
-    assert (
-        rows.items()
-        >= {
-            "page-size": ["option", "5"],
-            "max-depth": ["environment", "MCP_SKILLS_MAX_DEPTH", "9"],
-            "max-files": [f"{file}:1", "8"],
-            "max-loaded": ["default", "8"],
-            "tokens": [f"{file}:2", "********"],
-            "redis": [f"{file}:4", "redis://cache"],
-            "redis-password": ["environment", "MCP_SKILLS_REDIS_PASSWORD", "********"],
-            "roots": [f"{file}:5", "git+https://git.example/a"],
-            "source": [f"{file}:5", "git+https://git.example/a", "scripts=false", "refresh=300"],
-            "quota.streams": [f"{file}:10", "8"],
-            "quota.runs": [f"{file}:11", "2"],
-            "grant": [f"{file}:12", "who=*,user:x", "skills=a,b", "may=read,scripts"],
-            "reconcile": ["default", "300.0"],
-            "watch": ["default", "true"],
-            "lock": ["default", "-"],
-            "include": ["default", "-"],
-        }.items()
-    )
+    expected = {
+        "page-size": ["option", "5"],
+        "max-depth": ["environment", "MCP_SKILLS_MAX_DEPTH", "9"],
+        "max-files": [f"{file}:1", "8"],
+        "max-loaded": ["default", "8"],
+        "tokens": [f"{file}:2", "********"],
+        "redis": [f"{file}:4", "redis://cache"],
+        "redis-password": ["environment", "MCP_SKILLS_REDIS_PASSWORD", "********"],
+        "roots": [f"{file}:5", "git+https://git.example/a"],
+        "source": [f"{file}:5", "git+https://git.example/a", "scripts=false", "refresh=300"],
+        "quota.streams": [f"{file}:10", "8"],
+        "quota.runs": [f"{file}:11", "2"],
+        "grant": [f"{file}:12", "who=*,user:x", "skills=a,b", "may=read,scripts"],
+        "reconcile": ["default", "300.0"],
+        "watch": ["default", "true"],
+        "lock": ["default", "-"],
+        "include": ["default", "-"],
+    }
+    assert expected.items() <= rows.items()
 
 
-def test_grants_says_what_somebody_may_and_why(tmp_path: Path) -> None:
+def test_grants_prints_permissions_and_their_reasons(tmp_path: Path) -> None:
     for path in ("acme/billing", "open", "secret"):
         write_skill(tmp_path / "skills" / path)
     (tmp_path / "tokens").write_text("laptop=0123456789abcdef groups=finance\nci=fedcba9876543210\n")
@@ -284,20 +287,25 @@ def test_grants_says_what_somebody_may_and_why(tmp_path: Path) -> None:
         "skills = ['acme/*']\nmay = ['scripts']\n[[grant]]\nwho = ['*']\nskills = ['open']\n"
     )
 
-    def said(*words: str) -> list[str]:
+    def grants_lines(*words: str) -> list[str]:
+        """Return the table on stdout, and the last line of stderr."""
         done = invoke("config", "grants", *words, "--config", file)
         return [*done.stdout.splitlines(), done.stderr.splitlines()[-1]]
 
-    everybody = "open          read          c.toml:7 * open"
     group = "group:finance"
-    for words, why in ((["token:laptop"], group), (["user:x", "--group", "finance"], group),
-                       (["user:5e2c"], "user:5e2c"), ([group], group)):  # fmt: skip
-        head, first, second, last = said(*words)
-        assert head.split() == ["SKILL", "MAY", "WHY"] and second == everybody
+    for words, why, who in (
+        (["token:laptop"], group, "token:laptop of finance"),
+        (["user:x", "--group", "finance"], group, "user:x of finance"),
+        (["user:5e2c"], "user:5e2c", "user:5e2c"),
+        ([group], group, "group:finance of finance"),
+    ):
+        head, first, second, last = grants_lines(*words)
+        assert head.split() == ["SKILL", "MAY", "WHY"]
         assert first == f"acme/billing  read,scripts  c.toml:3 {why} acme/*"
-        assert last == f"{words[0]}{' of finance' if why == group else ''} reads 2 of 3 skills"
+        assert second == "open          read          c.toml:7 * open"
+        assert last == f"{who} reads 2 of 3 skills"
     for who in ("token:ci", "user:x", "local", "*"):
-        assert said(who)[1:] == ["open   read  c.toml:7 * open", f"{who} reads 1 of 3 skills"]
+        assert grants_lines(who)[1:] == ["open   read  c.toml:7 * open", f"{who} reads 1 of 3 skills"]
     by = {"place": f"{file}:3", "who": ["user:5e2c"], "patterns": ["acme/*"]}
     found = seen("config", "grants", "user:5e2c", "--config", file)
     assert found["skills"][0] == {"skill": "acme/billing", "may": ["read", "scripts"], "grants": [by]}
@@ -311,20 +319,21 @@ def test_grants_says_what_somebody_may_and_why(tmp_path: Path) -> None:
         assert why in refusal("config", "grants", *words, "--config", file)
     file.write_text("roots = ['skills']\n[[grant]]\nwho = ['user:x']\nskills = ['open']\n")
     assert "there are: none" in refusal("config", "grants", "token:ci", "--config", file)
-    assert said("local") == ["local reads 0 of 3 skills"]
+    assert grants_lines("local") == ["local reads 0 of 3 skills"]
     file.write_text("roots = ['skills']\n")
-    for given in (["--config", file], []):
-        assert "there are no grants, so every client" in refusal("config", "grants", "local", *given)
+    for options in (["--config", file], []):
+        assert "there are no grants, so every client" in refusal("config", "grants", "local", *options)
 
 
-def test_a_grant_that_no_client_can_use_is_named_by_its_line(tmp_path: Path) -> None:
+def test_grant_that_no_client_can_use_is_refused_with_its_line(tmp_path: Path) -> None:
     text = "roots = ['.']\ntransport = 'http'\n[[grant]]\nwho = ['*']\nskills = ['a']\n"
     (tmp_path / "c.toml").write_text(text + "[[grant]]\nwho = ['user:ann']\nskills = ['a']\n")
     done = run("serve", "--config", "c.toml", cwd=tmp_path)
-    assert done.returncode == 2 and "c.toml:6: grant.who: no client can prove who it is" in done.stderr
+    assert done.returncode == 2
+    assert "c.toml:6: grant.who: no client can prove who it is" in done.stderr
 
 
-def test_a_warning_of_a_command_is_under_its_name(tmp_path: Path) -> None:
+def test_warning_begins_with_the_program_name(tmp_path: Path) -> None:
     write_skill(tmp_path / "skills" / "one")
     (tmp_path / "tokens").write_text("laptop=0123456789abcdef\n")
     (tmp_path / "tokens").chmod(0o644)
@@ -334,7 +343,7 @@ def test_a_warning_of_a_command_is_under_its_name(tmp_path: Path) -> None:
     assert done.stderr.startswith(f"mcp-skills-server: WARNING: {tmp_path}/tokens can be read by every user")
 
 
-def test_a_source_without_scripts_has_none(tmp_path: Path) -> None:
+def test_source_with_scripts_false_runs_none(tmp_path: Path) -> None:
     for name in ("one", "two"):
         write_skill(tmp_path / name / name)
     found = parse(b"roots = ['one']\n[[source]]\nfrom = 'two'\nscripts = false\n", f"{tmp_path}/c.toml")
@@ -351,7 +360,7 @@ def test_a_source_without_scripts_has_none(tmp_path: Path) -> None:
 
 
 @each_row("source", ["link", "two/SKILL.md"])
-def test_rules_that_would_hold_of_nothing_are_refused(tmp_path: Path, source: str) -> None:
+def test_source_rules_for_a_symlink_or_a_file_are_refused(tmp_path: Path, source: str) -> None:
     write_skill(tmp_path / "two")
     (tmp_path / "link").symlink_to(tmp_path / "two")
     found = parse(f"roots = ['two']\n[[source]]\nfrom = '{source}'\nscripts = false\n".encode(), f"{tmp_path}/c.toml")
@@ -359,49 +368,52 @@ def test_rules_that_would_hold_of_nothing_are_refused(tmp_path: Path, source: st
         open_served(found.values["roots"], ServeOptions(config=found))
 
 
-def oauth(tmp_path: Path, text: str, *options: str) -> OAuthSettings | None:
-    """Whose tokens are taken with this file and these options."""
+def oauth_settings_of(tmp_path: Path, text: str, *options: str) -> OAuthSettings | None:
+    """Return the OAuth settings of a server with this file and these options."""
     (tmp_path / "c.toml").write_text(text)
     values = serve.make_context("serve", [str(tmp_path), "--config", f"{tmp_path}/c.toml", *options]).params
     return oauth_settings(values["config"], values)
 
 
-def test_an_issuer_is_read_and_shown(tmp_path: Path) -> None:
-    file, more = tmp_path / "c.toml", "scopes = ['read', 'run']\ngroups-claim = 'roles'\nalgorithms = ['ES256']\n"
+def test_oauth_table_is_parsed_and_shown(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    more = "scopes = ['read', 'run']\ngroups-claim = 'roles'\nalgorithms = ['ES256']\n"
     more += "skew = '2m'\nresource = 'https://r.example'"
-    plain, full = oauth(tmp_path, OAUTH), oauth(tmp_path, f"port = 1\n{OAUTH}\n{more}\n")
+    plain = oauth_settings_of(tmp_path, OAUTH)
+    full = oauth_settings_of(tmp_path, f"port = 1\n{OAUTH}\n{more}\n")
     assert plain == OAuthSettings("https://l.example", "https://s.example/mcp", "https://s.example/mcp")
     assert full == OAuthSettings(
         "https://l.example", "https://s.example/mcp", "https://r.example", "roles", ("read", "run"), ("ES256",), 120
     )
-    rows = shown(file)
+    rows = show_rows(file)
     assert rows["oauth.issuer"] == [f"{file}:2", "https://l.example"]
-    assert rows["oauth.scopes"] == [f"{file}:2", "read", "run"] and rows["oauth.skew"] == [f"{file}:2", "120"]
-    assert rows["oauth.request-scopes"] == rows["oauth.scopes"]  # those in force, where the file has none
+    assert rows["oauth.scopes"] == [f"{file}:2", "read", "run"]
+    assert rows["oauth.skew"] == [f"{file}:2", "120"]
+    assert rows["oauth.request-scopes"] == rows["oauth.scopes"]  # the default of request-scopes
     file.write_text("port = 1\n")
-    rows = shown(file, "--oauth-issuer", "https://l.example", "--oauth-audience", "https://s.example/mcp")
+    rows = show_rows(file, "--oauth-issuer", "https://l.example", "--oauth-audience", "https://s.example/mcp")
     assert rows["oauth.issuer"] == ["option", "https://l.example"] and rows["oauth.skew"] == ["default", "60"]
     for other, key in (((), "port"), (("acp",), "grace")):
-        said = invoke("config", "show", *other, "--config", file).output
-        assert f"\n{key} " in said and "oauth." not in said
+        output = invoke("config", "show", *other, "--config", file).output
+        assert f"\n{key} " in output and "oauth." not in output
     assert "\nport " in invoke("config", "show").output
 
 
-def test_options_come_before_the_table_of_the_issuer(tmp_path: Path) -> None:
-    assert oauth(tmp_path, "") is None
+def test_oauth_options_override_the_table(tmp_path: Path) -> None:
+    assert oauth_settings_of(tmp_path, "") is None
     audience, teams = "https://skills.other/mcp", f"{OAUTH}\ngroups-claim = 'teams'\n"
     plain = OAuthSettings("https://l.example", "https://s.example/mcp", "https://s.example/mcp", "teams")
-    other = oauth(tmp_path, teams, "--oauth-issuer", "https://other.example")
+    other = oauth_settings_of(tmp_path, teams, "--oauth-issuer", "https://other.example")
     assert other == replace(plain, issuer="https://other.example")
-    moved = oauth(tmp_path, teams, "--oauth-audience", audience)
+    moved = oauth_settings_of(tmp_path, teams, "--oauth-audience", audience)
     assert moved == replace(plain, audience=audience, resource=audience)
-    kept = oauth(tmp_path, f"{teams}resource = 'https://outer.example'", "--oauth-audience", "api://a")
+    kept = oauth_settings_of(tmp_path, f"{teams}resource = 'https://outer.example'", "--oauth-audience", "api://a")
     assert kept == replace(plain, audience="api://a", resource="https://outer.example")
-    alone = oauth(tmp_path, "", "--oauth-issuer", "https://login.example", "--oauth-audience", audience)
+    alone = oauth_settings_of(tmp_path, "", "--oauth-issuer", "https://login.example", "--oauth-audience", audience)
     assert alone == OAuthSettings("https://login.example", audience, audience)
 
 
-@each_row(("options", "said"), [
+@each_row(("options", "message"), [
     (["--oauth-issuer", "https://a.example"], "--oauth-audience is missing"),
     (["--oauth-audience", "https://a.example"], "--oauth-issuer is missing"),
     (["--oauth-issuer", "http://a.example", "--oauth-audience", "https://b.example"], "--oauth-issuer: it does not",),
@@ -409,7 +421,7 @@ def test_options_come_before_the_table_of_the_issuer(tmp_path: Path) -> None:
     (["--oauth-issuer", "https://a.example", "--oauth-audience", "api://b"], "give --oauth-resource too"),
     (["--oauth-issuer", ""], "--oauth-audience is missing"),
 ])  # fmt: skip
-def test_options_of_an_issuer_that_cannot_be_are_one_line(tmp_path: Path, options: list[str], said: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        oauth(tmp_path, "", *options)
-    assert said in str(caught.value) and "\n" not in str(caught.value)
+def test_invalid_oauth_options_are_reported_in_one_line(tmp_path: Path, options: list[str], message: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        oauth_settings_of(tmp_path, "", *options)
+    assert message in str(raised.value) and "\n" not in str(raised.value)

@@ -1,4 +1,4 @@
-"""Features of `serve`: a new one is a file and a row; replicas in Redis; search by meaning."""
+"""Features of `serve`: the plug-in interface, replicas with Redis, search by meaning, scripts."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -39,7 +40,7 @@ from tables import each_row
 from web.http_wire import http_serving, until
 from wire import FIXTURES, serving, write_skill
 
-SEEN = """
+METHODS_FEATURE = """
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
@@ -51,54 +52,70 @@ from mcp_skills_server.telemetry.gauge import Gauge
 from mcp_skills_server.web.part import Routes
 
 
-class Seen(Feature, heading="Seen (--transport http)"):
-    seen: str | None = option(None, "Show at this path which methods were called.", metavar="PATH")
+class Methods(Feature, heading="Methods (--transport http)"):
+    methods: str | None = option(None, "Show the called methods at this path.", metavar="PATH")
 
     def start(self, server):
-        self.methods = []
-        self.end = server.runtime.events.subscribe(lambda event: self.methods.append(event.method))
+        self.called = []
+        self.unsubscribe = server.runtime.events.subscribe(
+            lambda event: self.called.append(event.method)
+        )
 
     def part(self, server):
-        answer = lambda _: PlainTextResponse(" ".join(self.methods))
-        return Routes(lambda _: [Route(self.seen, answer)])
+        answer = lambda _: PlainTextResponse(" ".join(self.called))
+        return Routes(lambda _: [Route(self.methods, answer)])
 
     def gauges(self):
-        return {"skills_seen": Gauge("Calls that were seen.", len(self.methods))}
+        return {"skills_methods": Gauge("Called methods.", len(self.called))}
 
     def state(self):
-        return f"seen: {len(self.methods)}"
+        return f"methods: {len(self.called)}"
 
     def stop(self):
-        self.end()
+        self.unsubscribe()
 
 
-table.FEATURES = (*table.FEATURES, Seen)
+table.FEATURES = (*table.FEATURES, Methods)
 cli.main()
 """
 
 
-def test_a_feature_in_one_file_and_one_row(tmp_path: Path) -> None:
-    program = tmp_path / "seen.py"
-    program.write_text(SEEN)
-    variable = {"MCP_SKILLS_SEEN": "/seen"}  # the option's own, without a line for it anywhere
-    with http_serving(FIXTURES, "--metrics", command=[sys.executable, str(program)], environment=variable) as server:
+def test_feature_takes_one_class_and_one_table_row(tmp_path: Path) -> None:
+    program = tmp_path / "methods.py"
+    program.write_text(METHODS_FEATURE)
+    with http_serving(
+        FIXTURES,
+        "--metrics",
+        command=[sys.executable, str(program)],
+        environment={"MCP_SKILLS_METHODS": "/methods"},
+    ) as server:
         server.send("GET", "/.well-known/agent-skills/index.json")
-        assert server.send("GET", "/seen").body == b"GET"
-        assert b"skills_seen 1.0" in server.send("GET", "/metrics").body
-        assert b"seen: 1" in server.send("GET", "/readyz?verbose").body
+        assert server.send("GET", "/methods").body == b"GET"
+        assert b"skills_methods 1.0" in server.send("GET", "/metrics").body
+        assert b"methods: 1" in server.send("GET", "/readyz?verbose").body
 
 
-def started(replicas: Replicas, registry: Registry) -> tuple[Replicas, HttpSettings]:
-    """The feature of a server over a folder, and the settings of HTTP that it makes."""
+@dataclass
+class Replica:
+    """A registry, its replication feature, and the HTTP settings that the feature makes."""
+
+    registry: Registry
+    feature: Replicas
+    http: HttpSettings
+
+
+def start_replica(feature: Replicas, registry: Registry) -> Replica:
     opened = SimpleNamespace(registry=registry, mirrors=None)
-    server: Any = SimpleNamespace(options=ServeOptions(transport="http"), opened=opened, quotas=QuotaSettings())
-    replicas.start(server)
+    options = ServeOptions(transport="http")
+    server: Any = SimpleNamespace(options=options, opened=opened, quotas=QuotaSettings())
+    feature.start(server)
+    part = feature.part(server)
+    assert part is not None
     http = HttpSettings("127.0.0.1", 0, make_policy("127.0.0.1", (), (), ()))
-    part = replicas.part(server)
-    return replicas, http if part is None else part.configure(http)
+    return Replica(registry, feature, part.configure(http))
 
 
-def test_nothing_is_made_or_imported_for_redis_and_the_page_without_their_options() -> None:
+def test_unused_features_import_no_redis_or_page() -> None:
     code = """
 import sys
 from mcp_skills_server.commands.features.replicas import Replicas
@@ -111,90 +128,97 @@ print(sorted(name for name in sys.modules if name.startswith(("redis", "jinja2",
     assert subprocess.check_output([sys.executable, "-c", code]) == b"[]\n"
 
 
-def test_an_extra_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mcp_skills_server.commands.features.replicas.find_spec", lambda _: None)
     with pytest.raises(UsageError, match=r"pip install '\.\[redis\]'"):
-        started(Replicas(redis="redis://cache"), Registry([]))
+        start_replica(Replicas(redis="redis://cache"), Registry([]))
 
 
 @each_row("options", [{"redis_password": "x"}, {"redis_ca": "/ca.pem"}])
-def test_what_is_for_redis_wants_one(options: dict[str, Any]) -> None:
+def test_redis_options_need_a_redis_url(options: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="give --redis URL too"):
-        started(Replicas(**options), Registry([]))
+        start_replica(Replicas(**options), Registry([]))
 
 
 @contextmanager
-def followed(redis: RealRedis, tree: Path, count: int) -> Iterator[list[tuple[Registry, Replicas, HttpSettings]]]:
-    """Replicas that hear of no change of their folder but from each other, as on a network's file system."""
-    made: list[tuple[Registry, Replicas, HttpSettings]] = []
+def running_replicas(redis: RealRedis, tree: Path, count: int) -> Iterator[list[Replica]]:
+    """Run replicas that do not watch their folder, as on a network file system."""
+    replicas: list[Replica] = []
     with ExitStack() as stack:
         for _ in range(count):
             registry = Registry([tree])
             registry.load()
-            replicas, http = started(Replicas(redis=redis.url), registry)
-            stack.callback(replicas.stop)
-            made.append((registry, replicas, http))
-        until(lambda: redis.say("--raw", "pubsub", "numsub", "mcp-skills:changes").endswith(str(count)))
-        yield made
+            replica = start_replica(Replicas(redis=redis.url), registry)
+            stack.callback(replica.feature.stop)
+            replicas.append(replica)
+        subscribers = ("--raw", "pubsub", "numsub", "mcp-skills:changes")
+        until(lambda: redis.say(*subscribers).endswith(str(count)))
+        yield replicas
+
+
+def publish_count(redis: RealRedis) -> str:
+    """Return how often PUBLISH was called on the server; "" for never."""
+    return redis.say("info", "commandstats").partition("cmdstat_publish:calls=")[2].split(",")[0]
 
 
 @pytest.mark.needs_program("redis-server")
-def test_what_one_replica_notices_the_others_find(tmp_path: Path) -> None:
+def test_change_noticed_by_one_replica_reaches_the_others(tmp_path: Path) -> None:
     tree = plant(tmp_path / "skills", skills("a"))
-    with redis_server(tmp_path / "redis") as redis, followed(redis, tree, 3) as replicas:
-        published = int(redis.say("info", "commandstats").partition("cmdstat_publish:calls=")[2].split(",")[0] or 0)
-        assert published == 0
+    with redis_server(tmp_path / "redis") as redis, running_replicas(redis, tree, 3) as replicas:
+        assert publish_count(redis) == ""
         plant(tree, {**skills("b"), "a/SKILL.md": skill_md("a", body="Other.")})
-        replicas[0][0].refresh()
-        until(lambda: all("b" in registry.snapshot.skills for registry, *_ in replicas))
-        # Who found it because another said so says nothing.
-        assert redis.say("info", "commandstats").partition("cmdstat_publish:calls=")[2].startswith("1,")
+        replicas[0].registry.refresh()
+        until(lambda: all("b" in each.registry.snapshot.skills for each in replicas))
+        assert publish_count(redis) == "1"  # replicas do not publish a change that they were told of
 
 
 @pytest.mark.needs_program("redis-server")
-def test_sessions_are_shared_and_the_state_is_a_line(tmp_path: Path) -> None:
+def test_replicas_share_sessions_and_report_their_connection(tmp_path: Path) -> None:
     from mcp_skills_server.runtime.runtime import Runtime
 
     tree = plant(tmp_path / "skills", skills("a"))
 
-    async def work(*pair: tuple[Registry, Replicas, HttpSettings]) -> None:
-        sessions, others = (http.make_tool_sessions(Runtime(registry)) for registry, _, http in pair)
+    async def share_session(first: Replica, second: Replica) -> None:
+        sessions = first.http.make_tool_sessions(Runtime(first.registry))
         session = sessions.new()
         await session.call("skills_load", {"names": ["a"]})
         await sessions.save(session, "me")
-        found = await others.open(session.session_id, "me")
+        other_sessions = second.http.make_tool_sessions(Runtime(second.registry))
+        found = await other_sessions.open(session.session_id, "me")
         await found.call("skills_list")
         assert found.active_skills == ["a"]
-        for _, replicas, _ in pair:
-            assert replicas.state().endswith(": connected")
-            link = replicas._link  # closed here, in the loop of its connections: a server ends with its process
+        for replica in (first, second):
+            assert replica.feature.state().endswith(": connected")
+            link = replica.feature._link
             assert link is not None
-            await link.aclose()
+            await link.aclose()  # in the event loop of its connections
 
-    with redis_server(tmp_path / "redis") as redis, followed(redis, tree, 2) as (one, two):
-        assert one[2].poll_sources() == 0  # there is none
-        asyncio.run(work(one, two))
+    with redis_server(tmp_path / "redis") as redis, running_replicas(redis, tree, 2) as (one, two):
+        assert one.http.poll_sources() == 0
+        asyncio.run(share_session(one, two))
 
 
 SERVER: Any = SimpleNamespace()
-"""Whoever asks for the catalogue of this server has taken a wrong option."""
+"""A server without parts: a feature that reads one has accepted an invalid option."""
 
 
-@each_row(("embeddings", "model", "said"), [
+@each_row(("embeddings", "model", "message"), [
     ("http://example.org/v1", "m", "with https, or http on this machine"),
     ("ftp://localhost/v1", "m", "with https"), ("https://", "m", "with https"), ("https://[::1", "m", "cannot be read"),
     ("https://example.org:port/", "m", "cannot be read"), ("https://user:s3cret@example.org/v1", "m", KEY_VARIABLE),
     ("https://example.org/v1", None, "--embeddings-model"), ("/nowhere", None, "model.safetensors"),
     ("/nowhere", "m", "a folder has only one"), (None, "m", "give --embeddings URL too"),
 ])  # fmt: skip
-def test_wrong_use_is_one_line(embeddings: str | None, model: str | None, said: str) -> None:
+def test_invalid_embeddings_options_are_reported_in_one_line(
+    embeddings: str | None, model: str | None, message: str
+) -> None:
     with pytest.raises(UsageError) as raised:
         SearchByMeaning(embeddings=embeddings, embeddings_model=model).start(SERVER)
-    assert said in str(raised.value)
+    assert message in str(raised.value)
     assert "\n" not in str(raised.value) and "s3cret" not in str(raised.value)
 
 
-@each_row(("feature", "said"), [
+@each_row(("feature", "message"), [
     (Publishing(publish_only=True, publish=False), "leave nothing to serve"),
     (Publishing(publish_only=True), "give --transport http"),
     (UsageCounts(usage_questions=True), "give --usage sqlite"),
@@ -204,63 +228,64 @@ def test_wrong_use_is_one_line(embeddings: str | None, model: str | None, said: 
     (PrometheusMetrics(metrics_address="a:b"), "metrics-address"),
     (PrometheusMetrics(metrics_address="127.0.0.1:65536"), "metrics-address"),
 ])  # fmt: skip
-def test_a_feature_that_cannot_be_over_stdio_is_refused(feature: Feature, said: str) -> None:
+def test_feature_that_cannot_work_over_stdio_is_refused(feature: Feature, message: str) -> None:
     server: Any = SimpleNamespace(over_http=False, runtime=SimpleNamespace(events=Events()))
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         feature.start(server)
 
 
-FOR_SCRIPTS = {
+SCRIPT_OPTIONS = {
     "interpreters": (".py=/x",), "script_env": ("A",), "script_folders": ("a",), "script_secrets": ("a:A",),
     "script_network_of": ("a",), "allow_code": True, "script_origins": ("https://a.example",), "approvals": "a",
 }  # fmt: skip
 
 
-@each_row(("options", "said"), [
-    *(({name: value}, "give --allow-scripts too") for name, value in FOR_SCRIPTS.items()),
+@each_row((("options", "message")), [
+    *(({name: value}, "give --allow-scripts too") for name, value in SCRIPT_OPTIONS.items()),
     *(({"allow_scripts": True, "interpreters": (each,)}, "write .EXT=PROGRAM") for each in (".py", "py=/x", ".py=")),
     *(({"allow_scripts": True, "script_secrets": (each,)}, "write SKILL:VARIABLE") for each in ("A", ":A", "a/b:")),
 ])  # fmt: skip
-def test_scripts_are_refused_without_what_they_need(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_invalid_script_options_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         script_settings(RuntimeOptions(**options))
 
 
-def test_options_of_scripts_become_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_script_options_become_script_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("A_KEY", "k")
     secrets = ("a:A_KEY", "https://B.example/#a:A_KEY")
     given = {"interpreters": (".PY=/x",), "script_timeout": 99_999.0, "script_secrets": secrets}
     made = script_settings(RuntimeOptions(allow_scripts=True, script_network_of=("a",), **given))
-    assert made is not None and made.interpreters == {".py": "/x"} and made.network_of == ("a",)
-    assert (
-        made.secrets == {name: {"A_KEY": "k"} for name in ("a", "https://b.example#a")} and made.max_timeout_s == 99_999
-    )
+    assert made is not None
+    assert made.interpreters == {".py": "/x"}
+    assert made.network_of == ("a",)
+    assert made.secrets == {"a": {"A_KEY": "k"}, "https://b.example#a": {"A_KEY": "k"}}
+    assert made.max_timeout_s == 99_999
     assert script_settings(RuntimeOptions(), roots={"a": False}) is None
     with pytest.raises(UsageError, match="scripts = true; give --allow-scripts too"):
         script_settings(RuntimeOptions(), roots={"a": True})
 
 
 @each_row("key", ["", " ", "two\nlines", "\u00fcber"])
-def test_a_key_that_cannot_be_sent_is_refused(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsendable_embeddings_key_is_refused(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(KEY_VARIABLE, key)
     with pytest.raises(UsageError, match=KEY_VARIABLE):
         SearchByMeaning(embeddings="https://example.org/v1", embeddings_model="m").start(SERVER)
 
 
-def test_a_server_finds_by_meaning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_searches_by_meaning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_skill(tmp_path / "skills" / "alpha", description="All about an automobile")
     monkeypatch.setenv(KEY_VARIABLE, "s3cret")
     cache = tmp_path / "cache"
-    with tiny.endpoint() as served:
-        options = ("--embeddings", served.url, "--embeddings-model", "tiny", "--cache-dir", str(cache))
+    with tiny.endpoint() as models:
+        options = ("--embeddings", models.url, "--embeddings-model", "tiny", "--cache-dir", str(cache))
         with serving(tmp_path / "skills", *options) as wire:
-            served.wait_for(1)
-            asked = {"name": "skills_search", "arguments": {"query": "driving a lorry"}}
-            until = time.monotonic() + DEADLINE
+            models.wait_for(1)
+            search = {"name": "skills_search", "arguments": {"query": "driving a lorry"}}
+            deadline = time.monotonic() + DEADLINE
             found: list[dict[str, Any]] = []
-            while not found and time.monotonic() < until:  # the vectors are made beside the server's work
-                found = wire.request("tools/call", asked)["structuredContent"]["skills"]
-        assert served.headers[0]["authorization"] == "Bearer s3cret"
-    assert served.asked[0] == ["alpha\nThing\nAll about an automobile"]
+            while not found and time.monotonic() < deadline:  # vectors are made in the background
+                found = wire.request("tools/call", search)["structuredContent"]["skills"]
+        assert models.headers[0]["authorization"] == "Bearer s3cret"
+    assert models.asked[0] == ["alpha\nThing\nAll about an automobile"]
     assert [each["name"] for each in found] == ["alpha"]
     assert (cache / "index" / "skills.sqlite3").exists()

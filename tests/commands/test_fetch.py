@@ -1,4 +1,4 @@
-"""`fetch` as a person or a script runs it."""
+"""`fetch`, in a process and at a terminal."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def fetch(*words: str | Path, **environment: str) -> subprocess.CompletedProcess
     return run("fetch", *words, "--allow-private", **environment)
 
 
-def test_it_fetches_lists_and_updates(site: Publisher, tmp_path: Path) -> None:
+def test_fetch_lists_fetches_and_updates(site: Publisher, tmp_path: Path) -> None:
     done = fetch(site.url, "--list")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "billing  skill-md  Does billing.\nrefunds  archive   Does refunds.\n"
@@ -38,7 +38,8 @@ def test_it_fetches_lists_and_updates(site: Publisher, tmp_path: Path) -> None:
     assert "1 updated, 1 unchanged" in fetch("--output", tmp_path, "--update").stderr
     (tmp_path / "refunds" / "a.md").write_text("mine")
     done = fetch("--output", tmp_path, "--update")
-    assert f"refunds: it was edited in {tmp_path}, and stays; --force" in done.stderr and "1 edited" in done.stderr
+    assert f"refunds: it was edited in {tmp_path}, and stays; --force" in done.stderr
+    assert "1 edited" in done.stderr
     assert "1 updated" in fetch("--output", tmp_path, "--update", "--force").stderr
     site.entries.pop()
     done = fetch("--output", tmp_path, "--update")
@@ -48,21 +49,21 @@ def test_it_fetches_lists_and_updates(site: Publisher, tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == [".mcp-skills", "refunds"]
 
 
-def test_a_long_description_is_cut_at_100_characters(site: Publisher) -> None:
+def test_long_description_is_cut_at_100_characters(site: Publisher) -> None:
     site.add("billing", description="d" * 101)
     site.add("refunds", description="d" * 100)
     lines = fetch(site.url, "--list").stdout.splitlines()
     assert [line.split()[-1] for line in lines] == ["d" * 97 + "...", "d" * 100]
 
 
-def test_an_update_keeps_to_what_was_asked_for(site: Publisher, tmp_path: Path) -> None:
+def test_update_keeps_the_selection_of_skills(site: Publisher, tmp_path: Path) -> None:
     fetch(site.url, "--output", tmp_path, "--skill", "refunds")
     assert "1 unchanged" in fetch("--output", tmp_path, "--update").stderr
     assert sorted(os.listdir(tmp_path)) == [".mcp-skills", "refunds"]
 
 
 @pytest.mark.requirement("WK-48", "WK-60", "X-23")
-def test_a_failed_proof_is_one_line_and_1(site: Publisher, tmp_path: Path) -> None:
+def test_wrong_digest_is_reported_and_exits_with_1(site: Publisher, tmp_path: Path) -> None:
     site.routes["/a/billing"] = answer(skill_md("billing", "Tampered."))
     done = fetch(site.url, "--output", tmp_path)
     assert done.returncode == 1 and done.stdout == ""
@@ -72,19 +73,20 @@ def test_a_failed_proof_is_one_line_and_1(site: Publisher, tmp_path: Path) -> No
     assert sorted(os.listdir(tmp_path)) == [".mcp-skills", "refunds"]
 
 
-def test_what_the_index_itself_says_decides_the_code(site: Publisher, tmp_path: Path) -> None:
-    for body, said in ((b"{", "the index is not JSON"), (b'{"$schema": "x", "skills": []}', "unknown version")):
+def test_exit_code_depends_on_the_fault_of_the_index(site: Publisher, tmp_path: Path) -> None:
+    unknown_version = b'{"$schema": "x", "skills": []}'
+    for body, message in ((b"{", "the index is not JSON"), (unknown_version, "unknown version")):
         site.routes[INDEX] = answer(body)
-        for arguments in (["--output", str(tmp_path)], ["--list"]):
-            done = fetch(site.url, *arguments)
-            assert done.returncode == 1 and said in done.stderr
+        for options in (["--output", str(tmp_path)], ["--list"]):
+            done = fetch(site.url, *options)
+            assert done.returncode == 1 and message in done.stderr
     for route in (answer(b"", 404), answer(b"", 503), redirect("http://10.0.0.1/")):
         site.routes[INDEX] = route
         done = fetch(site.url, "--output", tmp_path)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
 
 
-def test_what_does_not_fit_is_one_line_each_and_1(site: Publisher, tmp_path: Path) -> None:
+def test_oversized_skill_is_reported_and_exits_with_1(site: Publisher, tmp_path: Path) -> None:
     site.pack("large", {"SKILL.md": (skill_md("large"), False), "a.bin": (bytes(5000), False)})
     done = fetch(site.url, "--output", tmp_path, "--max-unpacked-bytes", "5000")
     assert done.returncode == 1 and done.stdout == ""
@@ -94,28 +96,32 @@ def test_what_does_not_fit_is_one_line_each_and_1(site: Publisher, tmp_path: Pat
     assert fetch(site.url, "--output", tmp_path).returncode == 0
 
 
-def test_a_secret_in_the_address_is_in_no_line(site: Publisher, tmp_path: Path) -> None:
-    given = f"{site.url}{INDEX}?key=very-secret"
-    done = fetch(given, "--output", tmp_path)
+def test_secret_in_a_url_is_never_printed(site: Publisher, tmp_path: Path) -> None:
+    url = f"{site.url}{INDEX}?key=very-secret"
+    url_with_password = "https://user:very-secret@example.com"
+    done = fetch(url, "--output", tmp_path)
     assert done.returncode == 0 and f"{site.url}{INDEX}: 2 added" in done.stderr
+    assert "very-secret" not in done.stdout + done.stderr
     site.routes[INDEX] = answer(b"{")
-    broken = fetch(given, "--output", tmp_path)
-    wrong = fetch("https://user:very-secret@example.com", "--output", tmp_path)
-    origin = fetch(given, "--output", tmp_path, "--fetch-origin", "https://user:very-secret@example.com")
-    assert [each.returncode for each in (broken, wrong, origin)] == [1, 2, 2]
-    for each in (done, broken, wrong, origin):
-        assert "very-secret" not in each.stdout + each.stderr
+    for words, code in (
+        ([url], 1),
+        ([url_with_password], 2),
+        ([url, "--fetch-origin", url_with_password], 2),
+    ):
+        done = fetch(*words, "--output", tmp_path)
+        assert done.returncode == code
+        assert "very-secret" not in done.stdout + done.stderr
 
 
-@each_row(("command", "place"), [("list", "--cache-dir"), ("fetch", "--output")])
-def test_an_error_names_the_address_of_the_site_once(site: Publisher, tmp_path: Path, command: str, place: str) -> None:
+@each_row(("command", "option"), [("list", "--cache-dir"), ("fetch", "--output")])
+def test_error_names_the_url_of_the_site_once(site: Publisher, tmp_path: Path, command: str, option: str) -> None:
     site.routes[INDEX] = answer(b"", 403)
-    done = run(command, site.url, "--allow-private", place, tmp_path / "folder")
+    done = run(command, site.url, "--allow-private", option, tmp_path / "folder")
     assert done.returncode == 2 and done.stderr.count(site.url) == 1
     assert done.stderr.startswith(f"mcp-skills-server: {site.url}: {INDEX} asks for permission")
 
 
-def test_a_broken_entry_is_listed_as_refused(site: Publisher) -> None:
+def test_list_reports_invalid_entries(site: Publisher) -> None:
     site.add("billing", digest="none")
     site.add("later", type="bundle")
     done = fetch(site.url, "--list")
@@ -126,7 +132,7 @@ def test_a_broken_entry_is_listed_as_refused(site: Publisher) -> None:
 SITE = ("https://example.com", "--output", "x")
 
 
-@each_row(("arguments", "said"), [
+@each_row(("words", "message"), [
     ([], "--output DIR"), (["https://example.com"], "--output DIR"), (["--output", "x"], "needs the URL of a site"),
     (["--list"], "--list needs the URL"), (["example.com", "--output", "x"], "not an http or https URL"),
     (["ftp://x", "--output", "x"], "not an http or https URL"),
@@ -137,38 +143,40 @@ SITE = ("https://example.com", "--output", "x")
     (["--output", "fixtures/skills", "--update"], "nothing was fetched into it"),
     (["https://127.0.0.1:1", "--list", "--allow-private"], "cannot be reached"),
 ])  # fmt: skip
-def test_wrong_usage_is_one_line_and_2(arguments: list[str], said: str) -> None:
-    done = run("fetch", *arguments)
+def test_invalid_usage_is_reported_in_one_line(words: list[str], message: str) -> None:
+    done = run("fetch", *words)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert done.stderr.startswith("mcp-skills-server: ") and said in done.stderr
+    assert done.stderr.startswith("mcp-skills-server: ") and message in done.stderr
 
 
 @pytest.mark.requirement("WK-57", "WK-58")
-def test_a_token_goes_to_the_site_alone_and_is_never_shown(site: Publisher, tmp_path: Path) -> None:
+def test_token_is_sent_only_to_the_site_and_never_printed(site: Publisher, tmp_path: Path) -> None:
     with Publisher() as other:
         raw = skill_md("billing")
         other.routes["/b"] = answer(raw)
         site.routes["/a/billing"] = redirect(f"{other.url}/b")
-        given = [site.url, "--output", str(tmp_path), "--token-env", "TOKEN"]
-        given += ["--header", "X-Team: billing"]
-        done = fetch(*given, TOKEN="very-secret")
+        words = [site.url, "--output", str(tmp_path), "--token-env", "TOKEN"]
+        words += ["--header", "X-Team: billing"]
+        done = fetch(*words, TOKEN="very-secret")
         assert done.returncode == 1 and "--fetch-origin" in done.stderr
-        done = fetch(*given, "--fetch-origin", other.url, TOKEN="very-secret")
+        done = fetch(*words, "--fetch-origin", other.url, TOKEN="very-secret")
         assert done.returncode == 0
         assert {each.headers.get("authorization") for each in site.asked} == {"Bearer very-secret"}
         assert {each.headers.get("x-team") for each in site.asked} == {"billing"}
-        assert other.asked and not any({"authorization", "x-team"} & each.headers.keys() for each in other.asked)
+        assert other.asked
+        assert not any({"authorization", "x-team"} & each.headers.keys() for each in other.asked)
     assert "very-secret" not in done.stdout + done.stderr
-    assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"very-secret" in path.read_bytes()]
+    written = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+    assert not any(b"very-secret" in raw for raw in written)
 
 
-@each_row("arguments", [("--header", "very-secret"), ("--header", "A: very-secret\x07"), ("--token-env", "TOKEN")])
-def test_a_secret_among_the_headers_is_not_in_a_message(tmp_path: Path, arguments: tuple[str, str]) -> None:
-    done = fetch("https://example.com", "--output", tmp_path, *arguments, TOKEN="very secret")
+@each_row("options", [("--header", "very-secret"), ("--header", "A: very-secret\x07"), ("--token-env", "TOKEN")])
+def test_secret_in_a_header_is_not_in_an_error(tmp_path: Path, options: tuple[str, str]) -> None:
+    done = fetch("https://example.com", "--output", tmp_path, *options, TOKEN="very secret")
     assert done.returncode == 2 and "very" not in done.stderr
 
 
-def test_several_sources_are_updated_and_the_worst_counts(site: Publisher, tmp_path: Path) -> None:
+def test_update_of_several_sources_exits_with_the_worst_code(site: Publisher, tmp_path: Path) -> None:
     with Publisher() as other:
         other.add("other")
         for each in (site, other):
@@ -183,6 +191,7 @@ def test_several_sources_are_updated_and_the_worst_counts(site: Publisher, tmp_p
     assert done.returncode == 2 and "2 unchanged" in done.stderr and "cannot be reached" in done.stderr
 
 
-def test_a_terminal_sees_a_progress_bar(site: Publisher, tmp_path: Path) -> None:
-    with terminal("fetch", site.url, "--allow-private", "--output", tmp_path) as person:
-        assert person.end() == 0 and "2/2" in person.seen and "2 added" in person.seen
+def test_terminal_shows_a_progress_bar(site: Publisher, tmp_path: Path) -> None:
+    with terminal("fetch", site.url, "--allow-private", "--output", tmp_path) as screen:
+        assert screen.end() == 0
+    assert "2/2" in screen.seen and "2 added" in screen.seen

@@ -1,4 +1,4 @@
-"""Options as typed fields: what a type checker believes is what click hands over."""
+"""Options as typed fields: types, help, defaults, traits and environment variables."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GOLDEN_OPTIONS = ROOT / "tests" / "golden" / "options.txt"
 
 
 def commands() -> dict[str, click.Command]:
-    """All commands, those of a group by the names of both."""
+    """Return all commands by name; subcommands by both names, as in `config show`."""
     found: dict[str, click.Command] = {}
     with click.Context(cli) as context:
         for name in COMMANDS:
@@ -35,18 +35,22 @@ def commands() -> dict[str, click.Command]:
 
 
 def type_of(parameter: click.Option) -> object:
-    """The type of the values that click gives for an option."""
+    """Return the type of the values that click parses for an option."""
     if parameter.multiple:
         return tuple[str, ...]
     if isinstance(parameter.type, click.Choice):
         return Literal[tuple(parameter.type.choices)]
     kinds: dict[type, type] = {click.IntRange: int, click.FloatRange: float}
-    kind = bool if parameter.is_flag else kinds.get(type(parameter.type), str)
-    return kind if parameter.required or parameter.is_flag or parameter.default is not None else kind | None
+    if parameter.is_flag:
+        return bool
+    kind = kinds.get(type(parameter.type), str)
+    if parameter.required or parameter.default is not None:
+        return kind
+    return kind | None
 
 
 def declared_types(kind: type[Options] | None) -> dict[str, object]:
-    """The types of the options of a class, without what else a feature has."""
+    """Return the annotated types of the options of a class, without its other fields."""
     return {
         name: eval(text, {**vars(sys.modules[base.__module__]), "Configuration": str})
         for base in (kind.__mro__ if kind is not None else ())
@@ -56,7 +60,7 @@ def declared_types(kind: type[Options] | None) -> dict[str, object]:
 
 
 @each_row("name", commands())
-def test_each_field_has_the_type_of_its_option(name: str) -> None:
+def test_field_has_the_type_of_its_option(name: str) -> None:
     command = commands()[name]
     assert command.callback is not None
     kind = get_type_hints(inspect.unwrap(command.callback)).get("options")
@@ -67,12 +71,13 @@ def test_each_field_has_the_type_of_its_option(name: str) -> None:
         if isinstance(parameter, click.Option):
             assert parameter.name is not None
             hint = hints.pop(parameter.name)
-            from_a_table = hint is str and isinstance(parameter.type, click.Choice)
-            assert from_a_table or hint == type_of(parameter), parameter.name
+            # A choice whose values are computed is annotated as text.
+            is_computed_choice = hint is str and isinstance(parameter.type, click.Choice)
+            assert is_computed_choice or hint == type_of(parameter), parameter.name
     assert not hints
 
 
-def test_the_help_has_an_example_for_each_group_and_a_variable_for_each_option(
+def test_help_has_a_valid_example_per_heading_and_every_variable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -86,9 +91,8 @@ def test_the_help_has_an_example_for_each_group_and_a_variable_for_each_option(
         words = shlex.split(example.removeprefix("  Example: "))
         assert heading[:-1] in {traits_of(options[word]).heading for word in words if word in options}
         command.make_context("serve", [*words, "skills"])
-    assert re.fullmatch(r"Other options:\n  (-h, )?--help .*", rest.rstrip())  # -h if the program was called before
-    lacking = [name for name, each in options.items() if name[0] == "-" and variables_of(each)[0] not in shown]
-    assert not lacking
+    assert re.fullmatch(r"Other options:\n  (-h, )?--help .*", rest.rstrip())  # -h after an earlier call
+    assert not [name for name, each in options.items() if name[0] == "-" and variables_of(each)[0] not in shown]
 
 
 def test_options_have_defaults() -> None:
@@ -98,8 +102,8 @@ def test_options_have_defaults() -> None:
         WatchOptions(wall="x")  # type: ignore[call-arg]
 
 
-def described(option: click.Option) -> str:
-    """The names of an option, and what a value may be or is without one."""
+def description_of(option: click.Option) -> str:
+    """Return the names, bounds, flags and default of an option in one line."""
     kind, words = option.type, [*option.opts, *option.secondary_opts]
     if isinstance(kind, click.IntRange | click.FloatRange):
         words.append(repr(kind))
@@ -112,29 +116,29 @@ def described(option: click.Option) -> str:
 
 def bounds_and_defaults() -> str:
     every = (each for command in commands().values() for each in command.params)
-    found = {described(each) for each in every if isinstance(each, click.Option)}
+    found = {description_of(each) for each in every if isinstance(each, click.Option)}
     return "".join(f"{line}\n" for line in sorted(found) if " " in line)
 
 
-def test_the_bounds_and_defaults_of_options_are_those_that_users_know() -> None:
-    """Another one is a change for users: `make golden`, and a line in CHANGELOG.md."""
+def test_bounds_and_defaults_of_options_match_the_golden_file() -> None:
+    """A difference is a change for users: run `make golden`, and add a line to CHANGELOG.md."""
     assert GOLDEN_OPTIONS.read_text(encoding="utf-8") == bounds_and_defaults()
 
 
-def test_the_traits_of_the_options_of_serve() -> None:
+def test_traits_of_the_options_of_serve() -> None:
     traits = {each.name: traits_of(each) for each in commands()["serve"].params}
 
-    def those(trait: str, value: object = True) -> set[str | None]:
+    def names_with(trait: str, value: object = True) -> set[str | None]:
         return {name for name, each in traits.items() if getattr(each, trait) == value}
 
-    assert those("is_live") == {"token_file", "tokens", "log_level", "refresh"}
-    assert those("is_secret") == {"tokens", "refresh_secret", "redis_password"}
-    assert those("in_file", value=False) == {"config", "oauth_issuer", "oauth_audience", "oauth_resource"}
-    assert {*traits} - those("if_empty", value="") == {"token_file", "tokens", "oauth_issuer", "oauth_audience"}
-    assert {"port", "drain", "redis", "ui"} < those("is_http_only") and "tools" not in those("is_http_only")
+    assert names_with("is_live") == {"token_file", "tokens", "log_level", "refresh"}
+    assert names_with("is_secret") == {"tokens", "refresh_secret", "redis_password"}
+    assert names_with("in_file", value=False) == {"config", "oauth_issuer", "oauth_audience", "oauth_resource"}
+    assert {*traits} - names_with("if_empty", value="") == {"token_file", "tokens", "oauth_issuer", "oauth_audience"}
+    assert {"port", "drain", "redis", "ui"} < names_with("is_http_only") and "tools" not in names_with("is_http_only")
 
 
-SCRIPTS = (ROOT / "docs" / "scripts.md").read_text(encoding="utf-8")
+SCRIPTS_PAGE = (ROOT / "docs" / "scripts.md").read_text(encoding="utf-8")
 UNITS = {"": 1, "s": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
@@ -145,16 +149,16 @@ def default(command: str, option: str) -> object:
 
 @each_row("command", ["serve", "rpc"])
 @each_row("option", ["--script-timeout", "--script-output", "--script-memory", "--script-concurrency"])
-def test_the_limits_of_scripts_are_those_of_the_page(command: str, option: str) -> None:
-    row = next(line for line in SCRIPTS.splitlines() if line.startswith("|") and line.endswith(f"| `{option}` |"))
-    said = re.match(r"(\d+)(?: ([KMG]iB|s))?\b", row.split("|")[2].strip())
-    assert said is not None
-    assert default(command, option) == int(said[1]) * UNITS[said[2] or ""]
+def test_script_limits_match_their_documentation(command: str, option: str) -> None:
+    row = next(line for line in SCRIPTS_PAGE.splitlines() if line.startswith("|") and line.endswith(f"| `{option}` |"))
+    found = re.match(r"(\d+)(?: ([KMG]iB|s))?\b", row.split("|")[2].strip())
+    assert found is not None
+    assert default(command, option) == int(found[1]) * UNITS[found[2] or ""]
 
 
-def test_every_option_of_every_command_is_read_from_the_variable_of_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As docs/container.md has it: MCP_SKILLS_ and the option's name."""
-    passed_over = []
+def test_every_option_is_read_from_the_variable_of_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """docs/container.md promises the variable MCP_SKILLS_ and the option's name."""
+    not_read = []
     for name, command in commands().items():
         for each in command.params:
             if not isinstance(each, click.Option) or each.name == "help":
@@ -164,10 +168,10 @@ def test_every_option_of_every_command_is_read_from_the_variable_of_its_name(mon
                 environment.setenv(f"MCP_SKILLS_{long[2:].replace('-', '_').upper()}", "some value")
                 value, source = each.consume_value(click.Context(command), {})
             if source is not ParameterSource.ENVIRONMENT or "some" not in str(value):
-                passed_over.append((name, long, value))
-    assert not passed_over
+                not_read.append((name, long, value))
+    assert not not_read
 
 
 @each_row("command", ["push", "bundle", "plugin", "approve", "verify", "evaluate", "context", "run"])
-def test_every_command_that_reads_roots_takes_a_configuration(command: str) -> None:
+def test_commands_that_read_roots_take_a_configuration(command: str) -> None:
     assert "config" in {each.name for each in commands()[command].params}

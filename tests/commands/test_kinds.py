@@ -1,4 +1,4 @@
-"""`fetch`, `lock`, `outdated` and `diff` once with every kind of source."""
+"""`fetch`, `lock`, `outdated` and `diff` with every kind of source."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from commands.calls import code, invoke
+from commands.calls import exit_code, invoke
 from mcp_skills_server.model import SIGNATURE_FILE
 from mcp_skills_server.provenance.signatures import sign
 from provenance.test_signatures import keys
@@ -26,7 +26,7 @@ FETCHED = [
 
 
 @contextmanager
-def folder(path: Path) -> Iterator[Place]:
+def folder_source(path: Path) -> Iterator[Place]:
     def publish(text: str, _: object) -> None:
         write_skill(path / "own" / "good").joinpath("SKILL.md").write_bytes(skill_md("good", text))
 
@@ -35,7 +35,7 @@ def folder(path: Path) -> Iterator[Place]:
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cwd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path
@@ -46,63 +46,68 @@ def run(*words: str) -> Result:
 
 
 @pytest.mark.parametrize("name", ["folder", *FETCHED])
-def test_every_kind_is_locked_and_compared(name: str, here: Path) -> None:
-    with KINDS[name].open(here) if name in KINDS else folder(here) as place:
+def test_source_is_locked_compared_and_updated(name: str, cwd: Path) -> None:
+    open_source = folder_source if name == "folder" else KINDS[name].open
+    with open_source(cwd) as place:
         place.publish("first", ())
-        assert code(run("lock", place.given, "--output", "skills.lock")) == 0
-        assert code(run("outdated", "--lock", "skills.lock")) == 0
+        assert exit_code(run("lock", place.given, "--output", "skills.lock")) == 0
+        assert exit_code(run("outdated", "--lock", "skills.lock")) == 0
         place.publish("second", ())
-        assert code(run("outdated", "--lock", "skills.lock")) == 1
-        seen = run("diff", "--lock", "skills.lock")
-        assert code(seen) == 1 and "good: changed" in seen.stdout
-        assert code(run("update", "--lock", "skills.lock")) == 0
-        assert code(run("diff", "--lock", "skills.lock")) == 0
+        assert exit_code(run("outdated", "--lock", "skills.lock")) == 1
+        done = run("diff", "--lock", "skills.lock")
+        assert exit_code(done) == 1 and "good: changed" in done.stdout
+        assert exit_code(run("update", "--lock", "skills.lock")) == 0
+        assert exit_code(run("diff", "--lock", "skills.lock")) == 0
 
 
 @pytest.mark.parametrize("name", FETCHED)
-def test_every_kind_is_fetched(name: str, here: Path) -> None:
-    with KINDS[name].open(here) as place:
+def test_source_is_fetched_and_updated(name: str, cwd: Path) -> None:
+    with KINDS[name].open(cwd) as place:
         place.publish("first", ())
-        assert code(run("fetch", place.given, "--output", "to")) == 0
-        assert (here / "to" / "good" / "SKILL.md").read_bytes() == skill_md("good", "first")
+        assert exit_code(run("fetch", place.given, "--output", "to")) == 0
+        assert (cwd / "to" / "good" / "SKILL.md").read_bytes() == skill_md("good", "first")
         place.publish("second", ())
-        seen = run("diff", "to", place.given)
-        assert code(seen) == 1 and "-first" in seen.stdout and "+second" in seen.stdout
-        again = [place.given] if name == "mcp" else []  # a command is started for no record
-        done = run("fetch", *again, "--output", "to", "--update")
-        assert code(done) == 0 and "1 updated" in done.stderr
-        assert code(run("diff", "to", place.given)) == 0
+        done = run("diff", "to", place.given)
+        assert exit_code(done) == 1
+        assert "-first" in done.stdout and "+second" in done.stdout
+        # An update starts no command from its record, so the source is given again.
+        sources = [place.given] if name == "mcp" else []
+        done = run("fetch", *sources, "--output", "to", "--update")
+        assert exit_code(done) == 0 and "1 updated" in done.stderr
+        assert exit_code(run("diff", "to", place.given)) == 0
 
 
-def test_no_command_is_started_for_a_record(here: Path) -> None:
-    with KINDS["mcp"].open(here) as place:
-        assert code(run("fetch", place.given, "--output", "to")) == 0
-    (record,) = (here / "to" / ".mcp-skills" / "sources").glob("*.json")
+def test_fetch_starts_no_command_that_a_record_names(cwd: Path) -> None:
+    with KINDS["mcp"].open(cwd) as place:
+        assert exit_code(run("fetch", place.given, "--output", "to")) == 0
+    (record,) = (cwd / "to" / ".mcp-skills" / "sources").glob("*.json")
     text = record.read_text(encoding="utf-8")
     record.write_text(text.replace("mcp+stdio:python", "mcp+stdio:touch ran"), encoding="utf-8")
     done = run("fetch", "--output", "to", "--update")
-    assert "mcp+stdio:python" in text and not (here / "ran").exists()
+    assert "mcp+stdio:python" in text and not (cwd / "ran").exists()
     assert "no command is started for a record" in str(done.exception)
 
 
 @pytest.mark.parametrize("name", FETCHED)
-def test_what_is_not_signed_is_not_written(name: str, here: Path) -> None:
-    private, public = keys(here / "keys")
+def test_unsigned_skill_is_not_written(name: str, cwd: Path) -> None:
+    private, public = keys(cwd / "keys")
     signature = Member(SIGNATURE_FILE, sign({"SKILL.md": skill_md("bad")}, private))
-    with KINDS[name].open(here) as place:
+    with KINDS[name].open(cwd) as place:
         place.publish("first", [signature])
         done = run("fetch", place.given, "--output", "to", "--require-signature", str(public))
-        assert code(done) == 1
-        assert [line for line in done.stderr.splitlines() if "refused: good: it has no signature" in line]
+        assert exit_code(done) == 1
+        assert "refused: good: it has no signature" in done.stderr
         assert done.stderr.count("refused:") == 1
-        assert [path.name for path in (here / "to").iterdir() if path.name[0] != "."] == ["bad"]
+        assert [path.name for path in (cwd / "to").iterdir() if path.name[0] != "."] == ["bad"]
 
 
 @each_row(
-    ("given", "way"), [("git+https://git.example/a", "credential helpers"), ("oci://r.example/a:1", "docker login")]
+    ("source", "alternative"),
+    [("git+https://git.example/a", "credential helpers"), ("oci://r.example/a:1", "docker login")],
 )
-def test_a_token_is_for_sites_and_the_message_names_the_way(
-    given: str, way: str, here: Path, monkeypatch: pytest.MonkeyPatch
+def test_token_for_git_or_registry_is_refused_with_the_alternative(
+    source: str, alternative: str, cwd: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("A_TOKEN", "x")
-    assert way in str(run("fetch", given, "--output", "to", "--token-env", "A_TOKEN").exception)
+    done = run("fetch", source, "--output", "to", "--token-env", "A_TOKEN")
+    assert alternative in str(done.exception)

@@ -1,4 +1,4 @@
-"""`lock`, `outdated`, `update`, `diff` and a server that keeps to a lock file: folders, archives and a site."""
+"""`lock`, `outdated`, `update`, `diff` and `serve --lock`, with folders, archives and a site."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ import shutil
 import signal
 import sys
 import tarfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 from click.testing import Result
 
-from commands.calls import code, invoke, refusal
+from commands.calls import exit_code, invoke, refusal
 from mcp_skills_server.provenance.lock import read
 from tables import each_row
 from web.http_wire import http_serving
@@ -23,7 +22,7 @@ from wire import Wire, serving, write_skill
 
 @pytest.fixture
 def team(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder to work in, with the skills `refunds` and `greetings`."""
+    """The current directory, with a root `skills` of `refunds` and `greetings`."""
     for name in ("refunds", "greetings"):
         write_skill(tmp_path / "skills" / name, description=f"Helps with {name} when asked.")
     monkeypatch.chdir(tmp_path)
@@ -37,91 +36,92 @@ def run(*words: str) -> Result:
     return invoke(*words, *OPTIONS)
 
 
-def error(*words: str) -> str:
+def refused(*words: str) -> str:
     return refusal(*words, *OPTIONS)
 
 
-def edit(team: Path, name: str = "refunds") -> None:
+def change_skill(team: Path, name: str = "refunds") -> None:
     write_skill(team / "skills" / name, description="Says something else.", body="See https://new.example/x\n")
 
 
-@contextmanager
-def locked(team: Path, *more: str | Path) -> Iterator[Wire]:
-    with serving("--lock", team / "skills.lock", *more) as wire:
-        yield wire
+def serving_locked(team: Path, *options: str | Path) -> AbstractContextManager[Wire]:
+    return serving("--lock", team / "skills.lock", *options)
 
 
-def served(wire: Wire) -> list[str]:
+def skill_names(wire: Wire) -> list[str]:
     return sorted(each["frontmatter"]["name"] for each in wire.every_skill())
 
 
-def frozen(team: Path, *more: str | Path) -> list[str]:
-    """The skills of a server that refuses to start unless it can serve all that are locked."""
-    with locked(team, "--frozen", *more) as wire:
-        return served(wire)
+def names_served_frozen(team: Path, *options: str | Path) -> list[str]:
+    """Return the names of the skills of a server with `--lock --frozen`."""
+    with serving_locked(team, "--frozen", *options) as wire:
+        return skill_names(wire)
 
 
-def test_lock_writes_each_source_and_skill_and_is_the_same_the_next_time(team: Path) -> None:
+def test_lock_names_sources_and_skills_and_is_reproducible(team: Path) -> None:
     done = run("lock", "skills")
-    assert (code(done), done.stderr) == (0, "mcp-skills-server: skills.lock: 2 skills of 1 source\n")
+    assert (exit_code(done), done.stderr) == (0, "mcp-skills-server: skills.lock: 2 skills of 1 source\n")
     (source,) = read(team / "skills.lock")
     assert (source.given, source.revision, sorted(source.skills)) == ("skills", "", ["greetings", "refunds"])
     before = (team / "skills.lock").read_bytes()
-    assert code(run("lock", "skills")) == 0 and (team / "skills.lock").read_bytes() == before
+    assert exit_code(run("lock", "skills")) == 0 and (team / "skills.lock").read_bytes() == before
 
 
-def test_paths_are_as_from_the_lock_files_folder(team: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_paths_start_at_the_lock_files_folder(team: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (team / "deploy").mkdir()
-    assert code(run("lock", "skills", "--output", "deploy/skills.lock")) == 0
+    assert exit_code(run("lock", "skills", "--output", "deploy/skills.lock")) == 0
     assert read(team / "deploy" / "skills.lock")[0].given == "../skills"
-    assert code(run("outdated", "--lock", "deploy/skills.lock")) == 0
-    assert code(run("lock", str(team / "skills"))) == 0 and read(team / "skills.lock")[0].given == f"{team}/skills"
+    assert exit_code(run("outdated", "--lock", "deploy/skills.lock")) == 0
+    assert exit_code(run("lock", str(team / "skills"))) == 0 and read(team / "skills.lock")[0].given == f"{team}/skills"
     monkeypatch.chdir(team / "deploy")
-    assert code(run("outdated")) == 0
+    assert exit_code(run("outdated")) == 0
 
 
-def test_what_cannot_be_locked_is_said(team: Path) -> None:
-    assert "an address with a password" in error("lock", "https://me:secret@skills.example")
+def test_sources_and_skills_that_cannot_be_locked_are_reported(team: Path) -> None:
+    assert "an address with a password" in refused("lock", "https://me:secret@skills.example")
+    assert "two of these are the same folder; name it once" in refused("lock", "skills", "./skills")
     (team / "empty").mkdir()
     done = run("lock", "skills", "empty")
-    assert code(done) == 1 and "empty: no skill there" in done.stderr and "skills.lock was not written" in done.stderr
+    assert exit_code(done) == 1
+    assert "empty: no skill there" in done.stderr and "skills.lock was not written" in done.stderr
     assert not (team / "skills.lock").exists()
     (team / "skills" / "greetings" / "SKILL.md").write_text("nothing")
     assert "left out: greetings, which cannot be served" in run("lock", "skills").stderr
     assert [*read(team / "skills.lock")[0].skills] == ["refunds"]
 
 
-def test_outdated_says_what_is_new_and_update_takes_it_in(team: Path) -> None:
+def test_outdated_lists_changes_and_update_accepts_them(team: Path) -> None:
     run("lock", "skills")
     done = run("outdated")
-    assert (code(done), done.stdout) == (0, "")
+    assert (exit_code(done), done.stdout) == (0, "")
     assert done.stderr == "mcp-skills-server: nothing is new: the skills match skills.lock\n"
     done = run("outdated", "--format", "json")
-    assert (code(done), done.stderr, len(json.loads(done.stdout))) == (0, "", 1)
+    assert (exit_code(done), done.stderr, len(json.loads(done.stdout))) == (0, "", 1)
     before = (team / "skills.lock").read_bytes()
-    edit(team)
+    change_skill(team)
     write_skill(team / "skills" / "new")
     shutil.rmtree(team / "skills" / "greetings")
     done = run("outdated")
-    assert code(done) == 1
+    assert exit_code(done) == 1
     assert done.stdout.splitlines() == ["skills:", "  changed  refunds", "  added    new", "  removed  greetings"]
     kinds = {"changed": ["refunds"], "added": ["new"], "removed": ["greetings"]}
     done = run("outdated", "--format", "json")
-    assert (code(done), json.loads(done.stdout)) == (1, [{"from": "skills", "locked": "", "newest": "", **kinds}])
+    assert (exit_code(done), json.loads(done.stdout)) == (1, [{"from": "skills", "locked": "", "newest": "", **kinds}])
     assert (team / "skills.lock").read_bytes() == before
     assert run("update").stdout == "removed  greetings\nadded    new\nchanged  refunds\n"
     assert sorted(read(team / "skills.lock")[0].skills) == ["new", "refunds"]
 
 
-def test_update_moves_everything_or_what_is_named(team: Path) -> None:
+def test_update_accepts_all_changes_or_the_named_ones(team: Path) -> None:
     run("lock", "skills")
     old = read(team / "skills.lock")[0].skills
-    edit(team)
-    edit(team, "greetings")
-    assert "no such source or skill" in error("update", "refnds")
+    change_skill(team)
+    change_skill(team, "greetings")
+    assert "no such source or skill" in refused("update", "refnds")
     assert run("update", "refunds").stdout == "changed  refunds\n"
-    now = read(team / "skills.lock")[0].skills
-    assert now["greetings"] == old["greetings"] and now["refunds"] != old["refunds"]
+    new = read(team / "skills.lock")[0].skills
+    assert new["greetings"] == old["greetings"]
+    assert new["refunds"] != old["refunds"]
     done = run("update", "refunds")
     assert (done.stdout, done.stderr.count("\n")) == ("", 1) and "nothing of refunds is new: " in done.stderr
     done = run("update", "skills")
@@ -130,19 +130,15 @@ def test_update_moves_everything_or_what_is_named(team: Path) -> None:
     assert done.stdout == "" and "nothing is new: the skills match skills.lock\n" in done.stderr
 
 
-def test_one_folder_by_two_names_is_refused(team: Path) -> None:
-    assert "two of these are the same folder; name it once" in error("lock", "skills", "./skills")
-    assert not (team / "skills.lock").exists()
-
-
-def test_diff_of_two_roots_shows_what_decides_and_then_the_lines(team: Path) -> None:
+def test_diff_of_two_roots_shows_summary_before_lines(team: Path) -> None:
     shutil.copytree(team / "skills", team / "before")
     done = run("diff", "before", "skills")
-    assert (code(done), done.stdout) == (0, "")
-    edit(team)
+    assert (exit_code(done), done.stdout) == (0, "")
+    change_skill(team)
     done = run("diff", "before", "skills")
     lines = done.stdout.splitlines()
-    assert code(done) == 1 and lines[:3] == [
+    assert exit_code(done) == 1
+    assert lines[:3] == [
         "refunds: changed",
         '  description: "Helps with refunds when asked." -> "Says something else."',
         "  link new: https://new.example/x",
@@ -153,50 +149,53 @@ def test_diff_of_two_roots_shows_what_decides_and_then_the_lines(team: Path) -> 
     assert "\x1b" not in out and "\u202e" not in out
 
 
-def test_diff_of_a_lock_file_names_what_changed_and_shows_what_is_new(team: Path) -> None:
+def test_diff_of_lock_file_names_changed_skills_and_shows_new_ones(team: Path) -> None:
     run("lock", "skills")
     done = run("diff", "--lock", "skills.lock")
-    assert (code(done), done.stdout) == (0, "")
-    edit(team)
+    assert (exit_code(done), done.stdout) == (0, "")
+    change_skill(team)
     write_skill(team / "skills" / "new", description="Runs what it likes.")
     done = run("diff", "--lock", "skills.lock")
     lines = done.stdout.splitlines()
-    assert code(done) == 1 and '  description: "Runs what it likes."' in lines and "new: added" in lines
-    at = lines.index("refunds: changed")
-    assert lines[at + 1] == "the source no longer has the locked text"
+    assert exit_code(done) == 1
+    assert "new: added" in lines and '  description: "Runs what it likes."' in lines
+    heading = lines.index("refunds: changed")
+    assert lines[heading + 1] == "the source no longer has the locked text"
 
 
 @each_row("words", [["diff"], ["diff", "a"], ["diff", "a", "b", "c"], ["diff", "a", "--lock", "x"]])
 def test_diff_takes_two_roots_or_a_lock_file(team: Path, words: list[str]) -> None:
-    assert "two roots" in error(*words)
+    assert "two roots" in refused(*words)
 
 
-def test_of_two_skills_with_one_path_the_one_that_is_served_is_locked(team: Path) -> None:
+def test_lock_names_the_served_one_of_two_skills_with_one_path(team: Path) -> None:
     write_skill(team / "more" / "refunds", description="Another one.")
     write_skill(team / "more" / "extra")
-    done, names = run("lock", "skills", "more"), ["extra", "greetings", "refunds"]
-    assert code(done) == 0 and "left out: more/refunds: the skill refunds is hidden by skills/refunds" in done.stderr
+    names = ["extra", "greetings", "refunds"]
+    done = run("lock", "skills", "more")
+    assert exit_code(done) == 0
+    assert "left out: more/refunds: the skill refunds is hidden by skills/refunds" in done.stderr
     assert [sorted(each.skills) for each in read(team / "skills.lock")] == [["greetings", "refunds"], ["extra"]]
     for command in (["outdated"], ["diff", "--lock", "skills.lock"]):
         done = run(*command)
-        assert (code(done), done.stdout) == (0, "")
-    assert frozen(team) == names
-    shutil.rmtree(team / "skills" / "refunds")  # now the other one is served
+        assert (exit_code(done), done.stdout) == (0, "")
+    assert names_served_frozen(team) == names
+    shutil.rmtree(team / "skills" / "refunds")  # which uncovers more/refunds
     assert run("outdated").stdout.splitlines() == ["skills:", "  removed  refunds", "more:", "  added    refunds"]
-    assert code(run("update")) == 0 and frozen(team) == names
+    assert exit_code(run("update")) == 0 and names_served_frozen(team) == names
     write_skill(team / "skills" / "refunds")
-    assert "left out: refunds of more" in run("update", "skills").stderr and frozen(team) == names
+    assert "left out: refunds of more" in run("update", "skills").stderr and names_served_frozen(team) == names
 
 
-def test_the_roots_of_a_configuration_are_those_of_every_command(team: Path) -> None:
+def test_every_command_takes_roots_from_the_configuration(team: Path) -> None:
     (team / "conf").mkdir()
     (team / "conf" / "skills.toml").write_text('lock = "locked.toml"\n[[source]]\nfrom = "../skills"\n')
-    given = ["--config", "conf/skills.toml"]
-    assert code(run("lock", "--output", "conf/locked.toml", *given)) == 0
+    options = ["--config", "conf/skills.toml"]
+    assert exit_code(run("lock", "--output", "conf/locked.toml", *options)) == 0
     assert [each.given for each in read(team / "conf" / "locked.toml")] == ["../skills"]
-    assert code(run("outdated", *given)) == 0
-    edit(team)
-    for command, words in (
+    assert exit_code(run("outdated", *options)) == 0
+    change_skill(team)
+    for command, output in (
         ("outdated", "changed  refunds"),
         ("diff", "refunds: changed"),
         ("list", "refunds"),
@@ -204,67 +203,68 @@ def test_the_roots_of_a_configuration_are_those_of_every_command(team: Path) -> 
         ("show refunds", "Says something else"),
         ("update", "changed  refunds"),
     ):
-        assert words in run(*command.split(), *given).stdout, command
-    assert code(run("publish", "--output", "public", *given)) == 0
+        assert output in run(*command.split(), *options).stdout, command
+    assert exit_code(run("publish", "--output", "public", *options)) == 0
     with serving("--config", team / "conf" / "skills.toml", "--frozen") as wire:
-        assert served(wire) == ["greetings", "refunds"]
+        assert skill_names(wire) == ["greetings", "refunds"]
 
 
-def test_a_server_serves_what_is_locked_and_says_what_is_not(team: Path) -> None:
+def test_server_serves_only_locked_skills_and_logs_the_others(team: Path) -> None:
     run("lock", "skills")
     write_skill(team / "skills" / "new")
-    with locked(team, "--frozen") as wire:
-        assert served(wire) == ["greetings", "refunds"]
+    with serving_locked(team, "--frozen") as wire:
+        assert skill_names(wire) == ["greetings", "refunds"]
         wire.logs(b"serving 2 skills")
         wire.logs(b"the lock file does not name this skill")
-        edit(team)
+        change_skill(team)
         wire.until("notifications/skills/list_changed")
-        assert served(wire) == ["greetings"]
+        assert skill_names(wire) == ["greetings"]
         wire.logs(b"its files are not those that the lock file names")
-    said = error("serve", "--lock", "skills.lock", "--frozen")
-    assert "refunds cannot be served: its files are not those that the lock file names" in said
+    message = refused("serve", "--lock", "skills.lock", "--frozen")
+    assert "refunds cannot be served: its files are not those that the lock file names" in message
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGHUP")
-def test_a_running_server_follows_its_lock_file(team: Path) -> None:
+def test_running_server_reloads_its_lock_file(team: Path) -> None:
     write_skill(team / "more" / "extra")
     run("lock", "skills")
-    with locked(team) as wire:
-        edit(team)
+    with serving_locked(team) as wire:
+        change_skill(team)
         shutil.rmtree(team / "skills" / "greetings")
         write_skill(team / "skills" / "new")
         assert run("update").stdout.count("\n") == 3
         wire.logs(b"skills.lock was reloaded; it names 2 skills")
-        found = {each["frontmatter"]["name"]: each["frontmatter"]["description"] for each in wire.every_skill()}
-        assert found.keys() == {"new", "refunds"} and found["refunds"] == "Says something else."
+        descriptions = {each["frontmatter"]["name"]: each["frontmatter"]["description"] for each in wire.every_skill()}
+        assert descriptions.keys() == {"new", "refunds"}
+        assert descriptions["refunds"] == "Says something else."
         (team / "skills.lock").write_text("nothing")
         wire.process.send_signal(signal.SIGHUP)
         wire.logs(b"not a valid lock file")
         run("lock", "skills", "more")
         wire.process.send_signal(signal.SIGHUP)
         wire.logs(b"restart the server; the former lock stays in force")
-        assert served(wire) == ["new", "refunds"]
+        assert skill_names(wire) == ["new", "refunds"]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGHUP")
-def test_a_hangup_has_every_source_looked_at_now(team: Path) -> None:
+def test_sighup_rescans_every_source(team: Path) -> None:
     with serving(team / "skills", "--no-watch") as wire:
-        assert served(wire) == ["greetings", "refunds"]
+        assert skill_names(wire) == ["greetings", "refunds"]
         write_skill(team / "skills" / "new")
         wire.process.send_signal(signal.SIGHUP)
         wire.logs(b"polling every source now")
-        assert served(wire) == ["greetings", "new", "refunds"]
+        assert skill_names(wire) == ["greetings", "new", "refunds"]
 
 
-def test_roots_choose_among_those_that_are_locked(team: Path) -> None:
+def test_given_roots_select_among_the_locked_ones(team: Path) -> None:
     write_skill(team / "more" / "third")
     run("lock", "skills", "more")
-    assert frozen(team, team / "more") == ["third"]
-    assert "does not name this root" in error("serve", "elsewhere", "--lock", "skills.lock")
-    assert "give --lock FILE too" in error("serve", "skills", "--frozen")
+    assert names_served_frozen(team, team / "more") == ["third"]
+    assert "does not name this root" in refused("serve", "elsewhere", "--lock", "skills.lock")
+    assert "give --lock FILE too" in refused("serve", "skills", "--frozen")
 
 
-def test_an_archive_that_was_replaced_is_not_served(team: Path) -> None:
+def test_changed_skill_of_replaced_archive_is_not_served(team: Path) -> None:
     def pack() -> None:
         with tarfile.open(team / "skills.tar.gz", "w:gz") as archive:
             archive.add(team / "skills", "skills")
@@ -272,31 +272,31 @@ def test_an_archive_that_was_replaced_is_not_served(team: Path) -> None:
     pack()
     run("lock", "skills.tar.gz")
     before = read(team / "skills.lock")[0].revision
-    edit(team)
+    change_skill(team)
     pack()
     moved, changed = run("outdated").stdout.splitlines()
     assert len(before) == 64 and changed == "  changed  skills/refunds"
     assert moved.startswith(f"skills.tar.gz: {before[:12]} -> ") and len(moved) == len("skills.tar.gz: ") + 28
-    with locked(team) as wire:
-        assert served(wire) == ["greetings"]
+    with serving_locked(team) as wire:
+        assert skill_names(wire) == ["greetings"]
 
 
-def test_a_site_is_served_as_it_was_locked_whether_it_moves_on_or_is_gone(team: Path) -> None:
-    def skills() -> list[str]:
-        return frozen(team, "--cache-dir", team / "cache", "--allow-private", "--allow-http")
-
+def test_locked_site_is_served_from_cache_after_changes_and_offline(team: Path) -> None:
+    options = ("--cache-dir", team / "cache", "--allow-private", "--allow-http")
     with http_serving(team / "skills") as server:
         run("lock", f"http://127.0.0.1:{server.port}")
         (before,) = read(team / "skills.lock")
-        assert skills() == ["greetings", "refunds"]
-        edit(team)
+        assert names_served_frozen(team, *options) == ["greetings", "refunds"]
+        change_skill(team)
         shutil.rmtree(team / "skills" / "greetings")
         done = run("outdated")
-        for _ in range(200):  # the site notices by itself
-            if not code(done):
+        for _ in range(200):  # until the site has noticed the change
+            if not exit_code(done):
                 done = run("outdated")
-        assert "changed  refunds" in done.stdout and skills() == ["greetings", "refunds"]
-        assert code(run("update")) == 0
+        assert "changed  refunds" in done.stdout
+        assert names_served_frozen(team, *options) == ["greetings", "refunds"]
+        assert exit_code(run("update")) == 0
         (after,) = read(team / "skills.lock")
-        assert after.revision != before.revision and skills() == ["refunds"]
-    assert skills() == ["refunds"]  # nothing answers there any more
+        assert after.revision != before.revision
+        assert names_served_frozen(team, *options) == ["refunds"]
+    assert names_served_frozen(team, *options) == ["refunds"]  # with the site down

@@ -1,4 +1,4 @@
-"""The log of a server: lines in order, written by a thread, dropped and counted where stderr is not read."""
+"""Log queue of a server: order, and dropped lines if stderr is not read."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ from wire import DEADLINE
 
 
 class Stream:
-    """A stream that takes lines when it is open, as a pipe does when it is read."""
+    """A stream that blocks until `open` is set, as a pipe blocks until it is read."""
 
     def __init__(self) -> None:
-        self.open, self.asked, self.text = threading.Event(), threading.Event(), ""
+        self.open = threading.Event()
+        self.called = threading.Event()
         self.written = threading.Semaphore(0)
+        self.text = ""
 
     def write(self, text: str) -> int:
-        self.asked.set()
+        self.called.set()
         assert self.open.wait(DEADLINE)
         self.text += text
         self.written.release()
@@ -36,8 +38,10 @@ class Stream:
         pass
 
 
-def test_lines_are_in_the_order_in_which_things_happened(caplog: pytest.LogCaptureFixture) -> None:
-    stream, server, logger = Stream(), Events(), logging.getLogger("mcp_skills_server")
+def test_lines_are_in_the_order_of_events(caplog: pytest.LogCaptureFixture) -> None:
+    stream = Stream()
+    server = Events()
+    logger = logging.getLogger("mcp_skills_server")
     stream.open.set()
     caplog.set_level(logging.INFO, logger.name)
     handler = LineQueue(stream)  # type: ignore[arg-type]
@@ -53,7 +57,7 @@ def test_lines_are_in_the_order_in_which_things_happened(caplog: pytest.LogCaptu
     assert words == [word for number in range(50) for word in (f"request {number}", f"warning {number}")]
 
 
-def test_nothing_waits_for_a_stream_that_takes_nothing_and_what_is_dropped_is_counted(
+def test_blocked_stream_delays_nothing_and_dropped_lines_are_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(logs, "_MOST_WAITING", 5)
@@ -65,7 +69,7 @@ def test_nothing_waits_for_a_stream_that_takes_nothing_and_what_is_dropped_is_co
         handler.handle(logging.makeLogRecord({"msg": text, "levelname": "INFO"}))
 
     log("first")
-    assert stream.asked.wait(DEADLINE)
+    assert stream.called.wait(DEADLINE)
     for number in range(8):
         log(f"line {number}")
     stream.open.set()
@@ -73,7 +77,7 @@ def test_nothing_waits_for_a_stream_that_takes_nothing_and_what_is_dropped_is_co
         assert stream.written.acquire(timeout=DEADLINE)
     log("last")
     handler.close()
-    handler.close()  # as logging does once more at the end
+    handler.close()  # logging closes handlers again at exit
     kept = ["INFO: first", *(f"INFO: line {number}" for number in range(5))]
     dropped = "WARNING: 3 lines of the log were dropped: the reader of stderr is too slow"
     assert stream.text.splitlines() == [*kept, dropped, "INFO: last"]
@@ -99,8 +103,9 @@ if sys.argv[1] == "3":
 
 
 @each_row("code", [3, 0])
-def test_the_last_lines_are_written_at_a_normal_end_and_say_which_request(code: int) -> None:
+def test_last_lines_are_written_at_exit_with_the_request_id(code: int) -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM, str(code)], capture_output=True, check=False)
     lines = [json.loads(line) for line in done.stderr.splitlines()]
-    assert done.returncode == code and [each["method"] for each in lines] == [f"number {n}" for n in range(100)]
+    assert done.returncode == code
+    assert [each["method"] for each in lines] == [f"number {n}" for n in range(100)]
     assert {each["request"] for each in lines} == {"the id"}

@@ -1,4 +1,4 @@
-"""`list`, `show` and `validate`: what they print of skills, of many problems, and where there is nothing."""
+"""Output of `list`, `show` and `validate`: skills, problems and how many are shown."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from wire import FIXTURES, write_skill
 
 
 @each_row("command", ["list", "validate"])
-def test_no_skill_anywhere_names_each_folder(tmp_path: Path, command: str) -> None:
+def test_roots_without_skills_are_named(tmp_path: Path, command: str) -> None:
     roots = [tmp_path / name for name in ("one", "two")]
     for root in roots:
         root.mkdir()
-    assert (
-        (done := invoke(command, *roots)).return_value == 1 == invoke(command, *roots, "--format", "json").return_value
-    )
+    assert invoke(command, *roots, "--format", "json").return_value == 1
+    done = invoke(command, *roots)
+    assert done.return_value == 1
     assert [line for line in done.stderr.splitlines() if "no skill at" in line] == [
         f"mcp-skills-server: no skill at {root}: no folder there has a SKILL.md; give the folder that holds your "
         "skills, or begin one with 'new'"
@@ -32,7 +32,7 @@ def test_no_skill_anywhere_names_each_folder(tmp_path: Path, command: str) -> No
     ]
 
 
-def test_list_and_show_print_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_and_show_print_skills_and_fit_the_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     one = write_skill(tmp_path / "root/one", description='Does one thing.\nmetadata:\n  version: "1.2"', a_md="a")
     write_skill(tmp_path / "root/bad", name="other")
@@ -58,15 +58,17 @@ def test_list_and_show_print_what_there_is(tmp_path: Path, monkeypatch: pytest.M
     found = seen("show", "root", "worse")
     assert (found["instructions"], found["revision"], found["served"]) == ("", None, False)
     write_skill(tmp_path / "root/good", description="Does a thing when it is asked to. " * 5)
-    with terminal("list", "root", cwd=tmp_path, environment={"NO_COLOR": ""}) as person:
-        assert person.end() == 0
-    for begin in ("\x1b[1mPATH ", "\x1b[31mbad ", "\x1b[33mone ", "\x1b[31mworse "):
-        assert begin in person.seen
-    (line,) = (each for each in person.seen.splitlines() if each.startswith("good "))
+    with terminal("list", "root", cwd=tmp_path, environment={"NO_COLOR": ""}) as screen:
+        assert screen.end() == 0
+    for coloured in ("\x1b[1mPATH ", "\x1b[31mbad ", "\x1b[33mone ", "\x1b[31mworse "):
+        assert coloured in screen.seen
+    (line,) = (each for each in screen.seen.splitlines() if each.startswith("good "))
     assert len(line.removesuffix("\x1b[0m")) == 90 and "...\x1b" in line
     write_skill(tmp_path / f"wide/{'w' * 60}", description="x" * 90)
-    with terminal("list", "wide", cwd=tmp_path, environment={"NO_COLOR": "1"}) as person:
-        assert person.end() == 0 and f"  {'x' * 17}...\r\n" in person.seen and "\x1b[1m" not in person.seen
+    with terminal("list", "wide", cwd=tmp_path, environment={"NO_COLOR": "1"}) as screen:
+        assert screen.end() == 0
+    assert f"  {'x' * 17}...\r\n" in screen.seen
+    assert "\x1b[1m" not in screen.seen
 
 
 @each_row(("target", "hint"), [
@@ -74,7 +76,7 @@ def test_list_and_show_print_what_there_is(tmp_path: Path, monkeypatch: pytest.M
     ("../root-of-others", "serve the folder it leads to as a root of its own"),
     ("..", "serve the folder it leads to as a root of its own"),
 ])  # fmt: skip
-def test_a_link_to_a_folder_has_a_hint_that_helps(tmp_path: Path, target: str, hint: str) -> None:
+def test_problem_of_a_symlinked_folder_has_a_fitting_hint(tmp_path: Path, target: str, hint: str) -> None:
     root = write_skill(tmp_path / "root" / "thing").parent
     (tmp_path / "root-of-others").mkdir()
     (root / "link").symlink_to(target)
@@ -82,7 +84,7 @@ def test_a_link_to_a_folder_has_a_hint_that_helps(tmp_path: Path, target: str, h
     assert line.endswith(f"; {hint} [link-outside]")
 
 
-def test_the_list_and_the_page_of_a_skill_count_what_shows_among_several(tmp_path: Path) -> None:
+def test_list_and_show_count_problems_that_several_skills_share(tmp_path: Path) -> None:
     for path in ("a/dup", "b/dup", "c/other"):
         write_skill(tmp_path / path)
     lines = invoke("list", tmp_path).stdout.splitlines()[1:]
@@ -92,39 +94,42 @@ def test_the_list_and_the_page_of_a_skill_count_what_shows_among_several(tmp_pat
     assert shown == [each for each in seen("validate", tmp_path)["problems"] if each["skill"] == "a/dup"]
 
 
-def test_list_install_show_and_validate_have_one_list_of_problems(tmp_path: Path) -> None:
+def test_list_install_show_and_validate_report_the_same_problems(tmp_path: Path) -> None:
     broken = FIXTURES.parent / "broken"
-    validated, listed = seen("validate", broken)["problems"], seen("list", broken)
+    validated = seen("validate", broken)["problems"]
+    listed = seen("list", broken)
     assert listed["problems"] == validated
     assert {"pipe-to-shell", "shell-injection", "hidden-characters"} < {each["code"] for each in validated}
     counts = Counter(each["skill"] for each in validated)
     assert all(each["problems"] == counts[each["path"]] for each in listed["skills"])
     shown = seen("show", broken, "pipe-to-shell")["problems"]
     assert shown == [each for each in validated if each["skill"] == "pipe-to-shell"]
-    table = invoke("list", broken).stderr.splitlines()[-1]
+    summary = invoke("list", broken).stderr.splitlines()[-1]
     errors = sum(each["severity"] == "error" for each in validated)
-    assert f": {errors} errors, {len(validated) - errors} warnings: " in table and "shell-injection" in table
-    installed = invoke("install", "cursor", broken, "--config", tmp_path / "mcp.json").stderr.splitlines()[-1]
-    assert installed == table and installed.endswith(f"'mcp-skills-server validate {broken}' shows each")
+    assert f": {errors} errors, {len(validated) - errors} warnings: " in summary
+    assert "shell-injection" in summary
+    assert summary.endswith(f"'mcp-skills-server validate {broken}' shows each")
+    installed = invoke("install", "cursor", broken, "--config", tmp_path / "mcp.json")
+    assert installed.stderr.splitlines()[-1] == summary
 
 
 @each_row(
-    ("asked", "said"),
+    ("name", "message"),
     [
         ("dup", "Several skills are named 'dup'; ask for one of: a/dup, b/dup"),
-        ("dupp", "Unknown skill: 'dupp'; did you mean b/dup or a/dup?"),  # and not the name that both have
+        ("dupp", "Unknown skill: 'dupp'; did you mean b/dup or a/dup?"),  # "dup" is ambiguous
         ("refund", "Unknown skill: 'refund'; did you mean refunds?"),
         ("xyz", "Unknown skill: 'xyz'; 'list' shows what there is"),
         ("/", "Unknown skill: '/'; this is a folder; write the name of a skill after the folders"),
     ],
 )
-def test_show_hints_at_what_can_be_asked_for(tmp_path: Path, asked: str, said: str) -> None:
+def test_show_suggests_names_for_an_unknown_skill(tmp_path: Path, name: str, message: str) -> None:
     for path in ("a/dup", "b/dup", "refunds"):
         write_skill(tmp_path / path)
-    assert refusal("show", tmp_path, asked) == said
+    assert refusal("show", tmp_path, name) == message
 
 
-def test_show_says_how_much_of_a_skill_models_are_shown_unasked(tmp_path: Path) -> None:
+def test_show_tells_how_much_of_a_description_is_listed(tmp_path: Path) -> None:
     for number in range(60):
         write_skill(tmp_path / f"s{number}", description=f"{'Does much. ' * 40}Use when {number} is there.")
     write_skill(tmp_path / "own", description="Does it.\ndisable-model-invocation: true")
@@ -136,54 +141,56 @@ def test_show_says_how_much_of_a_skill_models_are_shown_unasked(tmp_path: Path) 
     assert " characters of its description: Use when " in line
 
 
-def test_every_command_obeys_the_rules_of_a_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_apply_the_rules_of_a_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("shown", "hidden"):
         write_skill(tmp_path / "skills" / name)
     (tmp_path / "c.toml").write_text('[[source]]\nfrom = "skills"\nexclude = ["hidden"]\n', encoding="utf-8")
-    for command, said in (
+    for command, line in (
         ("list", "shown "),
         ("validate", "1 skill, "),
         ("publish --output site", "published 1 skill "),
     ):
         done = invoke(*command.split(), "--config", "c.toml")
-        assert said in done.output and "hidden " not in done.stdout, done.output
+        assert line in done.output and "hidden " not in done.stdout, done.output
     index = json.loads((tmp_path / "site/.well-known/agent-skills/index.json").read_text(encoding="utf-8"))
     assert [each["name"] for each in index["skills"]] == ["shown"]
 
 
-MOST = 20
+SHOWN = 20
 
 
-def of(skill: str, count: int, code: str = "link-outside", folder: str = "top") -> list[Problem]:
+def make_problems(skill: str, count: int, code: str = "link-outside", folder: str = "top") -> list[Problem]:
     return [problem(code, "it is one").at(f"{folder}/{skill}/d/{number:05}", skill) for number in range(count)]
 
 
 @each_row(
     "few",
     [
-        *(of("a", count) for count in (0, 1, MOST, MOST + 1)),
-        [*of("a", MOST), *of("b", MOST), *of("a", MOST, "file-irregular")],
+        *(make_problems("a", count) for count in (0, 1, SHOWN, SHOWN + 1)),
+        [*make_problems("a", SHOWN), *make_problems("b", SHOWN), *make_problems("a", SHOWN, "file-irregular")],
     ],
 )
-def test_a_few_of_each_skill_and_kind_are_all_there(few: list[Problem]) -> None:
+def test_shortened_keeps_up_to_20_problems_of_a_skill_and_kind(few: list[Problem]) -> None:
     assert list(shortened(few)) == few
 
 
-def test_of_many_the_first_stand_there_and_the_count_of_the_others_in_their_place() -> None:
-    many, others = of("a", 40_000), of("b", 3)
-    *first, rest, one, two, three = shortened([*many, *others])
-    assert first == many[:MOST] and [one, two, three] == others
+def test_shortened_replaces_further_problems_by_their_count() -> None:
+    many = make_problems("a", 40_000)
+    others = make_problems("b", 3)
+    short = list(shortened([*many, *others]))
+    rest = short[SHOWN]
+    assert short == [*many[:SHOWN], rest, *others]
     assert str(rest) == (
         "top/a/d: warning: 39,980 more problems of this kind; '--format json' shows each [link-outside]"
     )
     assert rest.skill == "a"
-    *_, rest = shortened([*of("", 30), *of("", 30, folder="/other")])
+    *_, rest = shortened([*make_problems("", 30), *make_problems("", 30, folder="/other")])
     assert rest.path == "." and rest.message.startswith("40 more ")
 
 
 @each_row("form", ["text", "github", "json"])
-def test_a_skill_of_many_bad_files_is_a_few_lines(tmp_path: Path, form: str) -> None:
+def test_validate_shortens_many_problems_except_in_json(tmp_path: Path, form: str) -> None:
     folder = write_skill(tmp_path / "a")
     for number in range(600):
         (folder / f"link-{number:03}").symlink_to("/")
@@ -192,16 +199,16 @@ def test_a_skill_of_many_bad_files_is_a_few_lines(tmp_path: Path, form: str) -> 
         assert len(json.loads(done.stdout)["problems"]) == 600
         return
     lines = done.stdout.splitlines()
-    assert len(lines) <= MOST + 2 and "600 warnings" in done.output
-    assert "link-019" in lines[MOST - 1] and "580 more problems of this kind" in lines[MOST]
+    assert len(lines) <= SHOWN + 2 and "600 warnings" in done.output
+    assert "link-019" in lines[SHOWN - 1] and "580 more problems of this kind" in lines[SHOWN]
 
 
 @each_row(("command", "folder", "name"), [("show", "a", ["a"]), ("list", ".", [])])
-def test_other_commands_print_no_more(tmp_path: Path, command: str, folder: str, name: list[str]) -> None:
+def test_list_and_show_shorten_many_problems(tmp_path: Path, command: str, folder: str, name: list[str]) -> None:
     for each in ("a", "b"):
         write_skill(tmp_path / each)
     for number in range(60):
         (tmp_path / folder / f"link-{number:02}").symlink_to("/")
     lines = invoke(command, tmp_path, *name).output.splitlines()
     found = [line for line in lines if "[link-outside]" in line]
-    assert len(found) == MOST + 1 and "40 more problems of this kind" in found[-1]
+    assert len(found) == SHOWN + 1 and "40 more problems of this kind" in found[-1]

@@ -1,4 +1,4 @@
-"""What commands and the log print: foreign text steers no terminal and forges no line."""
+"""Output and log lines: untrusted text controls no terminal and forges no line."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from mcp_skills_server.errors import REPEATS
 from tables import each_row
 from wire import write_skill
 
-EVIL = "a\x1b[2Jb\rc\x9bd\u202ee\x7ff\U000e0041g"
+HOSTILE = "a\x1b[2Jb\rc\x9bd\u202ee\x7ff\U000e0041g"
 
 
 def printed(function: Callable[[Any], None], value: object) -> str:
     return CliRunner().invoke(click.Command("x", callback=lambda: function(value))).output
 
 
-def test_lines_and_tabs_of_a_body_stay_and_nothing_steers_a_terminal() -> None:
+def test_control_characters_are_escaped_except_tabs_and_newlines() -> None:
     assert printed(say_lines, "one\n\ttwo\x1b") == "one\n\ttwo\\u{1b}\n"
-    assert printed(say, EVIL) == printed(say_lines, EVIL) and printed(say, EVIL).rstrip("\n").isprintable()
-    assert printed(remark, EVIL) == f"mcp-skills-server: {printed(say, EVIL)}"
+    assert printed(say, HOSTILE) == printed(say_lines, HOSTILE) and printed(say, HOSTILE).rstrip("\n").isprintable()
+    assert printed(remark, HOSTILE) == f"mcp-skills-server: {printed(say, HOSTILE)}"
 
 
-@given(st.text(max_size=40) | st.just(EVIL))
-def test_json_says_the_same_and_steers_no_terminal(text: str) -> None:
+@given(st.text(max_size=40) | st.just(HOSTILE))
+def test_json_output_is_escaped_and_round_trips(text: str) -> None:
     out = printed(say_json, {"text": text, text: 1, "Grüße": "日本"})
     assert json.loads(out) == {"text": text, text: 1, "Grüße": "日本"}
     assert "Grüße" in out and "日本" in out
@@ -47,23 +47,22 @@ def test_json_says_the_same_and_steers_no_terminal(text: str) -> None:
 
 
 @each_row(("length", "cell"), [(100, "x" * 100), (101, "x" * 97 + "...")])
-def test_the_last_cell_of_a_table_is_cut(length: int, cell: str) -> None:
+def test_last_cell_of_a_table_is_cut_at_100_characters(length: int, cell: str) -> None:
     rows = [("long", "x" * length), ("a", "b")]
     assert printed(lambda _: say_table(("A", "B"), rows), None) == f"A     B\nlong  {cell}\na     b\n"
     assert printed(lambda _: say_table(("A", "B"), []), None) == "A  B\n"
     assert printed(lambda _: say_table(("A", "B"), [], empty="none"), None) == "none\n"
 
 
-def logged(level: str, code: str, form: str = "text") -> list[str]:
-    """The lines that code logs from this level on."""
+def log_lines(level: str, code: str, form: str = "text") -> list[str]:
+    """Return the stderr of a process that runs `code` with a log of this level and form."""
     setup = "import logging\nfrom mcp_skills_server.commands.logs import log_to_stderr\n"
     setup += f"log_to_stderr({level!r}, {form!r})\n"
     words = [sys.executable, "-c", setup + textwrap.dedent(code)]
     return subprocess.run(words, capture_output=True, text=True, check=True).stderr.splitlines()
 
 
-def test_a_record_is_one_line() -> None:
-    """A file's name in a record begins no record of its own, in a traceback neither."""
+def test_log_record_is_one_line_despite_line_breaks_in_it() -> None:
     code = """
         log = logging.getLogger("mcp_skills_server.x")
         log.info("ran %s", "a\\nmcp-skills-server: ERROR: forged\\x1b[2J")
@@ -72,13 +71,13 @@ def test_a_record_is_one_line() -> None:
         except ValueError:
             log.exception("failed")
         """
-    first, second, *trace, last = logged("info", code)
+    first, second, *trace, last = log_lines("info", code)
     assert all(map(str.isprintable, trace))
     assert first == "mcp-skills-server: INFO: ran a\\u{a}mcp-skills-server: ERROR: forged\\u{1b}[2J"
     assert second == "mcp-skills-server: ERROR: failed" and last == "ValueError: b\\u{1b}[2Jc"
 
 
-def test_a_record_is_one_json_object() -> None:
+def test_json_log_record_is_one_object() -> None:
     code = """
         for number in range(3):
             if number == 2:
@@ -89,27 +88,27 @@ def test_a_record_is_one_json_object() -> None:
         except ValueError:
             logging.getLogger("mcp_skills_server.x").exception("failed", extra={"fields": {"tool": "t", "none": None}})
         """
-    first, second, last = map(json.loads, logged("info", code, "json"))
+    first, second, last = map(json.loads, log_lines("info", code, "json"))
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", first.pop("time"))
     assert first == {"level": "warning", "message": "again"} and second["left_out"] == 1
     assert last.pop("time") and last.pop("traceback").endswith("ValueError: why")
     assert last == {"level": "error", "message": "failed", "tool": "t"}
 
 
-def test_debug_is_ours_alone() -> None:
-    """At debug other packages log warnings only: their records hold whole messages, with bodies and handles."""
+def test_debug_and_info_of_other_packages_are_not_logged() -> None:
+    """Debug records of other packages hold whole messages, with bodies and session handles."""
     code = """
         for name in ("mcp.server.lowlevel", "mcp_skills_server.x"):
             for level in (logging.DEBUG, logging.INFO, logging.WARNING):
                 logging.getLogger(name).log(level, "%s %d", name, level)
         """
-    assert [line.split(": ", 2)[2] for line in logged("debug", code)] == [
+    assert [line.split(": ", 2)[2] for line in log_lines("debug", code)] == [
         f"mcp.server.lowlevel {logging.WARNING}",
         *(f"mcp_skills_server.x {level}" for level in (logging.DEBUG, logging.INFO, logging.WARNING)),
     ]
 
 
-EVIL_SKILL = r"""---
+HOSTILE_SKILL = r"""---
 name: tables
 description: "Makes tables.\e[2J\u202E\u0085 Use it for tables."
 title: "T\e]0;owned\a"
@@ -126,8 +125,8 @@ Body with an escape: @[31m
     ["validate", ".", "--format", "github"], ["list", "no\x1b[2Jsuch"],
     ["install", "cursor", "folder\x1b[2J", "--print", "--command", "x"],
 ])  # fmt: skip
-def test_no_command_hands_on_what_steers_a_terminal(words: list[str], tmp_path: Path) -> None:
-    write_skill(tmp_path / "tables").joinpath("SKILL.md").write_text(EVIL_SKILL, encoding="utf-8")
+def test_commands_escape_control_characters_of_skills(words: list[str], tmp_path: Path) -> None:
+    write_skill(tmp_path / "tables").joinpath("SKILL.md").write_text(HOSTILE_SKILL, encoding="utf-8")
     (tmp_path / "folder\x1b[2J").mkdir()
     done = run(*words, cwd=tmp_path)
     printed = done.stdout + done.stderr
@@ -136,8 +135,8 @@ def test_no_command_hands_on_what_steers_a_terminal(words: list[str], tmp_path: 
         json.loads(done.stdout)
 
 
-def test_every_command_prints_through_one_printer() -> None:
-    """Another way to print would be a way past it. The help is click's own, and holds no foreign text."""
+def test_commands_print_only_through_the_printing_module() -> None:
+    """`cli.py` prints only help, which holds no untrusted text."""
     sources = Path(mcp_skills_server.__file__).parent
     printing = sources / "commands" / "printing.py"
     files = [sources / "cli.py", *(each for each in (sources / "commands").rglob("*.py") if each != printing)]
@@ -146,22 +145,26 @@ def test_every_command_prints_through_one_printer() -> None:
     assert found == {"cli.py"}
 
 
-def test_what_clients_cause_is_said_once_a_minute() -> None:
-    """10.0d: every place in another package, and of ours those that say so; all else is said each time."""
+def test_client_log_lines_are_rate_limited_to_one_a_minute() -> None:
+    """Limited are lines of other packages, and those of this one that are marked as repeating."""
     clock = [0.0]
-    seldom = ClientLineRateLimit(lambda: clock[0])
+    limit = ClientLineRateLimit(lambda: clock[0])
 
-    def said(name: str, line: int, **more: object) -> list[int]:
-        out: list[int] = []
+    def left_out_counts(name: str, line: int, **extra: object) -> list[int]:
+        """Log 1000 records of one place; return `left_out` of those that pass, -1 for none."""
+        counts: list[int] = []
+        place = {"name": name, "pathname": "p", "lineno": line, **extra}
         for number in range(1000):
-            record = logging.makeLogRecord({"name": name, "pathname": "p", "lineno": line, "msg": str(number), **more})
-            if seldom.filter(record):
-                out.append(getattr(record, "left_out", -1))
-        return out
+            record = logging.makeLogRecord({**place, "msg": str(number)})
+            if limit.filter(record):
+                counts.append(getattr(record, "left_out", -1))
+        return counts
 
-    assert said("uvicorn.error", 1) == [0] == said("mcp.server", 2) == said("mcp_skills_server.web", 3, **REPEATS)
-    assert said("mcp_skills_server.catalog", 4) == [-1] * 1000
+    assert left_out_counts("uvicorn.error", 1) == [0]
+    assert left_out_counts("mcp.server", 2) == [0]
+    assert left_out_counts("mcp_skills_server.web", 3, **REPEATS) == [0]
+    assert left_out_counts("mcp_skills_server.catalog", 4) == [-1] * 1000
     clock[0] = 59.9
-    assert said("uvicorn.error", 1) == []
+    assert left_out_counts("uvicorn.error", 1) == []
     clock[0] = 60
-    assert said("uvicorn.error", 1) == [1999]
+    assert left_out_counts("uvicorn.error", 1) == [1999]

@@ -1,4 +1,4 @@
-"""`proposals`: an operator looks at what was proposed, and decides."""
+"""`proposals`: list, show, diff, approve and reject."""
 
 from __future__ import annotations
 
@@ -32,41 +32,46 @@ def skills(tmp_path: Path) -> Path:
 
 
 def run(tmp_path: Path, *words: str) -> Result:
-    given = ["proposals", *words, "--proposals", str(tmp_path / "kept")]
-    return CliRunner().invoke(cli, given, catch_exceptions=False, standalone_mode=False)
+    command = ["proposals", *words, "--proposals", str(tmp_path / "proposals")]
+    return CliRunner().invoke(cli, command, catch_exceptions=False, standalone_mode=False)
 
 
-def proposed(tmp_path: Path, name: str, **more: str | None) -> Proposal:
-    store = ProposalStore(tmp_path / "kept")
+def make_proposal(tmp_path: Path, name: str, **files: str | None) -> Proposal:
+    """Propose a skill with further files, `scripts__run="..."` for scripts/run."""
+    store = ProposalStore(tmp_path / "proposals")
     with Registry([tmp_path / "skills"]) as registry:
         base = base_of(registry, name) if name in registry.snapshot.skills else ""
-        files = {key.replace("__", "/"): text for key, text in more.items()}
-        files[SKILL_MD] = manifest(name.rpartition("/")[2])
-        return propose(registry, store, replace(DRAFT, name=name, base=base, reason="Better."), files)
+        draft = replace(DRAFT, name=name, base=base, reason="Better.")
+        texts = {key.replace("__", "/"): text for key, text in files.items()}
+        texts[SKILL_MD] = manifest(name.rpartition("/")[2])
+        return propose(registry, store, draft, texts)
 
 
-def said(result: Result) -> Any:
+def parsed(result: Result) -> Any:
     return json.loads(result.stdout)
 
 
-def test_list_show_diff_and_decide(tmp_path: Path, skills: Path) -> None:
+def test_proposals_are_listed_shown_compared_and_decided(tmp_path: Path, skills: Path) -> None:
     assert run(tmp_path, "list").stdout == "no proposal is pending\n"
-    change, new = proposed(tmp_path, "coffee"), proposed(tmp_path, "tea/green", scripts__run="#!/bin/sh\necho hi\n")
+    change = make_proposal(tmp_path, "coffee")
+    new = make_proposal(tmp_path, "tea/green", scripts__run="#!/bin/sh\necho hi\n")
     listed = run(tmp_path, "list").stdout
     assert change.id in listed and new.id in listed and "token:ann" in listed
-    states = {each["id"]: each["state"] for each in said(run(tmp_path, "list", "--format", "json"))}
+    states = {each["id"]: each["state"] for each in parsed(run(tmp_path, "list", "--format", "json"))}
     assert states == {change.id: "pending", new.id: "pending"}
     shown = run(tmp_path, "show", new.id).stdout
-    for words in ("a new skill, pending", "proposed by token:ann", "script: scripts/run", "espresso has the same name",
-                  "echo hi", "  reason: Better.", "--- scripts/run", f"{new.id}: tea/green, "):  # fmt: skip
-        assert words in shown
-    assert ": coffee, a change, pending" in run(tmp_path, "show", change.id).stdout and " by local" not in shown
-    assert said(run(tmp_path, "show", change.id, "--format", "json"))["files"] == {SKILL_MD: manifest("coffee")}
-    compared = run(tmp_path, "diff", change.id)
-    assert compared.return_value == 1 and "-Grind." in compared.stdout and "+# It" in compared.stdout
-    assert compared.stdout.startswith(f"coffee: {change.id}\n")
-    compared = run(tmp_path, "diff", change.id, "--format", "json")
-    assert compared.return_value == 1 and "-Grind." in said(compared)["lines"]
+    for text in ("a new skill, pending", "proposed by token:ann", "script: scripts/run", "espresso has the same name",
+                 "echo hi", "  reason: Better.", "--- scripts/run", f"{new.id}: tea/green, "):  # fmt: skip
+        assert text in shown
+    assert " by local" not in shown
+    assert ": coffee, a change, pending" in run(tmp_path, "show", change.id).stdout
+    assert parsed(run(tmp_path, "show", change.id, "--format", "json"))["files"] == {SKILL_MD: manifest("coffee")}
+    done = run(tmp_path, "diff", change.id)
+    assert done.return_value == 1
+    assert done.stdout.startswith(f"coffee: {change.id}\n")
+    assert "-Grind." in done.stdout and "+# It" in done.stdout
+    done = run(tmp_path, "diff", change.id, "--format", "json")
+    assert done.return_value == 1 and "-Grind." in parsed(done)["lines"]
     with pytest.raises(REFUSED, match="--scripts"):
         run(tmp_path, "approve", new.id)
     audit = tmp_path / "audit"
@@ -80,7 +85,7 @@ def test_list_show_diff_and_decide(tmp_path: Path, skills: Path) -> None:
         ("reject", "local", "token:ann", "tea/green"),
     ]
     assert run(tmp_path, "list").stdout == "no proposal is pending\n"
-    states = {each["id"]: each for each in said(run(tmp_path, "list", "--all", "--format", "json"))}
+    states = {each["id"]: each for each in parsed(run(tmp_path, "list", "--all", "--format", "json"))}
     assert states[change.id]["state"] == "approved" and states[new.id]["message"] == "no scripts, please"
     shown = run(tmp_path, "show", change.id).stdout
     assert "approved by local at " in shown and ": good\n" in shown
@@ -88,27 +93,28 @@ def test_list_show_diff_and_decide(tmp_path: Path, skills: Path) -> None:
         run(tmp_path, "approve", new.id)
 
 
-def test_the_root_may_be_another_one(tmp_path: Path, skills: Path) -> None:
-    made = proposed(tmp_path, "tea")
+def test_approve_needs_a_served_root(tmp_path: Path, skills: Path) -> None:
+    proposal = make_proposal(tmp_path, "tea")
     skills.rename(tmp_path / "moved")
-    for more, said in (([], "skills"), (["--root", str(tmp_path / "moved")], "is not a folder served here")):
-        with pytest.raises(REFUSED, match=said):
-            run(tmp_path, "approve", made.id, *more)
+    other_root = ["--root", str(tmp_path / "moved")]
+    for options, message in (([], "skills"), (other_root, "is not a folder served here")):
+        with pytest.raises(REFUSED, match=message):
+            run(tmp_path, "approve", proposal.id, *options)
 
 
-def test_what_cannot_be_done_is_one_line(tmp_path: Path, skills: Path) -> None:
+def test_invalid_usage_is_reported_and_changes_nothing(tmp_path: Path, skills: Path) -> None:
     with pytest.raises(REFUSED, match="there is no proposal 'nope'"):
         run(tmp_path, "show", "nope")
     assert "by --proposals DIR" in refusal("proposals", "list")
-    made = proposed(tmp_path, "tea")
+    proposal = make_proposal(tmp_path, "tea")
     with pytest.raises(REFUSED, match="--audit-log"):
-        run(tmp_path, "approve", made.id, "--audit-log", str(tmp_path / "no" / "audit"))
-    assert not (skills / "tea").exists(), "what cannot be recorded is not done"
+        run(tmp_path, "approve", proposal.id, "--audit-log", str(tmp_path / "no" / "audit"))
+    assert not (skills / "tea").exists(), "an approval that cannot be logged must not be applied"
     assert "--no-tools" in refusal("serve", skills, "--proposals", tmp_path / "none", "--no-tools")
     assert not (tmp_path / "none").exists()
 
 
-def test_no_proposal_lies_in_or_around_a_root(tmp_path: Path, skills: Path) -> None:
+def test_proposal_folder_in_or_around_a_root_is_refused(tmp_path: Path, skills: Path) -> None:
     for folder in (skills, skills / "inner", tmp_path):
         with pytest.raises(UsageError, match="in or around the root"):
             proposals_at(str(folder), [str(skills)])

@@ -24,15 +24,15 @@ from tables import each_row
 from wire import DEADLINE, write_skill
 
 
-def said(home: Path, *words: str) -> tuple[int, str]:
-    """The exit code and stderr of the program in an empty project of a user with this home folder."""
+def run_in_project(home: Path, *words: str) -> tuple[int, str]:
+    """Run the program in an empty project of this user; return the exit code and stderr."""
     (home / "project").mkdir(exist_ok=True)
     done = run(*words, cwd=home / "project", HOME=str(home), USERPROFILE=str(home))
-    assert done.stdout == ""  # a host that gives no arguments wants a protocol there
+    assert done.stdout == ""  # a host without arguments expects the protocol on stdout
     return done.returncode, done.stderr
 
 
-def test_without_arguments_it_says_what_it_does_and_which_skills_there_are(tmp_path: Path) -> None:
+def test_program_without_arguments_lists_skill_folders_of_this_machine(tmp_path: Path) -> None:
     write_skill(tmp_path / ".claude" / "skills" / "one")
     write_skill(tmp_path / ".claude" / "skills" / "two")
     write_skill(tmp_path / "project" / ".github" / "skills" / "three")
@@ -41,38 +41,41 @@ def test_without_arguments_it_says_what_it_does_and_which_skills_there_are(tmp_p
     (tmp_path / ".cursor").mkdir()
     (tmp_path / ".cursor" / "skills").touch()
     (tmp_path / ".agents" / "skills").symlink_to(tmp_path / ".claude" / "skills")
-    code, text = said(tmp_path)
+    code, text = run_in_project(tmp_path)
     assert code == 2 and "serve DIR" in text and "install claude-desktop DIR" in text
     assert "\nSkills on this machine:\n" in text
     rows = [line.split() for line in text.splitlines() if "install HOST" in line]
     assert sorted((row[0], Path(row[-1]).parent.parent.name) for row in rows) == [
         ("1", "project"),
-        ("2", tmp_path.name),  # once, though two folders lead to it
+        ("2", tmp_path.name),  # listed once, although .agents/skills is a link to it
     ]
 
 
-def test_a_machine_without_skills_is_told_how_to_begin(tmp_path: Path) -> None:
-    code, text = said(tmp_path)
+def test_program_without_arguments_suggests_new_if_there_are_no_skills(tmp_path: Path) -> None:
+    code, text = run_in_project(tmp_path)
     assert code == 2 and "mcp-skills-server new my-skill" in text
 
 
-def test_serve_without_a_root_offers_the_folders_to_a_person(tmp_path: Path) -> None:
+def test_serve_without_a_root_lists_folders_only_at_a_terminal(tmp_path: Path) -> None:
     write_skill(tmp_path / ".claude" / "skills" / "one")
-    with terminal("serve", environment={"HOME": str(tmp_path)}) as person:
-        assert person.end() == 2
-    assert "there is nothing to serve" in person.seen and ".claude/skills" in person.seen
-    code, text = said(tmp_path, "serve")
+    with terminal("serve", environment={"HOME": str(tmp_path)}) as screen:
+        assert screen.end() == 2
+    assert "there is nothing to serve" in screen.seen and ".claude/skills" in screen.seen
+    code, text = run_in_project(tmp_path, "serve")
     assert code == 2 and ".claude/skills" not in text
 
 
 @each_row("name", ["refunds", "a", "x" * 64, "yes", "null", "123", "1e3", "0755", "on", "csv-2-json"])
-def test_what_it_makes_is_valid_and_says_what_is_still_to_be_written(tmp_path: Path, name: str) -> None:
-    done, skill = invoke("new", name, "--directory", tmp_path / "my skills"), tmp_path / "my skills" / name
-    made, following = done.stderr.splitlines()
-    assert done.stdout == "" and made.startswith("mcp-skills-server: made ") and "references/details.md" in made
-    assert f"mcp-skills-server validate '{skill}' --strict" in following
+def test_new_skill_is_valid_except_for_its_placeholders(tmp_path: Path, name: str) -> None:
+    skill = tmp_path / "my skills" / name
+    done = invoke("new", name, "--directory", tmp_path / "my skills")
+    made, hint = done.stderr.splitlines()
+    assert done.stdout == ""
+    assert made.startswith("mcp-skills-server: made ") and "references/details.md" in made
+    assert f"mcp-skills-server validate '{skill}' --strict" in hint
     files = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
-    assert not any(os.access(tmp_path / path, os.X_OK) for path in files) or os.name != "posix"
+    if os.name == "posix":
+        assert not any(os.access(tmp_path / path, os.X_OK) for path in files)
     assert files == {f"my skills/{name}/SKILL.md", f"my skills/{name}/references/details.md"}
     checked = invoke("validate", skill, "--strict", "--format", "json")
     found = json.loads(checked.stdout)["problems"]
@@ -80,7 +83,7 @@ def test_what_it_makes_is_valid_and_says_what_is_still_to_be_written(tmp_path: P
     assert [each["line"] for each in found] == [3, 10] and checked.return_value == 1
 
 
-def test_what_its_author_has_written_is_no_placeholder(tmp_path: Path) -> None:
+def test_completed_skill_has_no_placeholder(tmp_path: Path) -> None:
     description = "Pays money back. Use when a buyer asks for a refund."
     invoke("new", "refunds", "--directory", tmp_path, "--description", description)
     skill = tmp_path / "refunds" / "SKILL.md"
@@ -96,26 +99,27 @@ def test_what_its_author_has_written_is_no_placeholder(tmp_path: Path) -> None:
     ("", None, "name-missing"), ("\udcff", None, "not-utf8"), ("refunds", "", "description-missing"),
     ("refunds", "too short", "description-vague"), ("refunds", "d" * 1025, "description-length"),
 ])  # fmt: skip
-def test_what_breaks_a_rule_is_refused_with_the_rule(
+def test_invalid_name_or_description_is_refused_with_its_rule(
     tmp_path: Path, name: str, description: str | None, rule: str
 ) -> None:
-    more = () if description is None else ("--description", description)
-    assert f"[{rule}]" in refusal("new", "--directory", tmp_path / "skills", *more, "--", name)
+    options = () if description is None else ("--description", description)
+    assert f"[{rule}]" in refusal("new", "--directory", tmp_path / "skills", *options, "--", name)
     assert not list(tmp_path.iterdir())
 
 
-@each_row(("name", "description", "head"), [
+@each_row(("name", "description", "frontmatter_head"), [
     ("refunds", "Pays money back. Use it.", "refunds\ndescription: Pays money back. Use it."),
     ("refunds", "Pays: money back. Use it.", 'refunds\ndescription: "Pays: money back. Use it."'),
     ("refunds", 'Says "no". Use it for refunds.', 'refunds\ndescription: "Says \\"no\\". Use it for refunds."'),
     ("refunds", "Größe: Use it for sizes.", 'refunds\ndescription: "Größe: Use it for sizes."'),
     ("true", "Tells what is true. Use it.", '"true"\ndescription: Tells what is true. Use it.'),
 ])  # fmt: skip
-def test_what_yaml_would_read_otherwise_is_in_quotes_and_nothing_else(name: str, description: str, head: str) -> None:
-    assert bundle(name, description)["SKILL.md"].startswith(f"---\nname: {head}\nmetadata:\n")
+def test_only_values_that_need_yaml_quotes_are_quoted(name: str, description: str, frontmatter_head: str) -> None:
+    text = bundle(name, description)["SKILL.md"]
+    assert text.startswith(f"---\nname: {frontmatter_head}\nmetadata:\n")
 
 
-def test_what_is_there_stays(tmp_path: Path) -> None:
+def test_new_overwrites_nothing(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to("nowhere")
@@ -126,11 +130,11 @@ def test_what_is_there_stays(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["file", "folder", "link"]
 
 
-def test_half_a_skill_is_never_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
+def test_new_leaves_nothing_after_a_failed_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "rename", full)
+    monkeypatch.setattr(Path, "rename", fail)
     assert "No space left" in refusal("new", "refunds", "--directory", tmp_path)
     assert not list(tmp_path.iterdir())
 
@@ -148,7 +152,7 @@ def test_any_description_is_kept_or_refused(description: str) -> None:
 
 
 @each_row("shell", ["bash", "zsh", "fish"])
-def test_the_script_names_the_program(shell: str) -> None:
+def test_completion_script_names_the_program(shell: str) -> None:
     done = CliRunner().invoke(cli, ["completion", shell], prog_name="mcp-skills-server", standalone_mode=False)
     assert done.exception is None
     assert "mcp-skills-server" in done.output and "_MCP_SKILLS_SERVER_COMPLETE" in done.output
@@ -159,7 +163,7 @@ def test_bash_completes_commands_and_options(tmp_path: Path) -> None:
     program = tmp_path / "mcp-skills-server"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m mcp_skills_server "$@"\n', encoding="utf-8")
     program.chmod(0o755)
-    asked = """
+    script = """
         eval "$(mcp-skills-server completion bash)"
         complete() { COMPREPLY=(); COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1))
                      _mcp_skills_server_completion mcp-skills-server
@@ -169,5 +173,5 @@ def test_bash_completes_commands_and_options(tmp_path: Path) -> None:
         complete mcp-skills-server serve --trans
     """
     environment = os.environ | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
-    done = subprocess.run(["bash", "-c", asked], env=environment, capture_output=True, timeout=DEADLINE, check=True)
+    done = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, timeout=DEADLINE, check=True)
     assert done.stdout.decode().split() == [*COMMANDS, "validate", "--transport"]

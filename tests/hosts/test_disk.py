@@ -1,4 +1,4 @@
-"""A host's file on the disk: how large it may be, and whose it is."""
+"""Host configuration files on disk: size limit and owner."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mcp_skills_server.errors import UsageError
 from mcp_skills_server.hosts.disk import read, replace
 
 
-def test_a_file_of_16_mib_is_the_largest(tmp_path: Path) -> None:
+def test_file_of_16_mib_is_the_largest(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.touch()
     os.truncate(path, 16 << 20)
@@ -22,7 +22,7 @@ def test_a_file_of_16_mib_is_the_largest(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root gives files away")
-def test_a_file_and_its_backup_stay_with_their_owner(tmp_path: Path) -> None:
+def test_file_and_backup_keep_their_owner(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_bytes(b"{}")
     os.chown(path, 1000, 1001)

@@ -1,4 +1,4 @@
-"""Edits of configurations as text, on wild input: an entry comes and goes, all else stays. Which entries are ours."""
+"""Text edits of host configurations: which entries are ours, and adding and removing one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mcp_skills_server.hosts.edit import command_line_of, starts_this_server
 from mcp_skills_server.hosts.table import HOSTS
 from tables import each_row
 
-NOW = ["/opt/app/bin/mcp-skills-server"]
+CURRENT = ["/opt/app/bin/mcp-skills-server"]
 
 
 @each_row("line", [
@@ -28,8 +28,8 @@ NOW = ["/opt/app/bin/mcp-skills-server"]
     "uvx --from mcp-skills-server[acp]==1.2 mcp-skills-server serve",
     "uv run --directory /app mcp-skills-server serve", "pipx run --spec mcp-skills-server==1.2 mcp-skills-server serve",
 ])  # fmt: skip
-def test_ours(line: str) -> None:
-    assert starts_this_server(line.split(), NOW)
+def test_command_line_of_this_server_is_recognized(line: str) -> None:
+    assert starts_this_server(line.split(), CURRENT)
 
 
 @each_row("line", [
@@ -38,32 +38,32 @@ def test_ours(line: str) -> None:
     "pytest -m mcp_skills_server serve", "npx mcp_skills_server serve", "uvx --from mcp-skills-server other",
     "uvx mcp-skills-server-extras serve", "uvx",
 ])  # fmt: skip
-def test_not_ours(line: str) -> None:
-    assert not starts_this_server(line.split(), NOW)
+def test_command_line_of_another_server_is_not_recognized(line: str) -> None:
+    assert not starts_this_server(line.split(), CURRENT)
 
 
-def test_the_command_that_is_meant_now_is_ours_only_as_it_is_written_here() -> None:
+def test_custom_command_is_recognized_only_with_serve() -> None:
     assert starts_this_server(["/opt/wrapper", "serve", "/skills"], ["/opt/wrapper"])
     assert not starts_this_server(["/opt/wrapper", "/skills"], ["/opt/wrapper"])
-    # The same Python runs other servers too.
+    # The same interpreter may run another server.
     python = ["/opt/python", "-m", "mcp_skills_server"]
     assert not starts_this_server(["/opt/python", "-m", "other", "serve"], python)
 
 
-@each_row(("entry", "wanted"), [
+@each_row(("entry", "expected"), [
     ({"command": "a", "args": ["b", "c"]}, ["a", "b", "c"]), ({"command": "a"}, ["a"]),
     ({"type": "local", "command": ["a", "b"]}, ["a", "b"]), ({"url": "https://example.com"}, []),
     ({"command": "a", "args": [1]}, []), ({"command": 3}, []), (["a"], []), (None, []),
 ])  # fmt: skip
-def test_the_words_of_an_entry(entry: object, wanted: list[str]) -> None:
-    assert command_line_of(entry) == wanted
+def test_command_line_of_an_entry(entry: object, expected: list[str]) -> None:
+    assert command_line_of(entry) == expected
 
 
-def test_a_section_stays_where_it_has_a_header() -> None:
+def test_uninstall_keeps_the_header_of_an_empty_section() -> None:
     raw, codex = b'[mcp_servers]\n[mcp_servers.skills]\ncommand = "mcp-skills-server"\n', HOSTS["codex"]
-    assert edit.uninstall(raw, codex, "skills", NOW) == b"[mcp_servers]\n"
+    assert edit.uninstall(raw, codex, "skills", CURRENT) == b"[mcp_servers]\n"
     with pytest.raises(UsageError, match="not UTF-8 at line 2"):
-        edit.uninstall(b"\n\xff", codex, "skills", NOW)
+        edit.uninstall(b"\n\xff", codex, "skills", CURRENT)
     assert edit.remote_entry_for(codex, "https://a.example", None) == {"url": "https://a.example"}
 
 
@@ -73,7 +73,7 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
     max_leaves=8,
 )
-OURS = {"command": "mcp-skills-server", "args": ["serve", '/a "b" \\ \x7f ü\n']}
+ENTRY = {"command": "mcp-skills-server", "args": ["serve", '/a "b" \\ \x7f ü\n']}
 
 
 @given(
@@ -85,7 +85,7 @@ OURS = {"command": "mcp-skills-server", "args": ["serve", '/a "b" \\ \x7f ü\n']
     st.sampled_from(["\n", "\r\n"]),
     st.booleans(),
 )
-def test_json_comes_and_goes(  # noqa: PLR0917
+def test_json_entry_is_added_and_removed(  # noqa: PLR0917
     rest: dict[str, Any],
     section: dict[str, Any] | None,
     place: int,
@@ -98,20 +98,21 @@ def test_json_comes_and_goes(  # noqa: PLR0917
     if section is not None:
         items.insert(place, ("servers", section))
     document = dict(items)
-    text = json.dumps(document, indent=indent, separators=separators, ensure_ascii=ascii_only).replace("\n", newline)
+    text = json.dumps(document, indent=indent, separators=separators, ensure_ascii=ascii_only)
+    text = text.replace("\n", newline)
     for form in ("json", "json-comments", "jsonc"):
-        with_ours = jsontext.put(text, ("servers", "skills"), OURS, form)
-        wanted = {**document, "servers": {**(section or {}), "skills": OURS}}
-        assert json.loads(with_ours) == wanted
-        assert jsontext.put(with_ours, ("servers", "skills"), OURS, form) == with_ours
-        without = jsontext.drop(with_ours, ("servers", "skills"), form)
+        added = jsontext.put(text, ("servers", "skills"), ENTRY, form)
+        expected = {**document, "servers": {**(section or {}), "skills": ENTRY}}
+        assert json.loads(added) == expected
+        assert jsontext.put(added, ("servers", "skills"), ENTRY, form) == added
+        without = jsontext.drop(added, ("servers", "skills"), form)
         if section:
             assert without == text
         else:
             assert json.loads(without) == {**document, "servers": {}}
 
 
-@each_row(("text", "path", "value", "wanted"), [
+@each_row(("text", "path", "value", "expected"), [
     ('{\n    "a": 1\n}', "s/n", {"c": "ü"},
      '{\n    "a": 1,\n    "s": {\n        "n": {\n            "c": "ü"\n        }\n    }\n}'),
     ('{\n\t"s": {\n\t\t"x": 1,\n\t\t"y": 2\n\t}\n}', "s/n", 3,
@@ -124,93 +125,95 @@ def test_json_comes_and_goes(  # noqa: PLR0917
     ('{"a": 1 /* c */, "b": 2}', "a", None, '{ /* c */ "b": 2}'), ('{"a": 1 , "b": 2}', "a", None, '{"b": 2}'),
     ('{"a": 1}', "s/n", None, '{"a": 1}'), ('{"s": {}}', "s/n", None, '{"s": {}}'),
 ])  # fmt: skip
-def test_one_member_changes_and_all_else_stays_as_it_was_written(
-    text: str, path: str, value: object, wanted: str
-) -> None:
+def test_json_edit_keeps_the_format_of_other_members(text: str, path: str, value: object, expected: str) -> None:
     keys = path.split("/")
-    done = jsontext.drop(text, keys, "jsonc") if value is None else jsontext.put(text, keys, value, "jsonc")
-    assert done == wanted
+    if value is None:
+        assert jsontext.drop(text, keys, "jsonc") == expected
+    else:
+        assert jsontext.put(text, keys, value, "jsonc") == expected
 
 
 @each_row(("text", "words"), [
     ("{}/*/", "comment of line 1 is not closed"), ("\n{}/*", "comment of line 2"), ('{"a": [,]}', "line 1"),
     ('{"a": 1,,}', "line 1"), ("{,}", "line 1"),
 ])  # fmt: skip
-def test_what_is_not_closed_and_a_comma_after_nothing_are_refused(text: str, words: str) -> None:
+def test_invalid_jsonc_is_refused(text: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         jsontext.read(text, "jsonc")
     with pytest.raises(UsageError, match="'s' is not an object"):
         jsontext.put('{"s": 1}', ("s", "n"), 2, "json")
 
 
-TRIVIA = st.lists(st.sampled_from([" ", "\n", "\t", '// c } , "\n', '/* { " */', "/**/", "/*\n*/"]), max_size=3).map(
-    "".join
-)
+WHITESPACE_AND_COMMENTS = st.lists(
+    st.sampled_from([" ", "\n", "\t", '// c } , "\n', '/* { " */', "/**/", "/*\n*/"]), max_size=3
+).map("".join)
 
 
-@given(st.lists(TRIVIA, min_size=12, max_size=12), st.booleans(), st.booleans())
-def test_jsonc_comes_and_goes(trivia: list[str], comma: bool, member: bool) -> None:
-    t = trivia
-    inner = f'"a"{t[4]}:{t[5]}{{"x": [1,{t[6]}2]}}{t[7]}{"," if comma else ""}{t[8]}' if member else t[8]
-    text = f'{t[0]}{{{t[1]}"servers"{t[2]}:{t[3]}{{{t[9]}{inner}}}{t[10]}}}{t[11]}'
+@given(st.lists(WHITESPACE_AND_COMMENTS, min_size=12, max_size=12), st.booleans(), st.booleans())
+def test_jsonc_entry_is_added_and_removed_with_comments_kept(trivia: list[str], comma: bool, member: bool) -> None:
+    template = '~{~"servers"~:~{~'
+    if member:
+        template += '"a"~:~{"x": [1,~2]}~'
+        if comma:
+            template += ","
+    text = template + "~}~}~"
+    for each in trivia:
+        text = text.replace("~", each, 1)
     before = jsontext.read(text, "jsonc")
-    with_ours = jsontext.put(text, ("servers", "skills"), OURS, "jsonc")
-    assert jsontext.read(with_ours, "jsonc") == {"servers": {**before["servers"], "skills": OURS}}
-    assert with_ours.count("/*") == text.count("/*") and with_ours.count("// c") == text.count("// c")
-    try:
-        without = jsontext.drop(with_ours, ("servers", "skills"), "jsonc")
-        assert jsontext.read(without, "jsonc") == before
-        assert without.count("/*") == text.count("/*") and without.count("// c") == text.count("// c")
-    except UsageError as error:
-        pytest.fail(str(error))
+    added = jsontext.put(text, ("servers", "skills"), ENTRY, "jsonc")
+    assert jsontext.read(added, "jsonc") == {"servers": {**before["servers"], "skills": ENTRY}}
+    assert added.count("/*") == text.count("/*") and added.count("// c") == text.count("// c")
+    without = jsontext.drop(added, ("servers", "skills"), "jsonc")
+    assert jsontext.read(without, "jsonc") == before
+    assert without.count("/*") == text.count("/*") and without.count("// c") == text.count("// c")
+
+
+TOML_PARTS = [
+    "# a comment\n",
+    "\n",
+    "x1 = [\n  1, # ]\n  2,\n]\n",
+    'x2 = """\n[mcp_servers.skills]\n"""\n',
+    "[t1]\n",
+    "[[t2]]\n",
+    '[mcp_servers.other]\ncommand = "x" # y\n',
+    "[mcp_servers.other.env]\n",
+    "  [ t3 . 'a.b' ]  # c\n  y = {a = 1}\n",
+    "[mcp_servers]\n",
+]
 
 
 @given(
-    st.lists(
-        st.sampled_from(
-            [
-                "# a comment\n",
-                "\n",
-                "x1 = [\n  1, # ]\n  2,\n]\n",
-                'x2 = """\n[mcp_servers.skills]\n"""\n',
-                "[t1]\n",
-                "[[t2]]\n",
-                '[mcp_servers.other]\ncommand = "x" # y\n',
-                "[mcp_servers.other.env]\n",
-                "  [ t3 . 'a.b' ]  # c\n  y = {a = 1}\n",
-                "[mcp_servers]\n",
-            ]
-        ),
-        unique=True,
-    ),
+    st.lists(st.sampled_from(TOML_PARTS), unique=True),
     st.booleans(),
     st.sampled_from(["\n", "\r\n"]),
 )
-def test_toml_comes_and_goes(parts: list[str], closed: bool, newline: str) -> None:
+def test_toml_entry_is_added_changed_and_removed(parts: list[str], ends_with_newline: bool, newline: str) -> None:
     text = "".join(parts)
-    text = (text if closed else text.removesuffix("\n")).replace("\n", newline)
+    if not ends_with_newline:
+        text = text.removesuffix("\n")
+    text = text.replace("\n", newline)
     try:
         document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
+    except tomllib.TOMLDecodeError:  # the parts contradict each other
         return
-    with_ours = tomltext.put(text, "mcp_servers", "skills", OURS)
-    wanted = {**document, "mcp_servers": {**document.get("mcp_servers", {}), "skills": OURS}}
-    assert tomllib.loads(with_ours) == wanted
-    assert tomltext.put(with_ours, "mcp_servers", "skills", OURS) == with_ours
-    changed = tomltext.put(with_ours, "mcp_servers", "skills", {"new": "n", "args": ["serve"], "more": ["m"]})
-    expected = {**wanted["mcp_servers"], "skills": {**OURS, "new": "n", "args": ["serve"], "more": ["m"]}}
-    assert tomllib.loads(changed) == {**wanted, "mcp_servers": expected}
+    added = tomltext.put(text, "mcp_servers", "skills", ENTRY)
+    expected = {**document, "mcp_servers": {**document.get("mcp_servers", {}), "skills": ENTRY}}
+    assert tomllib.loads(added) == expected
+    assert tomltext.put(added, "mcp_servers", "skills", ENTRY) == added
+    changed = tomltext.put(added, "mcp_servers", "skills", {"new": "n", "args": ["serve"], "more": ["m"]})
+    servers = {**expected["mcp_servers"], "skills": {**ENTRY, "new": "n", "args": ["serve"], "more": ["m"]}}
+    assert tomllib.loads(changed) == {**expected, "mcp_servers": servers}
     if text.strip():
-        assert tomltext.drop(with_ours, "mcp_servers", "skills") == text
+        assert tomltext.drop(added, "mcp_servers", "skills") == text
         assert tomltext.drop(changed, "mcp_servers", "skills") == text
 
 
 @pytest.mark.parametrize("before", ["", "first = [\n  [1],\n  [2],\n]\n"])
-def test_a_value_of_two_hundred_lines_that_may_be_its_end_is_the_longest(before: str) -> None:
+def test_toml_value_of_200_possible_ends_is_the_longest(before: str) -> None:
     entry = '[mcp_servers.skills]\ncommand = "x"\n'
 
     def text(lines: int) -> str:
-        # The first line is a try too, and the last one ends the value.
+        # Each line is a possible end of the value, and the last one is its end.
         return f"{before}long = [\n" + "  [1],\n" * (lines - 1) + f"]\n{entry}"
 
     changed = tomltext.put(text(200), "mcp_servers", "skills", {"command": "y"})
@@ -228,26 +231,32 @@ def test_a_value_of_two_hundred_lines_that_may_be_its_end_is_the_longest(before:
     ('command = """\n# x\n#x""" # why\n', 'command = "y" # why\n'), ('command = """\n#x#"""  \n', 'command = "y"  \n'),
     ('command = "x" #', 'command = "y" #'), ('command = "x"', 'command = "y"'),
 ])  # fmt: skip
-def test_a_value_that_changes_keeps_the_comment_behind_it(old: str, new: str) -> None:
+def test_toml_edit_keeps_the_comment_after_a_value(old: str, new: str) -> None:
     head = "[mcp_servers.skills]\n"
     assert tomltext.put(head + old, "mcp_servers", "skills", {"command": "y"}) == head + new
 
 
-@each_row(("closed", "newline"), [(True, "\n"), (False, "\n"), (True, "\r\n")])
-def test_new_keys_stand_below_the_header_in_their_order(closed: bool, newline: str) -> None:
+@each_row(
+    ("head", "expected"),
+    [
+        ("[s.n]\n", '[s.n]\ncommand = "y"\nargs = ["a"]\ntype = "stdio"\n'),
+        ("[s.n]", '[s.n]\ncommand = "y"\nargs = ["a"]\ntype = "stdio"'),
+        ("[s.n]\r\n", '[s.n]\r\ncommand = "y"\r\nargs = ["a"]\r\ntype = "stdio"\r\n'),
+        ('[s.n]\ncommand = "x"\n', '[s.n]\nargs = ["a"]\ntype = "stdio"\ncommand = "y"\n'),
+        ('[s.n]\r\ncommand = "x"\r\n', '[s.n]\r\nargs = ["a"]\r\ntype = "stdio"\r\ncommand = "y"\r\n'),
+    ],
+)
+def test_new_toml_keys_follow_the_header_in_order(head: str, expected: str) -> None:
     entry = {"command": "y", "args": ["a"], "type": "stdio"}
-    head, lines = "[s.n]" + newline * closed, ['command = "y"', 'args = ["a"]', 'type = "stdio"']
-    assert tomltext.put(head, "s", "n", entry) == newline.join(["[s.n]", *lines, ""][: None if closed else -1])
-    there = newline.join(["[s.n]", 'command = "x"', ""])
-    assert tomltext.put(there, "s", "n", entry) == newline.join(["[s.n]", *lines[1:], lines[0], ""])
+    assert tomltext.put(head, "s", "n", entry) == expected
 
 
-def test_a_key_that_is_a_table_is_left_to_its_owner() -> None:
+def test_toml_key_that_is_a_table_is_refused() -> None:
     with pytest.raises(UsageError, match="args has a form that cannot be edited here"):
         tomltext.put("[s.n]\nargs.first = 1\n", "s", "n", {"args": ["a"]})
 
 
-APART = """\
+SEPARATED = """\
 [mcp_servers.other]
 command = "x"
 [[profiles]]
@@ -265,17 +274,17 @@ command = "z"
 """
 
 
-def test_tables_that_stand_apart_stay_in_their_order() -> None:
+def test_separated_toml_tables_keep_their_order() -> None:
     """A library that builds a tree of the document writes them back together."""
-    changed = tomltext.put(APART, "mcp_servers", "skills", {"command": "new"})
-    assert changed == APART.replace('"old"', '"new"')
-    assert tomltext.drop(APART, "mcp_servers", "skills") == APART.replace(
+    changed = tomltext.put(SEPARATED, "mcp_servers", "skills", {"command": "new"})
+    assert changed == SEPARATED.replace('"old"', '"new"')
+    assert tomltext.drop(SEPARATED, "mcp_servers", "skills") == SEPARATED.replace(
         '[mcp_servers.skills]\ncommand = "old" # ours\n', ""
     )
     assert tomltext.drop("[a.b]\nx = 1\n\n# c\n[a.b.c]\n\n", "a", "b") == "\n# c\n\n"
 
 
-def test_every_key_has_its_line() -> None:
+def test_lines_of_toml_keys() -> None:
     text = (
         "\nroots = [\n  'a',\n]\n'a.b' = 1\nx.y = 2\n\n[[source]] # c\nfrom = '''\n[[source]]\n'''\n"
         "[source.more]\nz = 1\n[[source]]\nfrom = {q = 1}\n[t.u]\n# c\nv = 1\n"

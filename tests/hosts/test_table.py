@@ -1,4 +1,4 @@
-"""Where each host keeps its file, on each system."""
+"""Table of hosts: the location of each configuration file on each system."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ FILES = {
     "crush": (".config/crush/crush.json", "crush.json"),
     "zed": (".config/zed/settings.json", ".zed/settings.json"),
 }
-"""The user's file, the same on each system, and the project's."""
+"""The user's file, which is the same on each system, and the project's."""
 APPLICATIONS = {"linux": ".config", "darwin": "Library/Application Support", "win32": "AppData/Roaming"}
 
 
 @each_row("system", APPLICATIONS)
-def test_each_host_has_its_places_on_each_system(tmp_path: Path, system: str) -> None:
+def test_location_of_user_and_project_files_on_each_system(tmp_path: Path, system: str) -> None:
     platform = Platform.of(system, tmp_path, tmp_path / "project", {})
     desktop = {"claude-desktop": "Claude/claude_desktop_config.json", "vscode": "Code/User/mcp.json"}
     users = {host: f"{APPLICATIONS[system]}/{file}" for host, file in desktop.items()}
@@ -41,10 +41,8 @@ def test_each_host_has_its_places_on_each_system(tmp_path: Path, system: str) ->
     assert {host: location(row, platform) for host, row in HOSTS.items()} == {
         host: tmp_path / file for host, file in users.items()
     }
-    projects = {host: file for host, (_, file) in FILES.items()} | {
-        "claude-desktop": None,
-        "vscode": ".vscode/mcp.json",
-    }
+    projects = {host: file for host, (_, file) in FILES.items()}
+    projects |= {"claude-desktop": None, "vscode": ".vscode/mcp.json"}
     for host, file in projects.items():
         if file is not None:
             assert location(HOSTS[host], platform, project=True) == tmp_path / "project" / file
@@ -53,7 +51,7 @@ def test_each_host_has_its_places_on_each_system(tmp_path: Path, system: str) ->
             location(HOSTS[host], platform, project=True)
 
 
-@each_row(("system", "host", "environment", "wanted"), [
+@each_row(("system", "host", "environment", "expected"), [
     ("win32", "vscode", {"APPDATA": "/roaming"}, "/roaming/Code/User/mcp.json"),
     ("linux", "vscode", {"XDG_CONFIG_HOME": "/x"}, "/x/Code/User/mcp.json"),
     ("darwin", "vscode", {"XDG_CONFIG_HOME": "/x"}, "Library/Application Support/Code/User/mcp.json"),
@@ -62,13 +60,13 @@ def test_each_host_has_its_places_on_each_system(tmp_path: Path, system: str) ->
     ("linux", "claude-code", {"CLAUDE_CONFIG_DIR": "/d"}, "/d/.claude.json"),
     ("linux", "codex", {"CODEX_HOME": ""}, ".codex/config.toml"),
 ])  # fmt: skip
-def test_the_environment_moves_folders(
-    tmp_path: Path, system: str, host: str, environment: dict[str, str], wanted: str
+def test_environment_variables_move_folders(
+    tmp_path: Path, system: str, host: str, environment: dict[str, str], expected: str
 ) -> None:
-    assert location(HOSTS[host], Platform.of(system, tmp_path, tmp_path, environment)) == tmp_path / wanted
+    assert location(HOSTS[host], Platform.of(system, tmp_path, tmp_path, environment)) == tmp_path / expected
 
 
-def test_claude_desktop_as_a_packaged_application(tmp_path: Path) -> None:
+def test_claude_desktop_file_of_a_packaged_application(tmp_path: Path) -> None:
     platform = Platform.of("win32", tmp_path, tmp_path, {"LOCALAPPDATA": str(tmp_path / "local")})
     row = HOSTS["claude-desktop"]
     inside = "LocalCache/Roaming/Claude/claude_desktop_config.json"
@@ -83,12 +81,12 @@ def test_claude_desktop_as_a_packaged_application(tmp_path: Path) -> None:
     assert location(row, platform) == second / inside
 
 
-def test_every_row_is_offered_by_install() -> None:
+def test_install_help_lists_every_host() -> None:
     text = CliRunner().invoke(cli, ["install", "--help"]).output
     assert " ".join(text.split()).endswith(f"Hosts: {', '.join(HOSTS)}.")
 
 
-def test_the_page_names_the_folders_that_each_host_reads_by_itself() -> None:
+def test_native_page_lists_the_folders_that_each_host_reads() -> None:
     page = (Path(__file__).parents[2] / "docs/native.md").read_text(encoding="utf-8")
     for name, host in HOSTS.items():
         row = f"| `{name}` | " + ", ".join(f"`{each}`" for each in host.native) + " |"

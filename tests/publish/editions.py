@@ -1,4 +1,4 @@
-"""Publications of small trees, and what a client makes of what they give out."""
+"""Publications of small trees, and the client's side: parse indexes and verify artifacts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SITE = "https://example.com"
 
 
 class Clock:
-    """Seconds that pass when they are told to."""
+    """A clock that a test sets."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -24,32 +24,33 @@ class Clock:
         return self.now
 
 
-def published(*roots: Path, **options: Any) -> Publication:
+def publication_of(*roots: Path, **options: Any) -> Publication:
     registry = Registry(roots)
     registry.load()
     return Publication(registry, **options)
 
 
-def offered(raw: bytes, directory: str = wellknown.DIRECTORY) -> dict[str, wellknown.SiteEntry]:
-    """What our own consumer makes of an index, every entry of it."""
+def parse_index(raw: bytes, directory: str = wellknown.DIRECTORY) -> dict[str, wellknown.SiteEntry]:
+    """Parse an index with this project's client; return its entries by name."""
     index = wellknown.decode(raw, SITE + directory + wellknown.INDEX)
     assert not index.unusable
     return {entry.name: entry for entry in index.entries}
 
 
-def fetched(publication: Publication, entry: wellknown.SiteEntry) -> dict[str, tuple[bytes, bool]]:
+def fetch(publication: Publication, entry: wellknown.SiteEntry) -> dict[str, tuple[bytes, bool]]:
     kept = publication.artifact(entry.url.removeprefix(SITE))
     assert kept is not None
-    return proved(entry, kept[1].read())
+    return verify(entry, kept[1].read())
 
 
-def proved(entry: wellknown.SiteEntry, raw: bytes) -> dict[str, tuple[bytes, bool]]:
+def verify(entry: wellknown.SiteEntry, raw: bytes) -> dict[str, tuple[bytes, bool]]:
+    """Verify an artifact against its entry; return its files with their executable flags."""
     wellknown.verify_digest(raw, entry.digest)
     files = archive.unpack(raw) if entry.kind == "archive" else {"SKILL.md": (raw, False)}
     assert wellknown.compare_files(entry, files).refusal is None
     return files
 
 
-def complete(publication: Publication, edition: Edition) -> bool:
-    """Whether everything that an edition names can be fetched and is what it says."""
-    return all(fetched(publication, entry) for entry in offered(edition.index).values())
+def verify_edition(publication: Publication, edition: Edition) -> None:
+    for entry in parse_index(edition.index).values():
+        assert fetch(publication, entry)

@@ -1,4 +1,4 @@
-"""Artifacts stay for a while after the edition that named them, and no longer; their place is used again."""
+"""Retention of artifacts after their edition, and the spool that holds them."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from unittest.mock import Mock
 import pytest
 
 from mcp_skills_server.publish.artifacts import RetentionPolicy, Spool
-from publish.editions import Clock, complete, fetched, offered, published
+from publish.editions import Clock, fetch, parse_index, publication_of, verify_edition
 from wire import write_skill
 
 
 @pytest.mark.requirement("X-7")
-def test_an_old_edition_stays_whole_for_its_grace(tmp_path: Path) -> None:
+def test_old_edition_stays_available_for_the_retention_time(tmp_path: Path) -> None:
     for name in ("a", "b", "c"):
         write_skill(tmp_path / name, notes_md=f"{name} one")
     clock = Clock()
-    publication = published(tmp_path, keeping=RetentionPolicy(seconds=100), clock=clock)
+    publication = publication_of(tmp_path, keeping=RetentionPolicy(seconds=100), clock=clock)
     old = publication.edition()
-    before = {name: fetched(publication, entry) for name, entry in offered(old.index).items()}
+    before = {name: fetch(publication, entry) for name, entry in parse_index(old.index).items()}
     (tmp_path / "a" / "notes.md").write_bytes(b"a two")
     for path in (tmp_path / "b").iterdir():
         path.unlink()
@@ -28,21 +28,21 @@ def test_an_old_edition_stays_whole_for_its_grace(tmp_path: Path) -> None:
     clock.now = 50
     new = publication.edition()
     assert new is not old and list(new.skills) == ["a", "c"]
-    assert {name: fetched(publication, entry) for name, entry in offered(old.index).items()} == before
-    assert complete(publication, new)
+    assert {name: fetch(publication, entry) for name, entry in parse_index(old.index).items()} == before
+    verify_edition(publication, new)
     clock.now = 149
-    assert complete(publication, old)
+    verify_edition(publication, old)
     clock.now = 150
     assert not any(publication.artifact(old.skills[name].artifact.path) for name in "ab")
-    assert complete(publication, new)
+    verify_edition(publication, new)
 
 
 @pytest.mark.requirement("WK1-10")
-def test_a_file_of_the_old_index_stays_for_its_grace(tmp_path: Path) -> None:
+def test_file_of_the_old_index_stays_for_the_retention_time(tmp_path: Path) -> None:
     write_skill(tmp_path / "a", notes_md="one", more_md="more")
     write_skill(tmp_path / "b")
     clock = Clock()
-    publication = published(tmp_path, keeping=RetentionPolicy(seconds=100), clock=clock)
+    publication = publication_of(tmp_path, keeping=RetentionPolicy(seconds=100), clock=clock)
     publication.edition()
     (tmp_path / "a" / "notes.md").unlink()
     (tmp_path / "b" / "SKILL.md").unlink()
@@ -51,7 +51,7 @@ def test_a_file_of_the_old_index_stays_for_its_grace(tmp_path: Path) -> None:
     for name, path, expected in (("a", "notes.md", b"one"), ("a", "more.md", b"more")):
         found = publication.file(edition, name, path)
         assert found is not None and publication.read(found, path) == expected
-    write_skill(tmp_path / "c")  # another edition, with the same a
+    write_skill(tmp_path / "c")  # makes another edition with the same skill a
     publication.registry.refresh()
     edition = publication.edition()
     assert None not in (publication.file(edition, "b", "SKILL.md"), publication.file(edition, "a", "notes.md"))
@@ -61,9 +61,14 @@ def test_a_file_of_the_old_index_stays_for_its_grace(tmp_path: Path) -> None:
     assert publication.file(edition, "a", "more.md") is not None
 
 
+def test_default_retention_is_documented() -> None:
+    """docs/discovery.md: 3600 s, 20,000 artifacts and 512 MiB."""
+    assert RetentionPolicy() == RetentionPolicy(seconds=3600, number=20_000, bytes=512 << 20)
+
+
 @pytest.mark.parametrize("keeping", [RetentionPolicy(number=2), RetentionPolicy(bytes=6000)])
-def test_what_stays_is_bounded_and_the_oldest_goes_first(tmp_path: Path, keeping: RetentionPolicy) -> None:
-    publication = published(tmp_path, keeping=keeping, clock=Clock())
+def test_retention_is_bounded_and_evicts_the_oldest(tmp_path: Path, keeping: RetentionPolicy) -> None:
+    publication = publication_of(tmp_path, keeping=keeping, clock=Clock())
     paths: list[str] = []
     for number in range(6):
         write_skill(tmp_path / "a", body=f"{number}" * 2936)  # 3,000 bytes
@@ -72,9 +77,9 @@ def test_what_stays_is_bounded_and_the_oldest_goes_first(tmp_path: Path, keeping
     assert [publication.artifact(path) is not None for path in paths] == [False, False, False, True, True, True]
 
 
-def test_a_change_that_is_taken_back_is_current_again(tmp_path: Path) -> None:
+def test_reverted_change_makes_the_old_artifact_current_again(tmp_path: Path) -> None:
     clock = Clock()
-    publication = published(write_skill(tmp_path / "a").parent, keeping=RetentionPolicy(seconds=100), clock=clock)
+    publication = publication_of(write_skill(tmp_path / "a").parent, keeping=RetentionPolicy(seconds=100), clock=clock)
     first = publication.edition()
     for body in ("# Other\n", "# Thing\n"):
         write_skill(tmp_path / "a", body=body)
@@ -82,20 +87,17 @@ def test_a_change_that_is_taken_back_is_current_again(tmp_path: Path) -> None:
         last = publication.edition()
     assert last.index == first.index
     clock.now = 1000
-    assert complete(publication, last)
+    verify_edition(publication, last)
 
 
-# The spool
-
-
-def test_what_was_written_is_read_in_whole_and_in_parts() -> None:
+def test_spool_reads_whole_blobs_and_ranges() -> None:
     spool = Spool()
     slots = [spool.write(raw) for raw in (b"first", b"", b"second")]
     assert [slot.read() for slot in slots] == [b"first", b"", b"second"]
     assert (slots[2].read(2), slots[2].read(2, 3), slots[2].read(4, 100)) == (b"cond", b"con", b"nd")
 
 
-def test_the_place_of_what_goes_is_used_again_and_no_file_has_a_name() -> None:
+def test_spool_reuses_space_and_has_no_named_file() -> None:
     spool = Spool()
     pages: list[int] = []
     for _ in range(4):
@@ -107,7 +109,7 @@ def test_the_place_of_what_goes_is_used_again_and_no_file_has_a_name() -> None:
     assert spool._database.execute("PRAGMA database_list").fetchall() == [(0, "main", "")]
 
 
-def test_memory_serves_where_there_is_no_folder_for_temporary_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spool_is_in_memory_without_a_temporary_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     nowhere = Mock(side_effect=FileNotFoundError(2, "No usable temporary directory found"))
     monkeypatch.setattr("mcp_skills_server.publish.artifacts.tempfile.gettempdir", nowhere)
     assert Spool().write(b"kept" * 1_000_000).read(0, 4) == b"kept"

@@ -1,4 +1,4 @@
-"""Editions of a catalogue and the artifacts that they name, without HTTP."""
+"""Editions of a publication and their artifacts, without HTTP."""
 
 from __future__ import annotations
 
@@ -14,54 +14,54 @@ import pytest
 
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.publish.artifacts import RetentionPolicy
-from publish.editions import SITE, Clock, complete, fetched, offered, published
+from publish.editions import SITE, Clock, fetch, parse_index, publication_of, verify_edition
 from tables import each_row
 from wire import write_skill
 
 
 @pytest.mark.requirement("WK-14", "WK-15", "WK-19", "WK-20", "WK-21", "WK-23", "WK-24")
-def test_a_lone_skill_is_published_as_it_is_and_others_as_archives(tmp_path: Path) -> None:
+def test_single_file_skill_is_published_as_markdown_and_others_as_archives(tmp_path: Path) -> None:
     write_skill(tmp_path / "lone")
     write_skill(tmp_path / "more", scripts__run_sh="exit 0\n")
     (tmp_path / "more" / "scripts" / "run.sh").chmod(0o755)
-    publication = published(tmp_path)
-    entries = offered(publication.edition().index)
+    publication = publication_of(tmp_path)
+    entries = parse_index(publication.edition().index)
     assert {name: entry.kind for name, entry in entries.items()} == {"lone": "skill-md", "more": "archive"}
-    assert fetched(publication, entries["more"]) == {
+    assert fetch(publication, entries["more"]) == {
         "SKILL.md": ((tmp_path / "more" / "SKILL.md").read_bytes(), False),
         "scripts/run.sh": (b"exit 0\n", True),
     }
 
 
-def test_the_same_skills_give_the_same_bytes_wherever_they_lie(tmp_path: Path) -> None:
+def test_same_skills_give_the_same_bytes_in_any_folder(tmp_path: Path) -> None:
     trees: list[list[tuple[str, bytes]]] = []
-    for place, names in (("here", "ba"), ("over/there", "ab")):
+    for folder, names in (("first", "ba"), ("another/folder", "ab")):
         for name in names:
-            write_skill(tmp_path / place / name, references__x_md=name)
-            os.utime(tmp_path / place / name / "SKILL.md", (len(place), 1))
-        publication = published(tmp_path / place)
+            write_skill(tmp_path / folder / name, references__x_md=name)
+            os.utime(tmp_path / folder / name / "SKILL.md", (len(folder), 1))
+        publication = publication_of(tmp_path / folder)
         trees.append([(each.path, each.read()) for each in publication.tree(publication.edition())])
     assert trees[0] == trees[1]
 
 
 @pytest.mark.requirement("X-4", "X-19", "WK1-9")
-def test_names_that_ustar_or_the_old_index_cannot_hold(tmp_path: Path) -> None:
+def test_file_names_that_tar_or_the_old_index_cannot_hold(tmp_path: Path) -> None:
     write_skill(tmp_path / "plain")
     (write_skill(tmp_path / "foreign") / "Grüße und mehr.md").write_bytes(b"hello")
     (write_skill(tmp_path / "spaced") / "two words.md").write_bytes(b"words")
-    publication = published(tmp_path)
+    publication = publication_of(tmp_path)
     edition = publication.edition()
-    entries = offered(edition.index)
+    entries = parse_index(edition.index)
     assert entries["foreign"].url.endswith("/foreign.zip")
-    assert fetched(publication, entries["foreign"])["Grüße und mehr.md"] == (b"hello", False)
-    old = offered(edition.index_0_1, wellknown.DIRECTORY_0_1)
+    assert fetch(publication, entries["foreign"])["Grüße und mehr.md"] == (b"hello", False)
+    old = parse_index(edition.index_0_1, wellknown.DIRECTORY_0_1)
     assert old.keys() == {"plain", "spaced"}
     assert old["spaced"].files["two words.md"] == f"{SITE}/.well-known/skills/spaced/two%20words.md"
     assert [path for path, _ in edition.left_out_0_1] == ["foreign"]
 
 
 @pytest.mark.requirement("X-2", "WK-4", "WK-18", "WK1-3")
-def test_what_cannot_be_published_is_left_out_of_both_indexes_with_its_reason(tmp_path: Path) -> None:
+def test_invalid_skills_are_left_out_of_both_indexes_with_a_reason(tmp_path: Path) -> None:
     for name in ("good", "-ahead", "behind-", "two--hyphens", "Upper"):
         write_skill(tmp_path / name)
     write_skill(tmp_path / "directory", name="another")
@@ -71,18 +71,20 @@ def test_what_cannot_be_published_is_left_out_of_both_indexes_with_its_reason(tm
     write_skill(tmp_path / "y" / "twin", body="# Another\n")
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "SKILL.md").write_bytes(b"no frontmatter")
-    edition = published(tmp_path).edition()
-    assert list(edition.skills) == [*offered(edition.index_0_1, wellknown.DIRECTORY_0_1)] == ["good"]
+    edition = publication_of(tmp_path).edition()
+    assert list(edition.skills) == [*parse_index(edition.index_0_1, wellknown.DIRECTORY_0_1)] == ["good"]
     reasons = dict(edition.left_out)
     assert {*reasons} == {path for path, _ in edition.left_out} == {
         "-ahead", "behind-", "two--hyphens", "Upper", "directory", "broken", "clash", "x/twin", "y/twin"
     }  # fmt: skip
-    assert "twin" in reasons["x/twin"] and "a.md" in reasons["clash"].lower() and "hyphen" in reasons["two--hyphens"]
+    assert "twin" in reasons["x/twin"]
+    assert "a.md" in reasons["clash"].lower()
+    assert "hyphen" in reasons["two--hyphens"]
 
 
-def test_what_was_published_is_read_whatever_happens_on_the_disk(tmp_path: Path) -> None:
+def test_published_files_are_served_after_changes_on_disk(tmp_path: Path) -> None:
     write_skill(tmp_path / "a", notes_md="zero")
-    publication = published(tmp_path)
+    publication = publication_of(tmp_path)
     (tmp_path / "a" / "notes.md").write_bytes(b"one, before the first edition")
     edition = publication.edition()
     items = {item.path: item for item in publication.tree(edition)}
@@ -93,10 +95,10 @@ def test_what_was_published_is_read_whatever_happens_on_the_disk(tmp_path: Path)
         assert raw == b"one, before the first edition"
 
 
-def test_only_what_changed_is_packed_again(tmp_path: Path) -> None:
+def test_only_changed_skills_are_packed_again(tmp_path: Path) -> None:
     for name in ("a", "b", "c"):
         write_skill(tmp_path / name, notes_md=name)
-    publication = published(tmp_path)
+    publication = publication_of(tmp_path)
     first = publication.edition()
     assert publication.edition() is first and publication.current is first
     (tmp_path / "b" / "notes.md").write_bytes(b"other")
@@ -105,10 +107,10 @@ def test_only_what_changed_is_packed_again(tmp_path: Path) -> None:
     assert [name for name, each in publication.edition().skills.items() if each is not first.skills[name]] == ["b"]
 
 
-def test_a_mode_that_changes_is_published_before_long(tmp_path: Path) -> None:
+def test_changed_file_mode_is_published_within_10_seconds(tmp_path: Path) -> None:
     write_skill(tmp_path / "a", scripts__run_sh="exit 0\n", evals__evals_json="{}")
     clock = Clock()
-    publication = published(tmp_path, clock=clock)
+    publication = publication_of(tmp_path, clock=clock)
     first = publication.edition()
     (tmp_path / "a" / "scripts" / "run.sh").chmod(0o755)
     publication.registry.refresh()
@@ -117,35 +119,35 @@ def test_a_mode_that_changes_is_published_before_long(tmp_path: Path) -> None:
     clock.now = 10
     second = publication.edition()
     assert second.index != first.index
-    assert fetched(publication, offered(second.index)["a"])["scripts/run.sh"] == (b"exit 0\n", True)
+    assert fetch(publication, parse_index(second.index)["a"])["scripts/run.sh"] == (b"exit 0\n", True)
     clock.now = 20
     assert publication.current is None and publication.edition() is second is publication.current
 
 
-def test_a_skill_that_was_hidden_by_its_namesake_is_published_again(tmp_path: Path) -> None:
+def test_skill_is_published_again_after_its_namesake_is_gone(tmp_path: Path) -> None:
     write_skill(tmp_path / "one" / "tea", notes_md="x")
     clock = Clock()
-    publication = published(tmp_path, clock=clock, keeping=RetentionPolicy(seconds=100))
+    publication = publication_of(tmp_path, clock=clock, keeping=RetentionPolicy(seconds=100))
     registry = publication.registry
-    assert "tea" in offered(publication.edition().index)
+    assert "tea" in parse_index(publication.edition().index)
     write_skill(tmp_path / "another" / "tea", notes_md="y")
-    for clock.now in (60, 300):  # the second time the first artifact is deleted
+    for clock.now in (60, 300):  # at 300 the first artifact has been deleted
         (tmp_path / "another" / "tea" / "notes.md").write_text(f"{clock.now}", encoding="utf-8")
         registry.refresh()
         publication.edition()
     shutil.rmtree(tmp_path / "another")
     registry.refresh()
-    entry = offered(publication.edition().index)["tea"]
-    assert fetched(publication, entry)["notes.md"] == (b"x", False)
+    entry = parse_index(publication.edition().index)["tea"]
+    assert fetch(publication, entry)["notes.md"] == (b"x", False)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
-def test_a_skill_that_cannot_be_read_is_left_out_until_it_can(tmp_path: Path) -> None:
+def test_unreadable_skill_is_left_out_until_it_is_readable(tmp_path: Path) -> None:
     write_skill(tmp_path / "a", notes_md="one")
     write_skill(tmp_path / "b")
     (tmp_path / "a" / "notes.md").chmod(0)
     clock = Clock()
-    publication = published(tmp_path, clock=clock)
+    publication = publication_of(tmp_path, clock=clock)
     edition = publication.edition()
     assert list(edition.skills) == ["b"] and edition.left_out[0][0] == "a"
     (tmp_path / "a" / "notes.md").chmod(0o644)
@@ -153,71 +155,80 @@ def test_a_skill_that_cannot_be_read_is_left_out_until_it_can(tmp_path: Path) ->
     assert list(publication.edition().skills) == ["a", "b"]
 
 
-def test_a_skill_that_keeps_changing_stays_as_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_skill_that_keeps_changing_stays_as_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_skill(tmp_path / "a", notes_md="one")
     write_skill(tmp_path / "b")
     clock = Clock()
-    publication = published(tmp_path, clock=clock)
+    publication = publication_of(tmp_path, clock=clock)
     first = publication.edition()
-    registry, real = publication.registry, publication.registry.read
+    registry = publication.registry
+    read = registry.read
 
-    def read(file: Any) -> bytes:
+    def change_then_read(file: Any) -> bytes:
         if file.location == "a/notes.md":
             (tmp_path / "a" / "notes.md").write_bytes(os.urandom(8))
-        return real(file)
+        return read(file)
 
     (tmp_path / "a" / "notes.md").write_bytes(b"x")
     write_skill(tmp_path / "b", body="# New\n")
     registry.refresh()
-    monkeypatch.setattr(registry, "read", read)
+    monkeypatch.setattr(registry, "read", change_then_read)
     edition = publication.edition()
-    assert edition.skills["a"].artifact == first.skills["a"].artifact and complete(publication, edition)
+    assert edition.skills["a"].artifact == first.skills["a"].artifact
+    verify_edition(publication, edition)
     assert edition.skills["b"].artifact != first.skills["b"].artifact
     monkeypatch.undo()
     clock.now = 1
     assert publication.edition().skills["a"].artifact != first.skills["a"].artifact
 
 
-def test_no_place_for_artifacts_is_told_and_costs_no_edition(tmp_path: Path) -> None:
+def test_full_spool_is_an_error_and_keeps_the_last_edition(tmp_path: Path) -> None:
     write_skill(tmp_path / "a")
-    publication = published(tmp_path)
+    publication = publication_of(tmp_path)
     first = publication.edition()
     write_skill(tmp_path / "a", body="# New\n" * 9_999)
     publication.registry.refresh()
     database = publication._artifacts._spool._database
-    database.execute("PRAGMA max_page_count = 1")  # it is full
+    database.execute("PRAGMA max_page_count = 1")  # makes the database full
     with pytest.raises(OSError, match="No space"):
         publication.edition()
-    assert publication.latest is first and complete(publication, first)
+    assert publication.latest is first
+    verify_edition(publication, first)
     database.execute("PRAGMA max_page_count = 100")
-    assert complete(publication, publication.edition())
+    verify_edition(publication, publication.edition())
 
 
 @pytest.mark.requirement("X-7")
-def test_all_who_ask_at_once_get_one_edition(tmp_path: Path) -> None:
+def test_concurrent_requests_get_one_edition(tmp_path: Path) -> None:
     write_skill(tmp_path / "a")
-    publication = published(tmp_path)
+    publication = publication_of(tmp_path)
     read = publication.registry.read
     publication.registry.read = Mock(side_effect=lambda file: sleep(0.05) or read(file))
     with ThreadPoolExecutor() as threads:
-        asked = [threads.submit(publication.edition) for _ in range(4)]
-    assert len({id(each.result()) for each in asked}) == 1 and complete(publication, asked[0].result())
+        futures = [threads.submit(publication.edition) for _ in range(4)]
+    editions = [each.result() for each in futures]
+    assert len({id(each) for each in editions}) == 1
+    verify_edition(publication, editions[0])
 
 
-def test_no_skill_gives_two_empty_indexes(tmp_path: Path) -> None:
-    edition = published(tmp_path).edition()
-    assert offered(edition.index) == offered(edition.index_0_1, wellknown.DIRECTORY_0_1) == {}
+def test_publication_without_skills_has_two_empty_indexes(tmp_path: Path) -> None:
+    edition = publication_of(tmp_path).edition()
+    assert parse_index(edition.index) == parse_index(edition.index_0_1, wellknown.DIRECTORY_0_1) == {}
 
 
-@each_row(("signed", "asked", "given"), [(False, False, False), (False, True, True), (True, False, True)])
-def test_evals_are_left_out_of_what_is_published(tmp_path: Path, signed: bool, asked: bool, given: bool) -> None:
-    place = write_skill(tmp_path / "a", references__guide_md="x", evals__evals_json="{}")
-    if signed:  # its signature is about all files
-        (place / "skill.oms.sig").write_text("x")
-    publication = published(tmp_path, **({"evals": True} if asked else {}))
+@each_row(("signed", "evals", "published"), [(False, False, False), (False, True, True), (True, False, True)])
+def test_evals_are_published_only_if_asked_for_or_signed(
+    tmp_path: Path, signed: bool, evals: bool, published: bool
+) -> None:
+    folder = write_skill(tmp_path / "a", references__guide_md="x", evals__evals_json="{}")
+    if signed:  # a signature covers all files
+        (folder / "skill.oms.sig").write_text("x")
+    options = {"evals": True} if evals else {}
+    publication = publication_of(tmp_path, **options)
     edition = publication.edition()
-    assert "evals/evals.json" in publication.registry.snapshot.skills["a"].files  # which a folder serves
-    assert ("evals/evals.json" in publication.unpacked(edition.skills["a"])) is given
-    named = {each.path for each in publication.tree(edition)}
-    assert any(each.endswith("/a/evals/evals.json") for each in named) is given
-    assert (b"evals" in edition.index_0_1) is given and publication.edition() is edition
+    assert "evals/evals.json" in publication.registry.snapshot.skills["a"].files
+    assert ("evals/evals.json" in publication.unpacked(edition.skills["a"])) is published
+    paths = {each.path for each in publication.tree(edition)}
+    assert any(each.endswith("/a/evals/evals.json") for each in paths) is published
+    assert (b"evals" in edition.index_0_1) is published
+    assert publication.edition() is edition

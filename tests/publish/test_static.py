@@ -1,4 +1,4 @@
-"""The tree of files: what the live server answers, whatever ends a run, and nobody else's files touched."""
+"""Static sites: content, incremental writes, crashes, and protection of foreign files."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ import pytest
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.publish import folder
 from mcp_skills_server.publish.static import StaticSite
-from publish.editions import SITE, offered, proved
-from publish.editions import published as publication
+from publish.editions import SITE, parse_index, publication_of, verify
 from wire import write_skill
 
 DAY = 86_400
@@ -27,29 +26,29 @@ NEW_INDEX, OLD_INDEX = ".well-known/agent-skills/index.json", ".well-known/skill
 
 
 def write(root: Path, output: Path, **options: Any) -> list[str]:
-    return [each.path for each in StaticSite(str(output), **options).write(publication(root))]
+    return [each.path for each in StaticSite(str(output), **options).write(publication_of(root))]
 
 
 def check(root: Path, output: Path, **options: Any) -> list[str]:
-    return [str(each) for each in StaticSite(str(output), **options).check(publication(root))]
+    return [str(each) for each in StaticSite(str(output), **options).check(publication_of(root))]
 
 
 def files(output: Path) -> dict[str, bytes]:
     return {path.relative_to(output).as_posix(): path.read_bytes() for path in output.rglob("*") if path.is_file()}
 
 
-def times(output: Path) -> dict[str, int]:
-    """When everything in a folder, and the folder itself, was last written."""
+def mtimes(output: Path) -> dict[str, int]:
+    """Return the modification times of a folder and everything in it."""
     return {str(path): path.stat().st_mtime_ns for path in (output, *output.rglob("*"))}
 
 
 def whole(output: Path) -> tuple[bytes, bytes] | None:
-    """Prove everything that the indexes of a folder name; the indexes, None when there is no tree."""
+    """Verify every file that the indexes name; return the two indexes, None without a tree."""
     tree = files(output)
     if not (output / ".well-known").exists():
         return None
-    entries = offered(tree[NEW_INDEX])
-    packed = {name: proved(each, tree[each.url.removeprefix(f"{SITE}/")]) for name, each in entries.items()}
+    entries = parse_index(tree[NEW_INDEX])
+    packed = {name: verify(each, tree[each.url.removeprefix(f"{SITE}/")]) for name, each in entries.items()}
     for each in json.loads(tree[OLD_INDEX])["skills"]:
         for path in each["files"]:
             assert tree[f".well-known/skills/{each['name']}/{path}"] == packed[each["name"]][path][0]
@@ -57,13 +56,13 @@ def whole(output: Path) -> tuple[bytes, bytes] | None:
 
 
 def served(output: Path) -> tuple[bytes | None, bytes | None]:
-    """The indexes of a folder in which a run was ended; everything that they name is there.
+    """Return the indexes of an interrupted run, after a check that every file they name exists.
 
-    Files of the old index have no digest there: they may already be those of the index to come.
+    The old index has no digests, so its files may already be those of the next index.
     """
     tree = files(output)
-    for entry in offered(tree[NEW_INDEX]).values() if NEW_INDEX in tree else ():
-        proved(entry, tree[entry.url.removeprefix(f"{SITE}/")])
+    for entry in parse_index(tree[NEW_INDEX]).values() if NEW_INDEX in tree else ():
+        verify(entry, tree[entry.url.removeprefix(f"{SITE}/")])
     for each in json.loads(tree.get(OLD_INDEX, b'{"skills": []}'))["skills"]:
         assert {f".well-known/skills/{each['name']}/{path}" for path in each["files"]} <= tree.keys()
     return tree.get(NEW_INDEX), tree.get(OLD_INDEX)
@@ -83,35 +82,40 @@ def output(tmp_path: Path) -> Path:
 
 
 @pytest.mark.requirement("WK-1", "WK1-1", "WK1-3", "WK1-10", "X-18")
-def test_a_tree_is_the_publication_and_a_record_and_a_second_run_changes_nothing(root: Path, output: Path) -> None:
-    made = publication(root)
+def test_tree_equals_publication_and_second_run_changes_nothing(root: Path, output: Path) -> None:
+    made = publication_of(root)
     expected = {item.path.lstrip("/"): item.read() for item in made.tree(made.edition())}
     assert write(root, output) == sorted(expected)
-    before, bytes_before = times(output), files(output)
-    assert bytes_before.keys() - expected.keys() == {".mcp-skills-server.json"}
-    assert json.loads(bytes_before[".mcp-skills-server.json"])["format"] == 2  # which later versions read as well
-    assert expected.items() <= bytes_before.items() and whole(output)
+    before = mtimes(output)
+    tree = files(output)
+    assert tree.keys() - expected.keys() == {".mcp-skills-server.json"}
+    assert json.loads(tree[".mcp-skills-server.json"])["format"] == 2
+    assert expected.items() <= tree.items()
+    assert whole(output)
     assert write(root, output) == []
-    assert times(output) == before and files(output) == bytes_before
+    assert mtimes(output) == before and files(output) == tree
 
 
-def test_an_edit_rewrites_only_its_own_files(root: Path, output: Path) -> None:
+def test_edit_rewrites_only_the_files_of_its_skill(root: Path, output: Path) -> None:
     write(root, output)
-    (output / ".well-known/agent-skills/more/mine.md").write_bytes(b"somebody's own, which stays as it is")
-    before, notes = times(output), root / "third" / "notes.md"
-    written = notes.stat()
+    (output / ".well-known/agent-skills/more/mine.md").write_bytes(b"foreign")
+    before = mtimes(output)
+    notes = root / "third" / "notes.md"
+    status = notes.stat()
     notes.write_bytes(b"NOTES")  # of the same size and time
-    os.utime(notes, ns=(written.st_atime_ns, written.st_mtime_ns))
+    os.utime(notes, ns=(status.st_atime_ns, status.st_mtime_ns))
     changed = write(root, output)
     assert {path.split("/")[2] for path in changed} == {"index.json", "third"}
-    after = times(output)
+    after = mtimes(output)
     rewritten = {str(output / path) for path in (*changed, ".mcp-skills-server.json")}
-    assert all(after[path] == before[path] for path in before if Path(path).is_file() and path not in rewritten)
-    assert whole(output) and (output / ".well-known/skills/third/notes.md").read_bytes() == b"NOTES"
+    kept = {path for path in before if Path(path).is_file()} - rewritten
+    assert all(after[path] == before[path] for path in kept)
+    assert whole(output)
+    assert (output / ".well-known/skills/third/notes.md").read_bytes() == b"NOTES"
 
 
 @pytest.mark.requirement("X-7")
-def test_an_old_artifact_stays_for_some_days(root: Path, output: Path) -> None:
+def test_old_artifact_is_kept_for_seven_days(root: Path, output: Path) -> None:
     now = 1_000_000.0
     write(root, output, clock=lambda: now)
     old = {path: raw for path, raw in files(output).items() if path.endswith(".tar.gz")}
@@ -120,16 +124,16 @@ def test_an_old_artifact_stays_for_some_days(root: Path, output: Path) -> None:
     write(root, output, clock=lambda: now + DAY)
     assert old.items() <= files(output).items()
     assert not (output / ".well-known" / "skills" / "more").exists()
-    before = times(output)
-    assert write(root, output, clock=lambda: now + 8 * DAY - 1) == [] and times(output) == before
+    before = mtimes(output)
+    assert write(root, output, clock=lambda: now + 8 * DAY - 1) == [] and mtimes(output) == before
     assert check(root, output, clock=lambda: now + 30 * DAY) == []
     assert write(root, output, clock=lambda: now + 8 * DAY) == []
     assert len(old.keys() & files(output).keys()) == 0 and whole(output)
-    before = times(output)
-    assert write(root, output, clock=lambda: now + 9 * DAY) == [] and times(output) == before
+    before = mtimes(output)
+    assert write(root, output, clock=lambda: now + 9 * DAY) == [] and mtimes(output) == before
 
 
-def test_a_check_names_what_differs_and_writes_nothing(root: Path, output: Path, tmp_path: Path) -> None:
+def test_check_lists_differences_and_writes_nothing(root: Path, output: Path, tmp_path: Path) -> None:
     assert len(check(root, output)) == 11 and not output.exists()
     write(root, output)
     assert check(root, output) == []
@@ -137,11 +141,12 @@ def test_a_check_names_what_differs_and_writes_nothing(root: Path, output: Path,
     (output / ".well-known/skills/more/references/b.md").unlink()
     (root / "more" / "references" / "a.md").write_bytes(b"A")
     (root / "third" / "notes.md").rename(root / "third" / "renamed.md")
-    before, bytes_before = times(output), files(output)
-    reported = check(root, output)
-    artifacts = [each for each in reported if "agent-skills/" in each and each.endswith(".tar.gz: missing")]
-    assert len(artifacts) == 2 and reported == sorted(reported)
-    assert [each for each in reported if each not in artifacts] == [
+    before = mtimes(output)
+    lines = check(root, output)
+    artifacts = [each for each in lines if "agent-skills/" in each and each.endswith(".tar.gz: missing")]
+    assert len(artifacts) == 2
+    assert lines == sorted(lines)
+    assert [each for each in lines if each not in artifacts] == [
         ".well-known/agent-skills/index.json: different",
         ".well-known/skills/index.json: different",
         ".well-known/skills/more/references/a.md: different",
@@ -149,45 +154,31 @@ def test_a_check_names_what_differs_and_writes_nothing(root: Path, output: Path,
         ".well-known/skills/third/notes.md: left over",
         ".well-known/skills/third/renamed.md: missing",
     ]
-    assert times(output) == before and files(output) == bytes_before
+    assert mtimes(output) == before
     write(root, output)
     assert check(root, output) == [] and whole(output)
 
 
 @pytest.mark.requirement("WK-31", "WK-32", "WK-37", "WK-38")
-def test_headers_for_hosts_are_written_and_taken_away(root: Path, output: Path) -> None:
+def test_headers_file_is_written_and_removed(root: Path, output: Path) -> None:
     write(root, output)
     assert check(root, output, headers=True) == ["_headers: missing"]
     assert write(root, output, headers=True) == ["_headers"]
     text = (output / "_headers").read_text()
     assert check(root, output) == ["_headers: left over"]
     assert write(root, output) == ["_headers"] and not (output / "_headers").exists()
-    # A host joins what several rules say of one header, so none may stand in two rules that fit one path.
+    # Hosts join the values of a header that two matching rules set, so no path may match twice.
     rules = re.findall(r"^(/.*)\n((?:  .*\n)+)", text, re.MULTILINE)
     for path in files(output).keys() - {".mcp-skills-server.json"}:
         found: list[str] = []
         for pattern, headers in rules:
             if re.fullmatch(re.sub(r":\w+", "[^/]+", pattern.replace("*", ".*")), f"/{path}"):
                 found += re.findall(r"^  ([\w-]+):", headers, re.MULTILINE)
-        assert len(found) == len({*found}) and {"Cache-Control", "X-Content-Type-Options"} <= {*found}
+        assert len(found) == len({*found})
+        assert {"Cache-Control", "X-Content-Type-Options"} <= {*found}
 
 
-# What is not ours
-
-
-def test_a_folder_of_somebody_else_is_refused_and_stays(root: Path, output: Path) -> None:
-    output.mkdir()
-    (output / "index.html").write_bytes(b"mine")
-    with pytest.raises(UsageError, match="not written by this program"):
-        write(root, output)
-    assert files(output) == {"index.html": b"mine"}
-    below = output / "index.html" / "below"
-    for place, said in ((output / "index.html", "not a folder; give"), (below, f"cannot be written .*: {below}")):
-        with pytest.raises(UsageError, match=f"^[^\n]*{said}[^\n]*$"):
-            write(root, place)
-
-
-def test_a_file_of_another_is_not_written_over(root: Path, output: Path) -> None:
+def test_foreign_file_is_not_overwritten(root: Path, output: Path) -> None:
     write(root, output)
     (root / "third" / "fresh.md").write_bytes(b"ours")
     for path in ("_headers", ".well-known/skills/third/fresh.md"):
@@ -199,27 +190,29 @@ def test_a_file_of_another_is_not_written_over(root: Path, output: Path) -> None
         (output / path).unlink()
 
 
-def test_an_empty_folder_and_a_link_to_one_are_taken(root: Path, tmp_path: Path) -> None:
+def test_output_may_be_an_empty_folder_or_a_symlink_to_one(root: Path, tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     for notes in (b"notes", b"other"):
         (root / "third" / "notes.md").write_bytes(notes)
         assert write(root, tmp_path / "link")
-        assert (tmp_path / "link").is_symlink() and whole(tmp_path / "real")
+        assert (tmp_path / "link").is_symlink()
+        assert whole(tmp_path / "real")
 
 
-def test_a_record_that_cannot_be_read_is_told(root: Path, output: Path) -> None:
+def test_invalid_record_is_refused(root: Path, output: Path) -> None:
     write(root, output)
-    record, before = output / ".mcp-skills-server.json", files(output)
-    for said in (
+    record = output / ".mcp-skills-server.json"
+    before = files(output)
+    for text in (
         "no JSON", "[]", '{"format": 1, "files": [], "retired": {}}', '{"format": 2}',
         '{"format": 2, "files": 3, "retired": {}}', '{"format": 2, "files": {}, "retired": {"a": null}}',
         '{"format": 2, "files": {}, "retired": {"a": 1e999}}',
     ):  # fmt: skip
-        record.write_text(said)
+        record.write_text(text)
         with pytest.raises(UsageError, match="cannot be read"):
             write(root, output)
-        assert files(output) == {**before, record.name: said.encode()}
+        assert files(output) == {**before, record.name: text.encode()}
     record.with_suffix(".next").write_text('{"format": 2, "files": {"a": 3}}')
     record.write_bytes(before[record.name])
     with pytest.raises(UsageError, match="cannot be read"):
@@ -227,7 +220,7 @@ def test_a_record_that_cannot_be_read_is_told(root: Path, output: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no flock there")
-def test_two_publishers_do_not_meet(root: Path, output: Path) -> None:
+def test_locked_output_is_refused(root: Path, output: Path) -> None:
     import fcntl
 
     write(root, output)
@@ -239,91 +232,102 @@ def test_two_publishers_do_not_meet(root: Path, output: Path) -> None:
     assert write(root, output) == []
 
 
-# Crashes
-
-
 class Crash(BaseException):
-    """The end of the process at this step, without its clearing up."""
+    """Simulated end of the process, which no handler of Exception catches."""
 
 
 def crash_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
-    """Have no change of the disk happen after so many."""
-    made = itertools.count(1)
+    """Raise Crash in place of every disk write after the first `steps`."""
+    counter = itertools.count(1)
 
-    def guarded(real: Callable[..., Any]) -> Callable[..., Any]:
+    def guard(original: Callable[..., Any]) -> Callable[..., Any]:
         def step(*arguments: Any, **options: Any) -> Any:
-            if next(made) > steps:
+            if next(counter) > steps:
                 raise Crash
-            return real(*arguments, **options)
+            return original(*arguments, **options)
 
         return step
 
-    for owner, names in ((os, ("replace", "unlink", "rmdir", "makedirs")), (folder, ("_remove", "_write"))):
-        for name in names:
-            monkeypatch.setattr(owner, name, guarded(getattr(owner, name)))
+    for name in ("replace", "unlink", "rmdir", "makedirs"):
+        monkeypatch.setattr(os, name, guard(getattr(os, name)))
+    for name in ("_remove", "_write"):
+        monkeypatch.setattr(folder, name, guard(getattr(folder, name)))
 
 
 @pytest.mark.parametrize("fresh", [True, False])
-def test_a_crash_leaves_a_whole_tree(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh: bool) -> None:
+def test_crash_at_any_step_leaves_a_valid_tree(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh: bool
+) -> None:
     other = tmp_path / "changed"
     write_skill(other / "third", body="# Changed\n", more_md="more")
     write_skill(other / "lone")
-    made = publication(other)
-    new = (made.edition().index, made.edition().index_0_1)
-    crashed, at = True, 0
-    while crashed:
-        output, at = tmp_path / f"run-{at}", at + 1
+    changed = publication_of(other)
+    new = (changed.edition().index, changed.edition().index_0_1)
+    for steps in range(1, 400):
+        output = tmp_path / f"run-{steps}"
+        old: tuple[bytes, bytes] | tuple[None, None] | None = (None, None)
         if not fresh:
             write(root, output, headers=True, keep_days=0)
-        old = (None, None) if fresh else whole(output)
-        assert old and at < 400
+            old = whole(output)
+        assert old
+        site = StaticSite(str(output), headers=True, keep_days=0)
+        crashed = False
         with monkeypatch.context() as patched:
-            crash_after(patched, at)
+            crash_after(patched, steps)
             try:
-                StaticSite(str(output), headers=True, keep_days=0).write(made)
-                crashed = False
+                site.write(changed)
             except Crash:
-                pass
-        found = served(output)
-        assert all(each in both for each, both in zip(found, zip(old, new, strict=True), strict=True)), f"step {at}"
-        StaticSite(str(output), headers=True, keep_days=0).write(made)
+                crashed = True
+        index, index_0_1 = served(output)
+        assert index in (old[0], new[0]), f"step {steps}"
+        assert index_0_1 in (old[1], new[1]), f"step {steps}"
+        site = StaticSite(str(output), headers=True, keep_days=0)
+        site.write(changed)
         assert whole(output) == new
-        assert StaticSite(str(output), headers=True, keep_days=0).check(made) == []
-        assert {path.name for path in output.iterdir()} == {".mcp-skills-server.json", ".well-known", "_headers"}
+        assert site.check(changed) == []
+        names = {path.name for path in output.iterdir()}
+        assert names == {".mcp-skills-server.json", ".well-known", "_headers"}
         assert not (output / ".well-known" / "skills" / "more").exists()
-    assert at > 15
+        if not crashed:
+            break
+    assert not crashed
+    assert steps > 15
 
 
-def test_what_is_not_there_any_more_is_put_again(root: Path, output: Path) -> None:
+def test_lost_and_altered_files_are_restored(root: Path, output: Path) -> None:
     write(root, output)
     lost = [output / path for path in files(output) if path.startswith(".well-known/") and "third" in path]
     precious = output.with_name("precious")
     precious.write_bytes(b"other")
-    for break_it in (Path.exists, lambda path: path.write_bytes(b"other"), lambda path: path.symlink_to(precious)):
+    for damage in ("removed", "overwritten", "replaced by a symlink"):
         for path in lost:
             path.unlink()
-            break_it(path)
+            if damage == "overwritten":
+                path.write_bytes(b"other")
+            elif damage == "replaced by a symlink":
+                path.symlink_to(precious)
         assert len(write(root, output)) == len(lost) == 3
-        assert check(root, output) == [] and whole(output) and not any(map(Path.is_symlink, lost))
+        assert check(root, output) == []
+        assert whole(output)
+        assert not any(map(Path.is_symlink, lost))
     assert precious.read_bytes() == b"other"
 
 
-# What a record may claim
-
-
-def claim(output: Path, *paths: str, digests: bool = True) -> None:
-    """Have the record name these files too, with their right digests or with none that fits."""
-    place = output / ".mcp-skills-server.json"
-    said = json.loads(place.read_bytes())
+def add_to_record(output: Path, *paths: str, digests: bool = True) -> None:
+    """Add these files to the record, with their digests or with wrong ones."""
+    record = output / ".mcp-skills-server.json"
+    content = json.loads(record.read_bytes())
     for path in paths:
         raw = (output / path).read_bytes() if digests else b"something else"
-        said["files"][path] = hashlib.sha256(raw).hexdigest()
-    place.write_text(json.dumps(said))
+        content["files"][path] = hashlib.sha256(raw).hexdigest()
+    record.write_text(json.dumps(content))
 
 
 @pytest.mark.parametrize("journal", [False, True])
-def test_a_planted_record_costs_nobody_a_file(root: Path, output: Path, tmp_path: Path, journal: bool) -> None:
-    """11.22: it had other people's security.txt deleted."""
+def test_forged_record_causes_no_deletion_of_foreign_files(
+    root: Path, output: Path, tmp_path: Path, journal: bool
+) -> None:
+    """Regression test: a forged record once deleted a foreign security.txt."""
     write(root, output, keep_days=0)
     outside = tmp_path / "outside" / "precious"
     outside.parent.mkdir()
@@ -334,12 +338,12 @@ def test_a_planted_record_costs_nobody_a_file(root: Path, output: Path, tmp_path
     for path in (*right[:2], *wrong):
         (output / path).parent.mkdir(parents=True, exist_ok=True)
         (output / path).write_bytes(b"theirs")
-    claim(output, *right, ".well-known/skills/more/../../security.txt")
-    claim(output, *wrong, digests=False)
+    add_to_record(output, *right, ".well-known/skills/more/../../security.txt")
+    add_to_record(output, *wrong, digests=False)
     if journal:
-        said = json.loads((output / ".mcp-skills-server.json").read_bytes())
-        said["files"] = {path: [digest] for path, digest in said["files"].items()}
-        (output / ".mcp-skills-server.next").write_text(json.dumps(said))
+        content = json.loads((output / ".mcp-skills-server.json").read_bytes())
+        content["files"] = {path: [digest] for path, digest in content["files"].items()}
+        (output / ".mcp-skills-server.next").write_text(json.dumps(content))
     (root / "third" / "notes.md").write_bytes(b"other")
     write(root, output, keep_days=0)
     assert all((output / path).read_bytes() == b"theirs" for path in (*right[:2], *wrong))
@@ -348,7 +352,7 @@ def test_a_planted_record_costs_nobody_a_file(root: Path, output: Path, tmp_path
         write(root, output, headers=True)
 
 
-def test_a_file_becomes_a_folder_and_a_folder_a_file(root: Path, output: Path) -> None:
+def test_file_and_folder_of_the_same_name_replace_each_other(root: Path, output: Path) -> None:
     notes = root / "third" / "notes.md"
     for _ in range(3):
         write(root, output)
@@ -363,7 +367,7 @@ def test_a_file_becomes_a_folder_and_a_folder_a_file(root: Path, output: Path) -
 
 
 @pytest.mark.parametrize("folder", [".well-known", ".well-known/skills", ".well-known/skills/third"])
-def test_nothing_is_written_through_a_link(root: Path, output: Path, tmp_path: Path, folder: str) -> None:
+def test_symlink_in_the_output_is_not_followed(root: Path, output: Path, tmp_path: Path, folder: str) -> None:
     write(root, output)
     (output / folder).rename(tmp_path / "elsewhere")
     (output / folder).symlink_to(tmp_path / "elsewhere")

@@ -1,4 +1,4 @@
-"""A client written with the Python SDK: it keeps what it is told, by the SDK and as it came."""
+"""An ACP client written with the Python SDK, which keeps received messages, parsed and raw."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ class RealClient:
         if event.direction is StreamDirection.INCOMING:
             await self.raw.put(event.message)
 
-    async def update(self) -> Any:
+    async def next_update(self) -> Any:
         return (await asyncio.wait_for(self.updates.get(), DEADLINE))[1]
 
-    async def message(self) -> dict[str, Any]:
+    async def next_message(self) -> dict[str, Any]:
         return await asyncio.wait_for(self.raw.get(), DEADLINE)
 
-    async def extension(self) -> tuple[str, list[str]]:
+    async def next_extension(self) -> tuple[str, list[str]]:
+        """Return the session id and the skill names of the next extension notification."""
         method, params = await asyncio.wait_for(self.extensions.get(), DEADLINE)
         assert f"_{method}" == dialect.EXTENSION_METHOD
         return params["sessionId"], [each["name"] for each in params["availableSkills"]]

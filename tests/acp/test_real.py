@@ -60,7 +60,7 @@ def skill_names(update: Any) -> list[str]:
 
 
 @pytest.mark.requirement("X-31", "X-34", "ACP-8", "ACP-13", "ACPX-1", "ACPX-2")
-async def test_client_without_the_draft_gets_updates_after_the_response_and_on_change(root: Path) -> None:
+async def test_client_without_the_draft_is_updated_after_the_response_and_on_change(root: Path) -> None:
     async with connected(root, extensionNotification={}) as (client, agent):
         session = await agent.new_session(cwd="/", mcp_servers=[])
         assert "result" in await client.next_message()
@@ -94,7 +94,7 @@ async def test_update_of_each_session_keeps_the_agents_own_commands(root: Path) 
 
 
 @pytest.mark.requirement("X-32", "ACP-9", "ACP-10", "ACPX-4")
-async def test_client_that_opted_in_gets_skills_updates_of_the_draft(
+async def test_client_that_opted_in_gets_the_form_of_the_draft(
     root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with connected(root, availableSkillsUpdate={}) as (client, agent):

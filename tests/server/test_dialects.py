@@ -11,7 +11,7 @@ from mcp_skills_server import Registry, RequestError, Settings, Skill, Snapshot
 from mcp_skills_server.dialects import table
 from mcp_skills_server.dialects.dialect import Dialect, EntryContext, EntryResult
 from mcp_skills_server.model import Json, Standing
-from server.sdk import ask, attached
+from server.sdk import attached_client, request
 from wire import write_skill
 
 pytestmark = pytest.mark.anyio
@@ -48,23 +48,23 @@ async def test_a_row_is_announced_listed_and_found(tmp_path: Path, mode: Any) ->
     for name in ("b", "d"):
         write_skill(tmp_path / name)
     registry = Registry([tmp_path])
-    async with attached(registry, mode, settings=Settings(dialect="tiny")) as client:
+    async with attached_client(registry, mode, settings=Settings(dialect="tiny")) as client:
         extensions = client.server_capabilities.extensions or {}
         assert extensions == {"com.example/tiny": {"numbers": True}}
-        listed = (await ask(client, "skills/list"))["skills"]
+        listed = (await request(client, "skills/list"))["skills"]
         assert listed == [{"number": 0, "called": "b"}, {"number": 1, "called": "d"}]
-        assert (await ask(client, "skills/get", number="1"))["found"] == {"number": 1, "called": "d"}
+        assert (await request(client, "skills/get", number="1"))["found"] == {"number": 1, "called": "d"}
         write_skill(tmp_path / "a")
         registry.refresh()
         # What an entry varies with is looked at again: d was the second, and is the third now.
-        assert (await ask(client, "skills/get", number="2"))["found"] == {"number": 2, "called": "d"}
+        assert (await request(client, "skills/get", number="2"))["found"] == {"number": 2, "called": "d"}
 
 
 @pytest.mark.usefixtures("tiny")
 async def test_a_row_joins_the_others_where_all_are_spoken(tmp_path: Path, mode: Any) -> None:
     write_skill(tmp_path / "a")
-    async with attached(tmp_path, mode) as client:
-        (entry,) = (await ask(client, "skills/list"))["skills"]
+    async with attached_client(tmp_path, mode) as client:
+        (entry,) = (await request(client, "skills/list"))["skills"]
         assert entry["number"] == 0 and entry["name"] == "a" and entry["uri"] == "skill://a/SKILL.md"
-        assert (await ask(client, "skills/get", number="0"))["found"] == entry
-        assert (await ask(client, "skills/get", name="a"))["instructions"]
+        assert (await request(client, "skills/get", number="0"))["found"] == entry
+        assert (await request(client, "skills/get", name="a"))["instructions"]

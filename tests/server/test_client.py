@@ -1,4 +1,4 @@
-"""The SDK's own client against the real process, as a host would use it."""
+"""The client of the SDK with a server process, as a host uses it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from wire import COMMAND, DEADLINE, FIXTURES
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_host_lists_gets_reads_and_calls(mode: Any) -> None:
+async def test_sdk_client_uses_skills_resources_tools_and_prompts(mode: Any) -> None:
     server = StdioServerParameters(command=COMMAND[0], args=[*COMMAND[1:], "serve", str(FIXTURES)])
     async with asyncio.timeout(DEADLINE), Client(stdio_client(server), mode=mode) as client:
         assert client.protocol_version == {"legacy": "2025-11-25", "auto": "2026-07-28"}[mode]

@@ -1,4 +1,4 @@
-"""A new dialect is its module and a row: nothing in the server names one."""
+"""A dialect that is added to the table alone, as the server names none."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ def numbered(subject: EntryContext) -> dict[str, Json]:
 
 
 TINY = Dialect(
-    name="tiny", least=Standing.VALID, capabilities={"tiny": {}}, extensions={"com.example/tiny": {"numbers": True}},
+    name="tiny", least=Standing.VALID, capabilities={"tiny": {}},
+    extensions={"com.example/tiny": {"numbers": True}},
     entry=numbered, needs_served=lambda _: False, parameter="number", find=by_number,
     result=EntryResult(lambda entry: {"found": entry}),
     notifications={"tinyListChanged": "notifications/tiny/list_changed"},
 )  # fmt: skip
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(table.TABLE, TINY.name, TINY)
 
 
-@pytest.mark.usefixtures("tiny")
-async def test_a_row_is_announced_listed_and_found(tmp_path: Path, mode: Any) -> None:
+async def test_added_dialect_is_declared_listed_and_found(tmp_path: Path, mode: Any) -> None:
     assert "tiny" in table.names()
     for name in ("b", "d"):
         write_skill(tmp_path / name)
@@ -56,15 +56,16 @@ async def test_a_row_is_announced_listed_and_found(tmp_path: Path, mode: Any) ->
         assert (await request(client, "skills/get", number="1"))["found"] == {"number": 1, "called": "d"}
         write_skill(tmp_path / "a")
         registry.refresh()
-        # What an entry varies with is looked at again: d was the second, and is the third now.
+        # The cached entry of d is invalid: d was the second skill, and is now the third.
         assert (await request(client, "skills/get", number="2"))["found"] == {"number": 2, "called": "d"}
 
 
-@pytest.mark.usefixtures("tiny")
-async def test_a_row_joins_the_others_where_all_are_spoken(tmp_path: Path, mode: Any) -> None:
+async def test_entry_of_the_auto_dialect_includes_the_added_one(tmp_path: Path, mode: Any) -> None:
     write_skill(tmp_path / "a")
     async with attached_client(tmp_path, mode) as client:
         (entry,) = (await request(client, "skills/list"))["skills"]
-        assert entry["number"] == 0 and entry["name"] == "a" and entry["uri"] == "skill://a/SKILL.md"
+        assert entry["number"] == 0
+        assert entry["name"] == "a"
+        assert entry["uri"] == "skill://a/SKILL.md"
         assert (await request(client, "skills/get", number="0"))["found"] == entry
         assert (await request(client, "skills/get", name="a"))["instructions"]

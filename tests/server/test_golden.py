@@ -38,7 +38,7 @@ CASES: list[tuple[str, Path, list[str], bool, str, dict[str, Any]]] = [
     [pytest.param(*each, id=each[0], marks=loose if LOOSE[0] in each[2] else ()) for each in CASES],
 )
 def test_result_equals_its_golden_file(
-    name: str, root: Path, options: list[str], extension: bool, method: str, params: dict[str, Any]
+    *, name: str, root: Path, options: list[str], extension: bool, method: str, params: dict[str, Any]
 ) -> None:
     with serving(root, *options, era="modern", extension=extension) as wire:
         result = wire.request(method, params)

@@ -49,9 +49,7 @@ _METHODS: list[tuple[Any, Callable[[str], dict[str, Any]]]] = [
 
 @each_row("unit", ["/a", "%2e", "%E2%82%AC/", "acme/", "\u20ac"])
 @each_row(("handler", "params"), _METHODS)
-def test_a_method_takes_steps_as_long_as_what_it_is_result_of(
-    registry: Registry, handler: Any, params: Any, shape: str
-):
+def test_method_takes_steps_linear_in_its_params(registry: Registry, handler: Any, params: Any, unit: str) -> None:
     def call(times: int) -> Callable[[], object]:
         return lambda: result_of(handler, registry, **params("skill://acme" + unit * times))
 

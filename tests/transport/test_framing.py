@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,15 +12,6 @@ from mcp_skills_server.transport import LineBuffer
 
 PIECES = st.binary(min_size=1, max_size=12) | st.text(alphabet="a \r\n", min_size=1, max_size=9).map(str.encode)
 CHUNKS = st.lists(PIECES)
-
-
-def split_lines(chunks: Iterable[bytes], max_line: int) -> list[bytes | None]:
-    buffer = LineBuffer(max_line)
-    found = [line for chunk in chunks for line in buffer.lines(chunk)]
-    last = buffer.rest()
-    if last.strip():
-        found.append(last)
-    return found
 
 
 def cut(stream: bytes, sizes: list[int]) -> Iterator[bytes]:
@@ -39,7 +30,12 @@ def test_lines_do_not_depend_on_chunk_boundaries(stream: bytes, sizes: list[int]
             expected.append(None)
         elif line.strip():
             expected.append(line)
-    assert split_lines(filter(None, cut(stream, sizes)), max_line) == expected
+    buffer = LineBuffer(max_line)
+    found = [line for chunk in cut(stream, sizes) for line in buffer.lines(chunk)]
+    last = buffer.rest()
+    if last.strip():
+        found.append(last)
+    assert found == expected
 
 
 @given(chunks=CHUNKS, max_line=st.integers(0, 20))

@@ -124,7 +124,7 @@ async def test_lifespan_and_capabilities_of_the_server_are_kept(tmp_path: Path) 
 
 
 def paged_server() -> Server[Any]:
-    """A lowlevel server with two pages of resources, a template, a reader and a completion."""
+    """Return a lowlevel server with two pages of resources, and one completion for all."""
 
     async def list_resources(_: Any, params: types.PaginatedRequestParams | None) -> types.ListResourcesResult:
         second = params is not None and params.cursor == "second"
@@ -142,10 +142,11 @@ def paged_server() -> Server[Any]:
     return Server("own", on_list_resources=list_resources, on_read_resource=read, on_completion=complete)
 
 
-async def test_pages_of_the_server_precede_pages_of_the_skills(tmp_path: Path, mode: Any) -> None:
+async def test_lowlevel_server_shares_lists_reads_and_completions(tmp_path: Path, mode: Any) -> None:
     for name in ("a", "b", "c"):
         write_skill(tmp_path / name)
-    async with attached_client(tmp_path, mode, to=paged_server(), settings=Settings(page_size=2)) as client:
+    settings = Settings(page_size=2, prompts=False)
+    async with attached_client(tmp_path, mode, to=paged_server(), settings=settings) as client:
         assert client.server_capabilities.resources is not None
         pages: list[list[str]] = []
         cursor: str | None = None
@@ -161,8 +162,10 @@ async def test_pages_of_the_server_precede_pages_of_the_skills(tmp_path: Path, m
             await client.read_resource("skill://none/SKILL.md")
         ref = types.ResourceTemplateReference(uri="skill://{+path}")
         assert "a/SKILL.md" in (await client.complete(ref, {"name": "path", "value": "a"})).completion.values
-        other = types.ResourceTemplateReference(uri="own://{x}")
-        assert (await client.complete(other, {"name": "x", "value": ""})).completion.values == ["own"]
+        others = types.ResourceTemplateReference(uri="own://{x}"), types.PromptReference(name="a")
+        for other in others:
+            completed = await client.complete(other, {"name": "x", "value": ""})
+            assert completed.completion.values == ["own"]
 
 
 @pytest.mark.requirement("S40-30")
@@ -285,22 +288,6 @@ async def test_subscription_waits_for_the_first_scan(held_scan: HeldScan) -> Non
         tasks.start_soon(client.session.send_request, types.SubscribeRequest(params=params), types.EmptyResult)
         await anyio.wait_all_tasks_blocked()
         release.set()
-
-
-async def test_prompt_completion_goes_to_the_server_if_skills_are_no_prompts(tmp_path: Path, mode: Any) -> None:
-    write_skill(tmp_path / "a")
-    completed: list[str] = []
-
-    async def complete(_: Any, params: types.CompleteRequestParams) -> types.CompleteResult:
-        assert isinstance(params.ref, types.PromptReference)
-        completed.append(params.ref.name)
-        return types.CompleteResult(completion=types.Completion(values=["own"]))
-
-    server = Server[Any]("own", on_completion=complete)
-    async with attached_client(tmp_path, mode, to=server, settings=Settings(prompts=False)) as client:
-        ref = types.PromptReference(name="a")
-        assert (await client.complete(ref, {"name": "task", "value": ""})).completion.values == ["own"]
-    assert completed == ["a"]
 
 
 async def test_tools_changed_by_the_first_scan_are_announced(tmp_path: Path, held_scan: HeldScan) -> None:

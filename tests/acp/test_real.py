@@ -94,9 +94,7 @@ async def test_update_of_each_session_keeps_the_agents_own_commands(root: Path) 
 
 
 @pytest.mark.requirement("X-32", "ACP-9", "ACP-10", "ACPX-4")
-async def test_client_that_opted_in_gets_the_form_of_the_draft(
-    root: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_client_that_opted_in_gets_the_form_of_the_draft(root: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with connected(root, availableSkillsUpdate={}) as (client, agent):
         session = await agent.new_session(cwd="/", mcp_servers=[])
         await client.next_message()

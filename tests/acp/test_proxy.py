@@ -72,6 +72,12 @@ def wait_until_gone(pid: int) -> None:
             select.select([], [], [], 0.01)
 
 
+def cpu_seconds(pid: int) -> float:
+    """Return the CPU time that a process has used."""
+    user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
 def write_forever(stream: IO[bytes]) -> None:
     while True:
         os.write(stream.fileno(), b"x" * 4096)
@@ -184,6 +190,13 @@ def flooding_agent(lines: int, done: Path) -> list[str]:
     return python(f"import os\n{write}\nopen({str(done)!r}, 'w')")
 
 
+def wait_for_file(path: Path) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while not path.exists():
+        assert time.monotonic() < deadline
+        select.select([], [], [], 0.01)
+
+
 @each_row(
     ("lines", "end", "roots"),  # 100 lines fit into two pipes, so that the agent can end
     [(100, signal.SIGTERM, 0), (10**9, signal.SIGHUP, 1), (100, "close", 1), (10**9, "close", 0)],
@@ -196,10 +209,8 @@ def test_editor_that_reads_nothing_does_not_delay_the_exit(
     options = [*[tmp_path / "skills"] * roots, "--grace", "0.1"]
     with running_proxy(flooding_agent(lines, done), *options) as process:
         assert select.select([process.stdout], [], [], DEADLINE)[0]
-        deadline = time.monotonic() + DEADLINE
-        while lines == 100 and not done.exists():
-            assert time.monotonic() < deadline
-            select.select([], [], [], 0.01)
+        if lines == 100:
+            wait_for_file(done)
         if isinstance(end, str):
             process.stdin.close()
         else:
@@ -207,15 +218,26 @@ def test_editor_that_reads_nothing_does_not_delay_the_exit(
         process.wait(DEADLINE)
 
 
-def test_slow_editor_receives_all_output(tmp_path: Path) -> None:
-    with running_proxy(flooding_agent(300, tmp_path / "done"), "--grace", "5") as process:
+def test_editor_that_pauses_receives_all_output_of_an_ended_agent(tmp_path: Path) -> None:
+    done = tmp_path / "done"
+    with running_proxy(flooding_agent(100, done)) as process:
+        wait_for_file(done)
         select.select([], [], [], 1)  # longer than `_LINGER_S`
-        received = os.read(process.stdout.fileno(), 20_000)
+        assert len(process.stdout.read()) == 100_000
+        assert process.wait(DEADLINE) == 0
+
+
+def test_slow_editor_receives_all_output_after_it_closes_stdin(tmp_path: Path) -> None:
+    """Each small piece that it reads extends the grace period; 64 KiB take longer than that."""
+    with running_proxy(flooding_agent(200, tmp_path / "done"), "--grace", "1") as process:
+        select.select([], [], [], 0.5)  # until the pipes are full
         process.stdin.close()
-        while piece := os.read(process.stdout.fileno(), 20_000):
-            received += piece
+        select.select([], [], [], 0.1)
+        received = process.stdout.read(1 << 16)
+        for _ in range(16):
+            received += process.stdout.read(4096)
             select.select([], [], [], 0.1)
-        assert len(received) == 300_000
+        assert len(received + process.stdout.read()) == 200_000
         assert process.wait(DEADLINE) == 0
 
 
@@ -334,14 +356,17 @@ def test_each_signal_ends_the_agent_on_windows(monkeypatch: pytest.MonkeyPatch) 
     agent.close_stdout()
 
 
-def test_pipe_that_a_daemon_holds_open_does_not_delay_the_exit() -> None:
+def test_daemon_with_the_agents_pipe_may_write_but_not_delay_the_exit() -> None:
     code = (
         "import os, subprocess\n"
         "options = {'start_new_session': True, 'stderr': subprocess.DEVNULL}\n"
-        "child = subprocess.Popen(['sleep', '60'], **options)\nos.write(1, b'%d' % child.pid)"
+        "command = ['sh', '-c', 'sleep 0.2; echo late; exec sleep 60']\n"
+        "os.write(1, b'%d\\n' % subprocess.Popen(command, **options).pid)"
     )
     done = run_proxy(b"", python(code))
-    os.kill(int(done.stdout), signal.SIGKILL)
+    pid, *lines = done.stdout.splitlines()
+    os.kill(int(pid), signal.SIGKILL)
+    assert lines == [b"late"]
     assert done.returncode == 0
 
 
@@ -355,12 +380,18 @@ def test_signal_is_forwarded_to_the_agent(number: signal.Signals) -> None:
         assert process.wait(DEADLINE) == 9
 
 
-def test_agent_that_closes_its_stdin_is_not_terminated() -> None:
-    code = "import os, time\nos.close(0); os.write(1, b'closed\\n')\ntime.sleep(0.6)\nos.write(1, b'done\\n')"
+def test_agent_that_closes_its_stdin_is_awaited_without_using_cpu() -> None:
+    code = (
+        "import os, time\nos.close(0); os.write(1, b'closed\\n')\ntime.sleep(0.6)\n"
+        "os.write(1, b'awake\\n'); time.sleep(0.2); os.write(1, b'done\\n')"
+    )
     with running_proxy(python(code), "--grace", "0.1") as process:
         assert read_line(process.stdout) == b"closed\n"
         with pytest.raises(BrokenPipeError):
             write_forever(process.stdin)
+        before = cpu_seconds(process.pid)
+        assert read_line(process.stdout) == b"awake\n"
+        assert cpu_seconds(process.pid) - before < 0.1
         assert process.stdout.read() == b"done\n"
         assert process.wait(DEADLINE) == 0
 

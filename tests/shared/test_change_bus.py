@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
-from mcp_skills_server.shared import link
+from mcp_skills_server.shared import change_bus, link
 from mcp_skills_server.shared.address import redis_settings
 from mcp_skills_server.shared.change_bus import FOLDERS, SOURCES, ChangeBus
 from mcp_skills_server.shared.link import Link
@@ -179,3 +180,23 @@ def test_failed_scan_does_not_prevent_later_ones(redis: RealRedis, caplog: pytes
         b.is_failing = False
         a.bus.notify(SOURCES)
         until(lambda: b.sources)
+
+
+def test_pause_after_a_scan_is_four_times_its_duration() -> None:
+    times: list[float] = []
+
+    async def scan() -> None:
+        times.append(time.monotonic())
+        await asyncio.sleep(0.1)
+        times.append(time.monotonic())
+
+    async def scan_twice() -> None:
+        throttled = change_bus._Throttled(scan, pause_s=0)
+        throttled.ask()
+        while len(times) < 4:
+            await asyncio.sleep(0.01)
+            throttled.ask()
+
+    asyncio.run(scan_twice())
+    start, end, next_start, _ = times
+    assert next_start - end > 3.9 * (end - start)

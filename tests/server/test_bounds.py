@@ -78,16 +78,6 @@ def test_error_about_a_uri_of_80_kb_is_short(registry: Registry, handler: Any, p
     assert len(str(caught.value)) < 1000
 
 
-def test_instructions_that_an_argument_makes_too_long_are_refused(tmp_path: Path) -> None:
-    fields = "arguments:\n  - name: topic"
-    plant(tmp_path, {"big/SKILL.md": skill_md("big", fields, body="{{topic}} " * 300)})
-    arguments = {"topic": "x" * 900_000}
-    for handler in (skills.get_skill, prompts.get_prompt):
-        with pytest.raises(RequestError, match=r"longer by more than 1,048,576 characters"):
-            result_of(handler, loaded(tmp_path), name="big", arguments=arguments)
-        assert result_of(handler, loaded(tmp_path), name="big", arguments={"topic": "x"})
-
-
 def test_pages_of_large_skills_are_shorter_and_complete(tmp_path: Path) -> None:
     metadata = "".join(f"\n  key{each}: {'x' * 1000}" for each in range(100))
     fields = f"metadata:{metadata}"

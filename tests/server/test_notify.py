@@ -104,9 +104,8 @@ def test_acknowledgement_has_the_accepted_part_of_the_filter(
 def test_legacy_subscription_takes_any_spelling_of_the_uri_after_the_handshake(folder: Path) -> None:
     with serving(folder, opened=False) as wire:
         wire.request("initialize", HANDSHAKE)
-        with pytest.raises(WireError) as caught:
+        with pytest.raises(WireError, match=r"^-32002: "):
             wire.request("resources/subscribe", {"uri": "skill://a/none.md"})
-        assert caught.value.code == -32002
         subscribe(wire, "skill://b/%7A%7A.md")
         assert wire.pending() == []
         wire.notify("notifications/initialized")

@@ -10,7 +10,7 @@ from typing import Any
 
 from mcp_skills_server.model import SKILL_MD
 from proposals.test_intake import manifest
-from server.test_tools import NAMES, said
+from server.test_tools import NAMES, error_text, said
 from web.http_wire import HttpClient, client, http_serving
 from web.test_grants import ANN, BOB, configure
 from wire import Era, serving, write_skill
@@ -51,8 +51,7 @@ def test_model_proposes_and_lists_its_proposals(tmp_path: Path, era: Era) -> Non
             ({"name": "tea", "files": {SKILL_MD: manifest("tea")}}, "ask for one of: a/tea, b/tea"),
         ):
             refused = wire.call("skills_propose", **{"files": files, **proposal, **other})
-            assert refused["isError"]
-            assert message in said(refused)
+            assert message in error_text(refused)
         assert record["id"] not in said(wire.call("skills_search", query=record["id"]))
 
 
@@ -61,8 +60,7 @@ def test_proposal_tools_need_the_option_but_no_skill(tmp_path: Path) -> None:
     with serving(tmp_path / "skills") as wire:
         assert tool_names(wire) == NAMES
         answer = wire.call("skills_propose", name="x", files={SKILL_MD: manifest("x")}, reason="y")
-        assert answer["isError"]
-        assert "Unknown tool" in said(answer)
+        assert "Unknown tool" in error_text(answer)
     (tmp_path / "empty").mkdir()
     with serving(tmp_path / "empty", "--proposals", tmp_path / "kept") as wire:
         assert tool_names(wire) == PROPOSAL_TOOLS
@@ -96,8 +94,7 @@ def test_grants_limit_proposals_which_the_audit_log_records(tmp_path: Path) -> N
         assert not propose(ann, "finance/refunds").get("isError")
         for name in ("tea", "secret", "secret/plan", "secret/plan/inner"):
             answer = propose(ann, name)
-            assert answer["isError"]
-            assert "You may not propose" in said(answer)
+            assert "You may not propose" in error_text(answer)
             assert "exist" not in said(answer)
         for answer in (propose(bob, "finance/refunds"), bob.call("skills_proposals")):
             assert "You may not propose skills here" in said(answer)

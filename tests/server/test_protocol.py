@@ -79,9 +79,8 @@ def test_server_sends_neither_requests_nor_log_messages(tmp_path: Path, era: Era
 @pytest.mark.requirement("S40-31")
 def test_reserved_names_have_only_methods_and_keys_of_the_extension(wire: Wire) -> None:
     for method in ("skills/find", "skills/activate", "skills/unload", "resources/directory/list"):
-        with pytest.raises(WireError) as caught:
+        with pytest.raises(WireError, match=r"^-32601: "):
             wire.request(method)
-        assert caught.value.code == -32601
     for resource in wire.request("resources/list")["resources"]:
         frontmatter = wire.request("skills/get", {"uri": resource["uri"]})["skill"]["frontmatter"]
         for key in resource.get("_meta", {}):

@@ -18,6 +18,7 @@ import pytest
 
 from mcp_skills_server.runtime.scripts.processes import query
 from programs import LOOSE, loose
+from server.test_tools import error_text
 from web.http_wire import Stream, client, http_serving
 from wire import DEADLINE, Era, serving, write_skill
 
@@ -117,8 +118,7 @@ def test_output_files_are_read_in_the_session_of_the_script_alone(tmp_path: Path
             return wire.call("skills_read", path=f"/workspace/{path}", session=handle)
 
         early = read("out/report.txt")
-        assert early["isError"]
-        assert "No script has run in this session" in early["content"][0]["text"]
+        assert "No script has run in this session" in error_text(early)
         result = wire.request("tools/call", script_call(handle, "scripts/write.py"))
         files = result["structuredContent"]["files"]
         names = ["out/report.txt", "plot.png", "sheet.xlsx"]
@@ -131,8 +131,7 @@ def test_output_files_are_read_in_the_session_of_the_script_alone(tmp_path: Path
         assert sheet["uri"] == "workspace:///sheet.xlsx"
         assert read("plot.png")["content"][1]["type"] == "image"
         refused = read("passwd")
-        assert refused["isError"]
-        assert "only plain files" in refused["content"][0]["text"]
+        assert "only plain files" in error_text(refused)
         handle = load(wire)
         if era == "modern":  # in the legacy era the connection keeps its session
             assert "No script has run" in read("out/report.txt")["content"][0]["text"]
@@ -144,8 +143,7 @@ def test_script_of_an_excluded_source_is_refused(folder: Path, tmp_path: Path) -
     file.write_text(f"[[source]]\nfrom = '{folder}'\nscripts = false\n")
     with serving("--config", file, "--allow-scripts", *LOOSE) as wire:
         refused = wire.request("tools/call", script_call(load(wire), "scripts/hello.py"))
-        assert refused["isError"]
-        assert "excluded the scripts of its source" in refused["content"][0]["text"]
+        assert "excluded the scripts of its source" in error_text(refused)
 
 
 @loose

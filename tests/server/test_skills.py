@@ -26,10 +26,8 @@ def test_pages_list_every_skill_once_in_a_stable_order(era: Era) -> None:
 ])  # fmt: skip
 @each_row("cursor", ["", "x", "!!!!", "W10", "5", "é", "bnVsbA", "WyJvdGhlciIsImEiXQ", "A" * 20_000])
 def test_invalid_cursor_is_refused(wire: Wire, method: str, cursor: str) -> None:
-    with pytest.raises(WireError) as caught:
+    with pytest.raises(WireError, match=r"^-32602: .*cursor"):
         wire.request(method, {"cursor": cursor})
-    assert caught.value.code == -32602
-    assert "cursor" in caught.value.message
 
 
 @pytest.mark.requirement("S76-7")

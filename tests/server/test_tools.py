@@ -24,6 +24,12 @@ def said(result: dict[str, Any]) -> str:
     return "\n".join(each["text"] for each in result["content"] if each["type"] == "text")
 
 
+def error_text(result: dict[str, Any]) -> str:
+    """Return the text of a result with `isError`."""
+    assert result["isError"]
+    return said(result)
+
+
 def active(result: dict[str, Any]) -> list[str]:
     """Return the names of the active skills after a call."""
     assert not result.get("isError"), said(result)
@@ -87,8 +93,7 @@ def test_model_loads_reads_and_unloads_skills(tools: Wire) -> None:
     # The text is repeated, because a host may have several conversations on one connection.
     assert "Do beta." in said(switched)
     refused = tools.call("skills_read", path="SKILL.md", skill="alpha", session=handle)
-    assert refused["isError"]
-    assert "skills_load" in said(refused)
+    assert "skills_load" in error_text(refused)
     assert active(tools.call("skills_unload", names=["beta", "none"], session=handle)) == []
     assert tools.call("skills_read", path="SKILL.md", session=handle)["isError"]
 
@@ -100,8 +105,7 @@ def test_session_is_kept_by_a_legacy_connection_or_given_as_argument(tools: Wire
     assert bool(without.get("isError")) == (tools.era == "modern")
     assert "Do alpha." in said(tools.call("skills_read", path="SKILL.md", session=handle))
     unknown = tools.call("skills_read", path="SKILL.md", session="unknown")
-    assert unknown["isError"]
-    assert "skills_load without a session to begin a new one" in said(unknown)
+    assert "skills_load without a session to begin a new one" in error_text(unknown)
 
 
 @pytest.mark.requirement("X-30", "RT-9")
@@ -123,9 +127,8 @@ def test_mistake_of_the_model_is_a_result_with_is_error(
 
 
 def test_unknown_tool_is_an_error_response(tools: Wire) -> None:
-    with pytest.raises(WireError, match=r"make_coffee.*skills_load") as caught:
+    with pytest.raises(WireError, match=r"^-32602: .*make_coffee.*skills_load"):
         tools.call("make_coffee")
-    assert caught.value.code == -32602
 
 
 @pytest.mark.requirement("RT-8")
@@ -143,8 +146,7 @@ def test_options_limit_loaded_skills_texts_and_prompts(folder: Path, era: Era) -
         assert 'root_dir="skill://alpha"' in said(loaded)
         handle = session_of(wire, loaded)
         refused = wire.call("skills_load", names=["beta"], mode="add", session=handle)
-        assert refused["isError"]
-        assert "Load fewer" in said(refused)
+        assert "Load fewer" in error_text(refused)
         assert active(wire.call("skills_unload", names=["none"], session=handle)) == ["alpha"]
         page = wire.request("prompts/list")
         assert [each["name"] for each in page["prompts"]] == ["almond"]
@@ -228,9 +230,8 @@ def test_disabled_tools_and_prompts_are_unknown_methods(folder: Path, era: Era) 
         assert not {"tools", "prompts"} & result["capabilities"].keys()
         assert "instructions" not in result
         for method, params in (("tools/list", {}), ("prompts/list", {}), ("tools/call", {"name": "skills_list"})):
-            with pytest.raises(WireError) as caught:
+            with pytest.raises(WireError, match=r"^-32601: "):
                 wire.request(method, params)
-            assert caught.value.code == -32601
 
 
 def test_local_skill_has_its_directory(folder: Path, tmp_path_factory: pytest.TempPathFactory, era: Era) -> None:

@@ -256,44 +256,37 @@ async def test_recent_notifications_are_announced_and_repeated_within_bounds(mon
     assert calls[-1] == 299
 
 
-def stream_to(sent: asyncio.Queue[str]) -> Stream:
-    """Return a stream that queues the methods of its notifications."""
+@asynccontextmanager
+async def listening(folder: Path, key: str) -> AsyncGenerator[tuple[Attachment, asyncio.Queue[str]]]:
+    """Yield the attachment of a folder, and the methods sent on a stream with this filter key."""
+    write_skill(folder / "a")
+    sent: asyncio.Queue[str] = asyncio.Queue()
 
     async def send(method: str, _: dict[str, Any] | None) -> None:
         sent.put_nowait(method)
 
-    return Stream(1, send, shared=False)
+    with Registry([folder]) as registry:
+        attachment = Attachment(registry, Settings(), None, None)
+        async with attachment.running(), asyncio.timeout(DEADLINE):
+            stream = Stream(1, send, shared=False)
+            listen = asyncio.ensure_future(attachment.notifier.listen(stream, {key: True}))
+            assert await sent.get() == "notifications/subscriptions/acknowledged"
+            yield attachment, sent
+            attachment.notifier.close()
+            await listen
 
 
 async def test_new_replica_repeats_all_list_changes_for_its_clients(tmp_path: Path) -> None:
-    write_skill(tmp_path / "a")
-    sent: asyncio.Queue[str] = asyncio.Queue()
-    with Registry([tmp_path]) as registry:
-        attachment = Attachment(registry, Settings(), None, None)
+    async with listening(tmp_path, "resourcesListChanged") as (attachment, sent):
         attachment.recent = RecentNotifications(lambda: sent.put_nowait("announced"))
-        async with attachment.running(), asyncio.timeout(DEADLINE):
-            await attachment.ready()
-            wanted = {"resourcesListChanged": True}
-            listening = asyncio.ensure_future(attachment.notifier.listen(stream_to(sent), wanted))
-            assert await sent.get() == "notifications/subscriptions/acknowledged"
-            attachment.recent.repeat()
-            assert await sent.get() == "notifications/resources/list_changed"
-            attachment.notifier.close()
-            await listening
+        await attachment.ready()
+        attachment.recent.repeat()
+        assert await sent.get() == "notifications/resources/list_changed"
 
 
 async def test_tools_changed_right_after_the_first_scan_are_announced(tmp_path: Path) -> None:
-    write_skill(tmp_path / "a")
-    sent: asyncio.Queue[str] = asyncio.Queue()
-    with Registry([tmp_path]) as registry:
-        attachment = Attachment(registry, Settings(), None, None)
-        async with attachment.running(), asyncio.timeout(DEADLINE):
-            listen = attachment.notifier.listen(stream_to(sent), {"toolsListChanged": True})
-            listening = asyncio.ensure_future(listen)
-            assert await sent.get() == "notifications/subscriptions/acknowledged"
-            await attachment.ready()
-            write_skill(tmp_path / "b")
-            registry.refresh()
-            assert await sent.get() == "notifications/tools/list_changed"
-            attachment.notifier.close()
-            await listening
+    async with listening(tmp_path, "toolsListChanged") as (attachment, sent):
+        await attachment.ready()
+        write_skill(tmp_path / "b")
+        attachment.registry.refresh()
+        assert await sent.get() == "notifications/tools/list_changed"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import acp
 from acp.connection import StreamDirection, StreamEvent
 
 from mcp_skills_server.dialects import acp as dialect
@@ -16,6 +17,14 @@ class RealClient:
         self.updates: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
         self.extensions: asyncio.Queue[tuple[str, dict[str, Any]]] = asyncio.Queue()
         self.raw: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+
+    def spawn(self, *command: str) -> Any:
+        """Return a context with the connection to this agent, and its process."""
+        # By default the SDK kills the process after 2 s, the default grace period of our proxy.
+        options = {"stderr": None, "shutdown_timeout": 2 * DEADLINE}
+        client: Any = self
+        observers = [self.observe]
+        return acp.spawn_agent_process(client, *command, observers=observers, transport_kwargs=options)
 
     async def session_update(self, session_id: str, update: Any, **_: Any) -> None:
         await self.updates.put((session_id, update))

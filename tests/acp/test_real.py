@@ -33,12 +33,9 @@ def root(tmp_path: Path) -> Path:
 @asynccontextmanager
 async def connected(root: Path, **opted_in: Any) -> AsyncGenerator[tuple[RealClient, Any]]:
     """Yield a client and the agent behind the proxy, after the handshake."""
-    client: Any = RealClient()
+    client = RealClient()
     command = [*COMMAND, "acp", "--grace", str(DEADLINE), str(root), "--", *AGENT]
-    # By default the SDK kills the process after 2 s, which is the proxy's own grace period.
-    options = {"stderr": None, "shutdown_timeout": 2 * DEADLINE}
-    spawned = acp.spawn_agent_process(client, *command, observers=[client.observe], transport_kwargs=options)
-    async with spawned as (agent, process):
+    async with client.spawn(*command) as (agent, process):
         meta = {dialect.META_KEY: opted_in} if opted_in else None
         result = await agent.initialize(
             protocol_version=acp.PROTOCOL_VERSION,

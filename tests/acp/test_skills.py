@@ -26,12 +26,8 @@ COMMAND = AvailableCommand(name="plan", description="Makes a plan.", field_meta=
 @pytest.mark.requirement("X-31", "X-34", "ACPX-4")
 async def test_example_agent_announces_skills_after_the_response_and_on_change(tmp_path: Path) -> None:
     write_skill(tmp_path / "one", body="# Do one\n")
-    client: Any = RealClient()
-    # By default the SDK kills the process after 2 s.
-    options = {"stderr": None, "shutdown_timeout": DEADLINE}
-    command = sys.executable, str(EXAMPLE), str(tmp_path)
-    spawned = acp.spawn_agent_process(client, *command, observers=[client.observe], transport_kwargs=options)
-    async with spawned as (agent, process):
+    client = RealClient()
+    async with client.spawn(sys.executable, str(EXAMPLE), str(tmp_path)) as (agent, process):
         opted_in = ClientCapabilities(field_meta={dialect.META_KEY: {dialect.NOTIFICATION: {}}})
         result = await agent.initialize(protocol_version=1, client_capabilities=opted_in)
         assert result.agent_capabilities.field_meta == dialect.capability()

@@ -1,4 +1,4 @@
-"""An agent written with the Python SDK: it has a command of its own, and uses the MCP servers that a session has."""
+"""An ACP agent written with the Python SDK, which uses the MCP servers of its sessions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 
 
 class RealAgent:
-    """Answers `skills` with what its last MCP server lists, `commands` by telling its commands anew."""
+    """Answers the prompt `commands` with its own commands, others with servers and skills."""
 
     def __init__(self) -> None:
         self.servers: dict[str, list[Any]] = {}
@@ -31,23 +31,25 @@ class RealAgent:
 
     async def load_session(self, session_id: str, mcp_servers: Any = None, **_: Any) -> Any:
         self.servers[session_id] = mcp_servers
-        await self.tell_commands(session_id)
+        await self.send_commands(session_id)
         return acp.LoadSessionResponse()
 
     async def prompt(self, session_id: str, prompt: list[Any], **_: Any) -> acp.PromptResponse:
         if prompt[0].text == "commands":
-            await self.tell_commands(session_id)
+            await self.send_commands(session_id)
         else:
-            text = json.dumps([[server.name for server in self.servers[session_id]], await self.use(session_id)])
+            servers = [server.name for server in self.servers[session_id]]
+            text = json.dumps([servers, await self.list_skills(session_id)])
             await self.connection.session_update(session_id, acp.update_agent_message_text(text))
         return acp.PromptResponse(stop_reason="end_turn")
 
-    async def tell_commands(self, session_id: str) -> None:
+    async def send_commands(self, session_id: str) -> None:
         command = AvailableCommand(name="create_plan", description="Creates a plan.")
         update = AvailableCommandsUpdate(session_update="available_commands_update", available_commands=[command])
         await self.connection.session_update(session_id, update)
 
-    async def use(self, session_id: str) -> list[str]:
+    async def list_skills(self, session_id: str) -> list[str]:
+        """Return the skill names of the session's last MCP server."""
         server = self.servers[session_id][-1]
         parameters = StdioServerParameters(command=server.command, args=server.args)
         async with Client(stdio_client(parameters)) as client:

@@ -1,10 +1,11 @@
-"""A client written with the Python SDK: it keeps what it is told, by the SDK and as it came."""
+"""An ACP client written with the Python SDK, which keeps received messages, parsed and raw."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any
 
+import acp
 from acp.connection import StreamDirection, StreamEvent
 
 from mcp_skills_server.dialects import acp as dialect
@@ -17,6 +18,14 @@ class RealClient:
         self.extensions: asyncio.Queue[tuple[str, dict[str, Any]]] = asyncio.Queue()
         self.raw: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
 
+    def spawn(self, *command: str) -> Any:
+        """Return a context with the connection to this agent, and its process."""
+        # By default the SDK kills the process after 2 s, the default grace period of our proxy.
+        options = {"stderr": None, "shutdown_timeout": 2 * DEADLINE}
+        client: Any = self
+        observers = [self.observe]
+        return acp.spawn_agent_process(client, *command, observers=observers, transport_kwargs=options)
+
     async def session_update(self, session_id: str, update: Any, **_: Any) -> None:
         await self.updates.put((session_id, update))
 
@@ -27,13 +36,14 @@ class RealClient:
         if event.direction is StreamDirection.INCOMING:
             await self.raw.put(event.message)
 
-    async def update(self) -> Any:
+    async def next_update(self) -> Any:
         return (await asyncio.wait_for(self.updates.get(), DEADLINE))[1]
 
-    async def message(self) -> dict[str, Any]:
+    async def next_message(self) -> dict[str, Any]:
         return await asyncio.wait_for(self.raw.get(), DEADLINE)
 
-    async def extension(self) -> tuple[str, list[str]]:
+    async def next_extension(self) -> tuple[str, list[str]]:
+        """Return the session id and the skill names of the next extension notification."""
         method, params = await asyncio.wait_for(self.extensions.get(), DEADLINE)
         assert f"_{method}" == dialect.EXTENSION_METHOD
         return params["sessionId"], [each["name"] for each in params["availableSkills"]]

@@ -1,4 +1,4 @@
-"""What the proxy makes of lines, without a pipe."""
+"""State of an ACP conversation, and the messages that the proxy inserts, without a pipe."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_skills_server.acp import conversation
+from mcp_skills_server.acp import conversation as module
 from mcp_skills_server.acp.conversation import Conversation
 from mcp_skills_server.dialects import acp
 from mcp_skills_server.dialects.acp import AvailableSkill
@@ -19,6 +19,7 @@ from tables import each_row
 
 ONE: tuple[AvailableSkill, ...] = ({"name": "one", "description": "Does one."},)
 TWO: tuple[AvailableSkill, ...] = (*ONE, {"name": "two", "description": "Does two."})
+LONG_COMMANDS = [{"name": "c", "description": "C" * 2000}]
 
 
 def line(**message: Any) -> bytes:
@@ -29,129 +30,172 @@ def request(identifier: object, method: str, **params: Any) -> bytes:
     return line(id=identifier, method=method, params=params)
 
 
-def told(raw: bytes) -> list[tuple[str, list[str]]]:
-    """(session, names) of each notification; the method or the kind goes before the session where it is not usual."""
+def announced(raw: bytes) -> list[tuple[str, list[str]]]:
+    """Return (session id, skill names) of each notification.
+
+    Before the session id comes the kind of the update unless it is of commands, or the method.
+    """
     out: list[tuple[str, list[str]]] = []
     for each in raw.splitlines():
         message = json.loads(each)
         params = message["params"]
         update = params.get("update", params)
         kind = update.get("sessionUpdate", message["method"])
-        prefix = "" if kind == acp.COMMANDS_UPDATE else f"{kind} "
-        listed = update["_meta"][acp.DETAILS] if not prefix else update["availableSkills"]
-        out.append((prefix + params["sessionId"], [skill["name"] for skill in listed]))
+        session_id = params["sessionId"]
+        if kind == acp.COMMANDS_UPDATE:
+            skills = update["_meta"][acp.DETAILS]
+        else:
+            skills = update["availableSkills"]
+            session_id = f"{kind} {session_id}"
+        out.append((session_id, [skill["name"] for skill in skills]))
     return out
 
 
-def make(may_add: Callable[[], bool] = lambda: True) -> Conversation:
+def announced_sessions(raw: bytes) -> list[str]:
+    return [session_id for session_id, _ in announced(raw)]
+
+
+def new_conversation(may_add: Callable[[], bool] = lambda: True) -> Conversation:
     return Conversation(["/bin/skills", "serve"], may_add)
 
 
-def opened(*, version: int = 1, **announced: Any) -> Conversation:
-    talk = make()
-    talk.to_agent(
-        request(0, "initialize", protocolVersion=version, clientCapabilities={"_meta": {acp.META_KEY: announced}})
-    )
-    assert talk.after_agent_lines(line(id=0, result={"protocolVersion": version})) == b""
-    talk.announce(ONE)
-    talk.to_agent(request(1, "session/new", cwd="/", mcpServers=[]))
-    assert told(talk.after_agent_lines(line(id=1, result={"sessionId": "s"})))
-    return talk
+def exchange(conversation: Conversation, method: str, response: Any, **params: Any) -> bytes:
+    """Send a request and its response, and return the lines inserted after the response."""
+    conversation.to_agent(request(9, method, **params))
+    return conversation.after_agent_lines(line(id=9, **response))
 
 
-def commands(session_id: str = "s", **update: Any) -> bytes:
-    update = {"sessionUpdate": acp.COMMANDS_UPDATE, "availableCommands": [], **update}
+def load_session(conversation: Conversation, session_id: str) -> bytes:
+    return exchange(conversation, "session/load", {"result": {}}, sessionId=session_id)
+
+
+def open_conversation(*, version: int = 1, **opted_in: Any) -> Conversation:
+    """Return a conversation with the skills `ONE` and the session "s"."""
+    conversation = new_conversation()
+    response = {"result": {"protocolVersion": version}}
+    capabilities = {"_meta": {acp.META_KEY: opted_in}}
+    params = {"protocolVersion": version, "clientCapabilities": capabilities}
+    assert exchange(conversation, "initialize", response, **params) == b""
+    conversation.announce(ONE)
+    assert announced(exchange(conversation, "session/new", {"result": {"sessionId": "s"}}, mcpServers=[]))
+    return conversation
+
+
+def commands_update(session_id: str = "s", commands: Any = ()) -> bytes:
+    """Return an update of the agent's own commands."""
+    update = {"sessionUpdate": acp.COMMANDS_UPDATE, "availableCommands": [*commands]}
     return line(method="session/update", params={"sessionId": session_id, "update": update})
 
 
 @pytest.mark.requirement("X-34")
-def test_a_session_is_told_behind_its_answer_and_on_a_change_and_not_without_one() -> None:
-    talk = make()
-    talk.to_agent(request("a", "session/load", sessionId="early", mcpServers=[]))
-    assert talk.after_agent_lines(line(id="a", result=None)) == b""
-    assert told(talk.announce(ONE)) == [("early", ["one"])]  # a catalogue that comes late
-    talk.to_agent(request(1, "session/new", mcpServers=[]))
-    assert told(talk.announce(TWO)) == [("early", ["one", "two"])]
-    assert told(talk.after_agent_lines(line(id=1, result={"sessionId": "s"}))) == [("s", ["one", "two"])]
-    talk.to_agent(request(2, "session/fork", sessionId="s"))
-    assert told(talk.after_agent_lines(line(id=2, result={"sessionId": "t"}))) == [("t", ["one", "two"])]
-    assert talk.announce(TWO) == b""
-    assert told(talk.announce(())) == [("early", []), ("s", []), ("t", [])]
+def test_skills_are_announced_after_the_session_response_and_on_change() -> None:
+    conversation = new_conversation()
+    conversation.to_agent(request("a", "session/load", sessionId="early", mcpServers=[]))
+    assert conversation.after_agent_lines(line(id="a", result=None)) == b""
+    assert announced(conversation.announce(ONE)) == [("early", ["one"])]
+    conversation.to_agent(request(1, "session/new", mcpServers=[]))
+    assert announced(conversation.announce(TWO)) == [("early", ["one", "two"])]
+    after = conversation.after_agent_lines(line(id=1, result={"sessionId": "s"}))
+    assert announced(after) == [("s", ["one", "two"])]
+    after = exchange(conversation, "session/fork", {"result": {"sessionId": "t"}}, sessionId="s")
+    assert announced(after) == [("t", ["one", "two"])]
+    assert conversation.announce(TWO) == b""
+    assert announced(conversation.announce(())) == [("early", []), ("s", []), ("t", [])]
 
 
-@pytest.mark.parametrize("method", ["session/load", "session/resume"])
-def test_a_session_that_is_taken_up_is_told_and_keeps_what_the_agent_told_before_the_answer(method: str) -> None:
-    talk = make()
-    talk.announce(ONE)
-    talk.to_agent(request(1, method, sessionId="s"))
-    assert talk.after_agent_lines(commands(availableCommands=[{"name": "c", "description": "C."}])) == b""
-    after = talk.after_agent_lines(line(id=1, result={}))
-    assert told(after) == [("s", ["one"])]
+def test_resumed_session_keeps_the_agent_commands_sent_before_its_response() -> None:
+    conversation = new_conversation()
+    conversation.announce(ONE)
+    conversation.to_agent(request(1, "session/resume", sessionId="s"))
+    update = commands_update(commands=[{"name": "c", "description": "C."}])
+    assert conversation.after_agent_lines(update) == b""
+    after = conversation.after_agent_lines(line(id=1, result={}))
+    assert announced(after) == [("s", ["one"])]
     assert json.loads(after)["params"]["update"]["availableCommands"][0]["name"] == "c"
 
 
-def test_a_setup_that_fails_and_a_session_that_ends_are_told_nothing() -> None:
-    talk = opened()
-    talk.to_agent(request(2, "session/new", mcpServers=[]))
-    for other in ("2", True, None):  # ids of other types are other ids
-        assert talk.after_agent_lines(line(id=other, result={"sessionId": "t"})) == b""
-    assert talk.after_agent_lines(line(id=2, error={"code": -32000, "message": "no"})) == b""
-    for identifier, end, left in ((3, {"error": {"code": 1}}, [("s", ["one", "two"])]), (4, {"result": {}}, [])):
-        talk.to_agent(request(identifier, "session/close", sessionId="s"))
-        assert talk.after_agent_lines(line(id=identifier, **end)) == b""
-        assert told(talk.announce(TWO)) == left
-    assert talk.announce(ONE) == b"" and talk.after_agent_lines(commands()) == b""
+def test_failed_setup_and_closed_session_get_no_announcement() -> None:
+    conversation = open_conversation()
+    conversation.to_agent(request(2, "session/new", mcpServers=[]))
+    for other_id in ("2", True, None):
+        response = line(id=other_id, result={"sessionId": "t"})
+        assert conversation.after_agent_lines(response) == b""
+    assert conversation.after_agent_lines(line(id=2, error={"code": -32000})) == b""
+    error, result = {"error": {"code": 1}}, {"result": {}}
+    assert exchange(conversation, "session/close", error, sessionId="s") == b""
+    assert announced(conversation.announce(TWO)) == [("s", ["one", "two"])]
+    assert exchange(conversation, "session/close", result, sessionId="s") == b""
+    assert conversation.announce(ONE) == b""
+    assert conversation.after_agent_lines(commands_update()) == b""
 
 
-def test_ours_follows_the_agent_s_own_update_of_the_same_kind_alone() -> None:
-    talk = opened()
-    assert told(talk.after_agent_lines(commands())) == [("s", ["one"])]
-    assert talk.after_agent_lines(commands("unknown")) == b""
-    skills = {"sessionUpdate": acp.SKILLS_UPDATE, "availableSkills": [{"name": "own", "description": "Own."}]}
-    own = line(method="session/update", params={"sessionId": "s", "update": skills})
-    assert talk.after_agent_lines(own) == b""
-    nested = opened(availableSkillsUpdate={})
-    assert nested.after_agent_lines(commands()) == b""
-    assert told(nested.after_agent_lines(own)) == [("available_skills_update s", ["own", "one"])]
-    extended, name = opened(extensionNotification={}), f"{acp.EXTENSION_METHOD} s"
-    assert told(extended.after_agent_lines(commands())) == [("s", ["one"])]
-    own = line(method=acp.EXTENSION_METHOD, params={"sessionId": "s", "availableSkills": skills["availableSkills"]})
-    assert told(extended.after_agent_lines(own + commands())) == [("s", ["one"]), (name, ["own", "one"])]
-    assert told(extended.announce(TWO)) == [("s", ["one", "two"]), (name, ["own", "one", "two"])]
+def test_announcement_follows_the_agent_update_of_the_same_kind() -> None:
+    skills = [{"name": "own", "description": "Own."}]
+    update = {"sessionUpdate": acp.SKILLS_UPDATE, "availableSkills": skills}
+    nested_update = line(method="session/update", params={"sessionId": "s", "update": update})
+    extension_params = {"sessionId": "s", "availableSkills": skills}
+    extension_update = line(method=acp.EXTENSION_METHOD, params=extension_params)
+
+    by_commands = open_conversation()
+    assert announced(by_commands.after_agent_lines(commands_update())) == [("s", ["one"])]
+    assert by_commands.after_agent_lines(commands_update("unknown")) == b""
+    assert by_commands.after_agent_lines(nested_update) == b""
+
+    nested = open_conversation(availableSkillsUpdate={})
+    assert nested.after_agent_lines(commands_update()) == b""
+    after = nested.after_agent_lines(nested_update)
+    assert announced(after) == [("available_skills_update s", ["own", "one"])]
+
+    extended = open_conversation(extensionNotification={})
+    label = f"{acp.EXTENSION_METHOD} s"
+    assert announced(extended.after_agent_lines(commands_update())) == [("s", ["one"])]
+    after = extended.after_agent_lines(extension_update + commands_update())
+    assert announced(after) == [("s", ["one"]), (label, ["own", "one"])]
+    after = extended.announce(TWO)
+    assert announced(after) == [("s", ["one", "two"]), (label, ["own", "one", "two"])]
 
 
-def test_several_lines_or_messages_at_once_are_answered_once() -> None:
-    talk = make()
-    talk.announce(ONE)
-    talk.to_agent(request(2, "session/load", sessionId="t") + request(3, "session/load", sessionId="u"))
-    lines = line(id=2, result={}) + commands("t") + b"garbage\n" + line(id=3, result={}) + commands("t")
-    assert told(talk.after_agent_lines(lines)) == [("t", ["one"]), ("u", ["one"])]
-    one = {"id": 1, "method": "session/new", "params": {"mcpServers": []}}
-    changed = talk.to_agent(json.dumps([one, {"id": 2, "method": "session/prompt"}]).encode())
-    assert [server["name"] for server in json.loads(changed)[0]["params"]["mcpServers"]] == ["skills"]
-    answer = json.dumps([{"id": 1, "result": {"sessionId": "s"}}, {"id": 2, "result": {}}]).encode() + b"\n"
-    assert told(talk.after_agent_lines(answer)) == [("s", ["one"])]
+def test_each_session_of_a_batch_is_announced_once() -> None:
+    conversation = new_conversation()
+    conversation.announce(ONE)
+    load = request(2, "session/load", sessionId="t")
+    conversation.to_agent(load + request(3, "session/load", sessionId="u"))
+    first = line(id=2, result={}) + commands_update("t")
+    second = line(id=3, result={}) + commands_update("t")
+    after = conversation.after_agent_lines(first + b"garbage\n" + second)
+    assert announced(after) == [("t", ["one"]), ("u", ["one"])]
+    setup = {"id": 1, "method": "session/new", "params": {"mcpServers": []}}
+    batch = [setup, {"id": 2, "method": "session/prompt"}]
+    changed = json.loads(conversation.to_agent(json.dumps(batch).encode()))
+    assert [server["name"] for server in changed[0]["params"]["mcpServers"]] == ["skills"]
+    responses = [{"id": 1, "result": {"sessionId": "s"}}, {"id": 2, "result": {}}]
+    after = conversation.after_agent_lines(json.dumps(responses).encode() + b"\n")
+    assert announced(after) == [("s", ["one"])]
 
 
-def test_the_name_of_the_server_is_none_of_thousands_that_are_taken() -> None:
-    servers = [{"name": "skills"}, *({"name": f"skills-{number}"} for number in range(2, 12_000)), {"name": [1]}, 5]
-    changed = json.loads(make().to_agent(request(1, "session/new", mcpServers=servers)))["params"]["mcpServers"]
-    assert changed[:-1] == servers and changed[-1]["name"] == "skills-12000"
+def test_server_name_differs_from_thousands_of_taken_names() -> None:
+    taken = ["skills", *(f"skills-{number}" for number in range(2, 12_000)), [1]]
+    servers = [*({"name": name} for name in taken), 5]
+    changed = json.loads(new_conversation().to_agent(request(1, "session/new", mcpServers=servers)))
+    *others, added = changed["params"]["mcpServers"]
+    assert others == servers
+    assert added["name"] == "skills-12000"
 
 
-def test_a_server_is_added_to_setups_alone_and_only_where_it_can_be_of_use() -> None:
+def test_server_is_added_to_useful_session_setups_alone() -> None:
     setup = request(1, "session/new", mcpServers=[])
-    added = json.loads(make().to_agent(setup))["params"]["mcpServers"]
-    assert added == [{"name": "skills", "command": "/bin/skills", "args": ["serve"], "env": []}]
-    assert make(lambda: False).to_agent(setup) == setup
+    changed = new_conversation().to_agent(setup)
+    server = {"name": "skills", "command": "/bin/skills", "args": ["serve"], "env": []}
+    assert json.loads(changed)["params"]["mcpServers"] == [server]
+    assert new_conversation(lambda: False).to_agent(setup) == setup
     assert Conversation([], lambda: True).to_agent(setup) == setup
-    later = opened(version=2)  # an agent that did not say that it can start servers
-    assert later.to_agent(setup) == setup
-    for other in (request(1, "session/prompt", text="session/new"), line(method="session/new", params={}), b"\n"):
-        assert make().to_agent(other) == other
+    # In version 2 an agent declares that it can start servers; this one does not.
+    assert open_conversation(version=2).to_agent(setup) == setup
+    prompt = request(1, "session/prompt", text="session/new")
+    for other in (prompt, line(method="session/new", params={}), b"\n"):
+        assert new_conversation().to_agent(other) == other
     other = b'  {"weird":\t"\xff\x00"}\r\n\n'
-    changed = make().to_agent(other + setup + other)
-    assert changed.startswith(other) and changed.endswith(other) and b"/bin/skills" in changed
+    assert new_conversation().to_agent(other + setup + other) == other + changed + other
 
 
 @each_row("raw", [
@@ -163,106 +207,115 @@ def test_a_server_is_added_to_setups_alone_and_only_where_it_can_be_of_use() -> 
     b'{"id":' + b"9" * 5000 + b',"method":"session/new","params":{"mcpServers":[]}}',
     b'"session/new"', b'["session/new"]',
 ])  # fmt: skip
-def test_what_cannot_be_read_passes_as_it_is(raw: bytes) -> None:
-    assert make().to_agent(raw + b"\r\n") == raw + b"\r\n"
+def test_unparsable_setup_passes_unchanged(raw: bytes) -> None:
+    assert new_conversation().to_agent(raw + b"\r\n") == raw + b"\r\n"
 
 
-def test_a_thousand_sessions_and_a_thousand_requests_are_kept_in_mind() -> None:
-    talk = make()
-    talk.announce(ONE)
+def test_at_most_a_thousand_sessions_and_requests_are_tracked() -> None:
+    conversation = new_conversation()
+    conversation.announce(ONE)
     for number in range(1001):
-        talk.to_agent(request(number, "session/load", sessionId=str(number)))
-    heard = b"".join(talk.after_agent_lines(line(id=number, result={})) for number in range(1001))
-    wanted = [str(number) for number in range(1, 1001)]
-    assert [name for name, _ in told(heard)] == wanted
-    assert [name for name, _ in told(talk.announce(TWO))] == wanted
-    for name in ("1", "one more"):  # the first is opened again, and is not the oldest any more
-        talk.to_agent(request(0, "session/load", sessionId=name))
-        talk.after_agent_lines(line(id=0, result={}))
-    assert [name for name, _ in told(talk.announce(ONE))] == [*wanted[2:], "1", "one more"]
+        conversation.to_agent(request(number, "session/load", sessionId=str(number)))
+    responses = [line(id=number, result={}) for number in range(1001)]
+    after = b"".join(map(conversation.after_agent_lines, responses))
+    expected = [str(number) for number in range(1, 1001)]
+    assert announced_sessions(after) == expected
+    assert announced_sessions(conversation.announce(TWO)) == expected
+    for session_id in ("1", "another"):  # session 1 is opened again, so 2 is the oldest
+        load_session(conversation, session_id)
+    expected = [*expected[2:], "1", "another"]
+    assert announced_sessions(conversation.announce(ONE)) == expected
 
 
-def kept(talk: Conversation) -> int:
-    return sum(len(text or "") for text in talk._agent_updates._texts.values())
+def stored_characters(conversation: Conversation) -> int:
+    return sum(len(text or "") for text in conversation._agent_updates._texts.values())
 
 
-LONG = [{"name": "c", "description": "C" * 2000}]
+def test_update_before_the_response_is_stored_until_its_session_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    conversation = open_conversation()
+    conversation.to_agent(request(2, "session/new", mcpServers=[]))
+    for session_id in ("t", "none"):
+        conversation.after_agent_lines(commands_update(session_id, LONG_COMMANDS))
+    after = conversation.after_agent_lines(line(id=2, result={"sessionId": "t"}))
+    assert announced(after) == [("t", ["one"])]
+    assert json.loads(after)["params"]["update"]["availableCommands"] == LONG_COMMANDS
+    assert 2000 < stored_characters(conversation) < 3000
+    monkeypatch.setattr(module, "_MOST", 2)
+    conversation.to_agent(request(2, "session/new", mcpServers=[]))
+    for number in range(8):
+        conversation.after_agent_lines(commands_update(f"n{number}"))
+    stored = [session_id for session_id, _ in conversation._agent_updates._texts]
+    assert stored == [f"n{number}" for number in range(2, 8)]
+    conversation.after_agent_lines(line(id=2, error={}))
+    exchange(conversation, "session/close", {"result": {}}, sessionId="t")
+    assert conversation.after_agent_lines(commands_update("none", LONG_COMMANDS)) == b""
+    assert stored_characters(conversation) == 0
 
 
-def test_what_is_told_before_the_answer_naming_its_session_is_kept_till_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    talk = opened()
-    talk.to_agent(request(2, "session/new", mcpServers=[]))
-    talk.after_agent_lines(commands("t", availableCommands=LONG) + commands("none", availableCommands=LONG))
-    after = talk.after_agent_lines(line(id=2, result={"sessionId": "t"}))
-    assert told(after) == [("t", ["one"])] and json.loads(after)["params"]["update"]["availableCommands"] == LONG
-    assert 2000 < kept(talk) < 3000
-    monkeypatch.setattr(conversation, "_MOST", 2)
-    talk.to_agent(request(2, "session/new", mcpServers=[]))
-    for number in range(8):  # of which one may come to be a session's name
-        talk.after_agent_lines(commands(f"n{number}"))
-    assert [name for name, _ in talk._agent_updates._texts] == [f"n{number}" for number in range(2, 8)]
-    talk.after_agent_lines(line(id=2, error={}))
-    talk.to_agent(request(3, "session/close", sessionId="t"))
-    talk.after_agent_lines(line(id=3, result={}))
-    assert talk.after_agent_lines(commands("none", availableCommands=LONG)) == b""  # which nobody asks for now
-    assert kept(talk) == 0
+def test_session_without_stored_agent_commands_gets_no_announcement(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An announcement without the agent's own commands would remove them."""
+    monkeypatch.setattr(module, "_MOST_BYTES", 5000)
+    conversation = open_conversation()
+    for session_id in "abcd":
+        load_session(conversation, session_id)
+        conversation.after_agent_lines(commands_update(session_id, LONG_COMMANDS))
+        assert stored_characters(conversation) <= 5000
+    assert announced_sessions(conversation.announce(TWO)) == ["s", "c", "d"]
+    after = conversation.after_agent_lines(commands_update("a"))
+    assert announced(after) == [("a", ["one", "two"])]
+    assert conversation.after_agent_lines(commands_update("s", LONG_COMMANDS * 9)) == b""
+    assert stored_characters(conversation) <= 5000
 
 
-def test_a_session_whose_own_commands_are_too_large_to_keep_does_not_lose_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conversation, "_MOST_BYTES", 5000)
-    talk = opened()
-    for identifier, name in enumerate("abcd", 10):
-        talk.to_agent(request(identifier, "session/load", sessionId=name))
-        talk.after_agent_lines(line(id=identifier, result={}))
-        talk.after_agent_lines(commands(name, availableCommands=LONG))
-        assert kept(talk) <= 5000
-    # Of those of longest ago nothing is told, since that would take the agent's commands away.
-    assert [name for name, _ in told(talk.announce(TWO))] == ["s", "c", "d"]
-    assert told(talk.after_agent_lines(commands("a"))) == [("a", ["one", "two"])]
-    assert talk.after_agent_lines(commands("s", availableCommands=LONG * 9)) == b"" and kept(talk) <= 5000
+def test_session_id_has_at_most_1024_characters() -> None:
+    conversation = open_conversation()
+    for length in (1024, 1025):
+        session_id = "t" * length
+        conversation.to_agent(request(2, "session/new", mcpServers=[]))
+        response = line(id=2, result={"sessionId": session_id})
+        conversation.after_agent_lines(commands_update(session_id, LONG_COMMANDS) + response)
+        assert 2000 < stored_characters(conversation) < 3000
+    assert announced_sessions(conversation.announce(TWO)) == ["s", "t" * 1024]
 
 
-def test_the_longest_name_of_a_session_has_1024_characters() -> None:
-    talk = opened()
-    for number, length in enumerate((1024, 1025), 2):
-        name = "t" * length
-        talk.to_agent(request(number, "session/new", mcpServers=[]))
-        talk.after_agent_lines(commands(name, availableCommands=LONG) + line(id=number, result={"sessionId": name}))
-        assert 2000 < kept(talk) < 3000
-    assert [name for name, _ in told(talk.announce(TWO))] == ["s", "t" * 1024]
-
-
-def test_what_is_nested_too_deep_costs_its_session_alone() -> None:
-    talk = opened()
-    talk.to_agent(request(2, "session/load", sessionId="t"))
-    talk.after_agent_lines(line(id=2, result={}))
+def test_too_deeply_nested_commands_affect_their_session_alone() -> None:
+    conversation = open_conversation()
+    load_session(conversation, "t")
     limit = sys.getrecursionlimit()
-    update = commands(availableCommands=["here"])
+    update = commands_update(commands=["here"])
     for depth in range(limit - 249, limit + 20):
-        talk.after_agent_lines(update.replace(b'"here"', b"[" * depth + b"]" * depth))
-        assert b'"sessionId":"t"' in talk.announce(TWO if depth % 2 else ONE)
-    # How deep is too deep is for the version of Python; what no JSON can hold is refused by all of them.
-    talk.after_agent_lines(update.replace(b'"here"', b"NaN"))
-    heard = talk.announce(())
-    assert b'"sessionId":"t"' in heard and b'"sessionId":"s"' not in heard
-    talk.announce(TWO)
-    assert told(talk.after_agent_lines(commands())) == [("s", ["one", "two"])]
+        conversation.after_agent_lines(update.replace(b'"here"', b"[" * depth + b"]" * depth))
+        skills = TWO if depth % 2 else ONE
+        assert b'"sessionId":"t"' in conversation.announce(skills)
+    # The depth limit varies by Python version, but each version refuses to write NaN.
+    conversation.after_agent_lines(update.replace(b'"here"', b"NaN"))
+    after = conversation.announce(())
+    assert b'"sessionId":"t"' in after
+    assert b'"sessionId":"s"' not in after
+    conversation.announce(TWO)
+    after = conversation.after_agent_lines(commands_update())
+    assert announced(after) == [("s", ["one", "two"])]
 
 
 @given(st.lists(st.binary() | st.text().map(str.encode), max_size=4))
-def test_bytes_of_no_meaning_pass(parts: list[bytes]) -> None:
-    talk = opened()
+def test_meaningless_bytes_pass_unchanged(parts: list[bytes]) -> None:
+    conversation = open_conversation()
     raw = b'"session/new" "result"'.join(parts)
-    assert talk.to_agent(raw) == raw and talk.after_agent_lines(raw) == b""
+    assert conversation.to_agent(raw) == raw
+    assert conversation.after_agent_lines(raw) == b""
 
 
 @pytest.mark.requirement("ACPX-3")
 @each_row("unknown", [
-    request(7, "_example.com/ask", question="?"), line(method="session/unheard_of", params={"sessionId": "s"}),
+    request(7, "_example.com/ask", question="?"),
+    line(method="session/unheard_of", params={"sessionId": "s"}),
     line(id=7, error={"code": -32601, "message": "Method not found"}),
 ])  # fmt: skip
-def test_what_is_unknown_passes_in_both_directions_and_is_answered_by_its_receiver(unknown: bytes) -> None:
-    """The proxy answers nothing in anybody's name and adds nothing: -32601 is the receiver's to say."""
-    talk = opened()
-    assert talk.to_agent(unknown) == unknown
-    assert talk.after_agent_lines(unknown) == b""
+def test_unknown_message_passes_so_that_its_receiver_answers(unknown: bytes) -> None:
+    conversation = open_conversation()
+    assert conversation.to_agent(unknown) == unknown
+    assert conversation.after_agent_lines(unknown) == b""

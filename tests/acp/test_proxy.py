@@ -1,4 +1,4 @@
-"""The proxy as a process between pipes: a pipe where nothing is to be added, and an end in whatever way it comes."""
+"""The ACP proxy process: relay between pipes, backpressure, and shutdown."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from mcp_skills_server.acp.proxy import AgentProcess, NotStartedError
 from tables import each_row
 from wire import COMMAND, DEADLINE, write_skill
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs processes and signals as POSIX has them")
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX processes and signals")
 ECHO = """
 import os
 while chunk := os.read(0, 1 << 16):
@@ -40,9 +40,11 @@ def python(code: str) -> list[str]:
 
 
 @contextmanager
-def proxied(agent: Sequence[str], *words: str | Path, **how: Any) -> Iterator[subprocess.Popen[bytes]]:
-    how = {**dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE), **how}
-    process = forkserver.Popen([*COMMAND, "acp", *map(str, words), "--", *agent], **how)
+def running_proxy(agent: Sequence[str], *options: str | Path, **popen: Any) -> Iterator[Any]:
+    """Yield a proxy process whose stdin, stdout and stderr are pipes by default."""
+    streams = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    command = [*COMMAND, "acp", *map(str, options), "--", *agent]
+    process = forkserver.Popen(command, **{**streams, **popen})
     try:
         yield process
     finally:
@@ -54,28 +56,29 @@ def proxied(agent: Sequence[str], *words: str | Path, **how: Any) -> Iterator[su
                     stream.close()
 
 
-def through(raw: bytes, agent: Sequence[str], *words: str | Path) -> tuple[bytes, int, str]:
-    """What comes out of the proxy when this goes in: bytes, exit code and stderr. The agent may take its time."""
-    with proxied(agent, "--grace", str(DEADLINE), *words) as process:
-        out, err = process.communicate(raw, DEADLINE)
-        return out, process.returncode, err.decode()
+def run_proxy(raw: bytes, agent: Sequence[str], *options: str | Path) -> subprocess.CompletedProcess[bytes]:
+    """Run a proxy on this input, with enough grace for a slow agent."""
+    with running_proxy(agent, "--grace", str(DEADLINE), *options) as process:
+        stdout, stderr = process.communicate(raw, DEADLINE)
+        return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
 
 
-def gone(pid: int) -> None:
-    """Wait until there is no such process, or only a zombie of somebody else's."""
+def wait_until_gone(pid: int) -> None:
+    """Wait until a process has ended; a zombie of another parent has."""
     deadline = time.monotonic() + DEADLINE
     with suppress(ProcessLookupError, FileNotFoundError):
         while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
-            assert time.monotonic() < deadline, f"process {pid} is still there"
+            assert time.monotonic() < deadline, f"process {pid} is still running"
             select.select([], [], [], 0.01)
 
 
-def pipes(process: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes], IO[bytes]]:
-    assert process.stdin is not None and process.stdout is not None and process.stderr is not None
-    return process.stdin, process.stdout, process.stderr
+def cpu_seconds(pid: int) -> float:
+    """Return the CPU time that a process has used."""
+    user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
-def write_for_ever(stream: IO[bytes]) -> None:
+def write_forever(stream: IO[bytes]) -> None:
     while True:
         os.write(stream.fileno(), b"x" * 4096)
 
@@ -85,166 +88,192 @@ def read_line(stream: IO[bytes]) -> bytes:
     thread = threading.Thread(target=lambda: found.append(stream.readline()), daemon=True)
     thread.start()
     thread.join(DEADLINE)
-    assert found, "nothing was said in time"
+    assert found, "no line before the deadline"
     return found[0]
 
 
-# A pipe
+# Relay
 
 
-def test_without_a_session_it_is_byte_for_byte_a_pipe(tmp_path: Path) -> None:
-    """With roots, too, where nothing begins a session."""
+def test_proxy_without_session_relays_bytes_unchanged(tmp_path: Path) -> None:
     setup = b'{"jsonrpc":"2.0","id":1,"method":"session/new","params":{"cwd":"/","mcpServers":[]}}\n'
-    others = [
-        b"\n", b"\0" * 70_000, b'{"jsonrpc":"2.0","id":1,"result":{"sessionId":"s"}}\r\n', b"\xff\xfe half a line",
-        b'{"method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":"available_commands_update"}}}\n',
+    params = {"sessionId": "s", "update": {"sessionUpdate": "available_commands_update"}}
+    update = json.dumps({"method": "session/update", "params": params}).encode() + b"\n"
+    others = b"".join([
+        b"\n",
+        b"\0" * 70_000,
+        b'{"jsonrpc":"2.0","id":1,"result":{"sessionId":"s"}}\r\n',
+        b"\xff\xfe half a line",
+        update,
         b'{"id":1,"method":"session/new","x":"' + b"x" * (20 << 20) + b'"}\n',
-        setup.replace(b'"/"', b'"' + b"/" * (256 << 10) + b'"'), b"last",  # too long for skills
-    ]  # fmt: skip
+        setup.replace(b'"/"', b'"' + b"/" * (256 << 10) + b'"'),  # longer than `_MAX_SETUP`
+        b"last",
+    ])  # fmt: skip
     write_skill(tmp_path / "one")
-    for raw, roots in ((b"".join([setup, *others]), []), (b"".join(others), [tmp_path])):
-        assert through(raw, python(ECHO), *roots) == (raw, 0, "")
+    for raw, roots in ((setup + others, []), (others, [tmp_path])):
+        done = run_proxy(raw, python(ECHO), *roots)
+        assert (done.stdout, done.returncode, done.stderr) == (raw, 0, b"")
 
 
-def test_bytes_pass_at_once_and_not_by_the_line() -> None:
-    with proxied(python(ECHO)) as process:
-        stdin, stdout, _ = pipes(process)
-        for byte in b"ab":
-            os.write(stdin.fileno(), bytes([byte]))
-            assert select.select([stdout], [], [], DEADLINE)[0]
-            assert os.read(stdout.fileno(), 9) == bytes([byte])
+def test_partial_line_is_relayed_immediately() -> None:
+    with running_proxy(python(ECHO)) as process:
+        for byte in (b"a", b"b"):
+            os.write(process.stdin.fileno(), byte)
+            assert select.select([process.stdout], [], [], DEADLINE)[0]
+            assert os.read(process.stdout.fileno(), 9) == byte
 
 
-def test_the_agent_has_our_environment_directory_and_stderr(tmp_path: Path) -> None:
-    code = "import os, sys; print(os.getcwd(), os.environ['GIVEN']); print('told', file=sys.stderr)"
-    with proxied(python(code), cwd=tmp_path, env={**os.environ, "GIVEN": "x"}) as process:
-        assert process.communicate(timeout=DEADLINE) == (f"{tmp_path} x\n".encode(), b"told\n")
+def test_agent_inherits_environment_directory_and_stderr(tmp_path: Path) -> None:
+    code = "import os, sys; print(os.getcwd(), os.environ['GIVEN']); print('log', file=sys.stderr)"
+    with running_proxy(python(code), cwd=tmp_path, env={**os.environ, "GIVEN": "x"}) as process:
+        assert process.communicate(timeout=DEADLINE) == (f"{tmp_path} x\n".encode(), b"log\n")
 
 
-def test_sockets_do_as_well_as_pipes() -> None:
+def test_proxy_relays_over_a_socket() -> None:
     ours, theirs = socket.socketpair()
-    with ours, proxied(python(ECHO), stdin=theirs, stdout=theirs) as process:
+    with ours, running_proxy(python(ECHO), stdin=theirs, stdout=theirs) as process:
         theirs.close()
         ours.settimeout(DEADLINE)
         ours.sendall(b"hello")
         assert ours.recv(9) == b"hello"
         ours.shutdown(socket.SHUT_WR)
-        assert ours.recv(9) == b"" and process.wait(DEADLINE) == 0
+        assert ours.recv(9) == b""
+        assert process.wait(DEADLINE) == 0
 
 
-# Who does not read, and who does not answer
+# Backpressure
 
 
-def test_an_agent_that_floods_is_held_up_and_fills_no_memory(tmp_path: Path) -> None:
+def test_flooding_agent_is_blocked_without_using_memory(tmp_path: Path) -> None:
     write_skill(tmp_path / "one")
     code = "import os\nwhile True:\n    os.write(1, b'x' * 65000 + b'\\n')"
-    with proxied(python(code), tmp_path) as process:
-        _, stdout, _ = pipes(process)
+    with running_proxy(python(code), tmp_path) as process:
         for _ in range(500):
-            stdout.read(65001)
+            process.stdout.read(65001)
         memory = Path(f"/proc/{process.pid}/statm")
         before = int(memory.read_text().split()[1])
         for _ in range(5000):  # a third of a gigabyte
-            stdout.read(65001)
-        assert (int(memory.read_text().split()[1]) - before) * os.sysconf("SC_PAGE_SIZE") < 24 << 20
+            process.stdout.read(65001)
+        pages = int(memory.read_text().split()[1]) - before
+        assert pages * os.sysconf("SC_PAGE_SIZE") < 24 << 20
 
 
-def test_an_agent_that_reads_nothing_holds_up_the_editor_and_not_the_other_direction() -> None:
+def test_agent_that_reads_nothing_blocks_the_editor_alone() -> None:
     code = "import os, time\nos.write(1, b'begun\\n')\nwhile True: os.write(1, b'.\\n'); time.sleep(0.05)"
-    with proxied(python(code)) as process:
-        stdin, stdout, _ = pipes(process)
-        assert read_line(stdout) == b"begun\n"
-        os.set_blocking(stdin.fileno(), False)
+    with running_proxy(python(code)) as process:
+        assert read_line(process.stdout) == b"begun\n"
+        os.set_blocking(process.stdin.fileno(), False)
         sent = 0
         with suppress(BlockingIOError):
             while sent < 8 << 20:
-                sent += os.write(stdin.fileno(), b"y" * 65536)
-                select.select([], [stdin], [], 0.2)
-        assert sent < 1 << 20  # two pipes full, and what is on the way
-        assert read_line(stdout) == b".\n"
+                sent += os.write(process.stdin.fileno(), b"y" * 65536)
+                select.select([], [process.stdin], [], 0.2)
+        assert sent < 1 << 20  # two full pipes, and the proxy's buffer
+        assert read_line(process.stdout) == b".\n"
 
 
-def test_an_editor_that_goes_while_the_agent_reads_nothing_leaves_no_process() -> None:
+def test_agent_that_reads_nothing_is_terminated_when_the_editor_leaves() -> None:
     code = "import os, time\nos.write(1, b'%d\\n' % os.getpid())\nwhile True: time.sleep(9)"
-    with proxied(python(code), "--grace", "0.2") as process:
-        stdin, stdout, _ = pipes(process)
-        pid = int(read_line(stdout))
-        os.set_blocking(stdin.fileno(), False)
+    with running_proxy(python(code), "--grace", "0.2") as process:
+        pid = int(read_line(process.stdout))
+        os.set_blocking(process.stdin.fileno(), False)
         with suppress(BlockingIOError):
-            write_for_ever(stdin)
-        stdin.close()
+            write_forever(process.stdin)
+        process.stdin.close()
         assert process.wait(DEADLINE) == 128 + signal.SIGTERM
-        gone(pid)
+        wait_until_gone(pid)
 
 
-def flood(lines: int, done: Path) -> list[str]:
-    return python(f"import os\nfor _ in range({lines}): os.write(1, b'x' * 999 + b'\\n')\nopen({str(done)!r}, 'w')")
+def flooding_agent(lines: int, done: Path) -> list[str]:
+    """Return the command of an agent that writes these lines, and then the file `done`."""
+    write = f"for _ in range({lines}): os.write(1, b'x' * 999 + b'\\n')"
+    return python(f"import os\n{write}\nopen({str(done)!r}, 'w')")
+
+
+def wait_for_file(path: Path) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while not path.exists():
+        assert time.monotonic() < deadline
+        select.select([], [], [], 0.01)
 
 
 @each_row(
-    ("lines", "end", "roots"),  # 100 lines are what two pipes hold, so that the agent ends
-    [(100, signal.SIGTERM, 0), (10**9, signal.SIGHUP, 1), (100, "closed", 1), (10**9, "closed", 0)],
+    ("lines", "end", "roots"),  # 100 lines fit into two pipes, so that the agent can end
+    [(100, signal.SIGTERM, 0), (10**9, signal.SIGHUP, 1), (100, "close", 1), (10**9, "close", 0)],
 )
-def test_a_deaf_editor_cannot_delay_the_end(tmp_path: Path, lines: int, end: signal.Signals | str, roots: int) -> None:
+def test_editor_that_reads_nothing_does_not_delay_the_exit(
+    tmp_path: Path, lines: int, end: signal.Signals | str, roots: int
+) -> None:
     done = tmp_path / "done"
     write_skill(tmp_path / "skills" / "one")
-    with proxied(flood(lines, done), *[tmp_path / "skills"] * roots, "--grace", "0.1") as process:
-        stdin, stdout, _ = pipes(process)
-        assert select.select([stdout], [], [], DEADLINE)[0]
-        deadline = time.monotonic() + DEADLINE
-        while lines == 100 and not done.exists():
-            assert time.monotonic() < deadline
-            select.select([], [], [], 0.01)
+    options = [*[tmp_path / "skills"] * roots, "--grace", "0.1"]
+    with running_proxy(flooding_agent(lines, done), *options) as process:
+        assert select.select([process.stdout], [], [], DEADLINE)[0]
+        if lines == 100:
+            wait_for_file(done)
         if isinstance(end, str):
-            stdin.close()
+            process.stdin.close()
         else:
             process.send_signal(end)
         process.wait(DEADLINE)
 
 
-def test_an_editor_that_reads_slowly_gets_everything(tmp_path: Path) -> None:
-    with proxied(flood(300, tmp_path / "done"), "--grace", "5") as process:
-        stdin, stdout, _ = pipes(process)
-        select.select([], [], [], 1)  # longer than anything lingers, and it is there yet
-        heard = os.read(stdout.fileno(), 20_000)
-        stdin.close()
-        while piece := os.read(stdout.fileno(), 20_000):
-            heard += piece
+def test_editor_that_pauses_receives_all_output_of_an_ended_agent(tmp_path: Path) -> None:
+    done = tmp_path / "done"
+    with running_proxy(flooding_agent(100, done)) as process:
+        wait_for_file(done)
+        select.select([], [], [], 1)  # longer than `_LINGER_S`
+        assert len(process.stdout.read()) == 100_000
+        assert process.wait(DEADLINE) == 0
+
+
+def test_slow_editor_receives_all_output_after_it_closes_stdin(tmp_path: Path) -> None:
+    """Each small piece that it reads extends the grace period; 64 KiB take longer than that."""
+    with running_proxy(flooding_agent(200, tmp_path / "done"), "--grace", "1") as process:
+        select.select([], [], [], 0.5)  # until the pipes are full
+        process.stdin.close()
+        select.select([], [], [], 0.1)
+        received = process.stdout.read(1 << 16)
+        for _ in range(16):
+            received += process.stdout.read(4096)
             select.select([], [], [], 0.1)
-        assert len(heard) == 300_000 and process.wait(DEADLINE) == 0
+        assert len(received + process.stdout.read()) == 200_000
+        assert process.wait(DEADLINE) == 0
 
 
-# Ends
+# Shutdown
 
 
 @each_row(("code", "exit_code"), [
-    ("print('last', flush=True); raise SystemExit(0)", 0), ("print('last', flush=True); raise SystemExit(255)", 255),
-    (f"import os; print('last', flush=True); os.kill(os.getpid(), {int(signal.SIGHUP)})", 128 + signal.SIGHUP),
-    (f"import os; print('last', flush=True); os.kill(os.getpid(), {int(signal.SIGKILL)})", 128 + signal.SIGKILL),
+    ("print('last', flush=True); raise SystemExit(255)", 255),
+    ("import os; print('last', flush=True); os.kill(os.getpid(), 9)", 128 + signal.SIGKILL),
     ("import os\nwhile os.read(0, 99): pass\nprint('last'); raise SystemExit(5)", 5),
 ])  # fmt: skip
-def test_the_end_of_the_agent_is_handed_on(code: str, exit_code: int) -> None:
-    assert through(b"hello", python(code)) == (b"last\n", exit_code, "")
+def test_exit_code_of_the_agent_is_returned(code: str, exit_code: int) -> None:
+    done = run_proxy(b"hello", python(code))
+    assert (done.stdout, done.returncode, done.stderr) == (b"last\n", exit_code, b"")
 
 
-def test_an_agent_that_cannot_be_started_is_one_line_and_127(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # What is found on the way there and cannot be run, as in a folder that may not be entered, is not what was missed.
+def test_missing_agent_is_one_line_and_exit_code_127(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A folder on PATH with the agent's name cannot be executed, but the agent itself is missing.
     (tmp_path / "no-such-agent").mkdir()
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     for command, reason in (("no-such-agent", errno.ENOENT), (str(tmp_path), errno.EACCES)):
-        out, code, err = through(b"x", [command], tmp_path)
-        assert (out, code, err.count("\n")) == (b"", 127, 1)
-        assert err.endswith(f"{command}: the agent cannot be started: {os.strerror(reason)}\n")
+        done = run_proxy(b"x", [command], tmp_path)
+        assert (done.stdout, done.returncode, done.stderr.count(b"\n")) == (b"", 127, 1)
+        message = f"{command}: the agent cannot be started: {os.strerror(reason)}\n"
+        assert done.stderr.decode().endswith(message)
     with pytest.raises(NotStartedError, match="the agent cannot be started: embedded null byte"):
         AgentProcess(["an\0agent"])
 
 
-def test_an_agent_that_still_talks_is_not_cut_off() -> None:
+def test_agent_that_still_writes_is_not_terminated() -> None:
     code = "import os, time\nwhile os.read(0, 99): pass\nfor _ in range(12):\n    os.write(1, b'.'); time.sleep(0.1)"
-    assert through(b"hello", python(code), "--grace", "0.6") == (b"." * 12, 0, "")
+    done = run_proxy(b"hello", python(code), "--grace", "0.6")
+    assert (done.stdout, done.returncode, done.stderr) == (b"." * 12, 0, b"")
 
 
-STUBBORN = """
+IGNORES_SIGNALS = """
 import os, signal, subprocess, sys, time
 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
     signal.signal(number, signal.SIG_IGN)
@@ -254,126 +283,137 @@ while True: time.sleep(9)
 """
 
 
-@each_row("end", ["stdin", "both", signal.SIGTERM])
-def test_an_editor_that_ends_leaves_no_process_however_stubborn_the_agent(end: signal.Signals | str) -> None:
-    with proxied(python(STUBBORN), "--grace", "0.1") as process:
-        stdin, stdout, _ = pipes(process)
-        pids = [int(each) for each in read_line(stdout).split()]
+@each_row("end", ["close stdin", "close both", signal.SIGTERM])
+def test_agent_that_ignores_signals_is_killed_with_its_child(end: signal.Signals | str) -> None:
+    with running_proxy(python(IGNORES_SIGNALS), "--grace", "0.1") as process:
+        pids = [int(each) for each in read_line(process.stdout).split()]
         if isinstance(end, str):
-            stdin.close()
-            if end == "both":
-                stdout.close()
+            process.stdin.close()
+            if end == "close both":
+                process.stdout.close()
         else:
             process.send_signal(end)
         assert process.wait(DEADLINE) == 128 + signal.SIGKILL
         for pid in pids:
-            gone(pid)
+            wait_until_gone(pid)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of its parent's end")
-def test_a_proxy_that_is_killed_leaves_no_agent_that_ignores_the_end_of_its_stdin() -> None:
-    """SIGKILL leaves the proxy no time; the kernel ends the agent."""
+@pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_PDEATHSIG exists on Linux alone")
+def test_agent_ends_when_the_proxy_is_killed() -> None:
     code = "import os, time\nos.write(1, b'%d\\n' % os.getpid())\nwhile True: time.sleep(9)"
-    with proxied(python(code)) as process:
-        agent = int(read_line(pipes(process)[1]))
+    with running_proxy(python(code)) as process:
+        pid = int(read_line(process.stdout))
         process.kill()
-        gone(agent)
+        wait_until_gone(pid)
 
 
-CATCHES = """
+CATCHES_SIGNAL = """
 import os, signal, sys, time
 def end(*_):
     os.write(1, b"caught\\n")
     os._exit(9)
 signal.signal({number}, end)
-os.write({stream}, b"ready\\n")
+os.write(1, b"ready\\n")
 while True: time.sleep(9)
 """
 
 
-def test_who_is_stopped_is_asked_to_end_before_it_is_made_to() -> None:
-    """The agent, and what an agent leaves behind, which Linux continues by a SIGHUP."""
-    catches = CATCHES.format(number=int(signal.SIGTERM), stream=1)
+def test_stopped_process_handles_sigterm_before_it_is_killed() -> None:
+    """Both the agent, and a process that it leaves behind, which ignores the SIGHUP of Linux."""
+    catches = CATCHES_SIGNAL.format(number=int(signal.SIGTERM))
     stopped = catches.replace("while", "os.kill(os.getpid(), signal.SIGSTOP)\nwhile")
-    left = f"import signal\nsignal.signal(signal.SIGHUP, signal.SIG_IGN)\n{stopped}"
-    code = f"import os, subprocess, sys\nchild = subprocess.Popen([sys.executable, '-c', {left!r}])\n"
-    assert through(b"", python(f"{code}os.waitpid(child.pid, os.WUNTRACED)")) == (b"ready\ncaught\n", 0, "")
-    with proxied(python(stopped), "--grace", "0.1") as process:
-        stdin, stdout, _ = pipes(process)
-        assert read_line(stdout) == b"ready\n"
-        stdin.close()
-        assert read_line(stdout) == b"caught\n" and process.wait(DEADLINE) == 9
+    orphan = f"import signal\nsignal.signal(signal.SIGHUP, signal.SIG_IGN)\n{stopped}"
+    start = f"child = subprocess.Popen([sys.executable, '-c', {orphan!r}])"
+    wait = "os.waitpid(child.pid, os.WUNTRACED)"
+    done = run_proxy(b"", python(f"import os, subprocess, sys\n{start}\n{wait}"))
+    assert (done.stdout, done.returncode, done.stderr) == (b"ready\ncaught\n", 0, b"")
+    with running_proxy(python(stopped), "--grace", "0.1") as process:
+        assert read_line(process.stdout) == b"ready\n"
+        process.stdin.close()
+        assert read_line(process.stdout) == b"caught\n"
+        assert process.wait(DEADLINE) == 9
 
 
-def test_what_an_agent_leaves_behind_that_will_not_end_is_made_to() -> None:
+def test_orphan_that_ignores_sigterm_is_killed() -> None:
     code = (
         "import os, signal, subprocess\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
         "os.write(1, b'%d' % subprocess.Popen(['sleep', '60']).pid)"
     )
-    out, exit_code, _ = through(b"", python(code))
-    assert exit_code == 0
-    gone(int(out))
+    done = run_proxy(b"", python(code))
+    assert done.returncode == 0
+    wait_until_gone(int(done.stdout))
 
 
-def test_on_windows_each_signal_ends_the_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_signal_ends_the_agent_on_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proxy, "_WINDOWS", True)
     agent = AgentProcess(["cat"])
     agent.sweep()
-    assert agent._process.args[0].endswith("/cat") and not agent.ended.is_set()  # as `npx.cmd` is found for `npx`
+    assert agent._process.args[0].endswith("/cat")  # the full path, as of `npx.cmd` for `npx`
+    assert not agent.ended.is_set()
     agent.signal(signal.SIGCONT)
     assert agent.wait() == 128 + signal.SIGTERM
     agent.close_stdin()
     agent.close_stdout()
 
 
-def test_a_pipe_that_a_daemon_holds_open_does_not_hold_up_the_end() -> None:
+def test_daemon_with_the_agents_pipe_may_write_but_not_delay_the_exit() -> None:
     code = (
-        "import os, subprocess\nhow = {'start_new_session': True, 'stderr': subprocess.DEVNULL}\n"
-        "child = subprocess.Popen(['sleep', '60'], **how)\nos.write(1, b'%d' % child.pid)"
+        "import os, subprocess\n"
+        "options = {'start_new_session': True, 'stderr': subprocess.DEVNULL}\n"
+        "command = ['sh', '-c', 'sleep 0.2; echo late; exec sleep 60']\n"
+        "os.write(1, b'%d\\n' % subprocess.Popen(command, **options).pid)"
     )
-    out, exit_code, _ = through(b"", python(code))
-    os.kill(int(out), signal.SIGKILL)
-    assert exit_code == 0
+    done = run_proxy(b"", python(code))
+    pid, *lines = done.stdout.splitlines()
+    os.kill(int(pid), signal.SIGKILL)
+    assert lines == [b"late"]
+    assert done.returncode == 0
 
 
 @each_row("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_is_handed_on(number: signal.Signals) -> None:
-    code = CATCHES.format(number=int(number), stream=1)
-    with proxied(python(code), "--grace", str(DEADLINE)) as process:
-        _, stdout, _ = pipes(process)
-        assert read_line(stdout) == b"ready\n"
+def test_signal_is_forwarded_to_the_agent(number: signal.Signals) -> None:
+    code = CATCHES_SIGNAL.format(number=int(number))
+    with running_proxy(python(code), "--grace", str(DEADLINE)) as process:
+        assert read_line(process.stdout) == b"ready\n"
         process.send_signal(number)
-        assert stdout.read() == b"caught\n" and process.wait(DEADLINE) == 9
+        assert process.stdout.read() == b"caught\n"
+        assert process.wait(DEADLINE) == 9
 
 
-def test_an_agent_that_reads_no_more_is_not_ended_for_it() -> None:
-    code = "import os, time\nos.close(0); os.write(1, b'deaf\\n')\ntime.sleep(0.6)\nos.write(1, b'done\\n')"
-    with proxied(python(code), "--grace", "0.1") as process:
-        stdin, stdout, _ = pipes(process)
-        assert read_line(stdout) == b"deaf\n"
+def test_agent_that_closes_its_stdin_is_awaited_without_using_cpu() -> None:
+    code = (
+        "import os, time\nos.close(0); os.write(1, b'closed\\n')\ntime.sleep(0.6)\n"
+        "os.write(1, b'awake\\n'); time.sleep(0.2); os.write(1, b'done\\n')"
+    )
+    with running_proxy(python(code), "--grace", "0.1") as process:
+        assert read_line(process.stdout) == b"closed\n"
         with pytest.raises(BrokenPipeError):
-            write_for_ever(stdin)
-        assert stdout.read() == b"done\n" and process.wait(DEADLINE) == 0
+            write_forever(process.stdin)
+        before = cpu_seconds(process.pid)
+        assert read_line(process.stdout) == b"awake\n"
+        assert cpu_seconds(process.pid) - before < 0.1
+        assert process.stdout.read() == b"done\n"
+        assert process.wait(DEADLINE) == 0
 
 
-def test_an_editor_that_reads_no_more_is_no_reader_for_the_agent_either() -> None:
+def test_agent_gets_a_broken_pipe_when_the_editor_closes_stdout() -> None:
     code = "import os\nos.write(1, b'%d\\n' % os.getpid())\nwhile True: os.write(1, b'x')"
-    with proxied(python(code)) as process:
-        _, stdout, _ = pipes(process)
-        pid = int(read_line(stdout))
-        stdout.close()
+    with running_proxy(python(code)) as process:
+        pid = int(read_line(process.stdout))
+        process.stdout.close()
         assert process.wait(DEADLINE) == 1  # the agent's own BrokenPipeError
-        gone(pid)
+        wait_until_gone(pid)
 
 
-# The skills
+# Skills
 
 AGENT = """
 import json, os, sys
 for line in sys.stdin:
     message = json.loads(line)
     if message["method"] == "session/new":
-        os.write(1, json.dumps({"id": message["id"], "result": {"sessionId": "s"}}).encode() + b"\\n")
+        answer = {"id": message["id"], "result": {"sessionId": "s"}}
+        os.write(1, json.dumps(answer).encode() + b"\\n")
     elif message["method"] == "half":
         os.write(1, b'{"half":')
     elif message["method"] == "rest":
@@ -381,49 +421,54 @@ for line in sys.stdin:
 """
 
 
-def say(stream: IO[bytes], method: str) -> None:
-    stream.write(json.dumps({"id": 1, "method": method, "params": {"mcpServers": []}}).encode() + b"\n")
-    stream.flush()
+def send_request(process: Any, method: str) -> None:
+    message = {"id": 1, "method": method, "params": {"mcpServers": []}}
+    process.stdin.write(json.dumps(message).encode() + b"\n")
+    process.stdin.flush()
 
 
-def names(line: bytes) -> list[str]:
-    return json.loads(line)["params"]["update"]["_meta"]["availableSkills"]
+def open_session(process: Any) -> None:
+    send_request(process, "session/new")
+    assert json.loads(read_line(process.stdout))["result"] == {"sessionId": "s"}
+
+
+def read_skill_names(process: Any) -> list[str]:
+    """Read the next line, an update, and return its skill names."""
+    return json.loads(read_line(process.stdout))["params"]["update"]["_meta"]["availableSkills"]
 
 
 @pytest.mark.requirement("X-34")
-def test_ours_never_comes_within_a_line_of_the_agent_s(tmp_path: Path) -> None:
+def test_update_is_not_inserted_within_a_line_of_the_agent(tmp_path: Path) -> None:
     write_skill(tmp_path / "one")
-    with proxied(python(AGENT), tmp_path) as process:
-        stdin, stdout, _ = pipes(process)
-        say(stdin, "session/new")
-        assert json.loads(read_line(stdout))["result"] == {"sessionId": "s"}
-        assert names(read_line(stdout)) == ["one"]
-        say(stdin, "half")
-        assert os.read(stdout.fileno(), 99) == b'{"half":'
+    with running_proxy(python(AGENT), tmp_path) as process:
+        open_session(process)
+        assert read_skill_names(process) == ["one"]
+        send_request(process, "half")
+        assert os.read(process.stdout.fileno(), 99) == b'{"half":'
         write_skill(tmp_path / "two")
-        assert not select.select([stdout], [], [], 0.3)[0]  # nothing, though the catalogue has changed
-        say(stdin, "rest")
-        assert read_line(stdout) == b"1}\n"
-        assert names(read_line(stdout)) == ["one", "two"]  # before the next line, of which a part came along
-        assert stdout.read(1) == b"{"
+        assert not select.select([process.stdout], [], [], 0.3)[0]
+        send_request(process, "rest")
+        assert read_line(process.stdout) == b"1}\n"
+        assert read_skill_names(process) == ["one", "two"]
+        assert process.stdout.read(1) == b"{"
 
 
-def test_a_catalogue_that_cannot_be_had_is_told_once_and_all_else_passes(tmp_path: Path) -> None:
-    missing = tmp_path / "missing"
-    with proxied(python(ECHO), missing) as process:
-        stdin, stdout, stderr = pipes(process)
-        line = read_line(stderr)
-        assert b"missing: no such file or folder" in line and b"Error: " not in line
+def test_unreadable_catalogue_is_reported_once_and_messages_pass(tmp_path: Path) -> None:
+    with running_proxy(python(ECHO), tmp_path / "missing") as process:
+        line = read_line(process.stderr)
+        assert b"missing: no such file or folder" in line
+        assert b"Error: " not in line
         deadline = time.monotonic() + proxy._OPENING_S
         for _ in range(3):
-            say(stdin, "session/new")
-            assert json.loads(read_line(stdout))["params"] == {"mcpServers": []}
-        assert time.monotonic() < deadline, "each session would wait for a catalogue that cannot come"
-        stdin.close()
-        assert process.wait(DEADLINE) == 0 and stderr.read() == b""
+            send_request(process, "session/new")
+            assert json.loads(read_line(process.stdout))["params"] == {"mcpServers": []}
+        assert time.monotonic() < deadline, "a session waited for a catalogue that cannot be read"
+        process.stdin.close()
+        assert process.wait(DEADLINE) == 0
+        assert process.stderr.read() == b""
 
 
-BROKEN = """
+BROKEN_PROXY = """
 import sys
 from mcp_skills_server.acp import conversation, proxy
 from mcp_skills_server import Registry
@@ -437,40 +482,40 @@ sys.exit(proxy.run([sys.executable, "-c", sys.argv[2]], offer, grace=2))
 """
 
 
-def test_a_bug_of_ours_costs_no_byte_and_is_told_once_a_place(tmp_path: Path) -> None:
+def test_bug_in_the_proxy_loses_no_byte_and_is_logged_once_per_place(tmp_path: Path) -> None:
     raw = b'"session/new" "result"\n' * 50_000
-    command = [*python(BROKEN), str(tmp_path), ECHO]
+    command = [*python(BROKEN_PROXY), str(tmp_path), ECHO]
     done = subprocess.run(command, input=raw, capture_output=True, timeout=DEADLINE, check=False)
-    assert (done.stdout, done.returncode) == (raw, 0)
+    assert done.stdout == raw
+    assert done.returncode == 0
     lines = done.stderr.decode().splitlines()
-    assert sorted(lines) == sorted(set(lines)) and 1 <= len(lines) <= 2
-    assert all("RuntimeError: a bug of two lines" in line for line in lines)
+    assert len(lines) in {1, 2}
+    assert len(set(lines)) == len(lines)
+    for line in lines:
+        assert "RuntimeError: a bug of two lines" in line
 
 
-def test_a_shadowed_skill_is_told_of_on_stderr(tmp_path: Path) -> None:
+def test_shadowed_skill_is_reported_once_on_stderr(tmp_path: Path) -> None:
     write_skill(tmp_path / "a" / "same")
     write_skill(tmp_path / "b" / "same")
-    with proxied(python(AGENT), tmp_path) as process:
-        stdin, stdout, stderr = pipes(process)
-        assert b"b/same is not announced to the editor" in read_line(stderr)
-        say(stdin, "session/new")
-        read_line(stdout)
-        assert names(read_line(stdout)) == ["same"]
+    with running_proxy(python(AGENT), tmp_path) as process:
+        assert b"b/same is not announced to the editor" in read_line(process.stderr)
+        open_session(process)
+        assert read_skill_names(process) == ["same"]
         write_skill(tmp_path / "more")
-        assert names(read_line(stdout)) == ["more", "same"]
-        stdin.close()
-        assert process.wait(DEADLINE) == 0 and stderr.read() == b""  # once
+        assert read_skill_names(process) == ["more", "same"]
+        process.stdin.close()
+        assert process.wait(DEADLINE) == 0
+        assert process.stderr.read() == b""
 
 
-def test_other_grants_are_told(tmp_path: Path) -> None:
+def test_skills_of_changed_grants_are_announced(tmp_path: Path) -> None:
     for name in ("one", "two"):
         write_skill(tmp_path / "skills" / name)
     config = tmp_path / "config.toml"
     config.write_text('[[grant]]\nwho = ["*"]\nskills = ["one"]\n')
-    with proxied(python(AGENT), "--config", config, tmp_path / "skills") as process:
-        stdin, stdout, _ = pipes(process)
-        say(stdin, "session/new")
-        read_line(stdout)
-        assert names(read_line(stdout)) == ["one"]
+    with running_proxy(python(AGENT), "--config", config, tmp_path / "skills") as process:
+        open_session(process)
+        assert read_skill_names(process) == ["one"]
         config.write_text('[[grant]]\nwho = ["*"]\nskills = ["*"]\n')
-        assert names(read_line(stdout)) == ["one", "two"]
+        assert read_skill_names(process) == ["one", "two"]

@@ -1,4 +1,4 @@
-"""A real client and a real agent, both written with the Python SDK of ACP, on both sides of a real proxy."""
+"""The ACP proxy between a client and an agent that are written with the Python SDK."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from .real_client import RealClient
 
 pytestmark = pytest.mark.anyio
 AGENT = [sys.executable, str(Path(__file__).parent / "real_agent.py")]
-OTHER = acp.schema.McpServerStdio(name="skills", command="/bin/false", args=[], env=[])
 
 
 @pytest.fixture
@@ -32,22 +31,24 @@ def root(tmp_path: Path) -> Path:
 
 
 @asynccontextmanager
-async def talking(root: Path, **announced: Any) -> AsyncGenerator[tuple[RealClient, Any]]:
-    client: Any = RealClient()
-    words = [*COMMAND, "acp", "--grace", str(DEADLINE), str(root), "--", *AGENT]
-    # Of its own accord the SDK waits 2 s for the end of the process, as the proxy does for that of the agent.
-    how = {"stderr": None, "shutdown_timeout": 2 * DEADLINE}
-    spawned = acp.spawn_agent_process(client, *words, observers=[client.observe], transport_kwargs=how)
-    async with spawned as (agent, process):
-        capabilities = ClientCapabilities(field_meta={dialect.META_KEY: announced} if announced else None)
-        greeted = await agent.initialize(protocol_version=acp.PROTOCOL_VERSION, client_capabilities=capabilities)
-        assert greeted.protocol_version == acp.PROTOCOL_VERSION
-        await client.message()
+async def connected(root: Path, **opted_in: Any) -> AsyncGenerator[tuple[RealClient, Any]]:
+    """Yield a client and the agent behind the proxy, after the handshake."""
+    client = RealClient()
+    command = [*COMMAND, "acp", "--grace", str(DEADLINE), str(root), "--", *AGENT]
+    async with client.spawn(*command) as (agent, process):
+        meta = {dialect.META_KEY: opted_in} if opted_in else None
+        result = await agent.initialize(
+            protocol_version=acp.PROTOCOL_VERSION,
+            client_capabilities=ClientCapabilities(field_meta=meta),
+        )
+        assert result.protocol_version == acp.PROTOCOL_VERSION
+        await client.next_message()
         yield client, agent
     assert process.returncode == 0
 
 
-def names(update: Any) -> list[str]:
+def skill_names(update: Any) -> list[str]:
+    """Return the skill names of a valid commands update."""
     assert update.session_update == "available_commands_update"
     details = update.field_meta[dialect.DETAILS]
     assert [each["name"] for each in details] == update.field_meta["availableSkills"]
@@ -56,57 +57,60 @@ def names(update: Any) -> list[str]:
 
 
 @pytest.mark.requirement("X-31", "X-34", "ACP-8", "ACP-13", "ACPX-1", "ACPX-2")
-async def test_today_s_client_is_told_after_the_answer_and_on_each_change(root: Path) -> None:
-    async with talking(root, extensionNotification={}) as (client, agent):
+async def test_client_without_the_draft_is_updated_after_the_response_and_on_change(root: Path) -> None:
+    async with connected(root, extensionNotification={}) as (client, agent):
         session = await agent.new_session(cwd="/", mcp_servers=[])
-        assert "result" in await client.message()
-        assert names(await client.update()) == ["one", "two"]
-        assert await client.extension() == (session.session_id, ["one", "two"])
+        assert "result" in await client.next_message()
+        assert skill_names(await client.next_update()) == ["one", "two"]
+        assert await client.next_extension() == (session.session_id, ["one", "two"])
         write_skill(root / "three")
-        assert names(await client.update()) == ["one", "three", "two"]
-        assert await client.extension() == (session.session_id, ["one", "three", "two"])
+        assert skill_names(await client.next_update()) == ["one", "three", "two"]
+        assert await client.next_extension() == (session.session_id, ["one", "three", "two"])
 
 
 @pytest.mark.requirement("X-34")
-async def test_every_session_is_told_and_the_agent_s_own_commands_stay(root: Path) -> None:
-    async with talking(root) as (client, agent):
+async def test_update_of_each_session_keeps_the_agents_own_commands(root: Path) -> None:
+    async with connected(root) as (client, agent):
         first = await agent.new_session(cwd="/", mcp_servers=[])
-        assert names(await client.update()) == ["one", "two"]
+        assert skill_names(await client.next_update()) == ["one", "two"]
         await agent.load_session(cwd="/", session_id="old", mcp_servers=[])
-        own = await client.update()
-        assert [each.name for each in own.available_commands] == ["create_plan"] and own.field_meta is None
-        merged = await client.update()
-        assert [each.name for each in merged.available_commands] == ["create_plan"] and names(merged) == ["one", "two"]
+        own, merged = await client.next_update(), await client.next_update()
+        assert own.field_meta is None
+        assert skill_names(merged) == ["one", "two"]
+        for update in (own, merged):
+            assert [each.name for each in update.available_commands] == ["create_plan"]
         await agent.prompt(session_id=first.session_id, prompt=[acp.text_block("commands")])
-        assert (await client.update()).field_meta is None
-        assert names(await client.update()) == ["one", "two"]
+        assert (await client.next_update()).field_meta is None
+        assert skill_names(await client.next_update()) == ["one", "two"]
         write_skill(root / "one", description="Does one better.")
-        seen = [await asyncio.wait_for(client.updates.get(), DEADLINE) for _ in range(2)]
-        assert [session_id for session_id, _ in seen] == [first.session_id, "old"]
-        for _, update in seen:
+        updates = [await asyncio.wait_for(client.updates.get(), DEADLINE) for _ in range(2)]
+        assert [session_id for session_id, _ in updates] == [first.session_id, "old"]
+        for _, update in updates:
             assert [each.name for each in update.available_commands] == ["create_plan"]
             assert update.field_meta[dialect.DETAILS][0]["description"] == "Does one better."
 
 
 @pytest.mark.requirement("X-32", "ACP-9", "ACP-10", "ACPX-4")
-async def test_a_client_that_opted_in_gets_the_draft_s_own_form(root: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async with talking(root, availableSkillsUpdate={}) as (client, agent):
+async def test_client_that_opted_in_gets_the_form_of_the_draft(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with connected(root, availableSkillsUpdate={}) as (client, agent):
         session = await agent.new_session(cwd="/", mcp_servers=[])
-        await client.message()
-        message = await client.message()
-        assert message["method"] == "session/update" and message["params"]["sessionId"] == session.session_id
-        update = message["params"]["update"]
+        await client.next_message()
+        message = await client.next_message()
+        assert message["method"] == "session/update"
+        update = message["params"].pop("update")
+        assert message["params"] == {"sessionId": session.session_id}
         assert update["sessionUpdate"] == "available_skills_update"
-        assert message["params"].keys() == {"sessionId", "update"}
         assert [each["name"] for each in update["availableSkills"]] == ["one", "two"]
         assert client.updates.empty()
-    assert "validation error" in caplog.text  # this SDK itself knows no such form (ACPX-7): who opts in must
+    assert "validation error" in caplog.text  # the SDK does not know this form (ACPX-7)
 
 
-async def test_the_agent_starts_the_server_that_was_added_and_lists_the_skills(root: Path) -> None:
-    async with talking(root) as (client, agent):
-        session = await agent.new_session(cwd="/", mcp_servers=[OTHER])
-        await client.update()
+async def test_agent_lists_the_skills_of_the_added_server(root: Path) -> None:
+    async with connected(root) as (client, agent):
+        other = acp.schema.McpServerStdio(name="skills", command="/bin/false", args=[], env=[])
+        session = await agent.new_session(cwd="/", mcp_servers=[other])
+        await client.next_update()
         await agent.prompt(session_id=session.session_id, prompt=[acp.text_block("skills")])
-        servers, skills = json.loads((await client.update()).content.text)
-        assert servers == ["skills", "skills-2"] and skills == ["one", "two"]
+        servers, skills = json.loads((await client.next_update()).content.text)
+        assert servers == ["skills", "skills-2"]
+        assert skills == ["one", "two"]

@@ -1,4 +1,4 @@
-"""The library for agents written with the Python SDK: the example as a real agent, and what it hands out by itself."""
+"""The library for ACP agents written with the Python SDK: `AcpSkills` and the example agent."""
 
 from __future__ import annotations
 
@@ -24,74 +24,76 @@ COMMAND = AvailableCommand(name="plan", description="Makes a plan.", field_meta=
 
 
 @pytest.mark.requirement("X-31", "X-34", "ACPX-4")
-async def test_the_example_tells_its_skills_behind_the_answer_and_on_each_change(tmp_path: Path) -> None:
+async def test_example_agent_announces_skills_after_the_response_and_on_change(tmp_path: Path) -> None:
     write_skill(tmp_path / "one", body="# Do one\n")
-    client: Any = RealClient()
-    # Of its own accord the SDK waits 2 s for the end, and then ends the process.
-    how = {"stderr": None, "shutdown_timeout": DEADLINE}
-    words = sys.executable, str(EXAMPLE), str(tmp_path)
-    spawned = acp.spawn_agent_process(client, *words, observers=[client.observe], transport_kwargs=how)
-    async with spawned as (agent, process):
-        announced = ClientCapabilities(field_meta={dialect.META_KEY: {dialect.NOTIFICATION: {}}})
-        greeted = await agent.initialize(protocol_version=1, client_capabilities=announced)
-        assert greeted.agent_capabilities is not None and greeted.agent_capabilities.field_meta == dialect.capability()
+    client = RealClient()
+    async with client.spawn(sys.executable, str(EXAMPLE), str(tmp_path)) as (agent, process):
+        opted_in = ClientCapabilities(field_meta={dialect.META_KEY: {dialect.NOTIFICATION: {}}})
+        result = await agent.initialize(protocol_version=1, client_capabilities=opted_in)
+        assert result.agent_capabilities.field_meta == dialect.capability()
         session = await agent.new_session(cwd="/", mcp_servers=[])
-        update = await client.update()
+        update = await client.next_update()
         assert [each.name for each in update.available_commands] == ["plan"]
         assert update.field_meta["availableSkills"] == ["one"]
-        # The answers to both requests came before the update.
-        assert ["result" in await client.message() for _ in range(3)] == [True, True, False]
-        assert await client.extension() == (session.session_id, ["one"])
+        # The responses to both requests precede the update.
+        assert ["result" in await client.next_message() for _ in range(3)] == [True, True, False]
+        assert await client.next_extension() == (session.session_id, ["one"])
         write_skill(tmp_path / "two")
-        assert (await client.update()).field_meta["availableSkills"] == ["one", "two"]
+        assert (await client.next_update()).field_meta["availableSkills"] == ["one", "two"]
         await agent.prompt(session_id=session.session_id, prompt=[acp.text_block("one")])
-        assert "Do one" in (await client.update()).content.text
+        assert "Do one" in (await client.next_update()).content.text
     assert process.returncode == 0
 
 
-def test_updates_are_there_for_a_writer_of_one_s_own(tmp_path: Path) -> None:
+def test_updates_are_returned_in_the_form_that_the_client_accepts(tmp_path: Path) -> None:
     write_skill(tmp_path / "one")
     registry = Registry([tmp_path])
     with AcpSkills(registry) as skills:
         registry.load()  # before any session
         assert skills.capability() == dialect.capability()
         ((method, params),) = skills.updates("s", [COMMAND, {"name": "x", "description": "X."}])
-        assert method == "session/update" and params["update"]["_meta"]["availableSkills"] == ["one"]
+        assert method == "session/update"
+        assert params["update"]["_meta"]["availableSkills"] == ["one"]
         first, second = params["update"]["availableCommands"]
-        assert first == {"name": "plan", "description": "Makes a plan.", "_meta": {"x": 1}} and second["name"] == "x"
-        skills.initialized({})
-        assert skills.updates("s")[0][1]["update"]["sessionUpdate"] == "available_commands_update"
-        skills.initialized({"_meta": {dialect.META_KEY: {dialect.NESTED: {}}}})
-        assert skills.updates("s")[0][1]["update"]["sessionUpdate"] == "available_skills_update"
-        skills.initialized(None, version=2)
-        assert skills.updates("s")[0][1]["update"]["sessionUpdate"] == "available_skills_update"
+        assert first == {"name": "plan", "description": "Makes a plan.", "_meta": {"x": 1}}
+        assert second["name"] == "x"
+        nested = {"_meta": {dialect.META_KEY: {dialect.NESTED: {}}}}
+        for capabilities, version, kind in (
+            ({}, 1, "available_commands_update"),
+            (nested, 1, "available_skills_update"),
+            (None, 2, "available_skills_update"),
+        ):
+            skills.initialized(capabilities, version=version)
+            assert skills.updates("s")[0][1]["update"]["sessionUpdate"] == kind
 
 
 class Connection:
+    """A connection that queues the session id and the skill names of each update."""
+
     def __init__(self) -> None:
-        self.told: asyncio.Queue[Any] = asyncio.Queue()
+        self.sent: asyncio.Queue[Any] = asyncio.Queue()
         self.fails = False
 
     async def session_update(self, session_id: str, update: Any) -> None:
         if self.fails:
             raise ConnectionError("gone")
-        await self.told.put((session_id, update.field_meta["availableSkills"]))
+        await self.sent.put((session_id, update.field_meta["availableSkills"]))
 
     async def ext_notification(self, *_: Any) -> None:
-        raise AssertionError("nobody asked for it")
+        raise AssertionError("the client did not opt in")
 
     async def next(self) -> Any:
-        return await asyncio.wait_for(self.told.get(), DEADLINE)
+        return await asyncio.wait_for(self.sent.get(), DEADLINE)
 
 
-async def test_every_session_is_told_once_a_change_and_none_that_has_ended(tmp_path: Path) -> None:
+async def test_each_open_session_is_updated_once_per_change(tmp_path: Path) -> None:
     write_skill(tmp_path / "one")
     registry = Registry([tmp_path])
     connection = Connection()
     with AcpSkills(registry) as skills:
         skills.announce(connection, "a")
         registry.load()
-        for _ in range(2):  # again when the agent's own commands change
+        for _ in range(2):  # repeated when the agent's own commands change
             assert await connection.next() == ("a", ["one"])
             skills.announce(connection, "a")
         assert await connection.next() == ("a", ["one"])
@@ -101,15 +103,16 @@ async def test_every_session_is_told_once_a_change_and_none_that_has_ended(tmp_p
         registry.refresh()
         write_skill(tmp_path / "two")
         registry.refresh()
-        assert [await connection.next() for _ in range(2)] == [("a", ["one", "two"]), ("b", ["one", "two"])]
+        for session_id in ("a", "b"):
+            assert await connection.next() == (session_id, ["one", "two"])
         skills.forget("a")
         write_skill(tmp_path / "three")
         registry.refresh()
         assert await connection.next() == ("b", ["one", "three", "two"])
-        assert connection.told.empty()
+        assert connection.sent.empty()
 
 
-async def test_after_its_end_nobody_is_told(tmp_path: Path) -> None:
+async def test_closed_library_sends_no_update_and_keeps_no_task(tmp_path: Path) -> None:
     registry = Registry([tmp_path])
     connection, before = Connection(), asyncio.all_tasks()
     with AcpSkills(registry) as skills:
@@ -117,15 +120,15 @@ async def test_after_its_end_nobody_is_told(tmp_path: Path) -> None:
         registry.load()
         assert await connection.next() == ("a", [])
         write_skill(tmp_path / "one")
-        registry.refresh()  # of which it would tell as soon as this test waits
-    with AcpSkills(registry) as others:  # what these tell comes behind what those would tell, which came first
+        registry.refresh()  # its update would be sent at the next await
+    with AcpSkills(registry) as others:  # its updates would follow a late one of `skills`
         others.announce(connection, "b")
         assert await connection.next() == ("b", ["one"])
         write_skill(tmp_path / "two")
         registry.refresh()
         assert await connection.next() == ("b", ["one", "two"])
-        connection.told = asyncio.Queue(maxsize=1)
-        connection.told.put_nowait("full")
+        connection.sent = asyncio.Queue(maxsize=1)
+        connection.sent.put_nowait("full")
         others.announce(connection, "c")
         await asyncio.sleep(0)
     alive = ref(skills)
@@ -134,7 +137,7 @@ async def test_after_its_end_nobody_is_told(tmp_path: Path) -> None:
     assert alive() is None and asyncio.all_tasks() == before
 
 
-async def test_a_lost_connection_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_lost_connection_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     good, bad = Connection(), Connection()
     bad.fails = True
     with AcpSkills([tmp_path]) as skills:

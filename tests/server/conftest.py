@@ -1,4 +1,4 @@
-"""Fixtures of all tests here."""
+"""Fixtures of the server's tests."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from wire import ROOT, Era, Wire
 
 @pytest.fixture(params=["legacy", "auto"])
 def mode(request: pytest.FixtureRequest) -> Any:
-    """The era that the SDK's client begins in."""
+    """The mode of the SDK's client: the legacy era, or the latest one."""
     return request.param
 
 
 @pytest.fixture
 def example(era: Era) -> Iterator[Wire]:
-    """The example of a server that skills are attached to, as a process, before the handshake."""
+    """A process of the example server with attached skills, before the handshake."""
     wire = Wire([sys.executable, str(ROOT / "examples" / "give_a_server_skills.py")], era=era)
     try:
         yield wire

@@ -1,4 +1,4 @@
-"""The SDK's own client, and a server in this process that skills are attached to."""
+"""A client of the SDK, connected in this process to a server with attached skills."""
 
 from __future__ import annotations
 
@@ -17,25 +17,23 @@ from mcp_skills_server import Registry, Settings, attach
 from wire import DEADLINE
 
 
-class Ask(types.Request[dict[str, Any], str]):
-    """A request for a method that the SDK does not know."""
-
+class _Request(types.Request[dict[str, Any], str]):
     method: str
     params: dict[str, Any]
 
 
-class Answer(types.Result):
+class _Result(types.Result):
     model_config = ConfigDict(extra="allow")
 
 
-async def ask(client: Client, method: str, **params: Any) -> dict[str, Any]:
-    """Call a method that the SDK does not know."""
-    result = await client.session.send_request(Ask(method=method, params=params), Answer)
+async def request(client: Client, method: str, **params: Any) -> dict[str, Any]:
+    """Send a request of a method that the SDK does not know."""
+    result = await client.session.send_request(_Request(method=method, params=params), _Result)
     return result.model_dump(by_alias=True, mode="json", exclude_none=True)
 
 
 @asynccontextmanager
-async def attached(
+async def attached_client(
     skills: Path | Registry,
     mode: Any = "auto",
     *,
@@ -44,7 +42,7 @@ async def attached(
     host: str = "sdk",
     **options: Any,
 ) -> AsyncGenerator[Client]:
-    """A client of a server (`to`, else an empty one) that a folder is attached to, without a watch."""
+    """Yield a client of the server `to`, by default an empty one, with these skills attached."""
     server = Server[Any]("mine") if to is None else to
     registry = Registry([skills]) if isinstance(skills, Path) else skills
     attach(server, registry, settings, **{"watch": False, **options})

@@ -1,4 +1,4 @@
-"""The MCP App of the tools (SEP-1865): what its views look like on the wire, and to whom."""
+"""The MCP App of the tools (SEP-1865): its views for clients that show HTML."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import pytest
 
 from mcp_skills_server.dialects.runtime import apps
 from tables import each_row
-from web.http_wire import HttpClient, client, http_serving
+from web.http_wire import HttpClient, http_serving
+from web.http_wire import client as http_client
 from wire import FIXTURES, Era, Wire, WireError, serving
 
 EXTENSION = "io.modelcontextprotocol/ui"
 MIME_TYPE = "text/html;profile=mcp-app"
-SHOWS_VIEWS = {EXTENSION: {"mimeTypes": [MIME_TYPE]}}
+DECLARED = {EXTENSION: {"mimeTypes": [MIME_TYPE]}}
 CATALOGUE, SKILL = "ui://mcp-skills-server/catalogue", "ui://mcp-skills-server/skill"
 META = {
     "ui": {"csp": {f"{of}Domains": [] for of in ("connect", "resource", "frame", "baseUri")}, "prefersBorder": True}
@@ -28,73 +29,73 @@ VIEWS: list[dict[str, Any]] = [
     )
 ]
 SKILLS = FIXTURES / "acme"
-Asking = Wire | HttpClient
-
-
 both_transports = pytest.mark.parametrize("transport", ["stdio", "http"])
 
 
 @contextmanager
-def asking(transport: str, era: Era, *options: str) -> Iterator[Asking]:
-    """A client that has not shaken hands yet."""
+def new_client(transport: str, era: Era, *options: str) -> Iterator[Wire | HttpClient]:
+    """Yield a client before its handshake."""
     if transport == "stdio":
         with serving(SKILLS, *options, era=era, opened=False) as wire:
             yield wire
     else:
-        with http_serving(SKILLS, *options) as server, client(server, era, opened=False) as asks:
-            yield asks
+        with http_serving(SKILLS, *options) as server, http_client(server, era, opened=False) as http:
+            yield http
 
 
 @both_transports
-def test_a_client_that_shows_views_finds_them_at_the_tools(transport: str, era: Era) -> None:
-    with asking(transport, era, "--page-size", "1") as asks:
-        asks.extensions = {**SHOWS_VIEWS, "com.example/other": {}}
-        assert asks.open()["capabilities"]["extensions"][EXTENSION] == {}
-        tools = {tool["name"]: tool.get("_meta") for tool in asks.request("tools/list")["tools"]}
+def test_client_with_the_extension_gets_views_of_the_tools(transport: str, era: Era) -> None:
+    with new_client(transport, era, "--page-size", "1") as client:
+        client.extensions = {**DECLARED, "com.example/other": {}}
+        assert client.open()["capabilities"]["extensions"][EXTENSION] == {}
+        tools = {tool["name"]: tool.get("_meta") for tool in client.request("tools/list")["tools"]}
         shown = {name: meta["ui"]["resourceUri"] for name, meta in tools.items() if meta is not None}
         assert shown == {"skills_list": CATALOGUE, "skills_load": SKILL}
-        first = asks.request("resources/list")
+        first = client.request("resources/list")
         assert first["resources"][:2] == VIEWS
         assert len(first["resources"]) == 3
-        then = asks.request("resources/list", {"cursor": first["nextCursor"]})
+        then = client.request("resources/list", {"cursor": first["nextCursor"]})
         assert [each["uri"].split(":")[0] for each in then["resources"]] == ["skill"]
         for uri in (CATALOGUE, SKILL):
-            (content,) = asks.request("resources/read", {"uri": uri})["contents"]
+            (content,) = client.request("resources/read", {"uri": uri})["contents"]
             html = content.pop("text")
             assert content == {"uri": uri, "mimeType": MIME_TYPE, "_meta": META}
-            assert html.startswith("<!doctype html>") and "http" not in html
+            assert html.startswith("<!doctype html>")
+            assert "http" not in html
 
 
 @both_transports
-def test_for_any_other_client_or_without_tools_nothing_changes_and_each_has_the_whole_text(
-    transport: str, era: Era
-) -> None:
+def test_other_client_or_server_without_tools_has_no_views(transport: str, era: Era) -> None:
     texts: list[str] = []
-    for extensions in ({}, SHOWS_VIEWS):
-        with asking(transport, era) as asks:
-            asks.extensions = extensions
-            assert (EXTENSION in asks.open()["capabilities"]["extensions"]) is bool(extensions)
-            assert any("_meta" in tool for tool in asks.request("tools/list")["tools"]) is bool(extensions)
-            schemes = {each["uri"].partition(":")[0] for each in asks.request("resources/list")["resources"]}
-            assert schemes == ({"ui", "skill"} if extensions else {"skill"})
-            loaded = asks.call("skills_load", names=["refunds"])
+    for extensions in ({}, DECLARED):
+        with new_client(transport, era) as client:
+            client.extensions = extensions
+            assert (EXTENSION in client.open()["capabilities"]["extensions"]) is bool(extensions)
+            tools = client.request("tools/list")["tools"]
+            assert any("_meta" in tool for tool in tools) is bool(extensions)
+            resources = client.request("resources/list")["resources"]
+            schemes = {each["uri"].partition(":")[0] for each in resources}
+            assert ("ui" in schemes) is bool(extensions)
+            assert schemes - {"ui"} == {"skill"}
+            loaded = client.call("skills_load", names=["refunds"])
             texts.append(loaded["content"][0]["text"].replace(loaded["structuredContent"]["session"], "S"))
-    assert texts[0] == texts[1] and "# Refunds" in texts[0]
-    with asking(transport, era, "--no-tools") as asks:
-        asks.extensions = SHOWS_VIEWS
-        assert EXTENSION not in asks.open()["capabilities"]["extensions"]
-        assert all(each["uri"].startswith("skill://") for each in asks.request("resources/list")["resources"])
+    assert texts[0] == texts[1]
+    assert "# Refunds" in texts[0]
+    with new_client(transport, era, "--no-tools") as client:
+        client.extensions = DECLARED
+        assert EXTENSION not in client.open()["capabilities"]["extensions"]
+        assert all(each["uri"].startswith("skill://") for each in client.request("resources/list")["resources"])
         with pytest.raises(WireError):
-            asks.request("resources/read", {"uri": CATALOGUE})
+            client.request("resources/read", {"uri": CATALOGUE})
 
 
 @each_row("settings", [{}, {"mimeTypes": ["text/plain"]}, {"mimeTypes": MIME_TYPE}, {"mimeTypes": None}])
-def test_a_client_that_does_not_show_html_declares_no_views(settings: dict[str, Any]) -> None:
+def test_extension_without_the_html_type_is_not_declared(settings: dict[str, Any]) -> None:
     assert not apps.is_declared({EXTENSION: settings})
 
 
-def test_a_server_that_skills_are_attached_to_has_the_views_beside_its_own(example: Wire) -> None:
-    example.extensions = SHOWS_VIEWS
+def test_attached_server_has_views_and_its_own_resources(example: Wire) -> None:
+    example.extensions = DECLARED
     example.open()
     tools = {tool["name"]: tool.get("_meta") for tool in example.request("tools/list")["tools"]}
     assert (tools["read_ticket"], tools["skills_load"]) == (None, {"ui": {"resourceUri": SKILL}})

@@ -1,4 +1,4 @@
-"""The SDK's own client against the real process, as a host would use it."""
+"""The client of the SDK with a server process, as a host uses it."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.shared.exceptions import MCPError
 
-from server.sdk import ask
+from server.sdk import request
 from server.test_tools import NAMES
 from wire import COMMAND, DEADLINE, FIXTURES
 
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_host_lists_gets_reads_and_calls(mode: Any) -> None:
+async def test_sdk_client_uses_skills_resources_tools_and_prompts(mode: Any) -> None:
     server = StdioServerParameters(command=COMMAND[0], args=[*COMMAND[1:], "serve", str(FIXTURES)])
     async with asyncio.timeout(DEADLINE), Client(stdio_client(server), mode=mode) as client:
         assert client.protocol_version == {"legacy": "2025-11-25", "auto": "2026-07-28"}[mode]
         assert client.server_info is not None and client.server_info.name == "mcp-skills-server"
-        skills = (await ask(client, "skills/list"))["skills"]
+        skills = (await request(client, "skills/list"))["skills"]
         assert len(skills) == len(list(FIXTURES.rglob("SKILL.md")))
-        got = await ask(client, "skills/get", name="meeting-notes", arguments={"topic": "tea"})
+        got = await request(client, "skills/get", name="meeting-notes", arguments={"topic": "tea"})
         assert "tea" in got["instructions"]
         for each in skills[0]["resources"]:
             assert (await client.read_resource(each["uri"])).contents[0].uri == each["uri"]

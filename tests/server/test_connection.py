@@ -1,4 +1,4 @@
-"""What one client may do to its connection, beside asking."""
+"""A stdio connection in this process: cancellation, limits, handshakes, and a lost client."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ def registry() -> Registry:
 
 
 def said(*messages: dict[str, Any]) -> list[bytes]:
+    """Encode JSON-RPC messages."""
     return [json.dumps({"jsonrpc": "2.0", **each}).encode() for each in messages]
 
 
-class Deaf(Script):
-    """A client that goes once it has heard so many messages."""
+class LeavingClient(Script):
+    """A client that disconnects after it has received `after` messages."""
 
     def __init__(self, lines: list[bytes], *, after: int) -> None:
         super().__init__(lines, patient=False)
@@ -43,77 +44,86 @@ class Deaf(Script):
 
 
 @each_row("after", [0, 1, 2])
-def test_a_client_that_went_is_no_bug_of_ours(registry: Registry, caplog: pytest.LogCaptureFixture, after: int) -> None:
-    lines = said(*[{"id": number, "method": "subscriptions/listen", "params": LISTEN} for number in range(3)])
+def test_lost_client_is_not_logged(registry: Registry, caplog: pytest.LogCaptureFixture, after: int) -> None:
+    listen = {"method": "subscriptions/listen", "params": LISTEN}
+    lines = said(*({"id": number, **listen} for number in range(3)))
 
-    async def held() -> None:
+    async def connect() -> None:
         with anyio.fail_after(DEADLINE):
             try:
-                await hold(Deaf(lines, after=after), registry, Settings())
+                await hold(LeavingClient(lines, after=after), registry, Settings())
             except* BrokenPipeError:
                 pass
 
-    anyio.run(held)
+    anyio.run(connect)
     assert not caplog.records
 
 
-def test_a_request_that_is_taken_back_has_no_answer_and_leaves_its_id_free(registry: Registry) -> None:
+def test_cancelled_request_gets_no_answer_and_frees_its_id(registry: Registry) -> None:
     listen = {"id": "7", "method": "subscriptions/listen", "params": LISTEN}
-    back = {"method": "notifications/cancelled", "params": {"requestId": "7"}}
-    lines = said(listen, back, listen, {"id": 8, "method": "server/discover", "params": {"_meta": ENVELOPE}})
-    heard = talk(lines, registry, Settings(), patient=True)
-    said_to_it = [each.get("method", each.get("id")) for each in heard]
-    assert said_to_it == [*["notifications/subscriptions/acknowledged"] * 2, 8, "notifications/cancelled", "7"]
-    assert heard[0]["params"]["notifications"] == LISTEN["notifications"]
+    cancel = {"method": "notifications/cancelled", "params": {"requestId": "7"}}
+    discover = {"id": 8, "method": "server/discover", "params": {"_meta": ENVELOPE}}
+    lines = said(listen, cancel, listen, discover)
+    received = talk(lines, registry, Settings(), patient=True)
+    acknowledged = "notifications/subscriptions/acknowledged"
+    kinds = [each.get("method", each.get("id")) for each in received]
+    assert kinds == [acknowledged, acknowledged, 8, "notifications/cancelled", "7"]
+    assert received[0]["params"]["notifications"] == LISTEN["notifications"]
 
 
-def test_few_answers_are_made_at_once_beside_streams(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    under_way: set[object] = set()
+def test_at_most_32_short_requests_run_beside_streams(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    running: set[object] = set()
     most = 0
-    real = Connection.answer
+    answer = Connection.answer
 
-    async def slowly(self: Connection, request: PendingRequest) -> bytes:
+    async def answer_slowly(self: Connection, request: PendingRequest) -> bytes:
         nonlocal most
         if request.method == "skills/get":
-            under_way.add(request.id)
-            most = max(most, len(under_way))
-            await anyio.sleep(0.001)  # so that more could begin
-            under_way.discard(request.id)
-        return await real(self, request)
+            running.add(request.id)
+            most = max(most, len(running))
+            await anyio.sleep(0.001)  # lets others start
+            running.discard(request.id)
+        return await answer(self, request)
 
-    monkeypatch.setattr(Connection, "answer", slowly)
+    monkeypatch.setattr(Connection, "answer", answer_slowly)
     listen = [{"id": -number, "method": "subscriptions/listen", "params": LISTEN} for number in range(1, 41)]
     get = {"uri": f"skill://{next(iter(registry.snapshot.skills))}/SKILL.md", "_meta": ENVELOPE}
-    asked = [{"id": number, "method": "skills/get", "params": get} for number in range(300)]
-    heard = talk(said(*listen, *asked), registry, Settings(), patient=False)
-    assert sorted(each["id"] for each in heard if each.get("id", -1) >= 0) == list(range(300))
+    requests = [{"id": number, "method": "skills/get", "params": get} for number in range(300)]
+    received = talk(said(*listen, *requests), registry, Settings(), patient=False)
+    answered = sorted(each["id"] for each in received if each.get("id", -1) >= 0)
+    assert answered == list(range(300))
     assert most == 32
 
 
-def test_a_legacy_client_shakes_hands_before_it_asks(registry: Registry) -> None:
-    ask = {"method": "skills/list"}
-    hello = {"id": 2, "method": "initialize", "params": HANDSHAKE}
-    lines = said({"id": 1, **ask}, {"id": 0, "method": "ping"}, hello, {"id": 3, **ask})
+def test_legacy_request_before_the_handshake_is_refused(registry: Registry) -> None:
+    skills = {"method": "skills/list"}
+    handshake = {"id": 2, "method": "initialize", "params": HANDSHAKE}
+    lines = said({"id": 1, **skills}, {"id": 0, "method": "ping"}, handshake, {"id": 3, **skills})
     early, ping, _, late = talk(lines, registry, Settings(), patient=True)
-    assert early["error"]["code"] == -32602 and "send `initialize` first" in early["error"]["message"]
-    assert ping["result"] == {} and late["result"]["skills"]
+    assert early["error"]["code"] == -32602
+    assert "send `initialize` first" in early["error"]["message"]
+    assert ping["result"] == {}
+    assert late["result"]["skills"]
 
 
-def test_an_id_that_is_under_way_is_refused_whatever_is_asked(registry: Registry) -> None:
+def test_id_of_a_pending_request_is_refused(registry: Registry) -> None:
     listen = {"id": 5, "method": "subscriptions/listen", "params": LISTEN}
-    get = {"method": "skills/list", "params": {"_meta": ENVELOPE}}
-    heard = talk(said(listen, {"id": 5, **get}, {"id": "5", **get}), registry, Settings(), patient=True)
-    (refused,) = [each["error"] for each in heard if "error" in each and each["id"] == 5]
-    assert refused["code"] == -32600 and "the id 5 is already in progress" in refused["message"]
-    assert [each for each in heard if each.get("id") == "5" and "result" in each]
+    skills = {"method": "skills/list", "params": {"_meta": ENVELOPE}}
+    lines = said(listen, {"id": 5, **skills}, {"id": "5", **skills})
+    received = talk(lines, registry, Settings(), patient=True)
+    (error,) = [each["error"] for each in received if "error" in each]
+    assert error["code"] == -32600
+    assert "the id 5 is already in progress" in error["message"]
+    assert [each for each in received if each.get("id") == "5" and "result" in each]
 
 
-def test_after_another_handshake_it_is_another_client_that_asks(registry: Registry) -> None:
+def test_second_handshake_replaces_the_client(registry: Registry) -> None:
     get = {"method": "skills/get", "params": {"uri": f"skill://{next(iter(registry.snapshot.skills))}/SKILL.md"}}
-    knowing = {**HANDSHAKE, "capabilities": {"extensions": {"io.modelcontextprotocol/skills": {}}}}
+    capabilities = {"extensions": {"io.modelcontextprotocol/skills": {}}}
+    extended = {**HANDSHAKE, "capabilities": capabilities}
     lines = said(
         {"id": 1, "method": "initialize", "params": HANDSHAKE}, {"id": 2, **get},
-        {"id": 3, "method": "initialize", "params": knowing}, {"id": 4, **get},
+        {"id": 3, "method": "initialize", "params": extended}, {"id": 4, **get},
     )  # fmt: skip
     _, first, _, second = talk(lines, registry, Settings(), patient=True)
     assert first["result"] != second["result"]

@@ -1,4 +1,4 @@
-"""A new dialect is its module and a row: nothing in the server names one."""
+"""A dialect that is added to the table alone, as the server names none."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mcp_skills_server import Registry, RequestError, Settings, Skill, Snapshot
 from mcp_skills_server.dialects import table
 from mcp_skills_server.dialects.dialect import Dialect, EntryContext, EntryResult
 from mcp_skills_server.model import Json, Standing
-from server.sdk import ask, attached
+from server.sdk import attached_client, request
 from wire import write_skill
 
 pytestmark = pytest.mark.anyio
@@ -30,41 +30,42 @@ def numbered(subject: EntryContext) -> dict[str, Json]:
 
 
 TINY = Dialect(
-    name="tiny", least=Standing.VALID, capabilities={"tiny": {}}, extensions={"com.example/tiny": {"numbers": True}},
+    name="tiny", least=Standing.VALID, capabilities={"tiny": {}},
+    extensions={"com.example/tiny": {"numbers": True}},
     entry=numbered, needs_served=lambda _: False, parameter="number", find=by_number,
     result=EntryResult(lambda entry: {"found": entry}),
     notifications={"tinyListChanged": "notifications/tiny/list_changed"},
 )  # fmt: skip
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(table.TABLE, TINY.name, TINY)
 
 
-@pytest.mark.usefixtures("tiny")
-async def test_a_row_is_announced_listed_and_found(tmp_path: Path, mode: Any) -> None:
+async def test_added_dialect_is_declared_listed_and_found(tmp_path: Path, mode: Any) -> None:
     assert "tiny" in table.names()
     for name in ("b", "d"):
         write_skill(tmp_path / name)
     registry = Registry([tmp_path])
-    async with attached(registry, mode, settings=Settings(dialect="tiny")) as client:
+    async with attached_client(registry, mode, settings=Settings(dialect="tiny")) as client:
         extensions = client.server_capabilities.extensions or {}
         assert extensions == {"com.example/tiny": {"numbers": True}}
-        listed = (await ask(client, "skills/list"))["skills"]
+        listed = (await request(client, "skills/list"))["skills"]
         assert listed == [{"number": 0, "called": "b"}, {"number": 1, "called": "d"}]
-        assert (await ask(client, "skills/get", number="1"))["found"] == {"number": 1, "called": "d"}
+        assert (await request(client, "skills/get", number="1"))["found"] == {"number": 1, "called": "d"}
         write_skill(tmp_path / "a")
         registry.refresh()
-        # What an entry varies with is looked at again: d was the second, and is the third now.
-        assert (await ask(client, "skills/get", number="2"))["found"] == {"number": 2, "called": "d"}
+        # The cached entry of d is invalid: d was the second skill, and is now the third.
+        assert (await request(client, "skills/get", number="2"))["found"] == {"number": 2, "called": "d"}
 
 
-@pytest.mark.usefixtures("tiny")
-async def test_a_row_joins_the_others_where_all_are_spoken(tmp_path: Path, mode: Any) -> None:
+async def test_entry_of_the_auto_dialect_includes_the_added_one(tmp_path: Path, mode: Any) -> None:
     write_skill(tmp_path / "a")
-    async with attached(tmp_path, mode) as client:
-        (entry,) = (await ask(client, "skills/list"))["skills"]
-        assert entry["number"] == 0 and entry["name"] == "a" and entry["uri"] == "skill://a/SKILL.md"
-        assert (await ask(client, "skills/get", number="0"))["found"] == entry
-        assert (await ask(client, "skills/get", name="a"))["instructions"]
+    async with attached_client(tmp_path, mode) as client:
+        (entry,) = (await request(client, "skills/list"))["skills"]
+        assert entry["number"] == 0
+        assert entry["name"] == "a"
+        assert entry["uri"] == "skill://a/SKILL.md"
+        assert (await request(client, "skills/get", number="0"))["found"] == entry
+        assert (await request(client, "skills/get", name="a"))["instructions"]

@@ -1,4 +1,4 @@
-"""The wire shapes, byte for byte, as a reader would want to see them. `make golden` writes them anew."""
+"""Results compared with golden files, which `make golden` writes."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from wire import FIXTURES, ROOT, serving
 
 GOLDEN = ROOT / "tests" / "golden"
 GIVEN = {"topic": "the budget", "deadline": "Friday"}
+# Whether the client declares the extension is the fourth column.
 CASES: list[tuple[str, Path, list[str], bool, str, dict[str, Any]]] = [
     ("list.union", FIXTURES / "acme", [], False, "skills/list", {}),
     ("list.sep-2640", FIXTURES / "acme", [], True, "skills/list", {}),
@@ -33,10 +34,12 @@ CASES: list[tuple[str, Path, list[str], bool, str, dict[str, Any]]] = [
     "S76-4", "S76-6", "S76-7", "S76-19", "S76-20", "S40-11", "S40-12", "S40-13", "S40-15", "S40-18", "S40-20"
 )
 @pytest.mark.parametrize(
-    "case", [pytest.param(each, id=each[0], marks=loose if LOOSE[0] in each[2] else ()) for each in CASES]
+    ("name", "root", "options", "extension", "method", "params"),
+    [pytest.param(*each, id=each[0], marks=loose if LOOSE[0] in each[2] else ()) for each in CASES],
 )
-def test_the_answer_is_the_golden_one(case: tuple[str, Path, list[str], bool, str, dict[str, Any]]) -> None:
-    name, root, options, extension, method, params = case
+def test_result_equals_its_golden_file(
+    *, name: str, root: Path, options: list[str], extension: bool, method: str, params: dict[str, Any]
+) -> None:
     with serving(root, *options, era="modern", extension=extension) as wire:
         result = wire.request(method, params)
     del result["_meta"]

@@ -1,4 +1,4 @@
-"""What is kept of what clients want to hear, and at whose cost it grows."""
+"""Listen streams and legacy subscriptions: their bounds, delivery, and memory."""
 
 from __future__ import annotations
 
@@ -27,96 +27,104 @@ from wire import DEADLINE, write_skill
 pytestmark = pytest.mark.anyio
 
 
-class Listening:
+class Listener:
+    """A client of one listen stream with a filter of these URIs."""
+
     def __init__(self, *uris: str) -> None:
-        self.wanted: list[dict[str, Any]] = [{"resourceSubscriptions": list(uris), "junk": Junk("x" * 10_000)}]
-        self.told: list[tuple[str, Any]] = []
+        self.filter = [{"resourceSubscriptions": list(uris), "junk": Junk("x" * 10_000)}]
+        self.received: list[tuple[str, Any]] = []
         self.acknowledged = anyio.Event()
         self.result: dict[str, Any] | None = None
 
     async def send(self, method: str, params: dict[str, Any] | None) -> None:
-        self.told.append((method, params))
+        self.received.append((method, params))
         self.acknowledged.set()
 
     async def run(self, notifier: Notifier, owner: Owner) -> None:
         async with asyncio.timeout(DEADLINE):
-            self.result = await notifier.listen(Stream("listening", self.send, False), self.wanted.pop(), owner)
+            stream = Stream("stream", self.send, shared=False)
+            self.result = await notifier.listen(stream, self.filter.pop(), owner)
 
     @property
-    def kept(self) -> list[str]:
-        return self.told[0][1]["notifications"].get("resourceSubscriptions", [])
+    def accepted_uris(self) -> list[str]:
+        return self.received[0][1]["notifications"].get("resourceSubscriptions", [])
 
 
 class Junk(str):
-    """What no stream may keep; the garbage collector knows it by its class."""
+    """A text that no stream may hold, which the garbage collector finds by its class."""
 
 
 @asynccontextmanager
-async def opening(notifier: Notifier) -> AsyncGenerator[Callable[..., Any]]:
+async def listeners(notifier: Notifier) -> AsyncGenerator[Callable[..., Any]]:
+    """Yield a function that opens a listener's stream; close all of them at the end."""
     with anyio.fail_after(DEADLINE):
         async with anyio.create_task_group() as tasks:
 
-            async def start(stream: Listening, owner: Owner) -> Listening:
-                tasks.start_soon(stream.run, notifier, owner)
-                await stream.acknowledged.wait()
-                return stream
+            async def start(listener: Listener, owner: Owner) -> Listener:
+                tasks.start_soon(listener.run, notifier, owner)
+                await listener.acknowledged.wait()
+                return listener
 
             yield start
             tasks.cancel_scope.cancel()
 
 
-async def test_of_a_filter_only_that_is_kept_which_can_be_served() -> None:
+async def test_stream_keeps_only_the_uris_that_can_be_served() -> None:
     notifier = Notifier(Settings())
-    junk = ["file:///etc/passwd", "https://example.com/", "x", "skill://a//b", "skill://a?q"]
-    async with opening(notifier) as start:
+    foreign = ["file:///etc/passwd", "https://example.com/", "x", "skill://a//b", "skill://a?q"]
+    async with listeners(notifier) as start:
         good = ["skill://a/SKILL.md", "skill://not/yet/SKILL.md"]
-        stream = await start(Listening(good[0], *junk, *reversed(good)), None)
-        assert stream.kept == good
-        stream.told.clear()
+        listener = await start(Listener(good[0], *foreign, *reversed(good)), None)
+        assert listener.accepted_uris == good
+        listener.received.clear()
         gc.collect()
-        texts = [each for each in gc.get_objects() if isinstance(each, Junk)]
-        assert texts == []  # nothing holds the request's params while the stream is open
+        assert [each for each in gc.get_objects() if isinstance(each, Junk)] == []
 
 
-async def test_the_uris_of_one_stream_are_bounded_in_number_and_in_all() -> None:
+async def test_uris_of_one_stream_are_bounded_in_number_and_total_length() -> None:
     notifier = Notifier(Settings())
-    many, long = ([f"skill://a/{'x' * length}{number:04}" for number in range(1025)] for length in (0, 4082))
-    for uris, said in ((many, "at most 1024"), ([*long[:8], "skill://a"], "at most 32,768 characters")):
-        with pytest.raises(RequestError, match=said):
-            await Listening(*uris).run(notifier, None)
-    async with opening(notifier) as start:
-        assert len((await start(Listening(*many[1:]), None)).kept) == 1024
-        assert (await start(Listening(*long[:8], long[8] + "x"), None)).kept == long[:8]  # of 4,096 characters
+    many = [f"skill://a/{number:04}" for number in range(1025)]
+    longest = [f"skill://a/{number:04086}" for number in range(9)]  # 4,096 characters each
+    for uris, message in (
+        (many, "at most 1024"),
+        ([*longest[:8], "skill://a"], "at most 32,768 characters"),
+    ):
+        with pytest.raises(RequestError, match=message):
+            await Listener(*uris).run(notifier, None)
+    async with listeners(notifier) as start:
+        assert len((await start(Listener(*many[1:]), None)).accepted_uris) == 1024
+        too_long = longest[8] + "x"
+        assert (await start(Listener(*longest[:8], too_long), None)).accepted_uris == longest[:8]
 
 
-async def test_who_opens_too_many_streams_has_its_own_oldest_ended() -> None:
+async def test_oldest_stream_of_an_owner_beyond_its_quota_is_ended() -> None:
     notifier = Notifier(Settings())
-    async with opening(notifier) as start:
-        mine = await start(Listening(), "token me")
-        theirs = [await start(Listening(), "address 192.0.2.1") for _ in range(259)]
+    async with listeners(notifier) as start:
+        mine = await start(Listener(), "token me")
+        theirs = [await start(Listener(), "address 192.0.2.1") for _ in range(259)]
         await anyio.wait_all_tasks_blocked()
         assert [each.result is not None for each in theirs] == [True] * 3 + [False] * 256
         for number in range(256 + 256 + 255):
-            await start(Listening(), "abc"[number // 256])
+            await start(Listener(), "abc"[number // 256])
         with pytest.raises(QuotaError, match="the server's limit of 1,024 is reached"):
-            await Listening().run(notifier, "yet another")
+            await Listener().run(notifier, "another")
         assert mine.result is None
 
 
 @pytest.mark.requirement("MCP-49")
-async def test_a_stream_that_its_client_closed_frees_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_closed_stream_does_not_count_toward_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notify, "MOST_STREAMS", 4)
     notifier = Notifier(Settings())
     for number in range(5):
-        async with opening(notifier) as start:
-            await start(Listening(), f"owner {number}")
+        async with listeners(notifier) as start:
+            await start(Listener(), f"owner {number}")
     assert not notifier._streams
 
 
-async def test_subscriptions_of_one_owner_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_subscriptions_of_one_owner_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notify, "MOST_WATCHED", 8)
     notifier = Notifier(Settings())
-    peers = [Client() for _ in range(3)]
+    peers = [LegacyClient() for _ in range(3)]
     for peer in peers[:2]:
         notifier.watch(peer, "skill://a/SKILL.md", "me")
         notifier.watch(peer, "skill://a/SKILL.md", "me")
@@ -125,12 +133,12 @@ async def test_subscriptions_of_one_owner_are_bounded(monkeypatch: pytest.Monkey
     notifier.watch(peers[2], "skill://b/SKILL.md", "other")
     notifier.unwatch(peers[0], "skill://a/SKILL.md")
     notifier.watch(peers[0], "skill://b/SKILL.md", "me")
-    await peers[1].ends.aclose()
+    await peers[1].exit_stack.aclose()
     notifier.watch(peers[0], "skill://c/SKILL.md", "me")
 
 
-def test_subscriptions_are_bounded_for_a_client_and_in_all() -> None:
-    notifier, (last, *clients) = Notifier(Settings()), [Client() for _ in range(65)]
+def test_subscriptions_of_a_client_and_of_all_are_limited() -> None:
+    notifier, (last, *clients) = Notifier(Settings()), [LegacyClient() for _ in range(65)]
     for client in clients:
         for number in range(1024):
             notifier.watch(client, f"skill://{number}/SKILL.md")
@@ -140,49 +148,54 @@ def test_subscriptions_are_bounded_for_a_client_and_in_all() -> None:
         notifier.watch(last, "skill://0/SKILL.md")
 
 
-async def test_of_a_legacy_client_that_left_nothing_is_kept() -> None:
-    notifier, peer = Notifier(Settings()), Client()
+async def test_disconnected_legacy_client_is_forgotten() -> None:
+    notifier, peer = Notifier(Settings()), LegacyClient()
     async with notifier.running():
         notifier.add_legacy_client(peer)
         notifier.watch(peer, "skill://a/SKILL.md", "me")
-        await peer.ends.aclose()
+        await peer.exit_stack.aclose()
         await anyio.wait_all_tasks_blocked()
-        assert not notifier._deliveries and not notifier._legacy
+        assert not notifier._deliveries
+        assert not notifier._legacy
 
 
-async def test_who_opens_a_stream_as_somebody_else_hears_of_its_other_skills_once_it_is_open() -> None:
+async def test_rebound_client_is_notified_of_its_new_grants_once_its_stream_is_open() -> None:
     old, new = (Principal("token", "me", groups=frozenset(group)) for group in ("a", "b"))
-    before, after = (Permissions([Grant((f"group:{group}",), (Pattern(group),))]) for group in ("a", "b"))
-    of = {old: before, new: after, None: before}
-    asked: list[tuple[Permissions, Permissions]] = []
+    of_a, of_b = (Permissions([Grant((f"group:{group}",), (Pattern(group),))]) for group in ("a", "b"))
+    permissions = {old: of_a, new: of_b, None: of_a}
+    compared: list[tuple[Permissions, Permissions]] = []
 
-    def between(*given: Permissions) -> list[tuple[str, None]]:
-        asked.append((given[0], given[1]))
+    def between(before: Permissions, after: Permissions) -> list[tuple[str, None]]:
+        compared.append((before, after))
         return [("notifications/resources/list_changed", None)]
 
-    notifier, client = Notifier(Settings(), permissions=of.__getitem__, between=between), Client()
+    notifier = Notifier(Settings(), permissions=permissions.__getitem__, between=between)
+    client = LegacyClient()
     client.principal = old
     async with notifier.running():
         notifier.add_legacy_client(client)
         notifier.rebind(client, old)()
-        assert asked == []
-        is_open = notifier.rebind(client, new)
+        assert compared == []
+        notify_difference = notifier.rebind(client, new)
         await anyio.wait_all_tasks_blocked()
-        assert client.sent == [] and asked == []  # what is sent now reaches nobody
-        is_open()
+        assert client.sent == []
+        assert compared == []
+        notify_difference()
         await anyio.wait_all_tasks_blocked()
-        assert client.sent == ["notifications/resources/list_changed"] and asked == [(before, after)]
-        # It heard of grants that gave it what it had at first, and has what it had then by other groups.
-        of[new], asked[:] = before, []
-        of[old] = after
+        assert client.sent == ["notifications/resources/list_changed"]
+        assert compared == [(of_a, of_b)]
+        # The grants change, and the client changes back: it may know either permissions.
+        permissions[new], permissions[old] = of_a, of_b
+        compared.clear()
         notifier.rebind(client, old)()
         await anyio.wait_all_tasks_blocked()
-        assert len(client.sent) == 2 and asked == [(before, after)]
+        assert len(client.sent) == 2
+        assert compared == [(of_a, of_b)]
 
 
-async def test_a_change_while_a_client_is_being_notified_is_sent_again() -> None:
+async def test_change_during_a_slow_notification_is_notified_again() -> None:
     notice = ("notifications/resources/list_changed", None)
-    notifier, client, slow = Notifier(Settings()), Client(), anyio.Event()
+    notifier, client, slow = Notifier(Settings()), LegacyClient(), anyio.Event()
     send = client.send
 
     async def send_slowly(method: str, params: dict[str, Any] | None) -> None:
@@ -200,88 +213,80 @@ async def test_a_change_while_a_client_is_being_notified_is_sent_again() -> None
     assert client.sent == [notice[0]] * 2
 
 
-class Client:
-    """A legacy client, and what is to be done at its end."""
+class LegacyClient:
+    """A legacy client with its exit callbacks and received notifications."""
 
     def __init__(self) -> None:
-        self.ends = AsyncExitStack()
+        self.exit_stack = AsyncExitStack()
         self.connection = self
         self.principal: Principal | None = None
         self.sent: list[str] = []
 
     def add_exit_callback(self, work: Callable[[], object]) -> None:
-        self.ends.callback(work)
+        self.exit_stack.callback(work)
 
     async def send(self, method: str, params: dict[str, Any] | None) -> None:
         self.sent.append(method)
 
 
-# Clients that another replica answered from older skills
+# Replicas with older skills
 
 
-async def test_what_was_notified_is_announced_and_repeated_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    heard: list[Any] = []
-    kept = RecentNotifications(lambda: heard.append("announced"))
-    kept.repeat()  # nothing yet
-    kept.add(lambda: heard.append("a"))
-    kept.add(lambda: heard.append("b"), announced=False)
-    kept.repeat()
+async def test_recent_notifications_are_announced_and_repeated_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Any] = []
+    recent = RecentNotifications(lambda: calls.append("announced"))
+    recent.repeat()
+    recent.add(lambda: calls.append("a"))
+    recent.add(lambda: calls.append("b"), announced=False)
+    recent.repeat()
     await asyncio.sleep(0)
-    assert heard == ["announced", "a", "b"]
+    assert calls == ["announced", "a", "b"]
     for number in range(300):
-        kept.add(partial(heard.append, number), announced=False)
-    kept.repeat()
+        recent.add(partial(calls.append, number), announced=False)
+    recent.repeat()
     await asyncio.sleep(0)
-    assert heard[3:] == list(range(300 - 256, 300))
+    assert calls[3:] == list(range(300 - 256, 300))
     monkeypatch.setattr(notify, "_REMEMBERED_S", 0.0)
-    kept.add(lambda: heard.append("forgotten"), announced=False)
-    gone = asyncio.Event()
-    asyncio.get_running_loop().call_later(0, gone.set)  # after what `add` left to the loop
-    await gone.wait()
-    kept.repeat()
+    recent.add(lambda: calls.append("forgotten"), announced=False)
+    expired = asyncio.Event()
+    asyncio.get_running_loop().call_later(0, expired.set)  # after the timer of `add`
+    await expired.wait()
+    recent.repeat()
     await asyncio.sleep(0)
-    assert heard[-1] == 299
+    assert calls[-1] == 299
 
 
-def recorded() -> tuple[Stream, asyncio.Queue[str]]:
-    """A stream, and the methods of what is sent on it."""
-    heard: asyncio.Queue[str] = asyncio.Queue()
+@asynccontextmanager
+async def listening(folder: Path, key: str) -> AsyncGenerator[tuple[Attachment, asyncio.Queue[str]]]:
+    """Yield the attachment of a folder, and the methods sent on a stream with this filter key."""
+    write_skill(folder / "a")
+    sent: asyncio.Queue[str] = asyncio.Queue()
 
     async def send(method: str, _: dict[str, Any] | None) -> None:
-        heard.put_nowait(method)
+        sent.put_nowait(method)
 
-    return Stream(1, send, False), heard
-
-
-async def test_all_is_news_to_clients_of_a_replica_that_has_just_started(tmp_path: Path) -> None:
-    write_skill(tmp_path / "a")
-    stream, heard = recorded()
-    with Registry([tmp_path]) as registry:
-        attachment = Attachment(registry, Settings(), None, None)
-        attachment.recent = RecentNotifications(lambda: heard.put_nowait("announced"))
-        async with attachment.running(), asyncio.timeout(DEADLINE):
-            await attachment.ready()
-            wanted = {"resourcesListChanged": True}
-            listening = asyncio.ensure_future(attachment.notifier.listen(stream, wanted))
-            assert await heard.get() == "notifications/subscriptions/acknowledged"
-            attachment.recent.repeat()
-            assert await heard.get() == "notifications/resources/list_changed"
-            attachment.notifier.close()
-            await listening
-
-
-async def test_tools_that_change_once_the_first_answer_after_the_scan_is_made_are_announced(tmp_path: Path) -> None:
-    write_skill(tmp_path / "a")
-    stream, heard = recorded()
-    with Registry([tmp_path]) as registry:
+    with Registry([folder]) as registry:
         attachment = Attachment(registry, Settings(), None, None)
         async with attachment.running(), asyncio.timeout(DEADLINE):
-            listen = attachment.notifier.listen(stream, {"toolsListChanged": True})
-            listening = asyncio.ensure_future(listen)
-            assert await heard.get() == "notifications/subscriptions/acknowledged"
-            await attachment.ready()
-            write_skill(tmp_path / "b")
-            registry.refresh()
-            assert await heard.get() == "notifications/tools/list_changed"
+            stream = Stream(1, send, shared=False)
+            listen = asyncio.ensure_future(attachment.notifier.listen(stream, {key: True}))
+            assert await sent.get() == "notifications/subscriptions/acknowledged"
+            yield attachment, sent
             attachment.notifier.close()
-            await listening
+            await listen
+
+
+async def test_new_replica_repeats_all_list_changes_for_its_clients(tmp_path: Path) -> None:
+    async with listening(tmp_path, "resourcesListChanged") as (attachment, sent):
+        attachment.recent = RecentNotifications(lambda: sent.put_nowait("announced"))
+        await attachment.ready()
+        attachment.recent.repeat()
+        assert await sent.get() == "notifications/resources/list_changed"
+
+
+async def test_tools_changed_right_after_the_first_scan_are_announced(tmp_path: Path) -> None:
+    async with listening(tmp_path, "toolsListChanged") as (attachment, sent):
+        await attachment.ready()
+        write_skill(tmp_path / "b")
+        attachment.registry.refresh()
+        assert await sent.get() == "notifications/tools/list_changed"

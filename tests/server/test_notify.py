@@ -1,4 +1,4 @@
-"""Notifications of changes of the folder, over real stdio: to whom, of what, and how often."""
+"""Notifications of file changes over stdio."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ RESOURCES = "notifications/resources/list_changed"
 UPDATED = "notifications/resources/updated"
 TOOLS = "notifications/tools/list_changed"
 PROMPTS = "notifications/prompts/list_changed"
-ALL_LISTS = dict.fromkeys(((each, None) for each in (SKILLS, RESOURCES, TOOLS, PROMPTS)), 1)
-LISTS = ("skillsListChanged", "resourcesListChanged", "toolsListChanged", "promptsListChanged")
+ALL_LISTS_ONCE = dict.fromkeys(((each, None) for each in (SKILLS, RESOURCES, TOOLS, PROMPTS)), 1)
+FILTER_KEYS = ("skillsListChanged", "resourcesListChanged", "toolsListChanged", "promptsListChanged")
 
 
 @pytest.fixture
@@ -30,80 +30,83 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def follow(wire: Wire, *uris: str) -> None:
-    """Ask to be told of everything, as the era does."""
+def subscribe(wire: Wire, *uris: str) -> None:
+    """Subscribe to all lists and to these resources in the way of the era."""
     wire.every_skill()
     if wire.era == "modern":
-        wire.listen(**dict.fromkeys(LISTS, True), resourceSubscriptions=list(uris))
+        wire.listen(**dict.fromkeys(FILTER_KEYS, True), resourceSubscriptions=list(uris))
     else:
         for uri in uris:
             wire.request("resources/subscribe", {"uri": uri})
 
 
-def counted(wire: Wire, seen: list[dict]) -> Counter[tuple[str, str | None]]:
-    """How often each thing was told: what was seen and what is pending."""
-    return Counter((each["method"], each.get("params", {}).get("uri")) for each in seen + wire.pending())
+def counts(wire: Wire, received: list[dict]) -> Counter[tuple[str, str | None]]:
+    """Count the received and pending notifications by method and URI."""
+    every = received + wire.pending()
+    return Counter((each["method"], each.get("params", {}).get("uri")) for each in every)
 
 
 @pytest.mark.requirement("S76-13", "MCP-35", "MCP-36", "MCP-39", "X-12")
-def test_each_edit_is_told_once_and_only_to_the_lists_that_it_changes(folder: Path, era: Era) -> None:
+def test_each_edit_is_notified_once_for_the_lists_that_it_changes(folder: Path, era: Era) -> None:
     guide, manifest = "skill://a/references/guide.md", "skill://a/SKILL.md"
     with serving(folder, era=era) as wire:
-        follow(wire, manifest, "skill://b/SKILL.md", guide)
+        subscribe(wire, manifest, "skill://b/SKILL.md", guide)
         write_skill(folder / "a", description="Does something else when it is asked to.")
-        seen = wire.until(UPDATED) + wire.pending()
-        (told,) = (each for each in seen if each["method"] == SKILLS)
+        received = wire.until(UPDATED) + wire.pending()
+        (notification,) = (each for each in received if each["method"] == SKILLS)
         schema = json.loads((SCHEMAS / "sep-2076.schema.json").read_text())
-        jsonschema.validate(told, {**schema, "$ref": "#/$defs/SkillListChangedNotification"})
-        assert counted(wire, seen) == {**ALL_LISTS, (UPDATED, manifest): 1}
+        jsonschema.validate(notification, {**schema, "$ref": "#/$defs/SkillListChangedNotification"})
+        assert counts(wire, received) == {**ALL_LISTS_ONCE, (UPDATED, manifest): 1}
         (folder / "a" / "references" / "guide.md").write_text("other")
-        assert counted(wire, wire.until(UPDATED)) == {(SKILLS, None): 1, (UPDATED, guide): 1}
-        write_skill(folder / "b", body="# Thing\n\nSaid in another way.\n")  # neither a model nor a user sees it
-        seen = wire.until(UPDATED)
-        assert counted(wire, seen).keys() <= {(SKILLS, None), (RESOURCES, None), (UPDATED, "skill://b/SKILL.md")}
+        assert counts(wire, wire.until(UPDATED)) == {(SKILLS, None): 1, (UPDATED, guide): 1}
+        write_skill(folder / "b", body="# Thing\n\nOther text.\n")  # not in lists of tools or prompts
+        received = wire.until(UPDATED)
+        updated = (UPDATED, "skill://b/SKILL.md")
+        assert counts(wire, received).keys() <= {(SKILLS, None), (RESOURCES, None), updated}
         write_skill(folder / "deep" / "er" / "c")
-        assert counted(wire, wire.until(RESOURCES)) == ALL_LISTS
+        assert counts(wire, wire.until(RESOURCES)) == ALL_LISTS_ONCE
         assert len(wire.every_skill()) == 3
         shutil.rmtree(folder / "a")
-        assert counted(wire, wire.until(UPDATED, manifest))[(UPDATED, manifest)] == 1
+        assert counts(wire, wire.until(UPDATED, manifest))[(UPDATED, manifest)] == 1
         assert [skill["name"] for skill in wire.every_skill()] == ["b", "c"]
 
 
 @pytest.mark.requirement("MCP-34", "MCP-36")
-def test_a_modern_client_hears_only_what_its_open_streams_ask_for_with_their_ids(folder: Path) -> None:
+def test_modern_client_gets_the_notifications_of_its_open_streams_alone(folder: Path) -> None:
     with serving(folder, era="modern") as wire:
         wire.every_skill()
-        closed = wire.listen(skillsListChanged=True)
-        wire.notify("notifications/cancelled", {"requestId": closed})
+        cancelled = wire.listen(skillsListChanged=True)
+        wire.notify("notifications/cancelled", {"requestId": cancelled})
         wire.request("skills/list")
         streams = {wire.listen(resourceSubscriptions=["skill://b/zz.md"]) for _ in range(2)}
         write_skill(folder / "a", description="Another one, used at times.")
         (folder / "b" / "zz.md").write_text("other")
-        reported = [wire.notification() for _ in streams]
-        assert {(each["method"], each["params"]["uri"]) for each in reported} == {(UPDATED, "skill://b/zz.md")}
-        assert {each["params"]["_meta"][META + "subscriptionId"] for each in reported} == streams
+        received = [wire.notification() for _ in streams]
+        for each in received:
+            assert (each["method"], each["params"]["uri"]) == (UPDATED, "skill://b/zz.md")
+        assert {each["params"]["_meta"][META + "subscriptionId"] for each in received} == streams
         assert wire.pending() == []
 
 
 @pytest.mark.requirement("MCP-35")
-@each_row(("options", "honoured"), [
-    ([], ["skillsListChanged", "promptsListChanged", "toolsListChanged"]),
-    (["--no-tools", "--no-prompts"], ["skillsListChanged"]),
+@each_row(("options", "accepted"), [
+    ([], FILTER_KEYS), (["--no-tools", "--no-prompts"], ("skillsListChanged", "resourcesListChanged")),
 ])  # fmt: skip
-def test_the_acknowledgement_names_what_is_honoured(folder: Path, options: list[str], honoured: list[str]) -> None:
-    wanted = ("skillsListChanged", "promptsListChanged", "toolsListChanged", "other")
+def test_acknowledgement_has_the_accepted_part_of_the_filter(
+    folder: Path, options: list[str], accepted: tuple[str, ...]
+) -> None:
+    requested = dict.fromkeys((*FILTER_KEYS, "unknown"), True)
     with serving(folder, *options, era="modern") as wire:
-        wire.start("subscriptions/listen", {"notifications": dict.fromkeys(wanted, True)})
-        assert wire.notification()["params"]["notifications"] == dict.fromkeys(honoured, True)
+        wire.start("subscriptions/listen", {"notifications": requested})
+        assert wire.notification()["params"]["notifications"] == dict.fromkeys(accepted, True)
 
 
-def test_a_legacy_client_watches_what_is_served_however_it_spells_it_once_initialised(folder: Path) -> None:
+def test_legacy_subscription_takes_any_spelling_of_the_uri_after_the_handshake(folder: Path) -> None:
     with serving(folder, opened=False) as wire:
         wire.request("initialize", HANDSHAKE)
-        with pytest.raises(WireError) as caught:
+        with pytest.raises(WireError, match=r"^-32002: "):
             wire.request("resources/subscribe", {"uri": "skill://a/none.md"})
-        assert caught.value.code == -32002
-        follow(wire, "skill://b/%7A%7A.md")
+        subscribe(wire, "skill://b/%7A%7A.md")
         assert wire.pending() == []
         wire.notify("notifications/initialized")
         (folder / "b" / "zz.md").write_text("other")
@@ -116,9 +119,10 @@ def test_a_legacy_client_watches_what_is_served_however_it_spells_it_once_initia
 
 
 @pytest.mark.requirement("S40-33")
-@each_row(("dialect", "kinds"), [("sep-2076", {SKILLS, RESOURCES}), ("sep-2640", {RESOURCES})])
-def test_a_pinned_dialect_has_its_own_words(folder: Path, era: Era, dialect: str, kinds: set[str]) -> None:
+@each_row(("dialect", "methods"), [("sep-2076", {SKILLS, RESOURCES}), ("sep-2640", {RESOURCES})])
+def test_dialect_has_its_own_notifications(folder: Path, era: Era, dialect: str, methods: set[str]) -> None:
     with serving(folder, "--dialect", dialect, era=era) as wire:
-        follow(wire)
+        subscribe(wire)
         write_skill(folder / f"for-{dialect}")
-        assert {method for method, _ in counted(wire, wire.until(RESOURCES))} == kinds | {TOOLS, PROMPTS}
+        notified = {method for method, _ in counts(wire, wire.until(RESOURCES))}
+        assert notified == {*methods, TOOLS, PROMPTS}

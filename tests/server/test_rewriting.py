@@ -1,4 +1,4 @@
-"""A file that is rewritten without end: its skill is never missing and never unknown, and no bytes belie a digest."""
+"""A skill that is rewritten continuously stays listed, and its bytes match a listed digest."""
 
 from __future__ import annotations
 
@@ -14,53 +14,54 @@ import pytest
 from tables import each_row
 from wire import Wire, WireError, serving, write_skill
 
-_EVERY_S = 0.002
+_PAUSE_S = 0.002
 
 
-def truncate(place: Path, text: str) -> None:
-    """As a plain write does it, in two steps, with a broken file between them."""
-    with place.open("w") as file:
+def truncate(path: Path, text: str) -> None:
+    """Write in place, with an incomplete file for a moment."""
+    with path.open("w") as file:
         file.write(text[:20])
         file.flush()
-        time.sleep(_EVERY_S / 4)  # the writer's own pace, nothing that a test waits for
+        time.sleep(_PAUSE_S / 4)
         file.write(text[20:])
 
 
-def rename(place: Path, text: str) -> None:
-    """As a careful editor does it."""
-    place.with_name(".new").write_text(text)
-    place.with_name(".new").rename(place)
+def replace(path: Path, text: str) -> None:
+    """Replace the file atomically."""
+    path.with_name(".new").write_text(text)
+    path.with_name(".new").rename(path)
 
 
-def unlink(place: Path, text: str) -> None:
-    """As some editors do it: for a moment there is no such file."""
-    place.unlink()
-    place.write_text(text)
+def unlink(path: Path, text: str) -> None:
+    """Delete the file and write it again."""
+    path.unlink()
+    path.write_text(text)
 
 
 @contextmanager
-def rewritten(work: Callable[[Path, str], None], skill: Path, every_s: float = _EVERY_S) -> Iterator[list[int]]:
-    """Rewrite the files of a skill, each time with another length; yields how often that was done so far."""
-    stop, done = threading.Event(), [0]
+def rewriting(write: Callable[[Path, str], None], skill: Path, pause_s: float = _PAUSE_S) -> Iterator[list[int]]:
+    """Rewrite a skill's files with varying lengths in a thread; yield its counter of rewrites."""
+    stop, count = threading.Event(), [0]
 
-    def go_on() -> None:
-        while not stop.wait(every_s):
-            done[0] += 1
-            body = "# Busy\n\n" + "x" * (done[0] % 500) + "\n"
-            work(skill / "SKILL.md", "---\nname: busy\ndescription: Is rewritten all the time.\n---\n\n" + body)
-            work(skill / "guide.md", body)
+    def rewrite() -> None:
+        while not stop.wait(pause_s):
+            count[0] += 1
+            body = "# Busy\n\n" + "x" * (count[0] % 500) + "\n"
+            fields = "---\nname: busy\ndescription: Is rewritten all the time.\n---\n\n"
+            write(skill / "SKILL.md", fields + body)
+            write(skill / "guide.md", body)
 
-    thread = threading.Thread(target=go_on, daemon=True)
+    thread = threading.Thread(target=rewrite, daemon=True)
     thread.start()
     try:
-        yield done
+        yield count
     finally:
         stop.set()
         thread.join()
 
 
-def answers(wire: Wire, uri: str) -> bool:
-    """Whether each of the four questions shows the skill; the instructions alone may be refused for the moment."""
+def has_instructions(wire: Wire, uri: str) -> bool:
+    """Assert that lists and entry have the skill; return whether its instructions are readable."""
     assert {each["uri"] for each in wire.request("skills/list")["skills"]} == {uri, "skill://calm/SKILL.md"}
     assert wire.request("skills/get", {"uri": uri})["skill"]["frontmatter"]["name"] == "busy"
     assert wire.request("resources/list")["resources"][0]["uri"] == uri
@@ -74,42 +75,43 @@ def answers(wire: Wire, uri: str) -> bool:
     return True
 
 
-@each_row("work", [truncate, rename, unlink])
-def test_a_rewritten_skill_is_never_missing(tmp_path: Path, work: Callable[[Path, str], None]) -> None:
+@each_row("write", [truncate, replace, unlink])
+def test_rewritten_skill_is_never_missing(tmp_path: Path, write: Callable[[Path, str], None]) -> None:
     busy, uri = write_skill(tmp_path / "busy", body="# Busy\n", guide_md="x"), "skill://busy/SKILL.md"
     write_skill(tmp_path / "calm")
     with serving(tmp_path) as wire:
-        assert answers(wire, uri)
-        with rewritten(work, busy) as done:
-            answered: list[bool] = []
-            while len(answered) < 100 or done[0] < 150:
-                answered.append(answers(wire, uri))
-        assert any(answered) and wire.process.poll() is None
+        assert has_instructions(wire, uri)
+        with rewriting(write, busy) as count:
+            results: list[bool] = []
+            while len(results) < 100 or count[0] < 150:
+                results.append(has_instructions(wire, uri))
+        assert any(results)
+        assert wire.process.poll() is None
 
 
 @pytest.mark.requirement("S40-18", "X-7")
-@each_row("work", [truncate, rename])
-def test_what_is_served_has_a_listed_digest(tmp_path: Path, work: Callable[[Path, str], None]) -> None:
-    """What is read was listed just before the read, or is listed just after it."""
+@each_row("write", [truncate, replace])
+def test_served_bytes_match_a_listed_digest(tmp_path: Path, write: Callable[[Path, str], None]) -> None:
     busy = write_skill(tmp_path / "busy", body="# Busy\n", guide_md="x")
     with serving(tmp_path) as wire:
 
-        def listed() -> dict[str, str]:
-            return {each["uri"]: each["digest"] for skill in wire.every_skill() for each in skill["resources"]}
+        def digests() -> dict[str, str]:
+            resources = [each for skill in wire.every_skill() for each in skill["resources"]]
+            return {each["uri"]: each["digest"] for each in resources}
 
-        def is_proved(uri: str) -> bool:
-            before = listed()
+        def is_listed(uri: str) -> bool:
+            before = digests()
             try:
                 raw = wire.read(uri)
             except WireError:
-                return False  # it never held still; nothing was served
-            after = listed()
+                return False  # the file changed during each try
+            after = digests()
             digest = "sha256:" + hashlib.sha256(raw).hexdigest()
-            # A read between two listings that agree has no excuse; if they differ, the file changed meanwhile.
-            assert digest == before[uri] or before[uri] != after[uri]
+            if before[uri] == after[uri]:  # else the file may have changed twice
+                assert digest == before[uri]
             return digest in {before[uri], after[uri]}
 
-        with rewritten(work, busy, every_s=0.02):
-            verdicts = [is_proved(uri) for _ in range(10) for uri in listed()]
-            assert any(verdicts)
-        assert all(is_proved(uri) for uri in listed())
+        with rewriting(write, busy, pause_s=0.02):
+            results = [is_listed(uri) for _ in range(10) for uri in digests()]
+            assert any(results)
+        assert all(is_listed(uri) for uri in digests())

@@ -1,4 +1,4 @@
-"""`skills/list` and `skills/get`, asked over real stdio in both eras."""
+"""`skills/list` and `skills/get` over stdio in both eras."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wire import FIXTURES, Era, Wire, WireError, serving, write_skill
 
 
 @pytest.mark.requirement("S76-5", "S40-22")
-def test_pages_hold_every_skill_once_in_a_lasting_order(era: Era) -> None:
+def test_pages_list_every_skill_once_in_a_stable_order(era: Era) -> None:
     with serving(FIXTURES, "--page-size", "3", era=era) as wire:
         first = [skill["uri"] for skill in wire.every_skill()]
         assert len(first) == len(set(first)) == len(list(FIXTURES.rglob("SKILL.md")))
@@ -21,23 +21,26 @@ def test_pages_hold_every_skill_once_in_a_lasting_order(era: Era) -> None:
 
 
 @pytest.mark.requirement("MCP-21")
-@each_row("method", ["skills/list", "resources/list", "resources/templates/list"])
+@each_row("method", [
+    "skills/list", "resources/list", "resources/templates/list", "tools/list", "prompts/list",
+])  # fmt: skip
 @each_row("cursor", ["", "x", "!!!!", "W10", "5", "é", "bnVsbA", "WyJvdGhlciIsImEiXQ", "A" * 20_000])
-def test_a_cursor_that_is_none_is_refused_and_named(wire: Wire, method: str, cursor: str) -> None:
-    with pytest.raises(WireError) as caught:
+def test_invalid_cursor_is_refused(wire: Wire, method: str, cursor: str) -> None:
+    with pytest.raises(WireError, match=r"^-32602: .*cursor"):
         wire.request(method, {"cursor": cursor})
-    assert caught.value.code == -32602 and "cursor" in caught.value.message
 
 
 @pytest.mark.requirement("S76-7")
 @each_row("name", ["windows-paths", "text-encodings", "polite-greetings"])
-def test_instructions_are_utf8_with_lf_whatever_the_file_has(wire: Wire, name: str) -> None:
+def test_instructions_are_utf8_with_lf_for_any_encoding_of_the_file(wire: Wire, name: str) -> None:
     text = wire.request("skills/get", {"name": name})["instructions"]
-    assert "\r" not in text and not text.startswith("\ufeff")
+    assert "\r" not in text
+    assert not text.startswith("\ufeff")
     assert wire.read(f"skill://{name}/SKILL.md") == (FIXTURES / name / "SKILL.md").read_bytes()
 
 
 @pytest.mark.requirement("S76-8")
+# `named` is the part of the params that the message names.
 @each_row(("params", "named"), [
     ({}, "name"), ({"name": None}, "name"), ({"name": 5}, "name"), ({"uri": ["x"]}, "uri"), ({"name": ""}, "''"),
     ({"name": "../commit-messages"}, "../commit-messages"), ({"name": "meeting-notes"}, "topic"),
@@ -46,33 +49,35 @@ def test_instructions_are_utf8_with_lf_whatever_the_file_has(wire: Wire, name: s
     ({"name": "commit-messages", "arguments": {"x": "y"}}, "x"),
     ({"name": "commit-messages", "arguments": ["x"]}, "arguments"),
 ])  # fmt: skip
-def test_get_refuses_and_names_what_was_wrong(wire: Wire, params: dict[str, Any], named: str) -> None:
+def test_get_names_the_invalid_param(wire: Wire, params: dict[str, Any], named: str) -> None:
     with pytest.raises(WireError) as caught:
         wire.request("skills/get", params)
-    assert caught.value.code == -32602 and named in caught.value.message
+    assert caught.value.code == -32602
+    assert named in caught.value.message
 
 
 @pytest.mark.requirement("S40-23", "S40-25", "S40-26", "X-8")
-def test_get_by_uri_answers_the_very_entry_of_the_listing(wire: Wire) -> None:
+def test_get_by_uri_returns_the_entry_of_the_list(wire: Wire) -> None:
     for skill in wire.every_skill():
         result = wire.request("skills/get", {"uri": skill["uri"]})
-        assert result["skill"] == skill and "nextCursor" not in result
+        assert result["skill"] == skill
+        assert "nextCursor" not in result
 
 
 @pytest.mark.requirement("S40-5", "S40-7", "X-2")
-def test_a_skill_that_breaks_the_rules_is_kept_off_but_for_sep_2076(tmp_path: Path, era: Era) -> None:
+def test_invalid_skill_is_served_in_sep_2076_alone(tmp_path: Path, era: Era) -> None:
     write_skill(tmp_path / "good")
     write_skill(tmp_path / "Shouting", name="Shouting")
     (write_skill(tmp_path / "torn") / "SKILL.md").write_text("---\nname: [\n---\n")
     for dialect, names in (("auto", ["good"]), ("sep-2640", ["good"]), ("sep-2076", ["Shouting", "good"])):
         with serving(tmp_path, "--dialect", dialect, era=era) as wire:
-            listed = [skill.get("name") or skill["frontmatter"]["name"] for skill in wire.every_skill()]
-            assert listed == names
-            wanted = "skill://Shouting/SKILL.md"
+            skills = wire.every_skill()
+            assert [each.get("name") or each["frontmatter"]["name"] for each in skills] == names
+            uri = "skill://Shouting/SKILL.md"
             if dialect == "sep-2076":
-                assert wire.read(wanted)
+                assert wire.read(uri)
                 assert wire.request("skills/get", {"name": "Shouting"})["instructions"]
             else:
                 with pytest.raises(WireError):
-                    wire.read(wanted)
+                    wire.read(uri)
             wire.logs(b"torn")

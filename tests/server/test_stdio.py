@@ -1,4 +1,4 @@
-"""The process: how it starts, what it does with bad input, how it ends."""
+"""The stdio server process: start, invalid input, and shutdown."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,23 +22,25 @@ from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.transport import MAX_LINE
 from tables import each_row
-from wire import COMMAND, DEADLINE, FIXTURES, META, ROOT, SLOW_LOAD, SOON, VERSIONS, Era, Wire, WireError, serving
+from wire import COMMAND, DEADLINE, FIXTURES, META, SLOW_LOAD, SOON, VERSIONS, Era, Wire, WireError, serving
 
 
-def said(**fields: Any) -> bytes:
-    return json.dumps({"jsonrpc": "2.0", **fields}).encode()
+def message(**fields: Any) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", **fields}).encode() + b"\n"
 
 
 @pytest.mark.requirement("MCP-15", "MCP-50", "MCP-51")
-def test_stdout_carries_one_message_a_line_with_the_id_as_it_was_sent(era: Era) -> None:
-    sent = ["text", "", 0, -5, 2**53]
+def test_each_line_of_stdout_is_one_message_with_the_id_of_its_request(era: Era) -> None:
+    ids = ["text", "", 0, -5, 2**53]
     with serving(FIXTURES, "--log-level", "debug", era=era) as wire:
-        for identifier in sent:
+        for identifier in ids:
             wire.send_line(json.dumps({**wire.message("skills/list"), "id": identifier}).encode())
         assert wire.close() == 0
-        assert all(line.endswith(b"\n") and json.loads(line)["jsonrpc"] == "2.0" for line in wire.lines)
-        answered = [json.loads(line).get("id") for line in wire.lines]
-        assert all(answered.count(identifier) == 1 for identifier in sent)
+        assert all(line.endswith(b"\n") for line in wire.lines)
+        answers = [json.loads(line) for line in wire.lines]
+        assert all(each["jsonrpc"] == "2.0" for each in answers)
+        answered = [each.get("id") for each in answers]
+        assert all(answered.count(identifier) == 1 for identifier in ids)
 
 
 @pytest.mark.requirement("MCP-2", "MCP-3", "MCP-7", "MCP-9")
@@ -46,31 +49,36 @@ def test_stdout_carries_one_message_a_line_with_the_id_as_it_was_sent(era: Era) 
     ("skills/list", {"_meta": {META + "protocolVersion": "2031-01-01"}}, -32022, "2031-01-01"),
     ("initialize", HANDSHAKE, -32022, HANDSHAKE["protocolVersion"]),
 ])  # fmt: skip
-def test_a_modern_connection_refuses_what_is_of_no_era_or_of_the_other(
+def test_modern_connection_refuses_other_versions_and_invalid_envelopes(
     method: str, params: dict[str, Any], code: int, requested: str | None
 ) -> None:
     with serving(FIXTURES, era="modern") as wire, pytest.raises(WireError) as caught:
         wire.request(method, params)
-    data = None if requested is None else {"requested": requested, "supported": [VERSIONS["modern"]]}
+    data = None
+    if requested is not None:
+        data = {"requested": requested, "supported": [VERSIONS["modern"]]}
     assert (caught.value.code, caught.value.data) == (code, data)
 
 
 @each_row("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_the_process_with_0_and_waits_for_nobody(era: Era, number: signal.Signals) -> None:
+def test_signal_ends_the_process_soon_with_exit_code_0(era: Era, number: signal.Signals) -> None:
     with serving(FIXTURES, era=era) as wire:
         wire.request("skills/list")
-        begun = time.monotonic()
+        start = time.monotonic()
         assert wire.signal(number) == 0
-        assert time.monotonic() - begun < SOON
+        assert time.monotonic() - start < SOON
         assert b"Traceback" not in wire.stderr
 
 
 @pytest.mark.requirement("MCP-37", "MCP-38")
 @pytest.mark.parametrize("end", ["stdin", "sigterm"])
-def test_listen_streams_end_as_the_protocol_says(end: str) -> None:
+def test_listen_stream_ends_with_result_and_notification_at_shutdown(end: str) -> None:
     with serving(FIXTURES, era="modern") as wire:
         stream = wire.listen(skillsListChanged=True)
-        assert (wire.close() if end == "stdin" else wire.signal(signal.SIGTERM)) == 0
+        if end == "stdin":
+            assert wire.close() == 0
+        else:
+            assert wire.signal(signal.SIGTERM) == 0
         result = wire.finish(stream, 1)
         assert (result["resultType"], result["_meta"][META + "subscriptionId"]) == ("complete", stream)
         cancelled = wire.notification(1)
@@ -78,37 +86,27 @@ def test_listen_streams_end_as_the_protocol_says(end: str) -> None:
 
 
 @each_row("method", [None, "ping", "skills/list"])
-def test_a_client_that_no_longer_reads_ends_the_process_quietly(method: str | None) -> None:
-    """As `mcp-skills-server serve ... | head -1` does; stdin stays open."""
+def test_process_ends_quietly_when_its_client_stops_reading(method: str | None) -> None:
+    """As in `mcp-skills-server serve ... | head -1`; stdin stays open."""
     command = [*COMMAND, "serve", str(FIXTURES)]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, bufsize=0, stdin=pipe, stdout=pipe, stderr=pipe, cwd=ROOT) as process:
-        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
-        process.stdin.write(said(id=0, method="initialize", params=HANDSHAKE) + b"\n")
+    process: Any = subprocess.Popen(command, bufsize=0, stdin=pipe, stdout=pipe, stderr=pipe)
+    with process:
+        process.stdin.write(message(id=0, method="initialize", params=HANDSHAKE))
         assert process.stdout.readline()
         process.stdout.close()
         if method is not None:
-            with suppress(BrokenPipeError):  # it may have ended already
-                process.stdin.write(said(id=1, method=method) + b"\n")
+            with suppress(BrokenPipeError):  # the process may have ended already
+                process.stdin.write(message(id=1, method=method))
         assert process.wait(DEADLINE) == 0
         assert b"Traceback" not in process.stderr.read()
 
 
-@pytest.mark.requirement("MCP-8")
-@each_row("version", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"])
-def test_every_older_version_is_spoken(version: str) -> None:
-    with serving(FIXTURES, opened=False) as wire:
-        seen = wire.request("initialize", {**HANDSHAKE, "protocolVersion": version})
-        assert seen["protocolVersion"] == version
-        wire.notify("notifications/initialized")
-        assert wire.request("skills/list")["skills"] and wire.request("resources/list")["resources"]
+# Invalid messages
 
 
-# Messages that are none
-
-
-def test_every_message_is_answered_and_the_next_request_works(era: Era) -> None:
-    """Before the first request of all, too."""
+def test_invalid_message_gets_an_error_and_the_next_request_works(era: Era) -> None:
+    """Also before the handshake."""
     with serving(FIXTURES, era=era, opened=False) as wire:
         wire._id = 100
         for opened in (False, True):
@@ -120,7 +118,7 @@ def test_every_message_is_answered_and_the_next_request_works(era: Era) -> None:
                     assert wire.request("skills/list")["skills"]
             if not opened:
                 assert wire.open()["capabilities"]
-        for method, params in HALVES:  # half a character
+        for method, params in HALVES:
             answer = wire.answer(wire.start(method, params))
             assert "result" in answer or answer["error"]["code"] == -32602, answer
         assert "\ufffd" in wire.answer(wire.start("skills/get", {"name": "git \ud83d"}))["error"]["message"]
@@ -128,8 +126,7 @@ def test_every_message_is_answered_and_the_next_request_works(era: Era) -> None:
         assert b"Traceback" not in wire.stderr
 
 
-@pytest.mark.parametrize("ended", [True, False])
-def test_a_line_that_is_too_long_is_answered_with_the_limit_and_costs_no_memory(ended: bool) -> None:
+def test_unfinished_line_that_is_too_long_is_refused_without_memory() -> None:
     with serving(FIXTURES) as wire:
         wire.request("skills/list")
         memory = Path(f"/proc/{wire.process.pid}/statm")
@@ -137,87 +134,92 @@ def test_a_line_that_is_too_long_is_answered_with_the_limit_and_costs_no_memory(
         assert wire.process.stdin is not None
         for _ in range(64):
             wire.process.stdin.write(b"x" * (1 << 20))
-        if ended:
-            wire.send_line(b"")
         wire.process.stdin.flush()
         answer = wire.answer(None)
         assert (answer["error"]["code"], answer["id"]) == (-32600, None)
         assert f"{MAX_LINE:,} bytes" in answer["error"]["message"]
-        if not ended:
-            wire.send_line(b"x" * 1000)
+        wire.send_line(b"x" * 1000)
         assert wire.request("skills/list")["skills"]
         assert wire._answers[None].empty()
-        assert (int(memory.read_text().split()[1]) - before) * os.sysconf("SC_PAGE_SIZE") < 48 << 20
+        pages = int(memory.read_text().split()[1]) - before
+        assert pages * os.sysconf("SC_PAGE_SIZE") < 48 << 20
+
+
+@contextmanager
+def slow_server(folder: Path, **options: Any) -> Iterator[tuple[Wire, Path]]:
+    """Yield a server whose first scan waits for a writer of a fifo, and that fifo."""
+    fifo = folder / "fifo"
+    os.mkfifo(fifo)
+    command = [sys.executable, "-c", SLOW_LOAD, str(fifo), "serve", str(FIXTURES)]
+    wire = Wire(command, **options)
+    try:
+        yield wire, fifo
+    finally:
+        wire.kill()
 
 
 @pytest.mark.requirement("MCP-51")
-@pytest.mark.parametrize("scanned", [True, False])
-def test_requests_that_are_owed_at_the_end_are_answered_once(tmp_path: Path, scanned: bool) -> None:
-    os.mkfifo(gate := tmp_path / "gate")
-    wire = Wire([sys.executable, "-c", SLOW_LOAD, str(gate), "serve", str(FIXTURES)])
-    try:
+@pytest.mark.parametrize("is_scanned", [True, False])
+def test_pending_requests_are_answered_after_stdin_ends(tmp_path: Path, is_scanned: bool) -> None:
+    with slow_server(tmp_path) as (wire, fifo):
         wire.open()
-        asked = [wire.start("skills/list") for _ in range(3)]
+        ids = [wire.start("skills/list") for _ in range(3)]
         assert wire.process.stdin is not None
         wire.process.stdin.close()
-        if scanned:
-            gate.write_text("go")
-            assert all(wire.answer(each)["result"]["skills"] for each in asked)
+        if is_scanned:
+            fifo.write_text("scan")
+            assert all(wire.answer(each)["result"]["skills"] for each in ids)
         else:
             closed = {"code": -32000, "message": "Connection closed"}
-            assert [wire.answer(each)["error"] for each in asked] == [closed] * 3
+            assert [wire.answer(each)["error"] for each in ids] == [closed] * 3
         assert wire.wait() == 0
-    finally:
-        wire.kill()
 
 
-def test_the_handshake_of_a_host_that_lists_skills_itself_needs_no_scan(tmp_path: Path) -> None:
-    os.mkfifo(gate := tmp_path / "gate")
-    command = [sys.executable, "-c", SLOW_LOAD, str(gate), "serve", str(FIXTURES)]
-    wire = Wire(command, extension=True, host="claude-code")
-    try:
+def test_handshake_of_a_host_with_native_skills_needs_no_scan(tmp_path: Path) -> None:
+    with slow_server(tmp_path, extension=True, host="claude-code") as (wire, fifo):
         assert "instructions" not in wire.request("initialize", wire._described("capabilities"))
-        with pytest.raises(OSError, match="No such device"):  # nothing reads the gate: the scan has not begun
-            os.open(gate, os.O_WRONLY | os.O_NONBLOCK)
+        with pytest.raises(OSError, match="No such device"):  # no reader: the scan has not started
+            os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
         wire.notify("notifications/initialized")
-        end = time.monotonic() + DEADLINE
-        while True:  # until the scan, which this starts, reads the gate
+        deadline = time.monotonic() + DEADLINE
+        while True:  # until the scan, which the notification starts, reads the fifo
             with suppress(OSError):
-                os.close(os.open(gate, os.O_WRONLY | os.O_NONBLOCK))
+                os.close(os.open(fifo, os.O_WRONLY | os.O_NONBLOCK))
                 break
-            assert time.monotonic() < end
+            assert time.monotonic() < deadline
             time.sleep(0.01)
-    finally:
-        wire.kill()
 
 
-# What the process imports before it answers: hosts start it for every conversation
+# Imports before the first answer: hosts start a process for every conversation
 
 
 SLOW = {
     "mcp", "mcp_types", "pydantic", "starlette", "httpx", "httpx2", "uvicorn", "opentelemetry", "jsonschema",
 }  # fmt: skip
-"""Not anyio: watchfiles imports it in the thread of the watch, behind the first scan. Without a watch nothing does."""
+"""Without anyio, which watchfiles imports in the thread of the watch, after the first scan."""
 LATE = {
     "filelock", "tomllib", "yaml", "dialects.wellknown", "format.archive", "format.frontmatter",
     "runtime.search_index", "runtime.scripts", "runtime.search", "sources", "validation",
 }  # fmt: skip
-"""What only a start that reads, runs or searches something loads. The index is read with sqlite3."""
+"""Imported only to read, run or search something: sqlite3 reads the index."""
 
 
-def test_a_start_imports_no_sdk_and_none_over_known_folders_loads_what_reads_a_skill(tmp_path: Path) -> None:
+def test_start_imports_no_sdk_and_with_an_index_no_reader_of_skills(tmp_path: Path) -> None:
     registry = Registry([FIXTURES], index=Index(tmp_path / "known" / "index", least=1))
     registry.load()
     registry.save_index()
-    requests = [{"id": 1, "method": "initialize", "params": HANDSHAKE}, {"id": 2, "method": "skills/list"}]
-    said = b"".join(json.dumps({"jsonrpc": "2.0", **each}).encode() + b"\n" for each in requests)
-    for cache, *more in (("new",), ("known",), ("known", "--no-watch")):
-        served = ["mcp_skills_server", "serve", str(FIXTURES), "--cache-dir", str(tmp_path / cache), *more]
-        command = [sys.executable, "-X", "importtime", "-m", *served]
-        done = subprocess.run(command, input=said, capture_output=True, timeout=DEADLINE, check=True)
+    handshake = message(id=1, method="initialize", params=HANDSHAKE)
+    raw = handshake + message(id=2, method="skills/list")
+    for cache, *options in (("new",), ("known",), ("known", "--no-watch")):
+        serve = ["serve", str(FIXTURES), "--cache-dir", str(tmp_path / cache), *options]
+        command = [sys.executable, "-X", "importtime", "-m", "mcp_skills_server", *serve]
+        done = subprocess.run(command, input=raw, capture_output=True, timeout=DEADLINE, check=True)
         assert [json.loads(line)["id"] for line in done.stdout.splitlines()] == [1, 2]
         imported = r"^import time:.*\|\s+(?:mcp_skills_server\.)?([\w.]+)"
         names = set(re.findall(imported, done.stderr.decode(), re.MULTILINE))
-        assert "asyncio" in names and not {name.split(".")[0] for name in names} & SLOW
-        assert cache == "new" or not names & LATE
-        assert not more or "anyio" not in names
+        assert "asyncio" in names
+        assert not {name.split(".")[0] for name in names} & SLOW
+        if cache == "known":
+            assert not names & LATE
+        if options == ["--no-watch"]:
+            assert "anyio" not in names

@@ -1,4 +1,4 @@
-"""Large files are read in turns, by whichever way a client asks for them."""
+"""Round-robin reads of large files, over MCP, by tools, and over the RPC interface."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from wire import DEADLINE, write_skill
 
 pytestmark = pytest.mark.anyio
 Read = Callable[[str], Awaitable[Any]]
+"""Reads the large file for an owner."""
 
 
 def over_mcp(registry: Registry) -> Read:
@@ -49,32 +50,32 @@ def over_rpc(registry: Registry) -> Read:
     return lambda owner: methods.call("read_skill_file", params, owner)
 
 
-@pytest.mark.parametrize("way", [over_mcp, by_tools, over_rpc])
-async def test_large_files_are_read_in_turns(
-    way: Callable[[Registry], Read], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("reader", [over_mcp, by_tools, over_rpc])
+async def test_large_files_are_read_one_at_a_time_per_owner(
+    reader: Callable[[Registry], Read], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_skill(tmp_path / "a", data_txt="x\n" * (1 << 20))
     registry = loaded(tmp_path)
-    read, real, lock = way(registry), registry.read, threading.Lock()
-    now, most, loop = 0, 0, anyio.lowlevel.current_token()
+    read, read_file, lock = reader(registry), registry.read, threading.Lock()
+    running, most, loop = 0, 0, anyio.lowlevel.current_token()
 
-    def counted(file: SkillFile) -> bytes:
-        nonlocal now, most
+    def count_and_read(file: SkillFile) -> bytes:
+        nonlocal running, most
         if not file.location.endswith("data.txt"):
-            return real(file)
+            return read_file(file)
         with lock:
-            now += 1
-            most = max(most, now)
-        from_thread.run(wait_all_tasks_blocked, token=loop)  # whoever may read too is reading by then
+            running += 1
+            most = max(most, running)
+        from_thread.run(wait_all_tasks_blocked, token=loop)  # lets other reads start
         try:
-            return real(file)
+            return read_file(file)
         finally:
             with lock:
-                now -= 1
+                running -= 1
 
     for owner in "abc":
-        await read(owner)  # what is done once is done
-    monkeypatch.setattr(registry, "read", counted)
+        await read(owner)  # opens the owner's session
+    monkeypatch.setattr(registry, "read", count_and_read)
     with anyio.fail_after(DEADLINE):
         for owners, expected in (("aaaaaa", 1), ("abcabc", 2)):
             most = 0

@@ -1,4 +1,4 @@
-"""Redis for the tests: Debian's redis-server as it is, and what stands in its place and misbehaves."""
+"""A real `redis-server` for tests, and a listener in its place that is no Redis."""
 
 from __future__ import annotations
 
@@ -32,10 +32,11 @@ class RealRedis:
         command = ["redis-server", *port, *bound, *self.arguments]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         assert self.process.stdout is not None
-        said: list[str] = []
-        while "Ready to accept connections" not in "".join(said[-1:]):
-            said.append(self.process.stdout.readline())
-            assert said[-1], "".join(said)
+        output = line = ""
+        while "Ready to accept connections" not in line:
+            line = self.process.stdout.readline()
+            output += line
+            assert line, output
         self.reader = threading.Thread(target=self.process.stdout.read, daemon=True)
         self.reader.start()
 
@@ -50,6 +51,7 @@ class RealRedis:
             self.process = self.reader = None
 
     def say(self, *words: str | bytes) -> str:
+        """Run a command in `redis-cli`, and return its output."""
         options = ("-p", str(self.port)) if "--tls-port" not in self.arguments else ()
         done = subprocess.run(["redis-cli", *options, *words], capture_output=True, timeout=DEADLINE, check=True)
         return done.stdout.decode("utf-8", "replace").strip()
@@ -71,7 +73,7 @@ def redis_server(folder: Path, *arguments: str, port: int | None = None) -> Iter
 
 @contextmanager
 def answering(answer: Callable[[socket.socket], object]) -> Iterator[int]:
-    """Something that listens where Redis should, does this with each connection, and is no Redis; its port."""
+    """Yield the port of a listener that calls `answer` for each connection."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve(connection: socket.socket) -> None:

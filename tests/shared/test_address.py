@@ -1,4 +1,4 @@
-"""Addresses of Redis: what is taken, and that what is refused is never shown."""
+"""Addresses of Redis: the settings of valid ones, and refusals without the password."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from tables import each_row
 SECRET = "very-secret-indeed"
 
 
-@each_row(("url", "shown", "given"), [
+# `options` are those of the connection pool.
+@each_row(("url", "shown", "options"), [
     ("redis://cache", "redis://cache:6379/0", {"host": "cache"}),
     ("redis://cache:7000/3", "redis://cache:7000/3", {"host": "cache", "port": 7000, "db": 3}),
     ("redis://cache?db=4", "redis://cache:6379/4", {"db": 4}),
@@ -27,12 +28,13 @@ SECRET = "very-secret-indeed"
     ("rediss://cache", "rediss://cache:6379/0", {"ssl_min_version": TLSVersion.TLSv1_2}),
     ("unix:///run/redis.sock?db=2", "unix:///run/redis.sock", {"path": "/run/redis.sock", "db": 2}),
 ])  # fmt: skip
-def test_an_address_says_where_redis_is(url: str, shown: str, given: dict[str, Any]) -> None:
+def test_address_gives_the_settings_of_connections(url: str, shown: str, options: dict[str, Any]) -> None:
     settings = redis_settings(url)
-    assert settings.shown == shown and settings.database == given.get("db", 0)
+    assert settings.shown == shown
+    assert settings.database == options.get("db", 0)
     pool: Any = settings.client(1).connection_pool
     assert (pool.max_connections, pool.timeout) == (1, 1.0)
-    assert given.items() <= pool.connection_kwargs.items()
+    assert options.items() <= pool.connection_kwargs.items()
     assert pool.connection_kwargs["socket_timeout"] == 1.0
 
 
@@ -42,13 +44,14 @@ def test_an_address_says_where_redis_is(url: str, shown: str, given: dict[str, A
     *(f"redis://:{SECRET}@cache?{query}" for query in (f"password={SECRET}", "ssl_cert_reqs=none", "password=")),
     *(f"redis://:{SECRET}@cache/{number}" for number in ("100000", "²")), f"unix://host/{SECRET}",
 ])  # fmt: skip
-def test_what_is_no_address_is_one_line_without_it(url: str) -> None:
+def test_invalid_address_is_one_line_without_the_password(url: str) -> None:
     with pytest.raises(UsageError, match=r"^--redis: ") as caught:
         redis_settings(url)
-    assert SECRET not in str(caught.value) and "\n" not in str(caught.value)
+    assert SECRET not in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
-def test_two_passwords_and_odd_prefixes_are_refused() -> None:
+def test_second_password_and_invalid_prefix_are_refused() -> None:
     with pytest.raises(UsageError, match="two passwords") as caught:
         redis_settings(f"redis://:{SECRET}@cache", password="another")
     assert SECRET not in str(caught.value)
@@ -60,23 +63,28 @@ def test_two_passwords_and_odd_prefixes_are_refused() -> None:
             redis_settings("redis://cache", prefix=prefix)
 
 
-def test_the_password_is_in_no_text_for_people() -> None:
+def test_password_is_not_in_the_repr_of_settings() -> None:
     assert SECRET not in repr(redis_settings(f"redis://me:{SECRET}@cache:7000/3"))
     assert SECRET not in repr(redis_settings("redis://cache", password=SECRET))
 
 
-@each_row(("url", "ca", "words"), [
-    ("redis://cache", "ca.pem", "for TLS"), ("rediss://cache", "ca.pem", "no certificates in PEM"),
+@each_row(("url", "ca", "message"), [
+    ("redis://cache", "ca.pem", "for TLS"),
+    ("rediss://cache", "ca.pem", "no certificates in PEM"),
     ("rediss://cache?ssl_ca_certs=absent.pem", None, "No such file"),
     ("rediss://cache?ssl_ca_certs=/a", "/b", "two files"),
 ])  # fmt: skip
-def test_authorities_are_for_tls_and_are_read_at_the_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str, ca: str | None, words: str
+def test_invalid_ca_file_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str, ca: str | None, message: str
 ) -> None:
     (tmp_path / "ca.pem").write_text("no certificate")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UsageError, match=words):
+    with pytest.raises(UsageError, match=message):
         redis_settings(url, ca=ca)
-    for given, file in ((f"rediss://cache?ssl_ca_certs={where()}", ca and where()), ("rediss://cache", where())):
-        made: Any = redis_settings(given, ca=file).client(1).connection_pool
-        assert made.connection_kwargs["ssl_ca_certs"] == where()
+
+
+def test_ca_file_is_taken_from_the_option_or_the_address() -> None:
+    in_address = f"rediss://cache?ssl_ca_certs={where()}"
+    for url, ca in ((in_address, None), (in_address, where()), ("rediss://cache", where())):
+        pool: Any = redis_settings(url, ca=ca).client(1).connection_pool
+        assert pool.connection_kwargs["ssl_ca_certs"] == where()

@@ -1,16 +1,17 @@
-"""What one replica says makes the others look: once, soon, not too often, and also for what they missed."""
+"""Publish/subscribe between replicas: throttled scans, and scans after a reconnection."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
-from mcp_skills_server.shared import link
+from mcp_skills_server.shared import change_bus, link
 from mcp_skills_server.shared.address import redis_settings
 from mcp_skills_server.shared.change_bus import FOLDERS, SOURCES, ChangeBus
 from mcp_skills_server.shared.link import Link
@@ -22,35 +23,37 @@ pytestmark = pytest.mark.needs_program("redis-server")
 
 
 class Replica:
+    """A replica that counts its scans."""
+
     def __init__(self, redis: RealRedis) -> None:
         self.sources = self.folders = 0
-        self.said_while_scanning = self.is_failing = False
+        self.was_scanning = self.is_failing = False
         self.link = Link(redis_settings(redis.url))
-        self.bus = ChangeBus(self.link, {SOURCES: self._look_at_sources, FOLDERS: self._look_at_folders})
+        self.bus = ChangeBus(self.link, {SOURCES: self._scan_sources, FOLDERS: self._scan_folders})
 
-    def _look_at_sources(self) -> None:
+    def _scan_sources(self) -> None:
         if self.is_failing:
-            raise OSError("for once")
+            raise OSError("injected")
         self.sources += 1
 
-    def _look_at_folders(self) -> None:
-        self.said_while_scanning = self.bus.is_scanning
+    def _scan_folders(self) -> None:
+        self.was_scanning = self.bus.is_scanning
         self.folders += 1
 
 
 @contextmanager
 def replicas(redis: RealRedis, count: int) -> Iterator[list[Replica]]:
-    before = listeners(redis)
+    before = count_subscribers(redis)
     with ExitStack() as stack:
         made = [Replica(redis) for _ in range(count)]
         for each in made:
             each.bus.start()
             stack.callback(each.bus.stop)
-        until(lambda: listeners(redis) == before + len(made), "the replicas")
+        until(lambda: count_subscribers(redis) == before + len(made), "the replicas")
         yield made
 
 
-def listeners(redis: RealRedis) -> int:
+def count_subscribers(redis: RealRedis) -> int:
     return int(redis.say("--raw", "pubsub", "numsub", "mcp-skills:changes").split()[-1])
 
 
@@ -60,17 +63,18 @@ def redis(tmp_path: Path) -> Iterator[RealRedis]:
         yield server
 
 
-def test_the_others_look_and_who_says_so_does_not(redis: RealRedis) -> None:
+def test_message_makes_the_other_replicas_scan(redis: RealRedis) -> None:
     with replicas(redis, 3) as (a, b, c):
         a.bus.notify(FOLDERS)
         until(lambda: b.folders and c.folders)
         b.bus.notify(SOURCES)
         until(lambda: a.sources and c.sources)
         assert [(each.sources, each.folders) for each in (a, b, c)] == [(1, 0), (0, 1), (1, 1)]
-        assert b.said_while_scanning and not b.bus.is_scanning
+        assert b.was_scanning
+        assert not b.bus.is_scanning
 
 
-def test_many_messages_are_few_looks_and_foreign_ones_none(redis: RealRedis, caplog: pytest.LogCaptureFixture) -> None:
+def test_scans_are_throttled_and_foreign_messages_ignored(redis: RealRedis, caplog: pytest.LogCaptureFixture) -> None:
     with replicas(redis, 2) as (a, b):
         for _ in range(500):
             a.bus.notify(FOLDERS)
@@ -78,31 +82,31 @@ def test_many_messages_are_few_looks_and_foreign_ones_none(redis: RealRedis, cap
         for message in ('{"changed":"x","from":"x"}', whole, f"{whole} ", "[1]", '{"changed":"folders"}', "\\xff"):
             redis.say("publish", "mcp-skills:changes", message)
         until(lambda: b.folders and b.sources)
-        assert b.folders <= 3  # the first at once, and what came meanwhile a second later
+        assert b.folders <= 3  # the first immediately, later ones together after a second
     assert caplog.text.count("a message that no replica wrote") == 4 * 2
 
 
-def test_what_was_said_while_redis_was_away_or_not_there_yet_is_looked_for_afterwards(redis: RealRedis) -> None:
+def test_replica_scans_after_redis_is_back(redis: RealRedis) -> None:
     with replicas(redis, 1) as (a,):
         redis.stop()
         b = Replica(redis)
         b.bus.start()
         until(lambda: not a.link.is_up and not b.link.is_up)
-        a.bus.notify(FOLDERS)  # which nobody hears
+        a.bus.notify(FOLDERS)  # a lost message
         redis.start()
         until(lambda: all((a.folders, a.sources, b.folders, b.sources)))
         assert a.link.is_up and b.link.is_up
         b.bus.stop()
 
 
-def test_who_lost_its_connection_looks_and_makes_the_others_look(redis: RealRedis) -> None:
+def test_lost_connection_makes_all_replicas_scan(redis: RealRedis) -> None:
     with replicas(redis, 2) as (a, b):
-        lost = redis.say("client", "list", "type", "pubsub").partition(" ")[0].removeprefix("id=")
-        redis.say("client", "kill", "id", lost)
+        first = redis.say("client", "list", "type", "pubsub").partition(" ")[0]
+        redis.say("client", "kill", "id", first.removeprefix("id="))
         until(lambda: all((a.folders, a.sources, b.folders, b.sources)))
 
 
-def test_a_message_that_was_not_sent_in_time_is_made_up_for(redis: RealRedis, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timed_out_message_causes_a_scan_after_reconnecting(redis: RealRedis, monkeypatch: pytest.MonkeyPatch) -> None:
     with replicas(redis, 2) as (a, b):
         monkeypatch.setattr(link, "_WHOLE_S", 0.3)
         redis.say("client", "pause", "800", "write")
@@ -112,7 +116,7 @@ def test_a_message_that_was_not_sent_in_time_is_made_up_for(redis: RealRedis, mo
         assert a.link.is_up
 
 
-def test_a_redis_that_takes_no_messages_is_still_used(redis: RealRedis, caplog: pytest.LogCaptureFixture) -> None:
+def test_redis_without_publish_permission_is_still_used(redis: RealRedis, caplog: pytest.LogCaptureFixture) -> None:
     redis.say("acl", "setuser", "default", "-publish")
     with replicas(redis, 2) as (a, b):
         for _ in range(3):
@@ -120,10 +124,11 @@ def test_a_redis_that_takes_no_messages_is_still_used(redis: RealRedis, caplog: 
         until(lambda: "refuses a change message" in caplog.text)
         assert a.link.is_up and b.folders == 0
     lines = [each for each in caplog.records if "redis://" in each.getMessage()]
-    assert lines and all(each.__dict__["repeats"] for each in lines)  # which the log says once a minute
+    assert lines
+    assert all(each.__dict__["repeats"] for each in lines)  # logged once a minute
 
 
-def test_saying_something_outside_its_life_does_nothing(redis: RealRedis, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_message_before_start_or_after_stop_is_dropped(redis: RealRedis, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link, "_STOP_S", DEADLINE)
     with replicas(redis, 1) as (a,):
         early = Replica(redis)
@@ -131,41 +136,43 @@ def test_saying_something_outside_its_life_does_nothing(redis: RealRedis, monkey
         early.bus.stop()
         late = Replica(redis)
         late.bus.start()
-        until(lambda: listeners(redis) == 2)
+        until(lambda: count_subscribers(redis) == 2)
         late.bus.stop()
-        assert listeners(redis) == 1
+        assert count_subscribers(redis) == 1
         late.bus.notify(FOLDERS)
         assert a.folders == 0
 
 
-def test_who_ends_in_the_middle_leaves_no_connection_open(redis: RealRedis, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stop_during_a_message_closes_all_connections(redis: RealRedis, monkeypatch: pytest.MonkeyPatch) -> None:
     process = redis.process
     assert process is not None
     with replicas(redis, 1) as (a,):
         pool = a.link._publisher.connection_pool
-        closing = pool.disconnect
+        disconnect = pool.disconnect
 
-        async def slowly() -> None:
-            await closing()
+        async def disconnect_and_continue() -> None:
+            await disconnect()
             process.send_signal(signal.SIGCONT)
             await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()})
 
-        monkeypatch.setattr(pool, "disconnect", slowly)
-        process.send_signal(signal.SIGSTOP)  # who connects waits for its first answer
+        monkeypatch.setattr(pool, "disconnect", disconnect_and_continue)
+        process.send_signal(signal.SIGSTOP)  # a new connection waits for its first response
         try:
             a.bus.notify(FOLDERS)
             a.bus.notify(SOURCES)
-            until(lambda: [each.is_connected for each in [*pool._in_use_connections]] == [True] * 3)
+            in_use = pool._in_use_connections
+            until(lambda: [each.is_connected for each in [*in_use]] == [True] * 3)
         finally:
             a.bus.stop()
             process.send_signal(signal.SIGCONT)
     assert a.link._thread is not None
     a.link._thread.join(DEADLINE)
     assert not a.link._thread.is_alive()
-    assert not [each for each in {*pool._available_connections, *pool._in_use_connections} if each.is_connected]
+    connections = {*pool._available_connections, *pool._in_use_connections}
+    assert [each for each in connections if each.is_connected] == []
 
 
-def test_what_fails_does_not_end_the_looking(redis: RealRedis, caplog: pytest.LogCaptureFixture) -> None:
+def test_failed_scan_does_not_prevent_later_ones(redis: RealRedis, caplog: pytest.LogCaptureFixture) -> None:
     with replicas(redis, 2) as (a, b):
         b.is_failing = True
         a.bus.notify(SOURCES)
@@ -173,3 +180,23 @@ def test_what_fails_does_not_end_the_looking(redis: RealRedis, caplog: pytest.Lo
         b.is_failing = False
         a.bus.notify(SOURCES)
         until(lambda: b.sources)
+
+
+def test_pause_after_a_scan_is_four_times_its_duration() -> None:
+    times: list[float] = []
+
+    async def scan() -> None:
+        times.append(time.monotonic())
+        await asyncio.sleep(0.1)
+        times.append(time.monotonic())
+
+    async def scan_twice() -> None:
+        throttled = change_bus._Throttled(scan, pause_s=0)
+        throttled.ask()
+        while len(times) < 4:
+            await asyncio.sleep(0.01)
+            throttled.ask()
+
+    asyncio.run(scan_twice())
+    start, end, next_start, _ = times
+    assert next_start - end > 3.9 * (end - start)

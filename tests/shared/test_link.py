@@ -1,4 +1,4 @@
-"""The connection to Redis: watched while it is quiet, tried again where it is lost, and described when it fails."""
+"""The connection to Redis: pings, retries, and reasons of failures."""
 
 from __future__ import annotations
 
@@ -27,27 +27,29 @@ def ignore(*_: object) -> None: ...
 
 
 @pytest.mark.needs_program("redis-server")
-def test_a_quiet_connection_is_pinged_and_one_that_hangs_is_noticed(
+def test_idle_connection_is_pinged_and_a_hanging_one_is_down(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(module, "ANSWER_S", 0.5)
     with redis_server(tmp_path) as redis:
         assert redis.process is not None
         link = Link(redis_settings(redis.url))
-        heard: list[bool] = []
-        link.start(ignore, lambda: heard.append(link.is_up))
+        reconnects: list[bool] = []
+        link.start(ignore, lambda: reconnects.append(link.is_up))
         until(lambda: "cmdstat_ping:calls=3" in redis.say("info", "commandstats"))
-        assert link.is_up and not caplog.messages and not heard
+        assert link.is_up
+        assert not caplog.messages
+        assert not reconnects
         redis.process.send_signal(signal.SIGSTOP)
         until(lambda: not link.is_up)
         redis.process.send_signal(signal.SIGCONT)
-        until(lambda: heard)
+        until(lambda: reconnects)
         assert link.is_up
         link.stop()
     assert ["does not answer" in each for each in caplog.messages] == [True, False]
 
 
-def test_a_lost_connection_is_tried_again_after_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_connection_is_retried_after_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     tries: list[float] = []
     monkeypatch.setattr(module, "_RETRY_S", 0.3)
 
@@ -57,12 +59,13 @@ def test_a_lost_connection_is_tried_again_after_a_pause(monkeypatch: pytest.Monk
     with answering(answer) as port:
         link = Link(redis_settings(f"redis://127.0.0.1:{port}"))
         link.start(ignore, ignore)
-        until(lambda: len(tries) > 4)  # each try is two connections
+        until(lambda: len(tries) > 4)  # two connections per retry
         link.stop()
-    assert tries[4] - tries[0] > 0.6 and link.state.startswith(f"Redis at redis://127.0.0.1:{port}/0: there is no ")
+    assert tries[4] - tries[0] > 0.6
+    assert link.state.startswith(f"Redis at redis://127.0.0.1:{port}/0: there is no ")
 
 
-def test_while_redis_is_away_no_message_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_message_is_dropped_while_redis_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
     tries: list[socket.socket] = []
     monkeypatch.setattr(module, "_RETRY_S", DEADLINE)
     with answering(tries.append) as port:
@@ -76,15 +79,15 @@ def test_while_redis_is_away_no_message_is_tried(monkeypatch: pytest.MonkeyPatch
         link.stop()
 
 
-def test_what_fails_at_the_end_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_failure_after_stop_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     """Redis and its clients are often stopped together."""
-    for is_over in (True, False):
+    for is_stopped in (True, False):
         link = Link(redis_settings(f"redis://127.0.0.1:{free_port()}"))
-        if is_over:
+        if is_stopped:
             link.stop()
         with pytest.raises(SharedError):
             asyncio.run(link.run("reading", "return 1", [], []))
-        assert ("requests that need it are refused" in caplog.text) is not is_over
+        assert ("requests that need it are refused" in caplog.text) is not is_stopped
 
 
 SETTINGS: Any = SimpleNamespace(database=7)
@@ -104,5 +107,5 @@ SETTINGS: Any = SimpleNamespace(database=7)
     (exceptions.InvalidResponse("Protocol Error"), "the server there is not Redis (Protocol Error)"),
     (ValueError("x" * 99), "the server there is not Redis (ValueError)"),
 ])  # fmt: skip
-def test_each_failure_has_its_reason(error: Exception, reason: str) -> None:
+def test_reason_of_each_failure(error: Exception, reason: str) -> None:
     assert module._reason(error, SETTINGS).startswith(reason)

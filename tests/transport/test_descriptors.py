@@ -1,4 +1,4 @@
-"""stdin and stdout belong to the protocol, and who is at the other end is known."""
+"""Descriptors of stdin and stdout: claim, read, write, and hang-up."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ write(stdout, read(stdin))
 """
 
 
-def test_prints_and_children_do_not_reach_the_protocol() -> None:
-    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+def test_prints_and_child_output_go_to_stderr_after_the_claim() -> None:
+    buffered = {**os.environ, "PYTHONUNBUFFERED": ""}
     command = [sys.executable, "-c", CLAIM]
     done = subprocess.run(command, input=b"a message\n", capture_output=True, check=True, env=buffered)
     assert done.stdout == b"a message\n"
     assert done.stderr.split(b"\n")[:3] == [b"printed before", b"printed ''", b"a child"]
 
 
-def test_a_large_message_goes_out_whole_where_the_parent_made_stdout_non_blocking() -> None:
-    """A parent in Node.js does so."""
+def test_claim_makes_a_non_blocking_stdout_blocking() -> None:
+    """A parent in Node.js makes its pipes non-blocking."""
     code = "from mcp_skills_server.transport import *\nwrite(claim_stdio()[1], b'x' * (4 << 20))"
     ours, theirs = os.pipe()
     os.set_blocking(theirs, False)
@@ -44,7 +44,7 @@ def test_a_large_message_goes_out_whole_where_the_parent_made_stdout_non_blockin
         assert process.wait(DEADLINE) == 0
 
 
-def test_nothing_is_read_from_and_nothing_written_to_a_pipe_whose_other_end_is_closed() -> None:
+def test_read_returns_nothing_and_write_raises_on_a_closed_pipe() -> None:
     ours, theirs = os.pipe()
     write(theirs, b"last")
     os.close(theirs)
@@ -58,24 +58,26 @@ def test_nothing_is_read_from_and_nothing_written_to_a_pipe_whose_other_end_is_c
     os.close(theirs)
 
 
-@pytest.mark.parametrize("event", ["the reader is gone", "the writer is gone", "woken"])
-def test_a_peer_that_hangs_up_or_a_wake_ends_the_wait_and_what_can_be_read_is_no_hang_up(event: str) -> None:
+@pytest.mark.parametrize("event", ["reader hangs up", "writer hangs up", "wake"])
+def test_hang_up_or_wake_but_not_data_ends_the_wait(event: str) -> None:
     reader, writer = os.pipe()
-    woken, waker = os.pipe()
-    ours, theirs = (writer, reader) if event == "the reader is gone" else (reader, writer)
-    write(writer, b"something to read")
+    wake, waker = os.pipe()
+    ours, theirs = reader, writer
+    if event == "reader hangs up":
+        ours, theirs = writer, reader
+    write(writer, b"data")
     with ThreadPoolExecutor(1) as pool:
-        found = pool.submit(wait_for_hang_up, ours, woken)
-        if event == "woken":
+        is_hung_up = pool.submit(wait_for_hang_up, ours, wake)
+        if event == "wake":
             os.write(waker, b"x")
         os.close(theirs)
-        assert found.result(DEADLINE) is (event != "woken")
-    for each in (ours, woken, waker):
+        assert is_hung_up.result(DEADLINE) is (event != "wake")
+    for each in (ours, wake, waker):
         os.close(each)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="pipes block there")
-def test_a_pipe_that_somebody_made_non_blocking_gets_all_of_it() -> None:
+def test_write_to_a_non_blocking_pipe_writes_all_bytes() -> None:
     ours, theirs = os.pipe()
     os.set_blocking(theirs, False)
     raw = bytes(range(256)) * 4096  # more than a pipe holds

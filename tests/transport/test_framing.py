@@ -1,62 +1,57 @@
-"""Lines and blocks: nothing is lost and nothing is made up, wherever the chunks are cut."""
+"""`LineBuffer`: lines and blocks from chunks that are cut anywhere."""
 
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_skills_server.transport import MAX_LINE, LineBuffer
+from mcp_skills_server.transport import LineBuffer
 
 PIECES = st.binary(min_size=1, max_size=12) | st.text(alphabet="a \r\n", min_size=1, max_size=9).map(str.encode)
 CHUNKS = st.lists(PIECES)
 
 
-def lines(chunks: Iterable[bytes], max_line: int = MAX_LINE) -> list[bytes | None]:
-    buffer = LineBuffer(max_line)
-    found = [line for chunk in chunks for line in buffer.lines(chunk)]
-    last = buffer.rest()
-    return [*found, last] if last.strip() else found
-
-
 def cut(stream: bytes, sizes: list[int]) -> Iterator[bytes]:
-    place = 0
+    """Yield chunks of these sizes, and the rest."""
     for size in sizes:
-        yield stream[place : place + size]
-        place += size
-    yield stream[place:]
+        yield stream[:size]
+        stream = stream[size:]
+    yield stream
 
 
 @given(stream=CHUNKS.map(b"".join), sizes=st.lists(st.integers(1, 9)), max_line=st.integers(0, 20))
-def test_any_chunks_give_the_lines_of_the_stream(stream: bytes, sizes: list[int], max_line: int) -> None:
-    expected = [
-        None if len(line) > max_line else line for line in stream.split(b"\n") if len(line) > max_line or line.strip()
-    ]
-    assert lines(filter(None, cut(stream, sizes)), max_line) == expected
+def test_lines_do_not_depend_on_chunk_boundaries(stream: bytes, sizes: list[int], max_line: int) -> None:
+    expected: list[bytes | None] = []
+    for line in stream.split(b"\n"):
+        if len(line) > max_line:
+            expected.append(None)
+        elif line.strip():
+            expected.append(line)
+    buffer = LineBuffer(max_line)
+    found = [line for chunk in cut(stream, sizes) for line in buffer.lines(chunk)]
+    last = buffer.rest()
+    if last.strip():
+        found.append(last)
+    assert found == expected
 
 
 @given(chunks=CHUNKS, max_line=st.integers(0, 20))
-def test_blocks_are_the_stream_and_whole_ones_are_lines_of_allowed_length(chunks: list[bytes], max_line: int) -> None:
+def test_blocks_join_to_the_stream_and_each_whole_one_is_a_short_line(chunks: list[bytes], max_line: int) -> None:
     buffer = LineBuffer(max_line)
     found = [each for chunk in chunks for each in buffer.blocks(chunk)]
     rest = buffer.rest()
     stream = b"".join(chunks)
     assert b"".join(block for block, _ in found) + rest == stream
     assert b"" not in [block for block, _ in found]
-    place = 0
-    for block, whole in found:
-        if whole:
-            assert block.endswith(b"\n") and (place == 0 or stream[place - 1 : place] == b"\n")
-            assert max(map(len, block[:-1].split(b"\n"))) <= max_line
-        place += len(block)
     assert len(rest) <= max_line
-    short = [line for line in stream.split(b"\n")[:-1] if len(line) <= max_line]
-    assert b"".join(block for block, whole in found if whole) == b"".join(line + b"\n" for line in short)
+    short = [line + b"\n" for line in stream.split(b"\n")[:-1] if len(line) <= max_line]
+    assert [block for block, whole in found if whole] == short
 
 
-def test_a_line_that_is_too_long_is_reported_at_once_and_skipped() -> None:
+def test_too_long_line_is_reported_immediately_and_skipped() -> None:
     buffer = LineBuffer(4)
     assert list(buffer.lines(b"abcde")) == [None]
     assert list(buffer.lines(b"f")) == []
@@ -65,7 +60,7 @@ def test_a_line_that_is_too_long_is_reported_at_once_and_skipped() -> None:
     assert buffer.rest() == b""
 
 
-def test_a_line_that_is_too_long_passes_in_pieces_and_the_next_one_is_whole() -> None:
+def test_too_long_line_passes_in_pieces_and_the_next_line_is_whole() -> None:
     buffer = LineBuffer(4)
     assert list(buffer.blocks(b"abc")) == []
     assert list(buffer.blocks(b"de")) == [(b"abcde", False)]
@@ -74,7 +69,7 @@ def test_a_line_that_is_too_long_passes_in_pieces_and_the_next_one_is_whole() ->
     assert buffer.rest() == b"j"
 
 
-def test_a_line_of_20_mb_costs_no_more_memory_than_a_line_may_have() -> None:
+def test_line_of_20_mb_is_not_buffered() -> None:
     buffer = LineBuffer(1 << 20)
     chunk = b"x" * (1 << 16)
     tracemalloc.start()

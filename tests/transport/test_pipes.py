@@ -1,4 +1,4 @@
-"""A protocol of lines in a process of its own: every way in which it ends."""
+"""`Pipes` in a process of its own: reading, writing, backpressure, and shutdown."""
 
 from __future__ import annotations
 
@@ -9,20 +9,26 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, cast
+from typing import Any
 
 import pytest
 
 from wire import DEADLINE
 
+LARGE = b"large" * 100_000
+LINES = [b"%06d" % number for number in range(30_000)]
 ECHO = """
 import asyncio, os, sys
 from mcp_skills_server.transport import Pipes
 
 async def main():
     pipes = Pipes(1 << 20)
-    async def one(line):
-        await pipes.send(b"too long\\n" if line is None else line * (100_000 if line == b"much" else 1) + b"\\n")
+    async def echo(line):
+        if line is None:
+            line = b"too long"
+        elif line == b"large":
+            line *= 100_000
+        await pipes.send(line + b"\\n")
     async def work():
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -30,68 +36,65 @@ async def main():
                     if line == b"wait":
                         await pipes.send(b"waiting\\n")
                         await asyncio.get_running_loop().create_future()
-                    tasks.create_task(one(line))
+                    tasks.create_task(echo(line))
         finally:
             print("cleaned up", file=sys.stderr, flush=True)
-    async def before():
+    async def before_signalled():
         print("signalled", file=sys.stderr, flush=True)
-    await pipes.serve(work, before)
+    await pipes.serve(work, before_signalled)
 
 asyncio.run(main())
 if sys.argv[1:]:
-    os._exit(0)  # as every command does: a write that nobody reads holds a thread
+    os._exit(0)  # as every command does: a blocked write keeps a thread alive
 """
 
 
 @contextmanager
-def echo(*words: str, program: str = ECHO) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes], IO[bytes]]]:
-    command = [sys.executable, "-c", program, *words]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
-    ) as process:
+def running(program: str, *arguments: str) -> Iterator[Any]:
+    """Yield a process of this program with unbuffered pipes."""
+    command, pipe = [sys.executable, "-c", program, *arguments], subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0) as process:
         try:
-            yield process, cast("IO[bytes]", process.stdin), cast("IO[bytes]", process.stdout)
+            yield process
         finally:
             process.kill()
 
 
-def ended(process: subprocess.Popen[bytes]) -> list[bytes]:
-    """What it said at its end, which was in order."""
+def stderr_at_exit(process: Any) -> list[bytes]:
+    """Wait for exit code 0, and return the lines of stderr."""
     assert process.wait(DEADLINE) == 0
-    return cast("IO[bytes]", process.stderr).read().splitlines()
+    return process.stderr.read().splitlines()
 
 
 @pytest.mark.parametrize("last", [b"two\n", b"two"])
-def test_the_end_of_stdin_ends_it_after_the_last_line(last: bytes) -> None:
-    with echo() as (process, stdin, stdout):
-        stdin.write(b"one\n\n" + last)
-        stdin.close()
-        assert sorted(stdout.read().splitlines()) == [b"one", b"two"]
-        assert ended(process) == [b"cleaned up"]
+def test_process_ends_after_the_last_line_of_stdin(last: bytes) -> None:
+    with running(ECHO) as process:
+        process.stdin.write(b"one\n\n" + last)
+        process.stdin.close()
+        assert sorted(process.stdout.read().splitlines()) == [b"one", b"two"]
+        assert stderr_at_exit(process) == [b"cleaned up"]
 
 
-LINES = [b"%06d" % number for number in range(30_000)]
-
-
-def test_lines_from_a_file_are_read_and_what_is_written_to_one_is_whole(tmp_path: Path) -> None:
-    """Which the event loop cannot wait for."""
-    (tmp_path / "lines").write_bytes(b"\n".join([*LINES, b"much"]))
+def test_regular_files_serve_as_stdin_and_stdout(tmp_path: Path) -> None:
+    """The event loop cannot poll a regular file."""
+    (tmp_path / "lines").write_bytes(b"\n".join([*LINES, b"large"]))
+    command = [sys.executable, "-c", ECHO]
     with (tmp_path / "lines").open("rb") as source, (tmp_path / "answers").open("wb") as target:
-        subprocess.run([sys.executable, "-c", ECHO], stdin=source, stdout=target, stderr=subprocess.PIPE, check=True)
-    assert (tmp_path / "answers").read_bytes().splitlines() == [*LINES, b"much" * 100_000]
+        subprocess.run(command, stdin=source, stdout=target, stderr=subprocess.PIPE, check=True)
+    assert (tmp_path / "answers").read_bytes().splitlines() == [*LINES, LARGE]
 
 
-def test_a_client_may_say_all_that_it_has_before_it_reads() -> None:
-    with echo() as (process, stdin, stdout):
-        sent = b"".join(line + b"\n" for line in LINES)
-        while sent:
-            sent = sent[stdin.write(sent) or 0 :]
-        stdin.close()
-        assert stdout.read().splitlines() == LINES
-        assert ended(process) == [b"cleaned up"]
+def test_client_may_write_all_lines_before_it_reads() -> None:
+    with running(ECHO) as process:
+        unsent = b"".join(line + b"\n" for line in LINES)
+        while unsent:
+            unsent = unsent[process.stdin.write(unsent) or 0 :]
+        process.stdin.close()
+        assert process.stdout.read().splitlines() == LINES
+        assert stderr_at_exit(process) == [b"cleaned up"]
 
 
-NO_WATCH = """
+WITHOUT_POLLING = """
 import asyncio
 def refuse(*_):
     raise NotImplementedError
@@ -100,112 +103,110 @@ for name in ("add_reader", "add_writer", "add_signal_handler", "remove_signal_ha
 """
 
 
-def test_an_event_loop_that_can_wait_for_no_pipe_serves_all_the_same() -> None:
-    """As on Windows."""
-    with echo(program=NO_WATCH + ECHO) as (process, stdin, stdout):
+def test_event_loop_without_polling_serves_lines_as_on_windows() -> None:
+    with running(WITHOUT_POLLING + ECHO) as process:
         for line in (b"one\n", b"two\n"):
-            stdin.write(line)
-            assert stdout.readline() == line
-        stdin.close()
-        assert ended(process) == [b"cleaned up"]
+            process.stdin.write(line)
+            assert process.stdout.readline() == line
+        process.stdin.close()
+        assert stderr_at_exit(process) == [b"cleaned up"]
 
 
-def test_a_socket_is_written_as_a_pipe_is() -> None:
+def test_socket_serves_as_stdin_and_stdout() -> None:
     ours, theirs = socket.socketpair()
-    with (
-        ours,
-        subprocess.Popen([sys.executable, "-c", ECHO], stdin=theirs, stdout=theirs, stderr=subprocess.PIPE) as process,
-    ):
+    command = [sys.executable, "-c", ECHO]
+    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=subprocess.PIPE)
+    with ours, process:
         theirs.close()
-        ours.sendall(b"much\nsmall\n" * 3)
+        ours.sendall(b"large\nsmall\n" * 3)
         ours.shutdown(socket.SHUT_WR)
         with ours.makefile("rb") as answers:
-            assert sorted(answers.read().splitlines()) == sorted([b"much" * 100_000, b"small"] * 3)
-        assert ended(process) == [b"cleaned up"]
+            assert sorted(answers.read().splitlines()) == sorted([LARGE, b"small"] * 3)
+        assert stderr_at_exit(process) == [b"cleaned up"]
 
 
-def test_a_line_that_is_too_long_is_answered_and_large_messages_are_not_mixed() -> None:
-    with echo() as (process, stdin, stdout):
-        stdin.write(b"x" * (1 << 20) + b"y\n")
-        stdin.write(b"much\nsmall\n" * 3)
-        stdin.close()
-        found = stdout.read().splitlines()
-        assert sorted(found) == sorted([b"too long", *[b"much" * 100_000, b"small"] * 3])
-        assert ended(process) == [b"cleaned up"]
+def test_too_long_line_is_reported_and_large_messages_are_not_interleaved() -> None:
+    with running(ECHO) as process:
+        process.stdin.write(b"x" * (1 << 20) + b"y\n")
+        process.stdin.write(b"large\nsmall\n" * 3)
+        process.stdin.close()
+        answers = process.stdout.read().splitlines()
+        assert sorted(answers) == sorted([b"too long", *[LARGE, b"small"] * 3])
+        assert stderr_at_exit(process) == [b"cleaned up"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, None])
-def test_a_signal_or_a_reader_that_has_gone_ends_it_though_nothing_is_written(number: signal.Signals | None) -> None:
-    with echo() as (process, stdin, stdout):
-        stdin.write(b"wait\n")
-        assert stdout.read(8) == b"waiting\n"
+def test_signal_or_lost_reader_ends_an_idle_process(number: signal.Signals | None) -> None:
+    with running(ECHO) as process:
+        process.stdin.write(b"wait\n")
+        assert process.stdout.read(8) == b"waiting\n"
         if number is None:
-            stdout.close()
-            assert ended(process) == [b"cleaned up"]
+            process.stdout.close()
+            assert stderr_at_exit(process) == [b"cleaned up"]
         else:
             process.send_signal(number)
-            assert ended(process) == [b"signalled", b"cleaned up"]
+            assert stderr_at_exit(process) == [b"signalled", b"cleaned up"]
 
 
-@pytest.mark.parametrize("line", [b"small\n", b"much\n"])
-def test_a_message_that_nobody_reads_ends_it_quietly(line: bytes) -> None:
-    with echo() as (process, stdin, stdout):
-        stdout.close()
-        stdin.write(line)
-        assert ended(process) == [b"cleaned up"]
+@pytest.mark.parametrize("line", [b"small\n", b"large\n"])
+def test_write_to_a_lost_reader_ends_the_process_without_traceback(line: bytes) -> None:
+    with running(ECHO) as process:
+        process.stdout.close()
+        process.stdin.write(line)
+        assert stderr_at_exit(process) == [b"cleaned up"]
 
 
-def test_a_peer_that_does_not_read_does_not_keep_the_process() -> None:
-    with echo("leave") as (process, stdin, stdout):
-        stdin.write(b"much\n" * 4)
-        assert stdout.read(4) == b"much"
+def test_client_that_stops_reading_does_not_delay_the_exit() -> None:
+    with running(ECHO, "exit") as process:
+        process.stdin.write(b"large\n" * 4)
+        assert process.stdout.read(5) == b"large"
         process.send_signal(signal.SIGTERM)
-        assert ended(process) == [b"signalled", b"cleaned up"]
+        assert stderr_at_exit(process) == [b"signalled", b"cleaned up"]
 
 
-FLOODED = """
+FLOOD = """
 import asyncio, sys
 from mcp_skills_server.transport import Pipes
 
 async def main():
     pipes = Pipes()
     async def work():
-        taken = 0
+        lines = 0
         async for _ in pipes.lines():
-            taken += 1
+            lines += 1
             pipes.send_now(bytes(1 << 20))
-        print(taken, file=sys.stderr, flush=True)
+        print(lines, file=sys.stderr, flush=True)
         await asyncio.wait_for(pipes.flush(), 60)
     await pipes.serve(work)
 
 asyncio.run(main())
 """
-FLOOD = 200
+"""A program that answers each line with 1 MiB."""
 
 
-def test_who_reads_no_answers_is_heard_no_further() -> None:
-    with echo(program=FLOODED) as (process, stdin, stdout):
-        stdin.write(b"line\n" * FLOOD)
-        stdin.close()
-        assert process.stderr is not None
-        taken = int(process.stderr.readline())  # nobody is there who could go on reading
-        assert 32 <= taken <= 40
-        assert sum(map(len, iter(lambda: stdout.read(1 << 20), b""))) == taken << 20
+def test_reading_pauses_while_too_much_output_is_unsent() -> None:
+    with running(FLOOD) as process:
+        process.stdin.write(b"line\n" * 200)
+        process.stdin.close()
+        lines = int(process.stderr.readline())  # reading ends, since stdin is closed
+        assert 32 <= lines <= 40
+        received = sum(map(len, iter(lambda: process.stdout.read(1 << 20), b"")))
+        assert received == lines << 20
         assert process.wait(DEADLINE) == 0
 
 
-def test_who_reads_answers_late_gets_all_of_them() -> None:
-    with echo(program=FLOODED) as (process, stdin, stdout):
-        stdin.write(b"line\n" * FLOOD)
-        left = FLOOD << 20
-        while left and (part := stdout.read(min(left, 1 << 20))):
+def test_client_that_reads_late_receives_all_output() -> None:
+    with running(FLOOD) as process:
+        process.stdin.write(b"line\n" * 200)
+        left = 200 << 20
+        while left and (part := process.stdout.read(min(left, 1 << 20))):
             left -= len(part)
         assert left == 0
-        stdin.close()
+        process.stdin.close()
         assert process.wait(DEADLINE) == 0
 
 
-GONE = """
+SEND_TWICE = """
 import asyncio, sys
 from mcp_skills_server.transport import Pipes
 
@@ -217,14 +218,14 @@ async def main():
         try:
             await asyncio.wait_for(pipes.send(b"more"), 10)
         except BrokenPipeError:
-            print("gone", file=sys.stderr, flush=True)
+            print("broken pipe", file=sys.stderr, flush=True)
 
 asyncio.run(main())
 """
 
 
-def test_who_has_gone_before_all_was_sent_is_told_of_at_each_message() -> None:
-    with echo(program=GONE) as (process, _, stdout):
-        assert process.stderr is not None and process.stderr.readline() == b"full\n"
-        stdout.close()
-        assert ended(process) == [b"gone", b"gone"]
+def test_each_send_to_a_lost_reader_raises_broken_pipe() -> None:
+    with running(SEND_TWICE) as process:
+        assert process.stderr.readline() == b"full\n"
+        process.stdout.close()
+        assert stderr_at_exit(process) == [b"broken pipe", b"broken pipe"]

@@ -1,4 +1,4 @@
-// A host of MCP Apps in as few lines as the specification allows: it answers the view and notes what it says.
+// A minimal host of MCP Apps: it answers requests of the view, and passes on its notifications.
 export function connect(view, host) {
   const send = (message) => view.contentWindow.postMessage({ jsonrpc: "2.0", ...message }, "*");
   const notify = (name, params) => send({ method: `ui/notifications/${name}`, params });

@@ -8,7 +8,6 @@ from typing import Final
 
 from mcp_skills_server.dialects.runtime import Offer, Overview
 
-
 _AREAS: Final = re.findall(
     r"\w+",
     "archive audit billing booking budget cargo census charter clinic colour contract courier credit customs "

@@ -32,15 +32,8 @@ def overview_of(*names: str) -> Overview:
 
 def loaded(name: str, body: str = "Do it.", **more: Any) -> Loaded:
     root_dir = f"skill://{name}"
-    fields = {
-        "location": f"{root_dir}/SKILL.md",
-        "root_dir": root_dir,
-        "digest": "sha256:" + "0" * 64,
-        "properties": {"name": name},
-        "files": (),
-        "problems": (),
-    }
-    return Loaded(name=name, instructions=body, **fields | more)
+    plain = Loaded(name, f"{root_dir}/SKILL.md", root_dir, f"sha256:{'0' * 64}", {"name": name}, body, (), ())
+    return plain._replace(**more)
 
 
 def definitions(overview: Overview, characters: int = UNLIMITED, *, handles: bool = True) -> dict[str, dict[str, Any]]:
@@ -81,9 +74,7 @@ def test_canonical_accepts_the_tool_names_of_every_version_only(name: str, tool:
     ({"disable_model_invocation": False}, True), ({"disable_model_invocation": None}, True),
     ({"description": ""}, False), ({"description": " \n"}, False), ({"description": ["no", "text"]}, False),
 ])  # fmt: skip
-def test_skill_without_description_or_withheld_by_its_author_is_not_offered(
-    fields: dict[str, Any], offered: bool
-) -> None:
+def test_undescribed_or_withheld_skill_is_not_offered(fields: dict[str, Any], offered: bool) -> None:
     skill = build.skill("a", **fields)
     assert runtime.is_offered(skill) is offered and runtime.is_usable(skill)
     unusable = build.skill("a", **fields | {"standing": Standing.UNUSABLE})
@@ -239,10 +230,10 @@ def test_proposal_tools_match_the_golden_file() -> None:
 
 
 def read_part(
-    text: str, start: int = 1, most_lines: int | None = None, most_characters: int = 1000, **more: int
+    text: str, start_line: int = 1, most_lines: int | None = None, most_characters: int = 1000, **more: int
 ) -> tuple[str, str]:
     """Return the text of a result, and the note after it."""
-    result: Any = runtime.text_file("notes.md", text, start, most_lines, most_characters, **more)
+    result: Any = runtime.text_file("notes.md", text, start_line, most_lines, most_characters, **more)
     assert "isError" not in result
     assert {block["type"] for block in result["content"]} == {"text"}
     part, *notes = [block["text"] for block in result["content"]]
@@ -291,9 +282,9 @@ def test_part_of_a_text_has_a_note_of_its_position(
 @example("one\ntwo\n", None, 4)
 def test_parts_of_any_text_concatenate_to_it(text: str, most_lines: int | None, most_characters: int) -> None:
     whole = ""
-    next_part = {"start_line": 1}
+    next_part: dict[str, int] = {}
     for _ in range(len(text) + 2):
-        part, note = read_part(text, next_part.pop("start_line"), most_lines, most_characters, **next_part)
+        part, note = read_part(text, most_lines=most_lines, most_characters=most_characters, **next_part)
         assert len(part) <= most_characters + 1  # the line end does not count
         whole += part
         next_part = continuation_of(note)

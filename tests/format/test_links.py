@@ -83,8 +83,6 @@ def test_any_body_has_valid_references_and_bounded_headings(body: str):
     assert set(files) <= set(FILES) - {"SKILL.md"}
 
 
-# Headings
-
 _COMMENTS = "```sh\n" + "# step\nrun\n" * 300 + "```\n\n"
 
 
@@ -153,21 +151,23 @@ def test_headings_are_limited_in_number_and_length():
 
 
 @each_row("shape", ["![", "[", "<!--", '[a](b "', "[a](<", "[a\n", "`a``b```", "*_", "- ", "|a|[b](c)|\n"])
-def test_what_a_body_costs_is_bounded_whatever_it_holds(shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The parser is given so many brackets and no more, in pieces that are never longer than it can look ahead."""
-    given: list[str] = []
+def test_parser_input_is_bounded(shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Markdown parser gets pieces of limited length with a limited number of brackets."""
+    pieces: list[str] = []
     parsed = links._parsed
 
     def counting(text: str, known: dict[str, Any]) -> Any:
-        given.append(text)
-        return parsed(text, known) if len(given) < 3 else []
+        pieces.append(text)
+        if len(pieces) < 3:
+            return parsed(text, known)
+        return []
 
     monkeypatch.setattr(links, "_parsed", counting)
     monkeypatch.setattr(links, "_READ", 65_536)
     text = shape * (1 << 16)
     references("\n\n".join(text[at : at + 16_000] for at in range(0, 1 << 16, 16_000)))
-    assert max(map(len, given), default=0) <= links._PIECE
-    assert sum(each.count("[") for each in given) <= links._MOST_BRACKETS
+    assert max(map(len, pieces), default=0) <= links._PIECE
+    assert sum(piece.count("[") for piece in pieces) <= links._MOST_BRACKETS
 
 
 _LINK_PARTS = (

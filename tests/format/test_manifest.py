@@ -39,12 +39,12 @@ description = "The order."
 network = ["https://*.example.com"]
 secrets = ["KEY"]
 """
-SOUND: dict[str, Any] = {"name": "refunds", "description": "Refunds."}
+FRONTMATTER: dict[str, Any] = {"name": "refunds", "description": "Refunds."}
 FILES = ("SKILL.md", "skill.toml", "code/main.py")
 
 
 def read(raw: bytes | None, frontmatter: dict[str, Any] | None = None, path: str = "acme/refunds") -> Findings:
-    return manifest.read(raw, SOUND if frontmatter is None else frontmatter, path, FILES)
+    return manifest.read(raw, FRONTMATTER if frontmatter is None else frontmatter, path, FILES)
 
 
 def codes(found: Findings) -> list[str]:
@@ -114,7 +114,7 @@ def test_invalid_required_field_is_an_error(fields: dict[str, Any]) -> None:
 def test_other_fault_of_a_manifest_is_only_a_warning(
     fields: dict[str, Any], frontmatter: dict[str, Any], code: str | None
 ) -> None:
-    found = read(toml(**fields), {**SOUND, **frontmatter})
+    found = read(toml(**fields), {**FRONTMATTER, **frontmatter})
     assert found.manifest is not None
     assert codes(found) == ([code] if code else [])
     assert all(each.severity == "warning" for each in found.problems)
@@ -122,7 +122,7 @@ def test_other_fault_of_a_manifest_is_only_a_warning(
 
 
 def test_absent_fields_of_skill_toml_come_from_the_frontmatter_and_the_path() -> None:
-    found = read(b'[runtime]\nentrypoint = "code/main.py"\n', {**SOUND, "metadata": {"version": "3.1.0"}})
+    found = read(b'[runtime]\nentrypoint = "code/main.py"\n', {**FRONTMATTER, "metadata": {"version": "3.1.0"}})
     assert found.manifest is not None
     assert found.manifest.fields == {
         "name": "acme.refunds", "version": "3.1.0", "description": "Refunds.", "kind": "action", "namespace": "acme",
@@ -165,7 +165,7 @@ def test_version_directory_must_agree_with_skill_toml() -> None:
 def test_manifest_is_synthesised_from_frontmatter_and_path(
     frontmatter: dict[str, Any], path: str, expected: tuple[str, ...], reported: list[str]
 ):
-    found = read(None, {**SOUND, **frontmatter}, path)
+    found = read(None, {**FRONTMATTER, **frontmatter}, path)
     made = found.manifest
     assert codes(found) == reported
     assert made is not None and made.synthesised

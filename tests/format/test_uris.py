@@ -91,9 +91,9 @@ def _encoded(dots: str) -> st.SearchStrategy[str]:
     return st.tuples(*each).map("".join)
 
 
-_ODD = ["a", "%00", "%c0%ae", "\u2024\u2024", "\uff0e\uff0e", "\u2215", "/", "//", ";", "%", "SKILL.md"]
+_OTHER_PIECES = ["a", "%00", "%c0%ae", "\u2024\u2024", "\uff0e\uff0e", "\u2215", "/", "//", ";", "%", "SKILL.md"]
 _TWICE = _encoded("..").map(lambda text: quote(text, safe=""))
-_TRAVERSAL = st.one_of(*map(_encoded, (".", "..", "../", "..\\", "/")), _TWICE, st.sampled_from(_ODD))
+_TRAVERSAL = st.one_of(*map(_encoded, (".", "..", "../", "..\\", "/")), _TWICE, st.sampled_from(_OTHER_PIECES))
 _HOSTILE = st.lists(_TRAVERSAL, max_size=8).map("".join)
 
 

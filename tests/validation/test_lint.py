@@ -13,13 +13,13 @@ from tables import each_row
 
 HEAD = "---\nname: a\ndescription: Shows what is found in a file, when asked.\n---\n"
 POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{64 * '0'}\nsize 12345\n"
-HIDING = "[gone](gone.md) <!-- x --> \u200b\n"
+HIDDEN_TEXT = "[gone](gone.md) <!-- x --> \u200b\n"
 
 
 @each_row(("path", "text", "standing", "expected"), [
-    (SKILL_MD, HEAD + HIDING, Standing.VALID,
+    (SKILL_MD, HEAD + HIDDEN_TEXT, Standing.VALID,
      [("reference-missing", 5), ("hidden-characters", 5), ("hidden-comment", 5)]),
-    (SKILL_MD, HIDING, Standing.UNUSABLE, [("hidden-characters", 1)]),
+    (SKILL_MD, HIDDEN_TEXT, Standing.UNUSABLE, [("hidden-characters", 1)]),
     ("b.md", "Text.\n<!-- x -->\n", Standing.VALID, [("hidden-comment", 2)]),
     *((path, "Text.\n<!-- x -->\n", Standing.VALID, []) for path in ("b.txt", "b.html")),
     ("b.png", "curl a | sh", Standing.VALID, []), ("b.png", POINTER, Standing.VALID, [("lfs-pointer", 1)]),

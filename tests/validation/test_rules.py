@@ -22,7 +22,7 @@ from mcp_skills_server.validation.rules import EXTENSION_FIELDS, SPECIFIED_FIELD
 from mcp_skills_server.validation.template import DESCRIPTION
 from tables import each_row
 
-SOUND: dict[str, Any] = {
+VALID: dict[str, Any] = {
     "name": "sound-skill",
     "description": "Shows a skill that keeps every rule there is. Use it in tests.",
 }
@@ -46,12 +46,12 @@ def test_unparsable_skill_md_has_no_further_problems():
 
 @pytest.mark.requirement("X-2", "S40-5", "ASG-14", "ASG-15")
 @each_row(("fields", "directory", "expected"), [
-    (SOUND, "sound-skill", Standing.VALID), (SOUND, "other", Standing.LENIENT),
-    (SOUND | {"author": "x", "allowed-tools": ["Read"], "hooks": {}}, "sound-skill", Standing.VALID),
-    *((SOUND | odd, "sound-skill", Standing.LENIENT) for odd in (
+    (VALID, "sound-skill", Standing.VALID), (VALID, "other", Standing.LENIENT),
+    (VALID | {"author": "x", "allowed-tools": ["Read"], "hooks": {}}, "sound-skill", Standing.VALID),
+    *((VALID | odd, "sound-skill", Standing.LENIENT) for odd in (
         {"metadata": {"a": 1}}, {"compatibility": ""}, {"license": 5}, {"description": ""},
         {"description": "x" * 1025}, {"allowed-tools": 5})),  # FastMCP's client refuses a list with the last one
-    (SOUND | {"name": "a" * 65}, "a" * 65, Standing.LENIENT), (SOUND | {"name": "Sound"}, "Sound", Standing.LENIENT),
+    (VALID | {"name": "a" * 65}, "a" * 65, Standing.LENIENT), (VALID | {"name": "Sound"}, "Sound", Standing.LENIENT),
     ({"license": "MIT"}, "sound-skill", Standing.LENIENT),
 ])  # fmt: skip
 def test_standing_is_valid_only_within_the_specification(fields: dict[str, Any], directory: str, expected: Standing):
@@ -136,12 +136,12 @@ def test_rule_needs_a_code_and_reports_its_findings(monkeypatch: pytest.MonkeyPa
             yield Finding("the body is all capitals", skill.document.body_line)
 
     monkeypatch.setattr(rules, "RULES", table)
-    (found,) = problems(SOUND, body="READ ON.\n")
+    (found,) = problems(VALID, body="READ ON.\n")
     assert str(found.at("a/SKILL.md", "a")) == (
         "a/SKILL.md:5: warning: the body is all capitals; write it in small letters [shouting]"
     )
-    assert problems(SOUND) == ()
-    assert check_deeply(document(SOUND, "READ ON.\n"), ()) == ()
+    assert problems(VALID) == ()
+    assert check_deeply(document(VALID, "READ ON.\n"), ()) == ()
 
 
 OPTIONAL_FIELDS = {
@@ -159,7 +159,7 @@ OPTIONAL_FIELDS = {
 
 @pytest.mark.requirement("AS-3", "AS-8", "AS-10", "AS-11", "AS-12", "AS-14", "S76-4", "S76-19")
 def test_name_and_description_are_required_and_other_fields_optional():
-    for fields in (SOUND, SOUND | OPTIONAL_FIELDS):
+    for fields in (VALID, VALID | OPTIONAL_FIELDS):
         assert problems(fields) == ()
         assert check_deeply(document(fields), ()) == ()
     found = [(each.code, each.line) for each in problems({"license": "MIT"})]
@@ -177,14 +177,14 @@ def test_name_and_description_are_required_and_other_fields_optional():
     ("-" + "X" * 70, ["name-length", "name-characters", "name-hyphens"]),
 ])  # fmt: skip
 def test_name_has_64_lower_case_letters_digits_and_single_hyphens(name: Any, expected: list[str]):
-    found = problems(SOUND | {"name": name}, str(name))
+    found = problems(VALID | {"name": name}, str(name))
     assert [(each.code, each.line) for each in found] == [(code, 2) for code in expected]
 
 
 @pytest.mark.requirement("AS-7")
 @each_row("directory", ["", "Sound-Skill", "sound", "sound-skill-2", "skills"])
 def test_name_must_match_the_directory(directory: str):
-    (found,) = problems(SOUND, directory)
+    (found,) = problems(VALID, directory)
     assert (found.code, found.line) == ("name-mismatch", 2)
     assert found.message == f"the name is 'sound-skill' but the directory is {directory!r}"
 
@@ -230,7 +230,7 @@ def test_invalid_field_value_has_one_code_and_line(key: str, values: list[Any], 
         line = 3 if key == "description" else 4
         expected.append((code, CODES[code].severity, line))
     for value in values:
-        found = problems(SOUND | {key: value})
+        found = problems(VALID | {key: value})
         assert [(each.code, each.severity, each.line) for each in found] == expected, value
 
 
@@ -238,19 +238,19 @@ def test_invalid_field_value_has_one_code_and_line(key: str, values: list[Any], 
     ({}, "there is no description"), ({"description": 5}, "the description is not text"),
     ({"description": None}, "the description is empty"), ({"description": " "}, "the description is empty"),
     ({"description": []}, "the description is not text"),
-    ({"description": SOUND["description"], "icons": [{"src": "a"}, {"src": "x:y"}]}, "icon 2 comes from 'x:y'"),
-    ({"description": SOUND["description"], "metadata": {"a": "", "A": ""}}, "metadata has both 'a' and 'A'"),
-    ({"description": SOUND["description"], "dependencies": {"tools": ["a", 3]}},
+    ({"description": VALID["description"], "icons": [{"src": "a"}, {"src": "x:y"}]}, "icon 2 comes from 'x:y'"),
+    ({"description": VALID["description"], "metadata": {"a": "", "A": ""}}, "metadata has both 'a' and 'A'"),
+    ({"description": VALID["description"], "dependencies": {"tools": ["a", 3]}},
         "entry 2 of dependencies.tools has no name"),
 ])  # fmt: skip
 def test_message_names_the_invalid_value(fields: dict[str, Any], message: str):
-    assert problems({"name": SOUND["name"], **fields})[0].message == message
+    assert problems({"name": VALID["name"], **fields})[0].message == message
 
 
 @each_row("key", ["disable-model-invocation", "user-invocable", "argument-hint"])
 def test_host_field_at_the_top_level_is_told_to_stay(key: str) -> None:
     """Below `metadata:` it would have no effect, here and in the hosts."""
-    (found,) = problems(SOUND | {key: "x"})
+    (found,) = problems(VALID | {key: "x"})
     assert found.code == "field-unknown" and found.hint.startswith("leave it there")
 
 
@@ -263,7 +263,7 @@ def test_host_field_at_the_top_level_is_told_to_stay(key: str) -> None:
     ({"Bash": True}, False), ("Bash(" + " " * 100_000 + "x", False),
 ])  # fmt: skip
 def test_allowed_tools_for_every_command_are_reported(tools: Any, is_broad: bool):
-    found = check_deeply(document(SOUND | {"allowed-tools": tools}), ())
+    found = check_deeply(document(VALID | {"allowed-tools": tools}), ())
     expected = [("broad-permission", 4)] if is_broad else []
     assert [(each.code, each.line) for each in found] == expected
 
@@ -290,7 +290,7 @@ def test_metadata_value_that_is_no_text_has_a_hint_that_fixes_it(line: str, kind
 
 @pytest.mark.requirement("AS-12")
 def test_metadata_problems_beyond_ten_are_counted():
-    found = problems(SOUND | {"metadata": {f"k{number}": number for number in range(100)}})
+    found = problems(VALID | {"metadata": {f"k{number}": number for number in range(100)}})
     assert len(found) == 11 and "90 more values" in found[-1].message
 
 
@@ -326,7 +326,7 @@ def test_escaped_hidden_character_is_reported(lines: str, field: str, code_point
     ("x\n" * 501, ["body-long"]), ("x" * 20_000, []), ("x" * 20_001, ["body-long"]), ("\n" * 600 + "x", []),
 ])  # fmt: skip
 def test_body_is_limited_to_500_lines_and_5000_tokens(body: str, expected: list[str]):
-    assert [found.code for found in problems(SOUND, body=body)] == expected
+    assert [found.code for found in problems(VALID, body=body)] == expected
 
 
 @pytest.mark.requirement("AS-17")
@@ -344,10 +344,10 @@ def test_body_is_limited_to_500_lines_and_5000_tokens(body: str, expected: list[
       for target in ("../other/a.md", "%2e%2e/b/a.md", "references/../../a.md")),
 ])  # fmt: skip
 def test_reference_must_lead_to_a_file_one_level_down(body: str, files: list[str], expected: list[tuple[str, int]]):
-    found = check_deeply(document(SOUND, body), ("SKILL.md", *files))
+    found = check_deeply(document(VALID, body), ("SKILL.md", *files))
     assert [(each.code, each.line) for each in found] == expected
 
 
 def test_reference_target_is_shown_on_one_line():
-    (found,) = check_deeply(document(SOUND, "[x](a%0Ab%1B%5B31m)"), ())
+    (found,) = check_deeply(document(VALID, "[x](a%0Ab%1B%5B31m)"), ())
     assert found.message == "the body refers to 'a\\nb\\x1b[31m', which is not in the skill"

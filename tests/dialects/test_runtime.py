@@ -398,23 +398,6 @@ def continuation_in(body: str) -> dict[str, str]:
     return dict(re.findall(r'(\w+)="?([^",.\]]+(?:\.md)?)', hint))
 
 
-@each_row("size", [20_000, 38_000, 60_000])
-def test_long_body_is_truncated_at_a_paragraph_with_a_hint(size: int) -> None:
-    body = LONG_BODY[:size]
-    text, structure = load_result(loaded("a", body, line=5), shows="either")
-    shown = structure["active_skills"][0]["instructions"]
-    assert shown in text and len(text) < 40_000
-    assert len(shown) < 38_400
-    if size <= 38_000:
-        assert shown == body
-        return
-    kept = shown.rpartition("\n\n[")[0]
-    arguments = continuation_in(shown)
-    assert arguments["skill"] == "a" and arguments["path"] == "SKILL.md"
-    rest = "\n".join(body.split("\n")[int(arguments["start_line"]) - 5 :])
-    assert kept + "\n\n" + rest == body and len(kept) > 37_000
-
-
 @each_row(("files", "most"), [((), 1_000), (("abcdef",), 990), (("x" * 96,) * 9, 500)])
 def test_file_list_takes_at_most_half_of_the_budget(files: tuple[str, ...], most: int) -> None:
     for size in (most, most + 1):
@@ -431,14 +414,20 @@ def test_hint_names_a_character_if_a_line_is_split(body: str, position: str) -> 
     assert f'path="SKILL.md", {position}' in text
 
 
-def test_skills_loaded_together_share_the_limit() -> None:
-    text, structure = load_result(loaded("short"), *(loaded(f"long-{n}", LONG_BODY) for n in range(4)), shows="either")
+def test_long_bodies_share_the_limit_and_are_truncated_at_a_paragraph() -> None:
+    text, structure = load_result(
+        loaded("short"), *(loaded(f"long-{n}", LONG_BODY, line=5) for n in range(4)), shows="either"
+    )
     assert len(text) < 40_000 and len(json.dumps(structure)) < 42_000
     short, *bodies = [each["instructions"] for each in structure["active_skills"]]
     assert short == "Do it."
     for number, body in enumerate(bodies):
         assert 9_000 < len(body) < 9_900
-        assert continuation_in(body)["skill"] == f"long-{number}"
+        assert body in text
+        arguments = continuation_in(body)
+        assert (arguments["skill"], arguments["path"]) == (f"long-{number}", "SKILL.md")
+        rest = LONG_BODY.split("\n")[int(arguments["start_line"]) - 5 :]
+        assert "\n\n".join([body.rpartition("\n\n[")[0], "\n".join(rest)]) == LONG_BODY
 
 
 def test_repeated_description_is_listed_as_a_reference() -> None:

@@ -160,12 +160,6 @@ def test_long_descriptions_share_what_short_ones_leave() -> None:
         assert text.endswith(("many...", "words..."))
 
 
-def test_description_without_blanks_is_truncated_inside_a_word() -> None:
-    shown = fit(Overview([Offer(f"skill-{n}", "PDF " + "填写表单" * 60) for n in range(9)]), 1_000)
-    assert sorted(shown.cut) == [*range(9)]
-    assert min(map(len, shown.cut.values())) >= 60
-
-
 def test_preferred_skills_have_descriptions_if_only_some_fit() -> None:
     text = "Fills them. Use when there is a form. " * 9
     overview = Overview(

@@ -32,10 +32,6 @@ def test_select_dialects_returns_one_dialect_or_all_with_the_strictest_standing(
         table.select_dialects("sep-1")
 
 
-def test_listing_has_the_cursor_of_the_next_page() -> None:
-    assert table.listing([{"name": "a"}], "next") == {"skills": [{"name": "a"}], "nextCursor": "next"}
-
-
 @pytest.mark.requirement("X-9")
 def test_client_that_declares_an_extension_gets_its_dialect_alone() -> None:
     auto = table.select_dialects("auto")

@@ -135,9 +135,9 @@ def by_tarfile(files: Iterable[tuple[str, bytes]], form: int) -> bytes:
 def by_zipfile(files: Iterable[tuple[str, bytes]], method: int = zipfile.ZIP_DEFLATED) -> bytes:
     """Return a `.zip` written by Python's zipfile."""
     out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", method) as made:
+    with zipfile.ZipFile(out, "w", method) as archive:
         for name, raw in files:
-            made.writestr(name, raw)
+            archive.writestr(name, raw)
     return out.getvalue()
 
 

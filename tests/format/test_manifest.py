@@ -166,11 +166,11 @@ def test_manifest_is_synthesised_from_frontmatter_and_path(
     frontmatter: dict[str, Any], path: str, expected: tuple[str, ...], reported: list[str]
 ):
     found = read(None, {**FRONTMATTER, **frontmatter}, path)
-    made = found.manifest
     assert codes(found) == reported
-    assert made is not None and made.synthesised
-    assert (made.name, made.namespace, made.version.text) == expected
-    assert (made.fields["kind"], made.fields["description"]) == ("instruction", "Refunds.")
+    manifest = found.manifest
+    assert manifest is not None and manifest.synthesised
+    assert (manifest.name, manifest.namespace, manifest.version.text) == expected
+    assert (manifest.fields["kind"], manifest.fields["description"]) == ("instruction", "Refunds.")
 
 
 SCALARS = st.one_of(

@@ -28,7 +28,7 @@ def skill(
     only: Mapping[str, Any] | None = None,
     **fields: Any,
 ) -> Skill:
-    """A skill with a name, a description and these other fields (`_` stands for `-`), or with `only` these fields."""
+    """Return a valid skill with these extra frontmatter fields, or `only` these. `_` stands for `-`."""
     name = path.rpartition("/")[2]
     frontmatter = {"name": name, "description": f"Does {name}."}
     frontmatter |= {key.replace("_", "-"): value for key, value in fields.items()}

@@ -1,4 +1,4 @@
-"""Catalogues of made-up skills, the same every time, and what hosts leave of a text about them."""
+"""Deterministic overviews of synthetic skills."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ from itertools import product
 from typing import Final
 
 from mcp_skills_server.dialects.runtime import Offer, Overview
-
-FIRST_LINE: Final = 240
-CUT: Final = 4_096
 
 _AREAS: Final = re.findall(
     r"\w+",
@@ -35,7 +32,10 @@ _TASKS: Final = re.findall(
 
 
 def made_up(count: int, folders: int = 0) -> Overview:
-    """So many skills, flat or in folders of very different size; descriptions of 30 to 1,000 characters."""
+    """Return `count` skills, flat or in folders of very different size.
+
+    Descriptions have 30 to 1,000 characters.
+    """
     offers: list[Offer] = []
     pairs = [f"{area}-{task}" for area, task in product(_AREAS, _TASKS)]
     step = len(pairs) // count
@@ -43,7 +43,7 @@ def made_up(count: int, folders: int = 0) -> Overview:
         name = pairs[number * step]
         words = f"Does the {name.replace('-', ' ')} for a team. Use when somebody asks for it"
         description = words + ", or wants to know how it went last time" * (number * 7 % 23) + "."
-        # The first folder has half of them, the second a quarter, and so on; the last ones have one each.
+        # Folder sizes halve: a half, a quarter, and so on down to one skill.
         rank = number * 7_919 % count
         folder = min((count // (rank + 1)).bit_length() - 1, folders - 1) if folders else 0
         path = f"{_AREAS[folder * 3]}/{name}" if folders else name

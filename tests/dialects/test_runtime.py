@@ -1,4 +1,4 @@
-"""What a model sees of the skills, the tools' definitions, and what the tools answer, as plain values."""
+"""Agent Skills Runtime: server instructions, tool definitions and tool results."""
 
 from __future__ import annotations
 
@@ -22,34 +22,34 @@ from wire import ROOT
 
 from . import build
 
-PLENTY = 100_000
-"""Characters that no catalogue of these tests needs."""
+UNLIMITED = 100_000
+"""A limit in characters that no overview of these tests reaches."""
 
 
-def offers(*names: str) -> Overview:
+def overview_of(*names: str) -> Overview:
     return Overview([Offer(name, f"Does {name}.", path=name) for name in names])
 
 
 def loaded(name: str, body: str = "Do it.", **more: Any) -> Loaded:
-    place, digest = f"skill://{name}", "sha256:" + "0" * 64
-    fields = {"properties": {"name": name}, "instructions": body, "files": (), "problems": (), **more}
-    return Loaded(name=name, location=f"{place}/SKILL.md", root_dir=place, digest=digest, **fields)
+    root_dir = f"skill://{name}"
+    plain = Loaded(name, f"{root_dir}/SKILL.md", root_dir, f"sha256:{'0' * 64}", {"name": name}, body, (), ())
+    return plain._replace(**more)
 
 
-def defined(
-    found: Overview, characters: int = PLENTY, *, scripts: bool = True, handles: bool = True
-) -> dict[str, dict[str, Any]]:
-    made = runtime.definitions(found, characters, scripts=scripts, handles=handles)
-    return {str(each["name"]): each for each in made}
+def definitions(overview: Overview, characters: int = UNLIMITED, *, handles: bool = True) -> dict[str, dict[str, Any]]:
+    """Return the definition of each tool by its name."""
+    tools = runtime.definitions(overview, characters, scripts=True, handles=handles)
+    return {str(tool["name"]): tool for tool in tools}
 
 
-def check(result: Any, tool: str) -> Any:
-    """Return a result's structure, which keeps the output schema of its tool."""
-    Draft202012Validator(defined(offers("a"))[tool]["outputSchema"]).validate(result["structuredContent"])
+def structure_of(result: Any, tool: str) -> Any:
+    """Return the structured content of a result, validated by the output schema of its tool."""
+    schema = definitions(overview_of("a"))[tool]["outputSchema"]
+    Draft202012Validator(schema).validate(result["structuredContent"])
     return result["structuredContent"]
 
 
-def said(result: dict[str, Any]) -> str:
+def text_of(result: Any) -> str:
     assert result["content"][0]["type"] == "text"
     return result["content"][0]["text"]
 
@@ -63,7 +63,7 @@ def said(result: dict[str, Any]) -> str:
     ("skills-run-script", "skills_run_script"), ("skills-runscript", "skills_run_script"),
     *((none, None) for none in ("", " ", "load", "skills", "skills_", "Skills_Load", "skills__load", "skill/load")),
 ])  # fmt: skip
-def test_a_tool_is_known_by_the_names_of_every_version_and_no_others(name: str, tool: str | None) -> None:
+def test_canonical_accepts_the_tool_names_of_every_version_only(name: str, tool: str | None) -> None:
     assert runtime.canonical(name) == tool
 
 
@@ -74,23 +74,23 @@ def test_a_tool_is_known_by_the_names_of_every_version_and_no_others(name: str, 
     ({"disable_model_invocation": False}, True), ({"disable_model_invocation": None}, True),
     ({"description": ""}, False), ({"description": " \n"}, False), ({"description": ["no", "text"]}, False),
 ])  # fmt: skip
-def test_what_the_author_withholds_from_the_model_is_not_offered(fields: dict[str, Any], offered: bool) -> None:
+def test_undescribed_or_withheld_skill_is_not_offered(fields: dict[str, Any], offered: bool) -> None:
     skill = build.skill("a", **fields)
-    assert runtime.is_offered(skill) is offered
-    assert runtime.is_usable(skill)
+    assert runtime.is_offered(skill) is offered and runtime.is_usable(skill)
     unusable = build.skill("a", **fields | {"standing": Standing.UNUSABLE})
     assert not runtime.is_usable(unusable) and not runtime.is_offered(unusable)
 
 
-def test_so_many_errors_are_told_and_advice_is_not() -> None:
+def test_problems_are_the_first_ten_errors_without_advice() -> None:
     skill = build.skill("a", standing=Standing.LENIENT)
-    found = (problem("body-long", "the body is long"), *[problem("name-hyphens", "the name is odd")] * 100)
-    seen = runtime.problems(replace(skill, findings=found))
-    assert len(seen) == 10 and all(each.startswith("the name is odd; ") for each in seen)
+    advice, error = problem("body-long", "the body is long"), problem("name-hyphens", "the name is odd")
+    messages = runtime.problems(replace(skill, findings=(advice, *[error] * 100)))
+    assert messages == (error.text,) * 10
+    assert error.text.startswith("the name is odd; ")
 
 
 @pytest.mark.requirement("MCP-26", "X-17")
-@each_row(("before", "after", "news"), [
+@each_row(("before", "after", "is_visible"), [
     ([], [], False), ([], [build.skill("a")], True), ([build.skill("a")], [], True),
     ([build.skill("a")], [build.skill("a", ["more.md"], heading="New", license="MIT")], False),
     ([build.skill("a")], [build.skill("a", description="Does more.")], True),
@@ -99,55 +99,60 @@ def test_so_many_errors_are_told_and_advice_is_not() -> None:
     ([build.skill("a")], [build.skill("a", standing=Standing.UNUSABLE)], True),
     ([build.skill("a")], [build.skill("a", disable_model_invocation=True)], True),
     ([], [build.skill("a", standing=Standing.UNUSABLE)], False),
-    # The other skill of this name is told by its path from then on.
+    # Another skill of this name is named by its path from then on.
     ([], [build.skill("x/a", disable_model_invocation=True)], True),
 ])  # fmt: skip
-def test_only_what_is_told_is_news(before: list[Skill], after: list[Skill], news: bool) -> None:
-    assert runtime.changed(build.snapshot(*before).skills, build.snapshot(*after).skills) is news
-
-
-# The instructions
+def test_changed_reports_only_differences_that_models_see(
+    before: list[Skill], after: list[Skill], is_visible: bool
+) -> None:
+    assert runtime.changed(build.snapshot(*before).skills, build.snapshot(*after).skills) is is_visible
 
 
 @pytest.mark.requirement("RT-5", "RT-4", "ASG-21", "ASG-23")
-def test_the_instructions_open_with_the_rule_that_loading_comes_first() -> None:
-    seen = runtime.instructions(offers("a"), PLENTY, scripts=False)
-    _, rule, block = seen.split("\n\n")
+def test_instructions_open_with_the_rule_to_load_first() -> None:
+    text = runtime.instructions(overview_of("a"), UNLIMITED, scripts=False)
+    _, rule, block = text.split("\n\n")
     assert f"you MUST call {runtime.LOAD} with its name before you use its instructions, files or scripts" in rule
-    assert block == runtime.available(offers("a"), PLENTY)
-    assert runtime.RUN not in seen
-    assert runtime.RUN in runtime.instructions(offers("a"), PLENTY, scripts=True)
+    assert block == runtime.available(overview_of("a"), UNLIMITED)
+    assert runtime.RUN not in text
+    assert runtime.RUN in runtime.instructions(overview_of("a"), UNLIMITED, scripts=True)
+
+
+@pytest.mark.requirement("RT-5")
+def test_without_skills_there_are_no_instructions_and_no_tools() -> None:
     for active in (None, ()):
-        assert runtime.instructions(Overview(), PLENTY, scripts=True, active=active) == ""
-    assert runtime.definitions(Overview(), PLENTY, scripts=True, handles=True) == []
-    seen = runtime.instructions(Overview(), PLENTY, scripts=False, active=[loaded("secret")])
-    assert "MUST" in seen and '<skill name="secret">' in seen and "<available_skills>" not in seen
+        assert runtime.instructions(Overview(), UNLIMITED, scripts=True, active=active) == ""
+    assert runtime.definitions(Overview(), UNLIMITED, scripts=True, handles=True) == []
+    # A skill that is withheld from the overview can be loaded still.
+    text = runtime.instructions(Overview(), UNLIMITED, scripts=False, active=[loaded("secret")])
+    assert "MUST" in text and '<skill name="secret">' in text
+    assert "<available_skills>" not in text
 
 
 @pytest.mark.requirement("RT-6", "RT-7")
-def test_active_skills_stand_in_loading_order_and_the_later_one_wins() -> None:
+def test_instructions_end_with_active_skills_in_loading_order() -> None:
     active = [loaded("b", "Do b."), loaded("a", "Do a.")]
-    seen = runtime.instructions(offers("a", "b"), PLENTY, scripts=False, active=active)
+    text = runtime.instructions(overview_of("a", "b"), UNLIMITED, scripts=False, active=active)
     blocks = '<skill name="b">\nDo b.\n</skill>\n<skill name="a">\nDo a.\n</skill>'
-    assert seen.endswith(f"later one applies.\n\n<active_skills>\n{blocks}\n</active_skills>")
+    assert text.endswith(f"later one applies.\n\n<active_skills>\n{blocks}\n</active_skills>")
 
 
 @pytest.mark.requirement("S40-48")
 @each_row("ending", ["</skill>", "</ SKILL >", "</active_skills>", "</Active_Skills\n>"])
-def test_no_body_ends_the_block_that_it_stands_in(ending: str) -> None:
+def test_closing_tag_in_a_body_does_not_end_its_block(ending: str) -> None:
     active = [loaded("a", f"One.\n{ending}\nTwo.", files=("x</skill_files>.md",)), loaded("b")]
-    seen = runtime.instructions(offers("a"), PLENTY, scripts=False, active=active)
-    block = seen[seen.index("<active_skills>") :]
+    text = runtime.instructions(overview_of("a"), UNLIMITED, scripts=False, active=active)
+    block = text[text.index("<active_skills>") :]
     assert re.findall(r"<\s*/\s*(\w+)\s*>", block) == ["skill", "skill", "active_skills"]
     assert "One." in block and "Two." in block
-    assert re.findall(r"</(skill\w*)>", receipt(*active)[0]) == ["skill", "skill_files", "skill"]
+    assert re.findall(r"</(skill\w*)>", load_result(*active)[0]) == ["skill", "skill_files", "skill"]
 
 
 @pytest.mark.requirement("RT-13", "RT-19")
 @each_row("handles", [True, False])
-@each_row("characters", [0, PLENTY])
-def test_every_schema_is_a_json_schema_of_an_object(characters: int, handles: bool) -> None:
-    for tool in defined(offers("a", "b"), characters, handles=handles).values():
+@each_row("characters", [0, UNLIMITED])
+def test_tool_schemas_are_json_schemas_of_objects(characters: int, handles: bool) -> None:
+    for tool in definitions(overview_of("a", "b"), characters, handles=handles).values():
         assert tool["title"] and tool["description"]
         assert tool["inputSchema"]["additionalProperties"] is False
         for kind in ("inputSchema", "outputSchema"):
@@ -155,15 +160,17 @@ def test_every_schema_is_a_json_schema_of_an_object(characters: int, handles: bo
                 Draft202012Validator.check_schema(tool[kind])
                 assert tool[kind]["type"] == "object"
                 assert {*tool[kind].get("required", ())} <= tool[kind]["properties"].keys()
-        assert all(each["description"] for each in tool["inputSchema"]["properties"].values())
+        for argument in tool["inputSchema"]["properties"].values():
+            assert argument["description"]
 
 
 @pytest.mark.requirement("RT-10", "RT-14", "RT-17", "RT-18", "MCP-27", "MCP-28", "X-16")
-def test_the_tools_take_what_the_specification_names() -> None:
-    schemas = {name: tool["inputSchema"] for name, tool in defined(offers("a"), handles=False).items()}
-    assert list(schemas) == [*runtime.argument_schemas()][:6] and schemas.items() <= runtime.argument_schemas().items()
-    taken = {name: ({*schema["properties"]}, schema.get("required", [])) for name, schema in schemas.items()}
-    assert taken == {
+def test_tools_take_the_arguments_of_the_specification() -> None:
+    schemas = {name: tool["inputSchema"] for name, tool in definitions(overview_of("a"), handles=False).items()}
+    assert list(schemas) == [*runtime.argument_schemas()][:6]
+    assert schemas.items() <= runtime.argument_schemas().items()
+    arguments = {name: ({*schema["properties"]}, schema.get("required", [])) for name, schema in schemas.items()}
+    assert arguments == {
         "skills_load": ({"names", "mode"}, ["names"]),
         "skills_unload": ({"names", "all"}, []),
         "skills_run_script": ({"path", "skill", "args", "env", "workdir", "timeout_s"}, ["path"]),
@@ -174,11 +181,15 @@ def test_the_tools_take_what_the_specification_names() -> None:
 
 
 @pytest.mark.requirement("RT-23", "X-15")
-def test_the_session_is_an_argument_only_where_no_host_binds_it() -> None:
-    for handles, tools in ((True, {runtime.LOAD, runtime.UNLOAD, runtime.READ, runtime.RUN}), (False, set())):
-        schemas = {name: tool["inputSchema"] for name, tool in defined(offers("a"), handles=handles).items()}
-        assert {name for name, schema in schemas.items() if runtime.SESSION in schema["properties"]} == tools
-        assert all(runtime.SESSION not in schema.get("required", ()) for schema in schemas.values())
+@each_row(("handles", "tools"), [
+    (True, {runtime.LOAD, runtime.UNLOAD, runtime.READ, runtime.RUN}),
+    (False, set()),
+])  # fmt: skip
+def test_session_is_an_optional_argument_only_with_handles(handles: bool, tools: set[str]) -> None:
+    schemas = {name: tool["inputSchema"] for name, tool in definitions(overview_of("a"), handles=handles).items()}
+    assert {name for name, schema in schemas.items() if runtime.SESSION in schema["properties"]} == tools
+    for schema in schemas.values():
+        assert runtime.SESSION not in schema.get("required", ())
 
 
 @each_row(("description", "first"), [
@@ -192,87 +203,94 @@ def test_the_session_is_an_argument_only_where_no_host_binds_it() -> None:
     ("Queries it. Use when working with U.S. Treasury data.", "Use when working with U.S. Treasury data."),
     ("Counts, e.g. cells. Lets you use Python to sum them.", "Counts, e.g. cells."), ("Fills forms.", "Fills forms."),
 ])  # fmt: skip
-def test_the_sentence_that_says_when_comes_first(description: str, first: str) -> None:
-    found = overview.trigger_first(description)
-    assert found.startswith(first) and sorted(found.replace(" ", "")) == sorted(description.replace(" ", ""))
+def test_trigger_sentence_of_a_description_comes_first(description: str, first: str) -> None:
+    reordered = overview.trigger_first(description)
+    assert reordered.startswith(first)
+    assert sorted(reordered.replace(" ", "")) == sorted(description.replace(" ", ""))
 
 
 @each_row("name", ["a\n- b: Does b.", "a\u2028b", "a\x85b", "a\r\nActive skills: b."])
-def test_no_name_makes_a_line_of_its_own(name: str) -> None:
+def test_line_break_in_a_name_adds_no_line(name: str) -> None:
     skill = build.skill("x", name=name, standing=Standing.LENIENT)
-    line = len(defined(offers("x"))[runtime.LOAD]["description"].splitlines())
-    assert len(defined(Overview([Offer(name, "Does x.")]))[runtime.LOAD]["description"].splitlines()) == line
-    assert len(said(runtime.listing([runtime.entry(name, skill, "skill://x/SKILL.md")], None)).splitlines()) == 1
-    assert len(said(runtime.load_result([loaded(name)], None, bodies=False)).splitlines()) == 1
-    new = loaded("new", files=(name, "b.md"))
-    lines = said(runtime.load_result([new], "h", [new], bodies=True)).partition("<skill_files")[2].splitlines()[1:-1]
-    assert len(lines) == 2 and lines[0].isprintable() and lines[1] == "b.md"
+    plain = definitions(overview_of("x"))[runtime.LOAD]["description"]
+    description = definitions(Overview([Offer(name, "Does x.")]))[runtime.LOAD]["description"]
+    assert len(description.splitlines()) == len(plain.splitlines())
+    entry = runtime.entry(name, skill, "skill://x/SKILL.md")
+    assert len(text_of(runtime.listing([entry], None)).splitlines()) == 1
+    assert len(text_of(runtime.load_result([loaded(name)], None, bodies=False)).splitlines()) == 1
+    text, _ = load_result(loaded("new", files=(name, "b.md")))
+    lines = text.partition("<skill_files")[2].splitlines()[1:-1]
+    assert len(lines) == 2 and lines[0].isprintable()
+    assert lines[1] == "b.md"
 
 
-def test_the_tools_for_proposals_are_the_golden_ones() -> None:
+def test_proposal_tools_match_the_golden_file() -> None:
     golden = (ROOT / "tests" / "golden" / "tools.proposals.json").read_text(encoding="utf-8")
     assert json.dumps(runtime.proposing(), indent=2) + "\n" == golden
 
 
-def read(
-    text: str, start: int = 1, most_lines: int | None = None, most_characters: int = 1000, **more: int
+def read_part(
+    text: str, start_line: int = 1, most_lines: int | None = None, most_characters: int = 1000, **more: int
 ) -> tuple[str, str]:
-    """The text that a call answers, and the note beside it."""
-    result: Any = runtime.text_file("notes.md", text, start, most_lines, most_characters, **more)
+    """Return the text of a result, and the note after it."""
+    result: Any = runtime.text_file("notes.md", text, start_line, most_lines, most_characters, **more)
     assert "isError" not in result
-    assert all(each["type"] == "text" for each in result["content"])
-    note = result["content"][1]["text"] if len(result["content"]) > 1 else ""
-    return said(result), note
+    assert {block["type"] for block in result["content"]} == {"text"}
+    part, *notes = [block["text"] for block in result["content"]]
+    return part, "".join(notes)
 
 
-def go_on(note: str) -> dict[str, int]:
-    """The arguments that a note says to go on with."""
-    hint = note.rpartition("go on with ")[2] if "go on with " in note else ""
+def continuation_of(note: str) -> dict[str, int]:
+    """Return the arguments with which a note says to continue."""
+    hint = note.partition("go on with ")[2]
     return {name: int(value) for name, value in re.findall(r"(\w+)=(\d+)", hint)}
 
 
 @pytest.mark.requirement("RT-17")
 @each_row("text", ["", "\n", "one", "one\n", "one\ntwo", "a\r\nb\r\n", "\ufeffone\n\n\n", "x" * 1000])
-def test_a_text_that_fits_comes_whole_and_exact(text: str) -> None:
-    assert read(text) == (text, "")
+def test_text_within_the_limit_is_returned_whole(text: str) -> None:
+    assert read_part(text) == (text, "")
     count = max(1, text.removesuffix("\n").count("\n") + 1)
-    read(text, count)
+    read_part(text, count)
     beyond: Any = runtime.text_file("notes.md", text, count + 1, None, 1000)
     assert beyond["isError"] is True
-    assert said(beyond) == f"notes.md has {count} lines; give a start_line up to {count}"
+    assert text_of(beyond) == f"notes.md has {count} lines; give a start_line up to {count}"
 
 
-THREE = "one\ntwo\nthree"
+THREE_LINES = "one\ntwo\nthree"
 
 
 @pytest.mark.requirement("RT-17")
-@each_row(("asked", "part", "about", "next_line"), [
-    ((THREE, 1, None, 7), "one\ntwo\n", "lines 1 to 2 of 3 of notes.md", 3),
-    *(((THREE, 1, None, most), "one\n", "lines 1 to 1 of 3", 2) for most in (3, 6)),
-    ((f"{THREE}\nfour\n", 2, 2), "two\nthree\n", "lines 2 to 3 of 4", 4),
-    *(((THREE, 3, most), "three", "lines 3 to 3 of 3", None) for most in (None, 1, 2)),
+@each_row(("arguments", "part", "words", "next_line"), [
+    ((THREE_LINES, 1, None, 7), "one\ntwo\n", "lines 1 to 2 of 3 of notes.md", 3),
+    *(((THREE_LINES, 1, None, most), "one\n", "lines 1 to 1 of 3", 2) for most in (3, 6)),
+    ((f"{THREE_LINES}\nfour\n", 2, 2), "two\nthree\n", "lines 2 to 3 of 4", 4),
+    *(((THREE_LINES, 3, most), "three", "lines 3 to 3 of 3", None) for most in (None, 1, 2)),
     (("short\n" + "x" * 50 + "\nlast\n", 2, None, 20), "x" * 20, "line 2 is cut after 20 characters", 2),
 ])  # fmt: skip
-def test_a_part_tells_where_it_lies(asked: tuple[Any, ...], part: str, about: str, next_line: int | None) -> None:
-    seen, note = read(*asked)
-    assert seen == part and about in note
-    assert go_on(note).get("start_line") == next_line
+def test_part_of_a_text_has_a_note_of_its_position(
+    arguments: tuple[Any, ...], part: str, words: str, next_line: int | None
+) -> None:
+    text, note = read_part(*arguments)
+    assert text == part and words in note
+    assert continuation_of(note).get("start_line") == next_line
 
 
 @pytest.mark.requirement("RT-17")
 @given(st.text(st.sampled_from("ab\n\r\u2028ü\x0b"), max_size=60), st.none() | st.integers(1, 5), st.integers(1, 80))
 @example("one long line", None, 4)
 @example("one\ntwo\n", None, 4)
-def test_the_notes_lead_through_any_text(text: str, most_lines: int | None, most_characters: int) -> None:
-    whole, hint = "", {"start_line": 1}
+def test_parts_of_any_text_concatenate_to_it(text: str, most_lines: int | None, most_characters: int) -> None:
+    whole = ""
+    next_part: dict[str, int] = {}
     for _ in range(len(text) + 2):
-        part, note = read(text, hint.pop("start_line"), most_lines, most_characters, **hint)
-        assert len(part) <= most_characters + 1  # a line end is given for nothing
+        part, note = read_part(text, most_lines=most_lines, most_characters=most_characters, **next_part)
+        assert len(part) <= most_characters + 1  # the line end does not count
         whole += part
-        hint = go_on(note)
-        if not hint:
+        next_part = continuation_of(note)
+        if not next_part:
             break
-    assert whole == text and not hint
+    assert whole == text and not next_part
 
 
 @pytest.mark.requirement("RT-17")
@@ -282,195 +300,220 @@ def test_the_notes_lead_through_any_text(text: str, most_lines: int | None, most
     ("a/ping.mp3", "audio/mpeg", 257, False), ("a/font.woff2", "font/woff2", 9, False),
     ("a/palette.unheard-of", "application/octet-stream", 9, False), ("a/drawing.tiff", "image/tiff", 9, False),
 ])  # fmt: skip
-def test_a_picture_or_sound_comes_as_such_else_as_a_link(path: str, media: str, size: int, shown: bool) -> None:
+def test_binary_file_is_an_image_or_audio_block_or_else_a_link(path: str, media: str, size: int, shown: bool) -> None:
     raw, target = b"\xff\0" * (size // 2) + b"x" * (size % 2), "skill://a/target"
     result: Any = runtime.binary_file(path, target, raw, 256)
     words, block = result["content"]
     assert "isError" not in result
     if shown:
-        assert words["text"].startswith(f"{path} ({media}, 256 bytes)")  # for a host that shows text alone
-        assert (block["type"], block["mimeType"]) == (media.partition("/")[0], media)
+        assert words["text"].startswith(f"{path} ({media}, 256 bytes)")  # for hosts that show text alone
+        assert block["type"] == media.partition("/")[0]
+        assert block["mimeType"] == media
         assert base64.b64decode(block["data"], validate=True) == raw
         return
     assert block == {"type": "resource_link", "uri": target, "name": path, "mimeType": media, "size": size}
-    assert all(each in words["text"] for each in (path, media, f"{size} bytes", target))
+    for part in (path, media, f"{size} bytes", target):
+        assert part in words["text"]
     (unserved,) = runtime.binary_file(path, None, raw, 256)["content"]
-    assert f"{path} is not a text file" in unserved["text"] and "cannot be shown" in unserved["text"]
+    assert f"{path} is not a text file" in unserved["text"]
+    assert "cannot be shown" in unserved["text"]
 
 
-def receipt(*fresh: Loaded, session: str | None = "h", bodies: bool = True, **more: Any) -> tuple[str, Any]:
-    result: Any = runtime.load_result(fresh, session, fresh, bodies=bodies, **more)
-    return said(result), check(result, runtime.LOAD)
+def load_result(*fresh: Loaded, **more: Any) -> tuple[str, Any]:
+    """Return the text and the structure of the result of loading these skills."""
+    result = runtime.load_result(fresh, "h", fresh, bodies=True, **more)
+    return text_of(result), structure_of(result, runtime.LOAD)
 
 
 @pytest.mark.requirement("RT-13", "RT-21", "X-15")
 @each_row("bodies", [True, False])
 @each_row("session", [None, "a-handle"])
-def test_text_and_structure_of_a_receipt_tell_the_same(session: str | None, bodies: bool) -> None:
+def test_load_result_has_the_same_in_text_and_structure(session: str | None, bodies: bool) -> None:
     old = loaded("old", "Old words.")
     new = loaded("new", "New words.", files=("references/guide.md", "scripts/run.py"), problems=("the name is odd",))
-    result: Any = runtime.load_result([old, new], session, [new], bodies=bodies, shows="either")
-    structure, seen = check(result, runtime.LOAD), said(result)
+    result = runtime.load_result([old, new], session, [new], bodies=bodies, shows="either")
+    structure, text = structure_of(result, runtime.LOAD), text_of(result)
     assert structure.get(runtime.SESSION) == session
     assert [each["name"] for each in structure["active_skills"]] == ["old", "new"]
-    assert seen.startswith("Active skills: old, new. Where two conflict, the later one applies.")
-    assert (session is not None) is ("Session: a-handle" in seen)
-    assert "the name is odd" in seen and structure["active_skills"][1]["problems"] == ["the name is odd"]
+    assert text.startswith("Active skills: old, new. Where two conflict, the later one applies.")
+    assert ("Session: a-handle" in text) is (session is not None)
+    assert "the name is odd" in text
+    assert structure["active_skills"][1]["problems"] == ["the name is odd"]
     for words in ("New words.", "references/guide.md", "scripts/run.py"):
-        assert (words in seen) is (words in json.dumps(structure)) is bodies
-    assert "Old words." not in seen and "Old words." not in json.dumps(structure)
-    assert ("at the top" in seen) is not bodies
-    assert "at the top" not in said(runtime.load_result([new], None, bodies=False))
+        assert (words in text) is bodies
+        assert (words in json.dumps(structure)) is bodies
+    assert "Old words." not in text and "Old words." not in json.dumps(structure)
+    assert ("at the top" in text) is not bodies
+    assert "at the top" not in text_of(runtime.load_result([new], None, bodies=False))
 
 
 @pytest.mark.requirement("RT-13", "RT-22", "ASG-27", "ASG-28")
-def test_a_body_in_a_result_is_wrapped_with_its_place_and_its_files_where_the_client_looks() -> None:
-    about = {"name": "new", "license": "MIT"}
-    new = loaded("new", "New words.", properties=about, files=("references/guide.md",), problems=("the name is odd",))
-    seen, structure = receipt(new, shows="either")
-    assert seen == (
+def test_loaded_body_is_only_in_the_part_that_the_client_shows() -> None:
+    properties = {"name": "new", "license": "MIT"}
+    new = loaded(
+        "new", "New words.", properties=properties, files=("references/guide.md",), problems=("the name is odd",)
+    )
+    both_text, both_structure = load_result(new, shows="either")
+    assert both_text == (
         'Active skills: new. Session: h (give it as "session" to the skills tools).\n\n'
         '<skill name="new" location="skill://new/SKILL.md" root_dir="skill://new">\nNew words.\n</skill>\n'
         '<skill_files skill="new">\nreferences/guide.md\n</skill_files>\n'
         '<skill_problems skill="new">\nthe name is odd\n</skill_problems>'
     )
-    place = {"name": "new", "location": "skill://new/SKILL.md", "root_dir": "skill://new", "digest": new.digest}
+    entry = {"name": "new", "location": "skill://new/SKILL.md", "root_dir": "skill://new", "digest": new.digest}
+    entry |= {"properties": properties, "problems": ["the name is odd"]}
     body = {"instructions": "New words.", "files": ["references/guide.md"]}
-    assert structure["active_skills"] == [{**place, "properties": about, "problems": ["the name is odd"], **body}]
-    text, bare = receipt(new)
-    assert text == seen and bare["active_skills"] == [{**place, "properties": about, "problems": ["the name is odd"]}]
-    pointing, whole = receipt(new, shows="structure")
-    assert whole == structure and "New words." not in pointing and "guide.md" not in pointing
-    # Should the host one day show the text alone, the model still learns where they are.
-    assert "structured content" in pointing and f"SKILL.md with {runtime.READ}" in pointing
-    assert "active_skills" not in said(runtime.load_result([new], "h", bodies=True, shows="structure"))
+    assert both_structure["active_skills"] == [{**entry, **body}]
+    text, structure = load_result(new)
+    assert text == both_text and structure["active_skills"] == [entry]
+    text, structure = load_result(new, shows="structure")
+    assert structure == both_structure and "New words." not in text
+    assert "guide.md" not in text
+    # If the host shows the text after all, the model still learns where the instructions are.
+    assert "structured content" in text and f"SKILL.md with {runtime.READ}" in text
+    assert "active_skills" not in text_of(runtime.load_result([new], "h", bodies=True, shows="structure"))
 
 
 @pytest.mark.requirement("ASG-28")
-def test_a_long_list_of_files_is_cut_and_says_so() -> None:
-    for count, cut in ((199, None), (200, None), (201, 1), (900, 700)):
-        files = tuple(f"references/{number:04}/a-file-of-some-name.md" for number in range(count))
-        seen, structure = receipt(loaded("new", LONG, files=files), shows="either")
-        listed = seen.partition("<skill_files")[2].splitlines()[1:-1]
-        assert listed == [*files[:200], *([f"({cut} more are not shown)"] if cut else [])]
-        assert len(seen) < 40_000
-        assert structure["active_skills"][0].get("files_not_shown") == cut
+@each_row(("count", "omitted"), [(200, None), (201, 1), (900, 700)])
+def test_load_result_lists_200_files_and_the_number_omitted(count: int, omitted: int | None) -> None:
+    files = [f"references/{number:04}/a-file-of-some-name.md" for number in range(count)]
+    text, structure = load_result(loaded("new", LONG_BODY, files=tuple(files)), shows="either")
+    expected = files[:200]
+    if omitted:
+        expected.append(f"({omitted} more are not shown)")
+    assert text.partition("<skill_files")[2].splitlines()[1:-1] == expected
+    assert len(text) < 40_000
+    assert structure["active_skills"][0].get("files_not_shown") == omitted
 
 
-LONG = "".join(f"Step {number} of many, told in some words.\n" + "\n" * (number % 5 == 4) for number in range(1_700))
+LONG_BODY = "".join(
+    f"Step {number} of many, told in some words.\n" + "\n" * (number % 5 == 4) for number in range(1_700)
+)
 
 
-def pointer(shown: str) -> dict[str, str]:
-    """The arguments that a cut body says to read on with."""
-    return dict(re.findall(r'(\w+)="?([^",.\]]+(?:\.md)?)', shown.rpartition("\n\n[")[2].partition("skills_read")[2]))
-
-
-@each_row("size", [20_000, 38_000, 60_000])
-def test_a_body_is_cut_at_a_paragraph_and_says_where_to_read_on(size: int) -> None:
-    body = LONG[:size]
-    seen, structure = receipt(loaded("a", body, line=5), shows="either")
-    shown = structure["active_skills"][0]["instructions"]
-    assert shown in seen
-    assert len(seen) < 40_000 and len(shown) < 38_400
-    if size <= 38_000:
-        assert shown == body
-        return
-    kept, on = shown.rpartition("\n\n[")[0], pointer(shown)
-    assert (on["skill"], on["path"]) == ("a", "SKILL.md")
-    rest = "\n".join(body.split("\n")[int(on["start_line"]) - 5 :])
-    assert kept + "\n\n" + rest == body
-    assert len(kept) > 37_000
+def continuation_in(body: str) -> dict[str, str]:
+    """Return the arguments with which a truncated body says to read on."""
+    hint = body.rpartition("\n\n[")[2].partition("skills_read")[2]
+    return dict(re.findall(r'(\w+)="?([^",.\]]+(?:\.md)?)', hint))
 
 
 @each_row(("files", "most"), [((), 1_000), (("abcdef",), 990), (("x" * 96,) * 9, 500)])
-def test_a_body_leaves_room_for_the_files_but_never_more_than_half(files: tuple[str, ...], most: int) -> None:
+def test_file_list_takes_at_most_half_of_the_budget(files: tuple[str, ...], most: int) -> None:
     for size in (most, most + 1):
-        seen, _ = receipt(loaded("a", "x" * size, files=files), characters=1_000)
-        assert (f"[The first {most} of {size} characters." in seen) is (size > most)
+        text, _ = load_result(loaded("a", "x" * size, files=files), characters=1_000)
+        assert (f"[The first {most} of {size} characters." in text) is (size > most)
 
 
-def test_one_line_that_is_too_long_goes_on_at_a_character() -> None:
-    for body, on in (("# A\n" + "x" * 50_000, "=5."), ("x" * 50_000, "=4, start_character=20001.")):
-        seen, _ = receipt(loaded("a", body, line=4), characters=20_000)
-        assert f'path="SKILL.md", start_line{on}' in seen
+@each_row(("body", "position"), [
+    ("# A\n" + "x" * 50_000, "start_line=5."),
+    ("x" * 50_000, "start_line=4, start_character=20001."),
+])  # fmt: skip
+def test_hint_names_a_character_if_a_line_is_split(body: str, position: str) -> None:
+    text, _ = load_result(loaded("a", body, line=4), characters=20_000)
+    assert f'path="SKILL.md", {position}' in text
 
 
-def test_skills_that_are_loaded_together_share_what_a_result_may_hold() -> None:
-    seen, structure = receipt(loaded("short"), *(loaded(f"long-{n}", LONG) for n in range(4)), shows="either")
-    assert len(seen) < 40_000 and len(json.dumps(structure)) < 42_000
+def test_long_bodies_share_the_limit_and_are_truncated_at_a_paragraph() -> None:
+    text, structure = load_result(
+        loaded("short"), *(loaded(f"long-{n}", LONG_BODY, line=5) for n in range(4)), shows="either"
+    )
+    assert len(text) < 40_000 and len(json.dumps(structure)) < 42_000
     short, *bodies = [each["instructions"] for each in structure["active_skills"]]
     assert short == "Do it."
-    assert all(9_000 < len(each) < 9_900 and pointer(each)["skill"] == f"long-{n}" for n, each in enumerate(bodies))
+    for number, body in enumerate(bodies):
+        assert 9_000 < len(body) < 9_900
+        assert body in text
+        arguments = continuation_in(body)
+        assert (arguments["skill"], arguments["path"]) == (f"long-{number}", "SKILL.md")
+        rest = LONG_BODY.split("\n")[int(arguments["start_line"]) - 5 :]
+        assert "\n\n".join([body.rpartition("\n\n[")[0], "\n".join(rest)]) == LONG_BODY
 
 
-def test_a_description_is_not_repeated() -> None:
+def test_repeated_description_is_listed_as_a_reference() -> None:
     long = "Draws maps of rivers, lakes and roads."
-    among = [("a", long), ("b", "x"), ("c", long), ("d", "x"), ("e", long[:26]), ("f", long[:26])]
-    entries = [runtime.entry(name, build.skill(name, description=text), "skill://x") for name, text in among]
+    short = long[:26]  # shorter than a reference
+    skills = [("a", long), ("b", "x"), ("c", long), ("d", "x"), ("e", short), ("f", short)]
+    entries = [runtime.entry(name, build.skill(name, description=text), "skill://x") for name, text in skills]
     result: Any = runtime.listing(entries, None)
-    seen = [each["description"] for each in result["structuredContent"]["skills"]]
-    again = "The same description as a."
-    assert seen == [long, "x", again, "x", long[:26], long[:26]]  # what is short is as well repeated
-    assert "- c: The same description as a." in said(result)
+    descriptions = [each["description"] for each in result["structuredContent"]["skills"]]
+    assert descriptions == [long, "x", "The same description as a.", "x", short, short]
+    assert "- c: The same description as a." in text_of(result)
 
 
-def test_a_long_listing_has_descriptions_of_one_length() -> None:
-    said_of = {f"s{n}": f"{n:03}" + "words " * 170 for n in range(200)} | {"x": "Does x."}
-    skills = {name: build.skill(name, description=words) for name, words in said_of.items()}
-    entries = [runtime.entry(name, skill, "skill://x") for name, skill in skills.items()]
+def test_long_listing_truncates_descriptions_to_a_common_limit() -> None:
+    texts = {f"s{n}": f"{n:03}" + "words " * 170 for n in range(200)} | {"x": "Does x."}
+    entries = [runtime.entry(name, build.skill(name, description=text), "skill://x") for name, text in texts.items()]
     result: Any = runtime.listing(entries, None)
-    seen = [each["description"] for each in result["structuredContent"]["skills"]]
-    assert sum(map(len, seen)) <= 38_000 and len({each[3:] for each in seen[:-1]}) == 1
-    assert seen[0].endswith("words...") and seen[-1] == "Does x." and seen[0] in said(result)
+    descriptions = [each["description"] for each in result["structuredContent"]["skills"]]
+    assert sum(map(len, descriptions)) <= 38_000
+    assert len({each[3:] for each in descriptions[:-1]}) == 1
+    assert descriptions[0].endswith("words...") and descriptions[-1] == "Does x."
+    assert descriptions[0] in text_of(result)
     few: Any = runtime.listing(entries[:30], None)
     assert few["structuredContent"]["skills"] == entries[:30]
 
 
-def test_news_are_one_line_in_text_and_structure() -> None:
-    for added, removed, words in ((2, 1, "2 added and 1 removed"), (1, 0, " 1 added"), (0, 1_200, " 1,200 removed")):
-        news = runtime.change_notice(added, removed)
-        assert f"{words}." in news and runtime.LIST in news and "\n" not in news
-        assert f"{words} or more." in runtime.change_notice(added, removed, uncounted=True)
-    for tool, found, first in (
-        (runtime.SEARCH, runtime.listing([], None, note=news), "No skill matches."),
-        (runtime.LOAD, runtime.load_result([], None, bodies=True, note=news), "Active skills: none."),
-    ):
-        assert said(found).split("\n")[0] == first
-        assert said(found).splitlines()[-1] == news == check(found, tool)["note"]
-    unknown = f"They name unknown skills: {', '.join(['x' * 100, *'y' * 19])}."
-    assert runtime.depends_on([], ["x" * 101, *"y" * 20]) == unknown and runtime.depends_on([], []) is None
+@each_row(("added", "removed", "words"), [
+    (2, 1, ": 2 added and 1 removed"), (1, 0, ": 1 added"), (0, 1_200, ": 1,200 removed"),
+])  # fmt: skip
+def test_change_notice_is_one_line_with_both_counts(added: int, removed: int, words: str) -> None:
+    notice = runtime.change_notice(added, removed)
+    assert f"{words}." in notice and runtime.LIST in notice
+    assert "\n" not in notice
+    assert f"{words} or more." in runtime.change_notice(added, removed, uncounted=True)
 
 
-def test_proposals_are_listed_with_what_the_reviewer_said() -> None:
-    told = {"name": "a", "principal": "p", "reason": "r", "state": "pending"}
-    found = runtime.proposal_list([{**told, "id": "1"}, {**told, "id": "2", "state": "rejected", "message": "No."}])
-    assert said({**found}) == "1 a: pending\n2 a: rejected, No."
-    assert said({**runtime.proposal_list([])}) == "You have proposed nothing here."
+def test_note_is_the_last_line_of_the_text_and_in_the_structure() -> None:
+    listing = runtime.listing([], None, note="News.")
+    assert text_of(listing) == "No skill matches.\nNews."
+    assert structure_of(listing, runtime.SEARCH)["note"] == "News."
+    receipt = runtime.load_result([], None, bodies=True, note="News.")
+    assert text_of(receipt) == "Active skills: none.\n\nNews."
+    assert structure_of(receipt, runtime.LOAD)["note"] == "News."
+
+
+def test_dependency_notice_names_at_most_20_unknown_skills_truncated() -> None:
+    notice = runtime.depends_on([], ["x" * 101, *"y" * 20])
+    assert notice == f"They name unknown skills: {', '.join(['x' * 100, *'y' * 19])}."
+    assert runtime.depends_on([], []) is None
+
+
+def test_proposal_list_has_the_message_of_the_reviewer() -> None:
+    proposal = {"name": "a", "principal": "p", "reason": "r", "state": "pending"}
+    rejected = {**proposal, "id": "2", "state": "rejected", "message": "No."}
+    assert text_of(runtime.proposal_list([{**proposal, "id": "1"}, rejected])) == "1 a: pending\n2 a: rejected, No."
+    assert text_of(runtime.proposal_list([])) == "You have proposed nothing here."
 
 
 @pytest.mark.requirement("X-2")
-def test_a_listing_tells_the_same_twice_and_marks_what_is_wrong() -> None:
-    odd = replace(build.skill("odd", standing=Standing.LENIENT), findings=(problem("name-hyphens", "the name is odd"),))
+def test_listing_has_the_same_in_text_and_structure() -> None:
+    odd = replace(
+        build.skill("odd", standing=Standing.LENIENT),
+        findings=(problem("name-hyphens", "the name is odd"),),
+        origin="https://example.com",
+    )
     plain = runtime.entry("a", build.skill("a"), "skill://a/SKILL.md", title="A", version="1", tags=["x"])
-    odd = replace(odd, origin="https://example.com")
-    result: Any = runtime.listing([plain, runtime.entry("odd", odd, "skill://odd/SKILL.md")], "odd")
-    structure = check(result, runtime.LIST)
+    result = runtime.listing([plain, runtime.entry("odd", odd, "skill://odd/SKILL.md")], "odd")
+    structure = structure_of(result, runtime.LIST)
     first, second = structure["skills"]
-    told = {"name": "a", "description": "Does a.", "location": "skill://a/SKILL.md"}
-    assert first == {**told, "title": "A", "version": "1", "tags": ["x"]}
+    assert first == {
+        "name": "a", "description": "Does a.", "location": "skill://a/SKILL.md",
+        "title": "A", "version": "1", "tags": ["x"],
+    }  # fmt: skip
     assert second.keys() == {"name", "description", "location", "problems", "origin"}
     assert structure["next_after"] == "odd"
-    lines = said(result).splitlines()
+    lines = text_of(result).splitlines()
     assert lines[0] == "- a: Does a."
     assert lines[1].startswith("- odd [from https://example.com]: Does odd. [has problems: the name is odd; ")
     assert 'after="odd"' in lines[2] and runtime.LIST in lines[2]
 
 
-TOLD: dict[str, Any] = {
+SCRIPT_RUN: dict[str, Any] = {
     "path": "scripts/run.py", "exit_code": 0, "stdout": "done\n", "stderr": "", "duration_ms": 12, "timed_out": False,
     "stdout_truncated": False, "stderr_truncated": False, "sandbox": "none", "user": 1000, "sandbox_gaps": [],
 }  # fmt: skip
-FILES = [{"path": f"/workspace/{name}", "size": 1} for name in ("a.txt", "b/c.bin")]
+FILES = [{"path": "/workspace/a.txt", "size": 1}, {"path": "/workspace/b/c.bin", "size": 1}]
 
 
 @pytest.mark.requirement("RT-19")
@@ -486,27 +529,33 @@ FILES = [{"path": f"/workspace/{name}", "size": 1} for name in ("a.txt", "b/c.bi
     ({"exit_code": None, "timed_out": True}, "was stopped at the time limit"),
     ({"exit_code": None}, "was stopped by the server"),
 ])  # fmt: skip
-def test_what_came_of_a_script_is_told_and_a_failure_marked(more: dict[str, Any], words: str) -> None:
-    result: Any = runtime.script_result(TOLD | more)
-    assert check(result, runtime.RUN) == TOLD | more
-    assert words in said(result) and "None" not in said(result)
-    told = "Gaps: " in said(result), "New or changed" in said(result)
-    assert told == (bool(more.get("sandbox_gaps")), bool(more.get("files")))
+def test_script_result_has_the_outcome_and_marks_a_failure(more: dict[str, Any], words: str) -> None:
+    result: Any = runtime.script_result(SCRIPT_RUN | more)
+    text = text_of(result)
+    assert structure_of(result, runtime.RUN) == SCRIPT_RUN | more
+    assert words in text and "None" not in text
+    assert ("Gaps: " in text) is bool(more.get("sandbox_gaps"))
+    assert ("New or changed" in text) is bool(more.get("files"))
     assert result.get("isError", False) is ("exit_code" in more)
 
 
-def test_a_file_without_text_comes_as_a_picture_or_in_base64_up_to_a_limit() -> None:
-    picture: Any = runtime.output_file("/workspace/a.png", b"x", 1)
-    assert picture["content"][1]["type"] == "image"
+def test_binary_output_file_is_an_image_or_a_blob_up_to_a_limit() -> None:
+    image: Any = runtime.output_file("/workspace/a.png", b"x", 1)
+    assert image["content"][1]["type"] == "image"
     sheet: Any = runtime.output_file("/workspace/ü b.xlsx", b"xy", 2)
     assert sheet["content"][1]["resource"]["uri"] == "workspace:///%C3%BC%20b.xlsx"
     for path in ("/workspace/a.png", "/workspace/a.xlsx"):
         assert runtime.output_file(path, b"xyz", 2)["isError"] is True
-    paths = ("/workspace/a/b", "workspace/a", "/workspaces/a", "a/workspace/b", "/a")
-    assert [runtime.in_workspace(path) for path in paths] == ["a/b", None, None, None, None]
+
+
+@each_row(("path", "relative"), [
+    ("/workspace/a/b", "a/b"), ("workspace/a", None), ("/workspaces/a", None), ("a/workspace/b", None), ("/a", None),
+])  # fmt: skip
+def test_in_workspace_returns_the_path_below_the_prefix(path: str, relative: str | None) -> None:
+    assert runtime.in_workspace(path) == relative
 
 
 @pytest.mark.requirement("RT-18")
-def test_only_files_below_scripts_can_be_run() -> None:
+def test_scripts_are_the_files_below_the_scripts_directory() -> None:
     skill = build.skill("a", ["scripts/run.py", "scripts/lib/x.sh", "scripts.py", "x/scripts/y.py", "Scripts/z.py"])
     assert list(runtime.scripts_of(skill)) == ["scripts/lib/x.sh", "scripts/run.py"]

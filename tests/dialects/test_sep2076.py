@@ -1,4 +1,4 @@
-"""SEP-2076: skills asked for by name."""
+"""SEP-2076: entries of skills by name, and their definitions."""
 
 from __future__ import annotations
 
@@ -15,24 +15,21 @@ from tables import each_row
 
 from .build import skill, snapshot, subject
 
-VALID = Standing.VALID
 ENTRY_KEYS = {"name", "title", "description", "version", "tags", "icons", "arguments", "dependencies"}
 
 
-def entry(one: Skill, *others: Skill, served: Served | None = None, least: Standing = VALID) -> dict[str, Json]:
+def entry(
+    one: Skill, *others: Skill, served: Served | None = None, least: Standing = Standing.VALID
+) -> dict[str, Json]:
     return sep2076.entry(subject(one, *others, served=served, least=least))
 
 
-def definition(one: Skill, *others: Skill, linked: dict[str, str] | None = None) -> dict[str, Json]:
-    return sep2076.definition(subject(one, *others), "Do it.", linked or {})
-
-
 @pytest.mark.requirement("S76-4")
-def test_what_a_skill_does_not_say_leaves_no_key():
+def test_entry_and_definition_omit_absent_fields():
     assert entry(skill("a")) == {"name": "a", "description": "Does a."}
     bare = skill("a", only={}, standing=Standing.LENIENT)
     assert entry(bare, least=Standing.LENIENT) == {"name": "a"}
-    assert definition(bare) == {"instructions": "Do it.", "files": []}
+    assert sep2076.definition(subject(bare), "Do it.", {}) == {"instructions": "Do it.", "files": []}
 
 
 @pytest.mark.requirement("S76-4")
@@ -44,7 +41,7 @@ def test_what_a_skill_does_not_say_leaves_no_key():
     ([{"src": "i.png"}, {"src": "i.png", "sizes": "any"}], [{"src": "skill://a/i.png", "mimeType": "image/png"}]),
     ([{"mimeType": "image/png"}, {"src": ""}, {"src": 3}, "i.png", None], None), ("i.png", None),
 ])  # fmt: skip
-def test_icons_of_the_bundle_become_uris(icons: Json, expected: list[Json] | None):
+def test_icon_paths_become_uris(icons: Json, expected: list[Json] | None):
     assert entry(skill("a", ["i.png", "data"], icons=icons)).get("icons") == expected
 
 
@@ -56,15 +53,8 @@ def test_icons_of_the_bundle_become_uris(icons: Json, expected: list[Json] | Non
     ([{"name": "a"}, {"name": "b"}, {"name": "a", "title": "2"}], [{"name": "a"}, {"name": "b"}]),
     ([{"title": "no name"}, {"name": ""}, "a", None], None), ({"a": {}}, None), (None, None),
 ])  # fmt: skip
-def test_arguments_that_have_a_name_are_listed(arguments: Json, expected: list[Json] | None):
+def test_arguments_without_a_name_are_omitted(arguments: Json, expected: list[Json] | None):
     assert entry(skill("a", arguments=arguments)).get("arguments") == expected
-
-
-def dependencies(declared: Json, *others: Skill, served: Served | None = None, least: Standing = VALID) -> Any:
-    """What an entry says of them, and what `resolve` says is missing."""
-    one = skill("a", ["references/x.md"], dependencies=declared)
-    missing = resolve(one, snapshot(one, *others), served or Served(), least).missing
-    return entry(one, *others, served=served, least=least).get("dependencies", {}), list(missing)
 
 
 @pytest.mark.requirement("S76-11", "X-14", "S76-9", "S76-10")
@@ -75,43 +65,49 @@ def dependencies(declared: Json, *others: Skill, served: Served | None = None, l
     ("skill://a/../acme/b/SKILL.md", False), ("skill://lenient/SKILL.md", False),
     ("skill://unusable/SKILL.md", False), ("file:///other", False), ("references/x.md", False),
 ])  # fmt: skip
-def test_resources_that_cannot_be_read_are_left_out(target: str, resolves: bool):
+def test_unreadable_resource_dependencies_are_omitted(target: str, resolves: bool):
     weak = skill("lenient", standing=Standing.LENIENT), skill("unusable", standing=Standing.UNUSABLE)
     others = (skill("acme/b", ["notes.md"]), *weak)
     served = Served(resources=["file:///data/{id}"])
-    expected = [{"type": "ref/resource", "uri": target}]
-    for declared in ([target], [{"uri": target, "type": "ref/resource"}]):
-        assert dependencies({"resources": declared}, *others, served=served) == (
-            ({"resources": expected}, []) if resolves else ({}, [f"resource {target}"])
-        )
+    for declared in (target, {"uri": target, "type": "ref/resource"}):
+        one = skill("a", ["references/x.md"], dependencies={"resources": [declared]})
+        shown = entry(one, *others, served=served).get("dependencies")
+        missing = resolve(one, snapshot(one, *others), served, Standing.VALID).missing
+        if resolves:
+            assert shown == {"resources": [{"type": "ref/resource", "uri": target}]}
+            assert missing == ()
+        else:
+            assert shown is None
+            assert missing == (f"resource {target}",)
 
 
 @pytest.mark.requirement("S76-6", "S76-19", "X-14")
-def test_files_tell_what_the_frontmatter_and_the_link_say_the_linked_ones_first():
-    about = {"title": "X", "description": "About x.", "required": True}
-    said = [
-        {"path": "x.md", **about}, {"path": "x.md", "title": "second"}, {"path": "y", "required": "yes", "title": 3},
-        {"path": "gone.md", "required": True}, {"title": "no path"},
+def test_files_merge_frontmatter_and_links_with_linked_files_first():
+    described = {"title": "X", "description": "About x.", "required": True}
+    declared = [
+        {"path": "x.md", **described}, {"path": "x.md", "title": "second"},
+        {"path": "y", "required": "yes", "title": 3}, {"path": "gone.md", "required": True}, {"title": "no path"},
     ]  # fmt: skip
-    one = skill("a", ["x.md", "y", "z.md"], only={"name": "a", "files": said})
+    one = skill("a", ["x.md", "y", "z.md"], only={"name": "a", "files": declared})
     assert sep2076.files(one, {"z.md": "Link to z", "x.md": "Link to x"}) == [
         {"name": "z.md", "title": "Link to z", "uri": "skill://a/z.md", "mimeType": "text/markdown", "required": False},
-        {"name": "x.md", "uri": "skill://a/x.md", "mimeType": "text/markdown", **about},
+        {"name": "x.md", "uri": "skill://a/x.md", "mimeType": "text/markdown", **described},
         {"name": "y", "uri": "skill://a/y", "required": False},
     ]
 
 
 KEYS = st.sampled_from(["name", "src", "path", "uri", "tools", "resources", "title"])
-ODD = st.recursive(
+VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner),
     max_leaves=8,
 )
 
 
-@given(st.dictionaries(st.sampled_from(sorted(ENTRY_KEYS - {"name"} | {"files", "metadata"})), ODD))
-def test_no_frontmatter_is_too_odd_to_be_shown(fields: dict[str, Any]):
+@given(st.dictionaries(st.sampled_from(sorted(ENTRY_KEYS - {"name"} | {"files", "metadata"})), VALUES))
+def test_any_frontmatter_has_an_entry_of_known_keys(fields: dict[str, Any]):
     one = skill("a", ["x.md"], only={"name": "a", **fields}, standing=Standing.LENIENT)
-    seen = entry(one, least=Standing.LENIENT)
-    assert set(seen) <= ENTRY_KEYS
-    assert all(isinstance(seen.get(key, ""), str) for key in ("name", "title", "description", "version"))
+    shown = entry(one, least=Standing.LENIENT)
+    assert set(shown) <= ENTRY_KEYS
+    for key in ("name", "title", "description", "version"):
+        assert isinstance(shown.get(key, ""), str)

@@ -1,4 +1,4 @@
-"""SEP-2640: skills asked for by the URI of their SKILL.md."""
+"""SEP-2640: entries of skills by the URI of their SKILL.md."""
 
 from __future__ import annotations
 
@@ -11,24 +11,21 @@ from hypothesis import strategies as st
 
 from mcp_skills_server.dialects import sep2640
 from mcp_skills_server.errors import RequestError, clipped
-from mcp_skills_server.model import Skill, Standing
+from mcp_skills_server.model import Standing
 from tables import each_row
 
 from .build import JSON, skill, snapshot
 
 
-def entry(one: Skill) -> Any:
-    return sep2640.entry(one)
-
-
 @pytest.mark.requirement("S40-13")
 @given(st.dictionaries(st.text(max_size=8), JSON, max_size=5))
-def test_frontmatter_is_passed_on_field_by_field_as_it_is(fields: dict[str, Any]):
+def test_entry_has_a_copy_of_the_frontmatter_in_its_order(fields: dict[str, Any]):
     before = copy.deepcopy(fields)
-    seen = entry(skill("a", only=fields))["frontmatter"]
-    assert seen == before and list(seen) == list(before) and type(seen) is dict
-    seen["name"] = "changed by a caller"
-    assert entry(skill("a", only=fields))["frontmatter"] == before
+    one = skill("a", only=fields)
+    frontmatter: Any = sep2640.entry(one)["frontmatter"]
+    assert frontmatter == before and list(frontmatter) == list(before) and type(frontmatter) is dict
+    frontmatter["name"] = "changed by a caller"
+    assert sep2640.entry(one)["frontmatter"] == before
 
 
 @pytest.mark.requirement("S40-5", "S40-24", "S40C-5", "X-2")
@@ -39,13 +36,13 @@ def test_frontmatter_is_passed_on_field_by_field_as_it_is(fields: dict[str, Any]
     "skill://weak/SKILL.md", "skill://odd/SKILL.md", "https://acme/a/SKILL.md", "acme/a", "a", "",
     "skill://", "skill://" + "x" * 100_000,
 ])  # fmt: skip
-def test_what_is_no_skill_md_of_a_skill_is_refused_and_named(target: str):
+def test_uri_of_no_valid_skill_md_is_refused_by_name(target: str):
     broken = (skill("weak", standing=Standing.LENIENT), skill("odd", standing=Standing.UNUSABLE))
     with pytest.raises(RequestError) as caught:
         sep2640.find(snapshot(skill("acme/a", ["notes.md", "references/x.md"]), *broken), target)
     assert str(caught.value) == f"Unknown skill URI: {clipped(target)}"
 
 
-def test_a_skill_as_deep_as_a_path_can_be_is_found():
+def test_skill_of_the_greatest_depth_is_found():
     deep = "/".join("a" * 2_000)
     assert sep2640.find(snapshot(skill(deep)), f"skill://{deep}/SKILL.md").path == deep

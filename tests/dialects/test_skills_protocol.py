@@ -1,4 +1,4 @@
-"""What the methods of the Skills Protocol take and answer."""
+"""Skills Protocol: params of its methods, and parts of blobs."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ METHODS: dict[str, tuple[Any, dict[str, Any]]] = {
     dialect.CREATE_BLOB: (dialect.blob_content, {"content": ""}),
     dialect.READ_BLOB: (dialect.blob_request, {"blob_id": "blob:1"}),
 }
-"""What reads the params of a method, and params that are enough."""
+"""The parser of each method's params, and the params that it requires."""
 
 
 @pytest.mark.requirement("SP-21")
-def test_there_are_exactly_eight_methods() -> None:
+def test_protocol_has_eight_methods() -> None:
     assert set(dialect.METHODS) == {
         "list_skills", "describe_skill", "read_skill_file", "execute_skill",
         "run_code", "create_blob", "read_blob", "load_skills_protocol_guide",
@@ -38,7 +38,7 @@ def test_there_are_exactly_eight_methods() -> None:
 
 
 @pytest.mark.requirement("SP-1", "SP-2", "SP-9", "SP-10", "SP-28")
-@each_row(("read", "params", "request"), [
+@each_row(("parse", "params", "request"), [
     (dialect.listing, {}, (None, "names", 50, None)),
     (dialect.listing, {"namespace": "acme", "limit": 1}, ("acme", "names", 1, None)),
     (dialect.listing, {"namespace": "", "limit": 999}, (None, "names", 999, None)),
@@ -50,21 +50,21 @@ def test_there_are_exactly_eight_methods() -> None:
     (dialect.blob_request, {"blob_id": "b"}, ("b", "sample_head", 4096)),
     (dialect.blob_request, {"blob_id": "b", "mode": "full"}, ("b", "full", None)),
 ])  # fmt: skip
-def test_params_have_their_defaults(read: Any, params: dict[str, Any], request: tuple[Any, ...]) -> None:
-    assert read(params) == request
+def test_absent_params_have_defaults(parse: Any, params: dict[str, Any], request: tuple[Any, ...]) -> None:
+    assert parse(params) == request
 
 
 @each_row("method", METHODS)
-def test_null_counts_as_left_out_and_other_names_are_passed_over(method: str) -> None:
-    empty = dict.fromkeys(
+def test_null_and_unknown_params_are_ignored(method: str) -> None:
+    nulls = dict.fromkeys(
         ("namespace", "detail", "limit", "cursor", "version", "args", "input_blobs", "timeout_ms", "mode", "max_bytes",
          "entrypoint", "mount_skills", "kind")
     )  # fmt: skip
-    read, enough = METHODS[method]
-    assert read({**empty, "of the future": 1, **enough}) == read(enough)
+    parse, required = METHODS[method]
+    assert parse({**nulls, "of the future": 1, **required}) == parse(required)
 
 
-@each_row(("method", "params", "said"), [
+@each_row(("method", "params", "reason"), [
     (dialect.LIST, {"detail": "full"}, "detail must be names or summary, not 'full'"),
     (dialect.LIST, {"limit": 0}, "limit must be an integer of at least 1"),
     (dialect.LIST, {"limit": 5.0}, "limit must be an integer"),
@@ -77,10 +77,10 @@ def test_null_counts_as_left_out_and_other_names_are_passed_over(method: str) ->
     (dialect.CREATE_BLOB, {"content": None}, "content is missing"),
     (dialect.READ_BLOB, {"mode": "all"}, "mode must be sample_head or sample_tail or full"),
 ])  # fmt: skip
-def test_a_param_that_is_not_what_it_must_be_is_named(method: str, params: dict[str, Any], said: str) -> None:
-    read, enough = METHODS[method]
-    with pytest.raises(RequestError, match=said):
-        read({**enough, **params})
+def test_invalid_param_is_refused_by_name(method: str, params: dict[str, Any], reason: str) -> None:
+    parse, required = METHODS[method]
+    with pytest.raises(RequestError, match=reason):
+        parse({**required, **params})
 
 
 VALUES = st.recursive(
@@ -91,7 +91,7 @@ NAMES = st.sampled_from(["name", "path", "language", "code", "content", "blob_id
 
 
 @given(st.sampled_from(sorted(METHODS)), st.dictionaries(NAMES, VALUES))
-def test_any_params_are_read_or_refused(method: str, params: dict[str, Any]) -> None:
+def test_any_params_are_parsed_or_refused(method: str, params: dict[str, Any]) -> None:
     with suppress(RequestError):
         METHODS[method][0](params)
 
@@ -102,21 +102,25 @@ def test_any_params_are_read_or_refused(method: str, params: dict[str, Any]) -> 
     ("sample_tail", 2, "z", True), ("full", None, "aéz", False), ("full", 1, "a", True),
     ("sample_head", 4, "aéz", False),
 ])  # fmt: skip
-def test_a_part_of_a_blob_is_cut_between_characters(mode: Any, most: int | None, content: str, truncated: bool) -> None:
+def test_part_of_a_text_blob_ends_between_characters(
+    mode: Any, most: int | None, content: str, truncated: bool
+) -> None:
     part = dialect.blob_part("aéz".encode(), BlobRequest("b", mode, most))
     assert part == {"content": content, "truncated": truncated}
-    four = BlobRequest("b", "sample_head", 4)
-    assert dialect.blob_part("a😀".encode(), four) == {"content": "a", "truncated": True}
+    four_bytes = BlobRequest("b", "sample_head", 4)
+    assert dialect.blob_part("a😀".encode(), four_bytes) == {"content": "a", "truncated": True}
     assert dialect.blob_part(b"a" + b"\xff" * 5, BlobRequest("b", "sample_head", 5))["encoding"] == "base64"
 
 
 @example(b"\xff" * 9, "sample_head", 5)
 @given(st.binary(max_size=64), st.sampled_from(["sample_head", "sample_tail", "full"]), st.none() | st.integers(1, 80))
-def test_any_part_of_any_blob_is_of_that_blob(raw: bytes, mode: Any, most: int | None) -> None:
+def test_part_of_any_blob_is_its_beginning_or_end(raw: bytes, mode: Any, most: int | None) -> None:
     part = dialect.blob_part(raw, BlobRequest("b", mode, most))
-    seen = str(part["content"])
-    got = b64decode(seen) if part.get("encoding") == "base64" else seen.encode()
-    assert (raw.endswith(got) if mode == "sample_tail" else raw.startswith(got)) and len(got) <= (most or 64)
-    assert part["truncated"] == (most is not None and most < len(raw))
-    assert part["truncated"] or got == raw
     json.dumps(part)
+    decoded = str(part["content"]).encode()
+    if part.get("encoding") == "base64":
+        decoded = b64decode(decoded)
+    assert raw.endswith(decoded) if mode == "sample_tail" else raw.startswith(decoded)
+    assert len(decoded) <= (most or 64)
+    assert part["truncated"] == (most is not None and most < len(raw))
+    assert part["truncated"] or decoded == raw

@@ -1,6 +1,6 @@
-"""Archives as an enemy, or a careless tool, would make them: each with the words of its refusal.
+"""Hostile and damaged archives, each with the reason of its refusal.
 
-Headers are laid out here byte by byte, because no writer of the standard library makes most of these.
+Headers are laid out byte by byte, because the standard library writes few of these.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def block(
     prefix: bytes = b"",
     checksum: int | None = None,
 ) -> bytes:
-    """One tar member: header, content and padding. `size` and `checksum` may lie."""
+    """Return a tar member: header, content and padding. `size` and `checksum` may be wrong."""
     raw_name = name.encode() if isinstance(name, str) else name
     size = len(content) if size is None else size
     digits = b"%011o\0" % size if isinstance(size, int) else size
@@ -40,7 +40,7 @@ def block(
 
 
 def pax(kind: bytes = b"x", **fields: str) -> bytes:
-    """A PAX header with these records."""
+    """Return a PAX header with these records; `__` in a key stands for a dot."""
     out = b""
     for key, value in fields.items():
         record = f" {key.replace('__', '.')}={value}\n".encode()
@@ -56,13 +56,13 @@ GOOD = block("SKILL.md", SKILL_MD)
 
 
 def tar_gz(*blocks: bytes, end: bytes = END, level: int = 9) -> bytes:
-    """A `.tar.gz` of these blocks."""
+
     return gzip.compress(b"".join(blocks) + end, level, mtime=0)
 
 
 @dataclass
 class Zipped:
-    """One zip member; what is given lies where it differs from the content."""
+    """A zip member. Fields that differ from the content make its headers wrong."""
 
     name: str | bytes
     content: bytes = b""
@@ -93,19 +93,22 @@ class Zipped:
 def zipped(
     *members: Zipped, count: int | None = None, comment: bytes = b"", gap: bytes = b"", disk: int = 0, shift: int = 0
 ) -> bytes:
-    """A `.zip` of these members."""
+    """Return a `.zip` of these members. Other arguments make its end record wrong."""
     out, central = b"", b""
     for each in members:
         out += each.before
         offset = len(out) if each.offset is None else each.offset
         name = each.name if each.local_name is None else each.local_name
         assert isinstance(name, bytes) and isinstance(each.name, bytes)
-        seen = (0, 0, 0) if each.flags & 8 else (each.crc, len(each.packed), each.size)
+        has_descriptor = bool(each.flags & 8)
+        local = (each.crc, len(each.packed), each.size)
         if each.local_size is not None:
-            seen = (0 if each.flags & 8 else each.crc, len(each.packed), each.local_size)
+            local = (0 if has_descriptor else each.crc, len(each.packed), each.local_size)
+        elif has_descriptor:
+            local = (0, 0, 0)
         shared = (20, each.flags, each.method, 0, 33)
         if not each.listed_only:
-            head = struct.pack("<4s5H3L2H", b"PK\3\4", *shared, *seen, len(name), 0)
+            head = struct.pack("<4s5H3L2H", b"PK\3\4", *shared, *local, len(name), 0)
             out += head + name + each.packed + each.descriptor
         sizes = (each.crc, len(each.packed), each.size, len(each.name), 0, 0, 0, 0, each.mode << 16, offset)
         central += struct.pack("<4s6H3L5H2L", b"PK\1\2", each.system << 8 | 20, *shared, *sizes) + each.name
@@ -119,7 +122,7 @@ Z_GOOD = Zipped("SKILL.md", SKILL_MD)
 
 
 def by_tarfile(files: Iterable[tuple[str, bytes]], form: int) -> bytes:
-    """A `.tar.gz` as Python's tarfile writes it."""
+    """Return a `.tar.gz` written by Python's tarfile."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w:gz", format=form) as tar:
         for name, raw in files:
@@ -130,11 +133,11 @@ def by_tarfile(files: Iterable[tuple[str, bytes]], form: int) -> bytes:
 
 
 def by_zipfile(files: Iterable[tuple[str, bytes]], method: int = zipfile.ZIP_DEFLATED) -> bytes:
-    """A `.zip` as Python's zipfile writes it."""
+    """Return a `.zip` written by Python's zipfile."""
     out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", method) as made:
+    with zipfile.ZipFile(out, "w", method) as archive:
         for name, raw in files:
-            made.writestr(name, raw)
+            archive.writestr(name, raw)
     return out.getvalue()
 
 
@@ -233,7 +236,7 @@ _REFUSED: dict[str, list[bytes]] = {
     ],
     "gives all members one name": [tar_gz(pax(b"g", path="SKILL.md"), block("a", b"!"))],
     "no member follows a header": [tar_gz(GOOD, pax(path="a"))],
-    # Two members over one content are the trick of the best zip bombs.
+    # Overlapping members are the technique of the strongest zip bombs.
     "overlaps another member": [zipped(Z_GOOD, Zipped("b", SKILL_MD, offset=0, local_name=b""))],
     "belong to no member": [
         zipped(Z_GOOD, Zipped("a", b"!", before=b"hidden")), zipped(Z_GOOD, gap=b"hidden"),
@@ -257,9 +260,9 @@ _REFUSED: dict[str, list[bytes]] = {
     "one part of several": [zipped(Z_GOOD, disk=1)],
     "zip64": [zipped(Z_GOOD, count=0xFFFF), zipped(Zipped("a", b"!", size=0xFFFFFFFF))],
 }  # fmt: skip
-for _said, _names in _NAMES.items():
+for _reason, _names in _NAMES.items():
     for _name in _names:
-        _REFUSED.setdefault(_said, []).append(tar_gz(GOOD, pax(path=_name), block("x", b"!")))
-        _REFUSED[_said].append(zipped(Z_GOOD, Zipped(_name)))
-HOSTILE = {f"a{place}": each for place, each in enumerate((raw, said) for said in _REFUSED for raw in _REFUSED[said])}
-"""What is refused, by a name, with words of the reason."""
+        _REFUSED.setdefault(_reason, []).append(tar_gz(GOOD, pax(path=_name), block("x", b"!")))
+        _REFUSED[_reason].append(zipped(Z_GOOD, Zipped(_name)))
+HOSTILE = [(raw, reason) for reason, archives in _REFUSED.items() for raw in archives]
+"""Hostile archives, each with a part of the refusal's message."""

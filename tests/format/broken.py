@@ -1,4 +1,4 @@
-"""Every broken bundle: where the stored ones lie, and recipes for those that git cannot or should not store."""
+"""A broken bundle for each code: stored as a fixture, or made here if git cannot store it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BROKEN = Path(__file__).parents[2] / "fixtures" / "broken"
 
 
 def skill_md(name: str, body: str = "Read on.\n") -> str:
-    """A SKILL.md without a fault."""
+    """Return a valid SKILL.md."""
     return f"---\nname: {name}\ndescription: Shows what becomes of a bundle with one fault ({name}).\n---\n\n{body}"
 
 
@@ -26,18 +26,18 @@ MADE = (
     "skill-md-too-large", "unreadable", "too-deep", "too-many-files", "too-many-bytes", "root-missing", "file-name",
     "file-irregular", "hard-link", "file-name-backslash", "file-name-portable", "secret",
 )  # fmt: skip
-"""Codes whose bundle `fill` makes."""
+"""Codes whose bundle `fill` creates."""
 
 
 def fill(bundle: Path) -> None:
-    """Fill an empty directory, named like one of `MADE`, with its bundle."""
+    """Create the bundle of the code in `MADE` that the empty directory `bundle` is named after."""
     place, text = bundle, skill_md(bundle.name)
     match bundle.name:
         case "skill-md-too-large":
             text += "x" * ((1 << 20) + 1 - len(text))
         case "unreadable":
             (bundle / "locked").mkdir()
-            (bundle / "locked" / "notes.md").write_text("Nobody may read this.\n")
+            (bundle / "locked" / "notes.md").write_text("No access.\n")
         case "too-deep":
             place = bundle.joinpath(*map(str, range(32)), "too-deep")
             place.mkdir(parents=True)
@@ -49,24 +49,24 @@ def fill(bundle: Path) -> None:
                 data.truncate((16 << 20) + 1 - len(text))
         case "file-name":
             with open(os.fsencode(bundle) + b"/caf\xe9.md", "wb") as latin:
-                latin.write(b"Served nowhere.\n")
+                latin.write(b"Not served.\n")
         case "file-irregular":
             os.mkfifo(bundle / "pipe")
         case "hard-link":
-            (bundle.parent / "not-yours").write_text("Somebody else's.\n")
+            (bundle.parent / "not-yours").write_text("Another user's.\n")
             os.link(bundle.parent / "not-yours", bundle / "notes.md")
         case "file-name-backslash":
             (bundle / "notes\\more.md").write_text("One name, or two?\n")
         case "file-name-portable":
-            (bundle / "con.md").write_text("Windows takes this for the console.\n")
+            (bundle / "con.md").write_text("CON is a device name on Windows.\n")
         case "secret":
             text = skill_md("secret", f"Sign in with {'AKIA' + 'QZ7WPLM4TNB2XKRD'}.\n")
     (place / "SKILL.md").write_text(text)
 
 
 def gate_of(code: str) -> Gate | None:
-    """What refuses the bundle of this code, for the codes of skills that nothing else is wrong with."""
-    # Each is made by a real signature in tests/provenance, or by a real source in tests/sources.
+    """Return the gate that refuses the bundle of this code, or None if its content is at fault."""
+    # tests/provenance and tests/sources cause these with real signatures and sources.
     if code.startswith("signature-") or code in {"source-refused", "commit-unsigned"}:
         return lambda *_: GateRefusal(problem(code, "it is not what it should be"))
     if code == "switched-off":
@@ -77,7 +77,7 @@ def gate_of(code: str) -> Gate | None:
 
 
 def roots_of(code: str, directory: Path) -> list[Path]:
-    """The roots to load for this code, made inside `directory` where they are not stored."""
+    """Return the roots to load for this code, created in `directory` unless they are stored."""
     if code in MADE:
         bundle = directory / code
         bundle.mkdir()
@@ -88,14 +88,14 @@ def roots_of(code: str, directory: Path) -> list[Path]:
 
 
 def befall(code: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What must happen after a registry has accepted its roots and before it loads them."""
+    """Cause the fault that must happen between a registry's creation and its first load."""
     if code == "root-missing":
         shutil.rmtree(root)
     elif code == "hard-link":
-        # Only the superuser could make another user's file.
+        # Only root can create another user's file.
         monkeypatch.setattr(disk, "owner_of", lambda *_: os.geteuid() + 1)
     elif code == "unreadable":
-        # The superuser may open everything, so the refusal is made at the outermost boundary.
+        # Root may open everything, so `os.open` itself refuses.
         really_open = os.open
 
         def refusing(path: Any, *arguments: Any, **options: Any) -> int:

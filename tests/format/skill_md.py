@@ -1,4 +1,4 @@
-"""A SKILL.md with some frontmatter, and what reading it finds."""
+"""Helpers to parse a SKILL.md from lines of frontmatter."""
 
 from __future__ import annotations
 
@@ -12,31 +12,32 @@ from mcp_skills_server.model import Standing
 
 
 def framed(text: str, body: str = "Read on.\n") -> bytes:
-    """A SKILL.md with these lines of frontmatter."""
+
     return f"---\n{text}\n---\n{body}".encode()
 
 
 def document(text: str) -> Document:
-    """What is read of a SKILL.md with these lines of frontmatter."""
+
     return parse(framed(text))
 
 
-def codes(found: Document) -> list[str]:
-    return [each.code for each in found.problems]
+def codes(document: Document) -> list[str]:
+    return [each.code for each in document.problems]
 
 
-def fatal(found: Document) -> list[str]:
-    return [each.code for each in found.problems if CODES[each.code].allows is Standing.UNUSABLE]
+def fatal(document: Document) -> list[str]:
+    """Return the codes that make the skill unusable."""
+    return [each.code for each in document.problems if CODES[each.code].allows is Standing.UNUSABLE]
 
 
 each_parser = pytest.mark.usefixtures("_each_parser")
-"""With the fast parser, and with the one that is there when PyYAML was built without it."""
+"""Run a test with both parsers (`conftest._each_parser`)."""
 
 
-def typed(given_value: Any) -> Any:
-    """A value that tells 1, 1.0 and True apart when compared."""
-    if isinstance(given_value, dict):
-        return {key: typed(inner) for key, inner in given_value.items()}
-    if isinstance(given_value, list):
-        return [typed(inner) for inner in given_value]
-    return type(given_value).__name__, given_value
+def typed(value: Any) -> Any:
+    """Return the value with type names, so that 1, 1.0 and True differ in a comparison."""
+    if isinstance(value, dict):
+        return {key: typed(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [typed(inner) for inner in value]
+    return type(value).__name__, value

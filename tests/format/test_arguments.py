@@ -1,4 +1,4 @@
-"""The arguments of a skill, and instructions filled in with values for them."""
+"""Substitution of a skill's arguments in its instructions."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from steps import growth
 from tables import each_row
 
 TOPIC: dict[str, Json] = {"name": "topic", "required": True}
-TONE: dict[str, Json] = {"name": "tone", "default": "calm", "required": "yes"}  # which is not true
+TONE: dict[str, Json] = {"name": "tone", "default": "calm", "required": "yes"}  # only `true` is required
 BARE: dict[str, Json] = {"name": "bare"}
 
 
-def filled(text: str, given_values: dict[str, Any], *declared: dict[str, Json]) -> str:
-    return arguments.fill_in(text, declared, given_values, "letters")
+def fill_in(text: str, values: dict[str, Any], *declared: dict[str, Json]) -> str:
+    return arguments.fill_in(text, declared, values, "letters")
 
 
 @pytest.mark.requirement("S76-6", "S76-7")
@@ -39,9 +39,12 @@ def filled(text: str, given_values: dict[str, Any], *declared: dict[str, Json]) 
     ("{{{topic}}}", {"topic": "tea"}, "{tea}"),
     *((f"[{{{{{name}}}}}]", {"topic": ""}, "[]") for name in ("three", "list")),
 ])  # fmt: skip
-def test_declared_placeholders_alone_are_filled_in_once(text: str, values: dict[str, Any], expected: str):
-    odd: list[dict[str, Json]] = [{"name": "three", "default": 3}, {"name": "list", "default": ["x"]}]
-    assert filled(text, values, TOPIC, TONE, BARE, *odd) == expected
+def test_only_declared_placeholders_are_filled_in_once(text: str, values: dict[str, Any], expected: str):
+    defaults_of_other_types: list[dict[str, Json]] = [
+        {"name": "three", "default": 3},
+        {"name": "list", "default": ["x"]},
+    ]
+    assert fill_in(text, values, TOPIC, TONE, BARE, *defaults_of_other_types) == expected
 
 
 @pytest.mark.requirement("S76-8")
@@ -52,43 +55,47 @@ def test_declared_placeholders_alone_are_filled_in_once(text: str, values: dict[
     *(({"topic": value}, [TOPIC], "Argument 'topic' of skill 'letters' must be a string")
       for value in (None, 1, True, ["tea"], {"a": "b"})),
 ])  # fmt: skip
-def test_a_wrong_argument_is_refused_and_named(values: dict[str, Any], declared: list[dict[str, Json]], reason: str):
+def test_invalid_argument_is_refused_by_name(values: dict[str, Any], declared: list[dict[str, Json]], reason: str):
     with pytest.raises(RequestError, match=reason):
-        filled("{{topic}}", values, *declared)
+        fill_in("{{topic}}", values, *declared)
 
 
-def test_arguments_make_a_body_longer_by_so_much_and_no_more():
-    places = "{{topic}}" * 64
-    most = "v" * (MOST_ADDED // 64 + len("{{topic}}"))
-    assert len(filled(places, {"topic": most}, TOPIC)) == MOST_ADDED + len(places)
+def test_filled_in_text_grows_by_one_mebibyte_at_most():
+    text = "{{topic}}" * 64
+    longest = "v" * (MOST_ADDED // 64 + len("{{topic}}"))
+    assert len(fill_in(text, {"topic": longest}, TOPIC)) == MOST_ADDED + len(text)
     with pytest.raises(RequestError, match=r"'letters' longer by more than 1,048,576 characters"):
-        filled(places, {"topic": most + "v"}, TOPIC)
+        fill_in(text, {"topic": longest + "v"}, TOPIC)
 
 
-def test_three_hundred_places_for_a_long_argument_are_refused_before_they_are_filled():
+def test_too_long_text_is_refused_before_it_is_filled_in():
     tracemalloc.start()
     try:
         with pytest.raises(RequestError, match="longer by more than"):
-            filled("{{topic}} " * 300, {"topic": "x" * 900_000}, TOPIC)
+            fill_in("{{topic}} " * 300, {"topic": "x" * 900_000}, TOPIC)
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
     finally:
         tracemalloc.stop()
 
 
 @each_row("shape", ["{{a}}", "{{", "{{{{a}}", "}}", "{{a", "{{a}", "{{no}}"])
-def test_filling_in_takes_steps_as_long_as_the_body_whatever_is_declared(shape: str):
+def test_fill_in_takes_linear_time(shape: str):
     def call(times: int) -> Callable[[], object]:
         declared: list[dict[str, Json]] = [{"name": "a"}, *({"name": f"n{each}"} for each in range(times))]
-        return lambda: filled(shape * times, {"a": "b"}, *declared)
+        return lambda: fill_in(shape * times, {"a": "b"}, *declared)
 
     assert growth(call, 500) <= 5
 
 
 @given(st.text("{}ab\0é\n", max_size=40), st.dictionaries(st.sampled_from(["a", "b", "ab"]), st.text(max_size=3)))
-def test_filling_in_is_what_replacing_one_after_the_other_place_would_be(body: str, values: dict[str, str]):
+def test_fill_in_equals_a_replacement_from_left_to_right(body: str, values: dict[str, str]):
     expected, rest = "", body
     while rest:
         name = next((each for each in values if rest.startswith("{{" + each + "}}")), None)
-        expected += rest[0] if name is None else values[name]
-        rest = rest[1:] if name is None else rest[len(name) + 4 :]
-    assert filled(body, values, *({"name": name} for name in values)) == expected
+        if name is None:
+            expected += rest[0]
+            rest = rest[1:]
+        else:
+            expected += values[name]
+            rest = rest[len(name) + 4 :]
+    assert fill_in(body, values, *({"name": name} for name in values)) == expected

@@ -1,4 +1,4 @@
-"""Pages of a list: cursors as a client may send them back, and how much one answer holds."""
+"""Cursors of list pages, and the size of a page."""
 
 from __future__ import annotations
 
@@ -17,35 +17,38 @@ from mcp_skills_server.format.cursors import MOST_BYTES, entry_bytes, first_page
 from tables import each_row
 
 
-def coded(raw: bytes) -> str:
+def encoded(raw: bytes) -> str:
     return urlsafe_b64encode(raw).decode().rstrip("=")
 
 
-JSON = st.recursive(st.none(), st.lists).map(lambda value: coded(json.dumps(value).encode()))
+JSON = st.recursive(st.none(), st.lists).map(lambda value: encoded(json.dumps(value).encode()))
 
 
 @pytest.mark.requirement("MCP-21")
 @given(st.text(max_size=40), st.text(max_size=40))
-def test_a_key_comes_back_for_its_own_list_alone(kind: str, key: str) -> None:
+def test_cursor_is_decoded_for_its_own_list_only(kind: str, key: str) -> None:
     cursor = cursors.encode(kind, key)
-    assert cursors.decode(cursor) == (kind, key) and cursors.start_key({"cursor": cursor}, kind) == key
+    assert cursors.decode(cursor) == (kind, key)
+    assert cursors.start_key({"cursor": cursor}, kind) == key
     with pytest.raises(RequestError, match="belongs to another list"):
         cursors.start_key({"cursor": cursor}, kind + "x")
-    assert cursors.start_key({}, kind) is None and cursors.encode(kind, None) is None
+    assert cursors.start_key({}, kind) is None
+    assert cursors.encode(kind, None) is None
 
 
 @pytest.mark.requirement("MCP-21")
 @each_row("cursor", [
-    *map(coded, (b"[" * 12_000, b'{"a":' * 2_000, b'["kind","key"] ', b"[1,2]", b"\xff", b"9" * 9_000)), None, 5, ["a"],
+    *map(encoded, (b"[" * 12_000, b'{"a":' * 2_000, b'["kind","key"] ', b"[1,2]", b"\xff", b"9" * 9_000)),
+    None, 5, ["a"],
 ])  # fmt: skip
-def test_what_is_none_of_ours_is_refused_in_one_line(cursor: object) -> None:
+def test_foreign_cursor_is_refused_with_one_line(cursor: object) -> None:
     with pytest.raises(RequestError, match="Invalid cursor: ") as caught:
         cursors.decode(cursor)
     assert len(str(caught.value)) < 200
 
 
 @pytest.mark.requirement("MCP-21")
-def test_a_cursor_has_65536_characters_at_most() -> None:
+def test_cursor_is_limited_to_65536_characters() -> None:
     longest = "x" * (65_536 * 3 // 4 - len('["k",""]'))
     assert cursors.decode(cursors.encode("k", longest)) == ("k", longest)
     with pytest.raises(RequestError, match="Invalid cursor: "):
@@ -53,24 +56,29 @@ def test_a_cursor_has_65536_characters_at_most() -> None:
 
 
 @pytest.mark.requirement("MCP-21")
-@given(st.text() | st.binary().map(coded) | JSON)
-def test_wild_cursors_raise_nothing_else(cursor: str) -> None:
+@given(st.text() | st.binary().map(encoded) | JSON)
+def test_any_other_text_is_refused_as_a_cursor(cursor: str) -> None:
     with pytest.raises(RequestError):
         cursors.decode(cursor)
 
 
 @given(st.lists(st.integers(0, MOST_BYTES), max_size=8))
-def test_a_portion_is_the_first_entries_that_fit_and_one_at_least(sizes: list[int]):
-    kept = first_page(sizes, lambda size: size)
-    assert kept == sizes[: len(kept)] and bool(kept) is bool(sizes)
-    assert [len(first_page([1 << 21, (1 << 21) + more], lambda size: size)) for more in (0, 1)] == [2, 1]
-    assert sum(kept) <= MOST_BYTES or len(kept) == 1
-    assert len(kept) == len(sizes) or sum(sizes[: len(kept) + 1]) > MOST_BYTES
+def test_first_page_has_the_entries_that_fit_and_at_least_one(sizes: list[int]):
+    page = first_page(sizes, lambda size: size)
+    assert page == sizes[: len(page)] and bool(page) is bool(sizes)
+    assert sum(page) <= MOST_BYTES or len(page) == 1
+    assert len(page) == len(sizes) or sum(sizes[: len(page) + 1]) > MOST_BYTES
+
+
+def test_first_page_is_full_to_the_byte() -> None:
+    assert len(first_page([MOST_BYTES // 2, MOST_BYTES // 2], lambda size: size)) == 2
+    assert len(first_page([MOST_BYTES // 2, MOST_BYTES // 2 + 1], lambda size: size)) == 1
 
 
 @given(st.text(max_size=2000), st.lists(st.text("a/\u00e9b", min_size=1, max_size=200), max_size=40))
 @example("", [each * 199 for each in "abcdefgh"])
-def test_a_skill_weighs_about_what_its_entry_takes(description: str, files: list[str]):
+def test_entry_bytes_estimate_the_size_of_an_entry(description: str, files: list[str]):
     one = skill(f"acme/{'refunds' * 10}", files, description=description)
     size = len(json.dumps(sep2640.entry(one)))
-    assert size - 400 <= entry_bytes(one) * 2 and entry_bytes(one) <= 3 * size + 400
+    assert size - 400 <= entry_bytes(one) * 2
+    assert entry_bytes(one) <= 3 * size + 400

@@ -1,4 +1,4 @@
-"""SKILL.md bytes in; frontmatter, body, lines and problems out."""
+"""Parsing of SKILL.md into frontmatter, body, lines and problems."""
 
 from __future__ import annotations
 
@@ -18,12 +18,10 @@ from tables import each_row
 
 from .skill_md import codes, document, each_parser, framed, typed
 
-# The two parts
-
 
 @pytest.mark.requirement("AS-2", "ASG-12")
 @each_parser
-def test_a_file_is_frontmatter_between_two_fences_and_a_body():
+def test_skill_md_is_frontmatter_between_two_fences_and_a_body():
     found = parse(b"---\nname: a\ndescription: b\n---\n# Title\n\nText.\n")
     fields = {"name": "a", "description": "b"}
     assert found == Document(fields, {"name": 2, "description": 3}, "# Title\n\nText.", 5, (), written=fields)
@@ -35,7 +33,7 @@ def test_a_file_is_frontmatter_between_two_fences_and_a_body():
     ("  \n\t\n\n    code\n", "    code", 7), ("Text  \n \n", "Text", 4), ("one\n---\ntwo\n", "one\n---\ntwo", 4),
     ("", "", 4), ("   ", "", 4),
 ])  # fmt: skip
-def test_the_body_is_trimmed_of_blank_lines_and_knows_its_first_line(rest: str, body: str, line: int):
+def test_body_is_stripped_of_blank_lines_and_has_its_first_line(rest: str, body: str, line: int):
     found = parse(f"---\nname: a\n---\n{rest}".encode())
     assert (found.body, found.body_line) == (body, line)
 
@@ -44,14 +42,14 @@ def test_the_body_is_trimmed_of_blank_lines_and_knows_its_first_line(rest: str, 
 @each_row("opening", ["---", "--- ", "---\t", "--- \t  "])
 @each_row("closing", ["---", "---  ", "---\t"])
 @each_row("rest", ["", "\n", "\nText\n", "\n\n--- \nText\n"])
-def test_blanks_may_follow_a_fence(opening: str, closing: str, rest: str):
-    """As YAML's own markers have it; 24 of 31,753 real files do."""
+def test_fence_may_have_trailing_blanks(opening: str, closing: str, rest: str):
+    """YAML allows them after its markers; 24 of 31,753 public files have some."""
     plain = parse(f"---\nname: a\nmetadata:\n  b: c\n---{rest}".encode())
     assert plain.frontmatter == {"name": "a", "metadata": {"b": "c"}}
     assert parse(f"{opening}\nname: a\nmetadata:\n  b: c\n{closing}{rest}".encode()) == plain
 
 
-def test_fields_keep_their_lines_and_those_of_metadata_what_was_written():
+def test_fields_have_lines_and_metadata_has_its_source_text():
     metadata = "metadata:\n  version: 1.10\n  tags: [a, b]\n  'on': yes\n  more: {version: 2}"
     found = document(f"# note\nname: a\n{metadata}\n\nlicense: >\n  x\nversion: 3\n...")
     assert found.metadata == {"version": (5, "1.10"), "tags": (6, None), "on": (7, "yes"), "more": (8, None)}
@@ -75,7 +73,7 @@ def test_fields_keep_their_lines_and_those_of_metadata_what_was_written():
     (b"---\nname: a\n---\n\none\ntwo \0\n", "nul-byte", 6, ""), (b"\n\0\n", "nul-byte", 2, ""),
     (b"\n\xe9\n", "not-utf8", 2, "0xe9"),
 ])  # fmt: skip
-def test_a_file_without_frontmatter_or_text_is_one_problem_with_its_line(raw: bytes, code: str, line: int, words: str):
+def test_unreadable_file_has_one_problem_with_its_line(raw: bytes, code: str, line: int, words: str):
     found = parse(raw)
     assert (found.frontmatter, codes(found), found.problems[0].line) == (None, [code], line)
     assert (found.body, found.body_line) == ("", 1) or code == "frontmatter-not-mapping"
@@ -88,22 +86,20 @@ def test_a_file_without_frontmatter_or_text_is_one_problem_with_its_line(raw: by
     (">-\n  above\n   ---\n  below", "above\n ---\nbelow"), ("first\n  --- then", "first --- then"),
     ("-----", "-----"),
 ])  # fmt: skip
-def test_only_a_whole_line_is_a_fence(written: str, expected: str):
+def test_fence_is_a_whole_line(written: str, expected: str):
     found = document(f"description: {written}")
     assert (found.frontmatter, found.body, codes(found)) == ({"description": expected}, "Read on.", [])
 
 
 @pytest.mark.requirement("S76-7", "ASG-12")
 @each_row("end", ["\r\n", "\r"])
-def test_line_ends_of_other_systems_and_a_byte_order_mark_are_passed_over(end: str):
+def test_other_line_ends_and_a_byte_order_mark_are_normalized(end: str):
     text = "---\nname: a\ndescription: |\n  one\n  two\n---\n\nText\nmore\n"
     found = parse(BOM_UTF8 + text.replace("\n", end).encode())
     assert found == parse(text.encode())
     assert found.frontmatter == {"name": "a", "description": "one\ntwo\n"}
     assert (found.body, found.body_line) == ("Text\nmore", 8)
 
-
-# Wild input
 
 _SIGNS = [*"ab[]{}|>'\"#%@\n\té\u2028", ": ", "- ", "? ", ", ", "  ", "&x ", "*x", "!t ", "<<", "---", "...", "\\u"]
 _VALUES = ["1", ".nan", "0x1", "12:30", "~"]
@@ -115,7 +111,7 @@ _YAML = st.text(max_size=80) | st.lists(st.sampled_from(_SIGNS + _VALUES), max_s
 @example(framed("v: \x85"))
 @example(framed('v: "\\ud800"'))
 @example(framed("v: &a [*a]"))
-def test_any_bytes_give_a_document_that_json_can_hold(raw: bytes):
+def test_any_bytes_are_parsed_to_valid_json(raw: bytes):
     found = parse(raw)
     json.dumps([found.frontmatter, found.body], allow_nan=False, ensure_ascii=False).encode("utf-8")
     assert (found.frontmatter is None) == (standing(found.problems) is Standing.UNUSABLE)
@@ -139,7 +135,7 @@ _JSON: st.SearchStrategy[Json] = st.recursive(
 
 @pytest.mark.requirement("S40-13")
 @given(st.dictionaries(_TEXT, _JSON, max_size=5))
-def test_json_in_yaml_comes_back_verbatim(fields: dict[str, Json]):
+def test_json_frontmatter_is_parsed_verbatim(fields: dict[str, Json]):
     found = document(json.dumps(fields, ensure_ascii=False))
     assert (typed(found.frontmatter), found.body) == (typed(fields), "Read on.")
 
@@ -149,27 +145,27 @@ def test_json_in_yaml_comes_back_verbatim(fields: dict[str, Json]):
     "Two steps: first this, then that.", "Use when: asked", "Ends with a colon:", "It's here: 'so' and \"so\"",
     "a: b: c", "https://example.com is fine: really",
 ])  # fmt: skip
-def test_an_unquoted_colon_is_a_warning_with_the_line_to_write(value: str) -> None:
-    """What is advised is YAML that means the same."""
+def test_unquoted_colon_is_a_warning_with_a_hint_that_fixes_it(value: str) -> None:
     lines = "name: a\ndescription: {}\n\nx-y: MIT: yes-"
-    read = document(lines.format(value))
-    assert read.frontmatter == {"name": "a", "description": value, "x-y": "MIT: yes-"}
-    described, licensed = read.problems
+    found = document(lines.format(value))
+    assert found.frontmatter == {"name": "a", "description": value, "x-y": "MIT: yes-"}
+    described, licensed = found.problems
     assert (described.code, described.severity, described.line) == ("yaml-colon", "warning", 3)
     assert (licensed.code, licensed.line) == ("yaml-colon", 5)
-    assert standing(read.problems) is Standing.LENIENT
+    assert standing(found.problems) is Standing.LENIENT
     fixed = lines.replace("description: {}", described.hint.removeprefix("write "))
-    again = document(fixed.replace("x-y: MIT: yes-", licensed.hint.removeprefix("write ")))
-    assert (again.frontmatter, again.problems) == (read.frontmatter, ())
-    assert (again.body, again.body_line, again.lines) == (read.body, read.body_line, read.lines)
+    after = document(fixed.replace("x-y: MIT: yes-", licensed.hint.removeprefix("write ")))
+    assert (after.frontmatter, after.problems) == (found.frontmatter, ())
+    assert (after.body, after.body_line, after.lines) == (found.body, found.body_line, found.lines)
 
 
 @each_row(("value", "is_written"), [("x" * 1182, True), ("x" * 1183, False), ("\u200b", False)])
-def test_a_short_line_to_write_is_told_whole(value: str, is_written: bool) -> None:
+def test_hint_has_the_fixed_line_if_it_is_short_and_visible(value: str, is_written: bool) -> None:
     (found,) = document(f"description: a: {value}").problems
-    assert found.hint == (
-        f"write description: 'a: {value}'" if is_written else "put the value of description in single quotes"
-    )
+    expected = "put the value of description in single quotes"
+    if is_written:
+        expected = f"write description: 'a: {value}'"
+    assert found.hint == expected
 
 
 @pytest.mark.requirement("ASG-13")
@@ -179,22 +175,21 @@ def test_a_short_line_to_write_is_told_whole(value: str, is_written: bool) -> No
     "description: a: b\nlicense: 'never closed", "description: a: b\ndescription: c",
     'note: "begins\ndescription: a: b"\nlicense: c: d', "description: - a: b",
 ])  # fmt: skip
-def test_what_may_mean_something_else_stays_an_error(lines: str) -> None:
-    read = document(f"name: a\n{lines}")
-    assert read.frontmatter is None
-    assert {each.severity for each in read.problems} == {"error"}
+def test_ambiguous_colon_is_an_error(lines: str) -> None:
+    found = document(f"name: a\n{lines}")
+    assert found.frontmatter is None
+    assert {each.severity for each in found.problems} == {"error"}
 
 
 @pytest.mark.hypothesis
 @given(st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=30), st.text("ab :#'-\"", max_size=20))
-def test_what_is_read_is_what_is_written(one: str, other: str) -> None:
-    """Never more and never less than the line holds."""
-    value = f"x{other}: {one}"
-    read = document(f"description: {value}")
-    if read.frontmatter is not None and any(each.code == "yaml-colon" for each in read.problems):
-        assert read.frontmatter["description"] == value.strip()
+def test_value_with_a_colon_is_the_rest_of_its_line(start: str, end: str) -> None:
+    value = f"x{end}: {start}"
+    found = document(f"description: {value}")
+    if found.frontmatter is not None and any(each.code == "yaml-colon" for each in found.problems):
+        assert found.frontmatter["description"] == value.strip()
 
 
 @each_row("shape", ["a: b: c\n", "a: b: c", "a: ", ":", "a:\t", " \n", "a: '' "])
-def test_it_takes_steps_as_long_as_the_text(shape: str) -> None:
+def test_parsing_takes_linear_time(shape: str) -> None:
     assert growth(lambda times: lambda: document(shape * times), 300) <= 6

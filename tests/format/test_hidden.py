@@ -1,4 +1,4 @@
-"""Which characters are hidden text, and which do work that a reader sees."""
+"""Detection and removal of hidden characters."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from mcp_skills_server.format import hidden
 from tables import each_row
 
-_ODD = "ab1#* \n\u00ad\u034f\u200b\u200c\u200d\u200e\u202e\u2066\u3164\ufe0e\ufe0f\ufeff😀葛م"
+_COMMON = "ab1#* \n\u00ad\u034f\u200b\u200c\u200d\u200e\u202e\u2066\u3164\ufe0e\ufe0f\ufeff😀葛م"
 _RARE = "\U000e0041\U000e0100\U000e01ef\u180b\u1820"
-WILD = st.text(st.sampled_from(_ODD + _RARE) | st.characters(), max_size=60)
+ANY_TEXT = st.text(st.sampled_from(_COMMON + _RARE) | st.characters(), max_size=60)
 
 
 @each_row("text", [
@@ -20,10 +20,10 @@ WILD = st.text(st.sampled_from(_ODD + _RARE) | st.characters(), max_size=60)
     "in\u200bstall", "co\u00adop",
     "\u3164",  # the Hangul filler is a letter to most programs
     "\u115fx",
-    "a\ufe0f",  # a selector that selects nothing
-    "😀\ufe0f\ufe01",  # a byte for each selector: the second one carries data
+    "a\ufe0f",  # a variation selector without an effect
+    "😀\ufe0f\ufe01",  # further variation selectors can carry data, a byte each
     "x\U000e0100", "a\u200db",
-    "م\u200c\u200cم",  # a second joiner joins nothing
+    "م\u200c\u200cم",  # a second joiner has no effect
     "end\u200d", "abc\u200fdef", "a\ufeffb", "\x1b[31mred", "a\u2028b", "\u2800a\u2062b",
 ])  # fmt: skip
 def test_hidden_text_is_found_and_stripped(text: str) -> None:
@@ -37,15 +37,15 @@ def test_hidden_text_is_found_and_stripped(text: str) -> None:
     "क\u094d\u200dष", "葛\U000e0100飾", "عربي\u200f abc", "\u1820\u180b",
     "\ufeffa byte order mark at the beginning", "licence\x0cpage two", "한글 日本語 e\u0301",
 ])  # fmt: skip
-def test_characters_that_do_work_stay(text: str) -> None:
-    """Emoji, joined scripts, direction marks and variants are read as their authors wrote them."""
+def test_visible_effects_of_invisible_characters_are_kept(text: str) -> None:
+    """Emoji, joined scripts, direction marks and variants keep their form."""
     assert (list(hidden.find(text)), hidden.strip(text)) == ([], text)
 
 
 @pytest.mark.hypothesis
-@given(WILD)
+@given(ANY_TEXT)
 @example("ab\u00adc\u3164")
-def test_stripping_takes_exactly_what_is_found(text: str) -> None:
+def test_strip_removes_exactly_the_characters_found(text: str) -> None:
     found = dict(hidden.find(text))
     assert all(text[at] == character for at, character in found.items())
     assert hidden.strip(text) == "".join(each for at, each in enumerate(text) if at not in found)

@@ -1,4 +1,4 @@
-"""One rule for names that are never served: what a tree may bring, and what of it is left out."""
+"""File names that are never served."""
 
 from __future__ import annotations
 
@@ -11,18 +11,21 @@ TREE = (
 )  # fmt: skip
 
 
-def test_only_what_would_be_served_is_left_of_a_tree() -> None:
+def test_unserved_files_of_a_tree_are_found() -> None:
     plain = {"README.md", "alpha/SKILL.md", "alpha/scripts/run.py"}
     assert {*TREE} - {*unserved(TREE, hidden=False)} == plain
     assert {*TREE} - {*unserved(TREE, hidden=True)} == plain | {".claude/skills/beta/SKILL.md"}
 
 
-def test_in_a_root_that_is_a_skill_no_dot_folder_holds_another_one() -> None:
+def test_dot_folder_of_a_root_skill_has_no_served_skill() -> None:
     found = unserved(["SKILL.md", ".claude/skills/beta/SKILL.md", "more/SKILL.md"], hidden=True)
     assert found == [".claude/skills/beta/SKILL.md"]
 
 
-def test_every_file_below_an_ignored_folder_of_a_skill_is_ignored() -> None:
+def test_files_below_an_ignored_folder_of_a_skill_are_ignored() -> None:
     dropped = ["a/.git/b/c", "node_modules/x.js", "notes~"]
     assert ignored(["SKILL.md", *dropped, "a.b/c"]) == dropped
+
+
+def test_summary_names_five_printable_paths_and_counts_the_rest() -> None:
     assert summarize([f"{number}\x1b[2J" for number in range(7)]).endswith("3\\u{1b}[2J, 4\\u{1b}[2J and 2 more")

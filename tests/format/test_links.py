@@ -1,4 +1,4 @@
-"""Which bundled files a body refers to, and its headings."""
+"""References of a Markdown body to bundled files, and its headings."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FILES = ("SKILL.md", "a.md", "assets/logo.png", "references/b c.md", "references
     ("[two\nlines](a.md)", Reference("a.md", "two lines", 0, "link")),
     ("`a.md`", Reference("a.md", "", 0, "code")), ("`'a.md'`", Reference("a.md", "", 0, "code")),
 ])  # fmt: skip
-def test_a_reference_tells_target_text_line_and_kind(body: str, expected: Reference):
+def test_reference_has_target_text_line_and_kind(body: str, expected: Reference):
     assert expected in references(body)
 
 
@@ -46,17 +46,17 @@ def test_a_reference_tells_target_text_line_and_kind(body: str, expected: Refere
     "<https://example.org>", "\\[A](a.md)", "<a href='a.md'>A</a>", "```\n[A](a.md)\n```", "    [A](a.md)",
     "just a.md", "",
 ])  # fmt: skip
-def test_what_does_not_point_into_the_bundle_is_no_reference(body: str):
-    assert not [found for found in references(body) if found.kind != "outside"]
+def test_link_out_of_the_bundle_is_no_reference(body: str):
+    assert [found for found in references(body) if found.kind != "outside"] == []
 
 
 @pytest.mark.requirement("S76-19")
-def test_linked_files_come_in_order_of_appearance_with_their_first_text():
+def test_linked_files_are_in_order_with_their_first_text():
     body = (
         "`python scripts/run.py --in a.md`, [second](a.md), ![](assets/logo.png), [later](a.md), [Run](scripts/run.py)"
     )
-    no_files = ", [self](SKILL.md), [dir](references), [gone](gone.md), `ls`"
-    found = linked_files(references(body + no_files), FILES, "SKILL.md")
+    not_files = ", [self](SKILL.md), [dir](references), [gone](gone.md), `ls`"
+    found = linked_files(references(body + not_files), FILES, "SKILL.md")
     assert list(found.items()) == [("scripts/run.py", "Run"), ("a.md", "second"), ("assets/logo.png", "")]
 
 
@@ -69,10 +69,11 @@ _PIECES = st.lists(st.sampled_from(_MARKS + _NAMES), max_size=30).map("".join)
 @example("[" * 2000)
 @example("> " * 2000)
 @example("`" * 2001)
-def test_no_body_is_too_odd(body: str):
+def test_any_body_has_valid_references_and_bounded_headings(body: str):
     heading(body)
-    seen = headings(body)
-    assert all(seen) and len(seen) <= 40 and sum(map(len, seen)) <= 2_000
+    found_headings = headings(body)
+    assert all(found_headings) and len(found_headings) <= 40
+    assert sum(map(len, found_headings)) <= 2_000
     found = references(body)
     for each in found:
         assert each.target and not each.target.startswith("/")
@@ -81,8 +82,6 @@ def test_no_body_is_too_odd(body: str):
     files = linked_files(found, FILES, "SKILL.md")
     assert set(files) <= set(FILES) - {"SKILL.md"}
 
-
-# Headings
 
 _COMMENTS = "```sh\n" + "# step\nrun\n" * 300 + "```\n\n"
 
@@ -101,7 +100,7 @@ _COMMENTS = "```sh\n" + "# step\nrun\n" * 300 + "```\n\n"
     ("```\n# c\n```\n\n" + "x" * 1_008 + "\n\nT\n===x", None), ("x" * 16_383 + "\n# T", "T"),
     ("x" * 16_384 + "\n# T", None), ("# *" + "x" * 1_100, "*" + "x" * 1_023),
 ])  # fmt: skip
-def test_the_heading_is_the_first_of_level_one_as_plain_text(body: str, expected: str | None):
+def test_heading_is_the_first_of_level_one_as_plain_text(body: str, expected: str | None):
     assert heading(body) == expected
 
 
@@ -109,22 +108,22 @@ def test_the_heading_is_the_first_of_level_one_as_plain_text(body: str, expected
     "#" + " " * 1_000_000 + "*x", "# " + "a " * 500_000 + "*", "```\n" + "# \n" * 300_000,
     "```\n" + "===\n" * 250_000, "> # a\n" * 150_000, "# " + "[" * 1_000_000,
 ])  # fmt: skip
-def test_a_heading_is_looked_for_in_bounded_time(body: str):
-    """Every scan asks for it, so a body of a megabyte must not take minutes."""
+def test_heading_search_takes_bounded_time(body: str):
+    """Each scan searches every body for it, and a body may have a megabyte."""
     found = heading(body)
     assert found is None or len(found) <= len(body)
     assert len(headings(body)) <= 40
 
 
-def test_looking_for_a_heading_takes_steps_as_long_as_the_body() -> None:
+def test_heading_search_takes_linear_time() -> None:
     assert growth(lambda times: lambda: heading("```\n" + "# \n" * times), 300) <= 6
 
 
 @given(st.text(st.characters(categories=("L", "N", "Zs"), include_characters=".,:;()-'\"/?%$+=@{}|^"), max_size=40))
-def test_the_quick_way_to_a_heading_agrees_with_the_parser(title: str):
+def test_fast_path_to_a_heading_agrees_with_the_parser(title: str):
     text = " ".join(title.split())
-    quick, parsed = heading(f"# {text}\n"), heading(f"\n# {text}\n\n")
-    assert quick == parsed
+    fast, parsed = heading(f"# {text}\n"), heading(f"\n# {text}\n\n")
+    assert fast == parsed
 
 
 @each_row(("body", "expected"), [
@@ -141,32 +140,34 @@ def test_the_quick_way_to_a_heading_agrees_with_the_parser(title: str):
     ("```\n# never closed\n## neither", ""), ("#Title\n#\n# \n## #\n", ""),
     ("# Ünïcode 日本語\n## 👋", "Ünïcode 日本語|👋"), ("", ""),
 ])  # fmt: skip
-def test_the_headings_are_told_in_order_as_plain_text(body: str, expected: str):
+def test_headings_are_in_order_as_plain_text(body: str, expected: str):
     assert "|".join(headings(body)) == expected
 
 
-def test_so_many_headings_are_told_and_so_long():
+def test_headings_are_limited_in_number_and_length():
     assert headings("\n".join(f"## Part {number}" for number in range(99)))[-1] == "Part 39"
     assert [len(each) for each in headings("\n".join(f"## {'x' * 900}" for _ in range(9)))] == [900, 900, 200]
     assert [len(each) for each in headings(f"# {'x' * 9_000}")] == [1_023]
 
 
 @each_row("shape", ["![", "[", "<!--", '[a](b "', "[a](<", "[a\n", "`a``b```", "*_", "- ", "|a|[b](c)|\n"])
-def test_what_a_body_costs_is_bounded_whatever_it_holds(shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The parser is given so many brackets and no more, in pieces that are never longer than it can look ahead."""
-    given: list[str] = []
+def test_parser_input_is_bounded(shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Markdown parser gets pieces of limited length with a limited number of brackets."""
+    pieces: list[str] = []
     parsed = links._parsed
 
     def counting(text: str, known: dict[str, Any]) -> Any:
-        given.append(text)
-        return parsed(text, known) if len(given) < 3 else []
+        pieces.append(text)
+        if len(pieces) < 3:
+            return parsed(text, known)
+        return []
 
     monkeypatch.setattr(links, "_parsed", counting)
     monkeypatch.setattr(links, "_READ", 65_536)
     text = shape * (1 << 16)
     references("\n\n".join(text[at : at + 16_000] for at in range(0, 1 << 16, 16_000)))
-    assert max(map(len, given), default=0) <= links._PIECE
-    assert sum(each.count("[") for each in given) <= links._MOST_BRACKETS
+    assert max(map(len, pieces), default=0) <= links._PIECE
+    assert sum(piece.count("[") for piece in pieces) <= links._MOST_BRACKETS
 
 
 _LINK_PARTS = (
@@ -183,7 +184,7 @@ _LINK_PARTS = (
 @example("[x](a.md\\.)")
 @example("[x](a.md\u00a0)")
 @example("[x](a.mdü)")
-def test_what_leads_to_known_paths_without_parsing_does_so_when_parsed(body: str) -> None:
+def test_body_without_unknown_links_has_none_when_parsed(body: str) -> None:
     if not links.may_lead_elsewhere(body, {"a.md"}.__contains__):
         assert {found.target for found in references(body) if found.kind != "code"} <= {"a.md"}
 
@@ -192,12 +193,11 @@ def test_what_leads_to_known_paths_without_parsing_does_so_when_parsed(body: str
     "plain", "[x](a.md)", "![x]( ./a.md#part)", '[x](a.md "title")', "[x](https://e.org/b.md)", "[x](/b.md)", "[x]()",
     "[x](../../b.md)", "`b.md`",
 ])  # fmt: skip
-def test_usual_links_need_no_parser(body: str) -> None:
+def test_common_links_need_no_parser(body: str) -> None:
     assert not links.may_lead_elsewhere(body, {"a.md"}.__contains__)
 
 
-def test_links_in_a_long_table_are_found_line_by_line() -> None:
-    """A table is one block; a long one is read by its lines, each with its own number."""
+def test_links_in_a_long_table_have_their_own_lines() -> None:
     table = "\n".join(f"| {'x' * 90} | [n{number}](references/{number}.md) |" for number in range(500))
     found = references(f"# Title\n\n{table}\n")
     assert [(each.target, each.line) for each in found] == [(f"references/{n}.md", n + 2) for n in range(500)]

@@ -1,4 +1,4 @@
-"""Safe corrections of a SKILL.md: what is written otherwise afterwards, and what is left to its author."""
+"""Automatic fixes of a SKILL.md."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tables import each_row
 HEAD = "---\nname: a\ndescription: Counts the rows of tables. Use when somebody asks for sums.\n"
 
 
-def fixed(fields: str) -> tuple[str, list[Problem], list[Problem]]:
-    """Correct a skill with these fields; return what stands in their place, what was wrong and what is corrected."""
+def fix(fields: str) -> tuple[str, list[Problem], list[Problem]]:
+    """Fix a skill with these fields; return the fixed fields, all problems, and the fixed problems."""
     text = f"{HEAD}{fields}\n---\nText.\n"
     document = parse(text.encode())
     found = [*document.problems, *check(document, "a")]
-    made, done = fix_text(text, found, "a")
-    return made.removeprefix(HEAD).removesuffix("\n---\nText.\n"), sorted(found, key=lambda each: each.line or 0), done
+    after, done = fix_text(text, found, "a")
+    return after.removeprefix(HEAD).removesuffix("\n---\nText.\n"), sorted(found, key=lambda each: each.line or 0), done
 
 
 @each_row(("fields", "expected"), [
@@ -34,9 +34,10 @@ def fixed(fields: str) -> tuple[str, list[Problem], list[Problem]]:
     ("author: me\nmetadata:\n    x: y", 'metadata:\n    author: "me"\n    x: y'),
     ("metadata:\n  x: y\nauthor: 'me'", "metadata:\n  author: 'me'\n  x: y"),
 ])  # fmt: skip
-def test_how_a_field_is_written_is_corrected(fields: str, expected: str) -> None:
-    made, found, done = fixed(fields)
-    assert (made, done) == (expected, found)
+def test_fix_rewrites_the_form_of_a_field(fields: str, expected: str) -> None:
+    after, found, done = fix(fields)
+    assert after == expected
+    assert done == found
 
 
 @each_row("fields", [
@@ -45,12 +46,13 @@ def test_how_a_field_is_written_is_corrected(fields: str, expected: str) -> None
     "license: MIT\nauthor: one\n  and two\nmetadata:\n  x: y",
     "disable-model-invocation: true", "allowed-tools: Read Grep", "license: MIT",
 ])  # fmt: skip
-def test_what_is_for_its_author_to_decide_stays(fields: str) -> None:
-    assert fixed(fields)[::2] == (fields, [])
+def test_fix_leaves_what_only_the_author_can_decide(fields: str) -> None:
+    after, _, done = fix(fields)
+    assert (after, done) == (fields, [])
 
 
-def test_a_line_that_the_file_does_not_have_is_not_corrected() -> None:
-    one = problem("hidden-characters", "", 1)
-    assert fix_text("a\u200b", [one], "a") == ("a", [one])
+def test_problem_outside_the_lines_of_the_file_is_not_fixed() -> None:
+    first = problem("hidden-characters", "", 1)
+    assert fix_text("a\u200b", [first], "a") == ("a", [first])
     for line in (0, 2, None):
         assert fix_text("a\u200b", [problem("hidden-characters", "", line)], "a") == ("a\u200b", [])

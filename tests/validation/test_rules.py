@@ -1,4 +1,4 @@
-"""The rules of a SKILL.md: what a rule needs, and what each finds in fields, values and the body."""
+"""Rules of a SKILL.md: fields, values and the body."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from mcp_skills_server.validation.rules import EXTENSION_FIELDS, SPECIFIED_FIELD
 from mcp_skills_server.validation.template import DESCRIPTION
 from tables import each_row
 
-SOUND: dict[str, Any] = {
+VALID: dict[str, Any] = {
     "name": "sound-skill",
     "description": "Shows a skill that keeps every rule there is. Use it in tests.",
 }
 
 
 def document(fields: dict[str, Any], body: str = "Read on.\n") -> Document:
-    """A SKILL.md with these fields, one to a line."""
+    """Return a parsed SKILL.md with these fields, one per line."""
     lines = "".join(f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}\n" for key, value in fields.items())
     return parse(f"---\n{lines}---\n{body}".encode())
 
@@ -38,27 +38,28 @@ def problems(fields: dict[str, Any], directory: str = "sound-skill", body: str =
     return check(document(fields, body), directory)
 
 
-def test_what_could_not_be_read_is_not_judged_twice():
+def test_unparsable_skill_md_has_no_further_problems():
     broken = parse(b"---\nname: [\n---\n")
-    assert check(broken, "a") == check_deeply(broken, ()) == ()
+    assert check(broken, "a") == ()
+    assert check_deeply(broken, ()) == ()
 
 
 @pytest.mark.requirement("X-2", "S40-5", "ASG-14", "ASG-15")
 @each_row(("fields", "directory", "expected"), [
-    (SOUND, "sound-skill", Standing.VALID), (SOUND, "other", Standing.LENIENT),
-    (SOUND | {"author": "x", "allowed-tools": ["Read"], "hooks": {}}, "sound-skill", Standing.VALID),
-    *((SOUND | odd, "sound-skill", Standing.LENIENT) for odd in (
+    (VALID, "sound-skill", Standing.VALID), (VALID, "other", Standing.LENIENT),
+    (VALID | {"author": "x", "allowed-tools": ["Read"], "hooks": {}}, "sound-skill", Standing.VALID),
+    *((VALID | odd, "sound-skill", Standing.LENIENT) for odd in (
         {"metadata": {"a": 1}}, {"compatibility": ""}, {"license": 5}, {"description": ""},
-        {"description": "x" * 1025}, {"allowed-tools": 5})),  # FastMCP's client refuses a whole list for the last
-    (SOUND | {"name": "a" * 65}, "a" * 65, Standing.LENIENT), (SOUND | {"name": "Sound"}, "Sound", Standing.LENIENT),
+        {"description": "x" * 1025}, {"allowed-tools": 5})),  # FastMCP's client refuses a list with the last one
+    (VALID | {"name": "a" * 65}, "a" * 65, Standing.LENIENT), (VALID | {"name": "Sound"}, "Sound", Standing.LENIENT),
     ({"license": "MIT"}, "sound-skill", Standing.LENIENT),
 ])  # fmt: skip
-def test_only_what_keeps_the_specification_stands_as_valid(fields: dict[str, Any], directory: str, expected: Standing):
+def test_standing_is_valid_only_within_the_specification(fields: dict[str, Any], directory: str, expected: Standing):
     assert standing(problems(fields, directory)) is expected
 
 
 @pytest.mark.requirement("ASG-18")
-def test_everything_wrong_in_one_file_is_told_at_once():
+def test_all_problems_of_a_file_are_reported_at_once():
     fields = {
         "name": "Not_This", "description": "x" * 1025, "license": 1, "compatibility": "", "metadata": {"a": 1},
         "allowed-tools": "A, B", "author": "x", "arguments": "y",
@@ -76,7 +77,7 @@ _ANY = JSON | st.lists(st.dictionaries(_PARTS, JSON), max_size=3) | st.dictionar
 
 
 @given(st.dictionaries(_KEYS, _ANY), st.text(max_size=20), st.text(max_size=40))
-def test_no_frontmatter_is_too_odd_to_be_judged(fields: dict[str, Any], directory: str, body: str):
+def test_any_frontmatter_is_checked_without_an_exception(fields: dict[str, Any], directory: str, body: str):
     found = Document(fields, {}, body, 2, ())
     for each in (*check(found, directory), *check_deeply(found, [])):
         assert CODES[each.code].severity == each.severity
@@ -85,32 +86,34 @@ def test_no_frontmatter_is_too_odd_to_be_judged(fields: dict[str, Any], director
 
 
 RULES = [row for table in (rules.RULES, text.RULES, lint.NAMES, lint.CATALOG) for row in table.rules]
-FOUND_ON_READING = {
-    # Notes that take all files of a skill, or all skills.
+CODES_WITHOUT_RULE = {
+    # Notes that need all files of a skill, or all skills.
     "file-unused", "description-overlap",
-    # The parsers, which stay with what they parse.
+    # Parsers.
     "not-utf8", "nul-byte", "frontmatter-missing", "frontmatter-unclosed", "frontmatter-not-mapping", "yaml-syntax",
     "yaml-colon", "yaml-duplicate-key", "yaml-tag", "yaml-alias", "yaml-depth", "yaml-size", "yaml-value",
     "yaml-ambiguous", "yaml-key", "manifest-syntax", "manifest-field", "manifest-form", "manifest-incomplete",
     "manifest-runtime", "manifest-disagrees",
-    # The scan, which sees the disk.
+    # The scan of the disk.
     "skill-md-irregular", "skill-md-case", "skill-md-too-large", "unreadable", "root-missing", "shadowed", "too-deep",
     "too-many-files", "too-many-bytes", "link-outside", "file-name", "file-name-backslash", "file-irregular",
     "hard-link",
-    # Sources and gates, which know what was fetched and what the operator asked for.
+    # Sources and gates.
     "source-refused", "commit-unsigned", "switched-off", "plugin-elsewhere", "lock-missing", "lock-differs",
     "signature-missing", "signature-invalid", "signature-files", "signature-expired",
 }  # fmt: skip
-"""The codes without a rule: whoever reads the bytes finds them, and nobody could look for them afterwards."""
+"""Codes that are reported while the bytes are read, because no later check could find them."""
 
 
-def test_every_code_has_a_row_and_a_function_and_a_bundle() -> None:
-    ruled = {each.code for each in RULES}
-    assert ruled | FOUND_ON_READING == set(CODES) == {path.name for path in BROKEN.iterdir()}
-    assert not ruled & FOUND_ON_READING and len({each.check for each in RULES}) == len(RULES)
+def test_every_code_has_one_rule_or_none_and_a_bundle() -> None:
+    with_rule = {each.code for each in RULES}
+    assert with_rule | CODES_WITHOUT_RULE == set(CODES)
+    assert {path.name for path in BROKEN.iterdir()} == set(CODES)
+    assert not with_rule & CODES_WITHOUT_RULE
+    assert len({each.check for each in RULES}) == len(RULES)
 
 
-def test_a_code_is_explained_with_its_example_and_its_requirement() -> None:
+def test_explanation_of_a_code_has_example_and_requirement() -> None:
     assert markdown("persistence") == (
         "## persistence\n\nA change of what starts automatically. It stays after the skill is removed.\n\n"
         "    echo ... >> ~/.bashrc\n\nFix: Do not let the skill change what starts automatically. "
@@ -120,28 +123,28 @@ def test_a_code_is_explained_with_its_example_and_its_requirement() -> None:
     assert markdown("unreadable").endswith("The skill is not served. Rule AS-1 of docs/requirements.md.\n")
 
 
-def test_a_rule_is_its_row_and_its_function_and_what_shows_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    tiny = Rules[SkillMd]()
-    tiny.rules = [*rules.RULES.rules]
+def test_rule_needs_a_code_and_reports_its_findings(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = Rules[SkillMd]()
+    table.rules = [*rules.RULES.rules]
     with pytest.raises(KeyError, match="'shouting' has no row"):
-        tiny.rule("shouting")
+        table.rule("shouting")
     monkeypatch.setitem(CODES, "shouting", Code("warning", Standing.VALID, "", "write it in small letters"))
 
-    @tiny.rule("shouting")
+    @table.rule("shouting")
     def _shouting(skill: SkillMd) -> Iterator[Finding]:  # pyright: ignore[reportUnusedFunction]
         if skill.document.body.isupper():
             yield Finding("the body is all capitals", skill.document.body_line)
 
-    monkeypatch.setattr(rules, "RULES", tiny)
-    (found,) = problems(SOUND, body="READ ON.\n")
+    monkeypatch.setattr(rules, "RULES", table)
+    (found,) = problems(VALID, body="READ ON.\n")
     assert str(found.at("a/SKILL.md", "a")) == (
         "a/SKILL.md:5: warning: the body is all capitals; write it in small letters [shouting]"
     )
-    assert problems(SOUND) == ()
-    assert check_deeply(document(SOUND, "READ ON.\n"), ()) == ()
+    assert problems(VALID) == ()
+    assert check_deeply(document(VALID, "READ ON.\n"), ()) == ()
 
 
-SOUND_FIELDS = {
+OPTIONAL_FIELDS = {
     "license": "Apache-2.0", "compatibility": "Needs git.", "metadata": {"version": "1.0", "author": "somebody"},
     "allowed-tools": "Read Bash(git:*)",
     "arguments": [{"name": "topic", "title": "T", "description": "D", "required": True}, {"name": "b", "default": ""}],
@@ -155,9 +158,10 @@ SOUND_FIELDS = {
 
 
 @pytest.mark.requirement("AS-3", "AS-8", "AS-10", "AS-11", "AS-12", "AS-14", "S76-4", "S76-19")
-def test_two_fields_must_be_there_and_others_may():
-    for fields in (SOUND, SOUND | SOUND_FIELDS):
-        assert problems(fields) == check_deeply(document(fields), ()) == ()
+def test_name_and_description_are_required_and_other_fields_optional():
+    for fields in (VALID, VALID | OPTIONAL_FIELDS):
+        assert problems(fields) == ()
+        assert check_deeply(document(fields), ()) == ()
     found = [(each.code, each.line) for each in problems({"license": "MIT"})]
     assert found == [("name-missing", 1), ("description-missing", 1)]  # at the opening fence
 
@@ -172,15 +176,15 @@ def test_two_fields_must_be_there_and_others_may():
     *((name, ["name-hyphens"]) for name in ("-a", "a-", "-a-", "-", "a--b", "a---b", "a--b--c", "--")),
     ("-" + "X" * 70, ["name-length", "name-characters", "name-hyphens"]),
 ])  # fmt: skip
-def test_a_name_has_64_small_letters_digits_and_single_hyphens_at_most(name: Any, expected: list[str]):
-    found = problems(SOUND | {"name": name}, str(name))
+def test_name_has_64_lower_case_letters_digits_and_single_hyphens(name: Any, expected: list[str]):
+    found = problems(VALID | {"name": name}, str(name))
     assert [(each.code, each.line) for each in found] == [(code, 2) for code in expected]
 
 
 @pytest.mark.requirement("AS-7")
 @each_row("directory", ["", "Sound-Skill", "sound", "sound-skill-2", "skills"])
-def test_a_name_is_that_of_the_directory(directory: str):
-    (found,) = problems(SOUND, directory)
+def test_name_must_match_the_directory(directory: str):
+    (found,) = problems(VALID, directory)
     assert (found.code, found.line) == ("name-mismatch", 2)
     assert found.message == f"the name is 'sound-skill' but the directory is {directory!r}"
 
@@ -220,50 +224,52 @@ def test_a_name_is_that_of_the_directory(directory: str):
         {"resources": [{"name": "x"}]}, {"resources": [3]}], "field-type"),
     ("icons", [[{"src": "assets/icon.png"}]], None), ("icons", [[{"src": "javascript:alert(1)"}]], "icon-source"),
 ])  # fmt: skip
-def test_a_value_of_a_field_has_one_code_and_the_line_of_the_field(key: str, values: list[Any], code: str | None):
-    line = 3 if key == "description" else 4
+def test_invalid_field_value_has_one_code_and_line(key: str, values: list[Any], code: str | None):
+    expected: list[tuple[str, str, int]] = []
+    if code:
+        line = 3 if key == "description" else 4
+        expected.append((code, CODES[code].severity, line))
     for value in values:
-        found = problems(SOUND | {key: value})
-        assert [(each.code, each.severity, each.line) for each in found] == (
-            [(code, CODES[code].severity, line)] if code else []
-        ), value
+        found = problems(VALID | {key: value})
+        assert [(each.code, each.severity, each.line) for each in found] == expected, value
 
 
-@each_row(("fields", "said"), [
+@each_row(("fields", "message"), [
     ({}, "there is no description"), ({"description": 5}, "the description is not text"),
     ({"description": None}, "the description is empty"), ({"description": " "}, "the description is empty"),
     ({"description": []}, "the description is not text"),
-    ({"description": SOUND["description"], "icons": [{"src": "a"}, {"src": "x:y"}]}, "icon 2 comes from 'x:y'"),
-    ({"description": SOUND["description"], "metadata": {"a": "", "A": ""}}, "metadata has both 'a' and 'A'"),
-    ({"description": SOUND["description"], "dependencies": {"tools": ["a", 3]}},
+    ({"description": VALID["description"], "icons": [{"src": "a"}, {"src": "x:y"}]}, "icon 2 comes from 'x:y'"),
+    ({"description": VALID["description"], "metadata": {"a": "", "A": ""}}, "metadata has both 'a' and 'A'"),
+    ({"description": VALID["description"], "dependencies": {"tools": ["a", 3]}},
         "entry 2 of dependencies.tools has no name"),
 ])  # fmt: skip
-def test_what_is_wrong_is_said(fields: dict[str, Any], said: str):
-    assert problems({"name": SOUND["name"], **fields})[0].message == said
+def test_message_names_the_invalid_value(fields: dict[str, Any], message: str):
+    assert problems({"name": VALID["name"], **fields})[0].message == message
 
 
 @each_row("key", ["disable-model-invocation", "user-invocable", "argument-hint"])
-def test_a_field_that_hosts_read_at_the_top_is_not_sent_away(key: str) -> None:
-    """Below `metadata:` it would be switched off, here and in the hosts."""
-    (found,) = problems(SOUND | {key: "x"})
+def test_host_field_at_the_top_level_is_told_to_stay(key: str) -> None:
+    """Below `metadata:` it would have no effect, here and in the hosts."""
+    (found,) = problems(VALID | {key: "x"})
     assert found.code == "field-unknown" and found.hint.startswith("leave it there")
 
 
 @pytest.mark.requirement("S40-51")
-@each_row(("tools", "broad"), [
+@each_row(("tools", "is_broad"), [
     ("Bash", True), ("Read Bash", True), ("Bash(*)", True), ("Bash(*:*)", True), ("Bash( * : * )", True),
     ("Bash()", True), ("Read, Bash, Write", True), ("Shell", True), ("Terminal Read", True),
     (["Read", "Bash(*)"], True), ("Bash(git:*)", False), ("Bash(git *)", False), ("BashOutput", False),
     ("MyBash", False), ("Read Write", False), (["Bash(git:*)", 7, None], False), ("", False), (None, False),
     ({"Bash": True}, False), ("Bash(" + " " * 100_000 + "x", False),
 ])  # fmt: skip
-def test_tools_that_allow_every_command_are_found(tools: Any, broad: bool):
-    found = check_deeply(document(SOUND | {"allowed-tools": tools}), ())
-    assert [(each.code, each.line) for each in found] == ([("broad-permission", 4)] if broad else [])
+def test_allowed_tools_for_every_command_are_reported(tools: Any, is_broad: bool):
+    found = check_deeply(document(VALID | {"allowed-tools": tools}), ())
+    expected = [("broad-permission", 4)] if is_broad else []
+    assert [(each.code, each.line) for each in found] == expected
 
 
 @pytest.mark.requirement("AS-12", "ASG-18")
-@each_row(("written", "said", "hint"), [
+@each_row(("line", "kind", "fix"), [
     ("version: 1.10", "a number", 'version: "1.10"'), ("version: 2", "a number", 'version: "2"'),
     ("internal: true", "true or false", 'internal: "true"'), ("tags: [a, b, 3]", "a list", 'tags: "a, b, 3"'),
     ("empty:", "no value", 'empty: ""'), ("empty: ~", "no value", 'empty: ""'),
@@ -272,33 +278,33 @@ def test_tools_that_allow_every_command_are_found(tools: Any, broad: bool):
     ("long: [" + "a, " * 100 + "b]", "a list", "'long' as one text in quotes"),
     ('"a\\n\\e": 1', "a number", '"a\\n\\u001b": "1"'),
 ])  # fmt: skip
-def test_a_value_of_metadata_that_is_no_text_is_told_with_the_line_to_write(written: str, said: str, hint: str):
-    raw = f"---\nname: a\ndescription: {'d' * 30}\nmetadata:\n  good: x\n  {written}\n---\nText\n".encode()
+def test_metadata_value_that_is_no_text_has_a_hint_that_fixes_it(line: str, kind: str, fix: str):
+    raw = f"---\nname: a\ndescription: {'d' * 30}\nmetadata:\n  good: x\n  {line}\n---\nText\n".encode()
     (found,) = (each for each in check(parse(raw), "a") if each.code != "hidden-characters")
-    assert (found.code, found.line, found.hint) == ("metadata-type", 6, f"write {hint}")
-    assert f"metadata has {said} where text belongs" in found.message
-    if not hint.endswith("as one text in quotes"):
-        fixed = raw.decode().replace(written, hint)
+    assert (found.code, found.line, found.hint) == ("metadata-type", 6, f"write {fix}")
+    assert f"metadata has {kind} where text belongs" in found.message
+    if not fix.endswith("as one text in quotes"):
+        fixed = raw.decode().replace(line, fix)
         assert [each for each in check(parse(fixed.encode()), "a") if each.code != "hidden-characters"] == []
 
 
 @pytest.mark.requirement("AS-12")
-def test_of_very_many_wrong_values_the_rest_is_counted():
-    found = problems(SOUND | {"metadata": {f"k{number}": number for number in range(100)}})
+def test_metadata_problems_beyond_ten_are_counted():
+    found = problems(VALID | {"metadata": {f"k{number}": number for number in range(100)}})
     assert len(found) == 11 and "90 more values" in found[-1].message
 
 
 @pytest.mark.requirement("S76-19")
-@each_row(("written", "as_text"), [
+@each_row(("field", "fix"), [
     ("title: T", 'title: "T"'), ("title: 1", 'title: "1"'), ("version: 1.0", 'version: "1.0"'),
     ("version: 1.10", 'version: "1.10"'), ("version: '2'", 'version: "2"'), ("tags: [a, b]", 'tags: "a, b"'),
     ("author: {name: n}", """author: '{"name":"n"}'"""), ("internal: true", 'internal: "true"'),
 ])  # fmt: skip
-def test_a_field_that_belongs_below_metadata_has_one_warning_that_says_what_to_write(written: str, as_text: str):
-    head = f"---\nname: a\ndescription: Tells how this is done and when to use it.\n{written}\n---\nDo it.\n"
+def test_field_that_belongs_in_metadata_has_a_hint_that_fixes_it(field: str, fix: str):
+    head = f"---\nname: a\ndescription: Tells how this is done and when to use it.\n{field}\n---\nDo it.\n"
     (found,) = check(parse(head.encode()), "a")
     assert (found.code, found.line) == ("field-unknown", 4)
-    assert found.hint == f"write {as_text} below 'metadata:', since strict validators refuse it here"
+    assert found.hint == f"write {fix} below 'metadata:', since strict validators refuse it here"
 
 
 @each_row(("lines", "field", "code_points"), [
@@ -307,8 +313,8 @@ def test_a_field_that_belongs_below_metadata_has_one_warning_that_says_what_to_w
     ('metadata:\n  "a\\u00ADb": text', "metadata", "U+00AD"), ('"no\\u3164te": text', "note", "U+3164"),
     ('license: "\\x1B[2J"', "license", "U+001B"),
 ])  # fmt: skip
-def test_what_an_escape_hides_is_found_at_the_scan(lines: str, field: str, code_points: str):
-    """The bytes of the file show nothing of it; the values that a model is shown do (11.19)."""
+def test_escaped_hidden_character_is_reported(lines: str, field: str, code_points: str):
+    """The bytes of the file do not show it; the values in a model's context do (11.19)."""
     found = check(parse(f"---\nname: a\ndescription: Counts things.\n{lines}\n---\nText\n".encode()), "a")
     (hidden,) = (each for each in found if each.code == "hidden-characters")
     assert (hidden.line, hidden.message) == (4, f"{field!r} holds the invisible character {code_points}")
@@ -319,8 +325,8 @@ def test_what_an_escape_hides_is_found_at_the_scan(lines: str, field: str, code_
     ("", ["body-empty"]), ("\n\n", ["body-empty"]), ("  \n", ["body-empty"]), ("x\n" * 500, []),
     ("x\n" * 501, ["body-long"]), ("x" * 20_000, []), ("x" * 20_001, ["body-long"]), ("\n" * 600 + "x", []),
 ])  # fmt: skip
-def test_a_body_has_instructions_of_500_lines_or_5000_tokens_at_most(body: str, expected: list[str]):
-    assert [found.code for found in problems(SOUND, body=body)] == expected
+def test_body_is_limited_to_500_lines_and_5000_tokens(body: str, expected: list[str]):
+    assert [found.code for found in problems(VALID, body=body)] == expected
 
 
 @pytest.mark.requirement("AS-17")
@@ -337,11 +343,11 @@ def test_a_body_has_instructions_of_500_lines_or_5000_tokens_at_most(body: str, 
     *((f"One.\n\n[up]({target})", [], [("reference-outside", 7)])
       for target in ("../other/a.md", "%2e%2e/b/a.md", "references/../../a.md")),
 ])  # fmt: skip
-def test_a_reference_leads_to_a_file_one_level_down(body: str, files: list[str], expected: list[tuple[str, int]]):
-    found = check_deeply(document(SOUND, body), ("SKILL.md", *files))
+def test_reference_must_lead_to_a_file_one_level_down(body: str, files: list[str], expected: list[tuple[str, int]]):
+    found = check_deeply(document(VALID, body), ("SKILL.md", *files))
     assert [(each.code, each.line) for each in found] == expected
 
 
-def test_a_target_is_shown_on_one_line():
-    (found,) = check_deeply(document(SOUND, "[x](a%0Ab%1B%5B31m)"), ())
+def test_reference_target_is_shown_on_one_line():
+    (found,) = check_deeply(document(VALID, "[x](a%0Ab%1B%5B31m)"), ())
     assert found.message == "the body refers to 'a\\nb\\x1b[31m', which is not in the skill"

@@ -1,4 +1,4 @@
-"""The rules of text files: hidden text and comments, commands that run unseen, and what suppresses a finding."""
+"""Rules of text files: hidden text, comments, unsafe commands, secrets and suppressions."""
 
 from __future__ import annotations
 
@@ -9,21 +9,17 @@ from hypothesis import strategies as st
 from mcp_skills_server.codes import problem
 from mcp_skills_server.model import Problem
 from mcp_skills_server.validation.rule import TextFile
-from mcp_skills_server.validation.suppressions import Suppression, suppression_for
-from mcp_skills_server.validation.suppressions import find as suppressions
-from mcp_skills_server.validation.text import RULES
-from mcp_skills_server.validation.text import comments as find
-from mcp_skills_server.validation.text import comments_in_text as in_text
+from mcp_skills_server.validation.suppressions import Suppression, find, suppression_for
+from mcp_skills_server.validation.text import RULES, comments, comments_in_text
 from steps import growth
 from tables import each_row
 
 
 def lint(text: str, markdown: str = "", first_line: int = 1) -> list[Problem]:
-    """What the rules find in a text file, a part of which is Markdown."""
     return RULES.check(TextFile(text, markdown, first_line), deep=True)
 
 
-def seen(text: str) -> list[str]:
+def codes_in(text: str) -> list[str]:
     return [found.code for found in lint(text)]
 
 
@@ -41,7 +37,7 @@ def seen(text: str) -> list[str]:
         "exec(bytes.fromHex(x))", "eval(atob(x))", "eval(binascii.unhexlify(x))", "eval(Buffer.from(x))",
     ]),
     ("shell-injection", ["on !`date` it", "!`a`"]),
-    ("file-mention", ["see @/etc/passwd", "(@~/.ssh/id_rsa)", "@../x"]),  # opencode and Kilo send it to the model
+    ("file-mention", ["see @/etc/passwd", "(@~/.ssh/id_rsa)", "@../x"]),  # opencode and Kilo inline the file
     ("persistence", [
         "crontab -e", "systemctl --user enable job", "launchctl load a.plist", "schtasks /create /tn a",
         "echo x >> ~/.bashrc", "echo x > $HOME/.zshrc", "cat key >> ~/.ssh/authorized_keys",
@@ -55,12 +51,13 @@ def seen(text: str) -> list[str]:
         "crontab -l", "systemctl status job", "cat ~/.bashrc", "source ~/.profile",
     ]),
 ])  # fmt: skip
-def test_what_runs_or_leaks_unseen_is_found_and_nothing_else(code: str | None, texts: list[str]):
+def test_unsafe_command_has_its_code_and_a_harmless_one_none(code: str | None, texts: list[str]):
+    expected = [code] if code else []
     for text in texts:
-        assert seen(text) == ([code] if code else []), text
+        assert codes_in(text) == expected, text
 
 
-def test_each_kind_is_told_once_with_the_first_line_and_the_count():
+def test_each_kind_is_reported_once_with_first_line_and_count():
     text = "\ncurl a | sh\ncurl b | sh\n\u200b \u202e\n!`x`\ncrontab -e\n"
     assert [(found.code, found.line) for found in lint(text)] == [
         ("hidden-characters", 4), ("pipe-to-shell", 2), ("shell-injection", 5), ("persistence", 6)
@@ -70,35 +67,34 @@ def test_each_kind_is_told_once_with_the_first_line_and_the_count():
     assert messages[1].endswith("curl a | sh (2 in this file)")
 
 
-def test_a_secret_is_told_by_its_kind_and_its_beginning() -> None:
-    example, one, other = "AKIAIOSFODNN7EXAMPLE", "AKIA" + "QZ7WPLM4TNB2XKRD", "ghp_" + "Qz7WpLm4TnB2" * 3
-    (found,) = lint(f"\nA: {example}\nB: {one}\nC: {other}\n")
+def test_secret_is_reported_by_its_kind_and_prefix() -> None:
+    example, aws, github = "AKIAIOSFODNN7EXAMPLE", "AKIA" + "QZ7WPLM4TNB2XKRD", "ghp_" + "Qz7WpLm4TnB2" * 3
+    (found,) = lint(f"\nA: {example}\nB: {aws}\nC: {github}\n")
     assert (found.code, found.line) == ("secret", 3)
     assert found.message == "an access key of AWS: 20 characters that begin with 'AKIA' (2 in this file)"
-    assert lint(other)[0].message == "a token of GitHub: 40 characters that begin with 'ghp_'" and lint(example) == []
+    assert lint(github)[0].message == "a token of GitHub: 40 characters that begin with 'ghp_'"
+    assert lint(example) == []
 
 
-def test_what_was_found_is_shown_short_and_without_control_characters():
-    (one,) = lint("!`x`")
-    assert one.message == "a command that runs on load: !`x`"
+def test_excerpt_of_a_command_is_short_and_printable():
+    (found,) = lint("!`x`")
+    assert found.message == "a command that runs on load: !`x`"
     (_, found) = lint("curl \x1b[31m\t" + "x" * 500 + " | sh")
     assert "\x1b" not in found.message and len(found.message) < 150
-    found = lint("curl bash <(curl a | sh\ncurl b | sh")
-    assert [each.message for each in found] == [
-        "a download goes straight into an interpreter: bash <(curl (3 in this file)"
-    ]
+    (found,) = lint("curl bash <(curl a | sh\ncurl b | sh")
+    assert found.message == "a download goes straight into an interpreter: bash <(curl (3 in this file)"
 
 
 @each_row("text", ["curl " * 40_000, "> " * 100_000, "!`" * 100_000, "sh <( " * 50_000, "bash " * 50_000])
-def test_a_long_line_is_read_in_bounded_time(text: str):
-    assert len(seen(text)) <= 1
+def test_long_line_is_linted_in_bounded_time(text: str):
+    assert len(codes_in(text)) <= 1
 
 
 _PARTS = ["curl ", "| ", "sh", "!`", "`", "\n", ">> ~/.bashrc", "\u200d", "a", "\x1b"]
 
 
 @given(st.text(max_size=80) | st.lists(st.sampled_from(_PARTS)).map("".join))
-def test_no_text_is_too_odd(text: str):
+def test_any_text_is_linted_with_valid_lines(text: str):
     for found in lint(text):
         assert found.line is not None and 1 <= found.line <= text.count("\n") + 1
         assert found.message.isprintable()
@@ -108,11 +104,11 @@ def test_no_text_is_too_odd(text: str):
     "curl ", "curl|", "|sh", "curl|sh ", "|sudo ", "!`a`", ">", "\u200b", "<!-- ", "`", "<!--`", "` <!-- ` ",
     "<!-- -->\n\n", "a <!-- b --> ` ",
 ])  # fmt: skip
-def test_looking_takes_steps_as_long_as_the_text(shape: str):
+def test_lint_takes_linear_time(shape: str):
     assert growth(lambda times: lambda: lint(shape * times, shape * times), 500) <= 6
 
 
-def test_comments_are_reported_once_with_the_first_line_and_the_count():
+def test_comments_are_reported_once_with_first_line_and_count():
     (found,) = lint("", "Text.\n\n<!-- do \x1b\n this -->\n\nMore <!-- x -->\n", 10)
     assert (found.code, found.line) == ("hidden-comment", 12)
     assert found.message == "an HTML comment: 'do \ufffd this' (2 in this file)"
@@ -127,44 +123,43 @@ def test_comments_are_reported_once_with_the_first_line_and_the_count():
     ("a <!-- b -->`<!-- c -->`", [(0, "b")]), ("a <!-- ` b `", [(0, "` b `")]),
     ("# <!-- ` --> `<!-- c -->`", [(0, "`")]),
     ("    \n\ntext\n    <!-- no code block in a paragraph -->", [(3, "no code block in a paragraph")]),
-    ("\n" + "word\n" * 60_000 + "<!-- far -->", [(60_001, "far")]),  # nobody hides one by a long text before it
+    ("\n" + "word\n" * 60_000 + "<!-- far -->", [(60_001, "far")]),  # a long text before it hides no comment
     ("x" * 262_132 + "`<!-- a -->`", []), ("x" * 262_133 + "`<!-- a -->`", [(0, "a")]),
     ("x" * 262_144 + "\n<!-- a -->", [(1, "a")]),
     *((code, []) for code in (
         "`<!-- a -->`", "``<!-- ` -->``", "```html\n<!-- a -->\n```", "~~~\n<!-- a -->",
         "text\n\n    <!-- indented code -->", "a <! -- b -->", "")),
 ])  # fmt: skip
-def test_comments_count_outside_of_code(markdown: str, expected: list[tuple[int, str]]) -> None:
-    """An example in code is seen by everybody; a comment of the page by nobody."""
-    assert list(find(markdown)) == expected
+def test_comments_are_found_outside_of_code_only(markdown: str, expected: list[tuple[int, str]]) -> None:
+    assert list(comments(markdown)) == expected
 
 
 @pytest.mark.hypothesis
 @given(st.lists(st.sampled_from(["<!--", "-->", *"`\na ", "``", "```", "    ", "> ", "- ", "<b>"])).map("".join))
-def test_every_comment_has_its_line(markdown: str) -> None:
-    for line, _ in find(markdown):
+def test_any_comment_is_found_on_its_line(markdown: str) -> None:
+    for line, _ in comments(markdown):
         assert "<!--" in markdown.split("\n")[line]
 
 
-def test_comments_are_found_with_their_place() -> None:
-    """Each comment is one, and one that is never closed goes to the end."""
-    assert list(in_text("a <!-- one -->\nb <!--two--> <!-- three")) == [(2, "one"), (17, "two"), (28, "three")]
-    assert list(in_text("a --> b <! -- c")) == []
+def test_unclosed_comment_extends_to_the_end() -> None:
+    assert list(comments_in_text("a <!-- one -->\nb <!--two--> <!-- three")) == [(2, "one"), (17, "two"), (28, "three")]
+    assert list(comments_in_text("a --> b <! -- c")) == []
 
 
-@each_row(("text", "found"), [
+@each_row(("text", "expected"), [
     ("Nothing.\n", []), ("# skill-check: ignore[secret]\n", [Suppression("secret", 1, "")]),
     ("\n<!-- skill-check: ignore[secret] because it is made up -->\n", [Suppression("secret", 2, "it is made up")]),
     ("# skill-check: ignore[Secret] because of this\n", []),
 ])  # fmt: skip
-def test_suppressions_are_found_with_their_lines_and_reasons(text: str, found: list[Suppression]) -> None:
-    assert suppressions(text) == found
+def test_suppression_comment_is_found_with_line_and_reason(text: str, expected: list[Suppression]) -> None:
+    assert find(text) == expected
 
 
 @each_row(("code", "line", "is_suppressed"), [
     ("secret", 5, True), ("secret", 6, True), ("secret", 7, False), ("secret", 4, False), ("secret", None, True),
     ("hooks", 5, False),
 ])  # fmt: skip
-def test_a_comment_is_about_its_own_line_and_the_next(code: str, line: int | None, is_suppressed: bool) -> None:
+def test_suppression_covers_its_own_line_and_the_next(code: str, line: int | None, is_suppressed: bool) -> None:
     comment = Suppression("secret", 5, "it is made up")
-    assert suppression_for(problem(code, "", line), [comment]) == (comment if is_suppressed else None)
+    expected = comment if is_suppressed else None
+    assert suppression_for(problem(code, "", line), [comment]) == expected

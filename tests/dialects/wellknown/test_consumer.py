@@ -1,4 +1,4 @@
-"""Agent Skills Discovery 0.2.0 and 0.1.0: the consumer."""
+"""Agent Skills Discovery 0.2.0 and 0.1.0: decoding of indexes, and verification of files."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dialects.build import JSON
-from dialects.wellknown.indexes import DIGEST, HEX, OLD_URL, URL, fields, old_fields, read, read_old
+from dialects.wellknown.indexes import DIGEST, HEX, OLD_URL, URL, decode_index, decode_old_index, fields, old_fields
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.dialects.wellknown import SCHEMA, IndexLimits, IndexRefusedError, SiteEntry, SiteIndex, decode
 from tables import each_row
 
 
 @pytest.mark.requirement("WK-45", "WKO-8")
-def test_fields_that_are_not_known_are_passed_over():
-    index = read(fields(files=["x"], version="2"), version=3, extra={"a": []})
+def test_unknown_fields_are_ignored():
+    index = decode_index(fields(files=["x"], version="2"), version=3, extra={"a": []})
     assert index == SiteIndex("0.2.0", (SiteEntry("a", "Does a.", "archive", "https://example.com/a.tar.gz", DIGEST),))
 
 
 @pytest.mark.requirement("WK-42", "WK-43", "X-23")
 @each_row("schema", [SCHEMA + "/", SCHEMA.upper(), SCHEMA.replace("0.2.0", "0.3.0"), "\x1b[31m", "", None, 2, []])
-def test_of_a_version_that_is_not_known_nothing_is_used(schema: Any):
+def test_index_of_an_unknown_version_is_ignored_with_a_warning(schema: Any):
     index = decode(json.dumps({"$schema": schema, "skills": [fields()]}).encode(), URL)
     assert (index.version, index.entries, index.unusable) == (None, (), ())
     assert decode(json.dumps({"$schema": schema, "items": {}}).encode(), URL).version is None
@@ -36,8 +36,8 @@ def test_of_a_version_that_is_not_known_nothing_is_used(schema: Any):
 
 @pytest.mark.requirement("WK-44", "WK1-14", "WKO-11", "WK-63")
 @each_row("url", [URL, OLD_URL, "https://example.com/docs/.well-known/skills/index.json"])
-def test_an_index_without_a_schema_is_of_the_old_version(url: str):
-    index = read_old(old_fields(files=["SKILL.md", "a b/c%.md"]), url=url)
+def test_index_without_a_schema_has_version_0_1_0(url: str):
+    index = decode_old_index(old_fields(files=["SKILL.md", "a b/c%.md"]), url=url)
     (entry,) = index.entries
     base = url.removesuffix("index.json")
     files = {"SKILL.md": f"{base}a/SKILL.md", "a b/c%.md": f"{base}a/a%20b/c%25.md"}
@@ -46,7 +46,7 @@ def test_an_index_without_a_schema_is_of_the_old_version(url: str):
 
 
 @pytest.mark.requirement("WK-16")
-@each_row(("url", "found"), [
+@each_row(("url", "resolved"), [
     ("/x/a.zip", "https://example.com/x/a.zip"),
     ("a/SKILL.md", "https://example.com/.well-known/agent-skills/a/SKILL.md"),
     ("../a.zip", "https://example.com/.well-known/a.zip"),
@@ -55,13 +55,13 @@ def test_an_index_without_a_schema_is_of_the_old_version(url: str):
     ("http://127.0.0.1:9/a.zip", "http://127.0.0.1:9/a.zip"),
     ("//cdn.example.net/a.zip", "https://cdn.example.net/a.zip"), ("/a%20b.zip", "https://example.com/a%20b.zip"),
 ])  # fmt: skip
-def test_an_url_is_resolved_against_that_of_the_index(url: str, found: str):
-    (entry,) = read(fields(url=url)).entries
-    assert entry.url == found
+def test_entry_url_is_resolved_against_the_index_url(url: str, resolved: str):
+    (entry,) = decode_index(fields(url=url)).entries
+    assert entry.url == resolved
 
 
 @pytest.mark.requirement("WK-2", "WK-3", "WK-4", "WK-5", "WK-9", "WK-10", "WK-11", "WK-13", "WKO-3")
-@each_row(("bad", "said"), [
+@each_row(("invalid", "reason"), [
     (None, "it is not an object"), (["a"], "it is not an object"), (fields(name=...), "there is no name"),
     (fields(name=""), "the name is empty or not text"), (fields(name="x" * 65), "at most 64"),
     (fields(name="A"), "the name holds 'A'"), (fields(name="a\n"), "the name holds '\\n'"),
@@ -82,33 +82,33 @@ def test_an_url_is_resolved_against_that_of_the_index(url: str, found: str):
     (fields(url="https://%31/a"), "has no host"), (fields(url="https://a:b/c"), "cannot be read as a URL"),
     (fields(url="https://[::1/c"), "cannot be read as a URL"),
 ])  # fmt: skip
-def test_a_bad_entry_is_told_and_the_others_arrive(bad: Any, said: str):
-    index = read(fields(name="first"), bad, fields(name="last"))
+def test_invalid_entry_is_reported_and_the_others_are_kept(invalid: Any, reason: str):
+    index = decode_index(fields(name="first"), invalid, fields(name="last"))
     assert [entry.name for entry in index.entries] == ["first", "last"]
     (unusable,) = index.unusable
     assert unusable.position == 2 and unusable.is_fault
-    assert said in unusable.reason
+    assert reason in unusable.reason
     assert str(unusable).isprintable() and len(str(unusable)) < 250
 
 
 @pytest.mark.requirement("WK-46", "X-23")
-def test_a_type_that_is_not_known_is_skipped_and_is_no_fault():
-    index = read(fields(name="first", type="mcp-bundle", url=..., digest=...), fields(name="last"))
+def test_entry_of_an_unknown_type_is_skipped_without_a_fault():
+    index = decode_index(fields(name="first", type="mcp-bundle", url=..., digest=...), fields(name="last"))
     assert [entry.name for entry in index.entries] == ["last"]
     (unusable,) = index.unusable
     assert str(unusable) == "first: its type 'mcp-bundle' is unknown" and not unusable.is_fault
 
 
-def test_of_entries_that_share_a_name_the_first_that_can_be_used_counts():
-    first = fields(digest="none"), fields(type="new"), fields(url="/1"), fields(url="/2")
-    index = read(*first, fields(name="b"), fields(url="/3"))
+def test_first_usable_entry_of_a_name_wins():
+    same_name = fields(digest="none"), fields(type="new"), fields(url="/1"), fields(url="/2")
+    index = decode_index(*same_name, fields(name="b"), fields(url="/3"))
     assert [(entry.name, entry.url[-2:]) for entry in index.entries] == [("a", "/1"), ("b", "gz")]
     assert [unusable.position for unusable in index.unusable] == [1, 2, 4, 6]
     assert index.unusable[-1].reason == "an entry before it has the same name"
 
 
 @pytest.mark.requirement("WK1-3", "WK1-4", "WK1-5", "WK1-7", "WK1-8", "WK1-9")
-@each_row(("bad", "said"), [
+@each_row(("invalid", "reason"), [
     ("a", "it is not an object"), (old_fields(description=""), "description"), (fields(), "it has no list 'files'"),
     (old_fields(files=["SKILL.md", 1]), "it has no list 'files'"), (old_fields(files=[]), "lacks SKILL.md"),
     (old_fields(files=["SKILL.md", "../a"]), "does not allow the file name '../a'"),
@@ -120,14 +120,14 @@ def test_of_entries_that_share_a_name_the_first_that_can_be_used_counts():
     (old_fields(files=["SKILL.md", "a//b"]), "is not a plain path"),
     (old_fields(files=["SKILL.md", "a", "b", "c"]), "has 4 files, at most 3"),
 ])  # fmt: skip
-def test_a_bad_old_entry_is_told_and_the_others_arrive(bad: Any, said: str):
-    index = read_old(old_fields(name="first"), bad, old_fields(name="last"), limits=IndexLimits(files=3))
+def test_invalid_old_entry_is_reported_and_the_others_are_kept(invalid: Any, reason: str):
+    index = decode_old_index(old_fields(name="first"), invalid, old_fields(name="last"), limits=IndexLimits(files=3))
     assert [entry.name for entry in index.entries] == ["first", "last"]
     (unusable,) = index.unusable
-    assert unusable.position == 2 and said in unusable.reason
+    assert unusable.position == 2 and reason in unusable.reason
 
 
-@each_row(("raw", "said"), [
+@each_row(("raw", "reason"), [
     (b"", "is not JSON"), (b"\xff\xfe{\0}\0", "is not JSON"), (b'{"skills": [NaN]}', "is not JSON"),
     (b'{"a":' * 50_000 + b"1" + b"}" * 50_000, "is not JSON"),
     (b'{"skills": [' + b"9" * 5000 + b"]}", "is not JSON"),
@@ -137,22 +137,23 @@ def test_a_bad_old_entry_is_told_and_the_others_arrive(bad: Any, said: str):
     (b'{"skills": [' + b"1," * 99_999 + b"1]}", "has 100000 entries, at most 20000"),
     (b" " * ((16 << 20) + 1), "has 16777217 bytes, at most 16777216"),
 ])  # fmt: skip
-def test_what_is_no_index_is_refused_in_one_line(raw: bytes, said: str):
-    with pytest.raises(IndexRefusedError, match=re.escape(said)) as caught:
+def test_invalid_index_is_refused_with_one_line(raw: bytes, reason: str):
+    with pytest.raises(IndexRefusedError, match=re.escape(reason)) as caught:
         decode(raw, URL)
     assert str(caught.value).isprintable()
 
 
-def test_limits_hold_to_the_entry_and_the_byte():
+def test_index_limits_are_exact():
     raw = json.dumps({"$schema": SCHEMA, "skills": [fields(), fields(name="b")]}).encode()
     assert len(decode(raw, URL, IndexLimits(bytes=len(raw), skills=2)).entries) == 2
     for limits in (IndexLimits(bytes=len(raw) - 1), IndexLimits(skills=1)):
         with pytest.raises(IndexRefusedError):
             decode(raw, URL, limits)
-    for count, usable in ((1000, True), (1001, False)):
-        index = read_old(old_fields(files=["SKILL.md", *map(str, range(count - 1))]))
-        assert bool(index.entries) is usable is not bool(index.unusable)
-    (unusable,) = read(fields(name="x" * 65)).unusable
+    for count, is_usable in ((1000, True), (1001, False)):
+        index = decode_old_index(old_fields(files=["SKILL.md", *map(str, range(count - 1))]))
+        assert bool(index.entries) is is_usable
+        assert bool(index.unusable) is not is_usable
+    (unusable,) = decode_index(fields(name="x" * 65)).unusable
     assert unusable.name == "x" * 64
 
 
@@ -160,16 +161,17 @@ def test_limits_hold_to_the_entry_and_the_byte():
     st.dictionaries(st.sampled_from(["name", "type", "description", "url", "digest", "files"]), JSON),
     st.sampled_from([fields, old_fields]),
 )
-def test_wild_entries_raise_nothing(changed: dict[str, Any], make: Any):
-    for index in (read(make(**changed), fields(name="z")), read_old(make(**changed), old_fields(name="z"))):
+def test_any_entry_is_decoded_or_reported(changed: dict[str, Any], make: Any):
+    entry = make(**changed)
+    for index in (decode_index(entry, fields(name="z")), decode_old_index(entry, old_fields(name="z"))):
         assert index.entries[-1].name == "z"
-        for entry in index.entries:
-            assert re.fullmatch("[a-z0-9-]{1,64}", entry.name)
+        for each in index.entries:
+            assert re.fullmatch("[a-z0-9-]{1,64}", each.name)
 
 
 @given(st.text(max_size=30) | st.from_regex(r"(https?:)?//?[a-z@:\[\]%./?#\\ \t]{0,20}", fullmatch=True))
-def test_no_url_leads_to_anything_but_http(url: str):
-    for entry in read(fields(url=url)).entries:
+def test_any_accepted_url_is_http_or_https(url: str):
+    for entry in decode_index(fields(url=url)).entries:
         assert re.match(r"https?://[A-Za-z0-9._\[\]:-]+(:[0-9]+)?([/?]|$)", entry.url)
         assert wellknown.origin(entry.url)
 
@@ -179,7 +181,7 @@ ENTRY = SiteEntry("a", "Does a.", "archive", "https://example.com/a.zip", DIGEST
 
 
 @pytest.mark.requirement("WK-14", "WK-15", "WK-27", "WK-48", "WK-49", "WK-60")
-def test_bytes_are_proved_by_their_digest():
+def test_verify_digest_refuses_other_bytes_and_malformed_digests():
     digest = "sha256:" + hashlib.sha256(RAW).hexdigest()
     wellknown.verify_digest(RAW, digest)
     for raw, other in ((RAW + b" ", digest), (RAW, ""), (RAW, HEX), (RAW, digest.upper())):
@@ -189,17 +191,17 @@ def test_bytes_are_proved_by_their_digest():
 
 
 @pytest.mark.requirement("WK-12", "WK-18", "WKN-3")
-def test_the_skill_that_the_entry_tells_of_passes():
+def test_files_of_the_listed_skill_pass():
     files = {"SKILL.md": (RAW, False), "scripts/a.sh": (b"", True)}
     assert wellknown.compare_files(ENTRY, files) == (None, None)
-    lived_with = b"---\nname: a\ndescription: Does a.\nmetadata: {version: 1.0}\ncolor: red\n---\n"
-    assert wellknown.compare_files(ENTRY, {"SKILL.md": (lived_with, False)}) == (None, None)
+    lenient = b"---\nname: a\ndescription: Does a.\nmetadata: {version: 1.0}\ncolor: red\n---\n"
+    assert wellknown.compare_files(ENTRY, {"SKILL.md": (lenient, False)}) == (None, None)
     other = {"SKILL.md": (b"---\nname: a\ndescription: Does b.\n---\n", False)}
     assert wellknown.compare_files(ENTRY, other) == (None, "its SKILL.md has another description than the index")
 
 
 @pytest.mark.requirement("WK-18", "WK-23", "WKN-3", "WKO-7")
-@each_row(("files", "said"), [
+@each_row(("files", "reason"), [
     ({}, "it has no SKILL.md"), ({"skill.md": RAW}, "it has no SKILL.md but 'skill.md'"),
     ({"wrapper/SKILL.md": RAW, "wrapper/a": b""}, "not at the root of its archive but in 'wrapper'"),
     ({"SKILL.md": b"Read on."}, "cannot be read: the file does not begin"),
@@ -209,6 +211,6 @@ def test_the_skill_that_the_entry_tells_of_passes():
     ({"SKILL.md": b"---\nname: a\n---\n"}, "there is no description"),
     ({"SKILL.md": b"---\nname: a\ndescription: '%s'\n---\n" % (b"x" * 1025)}, "at most 1024"),
 ])  # fmt: skip
-def test_files_that_are_not_the_skill_are_refused(files: dict[str, bytes], said: str):
-    reason = wellknown.compare_files(ENTRY, {path: (raw, False) for path, raw in files.items()}).refusal
-    assert reason is not None and said in reason and reason.isprintable()
+def test_files_of_another_skill_are_refused(files: dict[str, bytes], reason: str):
+    refusal = wellknown.compare_files(ENTRY, {path: (raw, False) for path, raw in files.items()}).refusal
+    assert refusal is not None and reason in refusal and refusal.isprintable()

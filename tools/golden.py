@@ -13,7 +13,7 @@ from test_golden import CASES, GOLDEN  # noqa: E402
 from tools.reference import man  # noqa: E402
 
 from commands.test_fields import GOLDEN_OPTIONS, bounds_and_defaults  # noqa: E402
-from dialects.test_runtime_overview import SIZES, golden, texts  # noqa: E402
+from dialects.test_runtime_overview import SIZES, golden_file, golden_text  # noqa: E402
 from mcp_skills_server.dialects import runtime  # noqa: E402
 from test_reference import MANUAL  # noqa: E402
 from web.test_protocols import PAGE, page  # noqa: E402
@@ -33,7 +33,7 @@ def main() -> None:
     proposing = json.dumps(runtime.proposing(), indent=2) + "\n"
     (GOLDEN / "tools.proposals.json").write_text(proposing, encoding="utf-8", newline="")
     for size in SIZES:
-        golden(size).write_text("\n\n=====\n\n".join(texts(size)) + "\n", encoding="utf-8", newline="")
+        golden_file(size).write_text(golden_text(size), encoding="utf-8", newline="")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
@@ -58,10 +59,17 @@ def names_in(text: str, size: int) -> set[str]:
     return {offer.name for offer in overview_of_size(size).offers} & words
 
 
+def golden_file(size: int) -> Path:
+    return ROOT / "tests" / "golden" / f"catalogue.{size}.txt"
+
+
+def golden_text(size: int) -> str:
+    return "\n\n=====\n\n".join(texts_of_size(size)) + "\n"
+
+
 @each_row("size", SIZES)
 def test_texts_match_the_golden_files(size: int) -> None:
-    golden = ROOT / "tests" / "golden" / f"catalogue.{size}.txt"
-    assert "\n\n=====\n\n".join(texts_of_size(size)) + "\n" == golden.read_text(encoding="utf-8")
+    assert golden_file(size).read_text(encoding="utf-8") == golden_text(size)
 
 
 @pytest.mark.requirement("RT-5", "ASG-20", "ASG-21")

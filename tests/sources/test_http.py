@@ -16,9 +16,9 @@ import pytest
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.sources.http import Downloader, Hop, HttpClient
 from mcp_skills_server.sources.source import AbsentError, Bounds, OriginPolicy, UnacceptableError, UnreachableError
-from sources.fetching import ALLOWED, get
+from sources.fetching import ALLOWED, download
 from sources.oci.registries import self_signed
-from sources.publishers import Publisher, Route, answer, redirect, then_close
+from sources.publishers import Publisher, Route, answer, redirect, respond_and_close
 from tables import each_row
 
 # Addresses
@@ -35,18 +35,18 @@ def test_this_machine_and_plain_http_need_leave(site: Publisher) -> None:
     for home in (f"{site.url}/a", f"http://localhost:{site.port}/a", f"http://127.1:{site.port}/a"):
         for trust in (OriginPolicy(), OriginPolicy(http=True)):
             with pytest.raises(UnacceptableError, match="--allow-private"):
-                get(home, trust)
+                download(home, trust)
     assert not site.asked
     for trust in (OriginPolicy(), OriginPolicy(private=True)):
         with pytest.raises(UnacceptableError, match="plain http"):
-            get("http://skills.example/a", trust)
+            download("http://skills.example/a", trust)
 
 
 @each_row("found", [["10.0.0.1"], ["1.1.1.1", "127.0.0.1"], ["::ffff:127.0.0.1"], ["169.254.169.254"]])
 def test_a_name_that_leads_to_a_private_address_is_refused(found: list[str]) -> None:
     for url in ("https://skills.example/a", "http://skills.example/a"):
         with pytest.raises(UnacceptableError, match=r"skills\.example leads to [0-9a-f.:]+, which is not public"):
-            get(url, OriginPolicy(http=True), resolve=resolving(*found))
+            download(url, OriginPolicy(http=True), resolve=resolving(*found))
 
 
 def test_each_hop_is_resolved_and_checked(site: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +61,7 @@ def test_each_hop_is_resolved_and_checked(site: Publisher, monkeypatch: pytest.M
     monkeypatch.setattr("mcp_skills_server.sources.addresses._NOT_PUBLIC_4", (IPv4Network("10.0.0.0/8"),))
     trust = OriginPolicy(frozenset({f"http://inner.example:{site.port}"}), http=True)
     with pytest.raises(UnacceptableError, match=r"inner\.example leads to 10\.0\.0\.1"):
-        get(f"http://outer.example:{site.port}/a", trust, resolve=resolver)
+        download(f"http://outer.example:{site.port}/a", trust, resolve=resolver)
     assert asked == ["outer.example", "inner.example"] and site.paths == ["/a"]
 
 
@@ -73,7 +73,7 @@ def test_the_connection_goes_to_the_first_checked_address_that_answers(site: Pub
         return next(answers)
 
     trust = OriginPolicy(private=True, http=True)
-    assert get(f"http://rebinding.example:{site.port}/a", trust, resolve=resolver).body == b"a"
+    assert download(f"http://rebinding.example:{site.port}/a", trust, resolve=resolver).body == b"a"
     assert next(answers) == ["10.255.255.1"]  # it was asked once
     assert site.asked[0].headers["host"] == f"rebinding.example:{site.port}"
 
@@ -84,7 +84,7 @@ def test_a_name_that_nobody_knows(error: Exception) -> None:
         raise error
 
     with pytest.raises(UnreachableError, match=r"the name skills\.example cannot be resolved"):
-        get("https://skills.example/a", resolve=resolver)
+        download("https://skills.example/a", resolve=resolver)
 
 
 def test_a_name_server_that_stalls() -> None:
@@ -93,7 +93,7 @@ def test_a_name_server_that_stalls() -> None:
         return []
 
     with pytest.raises(UnreachableError, match=r"did not answer|took longer"):
-        get("https://skills.example/a", resolve=resolver)
+        download("https://skills.example/a", resolve=resolver)
 
 
 @pytest.mark.needs_program("openssl")
@@ -107,12 +107,12 @@ def test_certificates_are_proved_by_name(tmp_path: Path, monkeypatch: pytest.Mon
         site.routes["/a"] = answer(b"a")
         url = f"https://localhost:{site.port}/a"
         with pytest.raises(UnreachableError, match="CERTIFICATE_VERIFY_FAILED"):
-            get(url, **more)
+            download(url, **more)
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
         names.clear()
-        assert get(url, **more).body == b"a" and names == ["localhost"]
+        assert download(url, **more).body == b"a" and names == ["localhost"]
         with pytest.raises(UnreachableError, match="CERTIFICATE_VERIFY_FAILED"):
-            get(f"https://other.example:{site.port}/a", **more)
+            download(f"https://other.example:{site.port}/a", **more)
         assert site.paths == ["/a"]
 
 
@@ -126,12 +126,12 @@ def test_the_proxy_of_the_environment_is_used_except_for_no_proxy(
     monkeypatch.setenv("http_proxy", site.url.replace("//", "//me:p%40ss@"))
     monkeypatch.setenv("https_proxy", site.url.removeprefix("http://"))
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    assert get("http://skills.example/a", OriginPolicy(http=True)).body == b"by proxy"
+    assert download("http://skills.example/a", OriginPolicy(http=True)).body == b"by proxy"
     assert site.asked[0].headers["host"] == "skills.example"
     assert site.asked[0].headers["proxy-authorization"] == "Basic bWU6cEBzcw=="
-    assert get(f"{site.url}/a").body == b"a"
+    assert download(f"{site.url}/a").body == b"a"
     with pytest.raises(UnreachableError, match="cannot be reached: 404"):
-        get("https://skills.example/a", OriginPolicy())
+        download("https://skills.example/a", OriginPolicy())
     assert site.paths[1:] == ["/a", "skills.example:443"]
 
 
@@ -139,7 +139,7 @@ def test_behind_a_proxy_what_an_address_gives_away_is_refused(site: Publisher, m
     monkeypatch.setenv("all_proxy", site.url)
     for host in ("169.254.169.254", "10.0.0.1", "0x7f.1", "[::1]", "localhost", "a.localhost", "2852039166"):
         with pytest.raises(UnacceptableError, match="--allow-private"):
-            get(f"https://{host}/a", OriginPolicy(http=True))
+            download(f"https://{host}/a", OriginPolicy(http=True))
     assert not site.asked
 
 
@@ -148,7 +148,7 @@ def test_a_proxy_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch, proxy: str
     monkeypatch.setenv("https_proxy", proxy)
     monkeypatch.setattr("mcp_skills_server.sources.http.find_spec", lambda _: None)
     with pytest.raises(UsageError, match="the proxy of the environment"):
-        get("https://skills.example/a", OriginPolicy())
+        download("https://skills.example/a", OriginPolicy())
 
 
 # What a server answers
@@ -156,7 +156,7 @@ def test_a_proxy_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch, proxy: str
 
 def test_what_comes_is_given_as_it_is(site: Publisher) -> None:
     site.routes["/a"] = answer(b"\0Read on.", etag='"1"', Content_Type="text/plain")
-    got = get(f"{site.url}/a?b=c;d")
+    got = download(f"{site.url}/a?b=c;d")
     assert (got.body, got.url, got.status) == (b"\0Read on.", f"{site.url}/a?b=c;d", 200)
     assert got.headers["etag"] == '"1"' and got.headers["content-type"] == "text/plain"
     (asked,) = site.asked
@@ -164,7 +164,7 @@ def test_what_comes_is_given_as_it_is(site: Publisher) -> None:
     assert asked.headers["accept-encoding"] == "identity" and "mcp-skills-server/" in asked.headers["user-agent"]
 
 
-@pytest.mark.parametrize(("route", "connections"), [(answer(b"a"), 1), (then_close(answer(b"a")), 5)])
+@pytest.mark.parametrize(("route", "connections"), [(answer(b"a"), 1), (respond_and_close(answer(b"a")), 5)])
 def test_a_connection_serves_downloads_until_the_server_closes_it(
     site: Publisher, route: Route, connections: int
 ) -> None:
@@ -211,14 +211,14 @@ def test_each_other_status_is_an_error(
     for status in statuses:
         site.routes["/a"] = answer(b"" if status in {204, 304} else b"x", status)
         with pytest.raises(kind, match=said):
-            get(f"{site.url}/a?token=secret")
+            download(f"{site.url}/a?token=secret")
 
 
 @pytest.mark.requirement("WK-39")
 @each_row("status", [301, 302, 303, 307, 308])
 def test_redirects_are_followed(site: Publisher, status: int) -> None:
     site.routes |= {"/a": redirect("b/c", status), "/b/c": redirect("/d?e", status), "/d": answer(b"d")}
-    got = get(f"{site.url}/a")
+    got = download(f"{site.url}/a")
     assert (got.body, got.url) == (b"d", f"{site.url}/d?e")
 
 
@@ -232,7 +232,7 @@ def test_redirects_are_followed(site: Publisher, status: int) -> None:
 def test_redirects_lead_nowhere_else(site: Publisher, to: str | None, said: str) -> None:
     site.routes["/a"] = answer(b"", 302) if to is None else redirect(to)
     with pytest.raises(UnacceptableError, match=said) as caught:
-        get(f"{site.url}/a")
+        download(f"{site.url}/a")
     assert str(caught.value).isprintable()
     assert set(site.paths) == {"/a"}
 
@@ -244,10 +244,10 @@ def test_another_origin_needs_leave_and_gets_no_token(site: Publisher) -> None:
         site.routes["/a"] = redirect(f"{other.url}/b")
         secret = (("Authorization", "Bearer very-secret"),)
         with pytest.raises(UnacceptableError, match=f"--fetch-origin {other.url} allows it") as caught:
-            get(f"{site.url}/a", OriginPolicy(private=True, headers=secret))
+            download(f"{site.url}/a", OriginPolicy(private=True, headers=secret))
         assert not other.asked and "very-secret" not in str(caught.value)
         trust = OriginPolicy(frozenset({other.url}), private=True, headers=secret)
-        assert get(f"{site.url}/a", trust).body == b"b"
+        assert download(f"{site.url}/a", trust).body == b"b"
         assert site.asked[-1].headers["authorization"] == "Bearer very-secret"
         assert "authorization" not in other.asked[0].headers
         assert "very-secret" not in repr(trust)
@@ -264,45 +264,46 @@ def test_a_server_that_drips_does_not_hold_us(site: Publisher, said: bytes) -> N
     site.routes["/a"] = site.drip(said)
     start = monotonic()
     with pytest.raises(UnreachableError, match=r"took longer than 0\.6 s"):
-        get(f"{site.url}/a")
+        download(f"{site.url}/a")
     assert monotonic() - start < 20  # the whole of it would take longer, were it waited for
 
 
 def test_redirects_are_counted_and_share_the_time_of_one_download(site: Publisher) -> None:
     site.routes["/a"] = redirect("/a")
     with pytest.raises(UnacceptableError, match="more than 5 redirects"):
-        get(f"{site.url}/a", bounds=Bounds())
+        download(f"{site.url}/a", bounds=Bounds())
     assert len(site.asked) == 6
     site.routes["/a"] = site.drip(redirect("/a"), 0.004)
     with pytest.raises((UnreachableError, UnacceptableError)):
-        get(f"{site.url}/a", bounds=Bounds(download_s=0.5, redirects=10_000))
+        download(f"{site.url}/a", bounds=Bounds(download_s=0.5, redirects=10_000))
 
 
 @pytest.mark.parametrize("said", [b"", answer(b"{", length=50)])
 def test_a_server_that_is_silent_is_left(site: Publisher, said: bytes) -> None:
     site.routes["/a"] = site.stall(said)
     with pytest.raises(UnreachableError, match=r"did not answer within 0\.3 s"):
-        get(f"{site.url}/a", bounds=Bounds(read_s=0.3))
+        download(f"{site.url}/a", bounds=Bounds(read_s=0.3))
 
 
 # Bytes
 
 
 @each_row(
-    "route", [answer(b"x" * 1001), answer(b"", length=1001), then_close(b"HTTP/1.0 200 OK\r\n\r\n" + b"x" * 1001)]
+    "route",
+    [answer(b"x" * 1001), answer(b"", length=1001), respond_and_close(b"HTTP/1.0 200 OK\r\n\r\n" + b"x" * 1001)],
 )
 def test_more_bytes_than_allowed_are_not_taken(site: Publisher, route: Route) -> None:
     site.routes["/a"] = route
     with pytest.raises(UnacceptableError, match=r"more than 1000 bytes|bytes, at most 1000 are taken"):
-        get(f"{site.url}/a", most=1000, bounds=Bounds())
+        download(f"{site.url}/a", most=1000, bounds=Bounds())
     site.routes["/a"] = answer(b"x" * 1000)
-    assert get(f"{site.url}/a", most=1000).body == b"x" * 1000
+    assert download(f"{site.url}/a", most=1000).body == b"x" * 1000
 
 
 def test_a_compressed_body_stays_compressed(site: Publisher) -> None:
     bomb = gzip.compress(bytes(50 << 20))
     site.routes["/a"] = answer(bomb, content_encoding="gzip")
-    got = get(f"{site.url}/a")
+    got = download(f"{site.url}/a")
     assert got.body == bomb and got.encoding == "gzip"
 
 
@@ -317,9 +318,9 @@ def test_a_compressed_body_stays_compressed(site: Publisher) -> None:
     b"HTTP/1.1 200 OK\r\n" + b"x: " + b"y" * 200_000 + b"\r\n\r\n", b"SSH-2.0-OpenSSH_9.2\r\n",
 ])  # fmt: skip
 def test_what_is_not_http_is_the_networks_fault(site: Publisher, said: bytes) -> None:
-    site.routes["/a"] = then_close(said)
+    site.routes["/a"] = respond_and_close(said)
     with pytest.raises((UnreachableError, UnacceptableError)) as caught:
-        get(f"{site.url}/a")
+        download(f"{site.url}/a")
     assert len(str(caught.value).splitlines()) == 1 and str(caught.value).isprintable()
 
 
@@ -331,4 +332,4 @@ def test_a_web_page_is_known(site: Publisher) -> None:
         (answer(b"<p>", content_type="text/markdown"), False),
     ):
         site.routes["/a"] = route
-        assert get(f"{site.url}/a").is_html is expected
+        assert download(f"{site.url}/a").is_html is expected

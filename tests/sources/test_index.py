@@ -15,7 +15,7 @@ from mcp_skills_server.dialects.wellknown import DIRECTORY_0_1, IndexRefusedErro
 from mcp_skills_server.sources.http import LONGEST_S, fresh_s
 from mcp_skills_server.sources.records import read_indexes, read_records
 from mcp_skills_server.sources.source import AbsentError, UnacceptableError, UnreachableError
-from sources.fetching import fetch, listing, skills
+from sources.fetching import fetch, read_tree, skill_names
 from sources.publishers import (
     INDEX,
     INDEX_0_1,
@@ -25,8 +25,8 @@ from sources.publishers import (
     entry,
     index_of,
     redirect,
+    respond_and_close,
     skill_md,
-    then_close,
 )
 from tables import each_row
 
@@ -70,7 +70,7 @@ def test_an_index_that_promised_too_much_is_asked_for_again(site: Publisher, pla
     site.headers = {"cache-control": "max-age=3600"}
     site.add("a", route=answer(skill_md("a", "Newer than the index.")))
     report = fetch(site, place)
-    assert not report.ok and not skills(place)
+    assert not report.ok and not skill_names(place)
     site.add("a", skill_md("a", "Newer than the index."))
     assert fetch(site, place).added == ("a",)
 
@@ -126,21 +126,21 @@ def test_the_next_place_is_asked_only_when_there_is_no_index(site: Publisher, pl
     (answer(gzip.compress(index_of([])), content_encoding="gzip"), IndexRefusedError, "came compressed"),
     (answer(b"", 401), UnacceptableError, "--token-env"), (answer(b"", 503), UnreachableError, "does not answer now"),
     (redirect("http://10.0.0.1/"), UnacceptableError, "another origin"),
-    (then_close(answer(b"{", length=10)), UnreachableError, "broke off"),
+    (respond_and_close(answer(b"{", length=10)), UnreachableError, "broke off"),
 ])  # fmt: skip
 def test_a_bad_index_ends_it_and_nothing_else_is_asked(
     site: Publisher, place: Path, route: Route, kind: type[Exception], said: str
 ) -> None:
     site.add("a")
     fetch(site, place)
-    before = listing(place.parent.parent)
+    before = read_tree(place.parent.parent)
     site.routes[INDEX] = route
     site.routes[INDEX_0_1] = answer(b'{"skills": []}')
     with pytest.raises(kind, match=said) as caught:
         fetch(site, place, prune=True)
     assert len(str(caught.value).splitlines()) == 1 and str(caught.value).isprintable()
     assert INDEX_0_1 not in site.paths
-    assert listing(place.parent.parent) == before  # the last good copy
+    assert read_tree(place.parent.parent) == before  # the last good copy
 
 
 def test_no_index_anywhere(site: Publisher, place: Path) -> None:
@@ -160,7 +160,7 @@ def test_a_version_to_come_is_told_and_not_processed(site: Publisher, place: Pat
     site.routes[INDEX] = answer(json.dumps(later).encode())
     report = fetch(site, place, prune=True)
     assert report.version is None and not report.ok and "unknown version" in report.warnings[0]
-    assert report.gone == () and skills(place) == ["a"] and site.paths[-1] == INDEX
+    assert report.gone == () and skill_names(place) == ["a"] and site.paths[-1] == INDEX
 
 
 @pytest.mark.requirement("WK-12", "WK-45", "WK-46", "X-23")

@@ -26,7 +26,7 @@ from mcp_skills_server.sources.oci.source import Oci
 from mcp_skills_server.sources.site import Site
 from mcp_skills_server.sources.source import SourceSettings
 from sources.oci.registries import tar
-from sources.publishers import INDEX, Asked, Publisher, answer
+from sources.publishers import INDEX, Publisher, ReceivedRequest, answer
 from tables import each_row
 from web.http_wire import Server, client, http_serving
 from wire import COMMAND, DEADLINE, FIXTURES, Era, Wire, serving, write_skill
@@ -220,7 +220,7 @@ def slow() -> Iterator[Publisher]:
     with Publisher() as publisher:
         raw = publisher.add("alpha")
 
-        def after_a_while(_: Asked) -> Iterator[bytes]:
+        def after_a_while(_: ReceivedRequest) -> Iterator[bytes]:
             publisher.closing.wait(0.8)
             yield answer(raw)
 

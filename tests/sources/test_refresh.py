@@ -22,8 +22,8 @@ from mcp_skills_server.sources.source import (
     FetchLimits,
     UnreachableError,
 )
-from sources.fetching import FILES, LOCAL, bring, fetch, listing, skills
-from sources.publishers import INDEX, Publisher, Route, answer, digest, entry, redirect, skill_md, then_close
+from sources.fetching import FILES, LOCAL, fetch, fetch_to_folder, read_tree, skill_names
+from sources.publishers import INDEX, Publisher, Route, answer, digest, entry, redirect, respond_and_close, skill_md
 
 
 @pytest.mark.requirement("WK-25", "WK-41", "WK-47", "WK-49", "WK-51")
@@ -85,12 +85,12 @@ def test_only_what_is_wanted_is_fetched(site: Publisher, place: Path) -> None:
     for name in ("a", "b", "c"):
         site.add(name)
     report = fetch(site, place, wanted=frozenset({"b", "nothing"}))
-    assert report.added == ("b",) and skills(place) == ["b"]
+    assert report.added == ("b",) and skill_names(place) == ["b"]
     assert [str(each) for each in report.refused] == ["nothing: there is no skill of this name"]
     fetch(site, place, wanted=frozenset({"c"}))
     assert read_indexes(place)[0].wanted == ("b", "c", "nothing")
     fetch(site, place)
-    assert read_indexes(place)[0].wanted is None and skills(place) == ["a", "b", "c"]
+    assert read_indexes(place)[0].wanted is None and skill_names(place) == ["a", "b", "c"]
 
 
 def test_a_changed_skill_is_updated_and_a_vanished_one_told(site: Publisher, place: Path) -> None:
@@ -102,9 +102,9 @@ def test_a_changed_skill_is_updated_and_a_vanished_one_told(site: Publisher, pla
     report = fetch(site, place)
     assert (report.updated, report.unchanged, report.gone, report.pruned) == (("b",), ("a",), ("c",), ())
     assert b"Read more." in (place / "b" / "SKILL.md").read_bytes()
-    assert skills(place) == ["a", "b", "c"] and report.ok
+    assert skill_names(place) == ["a", "b", "c"] and report.ok
     report = fetch(site, place, prune=True)
-    assert report.pruned == ("c",) and skills(place) == ["a", "b"]
+    assert report.pruned == ("c",) and skill_names(place) == ["a", "b"]
     assert [record.name for record in read_records(place)] == ["a", "b"]
 
 
@@ -121,7 +121,7 @@ def test_what_was_edited_or_not_fetched_is_never_pruned(site: Publisher, place: 
     site.entries = []
     report = fetch(site, place, prune=True)
     assert report.gone == ("a", "b") and report.pruned == ("b",) and not report.ok
-    assert skills(place) == ["a", "mine"] and mine.read_bytes() == b"mine"
+    assert skill_names(place) == ["a", "mine"] and mine.read_bytes() == b"mine"
 
 
 def test_two_sources_share_a_folder_and_a_name_that_is_taken_is_refused(site: Publisher, place: Path) -> None:
@@ -131,13 +131,13 @@ def test_two_sources_share_a_folder_and_a_name_that_is_taken_is_refused(site: Pu
     site.add("b")
     report = fetch(site, place, force=True)
     assert report.added == ("b",) and report.refused[0].fault == "here"
-    assert listing(place / "a") == {"mine": b"mine"}
+    assert read_tree(place / "a") == {"mine": b"mine"}
     with Publisher() as other:
         other.add("b")
         other.add("c")
         report = fetch(other, place, force=True, prune=True)
         assert f"the one there was fetched from {site.url}" in report.refused[0].reason and "/a/b" not in other.paths
-    assert skills(place) == ["a", "b", "c"] and len(read_indexes(place)) == 2
+    assert skill_names(place) == ["a", "b", "c"] and len(read_indexes(place)) == 2
 
 
 def test_an_index_of_more_skills_than_are_allowed_is_refused(site: Publisher, place: Path) -> None:
@@ -190,7 +190,7 @@ def test_cancelling_leaves_a_whole_folder(site: Publisher, place: Path) -> None:
             await refresh(site.url, place, LOCAL)
 
     anyio.run(run)
-    assert set(skills(place)) <= {"a"}
+    assert set(skill_names(place)) <= {"a"}
     site.add("b")
     assert "b" in fetch(site, place).added
 
@@ -214,7 +214,7 @@ def test_all_skills_together_have_a_limit_and_what_does_not_fit_is_named(site: P
     assert all(each.reason.startswith(said) and each.fault == "publisher" for each in report.refused)
     # Again and again it would grow, if what is there did not count.
     for _ in range(2):
-        assert fetch(site, place, limits=limits).added == () and len(skills(place)) == 4
+        assert fetch(site, place, limits=limits).added == () and len(skill_names(place)) == 4
     assert len(fetch(site, place).added) == 6
 
 
@@ -239,7 +239,7 @@ def test_a_skill_that_grows_has_the_room_of_what_it_replaces(site: Publisher, pl
 def test_all_files_of_a_skill_of_an_old_site_have_its_limit_together(site: Publisher, place: Path) -> None:
     site.list_files({"a": {"SKILL.md": skill_md("a"), **{f"{number}.bin": bytes(30_000) for number in range(4)}}})
     report = fetch(site, place, limits=FetchLimits(skill_bytes=100_000))
-    assert len(report.refused) == 1 and not report.added and not skills(place)
+    assert len(report.refused) == 1 and not report.added and not skill_names(place)
     assert fetch(site, place, limits=FetchLimits(skill_bytes=130_000)).added == ("a",)
 
 
@@ -270,11 +270,11 @@ def packed(path: Path, **found: str) -> None:
 def test_skills_of_an_archive_are_folders_under_their_names(tmp_path: Path, place: Path) -> None:
     path = tmp_path / "x.tar.gz"
     packed(path, deep__alpha="one", beta="one")
-    assert set(bring(str(path), place).added) == {"alpha", "beta"} == set(skills(place))
+    assert set(fetch_to_folder(str(path), place).added) == {"alpha", "beta"} == set(skill_names(place))
     assert (place / "alpha" / "scripts" / "run.sh").stat().st_mode & 0o100
     assert {record.source for record in read_records(place)} == {str(path)}
     packed(path, deep__alpha="one", deeper__alpha="two", beta="two")
-    assert [str(each) for each in bring(str(path), place).refused] == [
+    assert [str(each) for each in fetch_to_folder(str(path), place).refused] == [
         "alpha: another skill of this name comes before it"
     ]
 
@@ -305,14 +305,14 @@ def test_a_bad_artifact_costs_its_skill_alone(site: Publisher, place: Path) -> N
         (answer(b"", 503), "does not answer now", "network"),
         (redirect("http://192.168.1.1/"), "another origin", "publisher"),
         (redirect("https://cdn.example/"), "--fetch-origin https://cdn.example allows it", "publisher"),
-        (then_close(answer(raw, length=500)), "broke off", "network"),
+        (respond_and_close(answer(raw, length=500)), "broke off", "network"),
     ]
     site.add("a")
     for number, (route, _, _) in enumerate(bad):
         site.add(f"bad-{number:02}", raw, route)
     site.add("z")
     report = fetch(site, place)
-    assert report.added == ("a", "z") and skills(place) == ["a", "z"] and not report.ok
+    assert report.added == ("a", "z") and skill_names(place) == ["a", "z"] and not report.ok
     for refusal, (_, said, fault) in zip(report.refused, bad, strict=True):
         assert said in refusal.reason and refusal.fault == fault
     assert not os.listdir(place / ".mcp-skills" / "stage")
@@ -335,7 +335,7 @@ def test_a_bad_entry_costs_itself_alone(site: Publisher, place: Path) -> None:
         site.entries[-1] = entry(f"bad-{number}", raw, f"/a/bad-{number}") | changed
     site.add("z")
     report = fetch(site, place)
-    assert report.added == ("a", "z") and skills(place) == ["a", "z"] and len(report.refused) == len(bad)
+    assert report.added == ("a", "z") and skill_names(place) == ["a", "z"] and len(report.refused) == len(bad)
     for _, said in bad:
         assert any(said in each.reason and str(each).isprintable() for each in report.refused)
 
@@ -344,7 +344,7 @@ def test_a_list_of_files_of_0_1_0_brings_none_of_them_either(site: Publisher, pl
     site.list_files({"a": {"SKILL.md": skill_md("a"), ".git/config": b"[core]"}})
     report = fetch(site, place)
     assert [refusal.name for refusal in report.refused] == ["a"] and ".git/config" in str(report.refused[0])
-    assert skills(place) == []
+    assert skill_names(place) == []
 
 
 @pytest.mark.parametrize(("raw", "most"), [(b"PK", (4 << 20) + 1000), (None, 1 << 20)])

@@ -16,14 +16,14 @@ from mcp_skills_server.sources.mirrors import Follower
 from mcp_skills_server.sources.records import IndexRecord, read_indexes
 from mcp_skills_server.sources.site import MOST_INDEXES, with_history
 from mcp_skills_server.sources.source import RollbackError
-from sources.fetching import LOCAL, fetch, fetched, opened, skills
+from sources.fetching import LOCAL, fetch, fetch_to_cache, open_follower, skill_names
 from sources.publishers import INDEX, Publisher, answer, skill_md
 from wire import COMMAND, DEADLINE
 
 
 @pytest.fixture
 def follower(site: Publisher, tmp_path: Path) -> Follower:
-    return opened(site.url, tmp_path / "cache")
+    return open_follower(site.url, tmp_path / "cache")
 
 
 def test_an_index_that_is_the_same_costs_one_question(site: Publisher, follower: Follower) -> None:
@@ -35,7 +35,7 @@ def test_an_index_that_is_the_same_costs_one_question(site: Publisher, follower:
 
 def test_what_another_process_brought_and_the_site_took_back_goes(site: Publisher, tmp_path: Path) -> None:
     """Two servers share the cache: what one of them remembers proves nothing about the folder."""
-    first, second = (opened(site.url, tmp_path / "cache") for _ in range(2))
+    first, second = (open_follower(site.url, tmp_path / "cache") for _ in range(2))
     site.add("a")
     anyio.run(first.refresh)
     site.add("withdrawn")
@@ -43,7 +43,7 @@ def test_what_another_process_brought_and_the_site_took_back_goes(site: Publishe
     site.entries = [each for each in site.entries if each["name"] == "a"]
     site.add("b")  # without it the index would be that of the beginning, which is a rollback
     anyio.run(first.refresh)
-    assert skills(first.path) == ["a", "b"]
+    assert skill_names(first.path) == ["a", "b"]
 
 
 def test_what_was_refused_or_fetched_by_another_process_meanwhile_is_asked_for_at_the_next_check(
@@ -57,7 +57,7 @@ def test_what_was_refused_or_fetched_by_another_process_meanwhile_is_asked_for_a
     assert follower.state.trouble is not None
     anyio.run(follower.refresh)
     assert follower.has_copy and follower.state.trouble is None
-    again = opened(site.url, tmp_path / "cache")
+    again = open_follower(site.url, tmp_path / "cache")
     assert again.state.ready and again.path == follower.path
     assert follower.path.parent.parent == tmp_path / "cache" / "sites"
 
@@ -160,7 +160,7 @@ def test_what_one_process_may_take_the_others_follow(site: Publisher, follower: 
     publish(site, "One.")
     with pytest.raises(RollbackError):
         anyio.run(follower.refresh)
-    fetched(site.url, tmp_path / "cache", replace(LOCAL, allow_rollback=True))
+    fetch_to_cache(site.url, tmp_path / "cache", replace(LOCAL, allow_rollback=True))
     anyio.run(follower.refresh)
     assert body(follower.path) == "One." and follower.state.trouble is None
 
@@ -180,4 +180,4 @@ def test_commands_that_read_a_site_say_it_in_one_line_and_take_the_option(site: 
     assert (brought.returncode, brought.stderr) == (1, f"mcp-skills-server: {site.url}: {BACK}\n")
     listed = run(*reading, "--allow-rollback")
     assert "one" in listed.stdout and "two" not in listed.stdout and BACK not in listed.stderr
-    assert run(*fetching, "--allow-rollback").returncode == 0 and skills(tmp_path / "skills") == ["one"]
+    assert run(*fetching, "--allow-rollback").returncode == 0 and skill_names(tmp_path / "skills") == ["one"]

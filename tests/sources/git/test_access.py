@@ -18,8 +18,8 @@ import pytest
 
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.sources.source import UnacceptableError, UnreachableError
-from sources.fetching import fetched, opened
-from sources.git.remotes import ALL, GitServer, Upstream, files, skill
+from sources.fetching import fetch_to_cache, open_follower
+from sources.git.remotes import SKILL_PATHS, GitServer, Upstream, served_paths, skill
 from sources.oci.registries import self_signed
 from wire import DEADLINE
 
@@ -32,24 +32,24 @@ def run(*words: str, **more: str) -> str:
 
 
 def test_the_credential_helper_of_the_user_has_the_password(
-    upstream: Upstream, tmp_path: Path, own_configuration: Path
+    upstream: Upstream, tmp_path: Path, git_config: Path
 ) -> None:
     with GitServer(upstream.directory.parent, password="s3cret") as server:
         given = f"{server.url}/acme.git"
         with pytest.raises(UnreachableError, match="access is refused; have a credential helper"):
-            fetched(given, tmp_path)
+            fetch_to_cache(given, tmp_path)
         where = server.url.removeprefix("git+")
         helper = f'[credential "{where}"]\n\thelper = "!f() {{ echo username=reader; echo password=%s; }}; f"\n'
-        own_configuration.write_text(helper % "wrong")
+        git_config.write_text(helper % "wrong")
         with pytest.raises(UnreachableError, match="access is refused"):
-            fetched(given, tmp_path)
-        own_configuration.write_text(helper % "s3cret")
-        follower = fetched(given, tmp_path)
-        assert files(follower) == ALL
-        own_configuration.write_text("")
+            fetch_to_cache(given, tmp_path)
+        git_config.write_text(helper % "s3cret")
+        follower = fetch_to_cache(given, tmp_path)
+        assert served_paths(follower) == SKILL_PATHS
+        git_config.write_text("")
         with pytest.raises(UnreachableError, match="access is refused"):
             anyio.run(follower.refresh)
-        assert files(follower) == ALL
+        assert served_paths(follower) == SKILL_PATHS
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"s3cret" in path.read_bytes()]
 
 
@@ -60,9 +60,9 @@ def test_https_wants_a_trusted_certificate(upstream: Upstream, tmp_path: Path, m
     tls.load_cert_chain(certificate, key)
     with GitServer(upstream.directory.parent, tls=tls) as server:
         with pytest.raises(UnreachableError, match="its certificate is not trusted"):
-            fetched(f"{server.url}/acme.git", tmp_path)
+            fetch_to_cache(f"{server.url}/acme.git", tmp_path)
         monkeypatch.setenv("GIT_SSL_CAINFO", str(certificate))
-        assert files(fetched(f"{server.url}/acme.git", tmp_path)) == ALL
+        assert served_paths(fetch_to_cache(f"{server.url}/acme.git", tmp_path)) == SKILL_PATHS
 
 
 @contextmanager
@@ -109,25 +109,23 @@ def has_shell() -> bool:
 
 @pytest.mark.needs_program("sshd", "ssh", "ssh-keygen")
 @pytest.mark.skipif(not has_shell(), reason="sshd lets nobody in whose account has no shell")
-def test_ssh_uses_configuration_and_keys_of_the_user(
-    upstream: Upstream, tmp_path: Path, own_configuration: Path
-) -> None:
+def test_ssh_uses_configuration_and_keys_of_the_user(upstream: Upstream, tmp_path: Path, git_config: Path) -> None:
     with ssh_server(tmp_path) as (port, folder):
         given = f"git+ssh://{getpass.getuser()}@127.0.0.1:{port}{upstream.directory}"
-        own_configuration.write_text(f"[core]\n\tsshCommand = ssh -F {folder}/config -o BatchMode=yes\n")
+        git_config.write_text(f"[core]\n\tsshCommand = ssh -F {folder}/config -o BatchMode=yes\n")
         with pytest.raises(UnreachableError, match="ssh does not know the host's key"):
-            fetched(given, tmp_path)
+            fetch_to_cache(given, tmp_path)
         host = (folder / "host.pub").read_text()
         (folder / "known_hosts").write_text(f"[127.0.0.1]:{port} {host}")
         keys = (folder / "authorized_keys").read_text()
         (folder / "authorized_keys").write_text("")
         with pytest.raises(UnreachableError, match="access is refused"):
-            fetched(given, tmp_path)
+            fetch_to_cache(given, tmp_path)
         (folder / "authorized_keys").write_text(keys)
-        follower = fetched(given, tmp_path)
-        assert files(follower) == ALL
+        follower = fetch_to_cache(given, tmp_path)
+        assert served_paths(follower) == SKILL_PATHS
         with pytest.raises(UnreachableError, match="there is no repository there"):
-            fetched(f"{given}x", tmp_path)
+            fetch_to_cache(f"{given}x", tmp_path)
 
 
 class Signing:
@@ -170,8 +168,8 @@ class Signing:
 @pytest.mark.needs_program("ssh-keygen")
 def test_only_commits_of_allowed_signers_are_taken(upstream: Upstream, tmp_path: Path) -> None:
     signing = Signing(upstream, tmp_path)
-    fetched(upstream.url, tmp_path)
-    follower = opened(upstream.url, tmp_path, signers=signing.signers)
+    fetch_to_cache(upstream.url, tmp_path)
+    follower = open_follower(upstream.url, tmp_path, signers=signing.signers)
     assert not follower.has_copy, "what was fetched without asking for signatures is not served with it"
     with pytest.raises(UnacceptableError, match="is not signed by anybody"):
         anyio.run(follower.refresh)
@@ -185,7 +183,7 @@ def test_only_commits_of_allowed_signers_are_taken(upstream: Upstream, tmp_path:
         assert b"By alice." in (follower.path / "skills/alpha/SKILL.md").read_bytes()
         upstream.git("update-ref", "refs/heads/main", good)
     signing.allow("mallory")
-    assert not opened(upstream.url, tmp_path, signers=signing.signers).has_copy
+    assert not open_follower(upstream.url, tmp_path, signers=signing.signers).has_copy
 
 
 @pytest.mark.needs_program("ssh-keygen")
@@ -197,17 +195,17 @@ def test_a_key_that_was_not_valid_or_is_for_something_else_is_refused(
     for options in ('valid-before="20200101"', 'namespaces="file"', 'valid-after="20400101"'):
         signing.allow(options=options)
         with pytest.raises(UnacceptableError, match="is not signed by anybody"):
-            fetched(upstream.url, tmp_path, signers=signing.signers)
+            fetch_to_cache(upstream.url, tmp_path, signers=signing.signers)
     signing.allow()
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "git").symlink_to(shutil.which("git") or "")
     with monkeypatch.context() as without:
         without.setenv("PATH", str(tmp_path / "bin"))
         with pytest.raises(UnreachableError, match="ssh-keygen is not installed"):
-            fetched(upstream.url, tmp_path, signers=signing.signers)
-    fetched(upstream.url, tmp_path, signers=signing.signers)
+            fetch_to_cache(upstream.url, tmp_path, signers=signing.signers)
+    fetch_to_cache(upstream.url, tmp_path, signers=signing.signers)
 
 
 def test_a_file_of_signers_must_be_there(upstream: Upstream, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"--require-signed-commits .*cannot be read"):
-        opened(upstream.url, tmp_path, signers=tmp_path / "none")
+        open_follower(upstream.url, tmp_path, signers=tmp_path / "none")

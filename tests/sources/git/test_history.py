@@ -11,7 +11,7 @@ import pytest
 from mcp_skills_server.sources.git import history
 from mcp_skills_server.sources.git.history import Histories, History
 from mcp_skills_server.sources.mirrors import Follower
-from sources.fetching import fetched
+from sources.fetching import fetch_to_cache
 from sources.git.remotes import BASE, GitServer, Upstream, skill
 from tables import each_row
 
@@ -35,7 +35,7 @@ def told(histories: Histories, follower: Follower, place: str = "skills/alpha", 
 
 
 def asked(given: str, tmp_path: Path, place: str = "skills/alpha", *without: str) -> History:
-    return told(Histories(), fetched(given, tmp_path), place, *without)
+    return told(Histories(), fetch_to_cache(given, tmp_path), place, *without)
 
 
 @each_row("filters", [True, False])
@@ -56,7 +56,7 @@ def test_the_commits_of_a_skill_are_told_with_their_differences(kind: str, filte
 
 def test_over_http_one_fetch_is_enough_for_all_who_look(server: GitServer, upstream: Upstream, tmp_path: Path) -> None:
     grown(upstream)
-    follower, histories = fetched(f"{server.url}/acme.git#skills", tmp_path), Histories()
+    follower, histories = fetch_to_cache(f"{server.url}/acme.git#skills", tmp_path), Histories()
     assert len(told(histories, follower, "alpha").commits) == 2
     before = len(server.asked)
     for again in (histories, Histories()):  # the second one as of another process
@@ -66,7 +66,7 @@ def test_over_http_one_fetch_is_enough_for_all_who_look(server: GitServer, upstr
 
 
 def test_it_follows_what_is_served_and_serves_on_without_it(upstream: Upstream, tmp_path: Path) -> None:
-    follower, histories = fetched(upstream.url, tmp_path), Histories()
+    follower, histories = fetch_to_cache(upstream.url, tmp_path), Histories()
     with history.FileLock(follower.path.parent / "history.lock"):
         assert "in a moment" in told(histories, follower).note
     assert len(told(histories, follower).commits) == 1
@@ -99,15 +99,15 @@ def test_a_skill_inside_of_another_is_no_part_of_it(upstream: Upstream, tmp_path
 
 
 def test_a_remote_that_went_is_asked_once_a_minute(server: GitServer, upstream: Upstream, tmp_path: Path) -> None:
-    follower = fetched(f"{server.url}/acme.git", tmp_path)
-    server.instead = lambda _: (404, "/")
+    follower = fetch_to_cache(f"{server.url}/acme.git", tmp_path)
+    server.redirect_for = lambda _: (404, "/")
     now = 0.0
     histories = Histories(lambda: now)
     first = told(histories, follower)
     assert not first.commits and first.note.startswith("The history could not be fetched: ")
     before = len(server.asked)
     assert told(histories, follower) == first and len(server.asked) == before
-    server.instead = lambda _: None
+    server.redirect_for = lambda _: None
     now = 61.0
     assert len(told(histories, follower).commits) == 1
 

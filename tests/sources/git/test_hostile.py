@@ -19,9 +19,9 @@ from mcp_skills_server.sources.source import (
     UnacceptableError,
     UnreachableError,
 )
-from sources.fetching import fetched, opened
-from sources.git.remotes import ALL, SUBMODULE, GitServer, TreeItem, Upstream, files, link, skill
-from sources.publishers import Publisher, Route, answer, endless, skill_md, then_close
+from sources.fetching import fetch_to_cache, open_follower
+from sources.git.remotes import SKILL_PATHS, SUBMODULE, GitServer, TreeItem, Upstream, link, served_paths, skill
+from sources.publishers import Publisher, Route, answer, endless, respond_and_close, skill_md
 from tables import each_row
 from wire import DEADLINE
 
@@ -41,7 +41,7 @@ def test_a_bad_skill_is_left_out_alone(upstream: Upstream, tmp_path: Path, caplo
     )
     for _ in range(2):  # the second one knows it from before
         caplog.clear()
-        assert files(fetched(upstream.url, tmp_path)) == ["skills/good/SKILL.md"]
+        assert served_paths(fetch_to_cache(upstream.url, tmp_path)) == ["skills/good/SKILL.md"]
         for said in (
             "skills/linked: 'SKILL.md' is a symbolic link",
             "skills/within: 'sub' is a submodule",
@@ -53,9 +53,9 @@ def test_a_bad_skill_is_left_out_alone(upstream: Upstream, tmp_path: Path, caplo
 
 def test_skills_in_dot_folders_are_named(upstream: Upstream, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     upstream.commit({**skill("alpha"), ".claude/skills/hidden/SKILL.md": skill_md("hidden")})
-    assert files(fetched(upstream.url, tmp_path)) == ["skills/alpha/SKILL.md"]
+    assert served_paths(fetch_to_cache(upstream.url, tmp_path)) == ["skills/alpha/SKILL.md"]
     assert "(.claude/skills/hidden); --hidden serves them" in caplog.text
-    assert ".claude/skills/hidden/SKILL.md" in files(fetched(upstream.url, tmp_path, hidden=True))
+    assert ".claude/skills/hidden/SKILL.md" in served_paths(fetch_to_cache(upstream.url, tmp_path, hidden=True))
 
 
 def _tricks(upstream: Upstream) -> Iterator[str]:
@@ -75,7 +75,7 @@ def test_names_that_lead_out_of_the_folder_are_never_written(upstream: Upstream,
         upstream.commit_tree(tree, orphan=True)
         inside = tmp_path / "cache" / str(number)
         try:
-            assert set(files(fetched(upstream.url, inside))) <= {"bad/SKILL.md", "SKILL.md"}
+            assert set(served_paths(fetch_to_cache(upstream.url, inside))) <= {"bad/SKILL.md", "SKILL.md"}
         except SourceError:
             continue
         assert not list(inside.rglob("evil*"))
@@ -89,11 +89,11 @@ def test_a_bomb_of_trees_is_refused(upstream: Upstream, tmp_path: Path) -> None:
     upstream.commit_tree(tree)
     limits = FetchSettings(limits=FetchLimits(total_s=20))
     with pytest.raises((UnacceptableError, UnreachableError), match=r"too many files|no answer"):
-        fetched(upstream.url, tmp_path, fetch=limits)
+        fetch_to_cache(upstream.url, tmp_path, fetch=limits)
 
 
 def test_nothing_of_a_repository_or_of_the_environment_is_run(
-    upstream: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_configuration: Path
+    upstream: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, git_config: Path
 ) -> None:
     ran = tmp_path / "ran"
     upstream.commit(
@@ -112,7 +112,7 @@ def test_nothing_of_a_repository_or_of_the_environment_is_run(
     hooks.mkdir()
     for name in ("post-checkout", "reference-transaction", "pre-auto-gc", "post-index-change"):
         (hooks / name).symlink_to(script)
-    own_configuration.write_text(
+    git_config.write_text(
         f"[core]\n\thooksPath = {hooks}\n\tfsmonitor = {script}\n\taskPass = {script}\n"
         f'[filter "x"]\n\tsmudge = {script}\n\trequired = true\n[protocol "ext"]\n\tallow = always\n'
         "[transfer]\n\tunpackLimit = 1\n[submodule]\n\trecurse = true\n"
@@ -121,29 +121,29 @@ def test_nothing_of_a_repository_or_of_the_environment_is_run(
         monkeypatch.setenv(name, str(script))
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
     monkeypatch.setenv("GIT_TRACE", str(tmp_path / "trace"))
-    follower = fetched(upstream.url, tmp_path)
-    assert files(follower) == ["skills/alpha/SKILL.md"]
+    follower = fetch_to_cache(upstream.url, tmp_path)
+    assert served_paths(follower) == ["skills/alpha/SKILL.md"]
     assert not ran.exists() and not (tmp_path / "trace").exists()
 
 
-def test_a_rewritten_address_keeps_the_protocol(upstream: Upstream, tmp_path: Path, own_configuration: Path) -> None:
+def test_a_rewritten_address_keeps_the_protocol(upstream: Upstream, tmp_path: Path, git_config: Path) -> None:
     ran = tmp_path / "ran"
     rewriting = f'[url "ext::sh -c touch% {ran}% "]\n\tinsteadOf = file://\n'
-    own_configuration.write_text(f"{rewriting}[protocol]\n\tallow = always\n")
+    git_config.write_text(f"{rewriting}[protocol]\n\tallow = always\n")
     with pytest.raises(UnreachableError, match="another protocol"):
-        fetched(upstream.url, tmp_path)
+        fetch_to_cache(upstream.url, tmp_path)
     assert not ran.exists()
 
 
 def test_redirects_are_not_followed(server: GitServer, upstream: Upstream, tmp_path: Path) -> None:
-    follower = fetched(f"{server.url}/acme.git", tmp_path)
+    follower = fetch_to_cache(f"{server.url}/acme.git", tmp_path)
     with GitServer(upstream.directory.parent) as elsewhere:
         for status in (301, 302, 307):
-            server.instead = lambda path: (status, f"http://127.0.0.1:{elsewhere.port}{path}")  # noqa: B023
-            for again in (follower, opened(f"{server.url}/acme.git", tmp_path / "anew")):
+            server.redirect_for = lambda path: (status, f"http://127.0.0.1:{elsewhere.port}{path}")  # noqa: B023
+            for again in (follower, open_follower(f"{server.url}/acme.git", tmp_path / "anew")):
                 with pytest.raises(UnreachableError, match="it is elsewhere"):
                     anyio.run(again.refresh)
-        assert files(follower) == ALL and not elsewhere.asked
+        assert served_paths(follower) == SKILL_PATHS and not elsewhere.asked
 
 
 REFS = "/a.git/info/refs"
@@ -171,7 +171,7 @@ def test_a_server_that_never_ends_is_left_and_so_is_no_process(kind: str, tmp_pa
             kind
         ]
         with pytest.raises(UnreachableError) as failed:
-            fetched(f"git+{site.url}/a.git", tmp_path, fetch=bounds)
+            fetch_to_cache(f"git+{site.url}/a.git", tmp_path, fetch=bounds)
         assert "\n" not in str(failed.value)
         until = monotonic() + DEADLINE  # a busy machine takes a moment to end what was killed
         while f"{site.url}/a.git" in subprocess.check_output(["ps", "-eo", "args"], text=True):
@@ -182,12 +182,15 @@ def test_a_server_that_never_ends_is_left_and_so_is_no_process(kind: str, tmp_pa
     ("route", "reason"),
     [
         (answer(b"<html>", content_type="text/html"), "no repository"),
-        (then_close(HELLO + _packet(b"ERR evil \x1b[31m" + b"x" * 5000)), "git could not fetch it (remote error: evil"),
+        (
+            respond_and_close(HELLO + _packet(b"ERR evil \x1b[31m" + b"x" * 5000)),
+            "git could not fetch it (remote error: evil",
+        ),
     ],
 )
 def test_what_the_server_says_is_one_short_line(route: Route, reason: str, tmp_path: Path) -> None:
     with Publisher() as site:
         site.routes[REFS] = route
         with pytest.raises(SourceError) as failed:
-            fetched(f"git+{site.url}/a.git", tmp_path)
+            fetch_to_cache(f"git+{site.url}/a.git", tmp_path)
     assert str(failed.value).isprintable() and len(str(failed.value)) < 400 and reason in str(failed.value)

@@ -20,8 +20,8 @@ from mcp_skills_server.sources.oci.client import RegistryClient
 from mcp_skills_server.sources.oci.manifests import Descriptor
 from mcp_skills_server.sources.oci.reference import parse_reference
 from mcp_skills_server.sources.source import AbsentError, Bounds, OriginPolicy, UnacceptableError
-from sources.oci.registries import REPOSITORY, Fake, digest
-from sources.publishers import Asked, Publisher, Route, answer, redirect
+from sources.oci.registries import REPOSITORY, FakeRegistry, digest
+from sources.publishers import Publisher, ReceivedRequest, Route, answer, redirect
 from tables import each_row
 
 ADA = Credentials("ada", "s3cret")
@@ -35,7 +35,7 @@ CONTENT = Descriptor("x/y", digest(b"content"), 7)
 
 
 def asking(
-    registry: Fake, method: str, *given: object, trust: OriginPolicy = CLOSED, access: Access | None = None
+    registry: FakeRegistry, method: str, *given: object, trust: OriginPolicy = CLOSED, access: Access | None = None
 ) -> Any:
     """What a method of the client returns, by default without credentials."""
     reference = parse_reference(registry.named())
@@ -48,14 +48,14 @@ def asking(
     return anyio.run(run)
 
 
-def knowing(registry: Fake, known: Credentials | None) -> Access:
+def knowing(registry: FakeRegistry, known: Credentials | None) -> Access:
     return Access(parse_reference(registry.named()), find=lambda _: known)
 
 
-def guarded(registry: Fake, wanted: str, challenge: str) -> None:
+def guarded(registry: FakeRegistry, wanted: str, challenge: str) -> None:
     """Have a manifest that is given only for this value of Authorization."""
 
-    def route(asked: Asked) -> Iterable[bytes]:
+    def route(asked: ReceivedRequest) -> Iterable[bytes]:
         if asked.headers.get("authorization") == wanted:
             yield answer(b"{}", connection="close")
         else:
@@ -74,14 +74,14 @@ def guarded(registry: Fake, wanted: str, challenge: str) -> None:
     (answer(b'{"errors":[{"code":"BLOB_UNKNOWN"}]}', 405), "status 405 (BLOB_UNKNOWN)"),
     (answer(b'{"errors":[{"code":"evil\\u001b[2J"}]}', 405), "answers with status 405"),
 ])  # fmt: skip
-def test_another_blob_is_refused(registry: Fake, route: Route, said: str) -> None:
+def test_another_blob_is_refused(registry: FakeRegistry, route: Route, said: str) -> None:
     registry.blob(b"content", route)
     with pytest.raises(UnacceptableError) as caught:
         asking(registry, "blob", CONTENT)
     assert said in str(caught.value) and str(caught.value).isprintable()
 
 
-def test_another_manifest_is_refused(registry: Fake) -> None:
+def test_another_manifest_is_refused(registry: FakeRegistry) -> None:
     raw, other = registry.manifest(), registry.manifest(annotations={"a": "b"})
     registry.put(raw)
     registry.routes[f"/v2/{REPOSITORY}/manifests/{digest(raw)}"] = answer(other)
@@ -93,7 +93,7 @@ def test_another_manifest_is_refused(registry: Fake) -> None:
 
 
 @each_row("said", ["sha256:short", "md5:" + "a" * 32, "../../etc/passwd"])
-def test_a_digest_of_a_head_that_is_none_is_not_believed(registry: Fake, said: str) -> None:
+def test_a_digest_of_a_head_that_is_none_is_not_believed(registry: FakeRegistry, said: str) -> None:
     registry.put(registry.manifest(), "1.0", said=said)
     assert asking(registry, "digest") is None
 
@@ -101,7 +101,7 @@ def test_a_digest_of_a_head_that_is_none_is_not_believed(registry: Fake, said: s
 # Tags
 
 
-def test_an_absent_tag_names_some_that_are_there(registry: Fake) -> None:
+def test_an_absent_tag_names_some_that_are_there(registry: FakeRegistry) -> None:
     other = ["1.0", "1.1", 7, "bad\n", "x" * 200]
     many = [f"t{number}" for number in range(20_000)]
     for page, said in (
@@ -121,7 +121,7 @@ def test_an_absent_tag_names_some_that_are_there(registry: Fake) -> None:
 # Passwords and tokens
 
 
-def test_a_password_is_sent_when_it_is_asked_for_and_remembered(registry: Fake) -> None:
+def test_a_password_is_sent_when_it_is_asked_for_and_remembered(registry: FakeRegistry) -> None:
     guarded(registry, BASIC, 'Basic realm="x"')
     access = knowing(registry, ADA)
     for count in (2, 3):
@@ -130,13 +130,13 @@ def test_a_password_is_sent_when_it_is_asked_for_and_remembered(registry: Fake) 
     assert [asked.headers.get("authorization") for asked in registry.asked] == [None, BASIC, BASIC]
 
 
-def token_server(registry: Fake, body: bytes = b'{"token":"abc"}') -> None:
+def token_server(registry: FakeRegistry, body: bytes = b'{"token":"abc"}') -> None:
     realm = f'Bearer realm="{registry.url}/token",service="here",scope="repository:other:delete"'
     guarded(registry, "Bearer abc", realm)
     registry.routes["/token"] = answer(body)
 
 
-def test_a_token_is_asked_for_once_and_for_what_is_wanted(registry: Fake) -> None:
+def test_a_token_is_asked_for_once_and_for_what_is_wanted(registry: FakeRegistry) -> None:
     token_server(registry)
     access = knowing(registry, ADA)
     for _ in range(2):
@@ -146,7 +146,7 @@ def test_a_token_is_asked_for_once_and_for_what_is_wanted(registry: Fake) -> Non
     assert asked[0].headers["authorization"] == BASIC
 
 
-def test_a_token_that_is_over_is_renewed_before_it_is_refused(registry: Fake) -> None:
+def test_a_token_that_is_over_is_renewed_before_it_is_refused(registry: FakeRegistry) -> None:
     token_server(registry, b'{"access_token":"abc","expires_in":100}')
     now = [0.0]
     access = Access(parse_reference(registry.named()), find=lambda _: None, clock=lambda: now[0])
@@ -157,7 +157,7 @@ def test_a_token_that_is_over_is_renewed_before_it_is_refused(registry: Fake) ->
     assert not [each for each in registry.asked if "authorization" in each.headers and "token" in each.path]
 
 
-def test_an_identity_token_goes_in_the_body(registry: Fake) -> None:
+def test_an_identity_token_goes_in_the_body(registry: FakeRegistry) -> None:
     token_server(registry)
     asking(registry, "manifest", "1.0", access=knowing(registry, Credentials("", "identity", identity=True)))
     (asked,) = [each for each in registry.asked if each.path.startswith("/token")]
@@ -170,7 +170,7 @@ def test_an_identity_token_goes_in_the_body(registry: Fake) -> None:
     ("plain http", ("http://tokens.example/token", "http://127.0.0.1:1/token")),
     ("cannot be asked", ("file:///etc/passwd", "https://ada:x@tokens.example/", "")),
 ])  # fmt: skip
-def test_a_realm_that_leads_astray_gets_no_password(registry: Fake, said: str, realms: tuple[str, ...]) -> None:
+def test_a_realm_that_leads_astray_gets_no_password(registry: FakeRegistry, said: str, realms: tuple[str, ...]) -> None:
     for realm in realms:
         guarded(registry, "never", f'Bearer realm="{realm}"')
         with pytest.raises(UnacceptableError) as caught:
@@ -179,7 +179,7 @@ def test_a_realm_that_leads_astray_gets_no_password(registry: Fake, said: str, r
     assert not [each for each in registry.asked if "authorization" in each.headers]
 
 
-def test_a_token_server_is_followed_nowhere(registry: Fake) -> None:
+def test_a_token_server_is_followed_nowhere(registry: FakeRegistry) -> None:
     token_server(registry)
     registry.routes["/token"] = redirect(f"{registry.url}/elsewhere")
     with pytest.raises(UnacceptableError, match="status 302"):
@@ -197,14 +197,14 @@ def test_a_token_server_is_followed_nowhere(registry: Fake) -> None:
         b'{"token":"%s"}' % (b"a" * 40_000),
     ],
 )
-def test_what_is_no_token_is_not_sent(registry: Fake, body: bytes) -> None:
+def test_what_is_no_token_is_not_sent(registry: FakeRegistry, body: bytes) -> None:
     token_server(registry, body)
     with pytest.raises(UnacceptableError, match="no token that can be used"):
         asking(registry, "manifest", "1.0")
     assert not [each for each in registry.asked if "authorization" in each.headers]
 
 
-def test_who_is_refused_again_or_challenged_in_an_unknown_way_is_not_asked_once_more(registry: Fake) -> None:
+def test_who_is_refused_again_or_challenged_in_an_unknown_way_is_not_asked_once_more(registry: FakeRegistry) -> None:
     token_server(registry, b'{"token":"other"}')
     with pytest.raises(UnacceptableError, match=r"'docker login 127\.0\.0\.1:"):
         asking(registry, "manifest", "1.0")
@@ -216,7 +216,7 @@ def test_who_is_refused_again_or_challenged_in_an_unknown_way_is_not_asked_once_
         assert len(registry.asked) == count
 
 
-def test_credentials_that_cannot_be_read_are_said_where_they_are_missed(registry: Fake) -> None:
+def test_credentials_that_cannot_be_read_are_said_where_they_are_missed(registry: FakeRegistry) -> None:
     def broken(_: str) -> Credentials | None:
         raise UsageError("config.json is not JSON; correct it")
 
@@ -232,7 +232,7 @@ def test_credentials_that_cannot_be_read_are_said_where_they_are_missed(registry
 # Redirects
 
 
-def test_another_host_gets_the_request_without_what_authorizes(registry: Fake) -> None:
+def test_another_host_gets_the_request_without_what_authorizes(registry: FakeRegistry) -> None:
     access = knowing(registry, ADA)
     guarded(registry, BASIC, 'Basic realm="x"')
     asking(registry, "manifest", "1.0", access=access)
@@ -252,7 +252,7 @@ def test_another_host_gets_the_request_without_what_authorizes(registry: Fake) -
     ("https://[::ffff:10.0.0.1]/", "--allow-private"), ("https://2130706433/", "--allow-private"),
     ("gopher://a/", "not an http or https URL"),
 ])  # fmt: skip
-def test_a_redirect_to_where_nobody_may_go_is_refused(registry: Fake, to: str, said: str) -> None:
+def test_a_redirect_to_where_nobody_may_go_is_refused(registry: FakeRegistry, to: str, said: str) -> None:
     registry.blob(b"content", redirect(to))
     registry.routes[f"/v2/{REPOSITORY}/blobs/uploads/"] = answer(b"", 202, location=to, connection="close")
     for asked in (("blob", CONTENT), ("upload", digest(b"x"), b"x")):
@@ -261,7 +261,7 @@ def test_a_redirect_to_where_nobody_may_go_is_refused(registry: Fake, to: str, s
         assert said in str(caught.value)
 
 
-def test_this_machine_is_asked_only_where_it_is_named(registry: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_this_machine_is_asked_only_where_it_is_named(registry: FakeRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
     """A registry of another name that leads here, as one whose name server lies, needs --allow-private."""
     reference = replace(parse_reference(registry.named()), registry=f"registry.example:{registry.port}")
 
@@ -281,7 +281,7 @@ def test_this_machine_is_asked_only_where_it_is_named(registry: Fake, monkeypatc
 # What is pushed
 
 
-def test_a_registry_that_takes_another_manifest_than_was_sent_is_not_believed(registry: Fake) -> None:
+def test_a_registry_that_takes_another_manifest_than_was_sent_is_not_believed(registry: FakeRegistry) -> None:
     raw = registry.manifest()
     registry.routes[MANIFEST] = answer(b"", 201, docker_content_digest=digest(b"other"), connection="close")
     with pytest.raises(UnacceptableError, match="its digest is"):

@@ -18,8 +18,8 @@ import pytest
 
 import forkserver
 from mcp_skills_server.sources.oci.manifests import MANIFEST
-from sources.oci.registries import REPOSITORY, Real, docker_config, docker_registry, htpasswd, self_signed
-from sources.publishers import Asked, Publisher, answer
+from sources.oci.registries import REPOSITORY, DockerRegistry, docker_config, docker_registry, htpasswd, self_signed
+from sources.publishers import Publisher, ReceivedRequest, answer
 from sources.test_mirrors import ORIGIN, until_there
 from wire import COMMAND, DEADLINE, serving, write_skill
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.needs_program("docker-registry")
 
 
 @pytest.fixture
-def registry(tmp_path: Path) -> Iterator[Real]:
+def registry(tmp_path: Path) -> Iterator[DockerRegistry]:
     with docker_registry(tmp_path / "registry") as running:
         yield running
 
@@ -52,7 +52,7 @@ def cached(tmp_path: Path) -> list[str]:
     return ["--cache-dir", str(tmp_path / "cache")]
 
 
-def test_a_collection_is_pushed_and_read(registry: Real, skills: Path, tmp_path: Path) -> None:
+def test_a_collection_is_pushed_and_read(registry: DockerRegistry, skills: Path, tmp_path: Path) -> None:
     pushed = run("push", skills, registry.named())
     pinned = pushed.stdout.strip()
     assert pinned.startswith(f"oci+http://{registry.host}/{REPOSITORY}@sha256:") and "2 new" in pushed.stderr
@@ -65,7 +65,7 @@ def test_a_collection_is_pushed_and_read(registry: Real, skills: Path, tmp_path:
         assert (kept / path).read_bytes() == (skills / path).read_bytes()
 
 
-def test_a_push_of_one_skill_is_an_artifact_of_its_own(registry: Real, skills: Path, tmp_path: Path) -> None:
+def test_a_push_of_one_skill_is_an_artifact_of_its_own(registry: DockerRegistry, skills: Path, tmp_path: Path) -> None:
     run("push", skills / "alpha", registry.named("team/alpha", "2.0"))
     (line,) = run("list", registry.named("team/alpha", "2.0"), *cached(tmp_path)).stdout.splitlines()[1:]
     assert line.startswith("alpha")
@@ -78,12 +78,12 @@ def test_a_push_of_one_skill_is_an_artifact_of_its_own(registry: Real, skills: P
     assert "beta" in run("list", registry.named("team/each/beta", "3"), *cached(tmp_path)).stdout
 
 
-def test_plain_http_is_named_where_tls_is_asked_for(registry: Real, tmp_path: Path) -> None:
+def test_plain_http_is_named_where_tls_is_asked_for(registry: DockerRegistry, tmp_path: Path) -> None:
     done = run("list", registry.named().replace("oci+http://", "oci://"), *cached(tmp_path), code=2)
     assert "it speaks plain HTTP there: write" in done.stderr and "oci+http://" in done.stderr
 
 
-def test_one_changed_skill_costs_that_skill(registry: Real, skills: Path, tmp_path: Path) -> None:
+def test_one_changed_skill_costs_that_skill(registry: DockerRegistry, skills: Path, tmp_path: Path) -> None:
     def written() -> set[tuple[Path, int]]:
         """What the registry has on its disk, and when it was written."""
         return {(path, path.stat().st_mtime_ns) for path in (tmp_path / "registry" / "blobs").rglob("data")}
@@ -142,7 +142,7 @@ class TokenServer:
         named = {"realm": f"{site.url}/token", "service": "tests", "issuer": "tests"}
         self.auth = {"token": {**named, "rootcertbundle": str(certificate)}}
 
-    def _answer(self, asked: Asked) -> Iterator[bytes]:
+    def _answer(self, asked: ReceivedRequest) -> Iterator[bytes]:
         query = parse_qs(urlsplit(asked.path).query)
         kind, name, actions = query["scope"][0].split(":")
         who = "Basic " + base64.b64encode(b"ada:s3cret").decode()

@@ -20,7 +20,7 @@ LIMITED = replace(QUICK, limits=FetchLimits(skill_bytes=MAX_SKILL_BYTES))
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """A folder in a folder, whose is_per_skill stay as they are."""
+    """A nested folder; nothing outside of it may change."""
     (tmp_path / "canary").write_bytes(b"here before")
     below = tmp_path / "a" / "b"
     below.mkdir(parents=True)
@@ -76,17 +76,20 @@ ROUTES: dict[str, tuple[Callable[[Publisher], Route], str]] = {
 """Responses that a kind may handle wrongly itself, with a pattern of the reason. test_http.py has those
 that the HTTP client handles."""
 
+HTTP_REQUESTS = [(name, request) for name, kind in KINDS.items() for request in kind.http_roots]
+"""Kinds over HTTP, and which of their requests gets the response."""
+
 
 @pytest.mark.parametrize("route", ROUTES)
 @pytest.mark.parametrize(
     ("name", "where"), [(name, where) for name, kind in KINDS.items() for where in kind.http_roots]
 )
 def test_hostile_http_response_is_reported_in_one_line(
-    name: str, where: str, route: str, folder: Path, caplog: pytest.LogCaptureFixture
+    name: str, request_of: str, route: str, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     make_route, reason = ROUTES[route]
     with FakeRegistry() as site:
-        follower = open_follower(KINDS[name].http_roots[where](site, make_route(site)), folder / "cache", LIMITED)
+        follower = open_follower(KINDS[name].http_roots[request_of](site, make_route(site)), folder / "cache", LIMITED)
         lines = warnings_of_refresh(follower, caplog)
         (line,) = lines
         assert line.isprintable()

@@ -145,9 +145,7 @@ def test_follower_serves_last_copy_until_rollback_ends(
     assert served_body(follower.path) == "Three."
 
 
-def test_rollback_accepted_by_one_process_holds_for_others(
-    site: Publisher, follower: Follower, tmp_path: Path
-) -> None:
+def test_rollback_accepted_by_one_process_holds_for_others(site: Publisher, follower: Follower, tmp_path: Path) -> None:
     for body in ("One.", "Two."):
         publish(site, body)
         anyio.run(follower.refresh)

@@ -252,7 +252,8 @@ def test_replaced_skill_frees_its_bytes_under_unpacked_limit(site: Publisher, ou
     assert fetch(site, output, limits=limits).updated == ("a",)
     publish_large(site, "b", 120_000)
     report = fetch(site, output, limits=limits)
-    assert [each.name for each in report.refused] == ["b"] and (output / "b" / "big.bin").stat().st_size == 100_000
+    assert [each.name for each in report.refused] == ["b"]
+    assert (output / "b" / "big.bin").stat().st_size == 100_000
     publish_large(site, "a", 10_000)
     assert "a" in fetch(site, output, limits=limits).updated
     assert fetch(site, output, limits=limits).ok

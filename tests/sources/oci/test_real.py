@@ -20,7 +20,7 @@ import forkserver
 from mcp_skills_server.sources.oci.manifests import MANIFEST
 from sources.oci.registries import REPOSITORY, DockerRegistry, docker_config, docker_registry, htpasswd, self_signed
 from sources.publishers import Publisher, ReceivedRequest, answer
-from sources.test_mirrors import ORIGIN, until_there
+from sources.test_mirrors import ORIGIN, wait_for_skills
 from wire import COMMAND, DEADLINE, serving, write_skill
 
 pytestmark = pytest.mark.needs_program("docker-registry")
@@ -102,8 +102,8 @@ def test_it_is_served_and_the_last_good_copy_stays_when_the_registry_is_gone(ski
     with docker_registry(tmp_path / "registry") as registry:
         run("push", skills, registry.named())
         with serving(registry.named(), *cached(tmp_path)) as wire:
-            there = until_there(wire, "alpha", "beta")
-            assert {each["_meta"][ORIGIN] for each in there.values()} == {registry.named()}
+            served = wait_for_skills(wire, "alpha", "beta")
+            assert {each["_meta"][ORIGIN] for each in served.values()} == {registry.named()}
             wire.kill()
     listed = run("list", registry.named(), *cached(tmp_path))
     assert "alpha" in listed.stdout and "serving the last copy" in listed.stderr

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import gzip
 import ssl
-from collections.abc import Awaitable, Callable
 from ipaddress import IPv4Network
 from pathlib import Path
 from time import monotonic
 from typing import Any
+from unittest.mock import AsyncMock
 
 import anyio
 import pytest
@@ -20,13 +20,6 @@ from sources.fetching import ALLOW_PRIVATE, download
 from sources.oci.registries import self_signed
 from sources.publishers import Publisher, Route, answer, redirect, respond_and_close
 from tables import each_row
-
-
-def resolver_to(*addresses: str) -> Callable[[str, int], Awaitable[list[str]]]:
-    async def resolver(host: str, port: int) -> list[str]:
-        return list(addresses)
-
-    return resolver
 
 
 def test_private_address_and_plain_http_are_refused_by_default(site: Publisher) -> None:
@@ -45,47 +38,35 @@ def test_name_with_private_address_is_refused(addresses: list[str]) -> None:
     reason = r"skills\.example leads to [0-9a-f.:]+, which is not public"
     for url in ("https://skills.example/a", "http://skills.example/a"):
         with pytest.raises(UnacceptableError, match=reason):
-            download(url, OriginPolicy(http=True), resolve=resolver_to(*addresses))
+            download(url, OriginPolicy(http=True), resolve=AsyncMock(return_value=addresses))
 
 
 def test_each_redirect_is_resolved_and_checked(site: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
     site.routes["/a"] = redirect(f"http://inner.example:{site.port}/b")
-    hosts: list[str] = []
-
-    async def resolver(host: str, port: int) -> list[str]:
-        hosts.append(host)
-        return ["127.0.0.1"] if host == "outer.example" else ["10.0.0.1"]
-
+    resolver = AsyncMock(side_effect=[["127.0.0.1"], ["10.0.0.1"]])
     # The loopback address of the test server must count as public.
     private = (IPv4Network("10.0.0.0/8"),)
     monkeypatch.setattr("mcp_skills_server.sources.addresses._NOT_PUBLIC_4", private)
     trust = OriginPolicy(frozenset({f"http://inner.example:{site.port}"}), http=True)
     with pytest.raises(UnacceptableError, match=r"inner\.example leads to 10\.0\.0\.1"):
         download(f"http://outer.example:{site.port}/a", trust, resolve=resolver)
-    assert hosts == ["outer.example", "inner.example"]
+    assert [call.args[0] for call in resolver.await_args_list] == ["outer.example", "inner.example"]
     assert site.paths == ["/a"]
 
 
 def test_connection_uses_first_reachable_checked_address(site: Publisher) -> None:
     site.routes["/a"] = answer(b"a")
-    answers = iter([["127.77.77.77", "127.0.0.1"], ["10.255.255.1"]])
-
-    async def resolver(host: str, port: int) -> list[str]:
-        return next(answers)
-
+    resolver = AsyncMock(side_effect=[["127.77.77.77", "127.0.0.1"], ["10.255.255.1"]])
     trust = OriginPolicy(private=True, http=True)
     assert download(f"http://rebinding.example:{site.port}/a", trust, resolve=resolver).body == b"a"
-    assert next(answers) == ["10.255.255.1"]  # resolved only once
+    assert resolver.await_count == 1
     assert site.asked[0].headers["host"] == f"rebinding.example:{site.port}"
 
 
 @each_row("error", [OSError("no such name"), UnicodeError("label too long")])
 def test_unresolvable_name_is_reported(error: Exception) -> None:
-    async def resolver(host: str, port: int) -> list[str]:
-        raise error
-
     with pytest.raises(UnreachableError, match=r"the name skills\.example cannot be resolved"):
-        download("https://skills.example/a", resolve=resolver)
+        download("https://skills.example/a", resolve=AsyncMock(side_effect=error))
 
 
 def test_stalled_name_resolution_times_out() -> None:
@@ -100,7 +81,7 @@ def test_stalled_name_resolution_times_out() -> None:
 @pytest.mark.needs_program("openssl")
 def test_certificate_is_verified_by_host_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     certificate, key = self_signed(tmp_path)
-    options: dict[str, Any] = {"resolve": resolver_to("127.0.0.1"), "bounds": Bounds()}
+    options: dict[str, Any] = {"resolve": AsyncMock(return_value=["127.0.0.1"]), "bounds": Bounds()}
     names: list[str | None] = []
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(certificate, key)

@@ -51,9 +51,7 @@ def test_bad_skill_is_refused_alone(upstream: Upstream, tmp_path: Path, caplog: 
             assert reason in caplog.text
 
 
-def test_skill_in_dot_folder_is_reported(
-    upstream: Upstream, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_skill_in_dot_folder_is_reported(upstream: Upstream, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     upstream.commit({**skill("alpha"), ".claude/skills/hidden/SKILL.md": skill_md("hidden")})
     assert served_paths(fetch_to_cache(upstream.url, tmp_path)) == ["skills/alpha/SKILL.md"]
     assert "(.claude/skills/hidden); --hidden serves them" in caplog.text

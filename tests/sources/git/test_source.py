@@ -64,9 +64,8 @@ def test_branch_tag_or_id_selects_the_commit(upstream: Upstream, tmp_path: Path)
 
 
 def test_folder_of_repository_is_the_root(upstream: Upstream, tmp_path: Path) -> None:
-    assert served_paths(fetch_to_cache(f"{upstream.url}#skills", tmp_path)) == [
-        path.removeprefix("skills/") for path in SKILL_PATHS
-    ]
+    follower = fetch_to_cache(f"{upstream.url}#skills", tmp_path)
+    assert served_paths(follower) == [path.removeprefix("skills/") for path in SKILL_PATHS]
 
 
 @pytest.mark.parametrize("folder", ["#skills/alpha", ""])
@@ -123,9 +122,7 @@ def test_files_outside_of_skills_are_not_downloaded(folder: str, size: int, upst
     ("@" + "1" * 40, "git could not fetch it"), ("#nowhere", "has no folder 'nowhere'"),
     ("#README.md", "has no folder 'README.md'"),
 ])  # fmt: skip
-def test_missing_ref_or_folder_is_reported(
-    ref: str, reason: str, upstream: Upstream, tmp_path: Path
-) -> None:
+def test_missing_ref_or_folder_is_reported(ref: str, reason: str, upstream: Upstream, tmp_path: Path) -> None:
     with pytest.raises(SourceError) as failed:
         fetch_to_cache(upstream.url + ref, tmp_path)
     assert reason in str(failed.value)

@@ -52,8 +52,8 @@ def redirect(to: str, status: int = 302) -> bytes:
     return answer(b"", status, location=to)
 
 
-def skill_md(name: str, more: str = "Read on.") -> bytes:
-    return f"---\nname: {name}\ndescription: Does {name}.\n---\n\n{more}\n".encode()
+def skill_md(name: str, body: str = "Read on.") -> bytes:
+    return f"---\nname: {name}\ndescription: Does {name}.\n---\n\n{body}\n".encode()
 
 
 def digest(raw: bytes) -> str:
@@ -83,11 +83,11 @@ class _Connection(socketserver.StreamRequestHandler):
     def handle(self) -> None:
         self._site.connections.append(self.connection)
         with suppress(OSError):
-            while asked := self._request():
-                self._site.asked.append(asked)
+            while request := self._request():
+                self._site.asked.append(request)
                 self._site.reached.set()
-                route = self._site._route(asked)
-                for piece in [route] if isinstance(route, bytes) else route(asked):
+                route = self._site._route(request)
+                for piece in [route] if isinstance(route, bytes) else route(request):
                     self.wfile.write(piece)
                 if not isinstance(route, bytes):
                     return
@@ -163,12 +163,12 @@ class Publisher:
             for path, raw in files.items():
                 self.routes[f"{DIRECTORY_0_1}{name}/{quote(path)}"] = answer(raw)
 
-    def _route(self, asked: ReceivedRequest) -> Route:
-        path = asked.path.partition("?")[0]
+    def _route(self, request: ReceivedRequest) -> Route:
+        path = request.path.partition("?")[0]
         if path == INDEX and path not in self.routes:
             body = index_of(self.entries)
             tag = f'"{digest(body)}"'
-            if asked.headers.get("if-none-match") == tag:
+            if request.headers.get("if-none-match") == tag:
                 return answer(b"", 304, etag=tag, **self.headers)
             return answer(body, content_type="application/json", etag=tag, **self.headers)
         return self.routes.get(path, answer(b"Nothing here.", 404))
@@ -203,12 +203,12 @@ def respond_and_close(response: bytes) -> Callable[[ReceivedRequest], Iterator[b
     return route
 
 
-def endless(start: bytes, again: bytes) -> Callable[[ReceivedRequest], Iterator[bytes]]:
-    """Return a route that sends `again` for ever."""
+def endless(start: bytes, part: bytes) -> Callable[[ReceivedRequest], Iterator[bytes]]:
+    """Return a route that sends `part` for ever."""
 
     def route(_: ReceivedRequest) -> Iterator[bytes]:
         yield start
         while True:
-            yield again
+            yield part
 
     return route

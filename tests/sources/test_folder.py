@@ -28,10 +28,10 @@ def record(digest: str = "sha256:1", source: str = SOURCE, name: str = "a") -> S
     return SkillRecord(name, source, "https://example.com/a.zip", digest, {})
 
 
-def store_skill(folder: Path, files: Files = FILES, *, force: bool = False, **more: str) -> bool:
+def store_skill(folder: Path, files: Files = FILES, *, force: bool = False, **changed: str) -> bool:
     """Store the skill `a`; tell whether any file was written."""
     with FetchedFolder.opened(folder) as store:
-        staged = store.stage(record(**more), files, force=force)
+        staged = store.stage(record(**changed), files, force=force)
         if staged is None:
             return False
         for error in store.commit([staged]).values():

@@ -131,10 +131,10 @@ def test_registry_receives_problems_and_revision_of_source(tmp_path: Path) -> No
             with pytest.raises(UnacceptableError) as failed:
                 anyio.run(follower.refresh)
             follower.report_failure(failed.value)
-        found = next(each for each in registry.problems() if each.path == "memo:x")
-        assert found.code == "commit-unsigned"
-        assert found.hint
-        assert found.message == "it has no signature; serving the last copy"
+        reported = next(each for each in registry.problems() if each.path == "memo:x")
+        assert reported.code == "commit-unsigned"
+        assert reported.hint
+        assert reported.message == "it has no signature; serving the last copy"
         assert codes == [["commit-unsigned"]]
         assert registry.roots[0].revision == "first"
         source.answers = ["third"]
@@ -241,20 +241,20 @@ def test_only_unexpected_and_usage_errors_are_logged(tmp_path: Path, caplog: pyt
     assert caplog.messages == ["memo:x: the proxy cannot be used; serving the last copy"]
 
 
-def test_source_is_ready_after_registry_and_before_waiting_listing(tmp_path: Path) -> None:
+def test_source_becomes_ready_between_registry_scan_and_waiting_listings(tmp_path: Path) -> None:
     source, follower, _ = make_follower(tmp_path)
-    seen: list[tuple[str, bool]] = []
+    events: list[tuple[str, bool]] = []
 
     class RecordingEvent(threading.Event):
         def set(self) -> None:
-            seen.append(("read", follower.state.ready))
+            events.append(("read", follower.state.ready))
             super().set()
 
     follower.read_once = RecordingEvent()
-    follower.arrived = lambda folder: seen.append((folder, follower.state.ready))
+    follower.arrived = lambda folder: events.append((folder, follower.state.ready))
     source.answers = ["one"]
     follow(follower)
-    assert seen[:2] == [(str(follower.path), False), ("read", True)]
+    assert events[:2] == [(str(follower.path), False), ("read", True)]
 
 
 def test_requested_poll_ends_wait_and_is_throttled_to_one_per_second(tmp_path: Path) -> None:

@@ -38,9 +38,9 @@ def link(target: str) -> SpecialEntry:
 SUBMODULE = SpecialEntry("160000", "1" * 40)
 
 
-def skill(name: str, more: str = "Read on.", folder: str = "skills/", **files: Content) -> dict[str, Content]:
+def skill(name: str, body: str = "Read on.", folder: str = "skills/", **files: Content) -> dict[str, Content]:
     """Return the files of a skill, given as `references__guide_md=b"..."`."""
-    out: dict[str, Content] = {f"{folder}{name}/SKILL.md": skill_md(name, more)}
+    out: dict[str, Content] = {f"{folder}{name}/SKILL.md": skill_md(name, body)}
     for spelled, raw in files.items():
         path = spelled.replace("__", "/").replace("_", ".")
         out[f"{folder}{name}/{path}"] = raw
@@ -151,7 +151,7 @@ class Upstream:
 
 
 class GitServer(Publisher):
-    """An HTTP server of the repositories below a folder; a password is asked of the user `reader`.
+    """An HTTP server of the repositories below a folder; a password is required of the user `reader`.
 
     `redirect_for` returns the status and location of a redirect for a path, or None.
     """
@@ -166,15 +166,15 @@ class GitServer(Publisher):
     def url(self) -> str:
         return f"git+{super().url}"
 
-    def _route(self, asked: ReceivedRequest) -> bytes:
-        target = self.redirect_for(asked.path)
+    def _route(self, request: ReceivedRequest) -> bytes:
+        target = self.redirect_for(request.path)
         if target is not None:
             status, location = target
             return redirect(location, status)
         expected = base64.b64encode(f"reader:{self._password}".encode()).decode()
-        if self._password is not None and asked.headers.get("authorization") != f"Basic {expected}":
+        if self._password is not None and request.headers.get("authorization") != f"Basic {expected}":
             return answer(b"", 401, www_authenticate='Basic realm="git"')
-        path, _, query = asked.path.partition("?")
+        path, _, query = request.path.partition("?")
         environment = {
             "PATH": "/usr/local/bin:/usr/bin:/bin",
             "GIT_PROJECT_ROOT": str(self._folder),
@@ -183,17 +183,17 @@ class GitServer(Publisher):
             "HOME": str(self._folder),
             "PATH_INFO": path,
             "QUERY_STRING": query,
-            "REQUEST_METHOD": asked.method,
+            "REQUEST_METHOD": request.method,
             "REMOTE_ADDR": "127.0.0.1",
             "REMOTE_USER": "reader",
-            "CONTENT_TYPE": asked.headers.get("content-type", ""),
-            "CONTENT_LENGTH": str(len(asked.body)),
-            "HTTP_CONTENT_ENCODING": asked.headers.get("content-encoding", ""),
-            "HTTP_GIT_PROTOCOL": asked.headers.get("git-protocol", ""),
+            "CONTENT_TYPE": request.headers.get("content-type", ""),
+            "CONTENT_LENGTH": str(len(request.body)),
+            "HTTP_CONTENT_ENCODING": request.headers.get("content-encoding", ""),
+            "HTTP_GIT_PROTOCOL": request.headers.get("git-protocol", ""),
         }
         done = subprocess.run(
             ["git", "http-backend"],
-            input=asked.body,
+            input=request.body,
             env=environment,
             stdout=subprocess.PIPE,
             check=False,

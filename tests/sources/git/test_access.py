@@ -26,8 +26,8 @@ from wire import DEADLINE
 pytestmark = pytest.mark.needs_program("git")
 
 
-def run(*words: str, **more: str) -> str:
-    environment = {**os.environ, **more}
+def run(*words: str, **variables: str) -> str:
+    environment = {**os.environ, **variables}
     return subprocess.run(words, check=True, capture_output=True, text=True, timeout=DEADLINE, env=environment).stdout
 
 

@@ -24,8 +24,8 @@ LISTED = "notifications/skills/list_changed"
 LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"1" * 64 + b"\nsize 12345\n"
 
 
-def command(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, **more}
+def command(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, **variables}
     return run([*COMMAND, *arguments], capture_output=True, text=True, timeout=DEADLINE, check=False, env=environment)
 
 
@@ -37,9 +37,9 @@ def test_list_show_and_validate_accept_git_root(server: GitServer, upstream: Ups
     given = f"{server.url}/acme.git@main#skills"
     listed = command("list", given, *cache(tmp_path), "--format", "json")
     assert listed.returncode == 0
-    found = {each["path"]: each for each in json.loads(listed.stdout)["skills"]}
-    assert found.keys() == {"alpha", "beta"}
-    assert found["alpha"]["origin"] == given
+    skills = {each["path"]: each for each in json.loads(listed.stdout)["skills"]}
+    assert skills.keys() == {"alpha", "beta"}
+    assert skills["alpha"]["origin"] == given
     commit = upstream.git("rev-parse", "main")
     assert json.loads(listed.stdout)["sources"] == [{"root": given, "revision": commit}]
     assert f"{given}: revision {commit}" in command("list", given, *cache(tmp_path)).stderr
@@ -61,10 +61,10 @@ def test_validate_reports_lfs_pointers(upstream: Upstream, tmp_path: Path) -> No
 def test_refused_skill_is_reported_once_with_a_hint(upstream: Upstream, tmp_path: Path) -> None:
     upstream.commit({**BASE, **skill("bad", evil=link("/etc/passwd"))})
     listed = command("list", upstream.url, *cache(tmp_path), "--format", "json")
-    (found,) = [each for each in json.loads(listed.stdout)["problems"] if each["code"] == "source-refused"]
-    assert found["path"] == f"{upstream.url}/skills/bad"
-    assert "'evil' is a symbolic link" in found["message"]
-    assert found["hint"]
+    (problem,) = [each for each in json.loads(listed.stdout)["problems"] if each["code"] == "source-refused"]
+    assert problem["path"] == f"{upstream.url}/skills/bad"
+    assert "'evil' is a symbolic link" in problem["message"]
+    assert problem["hint"]
     done = command("validate", upstream.url, *cache(tmp_path))
     assert done.returncode == 1
     assert done.stdout.count("[source-refused]") == 1

@@ -85,16 +85,16 @@ def self_signed(folder: Path) -> tuple[Path, Path]:
 def htpasswd(folder: Path, name: str, password: str) -> dict[str, Any]:
     """Return the configuration of a registry with this password."""
     folder.mkdir(parents=True, exist_ok=True)
-    made = subprocess.run(["htpasswd", "-Bbn", name, password], check=True, capture_output=True)
-    (folder / "htpasswd").write_bytes(made.stdout)
+    hashed = subprocess.run(["htpasswd", "-Bbn", name, password], check=True, capture_output=True)
+    (folder / "htpasswd").write_bytes(hashed.stdout)
     return {"htpasswd": {"realm": "tests", "path": str(folder / "htpasswd")}}
 
 
-def docker_config(folder: Path, registry: str, name: str, password: str, **more: Any) -> Path:
+def docker_config(folder: Path, registry: str, name: str, password: str) -> Path:
     """Write a configuration as `docker login` does, and return the folder for DOCKER_CONFIG."""
     folder.mkdir(parents=True, exist_ok=True)
     pair = base64.b64encode(f"{name}:{password}".encode()).decode()
-    (folder / "config.json").write_text(json.dumps({"auths": {registry: {"auth": pair}}, **more}))
+    (folder / "config.json").write_text(json.dumps({"auths": {registry: {"auth": pair}}}))
     return folder
 
 
@@ -114,10 +114,10 @@ class FakeRegistry(Publisher):
     def named(self, tag: str = "1.0") -> str:
         return f"oci+http://{self.host}/{REPOSITORY}:{tag}"
 
-    def _route(self, asked: ReceivedRequest) -> Route:
-        if asked.method == "HEAD" and asked.path.partition("?")[0] not in self.routes:
+    def _route(self, request: ReceivedRequest) -> Route:
+        if request.method == "HEAD" and request.path.partition("?")[0] not in self.routes:
             return answer(b"", 404)
-        return super()._route(asked)
+        return super()._route(request)
 
     def blob(self, raw: bytes, route: Route | None = None) -> str:
         """Publish a blob and return its digest; `route` replaces the response with its bytes."""
@@ -128,8 +128,8 @@ class FakeRegistry(Publisher):
         """Publish a manifest or index under its digest and these tags; `claim` is a false digest."""
         headers = {"content_type": media_type, "docker_content_digest": claim or digest(raw)}
 
-        def route(asked: ReceivedRequest) -> Iterable[bytes]:
-            body = b"" if asked.method == "HEAD" else raw
+        def route(request: ReceivedRequest) -> Iterable[bytes]:
+            body = b"" if request.method == "HEAD" else raw
             yield answer(body, length=len(raw), **headers, connection="close")
 
         for name in (digest(raw), *tags):

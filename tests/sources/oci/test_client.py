@@ -59,8 +59,8 @@ def access_with(registry: FakeRegistry, credentials: Credentials | None) -> Acce
 def require_authorization(registry: FakeRegistry, wanted: str, challenge: str) -> None:
     """Serve the manifest only for this Authorization header."""
 
-    def route(asked: ReceivedRequest) -> Iterable[bytes]:
-        if asked.headers.get("authorization") == wanted:
+    def route(request: ReceivedRequest) -> Iterable[bytes]:
+        if request.headers.get("authorization") == wanted:
             yield answer(b"{}", connection="close")
         else:
             yield answer(b"", 401, www_authenticate=challenge, connection="close")
@@ -124,7 +124,7 @@ def test_password_is_sent_after_challenge_and_remembered(registry: FakeRegistry)
     for count in (2, 3):
         call_client(registry, "manifest", "1.0", access=access)
         assert len(registry.asked) == count
-    assert [asked.headers.get("authorization") for asked in registry.asked] == [None, BASIC, BASIC]
+    assert [request.headers.get("authorization") for request in registry.asked] == [None, BASIC, BASIC]
 
 
 def add_token_server(registry: FakeRegistry, body: bytes = b'{"token":"abc"}') -> None:

@@ -73,7 +73,7 @@ def test_configuration_without_entry_has_no_credentials(tmp_path: Path, config: 
 
 
 @pytest.mark.skipif(os.name == "nt", reason="a script is no program")
-@each_row(("script", "found"), [
+@each_row(("script", "expected"), [
     ('echo \'{"Username":"ada","Secret":"s3:cret"}\'', ADA),
     ('echo \'{"Username":"<token>","Secret":"t"}\'', Credentials("", "t", identity=True)),
     ("echo 'credentials not found in native keychain'; exit 1", None),
@@ -81,25 +81,25 @@ def test_configuration_without_entry_has_no_credentials(tmp_path: Path, config: 
     ("echo s3cret", "did not answer with JSON"),
 ])  # fmt: skip
 def test_credential_helper_supplies_credentials(
-    tmp_path: Path, script: str, found: Credentials | str | None, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, script: str, expected: Credentials | str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = tmp_path / "docker-credential-mine"
     program.write_text(f'#!/bin/sh\n[ "$(cat)" = a.example ] || exit 9\n{script}\n')
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     environment = write_config(tmp_path, {"credHelpers": {"a.example": "mine"}, "auths": {"b.example": {"auth": PAIR}}})
-    if isinstance(found, str):
-        with pytest.raises(UsageError, match=found) as caught:
+    if isinstance(expected, str):
+        with pytest.raises(UsageError, match=expected) as caught:
             find_credentials("a.example", environment)
         assert "s3cret" not in str(caught.value)
     else:
-        assert find_credentials("a.example", environment) == found
+        assert find_credentials("a.example", environment) == expected
     assert find_credentials("b.example", environment) == ADA
     assert "s3:cret" not in repr(ADA)
 
 
 @each_row(
-    ("header", "found"),
+    ("header", "expected"),
     [
         (
             'Bearer realm="https://a/token",scope="a:pull,push"',
@@ -115,8 +115,8 @@ def test_credential_helper_supplies_credentials(
         ("\x00\xff=;", {}),
     ],
 )
-def test_challenges_are_parsed(header: str, found: dict[str, dict[str, str]]) -> None:
-    assert parse_challenges(header) == found
+def test_challenges_are_parsed(header: str, expected: dict[str, dict[str, str]]) -> None:
+    assert parse_challenges(header) == expected
 
 
 @given(st.text(max_size=200))

@@ -26,16 +26,16 @@ def layer(
     return Descriptor(media_type, digest(raw), len(raw), annotations), raw
 
 
-def titled(title: str, raw: bytes, media_type: str = "text/markdown", **more: str) -> tuple[Descriptor, bytes]:
-    return layer(raw, media_type, **{TITLE: title}, **more)
+def titled(title: str, raw: bytes, media_type: str = "text/markdown", **annotations: str) -> tuple[Descriptor, bytes]:
+    return layer(raw, media_type, **{TITLE: title}, **annotations)
 
 
 def read(*given: tuple[Descriptor, bytes], names: tuple[str, ...] = ("named",), hidden: bool = False) -> UnitContents:
     return read_layers(given, names, UnpackLimits(), hidden=hidden)
 
 
-def file_names(found: UnitContents) -> dict[str, list[str]]:
-    return {name: sorted(files) for name, files in found.skills.items()}
+def file_names(contents: UnitContents) -> dict[str, list[str]]:
+    return {name: sorted(files) for name, files in contents.skills.items()}
 
 
 @each_row(
@@ -68,26 +68,26 @@ def test_skills_are_found_among_other_files_of_image() -> None:
 
 
 def test_later_layer_replaces_and_whiteouts_earlier_files() -> None:
-    found = read(
+    contents = read(
         layer({"a/SKILL.md": A, "a/old.md": b"1", "a/dir/x": b"1", "a/file": b"1", "b/SKILL.md": A, "c/SKILL.md": A}),
         layer({"a/old.md": b"2", "a/dir": b"2", "a/file/x": b"2", ".wh.b": b"", "c/.wh..wh..opq": b"", "c/new": b"2"}),
         layer({"a/.wh.file": b"", "c/SKILL.md": A, "c/.wh.SKILL.md": b""}),  # a whiteout leaves files of its own layer
     )
-    assert file_names(found) == {"a": ["SKILL.md", "dir", "old.md"], "c": ["SKILL.md", "new"]}
-    assert found.skills["a"]["old.md"][0] == b"2"
+    assert file_names(contents) == {"a": ["SKILL.md", "dir", "old.md"], "c": ["SKILL.md", "new"]}
+    assert contents.skills["a"]["old.md"][0] == b"2"
 
 
 def test_layers_with_titles_are_single_files() -> None:
-    found = read(
+    contents = read(
         titled("SKILL.md", A, "application/vnd.oci.image.layer.v1.tar"),
         titled("data/x.tar.gz", tar({"y": b""}), "application/octet-stream"),
         titled("a-folder", tar({"scripts/run.py": b"1"}), OCI_LAYER),
         titled("b-folder", tar({"more.md": b"1"}), "x/y", **{"io.deis.oras.content.unpack": "true"}),
         layer(b"name: card", "application/vnd.docsclaw.skill.card.v1+yaml"),
     )
-    assert file_names(found) == {"a": ["SKILL.md", "data/x.tar.gz", "more.md", "scripts/run.py"]}
-    assert "left out layer 5" in found.warnings[0]
-    assert "card" in found.warnings[0]
+    assert file_names(contents) == {"a": ["SKILL.md", "data/x.tar.gz", "more.md", "scripts/run.py"]}
+    assert "left out layer 5" in contents.warnings[0]
+    assert "card" in contents.warnings[0]
     for title in ("../evil", "/evil", "a\\b"):
         with pytest.raises(ArchiveRefusedError):
             read(titled("SKILL.md", A), titled(title, b"x"))
@@ -100,7 +100,7 @@ def test_artifact_without_skill_is_refused() -> None:
 
 
 def test_bad_skill_is_refused_alone() -> None:
-    found = read_layers(
+    contents = read_layers(
         [
             layer({"a/SKILL.md": A, "b/SKILL.md": A, "b/.env": b"x", "c/SKILL.md": A, "c/big": bytes(2000)}),
             layer({"x/d/SKILL.md": A, "y/d/SKILL.md": A, "e/SKILL.md": A} | {f"e/{n}": b"" for n in range(20)}),
@@ -109,11 +109,11 @@ def test_bad_skill_is_refused_alone() -> None:
         UnpackLimits(files=10, bytes=1000, file=1000),
         hidden=False,
     )
-    assert sorted(found.skills) == ["a", "d"]
-    assert ".env" in found.refused["b"]
-    assert "2000 in one file" in found.refused["c"]
-    assert "two skills of this name" in found.refused["d"]
-    assert "21 files" in found.refused["e"]
+    assert sorted(contents.skills) == ["a", "d"]
+    assert ".env" in contents.refused["b"]
+    assert "2000 in one file" in contents.refused["c"]
+    assert "two skills of this name" in contents.refused["d"]
+    assert "21 files" in contents.refused["e"]
 
 
 def test_all_layers_share_unpack_limits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,5 +129,5 @@ def test_all_layers_share_unpack_limits(monkeypatch: pytest.MonkeyPatch) -> None
 def test_thousands_of_whiteouts_are_applied() -> None:
     files = {f"a/f{number}": b"" for number in range(5_000)}
     whiteouts = {f"a/.wh.f{number}": b"" for number in range(5_000)}
-    found = read(layer({"a/SKILL.md": A} | files), layer(whiteouts))
-    assert file_names(found) == {"a": ["SKILL.md"]}
+    contents = read(layer({"a/SKILL.md": A} | files), layer(whiteouts))
+    assert file_names(contents) == {"a": ["SKILL.md"]}

@@ -18,8 +18,8 @@ D = "sha256:" + "d" * 64
 LAYER = {"mediaType": "a/b", "digest": D, "size": 7}
 
 
-def entry(digit: str, **more: Any) -> dict[str, Any]:
-    return {"mediaType": manifests.MANIFEST, "digest": "sha256:" + digit * 64, "size": 1, **more}
+def entry(digit: str, **fields: Any) -> dict[str, Any]:
+    return {"mediaType": manifests.MANIFEST, "digest": "sha256:" + digit * 64, "size": 1, **fields}
 
 
 def encoded(**data: Any) -> bytes:
@@ -54,10 +54,10 @@ def test_index_of_platforms_is_one_artifact() -> None:
     attestation = entry("3", platform={"os": "unknown", "architecture": "unknown"})
     note = entry("4", platform=amd, annotations={"vnd.docker.reference.type": "attestation-manifest"})
     listed = [entry("1", platform=arm), entry("2", platform=amd), attestation, note]
-    found = decode_manifest(encoded(manifests=listed), 10)
-    assert isinstance(found, Collection)
-    assert found.platforms
-    assert found.chosen.digest[-1] == "2"
+    decoded = decode_manifest(encoded(manifests=listed), 10)
+    assert isinstance(decoded, Collection)
+    assert decoded.platforms
+    assert decoded.chosen.digest[-1] == "2"
 
 
 def test_index_of_skills_with_platforms_is_a_collection() -> None:
@@ -68,10 +68,10 @@ def test_index_of_skills_with_platforms_is_a_collection() -> None:
         encoded(manifests=[entry("1"), entry("2", platform=linux)]),
         encoded(artifactType=manifests.COLLECTION, manifests=[entry("1", platform=linux), entry("2", platform=linux)]),
     ):
-        found = decode_manifest(raw, 10)
-        assert isinstance(found, Collection)
-        assert not found.platforms
-        assert [each.digest[-1] for each in found.entries] == ["1", "2"]
+        decoded = decode_manifest(raw, 10)
+        assert isinstance(decoded, Collection)
+        assert not decoded.platforms
+        assert [each.digest[-1] for each in decoded.entries] == ["1", "2"]
 
 
 def test_encoded_manifests_are_decoded() -> None:
@@ -95,7 +95,7 @@ _JSON = st.recursive(
 @given(_JSON)
 def test_any_json_is_decoded_or_refused(data: Any) -> None:
     try:
-        found = decode_manifest(json.dumps(data).encode(), 5)
+        decoded = decode_manifest(json.dumps(data).encode(), 5)
     except UnacceptableError:
         return
-    assert isinstance(found, ImageManifest | Collection)
+    assert isinstance(decoded, ImageManifest | Collection)

@@ -155,11 +155,11 @@ class TokenServer:
         token = {"realm": f"{site.url}/token", "service": "tests", "issuer": "tests"}
         self.auth = {"token": {**token, "rootcertbundle": str(certificate)}}
 
-    def _answer(self, asked: ReceivedRequest) -> Iterator[bytes]:
-        query = parse_qs(urlsplit(asked.path).query)
+    def _answer(self, request: ReceivedRequest) -> Iterator[bytes]:
+        query = parse_qs(urlsplit(request.path).query)
         kind, name, actions = query["scope"][0].split(":")
         expected = "Basic " + base64.b64encode(b"ada:s3cret").decode()
-        is_known = asked.headers.get("authorization") == expected
+        is_known = request.headers.get("authorization") == expected
         allowed = sorted(actions.split(",")) if is_known else []
         now = int(time.time())
         claims: dict[str, object] = {"iss": "tests", "aud": query["service"][0], "sub": "ada", "jti": "x"}

@@ -27,9 +27,9 @@ D = "sha256:" + "a" * 64
     ("oci+http://127.1/a__b-c.d:_x", "http://127.1/v2/a__b-c.d", "_x"),
 ])  # fmt: skip
 def test_reference_is_parsed(text: str, base: str, wanted: str) -> None:
-    found = parse_reference(text)
-    assert (found.base, found.wanted) == (base, wanted)
-    assert parse_reference(str(found)) == found
+    reference = parse_reference(text)
+    assert (reference.base, reference.wanted) == (base, wanted)
+    assert parse_reference(str(reference)) == reference
 
 
 HOST = "oci://registry.example"
@@ -73,8 +73,8 @@ def test_plain_http_can_be_allowed() -> None:
 def test_any_text_is_parsed_or_refused(text: str) -> None:
     assert not is_oci(text) or text[:3].lower() == "oci"
     try:
-        found = parse_reference(f"oci://{text}", http=True)
+        reference = parse_reference(f"oci://{text}", http=True)
     except UsageError:
         return
-    assert parse_reference(str(found), http=True) == found
-    assert found.base.isascii() and ".." not in found.base.split("/")
+    assert parse_reference(str(reference), http=True) == reference
+    assert reference.base.isascii() and ".." not in reference.base.split("/")

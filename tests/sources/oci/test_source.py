@@ -93,15 +93,15 @@ def test_refused_skill_is_not_requested_again(
 
 
 @pytest.mark.parametrize("status", [503, 403, 404, 200])
-@pytest.mark.parametrize("place", ["manifests", "blobs"])
+@pytest.mark.parametrize("missing_kind", ["manifests", "blobs"])
 def test_unavailable_artifact_is_retried_and_removes_nothing(
-    registry: FakeRegistry, tmp_path: Path, place: str, status: int
+    registry: FakeRegistry, tmp_path: Path, missing_kind: str, status: int
 ) -> None:
     publish(registry, "a", "old")
     follower = fetch_to_cache(registry.named(), tmp_path)
     before = {*registry.routes}
     late = registry.skill("late", {"SKILL.md": skill_md("late")})
-    missing = {path: route for path, route in registry.routes.items() if path not in before and place in path}
+    missing = {path: route for path, route in registry.routes.items() if path not in before and missing_kind in path}
     registry.routes |= dict.fromkeys(missing, answer(b"", status))
     registry.collection({"a": registry.skill("a", {"SKILL.md": skill_md("a")}), "": late}, "1.0")
     anyio.run(follower.refresh)

@@ -50,16 +50,9 @@ def test_list_show_and_validate_accept_git_root(server: GitServer, upstream: Ups
     assert command("validate", given, *cache(tmp_path)).returncode == 0
 
 
-def test_validate_reports_lfs_pointers(upstream: Upstream, tmp_path: Path) -> None:
-    upstream.commit(skill("alpha", assets__model_bin=LFS_POINTER))
-    done = command("validate", upstream.url, *cache(tmp_path))
-    assert done.returncode == 1
-    assert "lfs-pointer" in done.stdout
-    assert "git lfs pull" in done.stdout
-
-
-def test_refused_skill_is_reported_once_with_a_hint(upstream: Upstream, tmp_path: Path) -> None:
-    upstream.commit({**BASE, **skill("bad", evil=link("/etc/passwd"))})
+def test_refused_skill_and_lfs_pointer_are_reported_with_hints(upstream: Upstream, tmp_path: Path) -> None:
+    pointer = skill("alpha", assets__model_bin=LFS_POINTER)
+    upstream.commit({**BASE, **pointer, **skill("bad", evil=link("/etc/passwd"))})
     listed = command("list", upstream.url, *cache(tmp_path), "--format", "json")
     (problem,) = [each for each in json.loads(listed.stdout)["problems"] if each["code"] == "source-refused"]
     assert problem["path"] == f"{upstream.url}/skills/bad"
@@ -69,6 +62,8 @@ def test_refused_skill_is_reported_once_with_a_hint(upstream: Upstream, tmp_path
     assert done.returncode == 1
     assert done.stdout.count("[source-refused]") == 1
     assert "symbolic link" not in done.stderr
+    assert re.search(r"model\.bin:1: error: .*\[lfs-pointer\]", done.stdout)
+    assert "git lfs pull" in done.stdout
     output = tmp_path / "to"
     own_cache = {"XDG_CACHE_HOME": str(tmp_path / "own")}
     done = command("fetch", upstream.url, "--output", str(output), **own_cache)
@@ -147,23 +142,18 @@ def silent_server() -> Iterator[Publisher]:
         yield site
 
 
-def test_git_ends_with_server(silent_server: Publisher, tmp_path: Path) -> None:
-    with serving(f"git+{silent_server.url}/a.git", *cache(tmp_path)) as wire:
-        assert wire.every_skill() == []
-        assert silent_server.reached.wait(DEADLINE)
-        assert is_git_running(silent_server.port)
-        assert wire.close() == 0
-    wait_for_git_to_end(silent_server.port)
-
-
-@pytest.mark.parametrize("words", [["rpc", "{root}"], ["acp", "{root}", "--", sys.executable, "-c", "input()"]])
-def test_git_ends_with_rpc_and_acp(words: list[str], silent_server: Publisher, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [["serve", "{root}"], ["rpc", "{root}"], ["acp", "{root}", "--", sys.executable, "-c", "input()"]],
+)
+def test_git_ends_with_its_server(words: list[str], silent_server: Publisher, tmp_path: Path) -> None:
     root = f"git+{silent_server.url}/a.git"
     given = [words[0], *cache(tmp_path), *(each.format(root=root) for each in words[1:])]
     with Popen([*COMMAND, *given], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert silent_server.reached.wait(DEADLINE)
         assert is_git_running(silent_server.port)
         process.communicate(b"\n", timeout=DEADLINE)
+        assert process.returncode == 0
     wait_for_git_to_end(silent_server.port)
 
 

@@ -34,6 +34,10 @@ from mcp_skills_server.sources.source import (
 )
 
 
+class StopError(Exception):
+    """All answers of the source are used."""
+
+
 class Memo(Source):
     """A source of one skill; each poll takes the next answer, a revision or an error."""
 
@@ -46,6 +50,7 @@ class Memo(Source):
         self.errors: dict[str, Exception] = {}
         """Raised by `plan`, by revision."""
         self.is_complete = True
+        self.waits: list[float] = []
         self.on_poll: Callable[[bool], object] = bool
         self.place.mkdir(exist_ok=True)
 
@@ -73,25 +78,19 @@ class Memo(Source):
         text = f"---\nname: memo\ndescription: {unit.fingerprint}\n---\n"
         return UnitContents({"memo": {"SKILL.md": (text.encode(), False)}})
 
+    async def sleep(self, seconds: float) -> None:
+        """Record a wait of the follower, instead of waiting."""
+        if not self.answers:
+            raise StopError
+        self.waits.append(seconds)
+
 
 MEMO = Kind("memo", lambda given: given.startswith("memo:"), Memo)
 
 
-class StopError(Exception):
-    """All answers of the source are used."""
-
-
-def make_follower(tmp_path: Path) -> tuple[Memo, Follower, list[float]]:
-    """Return a source, its follower, and the list of its waits in seconds."""
+def make_follower(tmp_path: Path) -> tuple[Memo, Follower]:
     source = Memo("memo:x", SourceSettings(tmp_path))
-    waits: list[float] = []
-
-    async def sleep(seconds: float) -> None:
-        if not source.answers:
-            raise StopError
-        waits.append(seconds)
-
-    return source, Follower(source, sleep), waits
+    return source, Follower(source, source.sleep)
 
 
 def follow(follower: Follower) -> None:
@@ -112,7 +111,7 @@ def match_with_jitter(waits: list[float], *expected: float) -> bool:
 
 
 def test_registry_receives_problems_and_revision_of_source(tmp_path: Path) -> None:
-    source, follower, _ = make_follower(tmp_path)
+    source, follower = make_follower(tmp_path)
     source.answers = ["first"]
     anyio.run(follower.refresh)
     with Registry([MirroredRoot(str(follower.path), source.origin)]) as registry:
@@ -169,25 +168,25 @@ def test_new_kind_needs_one_class_and_one_row(tmp_path: Path) -> None:
 
 
 def test_only_new_or_incomplete_revision_is_fetched(tmp_path: Path) -> None:
-    source, follower, waits = make_follower(tmp_path)
+    source, follower = make_follower(tmp_path)
     source.answers = ["one", "one", "two", "one"]
     follow(follower)
     assert source.planned == ["one", "two", "one"]
     assert served_description(follower) == "description: one"
-    assert match_with_jitter(waits, 0, 1000, 1000, 1000)
+    assert match_with_jitter(source.waits, 0, 1000, 1000, 1000)
     source.is_complete = False
     source.answers = ["three", "three"]
     follow(follower)
     assert source.planned[3:] == ["three", "three"]
-    assert match_with_jitter(waits[4:], 0, 300)
+    assert match_with_jitter(source.waits[4:], 0, 300)
 
 
 def test_retries_back_off_and_last_copy_stays(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    source, follower, waits = make_follower(tmp_path)
+    source, follower = make_follower(tmp_path)
     fault = UnreachableError("no answer")
     source.answers = [fault, fault, "one", fault, fault, fault, fault]
     follow(follower)
-    assert match_with_jitter(waits, 0, 30, 60, 1000, 30, 60, 120)
+    assert match_with_jitter(source.waits, 0, 30, 60, 1000, 30, 60, 120)
     assert served_description(follower) == "description: one"
     assert follower.state.ready
     assert follower.state.trouble == "no answer"
@@ -199,7 +198,7 @@ def test_retries_back_off_and_last_copy_stays(tmp_path: Path, caplog: pytest.Log
 
 
 def test_state_has_times_of_last_and_next_poll(tmp_path: Path) -> None:
-    source, follower, _ = make_follower(tmp_path)
+    source, follower = make_follower(tmp_path)
     source.answers = ["one", UnreachableError("is away"), "two"]
     states: list[SourceState] = []
     source.on_poll = lambda _: states.append(follower.state)
@@ -215,7 +214,7 @@ def test_state_has_times_of_last_and_next_poll(tmp_path: Path) -> None:
 
 
 def test_refused_revision_is_not_retried_but_unreachable_one_is(tmp_path: Path) -> None:
-    source, follower, _ = make_follower(tmp_path)
+    source, follower = make_follower(tmp_path)
     source.errors = {"bad": UnacceptableError("it is no good"), "later": UnreachableError("not now")}
     source.answers = ["one", "bad", "bad", "later", "later", "two"]
     follow(follower)
@@ -225,11 +224,11 @@ def test_refused_revision_is_not_retried_but_unreachable_one_is(tmp_path: Path) 
 
 
 def test_only_unexpected_and_usage_errors_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    source, follower, waits = make_follower(tmp_path)
+    source, follower = make_follower(tmp_path)
     source.answers = [KeyError("x"), "one"]
     follow(follower)
     assert served_description(follower) == "description: one"
-    assert match_with_jitter(waits, 0, 30)
+    assert match_with_jitter(source.waits, 0, 30)
     assert "could not be fetched" in caplog.text
     caplog.clear()
     source.answers = [BusyError("another process fetches into it")]
@@ -242,7 +241,7 @@ def test_only_unexpected_and_usage_errors_are_logged(tmp_path: Path, caplog: pyt
 
 
 def test_source_becomes_ready_between_registry_scan_and_waiting_listings(tmp_path: Path) -> None:
-    source, follower, _ = make_follower(tmp_path)
+    source, follower = make_follower(tmp_path)
     events: list[tuple[str, bool]] = []
 
     class RecordingEvent(threading.Event):
@@ -259,15 +258,12 @@ def test_source_becomes_ready_between_registry_scan_and_waiting_listings(tmp_pat
 
 def test_requested_poll_ends_wait_and_is_throttled_to_one_per_second(tmp_path: Path) -> None:
     source = Memo("memo:x", SourceSettings(tmp_path))
-    waits: list[float] = []
     anew: list[bool] = []
     source.answers = ["one", "two", "three"]
     source.on_poll = anew.append
 
     async def sleep(seconds: float) -> None:
-        if not source.answers:
-            raise StopError
-        waits.append(seconds)
+        await source.sleep(seconds)
         if seconds:
             follower.look()
         if seconds > 1:
@@ -276,7 +272,7 @@ def test_requested_poll_ends_wait_and_is_throttled_to_one_per_second(tmp_path: P
     follower = Follower(source, sleep)
     follow(follower)
     assert anew == [False, True, True]
-    assert 0.5 < waits[-1] <= 1.0
+    assert 0.5 < source.waits[-1] <= 1.0
 
 
 class PolledMemo(Memo):

@@ -1,4 +1,4 @@
-"""Helpers that download a URL, fetch a source into a folder or the cache, and read the result."""
+"""Helpers that download a URL, fetch a source, run a command, and read the result."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import os
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import anyio
 import pytest
 from examples import database_source
 
+import forkserver
 from mcp_skills_server.format.archive import Files
 from mcp_skills_server.sources import http
 from mcp_skills_server.sources.http import Downloader, HttpClient, Response
@@ -29,6 +31,7 @@ from mcp_skills_server.sources.source import (
     SourceSettings,
 )
 from sources.publishers import Publisher, skill_md
+from wire import COMMAND, DEADLINE
 
 ALLOW_PRIVATE = OriginPolicy(private=True)
 SHORT_BOUNDS = Bounds(read_s=0.3, download_s=0.6)
@@ -42,6 +45,16 @@ FILES: Files = {
     "scripts/run.sh": (b"#!/bin/sh\necho ran > ran\n", True),
     "references/données.md": ("é\r\n".encode(), False),
 }
+
+
+def run_command(*words: str | Path, code: int = 0, **variables: str) -> CompletedProcess[str]:
+    """Run a command of the program, and check its exit code."""
+    command = [*COMMAND, *map(str, words)]
+    environment = {**os.environ, **variables}
+    done = forkserver.run(command, capture_output=True, text=True, timeout=DEADLINE, env=environment)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    return done
 
 
 def download(

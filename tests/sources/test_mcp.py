@@ -7,13 +7,11 @@ import shutil
 import sys
 from contextlib import AbstractContextManager
 from pathlib import Path
-from subprocess import CompletedProcess
 from time import monotonic
 
 import anyio
 import pytest
 
-from forkserver import run
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.sources import mcp
 from mcp_skills_server.sources.kinds import kind_of
@@ -26,16 +24,12 @@ from mcp_skills_server.sources.source import (
     SourceSettings,
     UnacceptableError,
 )
+from sources.fetching import run_command
 from sources.hostile import KINDS, Member, mcp_server
 from sources.publishers import Publisher, answer, skill_md
 from tables import each_row
 from web.http_wire import http_serving
 from wire import COMMAND, FIXTURES, Wire, serving, write_skill
-
-
-def list_skills(tmp_path: Path, root: str) -> CompletedProcess[str]:
-    command = [*COMMAND, "list", root, "--cache-dir", str(tmp_path / "cache")]
-    return run(command, capture_output=True, text=True)
 
 
 def serving_source(root: str, tmp_path: Path) -> AbstractContextManager[Wire]:
@@ -116,8 +110,8 @@ def test_file_with_wrong_digest_or_path_refuses_only_its_skill(tmp_path: Path) -
     files = {name: {"SKILL.md": skill_md(name), "a.md": b"text"} for name in ("good", "bad")}
     files["evil"] = {"SKILL.md": skill_md("evil"), "%2e%2e/x.md": b"x"}
     wrong = {"skill://bad/a.md": f"sha256:{'0' * 64}"}
-    done = list_skills(tmp_path, mcp_server(tmp_path, files, wrong))
-    assert done.returncode == 0
+    root = mcp_server(tmp_path, files, wrong)
+    done = run_command("list", root, "--cache-dir", tmp_path / "cache")
     assert "good" in done.stdout
     assert "bad" not in done.stdout
     assert "mcp+stdio:python/bad: error" in done.stderr
@@ -137,24 +131,19 @@ def test_token_is_sent_but_not_logged_displayed_or_cached(tmp_path: Path, monkey
         with serving(*options) as wire:
             assert skill_names(wire) == ["one"]
             assert token.encode() not in wire.stderr
-        show = [*COMMAND, "config", "show", "--config", str(config)]
-        assert "token-env=THEIRS" in run(show, capture_output=True, text=True).stdout
+        assert "token-env=THEIRS" in run_command("config", "show", "--config", config).stdout
         cached = [each.read_bytes() for each in (tmp_path / "cache").rglob("*") if each.is_file()]
         assert cached
         assert token.encode() not in b"".join(cached)
         monkeypatch.delenv("THEIRS")
-        serve = [*COMMAND, "serve", "--config", str(config)]
-        done = run(serve, capture_output=True, text=True, input="")
-        assert done.returncode == 2
-        assert "THEIRS" in done.stderr
-        assert list_skills(tmp_path / "none", root).returncode == 2
+        assert "THEIRS" in run_command("serve", "--config", config, code=2).stderr
+        run_command("list", root, "--cache-dir", tmp_path / "none", code=2)
 
 
 def test_token_is_refused_for_other_kinds_of_sources(tmp_path: Path) -> None:
     config = tmp_path / "c.toml"
     config.write_text('[[source]]\nfrom = "https://a.example"\ntoken-env = "X"\n', encoding="utf-8")
-    done = run([*COMMAND, "config", "check", str(config)], capture_output=True, text=True)
-    assert done.returncode == 1
+    done = run_command("config", "check", config, code=1)
     assert "c.toml:3: source.token-env" in done.stdout
 
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from forkserver import run
 from format.archives import Zipped, zipped
 from mcp_skills_server.catalog.registry import MirroredRoot
 from mcp_skills_server.commands.options import RootType
@@ -25,11 +24,12 @@ from mcp_skills_server.sources.mirrors import Mirrors
 from mcp_skills_server.sources.oci.source import Oci
 from mcp_skills_server.sources.site import Site
 from mcp_skills_server.sources.source import SourceSettings
+from sources.fetching import run_command
 from sources.oci.registries import tar
 from sources.publishers import INDEX, Publisher, ReceivedRequest, answer
 from tables import each_row
 from web.http_wire import Server, client, http_serving
-from wire import COMMAND, DEADLINE, Era, Wire, serving, write_skill
+from wire import Era, Wire, serving, write_skill
 
 ORIGIN = "mcp-skills-server/origin"
 LISTED = "notifications/skills/list_changed"
@@ -56,10 +56,6 @@ def url_of(site: Server) -> str:
 
 def options(tmp_path: Path) -> list[str]:
     return ["--allow-private", "--allow-http", "--cache-dir", str(tmp_path / "cache")]
-
-
-def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return run([*COMMAND, *arguments], capture_output=True, text=True, timeout=DEADLINE, check=False)
 
 
 def skills_by_name(wire: Wire) -> dict[str, dict[str, Any]]:
@@ -95,15 +91,12 @@ def test_site_and_folder_are_served_together(site: Server, published: Path, tmp_
 
 
 def test_unavailable_site_is_reported_in_one_line(site: Server, tmp_path: Path) -> None:
-    done = command("list", "http://127.0.0.1:9", *options(tmp_path))
-    assert done.returncode == 2
+    done = run_command("list", "http://127.0.0.1:9", *options(tmp_path), code=2)
     assert not done.stdout
     assert "there is no copy of it" in done.stderr.splitlines()[-1]
-    done = command("list", url_of(site), "--cache-dir", str(tmp_path / "cache"))
-    assert done.returncode == 2
+    done = run_command("list", url_of(site), "--cache-dir", str(tmp_path / "cache"), code=2)
     assert "--allow" in done.stderr
-    done = command("list", "https://user:very-secret@example.com/", *options(tmp_path))
-    assert done.returncode == 2
+    done = run_command("list", "https://user:very-secret@example.com/", *options(tmp_path), code=2)
     assert "a user name or a password" in done.stderr
     assert "very-secret" not in done.stderr
     assert len(done.stderr.splitlines()) == 1
@@ -125,10 +118,9 @@ def test_secret_in_url_reaches_no_client_and_no_log(tmp_path: Path) -> None:
             wire.kill()
         queries = {path.partition("?")[2] for path in publisher.paths if INDEX in path}
         assert queries == {"key=very-secret"}
-        done = command("list", given, *options(tmp_path), "--format", "json")
+        done = run_command("list", given, *options(tmp_path), "--format", "json")
         publisher.routes[INDEX] = answer(b"", 503)
-        failed = command("list", given, *options(tmp_path / "other"))
-    assert done.returncode == 0
+        failed = run_command("list", given, *options(tmp_path / "other"), code=2)
     assert "alpha" in done.stdout
     assert "does not answer now" in failed.stderr
     assert "there is no copy of it" in failed.stderr
@@ -152,7 +144,7 @@ def test_path_of_archive_reaches_no_client(tmp_path: Path) -> None:
     files = {"alpha/SKILL.md": skill_text("alpha"), "alpha/scripts/x.py": "print()\n"}
     one = write_zip(tmp_path / "deep" / "one.zip", files)
     two = write_zip(tmp_path / "two.zip", {"beta/SKILL.md": skill_text("beta")})
-    command("fetch", str(one), "--output", str(tmp_path / "fetched"))
+    run_command("fetch", str(one), "--output", str(tmp_path / "fetched"))
     # root may run no script without a sandbox
     flags = ("--allow-scripts", "--sandbox", "off") if os.geteuid() else ()
     with serving(tmp_path / "fetched", one, two, *flags) as wire:
@@ -188,9 +180,8 @@ def test_replaced_archive_is_followed(tmp_path: Path) -> None:
 @each_row("raw", [b"", b"PK no archive"])
 def test_malformed_archive_is_reported_with_exit_code_2(tmp_path: Path, raw: bytes) -> None:
     (tmp_path / "bad.zip").write_bytes(raw)
-    done = command("list", str(tmp_path / "bad.zip"))
+    done = run_command("list", str(tmp_path / "bad.zip"), code=2)
     (line,) = done.stderr.splitlines()
-    assert done.returncode == 2
     assert "bad.zip" in line
     assert "cannot be unpacked" in line
 
@@ -217,8 +208,7 @@ def test_archive_is_unpacked_without_never_served_files(tmp_path: Path) -> None:
     mirrors.stop()
     assert not Path(root.path).exists()
     for options, expected in (([], {"alpha"}), (["--hidden"], {"alpha", ".claude/skills/beta"})):
-        done = command("list", str(path), "--format", "json", *options)
-        assert done.returncode == 0
+        done = run_command("list", str(path), "--format", "json", *options)
         assert {each["path"] for each in json.loads(done.stdout)["skills"]} == expected
     (line,) = [each for each in done.stderr.splitlines() if "left out" in each]
     assert ".git/config" in line

@@ -5,20 +5,17 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from subprocess import CompletedProcess
 
 import anyio
 import pytest
 
-import forkserver
 from mcp_skills_server.sources.folder import BusyError, FetchedFolder
 from mcp_skills_server.sources.mirrors import Follower
 from mcp_skills_server.sources.records import IndexRecord, read_indexes
 from mcp_skills_server.sources.site import MOST_INDEXES, with_history
 from mcp_skills_server.sources.source import RollbackError
-from sources.fetching import LOCAL, fetch, fetch_to_cache, open_follower, skill_names
+from sources.fetching import LOCAL, fetch, fetch_to_cache, open_follower, run_command, skill_names
 from sources.publishers import INDEX, Publisher, answer, skill_md
-from wire import COMMAND, DEADLINE
 
 
 @pytest.fixture
@@ -159,23 +156,19 @@ def test_rollback_accepted_by_one_process_holds_for_others(site: Publisher, foll
 
 
 def test_commands_report_rollback_and_accept_allow_rollback(site: Publisher, tmp_path: Path) -> None:
-    def run(*words: str) -> CompletedProcess[str]:
-        command = [*COMMAND, words[0], site.url, "--allow-private", *words[1:]]
-        return forkserver.run(command, capture_output=True, text=True, timeout=DEADLINE)
-
-    list_words = ("list", "--cache-dir", str(tmp_path / "cache"))
-    fetch_words = ("fetch", "--output", str(tmp_path / "skills"), "--update", "--prune")
-    for name in ("one", "two", "one"):
+    list_words = ("list", site.url, "--allow-private", "--cache-dir", str(tmp_path / "cache"))
+    fetch_words = ("fetch", site.url, "--allow-private", "--output", tmp_path / "skills", "--update", "--prune")
+    for name, is_rollback in (("one", False), ("two", False), ("one", True)):
         site.entries = []
         site.add(name)
-        listed = run(*list_words)
-        fetched = run(*fetch_words)
+        listed = run_command(*list_words)
+        fetched = run_command(*fetch_words, code=1 if is_rollback else 0)
     assert "two" in listed.stdout
     assert f"{ROLLBACK}; serving the last copy" in listed.stderr
-    assert (fetched.returncode, fetched.stderr) == (1, f"mcp-skills-server: {site.url}: {ROLLBACK}\n")
-    listed = run(*list_words, "--allow-rollback")
+    assert fetched.stderr == f"mcp-skills-server: {site.url}: {ROLLBACK}\n"
+    listed = run_command(*list_words, "--allow-rollback")
     assert "one" in listed.stdout
     assert "two" not in listed.stdout
     assert ROLLBACK not in listed.stderr
-    assert run(*fetch_words, "--allow-rollback").returncode == 0
+    run_command(*fetch_words, "--allow-rollback")
     assert skill_names(tmp_path / "skills") == ["one"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -14,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from forkserver import Popen, run
+from forkserver import Popen
+from sources.fetching import run_command
 from sources.git.remotes import BASE, GitServer, Upstream, link, skill
 from sources.publishers import Publisher
 from wire import COMMAND, DEADLINE, Wire, serving
@@ -24,50 +24,41 @@ LISTED = "notifications/skills/list_changed"
 LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"1" * 64 + b"\nsize 12345\n"
 
 
-def command(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, **variables}
-    return run([*COMMAND, *arguments], capture_output=True, text=True, timeout=DEADLINE, check=False, env=environment)
-
-
 def cache(tmp_path: Path) -> list[str]:
     return ["--cache-dir", str(tmp_path / "cache")]
 
 
 def test_list_show_and_validate_accept_git_root(server: GitServer, upstream: Upstream, tmp_path: Path) -> None:
     given = f"{server.url}/acme.git@main#skills"
-    listed = command("list", given, *cache(tmp_path), "--format", "json")
-    assert listed.returncode == 0
+    listed = run_command("list", given, *cache(tmp_path), "--format", "json")
     skills = {each["path"]: each for each in json.loads(listed.stdout)["skills"]}
     assert skills.keys() == {"alpha", "beta"}
     assert skills["alpha"]["origin"] == given
     commit = upstream.git("rev-parse", "main")
     assert json.loads(listed.stdout)["sources"] == [{"root": given, "revision": commit}]
-    assert f"{given}: revision {commit}" in command("list", given, *cache(tmp_path)).stderr
-    shown = command("show", given, "alpha", *cache(tmp_path))
-    assert shown.returncode == 0
+    assert f"{given}: revision {commit}" in run_command("list", given, *cache(tmp_path)).stderr
+    shown = run_command("show", given, "alpha", *cache(tmp_path))
     assert given in shown.stdout
     assert f"revision:    {commit}" in shown.stdout
-    assert command("validate", given, *cache(tmp_path)).returncode == 0
+    run_command("validate", given, *cache(tmp_path))
 
 
 def test_refused_skill_and_lfs_pointer_are_reported_with_hints(upstream: Upstream, tmp_path: Path) -> None:
     pointer = skill("alpha", assets__model_bin=LFS_POINTER)
     upstream.commit({**BASE, **pointer, **skill("bad", evil=link("/etc/passwd"))})
-    listed = command("list", upstream.url, *cache(tmp_path), "--format", "json")
+    listed = run_command("list", upstream.url, *cache(tmp_path), "--format", "json")
     (problem,) = [each for each in json.loads(listed.stdout)["problems"] if each["code"] == "source-refused"]
     assert problem["path"] == f"{upstream.url}/skills/bad"
     assert "'evil' is a symbolic link" in problem["message"]
     assert problem["hint"]
-    done = command("validate", upstream.url, *cache(tmp_path))
-    assert done.returncode == 1
+    done = run_command("validate", upstream.url, *cache(tmp_path), code=1)
     assert done.stdout.count("[source-refused]") == 1
     assert "symbolic link" not in done.stderr
     assert re.search(r"model\.bin:1: error: .*\[lfs-pointer\]", done.stdout)
     assert "git lfs pull" in done.stdout
     output = tmp_path / "to"
     own_cache = {"XDG_CACHE_HOME": str(tmp_path / "own")}
-    done = command("fetch", upstream.url, "--output", str(output), **own_cache)
-    assert done.returncode == 1
+    done = run_command("fetch", upstream.url, "--output", str(output), code=1, **own_cache)
     assert "refused: skills/bad: 'evil' is a symbolic link" in done.stderr
     assert sorted(path.name for path in output.glob("[!.]*")) == ["alpha", "beta"]
 
@@ -80,11 +71,9 @@ def test_unavailable_root_is_reported_with_exit_code_2(upstream: Upstream, tmp_p
         (["git+http://127.0.0.1:9/a"], "no answer"),
         ([upstream.url, "--require-signed-commits", str(tmp_path / "signers")], "is not signed by anybody"),
     ):
-        done = command("list", *words, *cache(tmp_path))
-        assert done.returncode == 2
+        done = run_command("list", *words, *cache(tmp_path), code=2)
         assert not done.stdout
         assert reason in done.stderr.splitlines()[-1]
-        assert "Traceback" not in done.stderr
 
 
 def skill_names(wire: Wire) -> list[str]:
@@ -106,8 +95,7 @@ def test_new_commit_is_served_but_rewritten_branch_only_when_accepted(upstream: 
             upstream.commit(skill("delta"), orphan=True)
             wire.logs(b"was rewritten")
             assert len(skill_names(wire)) == 3
-            listed = command("list", *given, "--accept-rewritten")
-            assert listed.returncode == 0
+            listed = run_command("list", *given, "--accept-rewritten")
             assert "delta" in listed.stdout
             until_served(wire, "delta")
     with serving(*given) as wire:  # the remote server is gone
@@ -119,18 +107,16 @@ def test_fetch_writes_skills_into_folder(server: GitServer, upstream: Upstream, 
     given = f"{server.url}/acme.git@main#skills"
     folder = tmp_path / "folder"
     own_cache = {"XDG_CACHE_HOME": str(tmp_path / "own")}
-    done = command("fetch", given, "--output", str(folder), **own_cache)
-    assert done.returncode == 0
+    done = run_command("fetch", given, "--output", str(folder), **own_cache)
     assert f"{given}: 2 added" in done.stderr
     assert (folder / "alpha" / "references" / "guide.md").read_bytes() == b"guide\n"
-    origin = json.loads(command("list", str(folder), "--format", "json").stdout)["skills"][0]["origin"]
+    origin = json.loads(run_command("list", str(folder), "--format", "json").stdout)["skills"][0]["origin"]
     assert origin == given.partition("#")[0]
     for arguments, reason in (
         ([f"{server.url}/none.git", "--output", str(folder)], "/none.git: there is no repository there"),
         ([given, "--list"], "'mcp-skills-server list"),
     ):
-        failed = command("fetch", *arguments, **own_cache)
-        assert failed.returncode == 2
+        failed = run_command("fetch", *arguments, code=2, **own_cache)
         assert reason in failed.stderr
 
 
@@ -174,18 +160,16 @@ def is_git_running(port: int) -> bool:
 def test_update_of_lock_file_moves_one_skill(upstream: Upstream, tmp_path: Path) -> None:
     upstream.commit({**skill("alpha", "Old alpha."), **skill("beta", "Old beta.", model_bin=LFS_POINTER)})
     lock = ("--lock", str(tmp_path / "skills.lock"), *cache(tmp_path))
-    done = command("lock", f"{upstream.url}@main", "--output", *lock[1:])
-    assert done.returncode == 0
+    done = run_command("lock", f"{upstream.url}@main", "--output", *lock[1:])
     assert re.match("mcp-skills-server: WARNING: .*model.bin", done.stderr)
     upstream.commit({**skill("alpha", "New alpha."), **skill("beta", "New beta.", model_bin=LFS_POINTER)})
-    assert command("update", "skills/alpha", *lock).stdout == "changed  skills/alpha\n"
-    assert command("outdated", *lock).stdout.splitlines()[1:] == ["  changed  skills/beta"]
-    changes = command("diff", *lock).stdout
+    assert run_command("update", "skills/alpha", *lock).stdout == "changed  skills/alpha\n"
+    assert run_command("outdated", *lock, code=1).stdout.splitlines()[1:] == ["  changed  skills/beta"]
+    changes = run_command("diff", *lock, code=1).stdout
     assert "-Old beta.\n+New beta.\n" in changes
     assert "alpha" not in changes
     shutil.rmtree(upstream.directory)
-    done = command("outdated", *lock)
-    assert done.returncode == 2
+    done = run_command("outdated", *lock, code=2)
     assert "what there is of it is not proved" in done.stderr
 
 
@@ -194,12 +178,12 @@ def test_running_server_follows_lock_file_to_other_commit(upstream: Upstream, tm
     file = tmp_path / "skills.lock"
     lock = str(file)
     given = f"{upstream.url}@main"
-    assert command("lock", given, "--output", lock, *cache(tmp_path)).returncode == 0
+    run_command("lock", given, "--output", lock, *cache(tmp_path))
     assert upstream.git("rev-parse", "main") in file.read_text()
     with serving("--lock", lock, "--frozen", *cache(tmp_path)) as wire:
         assert skill_names(wire) == ["alpha"]
         upstream.commit({**skill("alpha", "New."), **skill("beta")})
-        updated = command("update", "--lock", lock, *cache(tmp_path)).stdout
+        updated = run_command("update", "--lock", lock, *cache(tmp_path)).stdout
         assert updated == "changed  skills/alpha\nadded    skills/beta\n"
         wire.logs(b"was reloaded; it names 2 skills")
         assert skill_names(wire) == ["alpha", "beta"]

@@ -12,7 +12,6 @@ import anyio
 import pytest
 
 from mcp_skills_server.sources import reconcile
-from mcp_skills_server.sources.mirrors import Follower
 from mcp_skills_server.sources.oci import manifests
 from mcp_skills_server.sources.source import (
     UnacceptableError,
@@ -20,10 +19,6 @@ from mcp_skills_server.sources.source import (
 from sources.fetching import fetch_to_cache, fetch_to_folder, open_follower, skill_names
 from sources.oci.registries import REPOSITORY, FakeRegistry, digest, tar
 from sources.publishers import answer, skill_md
-
-
-def served_skills(follower: Follower) -> list[str]:
-    return skill_names(follower.path)
 
 
 def requests_since_last_call(registry: FakeRegistry) -> list[str]:
@@ -46,7 +41,7 @@ def publish(registry: FakeRegistry, *names: str, text: str = "Read on.") -> dict
 def test_poll_of_unchanged_artifact_is_one_head_request(registry: FakeRegistry, tmp_path: Path) -> None:
     publish(registry, "a", "b")
     follower = fetch_to_cache(registry.named(), tmp_path)
-    assert served_skills(follower) == ["a", "b"]
+    assert skill_names(follower.path) == ["a", "b"]
     requests = Counter(requests_since_last_call(registry))
     assert requests == {"GET blobs/sha256": 2, "GET manifests/sha256": 3, "HEAD manifests/1.0": 1}
     for each in (follower, follower, open_follower(registry.named(), tmp_path)):
@@ -59,7 +54,7 @@ def test_poll_of_unchanged_artifact_is_one_head_request(registry: FakeRegistry, 
     pinned = f"{registry.named()}@{follower.state.revision}"
     fetch_to_cache(pinned, tmp_path)
     assert "HEAD manifests/1.0" not in requests_since_last_call(registry)
-    assert served_skills(fetch_to_cache(pinned, tmp_path)) == ["a", "b"]
+    assert skill_names(fetch_to_cache(pinned, tmp_path).path) == ["a", "b"]
     assert requests_since_last_call(registry) == []
 
 
@@ -72,7 +67,7 @@ def test_refused_skill_is_not_requested_again(
     follower = open_follower(registry.named(), tmp_path)
     for _ in range(2):
         anyio.run(follower.refresh)
-    assert served_skills(follower) == ["good"]
+    assert skill_names(follower.path) == ["good"]
     requests = requests_since_last_call(registry)
     assert len([each for each in requests if each.startswith("GET")]) == 5
     (line,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
@@ -85,10 +80,10 @@ def test_refused_skill_is_not_requested_again(
     # the last copy of a refused skill stays when other skills change
     publish(registry, "good", "bad")
     anyio.run(follower.refresh)
-    assert served_skills(follower) == ["bad", "good"]
+    assert skill_names(follower.path) == ["bad", "good"]
     registry.collection({"bad": bad, "good": publish(registry, "good", text="New.")["good"]}, "1.0")
     anyio.run(follower.refresh)
-    assert served_skills(follower) == ["bad", "good"]
+    assert skill_names(follower.path) == ["bad", "good"]
     assert (follower.path / "good" / "SKILL.md").read_bytes() == skill_md("good", "New.")
 
 
@@ -106,10 +101,10 @@ def test_unavailable_artifact_is_retried_and_removes_nothing(
     registry.collection({"a": registry.skill("a", {"SKILL.md": skill_md("a")}), "": late}, "1.0")
     anyio.run(follower.refresh)
     assert missing
-    assert served_skills(follower) == ["a", "old"]
+    assert skill_names(follower.path) == ["a", "old"]
     registry.routes |= missing
     anyio.run(follower.refresh)
-    assert served_skills(follower) == ["a", "late"]
+    assert skill_names(follower.path) == ["a", "late"]
 
 
 def test_first_of_two_skills_with_one_name_is_served(
@@ -125,7 +120,7 @@ def test_first_of_two_skills_with_one_name_is_served(
     upper = registry.skill("A", {"SKILL.md": skill_md("a", "upper")})
     registry.collection({"1": digests["first"], "2": upper}, "1.0")
     anyio.run(follower.refresh)
-    assert served_skills(follower) == ["a"]
+    assert skill_names(follower.path) == ["a"]
 
 
 def test_first_of_two_skills_replaces_second_if_fetched_later(
@@ -164,11 +159,11 @@ def test_refused_artifact_leaves_last_copy(
     for _ in range(2):
         with pytest.raises(UnacceptableError):
             anyio.run(follower.refresh)
-    assert served_skills(follower) == ["a"]
+    assert skill_names(follower.path) == ["a"]
     assert follower.state.trouble is not None
     publish(registry, "a", "b")
     anyio.run(follower.refresh)
-    assert served_skills(follower) == ["a", "b"]
+    assert skill_names(follower.path) == ["a", "b"]
     assert follower.state.trouble is None
 
 
@@ -180,7 +175,7 @@ def test_multi_platform_image_is_one_artifact(registry: FakeRegistry, tmp_path: 
     ]
     registry.put(json.dumps({"schemaVersion": 2, "manifests": entries}).encode(), "1.0", media_type=manifests.INDEX)
     follower = fetch_to_cache(registry.named(), tmp_path)
-    assert served_skills(follower) == ["a"]
+    assert skill_names(follower.path) == ["a"]
 
 
 def test_digest_header_is_optional(registry: FakeRegistry, tmp_path: Path) -> None:
@@ -189,4 +184,4 @@ def test_digest_header_is_optional(registry: FakeRegistry, tmp_path: Path) -> No
     registry.routes[f"/v2/{REPOSITORY}/manifests/1.0"] = lambda request: [
         answer(b"" if request.method == "HEAD" else raw, length=len(raw), connection="close")
     ]
-    assert served_skills(fetch_to_cache(registry.named(), tmp_path)) == ["a"]
+    assert skill_names(fetch_to_cache(registry.named(), tmp_path).path) == ["a"]

@@ -14,12 +14,17 @@ import anyio
 import pytest
 
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.sources.http import Downloader, Hop, HttpClient
+from mcp_skills_server.sources.http import Downloader, Hop, HttpClient, Response
 from mcp_skills_server.sources.source import AbsentError, Bounds, OriginPolicy, UnacceptableError, UnreachableError
 from sources.fetching import ALLOW_PRIVATE, download
 from sources.oci.registries import self_signed
 from sources.publishers import Publisher, Route, answer, redirect, respond_and_close
 from tables import each_row
+
+
+def download_route(site: Publisher, route: Route, **options: Any) -> Response:
+    site.routes["/a"] = route
+    return download(f"{site.url}/a", **options)
 
 
 def test_private_address_and_plain_http_are_refused_by_default(site: Publisher) -> None:
@@ -205,17 +210,18 @@ def test_redirects_are_followed(site: Publisher, status: int) -> None:
     assert (response.body, response.url) == (b"d", f"{site.url}/d?e")
 
 
-@each_row(("location", "reason"), [
-    ("ftp://127.0.0.1/a", "not an http or https URL"),
-    ("https://user:secret@127.0.0.1/a", "a user name or a password"), ("http://127.0.0.1:1/a", "another origin"),
-    ("//example.com/a", "another origin"), ("http://[::1", "cannot be read as a URL"),
-    ("", "contains a character that no URL may contain"), ("/a b", "contains a character that no URL may contain"),
-    (None, "redirects to nowhere"),
+@each_row(("route", "reason"), [
+    (redirect("ftp://127.0.0.1/a"), "not an http or https URL"),
+    (redirect("https://user:secret@127.0.0.1/a"), "a user name or a password"),
+    (redirect("http://127.0.0.1:1/a"), "another origin"), (redirect("//example.com/a"), "another origin"),
+    (redirect("http://[::1"), "cannot be read as a URL"),
+    (redirect(""), "contains a character that no URL may contain"),
+    (redirect("/a b"), "contains a character that no URL may contain"),
+    (answer(b"", 302), "redirects to nowhere"),
 ])  # fmt: skip
-def test_redirect_to_other_origin_or_bad_url_is_refused(site: Publisher, location: str | None, reason: str) -> None:
-    site.routes["/a"] = answer(b"", 302) if location is None else redirect(location)
+def test_redirect_to_other_origin_or_bad_url_is_refused(site: Publisher, route: Route, reason: str) -> None:
     with pytest.raises(UnacceptableError, match=reason) as caught:
-        download(f"{site.url}/a")
+        download_route(site, route)
     assert str(caught.value).isprintable()
     assert set(site.paths) == {"/a"}
 
@@ -242,28 +248,24 @@ def test_allowed_origin_gets_no_token(site: Publisher) -> None:
     b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 100,
 ])  # fmt: skip
 def test_slow_drip_response_times_out(site: Publisher, response: bytes) -> None:
-    site.routes["/a"] = site.drip(response)
     start = monotonic()
     with pytest.raises(UnreachableError, match=r"took longer than 0\.6 s"):
-        download(f"{site.url}/a")
+        download_route(site, site.drip(response))
     assert monotonic() - start < 20  # the whole response would take longer
 
 
 def test_redirects_are_limited_in_number_and_total_time(site: Publisher) -> None:
-    site.routes["/a"] = redirect("/a")
     with pytest.raises(UnacceptableError, match="more than 5 redirects"):
-        download(f"{site.url}/a", bounds=Bounds())
+        download_route(site, redirect("/a"), bounds=Bounds())
     assert len(site.asked) == 6
-    site.routes["/a"] = site.drip(redirect("/a"), 0.004)
     with pytest.raises((UnreachableError, UnacceptableError)):
-        download(f"{site.url}/a", bounds=Bounds(download_s=0.5, redirects=10_000))
+        download_route(site, site.drip(redirect("/a"), 0.004), bounds=Bounds(download_s=0.5, redirects=10_000))
 
 
 @pytest.mark.parametrize("start", [b"", answer(b"{", length=50)])
 def test_silent_server_times_out(site: Publisher, start: bytes) -> None:
-    site.routes["/a"] = site.stall(start)
     with pytest.raises(UnreachableError, match=r"did not answer within 0\.3 s"):
-        download(f"{site.url}/a", bounds=Bounds(read_s=0.3))
+        download_route(site, site.stall(start), bounds=Bounds(read_s=0.3))
 
 
 @each_row(
@@ -271,17 +273,14 @@ def test_silent_server_times_out(site: Publisher, start: bytes) -> None:
     [answer(b"x" * 1001), answer(b"", length=1001), respond_and_close(b"HTTP/1.0 200 OK\r\n\r\n" + b"x" * 1001)],
 )
 def test_response_over_size_limit_is_refused(site: Publisher, route: Route) -> None:
-    site.routes["/a"] = route
     with pytest.raises(UnacceptableError, match=r"more than 1000 bytes|bytes, at most 1000 are taken"):
-        download(f"{site.url}/a", max_bytes=1000, bounds=Bounds())
-    site.routes["/a"] = answer(b"x" * 1000)
-    assert download(f"{site.url}/a", max_bytes=1000).body == b"x" * 1000
+        download_route(site, route, max_bytes=1000, bounds=Bounds())
+    assert download_route(site, answer(b"x" * 1000), max_bytes=1000).body == b"x" * 1000
 
 
 def test_compressed_body_is_not_decompressed(site: Publisher) -> None:
     bomb = gzip.compress(bytes(50 << 20))
-    site.routes["/a"] = answer(bomb, content_encoding="gzip")
-    response = download(f"{site.url}/a")
+    response = download_route(site, answer(bomb, content_encoding="gzip"))
     assert response.body == bomb
     assert response.encoding == "gzip"
 
@@ -294,9 +293,8 @@ def test_compressed_body_is_not_decompressed(site: Publisher) -> None:
     b"HTTP/1.1 200 OK\r\n" + b"x: " + b"y" * 200_000 + b"\r\n\r\n", b"SSH-2.0-OpenSSH_9.2\r\n",
 ])  # fmt: skip
 def test_malformed_http_is_reported_in_one_line(site: Publisher, response: bytes) -> None:
-    site.routes["/a"] = respond_and_close(response)
     with pytest.raises((UnreachableError, UnacceptableError)) as caught:
-        download(f"{site.url}/a")
+        download_route(site, respond_and_close(response))
     message = str(caught.value)
     assert len(message.splitlines()) == 1
     assert message.isprintable()
@@ -309,7 +307,5 @@ def test_web_page_is_recognized(site: Publisher) -> None:
         answer(b"<HTML>"),
     ]
     for page in pages:
-        site.routes["/a"] = page
-        assert download(f"{site.url}/a").is_html
-    site.routes["/a"] = answer(b"<p>", content_type="text/markdown")
-    assert not download(f"{site.url}/a").is_html
+        assert download_route(site, page).is_html
+    assert not download_route(site, answer(b"<p>", content_type="text/markdown")).is_html

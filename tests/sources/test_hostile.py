@@ -81,17 +81,15 @@ HTTP_REQUESTS = [(name, request) for name, kind in KINDS.items() for request in 
 
 
 @pytest.mark.parametrize("route", ROUTES)
-@pytest.mark.parametrize(
-    ("name", "where"), [(name, where) for name, kind in KINDS.items() for where in kind.http_roots]
-)
+@pytest.mark.parametrize(("name", "request_of"), HTTP_REQUESTS)
 def test_hostile_http_response_is_reported_in_one_line(
     name: str, request_of: str, route: str, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     make_route, reason = ROUTES[route]
     with FakeRegistry() as site:
-        follower = open_follower(KINDS[name].http_roots[request_of](site, make_route(site)), folder / "cache", LIMITED)
-        lines = warnings_of_refresh(follower, caplog)
-        (line,) = lines
+        root = KINDS[name].http_roots[request_of](site, make_route(site))
+        follower = open_follower(root, folder / "cache", LIMITED)
+        (line,) = warnings_of_refresh(follower, caplog)
         assert line.isprintable()
         assert len(line) < 500
         assert re.search(reason, line)

@@ -18,10 +18,7 @@ from mcp_skills_server.format import archive
 from mcp_skills_server.sources import folder
 from mcp_skills_server.sources.records import read_indexes, read_records
 from mcp_skills_server.sources.site import look, refresh
-from mcp_skills_server.sources.source import (
-    FetchLimits,
-    UnreachableError,
-)
+from mcp_skills_server.sources.source import FetchLimits, UnreachableError
 from sources.fetching import FILES, LOCAL, fetch, fetch_to_folder, read_tree, skill_names
 from sources.publishers import INDEX, Publisher, Route, answer, digest, entry, redirect, respond_and_close, skill_md
 

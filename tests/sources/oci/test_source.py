@@ -13,9 +13,7 @@ import pytest
 
 from mcp_skills_server.sources import reconcile
 from mcp_skills_server.sources.oci import manifests
-from mcp_skills_server.sources.source import (
-    UnacceptableError,
-)
+from mcp_skills_server.sources.source import UnacceptableError
 from sources.fetching import fetch_to_cache, fetch_to_folder, open_follower, skill_names
 from sources.oci.registries import REPOSITORY, FakeRegistry, digest, tar
 from sources.publishers import answer, skill_md

@@ -122,9 +122,11 @@ def test_failed_rename_restores_previous_skill(tmp_path: Path, monkeypatch: pyte
         rename(source, target)
 
     monkeypatch.setattr(os, "rename", failing)
-    with pytest.raises(OSError, match="No space left"):
-        store_skill(tmp_path, OTHER_FILES)
-    assert state_of(tmp_path) is SkillState.FORMER
+    newest: Files = {"SKILL.md": (b"newest", False)}
+    for files in (OTHER_FILES, newest):  # the record must still name the former files
+        with pytest.raises(OSError, match="No space left"):
+            store_skill(tmp_path, files)
+        assert state_of(tmp_path) is SkillState.FORMER
     assert not os.listdir(tmp_path / ".mcp-skills" / "stage")
 
 

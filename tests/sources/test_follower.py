@@ -85,9 +85,6 @@ class Memo(Source):
         self.waits.append(seconds)
 
 
-MEMO = Kind("memo", lambda given: given.startswith("memo:"), Memo)
-
-
 def make_follower(tmp_path: Path) -> tuple[Memo, Follower]:
     source = Memo("memo:x", SourceSettings(tmp_path))
     return source, Follower(source, source.sleep)
@@ -142,31 +139,6 @@ def test_registry_receives_problems_and_revision_of_source(tmp_path: Path) -> No
         assert registry.roots[0].revision == "third"
 
 
-def test_new_kind_needs_one_class_and_one_row(tmp_path: Path) -> None:
-    mirrors = Mirrors(SourceSettings(tmp_path), (MEMO, *KINDS))
-    root = mirrors.root("memo:x")
-    assert isinstance(root, MirroredRoot)
-    assert root.origin == "memo:x"
-    registry = Registry([root])
-    registry.load()
-    assert not registry.snapshot.skills
-    assert mirrors.root(str(tmp_path)) == str(tmp_path)
-    (state,) = mirrors.states()
-    assert (state.name, state.ready, state.trouble) == ("memo:x", False, "not fetched yet")
-    (follower,) = mirrors.followers
-    assert isinstance(follower.source, Memo)
-    follower.source.answers = [UnreachableError("no answer"), "first"]
-    with pytest.raises(UsageError, match=r"memo:x: no answer; there is no copy of it"):
-        mirrors.fetch()
-    mirrors.fetch()
-    assert (Path(root.path) / "memo" / "SKILL.md").is_file()
-    assert mirrors.states()[0].ready
-    registry.refresh()
-    assert list(registry.snapshot.skills) == ["memo"]
-    assert registry.snapshot.skills["memo"].origin == "memo:x"
-    mirrors.stop()
-
-
 def test_only_new_or_incomplete_revision_is_fetched(tmp_path: Path) -> None:
     source, follower = make_follower(tmp_path)
     source.answers = ["one", "one", "two", "one"]
@@ -183,6 +155,7 @@ def test_only_new_or_incomplete_revision_is_fetched(tmp_path: Path) -> None:
 
 def test_retries_back_off_and_last_copy_stays(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     source, follower = make_follower(tmp_path)
+    assert (follower.state.ready, follower.state.trouble) == (False, "not fetched yet")
     fault = UnreachableError("no answer")
     source.answers = [fault, fault, "one", fault, fault, fault, fault]
     follow(follower)
@@ -282,7 +255,8 @@ class PolledMemo(Memo):
 
 
 def test_each_source_has_its_own_changeable_polling_interval(tmp_path: Path) -> None:
-    mirrors = Mirrors(SourceSettings(tmp_path, refresh_s=60.0), (Kind("memo", MEMO.matches, PolledMemo), *KINDS))
+    kind = Kind("memo", lambda given: given.startswith("memo:"), PolledMemo)
+    mirrors = Mirrors(SourceSettings(tmp_path, refresh_s=60.0), (kind, *KINDS))
     for given, refresh_s in (("memo:a", None), ("memo:b", 5.0)):
         mirrors.root(given, refresh_s=refresh_s)
     sources = [each.source for each in mirrors.followers]

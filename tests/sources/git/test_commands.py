@@ -66,7 +66,6 @@ def test_refused_skill_and_lfs_pointer_are_reported_with_hints(upstream: Upstrea
 def test_unavailable_root_is_reported_with_exit_code_2(upstream: Upstream, tmp_path: Path) -> None:
     (tmp_path / "signers").write_text("")
     for words, reason in (
-        ([f"{upstream.url}@gone"], "there is no branch or tag 'gone'"),
         (["git+ext::sh"], "git is fetched by https, ssh, file, http"),
         (["git+http://127.0.0.1:9/a"], "no answer"),
         ([upstream.url, "--require-signed-commits", str(tmp_path / "signers")], "is not signed by anybody"),

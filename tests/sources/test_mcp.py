@@ -140,13 +140,6 @@ def test_token_is_sent_but_not_logged_displayed_or_cached(tmp_path: Path, monkey
         run_command("list", root, "--cache-dir", tmp_path / "none", code=2)
 
 
-def test_token_is_refused_for_other_kinds_of_sources(tmp_path: Path) -> None:
-    config = tmp_path / "c.toml"
-    config.write_text('[[source]]\nfrom = "https://a.example"\ntoken-env = "X"\n', encoding="utf-8")
-    done = run_command("config", "check", config, code=1)
-    assert "c.toml:3: source.token-env" in done.stdout
-
-
 def test_silent_server_times_out(tmp_path: Path) -> None:
     silent = "mcp+stdio:" + shlex.join([sys.executable, "-c", "import sys; sys.stdin.read()"])
     settings = SourceSettings(tmp_path, fetch=FetchSettings(bounds=Bounds(download_s=0.3)))

@@ -101,7 +101,7 @@ def test_credential_helper_supplies_credentials(
 @each_row(
     ("header", "expected"),
     [
-        ('Bearer realm="a",scope="b:pull,push"', {"bearer": {"realm": "a", "scope": "b:pull,push"}}),
+        ('Bearer realm="c://a",scope="b:c,d"', {"bearer": {"realm": "c://a", "scope": "b:c,d"}}),
         ('Basic realm="a b, c"', {"basic": {"realm": "a b, c"}}),
         ("BASIC", {"basic": {}}),
         ('Basic realm=x, Bearer realm="y"', {"basic": {"realm": "x"}, "bearer": {"realm": "y"}}),

@@ -51,11 +51,12 @@ class Memo(Source):
         """Raised by `plan`, by revision."""
         self.is_complete = True
         self.waits: list[float] = []
-        self.on_poll: Callable[[bool], object] = bool
+        self.on_poll: Callable[[bool], object] | None = None
         self.place.mkdir(exist_ok=True)
 
     async def resolve(self, *, anew: bool = False) -> Revision:
-        self.on_poll(anew)
+        if self.on_poll is not None:
+            self.on_poll(anew)
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
             raise answer

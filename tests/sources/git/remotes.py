@@ -153,23 +153,22 @@ class Upstream:
 class GitServer(Publisher):
     """An HTTP server of the repositories below a folder; a password is required of the user `reader`.
 
-    `redirect_for` returns the status and location of a redirect for a path, or None.
+    `redirect_for` returns the status and location of a redirect for a path.
     """
 
     def __init__(self, folder: Path, *, password: str | None = None, tls: ssl.SSLContext | None = None) -> None:
         super().__init__(tls)
         self._folder = folder
         self._password = password
-        self.redirect_for: Callable[[str], tuple[int, str] | None] = lambda _: None
+        self.redirect_for: Callable[[str], tuple[int, str]] | None = None
 
     @property
     def url(self) -> str:
         return f"git+{super().url}"
 
     def _route(self, request: ReceivedRequest) -> bytes:
-        target = self.redirect_for(request.path)
-        if target is not None:
-            status, location = target
+        if self.redirect_for is not None:
+            status, location = self.redirect_for(request.path)
             return redirect(location, status)
         expected = base64.b64encode(f"reader:{self._password}".encode()).decode()
         if self._password is not None and request.headers.get("authorization") != f"Basic {expected}":

@@ -118,7 +118,7 @@ def test_failed_history_fetch_is_retried_after_a_minute(server: GitServer, upstr
     before = len(server.asked)
     assert history_of(histories, follower) == first
     assert len(server.asked) == before
-    server.redirect_for = lambda _: None
+    server.redirect_for = None
     now = 61.0
     assert len(history_of(histories, follower).commits) == 1
 

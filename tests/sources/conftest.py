@@ -1,4 +1,4 @@
-"""A publisher of skills, a registry, and a folder for what is fetched."""
+"""Fixtures: a site, an OCI registry, an output folder, and no proxy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sources.oci.registries import Fake
+from sources.oci.registries import FakeRegistry
 from sources.publishers import Publisher
 
 
@@ -18,8 +18,8 @@ def site() -> Iterator[Publisher]:
 
 
 @pytest.fixture
-def registry() -> Iterator[Fake]:
-    with Fake() as running:
+def registry() -> Iterator[FakeRegistry]:
+    with FakeRegistry() as running:
         yield running
 
 
@@ -31,5 +31,5 @@ def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
+def output(tmp_path: Path) -> Path:
     return tmp_path / "outside" / "skills"

@@ -1,4 +1,4 @@
-"""Download one thing, or fetch all that a publisher has into a folder, and look at what came."""
+"""Helpers that download a URL, fetch a source, run a command, and read the result."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import os
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import anyio
 import pytest
 from examples import database_source
 
+import forkserver
 from mcp_skills_server.format.archive import Files
 from mcp_skills_server.sources import http
 from mcp_skills_server.sources.http import Downloader, HttpClient, Response
@@ -29,12 +31,14 @@ from mcp_skills_server.sources.source import (
     SourceSettings,
 )
 from sources.publishers import Publisher, skill_md
+from wire import COMMAND, DEADLINE
 
-ALLOWED = OriginPolicy(private=True)
-BRIEF = Bounds(read_s=0.3, download_s=0.6)
-LOCAL = FetchSettings(trust=OriginPolicy(private=True), bounds=Bounds(read_s=5, download_s=10))
+ALLOW_PRIVATE = OriginPolicy(private=True)
+SHORT_BOUNDS = Bounds(read_s=0.3, download_s=0.6)
+LOCAL = FetchSettings(trust=ALLOW_PRIVATE, bounds=Bounds(read_s=5, download_s=10))
 QUICK = replace(LOCAL, bounds=Bounds(read_s=0.5, download_s=3))
-"""The first must end well before the second, on a busy machine too: tests tell them apart."""
+"""The read timeout ends well before the download timeout, on a busy machine too."""
+ALL_KINDS = (database_source.KIND, *KINDS)
 FILES: Files = {
     "SKILL.md": (skill_md("packed"), False),
     "assets/logo.png": (bytes(range(256)), False),
@@ -43,49 +47,62 @@ FILES: Files = {
 }
 
 
-def get(
+def run_command(*words: str | Path, code: int = 0, **variables: str) -> CompletedProcess[str]:
+    """Run a command of the program, and check its exit code."""
+    command = [*COMMAND, *map(str, words)]
+    environment = {**os.environ, **variables}
+    done = forkserver.run(command, capture_output=True, text=True, timeout=DEADLINE, env=environment)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def download(
     url: str,
-    trust: OriginPolicy = ALLOWED,
-    bounds: Bounds = BRIEF,
-    most: int = 100_000,
+    trust: OriginPolicy = ALLOW_PRIVATE,
+    bounds: Bounds = SHORT_BOUNDS,
+    max_bytes: int = 100_000,
     *,
     validators: Mapping[str, str] | None = None,
     resolve: Callable[[str, int], Awaitable[list[str]]] = http.resolve,
 ) -> Response:
-    """Download one thing, where names have the addresses that `resolve` says."""
+    """Download a URL, with `resolve` as the name resolver."""
 
     async def run() -> Response:
         async with HttpClient(bounds) as client:
-            return await Downloader(client, url, trust).get(url, most, validators=validators)
+            return await Downloader(client, url, trust).get(url, max_bytes, validators=validators)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(http, "resolve", resolve)
         return anyio.run(run)
 
 
-def fetch(site: Publisher | str, place: Path, settings: FetchSettings = LOCAL, **changed: Any) -> FetchReport:
+def fetch(site: Publisher | str, output: Path, settings: FetchSettings = LOCAL, **changed: Any) -> FetchReport:
+    """Fetch a site into an operator's folder."""
     url = site if isinstance(site, str) else site.url
-    return anyio.run(refresh, url, place, replace(settings, **changed))
+    return anyio.run(refresh, url, output, replace(settings, **changed))
 
 
-def listing(top: Path) -> dict[str, bytes | str]:
-    """Everything below, but what is ours."""
-    out: dict[str, bytes | str] = {}
+def read_tree(top: Path) -> dict[str, bytes | str]:
+    """Return each file's content and each "directory" by path, without the records of fetches."""
+    tree: dict[str, bytes | str] = {}
     for path in sorted(top.rglob("*")):
-        where = path.relative_to(top).as_posix()
-        if ".mcp-skills" not in where.split("/"):
-            out[where] = path.read_bytes() if path.is_file() and not path.is_symlink() else "directory"
-    return out
+        relative = path.relative_to(top)
+        if ".mcp-skills" in relative.parts:
+            continue
+        is_plain = path.is_file() and not path.is_symlink()
+        tree[relative.as_posix()] = path.read_bytes() if is_plain else "directory"
+    return tree
 
 
-def skills(place: Path) -> list[str]:
-    return sorted(name for name in os.listdir(place) if name != ".mcp-skills")
+def skill_names(output: Path) -> list[str]:
+    return sorted(name for name in os.listdir(output) if name != ".mcp-skills")
 
 
-def bring(given: str, place: Path, **changed: Any) -> FetchReport:
-    """Fetch a root of any kind into a folder of one's own."""
-    settings = SourceSettings(place.parent / "cache", fetch=replace(LOCAL, **changed), output=place)
-    source = open_source(given, settings, (database_source.KIND, *KINDS))
+def fetch_to_folder(given: str, output: Path, **changed: Any) -> FetchReport:
+    """Fetch a root of any kind into an operator's folder."""
+    settings = SourceSettings(output.parent / "cache", fetch=replace(LOCAL, **changed), output=output)
+    source = open_source(given, settings, ALL_KINDS)
     assert source is not None
 
     async def run() -> FetchReport:
@@ -94,21 +111,22 @@ def bring(given: str, place: Path, **changed: Any) -> FetchReport:
     return anyio.run(run)
 
 
-def opened(given: str, cache: Path, fetch: FetchSettings = LOCAL, **changed: Any) -> Follower:
-    """The follower of a root whose copy is in this cache."""
-    source = open_source(given, SourceSettings(cache, fetch=fetch, **changed), (database_source.KIND, *KINDS))
+def open_follower(given: str, cache: Path, fetch: FetchSettings = LOCAL, **changed: Any) -> Follower:
+    """Return the follower of a root, before its first refresh."""
+    source = open_source(given, SourceSettings(cache, fetch=fetch, **changed), ALL_KINDS)
     assert source is not None
     return Follower(source)
 
 
-def fetched(given: str, cache: Path, fetch: FetchSettings = LOCAL, **changed: Any) -> Follower:
-    follower = opened(given, cache, fetch, **changed)
+def fetch_to_cache(given: str, cache: Path, fetch: FetchSettings = LOCAL, **changed: Any) -> Follower:
+    """Fetch a root into the cache, and return its follower."""
+    follower = open_follower(given, cache, fetch, **changed)
     anyio.run(follower.refresh)
     return follower
 
 
-def refreshed(follower: Follower, caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What the operator hears of one look."""
+def warnings_of_refresh(follower: Follower, caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Refresh once, and return the logged warnings."""
     caplog.clear()
     try:
         anyio.run(follower.refresh)
@@ -117,5 +135,5 @@ def refreshed(follower: Follower, caplog: pytest.LogCaptureFixture) -> list[str]
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-def served(follower: Follower) -> dict[str, bytes | str]:
-    return listing(follower.path.resolve())
+def served_files(follower: Follower) -> dict[str, bytes | str]:
+    return read_tree(follower.path.resolve())

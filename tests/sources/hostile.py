@@ -1,6 +1,6 @@
-"""Every kind of source as the tests have it: how it publishes, how it goes away, and what an enemy may give it.
+"""Hostile skills, and a publisher of each kind of source that publishes them.
 
-A new kind that fetches is a row in `KINDS`: it says how a tree of members is published, and gets all the cases.
+A new kind of source is a row in `KINDS`, and is then tested with all cases.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from format.archives import block, pax, tar_gz
 from mcp_skills_server.format import frontmatter
 from mcp_skills_server.sources.oci import manifests
 from sources.git.remotes import Content, Upstream, link
-from sources.oci.registries import Fake
+from sources.oci.registries import FakeRegistry
 from sources.publishers import INDEX, Publisher, Route, answer, digest, skill_md
 
-SKILL_BYTES = 1 << 20
-"""What a skill may have where a case is about too much."""
+MAX_SKILL_BYTES = 1 << 20
+"""Limit of a skill in all cases."""
 
 
 @dataclass(frozen=True)
@@ -41,14 +41,14 @@ class Member:
 
 @dataclass(frozen=True)
 class Case:
-    """A skill that brings what it must not, and words of its refusal.
+    """Forbidden members of a skill, and the reason for its refusal.
 
-    If `left_out`, a kind that `leaves_out` serves the skill without these members.
+    If `is_omitted`, a kind that `omits_ignored` serves the skill without these members.
     """
 
     members: tuple[Member, ...]
-    said: str
-    left_out: bool = False
+    reason: str
+    is_omitted: bool = False
 
 
 CASES = {
@@ -71,17 +71,17 @@ CASES = {
     "file and directory": Case((Member("evil"), Member("evil/evil")), "both a file and a directory"),
     "name of a device of Windows": Case((Member("aux.md"),), "Windows cannot hold the name"),
     "invisible name": Case((Member("ev\u200bil.md"),), "invisible character"),
-    "git folder": Case((Member(".git/config"),), ".git/config", left_out=True),
-    "dot file": Case((Member(".envrc"),), ".envrc", left_out=True),
-    "ours": Case((Member(".mcp-skills/skills/x.json"),), ".mcp-skills", left_out=True),
-    "ignored name": Case((Member("node_modules/evil.js"),), "node_modules", left_out=True),
-    "ignored below": Case((Member("scripts/__pycache__/evil.pyc"),), "__pycache__", left_out=True),
-    "backup": Case((Member("evil.md~"),), "evil.md~", left_out=True),
+    "git folder": Case((Member(".git/config"),), ".git/config", is_omitted=True),
+    "dot file": Case((Member(".envrc"),), ".envrc", is_omitted=True),
+    "ours": Case((Member(".mcp-skills/skills/x.json"),), ".mcp-skills", is_omitted=True),
+    "ignored name": Case((Member("node_modules/evil.js"),), "node_modules", is_omitted=True),
+    "ignored below": Case((Member("scripts/__pycache__/evil.pyc"),), "__pycache__", is_omitted=True),
+    "backup": Case((Member("evil.md~"),), "evil.md~", is_omitted=True),
 }
 
 
-def blocks_of(members: Sequence[Member], prefix: str) -> list[bytes]:
-    """The blocks of a tar of these members and a SKILL.md, below a folder."""
+def tar_blocks(members: Sequence[Member], prefix: str) -> list[bytes]:
+    """Return the tar blocks of a skill with these members, below a folder."""
     kinds = {"file": b"0", "hardlink": b"1", "symlink": b"2", "device": b"3", "fifo": b"6"}
     blocks = [block(f"{prefix}SKILL.md", skill_md("bad"))]
     for each in members:
@@ -94,15 +94,16 @@ def blocks_of(members: Sequence[Member], prefix: str) -> list[bytes]:
     return blocks
 
 
-def packed(members: Sequence[Member], prefix: str = "") -> bytes:
-    return tar_gz(*blocks_of(members, prefix))
+def pack_members(members: Sequence[Member], prefix: str = "") -> bytes:
+    return tar_gz(*tar_blocks(members, prefix))
 
 
 @dataclass
 class Place:
-    """A ROOT, and what publishes the skill `good` with a text there, and beside it `bad` with any members.
+    """A source with its root `given`.
 
-    `take_away` makes the source unreachable.
+    `publish` takes the body of the skill `good` and the members of the skill `bad`; without members
+    there is no `bad`. `take_away` makes the source unreachable.
     """
 
     given: str
@@ -112,20 +113,20 @@ class Place:
 
 @dataclass(frozen=True)
 class HostileKind:
-    """How one kind takes part. `open` makes a place for it, below a folder.
+    """A kind of source under test. `open` creates a source below a folder.
 
-    `http` installs a route as the answer to the first request and to that for the content.
+    `http_roots` install a route as the response to one request, and return the root.
     """
 
     open: Callable[[Path], AbstractContextManager[Place]]
     keeps_copy: bool = True  # in the cache, for the next process
-    leaves_out: bool = False  # a skill comes without what is never served; otherwise such a skill is refused
-    neighbours: bool = True  # `good` comes although `bad` does not
-    words: bool = True  # a refusal has the words of `Case.said`
-    without: frozenset[str] = frozenset()  # cases that its form cannot express
-    program: str | None = None  # that must be there
-    is_own: bool = False  # a library user has it, and no command
-    http: dict[str, Callable[[Publisher, Route], str]] = field(default_factory=dict)
+    omits_ignored: bool = False  # serves a skill without never-served files, else refuses it
+    is_per_skill: bool = True  # `good` is updated although `bad` is refused
+    reports_reason: bool = True  # a refusal has `Case.reason`
+    inexpressible: frozenset[str] = frozenset()  # cases that its format cannot express
+    program: str | None = None  # that must be installed
+    is_own: bool = False  # only for library users, not for commands
+    http_roots: dict[str, Callable[[FakeRegistry, Route], str]] = field(default_factory=dict)
 
 
 @contextmanager
@@ -135,7 +136,7 @@ def _archive(folder: Path) -> Iterator[Place]:
     def publish(text: str, bad: Sequence[Member]) -> None:
         blocks = [block("good/SKILL.md", skill_md("good", text))]
         if bad:
-            blocks += blocks_of(bad, "bad/")
+            blocks += tar_blocks(bad, "bad/")
         fresh = path.with_name("fresh")
         fresh.write_bytes(tar_gz(*blocks))
         fresh.replace(path)
@@ -152,19 +153,19 @@ def _site(_: Path) -> Iterator[Place]:
             site.entries.clear()
             site.add("good", skill_md("good", text))
             if bad:
-                site.add("bad", packed(bad), type="archive")
+                site.add("bad", pack_members(bad), type="archive")
 
         yield Place(site.url, publish, lambda: site.routes.update({INDEX: answer(b"", 503)}))
 
 
 @contextmanager
 def _oci(_: Path) -> Iterator[Place]:
-    with Fake() as registry:
+    with FakeRegistry() as registry:
 
         def publish(text: str, bad: Sequence[Member]) -> None:
             skills = {"good": registry.skill("good", {"SKILL.md": skill_md("good", text)})}
             if bad:
-                layer = registry.layer(packed(bad, "bad/"), manifests.CONTENT)
+                layer = registry.layer(pack_members(bad, "bad/"), manifests.CONTENT)
                 skills["bad"] = registry.put(registry.manifest(layer))
             registry.collection(skills, "1.0")
 
@@ -209,16 +210,16 @@ for line in sys.stdin:
         out["result"] = answers[key]
     print(json.dumps(out), flush=True)
 """
-"""A server of 2025-11-25 that answers what a file has, and tells when the file is another."""
-HELLO = {
+"""A server of 2025-11-25 that sends the responses in a file, and announces changes of the file."""
+INITIALIZE_RESULT = {
     "protocolVersion": "2025-11-25",
     "serverInfo": {"name": "fake", "version": "1"},
     "capabilities": {"resources": {}, "extensions": {"io.modelcontextprotocol/skills": {}}},
 }
 
 
-def skills_of(text: str, bad: Sequence[Member]) -> dict[str, dict[str, bytes]]:
-    """The files of `good`, and of `bad` if it has any."""
+def skill_files(text: str, bad: Sequence[Member]) -> dict[str, dict[str, bytes]]:
+    """Return the files by skill: those of `good`, and those of `bad` if it has members."""
     skills = {"good": {"SKILL.md": skill_md("good", text)}}
     if bad:
         skills["bad"] = {"SKILL.md": skill_md("bad"), **{each.path: each.raw for each in bad}}
@@ -228,28 +229,31 @@ def skills_of(text: str, bad: Sequence[Member]) -> dict[str, dict[str, bytes]]:
 def mcp_server(
     folder: Path, skills: Mapping[str, Mapping[str, bytes]], digests: Mapping[str, str] | None = None
 ) -> str:
-    """A root that is an MCP server of these files by skill; `digests` replace the true ones by URI."""
-    said: dict[str, object] = {"initialize": HELLO}
+    """Return the root of an MCP server with these files by skill; `digests` by URI may be false."""
+    responses: dict[str, object] = {"initialize": INITIALIZE_RESULT}
     entries: list[object] = []
     for name, files in skills.items():
         resources: list[object] = []
         for path, raw in files.items():
             uri = f"skill://{name}/{path}"
             resources.append({"uri": uri, "digest": (digests or {}).get(uri, digest(raw)), "size": len(raw)})
-            said[uri] = {"contents": [{"uri": uri, "text": raw.decode()}]}
+            responses[uri] = {"contents": [{"uri": uri, "text": raw.decode()}]}
         about = frontmatter.parse(files["SKILL.md"]).frontmatter
         entries.append({"uri": f"skill://{name}/SKILL.md", "frontmatter": about, "resources": resources})
-    said["skills/list"] = {"skills": entries}
+    responses["skills/list"] = {"skills": entries}
     (folder / "fake.py").write_text(FAKE_SERVER, encoding="utf-8")
-    (folder / "fresh.json").write_text(json.dumps(said), encoding="utf-8")
+    (folder / "fresh.json").write_text(json.dumps(responses), encoding="utf-8")
     (folder / "fresh.json").replace(folder / "answers.json")
     return "mcp+stdio:" + shlex.join([sys.executable, str(folder / "fake.py"), str(folder / "answers.json")])
 
 
 @contextmanager
 def _mcp(folder: Path) -> Iterator[Place]:
-    given = mcp_server(folder, skills_of("first", ()))
-    publish = lambda text, bad: mcp_server(folder, skills_of(text, bad))  # noqa: E731
+    given = mcp_server(folder, skill_files("first", ()))
+
+    def publish(text: str, bad: Sequence[Member]) -> None:
+        mcp_server(folder, skill_files(text, bad))
+
     yield Place(given, publish, (folder / "fake.py").unlink)
 
 
@@ -262,7 +266,7 @@ def _database(folder: Path) -> Iterator[Place]:
         with connection:
             connection.execute(database_source.TABLE)
             connection.execute("delete from files")
-            for name, files in skills_of(text, bad).items():
+            for name, files in skill_files(text, bad).items():
                 rows = [(name, path, raw) for path, raw in files.items()]
                 connection.executemany("insert into files values (?, ?, ?)", rows)
         connection.close()
@@ -271,27 +275,26 @@ def _database(folder: Path) -> Iterator[Place]:
     yield Place(f"sqlite:{file}", publish, file.unlink)
 
 
-_NO_FILES = frozenset({"link out", "link inside", "hard link", "pipe", "device"})
+_SPECIAL_FILES = frozenset({"link out", "link inside", "hard link", "pipe", "device"})
 
 
-def _site_index(site: Publisher, route: Route) -> str:
+def _site_index(site: FakeRegistry, route: Route) -> str:
     site.routes[INDEX] = route
     return site.url
 
 
-def _site_content(site: Publisher, route: Route) -> str:
+def _site_content(site: FakeRegistry, route: Route) -> str:
     site.add("bad", route=route)
     return site.url
 
 
-def _oci_manifest(site: Publisher, route: Route) -> str:
+def _oci_manifest(site: FakeRegistry, route: Route) -> str:
     site.routes["/v2/team/skills/manifests/1.0"] = route
-    return f"oci+http://127.0.0.1:{site.port}/team/skills:1.0"
+    return site.named()
 
 
-def _oci_blob(site: Publisher, route: Route) -> str:
-    assert isinstance(site, Fake)
-    raw = packed(())
+def _oci_blob(site: FakeRegistry, route: Route) -> str:
+    raw = pack_members(())
     layer = site.layer(raw, manifests.CONTENT)
     site.blob(raw, route)
     site.put(site.manifest(layer), "1.0")
@@ -299,14 +302,18 @@ def _oci_blob(site: Publisher, route: Route) -> str:
 
 
 KINDS = {
-    "database": HostileKind(_database, words=False, without=_NO_FILES, is_own=True),  # the quickest first
-    "archive": HostileKind(_archive, keeps_copy=False, leaves_out=True, neighbours=False),
-    "site": HostileKind(_site, http={"index": _site_index, "content": _site_content}),
-    "oci": HostileKind(_oci, http={"index": _oci_manifest, "content": _oci_blob}),
+    "database": HostileKind(_database, reports_reason=False, inexpressible=_SPECIAL_FILES, is_own=True),
+    "archive": HostileKind(_archive, keeps_copy=False, omits_ignored=True, is_per_skill=False),
+    "site": HostileKind(_site, http_roots={"index": _site_index, "content": _site_content}),
+    "oci": HostileKind(_oci, http_roots={"index": _oci_manifest, "content": _oci_blob}),
     "git": HostileKind(
-        _git, leaves_out=True, program="git", without=frozenset({"absolute", "hard link", "pipe", "device", "drive"})
+        _git,
+        omits_ignored=True,
+        program="git",
+        inexpressible=frozenset({"absolute", "hard link", "pipe", "device", "drive"}),
     ),
-    "mcp": HostileKind(_mcp, words=False, without=_NO_FILES | {"bomb"}),  # nothing is packed on its way
+    # nothing is compressed, so there is no bomb
+    "mcp": HostileKind(_mcp, reports_reason=False, inexpressible=_SPECIAL_FILES | {"bomb"}),
 }
 
 every_kind = pytest.mark.parametrize(

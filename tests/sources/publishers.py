@@ -1,7 +1,7 @@
-"""A site as an honest publisher, a broken server or an enemy would run it: raw sockets, so that it can say anything.
+"""An HTTP server whose routes send any bytes, as an honest, broken or hostile publisher would.
 
-A route is a whole response in bytes, or a function that is given the request and yields bytes. Nothing here sleeps for
-longer than until `close`.
+A route is a whole response in bytes, or a function that takes the request and yields bytes.
+Stalled routes end when the server is closed.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ INDEX_0_1 = f"{DIRECTORY_0_1}index.json"
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A request: path with its query, headers with names in lower case, method and body."""
+class ReceivedRequest:
+    """A request: its path has the query, and its header names are in lower case."""
 
     path: str
     headers: Mapping[str, str]
@@ -37,23 +37,23 @@ class Asked:
     body: bytes
 
 
-Route = bytes | Callable[[Asked], Iterable[bytes]]
+Route = bytes | Callable[[ReceivedRequest], Iterable[bytes]]
 
 
 def answer(body: bytes = b"", status: int = 200, *, length: int | None = None, **headers: str) -> bytes:
-    """A response. `length` may lie; headers are given as `content_type="text/html"`."""
-    seen = {"content-length": str(len(body) if length is None else length)}
-    seen |= {name.replace("_", "-"): value for name, value in headers.items()}
-    head = "".join(f"{name}: {value}\r\n" for name, value in seen.items())
-    return f"HTTP/1.1 {status} Said\r\n{head}\r\n".encode("latin-1") + body
+    """Return a response. `length` may be false; headers are given as `content_type="text/html"`."""
+    fields = {"content-length": str(len(body) if length is None else length)}
+    fields |= {name.replace("_", "-"): value for name, value in headers.items()}
+    head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+    return f"HTTP/1.1 {status} Reason\r\n{head}\r\n".encode("latin-1") + body
 
 
 def redirect(to: str, status: int = 302) -> bytes:
     return answer(b"", status, location=to)
 
 
-def skill_md(name: str, more: str = "Read on.") -> bytes:
-    return f"---\nname: {name}\ndescription: Does {name}.\n---\n\n{more}\n".encode()
+def skill_md(name: str, body: str = "Read on.") -> bytes:
+    return f"---\nname: {name}\ndescription: Does {name}.\n---\n\n{body}\n".encode()
 
 
 def digest(raw: bytes) -> str:
@@ -61,10 +61,10 @@ def digest(raw: bytes) -> str:
 
 
 def entry(name: str, raw: bytes, url: str, **changed: Any) -> dict[str, Any]:
-    """An entry of an index 0.2.0."""
+    """Return an entry of an index 0.2.0."""
     kind = "skill-md" if raw.startswith(b"---") else "archive"
-    seen = {"name": name, "type": kind, "description": f"Does {name}.", "url": url, "digest": digest(raw)}
-    return {key: value for key, value in (seen | changed).items() if value is not ...}
+    fields = {"name": name, "type": kind, "description": f"Does {name}.", "url": url}
+    return {**fields, "digest": digest(raw), **changed}
 
 
 def index_of(entries: Iterable[Any]) -> bytes:
@@ -72,9 +72,9 @@ def index_of(entries: Iterable[Any]) -> bytes:
 
 
 class _Connection(socketserver.StreamRequestHandler):
-    """Answers the requests of one connection, until a route is a function."""
+    """Handler of one connection, which ends after a route that is a function."""
 
-    timeout = 8.0  # for a client on a busy machine that is slow to read
+    timeout = 8.0  # a client on a busy machine reads slowly
 
     def __init__(self, site: Publisher, *given: Any) -> None:
         self._site = site
@@ -83,21 +83,21 @@ class _Connection(socketserver.StreamRequestHandler):
     def handle(self) -> None:
         self._site.connections.append(self.connection)
         with suppress(OSError):
-            while asked := self._request():
-                self._site.asked.append(asked)
+            while request := self._request():
+                self._site.asked.append(request)
                 self._site.reached.set()
-                route = self._site._route(asked)
-                for piece in [route] if isinstance(route, bytes) else route(asked):
+                route = self._site._route(request)
+                for piece in [route] if isinstance(route, bytes) else route(request):
                     self.wfile.write(piece)
                 if not isinstance(route, bytes):
                     return
 
-    def _request(self) -> Asked | None:
+    def _request(self) -> ReceivedRequest | None:
         first = self.rfile.readline().decode("latin-1").split()
         if not first:
             return None
         headers = {name.lower(): value for name, value in parse_headers(self.rfile).items()}
-        return Asked(first[1], headers, first[0], self.rfile.read(int(headers.get("content-length", 0))))
+        return ReceivedRequest(first[1], headers, first[0], self.rfile.read(int(headers.get("content-length", 0))))
 
 
 class _Server(socketserver.ThreadingTCPServer):
@@ -105,21 +105,21 @@ class _Server(socketserver.ThreadingTCPServer):
 
 
 class Publisher:
-    """A site on a free port of loopback. `asked` has every request so far."""
+    """A site on a free loopback port. `asked` has every request so far, `headers` are the index's."""
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.routes: dict[str, Route] = {}
         self.entries: list[Any] = []
         self.headers: dict[str, str] = {}
-        """Of the index."""
-        self.asked: list[Asked] = []
+        self.asked: list[ReceivedRequest] = []
         self.connections: list[socket.socket] = []
         self.closing = threading.Event()
         self.reached = threading.Event()
         self._server = _Server(("127.0.0.1", 0), partial(_Connection, self))
         self._scheme = "http"
         if tls is not None:
-            self._server.socket, self._scheme = tls.wrap_socket(self._server.socket, server_side=True), "https"
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
+            self._scheme = "https"
         self.port = self._server.socket.getsockname()[1]
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
 
@@ -132,7 +132,7 @@ class Publisher:
         for connection in self.connections:
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
-        self._server.server_close()  # once its threads have ended
+        self._server.server_close()
 
     @property
     def url(self) -> str:
@@ -143,7 +143,7 @@ class Publisher:
         return [each.path for each in self.asked]
 
     def add(self, name: str, raw: bytes | None = None, route: Route | None = None, **changed: Any) -> bytes:
-        """A skill in the index, by default a lone SKILL.md; `route` answers in the place of its bytes."""
+        """Publish a skill, by default a lone SKILL.md; `route` replaces the response with its bytes."""
         raw = skill_md(name) if raw is None else raw
         self.entries = [each for each in self.entries if not isinstance(each, dict) or each.get("name") != name]
         self.entries.append(entry(name, raw, f"/a/{name}", **changed))
@@ -151,11 +151,11 @@ class Publisher:
         return raw
 
     def pack(self, name: str, files: Mapping[str, tuple[bytes, bool]], **changed: Any) -> bytes:
-        """The same as an archive."""
+        """Publish a skill as an archive."""
         return self.add(name, archive.pack(files)[1], **changed)
 
     def list_files(self, skills: Mapping[str, Mapping[str, bytes]]) -> None:
-        """An index 0.1.0 of these files, by skill and path, in the place of one of 0.2.0."""
+        """Replace the index by one of version 0.1.0 with these files, by skill and path."""
         listed = [{"name": name, "description": f"Does {name}.", "files": [*files]} for name, files in skills.items()]
         self.routes[INDEX] = answer(b"", 404)
         self.routes[INDEX_0_1] = answer(json.dumps({"skills": listed}).encode())
@@ -163,30 +163,30 @@ class Publisher:
             for path, raw in files.items():
                 self.routes[f"{DIRECTORY_0_1}{name}/{quote(path)}"] = answer(raw)
 
-    def _route(self, asked: Asked) -> Route:
-        path = asked.path.partition("?")[0]
+    def _route(self, request: ReceivedRequest) -> Route:
+        path = request.path.partition("?")[0]
         if path == INDEX and path not in self.routes:
             body = index_of(self.entries)
             tag = f'"{digest(body)}"'
-            if asked.headers.get("if-none-match") == tag:
+            if request.headers.get("if-none-match") == tag:
                 return answer(b"", 304, etag=tag, **self.headers)
             return answer(body, content_type="application/json", etag=tag, **self.headers)
         return self.routes.get(path, answer(b"Nothing here.", 404))
 
-    def stall(self, said: bytes = b"") -> Callable[[Asked], Iterator[bytes]]:
-        """A route that says this and then nothing more."""
+    def stall(self, start: bytes = b"") -> Callable[[ReceivedRequest], Iterator[bytes]]:
+        """Return a route that sends `start`, and then nothing."""
 
-        def route(_: Asked) -> Iterator[bytes]:
-            yield said
+        def route(_: ReceivedRequest) -> Iterator[bytes]:
+            yield start
             self.closing.wait()
 
         return route
 
-    def drip(self, said: bytes, seconds: float = 0.05) -> Callable[[Asked], Iterator[bytes]]:
-        """A route that says this a byte at a time."""
+    def drip(self, response: bytes, seconds: float = 0.05) -> Callable[[ReceivedRequest], Iterator[bytes]]:
+        """Return a route that sends one byte at a time."""
 
-        def route(_: Asked) -> Iterator[bytes]:
-            for byte in said:
+        def route(_: ReceivedRequest) -> Iterator[bytes]:
+            for byte in response:
                 yield bytes([byte])
                 if self.closing.wait(seconds):
                     return
@@ -194,21 +194,21 @@ class Publisher:
         return route
 
 
-def then_close(said: bytes) -> Callable[[Asked], Iterator[bytes]]:
-    """A route that says this and closes the connection."""
+def respond_and_close(response: bytes) -> Callable[[ReceivedRequest], Iterator[bytes]]:
+    """Return a route that sends `response` and closes the connection."""
 
-    def route(_: Asked) -> Iterator[bytes]:
-        yield said
+    def route(_: ReceivedRequest) -> Iterator[bytes]:
+        yield response
 
     return route
 
 
-def endless(start: bytes, again: bytes) -> Callable[[Asked], Iterator[bytes]]:
-    """A route that never ends."""
+def endless(start: bytes, part: bytes) -> Callable[[ReceivedRequest], Iterator[bytes]]:
+    """Return a route that sends `part` for ever."""
 
-    def route(_: Asked) -> Iterator[bytes]:
+    def route(_: ReceivedRequest) -> Iterator[bytes]:
         yield start
         while True:
-            yield again
+            yield part
 
     return route

@@ -1,4 +1,4 @@
-"""The cache: who uses what, and what goes when there is too much."""
+"""Cache folders: names, modes, leases, and least-recently-used eviction."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.sources.cache import CacheFolder, trim
 
-HOLD = """
+LEASE_SCRIPT = """
 import sys
 from pathlib import Path
 from mcp_skills_server.sources.cache import CacheFolder
@@ -26,9 +26,9 @@ sys.stdin.read()
 
 
 @contextmanager
-def in_use(cache: Path, origin: str) -> Iterator[subprocess.Popen[str]]:
-    """Another process that uses the folder of an origin."""
-    words = [sys.executable, "-c", HOLD, str(cache), origin]
+def lease_in_other_process(cache: Path, origin: str) -> Iterator[subprocess.Popen[str]]:
+    """Run a process that leases the folder of an origin."""
+    words = [sys.executable, "-c", LEASE_SCRIPT, str(cache), origin]
     process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
@@ -39,8 +39,8 @@ def in_use(cache: Path, origin: str) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-def used_before(cache: Path, origin: str, *, size: int, at: float) -> Path:
-    """A folder that a process used at this moment of the epoch, and uses no longer."""
+def unleased_folder(cache: Path, origin: str, *, size: int, at: float) -> Path:
+    """Create a folder whose last lease, which has ended, was taken at this time."""
     path = CacheFolder(cache, "sites", origin).path
     (path / "skill").mkdir()
     (path / "skill" / "SKILL.md").write_bytes(b"x" * size)
@@ -48,47 +48,55 @@ def used_before(cache: Path, origin: str, *, size: int, at: float) -> Path:
     return path
 
 
-def test_each_origin_and_each_question_has_a_folder_with_a_name_that_says_whose_it_is(tmp_path: Path) -> None:
-    asked = [
+def test_cache_folder_is_private_and_named_by_origin_and_key(tmp_path: Path) -> None:
+    keys = [
         ("sites", "https://Skills.example/a"), ("sites", "https://Skills.example/a", "pin"), ("sites", "https://b.example"),
         ("git", "https://Skills.example/a"), ("sites", "../../../etc"), ("sites", ""),
     ]  # fmt: skip
-    made = [CacheFolder(tmp_path, *each).path for each in asked]
-    assert len(set(made)) == len(made) and all(path.is_dir() and path.parent.parent == tmp_path for path in made)
-    assert made[0].parent == tmp_path / "sites" and made[0].name.startswith("skills.example-a-")
-    assert stat.S_IMODE(made[0].stat().st_mode) == stat.S_IMODE(made[0].parent.stat().st_mode) == 0o700
-    made[0].chmod(0o777)
-    assert CacheFolder(tmp_path, *asked[0]).path == made[0] and stat.S_IMODE(made[0].stat().st_mode) == 0o755
+    paths = [CacheFolder(tmp_path, *each).path for each in keys]
+    assert len(set(paths)) == len(paths)
+    for path in paths:
+        assert path.is_dir()
+        assert path.parent.parent == tmp_path
+    first = paths[0]
+    assert first.parent == tmp_path / "sites"
+    assert first.name.startswith("skills.example-a-")
+    assert stat.S_IMODE(first.stat().st_mode) == stat.S_IMODE(first.parent.stat().st_mode) == 0o700
+    first.chmod(0o777)
+    assert CacheFolder(tmp_path, *keys[0]).path == first
+    assert stat.S_IMODE(first.stat().st_mode) == 0o755
 
 
-def test_the_longest_unused_goes_first_and_only_as_much_as_must(tmp_path: Path) -> None:
-    moments = 1_000.0, 2_000.0, 3_000.0
-    old, middle, new = (used_before(tmp_path, f"https://{at}.example", size=1_000, at=at) for at in moments)
+def test_trim_evicts_least_recently_used_folders_down_to_limit(tmp_path: Path) -> None:
+    old, middle, new = (
+        unleased_folder(tmp_path, f"https://{at}.example", size=1_000, at=at) for at in (1_000.0, 2_000.0, 3_000.0)
+    )
     for most, left in ((3_000, {old, middle, new}), (2_999, {middle, new}), (0, set[Path]())):
         trim(tmp_path, most)
         assert {*(tmp_path / "sites").iterdir()} == left
 
 
-def test_what_is_in_use_stays_whatever_it_takes(tmp_path: Path) -> None:
-    mine, other = CacheFolder(tmp_path, "sites", "https://mine.example"), "https://other.example"
-    path = used_before(tmp_path, other, size=1_000, at=1_000.0)
+def test_leased_folder_is_not_evicted(tmp_path: Path) -> None:
+    mine = CacheFolder(tmp_path, "sites", "https://mine.example")
+    other = "https://other.example"
+    path = unleased_folder(tmp_path, other, size=1_000, at=1_000.0)
     (mine.path / "file").write_bytes(b"x" * 1_000)
-    with in_use(tmp_path, "https://mine.example"):
-        pass  # one of two still uses it
-    with in_use(tmp_path, other) as process:
+    with lease_in_other_process(tmp_path, "https://mine.example"):
+        pass  # of two leases of this folder one remains
+    with lease_in_other_process(tmp_path, other) as process:
         trim(tmp_path, 0)
         assert path.exists()
         process.kill()
         process.wait()
         trim(tmp_path, 0)
-        assert not path.exists()  # whoever was killed uses nothing
+        assert not path.exists()
     assert (mine.path / "file").exists()
     del mine
     trim(tmp_path, 0)
     assert not [*(tmp_path / "sites").iterdir()]
 
 
-def test_what_a_killed_process_was_removing_is_removed_and_no_link_is_followed(tmp_path: Path) -> None:
+def test_trim_removes_leftovers_of_killed_process_and_follows_no_link(tmp_path: Path) -> None:
     sites, mine = tmp_path / "cache" / "sites", tmp_path / "mine"
     for folder in (sites / ".gone-0123", mine):
         folder.mkdir(parents=True)
@@ -96,10 +104,11 @@ def test_what_a_killed_process_was_removing_is_removed_and_no_link_is_followed(t
     (sites / "link").symlink_to(mine)
     (tmp_path / "cache" / "kind").symlink_to(tmp_path / "elsewhere")
     trim(tmp_path / "cache", 0)
-    assert [each.name for each in sites.iterdir()] == ["link"] and (mine / "file").exists()
+    assert [each.name for each in sites.iterdir()] == ["link"]
+    assert (mine / "file").exists()
 
 
-def test_where_nothing_can_be_written_it_is_one_line(tmp_path: Path) -> None:
+def test_unwritable_cache_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(UsageError, match="the cache cannot be written"):
         CacheFolder(tmp_path / "file", "sites", "https://a.example")

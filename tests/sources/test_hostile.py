@@ -1,7 +1,8 @@
-"""Every kind of source against one suite of hostile content, and those that ask by HTTP against hostile servers."""
+"""Every kind of source with hostile skills, and those over HTTP with hostile responses."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,17 +10,17 @@ from pathlib import Path
 import pytest
 
 from mcp_skills_server.sources.source import FetchLimits
-from sources.fetching import QUICK, opened, refreshed, served
-from sources.hostile import CASES, KINDS, SKILL_BYTES, every_kind
-from sources.oci.registries import Fake
+from sources.fetching import QUICK, open_follower, served_files, warnings_of_refresh
+from sources.hostile import CASES, KINDS, MAX_SKILL_BYTES, every_kind
+from sources.oci.registries import FakeRegistry
 from sources.publishers import Publisher, Route, answer, endless, redirect, skill_md
 
-BRIEF = replace(QUICK, limits=FetchLimits(skill_bytes=SKILL_BYTES))
+LIMITED = replace(QUICK, limits=FetchLimits(skill_bytes=MAX_SKILL_BYTES))
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """A folder in a folder, whose neighbours stay as they are."""
+    """A nested folder; nothing outside of it may change."""
     (tmp_path / "canary").write_bytes(b"here before")
     below = tmp_path / "a" / "b"
     below.mkdir(parents=True)
@@ -32,54 +33,65 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.requirement("WK-23", "WK-27", "WK-28", "WK-29", "WK-30", "WK-61")
 @pytest.mark.parametrize("case", CASES)
 @every_kind
-def test_it_is_refused_and_the_last_good_copy_stays(
+def test_hostile_skill_is_refused_and_last_copy_stays(
     name: str, case: str, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     kind, hostile = KINDS[name], CASES[case]
-    if case in kind.without:
-        pytest.skip(f"{name} has no way to say it")
+    if case in kind.inexpressible:
+        pytest.skip(f"{name} cannot express it")
     with kind.open(folder) as place:
         place.publish("first", ())
-        follower = opened(place.given, folder / "cache", BRIEF)
-        assert refreshed(follower, caplog) == []
+        follower = open_follower(place.given, folder / "cache", LIMITED)
+        assert warnings_of_refresh(follower, caplog) == []
         good = {"good": "directory", "good/SKILL.md": skill_md("good", "first")}
-        assert served(follower) == good
+        assert served_files(follower) == good
         place.publish("second", hostile.members)
-        lines = refreshed(follower, caplog)
-        assert lines and all(line.isprintable() for line in lines)
-        assert not kind.words or any(hostile.said in line for line in lines), lines
-        bad_comes = hostile.left_out and kind.leaves_out
-        taken = kind.neighbours or bad_comes
-        after = served(follower)
-        assert after["good/SKILL.md"] == skill_md("good", "second" if taken else "first")
-        if bad_comes:
-            assert after.pop("bad/SKILL.md") and after.pop("bad") and "left out" in lines[0]
+        lines = warnings_of_refresh(follower, caplog)
+        assert lines
+        assert all(line.isprintable() for line in lines)
+        if kind.reports_reason:
+            assert any(hostile.reason in line for line in lines), lines
+        is_bad_served = hostile.is_omitted and kind.omits_ignored
+        is_updated = kind.is_per_skill or is_bad_served
+        after = served_files(follower)
+        assert after["good/SKILL.md"] == skill_md("good", "second" if is_updated else "first")
+        if is_bad_served:
+            assert after.pop("bad/SKILL.md")
+            assert after.pop("bad")
+            assert "left out" in lines[0]
         assert {path for path in after if "scripts" not in path} == set(good)
         place.publish("third", ())
-        assert refreshed(follower, caplog) == []
-        assert served(follower)["good/SKILL.md"] == skill_md("good", "third")
+        assert warnings_of_refresh(follower, caplog) == []
+        assert served_files(follower)["good/SKILL.md"] == skill_md("good", "third")
 
 
-ROUTES: dict[str, tuple[Callable[[Publisher], Route], str | tuple[str, ...]]] = {
-    "endless": (lambda _: endless(answer(length=10**12), b"x" * 65536), ("bytes", "does not speak HTTP")),
+ROUTES: dict[str, tuple[Callable[[Publisher], Route], str]] = {
+    "endless": (lambda _: endless(answer(length=10**12), b"x" * 65536), "bytes|does not speak HTTP"),
     "silent in the middle": (lambda site: site.stall(answer(b"{", length=50)), "did not answer within"),
     "to metadata": (lambda _: redirect("http://169.254.169.254/latest/meta-data/"), "http"),
     "come again": (lambda _: answer(b"", 429, retry_after="7"), "come again in 7 s"),
     "permission": (lambda _: answer(b"", 403), "asks for permission"),
     "web page": (lambda _: answer(b"<!doctype html>Sign in", content_type="text/html"), ""),
 }
-"""What a kind may get wrong itself; the rest is that of the client, which tests/sources/test_http.py tries."""
+"""Responses that a kind may handle wrongly itself, with a pattern of the reason. test_http.py has those
+that the HTTP client handles."""
+
+HTTP_REQUESTS = [(name, request) for name, kind in KINDS.items() for request in kind.http_roots]
+"""Kinds over HTTP, and which of their requests gets the response."""
 
 
 @pytest.mark.parametrize("route", ROUTES)
-@pytest.mark.parametrize(("name", "where"), [(name, where) for name, kind in KINDS.items() for where in kind.http])
-def test_a_server_that_means_harm_costs_one_line(
-    name: str, where: str, route: str, folder: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(("name", "request_of"), HTTP_REQUESTS)
+def test_hostile_http_response_is_reported_in_one_line(
+    name: str, request_of: str, route: str, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    make, said = ROUTES[route]
-    with Fake() as site:
-        follower = opened(KINDS[name].http[where](site, make(site)), folder / "cache", BRIEF)
-        lines = refreshed(follower, caplog)
-        assert len(lines) == 1 and lines[0].isprintable() and len(lines[0]) < 500
-        assert any(words in lines[0] for words in ([said] if isinstance(said, str) else said)), lines
-        assert served(follower) == {} if follower.path.is_dir() else True
+    make_route, reason = ROUTES[route]
+    with FakeRegistry() as site:
+        root = KINDS[name].http_roots[request_of](site, make_route(site))
+        follower = open_follower(root, folder / "cache", LIMITED)
+        (line,) = warnings_of_refresh(follower, caplog)
+        assert line.isprintable()
+        assert len(line) < 500
+        assert re.search(reason, line)
+        if follower.path.is_dir():
+            assert served_files(follower) == {}

@@ -1,181 +1,166 @@
-"""The HTTP client: where a connection goes, and servers that are broken or mean harm."""
+"""HTTP client: SSRF protection, proxies, redirects, timeouts, size limits and malformed responses."""
 
 from __future__ import annotations
 
 import gzip
 import ssl
-from collections.abc import Awaitable, Callable
 from ipaddress import IPv4Network
 from pathlib import Path
 from time import monotonic
 from typing import Any
+from unittest.mock import AsyncMock
 
 import anyio
 import pytest
 
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.sources.http import Downloader, Hop, HttpClient
+from mcp_skills_server.sources.http import Downloader, Hop, HttpClient, Response
 from mcp_skills_server.sources.source import AbsentError, Bounds, OriginPolicy, UnacceptableError, UnreachableError
-from sources.fetching import ALLOWED, get
+from sources.fetching import ALLOW_PRIVATE, download
 from sources.oci.registries import self_signed
-from sources.publishers import Publisher, Route, answer, redirect, then_close
+from sources.publishers import Publisher, Route, answer, redirect, respond_and_close
 from tables import each_row
 
-# Addresses
+
+def download_route(site: Publisher, route: Route, **options: Any) -> Response:
+    site.routes["/a"] = route
+    return download(f"{site.url}/a", **options)
 
 
-def resolving(*found: str) -> Callable[[str, int], Awaitable[list[str]]]:
-    async def resolver(host: str, port: int) -> list[str]:
-        return list(found)
-
-    return resolver
-
-
-def test_this_machine_and_plain_http_need_leave(site: Publisher) -> None:
-    for home in (f"{site.url}/a", f"http://localhost:{site.port}/a", f"http://127.1:{site.port}/a"):
+def test_private_address_and_plain_http_are_refused_by_default(site: Publisher) -> None:
+    for url in (f"{site.url}/a", f"http://localhost:{site.port}/a", f"http://127.1:{site.port}/a"):
         for trust in (OriginPolicy(), OriginPolicy(http=True)):
             with pytest.raises(UnacceptableError, match="--allow-private"):
-                get(home, trust)
+                download(url, trust)
     assert not site.asked
     for trust in (OriginPolicy(), OriginPolicy(private=True)):
         with pytest.raises(UnacceptableError, match="plain http"):
-            get("http://skills.example/a", trust)
+            download("http://skills.example/a", trust)
 
 
-@each_row("found", [["10.0.0.1"], ["1.1.1.1", "127.0.0.1"], ["::ffff:127.0.0.1"], ["169.254.169.254"]])
-def test_a_name_that_leads_to_a_private_address_is_refused(found: list[str]) -> None:
+@each_row("addresses", [["10.0.0.1"], ["1.1.1.1", "127.0.0.1"], ["::ffff:127.0.0.1"], ["169.254.169.254"]])
+def test_name_with_private_address_is_refused(addresses: list[str]) -> None:
+    reason = r"skills\.example leads to [0-9a-f.:]+, which is not public"
     for url in ("https://skills.example/a", "http://skills.example/a"):
-        with pytest.raises(UnacceptableError, match=r"skills\.example leads to [0-9a-f.:]+, which is not public"):
-            get(url, OriginPolicy(http=True), resolve=resolving(*found))
+        with pytest.raises(UnacceptableError, match=reason):
+            download(url, OriginPolicy(http=True), resolve=AsyncMock(return_value=addresses))
 
 
-def test_each_hop_is_resolved_and_checked(site: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_redirect_is_resolved_and_checked(site: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
     site.routes["/a"] = redirect(f"http://inner.example:{site.port}/b")
-    asked: list[str] = []
-
-    async def resolver(host: str, port: int) -> list[str]:
-        asked.append(host)
-        return ["127.0.0.1"] if host == "outer.example" else ["10.0.0.1"]
-
-    # For this test alone the test server's address counts as one of the internet.
-    monkeypatch.setattr("mcp_skills_server.sources.addresses._NOT_PUBLIC_4", (IPv4Network("10.0.0.0/8"),))
+    resolver = AsyncMock(side_effect=[["127.0.0.1"], ["10.0.0.1"]])
+    # The loopback address of the test server must count as public.
+    private = (IPv4Network("10.0.0.0/8"),)
+    monkeypatch.setattr("mcp_skills_server.sources.addresses._NOT_PUBLIC_4", private)
     trust = OriginPolicy(frozenset({f"http://inner.example:{site.port}"}), http=True)
     with pytest.raises(UnacceptableError, match=r"inner\.example leads to 10\.0\.0\.1"):
-        get(f"http://outer.example:{site.port}/a", trust, resolve=resolver)
-    assert asked == ["outer.example", "inner.example"] and site.paths == ["/a"]
+        download(f"http://outer.example:{site.port}/a", trust, resolve=resolver)
+    assert [call.args[0] for call in resolver.await_args_list] == ["outer.example", "inner.example"]
+    assert site.paths == ["/a"]
 
 
-def test_the_connection_goes_to_the_first_checked_address_that_answers(site: Publisher) -> None:
+def test_connection_uses_first_reachable_checked_address(site: Publisher) -> None:
     site.routes["/a"] = answer(b"a")
-    answers = iter([["127.77.77.77", "127.0.0.1"], ["10.255.255.1"]])
-
-    async def resolver(host: str, port: int) -> list[str]:
-        return next(answers)
-
+    resolver = AsyncMock(side_effect=[["127.77.77.77", "127.0.0.1"], ["10.255.255.1"]])
     trust = OriginPolicy(private=True, http=True)
-    assert get(f"http://rebinding.example:{site.port}/a", trust, resolve=resolver).body == b"a"
-    assert next(answers) == ["10.255.255.1"]  # it was asked once
+    assert download(f"http://rebinding.example:{site.port}/a", trust, resolve=resolver).body == b"a"
+    assert resolver.await_count == 1
     assert site.asked[0].headers["host"] == f"rebinding.example:{site.port}"
 
 
 @each_row("error", [OSError("no such name"), UnicodeError("label too long")])
-def test_a_name_that_nobody_knows(error: Exception) -> None:
-    async def resolver(host: str, port: int) -> list[str]:
-        raise error
-
+def test_unresolvable_name_is_reported(error: Exception) -> None:
     with pytest.raises(UnreachableError, match=r"the name skills\.example cannot be resolved"):
-        get("https://skills.example/a", resolve=resolver)
+        download("https://skills.example/a", resolve=AsyncMock(side_effect=error))
 
 
-def test_a_name_server_that_stalls() -> None:
+def test_stalled_name_resolution_times_out() -> None:
     async def resolver(host: str, port: int) -> list[str]:
         await anyio.sleep_forever()
         return []
 
     with pytest.raises(UnreachableError, match=r"did not answer|took longer"):
-        get("https://skills.example/a", resolve=resolver)
+        download("https://skills.example/a", resolve=resolver)
 
 
 @pytest.mark.needs_program("openssl")
-def test_certificates_are_proved_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_certificate_is_verified_by_host_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     certificate, key = self_signed(tmp_path)
-    more: dict[str, Any] = {"resolve": resolving("127.0.0.1"), "bounds": Bounds()}
-    tls, names = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), list[str | None]()
+    options: dict[str, Any] = {"resolve": AsyncMock(return_value=["127.0.0.1"]), "bounds": Bounds()}
+    names: list[str | None] = []
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(certificate, key)
     tls.sni_callback = lambda _, name, __: names.append(name)
     with Publisher(tls) as site:
         site.routes["/a"] = answer(b"a")
         url = f"https://localhost:{site.port}/a"
         with pytest.raises(UnreachableError, match="CERTIFICATE_VERIFY_FAILED"):
-            get(url, **more)
+            download(url, **options)
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
         names.clear()
-        assert get(url, **more).body == b"a" and names == ["localhost"]
+        assert download(url, **options).body == b"a"
+        assert names == ["localhost"]
         with pytest.raises(UnreachableError, match="CERTIFICATE_VERIFY_FAILED"):
-            get(f"https://other.example:{site.port}/a", **more)
+            download(f"https://other.example:{site.port}/a", **options)
         assert site.paths == ["/a"]
 
 
-# Proxies
-
-
-def test_the_proxy_of_the_environment_is_used_except_for_no_proxy(
-    site: Publisher, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_proxy_of_environment_is_used_except_for_no_proxy(site: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
     site.routes |= {"http://skills.example/a": answer(b"by proxy"), "/a": answer(b"a")}
     monkeypatch.setenv("http_proxy", site.url.replace("//", "//me:p%40ss@"))
     monkeypatch.setenv("https_proxy", site.url.removeprefix("http://"))
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    assert get("http://skills.example/a", OriginPolicy(http=True)).body == b"by proxy"
+    assert download("http://skills.example/a", OriginPolicy(http=True)).body == b"by proxy"
     assert site.asked[0].headers["host"] == "skills.example"
     assert site.asked[0].headers["proxy-authorization"] == "Basic bWU6cEBzcw=="
-    assert get(f"{site.url}/a").body == b"a"
+    assert download(f"{site.url}/a").body == b"a"
     with pytest.raises(UnreachableError, match="cannot be reached: 404"):
-        get("https://skills.example/a", OriginPolicy())
+        download("https://skills.example/a", OriginPolicy())
     assert site.paths[1:] == ["/a", "skills.example:443"]
 
 
-def test_behind_a_proxy_what_an_address_gives_away_is_refused(site: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_private_address_is_refused_behind_proxy(site: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("all_proxy", site.url)
     for host in ("169.254.169.254", "10.0.0.1", "0x7f.1", "[::1]", "localhost", "a.localhost", "2852039166"):
         with pytest.raises(UnacceptableError, match="--allow-private"):
-            get(f"https://{host}/a", OriginPolicy(http=True))
+            download(f"https://{host}/a", OriginPolicy(http=True))
     assert not site.asked
 
 
 @each_row("proxy", ["gopher://127.0.0.1:1", "http://", "http://127.0.0.1:99999", "socks5://127.0.0.1:1"])
-def test_a_proxy_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch, proxy: str) -> None:
+def test_unusable_proxy_is_reported(monkeypatch: pytest.MonkeyPatch, proxy: str) -> None:
     monkeypatch.setenv("https_proxy", proxy)
     monkeypatch.setattr("mcp_skills_server.sources.http.find_spec", lambda _: None)
     with pytest.raises(UsageError, match="the proxy of the environment"):
-        get("https://skills.example/a", OriginPolicy())
+        download("https://skills.example/a", OriginPolicy())
 
 
-# What a server answers
-
-
-def test_what_comes_is_given_as_it_is(site: Publisher) -> None:
+def test_response_is_returned_unmodified(site: Publisher) -> None:
     site.routes["/a"] = answer(b"\0Read on.", etag='"1"', Content_Type="text/plain")
-    got = get(f"{site.url}/a?b=c;d")
-    assert (got.body, got.url, got.status) == (b"\0Read on.", f"{site.url}/a?b=c;d", 200)
-    assert got.headers["etag"] == '"1"' and got.headers["content-type"] == "text/plain"
-    (asked,) = site.asked
-    assert asked.path == "/a?b=c;d" and asked.headers["host"] == f"127.0.0.1:{site.port}"
-    assert asked.headers["accept-encoding"] == "identity" and "mcp-skills-server/" in asked.headers["user-agent"]
+    response = download(f"{site.url}/a?b=c;d")
+    assert response.body == b"\0Read on."
+    assert response.url == f"{site.url}/a?b=c;d"
+    assert response.status == 200
+    assert response.headers["etag"] == '"1"'
+    assert response.headers["content-type"] == "text/plain"
+    (request,) = site.asked
+    assert request.path == "/a?b=c;d"
+    assert request.headers["host"] == f"127.0.0.1:{site.port}"
+    assert request.headers["accept-encoding"] == "identity"
+    assert "mcp-skills-server/" in request.headers["user-agent"]
 
 
-@pytest.mark.parametrize(("route", "connections"), [(answer(b"a"), 1), (then_close(answer(b"a")), 5)])
-def test_a_connection_serves_downloads_until_the_server_closes_it(
-    site: Publisher, route: Route, connections: int
-) -> None:
+@pytest.mark.parametrize(("route", "connections"), [(answer(b"a"), 1), (respond_and_close(answer(b"a")), 5)])
+def test_connection_is_reused_until_server_closes_it(site: Publisher, route: Route, connections: int) -> None:
     site.routes["/a"] = route
 
     async def run() -> None:
         async with HttpClient(Bounds(total_bytes=5)) as http:
-            downloader = Downloader(http, site.url, ALLOWED)
+            downloader = Downloader(http, site.url, ALLOW_PRIVATE)
             for _ in range(5):
                 assert (await downloader.get(f"{site.url}/a", 1)).body == b"a"
-            assert http.bytes == 5 and len(site.connections) == connections
+            assert http.bytes == 5
+            assert len(site.connections) == connections
             await downloader.get(f"{site.url}/a", 1)
 
     with pytest.raises(UnacceptableError, match="all downloads together have more than 5 bytes"):
@@ -183,152 +168,144 @@ def test_a_connection_serves_downloads_until_the_server_closes_it(
 
 
 @pytest.mark.parametrize("content", [None, b"once"])
-def test_what_broke_off_unanswered_is_asked_again_unless_it_has_effects(site: Publisher, content: bytes | None) -> None:
-    begun = iter([b"", answer(b"a")])
-    site.routes["/a"] = lambda _: iter([next(begun)])
+def test_disconnected_request_is_retried_unless_it_has_content(site: Publisher, content: bytes | None) -> None:
+    responses = iter([b"", answer(b"a")])
+    site.routes["/a"] = lambda _: iter([next(responses)])
 
     async def run() -> bytes:
         async with HttpClient(Bounds()) as http:
-            allow = lambda _: Hop(private=True)  # noqa: E731
-            return (await http.request("POST", f"{site.url}/a", {}, allow, max_bytes=1, content=content)).body
+            hop = Hop(private=True)
+            url = f"{site.url}/a"
+            response = await http.request("POST", url, {}, lambda _: hop, max_bytes=1, content=content)
+            return response.body
 
     if content is None:
         assert anyio.run(run) == b"a"
+        assert len(site.asked) == 2
     else:
         with pytest.raises(UnreachableError, match="broke off"):
             anyio.run(run)
-    assert len(site.asked) == (2 if content is None else 1)
+        assert len(site.asked) == 1
 
 
-@each_row(("statuses", "kind", "said"), [
+@each_row(("statuses", "kind", "reason"), [
     ((404, 410), AbsentError, "is not there"), ((401, 403), UnacceptableError, "asks for permission"),
     ((204, 206, 300, 304, 418), UnacceptableError, "answers with status"),
     ((429, 500, 503), UnreachableError, "does not answer now"),
 ])  # fmt: skip
-def test_each_other_status_is_an_error(
-    site: Publisher, statuses: tuple[int, ...], kind: type[Exception], said: str
+def test_status_other_than_200_is_an_error(
+    site: Publisher, statuses: tuple[int, ...], kind: type[Exception], reason: str
 ) -> None:
     for status in statuses:
         site.routes["/a"] = answer(b"" if status in {204, 304} else b"x", status)
-        with pytest.raises(kind, match=said):
-            get(f"{site.url}/a?token=secret")
+        with pytest.raises(kind, match=reason):
+            download(f"{site.url}/a?token=secret")
 
 
 @pytest.mark.requirement("WK-39")
 @each_row("status", [301, 302, 303, 307, 308])
 def test_redirects_are_followed(site: Publisher, status: int) -> None:
     site.routes |= {"/a": redirect("b/c", status), "/b/c": redirect("/d?e", status), "/d": answer(b"d")}
-    got = get(f"{site.url}/a")
-    assert (got.body, got.url) == (b"d", f"{site.url}/d?e")
+    response = download(f"{site.url}/a")
+    assert (response.body, response.url) == (b"d", f"{site.url}/d?e")
 
 
-@each_row(("to", "said"), [
-    ("ftp://127.0.0.1/a", "not an http or https URL"),
-    ("https://user:secret@127.0.0.1/a", "a user name or a password"), ("http://127.0.0.1:1/a", "another origin"),
-    ("//example.com/a", "another origin"), ("http://[::1", "cannot be read as a URL"),
-    ("", "contains a character that no URL may contain"), ("/a b", "contains a character that no URL may contain"),
-    (None, "redirects to nowhere"),
+@each_row(("route", "reason"), [
+    (redirect("ftp://127.0.0.1/a"), "not an http or https URL"),
+    (redirect("https://user:secret@127.0.0.1/a"), "a user name or a password"),
+    (redirect("http://127.0.0.1:1/a"), "another origin"), (redirect("//example.com/a"), "another origin"),
+    (redirect("http://[::1"), "cannot be read as a URL"),
+    (redirect(""), "contains a character that no URL may contain"),
+    (redirect("/a b"), "contains a character that no URL may contain"),
+    (answer(b"", 302), "redirects to nowhere"),
 ])  # fmt: skip
-def test_redirects_lead_nowhere_else(site: Publisher, to: str | None, said: str) -> None:
-    site.routes["/a"] = answer(b"", 302) if to is None else redirect(to)
-    with pytest.raises(UnacceptableError, match=said) as caught:
-        get(f"{site.url}/a")
+def test_redirect_to_other_origin_or_bad_url_is_refused(site: Publisher, route: Route, reason: str) -> None:
+    with pytest.raises(UnacceptableError, match=reason) as caught:
+        download_route(site, route)
     assert str(caught.value).isprintable()
     assert set(site.paths) == {"/a"}
 
 
 @pytest.mark.requirement("WK-56", "WK-57", "WK-58")
-def test_another_origin_needs_leave_and_gets_no_token(site: Publisher) -> None:
+def test_allowed_origin_gets_no_token(site: Publisher) -> None:
     with Publisher() as other:
         other.routes["/b"] = answer(b"b")
         site.routes["/a"] = redirect(f"{other.url}/b")
         secret = (("Authorization", "Bearer very-secret"),)
         with pytest.raises(UnacceptableError, match=f"--fetch-origin {other.url} allows it") as caught:
-            get(f"{site.url}/a", OriginPolicy(private=True, headers=secret))
-        assert not other.asked and "very-secret" not in str(caught.value)
+            download(f"{site.url}/a", OriginPolicy(private=True, headers=secret))
+        assert not other.asked
+        assert "very-secret" not in str(caught.value)
         trust = OriginPolicy(frozenset({other.url}), private=True, headers=secret)
-        assert get(f"{site.url}/a", trust).body == b"b"
+        assert download(f"{site.url}/a", trust).body == b"b"
         assert site.asked[-1].headers["authorization"] == "Bearer very-secret"
         assert "authorization" not in other.asked[0].headers
         assert "very-secret" not in repr(trust)
 
 
-# Time
-
-
-@each_row("said", [
+@each_row("response", [
     b"HTTP/1.1 200 OK\r\n" + b"x-a: b\r\n" * 100, b"HTTP/1.1 100 Continue\r\n\r\n" * 100,
     b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 100,
 ])  # fmt: skip
-def test_a_server_that_drips_does_not_hold_us(site: Publisher, said: bytes) -> None:
-    site.routes["/a"] = site.drip(said)
+def test_slow_drip_response_times_out(site: Publisher, response: bytes) -> None:
     start = monotonic()
     with pytest.raises(UnreachableError, match=r"took longer than 0\.6 s"):
-        get(f"{site.url}/a")
-    assert monotonic() - start < 20  # the whole of it would take longer, were it waited for
+        download_route(site, site.drip(response))
+    assert monotonic() - start < 20  # the whole response would take longer
 
 
-def test_redirects_are_counted_and_share_the_time_of_one_download(site: Publisher) -> None:
-    site.routes["/a"] = redirect("/a")
+def test_redirects_are_limited_in_number_and_total_time(site: Publisher) -> None:
     with pytest.raises(UnacceptableError, match="more than 5 redirects"):
-        get(f"{site.url}/a", bounds=Bounds())
+        download_route(site, redirect("/a"), bounds=Bounds())
     assert len(site.asked) == 6
-    site.routes["/a"] = site.drip(redirect("/a"), 0.004)
     with pytest.raises((UnreachableError, UnacceptableError)):
-        get(f"{site.url}/a", bounds=Bounds(download_s=0.5, redirects=10_000))
+        download_route(site, site.drip(redirect("/a"), 0.004), bounds=Bounds(download_s=0.5, redirects=10_000))
 
 
-@pytest.mark.parametrize("said", [b"", answer(b"{", length=50)])
-def test_a_server_that_is_silent_is_left(site: Publisher, said: bytes) -> None:
-    site.routes["/a"] = site.stall(said)
+@pytest.mark.parametrize("start", [b"", answer(b"{", length=50)])
+def test_silent_server_times_out(site: Publisher, start: bytes) -> None:
     with pytest.raises(UnreachableError, match=r"did not answer within 0\.3 s"):
-        get(f"{site.url}/a", bounds=Bounds(read_s=0.3))
-
-
-# Bytes
+        download_route(site, site.stall(start), bounds=Bounds(read_s=0.3))
 
 
 @each_row(
-    "route", [answer(b"x" * 1001), answer(b"", length=1001), then_close(b"HTTP/1.0 200 OK\r\n\r\n" + b"x" * 1001)]
+    "route",
+    [answer(b"x" * 1001), answer(b"", length=1001), respond_and_close(b"HTTP/1.0 200 OK\r\n\r\n" + b"x" * 1001)],
 )
-def test_more_bytes_than_allowed_are_not_taken(site: Publisher, route: Route) -> None:
-    site.routes["/a"] = route
+def test_response_over_size_limit_is_refused(site: Publisher, route: Route) -> None:
     with pytest.raises(UnacceptableError, match=r"more than 1000 bytes|bytes, at most 1000 are taken"):
-        get(f"{site.url}/a", most=1000, bounds=Bounds())
-    site.routes["/a"] = answer(b"x" * 1000)
-    assert get(f"{site.url}/a", most=1000).body == b"x" * 1000
+        download_route(site, route, max_bytes=1000, bounds=Bounds())
+    assert download_route(site, answer(b"x" * 1000), max_bytes=1000).body == b"x" * 1000
 
 
-def test_a_compressed_body_stays_compressed(site: Publisher) -> None:
+def test_compressed_body_is_not_decompressed(site: Publisher) -> None:
     bomb = gzip.compress(bytes(50 << 20))
-    site.routes["/a"] = answer(bomb, content_encoding="gzip")
-    got = get(f"{site.url}/a")
-    assert got.body == bomb and got.encoding == "gzip"
+    response = download_route(site, answer(bomb, content_encoding="gzip"))
+    assert response.body == bomb
+    assert response.encoding == "gzip"
 
 
-# Lies and garbage
-
-
-@each_row("said", [
+@each_row("response", [
     *(b"", b"Hello.\r\n\r\n", b"\0\xff" * 100, b"HTTP/1.1 2x0 OK\r\n\r\n", answer(b"short", length=50)),
     b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\nabcdef",
     b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\nabc\r\n0\r\n\r\n",
     b"HTTP/1.1 101 Switching\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n",
     b"HTTP/1.1 200 OK\r\n" + b"x: " + b"y" * 200_000 + b"\r\n\r\n", b"SSH-2.0-OpenSSH_9.2\r\n",
 ])  # fmt: skip
-def test_what_is_not_http_is_the_networks_fault(site: Publisher, said: bytes) -> None:
-    site.routes["/a"] = then_close(said)
+def test_malformed_http_is_reported_in_one_line(site: Publisher, response: bytes) -> None:
     with pytest.raises((UnreachableError, UnacceptableError)) as caught:
-        get(f"{site.url}/a")
-    assert len(str(caught.value).splitlines()) == 1 and str(caught.value).isprintable()
+        download_route(site, respond_and_close(response))
+    message = str(caught.value)
+    assert len(message.splitlines()) == 1
+    assert message.isprintable()
 
 
-def test_a_web_page_is_known(site: Publisher) -> None:
-    for route, expected in (
-        (answer(b"x", content_type="text/html; charset=utf-8"), True),
-        (answer(b"\n<!DOCTYPE html><p>"), True),
-        (answer(b"<HTML>"), True),
-        (answer(b"<p>", content_type="text/markdown"), False),
-    ):
-        site.routes["/a"] = route
-        assert get(f"{site.url}/a").is_html is expected
+def test_web_page_is_recognized(site: Publisher) -> None:
+    pages = [
+        answer(b"x", content_type="text/html; charset=utf-8"),
+        answer(b"\n<!DOCTYPE html><p>"),
+        answer(b"<HTML>"),
+    ]
+    for page in pages:
+        assert download_route(site, page).is_html
+    assert not download_route(site, answer(b"<p>", content_type="text/markdown")).is_html

@@ -1,10 +1,11 @@
-"""What every kind of source does alike: updates, outages, and a copy on the disk that is always whole."""
+"""Common behaviour of every kind of source: updates, outages, repair, pins and edited skills."""
 
 from __future__ import annotations
 
 import logging
 import re
 import shutil
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -13,65 +14,77 @@ import pytest
 
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.sources.cache import trim
-from sources.fetching import QUICK, bring, opened, refreshed, served
-from sources.hostile import KINDS, Member, every_kind
+from sources.fetching import QUICK, fetch_to_folder, open_follower, served_files, warnings_of_refresh
+from sources.hostile import KINDS, Member, Place, every_kind
 from sources.publishers import skill_md
 
 EDITED = "it was edited there, and stays; --force replaces it"
-NAMED = re.compile(r".*: fetched ([0-9a-f]{12})(?: \(was ([0-9a-f]{12})\))?: (.*)")
+LOG_LINE = re.compile(r".*: fetched ([0-9a-f]{12})(?: \(was ([0-9a-f]{12})\))?: (.*)")
+
+
+@pytest.fixture
+def place(name: str, tmp_path: Path) -> Iterator[Place]:
+    with KINDS[name].open(tmp_path) as opened:
+        yield opened
 
 
 @every_kind
-def test_an_update_names_its_revisions_and_brings_what_changed_alone(
-    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_update_logs_revisions_and_rewrites_only_changed_skills(
+    name: str, place: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="mcp_skills_server.sources")
-    with KINDS[name].open(tmp_path) as place:
-        before, good = None, 0
-        for text, bad, changes in (
-            ("first", (), "added good"),
-            ("second", [Member("more.md")], "added bad; changed good"),
-            ("second", [Member("more.md", b"more")], "changed bad"),
-            ("third", (), "changed good; removed bad"),
-        ):
-            place.publish(text, bad)
-            if KINDS[name].keeps_copy or before is None:
-                follower = opened(place.given, tmp_path / "cache", QUICK)
-            caplog.clear()
-            anyio.run(partial(follower.refresh, anew=True))
-            (line,) = caplog.messages
-            found = NAMED.fullmatch(line)
-            assert found is not None and follower.state.revision.removeprefix("sha256:").startswith(found[1])
-            assert (found[2], found[3]) == (before, changes)
-            was, good = good, (follower.path / "good" / "SKILL.md").stat().st_ino
-            assert (was == good) is ("good" not in changes)
-            before = found[1]
+    previous, inode = None, 0
+    # body of `good`, members of `bad`, and the logged changes
+    for text, bad, changes in (
+        ("first", (), "added good"),
+        ("second", [Member("more.md")], "added bad; changed good"),
+        ("second", [Member("more.md", b"more")], "changed bad"),
+        ("third", (), "changed good; removed bad"),
+    ):
+        place.publish(text, bad)
+        if KINDS[name].keeps_copy or previous is None:
+            follower = open_follower(place.given, tmp_path / "cache", QUICK)
         caplog.clear()
         anyio.run(partial(follower.refresh, anew=True))
-        assert caplog.messages == []
+        (line,) = caplog.messages
+        found = LOG_LINE.fullmatch(line)
+        assert found is not None
+        assert follower.state.revision.removeprefix("sha256:").startswith(found[1])
+        assert (found[2], found[3]) == (previous, changes)
+        previous = found[1]
+        old_inode, inode = inode, (follower.path / "good" / "SKILL.md").stat().st_ino
+        assert (old_inode == inode) is ("good" not in changes)
+    caplog.clear()
+    anyio.run(partial(follower.refresh, anew=True))
+    assert caplog.messages == []
 
 
 @every_kind
-def test_an_outage_leaves_what_was_current_and_the_next_start_serves_it(
-    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_last_copy_is_served_during_outage_and_after_restart(
+    name: str, place: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with KINDS[name].open(tmp_path) as place:
-        place.publish("first", ())
-        follower = opened(place.given, tmp_path / "cache", QUICK)
-        assert not follower.state.ready and refreshed(follower, caplog) == [] and follower.state.ready
-        before = served(follower)
-        trim(tmp_path / "cache", 0)  # removes nothing that is in use
-        place.take_away()
-        followers = [follower]
-        if KINDS[name].keeps_copy:
-            followers.append(opened(place.given, tmp_path / "cache", QUICK))
-        for again in followers:
-            (line,) = refreshed(again, caplog)
-            assert line.endswith("; serving the last copy") and line.isprintable()
-            assert again.state.ready and again.state.trouble and served(again) == before
-        anew = opened(place.given, tmp_path / "empty", QUICK)
-        (line,) = refreshed(anew, caplog)
-        assert line.endswith("; there is no copy of it yet") and not anew.state.ready
+    place.publish("first", ())
+    follower = open_follower(place.given, tmp_path / "cache", QUICK)
+    assert not follower.state.ready
+    assert warnings_of_refresh(follower, caplog) == []
+    assert follower.state.ready
+    before = served_files(follower)
+    trim(tmp_path / "cache", 0)  # evicts no leased folder
+    place.take_away()
+    followers = [follower]
+    if KINDS[name].keeps_copy:
+        followers.append(open_follower(place.given, tmp_path / "cache", QUICK))
+    for each in followers:
+        (line,) = warnings_of_refresh(each, caplog)
+        assert line.endswith("; serving the last copy")
+        assert line.isprintable()
+        assert each.state.ready
+        assert each.state.trouble
+        assert served_files(each) == before
+    without_copy = open_follower(place.given, tmp_path / "empty", QUICK)
+    (line,) = warnings_of_refresh(without_copy, caplog)
+    assert line.endswith("; there is no copy of it yet")
+    assert not without_copy.state.ready
 
 
 def damage_records(folder: Path) -> None:
@@ -81,69 +94,70 @@ def damage_records(folder: Path) -> None:
 
 
 @every_kind
-def test_damage_of_the_copy_is_put_right(name: str, tmp_path: Path) -> None:
-    with KINDS[name].open(tmp_path) as place:
-        place.publish("first", [Member("scripts/more.md")])
-        follower = opened(place.given, tmp_path / "cache", QUICK)
+def test_damaged_copy_is_repaired(name: str, place: Place, tmp_path: Path) -> None:
+    place.publish("first", [Member("scripts/more.md")])
+    follower = open_follower(place.given, tmp_path / "cache", QUICK)
+    anyio.run(follower.refresh)
+    before = served_files(follower)
+    assert {"bad/scripts/more.md", "good/SKILL.md"} <= before.keys()
+    for damage in (
+        lambda folder: (folder / "good" / "SKILL.md").write_bytes(b"mine"),
+        lambda folder: shutil.rmtree(folder / "bad" / "scripts"),
+        lambda folder: (folder / "bad" / "mine.md").write_bytes(b"mine"),
+        lambda folder: (folder / "mine").mkdir() or (folder / "good" / "SKILL.md").unlink(),
+        damage_records,
+    ):
+        if KINDS[name].keeps_copy:  # a process checks its files when it starts
+            damage(follower.path)
+            anyio.run(open_follower(place.given, tmp_path / "cache", QUICK).refresh)
+            assert served_files(follower) == before
+    for gone in (follower.path / "bad", follower.path):
+        shutil.rmtree(gone)
         anyio.run(follower.refresh)
-        before = served(follower)
-        assert {"bad/scripts/more.md", "good/SKILL.md"} <= before.keys()
-        for damage in (
-            lambda folder: (folder / "good" / "SKILL.md").write_bytes(b"mine"),
-            lambda folder: shutil.rmtree(folder / "bad" / "scripts"),
-            lambda folder: (folder / "bad" / "mine.md").write_bytes(b"mine"),
-            lambda folder: (folder / "mine").mkdir() or (folder / "good" / "SKILL.md").unlink(),
-            damage_records,
-        ):
-            if KINDS[name].keeps_copy:  # a process looks at its files when it starts
-                damage(follower.path)
-                anyio.run(opened(place.given, tmp_path / "cache", QUICK).refresh)
-                assert served(follower) == before
-        for gone in (follower.path / "bad", follower.path):
-            shutil.rmtree(gone)
-            anyio.run(follower.refresh)
-            assert served(follower) == before
+        assert served_files(follower) == before
 
 
 @pytest.mark.parametrize("name", ["site", "oci", pytest.param("git", marks=pytest.mark.needs_program("git"))])
-def test_what_is_pinned_is_fetched_once_and_needs_its_source_no_more(
-    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_pinned_source_is_fetched_once_and_survives_outage(
+    name: str, place: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with KINDS[name].open(tmp_path) as place:
-        place.publish("first", ())
-        newest = opened(place.given, tmp_path / "cache", QUICK)
-        anyio.run(newest.refresh)
-        pin = newest.state.revision
-        place.publish("second", ())
-        for is_away in (False, True):
-            if is_away:
-                place.take_away()
-            follower = opened(place.given, tmp_path / "cache", QUICK, pin=pin)
-            assert refreshed(follower, caplog) == [] and follower.source.origin == newest.source.origin
-            assert anyio.run(follower.refresh) > 3600  # what cannot change is hardly ever asked for
-            if name == "site":  # has only its newest, which then stays
-                assert served(follower)["good/SKILL.md"] == skill_md("good", "second")
-            else:
-                assert served(follower) == served(newest) and follower.state.revision == pin
-                with pytest.raises(UsageError, match="lock it again"):
-                    opened(place.given, tmp_path / "cache", QUICK, pin="--upload-pack=x")
+    place.publish("first", ())
+    newest = open_follower(place.given, tmp_path / "cache", QUICK)
+    anyio.run(newest.refresh)
+    pin = newest.state.revision
+    place.publish("second", ())
+    for is_away in (False, True):
+        if is_away:
+            place.take_away()
+        follower = open_follower(place.given, tmp_path / "cache", QUICK, pin=pin)
+        assert warnings_of_refresh(follower, caplog) == []
+        assert follower.source.origin == newest.source.origin
+        assert anyio.run(follower.refresh) > 3600  # a pinned revision never changes
+        if name == "site":  # it has only its newest revision, which is then kept
+            assert served_files(follower)["good/SKILL.md"] == skill_md("good", "second")
+        else:
+            assert served_files(follower) == served_files(newest)
+            assert follower.state.revision == pin
+            with pytest.raises(UsageError, match="lock it again"):
+                open_follower(place.given, tmp_path / "cache", QUICK, pin="--upload-pack=x")
 
 
 @every_kind
-def test_in_a_folder_of_ones_own_what_was_edited_stays(name: str, tmp_path: Path) -> None:
-    with KINDS[name].open(tmp_path) as place:
-        place.publish("first", ())
-        assert bring(place.given, tmp_path / "own").added == ("good",)
-        mine = tmp_path / "own" / "good" / "SKILL.md"
-        mine.write_bytes(b"mine")
-        place.publish("second", [Member("more.md")])
-        report = bring(place.given, tmp_path / "own")
-        if name == "site":  # its index says what there should be
-            assert [str(each) for each in report.refused] == [f"good: {EDITED}"]
-        else:
-            assert report.edited == ("good",)
-        assert report.added == ("bad",) and mine.read_bytes() == b"mine"
-        report = bring(place.given, tmp_path / "own", force=True)
-        assert (report.updated, report.unchanged) == (("good",), ("bad",))
-        assert mine.read_bytes() == skill_md("good", "second")
-        assert (tmp_path / "cache").exists() is (name == "git")  # which keeps its objects there
+def test_edited_skill_in_output_folder_is_kept(name: str, place: Place, tmp_path: Path) -> None:
+    place.publish("first", ())
+    assert fetch_to_folder(place.given, tmp_path / "own").added == ("good",)
+    edited = tmp_path / "own" / "good" / "SKILL.md"
+    edited.write_bytes(b"mine")
+    place.publish("second", [Member("more.md")])
+    report = fetch_to_folder(place.given, tmp_path / "own")
+    if name == "site":  # its index states the digest
+        assert [str(each) for each in report.refused] == [f"good: {EDITED}"]
+    else:
+        assert report.edited == ("good",)
+    assert report.added == ("bad",)
+    assert edited.read_bytes() == b"mine"
+    report = fetch_to_folder(place.given, tmp_path / "own", force=True)
+    assert (report.updated, report.unchanged) == (("good",), ("bad",))
+    assert edited.read_bytes() == skill_md("good", "second")
+    # git alone keeps its objects in the cache
+    assert (tmp_path / "cache").exists() is (name == "git")

@@ -1,4 +1,4 @@
-"""A folder refreshed from honest publishers and from others: one bad skill costs itself alone."""
+"""Fetch of a site into a folder: updates, pruning, limits, and refusal of single skills."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import DEFAULT, Mock
 
 import anyio
 import anyio.to_thread
@@ -14,312 +15,334 @@ import pytest
 
 from mcp_skills_server.dialects.wellknown import IndexRefusedError
 from mcp_skills_server.format import archive
-from mcp_skills_server.format.archive import Files
 from mcp_skills_server.sources import folder
 from mcp_skills_server.sources.records import read_indexes, read_records
 from mcp_skills_server.sources.site import look, refresh
-from mcp_skills_server.sources.source import (
-    FetchLimits,
-    UnreachableError,
-)
-from sources.fetching import FILES, LOCAL, bring, fetch, listing, skills
-from sources.publishers import INDEX, Publisher, Route, answer, digest, entry, redirect, skill_md, then_close
+from mcp_skills_server.sources.source import FetchLimits, UnreachableError
+from sources.fetching import FILES, LOCAL, fetch, fetch_to_folder, read_tree, skill_names
+from sources.publishers import INDEX, Publisher, Route, answer, digest, entry, redirect, respond_and_close, skill_md
 
 
 @pytest.mark.requirement("WK-25", "WK-41", "WK-47", "WK-49", "WK-51")
-def test_what_was_packed_arrives_byte_for_byte_and_once(site: Publisher, place: Path) -> None:
+def test_files_are_fetched_unmodified_and_only_once(site: Publisher, output: Path) -> None:
     site.add("lone")
     raw = site.pack("packed", FILES)
     assert raw[:2] == b"PK"
-    report = fetch(site, place)
-    assert report.ok and report.added == ("lone", "packed") and report.version == "0.2.0"
-    assert (place / "lone" / "SKILL.md").read_bytes() == skill_md("lone")
+    report = fetch(site, output)
+    assert report.ok
+    assert report.added == ("lone", "packed")
+    assert report.version == "0.2.0"
+    assert (output / "lone" / "SKILL.md").read_bytes() == skill_md("lone")
     for path, (content, executable) in FILES.items():
-        assert (place / "packed" / path).read_bytes() == content
-        assert bool((place / "packed" / path).stat().st_mode & 0o100) == executable
-    assert len([path for path in (place / "packed").rglob("*") if path.is_file()]) == len(FILES)
-    seen = {record.name: record for record in read_records(place)}
-    assert seen["packed"].digest == digest(raw) and seen["packed"].source == f"{site.url}{INDEX}"
-    again = fetch(site, place)
-    assert again.unchanged == ("lone", "packed") and again.ok and again.bytes == 0
+        assert (output / "packed" / path).read_bytes() == content
+        assert bool((output / "packed" / path).stat().st_mode & 0o100) == executable
+    assert len([path for path in (output / "packed").rglob("*") if path.is_file()]) == len(FILES)
+    records = {record.name: record for record in read_records(output)}
+    assert records["packed"].digest == digest(raw)
+    assert records["packed"].source == f"{site.url}{INDEX}"
+    report = fetch(site, output)
+    assert report.unchanged == ("lone", "packed")
+    assert report.ok
+    assert report.bytes == 0
     first, *artifacts, last = site.paths
-    assert first == last == INDEX and sorted(artifacts) == ["/a/lone", "/a/packed"]
+    assert first == last == INDEX
+    assert sorted(artifacts) == ["/a/lone", "/a/packed"]
     assert "if-none-match" in site.asked[-1].headers
 
 
 @pytest.mark.requirement("WK-52", "WK-53", "WK-54")
-def test_nothing_that_arrives_is_executed(site: Publisher, place: Path, tmp_path: Path) -> None:
-    """Every way to be started is offered, each leaves a trace, and the traces are proved to come when it is."""
+def test_fetched_scripts_are_not_executed(site: Publisher, output: Path, tmp_path: Path) -> None:
+    """Each script leaves a trace when it runs, which is verified at the end."""
     traces = {script: tmp_path / f"{script}-ran" for script in ("run.sh", "install", "run.py")}
     texts = {script: f"#!/bin/sh\n: > '{trace}'\n" for script, trace in traces.items()}
     texts["run.py"] = f"open({str(traces['run.py'])!r}, 'w')\n"
     scripts = {f"scripts/{script}": (text.encode(), True) for script, text in texts.items()}
     site.pack("packed", {"SKILL.md": (skill_md("packed"), True), **scripts})
-    assert fetch(site, place).added == ("packed",)
-    assert fetch(site, place, revalidate=True).ok
+    assert fetch(site, output).added == ("packed",)
+    assert fetch(site, output, revalidate=True).ok
     assert not any(trace.exists() for trace in traces.values())
     for script, trace in traces.items():
         program = sys.executable if script.endswith(".py") else "/bin/sh"
-        subprocess.run([program, place / "packed" / "scripts" / script], check=True)
+        subprocess.run([program, output / "packed" / "scripts" / script], check=True)
         assert trace.exists()
 
 
 @pytest.mark.requirement("WK-62", "S76-17")
-def test_what_a_skill_points_to_elsewhere_is_not_fetched_with_it(site: Publisher, place: Path) -> None:
+def test_links_in_skill_are_not_fetched(site: Publisher, output: Path) -> None:
     site.routes["/more.md"] = answer(b"Elsewhere.")
     links = f"[More]({site.url}/more.md) ![]({site.url}/more.md) <{site.url}/more.md> [up](../more.md)"
     site.add("a", skill_md("a", links))
-    assert fetch(site, place).added == ("a",)
+    assert fetch(site, output).added == ("a",)
     assert site.paths == [INDEX, "/a/a"]
 
 
 @pytest.mark.requirement("WK-50")
-def test_looking_asks_for_the_index_alone(site: Publisher) -> None:
+def test_look_requests_only_the_index(site: Publisher) -> None:
     site.add("a")
     url, index = anyio.run(look, site.url, LOCAL)
-    assert url == f"{site.url}{INDEX}" and [each.name for each in index.entries] == ["a"]
+    assert url == f"{site.url}{INDEX}"
+    assert [each.name for each in index.entries] == ["a"]
     assert site.paths == [INDEX]
 
 
-def test_only_what_is_wanted_is_fetched(site: Publisher, place: Path) -> None:
+def test_only_wanted_skills_are_fetched(site: Publisher, output: Path) -> None:
     for name in ("a", "b", "c"):
         site.add(name)
-    report = fetch(site, place, wanted=frozenset({"b", "nothing"}))
-    assert report.added == ("b",) and skills(place) == ["b"]
+    report = fetch(site, output, wanted=frozenset({"b", "nothing"}))
+    assert report.added == ("b",)
+    assert skill_names(output) == ["b"]
     assert [str(each) for each in report.refused] == ["nothing: there is no skill of this name"]
-    fetch(site, place, wanted=frozenset({"c"}))
-    assert read_indexes(place)[0].wanted == ("b", "c", "nothing")
-    fetch(site, place)
-    assert read_indexes(place)[0].wanted is None and skills(place) == ["a", "b", "c"]
+    fetch(site, output, wanted=frozenset({"c"}))
+    assert read_indexes(output)[0].wanted == ("b", "c", "nothing")
+    fetch(site, output)
+    assert read_indexes(output)[0].wanted is None
+    assert skill_names(output) == ["a", "b", "c"]
 
 
-def test_a_changed_skill_is_updated_and_a_vanished_one_told(site: Publisher, place: Path) -> None:
+def test_changed_skill_is_updated_and_withdrawn_skill_is_pruned_on_request(site: Publisher, output: Path) -> None:
     for name in ("a", "b", "c"):
         site.add(name)
-    fetch(site, place)
+    fetch(site, output)
     site.add("b", skill_md("b", "Read more."))
     site.entries = [each for each in site.entries if each["name"] != "c"]
-    report = fetch(site, place)
-    assert (report.updated, report.unchanged, report.gone, report.pruned) == (("b",), ("a",), ("c",), ())
-    assert b"Read more." in (place / "b" / "SKILL.md").read_bytes()
-    assert skills(place) == ["a", "b", "c"] and report.ok
-    report = fetch(site, place, prune=True)
-    assert report.pruned == ("c",) and skills(place) == ["a", "b"]
-    assert [record.name for record in read_records(place)] == ["a", "b"]
+    report = fetch(site, output)
+    assert (report.updated, report.unchanged) == (("b",), ("a",))
+    assert (report.gone, report.pruned) == (("c",), ())
+    assert b"Read more." in (output / "b" / "SKILL.md").read_bytes()
+    assert skill_names(output) == ["a", "b", "c"]
+    assert report.ok
+    report = fetch(site, output, prune=True)
+    assert report.pruned == ("c",)
+    assert skill_names(output) == ["a", "b"]
+    assert [record.name for record in read_records(output)] == ["a", "b"]
 
 
-def test_what_was_edited_or_not_fetched_is_never_pruned(site: Publisher, place: Path) -> None:
+def test_edited_or_foreign_skill_is_never_pruned(site: Publisher, output: Path) -> None:
     for name in ("a", "b"):
         site.add(name)
-    fetch(site, place)
-    mine = place / "a" / "SKILL.md"
-    mine.write_bytes(b"mine")
-    (place / "mine").mkdir()
+    fetch(site, output)
+    edited = output / "a" / "SKILL.md"
+    edited.write_bytes(b"mine")
+    (output / "mine").mkdir()
     site.add("b", digest="none")
-    report = fetch(site, place, prune=True)
-    assert (report.gone, report.edited) == ((), ("a",)) and report.refused[0].name == "b", "a bad entry is not gone"
+    report = fetch(site, output, prune=True)
+    assert (report.gone, report.edited) == ((), ("a",))
+    assert report.refused[0].name == "b"
     site.entries = []
-    report = fetch(site, place, prune=True)
-    assert report.gone == ("a", "b") and report.pruned == ("b",) and not report.ok
-    assert skills(place) == ["a", "mine"] and mine.read_bytes() == b"mine"
+    report = fetch(site, output, prune=True)
+    assert (report.gone, report.pruned) == (("a", "b"), ("b",))
+    assert not report.ok
+    assert skill_names(output) == ["a", "mine"]
+    assert edited.read_bytes() == b"mine"
 
 
-def test_two_sources_share_a_folder_and_a_name_that_is_taken_is_refused(site: Publisher, place: Path) -> None:
-    (place / "a").mkdir(parents=True)
-    (place / "a" / "mine").write_bytes(b"mine")
+def test_skill_of_other_source_in_same_folder_is_not_replaced(site: Publisher, output: Path) -> None:
+    (output / "a").mkdir(parents=True)
+    (output / "a" / "mine").write_bytes(b"mine")
     site.add("a")
     site.add("b")
-    report = fetch(site, place, force=True)
-    assert report.added == ("b",) and report.refused[0].fault == "here"
-    assert listing(place / "a") == {"mine": b"mine"}
+    report = fetch(site, output, force=True)
+    assert report.added == ("b",)
+    assert report.refused[0].fault == "here"
+    assert read_tree(output / "a") == {"mine": b"mine"}
     with Publisher() as other:
         other.add("b")
         other.add("c")
-        report = fetch(other, place, force=True, prune=True)
-        assert f"the one there was fetched from {site.url}" in report.refused[0].reason and "/a/b" not in other.paths
-    assert skills(place) == ["a", "b", "c"] and len(read_indexes(place)) == 2
+        report = fetch(other, output, force=True, prune=True)
+        assert f"the one there was fetched from {site.url}" in report.refused[0].reason
+        assert "/a/b" not in other.paths
+    assert skill_names(output) == ["a", "b", "c"]
+    assert len(read_indexes(output)) == 2
 
 
-def test_an_index_of_more_skills_than_are_allowed_is_refused(site: Publisher, place: Path) -> None:
+def test_index_over_skill_limit_is_refused(site: Publisher, output: Path) -> None:
     site.entries = [{}, {}]
     with pytest.raises(IndexRefusedError, match="has 2 entries, at most 1"):
-        fetch(site, place, limits=FetchLimits(skills=1))
+        fetch(site, output, limits=FetchLimits(skills=1))
 
 
-def test_a_secret_in_the_address_is_in_no_message_and_for_the_owner_alone(site: Publisher, place: Path) -> None:
+def test_secret_in_url_is_stored_privately_and_not_displayed(site: Publisher, output: Path) -> None:
     site.add("a")
-    assert fetch(f"{site.url}{INDEX}?key=very-secret", place).added == ("a",)
+    assert fetch(f"{site.url}{INDEX}?key=very-secret", output).added == ("a",)
     assert site.asked[0].path == f"{INDEX}?key=very-secret"
-    files = [path for path in place.rglob("*") if path.is_file() and b"very-secret" in path.read_bytes()]
-    private = [*files, place / ".mcp-skills" / "skills"]
-    assert files and (os.name == "nt" or all(path.stat().st_mode & 0o077 == 0 for path in private))
+    files = [path for path in output.rglob("*") if path.is_file() and b"very-secret" in path.read_bytes()]
+    private = [*files, output / ".mcp-skills" / "skills"]
+    assert files
+    if os.name != "nt":
+        assert all(path.stat().st_mode & 0o077 == 0 for path in private)
     with Publisher() as other:
         other.add("a")
-        (refused,) = fetch(other, place).refused
-    assert f"fetched from {site.url}" in refused.reason and "very-secret" not in refused.reason
+        (refused,) = fetch(other, output).refused
+    assert f"fetched from {site.url}" in refused.reason
+    assert "very-secret" not in refused.reason
 
 
 @pytest.mark.parametrize("connections", [3, 8])
-def test_all_of_it_has_an_end_and_a_few_are_asked_for_at_a_time(site: Publisher, place: Path, connections: int) -> None:
+def test_fetch_has_time_and_connection_limits(site: Publisher, output: Path, connections: int) -> None:
     site.add("a")
     for number in range(20):
         site.add(f"stalls-{number}", route=site.stall())
-    report = fetch(site, place, limits=FetchLimits(total_s=1), connections=connections)
-    assert report.added == ("a",) and len(report.refused) == 20
+    report = fetch(site, output, limits=FetchLimits(total_s=1), connections=connections)
+    assert report.added == ("a",)
+    assert len(report.refused) == 20
     assert {each.reason for each in report.refused} == {"not fetched within 1 s"}
     assert len([path for path in site.paths if "stalls" in path]) == connections
     site.routes[INDEX] = site.stall()
     with pytest.raises(UnreachableError, match="took longer than 1 s"):
-        fetch(site, place, limits=FetchLimits(total_s=1))
+        fetch(site, output, limits=FetchLimits(total_s=1))
 
 
-def test_progress_is_told(site: Publisher, place: Path) -> None:
-    heard: list[tuple[int, int]] = []
+def test_progress_is_reported(site: Publisher, output: Path) -> None:
+    calls: list[tuple[int, int]] = []
     for name in ("a", "b"):
         site.add(name)
-        anyio.run(refresh, site.url, place, LOCAL, lambda done, total: heard.append((done, total)))
-    assert heard == [(0, 1), (1, 1), (1, 2), (2, 2)]
+        anyio.run(refresh, site.url, output, LOCAL, lambda done, total: calls.append((done, total)))
+    assert calls == [(0, 1), (1, 1), (1, 2), (2, 2)]
 
 
-def test_cancelling_leaves_a_whole_folder(site: Publisher, place: Path) -> None:
+def test_cancelled_fetch_leaves_consistent_folder(site: Publisher, output: Path) -> None:
     site.add("a")
     site.add("b", route=site.stall())
 
     async def run() -> None:
         with anyio.move_on_after(0.5):
-            await refresh(site.url, place, LOCAL)
+            await refresh(site.url, output, LOCAL)
 
     anyio.run(run)
-    assert set(skills(place)) <= {"a"}
+    assert set(skill_names(output)) <= {"a"}
     site.add("b")
-    assert "b" in fetch(site, place).added
+    assert "b" in fetch(site, output).added
 
 
-# The bytes that all skills together may have
-
-
-def big(site: Publisher, name: str, size: int = 100_000) -> None:
+def publish_large(site: Publisher, name: str, size: int = 100_000) -> None:
     site.pack(name, {"SKILL.md": (skill_md(name), False), "big.bin": (bytes(size), False)})
 
 
-def test_all_skills_together_have_a_limit_and_what_does_not_fit_is_named(site: Publisher, place: Path) -> None:
+def test_skills_over_unpacked_limit_are_refused_by_name(site: Publisher, output: Path) -> None:
     limits = FetchLimits(unpacked_bytes=350_000)
     for number in range(9):
-        big(site, f"big-{number}")
+        publish_large(site, f"big-{number}")
     site.add("small")
-    report = fetch(site, place, limits=limits)
-    assert "small" in report.added and len(report.added) == 4 and len(report.refused) == 6
+    report = fetch(site, output, limits=limits)
+    assert "small" in report.added
+    assert len(report.added) == 4
+    assert len(report.refused) == 6
     assert not {each.name for each in report.refused} & {*report.added}
-    said = "all skills of the source together have more than 350000 bytes, unpacked"
-    assert all(each.reason.startswith(said) and each.fault == "publisher" for each in report.refused)
-    # Again and again it would grow, if what is there did not count.
-    for _ in range(2):
-        assert fetch(site, place, limits=limits).added == () and len(skills(place)) == 4
-    assert len(fetch(site, place).added) == 6
+    reason = "all skills of the source together have more than 350000 bytes, unpacked"
+    for each in report.refused:
+        assert each.reason.startswith(reason)
+        assert each.fault == "publisher"
+    for _ in range(2):  # skills that are already stored count too
+        assert fetch(site, output, limits=limits).added == ()
+        assert len(skill_names(output)) == 4
+    assert len(fetch(site, output).added) == 6
 
 
-def test_a_skill_that_grows_has_the_room_of_what_it_replaces(site: Publisher, place: Path) -> None:
+def test_replaced_skill_frees_its_bytes_under_unpacked_limit(site: Publisher, output: Path) -> None:
     limits = FetchLimits(unpacked_bytes=350_000)
     for name in "abc":
-        big(site, name)
+        publish_large(site, name)
     whole = 3 * (100_000 + len(skill_md("a")))
     for most, names in ((whole - 1, 2), (whole, 1)):
-        assert len(fetch(site, place, limits=FetchLimits(unpacked_bytes=most)).added) == names
-    big(site, "a", 140_000)
-    assert fetch(site, place, limits=limits).updated == ("a",)
-    big(site, "b", 120_000)
-    report = fetch(site, place, limits=limits)
-    assert [each.name for each in report.refused] == ["b"] and (place / "b" / "big.bin").stat().st_size == 100_000
-    big(site, "a", 10_000)
-    assert "a" in fetch(site, place, limits=limits).updated
-    assert fetch(site, place, limits=limits).ok and (place / "b" / "big.bin").stat().st_size == 120_000
+        assert len(fetch(site, output, limits=FetchLimits(unpacked_bytes=most)).added) == names
+    publish_large(site, "a", 140_000)
+    assert fetch(site, output, limits=limits).updated == ("a",)
+    publish_large(site, "b", 120_000)
+    report = fetch(site, output, limits=limits)
+    assert [each.name for each in report.refused] == ["b"]
+    assert (output / "b" / "big.bin").stat().st_size == 100_000
+    publish_large(site, "a", 10_000)
+    assert "a" in fetch(site, output, limits=limits).updated
+    assert fetch(site, output, limits=limits).ok
+    assert (output / "b" / "big.bin").stat().st_size == 120_000
 
 
 @pytest.mark.requirement("WK-30")
-def test_all_files_of_a_skill_of_an_old_site_have_its_limit_together(site: Publisher, place: Path) -> None:
-    site.list_files({"a": {"SKILL.md": skill_md("a"), **{f"{number}.bin": bytes(30_000) for number in range(4)}}})
-    report = fetch(site, place, limits=FetchLimits(skill_bytes=100_000))
-    assert len(report.refused) == 1 and not report.added and not skills(place)
-    assert fetch(site, place, limits=FetchLimits(skill_bytes=130_000)).added == ("a",)
+def test_files_of_skill_of_0_1_0_share_skill_limit(site: Publisher, output: Path) -> None:
+    files = {f"{number}.bin": bytes(30_000) for number in range(4)}
+    site.list_files({"a": {"SKILL.md": skill_md("a"), **files}})
+    report = fetch(site, output, limits=FetchLimits(skill_bytes=100_000))
+    assert len(report.refused) == 1
+    assert not report.added
+    assert not skill_names(output)
+    assert fetch(site, output, limits=FetchLimits(skill_bytes=130_000)).added == ("a",)
 
 
-def test_what_cannot_be_kept_takes_no_room(site: Publisher, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritten_skill_does_not_count_under_limit(
+    site: Publisher, output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in "ab":
-        big(site, name)
-    write, faults = folder.write_tree, iter([OSError(28, "No space left on device")])
-
-    def fail_once(top: str, files: Files) -> dict[str, os.stat_result]:
-        for fault in faults:
-            raise fault
-        return write(top, files)
-
-    monkeypatch.setattr(folder, "write_tree", fail_once)
-    report = fetch(site, place, limits=FetchLimits(unpacked_bytes=150_000), connections=1)
-    assert report.added == ("b",) and "No space left" in report.refused[0].reason
+        publish_large(site, name)
+    # only the first write fails
+    effects = [OSError(28, "No space left on device"), DEFAULT]
+    write_tree = Mock(wraps=folder.write_tree, side_effect=effects)
+    monkeypatch.setattr(folder, "write_tree", write_tree)
+    report = fetch(site, output, limits=FetchLimits(unpacked_bytes=150_000), connections=1)
+    assert report.added == ("b",)
+    assert "No space left" in report.refused[0].reason
 
 
-# Another kind of source, whose skills may lie deep
-
-
-def packed(path: Path, **found: str) -> None:
-    """Publish skills by path, `__` for a slash, with what their SKILL.md says."""
-    files = {f"{name.replace('__', '/')}/SKILL.md": (skill_md(name, said), False) for name, said in found.items()}
+def write_archive(path: Path, **bodies: str) -> None:
+    """Write an archive of skills, given as the body by path, with `__` for a slash."""
+    files = {f"{name.replace('__', '/')}/SKILL.md": (skill_md(name, body), False) for name, body in bodies.items()}
     path.write_bytes(archive.pack(files | {"deep/alpha/scripts/run.sh": (b"#!/bin/sh", True)})[1])
 
 
-def test_skills_of_an_archive_are_folders_under_their_names(tmp_path: Path, place: Path) -> None:
+def test_nested_skills_of_archive_are_stored_by_name(tmp_path: Path, output: Path) -> None:
     path = tmp_path / "x.tar.gz"
-    packed(path, deep__alpha="one", beta="one")
-    assert set(bring(str(path), place).added) == {"alpha", "beta"} == set(skills(place))
-    assert (place / "alpha" / "scripts" / "run.sh").stat().st_mode & 0o100
-    assert {record.source for record in read_records(place)} == {str(path)}
-    packed(path, deep__alpha="one", deeper__alpha="two", beta="two")
-    assert [str(each) for each in bring(str(path), place).refused] == [
+    write_archive(path, deep__alpha="one", beta="one")
+    assert set(fetch_to_folder(str(path), output).added) == {"alpha", "beta"}
+    assert skill_names(output) == ["alpha", "beta"]
+    assert (output / "alpha" / "scripts" / "run.sh").stat().st_mode & 0o100
+    assert {record.source for record in read_records(output)} == {str(path)}
+    write_archive(path, deep__alpha="one", deeper__alpha="two", beta="two")
+    assert [str(each) for each in fetch_to_folder(str(path), output).refused] == [
         "alpha: another skill of this name comes before it"
     ]
 
 
-# Bad artifacts and entries
-
-
 @pytest.mark.requirement("WK-26")
-def test_the_bytes_tell_the_format(site: Publisher, place: Path) -> None:
+def test_archive_format_is_detected_by_content(site: Publisher, output: Path) -> None:
     suffix, raw = archive.pack({"SKILL.md": (skill_md("a"), False), "b.txt": (b"b", False)})
     assert suffix == ".tar.gz"
-    for seen in ("application/gzip", "application/zip", "application/octet-stream", "text/plain"):
-        site.add("a", raw, route=answer(raw, content_type=seen))
-        assert fetch(site, place / seen).added == ("a",)
+    for media_type in ("application/gzip", "application/zip", "application/octet-stream", "text/plain"):
+        site.add("a", raw, route=answer(raw, content_type=media_type))
+        assert fetch(site, output / media_type).added == ("a",)
 
 
 @pytest.mark.requirement("WK-14", "WK-15", "WK-48", "WK-60", "X-23")
-def test_a_bad_artifact_costs_its_skill_alone(site: Publisher, place: Path) -> None:
+def test_bad_artifact_refuses_only_its_skill(site: Publisher, output: Path) -> None:
     raw = skill_md("bad")
+    # response, reason, and party at fault
     bad: list[tuple[Route, str, str]] = [
         (answer(skill_md("bad", "Tampered.")), "its digest is sha256:", "publisher"),
         (answer(b""), "its digest is sha256:", "publisher"),
         (answer(raw + b"!", length=len(raw) - 1), "its digest is", "publisher"),
         (answer(gzip.compress(raw), content_encoding="gzip"), "came with Content-Encoding gzip", "publisher"),
-        (answer(gzip.compress(bytes(9 << 20)), content_encoding="gzip"), "Content-Encoding gzip", "publisher"),
         (answer(b"<!doctype html>Sign in", content_type="text/html"), "is a web page (HTML)", "publisher"),
         (answer(b"", 404), "is not there", "publisher"),
         (answer(b"", 503), "does not answer now", "network"),
         (redirect("http://192.168.1.1/"), "another origin", "publisher"),
         (redirect("https://cdn.example/"), "--fetch-origin https://cdn.example allows it", "publisher"),
-        (then_close(answer(raw, length=500)), "broke off", "network"),
+        (respond_and_close(answer(raw, length=500)), "broke off", "network"),
     ]
     site.add("a")
     for number, (route, _, _) in enumerate(bad):
         site.add(f"bad-{number:02}", raw, route)
     site.add("z")
-    report = fetch(site, place)
-    assert report.added == ("a", "z") and skills(place) == ["a", "z"] and not report.ok
-    for refusal, (_, said, fault) in zip(report.refused, bad, strict=True):
-        assert said in refusal.reason and refusal.fault == fault
-    assert not os.listdir(place / ".mcp-skills" / "stage")
-    assert [record.name for record in read_records(place)] == ["a", "z"]
+    report = fetch(site, output)
+    assert report.added == ("a", "z")
+    assert skill_names(output) == ["a", "z"]
+    assert not report.ok
+    for refusal, (_, reason, fault) in zip(report.refused, bad, strict=True):
+        assert reason in refusal.reason
+        assert refusal.fault == fault
+    assert not os.listdir(output / ".mcp-skills" / "stage")
+    assert [record.name for record in read_records(output)] == ["a", "z"]
 
 
-def test_a_bad_entry_costs_itself_alone(site: Publisher, place: Path) -> None:
+def test_bad_entry_refuses_only_itself(site: Publisher, output: Path) -> None:
+    # changed fields, and reason
     bad = [
         ({"digest": "sha256:" + "A" * 64}, "its digest is not"),
         ({"type": "archive"}, "neither a .tar.gz nor a .zip"),
@@ -334,23 +357,29 @@ def test_a_bad_entry_costs_itself_alone(site: Publisher, place: Path) -> None:
         raw = site.add(f"bad-{number}")
         site.entries[-1] = entry(f"bad-{number}", raw, f"/a/bad-{number}") | changed
     site.add("z")
-    report = fetch(site, place)
-    assert report.added == ("a", "z") and skills(place) == ["a", "z"] and len(report.refused) == len(bad)
-    for _, said in bad:
-        assert any(said in each.reason and str(each).isprintable() for each in report.refused)
+    report = fetch(site, output)
+    assert report.added == ("a", "z")
+    assert skill_names(output) == ["a", "z"]
+    assert len(report.refused) == len(bad)
+    assert all(str(each).isprintable() for each in report.refused)
+    for _, reason in bad:
+        assert any(reason in each.reason for each in report.refused)
 
 
-def test_a_list_of_files_of_0_1_0_brings_none_of_them_either(site: Publisher, place: Path) -> None:
+def test_ignored_file_in_index_of_0_1_0_refuses_its_skill(site: Publisher, output: Path) -> None:
     site.list_files({"a": {"SKILL.md": skill_md("a"), ".git/config": b"[core]"}})
-    report = fetch(site, place)
-    assert [refusal.name for refusal in report.refused] == ["a"] and ".git/config" in str(report.refused[0])
-    assert skills(place) == []
+    report = fetch(site, output)
+    (refusal,) = report.refused
+    assert refusal.name == "a"
+    assert ".git/config" in refusal.reason
+    assert skill_names(output) == []
 
 
 @pytest.mark.parametrize(("raw", "most"), [(b"PK", (4 << 20) + 1000), (None, 1 << 20)])
-def test_an_artifact_may_be_so_large_and_no_larger(site: Publisher, place: Path, raw: bytes | None, most: int) -> None:
-    """An archive as large as its skill may be and what an archive adds to it, a SKILL.md as large as any may be."""
-    for size, said in ((most, "its digest is"), (most + 1, f"has {most + 1} bytes, at most {most} are taken")):
+def test_artifact_over_size_limit_is_refused(site: Publisher, output: Path, raw: bytes | None, most: int) -> None:
+    """The limits are the skill limit with the archive overhead, and that of a SKILL.md."""
+    too_large = f"has {most + 1} bytes, at most {most} are taken"
+    for size, reason in ((most, "its digest is"), (most + 1, too_large)):
         site.add("a", raw, answer(bytes(size)))
-        (refusal,) = fetch(site, place, limits=FetchLimits(skill_bytes=1000)).refused
-        assert said in refusal.reason
+        (refusal,) = fetch(site, output, limits=FetchLimits(skill_bytes=1000)).refused
+        assert reason in refusal.reason

@@ -1,4 +1,4 @@
-"""URLs and addresses: what is said of them, and which are of the public internet."""
+"""URLs without secrets, and the SSRF filter of addresses."""
 
 from __future__ import annotations
 
@@ -30,23 +30,24 @@ from tables import each_row
     ("https://secret@example.com", "https://example.com"), ("https://user:se@cret@[::1]:80/", "https://[::1]:80/"),
     ("//user:secret@example.com/a", "//example.com/a"), ("/a/b?secret", "/a/b"), ("", ""),
 ])  # fmt: skip
-def test_what_may_be_a_secret_is_left_out(url: str, plain: str) -> None:
+def test_displayed_url_has_no_secrets(url: str, plain: str) -> None:
     assert bare(url) == shown(url) == plain
 
 
 @given(st.text())
-def test_whatever_is_given_is_shown_in_one_short_line(text: str) -> None:
-    assert len(shown(text)) <= 120 and shown(text).isprintable()
+def test_any_text_is_displayed_in_one_short_line(text: str) -> None:
+    assert len(shown(text)) <= 120
+    assert shown(text).isprintable()
 
 
 @each_row("url", ["https://user:secret@example.com", "ftp://a?secret", "https://?secret", "x?secret"])
-def test_what_cannot_be_fetched_from_is_refused_without_its_secret(url: str) -> None:
+def test_unfetchable_url_is_refused_without_its_secret(url: str) -> None:
     with pytest.raises(UsageError, match="give the URL of a site") as caught:
         check_fetchable(url)
     assert "secret" not in str(caught.value)
 
 
-@each_row(("site", "said", "left"), [
+@each_row(("site", "message", "shortened"), [
     ("https://a.example", "https://a.example/x/index.json is gone", "/x/index.json is gone"),
     ("https://a.example/x", "no: https://a.example/x/i; https://a.example/i too", "no: /x/i; /i too"),
     ("HTTPS://A.example/?key=secret", "https://A.example/i is gone", "/i is gone"),
@@ -54,8 +55,8 @@ def test_what_cannot_be_fetched_from_is_refused_without_its_secret(url: str) -> 
     ("https://a.example", "https://b.example/https://a.example/i", "https://b.example/https://a.example/i"),
     ("skills.zip", "cannot be unpacked", "cannot be unpacked"),
 ])  # fmt: skip
-def test_behind_the_name_of_a_site_its_addresses_are_paths(site: str, said: str, left: str) -> None:
-    assert relative_to_site(site, said) == left
+def test_urls_of_site_are_shortened_to_paths(site: str, message: str, shortened: str) -> None:
+    assert relative_to_site(site, message) == shortened
 
 
 @each_row(
@@ -71,13 +72,16 @@ def test_behind_the_name_of_a_site_its_addresses_are_paths(site: str, said: str,
         "", "localhost", "example.com", "1.2.3", "1.2.3.4.5",
     ],
 )  # fmt: skip
-def test_what_is_not_public_is_refused(address: str) -> None:
+def test_private_and_malformed_addresses_are_not_public(address: str) -> None:
     assert not is_public(address)
 
 
-def test_what_is_public_is_not() -> None:
-    assert all(map(is_public, ("1.1.1.1", "8.8.8.8", "100.63.255.255", "172.32.0.1", "192.0.1.1", "64:ff9b::808:808")))
-    assert all(map(is_public, ("2606:4700::1111", "::ffff:8.8.8.8", "2001:4860:4860::8888")))
+@each_row("address", [
+    "1.1.1.1", "8.8.8.8", "100.63.255.255", "172.32.0.1", "192.0.1.1", "64:ff9b::808:808",
+    "2606:4700::1111", "::ffff:8.8.8.8", "2001:4860:4860::8888",
+])  # fmt: skip
+def test_public_addresses_are_public(address: str) -> None:
+    assert is_public(address)
 
 
 @each_row(
@@ -91,18 +95,19 @@ def test_what_is_public_is_not() -> None:
         (None, ("0x-1", "0x+1", "0x1_0", "1_0", "-1", "+1")),  # only Python reads these as numbers
     ],
 )
-def test_every_spelling_of_an_address_is_seen_and_a_name_is_none(address: str | None, hosts: tuple[str, ...]) -> None:
+def test_literal_decodes_each_spelling_of_an_address(address: str | None, hosts: tuple[str, ...]) -> None:
     for host in hosts:
-        assert literal(host) == address and is_loopback(host) == (address in {"127.0.0.1", "::1"})
+        assert literal(host) == address
+        assert is_loopback(host) == (address in {"127.0.0.1", "::1"})
 
 
-def test_this_machine_is_known_by_its_spelling() -> None:
+def test_loopback_host_is_recognized_by_its_spelling() -> None:
     assert all(map(is_loopback, ("localhost", "LOCALHOST.", "a.localhost", "127.9", "::1", "::ffff:127.0.0.1")))
     assert not any(map(is_loopback, ("10.0.0.1", "localhost.example", "example.com")))
 
 
 @given(st.text(max_size=20) | st.from_regex(r"[0-9a-fx.:%]{0,20}", fullmatch=True))
-def test_wild_hosts_raise_nothing(host: str) -> None:
+def test_any_host_is_judged_without_error(host: str) -> None:
     address = literal(host)
     is_public(host)
     is_loopback(host)

@@ -1,4 +1,4 @@
-"""A repository that others fetch from, with nothing of the user's configuration of git."""
+"""Fixtures: an upstream repository, an HTTP server of it, and an empty git configuration."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from sources.git.remotes import BASE, GitServer, Upstream
 
 
 @pytest.fixture(autouse=True)
-def own_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file that is the user's configuration of git meanwhile."""
+def git_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Replace the user's git configuration by an empty file, and return its path."""
     for name in list(os.environ):
         if name.startswith(("GIT_", "SSH_")):
             monkeypatch.delenv(name)
@@ -26,15 +26,15 @@ def own_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait for a server on this machine as long as a loaded machine needs."""
+def long_git_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Raise the low-speed timeout, because the machine may be busy."""
     patient = [each.replace("lowSpeedTime=20", "lowSpeedTime=120") for each in program._SETTINGS]
     monkeypatch.setattr(program, "_SETTINGS", tuple(patient))
 
 
 @pytest.fixture
 def upstream(tmp_path: Path) -> Upstream:
-    """A repository with two skills below `skills/`, and files around them."""
+    """An upstream repository with two skills below `skills/`, and other files."""
     made = Upstream(tmp_path / "remotes" / "acme.git")
     made.commit(BASE)
     return made
@@ -42,6 +42,5 @@ def upstream(tmp_path: Path) -> Upstream:
 
 @pytest.fixture
 def server(upstream: Upstream) -> Iterator[GitServer]:
-    """Its folder over HTTP."""
     with GitServer(upstream.directory.parent) as opened:
         yield opened

@@ -1,4 +1,4 @@
-"""Real repositories, and a real server in front of them: `git http-backend` behind HTTP with a password."""
+"""Upstream git repositories, and an HTTP server of them with `git http-backend`."""
 
 from __future__ import annotations
 
@@ -13,35 +13,38 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mcp_skills_server.sources.mirrors import Follower
-from sources.fetching import listing
-from sources.publishers import Asked, Publisher, answer, redirect, skill_md
+from sources.fetching import read_tree
+from sources.publishers import Publisher, ReceivedRequest, answer, redirect, skill_md
 
 CLOCK = 1_700_000_000
-"""Seconds of the epoch at which the first commit was made; each further one comes a minute later."""
+"""Time of the first commit, in seconds since the epoch; each further one is a minute later."""
 
 
 @dataclass(frozen=True)
-class Odd:
-    """An entry of a tree that is no plain file: mode, and what the link says or the commit of the submodule."""
+class SpecialEntry:
+    """A symlink with its target as content, or a submodule with its commit."""
 
     mode: str
     content: str
 
 
-Content = bytes | tuple[bytes, bool] | Odd
+Content = bytes | tuple[bytes, bool] | SpecialEntry
 
 
-def link(target: str) -> Odd:
-    return Odd("120000", target)
+def link(target: str) -> SpecialEntry:
+    return SpecialEntry("120000", target)
 
 
-SUBMODULE = Odd("160000", "1" * 40)
+SUBMODULE = SpecialEntry("160000", "1" * 40)
 
 
-def skill(name: str, more: str = "Read on.", folder: str = "skills/", **files: Content) -> dict[str, Content]:
-    """The files of a skill, as `references__guide_md=b"..."`."""
-    others = {f"{folder}{name}/{path.replace('__', '/').replace('_', '.')}": raw for path, raw in files.items()}
-    return {f"{folder}{name}/SKILL.md": skill_md(name, more), **others}
+def skill(name: str, body: str = "Read on.", folder: str = "skills/", **files: Content) -> dict[str, Content]:
+    """Return the files of a skill, given as `references__guide_md=b"..."`."""
+    out: dict[str, Content] = {f"{folder}{name}/SKILL.md": skill_md(name, body)}
+    for spelled, raw in files.items():
+        path = spelled.replace("__", "/").replace("_", ".")
+        out[f"{folder}{name}/{path}"] = raw
+    return out
 
 
 BASE = {
@@ -51,19 +54,21 @@ BASE = {
     ".github/workflows/x.yml": b"outside\n",
     "src/large.bin": bytes(100_000),
 }
-ALL = [
-    *("skills/alpha/SKILL.md", "skills/alpha/references/guide.md", "skills/alpha/scripts/run.sh"),
+SKILL_PATHS = [
+    "skills/alpha/SKILL.md",
+    "skills/alpha/references/guide.md",
+    "skills/alpha/scripts/run.sh",
     "skills/beta/SKILL.md",
 ]
-"""What is fetched of it."""
+"""The paths of `BASE` that are fetched."""
 
 
-def files(follower: Follower) -> list[str]:
-    return [path for path, what in listing(follower.path).items() if what != "directory"]
+def served_paths(follower: Follower) -> list[str]:
+    return [path for path, what in read_tree(follower.path).items() if what != "directory"]
 
 
 class TreeItem(NamedTuple):
-    """An entry of a tree, whatever git thinks of its name."""
+    """An entry of a tree, also with a name that git would refuse."""
 
     name: bytes
     mode: str
@@ -71,7 +76,7 @@ class TreeItem(NamedTuple):
 
 
 class Upstream:
-    """A bare repository that others fetch from. Its objects are written here, so that trees may be anything."""
+    """A bare upstream repository. Its objects are written directly, so that trees may be malformed."""
 
     def __init__(self, directory: Path, *, filters: bool = True, ids: str = "sha1") -> None:
         self.directory = directory
@@ -86,7 +91,7 @@ class Upstream:
         return f"git+file://{self.directory}"
 
     def git(self, *arguments: str, given: bytes = b"") -> str:
-        """What a command says."""
+        """Run a git command, and return its stdout."""
         words = ["git", f"--git-dir={self.directory}", *arguments]
         done = subprocess.run(words, input=given, stdout=subprocess.PIPE, check=True, timeout=30)
         return done.stdout.decode().strip()
@@ -94,14 +99,16 @@ class Upstream:
     def commit(
         self, files: Mapping[str, Content], branch: str = "main", *, parent: str | None = None, orphan: bool = False
     ) -> str:
-        """A commit that has these files and no others; its id. Its parent is what the branch was, unless given."""
+        """Commit exactly these files, and return the id. The default parent is the branch's tip."""
         return self.commit_tree(self.tree(files), branch, parent=parent, orphan=orphan)
 
     def commit_tree(self, tree: str, branch: str = "main", *, parent: str | None = None, orphan: bool = False) -> str:
-        """The same of a tree."""
+        """Commit a tree, and return the id."""
         ref = branch if branch.startswith("refs/") else f"refs/heads/{branch}"
         self._commits += 1
-        before = "" if orphan else self.git("for-each-ref", "--format=%(objectname)", parent or ref)
+        before = ""
+        if not orphan:
+            before = self.git("for-each-ref", "--format=%(objectname)", parent or ref)
         follows = f"parent {before}\n" if before else ""
         who = f"n <n@example.com> {CLOCK + 60 * self._commits} +0000"
         commit = self._object("commit", f"tree {tree}\n{follows}author {who}\ncommitter {who}\n\nmade".encode())
@@ -109,7 +116,7 @@ class Upstream:
         return commit
 
     def tree(self, files: Mapping[str, Content]) -> str:
-        """The id of a tree of these files, by path."""
+        """Write a tree of these files by path, and return its id."""
         items: list[TreeItem] = []
         below: dict[str, dict[str, Content]] = {}
         for path, content in files.items():
@@ -118,7 +125,7 @@ class Upstream:
                 below.setdefault(name, {})[rest] = content
             elif content is SUBMODULE:
                 items.append(TreeItem(name.encode(), SUBMODULE.mode, SUBMODULE.content))
-            elif isinstance(content, Odd):
+            elif isinstance(content, SpecialEntry):
                 items.append(TreeItem(name.encode(), content.mode, self.blob(content.content.encode())))
             else:
                 raw, executable = content if isinstance(content, tuple) else (content, False)
@@ -127,7 +134,7 @@ class Upstream:
         return self.tree_of(sorted(items, key=lambda item: item.name + b"/" * (item.mode == "40000")))
 
     def tree_of(self, items: Iterable[TreeItem]) -> str:
-        """The id of a tree of these entries, in this order."""
+        """Write a tree of these entries in this order, and return its id."""
         raw = [f"{it.mode} ".encode() + it.name + b"\0" + bytes.fromhex(it.object_id) for it in items]
         return self._object("tree", b"".join(raw))
 
@@ -144,28 +151,29 @@ class Upstream:
 
 
 class GitServer(Publisher):
-    """Serves the repositories below a folder over HTTP, if there is a password only to `reader` who knows it.
+    """An HTTP server of the repositories below a folder; a password is required of the user `reader`.
 
-    `instead` is a status and a location to answer with, if not None.
+    `redirect_for` returns the status and location of a redirect for a path.
     """
 
     def __init__(self, folder: Path, *, password: str | None = None, tls: ssl.SSLContext | None = None) -> None:
         super().__init__(tls)
         self._folder = folder
         self._password = password
-        self.instead: Callable[[str], tuple[int, str] | None] = lambda _: None
+        self.redirect_for: Callable[[str], tuple[int, str]] | None = None
 
     @property
     def url(self) -> str:
         return f"git+{super().url}"
 
-    def _route(self, asked: Asked) -> bytes:
-        if (instead := self.instead(asked.path)) is not None:
-            return redirect(instead[1], instead[0])
+    def _route(self, request: ReceivedRequest) -> bytes:
+        if self.redirect_for is not None:
+            status, location = self.redirect_for(request.path)
+            return redirect(location, status)
         expected = base64.b64encode(f"reader:{self._password}".encode()).decode()
-        if self._password is not None and asked.headers.get("authorization") != f"Basic {expected}":
+        if self._password is not None and request.headers.get("authorization") != f"Basic {expected}":
             return answer(b"", 401, www_authenticate='Basic realm="git"')
-        path, _, query = asked.path.partition("?")
+        path, _, query = request.path.partition("?")
         environment = {
             "PATH": "/usr/local/bin:/usr/bin:/bin",
             "GIT_PROJECT_ROOT": str(self._folder),
@@ -174,16 +182,22 @@ class GitServer(Publisher):
             "HOME": str(self._folder),
             "PATH_INFO": path,
             "QUERY_STRING": query,
-            "REQUEST_METHOD": asked.method,
+            "REQUEST_METHOD": request.method,
             "REMOTE_ADDR": "127.0.0.1",
             "REMOTE_USER": "reader",
-            "CONTENT_TYPE": asked.headers.get("content-type", ""),
-            "CONTENT_LENGTH": str(len(asked.body)),
-            "HTTP_CONTENT_ENCODING": asked.headers.get("content-encoding", ""),
-            "HTTP_GIT_PROTOCOL": asked.headers.get("git-protocol", ""),
+            "CONTENT_TYPE": request.headers.get("content-type", ""),
+            "CONTENT_LENGTH": str(len(request.body)),
+            "HTTP_CONTENT_ENCODING": request.headers.get("content-encoding", ""),
+            "HTTP_GIT_PROTOCOL": request.headers.get("git-protocol", ""),
         }
-        words = ["git", "http-backend"]
-        done = subprocess.run(words, input=asked.body, env=environment, stdout=subprocess.PIPE, check=False, timeout=60)
+        done = subprocess.run(
+            ["git", "http-backend"],
+            input=request.body,
+            env=environment,
+            stdout=subprocess.PIPE,
+            check=False,
+            timeout=60,
+        )
         head, _, content = done.stdout.partition(b"\r\n\r\n")
         headers = dict(line.split(": ", 1) for line in head.decode("latin-1").split("\r\n") if ": " in line)
         status = int(headers.pop("Status", "200").split()[0])

@@ -1,4 +1,4 @@
-"""The address of a folder in git: what it is taken for, and what is refused before git sees it."""
+"""Git addresses: parsing, and refusal before git sees them."""
 
 from __future__ import annotations
 
@@ -33,9 +33,10 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
         (f"https://git.example/a@{COMMIT}", GitAddress("https://git.example/a", "https", COMMIT)),
     ],
 )
-def test_an_address_is_understood(given: str, address: GitAddress) -> None:
+def test_address_is_parsed(given: str, address: GitAddress) -> None:
     for prefix in ("git+", "GIT+"):
-        assert is_git(prefix + given) and parse_address(prefix + given) == address
+        assert is_git(prefix + given)
+        assert parse_address(prefix + given) == address
     assert parse_address(address.shown) == address
 
 
@@ -63,20 +64,23 @@ HOST = "https://git.example"
         ("credential helper", ("https://me:hunter2@git.example/a",)),
     ],
 )
-def test_what_is_dangerous_or_none_is_refused_without_its_password(reason: str, given: Sequence[str]) -> None:
+def test_malformed_or_dangerous_address_is_refused_without_its_password(reason: str, given: Sequence[str]) -> None:
     for each in given:
         assert is_git(f"git+{each}")
         with pytest.raises(UsageError) as refused:
             parse_address(f"git+{each}")
-        assert reason in str(refused.value) and "\n" not in str(refused.value) and "hunter2" not in str(refused.value)
+        message = str(refused.value)
+        assert reason in message
+        assert "\n" not in message
+        assert "hunter2" not in message
 
 
-def test_plain_http_may_be_allowed() -> None:
+def test_plain_http_can_be_allowed() -> None:
     assert parse_address("git+http://git.example/a", http=True).protocol == "http"
 
 
 @each_row("given", ["git+x", "https://git.example/a.git", "./git+https", "git@git.example:a", "gitty+a:"])
-def test_other_texts_are_none(given: str) -> None:
+def test_other_text_is_no_git_address(given: str) -> None:
     assert not is_git(given)
 
 
@@ -84,5 +88,5 @@ def test_other_texts_are_none(given: str) -> None:
     ("git+https://git.example/acme/refunds.git", "refunds"),
     ("git+https://git.example/acme#skills/refunds", "refunds"), ("git+file:///srv/my%20skills/", "my skills"),
 ])  # fmt: skip
-def test_it_is_called_as_a_clone_of_it_would_be(given: str, name: str) -> None:
+def test_name_is_that_of_repository_or_folder(given: str, name: str) -> None:
     assert parse_address(given).name == name

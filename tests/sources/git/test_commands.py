@@ -1,9 +1,8 @@
-"""A folder in git as the ROOT of commands: real processes, a real server, and what a person sees."""
+"""Commands with a git root, as real processes."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -14,84 +13,78 @@ from pathlib import Path
 
 import pytest
 
-from forkserver import Popen, run
+from forkserver import Popen
+from sources.fetching import run_command
 from sources.git.remotes import BASE, GitServer, Upstream, link, skill
 from sources.publishers import Publisher
 from wire import COMMAND, DEADLINE, Wire, serving
 
 pytestmark = pytest.mark.needs_program("git")
 LISTED = "notifications/skills/list_changed"
-
-
-def command(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, **more}
-    return run([*COMMAND, *arguments], capture_output=True, text=True, timeout=DEADLINE, check=False, env=environment)
+LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"1" * 64 + b"\nsize 12345\n"
 
 
 def cache(tmp_path: Path) -> list[str]:
     return ["--cache-dir", str(tmp_path / "cache")]
 
 
-def test_list_show_and_validate_take_one(server: GitServer, upstream: Upstream, tmp_path: Path) -> None:
+def test_list_show_and_validate_accept_git_root(server: GitServer, upstream: Upstream, tmp_path: Path) -> None:
     given = f"{server.url}/acme.git@main#skills"
-    listed = command("list", given, *cache(tmp_path), "--format", "json")
-    assert listed.returncode == 0
-    found = {each["path"]: each for each in json.loads(listed.stdout)["skills"]}
-    assert found.keys() == {"alpha", "beta"} and found["alpha"]["origin"] == given
+    listed = run_command("list", given, *cache(tmp_path), "--format", "json")
+    skills = {each["path"]: each for each in json.loads(listed.stdout)["skills"]}
+    assert skills.keys() == {"alpha", "beta"}
+    assert skills["alpha"]["origin"] == given
     commit = upstream.git("rev-parse", "main")
     assert json.loads(listed.stdout)["sources"] == [{"root": given, "revision": commit}]
-    assert f"{given}: revision {commit}" in command("list", given, *cache(tmp_path)).stderr
-    shown = command("show", given, "alpha", *cache(tmp_path))
-    assert shown.returncode == 0 and given in shown.stdout and f"revision:    {commit}" in shown.stdout
-    assert command("validate", given, *cache(tmp_path)).returncode == 0
+    assert f"{given}: revision {commit}" in run_command("list", given, *cache(tmp_path)).stderr
+    shown = run_command("show", given, "alpha", *cache(tmp_path))
+    assert given in shown.stdout
+    assert f"revision:    {commit}" in shown.stdout
+    run_command("validate", given, *cache(tmp_path))
 
 
-def test_validate_tells_of_pointers_of_lfs(upstream: Upstream, tmp_path: Path) -> None:
-    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"1" * 64 + b"\nsize 12345\n"
-    upstream.commit(skill("alpha", assets__model_bin=pointer))
-    done = command("validate", upstream.url, *cache(tmp_path))
-    assert done.returncode == 1 and "lfs-pointer" in done.stdout and "git lfs pull" in done.stdout
+def test_refused_skill_and_lfs_pointer_are_reported_with_hints(upstream: Upstream, tmp_path: Path) -> None:
+    pointer = skill("alpha", assets__model_bin=LFS_POINTER)
+    upstream.commit({**BASE, **pointer, **skill("bad", evil=link("/etc/passwd"))})
+    listed = run_command("list", upstream.url, *cache(tmp_path), "--format", "json")
+    (problem,) = [each for each in json.loads(listed.stdout)["problems"] if each["code"] == "source-refused"]
+    assert problem["path"] == f"{upstream.url}/skills/bad"
+    assert "'evil' is a symbolic link" in problem["message"]
+    assert problem["hint"]
+    done = run_command("validate", upstream.url, *cache(tmp_path), code=1)
+    assert done.stdout.count("[source-refused]") == 1
+    assert "symbolic link" not in done.stderr
+    assert re.search(r"model\.bin:1: error: .*\[lfs-pointer\]", done.stdout)
+    assert "git lfs pull" in done.stdout
+    output = tmp_path / "to"
+    own_cache = {"XDG_CACHE_HOME": str(tmp_path / "own")}
+    done = run_command("fetch", upstream.url, "--output", str(output), code=1, **own_cache)
+    assert "refused: skills/bad: 'evil' is a symbolic link" in done.stderr
+    assert sorted(path.name for path in output.glob("[!.]*")) == ["alpha", "beta"]
 
 
-def test_what_is_refused_is_a_problem_with_a_hint(upstream: Upstream, tmp_path: Path) -> None:
-    upstream.commit({**BASE, **skill("bad", evil=link("/etc/passwd"))})
-    listed = command("list", upstream.url, *cache(tmp_path), "--format", "json")
-    (found,) = [each for each in json.loads(listed.stdout)["problems"] if each["code"] == "source-refused"]
-    assert found["code"] == "source-refused" and found["path"] == f"{upstream.url}/skills/bad"
-    assert "'evil' is a symbolic link" in found["message"] and found["hint"]
-    done = command("validate", upstream.url, *cache(tmp_path))
-    assert done.returncode == 1 and done.stdout.count("[source-refused]") == 1
-    assert "symbolic link" not in done.stderr  # it is said once
-    fetched = command("fetch", upstream.url, "--output", str(tmp_path / "to"), XDG_CACHE_HOME=str(tmp_path / "own"))
-    assert fetched.returncode == 1 and "refused: skills/bad: 'evil' is a symbolic link" in fetched.stderr
-    assert sorted(path.name for path in (tmp_path / "to").iterdir() if path.name[0] != ".") == ["alpha", "beta"]
-
-
-def test_what_cannot_be_had_is_one_line_and_exit_code_2(upstream: Upstream, tmp_path: Path) -> None:
+def test_unavailable_root_is_reported_with_exit_code_2(upstream: Upstream, tmp_path: Path) -> None:
     (tmp_path / "signers").write_text("")
-    for words, said in (
-        ([f"{upstream.url}@gone"], "there is no branch or tag 'gone'"),
+    for words, reason in (
         (["git+ext::sh"], "git is fetched by https, ssh, file, http"),
         (["git+http://127.0.0.1:9/a"], "no answer"),
         ([upstream.url, "--require-signed-commits", str(tmp_path / "signers")], "is not signed by anybody"),
     ):
-        done = command("list", *words, *cache(tmp_path))
-        assert done.returncode == 2 and not done.stdout
-        assert said in done.stderr.splitlines()[-1] and "Traceback" not in done.stderr
+        done = run_command("list", *words, *cache(tmp_path), code=2)
+        assert not done.stdout
+        assert reason in done.stderr.splitlines()[-1]
 
 
-def names(wire: Wire) -> list[str]:
+def skill_names(wire: Wire) -> list[str]:
     return sorted(each["frontmatter"]["name"] for each in wire.every_skill())
 
 
 def until_served(wire: Wire, *expected: str) -> None:
-    while names(wire) != [*expected]:
+    while skill_names(wire) != [*expected]:
         wire.until(LISTED)
 
 
-def test_a_change_reaches_the_client_but_no_rewritten_branch_unless_accepted(
-    upstream: Upstream, tmp_path: Path
-) -> None:
+def test_new_commit_is_served_but_rewritten_branch_only_when_accepted(upstream: Upstream, tmp_path: Path) -> None:
     with GitServer(upstream.directory.parent) as server:
         given = [f"{server.url}/acme.git", *cache(tmp_path)]
         with serving(*given, "--refresh", "1") as wire:
@@ -100,101 +93,101 @@ def test_a_change_reaches_the_client_but_no_rewritten_branch_unless_accepted(
             until_served(wire, "alpha", "beta", "gamma")
             upstream.commit(skill("delta"), orphan=True)
             wire.logs(b"was rewritten")
-            assert len(names(wire)) == 3
-            listed = command("list", *given, "--accept-rewritten")
-            assert listed.returncode == 0 and "delta" in listed.stdout
+            assert len(skill_names(wire)) == 3
+            listed = run_command("list", *given, "--accept-rewritten")
+            assert "delta" in listed.stdout
             until_served(wire, "delta")
-    with serving(*given) as wire:  # without a server at all
+    with serving(*given) as wire:  # the remote server is gone
         wire.logs(b"serving the last copy")
-        assert names(wire) == ["delta"]
+        assert skill_names(wire) == ["delta"]
 
 
-def test_fetch_puts_its_skills_into_a_folder(server: GitServer, upstream: Upstream, tmp_path: Path) -> None:
-    given, folder = f"{server.url}/acme.git@main#skills", tmp_path / "folder"
-    more = {"XDG_CACHE_HOME": str(tmp_path / "own")}
-    done = command("fetch", given, "--output", str(folder), **more)
-    assert done.returncode == 0 and f"{given}: 2 added" in done.stderr
+def test_fetch_writes_skills_into_folder(server: GitServer, upstream: Upstream, tmp_path: Path) -> None:
+    given = f"{server.url}/acme.git@main#skills"
+    folder = tmp_path / "folder"
+    own_cache = {"XDG_CACHE_HOME": str(tmp_path / "own")}
+    done = run_command("fetch", given, "--output", str(folder), **own_cache)
+    assert f"{given}: 2 added" in done.stderr
     assert (folder / "alpha" / "references" / "guide.md").read_bytes() == b"guide\n"
-    origin = json.loads(command("list", str(folder), "--format", "json").stdout)["skills"][0]["origin"]
+    origin = json.loads(run_command("list", str(folder), "--format", "json").stdout)["skills"][0]["origin"]
     assert origin == given.partition("#")[0]
-    for arguments, said in (
+    for arguments, reason in (
         ([f"{server.url}/none.git", "--output", str(folder)], "/none.git: there is no repository there"),
         ([given, "--list"], "'mcp-skills-server list"),
     ):
-        failed = command("fetch", *arguments, **more)
-        assert failed.returncode == 2 and said in failed.stderr
+        failed = run_command("fetch", *arguments, code=2, **own_cache)
+        assert reason in failed.stderr
 
 
 @pytest.fixture
-def silent() -> Iterator[Publisher]:
-    """A server that is asked by git, and never answers."""
+def silent_server() -> Iterator[Publisher]:
+    """A git server that never responds."""
     with Publisher() as site:
         site.routes["/a.git/info/refs"] = site.stall()
         yield site
 
 
-def test_git_ends_with_the_server(silent: Publisher, tmp_path: Path) -> None:
-    with serving(f"git+{silent.url}/a.git", *cache(tmp_path)) as wire:
-        assert wire.every_skill() == []
-        assert silent.reached.wait(DEADLINE) and running(silent.port)
-        assert wire.close() == 0
-    wait_for_the_end(silent.port)
-
-
-@pytest.mark.parametrize("words", [["rpc", "{root}"], ["acp", "{root}", "--", sys.executable, "-c", "input()"]])
-def test_git_ends_with_the_other_commands_too(words: list[str], silent: Publisher, tmp_path: Path) -> None:
-    root = f"git+{silent.url}/a.git"
+@pytest.mark.parametrize(
+    "words",
+    [["serve", "{root}"], ["rpc", "{root}"], ["acp", "{root}", "--", sys.executable, "-c", "input()"]],
+)
+def test_git_ends_with_its_server(words: list[str], silent_server: Publisher, tmp_path: Path) -> None:
+    root = f"git+{silent_server.url}/a.git"
     given = [words[0], *cache(tmp_path), *(each.format(root=root) for each in words[1:])]
     with Popen([*COMMAND, *given], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert silent.reached.wait(DEADLINE) and running(silent.port)
+        assert silent_server.reached.wait(DEADLINE)
+        assert is_git_running(silent_server.port)
         process.communicate(b"\n", timeout=DEADLINE)
-    wait_for_the_end(silent.port)
+        assert process.returncode == 0
+    wait_for_git_to_end(silent_server.port)
 
 
-def wait_for_the_end(port: int) -> None:
-    """Wait until no git is left: what ends it is a pipe, which it reads late on a busy machine."""
-    until = time.monotonic() + DEADLINE
-    while running(port):
-        assert time.monotonic() < until
+def wait_for_git_to_end(port: int) -> None:
+    """Wait until no git is left: it notices its closed pipe late on a busy machine."""
+    deadline = time.monotonic() + DEADLINE
+    while is_git_running(port):
+        assert time.monotonic() < deadline
 
 
-def running(port: int) -> bool:
-    """Whether a git asks at this port; the server's own command line is none."""
+def is_git_running(port: int) -> bool:
+    """Tell whether a git connects to this port; the server's own command line has it, too."""
     listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
-    return any(f"127.0.0.1:{port}/a.git" in line and "mcp_skills_server" not in line for line in listed.splitlines())
+    lines = [line for line in listed.splitlines() if f"127.0.0.1:{port}/a.git" in line]
+    return any("mcp_skills_server" not in line for line in lines)
 
 
-def test_a_lock_file_moves_one_skill_alone(upstream: Upstream, tmp_path: Path) -> None:
-    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"1" * 64 + b"\nsize 12345\n"
-    upstream.commit({**skill("alpha", "Old alpha."), **skill("beta", "Old beta.", model_bin=pointer)})
+def test_update_of_lock_file_moves_one_skill(upstream: Upstream, tmp_path: Path) -> None:
+    upstream.commit({**skill("alpha", "Old alpha."), **skill("beta", "Old beta.", model_bin=LFS_POINTER)})
     lock = ("--lock", str(tmp_path / "skills.lock"), *cache(tmp_path))
-    done = command("lock", f"{upstream.url}@main", "--output", *lock[1:])
-    first, *_ = done.stderr.splitlines()
-    assert done.returncode == 0 and re.match("mcp-skills-server: WARNING: .*model.bin", first)
-    upstream.commit({**skill("alpha", "New alpha."), **skill("beta", "New beta.", model_bin=pointer)})
-    assert command("update", "skills/alpha", *lock).stdout == "changed  skills/alpha\n"
-    assert command("outdated", *lock).stdout.splitlines()[1:] == ["  changed  skills/beta"]
-    changes = command("diff", *lock).stdout
-    assert "-Old beta.\n+New beta.\n" in changes and "alpha" not in changes
+    done = run_command("lock", f"{upstream.url}@main", "--output", *lock[1:])
+    assert re.match("mcp-skills-server: WARNING: .*model.bin", done.stderr)
+    upstream.commit({**skill("alpha", "New alpha."), **skill("beta", "New beta.", model_bin=LFS_POINTER)})
+    assert run_command("update", "skills/alpha", *lock).stdout == "changed  skills/alpha\n"
+    assert run_command("outdated", *lock, code=1).stdout.splitlines()[1:] == ["  changed  skills/beta"]
+    changes = run_command("diff", *lock, code=1).stdout
+    assert "-Old beta.\n+New beta.\n" in changes
+    assert "alpha" not in changes
     shutil.rmtree(upstream.directory)
-    done = command("outdated", *lock)
-    assert done.returncode == 2 and "what there is of it is not proved" in done.stderr
+    done = run_command("outdated", *lock, code=2)
+    assert "what there is of it is not proved" in done.stderr
 
 
-def test_a_running_server_follows_a_lock_file_to_another_commit(upstream: Upstream, tmp_path: Path) -> None:
+def test_running_server_follows_lock_file_to_other_commit(upstream: Upstream, tmp_path: Path) -> None:
     upstream.commit(skill("alpha", "Old."))
-    lock, given = str(tmp_path / "skills.lock"), f"{upstream.url}@main"
-    assert command("lock", given, "--output", lock, *cache(tmp_path)).returncode == 0
-    assert upstream.git("rev-parse", "main") in Path(lock).read_text()
+    file = tmp_path / "skills.lock"
+    lock = str(file)
+    given = f"{upstream.url}@main"
+    run_command("lock", given, "--output", lock, *cache(tmp_path))
+    assert upstream.git("rev-parse", "main") in file.read_text()
     with serving("--lock", lock, "--frozen", *cache(tmp_path)) as wire:
-        assert names(wire) == ["alpha"]
+        assert skill_names(wire) == ["alpha"]
         upstream.commit({**skill("alpha", "New."), **skill("beta")})
-        updated = command("update", "--lock", lock, *cache(tmp_path)).stdout
+        updated = run_command("update", "--lock", lock, *cache(tmp_path)).stdout
         assert updated == "changed  skills/alpha\nadded    skills/beta\n"
         wire.logs(b"was reloaded; it names 2 skills")
-        assert names(wire) == ["alpha", "beta"]
-        shutil.rmtree(upstream.directory)  # an outage keeps what was locked
-        other = re.sub('revision = "[0-9a-f]{40}', 'revision = "' + "1" * 40, Path(lock).read_text())
-        Path(lock).write_text(other)
+        assert skill_names(wire) == ["alpha", "beta"]
+        shutil.rmtree(upstream.directory)
+        other = re.sub('revision = "[0-9a-f]{40}', 'revision = "' + "1" * 40, file.read_text())
+        file.write_text(other)
         wire.logs(b"the former lock stays in force")
-        assert names(wire) == ["alpha", "beta"]
+        assert skill_names(wire) == ["alpha", "beta"]

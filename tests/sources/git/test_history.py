@@ -1,4 +1,4 @@
-"""What led to a skill of a repository that is fetched: bounded, read-only, and nothing that a repository can steer."""
+"""Commit history of skills: depth, limits, caching, and untrusted git output."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from mcp_skills_server.sources.git import history
 from mcp_skills_server.sources.git.history import Histories, History
 from mcp_skills_server.sources.mirrors import Follower
-from sources.fetching import fetched
+from sources.fetching import fetch_to_cache
 from sources.git.remotes import BASE, GitServer, Upstream, skill
 from tables import each_row
 
@@ -19,114 +19,126 @@ pytestmark = pytest.mark.needs_program("git")
 
 
 @pytest.fixture(autouse=True)
-def long_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait for git as long as a loaded machine needs."""
+def long_fetch_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Raise the timeout, because the machine may be busy."""
     monkeypatch.setattr(history, "_FETCH_S", 60.0)
 
 
-def grown(upstream: Upstream) -> None:
-    """Two more commits: one of alpha, one of beta."""
+def add_two_commits(upstream: Upstream) -> None:
+    """Add one commit that changes alpha, and one that changes beta."""
     upstream.commit({**BASE, **skill("alpha", "Other words.")})
     upstream.commit({**BASE, **skill("alpha", "Other words."), **skill("beta", "New.")})
 
 
-def told(histories: Histories, follower: Follower, place: str = "skills/alpha", *without: str) -> History:
-    return histories.of(str(follower.path), follower.source.origin, place, without)
+def history_of(histories: Histories, follower: Follower, folder: str = "skills/alpha", *without: str) -> History:
+    return histories.of(str(follower.path), follower.source.origin, folder, without)
 
 
-def asked(given: str, tmp_path: Path, place: str = "skills/alpha", *without: str) -> History:
-    return told(Histories(), fetched(given, tmp_path), place, *without)
+def fetch_history(given: str, tmp_path: Path, folder: str = "skills/alpha", *without: str) -> History:
+    """Fetch a root and the history of one of its skills."""
+    return history_of(Histories(), fetch_to_cache(given, tmp_path), folder, *without)
 
 
 @each_row("filters", [True, False])
-@each_row("kind", ["repository", "folder", "commit"])
-def test_the_commits_of_a_skill_are_told_with_their_differences(kind: str, filters: bool, tmp_path: Path) -> None:
+@each_row(("suffix", "folder"), [("", "skills/alpha"), ("#skills", "alpha"), ("@COMMIT", "skills/alpha")])
+def test_history_has_commits_of_skill_with_diffs(suffix: str, folder: str, filters: bool, tmp_path: Path) -> None:
     upstream = Upstream(tmp_path / "a.git", filters=filters)
     upstream.commit(BASE)
-    grown(upstream)
-    given = {"repository": "", "folder": "#skills", "commit": f"@{upstream.git('rev-parse', 'main')}"}[kind]
-    found = asked(upstream.url + given, tmp_path, "alpha" if kind == "folder" else "skills/alpha")
-    assert found.note == "" and len(found.commits) == 2
+    add_two_commits(upstream)
+    suffix = suffix.replace("COMMIT", upstream.git("rev-parse", "main"))
+    found = fetch_history(upstream.url + suffix, tmp_path, folder)
+    assert found.note == ""
+    assert len(found.commits) == 2
     second, first = found.commits
-    assert "+Other words." in second.lines and "-Read on." in second.lines and second.subject == "made"
-    assert (second.author, second.time, second.is_whole) == ("n", 1_700_000_120, True)
+    assert "+Other words." in second.lines
+    assert "-Read on." in second.lines
+    assert (second.author, second.subject) == ("n", "made")
+    assert (second.time, second.is_whole) == (1_700_000_120, True)
     assert "+++ b/skills/alpha/references/guide.md" in first.lines
     assert not any("beta" in line for each in found.commits for line in each.lines)
 
 
-def test_over_http_one_fetch_is_enough_for_all_who_look(server: GitServer, upstream: Upstream, tmp_path: Path) -> None:
-    grown(upstream)
-    follower, histories = fetched(f"{server.url}/acme.git#skills", tmp_path), Histories()
-    assert len(told(histories, follower, "alpha").commits) == 2
+def test_history_is_fetched_once_for_all_processes(server: GitServer, upstream: Upstream, tmp_path: Path) -> None:
+    add_two_commits(upstream)
+    follower = fetch_to_cache(f"{server.url}/acme.git#skills", tmp_path)
+    histories = Histories()
+    assert len(history_of(histories, follower, "alpha").commits) == 2
     before = len(server.asked)
-    for again in (histories, Histories()):  # the second one as of another process
-        assert len(told(again, follower, "alpha").commits) == 2 and len(server.asked) == before
-    assert len(told(histories, follower, "beta").commits) == 2  # whose files are asked for alone
-    assert len(server.asked) > before
+    for each in (histories, Histories()):  # the second stands for another process
+        assert len(history_of(each, follower, "alpha").commits) == 2
+    assert len(server.asked) == before
+    assert len(history_of(histories, follower, "beta").commits) == 2
+    assert len(server.asked) > before  # the blobs of beta are fetched on demand
 
 
-def test_it_follows_what_is_served_and_serves_on_without_it(upstream: Upstream, tmp_path: Path) -> None:
-    follower, histories = fetched(upstream.url, tmp_path), Histories()
+def test_history_follows_served_commit_and_is_rebuilt_if_deleted(upstream: Upstream, tmp_path: Path) -> None:
+    follower = fetch_to_cache(upstream.url, tmp_path)
+    histories = Histories()
     with history.FileLock(follower.path.parent / "history.lock"):
-        assert "in a moment" in told(histories, follower).note
-    assert len(told(histories, follower).commits) == 1
-    grown(upstream)
-    assert len(told(histories, follower).commits) == 1, "what is not served yet"
+        assert "in a moment" in history_of(histories, follower).note
+    assert len(history_of(histories, follower).commits) == 1
+    add_two_commits(upstream)
+    assert len(history_of(histories, follower).commits) == 1  # the new ones are not served yet
     anyio.run(follower.refresh)
-    assert len(told(histories, follower).commits) == 2
+    assert len(history_of(histories, follower).commits) == 2
     shutil.rmtree(follower.path.parent / "history")
-    assert len(told(histories, follower).commits) == 2
+    assert len(history_of(histories, follower).commits) == 2
     anyio.run(follower.refresh)
     assert follower.state.trouble is None
 
 
-def test_of_a_long_history_the_end_is_told(upstream: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_history_is_limited_in_depth(upstream: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "DEPTH", 4)
     for number in range(8):
         upstream.commit({**BASE, **skill("alpha", f"Number {number}.")})
-    found = asked(upstream.url, tmp_path)
-    # The fourth one's parent is not here, so what it changed is not known: it would look like a beginning.
-    assert len(found.commits) == 3 and all("-Number" in "".join(each.lines) for each in found.commits)
-    assert asked(upstream.url, tmp_path, "skills/beta").note == "None of the last 4 commits changed it."
+    found = fetch_history(upstream.url, tmp_path)
+    # the parent of the fourth is not fetched, so its changes are unknown
+    assert len(found.commits) == 3
+    assert all("-Number" in "".join(each.lines) for each in found.commits)
+    assert fetch_history(upstream.url, tmp_path, "skills/beta").note == "None of the last 4 commits changed it."
 
 
-def test_a_skill_inside_of_another_is_no_part_of_it(upstream: Upstream, tmp_path: Path) -> None:
+def test_history_excludes_nested_skills(upstream: Upstream, tmp_path: Path) -> None:
     upstream.commit({**BASE, **skill("alpha/inner", "Secret.")})
-    assert len(asked(upstream.url, tmp_path).commits) == 2
-    found = asked(upstream.url, tmp_path, "skills/alpha", "inner")
-    assert len(found.commits) == 1 and "inner" not in repr(found)
-    assert "Secret." in repr(asked(upstream.url, tmp_path, "skills/alpha/inner"))
+    assert len(fetch_history(upstream.url, tmp_path).commits) == 2
+    found = fetch_history(upstream.url, tmp_path, "skills/alpha", "inner")
+    assert len(found.commits) == 1
+    assert "inner" not in repr(found)
+    assert "Secret." in repr(fetch_history(upstream.url, tmp_path, "skills/alpha/inner"))
 
 
-def test_a_remote_that_went_is_asked_once_a_minute(server: GitServer, upstream: Upstream, tmp_path: Path) -> None:
-    follower = fetched(f"{server.url}/acme.git", tmp_path)
-    server.instead = lambda _: (404, "/")
+def test_failed_history_fetch_is_retried_after_a_minute(server: GitServer, upstream: Upstream, tmp_path: Path) -> None:
+    follower = fetch_to_cache(f"{server.url}/acme.git", tmp_path)
+    server.redirect_for = lambda _: (404, "/")
     now = 0.0
     histories = Histories(lambda: now)
-    first = told(histories, follower)
-    assert not first.commits and first.note.startswith("The history could not be fetched: ")
+    first = history_of(histories, follower)
+    assert not first.commits
+    assert first.note.startswith("The history could not be fetched: ")
     before = len(server.asked)
-    assert told(histories, follower) == first and len(server.asked) == before
-    server.instead = lambda _: None
+    assert history_of(histories, follower) == first
+    assert len(server.asked) == before
+    server.redirect_for = None
     now = 61.0
-    assert len(told(histories, follower).commits) == 1
+    assert len(history_of(histories, follower).commits) == 1
 
 
-def test_it_takes_only_so_many_bytes(upstream: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_history_fetch_is_limited_in_bytes(upstream: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     upstream.commit({**BASE, **skill("alpha", assets__large_bin=bytes(range(256)) * 16)})
     monkeypatch.setattr(history, "_MOST_FETCHED_BYTES", 512)
-    found = asked(upstream.url, tmp_path)
-    assert not found.commits and found.note
+    found = fetch_history(upstream.url, tmp_path)
+    assert not found.commits
+    assert found.note
 
 
-def test_other_kinds_of_sources_have_none(tmp_path: Path) -> None:
+def test_other_sources_and_unknown_commits_have_no_history(tmp_path: Path) -> None:
     for origin in ("https://skills.example", "oci://registry.example/a:b", "a.zip"):
         assert Histories().of(str(tmp_path / "skills"), origin, "a") == History()
     unknown = Histories().of(str(tmp_path / "x" / "skills"), "git+https://git.example/a", "a")
     assert "not known" in unknown.note
 
 
-HEAD = b"tree %s\nauthor %s %s +0000\ncommitter c <c@example.com> 1 +0000\n\n%s\n"
+COMMIT_OBJECT = b"tree %s\nauthor %s %s +0000\ncommitter c <c@example.com> 1 +0000\n\n%s\n"
 
 
 @pytest.mark.parametrize(("author", "moment", "message"), [
@@ -134,32 +146,35 @@ HEAD = b"tree %s\nauthor %s %s +0000\ncommitter c <c@example.com> 1 +0000\n\n%s\
     (b"<script> <x>", b"-1", b"\xff\xfe \xe2\x80\xae <b>"), (b"\x1b[31m <x>", b"253402300800", b"x" * 100_000),
     (b" <>", b"", b""),
 ])  # fmt: skip
-def test_no_author_and_no_message_says_more_than_itself(
+def test_author_and_message_cannot_forge_fields(
     author: bytes, moment: bytes, message: bytes, upstream: Upstream, tmp_path: Path
 ) -> None:
     tree = upstream.git("rev-parse", "main^{tree}").encode()
-    raw = HEAD % (tree, author, moment, message)
+    raw = COMMIT_OBJECT % (tree, author, moment, message)
     commit = upstream.git("hash-object", "-t", "commit", "-w", "--stdin", "--literally", given=raw)
     upstream.git("update-ref", "refs/heads/main", commit)
-    (found,) = asked(upstream.url, tmp_path).commits
-    assert found.id == commit and 0 <= found.time < 253_402_300_800 and len(found.subject) <= 2_000
+    (found,) = fetch_history(upstream.url, tmp_path).commits
+    assert found.id == commit
+    assert 0 <= found.time < 253_402_300_800
+    assert len(found.subject) <= 2_000
     assert "+++ b/skills/alpha/SKILL.md" in found.lines
 
 
-def test_no_file_ends_a_difference_and_no_attribute_starts_anything(upstream: Upstream, tmp_path: Path) -> None:
-    hostile = skill("alpha", x_md=b"one\0two\x1f\n" + b"commit " + b"1" * 40 + b"\n")
-    odd = {".gitattributes": b"* diff=evil text\n*.md diff\n", "skills/alpha/--output=x": b"x\n"}
-    commit = upstream.commit({**BASE, **hostile, **odd})
-    found = asked(upstream.url, tmp_path)
+def test_file_content_names_and_attributes_cannot_forge_commits(upstream: Upstream, tmp_path: Path) -> None:
+    content = skill("alpha", x_md=b"one\0two\x1f\n" + b"commit " + b"1" * 40 + b"\n")
+    attributes = {".gitattributes": b"* diff=evil text\n*.md diff\n"}
+    name = {"skills/alpha/--output=x": b"x\n"}
+    commit = upstream.commit({**BASE, **content, **attributes, **name})
+    found = fetch_history(upstream.url, tmp_path)
     assert [each.id for each in found.commits] == [commit, upstream.git("rev-parse", "main~1")]
-    assert not any("1" * 40 in each.id for each in found.commits)
 
 
-def test_a_repository_of_ones_own_is_read_by_the_same_bounds(upstream: Upstream) -> None:
+def test_log_of_local_repository_is_bounded(upstream: Upstream) -> None:
     for number in range(history.MOST + 5):
         upstream.commit({**BASE, **skill("alpha", f"Number {number}.\n" * 600)})
     git = history.Git(upstream.directory, "", "none")
     found = history.read_log(git, history.pathspecs("skills/alpha"), "main")
-    assert found is not None and len(found) == history.MOST
+    assert found is not None
+    assert len(found) == history.MOST
     assert not any(each.is_whole for each in found if each.lines)
     assert history.read_log(git, history.pathspecs("skills/alpha"), "--output=x") is None

@@ -1,4 +1,4 @@
-"""What an enemy may put into a repository, and answer as its server: it is not written, and other skills come."""
+"""Hostile git repositories and servers."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from mcp_skills_server.sources.source import (
     UnacceptableError,
     UnreachableError,
 )
-from sources.fetching import fetched, opened
-from sources.git.remotes import ALL, SUBMODULE, GitServer, TreeItem, Upstream, files, link, skill
-from sources.publishers import Publisher, Route, answer, endless, skill_md, then_close
+from sources.fetching import fetch_to_cache, open_follower
+from sources.git.remotes import SKILL_PATHS, SUBMODULE, GitServer, TreeItem, Upstream, link, served_paths, skill
+from sources.publishers import Publisher, Route, answer, endless, respond_and_close, skill_md
 from tables import each_row
 from wire import DEADLINE
 
 pytestmark = pytest.mark.needs_program("git")
 
 
-def test_a_bad_skill_is_left_out_alone(upstream: Upstream, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_bad_skill_is_refused_alone(upstream: Upstream, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     upstream.commit(
         {
             **skill("good"),
@@ -39,27 +39,27 @@ def test_a_bad_skill_is_left_out_alone(upstream: Upstream, tmp_path: Path, caplo
             **skill("large", big=bytes((16 << 20) + 1)),
         }
     )
-    for _ in range(2):  # the second one knows it from before
+    for _ in range(2):  # the second fetch reads the recorded refusals
         caplog.clear()
-        assert files(fetched(upstream.url, tmp_path)) == ["skills/good/SKILL.md"]
-        for said in (
+        assert served_paths(fetch_to_cache(upstream.url, tmp_path)) == ["skills/good/SKILL.md"]
+        for reason in (
             "skills/linked: 'SKILL.md' is a symbolic link",
             "skills/within: 'sub' is a submodule",
             "more than 1000 files",
             "has 16777217 bytes",
         ):
-            assert said in caplog.text
+            assert reason in caplog.text
 
 
-def test_skills_in_dot_folders_are_named(upstream: Upstream, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_skill_in_dot_folder_is_reported(upstream: Upstream, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     upstream.commit({**skill("alpha"), ".claude/skills/hidden/SKILL.md": skill_md("hidden")})
-    assert files(fetched(upstream.url, tmp_path)) == ["skills/alpha/SKILL.md"]
+    assert served_paths(fetch_to_cache(upstream.url, tmp_path)) == ["skills/alpha/SKILL.md"]
     assert "(.claude/skills/hidden); --hidden serves them" in caplog.text
-    assert ".claude/skills/hidden/SKILL.md" in files(fetched(upstream.url, tmp_path, hidden=True))
+    assert ".claude/skills/hidden/SKILL.md" in served_paths(fetch_to_cache(upstream.url, tmp_path, hidden=True))
 
 
-def _tricks(upstream: Upstream) -> Iterator[str]:
-    """Trees that git itself would not make."""
+def _malformed_trees(upstream: Upstream) -> Iterator[str]:
+    """Yield trees that git itself would not write."""
     skill_file = TreeItem(b"SKILL.md", "100644", upstream.blob(skill_md("bad")))
     evil = upstream.blob(b"evil")
     for name in (b"..", b".git", b"../../evil", b"/etc/evil", b"."):
@@ -70,30 +70,31 @@ def _tricks(upstream: Upstream) -> Iterator[str]:
     yield upstream.tree_of([TreeItem(b"bad", "40000", upstream.tree_of([skill_file, *twice]))])
 
 
-def test_names_that_lead_out_of_the_folder_are_never_written(upstream: Upstream, tmp_path: Path) -> None:
-    for number, tree in enumerate(_tricks(upstream)):
+def test_path_traversal_in_tree_is_never_written(upstream: Upstream, tmp_path: Path) -> None:
+    for number, tree in enumerate(_malformed_trees(upstream)):
         upstream.commit_tree(tree, orphan=True)
         inside = tmp_path / "cache" / str(number)
         try:
-            assert set(files(fetched(upstream.url, inside))) <= {"bad/SKILL.md", "SKILL.md"}
+            assert set(served_paths(fetch_to_cache(upstream.url, inside))) <= {"bad/SKILL.md", "SKILL.md"}
         except SourceError:
             continue
         assert not list(inside.rglob("evil*"))
-        assert not (tmp_path / "evil").exists() and not Path("/etc/evil").exists()
+        assert not (tmp_path / "evil").exists()
+        assert not Path("/etc/evil").exists()
 
 
-def test_a_bomb_of_trees_is_refused(upstream: Upstream, tmp_path: Path) -> None:
+def test_tree_bomb_is_refused(upstream: Upstream, tmp_path: Path) -> None:
     tree = upstream.tree({"SKILL.md": b"---"})
     for _ in range(9):
         tree = upstream.tree_of([TreeItem(bytes([97 + number]), "40000", tree) for number in range(20)])
     upstream.commit_tree(tree)
     limits = FetchSettings(limits=FetchLimits(total_s=20))
     with pytest.raises((UnacceptableError, UnreachableError), match=r"too many files|no answer"):
-        fetched(upstream.url, tmp_path, fetch=limits)
+        fetch_to_cache(upstream.url, tmp_path, fetch=limits)
 
 
-def test_nothing_of_a_repository_or_of_the_environment_is_run(
-    upstream: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_configuration: Path
+def test_no_program_of_repository_or_environment_is_run(
+    upstream: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, git_config: Path
 ) -> None:
     ran = tmp_path / "ran"
     upstream.commit(
@@ -112,7 +113,7 @@ def test_nothing_of_a_repository_or_of_the_environment_is_run(
     hooks.mkdir()
     for name in ("post-checkout", "reference-transaction", "pre-auto-gc", "post-index-change"):
         (hooks / name).symlink_to(script)
-    own_configuration.write_text(
+    git_config.write_text(
         f"[core]\n\thooksPath = {hooks}\n\tfsmonitor = {script}\n\taskPass = {script}\n"
         f'[filter "x"]\n\tsmudge = {script}\n\trequired = true\n[protocol "ext"]\n\tallow = always\n'
         "[transfer]\n\tunpackLimit = 1\n[submodule]\n\trecurse = true\n"
@@ -121,73 +122,84 @@ def test_nothing_of_a_repository_or_of_the_environment_is_run(
         monkeypatch.setenv(name, str(script))
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
     monkeypatch.setenv("GIT_TRACE", str(tmp_path / "trace"))
-    follower = fetched(upstream.url, tmp_path)
-    assert files(follower) == ["skills/alpha/SKILL.md"]
-    assert not ran.exists() and not (tmp_path / "trace").exists()
+    follower = fetch_to_cache(upstream.url, tmp_path)
+    assert served_paths(follower) == ["skills/alpha/SKILL.md"]
+    assert not ran.exists()
+    assert not (tmp_path / "trace").exists()
 
 
-def test_a_rewritten_address_keeps_the_protocol(upstream: Upstream, tmp_path: Path, own_configuration: Path) -> None:
+def test_rewritten_url_must_keep_the_protocol(upstream: Upstream, tmp_path: Path, git_config: Path) -> None:
     ran = tmp_path / "ran"
     rewriting = f'[url "ext::sh -c touch% {ran}% "]\n\tinsteadOf = file://\n'
-    own_configuration.write_text(f"{rewriting}[protocol]\n\tallow = always\n")
+    git_config.write_text(f"{rewriting}[protocol]\n\tallow = always\n")
     with pytest.raises(UnreachableError, match="another protocol"):
-        fetched(upstream.url, tmp_path)
+        fetch_to_cache(upstream.url, tmp_path)
     assert not ran.exists()
 
 
 def test_redirects_are_not_followed(server: GitServer, upstream: Upstream, tmp_path: Path) -> None:
-    follower = fetched(f"{server.url}/acme.git", tmp_path)
+    follower = fetch_to_cache(f"{server.url}/acme.git", tmp_path)
     with GitServer(upstream.directory.parent) as elsewhere:
         for status in (301, 302, 307):
-            server.instead = lambda path: (status, f"http://127.0.0.1:{elsewhere.port}{path}")  # noqa: B023
-            for again in (follower, opened(f"{server.url}/acme.git", tmp_path / "anew")):
+            server.redirect_for = lambda path: (status, f"http://127.0.0.1:{elsewhere.port}{path}")  # noqa: B023
+            for each in (follower, open_follower(f"{server.url}/acme.git", tmp_path / "anew")):
                 with pytest.raises(UnreachableError, match="it is elsewhere"):
-                    anyio.run(again.refresh)
-        assert files(follower) == ALL and not elsewhere.asked
+                    anyio.run(each.refresh)
+        assert served_paths(follower) == SKILL_PATHS
+        assert not elsewhere.asked
 
 
 REFS = "/a.git/info/refs"
-HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-git-upload-pack-advertisement\r\n\r\n"
+HEADERS = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-git-upload-pack-advertisement\r\n\r\n"
 
 
 def _packet(raw: bytes) -> bytes:
     return b"%04x" % (len(raw) + 4) + raw
 
 
-HELLO = HEAD + _packet(b"# service=git-upload-pack\n") + b"0000"
+ADVERTISEMENT = HEADERS + _packet(b"# service=git-upload-pack\n") + b"0000"
 
 
 def _endless_refs(_: object) -> Iterator[bytes]:
-    yield HELLO
+    yield ADVERTISEMENT
     for number in count(1):
         yield b"".join(_packet(b"%040x refs/heads/b%d-%d\n" % (number, number, each)) for each in range(1000))
 
 
 @each_row("kind", ["silence", "bytes", "refs"])
-def test_a_server_that_never_ends_is_left_and_so_is_no_process(kind: str, tmp_path: Path) -> None:
+def test_endless_response_times_out_and_git_is_killed(kind: str, tmp_path: Path) -> None:
     bounds = FetchSettings(bounds=Bounds(download_s=1))
     with Publisher() as site:
-        site.routes[REFS] = {"silence": site.stall(), "bytes": endless(HEAD, bytes(1 << 16)), "refs": _endless_refs}[
-            kind
-        ]
+        responses = {
+            "silence": site.stall(),
+            "bytes": endless(HEADERS, bytes(1 << 16)),
+            "refs": _endless_refs,
+        }
+        site.routes[REFS] = responses[kind]
         with pytest.raises(UnreachableError) as failed:
-            fetched(f"git+{site.url}/a.git", tmp_path, fetch=bounds)
+            fetch_to_cache(f"git+{site.url}/a.git", tmp_path, fetch=bounds)
         assert "\n" not in str(failed.value)
-        until = monotonic() + DEADLINE  # a busy machine takes a moment to end what was killed
+        deadline = monotonic() + DEADLINE  # a killed process ends late on a busy machine
         while f"{site.url}/a.git" in subprocess.check_output(["ps", "-eo", "args"], text=True):
-            assert monotonic() < until
+            assert monotonic() < deadline
 
 
 @each_row(
     ("route", "reason"),
     [
         (answer(b"<html>", content_type="text/html"), "no repository"),
-        (then_close(HELLO + _packet(b"ERR evil \x1b[31m" + b"x" * 5000)), "git could not fetch it (remote error: evil"),
+        (
+            respond_and_close(ADVERTISEMENT + _packet(b"ERR evil \x1b[31m" + b"x" * 5000)),
+            "git could not fetch it (remote error: evil",
+        ),
     ],
 )
-def test_what_the_server_says_is_one_short_line(route: Route, reason: str, tmp_path: Path) -> None:
+def test_server_message_is_reported_in_one_short_line(route: Route, reason: str, tmp_path: Path) -> None:
     with Publisher() as site:
         site.routes[REFS] = route
         with pytest.raises(SourceError) as failed:
-            fetched(f"git+{site.url}/a.git", tmp_path)
-    assert str(failed.value).isprintable() and len(str(failed.value)) < 400 and reason in str(failed.value)
+            fetch_to_cache(f"git+{site.url}/a.git", tmp_path)
+    message = str(failed.value)
+    assert reason in message
+    assert message.isprintable()
+    assert len(message) < 400

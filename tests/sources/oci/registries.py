@@ -1,4 +1,4 @@
-"""Registries for the tests: Debian's docker-registry as it is, and one that says whatever a test wants it to."""
+"""OCI registries: Debian's docker-registry, and a fake one that sends any response."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 
 from format.archives import END, block, tar_gz
 from mcp_skills_server.sources.oci import manifests
-from sources.publishers import Asked, Publisher, Route, answer, digest
+from sources.publishers import Publisher, ReceivedRequest, Route, answer, digest
 
 DEADLINE = 30.0
 REPOSITORY = "team/skills"
@@ -24,8 +24,8 @@ OCI_LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
 
 
 @dataclass(frozen=True)
-class Real:
-    """A docker-registry that runs."""
+class DockerRegistry:
+    """A running docker-registry."""
 
     port: int
     certificate: Path | None
@@ -35,12 +35,15 @@ class Real:
         return f"localhost:{self.port}"
 
     def named(self, repository: str = REPOSITORY, tag: str = "1.0") -> str:
-        return f"{'oci' if self.certificate else 'oci+http'}://{self.host}/{repository}:{tag}"
+        scheme = "oci" if self.certificate else "oci+http"
+        return f"{scheme}://{self.host}/{repository}:{tag}"
 
 
 @contextmanager
-def docker_registry(folder: Path, *, tls: bool = False, auth: Mapping[str, Any] | None = None) -> Iterator[Real]:
-    """Debian's registry on a free port, its blobs in the folder."""
+def docker_registry(
+    folder: Path, *, tls: bool = False, auth: Mapping[str, Any] | None = None
+) -> Iterator[DockerRegistry]:
+    """Run a docker-registry on a free port, with its blobs in the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -52,15 +55,16 @@ def docker_registry(folder: Path, *, tls: bool = False, auth: Mapping[str, Any] 
     storage = {"filesystem": {"rootdirectory": str(folder / "blobs")}, "delete": {"enabled": True}}
     config = {"version": 0.1, "log": {"level": "info"}, "storage": storage, "http": http, "auth": auth or {}}
     (folder / "config.yml").write_text(json.dumps(config))
-    words, environment = ["docker-registry", "serve", str(folder / "config.yml")], {"OTEL_TRACES_EXPORTER": "none"}
-    environment |= {"PATH": os.environ["PATH"]}
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+    command = ["docker-registry", "serve", str(folder / "config.yml")]
+    environment = {"OTEL_TRACES_EXPORTER": "none", "PATH": os.environ["PATH"]}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
     assert process.stdout is not None
     try:
         assert any("listening on" in line for line in process.stdout)
-        rest = threading.Thread(target=process.stdout.read, daemon=True)  # what it says must not fill the pipe
+        # its log must not fill the pipe
+        rest = threading.Thread(target=process.stdout.read, daemon=True)
         rest.start()
-        yield Real(port, certificate)
+        yield DockerRegistry(port, certificate)
     finally:
         process.terminate()
         process.wait(DEADLINE)
@@ -69,39 +73,39 @@ def docker_registry(folder: Path, *, tls: bool = False, auth: Mapping[str, Any] 
 
 
 def self_signed(folder: Path) -> tuple[Path, Path]:
-    """A certificate for this machine and its key."""
+    """Create a certificate for this machine and its key."""
     certificate, key = folder / "cert.pem", folder / "key.pem"
     names = "subjectAltName=DNS:localhost,IP:127.0.0.1"
     words = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
-    places = ["-keyout", str(key), "-out", str(certificate)]
-    subprocess.run([*words, "-addext", names, *places], check=True, capture_output=True)
+    files = ["-keyout", str(key), "-out", str(certificate)]
+    subprocess.run([*words, "-addext", names, *files], check=True, capture_output=True)
     return certificate, key
 
 
 def htpasswd(folder: Path, name: str, password: str) -> dict[str, Any]:
-    """The configuration of a registry that wants this password."""
+    """Return the configuration of a registry with this password."""
     folder.mkdir(parents=True, exist_ok=True)
-    made = subprocess.run(["htpasswd", "-Bbn", name, password], check=True, capture_output=True)
-    (folder / "htpasswd").write_bytes(made.stdout)
+    hashed = subprocess.run(["htpasswd", "-Bbn", name, password], check=True, capture_output=True)
+    (folder / "htpasswd").write_bytes(hashed.stdout)
     return {"htpasswd": {"realm": "tests", "path": str(folder / "htpasswd")}}
 
 
-def docker_config(folder: Path, registry: str, name: str, password: str, **more: Any) -> Path:
-    """What `docker login` writes; the folder for DOCKER_CONFIG."""
+def docker_config(folder: Path, registry: str, name: str, password: str) -> Path:
+    """Write a configuration as `docker login` does, and return the folder for DOCKER_CONFIG."""
     folder.mkdir(parents=True, exist_ok=True)
     pair = base64.b64encode(f"{name}:{password}".encode()).decode()
-    (folder / "config.json").write_text(json.dumps({"auths": {registry: {"auth": pair}}, **more}))
+    (folder / "config.json").write_text(json.dumps({"auths": {registry: {"auth": pair}}}))
     return folder
 
 
 def tar(files: Mapping[str, bytes], *, packed: bool = True) -> bytes:
-    """A layer of these files."""
+    """Return a layer of these files."""
     blocks = [block(name, raw) for name, raw in files.items()]
     return tar_gz(*blocks) if packed else b"".join(blocks) + END
 
 
-class Fake(Publisher):
-    """A registry of one repository that an honest publisher, a broken server or an enemy runs."""
+class FakeRegistry(Publisher):
+    """A registry of one repository, whose responses may be false."""
 
     @property
     def host(self) -> str:
@@ -110,45 +114,49 @@ class Fake(Publisher):
     def named(self, tag: str = "1.0") -> str:
         return f"oci+http://{self.host}/{REPOSITORY}:{tag}"
 
-    def _route(self, asked: Asked) -> Route:
-        absent = asked.path.partition("?")[0] not in self.routes
-        return answer(b"", 404) if absent and asked.method == "HEAD" else super()._route(asked)
+    def _route(self, request: ReceivedRequest) -> Route:
+        if request.method == "HEAD" and request.path.partition("?")[0] not in self.routes:
+            return answer(b"", 404)
+        return super()._route(request)
 
     def blob(self, raw: bytes, route: Route | None = None) -> str:
-        """A blob; `route` answers in the place of its bytes."""
+        """Publish a blob and return its digest; `route` replaces the response with its bytes."""
         self.routes[f"/v2/{REPOSITORY}/blobs/{digest(raw)}"] = answer(raw) if route is None else route
         return digest(raw)
 
-    def put(self, raw: bytes, *tags: str, media_type: str = manifests.MANIFEST, said: str = "") -> str:
-        """A manifest or an index below its digest and these tags; `said` lies about the digest."""
-        headers = {"content_type": media_type, "docker_content_digest": said or digest(raw)}
+    def put(self, raw: bytes, *tags: str, media_type: str = manifests.MANIFEST, claim: str = "") -> str:
+        """Publish a manifest or index under its digest and these tags; `claim` is a false digest."""
+        headers = {"content_type": media_type, "docker_content_digest": claim or digest(raw)}
 
-        def route(asked: Asked) -> Iterable[bytes]:
-            yield answer(b"" if asked.method == "HEAD" else raw, length=len(raw), **headers, connection="close")
+        def route(request: ReceivedRequest) -> Iterable[bytes]:
+            body = b"" if request.method == "HEAD" else raw
+            yield answer(body, length=len(raw), **headers, connection="close")
 
         for name in (digest(raw), *tags):
             self.routes[f"/v2/{REPOSITORY}/manifests/{name}"] = route
         return digest(raw)
 
     def manifest(self, *layers: bytes | dict[str, Any], **changed: Any) -> bytes:
-        """A manifest of these layers, each bytes of a `.tar.gz` or a whole descriptor."""
+        """Return a manifest of these layers, each the bytes of a `.tar.gz` or a descriptor."""
         described = [each if isinstance(each, dict) else self.layer(each) for each in layers]
         config = {"mediaType": "application/vnd.oci.empty.v1+json", "digest": digest(b"{}"), "size": 2}
-        seen = {"schemaVersion": 2, "mediaType": manifests.MANIFEST, "config": config, "layers": described} | changed
-        return json.dumps({key: value for key, value in seen.items() if value is not ...}).encode()
+        fields = {"schemaVersion": 2, "mediaType": manifests.MANIFEST, "config": config}
+        return json.dumps({**fields, "layers": described, **changed}).encode()
 
     def layer(self, raw: bytes, media_type: str = OCI_LAYER, **annotations: str) -> dict[str, Any]:
-        """A blob and its descriptor."""
-        found: dict[str, Any] = {"mediaType": media_type, "digest": self.blob(raw), "size": len(raw)}
-        return found | ({"annotations": annotations} if annotations else {})
+        """Publish a blob as a layer, and return its descriptor."""
+        descriptor: dict[str, Any] = {"mediaType": media_type, "digest": self.blob(raw), "size": len(raw)}
+        if annotations:
+            descriptor["annotations"] = annotations
+        return descriptor
 
     def skill(self, name: str, files: Mapping[str, bytes], *tags: str, **changed: Any) -> str:
-        """A skill as an artifact; its digest."""
+        """Publish a skill as an artifact, and return its digest."""
         layer = self.layer(tar({f"{name}/{path}": raw for path, raw in files.items()}), manifests.CONTENT)
         return self.put(self.manifest(layer, **({"artifactType": manifests.SKILL} | changed)), *tags)
 
     def collection(self, skills: Mapping[str, str], *tags: str) -> str:
-        """An index of artifacts, by the names of their skills; its digest."""
+        """Publish an index of artifacts, by skill name, and return its digest."""
         entries = [
             {"mediaType": manifests.MANIFEST, "digest": each, "size": 1, "annotations": {manifests.SKILL_NAME: name}}
             for name, each in skills.items()

@@ -1,4 +1,4 @@
-"""Manifests and indexes, read and written."""
+"""Manifests and indexes: decoding, encoding and refusal."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ D = "sha256:" + "d" * 64
 LAYER = {"mediaType": "a/b", "digest": D, "size": 7}
 
 
-def entry(digit: str, **more: Any) -> dict[str, Any]:
-    return {"mediaType": manifests.MANIFEST, "digest": "sha256:" + digit * 64, "size": 1, **more}
+def entry(digit: str, **fields: Any) -> dict[str, Any]:
+    return {"mediaType": manifests.MANIFEST, "digest": "sha256:" + digit * 64, "size": 1, **fields}
 
 
 def encoded(**data: Any) -> bytes:
     return json.dumps(data).encode()
 
 
-def test_a_manifest_is_its_layers() -> None:
+def test_manifest_is_decoded_into_layers() -> None:
     raw = encoded(layers=[LAYER, {**LAYER, "annotations": {"a": "b", "c": 7}}], annotations={"x": "y"})
     layers = Descriptor("a/b", D, 7), Descriptor("a/b", D, 7, {"a": "b"})
     assert decode_manifest(raw, 10) == ImageManifest(layers, {"x": "y"})
 
 
-@each_row(("raw", "said"), [
+@each_row(("raw", "reason"), [
     (b"", "not JSON"), (b"[" * 100_000, "not JSON"), (b"[]", "neither layers nor manifests"),
     (b'{"schemaVersion":1,"fsLayers":[]}', "neither layers nor manifests"),
     (encoded(layers=[LAYER] * 129), "129 layers, at most 128"),
@@ -44,22 +44,23 @@ def test_a_manifest_is_its_layers() -> None:
     (encoded(layers=[{**LAYER, "digest": "sha512:" + "a" * 128}]), "not sha256"),
     (encoded(layers=[{**LAYER, "urls": ["https://x"]}]), "other addresses"),
 ])  # fmt: skip
-def test_what_cannot_be_proved_is_refused(raw: bytes, said: str) -> None:
-    with pytest.raises(UnacceptableError, match=said):
+def test_malformed_manifest_is_refused(raw: bytes, reason: str) -> None:
+    with pytest.raises(UnacceptableError, match=reason):
         decode_manifest(raw, 10)
 
 
-def test_an_index_of_platforms_is_one_artifact() -> None:
+def test_index_of_platforms_is_one_artifact() -> None:
     arm, amd = ({"os": "linux", "architecture": each} for each in ("arm64", "amd64"))
     attestation = entry("3", platform={"os": "unknown", "architecture": "unknown"})
     note = entry("4", platform=amd, annotations={"vnd.docker.reference.type": "attestation-manifest"})
     listed = [entry("1", platform=arm), entry("2", platform=amd), attestation, note]
-    found = decode_manifest(encoded(manifests=listed), 10)
-    assert isinstance(found, Collection) and found.platforms
-    assert found.chosen.digest[-1] == "2"
+    decoded = decode_manifest(encoded(manifests=listed), 10)
+    assert isinstance(decoded, Collection)
+    assert decoded.platforms
+    assert decoded.chosen.digest[-1] == "2"
 
 
-def test_an_index_of_skills_is_a_collection_also_where_they_name_platforms() -> None:
+def test_index_of_skills_with_platforms_is_a_collection() -> None:
     linux = {"os": "linux", "architecture": "amd64"}
     named = [entry(each, platform=linux, annotations={manifests.SKILL_NAME: each}) for each in "12"]
     for raw in (
@@ -67,12 +68,13 @@ def test_an_index_of_skills_is_a_collection_also_where_they_name_platforms() -> 
         encoded(manifests=[entry("1"), entry("2", platform=linux)]),
         encoded(artifactType=manifests.COLLECTION, manifests=[entry("1", platform=linux), entry("2", platform=linux)]),
     ):
-        found = decode_manifest(raw, 10)
-        assert isinstance(found, Collection) and not found.platforms
-        assert [each.digest[-1] for each in found.entries] == ["1", "2"]
+        decoded = decode_manifest(raw, 10)
+        assert isinstance(decoded, Collection)
+        assert not decoded.platforms
+        assert [each.digest[-1] for each in decoded.entries] == ["1", "2"]
 
 
-def test_what_is_written_is_read() -> None:
+def test_encoded_manifests_are_decoded() -> None:
     layer, config = Descriptor(manifests.CONTENT, D, 7), Descriptor(manifests.CONFIG, D, 2)
     raw = manifests.skill_manifest(config, layer, {"a": "é"})
     assert decode_manifest(raw, 1) == ImageManifest((layer,), {"a": "é"})
@@ -91,9 +93,9 @@ _JSON = st.recursive(
 
 
 @given(_JSON)
-def test_any_manifest_is_read_or_refused(data: Any) -> None:
+def test_any_json_is_decoded_or_refused(data: Any) -> None:
     try:
-        found = decode_manifest(json.dumps(data).encode(), 5)
+        decoded = decode_manifest(json.dumps(data).encode(), 5)
     except UnacceptableError:
         return
-    assert isinstance(found, ImageManifest | Collection)
+    assert isinstance(decoded, ImageManifest | Collection)

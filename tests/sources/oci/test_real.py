@@ -1,33 +1,31 @@
-"""A real registry: pushed to and read from by the program itself, with passwords, tokens and TLS."""
+"""Push to and fetch from docker-registry, with passwords, tokens and TLS."""
 
 from __future__ import annotations
 
 import base64
 import json
-import os
 import ssl
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from subprocess import CompletedProcess
 from urllib.parse import parse_qs, urlsplit
 from urllib.request import Request, urlopen
 
 import jwt
 import pytest
 
-import forkserver
 from mcp_skills_server.sources.oci.manifests import MANIFEST
-from sources.oci.registries import REPOSITORY, Real, docker_config, docker_registry, htpasswd, self_signed
-from sources.publishers import Asked, Publisher, answer
-from sources.test_mirrors import ORIGIN, until_there
-from wire import COMMAND, DEADLINE, serving, write_skill
+from sources.fetching import run_command
+from sources.oci.registries import REPOSITORY, DockerRegistry, docker_config, docker_registry, htpasswd, self_signed
+from sources.publishers import Publisher, ReceivedRequest, answer
+from sources.test_mirrors import ORIGIN, wait_for_skills
+from wire import DEADLINE, serving, write_skill
 
 pytestmark = pytest.mark.needs_program("docker-registry")
 
 
 @pytest.fixture
-def registry(tmp_path: Path) -> Iterator[Real]:
+def registry(tmp_path: Path) -> Iterator[DockerRegistry]:
     with docker_registry(tmp_path / "registry") as running:
         yield running
 
@@ -40,98 +38,102 @@ def skills(tmp_path: Path) -> Path:
     return folder
 
 
-def run(*arguments: str | Path, environment: Mapping[str, str] | None = None, code: int = 0) -> CompletedProcess[str]:
-    words, env = [*COMMAND, *map(str, arguments)], {**os.environ, **(environment or {})}
-    done = forkserver.run(words, capture_output=True, text=True, timeout=DEADLINE, check=False, env=env)
-    assert done.returncode == code, done.stderr
-    assert "Traceback" not in done.stderr
-    return done
-
-
-def cached(tmp_path: Path) -> list[str]:
+def in_cache(tmp_path: Path) -> list[str]:
     return ["--cache-dir", str(tmp_path / "cache")]
 
 
-def test_a_collection_is_pushed_and_read(registry: Real, skills: Path, tmp_path: Path) -> None:
-    pushed = run("push", skills, registry.named())
+def test_pushed_collection_is_listed_and_cached(registry: DockerRegistry, skills: Path, tmp_path: Path) -> None:
+    pushed = run_command("push", skills, registry.named())
     pinned = pushed.stdout.strip()
-    assert pinned.startswith(f"oci+http://{registry.host}/{REPOSITORY}@sha256:") and "2 new" in pushed.stderr
+    assert pinned.startswith(f"oci+http://{registry.host}/{REPOSITORY}@sha256:")
+    assert "2 new" in pushed.stderr
     for named in (registry.named(), pinned):
-        listed = run("list", named, *cached(tmp_path)).stdout
-        assert "alpha" in listed and "beta" in listed
-    assert "references/données.md" in run("show", registry.named(), "alpha", *cached(tmp_path)).stdout
+        listed = run_command("list", named, *in_cache(tmp_path)).stdout
+        assert "alpha" in listed
+        assert "beta" in listed
+    assert "references/données.md" in run_command("show", registry.named(), "alpha", *in_cache(tmp_path)).stdout
     (kept,) = (tmp_path / "cache" / "oci").glob("*1.0-*/skills")
     for path in ("alpha/SKILL.md", "alpha/references/données.md", "beta/scripts/run.py"):
         assert (kept / path).read_bytes() == (skills / path).read_bytes()
 
 
-def test_a_push_of_one_skill_is_an_artifact_of_its_own(registry: Real, skills: Path, tmp_path: Path) -> None:
-    run("push", skills / "alpha", registry.named("team/alpha", "2.0"))
-    (line,) = run("list", registry.named("team/alpha", "2.0"), *cached(tmp_path)).stdout.splitlines()[1:]
+def test_pushed_skill_is_an_artifact_of_its_own(registry: DockerRegistry, skills: Path, tmp_path: Path) -> None:
+    run_command("push", skills / "alpha", registry.named("team/alpha", "2.0"))
+    (line,) = run_command("list", registry.named("team/alpha", "2.0"), *in_cache(tmp_path)).stdout.splitlines()[1:]
     assert line.startswith("alpha")
-    # The name of the file that `oras pull` writes.
-    asked = Request(f"http://{registry.host}/v2/team/alpha/manifests/2.0", headers={"Accept": MANIFEST})
-    with urlopen(asked, timeout=DEADLINE) as found:
-        assert json.load(found)["layers"][0]["annotations"] == {"org.opencontainers.image.title": "alpha.tar.gz"}
-    each = run("push", skills, registry.named("team/each", "3"), "--each").stdout.split()
-    assert [line.rpartition("@")[0].rpartition("/")[2] for line in each] == ["alpha", "beta"]
-    assert "beta" in run("list", registry.named("team/each/beta", "3"), *cached(tmp_path)).stdout
+    # `oras pull` writes the file with this name
+    request = Request(f"http://{registry.host}/v2/team/alpha/manifests/2.0", headers={"Accept": MANIFEST})
+    with urlopen(request, timeout=DEADLINE) as response:
+        (layer,) = json.load(response)["layers"]
+    assert layer["annotations"] == {"org.opencontainers.image.title": "alpha.tar.gz"}
+    pushed = run_command("push", skills, registry.named("team/each", "3"), "--each").stdout.split()
+    assert [line.rpartition("@")[0].rpartition("/")[2] for line in pushed] == ["alpha", "beta"]
+    assert "beta" in run_command("list", registry.named("team/each/beta", "3"), *in_cache(tmp_path)).stdout
 
 
-def test_plain_http_is_named_where_tls_is_asked_for(registry: Real, tmp_path: Path) -> None:
-    done = run("list", registry.named().replace("oci+http://", "oci://"), *cached(tmp_path), code=2)
-    assert "it speaks plain HTTP there: write" in done.stderr and "oci+http://" in done.stderr
+def test_error_for_plain_http_registry_suggests_oci_http(registry: DockerRegistry, tmp_path: Path) -> None:
+    done = run_command("list", registry.named().replace("oci+http://", "oci://"), *in_cache(tmp_path), code=2)
+    assert "it speaks plain HTTP there: write" in done.stderr
+    assert "oci+http://" in done.stderr
 
 
-def test_one_changed_skill_costs_that_skill(registry: Real, skills: Path, tmp_path: Path) -> None:
-    def written() -> set[tuple[Path, int]]:
-        """What the registry has on its disk, and when it was written."""
-        return {(path, path.stat().st_mtime_ns) for path in (tmp_path / "registry" / "blobs").rglob("data")}
+def test_push_sends_only_changed_skill(registry: DockerRegistry, skills: Path, tmp_path: Path) -> None:
+    def stored_blobs() -> set[tuple[Path, int]]:
+        """Return each file of the registry, with its time."""
+        files = (tmp_path / "registry" / "blobs").rglob("data")
+        return {(path, path.stat().st_mtime_ns) for path in files}
 
-    first, before = run("push", skills, registry.named()).stdout, written()
-    again = run("push", skills, registry.named())
-    assert again.stdout == first and "nothing to send" in again.stderr and written() == before
+    first = run_command("push", skills, registry.named()).stdout
+    before = stored_blobs()
+    second = run_command("push", skills, registry.named())
+    assert second.stdout == first
+    assert "nothing to send" in second.stderr
+    assert stored_blobs() == before
     write_skill(skills / "beta", body="# Other\n")
-    assert "1 new" in run("push", skills, registry.named()).stderr
-    # The layer, the manifest and the index; the metadata of the skill are the same.
-    assert len(written() - before) == 3 and before <= written()
-    assert "Other" in run("show", registry.named(), "beta", *cached(tmp_path)).stdout
+    assert "1 new" in run_command("push", skills, registry.named()).stderr
+    # layer, manifest and index; the configuration is the same
+    assert len(stored_blobs() - before) == 3
+    assert before <= stored_blobs()
+    assert "Other" in run_command("show", registry.named(), "beta", *in_cache(tmp_path)).stdout
 
 
-def test_it_is_served_and_the_last_good_copy_stays_when_the_registry_is_gone(skills: Path, tmp_path: Path) -> None:
+def test_last_copy_is_served_when_registry_is_gone(skills: Path, tmp_path: Path) -> None:
     with docker_registry(tmp_path / "registry") as registry:
-        run("push", skills, registry.named())
-        with serving(registry.named(), *cached(tmp_path)) as wire:
-            there = until_there(wire, "alpha", "beta")
-            assert {each["_meta"][ORIGIN] for each in there.values()} == {registry.named()}
+        run_command("push", skills, registry.named())
+        with serving(registry.named(), *in_cache(tmp_path)) as wire:
+            served = wait_for_skills(wire, "alpha", "beta")
+            assert {each["_meta"][ORIGIN] for each in served.values()} == {registry.named()}
             wire.kill()
-    listed = run("list", registry.named(), *cached(tmp_path))
-    assert "alpha" in listed.stdout and "serving the last copy" in listed.stderr
+    listed = run_command("list", registry.named(), *in_cache(tmp_path))
+    assert "alpha" in listed.stdout
+    assert "serving the last copy" in listed.stderr
 
 
 @pytest.mark.needs_program("htpasswd", "openssl")
-def test_a_password_over_tls(skills: Path, tmp_path: Path) -> None:
+def test_password_is_sent_over_tls(skills: Path, tmp_path: Path) -> None:
     auth = htpasswd(tmp_path / "registry", "ada", "s3cret")
     with docker_registry(tmp_path / "registry", tls=True, auth=auth) as registry:
         trusted = {"SSL_CERT_FILE": str(registry.certificate)}
         known = trusted | {"DOCKER_CONFIG": str(docker_config(tmp_path / "docker", registry.host, "ada", "s3cret"))}
         wrong = trusted | {"DOCKER_CONFIG": str(docker_config(tmp_path / "wrong", registry.host, "ada", "0ther"))}
-        nobody = trusted | {"DOCKER_CONFIG": str(tmp_path / "none")}
-        run("push", skills, registry.named(), environment=known)
-        assert "alpha" in run("list", registry.named(), *cached(tmp_path), environment=known).stdout
-        for environment in (wrong, nobody):
-            done = run("list", registry.named(), *cached(tmp_path / "other"), environment=environment, code=2)
+        without = trusted | {"DOCKER_CONFIG": str(tmp_path / "none")}
+        run_command("push", skills, registry.named(), **known)
+        assert "alpha" in run_command("list", registry.named(), *in_cache(tmp_path), **known).stdout
+        for environment in (wrong, without):
+            done = run_command("list", registry.named(), *in_cache(tmp_path / "other"), code=2, **environment)
             assert f"'docker login {registry.host}'" in done.stderr
-            assert "s3cret" not in done.stderr and "0ther" not in done.stderr
+            assert "s3cret" not in done.stderr
+            assert "0ther" not in done.stderr
             assert len(done.stderr.splitlines()) == 1
-            done = run("push", skills, registry.named(), environment=environment, code=2)
+            done = run_command("push", skills, registry.named(), code=2, **environment)
             assert "asks for permission" in done.stderr
-        done = run("list", registry.named(), *cached(tmp_path / "other"), environment={"SSL_CERT_FILE": ""}, code=2)
-        assert "cannot be reached" in done.stderr and "certificate" in done.stderr
+        done = run_command("list", registry.named(), *in_cache(tmp_path / "other"), code=2, SSL_CERT_FILE="")
+        assert "cannot be reached" in done.stderr
+        assert "certificate" in done.stderr
 
 
 class TokenServer:
-    """Gives tokens that a docker-registry believes, to who knows the password and for what it allows."""
+    """A token server for a docker-registry. Only with the password a token allows any action."""
 
     def __init__(self, folder: Path, site: Publisher) -> None:
         folder.mkdir()
@@ -139,38 +141,40 @@ class TokenServer:
         self._key = key.read_bytes()
         self._headers = {"x5c": [base64.b64encode(ssl.PEM_cert_to_DER_cert(certificate.read_text())).decode()]}
         site.routes["/token"] = self._answer
-        named = {"realm": f"{site.url}/token", "service": "tests", "issuer": "tests"}
-        self.auth = {"token": {**named, "rootcertbundle": str(certificate)}}
+        token = {"realm": f"{site.url}/token", "service": "tests", "issuer": "tests"}
+        self.auth = {"token": {**token, "rootcertbundle": str(certificate)}}
 
-    def _answer(self, asked: Asked) -> Iterator[bytes]:
-        query = parse_qs(urlsplit(asked.path).query)
+    def _answer(self, request: ReceivedRequest) -> Iterator[bytes]:
+        query = parse_qs(urlsplit(request.path).query)
         kind, name, actions = query["scope"][0].split(":")
-        who = "Basic " + base64.b64encode(b"ada:s3cret").decode()
-        allowed = set(actions.split(",")) if asked.headers.get("authorization") == who else set()
+        expected = "Basic " + base64.b64encode(b"ada:s3cret").decode()
+        is_known = request.headers.get("authorization") == expected
+        allowed = sorted(actions.split(",")) if is_known else []
         now = int(time.time())
         claims: dict[str, object] = {"iss": "tests", "aud": query["service"][0], "sub": "ada", "jti": "x"}
         claims |= {"exp": now + 300, "nbf": now - 10, "iat": now}
-        claims["access"] = [{"type": kind, "name": name, "actions": sorted(allowed)}]
+        claims["access"] = [{"type": kind, "name": name, "actions": allowed}]
         token = jwt.encode(claims, self._key, "RS256", self._headers)
         yield answer(json.dumps({"token": token, "expires_in": 300}).encode(), connection="close")
 
 
 @pytest.mark.needs_program("openssl")
-def test_tokens(skills: Path, tmp_path: Path) -> None:
+def test_token_is_fetched_with_scope_of_command(skills: Path, tmp_path: Path) -> None:
     with Publisher() as site:
         tokens = TokenServer(tmp_path / "tokens", site)
         with docker_registry(tmp_path / "registry", auth=tokens.auth) as registry:
             known = {"DOCKER_CONFIG": str(docker_config(tmp_path / "docker", registry.host, "ada", "s3cret"))}
-            # The token server is at another port, over plain http: both must be allowed.
-            done = run("push", skills, registry.named(), environment=known, code=2)
-            assert "plain http; --allow-http" in done.stderr and not site.asked
+            # the token server has another port and plain http, which both must be allowed
+            done = run_command("push", skills, registry.named(), code=2, **known)
+            assert "plain http; --allow-http" in done.stderr
+            assert not site.asked
             allowed = ("--allow-http", "--allow-private")
-            run("push", skills, registry.named(), *allowed, environment=known)
+            run_command("push", skills, registry.named(), *allowed, **known)
             assert {each.path.rpartition("%3A")[2] for each in site.asked} == {"pull%2Cpush"}
             site.asked.clear()
-            listed = run("list", registry.named(), *allowed, *cached(tmp_path), environment=known)
+            listed = run_command("list", registry.named(), *allowed, *in_cache(tmp_path), **known)
             assert "alpha" in listed.stdout
             assert [each.path.rpartition("%3A")[2] for each in site.asked] == ["pull"]
-            nobody = {"DOCKER_CONFIG": str(tmp_path / "none")}
-            done = run("list", registry.named(), *allowed, *cached(tmp_path / "other"), environment=nobody, code=2)
+            without = {"DOCKER_CONFIG": str(tmp_path / "none")}
+            done = run_command("list", registry.named(), *allowed, *in_cache(tmp_path / "other"), code=2, **without)
             assert "asks for permission" in done.stderr

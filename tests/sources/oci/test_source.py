@@ -1,9 +1,10 @@
-"""An artifact of a registry as a source: what a look costs, and what stays when something fails."""
+"""OCI source: cost of a poll, refusal, retries, and failures that keep the last copy."""
 
 from __future__ import annotations
 
 import json
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,117 +12,117 @@ import anyio
 import pytest
 
 from mcp_skills_server.sources import reconcile
-from mcp_skills_server.sources.mirrors import Follower
 from mcp_skills_server.sources.oci import manifests
-from mcp_skills_server.sources.source import (
-    UnacceptableError,
-)
-from sources.fetching import bring, fetched, listing, opened
-from sources.oci.registries import REPOSITORY, Fake, digest, tar
+from mcp_skills_server.sources.source import UnacceptableError
+from sources.fetching import fetch_to_cache, fetch_to_folder, open_follower, skill_names
+from sources.oci.registries import REPOSITORY, FakeRegistry, digest, tar
 from sources.publishers import answer, skill_md
 
 
-def there(follower: Follower) -> list[str]:
-    return sorted(path for path in listing(follower.path) if "/" not in path)
-
-
-def asked(registry: Fake) -> list[str]:
-    """The requests since the last call, without what they have in common."""
-    common = f"/v2/{REPOSITORY}/"
-    found = [f"{each.method} {each.path.removeprefix(common).partition(':')[0]}" for each in registry.asked]
+def requests_since_last_call(registry: FakeRegistry) -> list[str]:
+    """Return method and path of each request since the last call, as "GET blobs/sha256"."""
+    requests: list[str] = []
+    for each in registry.asked:
+        path = each.path.removeprefix(f"/v2/{REPOSITORY}/")
+        requests.append(f"{each.method} {path.partition(':')[0]}")
     registry.asked.clear()
-    return found
+    return requests
 
 
-def publish(registry: Fake, *names: str, text: str = "Read on.") -> dict[str, str]:
-    found = {name: registry.skill(name, {"SKILL.md": skill_md(name, text)}) for name in names}
-    registry.collection(found, "1.0")
-    return found
+def publish(registry: FakeRegistry, *names: str, text: str = "Read on.") -> dict[str, str]:
+    """Publish a collection of skills, and return their digests by name."""
+    digests = {name: registry.skill(name, {"SKILL.md": skill_md(name, text)}) for name in names}
+    registry.collection(digests, "1.0")
+    return digests
 
 
-def test_a_look_with_nothing_new_is_one_head_also_after_a_restart(registry: Fake, tmp_path: Path) -> None:
+def test_poll_of_unchanged_artifact_is_one_head_request(registry: FakeRegistry, tmp_path: Path) -> None:
     publish(registry, "a", "b")
-    follower = fetched(registry.named(), tmp_path)
-    assert there(follower) == ["a", "b"]
-    assert sorted(asked(registry)) == [
-        *["GET blobs/sha256"] * 2, *["GET manifests/sha256"] * 3, "HEAD manifests/1.0",
-    ]  # fmt: skip
-    for again in (follower, follower, opened(registry.named(), tmp_path)):
-        anyio.run(again.refresh)
-        assert asked(registry) == ["HEAD manifests/1.0"]
+    follower = fetch_to_cache(registry.named(), tmp_path)
+    assert skill_names(follower.path) == ["a", "b"]
+    requests = Counter(requests_since_last_call(registry))
+    assert requests == {"GET blobs/sha256": 2, "GET manifests/sha256": 3, "HEAD manifests/1.0": 1}
+    for each in (follower, follower, open_follower(registry.named(), tmp_path)):
+        anyio.run(each.refresh)
+        assert requests_since_last_call(registry) == ["HEAD manifests/1.0"]
     (follower.path / "a" / "SKILL.md").write_bytes(b"changed")
-    fetched(registry.named(), tmp_path)
+    fetch_to_cache(registry.named(), tmp_path)
     assert (follower.path / "a" / "SKILL.md").read_bytes() == skill_md("a")
-    assert len(asked(registry)) == 4  # the tag, the index, the artifact and its layer
+    assert len(requests_since_last_call(registry)) == 4  # the tag, the index, the artifact and its layer
     pinned = f"{registry.named()}@{follower.state.revision}"
-    fetched(pinned, tmp_path)
-    assert "HEAD manifests/1.0" not in asked(registry)
-    assert there(fetched(pinned, tmp_path)) == ["a", "b"] and asked(registry) == []
+    fetch_to_cache(pinned, tmp_path)
+    assert "HEAD manifests/1.0" not in requests_since_last_call(registry)
+    assert skill_names(fetch_to_cache(pinned, tmp_path).path) == ["a", "b"]
+    assert requests_since_last_call(registry) == []
 
 
-def test_what_is_refused_costs_itself_and_is_not_asked_for_again(
-    registry: Fake, tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_refused_skill_is_not_requested_again(
+    registry: FakeRegistry, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     bad = registry.skill("bad", {"SKILL.md": skill_md("bad"), ".env": b"x"})
     good = registry.skill("good", {"SKILL.md": skill_md("good")})
     registry.collection({"bad": bad, "good": good}, "1.0")
-    follower = opened(registry.named(), tmp_path)
+    follower = open_follower(registry.named(), tmp_path)
     for _ in range(2):
         anyio.run(follower.refresh)
-    assert there(follower) == ["good"] and len([each for each in asked(registry) if each.startswith("GET")]) == 5
+    assert skill_names(follower.path) == ["good"]
+    requests = requests_since_last_call(registry)
+    assert len([each for each in requests if each.startswith("GET")]) == 5
     (line,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert "bad: it brings files that are never served" in line
-    # Also not by another process, which says it all the same.
+    # another process reports it without a request
     caplog.clear()
-    fetched(registry.named(), tmp_path)
-    assert asked(registry) == ["HEAD manifests/1.0"] and "bad: it brings files" in caplog.text
-    # The last good one of it stays, also when its neighbours change.
+    fetch_to_cache(registry.named(), tmp_path)
+    assert requests_since_last_call(registry) == ["HEAD manifests/1.0"]
+    assert "bad: it brings files" in caplog.text
+    # the last copy of a refused skill stays when other skills change
     publish(registry, "good", "bad")
     anyio.run(follower.refresh)
-    assert there(follower) == ["bad", "good"]
+    assert skill_names(follower.path) == ["bad", "good"]
     registry.collection({"bad": bad, "good": publish(registry, "good", text="New.")["good"]}, "1.0")
     anyio.run(follower.refresh)
-    assert there(follower) == ["bad", "good"]
+    assert skill_names(follower.path) == ["bad", "good"]
     assert (follower.path / "good" / "SKILL.md").read_bytes() == skill_md("good", "New.")
 
 
 @pytest.mark.parametrize("status", [503, 403, 404, 200])
-@pytest.mark.parametrize("place", ["manifests", "blobs"])
-def test_what_cannot_be_had_is_asked_for_again_and_removes_nothing(
-    registry: Fake, tmp_path: Path, place: str, status: int
+@pytest.mark.parametrize("missing_kind", ["manifests", "blobs"])
+def test_unavailable_artifact_is_retried_and_removes_nothing(
+    registry: FakeRegistry, tmp_path: Path, missing_kind: str, status: int
 ) -> None:
     publish(registry, "a", "old")
-    follower = fetched(registry.named(), tmp_path)
+    follower = fetch_to_cache(registry.named(), tmp_path)
     before = {*registry.routes}
     late = registry.skill("late", {"SKILL.md": skill_md("late")})
-    missing = {path: route for path, route in registry.routes.items() if path not in before and place in path}
+    missing = {path: route for path, route in registry.routes.items() if path not in before and missing_kind in path}
     registry.routes |= dict.fromkeys(missing, answer(b"", status))
     registry.collection({"a": registry.skill("a", {"SKILL.md": skill_md("a")}), "": late}, "1.0")
     anyio.run(follower.refresh)
-    assert missing and there(follower) == ["a", "old"]
+    assert missing
+    assert skill_names(follower.path) == ["a", "old"]
     registry.routes |= missing
     anyio.run(follower.refresh)
-    assert there(follower) == ["a", "late"]
+    assert skill_names(follower.path) == ["a", "late"]
 
 
-def test_of_two_skills_of_a_name_the_first_of_the_index_is_taken(
-    registry: Fake, tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_first_of_two_skills_with_one_name_is_served(
+    registry: FakeRegistry, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     texts = ["first", "second"]
-    found = {text: registry.skill("a", {"SKILL.md": skill_md("a", text)}) for text in texts}
+    digests = {text: registry.skill("a", {"SKILL.md": skill_md("a", text)}) for text in texts}
     for order in (texts, texts[::-1]):
-        registry.collection({text: found[text] for text in order}, "1.0")
-        follower = fetched(registry.named(), tmp_path)
+        registry.collection({text: digests[text] for text in order}, "1.0")
+        follower = fetch_to_cache(registry.named(), tmp_path)
         assert (follower.path / "a" / "SKILL.md").read_bytes() == skill_md("a", order[0])
     assert "another skill of this name comes before it" in caplog.text
     upper = registry.skill("A", {"SKILL.md": skill_md("a", "upper")})
-    registry.collection({"1": found["first"], "2": upper}, "1.0")
+    registry.collection({"1": digests["first"], "2": upper}, "1.0")
     anyio.run(follower.refresh)
-    assert there(follower) == ["a"]
+    assert skill_names(follower.path) == ["a"]
 
 
-def test_the_first_of_two_is_taken_also_when_the_second_is_in_place(
-    registry: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_first_of_two_skills_replaces_second_if_fetched_later(
+    registry: FakeRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reconcile, "_BATCH", 1)
     raw = tar({"a/SKILL.md": skill_md("a", "first")})
@@ -133,7 +134,7 @@ def test_the_first_of_two_is_taken_also_when_the_second_is_in_place(
     first = registry.put(registry.manifest(registry.layer(raw)))
     registry.blob(raw, late)
     registry.collection({"1": first, "2": registry.skill("a", {"SKILL.md": skill_md("a", "second")})}, "1.0")
-    (refused,) = bring(registry.named(), tmp_path / "own").refused
+    (refused,) = fetch_to_folder(registry.named(), tmp_path / "own").refused
     assert str(refused) == "a: another skill of this name comes before it"
     assert (tmp_path / "own" / "a" / "SKILL.md").read_bytes() == skill_md("a", "first")
 
@@ -147,36 +148,38 @@ def test_the_first_of_two_is_taken_also_when_the_second_is_in_place(
         lambda registry: registry.collection({"x": registry.collection(publish(registry, "a"))}, "1.0"),
     ],
 )
-def test_a_refused_artifact_leaves_the_last_good_one(
-    registry: Fake, tmp_path: Path, push: Callable[[Fake], object]
+def test_refused_artifact_leaves_last_copy(
+    registry: FakeRegistry, tmp_path: Path, push: Callable[[FakeRegistry], object]
 ) -> None:
     publish(registry, "a")
-    follower = fetched(registry.named(), tmp_path)
+    follower = fetch_to_cache(registry.named(), tmp_path)
     push(registry)
     for _ in range(2):
         with pytest.raises(UnacceptableError):
             anyio.run(follower.refresh)
-    assert there(follower) == ["a"] and follower.state.trouble is not None
+    assert skill_names(follower.path) == ["a"]
+    assert follower.state.trouble is not None
     publish(registry, "a", "b")
     anyio.run(follower.refresh)
-    assert there(follower) == ["a", "b"] and follower.state.trouble is None
+    assert skill_names(follower.path) == ["a", "b"]
+    assert follower.state.trouble is None
 
 
-def test_an_image_of_several_platforms_is_one(registry: Fake, tmp_path: Path) -> None:
+def test_multi_platform_image_is_one_artifact(registry: FakeRegistry, tmp_path: Path) -> None:
     image = registry.skill("a", {"SKILL.md": skill_md("a")}, artifactType="dev.toolhive.skills.v1")
     entries = [
         {"mediaType": manifests.MANIFEST, "digest": each, "size": 1, "platform": {"os": "linux", "architecture": arch}}
-        for each, arch in ((digest(b"never there"), "arm64"), (image, "amd64"))
+        for each, arch in ((digest(b"absent"), "arm64"), (image, "amd64"))
     ]
     registry.put(json.dumps({"schemaVersion": 2, "manifests": entries}).encode(), "1.0", media_type=manifests.INDEX)
-    follower = fetched(registry.named(), tmp_path)
-    assert there(follower) == ["a"]
+    follower = fetch_to_cache(registry.named(), tmp_path)
+    assert skill_names(follower.path) == ["a"]
 
 
-def test_a_registry_may_say_no_digest(registry: Fake, tmp_path: Path) -> None:
+def test_digest_header_is_optional(registry: FakeRegistry, tmp_path: Path) -> None:
     raw = registry.manifest(tar({"a/SKILL.md": skill_md("a")}))
     registry.put(raw)
-    registry.routes[f"/v2/{REPOSITORY}/manifests/1.0"] = lambda asked: [
-        answer(b"" if asked.method == "HEAD" else raw, length=len(raw), connection="close")
+    registry.routes[f"/v2/{REPOSITORY}/manifests/1.0"] = lambda request: [
+        answer(b"" if request.method == "HEAD" else raw, length=len(raw), connection="close")
     ]
-    assert there(fetched(registry.named(), tmp_path)) == ["a"]
+    assert skill_names(fetch_to_cache(registry.named(), tmp_path).path) == ["a"]

@@ -1,4 +1,4 @@
-"""Fixtures of the catalogue's tests."""
+"""Fixtures for tests of the catalog."""
 
 from __future__ import annotations
 
@@ -12,16 +12,11 @@ import pytest
 
 @pytest.fixture
 def open_path() -> Iterator[Path]:
-    """A folder that every user of the machine can reach, as `tmp_path` is not."""
-    place = Path(tempfile.mkdtemp())
-    place.chmod(0o755)
-    yield place
-    for path in place.rglob("*"):
+    """Temporary folder that other users can enter, unlike `tmp_path`."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    yield folder
+    for path in folder.rglob("*"):
         if path.is_dir():
             path.chmod(0o755)
-    shutil.rmtree(place)
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
+    shutil.rmtree(folder)

@@ -10,7 +10,7 @@ from unittest import mock
 
 import pytest
 
-from catalog.forest import Patch, loaded, plant, skill_md, skills, together
+from catalog.forest import Patch, Told, loaded, plant, skill_md, skills, together
 from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.disk import digest_of
 from mcp_skills_server.catalog.roots import Limits
@@ -101,17 +101,19 @@ def test_file_is_stale_after_a_parent_directory_was_swapped(tmp_path: Path, step
 # Unchanged files
 
 
-def test_touched_file_causes_no_change(tmp_path: Path) -> None:
-    registry = loaded(plant(tmp_path, skills("a") | {"a/ref.md": "x"}))
-    kept = registry.snapshot.skills["a"]
-    for path in ("a/ref.md", "a/SKILL.md"):
+def test_refresh_of_touched_files_keeps_the_snapshot(tmp_path: Path) -> None:
+    registry = loaded(plant(tmp_path, skills("a") | {"a/ref.md": "x", "bad/SKILL.md": "x", "c/skill.md": "x"}))
+    snapshot, listener = registry.snapshot, Told(registry)
+    for path in ("a/ref.md", "a/SKILL.md", "bad/SKILL.md"):
         os.utime(tmp_path / path, (1, 1))
         assert not registry.refresh([str(tmp_path / path)])
     (tmp_path / "a/new").write_text("x")
     (tmp_path / "a/new").rename(tmp_path / "a/ref.md")
-    assert not registry.refresh()
-    assert registry.snapshot.skills["a"] is kept
-    assert registry.read(kept.files["ref.md"]) == b"x"
+    for paths in ([], [str(tmp_path)], None):
+        assert not registry.refresh(paths)
+    assert registry.snapshot is snapshot
+    assert listener.all == []
+    assert registry.read(snapshot.skills["a"].files["ref.md"]) == b"x"
 
 
 def test_file_and_links_to_it_share_one_object(tmp_path: Path) -> None:

@@ -28,16 +28,6 @@ from wire import DEADLINE
 # Changes
 
 
-def test_refresh_of_an_unchanged_tree_keeps_the_snapshot(tmp_path: Path) -> None:
-    plant(tmp_path, skills("a", "a/b", "c") | {"a/ref.md": "x", "bad/SKILL.md": "x", "c/skill.md": "x"})
-    registry = loaded(tmp_path)
-    snapshot, listener = registry.snapshot, Told(registry)
-    for paths in (None, [], [str(tmp_path / "a/SKILL.md")], [str(tmp_path)], [str(tmp_path / "bad")]):
-        assert not registry.refresh(paths)
-    assert registry.snapshot is snapshot
-    assert listener.all == []
-
-
 @pytest.mark.requirement("S40-16")
 def test_edit_replaces_the_skills_with_the_file_and_names_it(tmp_path: Path) -> None:
     registry = loaded(plant(tmp_path, skills("a", "a/in", "b") | {"a/in/ref.md": "x"}))

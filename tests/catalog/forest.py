@@ -37,9 +37,7 @@ def plant(top: Path, files: Mapping[str, str | bytes]) -> Path:
     for path, content in files.items():
         file = top / path
         file.parent.mkdir(parents=True, exist_ok=True)
-        if isinstance(content, str):
-            content = content.encode()
-        file.write_bytes(content)
+        file.write_bytes(content.encode() if isinstance(content, str) else content)
     return top
 
 

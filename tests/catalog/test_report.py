@@ -159,7 +159,7 @@ def test_a_skill_that_moves_or_becomes_a_link_is_told_so(tmp_path: Path, caplog:
     assert f"skill a: removed: {other}/a is a link now" in said
 
 
-@pytest.mark.skipif(not hasattr(os, "seteuid"), reason="nobody else to be")
+@pytest.mark.skipif(not hasattr(os, "seteuid"), reason="no seteuid")
 def test_a_skill_that_loses_its_permission_is_one_line_that_says_so(open_path: Path, caplog: Log) -> None:
     plant(open_path, skills("a", "group/b", "group/c"))
     with as_nobody(open_path):

@@ -132,25 +132,6 @@ def test_file_is_stale_after_its_link_was_moved_to_another_folder(project: Path)
     assert registry.read(registry.snapshot.skills["pdf"].files["references/a.md"]) == b"b"
 
 
-def test_python_virtual_environment_is_ignored(tmp_path: Path) -> None:
-    plant(tmp_path, {**skills("one", "venv/lib/two", "tool/env/three"), "one/env/x": "x", "one/env/pyvenv.cfg": ""})
-    plant(tmp_path, {"venv/pyvenv.cfg": "", "tool/env/pyvenv.cfg": ""})
-    registry = loaded(tmp_path)
-    assert served(registry) == ["one"]
-    assert codes(registry) == []
-    skill = registry.snapshot.skills["one"]
-    assert [*skill.files] == ["SKILL.md"]
-    assert not skill.empty
-    registry.refresh([str(tmp_path / path) for path in ("venv/lib/two", "venv/lib", "venv")])
-    assert served(registry) == ["one"]
-    (tmp_path / "venv/pyvenv.cfg").unlink()
-    registry.refresh([str(tmp_path / "venv/pyvenv.cfg")])
-    assert served(registry) == ["one", "venv/lib/two"]
-    plant(tmp_path, {"venv/pyvenv.cfg": ""})
-    registry.refresh([str(tmp_path / "venv/pyvenv.cfg")])
-    assert served(registry) == ["one"]
-
-
 @pytest.mark.parametrize("poll", [False, True])
 def test_changes_of_links_and_their_targets_are_noticed(project: Path, poll: bool) -> None:
     root, target = project / ".claude/skills", project / ".agents/skills/pdf"

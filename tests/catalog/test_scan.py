@@ -126,6 +126,25 @@ def test_names_of_tools_and_editors_are_ignored(tmp_path: Path) -> None:
     assert codes(registry) == []
 
 
+def test_python_virtual_environment_is_ignored(tmp_path: Path) -> None:
+    plant(tmp_path, {**skills("one", "venv/lib/two", "tool/env/three"), "one/env/x": "x", "one/env/pyvenv.cfg": ""})
+    plant(tmp_path, {"venv/pyvenv.cfg": "", "tool/env/pyvenv.cfg": ""})
+    registry = loaded(tmp_path)
+    assert served(registry) == ["one"]
+    assert codes(registry) == []
+    skill = registry.snapshot.skills["one"]
+    assert [*skill.files] == ["SKILL.md"]
+    assert not skill.empty
+    registry.refresh([str(tmp_path / path) for path in ("venv/lib/two", "venv/lib", "venv")])
+    assert served(registry) == ["one"]
+    (tmp_path / "venv/pyvenv.cfg").unlink()
+    registry.refresh([str(tmp_path / "venv/pyvenv.cfg")])
+    assert served(registry) == ["one", "venv/lib/two"]
+    plant(tmp_path, {"venv/pyvenv.cfg": ""})
+    registry.refresh([str(tmp_path / "venv/pyvenv.cfg")])
+    assert served(registry) == ["one"]
+
+
 @pytest.mark.requirement("X-2", "S40-5")
 @each_row(("text", "code", "standing"), [
     (b"no frontmatter", "frontmatter-missing", Standing.UNUSABLE),

@@ -128,12 +128,12 @@ def test_skill_switched_off_between_starts_is_not_indexed(top: Path, index: Inde
     assert "one" not in indexed(index, again)
 
 
-def test_files_not_settled_by_either_clock_are_read(
+def test_files_too_young_at_either_of_two_starts_are_read(
     top: Path, index: Index, read: list[str], monkeypatch: Patch
 ) -> None:
-    for settled in ((10**18, 0), (0, 10**18)):
-        for each in settled:
-            monkeypatch.setattr(disk, "_SETTLED_NS", each)
+    for ages in ((10**18, 0), (0, 10**18)):
+        for settled_ns in ages:
+            monkeypatch.setattr(disk, "_SETTLED_NS", settled_ns)
             read.clear()
             start(top, index=index)
         assert "one/SKILL.md" in read

@@ -202,9 +202,6 @@ def test_foreign_single_link_files_and_own_hard_links_are_served(tmp_path: Path)
         assert not skill.problems
 
 
-# The walk
-
-
 def test_walk_and_failed_reads_leak_no_descriptor(tmp_path: Path) -> None:
     plant(tmp_path, {"a/b/c/file.md": "x"})
     before = len(os.listdir("/proc/self/fd"))

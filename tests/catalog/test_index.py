@@ -105,27 +105,20 @@ def test_restart_with_an_unchanged_tree_opens_no_file(top: Path, index: Index, r
     assert state_of(again) == state_of(first) == state_of(loaded(top))
 
 
-def test_restart_reads_changed_skills_only_and_deletes_rows_of_deleted_ones(
+def test_restart_reads_only_changed_skills_and_deletes_rows_of_unserved_ones(
     top: Path, index: Index, read: list[str]
 ) -> None:
     start(top, index=index)
     plant(top, {"one/SKILL.md": skill_md("one", "version: 2"), "new/SKILL.md": skill_md("new")})
+    plant(top, {"skills-off.txt": "outer/inner\n"})
     shutil.rmtree(top / "group")
     read.clear()
     again = start(top, index=index)
     assert sorted(read) == ["new/SKILL.md", "one/SKILL.md"]
     assert view(again) == view(loaded(top))
     stored = indexed(index, again)
-    assert "group/two" not in stored
+    assert not {"group/two", "outer/inner"} & stored.keys()
     assert "outer" in stored
-
-
-def test_skill_switched_off_between_starts_is_not_indexed(top: Path, index: Index) -> None:
-    start(top, index=index)
-    plant(top, {"skills-off.txt": "one\n"})
-    again = start(top, index=index)
-    assert "one" not in again.snapshot.skills
-    assert "one" not in indexed(index, again)
 
 
 def test_files_too_young_at_either_of_two_starts_are_read(
@@ -334,9 +327,6 @@ def test_skill_with_a_number_too_long_for_json_is_not_indexed(top: Path) -> None
         assert row is None or json.loads(row)
 
 
-# Skills of an earlier process
-
-
 def test_remembered_skills_come_from_the_index_without_a_scan(top: Path, index: Index) -> None:
     found = start(top, index=index).snapshot
     shutil.rmtree(top / "one")
@@ -355,9 +345,6 @@ def test_nothing_is_remembered_for_other_limits_or_unindexed_roots(top: Path, tm
     assert Registry([top], index=index).remembered() is not None
     assert Registry([top, plant(tmp_path / "other", skills("a"))], index=index).remembered() is None
     assert Registry([top]).remembered() is None
-
-
-# Changes between two starts
 
 
 def keep_mtimes(path: Path, change: Callable[[], object]) -> None:

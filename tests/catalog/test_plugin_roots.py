@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from catalog.forest import Patch, codes, loaded
+from catalog.forest import Patch, codes, loaded, plant
 from forkserver import run
 from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.index import Index
@@ -28,8 +28,7 @@ def write_plugin(folder: Path, **fields: object) -> Path:
     """Write a plugin with the skills `one` and `two`, and with two skills that are not served."""
     for path in ("skills/one", "skills/two", "skills/group/deep", "beside"):
         write_skill(folder / path)
-    (folder / "plugin.json").write_text(json.dumps({"$schema": SCHEMA, "name": "acme", **fields}), encoding="utf-8")
-    return folder
+    return plant(folder, {"plugin.json": json.dumps({"$schema": SCHEMA, "name": "acme", **fields})})
 
 
 def usable(registry: Registry) -> set[str]:
@@ -102,18 +101,12 @@ def test_plugin_without_skills_is_empty_and_its_link_not_followed(tmp_path: Path
 def write_claude_plugin(folder: Path, *skills: str, **fields: object) -> Path:
     for each in skills:
         write_skill(folder / each)
-    manifest = folder / ".claude-plugin" / "plugin.json"
-    manifest.parent.mkdir(parents=True)
-    manifest.write_text(json.dumps(fields), encoding="utf-8")
-    return folder
+    return plant(folder, {".claude-plugin/plugin.json": json.dumps(fields)})
 
 
 def write_marketplace(folder: Path, *plugins: object, **fields: object) -> Path:
-    manifest = folder / ".claude-plugin" / "marketplace.json"
-    manifest.parent.mkdir(parents=True, exist_ok=True)
-    about = {"name": "acme", "owner": {"name": "Acme"}, "plugins": plugins, **fields}
-    manifest.write_text(json.dumps(about), encoding="utf-8")
-    return folder
+    manifest = {"name": "acme", "owner": {"name": "Acme"}, "plugins": plugins, **fields}
+    return plant(folder, {".claude-plugin/marketplace.json": json.dumps(manifest)})
 
 
 def test_claude_plugin_serves_its_skills_folder_and_listed_folders(tmp_path: Path) -> None:

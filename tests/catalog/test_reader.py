@@ -98,9 +98,6 @@ def test_file_is_stale_after_a_parent_directory_was_swapped(tmp_path: Path, step
         registry.read(file)
 
 
-# Unchanged files
-
-
 def test_refresh_of_touched_files_keeps_the_snapshot(tmp_path: Path) -> None:
     registry = loaded(plant(tmp_path, skills("a") | {"a/ref.md": "x", "bad/SKILL.md": "x", "c/skill.md": "x"}))
     snapshot, listener = registry.snapshot, Told(registry)

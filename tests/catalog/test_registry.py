@@ -25,9 +25,6 @@ from mcp_skills_server.model import Changes, Standing
 from tables import each_row
 from wire import DEADLINE
 
-# Changes
-
-
 @pytest.mark.requirement("S40-16")
 def test_edit_replaces_the_skills_with_the_file_and_names_it(tmp_path: Path) -> None:
     registry = loaded(plant(tmp_path, skills("a", "a/in", "b") | {"a/in/ref.md": "x"}))
@@ -89,9 +86,6 @@ def test_deferred_changes_stay_deferred_when_only_problems_change(tmp_path: Path
     assert listener.all == []
     registry.settle()
     assert [each.after.keys() for each in listener.all] == [{"a"}]
-
-
-# Problems
 
 
 def test_problems_are_sorted_by_place(tmp_path: Path) -> None:
@@ -158,9 +152,6 @@ def test_unreadable_file_is_reported_once_by_scan_and_checks(open_path: Path) ->
         registry = loaded(open_path)
         skill = registry.snapshot.skills["a"]
         assert [problem.code for problem in [*skill.problems, *registry.checks.of(skill)]] == ["unreadable"]
-
-
-# Incremental refreshes
 
 
 LIMITS = Limits(skill_md=260, files=4, bytes=700, depth=2)
@@ -310,9 +301,6 @@ def test_change_rescans_the_outermost_skill_or_a_possible_skill(
     assert loaded(tmp_path)._states[0].touched(str(tmp_path / location)) == rescanned
     plant(tmp_path, {"SKILL.md": skill_md(tmp_path.name)})
     assert loaded(tmp_path)._states[0].touched(str(tmp_path / "a/x.md")) == "", "the root is a skill"
-
-
-# Loading and listeners
 
 
 def test_registry_is_loaded_when_entered_and_readable_after_exit(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from mcp_skills_server.catalog.roots import Limits
 from mcp_skills_server.format import yaml_reader
 from mcp_skills_server.model import Changes
 from mcp_skills_server.provenance.lock import Pins
-from wire import serving
 
 
 @pytest.fixture(autouse=True)
@@ -197,18 +196,6 @@ def test_many_differences_are_logged_as_twenty_lines_and_a_count(tmp_path: Path,
     assert len(found) == 21
     assert found[0][1].startswith("skill bad: found, not served: ")
     assert "and 981 more skills and problems; skills: 601 added, 400 removed, 0 changed; " in found[-1][1]
-
-
-def test_server_logs_added_and_broken_skills_to_stderr(tmp_path: Path) -> None:
-    with serving(plant(tmp_path, skills("b"))) as wire:
-        wire.every_skill()
-        for change in (skills("new"), {"b/SKILL.md": "x"}):
-            plant(tmp_path, change)
-            wire.until("notifications/skills/list_changed")
-        assert wire.close() == 0
-        stderr = wire.stderr.decode()
-    assert "INFO: skill new: added\n" in stderr
-    assert "WARNING: skill b: no longer served: " in stderr
 
 
 def test_first_scan_logs_twenty_problems_and_a_count(tmp_path: Path, caplog: Log, monkeypatch: Patch) -> None:

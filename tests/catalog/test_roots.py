@@ -135,9 +135,6 @@ def test_edit_of_a_shadowed_skill_does_not_affect_the_served_one(tmp_path: Path)
     assert not registry.refresh([str(tmp_path / "two/a/SKILL.md")])
 
 
-# Roots that change or become unreadable
-
-
 def test_refresh_ignores_paths_outside_of_the_roots(tmp_path: Path) -> None:
     plant(tmp_path, skills("root/one", "root-evil/two"))
     registry = loaded(tmp_path / "root")

@@ -164,20 +164,6 @@ def test_edit_rebuilds_only_the_filtered_snapshots_with_the_skill(folder: Path) 
     assert ann.snapshot.skills["b"] is registry.snapshot.skills["b"]
 
 
-def test_filtered_snapshot_is_current_after_several_unread_changes(folder: Path) -> None:
-    registry = loaded(folder)
-    ann = views_of(registry, grant("*", "b", "x*")).of(None)
-    before = ann.snapshot
-    plant(folder, {"team/c/SKILL.md": skill_md("c", body="No.")})
-    registry.refresh()
-    assert ann.snapshot is before
-    for path in ("x0", "x1"):
-        registry.refresh([str(plant(folder, skills(path)) / path)])
-    (folder / "b" / "SKILL.md").unlink()
-    registry.refresh()
-    assert sorted(ann.snapshot.skills) == ["x0", "x1"]
-
-
 def test_replaced_grants_apply_at_once_and_report_their_difference(folder: Path) -> None:
     registry = loaded(folder)
     views = views_of(registry, grant("token:ann", "a", "b"))
@@ -220,9 +206,6 @@ def test_unaffected_permissions_keep_their_snapshot_after_grants_are_replaced(fo
     views.replace([grant("token:ann", "a"), grant("*", "b")])
     assert views.of(None).snapshot is before
     assert views.permissions(ANN) != views.permissions(None) == Permissions([grant("*", "b")])
-
-
-# Retries
 
 
 def test_stale_file_fails_the_request_after_one_retry_and_is_logged(tmp_path: Path, caplog: Log) -> None:

@@ -42,9 +42,6 @@ PATHS = st.lists(st.sampled_from(NAMES), min_size=1, max_size=3).map("/".join)
 STANDINGS = st.sampled_from(Standing)
 
 
-# One skill
-
-
 def test_problem_is_one_line_with_its_place() -> None:
     found = Problem("name-missing", "error", "there is no name", "add one").at("x/SKILL.md", "x")
     assert str(found) == "x/SKILL.md: error: there is no name; add one [name-missing]"
@@ -80,9 +77,6 @@ def test_skill_content_differs_by_each_field_that_clients_see() -> None:
     assert one.digests == {SKILL_MD: "sha256:0"}
 
 
-# Standings
-
-
 @pytest.mark.requirement("X-2", "S40-5")
 def test_look_ups_show_skills_of_the_least_standing_or_higher() -> None:
     assert [*Standing] == [0, 1, 2]  # stored in the index
@@ -97,9 +91,6 @@ def test_look_ups_show_skills_of_the_least_standing_or_higher() -> None:
             assert (here.named(path, least) == [path]) is shown
             assert (here.find((path, SKILL_MD), least) is not None) is shown
             assert (here.children((path,), least) is not None) is shown
-
-
-# Changes
 
 
 @pytest.mark.requirement("X-1")
@@ -143,9 +134,6 @@ def test_skills_with_one_name_are_sorted_by_path() -> None:
     assert here.named("none", Standing.VALID) == []
 
 
-# Pages
-
-
 def test_page_continues_after_a_removed_path_and_ends_with_the_list() -> None:
     here = snapshot(skill("a"), skill("a-b"), skill("a/b"), skill("ab"), skill("c"))
     for after, paths in (
@@ -176,9 +164,6 @@ def test_pages_show_each_lasting_skill_once_while_others_change(
     assert after is None
     assert seen == sorted(set(seen))
     assert stay <= set(seen)
-
-
-# Finding
 
 
 def test_file_belongs_to_the_innermost_skill_of_the_least_standing() -> None:
@@ -238,9 +223,6 @@ def test_children_include_empty_directories_and_are_none_for_other_paths() -> No
     assert here.children(("acme",), Standing.VALID) == {"a": None, "a-b": None}
     for nothing in (("acme", "a", SKILL_MD), ("acme", "a", "gone"), ("acme", "b"), ("acm",), ("a",)):
         assert here.children(nothing, Standing.VALID) is None
-
-
-# Cost of look-ups
 
 
 class CountingSkills(dict[str, Skill]):

@@ -223,9 +223,6 @@ def test_unusable_key_is_refused_with_one_line(
         Verifier([], Identity("me@example.com", "https://accounts.example", path))
 
 
-# The gate
-
-
 def served(wire: Wire) -> set[str]:
     return {each["frontmatter"]["name"] for each in wire.every_skill()}
 
@@ -251,9 +248,6 @@ def test_only_signed_skills_are_served(tmp_path: Path, pair: KeyPair) -> None:
     done = CliRunner().invoke(cli, ["serve", str(root), "--require-signature", str(tmp_path / "none")])
     assert isinstance(done.exception, UsageError)
     assert "cannot be read" in str(done.exception)
-
-
-# Cached proofs
 
 
 def test_proof_is_private_and_valid_for_its_keys_and_digest_only(tmp_path: Path) -> None:
@@ -338,9 +332,6 @@ def test_cache_key_depends_on_the_keys_and_for_certificates_the_day(tmp_path: Pa
     verifier = Verifier([two])
     two.unlink()
     assert verifier.cache_key() is None
-
-
-# The commands
 
 
 def run(*arguments: str) -> Result:

@@ -90,9 +90,6 @@ def write_shell(root: Path, code: str) -> Path:
     return write(root / "thing", toml("thing", runtime=SHELL), code__main_sh=code)
 
 
-# Actions
-
-
 @pytest.mark.requirement("SP-25", "SP-27", "SP-28", "SP-33")
 async def test_example_action_runs_as_documented(box: Any, temporary: Path) -> None:
     served = desk(box, ACTIONS, secrets={"salesforce/leads-sync": {"SALESFORCE_API_KEY": "k", "OTHER": "o"}})
@@ -166,15 +163,6 @@ async def test_failed_function_is_a_result_with_its_error(tmp_path: Path, line: 
     assert ("Traceback" in result["logs_preview"]) is (kind != "execution_failed")
 
 
-async def test_failed_program_is_a_result_with_its_error(tmp_path: Path) -> None:
-    write_shell(tmp_path, "echo oops >&2; exit 3")
-    assert await error_of(desk("off", tmp_path), name="thing") == ("execution_failed", "oops")
-    write_shell(tmp_path, "head -c 10000 /dev/zero | tr '\\0' x")
-    kind, message = await error_of(desk("off", tmp_path), name="thing")
-    assert kind == "output_too_long"
-    assert "output_blobs" in message
-
-
 @each_row("timeout_ms", [600_001, 10**9, 10**400])  # the last one is too large for a float
 async def test_timeout_over_the_limit_of_the_operator_is_refused(timeout_ms: int) -> None:
     kind, message = await error_of(desk("off", ACTIONS), name="text.line-count", timeout_ms=timeout_ms)
@@ -235,9 +223,6 @@ async def test_sandboxed_action_has_no_network_user_or_writable_skill(box: Any, 
     write(tmp_path / "thing", toml("acme.thing", runtime=PYTHON), code__main_py=code, name="thing")
     result = await run(desk(box, tmp_path), name="acme.thing")
     assert result["output"] == [65534, "/workspace", ["acme.thing"], "/skills/acme.thing", False, ["lo"]]
-
-
-# Hostile output
 
 
 async def test_links_fifos_and_directories_do_not_become_blobs(box: Any, tmp_path: Path) -> None:

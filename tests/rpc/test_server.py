@@ -172,9 +172,6 @@ def test_any_message_has_a_well_formed_answer_or_none(desk: Desk, message: Any) 
         assert_well_formed(answer)
 
 
-# The loop between pipes; the tests of the command run it as a process
-
-
 class ScriptedPipes(Pipes):
     """Pipes with given lines as input, which collect what is sent."""
 

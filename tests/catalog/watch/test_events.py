@@ -100,6 +100,7 @@ def test_directory_below_two_roots_is_watched_and_reported_once(tmp_path: Path) 
     plant(tmp_path, skills("inner/one"))
     with armed(tmp_path, tmp_path / "inner", tmp_path) as events:
         assert_watch_count(3)
+        (tmp_path / "inner/one/.SKILL.md.swp").write_text("ignored")
         (tmp_path / "inner/one/SKILL.md").write_text("x")
         assert events.wait(DEADLINE) == {str(tmp_path / "inner/one/SKILL.md")}
 

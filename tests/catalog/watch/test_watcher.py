@@ -109,23 +109,6 @@ def test_edits_and_new_moved_or_deleted_directories_are_noticed(tmp_path: Path) 
         listener.until(serves("one"))
 
 
-def test_touches_and_ignored_files_cause_no_notification(tmp_path: Path) -> None:
-    plant(tmp_path, {"last/SKILL.md": skill_md("last")})
-    with watching(tmp_path) as (registry, listener):
-        plant(tmp_path, skills("one") | {"one/ref.md": "x"})
-        listener.until(serves("last", "one"))
-        while registry.snapshot.skills["one"].files.get("ref.md") is None:
-            listener.next()
-        before, one = len(listener.all), registry.snapshot.skills["one"]
-        for path in ("one/SKILL.md", "one/ref.md", "one"):
-            os.utime(tmp_path / path)
-        plant(tmp_path, {"one/.SKILL.md.swp": "x", "one/node_modules/x/SKILL.md": "x", ".git/HEAD": "x", "a~": "x"})
-        plant(tmp_path, {"one/ref.md": "x", "loose.md": "x", "docs/README.md": "x"})
-        edit_and_wait(listener, tmp_path, "last", 2)
-        assert {path for changes in listener.all[before:] for path in changes.after} == {"last"}
-        assert registry.snapshot.skills["one"] is one
-
-
 @pytest.mark.usefixtures("source")
 def test_root_that_is_recreated_at_once_stays_watched(tmp_path: Path) -> None:
     """The new directory may have the inode of the old one, but the old watch reports nothing of it."""
@@ -157,6 +140,7 @@ def test_missing_root_is_logged_and_watched_again_once_it_is_back(tmp_path: Path
 def test_root_that_is_missing_at_start_is_served_once_it_appears(tmp_path: Path) -> None:
     root = plant(tmp_path / "root", skills("one"))
     registry = Registry([root])
+    Watcher(registry).stop()  # may come before the start
     root.rename(tmp_path / "away")
     listener = Told(registry)
     with Watcher(registry):
@@ -248,18 +232,6 @@ def test_root_in_an_ignored_directory_of_another_root_is_watched(tmp_path: Path)
     with watching(tmp_path, tmp_path / ".agents/skills") as (_, listener):
         write_version(tmp_path, ".agents/skills/two", 2)
         listener.until(has_version("two", 2))
-
-
-def test_watcher_runs_within_its_with_block_and_stops_at_any_time(tmp_path: Path) -> None:
-    registry = Registry([plant(tmp_path, skills("one"))])
-    Watcher(registry).stop()
-    listener = Told(registry)
-    with Watcher(registry) as watcher:
-        assert serves("one")(registry)
-        plant(tmp_path, skills("two"))
-        listener.until(serves("one", "two"))
-    watcher.stop(DEADLINE)
-    assert watcher._thread is not None and not watcher._thread.is_alive()
 
 
 @pytest.mark.anyio

@@ -26,7 +26,7 @@ class CallFailedError(Exception):
         self.data: Any = error.get("data")
 
 
-class Desk:
+class RpcServer:
     """Skills Protocol server for the skills of some roots."""
 
     def __init__(
@@ -40,11 +40,11 @@ class Desk:
         self.registry.load()
         self.runtime = Runtime(self.registry, scripts=scripts)
         self.methods = Methods(self.runtime, allow_code, blobs)
-        self.rpc = Rpc(self.methods)
+        self.server = Rpc(self.methods)
 
     async def send(self, raw: bytes | Any) -> Any:
         """Return the parsed answer to a message, None for no answer."""
-        answer = await self.rpc.answer(raw if isinstance(raw, bytes) else json.dumps(raw).encode())
+        answer = await self.server.answer(raw if isinstance(raw, bytes) else json.dumps(raw).encode())
         return None if answer is None else json.loads(answer)
 
     async def call(self, method: str, **params: Any) -> Any:

@@ -19,7 +19,7 @@ from mcp_skills_server.rpc.blobs import BlobStore
 from mcp_skills_server.runtime.scripts import approvals, processes, runner, sandbox
 from mcp_skills_server.runtime.scripts.approvals import Approval
 from mcp_skills_server.runtime.scripts.settings import ScriptSettings
-from rpc.build import ACTIONS, CallFailedError, Desk, toml, write
+from rpc.build import ACTIONS, CallFailedError, RpcServer, toml, write
 from tables import each_row
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform == "win32", reason="POSIX processes")]
@@ -46,12 +46,12 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def desk(
+def make_rpc(
     box: Any, *roots: Path | MirroredRoot, allow_code: bool = False, blobs: BlobStore | None = None, **settings: Any
-) -> Desk:
+) -> RpcServer:
     """Return a server that executes scripts in the sandbox `box`."""
     settings = {"timeout_s": 20, "output_bytes": 4096, **settings}
-    return Desk(*roots, scripts=ScriptSettings(sandbox=box, **settings), allow_code=allow_code, blobs=blobs)
+    return RpcServer(*roots, scripts=ScriptSettings(sandbox=box, **settings), allow_code=allow_code, blobs=blobs)
 
 
 def created(temporary: Path, pattern: str = "session-*") -> list[Path]:
@@ -59,9 +59,9 @@ def created(temporary: Path, pattern: str = "session-*") -> list[Path]:
     return [*temporary.rglob(pattern)]
 
 
-async def run(desk: Desk, method: str = "execute_skill", **params: Any) -> Any:
+async def run(rpc: RpcServer, method: str = "execute_skill", **params: Any) -> Any:
     """Return the result of a run, whether it completed or failed."""
-    result = await desk.call(method, **params)
+    result = await rpc.call(method, **params)
     if result["status"] == "completed":
         assert set(result) == FIELDS
     else:
@@ -72,12 +72,12 @@ async def run(desk: Desk, method: str = "execute_skill", **params: Any) -> Any:
     return result
 
 
-async def error_of(desk: Desk, method: str = "execute_skill", **params: Any) -> tuple[str, str]:
-    """Return the type and message of the error of a failed run."""
-    result = await run(desk, method, **params)
-    assert result["status"] == "failed"
-    assert result["output"] is None
-    return result["error"]["type"], result["error"]["message"]
+async def assert_fails(rpc: RpcServer, kind: str, message: str, method: str = "execute_skill", **params: Any) -> None:
+    """Run something that fails with this type of error, and a message that matches the pattern."""
+    result = await run(rpc, method, **params)
+    assert (result["status"], result["output"]) == ("failed", None)
+    assert result["error"]["type"] == kind
+    assert re.search(message, result["error"]["message"])
 
 
 def write_python(root: Path, code: str, **files: Any) -> Path:
@@ -92,12 +92,12 @@ def write_shell(root: Path, code: str) -> Path:
 
 @pytest.mark.requirement("SP-25", "SP-27", "SP-28", "SP-33")
 async def test_example_action_runs_as_documented(box: Any, temporary: Path) -> None:
-    served = desk(box, ACTIONS, secrets={"salesforce/leads-sync": {"SALESFORCE_API_KEY": "k", "OTHER": "o"}})
-    blob = await served.call("create_blob", content="name,mail\na,b\nc,d\n", kind="text/csv")
+    rpc = make_rpc(box, ACTIONS, secrets={"salesforce/leads-sync": {"SALESFORCE_API_KEY": "k", "OTHER": "o"}})
+    blob = await rpc.call("create_blob", content="name,mail\na,b\nc,d\n", kind="text/csv")
     assert set(blob) == {"blob_id", "size_bytes"}
     assert blob["size_bytes"] == 18
     args = {"sheet_blob": blob["blob_id"], "env": "prod"}
-    result = await run(served, name="salesforce.leads.sync", args=args)
+    result = await run(rpc, name="salesforce.leads.sync", args=args)
     assert result["status"] == "completed", result
     assert result["output"] == {"env": "prod", "leads": 2, "authorised": True}
     assert "2 leads for prod" in result["logs_preview"]
@@ -106,23 +106,23 @@ async def test_example_action_runs_as_documented(box: Any, temporary: Path) -> N
 
 
 async def test_output_files_of_a_run_become_blobs(box: Any) -> None:
-    served = desk(box, ACTIONS)
-    result = await run(served, name="salesforce.contacts.export")
+    rpc = make_rpc(box, ACTIONS)
+    result = await run(rpc, name="salesforce.contacts.export")
     (blob,) = result["output_blobs"]
     assert (result["status"], result["output"]) == ("completed", {"contacts": 2})
-    whole = await served.call("read_blob", blob_id=blob, mode="full")
+    whole = await rpc.call("read_blob", blob_id=blob, mode="full")
     assert whole["content"].startswith("name,mail\nAda Lovelace")
     assert whole["truncated"] is False
-    assert (await served.call("read_blob", blob_id=blob, max_bytes=4)) == {"content": "name", "truncated": True}
-    tail = await served.call("read_blob", blob_id=blob, mode="sample_tail", max_bytes=4)
+    assert (await rpc.call("read_blob", blob_id=blob, max_bytes=4)) == {"content": "name", "truncated": True}
+    tail = await rpc.call("read_blob", blob_id=blob, mode="sample_tail", max_bytes=4)
     assert tail == {"content": "com\n", "truncated": True}
 
 
 @pytest.mark.requirement("SP-25", "SP-32")
 async def test_program_reads_its_input_blobs_and_prints_its_output(box: Any) -> None:
-    served = desk(box, ACTIONS)
-    blobs = [(await served.call("create_blob", content=text))["blob_id"] for text in ("a\nb\n", "c\n")]
-    result = await run(served, name="text.line-count", input_blobs=blobs, timeout_ms=600_000)
+    rpc = make_rpc(box, ACTIONS)
+    blobs = [(await rpc.call("create_blob", content=text))["blob_id"] for text in ("a\nb\n", "c\n")]
+    result = await run(rpc, name="text.line-count", input_blobs=blobs, timeout_ms=600_000)
     assert result["status"] == "completed"
     assert (result["output"], result["logs_preview"]) == ({"lines": 3}, "counted\n")
 
@@ -133,14 +133,14 @@ async def test_arguments_are_given_to_a_program_as_a_file(tmp_path: Path) -> Non
     for _ in range(50):
         deep = [deep]
     args = {"é": ["\n", None, 1.5], "deep": deep}
-    assert (await run(desk("off", tmp_path), name="thing", args=args))["output"] == args
-    assert (await run(desk("off", tmp_path), name="thing"))["output"] == {}
+    assert (await run(make_rpc("off", tmp_path), name="thing", args=args))["output"] == args
+    assert (await run(make_rpc("off", tmp_path), name="thing"))["output"] == {}
 
 
 async def test_function_gets_the_arguments_and_imports_sibling_modules(box: Any, tmp_path: Path) -> None:
     code = "import near\ndef main(args):\n    print('printed')\n    return {'got': args, 'near': near.X}\n"
     write_python(tmp_path, code, code__near_py="X = 5\n")
-    result = await run(desk(box, tmp_path), name="thing", args={"a": "é"})
+    result = await run(make_rpc(box, tmp_path), name="thing", args={"a": "é"})
     assert result["output"] == {"got": {"a": "é"}, "near": 5}
     assert result["logs_preview"] == "printed\n"
 
@@ -157,7 +157,7 @@ async def test_function_gets_the_arguments_and_imports_sibling_modules(box: Any,
 @pytest.mark.requirement("SP-20")
 async def test_failed_function_is_a_result_with_its_error(tmp_path: Path, line: str, kind: str, message: str) -> None:
     write_python(tmp_path, f"def main(args):\n    {line}\n")
-    result = await run(desk("off", tmp_path), name="thing")
+    result = await run(make_rpc("off", tmp_path), name="thing")
     assert result["error"]["type"] == kind
     assert message in result["error"]["message"]
     assert ("Traceback" in result["logs_preview"]) is (kind != "execution_failed")
@@ -165,9 +165,9 @@ async def test_failed_function_is_a_result_with_its_error(tmp_path: Path, line: 
 
 @each_row("timeout_ms", [600_001, 10**9, 10**400])  # the last one is too large for a float
 async def test_timeout_over_the_limit_of_the_operator_is_refused(timeout_ms: int) -> None:
-    kind, message = await error_of(desk("off", ACTIONS), name="text.line-count", timeout_ms=timeout_ms)
-    assert kind == "not_run"
-    assert "at most 600 seconds" in message
+    await assert_fails(
+        make_rpc("off", ACTIONS), "not_run", "at most 600 seconds", name="text.line-count", timeout_ms=timeout_ms
+    )
 
 
 @each_row(("runtime", "kind", "message"), [
@@ -183,11 +183,9 @@ async def test_action_that_cannot_run_fails_with_the_reason(
 ) -> None:
     files = {"code__main_py": "", "code__main_sh": "", "code__notes_txt": "Notes."}
     write(tmp_path / "thing", toml("thing", runtime=runtime), **files)
-    error = await error_of(desk("off", tmp_path), name="thing")
-    assert error[0] == kind
-    assert message in error[1]
+    await assert_fails(make_rpc("off", tmp_path), kind, message, name="thing")
     for name in ("weather", "writing.tone", "skills.protocol.guide"):  # instructions
-        assert (await error_of(desk("off", ACTIONS), name=name))[0] == "not_executable"
+        await assert_fails(make_rpc("off", ACTIONS), "not_executable", "", name=name)
 
 
 @pytest.mark.requirement("SP-33")
@@ -197,12 +195,12 @@ async def test_only_declared_secrets_are_passed_to_a_run(
     monkeypatch.setenv("KEPT_BACK", "1")
     text = toml("thing", runtime=PYTHON, permissions='secrets = ["API_KEY"]')
     write(tmp_path / "thing", text, code__main_py="import os\ndef main(args):\n    return dict(os.environ)\n")
-    missing = ("secret_missing", "thing needs API_KEY, which the operator of this server has not given to it")
-    assert await error_of(desk(box, tmp_path), name="thing") == missing
+    missing = "^thing needs API_KEY, which the operator of this server has not given to it$"
+    await assert_fails(make_rpc(box, tmp_path), "secret_missing", missing, name="thing")
     other = {"other": {"API_KEY": "not this one"}, "https://example.com#thing": {"API_KEY": "nor this"}}
-    assert (await error_of(desk(box, tmp_path, secrets=other), name="thing")) == missing
+    await assert_fails(make_rpc(box, tmp_path, secrets=other), "secret_missing", missing, name="thing")
     secrets = {**other, "thing": {"API_KEY": "k", "OTHER": "o"}}
-    environment = (await run(desk(box, tmp_path, secrets=secrets), name="thing"))["output"]
+    environment = (await run(make_rpc(box, tmp_path, secrets=secrets), name="thing"))["output"]
     assert environment["API_KEY"] == "k"
     assert set(environment) <= {
         "API_KEY", "HOME", "LANG", "LC_CTYPE", "PATH", "PWD", "SKILL_DIR", "SKILL_WORKSPACE", "TMPDIR", "SKILL_RUN",
@@ -221,7 +219,7 @@ async def test_sandboxed_action_has_no_network_user_or_writable_skill(box: Any, 
         "            os.access('/skills/acme.thing', os.W_OK), [name for _, name in socket.if_nameindex()]]\n"
     )
     write(tmp_path / "thing", toml("acme.thing", runtime=PYTHON), code__main_py=code, name="thing")
-    result = await run(desk(box, tmp_path), name="acme.thing")
+    result = await run(make_rpc(box, tmp_path), name="acme.thing")
     assert result["output"] == [65534, "/workspace", ["acme.thing"], "/skills/acme.thing", False, ["lo"]]
 
 
@@ -233,10 +231,10 @@ async def test_links_fifos_and_directories_do_not_become_blobs(box: Any, tmp_pat
         f'cd "$SKILL_WORKSPACE/output_blobs" && ln -s {secret} a && mkfifo b && mkdir c && echo d > d && ln d e\n'
         "echo f > f",
     )
-    served = desk(box, tmp_path / "root")
-    result = await run(served, name="thing")
+    rpc = make_rpc(box, tmp_path / "root")
+    result = await run(rpc, name="thing")
     (blob,) = result["output_blobs"]
-    assert (await served.call("read_blob", blob_id=blob))["content"] == "f\n"
+    assert (await rpc.call("read_blob", blob_id=blob))["content"] == "f\n"
 
 
 @each_row("command", [
@@ -246,23 +244,21 @@ async def test_links_fifos_and_directories_do_not_become_blobs(box: Any, tmp_pat
 async def test_result_that_is_no_regular_file_is_ignored(box: Any, tmp_path: Path, command: str) -> None:
     code = f"os.chdir(os.environ['SKILL_WORKSPACE'])\n    os.system('{command}')\n    os._exit(0)\n"
     write_python(tmp_path, f"import os\ndef main(args):\n    {code}")
-    kind, message = await error_of(desk(box, tmp_path), name="thing")
-    assert kind == "execution_failed"
-    assert "without a result" in message
+    await assert_fails(make_rpc(box, tmp_path), "execution_failed", "without a result", name="thing")
 
 
 @each_row("deleted", ["", "/output_blobs"])
 async def test_run_that_deletes_its_workspace_has_no_output_blobs(tmp_path: Path, deleted: str) -> None:
     write_shell(tmp_path, f'rm -rf "$SKILL_WORKSPACE{deleted}"; echo 1')
-    result = await run(desk("off", tmp_path), name="thing")
+    result = await run(make_rpc("off", tmp_path), name="thing")
     assert (result["output"], result["output_blobs"], result["logs_preview"]) == (1, [], "")
 
 
 async def test_arguments_too_deep_to_serialize_are_refused() -> None:
-    served, levels = desk("off", ACTIONS), 1000
+    rpc, levels = make_rpc("off", ACTIONS), 1000
     while True:
         args = f'{{"name":"text.line-count","args":{{"x":{"[" * levels}{"]" * levels}}}}}'
-        answer = await served.send(f'{{"jsonrpc":"2.0","id":1,"method":"execute_skill","params":{args}}}'.encode())
+        answer = await rpc.send(f'{{"jsonrpc":"2.0","id":1,"method":"execute_skill","params":{args}}}'.encode())
         if answer["error"]["code"] != -32700:  # the deepest that can be parsed
             break
         levels -= 1
@@ -281,40 +277,40 @@ async def test_output_blobs_are_limited_in_number_and_bytes(
     blobs = BlobStore(most_bytes=most_bytes)
     for number in range(owners):
         blobs.add(b"x" * 25, "text/plain", f"owner {number}")
-    result = await run(desk("off", tmp_path, blobs=blobs), name="thing")
+    result = await run(make_rpc("off", tmp_path, blobs=blobs), name="thing")
     assert (result["status"], len(result["output_blobs"])) == ("completed", kept)
     assert "some files in output_blobs are above the limits" in result["logs_preview"]
 
 
 async def test_input_blobs_must_exist_and_be_at_most_64() -> None:
-    served = desk("off", ACTIONS)
+    rpc = make_rpc("off", ACTIONS)
     for method, params in (
         ("execute_skill", {"name": "text.line-count", "input_blobs": ["blob:1"]}),
         ("execute_skill", {"name": "text.line-count", "input_blobs": ["../../etc/passwd"]}),
         ("read_blob", {"blob_id": "blob:1"}),
     ):
         with pytest.raises(CallFailedError, match="Unknown blob") as caught:
-            await served.call(method, **params)
+            await rpc.call(method, **params)
         assert caught.value.code == -32602
     assert caught.value.data == {"blob_id": "blob:1"}
     names: list[str] = []
     for _ in range(execution.MAX_INPUT_BLOBS + 1):
-        names.append((await served.call("create_blob", content="a\ud800\n"))["blob_id"])
-    assert (await served.call("read_blob", blob_id=names[0]))["content"] == "a\ufffd\n"
+        names.append((await rpc.call("create_blob", content="a\ud800\n"))["blob_id"])
+    assert (await rpc.call("read_blob", blob_id=names[0]))["content"] == "a\ufffd\n"
     with pytest.raises(CallFailedError, match="at most 64 blobs"):
-        await served.call("execute_skill", name="text.line-count", input_blobs=names)
-    result = await run(served, name="text.line-count", input_blobs=names[:-1] * 2)
+        await rpc.call("execute_skill", name="text.line-count", input_blobs=names)
+    result = await run(rpc, name="text.line-count", input_blobs=names[:-1] * 2)
     assert (result["status"], result["output"]) == ("completed", {"lines": 64})
 
 
 async def test_waiting_run_writes_no_files(tmp_path: Path, temporary: Path) -> None:
     code = 'until [ -e "$SKILL_WORKSPACE/stop" ]; do sleep 0.05; done'
-    served = desk("off", write_shell(tmp_path / "root", code).parent, concurrent=1)
-    blob = (await served.call("create_blob", content="x" * 500_000))["blob_id"]
+    rpc = make_rpc("off", write_shell(tmp_path / "root", code).parent, concurrent=1)
+    blob = (await rpc.call("create_blob", content="x" * 500_000))["blob_id"]
     results: list[Any] = []
 
     async def run_one() -> None:
-        results.append(await run(served, name="thing", input_blobs=[blob]))
+        results.append(await run(rpc, name="thing", input_blobs=[blob]))
         if len(results) == 4:  # the fifth one runs
             (written,) = created(temporary, f"blobs/{blob[5:]}")
             (written.parent.parent / "stop").touch()
@@ -330,9 +326,9 @@ async def test_waiting_run_writes_no_files(tmp_path: Path, temporary: Path) -> N
 
 async def test_cancelled_run_leaves_no_files(tmp_path: Path, temporary: Path) -> None:
     os.mkfifo(gate := tmp_path / "gate")
-    served = desk("off", write_shell(tmp_path / "root", f"echo > {gate}; sleep 60").parent)
+    rpc = make_rpc("off", write_shell(tmp_path / "root", f"echo > {gate}; sleep 60").parent)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(partial(served.call, "execute_skill", name="thing"))
+        tasks.start_soon(partial(rpc.call, "execute_skill", name="thing"))
         await anyio.to_thread.run_sync(gate.read_text)  # wait until it runs
         assert created(temporary)
         tasks.cancel_scope.cancel()
@@ -350,25 +346,23 @@ async def test_cancelled_run_leaves_no_files(tmp_path: Path, temporary: Path) ->
 async def test_code_runs_in_each_supported_language(
     box: Any, language: str, code: str, entrypoint: str | None, output: Any
 ) -> None:
-    served = desk(box, ACTIONS, allow_code=True)
+    rpc = make_rpc(box, ACTIONS, allow_code=True)
     params = {"language": language, "code": code, "entrypoint": entrypoint, "args": {"a": "b"}}
-    result = await run(served, "run_code", **params)
+    result = await run(rpc, "run_code", **params)
     assert (result["status"], result["output"]) == ("completed", output), result
-    kind, message = await error_of(desk(box, ACTIONS), "run_code", **params)
-    assert kind == "execution_disabled"
-    assert "--allow-code" in message
+    await assert_fails(make_rpc(box, ACTIONS), "execution_disabled", "--allow-code", "run_code", **params)
 
 
 @pytest.mark.requirement("SP-26", "SP-32")
 async def test_code_sees_mounted_skills_and_its_input_blobs(box: Any) -> None:
-    served = desk(box, ACTIONS, allow_code=True)
-    blob = (await served.call("create_blob", content="from a blob"))["blob_id"]
+    rpc = make_rpc(box, ACTIONS, allow_code=True)
+    blob = (await rpc.call("create_blob", content="from a blob"))["blob_id"]
     code = (
         "cd $SKILL_DIR; ls; head -c 16 weather/resources/table.md; "
         'cat "$SKILL_WORKSPACE/blobs/$(ls $SKILL_WORKSPACE/blobs)"'
     )
     mounted = ["weather", "salesforce.leads.sync", "weather", "skills.protocol.guide"]
-    result = await run(served, "run_code", language="sh", code=code, mount_skills=mounted, input_blobs=[blob])
+    result = await run(rpc, "run_code", language="sh", code=code, mount_skills=mounted, input_blobs=[blob])
     assert result["output"] == "salesforce.leads.sync\nweather\n# Table of 1.2.0from a blob", result
 
 
@@ -381,9 +375,8 @@ async def test_code_sees_mounted_skills_and_its_input_blobs(box: Any) -> None:
     ({"language": "python", "code": "while True: pass", "timeout_ms": 500}, "timeout", "time limit"),
 ])  # fmt: skip
 async def test_code_that_cannot_run_fails_with_the_reason(params: dict[str, Any], kind: str, message: str) -> None:
-    error = await error_of(desk("off", ACTIONS, allow_code=True), "run_code", **{"code": "x", **params})
-    assert error[0] == kind
-    assert re.search(message, error[1])
+    rpc = make_rpc("off", ACTIONS, allow_code=True)
+    await assert_fails(rpc, kind, message, "run_code", **{"code": "x", **params})
 
 
 async def test_action_of_a_site_needs_approval_and_its_own_secret(tmp_path: Path) -> None:
@@ -397,36 +390,33 @@ async def test_action_of_a_site_needs_approval_and_its_own_secret(tmp_path: Path
     file = tmp_path / "approvals.json"
     allowed: dict[str, Any] = {"origins": ("https://example.com",), "approvals": str(file)}
     for settings, words in (({}, "--allow-scripts-of"), (allowed, "was never approved")):
-        served = desk("off", *roots, **own, **settings)
-        kind, message = await error_of(served, name="thing")
-        assert kind == "not_run"
-        assert words in message
-    skill = served.registry.snapshot.skills["thing"]
-    approval = Approval("https://example.com", "thing", served.registry.digest_over(skill), 0.0)
+        rpc = make_rpc("off", *roots, **own, **settings)
+        await assert_fails(rpc, "not_run", words, name="thing")
+    skill = rpc.registry.snapshot.skills["thing"]
+    approval = Approval("https://example.com", "thing", rpc.registry.digest_over(skill), 0.0)
     approvals.update(file, lambda _: [approval])
-    kind, _ = await error_of(served, name="thing")
-    assert kind == "secret_missing"
+    await assert_fails(rpc, "secret_missing", "API_KEY", name="thing")
     own["secrets"]["https://example.com#thing"] = {"API_KEY": "theirs"}
-    assert (await run(desk("off", *roots, **own, **allowed), name="thing"))["output"] == "theirs"
+    assert (await run(make_rpc("off", *roots, **own, **allowed), name="thing"))["output"] == "theirs"
 
 
 async def test_at_most_sixteen_existing_skills_are_mounted(tmp_path: Path) -> None:
     names = [f"thing-{number:02}" for number in range(17)]
     for name in names:
         write(tmp_path / name, toml(name))
-    served = desk("off", tmp_path, allow_code=True)
+    rpc = make_rpc("off", tmp_path, allow_code=True)
     for mounted, message in ((names, "at most 16 skills can be mounted"), (["gone"], "Unknown skill 'gone'")):
         with pytest.raises(CallFailedError, match=message):
-            await served.call("run_code", language="sh", code="true", mount_skills=mounted)
-    result = await run(served, "run_code", language="sh", code="true", mount_skills=names[1:])
+            await rpc.call("run_code", language="sh", code="true", mount_skills=mounted)
+    result = await run(rpc, "run_code", language="sh", code="true", mount_skills=names[1:])
     assert result["status"] == "completed"
 
 
 async def test_code_cannot_mount_an_unapproved_skill(tmp_path: Path) -> None:
     write(tmp_path / "site" / "thing", toml("thing", runtime=PYTHON), code__main_py="print('ran')\n")
     site = MirroredRoot(str(tmp_path / "site"), "https://example.com")
-    served = desk("off", site, allow_code=True)
-    kind, message = await error_of(served, "run_code", language="python", code="print(1)", mount_skills=["thing"])
-    assert kind == "not_run"
-    assert "--allow-scripts-of" in message
-    assert (await run(served, "run_code", language="python", code="print(1)"))["output"] == 1
+    rpc = make_rpc("off", site, allow_code=True)
+    await assert_fails(
+        rpc, "not_run", "--allow-scripts-of", "run_code", language="python", code="print(1)", mount_skills=["thing"]
+    )
+    assert (await run(rpc, "run_code", language="python", code="print(1)"))["output"] == 1

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mcp_skills_server.rpc import guide
-from rpc.build import ACTIONS, CallFailedError, Desk, toml, write
+from rpc.build import ACTIONS, CallFailedError, RpcServer, toml, write
 from tables import each_row
 from wire import FIXTURES, write_skill
 
@@ -19,18 +19,18 @@ GUIDE = "skills.protocol.guide 0.1.0"
 
 
 @pytest.fixture(scope="module")
-def desk() -> Desk:
-    return Desk(ACTIONS)
+def rpc() -> RpcServer:
+    return RpcServer(ACTIONS)
 
 
 @pytest.mark.requirement("SP-7", "SP-8")
-async def test_list_is_sorted_by_name_and_version(desk: Desk) -> None:
-    assert await desk.names() == [
+async def test_list_is_sorted_by_name_and_version(rpc: RpcServer) -> None:
+    assert await rpc.names() == [
         "salesforce.contacts.export 0.2.1", "salesforce.leads.sync 0.1.0", GUIDE, "text.line-count 1.0.0",
         "weather 1.0.0", "weather 1.2.0-rc.1", "weather 1.2.0", "writing.tone 1.1.0",
     ]  # fmt: skip
-    assert await Desk(ACTIONS).names() == await desk.names()
-    assert desk.methods.catalogues.known(desk.registry.snapshot) is not None  # cached
+    assert await RpcServer(ACTIONS).names() == await rpc.names()
+    assert rpc.methods.catalogues.known(rpc.registry.snapshot) is not None  # cached
 
 
 @pytest.mark.requirement("SP-1", "SP-8")
@@ -38,62 +38,62 @@ async def test_list_is_sorted_by_name_and_version(desk: Desk) -> None:
     ("salesforce", ["salesforce.contacts.export 0.2.1", "salesforce.leads.sync 0.1.0"]),
     ("writing", ["writing.tone 1.1.0"]), ("sales", []), ("Salesforce", []),
 ])  # fmt: skip
-async def test_namespace_is_an_exact_filter(desk: Desk, namespace: str, names: list[str]) -> None:
-    assert await desk.names(namespace=namespace) == names
+async def test_namespace_is_an_exact_filter(rpc: RpcServer, namespace: str, names: list[str]) -> None:
+    assert await rpc.names(namespace=namespace) == names
 
 
 @pytest.mark.requirement("SP-1", "SP-2", "SP-6")
 @each_row("size", [1, 3, 8, 100])
-async def test_pages_add_up_to_the_list(desk: Desk, size: int) -> None:
+async def test_pages_add_up_to_the_list(rpc: RpcServer, size: int) -> None:
     seen: list[str] = []
     cursor = None
     while cursor is not None or not seen:
-        page = await desk.call("list_skills", limit=size, cursor=cursor)
+        page = await rpc.call("list_skills", limit=size, cursor=cursor)
         assert set(page) == {"skills", "next_cursor"}
         assert 0 < len(page["skills"]) <= size
         seen += [f"{each['name']} {each['version']}" for each in page["skills"]]
         cursor = page["next_cursor"]
         assert isinstance(cursor, str | None)
-    assert seen == await desk.names()
+    assert seen == await rpc.names()
 
 
 async def test_page_of_long_descriptions_ends_early(tmp_path: Path) -> None:
     for number in range(9):
         write_skill(tmp_path / f"s{number}", description="x" * 100_000)
-    desk = Desk(tmp_path)
-    first = await desk.call("list_skills", limit=1000, detail="summary")
+    rpc = RpcServer(tmp_path)
+    first = await rpc.call("list_skills", limit=1000, detail="summary")
     assert len(first["skills"]) == 6
-    assert await desk.names(cursor=first["next_cursor"]) == ["s6 0.0.0", "s7 0.0.0", "s8 0.0.0", GUIDE]
+    assert await rpc.names(cursor=first["next_cursor"]) == ["s6 0.0.0", "s7 0.0.0", "s8 0.0.0", GUIDE]
 
 
 async def test_next_page_continues_after_skills_came_and_went(tmp_path: Path) -> None:
     for name in "bdf":
         write_skill(tmp_path / name)
-    desk = Desk(tmp_path)
-    cursor = (await desk.call("list_skills", limit=2))["next_cursor"]
+    rpc = RpcServer(tmp_path)
+    cursor = (await rpc.call("list_skills", limit=2))["next_cursor"]
     for name in "ae":
         write_skill(tmp_path / name)
     (tmp_path / "d" / "SKILL.md").unlink()
-    desk.registry.refresh()
-    assert await desk.names(cursor=cursor) == ["e 0.0.0", "f 0.0.0", GUIDE]
+    rpc.registry.refresh()
+    assert await rpc.names(cursor=cursor) == ["e 0.0.0", "f 0.0.0", GUIDE]
 
 
 @each_row("cursor", ["", "x", "é", "W10", "W1tdXQ", "a" * 20_000])
-async def test_foreign_cursor_is_refused(desk: Desk, cursor: str) -> None:
+async def test_foreign_cursor_is_refused(rpc: RpcServer, cursor: str) -> None:
     with pytest.raises(CallFailedError, match="Invalid cursor") as caught:
-        await desk.call("list_skills", cursor=cursor)
+        await rpc.call("list_skills", cursor=cursor)
     assert caught.value.code == -32602
-    other = (await desk.call("list_skills", limit=1))["next_cursor"]
+    other = (await rpc.call("list_skills", limit=1))["next_cursor"]
     with pytest.raises(CallFailedError, match="of the same list"):
-        await desk.call("list_skills", namespace="salesforce", cursor=other)
+        await rpc.call("list_skills", namespace="salesforce", cursor=other)
 
 
 @pytest.mark.requirement("SP-9")
 @each_row(("version", "expected"), [(None, "1.2.0"), ("1.0.0", "1.0.0"), ("1.2.0-rc.1", "1.2.0-rc.1")])
-async def test_latest_version_is_the_default(desk: Desk, version: str | None, expected: str) -> None:
-    result = (await desk.call("describe_skill", name="weather", version=version))["skill"]
+async def test_latest_version_is_the_default(rpc: RpcServer, version: str | None, expected: str) -> None:
+    result = (await rpc.call("describe_skill", name="weather", version=version))["skill"]
     assert result["manifest"]["version"] == expected
-    table = await desk.call("read_skill_file", name="weather", version=version, path="resources/table.md")
+    table = await rpc.call("read_skill_file", name="weather", version=version, path="resources/table.md")
     assert table["content"].startswith(f"# Table of {expected}\n")
 
 
@@ -102,31 +102,31 @@ async def test_unknown_version_error_names_the_latest_twenty(tmp_path: Path) -> 
         write(tmp_path / f"v{number}", toml("same", f"1.0.{number}"), name="same")
     known = ", ".join(f"1.0.{number}" for number in range(2, 22))
     with pytest.raises(CallFailedError, match=f"same has no version '2'; known: {known}$"):
-        await Desk(tmp_path).call("describe_skill", name="same", version="2")
+        await RpcServer(tmp_path).call("describe_skill", name="same", version="2")
 
 
 async def test_manifest_changed_since_the_scan_is_read_again(tmp_path: Path) -> None:
-    desk = Desk(write(tmp_path / "thing", toml("thing")).parent)
+    rpc = RpcServer(write(tmp_path / "thing", toml("thing")).parent)
     write(tmp_path / "thing", toml("thing", "1.0.1-changed"))
-    assert await desk.names() == [GUIDE, "thing 1.0.1-changed"]
+    assert await rpc.names() == [GUIDE, "thing 1.0.1-changed"]
 
 
 @pytest.mark.requirement("SP-10", "SP-11")
 @each_row(("detail", "count"), [("manifest", 1), ("summary", 2), (None, 2), ("full", 3)])
-async def test_each_detail_has_its_fields(desk: Desk, detail: str | None, count: int) -> None:
+async def test_each_detail_has_its_fields(rpc: RpcServer, detail: str | None, count: int) -> None:
     fields = ["manifest", "skill_md_frontmatter", "skill_md_content"][:count]
     for name in ("salesforce.leads.sync", "writing.tone", "skills.protocol.guide"):
-        result = await desk.call("describe_skill", name=name, detail=detail)
+        result = await rpc.call("describe_skill", name=name, detail=detail)
         assert [*result] == ["skill"] and [*result["skill"]] == fields
         assert result["skill"]["manifest"]["name"] == name
     raw = (ACTIONS / "salesforce" / "leads-sync" / "SKILL.md").read_text(encoding="utf-8")
-    result = await desk.call("describe_skill", name="salesforce.leads.sync", detail="full")
+    result = await rpc.call("describe_skill", name="salesforce.leads.sync", detail="full")
     assert result["skill"]["skill_md_content"] == raw
 
 
 @pytest.mark.requirement("X-25")
-async def test_skill_without_skill_toml_has_a_derived_manifest(desk: Desk) -> None:
-    result = (await desk.call("describe_skill", name="writing.tone"))["skill"]
+async def test_skill_without_skill_toml_has_a_derived_manifest(rpc: RpcServer) -> None:
+    result = (await rpc.call("describe_skill", name="writing.tone"))["skill"]
     description = (
         "Keeps a text in one tone of voice. Use it when the user asks for a text that sounds friendly or formal."
     )
@@ -138,19 +138,19 @@ async def test_skill_without_skill_toml_has_a_derived_manifest(desk: Desk) -> No
 
 
 @pytest.mark.requirement("SP-29")
-async def test_guide_is_a_skill_and_has_its_own_method(desk: Desk) -> None:
-    content = (await desk.call("load_skills_protocol_guide"))["content"]
+async def test_guide_is_a_skill_and_has_its_own_method(rpc: RpcServer) -> None:
+    content = (await rpc.call("load_skills_protocol_guide"))["content"]
     assert content == guide.files()["SKILL.md"].decode()
-    assert {"content": content} == await desk.call("read_skill_file", name="skills.protocol.guide", path="SKILL.md")
-    manifest = (await desk.call("describe_skill", name="skills.protocol.guide"))["skill"]["manifest"]
+    assert {"content": content} == await rpc.call("read_skill_file", name="skills.protocol.guide", path="SKILL.md")
+    manifest = (await rpc.call("describe_skill", name="skills.protocol.guide"))["skill"]["manifest"]
     assert (manifest["version"], manifest["kind"], manifest["namespace"]) == ("0.1.0", "instruction", "skills")
     assert all(method in content for method in ("list_skills", "read_blob", "run_code"))
 
 
 @pytest.mark.requirement("SP-12")
-async def test_text_files_are_read_whole(desk: Desk) -> None:
+async def test_text_files_are_read_whole(rpc: RpcServer) -> None:
     for path in ("SKILL.md", "skill.toml", "code/main.py", "resources/schema.json"):
-        result = await desk.call("read_skill_file", name="salesforce.leads.sync", path=path)
+        result = await rpc.call("read_skill_file", name="salesforce.leads.sync", path=path)
         assert result == {"content": (ACTIONS / "salesforce/leads-sync" / path).read_text(encoding="utf-8")}
 
 
@@ -160,9 +160,9 @@ async def test_text_files_are_read_whole(desk: Desk) -> None:
     "code/../SKILL.md", "SKILL.md/", "skill.md", "C:\\x", "..\\SKILL.md", "SKILL.md\0", "%2e%2e/SKILL.md", "~/x",
     "file:///etc/passwd", "\ufffd", "a" * 9000,
 ])  # fmt: skip
-async def test_path_outside_of_the_skill_is_refused(desk: Desk, path: str) -> None:
+async def test_path_outside_of_the_skill_is_refused(rpc: RpcServer, path: str) -> None:
     with pytest.raises(CallFailedError, match="has no file") as caught:
-        await desk.call("read_skill_file", name="salesforce.leads.sync", path=path)
+        await rpc.call("read_skill_file", name="salesforce.leads.sync", path=path)
     assert caught.value.code == -32602
     assert caught.value.data["name"] == "salesforce.leads.sync"
     shown = caught.value.data["path"]
@@ -176,7 +176,7 @@ async def test_binary_file_is_refused(tmp_path: Path) -> None:
     write_skill(tmp_path / "thing")
     (tmp_path / "thing" / "picture.png").write_bytes(b"\x89PNG\0\xff")
     with pytest.raises(CallFailedError, match="is not a text file"):
-        await Desk(tmp_path).call("read_skill_file", name="thing", path="picture.png")
+        await RpcServer(tmp_path).call("read_skill_file", name="thing", path="picture.png")
 
 
 @pytest.mark.requirement("X-28", "SP-35")
@@ -196,18 +196,18 @@ async def test_binary_file_is_refused(tmp_path: Path) -> None:
     ("describe_skill", {"name": "\x1b[2J"}, r"\\u\{1b\}", {"name": "\x1b[2J"}),
 ])  # fmt: skip
 async def test_unknown_skill_version_or_file_is_named_in_the_error(
-    desk: Desk, method: str, params: dict[str, Any], message: str, data: dict[str, Any]
+    rpc: RpcServer, method: str, params: dict[str, Any], message: str, data: dict[str, Any]
 ) -> None:
     with pytest.raises(CallFailedError, match=message) as caught:
-        await desk.call(method, **params)
+        await rpc.call(method, **params)
     assert (caught.value.code, caught.value.data) == (-32602, data)
 
 
 @pytest.mark.requirement("SP-21", "SP-22", "X-28")
 @each_row("method", ["", "LIST_SKILLS", "skills/list", "initialize", "salesforce.leads.sync", "__class__"])
-async def test_unknown_method_is_not_found(desk: Desk, method: str) -> None:
+async def test_unknown_method_is_not_found(rpc: RpcServer, method: str) -> None:
     with pytest.raises(CallFailedError, match="Method not found") as caught:
-        await desk.call(method)
+        await rpc.call(method)
     assert caught.value.code == -32601
 
 
@@ -216,22 +216,22 @@ async def test_unknown_method_is_not_found(desk: Desk, method: str) -> None:
     ("execute_skill", {"name": "salesforce.leads.sync"}), ("run_code", {"language": "python", "code": "1"}),
     ("create_blob", {"content": "a"}), ("read_blob", {"blob_id": "blob:1"}),
 ])  # fmt: skip
-async def test_execution_is_disabled_by_default(desk: Desk, method: str, params: dict[str, Any]) -> None:
-    result = await desk.call(method, **params)
+async def test_execution_is_disabled_by_default(rpc: RpcServer, method: str, params: dict[str, Any]) -> None:
+    result = await rpc.call(method, **params)
     assert (result["status"], result["error"]["type"]) == ("failed", "execution_disabled")
     assert "--allow-scripts" in result["error"]["message"]
     with pytest.raises(CallFailedError):
-        await desk.call(method, **{name: [] for name in params})
+        await rpc.call(method, **{name: [] for name in params})
 
 
 @pytest.mark.requirement("X-26")
 def test_dotted_name_exists_in_this_protocol_only() -> None:
-    desk = Desk(ACTIONS)
-    skill = desk.registry.snapshot.skills["salesforce/contacts-export"]
+    rpc = RpcServer(ACTIONS)
+    skill = rpc.registry.snapshot.skills["salesforce/contacts-export"]
     assert (skill.name, skill.path) == ("contacts-export", "salesforce/contacts-export")
-    codes = {each.code for each in desk.registry.problems() if each.skill == "salesforce/leads-sync"}
+    codes = {each.code for each in rpc.registry.problems() if each.skill == "salesforce/leads-sync"}
     assert {"name-characters", "name-mismatch"} <= codes
-    codes = {each.code for each in desk.registry.problems() if each.skill == "weather/1.0.0"}
+    codes = {each.code for each in rpc.registry.problems() if each.skill == "weather/1.0.0"}
     assert codes == {"name-mismatch"}
 
 
@@ -248,21 +248,21 @@ async def test_broken_manifest_hides_only_its_skill(tmp_path: Path, caplog: pyte
     for name, (raw, _) in BROKEN.items():
         write(tmp_path / name, raw)
     write(tmp_path / "sound", toml("sound"))
-    desk = Desk(tmp_path)
-    assert await desk.names() == [GUIDE, "sound 1.0.0"]
+    rpc = RpcServer(tmp_path)
+    assert await rpc.names() == [GUIDE, "sound 1.0.0"]
     for name, (_, code) in BROKEN.items():
         place = f"{tmp_path}/{name}/skill.toml"
         assert any(line.startswith(place) and code in line for line in caplog.messages), name
-        assert code in [each.code for each in desk.registry.checks.of(desk.registry.snapshot.skills[name])]
+        assert code in [each.code for each in rpc.registry.checks.of(rpc.registry.snapshot.skills[name])]
     caplog.clear()
     write_skill(tmp_path / "more")
-    desk.registry.refresh()
-    assert "more 0.0.0" in await desk.names()
+    rpc.registry.refresh()
+    assert "more 0.0.0" in await rpc.names()
     assert caplog.messages == []  # a known problem is not logged again
     for raw in (toml("no-toml"), b"name = "):  # a problem that reappears is
         write(tmp_path / "no-toml", raw)
-        desk.registry.refresh()
-        await desk.names()
+        rpc.registry.refresh()
+        await rpc.names()
     assert "no-toml" in caplog.text
 
 
@@ -272,9 +272,9 @@ async def test_skill_with_the_name_of_another_or_the_guide_is_logged(
     for root in ("b", "a"):
         write(tmp_path / root / root, toml("same"), name="same", notes_md=root)
     write(tmp_path / "b" / "guide", toml("skills.protocol.guide", "9.0.0"), name="guide")
-    desk = Desk(tmp_path / "b", tmp_path / "a")
-    assert await desk.names() == ["same 1.0.0", GUIDE]
-    assert (await desk.call("read_skill_file", name="same", path="notes.md"))["content"] == "b"
+    rpc = RpcServer(tmp_path / "b", tmp_path / "a")
+    assert await rpc.names() == ["same 1.0.0", GUIDE]
+    assert (await rpc.call("read_skill_file", name="same", path="notes.md"))["content"] == "b"
     hidden, guide_name = caplog.messages
     assert "same 1.0.0 is also that of another skill" in hidden
     assert "is the name of the built-in skill" in guide_name
@@ -283,13 +283,13 @@ async def test_skill_with_the_name_of_another_or_the_guide_is_logged(
 async def test_only_twenty_problems_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for number in range(22):
         write(tmp_path / f"skill-{number}", b"=")
-    await Desk(tmp_path).names()
+    await RpcServer(tmp_path).names()
     assert len(caplog.messages) == 21
     assert "and 2 more" in caplog.messages[-1]
     for number in range(2):
         (tmp_path / f"skill-{number}" / "skill.toml").unlink()
     caplog.clear()
-    await Desk(tmp_path).names()
+    await RpcServer(tmp_path).names()
     assert len(caplog.messages) == 20
     assert "more" not in caplog.text
 
@@ -297,16 +297,16 @@ async def test_only_twenty_problems_are_logged(tmp_path: Path, caplog: pytest.Lo
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root can read everything")
 async def test_unreadable_manifest_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     place = write(tmp_path / "thing", toml("thing"))
-    desk = Desk(tmp_path)
+    rpc = RpcServer(tmp_path)
     (place / "skill.toml").chmod(0)
-    await desk.names()
+    await rpc.names()
     assert "cannot be read" in caplog.text
 
 
 async def test_all_served_skills_are_listed(tmp_path: Path) -> None:
-    desk = Desk(FIXTURES)
-    skills = (await desk.call("list_skills", limit=1000, detail="summary"))["skills"]
-    served = {path.replace("/", ".") for path in desk.registry.snapshot.skills}
+    rpc = RpcServer(FIXTURES)
+    skills = (await rpc.call("list_skills", limit=1000, detail="summary"))["skills"]
+    served = {path.replace("/", ".") for path in rpc.registry.snapshot.skills}
     assert {each["name"] for each in skills} == served | {"skills.protocol.guide"}
     for each in skills:
-        await desk.call("describe_skill", name=each["name"], version=each["version"], detail="full")
+        await rpc.call("describe_skill", name=each["name"], version=each["version"], detail="full")

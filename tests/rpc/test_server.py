@@ -16,7 +16,7 @@ from mcp_skills_server.dialects.skills_protocol import METHODS
 from mcp_skills_server.rpc import server
 from mcp_skills_server.rpc.server import Rpc
 from mcp_skills_server.transport import Pipes
-from rpc.build import ACTIONS, Desk
+from rpc.build import ACTIONS, RpcServer
 from tables import each_row
 
 LIST = {"jsonrpc": "2.0", "id": 1, "method": "list_skills", "params": {"limit": 1}}
@@ -24,12 +24,12 @@ NOTE = {"jsonrpc": "2.0", "method": "list_skills"}
 
 
 @pytest.fixture(scope="module")
-def desk() -> Desk:
-    return Desk(ACTIONS)
+def rpc() -> RpcServer:
+    return RpcServer(ACTIONS)
 
 
-def send(desk: Desk, message: Any) -> Any:
-    return anyio.run(desk.send, message)
+def send(rpc: RpcServer, message: Any) -> Any:
+    return anyio.run(rpc.send, message)
 
 
 CALL = {"jsonrpc": "2.0", "method": "m", "id": 1}
@@ -50,39 +50,39 @@ CALL = {"jsonrpc": "2.0", "method": "m", "id": 1}
     *[({**CALL, "id": identifier}, -32601, identifier) for identifier in ("1", "", "é", 0, -7, 1.5, 10**30, None)],
 ])  # fmt: skip
 def test_invalid_message_is_answered_with_an_error_and_its_id(
-    desk: Desk, message: Any, code: int, identifier: Any
+    rpc: RpcServer, message: Any, code: int, identifier: Any
 ) -> None:
-    answer = send(desk, message)
+    answer = send(rpc, message)
     assert set(answer) == {"jsonrpc", "id", "error"}
     assert "\n" not in answer["error"]["message"]
     assert (answer["error"]["code"], answer["id"]) == (code, identifier)
 
 
-def test_notification_has_no_answer_even_if_it_fails(desk: Desk) -> None:
+def test_notification_has_no_answer_even_if_it_fails(rpc: RpcServer) -> None:
     for note in (NOTE, {**NOTE, "method": "gone"}, {**NOTE, "params": []}, {**NOTE, "params": {"limit": 0}}):
-        assert send(desk, note) is None
-    assert send(desk, [NOTE, NOTE]) is None
+        assert send(rpc, note) is None
+    assert send(rpc, [NOTE, NOTE]) is None
 
 
 @pytest.mark.requirement("SP-16", "SP-18")
-def test_batch_is_answered_call_by_call(desk: Desk) -> None:
+def test_batch_is_answered_call_by_call(rpc: RpcServer) -> None:
     ids: list[Any] = ["a", 7, None, 1.5]
     batch = [{**LIST, "id": each} for each in ids] + [NOTE, 3, {**LIST, "id": True}, {**LIST, "params": [1]}]
-    answers = send(desk, batch)
+    answers = send(rpc, batch)
     assert [each["id"] for each in answers] == [*ids, None, None, 1]
     assert [each["error"]["code"] for each in answers if "error" in each] == [-32600, -32600, -32602]
     assert all(each["result"]["skills"] for each in answers[:4])
 
 
-def test_batch_does_not_delay_another_request(desk: Desk) -> None:
+def test_batch_does_not_delay_another_request(rpc: RpcServer) -> None:
     answered: list[str] = []
 
     async def request(name: str, message: Any) -> None:
-        await desk.send(message)
+        await rpc.send(message)
         answered.append(name)
 
     async def request_both() -> None:
-        await desk.send(LIST)
+        await rpc.send(LIST)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(request, "batch", [LIST] * 100)
             tasks.start_soon(request, "other", LIST)
@@ -91,17 +91,19 @@ def test_batch_does_not_delay_another_request(desk: Desk) -> None:
     assert answered == ["other", "batch"]
 
 
-def test_batch_has_at_most_100_calls(desk: Desk) -> None:
-    assert len(send(desk, [LIST] * 100)) == 100
-    assert send(desk, [LIST] * 101)["error"]["code"] == -32600
+def test_batch_has_at_most_100_calls(rpc: RpcServer) -> None:
+    assert len(send(rpc, [LIST] * 100)) == 100
+    assert send(rpc, [LIST] * 101)["error"]["code"] == -32600
 
 
 # The limit is one answer and `left` bytes; the call after the limit is reached gets an error.
 @each_row(("left", "answered"), [(0, 2), (-1, 1)])
-def test_batch_answer_has_a_byte_limit(desk: Desk, monkeypatch: pytest.MonkeyPatch, left: int, answered: int) -> None:
-    size = len(anyio.run(desk.rpc.answer, json.dumps(LIST).encode()) or b"")
+def test_batch_answer_has_a_byte_limit(
+    rpc: RpcServer, monkeypatch: pytest.MonkeyPatch, left: int, answered: int
+) -> None:
+    size = len(anyio.run(rpc.server.answer, json.dumps(LIST).encode()) or b"")
     monkeypatch.setattr(server, "MAX_ANSWERS", size + left)
-    answers = send(desk, [LIST] * 3 + [NOTE] + [{**LIST, "id": "last"}])
+    answers = send(rpc, [LIST] * 3 + [NOTE] + [{**LIST, "id": "last"}])
     assert ["result" in each for each in answers] == [True] * answered + [False] * (4 - answered)
     assert (answers[-1]["id"], answers[-1]["error"]["code"]) == ("last", -32603)
 
@@ -114,20 +116,20 @@ def test_calls_in_a_batch_are_counted(raw: bytes, count: int) -> None:
 
 
 def test_exception_is_an_internal_error_with_a_logged_traceback(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    rpc: RpcServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def broken(*_: object) -> None:
         raise ZeroDivisionError("secret detail")
 
-    monkeypatch.setattr(desk.methods, "call", broken)
-    answer = send(desk, LIST)
+    monkeypatch.setattr(rpc.methods, "call", broken)
+    answer = send(rpc, LIST)
     assert answer == {"jsonrpc": "2.0", "id": 1, "error": {"code": -32603, "message": "Internal error"}}
     assert "secret detail" in caplog.text
 
 
 @pytest.mark.requirement("SP-19")
 def test_calls_leave_no_state() -> None:
-    one, other = Desk(ACTIONS), Desk(ACTIONS)
+    one, other = RpcServer(ACTIONS), RpcServer(ACTIONS)
     cursor = send(one, LIST)["result"]["next_cursor"]
     page = {**LIST, "params": {"cursor": cursor}}
     assert send(other, page) == send(one, page)
@@ -156,8 +158,8 @@ def assert_well_formed(answer: Any) -> None:
 
 
 @given(CALLS | VALUES | st.lists(CALLS | VALUES, max_size=5))
-def test_any_message_has_a_well_formed_answer_or_none(desk: Desk, message: Any) -> None:
-    answer = send(desk, json.dumps(message).encode())
+def test_any_message_has_a_well_formed_answer_or_none(rpc: RpcServer, message: Any) -> None:
+    answer = send(rpc, json.dumps(message).encode())
     if answer is None:
         parts = message if isinstance(message, list) else [message]
         assert parts
@@ -192,19 +194,19 @@ class ScriptedPipes(Pipes):
 
 
 @given(st.binary(max_size=60))
-def test_any_bytes_have_a_well_formed_answer_or_none(desk: Desk, raw: bytes) -> None:
-    answer = send(desk, raw)
+def test_any_bytes_have_a_well_formed_answer_or_none(rpc: RpcServer, raw: bytes) -> None:
+    answer = send(rpc, raw)
     if answer is not None:
         assert_well_formed(answer)
 
 
 def test_loop_answers_more_lines_than_its_concurrency_limit_before_it_ends(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    rpc: RpcServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = [json.dumps({**LIST, "id": number}).encode() for number in range(9)]
     pipes = ScriptedPipes([*calls, None, b"[]", json.dumps(NOTE).encode()])
     monkeypatch.setattr(server, "Pipes", lambda _max_line: pipes)
     monkeypatch.setattr(server, "_AT_ONCE", 2)
-    anyio.run(server.serve, desk.rpc)
+    anyio.run(server.serve, rpc.server)
     assert [each["error"]["code"] for each in pipes.sent if "error" in each] == [-32600, -32600]
     assert sorted(each["id"] for each in pipes.sent if "result" in each) == [*range(9)]

@@ -14,11 +14,11 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from mcp_skills_server.catalog import root_state, scan, tree
+from mcp_skills_server.catalog import disk, root_state, scan, tree
 from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Limits
-from mcp_skills_server.model import Changes, Skill, Standing
+from mcp_skills_server.model import Changes, Skill, SkillFile, Standing
 
 Patch: TypeAlias = pytest.MonkeyPatch
 Log: TypeAlias = pytest.LogCaptureFixture
@@ -82,6 +82,17 @@ def as_nobody(place: Path) -> Iterator[None]:
         yield
     finally:
         os.seteuid(0)
+
+
+def call_before_reads(monkeypatch: Patch, function: Callable[[str], object]) -> None:
+    """Call a function with the location of each file just before a scan reads it."""
+    real_ingest = disk.ingest
+
+    def ingest(root: str, location: str, file: SkillFile, most_bytes: int) -> bytes:
+        function(file.location)
+        return real_ingest(root, location, file, most_bytes)
+
+    monkeypatch.setattr(disk, "ingest", ingest)
 
 
 def served(registry: Registry) -> list[str]:

@@ -18,7 +18,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from catalog.forest import DEADLINE, Log, Patch, Told, loaded, plant, skill_md, skills, together, view
+from catalog.forest import (
+    DEADLINE,
+    Log,
+    Patch,
+    Told,
+    call_before_reads,
+    loaded,
+    plant,
+    skill_md,
+    skills,
+    together,
+    view,
+)
 from catalog.watched import serves
 from mcp_skills_server.catalog import disk, scan
 from mcp_skills_server.catalog.index import Index, encode
@@ -26,7 +38,7 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Limits
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.errors import StaleFileError
-from mcp_skills_server.model import Skill, SkillFile
+from mcp_skills_server.model import Skill
 
 FILES = {
     **skills("one", "group/two", "outer", "outer/inner"),
@@ -53,13 +65,8 @@ def index(tmp_path: Path) -> Index:
 @pytest.fixture
 def read(monkeypatch: Patch) -> list[str]:
     """Locations of the files that scans read."""
-    locations, real_ingest = list[str](), disk.ingest
-
-    def ingest(root: str, location: str, file: SkillFile, most_bytes: int) -> bytes:
-        locations.append(file.location)
-        return real_ingest(root, location, file, most_bytes)
-
-    monkeypatch.setattr(disk, "ingest", ingest)
+    locations: list[str] = []
+    call_before_reads(monkeypatch, locations.append)
     return locations
 
 

@@ -25,6 +25,7 @@ from mcp_skills_server.model import Changes, Standing
 from tables import each_row
 from wire import DEADLINE
 
+
 @pytest.mark.requirement("S40-16")
 def test_edit_replaces_the_skills_with_the_file_and_names_it(tmp_path: Path) -> None:
     registry = loaded(plant(tmp_path, skills("a", "a/in", "b") | {"a/in/ref.md": "x"}))
@@ -52,7 +53,7 @@ def test_readers_never_see_a_partial_snapshot(tmp_path: Path) -> None:
     registry = loaded(top)
     done, seen = threading.Event(), set[str]()
 
-    def look() -> None:
+    def read() -> None:
         # without a pause the readers keep the interpreter, and the swaps take half a minute
         while not done.wait(0.0002):
             snapshot = registry.snapshot
@@ -72,7 +73,7 @@ def test_readers_never_see_a_partial_snapshot(tmp_path: Path) -> None:
         finally:
             done.set()
 
-    together(swap, look, look)
+    together(swap, read, read)
     assert seen == {allowed[0][0], allowed[1][0]}
 
 

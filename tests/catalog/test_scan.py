@@ -6,18 +6,17 @@ import errno
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 from unittest.mock import Mock
 
 import pytest
 
-from catalog.forest import Log, Patch, as_nobody, codes, loaded, plant, served, skill_md, skills
+from catalog.forest import Log, Patch, as_nobody, call_before_reads, codes, loaded, plant, served, skill_md, skills
 from mcp_skills_server.catalog import disk, tree
 from mcp_skills_server.catalog.roots import Limits
 from mcp_skills_server.errors import StaleFileError
-from mcp_skills_server.model import SkillFile, Standing
+from mcp_skills_server.model import Standing
 from tables import each_row
 
 
@@ -62,20 +61,21 @@ def test_skill_below_the_depth_limit_is_reported_and_not_served(tmp_path: Path) 
 
 def test_hostile_depth_is_cut_and_reported_without_recursion(tmp_path: Path) -> None:
     plant(tmp_path, skills("one", "1/two"))
-    here = os.open(tmp_path / "1", os.O_RDONLY)
+    parent = os.open(tmp_path / "1", os.O_RDONLY)
     for _ in range(1500):
-        os.mkdir("1", dir_fd=here)
-        inner = os.open("1", os.O_RDONLY, dir_fd=here)
-        os.close(here)
-        here = inner
-    os.close(here)
+        os.mkdir("1", dir_fd=parent)
+        inner = os.open("1", os.O_RDONLY, dir_fd=parent)
+        os.close(parent)
+        parent = inner
+    os.close(parent)
     try:
         registry = loaded(tmp_path, limits=Limits(depth=10_000))
     finally:
         subprocess.run(["rm", "-rf", tmp_path / "1/1"], check=True)  # too deep for pytest's clean-up
     assert served(registry) == ["1/two", "one"]
     (found,) = registry.snapshot.problems
-    assert found.code == "too-deep" and "more than 64 levels" in found.message
+    assert found.code == "too-deep"
+    assert "more than 64 levels" in found.message
     assert found.path == str(tmp_path / "/".join(["1"] * tree.MOST_LEVELS))
 
 
@@ -236,17 +236,6 @@ def test_unreadable_skill_md_is_read_again_by_the_next_refresh(tmp_path: Path, m
         assert not registry.refresh()
     assert registry.refresh()
     assert served(registry) == ["one"]
-
-
-def call_before_reads(monkeypatch: Patch, change: Callable[[str], None]) -> None:
-    """Call `change` with the location of each file just before a scan reads it."""
-    real_ingest = disk.ingest
-
-    def ingest(root: str, location: str, file: SkillFile, most_bytes: int) -> bytes:
-        change(file.location)
-        return real_ingest(root, location, file, most_bytes)
-
-    monkeypatch.setattr(disk, "ingest", ingest)
 
 
 @pytest.mark.requirement("X-5")

@@ -29,7 +29,7 @@ def skill(
     return Skill(path, 0, path, Reading(fields, None, standing, problems), served, (), standing, empty)
 
 
-def snapshot(*skills: Skill, problems: tuple[Problem, ...] = ()) -> Snapshot:
+def snapshot_of(*skills: Skill, problems: tuple[Problem, ...] = ()) -> Snapshot:
     return Snapshot({each.path: each for each in skills}, problems)
 
 
@@ -80,23 +80,23 @@ def test_skill_content_differs_by_each_field_that_clients_see() -> None:
 @pytest.mark.requirement("X-2", "S40-5")
 def test_look_ups_show_skills_of_the_least_standing_or_higher() -> None:
     assert [*Standing] == [0, 1, 2]  # stored in the index
-    here = snapshot(skill("c"), skill("b", Standing.LENIENT), skill("a", Standing.UNUSABLE))
+    snapshot = snapshot_of(skill("c"), skill("b", Standing.LENIENT), skill("a", Standing.UNUSABLE))
     for least, paths in ((Standing.UNUSABLE, ["a", "b", "c"]), (Standing.LENIENT, ["b", "c"]), (Standing.VALID, ["c"])):
-        assert here.paths(least) == paths
-        page, cursor = here.page(None, 10, least)
+        assert snapshot.paths(least) == paths
+        page, cursor = snapshot.page(None, 10, least)
         assert [each.path for each in page] == paths
         assert cursor is None
         for path in "abc":
             shown = path in paths
-            assert (here.named(path, least) == [path]) is shown
-            assert (here.find((path, SKILL_MD), least) is not None) is shown
-            assert (here.children((path,), least) is not None) is shown
+            assert (snapshot.named(path, least) == [path]) is shown
+            assert (snapshot.find((path, SKILL_MD), least) is not None) is shown
+            assert (snapshot.children((path,), least) is not None) is shown
 
 
 @pytest.mark.requirement("X-1")
 def test_snapshot_is_immutable() -> None:
     with pytest.raises(TypeError):
-        snapshot(skill("a")).skills["b"] = skill("b")  # type: ignore[index]
+        snapshot_of(skill("a")).skills["b"] = skill("b")  # type: ignore[index]
 
 
 SNAPSHOTS = st.dictionaries(st.sampled_from("abc"), st.integers(0, 2))
@@ -121,21 +121,21 @@ def test_successive_changes_combine_to_the_change_from_first_to_last(states: lis
 
 
 def test_problems_are_sorted_by_skill_and_size_covers_all_files() -> None:
-    here = snapshot(skill("b", problems=(at("b"),)), skill("a", problems=(at("a"),)), problems=(at("loose"),))
-    assert [each.path for each in here.all_problems] == ["a", "b", "loose"]
+    snapshot = snapshot_of(skill("b", problems=(at("b"),)), skill("a", problems=(at("a"),)), problems=(at("loose"),))
+    assert [each.path for each in snapshot.all_problems] == ["a", "b", "loose"]
     assert skill("a", Standing.VALID, "b.md").size == 6
 
 
 @pytest.mark.requirement("S40-37")
 def test_skills_with_one_name_are_sorted_by_path() -> None:
-    here = snapshot(skill("z/a"), skill("a"), skill("m/a", Standing.LENIENT), skill("b", name="a"))
-    assert here.named("a", Standing.VALID) == ["a", "b", "z/a"]
-    assert here.named("a", Standing.LENIENT) == ["a", "b", "m/a", "z/a"]
-    assert here.named("none", Standing.VALID) == []
+    snapshot = snapshot_of(skill("z/a"), skill("a"), skill("m/a", Standing.LENIENT), skill("b", name="a"))
+    assert snapshot.named("a", Standing.VALID) == ["a", "b", "z/a"]
+    assert snapshot.named("a", Standing.LENIENT) == ["a", "b", "m/a", "z/a"]
+    assert snapshot.named("none", Standing.VALID) == []
 
 
 def test_page_continues_after_a_removed_path_and_ends_with_the_list() -> None:
-    here = snapshot(skill("a"), skill("a-b"), skill("a/b"), skill("ab"), skill("c"))
+    snapshot = snapshot_of(skill("a"), skill("a-b"), skill("a/b"), skill("ab"), skill("c"))
     for after, paths in (
         ("a", ["a-b", "a/b", "ab", "c"]),
         ("b-gone", ["c"]),
@@ -143,7 +143,7 @@ def test_page_continues_after_a_removed_path_and_ends_with_the_list() -> None:
         (None, ["a", "a-b", "a/b", "ab", "c"]),
         ("c", []),
     ):
-        page, cursor = here.page(after, 5, Standing.VALID)
+        page, cursor = snapshot.page(after, 5, Standing.VALID)
         assert [each.path for each in page] == paths
         assert cursor is None
 
@@ -155,8 +155,8 @@ def test_pages_show_each_lasting_skill_once_while_others_change(
 ) -> None:
     seen, after = list[str](), None
     for step in range(1000):
-        here = Snapshot({path: skill(path) for path in stay | passing[min(step, len(passing) - 1)]})
-        page, after = here.page(after, size, Standing.VALID)
+        snapshot = Snapshot({path: skill(path) for path in stay | passing[min(step, len(passing) - 1)]})
+        page, after = snapshot.page(after, size, Standing.VALID)
         seen += [each.path for each in page]
         if after is None:
             break
@@ -169,15 +169,15 @@ def test_pages_show_each_lasting_skill_once_while_others_change(
 def test_file_belongs_to_the_innermost_skill_of_the_least_standing() -> None:
     outer = skill("out", Standing.VALID, "in/SKILL.md", "in/x.md", "y.md")
     inner, low = (skill("out/in", standing, "x.md") for standing in (Standing.VALID, Standing.LENIENT))
-    for here, path, found in (
-        (snapshot(outer, inner), "out/in/x.md", (inner, "x.md")),
-        (snapshot(outer, inner), "out/in/SKILL.md", (inner, SKILL_MD)),
-        (snapshot(outer, inner), "out/y.md", (outer, "y.md")),
-        (snapshot(outer, inner), "out/in", None),
-        (snapshot(outer, inner), "out/in/gone.md", None),
-        (snapshot(outer, low), "out/in/SKILL.md", (outer, "in/SKILL.md")),
+    for snapshot, path, found in (
+        (snapshot_of(outer, inner), "out/in/x.md", (inner, "x.md")),
+        (snapshot_of(outer, inner), "out/in/SKILL.md", (inner, SKILL_MD)),
+        (snapshot_of(outer, inner), "out/y.md", (outer, "y.md")),
+        (snapshot_of(outer, inner), "out/in", None),
+        (snapshot_of(outer, inner), "out/in/gone.md", None),
+        (snapshot_of(outer, low), "out/in/SKILL.md", (outer, "in/SKILL.md")),
     ):
-        assert here.find(tuple(path.split("/")), Standing.VALID) == found
+        assert snapshot.find(tuple(path.split("/")), Standing.VALID) == found
 
 
 @pytest.mark.requirement("S40-30")
@@ -185,7 +185,7 @@ def test_file_belongs_to_the_innermost_skill_of_the_least_standing() -> None:
     "segments", [(), ("a",), (SKILL_MD,), ("a", "b"), ("", "a", SKILL_MD), ("a", "", SKILL_MD), ("b", "a", SKILL_MD)]
 )
 def test_path_of_no_file_is_not_found(segments: tuple[str, ...]) -> None:
-    assert snapshot(skill("a", Standing.VALID, "dir/x.md")).find(segments, Standing.VALID) is None
+    assert snapshot_of(skill("a", Standing.VALID, "dir/x.md")).find(segments, Standing.VALID) is None
 
 
 @pytest.mark.requirement("S40-27", "S40-29")
@@ -199,30 +199,30 @@ def test_children_lead_to_every_file_that_find_finds(
         below = [inner for inner in tree if inner.startswith(path + "/")]
         nested = {f"{inner[len(path) + 1 :]}/{file}" for inner in below for file in tree[inner]}
         skills[path] = skill(path, standing, *tree[path], *nested)
-    here, met = Snapshot(skills), set[str]()
+    snapshot, met = Snapshot(skills), set[str]()
     todo = [(path.split("/")[0],) for path in skills]
     while todo:
         directory = todo.pop()
-        for name, child in (here.children(directory, least) or {}).items():
+        for name, child in (snapshot.children(directory, least) or {}).items():
             target = (*directory, name)
             if child is None:
-                assert here.children(target, least)
+                assert snapshot.children(target, least)
                 todo.append(target)
             else:
-                assert here.find(target, least) == child
+                assert snapshot.find(target, least) == child
                 met.add("/".join(target))
-    assert met == {f"{path}/{file}" for path in here.paths(least) for file in skills[path].files}
+    assert met == {f"{path}/{file}" for path in snapshot.paths(least) for file in skills[path].files}
 
 
 def test_children_include_empty_directories_and_are_none_for_other_paths() -> None:
     one = skill("acme/a", Standing.VALID, "dir/x.md", empty=("hollow", "dir/deeper/still"))
-    here = snapshot(one, skill("acme/a-b"))
-    assert list(here.children(("acme", "a"), Standing.VALID) or {}) == [SKILL_MD, "dir", "hollow"]
-    assert here.children(("acme", "a", "hollow"), Standing.VALID) == {}
-    assert here.children(("acme", "a", "dir", "deeper"), Standing.VALID) == {"still": None}
-    assert here.children(("acme",), Standing.VALID) == {"a": None, "a-b": None}
+    snapshot = snapshot_of(one, skill("acme/a-b"))
+    assert list(snapshot.children(("acme", "a"), Standing.VALID) or {}) == [SKILL_MD, "dir", "hollow"]
+    assert snapshot.children(("acme", "a", "hollow"), Standing.VALID) == {}
+    assert snapshot.children(("acme", "a", "dir", "deeper"), Standing.VALID) == {"still": None}
+    assert snapshot.children(("acme",), Standing.VALID) == {"a": None, "a-b": None}
     for nothing in (("acme", "a", SKILL_MD), ("acme", "a", "gone"), ("acme", "b"), ("acm",), ("a",)):
-        assert here.children(nothing, Standing.VALID) is None
+        assert snapshot.children(nothing, Standing.VALID) is None
 
 
 class CountingSkills(dict[str, Skill]):
@@ -240,10 +240,10 @@ def cost(segments: tuple[str, ...]) -> int:
     skills = CountingSkills(
         {each.path: each for each in (skill("a"), skill("a/a/a", Standing.VALID, "a/a"), skill("b/c"))}
     )
-    here = Snapshot(skills)
-    here.paths(Standing.VALID)
-    here.find(segments, Standing.VALID)
-    here.children(segments, Standing.VALID)
+    snapshot = Snapshot(skills)
+    snapshot.paths(Standing.VALID)
+    snapshot.find(segments, Standing.VALID)
+    snapshot.children(segments, Standing.VALID)
     return skills.looked_up
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from catalog.watched import LogQueue, captured_log
+
 
 @pytest.fixture
 def open_path() -> Iterator[Path]:
@@ -20,3 +22,10 @@ def open_path() -> Iterator[Path]:
         if path.is_dir():
             path.chmod(0o755)
     shutil.rmtree(folder)
+
+
+@pytest.fixture
+def log() -> Iterator[LogQueue]:
+    """Log records of the package."""
+    with captured_log() as records:
+        yield records

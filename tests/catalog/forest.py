@@ -84,7 +84,7 @@ def as_nobody(place: Path) -> Iterator[None]:
         os.seteuid(0)
 
 
-def call_before_reads(monkeypatch: Patch, function: Callable[[str], object]) -> None:
+def hook_reads(monkeypatch: Patch, function: Callable[[str], object]) -> None:
     """Call a function with the location of each file just before a scan reads it."""
     real_ingest = disk.ingest
 

@@ -18,19 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from catalog.forest import (
-    DEADLINE,
-    Log,
-    Patch,
-    Told,
-    call_before_reads,
-    loaded,
-    plant,
-    skill_md,
-    skills,
-    together,
-    view,
-)
+from catalog.forest import DEADLINE, Log, Patch, Told, hook_reads, loaded, plant, skill_md, skills, together, view
 from catalog.watched import serves
 from mcp_skills_server.catalog import disk, scan
 from mcp_skills_server.catalog.index import Index, encode
@@ -66,7 +54,7 @@ def index(tmp_path: Path) -> Index:
 def read(monkeypatch: Patch) -> list[str]:
     """Locations of the files that scans read."""
     locations: list[str] = []
-    call_before_reads(monkeypatch, locations.append)
+    hook_reads(monkeypatch, locations.append)
     return locations
 
 

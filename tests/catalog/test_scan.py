@@ -12,7 +12,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from catalog.forest import Log, Patch, as_nobody, call_before_reads, codes, loaded, plant, served, skill_md, skills
+from catalog.forest import Log, Patch, as_nobody, codes, hook_reads, loaded, plant, served, skill_md, skills
 from mcp_skills_server.catalog import disk, tree
 from mcp_skills_server.catalog.roots import Limits
 from mcp_skills_server.errors import StaleFileError
@@ -248,7 +248,7 @@ def test_directory_swapped_during_the_scan_exposes_no_foreign_bytes(tmp_path: Pa
             shutil.rmtree(root / "one")
             (root / "one").symlink_to(tmp_path / "outside")
 
-    call_before_reads(monkeypatch, swap)
+    hook_reads(monkeypatch, swap)
     registry = loaded(root)
     assert served(registry) == ["two"]
     assert "secret" not in registry.snapshot.skills["one"].frontmatter
@@ -264,7 +264,7 @@ def test_file_changed_during_the_scan_is_served_as_changed(tmp_path: Path, monke
         with (tmp_path / location).open("a") as file:
             file.write("More.\n")
 
-    call_before_reads(monkeypatch, edit)
+    hook_reads(monkeypatch, edit)
     registry = loaded(tmp_path)
     assert served(registry) == ["one", "two"]
     for skill in registry.snapshot.skills.values():

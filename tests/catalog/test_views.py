@@ -166,7 +166,8 @@ def test_edit_rebuilds_only_the_filtered_snapshots_with_the_skill(folder: Path) 
 
 def test_replaced_grants_apply_at_once_and_report_their_difference(folder: Path) -> None:
     registry = loaded(folder)
-    views = views_of(registry, grant("token:ann", "a", "b"))
+    views = views_of(registry, grant("token:ann", "a"), grant("*", "b"))
+    anonymous = views.of(None).snapshot
     differences: list[Changes] = []
 
     def on_replaced(before: Grants, now: Grants) -> None:
@@ -174,9 +175,11 @@ def test_replaced_grants_apply_at_once_and_report_their_difference(folder: Path)
 
     views.on_replaced(on_replaced)
     assert sorted(views.of(ANN).snapshot.skills) == ["a", "b"]
-    views.replace([grant("token:ann", "b", "team/*")])
+    views.replace([grant("token:ann", "team/*"), grant("*", "b")])
     assert sorted(views.of(ANN).snapshot.skills) == ["b", "team/c"]
     assert [([*each.before], [*each.after]) for each in differences] == [(["a"], ["team/c"])]
+    assert views.of(None).snapshot is anonymous
+    assert views.permissions(ANN) != views.permissions(None) == Permissions([grant("*", "b")])
 
 
 def test_cached_snapshots_and_values_are_evicted_by_weight(folder: Path, monkeypatch: Patch) -> None:
@@ -198,14 +201,6 @@ def test_cached_snapshots_and_values_are_evicted_by_weight(folder: Path, monkeyp
     assert closed == [one]
     assert cache.of(views.of(BOB)) is two
     assert len(cache) == 1
-
-
-def test_unaffected_permissions_keep_their_snapshot_after_grants_are_replaced(folder: Path) -> None:
-    views = views_of(loaded(folder), grant("*", "b"))
-    before = views.of(None).snapshot
-    views.replace([grant("token:ann", "a"), grant("*", "b")])
-    assert views.of(None).snapshot is before
-    assert views.permissions(ANN) != views.permissions(None) == Permissions([grant("*", "b")])
 
 
 def test_stale_file_fails_the_request_after_one_retry_and_is_logged(tmp_path: Path, caplog: Log) -> None:

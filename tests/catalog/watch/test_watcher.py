@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +15,7 @@ import anyio
 import pytest
 
 from catalog.forest import DEADLINE, Patch, Told, plant, skill_md, skills
-from catalog.watched import (
-    LogQueue,
-    ScriptedEvents,
-    captured_log,
-    edit_and_wait,
-    has_version,
-    serves,
-    watching,
-    write_version,
-)
+from catalog.watched import LogQueue, ScriptedEvents, edit_and_wait, has_version, serves, watching, write_version
 from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Limits
@@ -34,12 +24,6 @@ from mcp_skills_server.catalog.watch import Watcher, events
 from mcp_skills_server.catalog.watch import watcher as module
 from mcp_skills_server.catalog.watch.events import DirectoryEvents
 from mcp_skills_server.errors import StaleFileError
-
-
-@pytest.fixture
-def log() -> Iterator[LogQueue]:
-    with captured_log() as records:
-        yield records
 
 
 @pytest.fixture(params=["directories", "trees"])

@@ -158,9 +158,8 @@ def signed_by_library(folder: Path, private: Path, ignored: str) -> dict[str, by
 @each_row("ignored", ["scripts", "scripts/run.py"])
 def test_files_ignored_by_the_signer_are_refused(tmp_path: Path, pair: KeyPair, ignored: str) -> None:
     files = signed_by_library(tmp_path / "skill", pair.private, ignored)
-    assert (
-        refusal(pair.public, files) == refusal(pair.public, {**files, "scripts/run.py": b"evil"}) == "signature-files"
-    )
+    for changed in (files, {**files, "scripts/run.py": b"evil"}):
+        assert refusal(pair.public, changed) == "signature-files"
     Verifier([pair.public]).check(signed_by_library(tmp_path / "own", pair.private, SIGNATURE_FILE))
 
 
@@ -234,7 +233,6 @@ def test_only_signed_skills_are_served(tmp_path: Path, pair: KeyPair) -> None:
     assert run("sign", str(root / "signed"), "--key", str(pair.private)).stdout == "signed signed\n"
     run("sign", str(root / "changed"), "--key", str(pair.private))
     (root / "changed" / "more.md").write_text("More.\n")
-
     with serving(root, "--require-signature", pair.public) as wire:
         assert served(wire) == {"signed"}
         for code in (b"signature-missing", b"signature-files"):

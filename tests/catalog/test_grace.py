@@ -51,7 +51,7 @@ def test_folder_deleted_during_the_grace_period_removes_its_skill(tmp_path: Path
 
 
 @each_row("torn", ["", "---\nname: a\n", "---\nname: a\ndescription: [\n---\n", "---\nname: b\n---\n", None])
-def test_skill_with_a_torn_or_deleted_skill_md_is_kept_for_the_grace_period(
+def test_skill_with_torn_or_deleted_skill_md_has_a_grace_period(
     tmp_path: Path, torn: str | None, monkeypatch: Patch
 ) -> None:
     clock, registry = Clock(monkeypatch), followed(plant(tmp_path, skills("a", "a/inner", "b")))

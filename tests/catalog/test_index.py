@@ -242,7 +242,7 @@ def test_index_files_are_private_to_the_user(top: Path, index: Index) -> None:
     assert {each.stat().st_mode & 0o777 for each in index.path.parent.iterdir()} == {0o600}
 
 
-def test_no_index_is_kept_in_an_unwritable_folder_or_of_a_small_root(top: Path, tmp_path: Path) -> None:
+def test_no_index_is_kept_in_unwritable_folders_or_of_small_roots(top: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for nowhere in (Index(tmp_path / "file" / "index", least=1), Index(tmp_path / "index")):
         assert view(start(top, index=nowhere)) == view(loaded(top))

@@ -20,7 +20,7 @@ GOOD = Outcome(
 @each_row(("printed", "output"), [
     ('{"a": [1]}\n', {"a": [1]}), ("7", 7), ("null", None), ("two words\n", "two words\n"), ("NaN\n", "NaN\n"),
 ])  # fmt: skip
-def test_stdout_of_a_program_is_parsed_as_json_and_stderr_is_its_log(printed: str, output: Json) -> None:
+def test_program_output_is_parsed_as_json_and_stderr_is_its_log(printed: str, output: Json) -> None:
     done = to_run("t", replace(GOOD, stdout=printed, stderr="log\n"), None, (), called=False, remark="more\n")
     assert (done.output, done.logs_preview, done.error) == (output, "log\nmore\n", None)
     assert done.summary == "t completed in 5 ms."

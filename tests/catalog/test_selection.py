@@ -10,12 +10,10 @@ import pytest
 
 from catalog.forest import plant, skills
 from forkserver import run
-from mcp_skills_server.catalog.gates import GateRefusal, Selection
-from mcp_skills_server.catalog.reader import Reader
+from mcp_skills_server.catalog.gates import Selection
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.switches import switch
 from mcp_skills_server.errors import RequestError
-from mcp_skills_server.model import Skill
 from tables import each_row
 from wire import COMMAND, Wire, serving, write_skill
 
@@ -72,18 +70,6 @@ def test_excluded_skill_shadows_none_of_a_later_root(tmp_path: Path) -> None:
     write_skill(tmp_path / "one" / "tea")
     registry.refresh()
     assert registry.snapshot.skills["tea"].root == 0
-
-
-def test_refused_skill_passes_the_gate_again_after_an_edit(tmp_path: Path) -> None:
-    more = plant(tmp_path, skills("tea") | {"tea/more.md": "x"}) / "tea/more.md"
-
-    def gate(_: Reader, skill: Skill) -> GateRefusal | None:
-        return GateRefusal(None) if "more.md" in skill.files else None
-
-    with Registry([tmp_path], gate=gate) as registry:
-        assert not registry.snapshot.skills
-        more.unlink()
-        assert registry.refresh([str(more)]).after.keys() == {"tea"}
 
 
 def test_skills_off_file_switches_skills_off_and_on(root: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,13 @@ def locked(*roots: Path) -> dict[str, dict[str, str]]:
     return digests
 
 
+def write_or_delete(file: Path, raw: bytes | None) -> None:
+    if raw is None:
+        file.unlink()
+    else:
+        file.write_bytes(raw)
+
+
 def codes(registry: Registry) -> dict[str, str]:
     return {each.skill: each.code for each in registry.snapshot.problems}
 
@@ -40,21 +46,15 @@ def codes(registry: Registry) -> dict[str, str]:
     ("SKILL.md", b"---\nname: other\ndescription: Does another thing when it is asked to.\n---\n"),
     ("scripts/run.py", b"print(2)\n"), ("more.md", b"More.\n"), ("scripts/run.py", None),
 ])  # fmt: skip
-def test_changed_skill_is_not_served_until_it_is_restored(
-    root: Path, tmp_path: Path, path: str, raw: bytes | None
-) -> None:
+def test_changed_skill_is_not_served_until_it_is_restored(root: Path, path: str, raw: bytes | None) -> None:
     gate, file = Pins(locked(root), {}), root / "other" / path
-    shutil.copytree(root / "other", tmp_path / "copy")
-    if raw is None:
-        file.unlink()
-    else:
-        file.write_bytes(raw)
+    before = file.read_bytes() if file.exists() else None
+    write_or_delete(file, raw)
     with Registry([root], gate=gate) as registry:
         assert sorted(registry.snapshot.skills) == ["kept"]
         assert codes(registry) == {"other": "lock-differs"}
-        shutil.rmtree(root / "other")
-        (tmp_path / "copy").rename(root / "other")
-        registry.refresh([str(root / "other")])
+        write_or_delete(file, before)
+        registry.refresh([str(file)])
         assert sorted(registry.snapshot.skills) == ["kept", "other"]
         assert registry.problems() == []
 

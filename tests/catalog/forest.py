@@ -107,6 +107,12 @@ def codes(subject: Registry | Skill) -> list[str]:
     return sorted(problem.code for problem in subject.checks.survey(subject.snapshot).problems)
 
 
+def assert_served(registry: Registry, paths: list[str], *, problems: list[str]) -> None:
+    """Assert the paths of the valid skills, and the sorted codes of all problems."""
+    assert served(registry) == paths
+    assert codes(registry) == problems
+
+
 def view(registry: Registry) -> dict[str, Any]:
     """Return all that a registry shows, as values that compare equal to those of another registry."""
     snapshot = registry.snapshot

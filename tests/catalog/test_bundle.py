@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from catalog.forest import codes, loaded, plant, served, skill_md, skills
+from catalog.forest import assert_served, codes, loaded, plant, served, skill_md, skills
 from mcp_skills_server.catalog import tree
 from mcp_skills_server.catalog.roots import Limits
 from mcp_skills_server.model import Standing
@@ -18,8 +18,7 @@ from tables import each_row
 def test_skill_with_files_below_the_deepest_scan_level_is_unusable(tmp_path: Path) -> None:
     deep = "/".join(str(number) for number in range(tree.MOST_LEVELS + 2))
     registry = loaded(plant(tmp_path, skills("one", "two") | {f"one/{deep}/file.md": "x"}))
-    assert served(registry) == ["two"]
-    assert codes(registry) == ["too-deep"]
+    assert_served(registry, ["two"], problems=["too-deep"])
 
 
 @pytest.mark.requirement("S40-19", "RTI-5")
@@ -108,5 +107,4 @@ def test_irregular_files_and_non_utf8_names_are_reported_and_not_served(tmp_path
     Path(os.fsdecode(os.fsencode(tmp_path) + b"/one/\xff.md")).write_text("x")
     registry = loaded(tmp_path)
     assert list(registry.snapshot.skills["one"].files) == ["SKILL.md", "good.md"]
-    assert served(registry) == ["one"]
-    assert codes(registry) == ["file-irregular", "file-irregular", "file-name"]
+    assert_served(registry, ["one"], problems=["file-irregular", "file-irregular", "file-name"])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from catalog.forest import Clock, Patch, Told, codes, loaded, plant, served, skill_md, skills
+from catalog.forest import Clock, Patch, Told, assert_served, codes, loaded, plant, served, skill_md, skills
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.scan import QUIET_S
 from mcp_skills_server.model import SKILL_MD
@@ -102,5 +102,4 @@ def test_deleted_folders_and_broken_skills_have_no_grace_period(tmp_path: Path) 
     shutil.rmtree(tmp_path / "a")
     plant(tmp_path, {"c/SKILL.md": "y\0"})
     registry.refresh([str(tmp_path / "a"), str(tmp_path / "c")])
-    assert served(registry) == ["b"]
-    assert codes(registry) == ["nul-byte"]
+    assert_served(registry, ["b"], problems=["nul-byte"])

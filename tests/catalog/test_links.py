@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from catalog.forest import Patch, codes, loaded, plant, served, skills
+from catalog.forest import Patch, assert_served, codes, loaded, plant, served, skills
 from catalog.watched import edit_and_wait, has_version, serves, watching, write_version
 from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.registry import Registry
@@ -25,12 +25,14 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_link_to_a_skill_folder_is_served_as_that_skill(project: Path) -> None:
+def test_linked_skill_is_served_with_files_and_origin_of_its_folder(project: Path) -> None:
+    plant(project, {".agents/skills/.mcp-skills/skills/pdf.json": '{"source": "https://example.com"}'})
     registry = loaded(project / ".claude/skills")
     assert served(registry) == ["pdf"]
     skill = registry.snapshot.skills["pdf"]
     assert registry.read(skill.files["references/a.md"]) == b"a"
     assert registry.body(skill).text == "Do it."
+    assert skill.origin == "https://example.com"
     assert registry.problems() == []
 
 
@@ -41,13 +43,7 @@ def test_links_are_not_followed_when_disabled_or_in_fetched_roots(project: Path)
     mirrored.load()
     plant(root, {".mcp-skills/skills/pdf.json": '{"source": "https://example.com"}'})
     for registry in (without, mirrored, loaded(root)):
-        assert served(registry) == []
-        assert codes(registry) == ["link-outside"]
-
-
-def test_linked_skill_keeps_the_origin_of_its_folder(project: Path) -> None:
-    plant(project, {".agents/skills/.mcp-skills/skills/pdf.json": '{"source": "https://example.com"}'})
-    assert loaded(project / ".claude/skills").snapshot.skills["pdf"].origin == "https://example.com"
+        assert_served(registry, [], problems=["link-outside"])
 
 
 def test_folder_with_several_links_is_served_once(project: Path) -> None:
@@ -59,8 +55,7 @@ def test_folder_with_several_links_is_served_once(project: Path) -> None:
     (other / "third").symlink_to(target / "pdf")
     for roots in ((root, other), (root, target), (target, root)):
         registry = loaded(*roots)
-        assert served(registry) == ["pdf", "pdf/inner"]
-        assert codes(registry) == []
+        assert_served(registry, ["pdf", "pdf/inner"], problems=[])
     registry = loaded(project, limits=Limits(hidden=True))
     assert served(registry) == [".agents/skills/pdf", ".agents/skills/pdf/inner"]
 
@@ -71,8 +66,7 @@ def test_links_to_other_folders_than_skills_are_reported(tmp_path: Path) -> None
     (root / "collection").symlink_to(plant(tmp_path / "several", skills("deeper")))
     (root / "parent").symlink_to(plant(tmp_path, skills(".")))
     registry = loaded(root)
-    assert served(registry) == ["one"]
-    assert codes(registry) == ["link-outside"] * 3
+    assert_served(registry, ["one"], problems=["link-outside"] * 3)
     (root / "no-skill").unlink()
     registry.refresh([str(root / "no-skill")])
     assert codes(registry) == ["link-outside"] * 2
@@ -116,8 +110,7 @@ def test_link_target_swapped_for_another_link_is_not_opened(project: Path, monke
 
     monkeypatch.setattr(disk, "open_real", swap)
     registry = loaded(project / ".claude/skills")
-    assert served(registry) == []
-    assert codes(registry) == ["link-outside"]
+    assert_served(registry, [], problems=["link-outside"])
 
 
 def test_file_is_stale_after_its_link_was_moved_to_another_folder(project: Path) -> None:

@@ -14,7 +14,7 @@ from unittest import mock
 
 import pytest
 
-from catalog.forest import Log, Patch, codes, loaded, plant, served, skill_md, skills
+from catalog.forest import Log, Patch, assert_served, codes, loaded, plant, served, skill_md, skills
 from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.switches import switch, switched_off
@@ -85,8 +85,7 @@ def test_unreadable_root_is_refused(tmp_path: Path, monkeypatch: Patch) -> None:
 
 def test_skill_folder_in_two_roots_is_not_reported_as_shadowed(tmp_path: Path) -> None:
     registry = loaded(plant(tmp_path, skills("a", "a/b")), tmp_path / "a")
-    assert served(registry) == ["a", "a/b"]
-    assert codes(registry) == []
+    assert_served(registry, ["a", "a/b"], problems=[])
 
 
 @pytest.mark.requirement("ASG-7", "ASG-8", "ASG-9")
@@ -111,14 +110,12 @@ def test_shadowed_skill_is_served_once_the_shadowing_one_is_gone(tmp_path: Path)
     registry = loaded(tmp_path / "one", tmp_path / "two")
     shutil.rmtree(tmp_path / "one/a")
     changes = registry.refresh([str(tmp_path / "one/a")])
-    assert served(registry) == ["a", "a/b"]
-    assert codes(registry) == []
+    assert_served(registry, ["a", "a/b"], problems=[])
     assert (changes.before["a"].root, changes.after["a"].root) == (0, 1)
     assert "a/b" not in changes.before
     plant(tmp_path / "one", skills("a"))
     registry.refresh([str(tmp_path / "one/a")])
-    assert served(registry) == ["a"]
-    assert codes(registry) == ["shadowed", "shadowed"]
+    assert_served(registry, ["a"], problems=["shadowed", "shadowed"])
 
 
 def test_edit_of_a_shadowed_skill_does_not_affect_the_served_one(tmp_path: Path) -> None:
@@ -160,8 +157,7 @@ def test_missing_root_is_reported_and_its_skills_are_kept(tmp_path: Path) -> Non
     shutil.rmtree(tmp_path / "away/b")
     (tmp_path / "away").rename(tmp_path / "one")
     registry.refresh([str(tmp_path / "one/a")])
-    assert served(registry) == ["a", "c", "d"]
-    assert codes(registry) == []
+    assert_served(registry, ["a", "c", "d"], problems=[])
 
 
 @each_row("names", [("a", "c"), ("SKILL.md",), ("notes.md",)])  # directories or a file
@@ -176,8 +172,7 @@ def test_exhausted_descriptors_remove_no_skill(tmp_path: Path, monkeypatch: Patc
 
     def assert_kept(paths: list[str] | None) -> None:
         assert not registry.refresh(paths)
-        assert served(registry) == ["a", "b/c"]
-        assert codes(registry) == ["root-missing"]
+        assert_served(registry, ["a", "b/c"], problems=["root-missing"])
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", refuse)

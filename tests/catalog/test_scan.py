@@ -12,7 +12,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from catalog.forest import Log, Patch, as_nobody, codes, hook_reads, loaded, plant, served, skill_md, skills
+from catalog.forest import Patch, as_nobody, assert_served, codes, hook_reads, loaded, plant, served, skill_md, skills
 from mcp_skills_server.catalog import disk, tree
 from mcp_skills_server.catalog.roots import Limits
 from mcp_skills_server.errors import StaleFileError
@@ -24,16 +24,14 @@ from tables import each_row
 def test_skill_is_a_directory_with_a_file_named_exactly_skill_md(tmp_path: Path) -> None:
     others = ("loose.md", "docs/README.md", "docs/SKILL.markdown", "docs/MYSKILL.md", "SKILL.md.txt")
     registry = loaded(plant(tmp_path, skills("one", "deep/down/two") | dict.fromkeys(others, skill_md("docs"))))
-    assert served(registry) == ["deep/down/two", "one"]
-    assert codes(registry) == []
+    assert_served(registry, ["deep/down/two", "one"], problems=[])
 
 
 @pytest.mark.requirement("AS-21")
 @each_row("name", ["skill.md", "Skill.md", "SKILL.MD"])
 def test_other_case_of_skill_md_is_a_problem_outside_of_skills_only(tmp_path: Path, name: str) -> None:
     registry = loaded(plant(tmp_path, {f"one/{name}": "x", f"two/sub/{name}": "x"} | skills("two")))
-    assert served(registry) == ["two"]
-    assert codes(registry) == ["skill-md-case"]
+    assert_served(registry, ["two"], problems=["skill-md-case"])
     assert registry.snapshot.skills["one"].standing is Standing.UNUSABLE
     assert list(registry.snapshot.skills["two"].files) == ["SKILL.md", f"sub/{name}"]
 
@@ -54,8 +52,7 @@ def test_nested_skill_is_listed_and_its_files_belong_to_both(tmp_path: Path) -> 
 def test_skill_below_the_depth_limit_is_reported_and_not_served(tmp_path: Path) -> None:
     plant(tmp_path, skills("1/2/3/4/5/six", "1/2/3/4/5/6/seven", "1/2/3/4/5/6/7/8/9/10/11/12/13/14/15/sixteen"))
     registry = loaded(tmp_path, limits=Limits(depth=6))
-    assert served(registry) == ["1/2/3/4/5/six"]
-    assert codes(registry) == ["too-deep", "too-deep"]
+    assert_served(registry, ["1/2/3/4/5/six"], problems=["too-deep", "too-deep"])
     assert len(served(loaded(tmp_path))) == 3
 
 
@@ -130,8 +127,7 @@ def test_python_virtual_environment_is_ignored(tmp_path: Path) -> None:
     plant(tmp_path, {**skills("one", "venv/lib/two", "tool/env/three"), "one/env/x": "x", "one/env/pyvenv.cfg": ""})
     plant(tmp_path, {"venv/pyvenv.cfg": "", "tool/env/pyvenv.cfg": ""})
     registry = loaded(tmp_path)
-    assert served(registry) == ["one"]
-    assert codes(registry) == []
+    assert_served(registry, ["one"], problems=[])
     skill = registry.snapshot.skills["one"]
     assert [*skill.files] == ["SKILL.md"]
     assert not skill.empty
@@ -167,8 +163,7 @@ def test_skill_md_that_links_out_of_its_skill_is_unusable(tmp_path: Path, target
     plant(tmp_path, skills("two") | {"one/sub/x": "x", "one/.hidden.md": skill_md("one")})
     (tmp_path / "one/SKILL.md").symlink_to(target)
     registry = loaded(tmp_path)
-    assert served(registry) == ["two"]
-    assert codes(registry) == ["skill-md-irregular"]
+    assert_served(registry, ["two"], problems=["skill-md-irregular"])
     assert "SKILL.md" not in registry.snapshot.skills["one"].files
 
 
@@ -178,8 +173,7 @@ def test_skill_md_that_is_a_fifo_or_directory_is_unusable(tmp_path: Path) -> Non
     (tmp_path / "three/SKILL.md").mkdir()
     assert registry.refresh([str(tmp_path / name / "SKILL.md") for name in ("one", "three")])
     for each in (registry, loaded(tmp_path)):
-        assert served(each) == ["good"]
-        assert codes(each) == ["skill-md-irregular"] * 3
+        assert_served(each, ["good"], problems=["skill-md-irregular"] * 3)
 
 
 def test_directory_links_and_non_utf8_names_outside_of_skills_are_reported(tmp_path: Path) -> None:
@@ -220,11 +214,9 @@ def test_unreadable_directory_makes_only_its_skill_unusable_until_readable(
         patch.setattr(os, "supports_fd", {*os.supports_fd, refuse})
         registry.refresh(paths if call == "open" else None)
         for each in (registry, loaded(tmp_path)):
-            assert codes(each) == found
-            assert served(each) == left
+            assert_served(each, left, problems=found)
     assert registry.refresh(paths)
-    assert served(registry) == ["locked", "one", "shelf/three", "two"]
-    assert codes(registry) == []
+    assert_served(registry, ["locked", "one", "shelf/three", "two"], problems=[])
 
 
 def test_unreadable_skill_md_is_read_again_by_the_next_refresh(tmp_path: Path, monkeypatch: Patch) -> None:
@@ -273,7 +265,7 @@ def test_file_changed_during_the_scan_is_served_as_changed(tmp_path: Path, monke
 
 
 @pytest.mark.skipif(not hasattr(os, "seteuid"), reason="no seteuid")
-def test_unreadable_file_has_no_digest_until_it_is_readable(open_path: Path, caplog: Log) -> None:
+def test_unreadable_file_has_no_digest_until_it_is_readable(open_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     plant(open_path, skills("a") | {"a/ref.md": "x"})
     (open_path / "a/ref.md").chmod(0)
     with as_nobody(open_path):

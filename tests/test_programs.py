@@ -67,7 +67,7 @@ def test_broken_bubblewrap_fails_its_tests(tmp_path: Path) -> None:
         "tests/runtime/scripts/test_sandbox.py::test_a_result_says_what_the_sandbox_lacks",
         "tests/runtime/scripts/test_sandbox.py::test_certificates_are_there_and_private_keys_are_not[dropped]",
         "tests/runtime/scripts/test_runner.py::test_what_comes_of_a_script_is_told[bubblewrap]",
-        "tests/rpc/test_execution.py::test_what_a_run_leaves_becomes_blobs[required]",
+        "tests/rpc/test_execution.py::test_output_files_of_a_run_become_blobs[required]",
     )
     code, lines = suite("-p", "no:cacheprovider", *broken, path=f"{tmp_path / 'bin'}:{os.environ['PATH']}", within=ROOT)
     assert code == 1 and lines[-1].startswith("3 failed, 1 error in "), lines[-12:]

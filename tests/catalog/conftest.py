@@ -1,4 +1,4 @@
-"""Fixtures of the catalogue's tests."""
+"""Fixtures for tests of the catalog."""
 
 from __future__ import annotations
 
@@ -9,19 +9,23 @@ from pathlib import Path
 
 import pytest
 
+from catalog.watched import LogQueue, captured_log
+
 
 @pytest.fixture
 def open_path() -> Iterator[Path]:
-    """A folder that every user of the machine can reach, as `tmp_path` is not."""
-    place = Path(tempfile.mkdtemp())
-    place.chmod(0o755)
-    yield place
-    for path in place.rglob("*"):
+    """Temporary folder that other users can enter, unlike `tmp_path`."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    yield folder
+    for path in folder.rglob("*"):
         if path.is_dir():
             path.chmod(0o755)
-    shutil.rmtree(place)
+    shutil.rmtree(folder)
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
+def log() -> Iterator[LogQueue]:
+    """Log records of the package."""
+    with captured_log() as records:
+        yield records

@@ -1,4 +1,4 @@
-"""Small trees of skills on a real disk, and what a registry makes of them as plain values."""
+"""Small trees of skills on the disk, and the registries that serve them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from mcp_skills_server.catalog import root_state, scan, tree
+from mcp_skills_server.catalog import disk, root_state, scan, tree
 from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Limits
-from mcp_skills_server.model import Changes, Skill, Standing
+from mcp_skills_server.model import Changes, Skill, SkillFile, Standing
 
 Patch: TypeAlias = pytest.MonkeyPatch
 Log: TypeAlias = pytest.LogCaptureFixture
@@ -26,40 +26,42 @@ DEADLINE = 20.0
 
 
 def skill_md(name: str, *more: str, body: str = "Do it.") -> str:
-    """The text of a SKILL.md that keeps every rule; `more` are lines of frontmatter."""
+    """Return a valid SKILL.md; `more` are lines of frontmatter."""
     fields = [f"name: {name}", f"description: Tells how {name} is done and when to use it.", *more]
     return "\n".join(["---", *fields, "---", "", body, ""])
 
 
 def plant(top: Path, files: Mapping[str, str | bytes]) -> Path:
-    """Write these files below `top`, making the directories they need. A text is written as UTF-8."""
+    """Write files below `top`, with their parent directories, and return `top`."""
     top.mkdir(parents=True, exist_ok=True)
     for path, content in files.items():
-        place = top / path
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes(content.encode() if isinstance(content, str) else content)
+        file = top / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content.encode() if isinstance(content, str) else content)
     return top
 
 
 def skills(*paths: str) -> dict[str, str]:
+    """Return the files of a minimal skill at each path."""
     return {f"{path}/SKILL.md": skill_md(path.rpartition("/")[2]) for path in paths}
 
 
 def whole(found: tree.Directory | None) -> tree.Directory:
+    """Consume the iterators of a walk, and return its directory with lists instead."""
     assert found is not None
     found.directories = [whole(each) for each in found.directories]
     return found
 
 
 def loaded(*roots: Path, limits: Limits | None = None, index: Index | None = None) -> Registry:
-    """A registry after its first scan. Nobody follows it, so it holds on to nothing that has become worse."""
+    """Return a registry after its first scan. No watcher follows it, so no skill has a grace period."""
     registry = Registry(roots, limits, index=index)
     registry.load()
     return registry
 
 
 class Clock:
-    """The time by which grace periods end, which a test moves."""
+    """Clock of the grace periods, which a test advances."""
 
     def __init__(self, monkeypatch: Patch) -> None:
         self.now = 100.0
@@ -69,7 +71,7 @@ class Clock:
 
 @contextmanager
 def as_nobody(place: Path) -> Iterator[None]:
-    """Not to be the superuser, for whom every permission holds; what lies in `place` is given to nobody."""
+    """Run as the user `nobody`, who owns `place`: root passes every permission check."""
     if os.geteuid() != 0:
         yield
         return
@@ -82,56 +84,79 @@ def as_nobody(place: Path) -> Iterator[None]:
         os.seteuid(0)
 
 
+def hook_reads(monkeypatch: Patch, function: Callable[[str], object]) -> None:
+    """Call a function with the location of each file just before a scan reads it."""
+    real_ingest = disk.ingest
+
+    def ingest(root: str, location: str, file: SkillFile, most_bytes: int) -> bytes:
+        function(file.location)
+        return real_ingest(root, location, file, most_bytes)
+
+    monkeypatch.setattr(disk, "ingest", ingest)
+
+
 def served(registry: Registry) -> list[str]:
+    """Return the paths of the valid skills."""
     return registry.snapshot.paths(Standing.VALID)
 
 
 def codes(subject: Registry | Skill) -> list[str]:
+    """Return the sorted problem codes of a registry or a skill."""
     if isinstance(subject, Skill):
         return sorted(problem.code for problem in subject.problems)
     return sorted(problem.code for problem in subject.checks.survey(subject.snapshot).problems)
 
 
+def assert_served(registry: Registry, paths: list[str], *, problems: list[str]) -> None:
+    """Assert the paths of the valid skills, and the sorted codes of all problems."""
+    assert served(registry) == paths
+    assert codes(registry) == problems
+
+
 def view(registry: Registry) -> dict[str, Any]:
-    """All that a registry shows, as values that can be compared with those of another."""
+    """Return all that a registry shows, as values that compare equal to those of another registry."""
     snapshot = registry.snapshot
-    out: dict[str, Any] = {}
+    shown: dict[str, Any] = {}
     for path, skill in snapshot.skills.items():
         files = {name: (file.root, file.location, file.size, file.signature) for name, file in skill.files.items()}
-        read = (dict(skill.frontmatter), skill.reading.heading, skill.reading.standing)
-        out[path] = (skill.root, skill.directory, read, Counter(skill.problems), files, skill.standing)
+        reading = (dict(skill.frontmatter), skill.reading.heading, skill.reading.standing)
+        shown[path] = (skill.root, skill.directory, reading, Counter(skill.problems), files, skill.standing)
     return {
-        "skills": out,
+        "skills": shown,
         "problems": Counter(snapshot.problems),
-        "all": Counter(registry.checks.survey(registry.snapshot).problems),
+        "all": Counter(registry.checks.survey(snapshot).problems),
         "paths": {least: list(snapshot.paths(least)) for least in (0, 1, 2)},
         "names": {skill.name: list(snapshot.named(skill.name, 2)) for skill in snapshot.skills.values()},
     }
 
 
 class Told:
+    """Listener that collects the changes of a registry."""
+
     def __init__(self, registry: Registry) -> None:
         self.all: list[Changes] = []
         self._queue: SimpleQueue[Changes] = SimpleQueue()
         self._registry = registry
-        registry.subscribe(self._hear)
+        registry.subscribe(self._collect)
 
-    def _hear(self, changes: Changes) -> None:
+    def _collect(self, changes: Changes) -> None:
         self.all.append(changes)
         self._queue.put(changes)
 
     def next(self) -> Changes:
         return self._queue.get(timeout=DEADLINE)
 
-    def until(self, holds: Callable[[Registry], bool]) -> None:
-        while not holds(self._registry):
+    def until(self, condition: Callable[[Registry], bool]) -> None:
+        """Wait for changes until the condition is true."""
+        while not condition(self._registry):
             try:
                 self.next()
             except Empty:
-                raise AssertionError("it did not come about in time") from None
+                raise AssertionError("no change made the condition true in time") from None
 
 
 def together(*work: Callable[[], object]) -> None:
+    """Run functions in concurrent threads, and raise the first error."""
     with ThreadPoolExecutor(len(work)) as pool:
-        for each in [pool.submit(one) for one in work]:
-            each.result(DEADLINE * 3)
+        for future in [pool.submit(each) for each in work]:
+            future.result(DEADLINE * 3)

@@ -1,4 +1,4 @@
-"""Which files a skill has, and what its directory may hold."""
+"""Bundles: the files of a skill, its limits, links and irregular files."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from catalog.forest import codes, loaded, plant, served, skill_md, skills
+from catalog.forest import assert_served, codes, loaded, plant, served, skill_md, skills
 from mcp_skills_server.catalog import tree
 from mcp_skills_server.catalog.roots import Limits
 from mcp_skills_server.model import Standing
 from tables import each_row
 
 
-def test_files_deeper_than_the_scan_goes_make_a_skill_unusable(tmp_path: Path) -> None:
+def test_skill_with_files_below_the_deepest_scan_level_is_unusable(tmp_path: Path) -> None:
     deep = "/".join(str(number) for number in range(tree.MOST_LEVELS + 2))
     registry = loaded(plant(tmp_path, skills("one", "two") | {f"one/{deep}/file.md": "x"}))
-    assert served(registry) == ["two"]
-    assert codes(registry) == ["too-deep"]
+    assert_served(registry, ["two"], problems=["too-deep"])
 
 
 @pytest.mark.requirement("S40-19", "RTI-5")
@@ -30,18 +29,22 @@ def test_files_deeper_than_the_scan_goes_make_a_skill_unusable(tmp_path: Path) -
     ({"bad/big": "x" * 1000}, "too-many-bytes"),
     ({"bad/SKILL.md": skill_md("bad", body="x" * 600)}, "skill-md-too-large"),
 ])  # fmt: skip
-def test_over_a_limit_a_skill_is_told_and_not_served(tmp_path: Path, files: dict[str, str], code: str) -> None:
+def test_skill_over_a_limit_is_reported_and_not_listed(tmp_path: Path, files: dict[str, str], code: str) -> None:
     plant(tmp_path, skills("bad", "good") | files)
     registry = loaded(tmp_path, limits=Limits(skill_md=500, files=4, bytes=1000))
     assert "good" in served(registry)
     bad = registry.snapshot.skills["bad"]
-    assert bad.standing is (Standing.UNUSABLE if code == "skill-md-too-large" else Standing.LENIENT)
+    standing = Standing.LENIENT
+    if code == "skill-md-too-large":
+        standing = Standing.UNUSABLE
+    assert bad.standing is standing
     assert code in codes(bad)
-    assert code != "too-many-files" or f"the skill has {len(files) + 1} files" in str(bad.problems)
+    if code == "too-many-files":
+        assert f"the skill has {len(files) + 1} files" in str(bad.problems)
 
 
 @pytest.mark.requirement("S40-19")
-def test_of_a_skill_over_a_limit_the_part_within_it_is_kept_for_those_who_read_single_files(tmp_path: Path) -> None:
+def test_skill_over_a_limit_keeps_skill_md_and_files_within_it(tmp_path: Path) -> None:
     more = {"a/b/deep.md": "x", "a/near.md": "x", "z.md": "x", "huge.bin": "x" * 990, "nested/SKILL.md": skill_md("n")}
     plant(tmp_path, skills("one") | {f"one/{path}": content for path, content in more.items()})
     found = [
@@ -51,51 +54,57 @@ def test_of_a_skill_over_a_limit_the_part_within_it_is_kept_for_those_who_read_s
     few, small, none = (list(skill.files) for skill in found)
     assert few == ["SKILL.md", "a/near.md", "huge.bin", "z.md"]
     assert "the skill has 6 files, 4 are allowed" in found[0].problems[0].message
-    assert small == ["SKILL.md", "a/b/deep.md", "a/near.md", "nested/SKILL.md", "z.md"] and found[1].size <= 500
+    assert small == ["SKILL.md", "a/b/deep.md", "a/near.md", "nested/SKILL.md", "z.md"]
+    assert found[1].size <= 500
     assert none == ["SKILL.md"]
     assert [skill.standing for skill in found] == [Standing.LENIENT, Standing.LENIENT, Standing.UNUSABLE]
 
 
-def test_at_a_limit_a_skill_is_served(tmp_path: Path) -> None:
+def test_skill_at_the_limits_is_served(tmp_path: Path) -> None:
     text = skill_md("good")
     plant(tmp_path, {"good/SKILL.md": text, "good/a": "x" * (1000 - len(text)), "good/b": "", "good/c": ""})
     assert served(loaded(tmp_path, limits=Limits(skill_md=len(text), files=4, bytes=1000))) == ["good"]
 
 
 @pytest.mark.requirement("X-5", "S40-17")
+# A link to `target` is served as the file at `location`, or not at all.
 @each_row(("target", "location"), [
     ("ref.md", "one/ref.md"), ("sub/deep.md", "one/sub/deep.md"), ("../one/ref.md", "one/ref.md"),
     *((each, None) for each in ("../two/SKILL.md", "../../secret.md", "nowhere", "link.md", "sub", ".env", "..")),
 ])  # fmt: skip
-def test_a_link_is_served_as_its_target_if_that_is_in_it(tmp_path: Path, target: str, location: str | None) -> None:
+def test_link_is_served_only_if_its_target_is_in_the_skill(tmp_path: Path, target: str, location: str | None) -> None:
     root = plant(tmp_path / "root", skills("one", "two") | {"one/ref.md": "r", "one/sub/deep.md": "d", "one/.env": "k"})
     plant(tmp_path, {"secret.md": "key"})
     (root / "one/link.md").symlink_to(target)
     registry = loaded(root)
-    file = registry.snapshot.skills["one"].files.get("link.md")
-    assert (file and file.location) == location
-    assert codes(registry) == ([] if location else ["link-outside"])
+    files = registry.snapshot.skills["one"].files
     assert served(registry) == ["one", "two"]
-    if file is not None:
-        assert registry.read(file) == (root / "one" / target).read_bytes()
+    if location is None:
+        assert "link.md" not in files
+        assert codes(registry) == ["link-outside"]
+    else:
+        assert files["link.md"].location == location
+        assert registry.read(files["link.md"]) == (root / location).read_bytes()
+        assert codes(registry) == []
 
 
 @pytest.mark.requirement("X-5")
-def test_a_link_may_lead_out_of_a_nested_skill_but_not_out_of_the_enclosing_one(tmp_path: Path) -> None:
+def test_link_out_of_a_nested_skill_is_served_in_the_outer_one(tmp_path: Path) -> None:
     plant(tmp_path, skills("a", "a/b") | {"a/shared.md": "x"})
     (tmp_path / "a/b/shared.md").symlink_to("../shared.md")
     found = loaded(tmp_path).snapshot.skills
-    assert "b/shared.md" in found["a"].files and codes(found["a"]) == []
-    assert "shared.md" not in found["a/b"].files and codes(found["a/b"]) == ["link-outside"]
+    assert "b/shared.md" in found["a"].files
+    assert codes(found["a"]) == []
+    assert "shared.md" not in found["a/b"].files
+    assert codes(found["a/b"]) == ["link-outside"]
 
 
 @pytest.mark.requirement("X-5")
-def test_what_is_no_regular_file_is_told_and_left_out(tmp_path: Path) -> None:
+def test_irregular_files_and_non_utf8_names_are_reported_and_not_served(tmp_path: Path) -> None:
     plant(tmp_path, skills("one") | {"one/good.md": "x"})
     os.mkfifo(tmp_path / "one/fifo")
     os.mknod(tmp_path / "one/socket", stat.S_IFSOCK | 0o600)
     Path(os.fsdecode(os.fsencode(tmp_path) + b"/one/\xff.md")).write_text("x")
     registry = loaded(tmp_path)
     assert list(registry.snapshot.skills["one"].files) == ["SKILL.md", "good.md"]
-    assert served(registry) == ["one"]
-    assert codes(registry) == ["file-irregular", "file-irregular", "file-name"]
+    assert_served(registry, ["one"], problems=["file-irregular", "file-irregular", "file-name"])

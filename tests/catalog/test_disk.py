@@ -1,4 +1,4 @@
-"""The boundary to the disk: a read gives the scanned bytes or nothing, and no link is followed."""
+"""File access below a root: verified reads, no link followed, no descriptor leaked."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -26,7 +27,7 @@ def file_at(top: Path, location: str) -> SkillFile:
 
 
 @pytest.mark.requirement("X-5")
-def test_no_link_is_followed_on_the_way_to_a_directory(tmp_path: Path) -> None:
+def test_open_directory_follows_no_link_in_the_path(tmp_path: Path) -> None:
     plant(tmp_path, {"outside/b/file.md": "x", "root/real/b/file.md": "x"})
     (tmp_path / "root/a").symlink_to(tmp_path / "outside")
     for path in ("a", "a/b"):
@@ -36,119 +37,118 @@ def test_no_link_is_followed_on_the_way_to_a_directory(tmp_path: Path) -> None:
         assert os.listdir(handle) == ["file.md"]
 
 
-def test_read_goes_on_when_the_system_gives_less_at_once(tmp_path: Path, monkeypatch: Patch) -> None:
+def test_read_continues_after_a_short_read(tmp_path: Path, monkeypatch: Patch) -> None:
     plant(tmp_path, {"file": "hello"})
-    real = os.read
-    monkeypatch.setattr(os, "read", lambda descriptor, size: real(descriptor, min(size, 2)))
+    real_read = os.read
+    monkeypatch.setattr(os, "read", lambda descriptor, size: real_read(descriptor, min(size, 2)))
     assert disk.read(str(tmp_path / "file"), 5)[0] == b"hello"
 
 
-def test_a_file_that_grows_while_it_is_read_has_the_digest_of_that(tmp_path: Path, monkeypatch: Patch) -> None:
+def test_file_that_grows_while_read_has_the_digest_of_the_read_bytes(tmp_path: Path, monkeypatch: Patch) -> None:
     plant(tmp_path, {"file": "hello"})
-    file, real = file_at(tmp_path, "file"), os.read
+    file, real_read = file_at(tmp_path, "file"), os.read
 
     def read(descriptor: int, size: int) -> bytes:
         plant(tmp_path, {"file": "hello and more"})
-        return real(descriptor, size)
+        return real_read(descriptor, size)
 
     monkeypatch.setattr(os, "read", read)
     assert disk.ingest(str(tmp_path), "file", file, 100) == b"hello"
     assert (file.size, file.digest) == (5, disk.digest_of(b"hello"))
 
 
-def test_a_file_on_a_failing_disk_is_stale_and_says_why(tmp_path: Path, monkeypatch: Patch) -> None:
+def test_file_on_a_failing_disk_is_stale_with_the_reason(tmp_path: Path, monkeypatch: Patch) -> None:
     registry = loaded(plant(tmp_path, skills("a")))
-
-    def read(descriptor: int, size: int) -> bytes:
-        raise OSError(errno.EIO, "Input/output error")
-
-    monkeypatch.setattr(os, "read", read)
+    monkeypatch.setattr(os, "read", Mock(side_effect=OSError(errno.EIO, "Input/output error")))
     with pytest.raises(StaleFileError, match="Input/output error"):
         registry.read(registry.snapshot.skills["a"].files["SKILL.md"])
 
 
-def replaced(by: Callable[[Path], object], place: str = "d/file") -> Callable[[Path], None]:
-
-    def change(top: Path) -> None:
-        (top / place).rename(top.parent / "before")
-        by(top / place)
-
-    return change
+def replace(path: Path, make: Callable[[Path], object]) -> None:
+    path.rename(path.with_name("before"))
+    make(path)
 
 
-def saved_by_an_editor(top: Path) -> None:
-    found = (top / "d/file").stat()
-    (top / "d/new").write_text("other")
-    os.utime(top / "d/new", ns=(found.st_atime_ns, found.st_mtime_ns))
-    (top / "d/new").rename(top / "d/file")
+def save_as_new_file(path: Path) -> None:
+    """Replace a file as an editor does, by one of the same size and modification time."""
+    found, new = path.stat(), path.with_name("new")
+    new.write_text("other")
+    os.utime(new, ns=(found.st_atime_ns, found.st_mtime_ns))
+    new.rename(path)
 
 
+# `change` is made to the file after the scan; a new scan then ingests these bytes, or nothing.
 @pytest.mark.requirement("X-5")
-@each_row(("change", "scanned"), [
-    (lambda top: (top / "d/file").unlink(), None),
-    (lambda top: (top / "d/file").write_text("longer than before"), b"longer than before"), (shutil.rmtree, None),
-    (saved_by_an_editor, b"other"), (replaced(lambda file: file.symlink_to("../../../secret")), None),
-    (replaced(lambda folder: folder.symlink_to("../../outside"), "d"), None), (replaced(os.mkfifo), None),
-    (replaced(os.mkdir), None),
+@each_row(("change", "ingested"), [
+    (Path.unlink, None),
+    (lambda file: file.write_text("longer than before"), b"longer than before"),
+    (lambda file: shutil.rmtree(file.parent), None),
+    (save_as_new_file, b"other"),
+    (lambda file: replace(file, lambda path: path.symlink_to("../../../secret")), None),
+    (lambda file: replace(file.parent, lambda path: path.symlink_to("../../outside")), None),
+    (lambda file: replace(file, os.mkfifo), None),
+    (lambda file: replace(file, os.mkdir), None),
 ])  # fmt: skip
-def test_whatever_is_no_longer_the_scanned_file_is_stale(
-    tmp_path: Path, change: Callable[[Path], None], scanned: bytes | None
+def test_changed_or_replaced_file_is_stale(
+    tmp_path: Path, change: Callable[[Path], None], ingested: bytes | None
 ) -> None:
-    """A foreign file is never read, not even one of the same size behind a link; a fifo never blocks.
-
-    A scan that comes to it now has the file of now, if there is one.
-    """
+    """No foreign file is read, not even one of the same size behind a link; a FIFO does not block."""
     plant(tmp_path, {"outside/file": "alien", "secret": "alien", "root/a/SKILL.md": skill_md("a")})
     root = plant(tmp_path / "root/a", {"d/file": "hello"})
     registry, walked = loaded(tmp_path / "root"), file_at(root, "d/file")
     file = registry.snapshot.skills["a"].files["d/file"]
     assert registry.read(file) == b"hello"
-    change(root)
+    change(root / "d/file")
     with pytest.raises(StaleFileError):
         registry.read(file)
-    if scanned is not None:
-        assert disk.ingest(str(root), "d/file", walked, 100) == scanned
-        assert (walked.size, walked.digest) == (len(scanned), disk.digest_of(scanned))
-        return
-    with pytest.raises(OSError, match=r"keeps changing|too large|Not a directory"):
-        disk.ingest(str(root), "d/file", walked, 100)
-    assert not walked.digest
+    if ingested is None:
+        with pytest.raises(OSError, match=r"keeps changing|too large|Not a directory"):
+            disk.ingest(str(root), "d/file", walked, 100)
+        assert not walked.digest
+    else:
+        assert disk.ingest(str(root), "d/file", walked, 100) == ingested
+        assert (walked.size, walked.digest) == (len(ingested), disk.digest_of(ingested))
 
 
-def test_only_a_file_that_has_been_quiet_is_settled(tmp_path: Path) -> None:
-    """Whoever rewrites a file may set its time back or ahead, but not that of the change."""
+def test_file_is_settled_two_seconds_after_its_last_change(tmp_path: Path) -> None:
+    """A writer can set the modification time back or ahead, but not the change time."""
     file = plant(tmp_path, {"file": "hello"}) / "file"
     for modified_ns in (file.stat().st_mtime_ns, 10**9, time.time_ns() + 60 * 10**9):
         os.utime(file, ns=(0, modified_ns))
         found = file.stat()
-        quiet = max(found.st_mtime_ns, found.st_ctime_ns) + 2_000_000_000
-        assert not disk.file_from(found, 0, "file", quiet).mtime_reliable
-        assert disk.file_from(found, 0, "file", quiet + 1).mtime_reliable
+        settled = max(found.st_mtime_ns, found.st_ctime_ns) + 2_000_000_001
+        assert not disk.file_from(found, 0, "file", settled - 1).mtime_reliable
+        assert disk.file_from(found, 0, "file", settled).mtime_reliable
 
 
 @pytest.mark.requirement("X-5")
-@each_row(("target", "found"), [
+# A link to `target` resolves to the file at `location`, or to nothing.
+@each_row(("target", "location"), [
     ("file", "s/file"), ("sub/deep", "s/sub/deep"), ("../other/file", "other/file"), ("again", "s/file"),
     ("through/deep", "s/sub/deep"),
     *((each, None) for each in ("nowhere", "link", "round", "sub", ".", "..", "fifo", ".hidden")),
     *((each, None) for each in ("../node_modules/file", "../../root-evil/file", "/etc/passwd", b"sub/\xff")),
 ])  # fmt: skip
-def test_a_link_stands_for_a_regular_file_inside_the_root_or_for_nothing(
-    tmp_path: Path, target: str | bytes, found: str | None
+def test_link_resolves_only_to_a_regular_file_in_the_root(
+    tmp_path: Path, target: str | bytes, location: str | None
 ) -> None:
     names = ("s/file", "s/sub/deep", "other/file", "s/.hidden", "node_modules/file", "../root-evil/file")
     root = plant(tmp_path / "root", dict.fromkeys(names, "x"))
     os.mkfifo(root / "s/fifo")
-    for name, leads_to in (("again", "file"), ("through", "sub"), ("round", "link")):
-        (root / "s" / name).symlink_to(leads_to)
+    for name, other in (("again", "file"), ("through", "sub"), ("round", "link")):
+        (root / "s" / name).symlink_to(other)
     Path(os.fsdecode(os.fsencode(root) + b"/s/sub/\xff")).write_text("x")
-    os.symlink(target, os.fsencode(root / "s/link") if isinstance(target, bytes) else root / "s/link")
+    (root / "s/link").symlink_to(os.fsdecode(target))
     resolved = disk.resolve_link(str(root), 0, "s", "link")
-    assert (resolved and resolved.location) == found
+    if location is None:
+        assert resolved is None
+    else:
+        assert resolved is not None
+        assert resolved.location == location
 
 
-def test_where_nothing_can_be_opened_by_descriptor_paths_do(tmp_path: Path, monkeypatch: Patch) -> None:
-    """Windows: the same walk and the same refusals."""
+def test_paths_replace_descriptors_on_platforms_without_dir_fd(tmp_path: Path, monkeypatch: Patch) -> None:
+    """As on Windows."""
     plant(tmp_path, {"root/a/b/file.md": "x", "outside/file.md": "x"})
     (tmp_path / "root/link").symlink_to("a/b/file.md")
     (tmp_path / "root/away").symlink_to(tmp_path / "outside")
@@ -156,9 +156,7 @@ def test_where_nothing_can_be_opened_by_descriptor_paths_do(tmp_path: Path, monk
     root = str(tmp_path / "root")
     with disk.open_directory(root, "") as handle:
         found = whole(tree.Walk(0, 9).read_directory(handle, "", 6))
-    (inner,) = found.directories
-    (deeper,) = inner.directories
-    file = deeper.files["file.md"]
+    file = found.directories[0].directories[0].files["file.md"]
     assert disk.read(f"{root}/{file.location}", file.size)[0] == b"x"
     linked = disk.resolve_link(root, 0, "", "link")
     assert linked is not None and linked.signature == file.signature
@@ -166,24 +164,24 @@ def test_where_nothing_can_be_opened_by_descriptor_paths_do(tmp_path: Path, monk
         pass
 
 
-AS_ROOT = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root may give files away")
+AS_ROOT = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs root")
 
 
 @AS_ROOT
-@each_row("name", ["SKILL.md", "notes.md"])
-def test_a_hard_link_to_a_file_of_another_user_is_neither_served_nor_read(tmp_path: Path, name: str) -> None:
-    """Whoever owns the folder, but not the file, made the link; a symbolic link to it gains nothing."""
+@each_row(("name", "code"), [("SKILL.md", "skill-md-irregular"), ("notes.md", "hard-link")])
+def test_hard_link_to_a_file_of_another_user_is_not_served(tmp_path: Path, name: str, code: str) -> None:
+    """The owner of the folder made the hard link; a symlink to it is not served either."""
     secret, root = plant(tmp_path, {"secret": skill_md("a")}) / "secret", tmp_path / "root"
-    place = plant(root, skills("a")) / "a" / name
-    place.unlink(missing_ok=True)
-    os.link(secret, place)
+    link = plant(root, skills("a")) / "a" / name
+    link.unlink(missing_ok=True)
+    os.link(secret, link)
     (root / "a/other.md").symlink_to(name)
     for each in (root, root / "a"):
         os.chown(each, 65534, 65534)
     registry = loaded(root)
     skill = registry.snapshot.skills["a"]
-    assert name not in skill.files and "other.md" not in skill.files
-    assert ("skill-md-irregular" if name == "SKILL.md" else "hard-link") in codes(skill)
+    assert not {name, "other.md"} & skill.files.keys()
+    assert code in codes(skill)
     assert disk.lstat_below(str(root), f"a/{name}") is None
     os.chown(secret, 65534, 65534)
     registry.refresh()
@@ -191,8 +189,8 @@ def test_a_hard_link_to_a_file_of_another_user_is_neither_served_nor_read(tmp_pa
 
 
 @AS_ROOT
-def test_a_file_of_another_user_without_another_name_and_hard_links_of_one_user_are_served(tmp_path: Path) -> None:
-    """As package stores and backups have them."""
+def test_foreign_single_link_files_and_own_hard_links_are_served(tmp_path: Path) -> None:
+    """Package stores and backups have such files."""
     root = plant(tmp_path, {"store": "x"} | {f"root/{path}": text for path, text in skills("a", "b").items()}) / "root"
     plant(root, {"a/notes.md": "notes"})
     os.chown(root / "a", 65534, 65534)
@@ -200,13 +198,11 @@ def test_a_file_of_another_user_without_another_name_and_hard_links_of_one_user_
     for name in "ab":
         (root / name / "other.md").symlink_to("notes.md")
     for skill in loaded(root).snapshot.skills.values():
-        assert {"notes.md", "other.md"} <= skill.files.keys() and not skill.problems
+        assert {"notes.md", "other.md"} <= skill.files.keys()
+        assert not skill.problems
 
 
-# The walk
-
-
-def test_walking_leaves_no_descriptor_open(tmp_path: Path) -> None:
+def test_walk_and_failed_reads_leak_no_descriptor(tmp_path: Path) -> None:
     plant(tmp_path, {"a/b/c/file.md": "x"})
     before = len(os.listdir("/proc/self/fd"))
     with disk.open_directory(str(tmp_path), "") as handle:
@@ -219,12 +215,12 @@ def test_walking_leaves_no_descriptor_open(tmp_path: Path) -> None:
 
 
 @given(st.text(min_size=1, max_size=12) | st.sampled_from(["node_modules", "__pycache__", "4913", "a.swp", "~$x"]))
-def test_the_quick_look_at_a_name_never_passes_an_ignored_one(name: str) -> None:
+def test_first_and_last_characters_match_all_ignored_names(name: str) -> None:
     if tree.is_ignored(name):
         assert name[0] in ignored.FIRST_CHARS or name[-1] in ignored.LAST_CHARS
 
 
-def test_the_ignored_names_of_a_skill_are_told_without_what_lies_in_ignored_folders_and_skills(tmp_path: Path) -> None:
+def test_ignored_names_are_listed_except_inside_ignored_folders_and_nested_skills(tmp_path: Path) -> None:
     names = ("a/.env", "a/.git/config", "a/b/c.swp", "a/b/d.md", "a/n/SKILL.md", "a/n/.hidden")
     plant(tmp_path, dict.fromkeys(names, "x"))
     assert tree.ignored_in(str(tmp_path), "a") == [".env", ".git/", "b/c.swp"]

@@ -1,9 +1,10 @@
-"""Folders whose names begin with a dot: entered when asked, counted when not."""
+"""Dot folders: scanned with `Limits.hidden`, otherwise counted."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from unittest.mock import Mock
 
 from catalog.forest import Patch, codes, loaded, plant, served, skills
 from mcp_skills_server.catalog import dot_folders
@@ -11,11 +12,11 @@ from mcp_skills_server.catalog.dot_folders import PassedOver, passed_over
 from mcp_skills_server.catalog.roots import Limits
 
 
-def test_hidden_admits_dot_folders_of_people_outside_of_skills_alone(tmp_path: Path) -> None:
-    people = (".curated/a", "b/.claude/c", ".curated/.agents/g")
-    tools = (".git/d", ".venv/e", "node_modules/f", ".mcp-skills/x/h", ".mcp-skills-server.staging/i")
-    inside = (f".curated/a/{path}.no/x" for path in ("", "ref/", "ref/deep/", "ref/deep/er/"))
-    plant(tmp_path, skills(*people, *tools, *inside) | {".curated/a/.env": "x"})
+def test_hidden_scans_dot_folders_except_those_of_tools_and_skills(tmp_path: Path) -> None:
+    own = (".curated/a", "b/.claude/c", ".curated/.agents/g")
+    of_tools = (".git/d", ".venv/e", "node_modules/f", ".mcp-skills/x/h", ".mcp-skills-server.staging/i")
+    in_skills = (f".curated/a/{path}.no/x" for path in ("", "ref/", "ref/deep/", "ref/deep/er/"))
+    plant(tmp_path, skills(*own, *of_tools, *in_skills) | {".curated/a/.env": "x"})
     registry = loaded(tmp_path, limits=Limits(hidden=True))
     assert served(registry) == [".curated/.agents/g", ".curated/a", "b/.claude/c"]
     assert list(registry.snapshot.skills[".curated/a"].files) == ["SKILL.md"]
@@ -25,17 +26,17 @@ def test_hidden_admits_dot_folders_of_people_outside_of_skills_alone(tmp_path: P
     assert passed_over(plain) == [PassedOver(str(tmp_path), 3, (".curated", "b/.claude"), True)]
 
 
-def test_an_edit_in_a_dot_folder_is_followed_where_it_is_entered(tmp_path: Path) -> None:
+def test_refresh_finds_edits_in_scanned_dot_folders(tmp_path: Path) -> None:
     registry = loaded(plant(tmp_path, skills(".curated/a")), limits=Limits(hidden=True))
     plant(tmp_path, skills(".curated/b") | skills(".curated/a/.no") | {".curated/a/ref.md": "x"})
     registry.refresh([str(tmp_path / ".curated/b"), str(tmp_path / ".curated/a/.no/SKILL.md")])
     assert served(registry) == [".curated/a", ".curated/b"]
-    assert "ref.md" not in registry.snapshot.skills[".curated/a"].files  # nobody said that it came
+    assert "ref.md" not in registry.snapshot.skills[".curated/a"].files  # its own event comes later
     registry.refresh([str(tmp_path / ".curated/a/ref.md")])
     assert "ref.md" in registry.snapshot.skills[".curated/a"].files
 
 
-def test_a_link_in_a_dot_folder_is_served_as_the_file_beside_it_and_nothing_hidden_is(tmp_path: Path) -> None:
+def test_link_in_a_dot_folder_to_a_hidden_file_is_not_served(tmp_path: Path) -> None:
     plant(tmp_path, skills(".curated/a") | {".curated/a/guide.md": "x", ".curated/a/.env": "x", ".curated/.key": "x"})
     for name, target in (("one.md", "guide.md"), ("two.md", ".env"), ("three.md", "../.key")):
         (tmp_path / ".curated/a" / name).symlink_to(target)
@@ -44,17 +45,18 @@ def test_a_link_in_a_dot_folder_is_served_as_the_file_beside_it_and_nothing_hidd
     assert codes(skill) == ["link-outside", "link-outside"]
 
 
-def test_the_count_of_what_was_passed_over_looks_into_a_bounded_number(tmp_path: Path, monkeypatch: Patch) -> None:
+def test_count_of_skills_in_dot_folders_searches_a_bounded_number(tmp_path: Path, monkeypatch: Patch) -> None:
     registry = loaded(plant(tmp_path, skills(*(f".many/s{number}" for number in range(300)))))
     monkeypatch.setattr(dot_folders, "_MOST_FOLDERS", 101)
-    real, opened = os.scandir, list[object]()
-    monkeypatch.setattr(os, "scandir", lambda place: opened.append(place) or real(place))
+    scandir = Mock(wraps=os.scandir)
+    monkeypatch.setattr(os, "scandir", scandir)
     (found,) = passed_over(registry)
     assert str(found).startswith(f"{tmp_path}: at least 100 skills in folders whose names begin")
-    assert found.skills == 100 and len(opened) == 101
+    assert found.skills == 100
+    assert scandir.call_count == 101
 
 
-def test_many_dot_folders_are_named_in_part() -> None:
+def test_at_most_five_dot_folders_are_named() -> None:
     many = PassedOver("r", 9, tuple(f".{letter}" for letter in "abcdefg"), whole=True)
     assert ": .a, .b, .c, .d, .e and 2 more; name one as root" in str(many)
     all_five = str(PassedOver("r", 1, many.folders[:5], whole=True))

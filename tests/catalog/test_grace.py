@@ -1,4 +1,4 @@
-"""What was whole stands for a moment while a folder is followed: skills whose SKILL.md has become worse."""
+"""Grace period of skills whose SKILL.md has become worse, in a registry that a watcher follows."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from catalog.following import watching
-from catalog.forest import Clock, Patch, Told, codes, loaded, plant, served, skill_md, skills
+from catalog.forest import Clock, Patch, Told, assert_served, codes, loaded, plant, served, skill_md, skills
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.scan import QUIET_S
 from mcp_skills_server.model import SKILL_MD
@@ -20,15 +19,16 @@ def clock(monkeypatch: Patch) -> Clock:
     return Clock(monkeypatch)
 
 
-def followed(top: Path) -> Registry:
-    registry = loaded(top)
+def followed(root: Path) -> Registry:
+    """Return a loaded registry that defers changes, as under a watcher."""
+    registry = loaded(root)
     registry.followed = True
     return registry
 
 
-def test_a_state_counts_when_it_has_lasted(tmp_path: Path, clock: Clock) -> None:
+def test_grace_period_starts_anew_with_each_state_of_skill_md(tmp_path: Path, clock: Clock) -> None:
     registry = followed(plant(tmp_path, skills("a")))
-    for text in ("", "---\n"):  # it is still being written
+    for text in ("", "---\n"):
         plant(tmp_path, {"a/SKILL.md": text})
         assert not registry.refresh()
         clock.now += QUIET_S * 0.9
@@ -39,7 +39,7 @@ def test_a_state_counts_when_it_has_lasted(tmp_path: Path, clock: Clock) -> None
     assert served(registry) == []
 
 
-def test_a_folder_that_goes_while_its_skill_is_kept_takes_it_along(tmp_path: Path, clock: Clock) -> None:
+def test_folder_deleted_during_the_grace_period_removes_its_skill(tmp_path: Path, clock: Clock) -> None:
     registry = followed(plant(tmp_path, skills("a", "b")))
     (tmp_path / "a/SKILL.md").unlink()
     assert not registry.refresh()
@@ -51,50 +51,55 @@ def test_a_folder_that_goes_while_its_skill_is_kept_takes_it_along(tmp_path: Pat
 
 
 @each_row("torn", ["", "---\nname: a\n", "---\nname: a\ndescription: [\n---\n", "---\nname: b\n---\n", None])
-def test_a_skill_stands_while_its_skill_md_is_torn_and_falls_when_it_stays_so(tmp_path: Path, torn: str | None) -> None:
-    with watching(plant(tmp_path, skills("a", "a/inner", "b"))) as (registry, seen):
-        before = registry.snapshot.skills["a"]
-        if torn is None:
-            (tmp_path / "a/SKILL.md").unlink()
-        else:
-            plant(tmp_path, {"a/SKILL.md": torn})
-        assert not registry.refresh() and not registry.refresh([str(tmp_path / "a/SKILL.md")])
-        assert registry.snapshot.skills["a"] is before and codes(registry) == []
-        assert dict(seen.next().before)["a"] is before
-        assert served(registry) == ["a/inner", "b"]
+def test_skill_with_torn_or_deleted_skill_md_has_a_grace_period(
+    tmp_path: Path, torn: str | None, monkeypatch: Patch
+) -> None:
+    clock, registry = Clock(monkeypatch), followed(plant(tmp_path, skills("a", "a/inner", "b")))
+    before = registry.snapshot.skills["a"]
+    if torn is None:
+        (tmp_path / "a/SKILL.md").unlink()
+    else:
+        plant(tmp_path, {"a/SKILL.md": torn})
+    for paths in (None, [str(tmp_path / "a/SKILL.md")]):
+        assert not registry.refresh(paths)
+    assert registry.snapshot.skills["a"] is before
+    assert codes(registry) == []
+    clock.now += QUIET_S
+    registry.settle()
+    assert served(registry) == ["a/inner", "b"]
 
 
-def test_without_a_watcher_each_look_shows_what_is_there(tmp_path: Path) -> None:
+def test_registry_without_a_watcher_has_a_grace_period_for_rescans_only(tmp_path: Path) -> None:
     registry = loaded(plant(tmp_path, skills("a")))
     (tmp_path / "a/SKILL.md").unlink()
-    assert not registry.rescan(str(tmp_path / "a/SKILL.md")), "a reader may come while an editor writes"
+    assert not registry.rescan(str(tmp_path / "a/SKILL.md")), "an editor may be writing it"
     assert registry.refresh().before.keys() == {"a"}
 
 
-def test_a_skill_that_is_whole_again_was_never_gone(tmp_path: Path, clock: Clock) -> None:
+def test_skill_repaired_within_the_grace_period_causes_one_change(tmp_path: Path, clock: Clock) -> None:
     registry = followed(plant(tmp_path, skills("a")))
-    seen = Told(registry)
+    listener = Told(registry)
     for text in ("", "---\n", skill_md("a", "version: 2")):
         plant(tmp_path, {"a/SKILL.md": text})
         registry.refresh([str(tmp_path / "a/SKILL.md")])
         assert served(registry) == ["a"]
     clock.now += QUIET_S
     registry.settle()
-    (changes,) = seen.all
+    (changes,) = listener.all
     assert registry.snapshot.skills["a"].frontmatter["version"] == 2
     assert changes.files == {("a", SKILL_MD)}
 
 
-def test_a_root_that_is_a_skill_keeps_its_name_and_the_paths_below(tmp_path: Path) -> None:
+def test_root_skill_keeps_its_name_and_nested_paths_during_the_grace_period(tmp_path: Path) -> None:
     registry = followed(plant(tmp_path / "r", {"SKILL.md": skill_md("top")} | skills("in")))
     (tmp_path / "r/SKILL.md").unlink()
     assert not registry.refresh()
     assert list(registry.snapshot.skills) == ["top", "top/in"]
 
 
-def test_a_folder_that_is_gone_takes_its_skill_along_and_what_was_broken_before_is_not_held(tmp_path: Path) -> None:
+def test_deleted_folders_and_broken_skills_have_no_grace_period(tmp_path: Path) -> None:
     registry = followed(plant(tmp_path, skills("a", "b") | {"c/SKILL.md": "x"}))
     shutil.rmtree(tmp_path / "a")
     plant(tmp_path, {"c/SKILL.md": "y\0"})
     registry.refresh([str(tmp_path / "a"), str(tmp_path / "c")])
-    assert served(registry) == ["b"] and codes(registry) == ["nul-byte"]
+    assert_served(registry, ["b"], problems=["nul-byte"])

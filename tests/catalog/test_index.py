@@ -1,4 +1,4 @@
-"""The index that one process leaves to the next: it saves work, and changes nothing that anybody sees."""
+"""Persistent index: it saves work between processes, and never changes what is served."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from catalog.following import serves
-from catalog.forest import DEADLINE, Log, Patch, Told, loaded, plant, skill_md, skills, together, view
+from catalog.forest import DEADLINE, Log, Patch, Told, hook_reads, loaded, plant, skill_md, skills, together, view
+from catalog.watched import serves
 from mcp_skills_server.catalog import disk, scan
 from mcp_skills_server.catalog.index import Index, encode
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Limits
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.errors import StaleFileError
+from mcp_skills_server.model import Skill
 
 FILES = {
     **skills("one", "group/two", "outer", "outer/inner"),
@@ -51,25 +52,27 @@ def index(tmp_path: Path) -> Index:
 
 @pytest.fixture
 def read(monkeypatch: Patch) -> list[str]:
-    opened, real = list[str](), disk.ingest
-    monkeypatch.setattr(disk, "ingest", lambda *given: opened.append(given[2].location) or real(*given))
-    return opened
+    """Locations of the files that scans read."""
+    locations: list[str] = []
+    hook_reads(monkeypatch, locations.append)
+    return locations
 
 
 @pytest.fixture(autouse=True)
 def settled_at_once(monkeypatch: Patch) -> None:
-    """The ctime of what a test writes cannot be set; so every file is old enough the moment it is written."""
+    """Treat every file as settled: a test cannot set its change time."""
     monkeypatch.setattr(disk, "_SETTLED_NS", 0)
 
 
 def start(*roots: Path, index: Index, limits: Limits | None = None) -> Registry:
+    """Load a registry and save the index, as one process does."""
     registry = loaded(*roots, limits=limits, index=index)
     registry.save_index()
     return registry
 
 
-def all_of(registry: Registry) -> list[Any]:
-    """What a registry shows, with what no listing has."""
+def state_of(registry: Registry) -> list[Any]:
+    """Return all that a registry shows or keeps, as values that can be compared."""
     known = registry.snapshot.skills.values()
     files = [file for each in known for file in each.files.values()]
     return [
@@ -80,57 +83,61 @@ def all_of(registry: Registry) -> list[Any]:
     ]
 
 
-def test_a_restart_over_an_unchanged_tree_opens_no_file_and_shows_all(top: Path, index: Index, read: list[str]) -> None:
+def indexed(index: Index, registry: Registry) -> dict[str, Skill]:
+    """Return the skills of the first root that the index holds, by directory."""
+    found = index.skills(registry.roots[0], registry.limits)
+    assert found is not None
+    return found
+
+
+def test_restart_with_an_unchanged_tree_opens_no_file(top: Path, index: Index, read: list[str]) -> None:
     first = start(top, index=index)
-    assert read and "Und mehr" in str(all_of(first))
+    assert read
+    assert "Und mehr" in str(state_of(first))
     read.clear()
     again = loaded(top, index=index)
     assert read == []
-    assert all_of(again) == all_of(first) == all_of(loaded(top))
+    assert state_of(again) == state_of(first) == state_of(loaded(top))
 
 
-def test_only_what_changed_is_read_and_what_is_gone_leaves_no_row(top: Path, index: Index, read: list[str]) -> None:
+def test_restart_reads_only_changed_skills_and_deletes_rows_of_unserved_ones(
+    top: Path, index: Index, read: list[str]
+) -> None:
     start(top, index=index)
     plant(top, {"one/SKILL.md": skill_md("one", "version: 2"), "new/SKILL.md": skill_md("new")})
+    plant(top, {"skills-off.txt": "outer/inner\n"})
     shutil.rmtree(top / "group")
     read.clear()
     again = start(top, index=index)
     assert sorted(read) == ["new/SKILL.md", "one/SKILL.md"]
     assert view(again) == view(loaded(top))
-    stored = index.skills(again.roots[0], again.limits)
-    assert stored is not None and "group/two" not in stored and "outer" in stored
+    stored = indexed(index, again)
+    assert not {"group/two", "outer/inner"} & stored.keys()
+    assert "outer" in stored
 
 
-def test_a_skill_that_is_switched_off_between_two_starts_is_off_and_leaves_its_row(top: Path, index: Index) -> None:
-    start(top, index=index)
-    plant(top, {"skills-off.txt": "one\n"})
-    again = start(top, index=index)
-    stored = index.skills(again.roots[0], again.limits)
-    assert "one" not in again.snapshot.skills and stored is not None and "one" not in stored
-
-
-def test_files_that_are_young_or_that_a_clock_set_back_makes_young_again_are_read(
+def test_files_too_young_at_either_of_two_starts_are_read(
     top: Path, index: Index, read: list[str], monkeypatch: Patch
 ) -> None:
-    for settled in ((10**18, 0), (0, 10**18)):
-        for each in settled:
-            monkeypatch.setattr(disk, "_SETTLED_NS", each)
+    for ages in ((10**18, 0), (0, 10**18)):
+        for settled_ns in ages:
+            monkeypatch.setattr(disk, "_SETTLED_NS", settled_ns)
             read.clear()
             start(top, index=index)
         assert "one/SKILL.md" in read
 
 
-def rewrite(path: Path, *statements: str, values: tuple[object, ...] = ()) -> None:
+def execute(path: Path, *statements: str, values: tuple[object, ...] = ()) -> None:
     with closing(sqlite3.connect(path)) as connection, connection:
         for statement in statements:
             connection.execute(statement, values)
 
 
-def test_a_false_digest_serves_no_byte_and_is_put_right(top: Path, index: Index) -> None:
-    """Whoever can write the user's files made a digest up."""
+def test_forged_digest_is_detected_by_the_read_and_corrected(top: Path, index: Index) -> None:
+    """Another program of this user wrote the digest."""
     true, false = disk.digest_of(b"notes"), "sha256:" + "0" * 64
     start(top, index=index)
-    rewrite(index.path, "UPDATE skill SET record = replace(record, ?, ?)", values=(true, false))
+    execute(index.path, "UPDATE skill SET record = replace(record, ?, ?)", values=(true, false))
     again = loaded(top, index=index)
     file = again.snapshot.skills["one"].files["notes.md"]
     assert file.digest == false
@@ -141,155 +148,159 @@ def test_a_false_digest_serves_no_byte_and_is_put_right(top: Path, index: Index)
     assert (again.read(file), file.digest) == (b"notes", true)
 
 
-def foreign_database(path: Path) -> None:
+def replace_by_other_database(path: Path) -> None:
     path.unlink()
-    rewrite(path, "CREATE TABLE other (x)")
+    execute(path, "CREATE TABLE other (x)")
 
 
-def link_to_it(path: Path) -> None:
+def replace_by_link(path: Path) -> None:
     path.rename(path.with_name("real"))
     path.symlink_to("real")
 
 
-def link_beside_it(path: Path) -> None:
+def replace_wal_by_link(path: Path) -> None:
     Path(f"{path}-wal").unlink(missing_ok=True)
     Path(f"{path}-wal").symlink_to("/dev/null")
 
 
-UNUSABLE: Final[dict[str, Callable[[Path], object]]] = {
-    "cut": lambda path: path.write_bytes(path.read_bytes()[:-5000]),
+DAMAGE: Final[dict[str, Callable[[Path], object]]] = {
+    "truncated": lambda path: path.write_bytes(path.read_bytes()[:-5000]),
     "no database": lambda path: path.write_bytes(b"\xff" * 9999),
-    "text that is not UTF-8": lambda path: rewrite(path, "UPDATE skill SET record = CAST(x'5bff' AS TEXT)"),
-    "another format": lambda path: rewrite(path, "PRAGMA user_version = 99"),
-    "a foreign database": foreign_database,
-    "no table": lambda path: rewrite(path, "DROP TABLE skill"),
-    "other columns": lambda path: rewrite(path, "DROP TABLE skill", "CREATE TABLE skill (x)"),
-    "a link beside it": link_beside_it,
-    "a link": link_to_it,
+    "text that is not UTF-8": lambda path: execute(path, "UPDATE skill SET record = CAST(x'5bff' AS TEXT)"),
+    "another version": lambda path: execute(path, "PRAGMA user_version = 99"),
+    "another database": replace_by_other_database,
+    "no table": lambda path: execute(path, "DROP TABLE skill"),
+    "other columns": lambda path: execute(path, "DROP TABLE skill", "CREATE TABLE skill (x)"),
+    "a link as write-ahead log": replace_wal_by_link,
+    "a link": replace_by_link,
     "writable by others": lambda path: path.chmod(0o666),
     "folder writable by others": lambda path: path.parent.chmod(0o777),
-    "another user's": lambda path: os.chown(path, 65534, 65534),
+    "of another user": lambda path: os.chown(path, 65534, 65534),
 }
 
 
-@pytest.mark.parametrize("spoil", UNUSABLE)
-def test_an_index_that_must_not_be_used_is_built_anew_with_one_line(
-    top: Path, index: Index, read: list[str], caplog: Log, spoil: str
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damaged_or_untrusted_index_is_rebuilt_with_one_line(
+    top: Path, index: Index, read: list[str], caplog: Log, damage: str
 ) -> None:
-    if spoil == "another user's" and os.geteuid() != 0:
-        pytest.skip("only root can give a file away")
+    if damage == "of another user" and os.geteuid() != 0:
+        pytest.skip("needs root")
     start(top, index=index)
     index.close()
-    UNUSABLE[spoil](index.path)
+    DAMAGE[damage](index.path)
     read.clear()
     with caplog.at_level(logging.INFO):
         again = start(top, index=Index(index.path.parent, least=1))
-    said = [line for line in caplog.messages if "index of an earlier start" in line]
-    assert len(said) == 1 or (spoil.startswith("folder") and said)
+    lines = [line for line in caplog.messages if "index of an earlier start" in line]
     assert "one/SKILL.md" in read
     assert view(again) == view(loaded(top))
-    if not spoil.startswith("folder"):  # only its owner can say that it is his alone
+    if damage == "folder writable by others":  # no index is built before the folder is repaired
+        assert lines
+    else:
+        assert len(lines) == 1
         read.clear()
         start(top, index=Index(index.path.parent, least=1))
         assert read == []
 
 
 @pytest.mark.parametrize("suffix", ["", "-wal"])
-def test_a_folder_in_place_of_an_index_is_said_once_and_left(top: Path, index: Index, caplog: Log, suffix: str) -> None:
+def test_folder_in_place_of_the_index_is_logged_and_kept(top: Path, index: Index, caplog: Log, suffix: str) -> None:
     start(top, index=index)
     index.close()
-    place = index.path.with_name(f"{index.path.name}{suffix}")
-    place.unlink(missing_ok=True)
-    place.mkdir()
+    folder = index.path.with_name(f"{index.path.name}{suffix}")
+    folder.unlink(missing_ok=True)
+    folder.mkdir()
     with caplog.at_level(logging.INFO):
         again = start(top, index=Index(index.path.parent, least=1))
     assert view(again) == view(loaded(top))
-    assert [line.endswith("remove it") for line in caplog.messages if "index of an earlier start" in line] == [True]
+    (line,) = [line for line in caplog.messages if "index of an earlier start" in line]
+    assert line.endswith("remove it")
 
 
-def test_rows_of_other_code_or_of_another_root_are_not_used(top: Path, index: Index, read: list[str]) -> None:
+def test_rows_of_other_code_or_another_root_are_not_used(top: Path, index: Index, read: list[str]) -> None:
     for statement in ("UPDATE root SET code = 'older'", "UPDATE root SET path = '/elsewhere'", "DELETE FROM skill"):
         start(top, index=index)
-        rewrite(index.path, statement)
+        execute(index.path, statement)
         read.clear()
-        assert view(start(top, index=index)) == view(loaded(top)) and "one/SKILL.md" in read
+        assert view(start(top, index=index)) == view(loaded(top))
+        assert "one/SKILL.md" in read
 
 
-def test_a_root_that_nobody_served_for_a_month_goes_with_its_skills(top: Path, tmp_path: Path, index: Index) -> None:
+def test_root_unused_for_a_month_is_evicted_with_its_skills(top: Path, tmp_path: Path, index: Index) -> None:
     found = start(top, index=index).snapshot.skills
     for days, left in ((30, len(found)), (1, 0)):
-        rewrite(index.path, f"UPDATE root SET used = used - {days} WHERE id = 1")
+        execute(index.path, f"UPDATE root SET used = used - {days} WHERE id = 1")
         start(plant(tmp_path / "other", skills(str(days))), index=index)
         with closing(sqlite3.connect(index.path)) as connection:
             (known,) = connection.execute("SELECT count() FROM skill WHERE root = 1")
         assert known == (left,)
 
 
-def test_what_is_written_is_the_users_alone(top: Path, index: Index) -> None:
+def test_index_files_are_private_to_the_user(top: Path, index: Index) -> None:
     start(top, index=index)
     assert index.path.parent.stat().st_mode & 0o777 == 0o700
     assert {each.stat().st_mode & 0o777 for each in index.path.parent.iterdir()} == {0o600}
 
 
-def test_without_a_place_to_write_and_for_a_small_root_there_is_none_and_all_goes_on(top: Path, tmp_path: Path) -> None:
+def test_no_index_is_kept_in_unwritable_folders_or_of_small_roots(top: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for nowhere in (Index(tmp_path / "file" / "index", least=1), Index(tmp_path / "index")):
         assert view(start(top, index=nowhere)) == view(loaded(top))
         assert not nowhere.path.exists()
 
 
-def test_limits_are_kept_whatever_the_index_says(top: Path, index: Index) -> None:
+def test_limits_apply_to_indexed_skills(top: Path, index: Index) -> None:
     start(top, index=index)
     for limits in (Limits(skill_md=8), Limits()):
         assert view(start(top, index=index, limits=limits)) == view(loaded(top, limits=limits))
 
 
-def test_two_processes_leave_a_whole_index(top: Path, index: Index, read: list[str]) -> None:
-    """Both write while both read; whatever is found there in the end is whole."""
+def test_concurrent_writers_leave_a_complete_index(top: Path, index: Index, read: list[str]) -> None:
     together(*[lambda: [start(top, index=index) for _ in range(5)]] * 2)
     read.clear()
     start(top, index=index)
     assert read == []
 
 
-def test_an_edit_writes_the_row_of_its_skill_alone(top: Path, index: Index, monkeypatch: Patch) -> None:
+def test_edit_saves_only_the_row_of_its_skill(top: Path, index: Index, monkeypatch: Patch) -> None:
     registry = start(top, index=index)
     save = Mock(side_effect=lambda _root, _limits, changed, _gone: [each.path for each in changed] == ["one"])
     monkeypatch.setattr(index, "save", save)
     registry.save_index()
     assert not save.called
     registry.refresh([str(plant(top / "one", {"SKILL.md": skill_md("one", "version: 2")}))])
-    registry.save_index()  # which is done: the index took the skill "one" alone
     registry.save_index()
+    registry.save_index()  # nothing is left to save
     assert save.call_count == 1
 
 
-def test_a_watcher_leaves_the_index_and_the_next_begins_with_it(top: Path, index: Index, monkeypatch: Patch) -> None:
-    written, save, parsed = threading.Event(), index.save, Mock(wraps=scan.read_skill_md)
-    monkeypatch.setattr(index, "save", lambda *arguments: save(*arguments) and written.set())
+def test_watcher_saves_the_index_and_the_next_one_loads_it(top: Path, index: Index, monkeypatch: Patch) -> None:
+    saved, real_save, parse = threading.Event(), index.save, Mock(wraps=scan.read_skill_md)
+    monkeypatch.setattr(index, "save", lambda *arguments: real_save(*arguments) and saved.set())
     with Watcher(Registry([top], index=index)):
-        assert written.wait(DEADLINE)
-    monkeypatch.setattr(scan, "read_skill_md", parsed)
+        assert saved.wait(DEADLINE)
+    monkeypatch.setattr(scan, "read_skill_md", parse)
     again = Registry([top], index=index)
-    told = Told(again)
+    listener = Told(again)
     with Watcher(again):
-        told.until(serves("group/two", "one", "outer", "outer/inner"))
-        assert not parsed.called
+        listener.until(serves("group/two", "one", "outer", "outer/inner"))
+        assert not parse.called
 
 
 @pytest.mark.parametrize(("column", "value"), [
     *(("record", each) for each in ("", "{}", "[1]", "[[],null]", "1", "[" * 9999)),
     ("record", '["one",2,[[1]],[{},null,9,[],[],""]]'), ("directory", b"one"),
 ])  # fmt: skip
-def test_a_row_that_means_nothing_is_as_good_as_none(top: Path, index: Index, column: str, value: str | bytes) -> None:
+def test_malformed_row_is_ignored(top: Path, index: Index, column: str, value: str | bytes) -> None:
     registry = start(top, index=index)
-    rewrite(index.path, f"UPDATE skill SET {column} = ? WHERE directory = 'one'", values=(value,))
-    stored = index.skills(registry.roots[0], registry.limits)
-    assert stored is not None and "one" not in stored and "group/two" in stored
+    execute(index.path, f"UPDATE skill SET {column} = ? WHERE directory = 'one'", values=(value,))
+    stored = indexed(index, registry)
+    assert "one" not in stored
+    assert "group/two" in stored
     assert view(start(top, index=index)) == view(loaded(top))
 
 
-def test_an_index_that_another_holds_is_passed_over(top: Path, index: Index, monkeypatch: Patch, caplog: Log) -> None:
+def test_locked_index_is_skipped(top: Path, index: Index, monkeypatch: Patch, caplog: Log) -> None:
     caplog.set_level(logging.DEBUG)
     start(top, index=index)
     index.close()
@@ -299,32 +310,30 @@ def test_an_index_that_another_holds_is_passed_over(top: Path, index: Index, mon
             holder.execute(busy)
             plant(top, {"one/SKILL.md": skill_md("one", f"version: {number}")})
             assert view(start(top, index=index)) == view(loaded(top))
-    said = [line for line in caplog.messages if line.startswith("the index ")]
-    assert said and all("cannot be used now" in line for line in said)
+    lines = [line for line in caplog.messages if line.startswith("the index ")]
+    assert lines
+    assert all("cannot be used now" in line for line in lines)
 
 
-def test_a_number_that_json_cannot_hold_leaves_its_skill_out(top: Path) -> None:
+def test_skill_with_a_number_too_long_for_json_is_not_indexed(top: Path) -> None:
     plant(top, {"one/SKILL.md": skill_md("one", f"huge: {'9' * 5000}")})
     for skill in loaded(top).snapshot.skills.values():
         row = encode(skill)
         assert row is None or json.loads(row)
 
 
-# What an earlier process saw is shown until the first scan is done.
-
-
-def test_what_is_remembered_is_what_the_scan_found_and_the_disk_is_not_asked(top: Path, index: Index) -> None:
+def test_remembered_skills_come_from_the_index_without_a_scan(top: Path, index: Index) -> None:
     found = start(top, index=index).snapshot
     shutil.rmtree(top / "one")
-    before = Registry([top], index=index).remembered()
-    assert before is not None
-    read = {path: skill for path, skill in found.skills.items() if skill.files["SKILL.md"].size}
-    assert {path: (each.name, each.standing) for path, each in read.items()} == {
-        path: (each.name, each.standing) for path, each in before.skills.items() if path in read
-    }
+    remembered = Registry([top], index=index).remembered()
+    assert remembered is not None
+    for path, skill in found.skills.items():
+        if path != "empty":
+            same = remembered.skills[path]
+            assert (same.name, same.standing) == (skill.name, skill.standing)
 
 
-def test_nothing_is_remembered_of_other_limits_or_of_another_root(top: Path, tmp_path: Path, index: Index) -> None:
+def test_nothing_is_remembered_for_other_limits_or_unindexed_roots(top: Path, tmp_path: Path, index: Index) -> None:
     start(top, index=index, limits=Limits(hidden=True))
     assert Registry([top], index=index).remembered() is None
     start(top, index=index)
@@ -333,41 +342,34 @@ def test_nothing_is_remembered_of_other_limits_or_of_another_root(top: Path, tmp
     assert Registry([top]).remembered() is None
 
 
-# What changes between two starts
-
-
-def as_it_was(place: Path, change: Callable[[], object]) -> None:
-    """Make a change and set the times of modification back, as tools do that copy trees."""
-    before = [(each, each.stat()) for each in (place, place.parent)]
+def keep_mtimes(path: Path, change: Callable[[], object]) -> None:
+    """Make a change and restore the modification times, as tools that copy trees do."""
+    before = [(each, each.stat()) for each in (path, path.parent)]
     change()
     for each, found in before:
         if each.exists():
             os.utime(each, ns=(found.st_atime_ns, found.st_mtime_ns))
 
 
-def write_again(top: Path) -> None:
-    place = top / "one/more/notes.md"
-    as_it_was(place, lambda: place.write_text("seton"))
+def recreate(directory: Path) -> None:
+    shutil.copytree(directory, directory.with_name("copy"))
+    shutil.rmtree(directory)
+    directory.with_name("copy").rename(directory)
 
 
-def rename(top: Path) -> None:
-    place = top / "one/more/notes.md"
-    as_it_was(place, lambda: place.rename(place.with_name("others.md")))
+def move_and_link(path: Path, target: str) -> None:
+    path.rename(path.parent / target)
+    path.symlink_to(target)
 
 
-def recreate(top: Path) -> None:
-    shutil.copytree(top / "one/more", top / "copy")
-    shutil.rmtree(top / "one/more")
-    (top / "copy").rename(top / "one/more")
+def make_directory(file: Path) -> None:
+    file.unlink()
+    file.mkdir()
 
 
-def replace(place: Path, target: str | Path | None) -> None:
-    moved = place.parent / target if target else place.with_name("moved")
-    place.rename(moved)
-    if target is None:
-        place.mkdir()
-    else:
-        place.symlink_to(target)
+def make_file(directory: Path) -> None:
+    shutil.rmtree(directory)
+    directory.write_text("now a file")
 
 
 def swap(top: Path) -> None:
@@ -375,50 +377,47 @@ def swap(top: Path) -> None:
         (top / before).rename(top / after)
 
 
-def directory_by_a_file(top: Path) -> None:
-    shutil.rmtree(top / "one/more/deep")
-    (top / "one/more/deep").write_text("now a file")
-
-
+NOTES = "one/more/notes.md"
+DATA = "one/more/deep/data.bin"
 ORIGIN = {".mcp-skills/skills/one.json": json.dumps({"source": "https://skills.example"})}
 CHANGES: Final[dict[str, Callable[[Path], object]]] = {
-    "write again": write_again,
-    "add": lambda top: as_it_was(top / "one/more/notes.md", (top / "one/more/other.md").touch),
-    "remove": lambda top: as_it_was(top / "one/more/deep/data.bin", (top / "one/more/deep/data.bin").unlink),
-    "rename": rename,
-    "recreate": recreate,
-    "link to a directory": lambda top: replace(top / "one/more", "../elsewhere"),
-    "link to a skill": lambda top: replace(top / "one", top.parent / "elsewhere"),
-    "link to a file": lambda top: replace(top / "one/more/notes.md", "../../notes.md"),
-    "hard link": lambda top: os.link(top / "one/more/notes.md", top / "notes.md"),
-    "file to a directory": lambda top: replace(top / "one/more/notes.md", None),
-    "directory to a file": directory_by_a_file,
-    "an empty directory": lambda top: (top / "one/more/deep/nothing").mkdir(),
-    "fill what was empty": lambda top: (top / "lenient/empty/notes.md").write_text("notes"),
+    "rewrite": lambda top: keep_mtimes(top / NOTES, lambda: (top / NOTES).write_text("seton")),
+    "add": lambda top: keep_mtimes(top / NOTES, (top / "one/more/other.md").touch),
+    "remove": lambda top: keep_mtimes(top / DATA, (top / DATA).unlink),
+    "rename": lambda top: keep_mtimes(top / NOTES, lambda: (top / NOTES).rename(top / "one/more/others.md")),
+    "recreate": lambda top: recreate(top / "one/more"),
+    "link to a directory": lambda top: move_and_link(top / "one/more", "../elsewhere"),
+    "link to a skill": lambda top: move_and_link(top / "one", "../elsewhere"),
+    "link to a file": lambda top: move_and_link(top / NOTES, "../../notes.md"),
+    "hard link": lambda top: os.link(top / NOTES, top / "notes.md"),
+    "file to a directory": lambda top: make_directory(top / NOTES),
+    "directory to a file": lambda top: make_file(top / "one/more/deep"),
+    "add an empty directory": lambda top: (top / "one/more/deep/nothing").mkdir(),
+    "fill an empty directory": lambda top: (top / "lenient/empty/notes.md").write_text("notes"),
     "nest": lambda top: plant(top, skills("one/more/inner")),
-    "manifest": lambda top: (top / "one/SKILL.md").write_text(skill_md("one", "version: 2")),
-    "no manifest": lambda top: (top / "one/SKILL.md").unlink(),
-    "executable": lambda top: (top / "one/more/notes.md").chmod(0o755),
+    "edit SKILL.md": lambda top: (top / "one/SKILL.md").write_text(skill_md("one", "version: 2")),
+    "delete SKILL.md": lambda top: (top / "one/SKILL.md").unlink(),
+    "executable": lambda top: (top / NOTES).chmod(0o755),
     "move": lambda top: (top / "one").rename(top / "moved"),
     "swap": swap,
     "skill above": lambda top: plant(top, skills("group")),
     "skill at the root": lambda top: plant(top, {"SKILL.md": skill_md("root")}),
     "origin": lambda top: plant(top, ORIGIN),
-    "gone": lambda top: shutil.rmtree(top / "one"),
+    "delete": lambda top: shutil.rmtree(top / "one"),
 }
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_change_between_two_starts_is_found(top: Path, index: Index, change: str) -> None:
+def test_change_between_two_starts_is_found(top: Path, index: Index, change: str) -> None:
     start(top, index=index)
     CHANGES[change](top)
     again = start(top, index=index)
-    assert all_of(again) == all_of(loaded(top))
-    assert all_of(loaded(top, index=index)) == all_of(loaded(top))
+    assert state_of(again) == state_of(loaded(top))
+    assert state_of(loaded(top, index=index)) == state_of(loaded(top))
 
 
 @given(st.lists(st.sampled_from([*CHANGES.values()]), max_size=4, unique=True), st.integers(0, 4))
-def test_so_are_changes_one_after_the_other_with_starts_in_between(
+def test_successive_changes_with_starts_in_between_are_found(
     tmp_path_factory: pytest.TempPathFactory, changes: list[Callable[[Path], None]], starts: int
 ) -> None:
     base = tmp_path_factory.mktemp("changes")
@@ -427,9 +426,9 @@ def test_so_are_changes_one_after_the_other_with_starts_in_between(
     for number, change in enumerate(changes):
         try:
             change(top)
-        except OSError:  # what it would change is gone already
+        except OSError:  # an earlier change removed the file
             continue
         if number < starts:
             start(top, index=index)
-    assert all_of(loaded(top, index=index)) == all_of(loaded(top))
+    assert state_of(loaded(top, index=index)) == state_of(loaded(top))
     shutil.rmtree(base)

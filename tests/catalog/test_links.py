@@ -1,4 +1,4 @@
-"""Links in a root that lead to the folder of a skill: followed once, by the rules of a scanned folder."""
+"""Links to skill folders: each folder is served once, by the rules of a scanned folder."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from catalog.following import edit, serves, version, watching
-from catalog.forest import Patch, codes, loaded, plant, served, skills
+from catalog.forest import Patch, assert_served, codes, loaded, plant, served, skills
+from catalog.watched import edit_and_wait, has_version, serves, watching, write_version
 from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Limits, MirroredRoot
@@ -18,37 +18,35 @@ from mcp_skills_server.errors import StaleFileError
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """What `npx skills add NAME --agent claude-code` leaves: the skill, and a link to it in the host's folder."""
+    """Skill and a link to it in the folder of a host, as `npx skills add NAME` installs them."""
     plant(tmp_path, {**skills(".agents/skills/pdf"), ".agents/skills/pdf/references/a.md": "a"})
     (tmp_path / ".claude/skills").mkdir(parents=True)
     (tmp_path / ".claude/skills/pdf").symlink_to("../../.agents/skills/pdf")
     return tmp_path
 
 
-def test_a_link_to_a_skill_folder_is_served_as_that_skill(project: Path) -> None:
+def test_linked_skill_is_served_with_files_and_origin_of_its_folder(project: Path) -> None:
+    plant(project, {".agents/skills/.mcp-skills/skills/pdf.json": '{"source": "https://example.com"}'})
     registry = loaded(project / ".claude/skills")
-    assert served(registry) == ["pdf"] and codes(registry) == []
+    assert served(registry) == ["pdf"]
     skill = registry.snapshot.skills["pdf"]
     assert registry.read(skill.files["references/a.md"]) == b"a"
-    assert registry.body(skill).text and registry.problems() == []
+    assert registry.body(skill).text == "Do it."
+    assert skill.origin == "https://example.com"
+    assert registry.problems() == []
 
 
-def test_links_are_not_followed_without_leave_or_in_what_was_fetched(project: Path) -> None:
+def test_links_are_not_followed_when_disabled_or_in_fetched_roots(project: Path) -> None:
     root = project / ".claude/skills"
     without = loaded(root, limits=Limits(links=False))
     mirrored = Registry([MirroredRoot(str(root), "git+https://git.example/x")])
     mirrored.load()
     plant(root, {".mcp-skills/skills/pdf.json": '{"source": "https://example.com"}'})
     for registry in (without, mirrored, loaded(root)):
-        assert served(registry) == [] and codes(registry) == ["link-outside"]
+        assert_served(registry, [], problems=["link-outside"])
 
 
-def test_a_fetched_skill_behind_a_link_keeps_its_origin(project: Path) -> None:
-    plant(project, {".agents/skills/.mcp-skills/skills/pdf.json": '{"source": "https://example.com"}'})
-    assert loaded(project / ".claude/skills").snapshot.skills["pdf"].origin == "https://example.com"
-
-
-def test_one_folder_is_one_skill_however_many_links_lead_to_it(project: Path) -> None:
+def test_folder_with_several_links_is_served_once(project: Path) -> None:
     root, target = project / ".claude/skills", project / ".agents/skills"
     plant(project, skills(".agents/skills/pdf/inner"))
     (root / "zzz").symlink_to(target / "pdf")
@@ -57,35 +55,36 @@ def test_one_folder_is_one_skill_however_many_links_lead_to_it(project: Path) ->
     (other / "third").symlink_to(target / "pdf")
     for roots in ((root, other), (root, target), (target, root)):
         registry = loaded(*roots)
-        assert served(registry) == ["pdf", "pdf/inner"] and codes(registry) == []
+        assert_served(registry, ["pdf", "pdf/inner"], problems=[])
     registry = loaded(project, limits=Limits(hidden=True))
     assert served(registry) == [".agents/skills/pdf", ".agents/skills/pdf/inner"]
 
 
-def test_links_to_no_skill_to_a_collection_and_around_the_root_are_problems(tmp_path: Path) -> None:
+def test_links_to_other_folders_than_skills_are_reported(tmp_path: Path) -> None:
     root = plant(tmp_path / "root", skills("one"))
-    targets = (tmp_path / "none", {"x": "x"}), (tmp_path / "several", skills("deeper")), (tmp_path, skills("."))
-    for number, (target, files) in enumerate(targets):
-        (root / f"link{number}").symlink_to(plant(target, files))
+    (root / "no-skill").symlink_to(plant(tmp_path / "none", {"x": "x"}))
+    (root / "collection").symlink_to(plant(tmp_path / "several", skills("deeper")))
+    (root / "parent").symlink_to(plant(tmp_path, skills(".")))
     registry = loaded(root)
-    assert served(registry) == ["one"] and codes(registry) == ["link-outside"] * 3
-    (root / "link0").unlink()
-    registry.refresh([str(root / "link0")])
-    assert codes(registry) == ["link-outside"] * 2, "a problem that is solved is gone"
-    assert sorted(registry.roots[0].links) == ["link1", "link2"], "nor does a watcher poll it"
+    assert_served(registry, ["one"], problems=["link-outside"] * 3)
+    (root / "no-skill").unlink()
+    registry.refresh([str(root / "no-skill")])
+    assert codes(registry) == ["link-outside"] * 2
+    assert sorted(registry.roots[0].links) == ["collection", "parent"], "a watcher polls these"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="gives files to another user")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 @pytest.mark.parametrize("foreign", ["", "SKILL.md"])
-def test_a_link_into_another_users_folder_is_refused(project: Path, foreign: str) -> None:
+def test_link_to_a_folder_of_another_user_is_refused(project: Path, foreign: str) -> None:
     os.chown(project / ".agents/skills/pdf" / foreign, 65534, 65534)
     registry = loaded(project / ".claude/skills")
-    assert served(registry) == [] and codes(registry) == ["link-outside"]
+    assert served(registry) == []
     (found,) = registry.problems()
+    assert found.code == "link-outside"
     assert "user" in found.message
 
 
-def test_what_lies_behind_a_link_obeys_the_rules_of_a_scanned_folder(project: Path) -> None:
+def test_linked_folder_obeys_the_rules_of_a_scanned_folder(project: Path) -> None:
     target = plant(project / ".agents/skills/pdf", {".env": "key", "node_modules/x": "x", "big": "x" * 3000})
     plant(project, {"secret.md": "key", "more/SKILL.md": "x"})
     (target / "leak.md").symlink_to("../../../secret.md")
@@ -99,22 +98,22 @@ def test_what_lies_behind_a_link_obeys_the_rules_of_a_scanned_folder(project: Pa
     assert codes(loaded(project / ".claude/skills", limits=Limits(bytes=2000))).count("too-many-bytes") == 1
 
 
-def test_a_target_that_is_swapped_for_a_link_is_never_opened(project: Path, monkeypatch: Patch) -> None:
+def test_link_target_swapped_for_another_link_is_not_opened(project: Path, monkeypatch: Patch) -> None:
     plant(project, {**skills("secret/pdf"), "secret/pdf/key": "key"})
-    real = disk.open_real
+    real_open = disk.open_real
 
     def swap(path: str) -> object:
         shutil.move(project / ".agents", project / "moved")
         (project / ".agents").mkdir()
         (project / ".agents/skills").symlink_to(project / "secret")
-        return real(path)
+        return real_open(path)
 
     monkeypatch.setattr(disk, "open_real", swap)
     registry = loaded(project / ".claude/skills")
-    assert served(registry) == [] and codes(registry) == ["link-outside"]
+    assert_served(registry, [], problems=["link-outside"])
 
 
-def test_bytes_of_another_folder_that_the_link_leads_to_by_now_are_stale(project: Path) -> None:
+def test_file_is_stale_after_its_link_was_moved_to_another_folder(project: Path) -> None:
     link = project / ".claude/skills/pdf"
     registry = loaded(project / ".claude/skills")
     plant(project, {**skills("other/pdf"), "other/pdf/references/a.md": "b"})
@@ -126,56 +125,37 @@ def test_bytes_of_another_folder_that_the_link_leads_to_by_now_are_stale(project
     assert registry.read(registry.snapshot.skills["pdf"].files["references/a.md"]) == b"b"
 
 
-def test_a_python_environment_is_passed_over(tmp_path: Path) -> None:
-    plant(tmp_path, {**skills("one", "venv/lib/two", "tool/env/three"), "one/env/x": "x", "one/env/pyvenv.cfg": ""})
-    plant(tmp_path, {"venv/pyvenv.cfg": "", "tool/env/pyvenv.cfg": ""})
-    registry = loaded(tmp_path)
-    assert served(registry) == ["one"] and codes(registry) == []
-    skill = registry.snapshot.skills["one"]
-    assert [*skill.files] == ["SKILL.md"] and not skill.empty
-    registry.refresh([str(tmp_path / place) for place in ("venv/lib/two", "venv/lib", "venv")])
-    assert served(registry) == ["one"]
-    (tmp_path / "venv/pyvenv.cfg").unlink()
-    registry.refresh([str(tmp_path / "venv/pyvenv.cfg")])
-    assert served(registry) == ["one", "venv/lib/two"]
-    plant(tmp_path, {"venv/pyvenv.cfg": ""})
-    registry.refresh([str(tmp_path / "venv/pyvenv.cfg")])
-    assert served(registry) == ["one"]
-
-
 @pytest.mark.parametrize("poll", [False, True])
-def test_all_that_happens_behind_a_link_shows(project: Path, poll: bool) -> None:
+def test_changes_of_links_and_their_targets_are_noticed(project: Path, poll: bool) -> None:
     root, target = project / ".claude/skills", project / ".agents/skills/pdf"
     plant(project, skills("other/pdf", "late/doc"))
-    with watching(root, poll=poll) as (registry, seen):
-        edit(target.parent, "pdf", 2)
-        seen.until(version("pdf", 2))
+    with watching(root, poll=poll) as (registry, listener):
+        edit_and_wait(listener, target.parent, "pdf", 2)
         plant(target, skills("inner"))
-        seen.until(serves("pdf", "pdf/inner"))
-        edit(target, "inner", 3)
-        seen.until(version("pdf/inner", 3))
+        listener.until(serves("pdf", "pdf/inner"))
+        write_version(target, "inner", 3)
+        listener.until(has_version("pdf/inner", 3))
         target.rename(project / "away")
-        seen.until(serves())
+        listener.until(serves())
         (project / "away").rename(target)
-        seen.until(serves("pdf", "pdf/inner"))
+        listener.until(serves("pdf", "pdf/inner"))
         (root / "new").symlink_to(target)
         (root / "pdf").unlink()
-        seen.until(lambda found: [*found.snapshot.skills] == ["new", "new/inner"])
-        edit(target.parent, "pdf", 4)
-        seen.until(version("new", 4))
+        listener.until(lambda found: [*found.snapshot.skills] == ["new", "new/inner"])
+        write_version(target.parent, "pdf", 4)
+        listener.until(has_version("new", 4))
         (root / "doc").symlink_to("../../late/doc")
-        seen.until(lambda found: "doc" in found.snapshot.skills)
-        edit(project / "late", "doc", 5)
-        seen.until(version("doc", 5))
+        listener.until(lambda found: "doc" in found.snapshot.skills)
+        edit_and_wait(listener, project / "late", "doc", 5)
         (root / "doc").unlink()
         (root / "doc").symlink_to("../../other/pdf")
-        seen.until(lambda found: found.snapshot.skills["doc"].frontmatter["name"] == "pdf")
-        edit(project / "other", "pdf", 6)
-        seen.until(version("doc", 6))
+        listener.until(lambda found: found.snapshot.skills["doc"].frontmatter["name"] == "pdf")
+        write_version(project / "other", "pdf", 6)
+        listener.until(has_version("doc", 6))
         shutil.rmtree(project / "other")
-        seen.until(lambda found: "doc" not in found.snapshot.skills)
+        listener.until(lambda found: "doc" not in found.snapshot.skills)
         plant(project, skills("other/pdf"))
-        seen.until(lambda found: "doc" in found.snapshot.skills)
-        edit(project / "other", "pdf", 7)
-        seen.until(version("doc", 7))
+        listener.until(lambda found: "doc" in found.snapshot.skills)
+        write_version(project / "other", "pdf", 7)
+        listener.until(has_version("doc", 7))
         assert registry.snapshot.skills["doc"].files

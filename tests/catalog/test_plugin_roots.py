@@ -1,4 +1,4 @@
-"""Plugins and marketplaces as roots: the name of a plugin before its skills, and nothing but its skills."""
+"""Plugins and marketplaces as roots: namespaces and served folders."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from catalog.forest import Patch, loaded
+from catalog.forest import Patch, codes, loaded, plant
 from forkserver import run
 from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.index import Index
@@ -24,123 +24,117 @@ from wire import COMMAND, write_skill
 SCHEMA = "https://agent-plugins.org/schemas/1.0.0/plugin.schema.json"
 
 
-def plugin(folder: Path, **fields: object) -> Path:
-    write_skill(folder / "skills" / "one")
-    write_skill(folder / "skills" / "two")
-    write_skill(folder / "skills" / "group" / "deep")
-    write_skill(folder / "beside")
-    (folder / "plugin.json").write_text(json.dumps({"$schema": SCHEMA, "name": "acme", **fields}), encoding="utf-8")
-    return folder
+def write_plugin(folder: Path, **fields: object) -> Path:
+    """Write a plugin with the skills `one` and `two`, and with two skills that are not served."""
+    for path in ("skills/one", "skills/two", "skills/group/deep", "beside"):
+        write_skill(folder / path)
+    return plant(folder, {"plugin.json": json.dumps({"$schema": SCHEMA, "name": "acme", **fields})})
 
 
-def served(registry: Registry) -> set[str]:
-    return {path for path, skill in registry.snapshot.skills.items() if skill.standing > 0}
+def usable(registry: Registry) -> set[str]:
+    return set(registry.snapshot.paths(Standing.LENIENT))
 
 
-def test_its_name_is_the_namespace_and_only_its_skills_are_served(tmp_path: Path, monkeypatch: Patch) -> None:
-    registry = loaded(plugin(tmp_path / "p"))
-    assert served(registry) == {"acme/one", "acme/two"}
+def test_plugin_name_is_the_namespace_of_its_skills(tmp_path: Path, monkeypatch: Patch) -> None:
+    registry = loaded(write_plugin(tmp_path / "p"))
+    assert usable(registry) == {"acme/one", "acme/two"}
     (found,) = [each for each in registry.snapshot.all_problems if each.code == "too-deep"]
     assert "deep" in found.path
     index = Index(tmp_path / "index", 1)
     monkeypatch.setattr(disk, "_SETTLED_NS", 0)
-    kept = loaded(tmp_path / "p", index=index)
-    kept.save_index()
-    before = kept.remembered()
-    assert before is not None and before.paths(Standing.LENIENT) == ["acme/one", "acme/two"]
+    registry = loaded(tmp_path / "p", index=index)
+    registry.save_index()
+    indexed = registry.remembered()
+    assert indexed is not None
+    assert indexed.paths(Standing.LENIENT) == ["acme/one", "acme/two"]
 
 
-def test_a_place_is_judged_at_one_cost_however_many_folders_a_manifest_lists() -> None:
-    class Counted(dict[str, str]):
+def test_plugin_depth_check_does_not_iterate_over_folders() -> None:
+    class Folders(dict[str, str]):
         def __iter__(self) -> Iterator[str]:
-            raise AssertionError("each skill outside would cost a look at each folder")
+            raise AssertionError("the cost grows with the number of folders")
 
-    layout = Layout(Counted({"": "acme", "skills": "acme", "a/b": "acme"}))
-    assert layout.is_too_deep("skills/group/deep") and layout.is_too_deep("a/b/c")
-    assert not any(map(layout.is_too_deep, ("", "skills", "skills-2/x", "a", "a/c")))
+    layout = Layout(Folders({"": "acme", "skills": "acme", "a/b": "acme"}))
+    for location in ("skills/group/deep", "a/b/c"):
+        assert layout.is_too_deep(location)
+    for location in ("", "skills", "skills-2/x", "a", "a/c"):
+        assert not layout.is_too_deep(location)
 
 
-def test_a_manifest_of_more_than_a_mebibyte_is_none(tmp_path: Path) -> None:
-    manifest = plugin(tmp_path) / "plugin.json"
+def test_manifest_over_one_mebibyte_is_ignored(tmp_path: Path) -> None:
+    manifest = write_plugin(tmp_path) / "plugin.json"
     for size, path in ((1 << 20, "acme/one"), ((1 << 20) + 2, "skills/one")):
         manifest.write_text(manifest.read_text().rjust(size))
         assert path in loaded(tmp_path).snapshot.skills
 
 
-def test_what_plugin_writes_is_read(tmp_path: Path) -> None:
+def test_plugin_command_writes_a_readable_plugin(tmp_path: Path) -> None:
     write_skill(tmp_path / "skills" / "tea")
-    written = [*COMMAND, "plugin", str(tmp_path / "skills"), "--output", str(tmp_path / "made"), "--name", "drinks"]
-    assert run(written, capture_output=True).returncode == 0
+    command = [*COMMAND, "plugin", str(tmp_path / "skills"), "--output", str(tmp_path / "made"), "--name", "drinks"]
+    assert run(command, capture_output=True).returncode == 0
     assert set(loaded(tmp_path / "made").snapshot.skills) == {"drinks/tea"}
 
 
 @each_row("text", ["{", "[]", "{}", '{"name": "acme"}', '{"$schema": "https://other.example/plugin.json", "name": 3}'])
-def test_another_plugin_json_changes_nothing(tmp_path: Path, text: str) -> None:
+def test_other_plugin_json_is_ignored(tmp_path: Path, text: str) -> None:
     write_skill(tmp_path / "skills" / "one")
     (tmp_path / "plugin.json").write_text(text, encoding="utf-8")
     assert set(loaded(tmp_path).snapshot.skills) == {"skills/one"}
 
 
 @each_row("name", ["", "Acme", "a/b", "..", "a--b", "-a", "a" * 65, 3, None])
-def test_a_name_that_breaks_the_format_is_refused(tmp_path: Path, name: object) -> None:
+def test_invalid_plugin_name_is_refused(tmp_path: Path, name: object) -> None:
     with pytest.raises(UsageError, match=r"plugin\.json"):
-        open_roots([plugin(tmp_path / "p", name=name)])
+        open_roots([write_plugin(tmp_path / "p", name=name)])
 
 
-def test_a_plugin_may_have_no_skills_and_a_link_for_them_is_not_followed(tmp_path: Path) -> None:
-    folder = plugin(tmp_path / "p")
+def test_plugin_without_skills_is_empty_and_its_link_not_followed(tmp_path: Path) -> None:
+    folder = write_plugin(tmp_path / "p")
     (folder / "skills").rename(tmp_path / "elsewhere")
     assert not loaded(folder).snapshot.skills
     (folder / "skills").symlink_to(tmp_path / "elsewhere")
     registry = loaded(folder)
-    assert not registry.snapshot.skills and "link-outside" in {each.code for each in registry.snapshot.all_problems}
+    assert not registry.snapshot.skills
+    assert "link-outside" in codes(registry)
 
 
-def claude_plugin(folder: Path, *skills: str, **fields: object) -> Path:
+def write_claude_plugin(folder: Path, *skills: str, **fields: object) -> Path:
     for each in skills:
         write_skill(folder / each)
-    manifest = folder / ".claude-plugin" / "plugin.json"
-    manifest.parent.mkdir(parents=True)
-    manifest.write_text(json.dumps(fields), encoding="utf-8")
-    return folder
+    return plant(folder, {".claude-plugin/plugin.json": json.dumps(fields)})
 
 
-def marketplace(folder: Path, *plugins: object, **fields: object) -> Path:
-    manifest = folder / ".claude-plugin" / "marketplace.json"
-    manifest.parent.mkdir(parents=True, exist_ok=True)
-    about = {"name": "acme", "owner": {"name": "Acme"}, "plugins": plugins, **fields}
-    manifest.write_text(json.dumps(about), encoding="utf-8")
-    return folder
+def write_marketplace(folder: Path, *plugins: object, **fields: object) -> Path:
+    manifest = {"name": "acme", "owner": {"name": "Acme"}, "plugins": plugins, **fields}
+    return plant(folder, {".claude-plugin/marketplace.json": json.dumps(manifest)})
 
 
-def test_a_plugin_of_claude_code_has_its_skills_folder_and_those_that_it_lists(tmp_path: Path) -> None:
-    folder = claude_plugin(
-        tmp_path / "p", "skills/one", "more/two", "alone", "other/three", name="acme", skills=["./more", "./alone"]
-    )
-    assert served(loaded(folder)) == {"acme/one", "acme/two", "acme/alone"}
+def test_claude_plugin_serves_its_skills_folder_and_listed_folders(tmp_path: Path) -> None:
+    paths = ("skills/one", "more/two", "alone", "other/three")
+    folder = write_claude_plugin(tmp_path / "p", *paths, name="acme", skills=["./more", "./alone"])
+    assert usable(loaded(folder)) == {"acme/one", "acme/two", "acme/alone"}
     write_skill(folder / "more" / "two" / "inner")
     assert {"acme/two", "acme/two/inner"} < set(loaded(folder).snapshot.skills)
-    lone = claude_plugin(tmp_path / "q", name="lone", skills="./")
+    lone = write_claude_plugin(tmp_path / "q", name="lone", skills="./")
     write_skill(lone, name="tea")
     assert set(loaded(lone).snapshot.skills) == {"lone/tea"}
 
 
-def test_a_marketplace_serves_the_skills_of_its_own_plugins_and_names_the_others(tmp_path: Path) -> None:
+def test_marketplace_serves_its_own_plugins_and_reports_others(tmp_path: Path) -> None:
     folder = tmp_path / "m"
-    claude_plugin(folder / "plugins" / "first", "skills/one", name="first")
-    claude_plugin(folder / "plugins" / "second", "skills/one", "extra/two", name="second", skills="./extra")
+    write_claude_plugin(folder / "plugins" / "first", "skills/one", name="first")
+    write_claude_plugin(folder / "plugins" / "second", "skills/one", "extra/two", name="second", skills="./extra")
     for name in ("xlsx", "docx", "other"):
         write_skill(folder / "shared" / name)
     write_skill(folder / "template")
-    claude_plugin(folder / "half", "skills/tea", name="half", skills=["../../x"])
-    far = {"source": "github", "repo": "acme/far"}
-    marketplace(
+    write_claude_plugin(folder / "half", "skills/tea", name="half", skills=["../../x"])
+    write_marketplace(
         folder,
         {"name": "first", "source": "./plugins/first"},
         {"name": "second", "source": "second"},
         {"name": "sheets", "source": "./", "strict": False, "skills": ["./shared/xlsx"]},
         {"name": "texts", "source": "./", "strict": False, "skills": ["./shared/docx"]},
-        {"name": "far", "source": far},
+        {"name": "far", "source": {"source": "github", "repo": "acme/far"}},
         {"name": "half", "source": "./half"},
         {"name": "above", "source": "./../../etc"},
         {"name": "Not A Name", "source": "./template"},
@@ -148,22 +142,24 @@ def test_a_marketplace_serves_the_skills_of_its_own_plugins_and_names_the_others
         metadata={"pluginRoot": "./plugins"},
     )
     registry = loaded(folder)
-    assert served(registry) == {"first/one", "second/one", "second/two", "sheets/xlsx", "texts/docx"}
+    assert usable(registry) == {"first/one", "second/one", "second/two", "sheets/xlsx", "texts/docx"}
     lines = [each.message for each in registry.snapshot.all_problems if each.code == "plugin-elsewhere"]
-    assert len(lines) == 5 and any("'far'" in each and "acme/far" in each for each in lines)
+    assert len(lines) == 5
+    assert any("'far'" in each and "acme/far" in each for each in lines)
     assert any("'above'" in each and "leads out" in each for each in lines)
     done = run([*COMMAND, "list", str(folder)], capture_output=True, text=True)
-    assert done.returncode == 0 and done.stderr.count("[plugin-elsewhere]") == 5
+    assert done.returncode == 0
+    assert done.stderr.count("[plugin-elsewhere]") == 5
 
 
-def test_a_plugin_that_is_added_to_a_marketplace_is_served_after_the_next_full_look(tmp_path: Path) -> None:
+def test_plugin_added_to_a_marketplace_is_served_after_a_refresh(tmp_path: Path) -> None:
     folder = tmp_path / "m"
     for name in ("first", "second"):
-        claude_plugin(folder / name, "skills/one", name=name)
+        write_claude_plugin(folder / name, "skills/one", name=name)
     first, second = ({"name": name, "source": f"./{name}"} for name in ("first", "second"))
-    registry = loaded(marketplace(folder, first))
+    registry = loaded(write_marketplace(folder, first))
     assert set(registry.snapshot.skills) == {"first/one"}
-    marketplace(folder, first, second)
+    write_marketplace(folder, first, second)
     registry.refresh()
     assert set(registry.snapshot.skills) == {"first/one", "second/one"}
     write_skill(folder / "second" / "skills" / "two")
@@ -171,15 +167,17 @@ def test_a_plugin_that_is_added_to_a_marketplace_is_served_after_the_next_full_l
     assert "second/two" in registry.snapshot.skills
     (folder / ".claude-plugin" / "marketplace.json").unlink()
     (folder / ".claude-plugin" / "plugin.json").write_text('{"name": "Broken Name"}', encoding="utf-8")
-    registry.refresh()  # what cannot be read changes nothing
+    registry.refresh()  # the last readable layout is kept
     assert "second/two" in registry.snapshot.skills
 
 
-def test_of_two_skills_with_one_path_the_second_is_named(tmp_path: Path) -> None:
-    registry = loaded(claude_plugin(tmp_path / "p", "a/tea", "b/tea", name="acme", skills=["./a", "./b"]))
+def test_second_skill_of_one_path_is_reported_as_shadowed(tmp_path: Path) -> None:
+    registry = loaded(write_claude_plugin(tmp_path / "p", "a/tea", "b/tea", name="acme", skills=["./a", "./b"]))
     assert registry.snapshot.skills["acme/tea"].directory == "a/tea"
     (found,) = registry.snapshot.problems
-    assert found.code == "shadowed" and found.path.endswith("b/tea")
+    assert found.code == "shadowed"
+    assert found.path.endswith("b/tea")
     shutil.rmtree(tmp_path / "p" / "a" / "tea")
     registry.refresh()
-    assert registry.snapshot.skills["acme/tea"].directory == "b/tea" and not registry.snapshot.problems
+    assert registry.snapshot.skills["acme/tea"].directory == "b/tea"
+    assert not registry.snapshot.problems

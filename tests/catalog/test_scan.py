@@ -1,4 +1,4 @@
-"""What a scan makes of a tree: which skills there are, which files they have, and what is wrong with them."""
+"""Scan of a directory tree: its skills, their paths, and their problems."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import errno
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
+from unittest.mock import Mock
 
 import pytest
 
-from catalog.forest import Log, Patch, as_nobody, codes, loaded, plant, served, skill_md, skills
+from catalog.forest import Patch, as_nobody, assert_served, codes, hook_reads, loaded, plant, served, skill_md, skills
 from mcp_skills_server.catalog import disk, tree
 from mcp_skills_server.catalog.roots import Limits
 from mcp_skills_server.errors import StaleFileError
@@ -21,25 +21,23 @@ from tables import each_row
 
 
 @pytest.mark.requirement("AS-1", "ASG-4")
-def test_a_skill_is_a_directory_with_a_file_named_exactly_skill_md(tmp_path: Path) -> None:
+def test_skill_is_a_directory_with_a_file_named_exactly_skill_md(tmp_path: Path) -> None:
     others = ("loose.md", "docs/README.md", "docs/SKILL.markdown", "docs/MYSKILL.md", "SKILL.md.txt")
     registry = loaded(plant(tmp_path, skills("one", "deep/down/two") | dict.fromkeys(others, skill_md("docs"))))
-    assert served(registry) == ["deep/down/two", "one"]
-    assert codes(registry) == []
+    assert_served(registry, ["deep/down/two", "one"], problems=[])
 
 
 @pytest.mark.requirement("AS-21")
 @each_row("name", ["skill.md", "Skill.md", "SKILL.MD"])
-def test_another_spelling_of_skill_md_is_told_and_inside_a_skill_it_is_just_a_file(tmp_path: Path, name: str) -> None:
+def test_other_case_of_skill_md_is_a_problem_outside_of_skills_only(tmp_path: Path, name: str) -> None:
     registry = loaded(plant(tmp_path, {f"one/{name}": "x", f"two/sub/{name}": "x"} | skills("two")))
-    assert served(registry) == ["two"]
-    assert codes(registry) == ["skill-md-case"]
+    assert_served(registry, ["two"], problems=["skill-md-case"])
     assert registry.snapshot.skills["one"].standing is Standing.UNUSABLE
     assert list(registry.snapshot.skills["two"].files) == ["SKILL.md", f"sub/{name}"]
 
 
 @pytest.mark.requirement("S40-16")
-def test_a_nested_skill_is_listed_flat_and_is_part_of_the_enclosing_one(tmp_path: Path) -> None:
+def test_nested_skill_is_listed_and_its_files_belong_to_both(tmp_path: Path) -> None:
     plant(tmp_path, skills("a", "a/x/b", "a/x/b/c") | {"a/x/b/ref.md": "x", "a/z.md": "x"})
     registry = loaded(tmp_path)
     assert served(registry) == ["a", "a/x/b", "a/x/b/c"]
@@ -51,34 +49,34 @@ def test_a_nested_skill_is_listed_flat_and_is_part_of_the_enclosing_one(tmp_path
 
 
 @pytest.mark.requirement("ASG-6")
-def test_a_skill_below_the_depth_limit_is_told_and_not_served(tmp_path: Path) -> None:
+def test_skill_below_the_depth_limit_is_reported_and_not_served(tmp_path: Path) -> None:
     plant(tmp_path, skills("1/2/3/4/5/six", "1/2/3/4/5/6/seven", "1/2/3/4/5/6/7/8/9/10/11/12/13/14/15/sixteen"))
     registry = loaded(tmp_path, limits=Limits(depth=6))
-    assert served(registry) == ["1/2/3/4/5/six"]
-    assert codes(registry) == ["too-deep", "too-deep"]
+    assert_served(registry, ["1/2/3/4/5/six"], problems=["too-deep", "too-deep"])
     assert len(served(loaded(tmp_path))) == 3
 
 
-def test_a_hostile_depth_is_cut_reported_and_costs_no_recursion(tmp_path: Path) -> None:
+def test_hostile_depth_is_cut_and_reported_without_recursion(tmp_path: Path) -> None:
     plant(tmp_path, skills("one", "1/two"))
-    here = os.open(tmp_path / "1", os.O_RDONLY)
+    parent = os.open(tmp_path / "1", os.O_RDONLY)
     for _ in range(1500):
-        os.mkdir("1", dir_fd=here)
-        inner = os.open("1", os.O_RDONLY, dir_fd=here)
-        os.close(here)
-        here = inner
-    os.close(here)
+        os.mkdir("1", dir_fd=parent)
+        inner = os.open("1", os.O_RDONLY, dir_fd=parent)
+        os.close(parent)
+        parent = inner
+    os.close(parent)
     try:
         registry = loaded(tmp_path, limits=Limits(depth=10_000))
     finally:
-        subprocess.run(["rm", "-rf", tmp_path / "1/1"], check=True)  # too deep for what removes this folder at the end
+        subprocess.run(["rm", "-rf", tmp_path / "1/1"], check=True)  # too deep for pytest's clean-up
     assert served(registry) == ["1/two", "one"]
     (found,) = registry.snapshot.problems
-    assert found.code == "too-deep" and "more than 64 levels" in found.message
+    assert found.code == "too-deep"
+    assert "more than 64 levels" in found.message
     assert found.path == str(tmp_path / "/".join(["1"] * tree.MOST_LEVELS))
 
 
-def test_deeper_than_is_looked_the_answer_is_the_same_from_wherever_the_scan_starts(tmp_path: Path) -> None:
+def test_refresh_of_a_path_below_the_deepest_level_finds_nothing(tmp_path: Path) -> None:
     deep = "/".join(str(number) for number in range(tree.MOST_LEVELS)) + "/deepest"
     registry = loaded(plant(tmp_path, skills("one")))
     plant(tmp_path, skills(deep))
@@ -88,7 +86,7 @@ def test_deeper_than_is_looked_the_answer_is_the_same_from_wherever_the_scan_sta
     assert codes(registry) == ["too-deep"]
 
 
-def test_a_root_that_is_a_skill_goes_by_its_name_and_what_is_nested_lies_below(tmp_path: Path) -> None:
+def test_root_skill_is_served_by_its_name_with_nested_skills_below(tmp_path: Path) -> None:
     top = plant(tmp_path / "checkout", {"SKILL.md": skill_md("kit"), "ref.md": "x"} | skills("extra/sub"))
     registry = loaded(top)
     assert list(registry.snapshot.paths(Standing.LENIENT)) == ["kit", "kit/extra/sub"]
@@ -96,30 +94,51 @@ def test_a_root_that_is_a_skill_goes_by_its_name_and_what_is_nested_lies_below(t
     assert codes(registry) == ["name-mismatch"]
 
 
+# A root folder with this text as its SKILL.md is served at `path`.
 @each_row(("folder", "text", "path"), [
     *((b"kit", text, "kit") for text in ("no frontmatter", skill_md("'../x'"), skill_md("''"))),
     (b"k\xff", "no frontmatter", "k\\xff"),
 ])  # fmt: skip
-def test_a_root_without_a_usable_name_has_its_directorys(tmp_path: Path, folder: bytes, text: str, path: str) -> None:
+def test_root_skill_without_a_usable_name_has_that_of_its_directory(
+    tmp_path: Path, folder: bytes, text: str, path: str
+) -> None:
     registry = loaded(plant(tmp_path / os.fsdecode(folder), {"SKILL.md": text}))
     assert list(registry.snapshot.skills) == [path]
     assert all(str(problem).encode() for problem in registry.checks.survey(registry.snapshot).problems)
 
 
-TOOLS: Final = (
+IGNORED: Final = (
     ".git", ".x.md", "node_modules", "__pycache__", "a.swp", ".a.swo", "a.swx", "a.md~", "~$a.doc", "#a#", "4913",
 )  # fmt: skip
-OTHERS: Final = ("a.git", "node_modules2", "swp", "notes..md", "a b", "ä", "git")
+SERVED: Final = ("a.git", "node_modules2", "swp", "notes..md", "a b", "ä", "git")
 
 
 @pytest.mark.requirement("ASG-5")
-def test_names_of_tools_and_editors_are_never_looked_into_and_others_are(tmp_path: Path) -> None:
-    nested = {f"{where}/{name}/five/SKILL.md": skill_md("five") for where in ("one", "docs") for name in TOOLS}
-    plant(tmp_path, skills("one") | nested | {f"one/s/{name}": "x" for name in (*TOOLS, *OTHERS)})
+def test_names_of_tools_and_editors_are_ignored(tmp_path: Path) -> None:
+    nested = {f"{where}/{name}/five/SKILL.md": skill_md("five") for where in ("one", "docs") for name in IGNORED}
+    plant(tmp_path, skills("one") | nested | {f"one/s/{name}": "x" for name in (*IGNORED, *SERVED)})
     registry = loaded(tmp_path)
     assert served(registry) == ["one"]
-    assert list(registry.snapshot.skills["one"].files) == ["SKILL.md", *sorted(f"s/{name}" for name in OTHERS)]
+    assert list(registry.snapshot.skills["one"].files) == ["SKILL.md", *sorted(f"s/{name}" for name in SERVED)]
     assert codes(registry) == []
+
+
+def test_python_virtual_environment_is_ignored(tmp_path: Path) -> None:
+    plant(tmp_path, {**skills("one", "venv/lib/two", "tool/env/three"), "one/env/x": "x", "one/env/pyvenv.cfg": ""})
+    plant(tmp_path, {"venv/pyvenv.cfg": "", "tool/env/pyvenv.cfg": ""})
+    registry = loaded(tmp_path)
+    assert_served(registry, ["one"], problems=[])
+    skill = registry.snapshot.skills["one"]
+    assert [*skill.files] == ["SKILL.md"]
+    assert not skill.empty
+    registry.refresh([str(tmp_path / path) for path in ("venv/lib/two", "venv/lib", "venv")])
+    assert served(registry) == ["one"]
+    (tmp_path / "venv/pyvenv.cfg").unlink()
+    registry.refresh([str(tmp_path / "venv/pyvenv.cfg")])
+    assert served(registry) == ["one", "venv/lib/two"]
+    plant(tmp_path, {"venv/pyvenv.cfg": ""})
+    registry.refresh([str(tmp_path / "venv/pyvenv.cfg")])
+    assert served(registry) == ["one"]
 
 
 @pytest.mark.requirement("X-2", "S40-5")
@@ -130,7 +149,7 @@ def test_names_of_tools_and_editors_are_never_looked_into_and_others_are(tmp_pat
     (skill_md("other").encode(), "name-mismatch", Standing.LENIENT),
     (b"---\nname: bad\n---\nDo it.\n", "description-missing", Standing.LENIENT),
 ])  # fmt: skip
-def test_a_broken_skill_leaves_its_neighbours_alone(tmp_path: Path, text: bytes, code: str, standing: Standing) -> None:
+def test_broken_skill_does_not_affect_other_skills(tmp_path: Path, text: bytes, code: str, standing: Standing) -> None:
     plant(tmp_path, skills("good", "bad/nested") | {"bad/SKILL.md": text})
     registry = loaded(tmp_path)
     assert served(registry) == ["bad/nested", "good"]
@@ -140,26 +159,24 @@ def test_a_broken_skill_leaves_its_neighbours_alone(tmp_path: Path, text: bytes,
 
 
 @each_row("target", ["../two/SKILL.md", "nowhere", "SKILL.md", "sub", "/etc/passwd", ".hidden.md"])
-def test_a_skill_md_that_is_a_link_out_of_the_skill_is_unusable(tmp_path: Path, target: str) -> None:
+def test_skill_md_that_links_out_of_its_skill_is_unusable(tmp_path: Path, target: str) -> None:
     plant(tmp_path, skills("two") | {"one/sub/x": "x", "one/.hidden.md": skill_md("one")})
     (tmp_path / "one/SKILL.md").symlink_to(target)
     registry = loaded(tmp_path)
-    assert served(registry) == ["two"]
-    assert codes(registry) == ["skill-md-irregular"]
+    assert_served(registry, ["two"], problems=["skill-md-irregular"])
     assert "SKILL.md" not in registry.snapshot.skills["one"].files
 
 
-def test_a_skill_md_that_is_no_file_at_all_is_unusable(tmp_path: Path) -> None:
+def test_skill_md_that_is_a_fifo_or_directory_is_unusable(tmp_path: Path) -> None:
     registry = loaded(plant(tmp_path, skills("good") | {"one/x": "x", "two/SKILL.md/x": "x", "three/x": "x"}))
     os.mkfifo(tmp_path / "one/SKILL.md")
     (tmp_path / "three/SKILL.md").mkdir()
     assert registry.refresh([str(tmp_path / name / "SKILL.md") for name in ("one", "three")])
     for each in (registry, loaded(tmp_path)):
-        assert served(each) == ["good"]
-        assert codes(each) == ["skill-md-irregular"] * 3
+        assert_served(each, ["good"], problems=["skill-md-irregular"] * 3)
 
 
-def test_outside_every_skill_links_to_directories_and_unwritable_names_are_told(tmp_path: Path) -> None:
+def test_directory_links_and_non_utf8_names_outside_of_skills_are_reported(tmp_path: Path) -> None:
     root = plant(tmp_path / "root", skills("one") | {"docs/x.md": "x"})
     plant(tmp_path, {"elsewhere/two/x": "x"})
     (root / "two").symlink_to(tmp_path / "elsewhere/two")
@@ -173,40 +190,39 @@ def test_outside_every_skill_links_to_directories_and_unwritable_names_are_told(
 
 
 @each_row(("call", "number", "found"), [
-    ("open", errno.EACCES, ["unreadable", "unreadable"]), ("scandir", errno.EIO, ["unreadable", "unreadable"]),
-    ("open", errno.ENOENT, []),  # it vanished during the walk
+    ("open", errno.EACCES, ["unreadable", "unreadable"]),
+    ("scandir", errno.EIO, ["unreadable", "unreadable"]),
+    ("open", errno.ENOENT, []),  # deleted during the walk
 ])  # fmt: skip
-def test_a_directory_that_cannot_be_read_makes_its_skill_unusable_and_no_other_until_it_can(
+def test_unreadable_directory_makes_only_its_skill_unusable_until_readable(
     tmp_path: Path, monkeypatch: Patch, call: str, number: int, found: list[str]
 ) -> None:
     registry = loaded(plant(tmp_path, skills("one", "two", "locked", "shelf/three") | {"two/locked/x": "x"}))
-    paths = [str(tmp_path / place) for place in ("locked", "two/locked")]
-    real, locked = getattr(os, call), [os.stat(path).st_ino for path in paths]
+    paths = [str(tmp_path / path) for path in ("locked", "two/locked")]
+    real_call, locked = getattr(os, call), [os.stat(path).st_ino for path in paths]
+    left = ["one", "shelf/three"]
+    if number == errno.ENOENT:
+        left.append("two")
 
     def refuse(path: Any, *arguments: Any, **options: Any) -> Any:
         if path == "locked" or (call == "scandir" and os.stat(path).st_ino in locked):
             raise OSError(number, os.strerror(number), path)
-        return real(path, *arguments, **options)
+        return real_call(path, *arguments, **options)
 
     with monkeypatch.context() as patch:
         patch.setattr(os, call, refuse)
         patch.setattr(os, "supports_fd", {*os.supports_fd, refuse})
         registry.refresh(paths if call == "open" else None)
         for each in (registry, loaded(tmp_path)):
-            assert codes(each) == found
-            assert served(each) == ["one", "shelf/three", *(["two"] if number == errno.ENOENT else [])]
+            assert_served(each, left, problems=found)
     assert registry.refresh(paths)
-    assert served(registry) == ["locked", "one", "shelf/three", "two"] and codes(registry) == []
+    assert_served(registry, ["locked", "one", "shelf/three", "two"], problems=[])
 
 
-def test_a_skill_md_that_could_not_be_read_once_is_tried_again(tmp_path: Path, monkeypatch: Patch) -> None:
+def test_unreadable_skill_md_is_read_again_by_the_next_refresh(tmp_path: Path, monkeypatch: Patch) -> None:
     plant(tmp_path, skills("one"))
     with monkeypatch.context() as patch:
-
-        def fail(_root: str, location: str, *_: object) -> bytes:
-            raise OSError(errno.EIO, "Input/output error", location)
-
-        patch.setattr(disk, "ingest", fail)
+        patch.setattr(disk, "ingest", Mock(side_effect=OSError(errno.EIO, "Input/output error")))
         registry = loaded(tmp_path)
         assert codes(registry) == ["unreadable"]
         assert not registry.refresh()
@@ -214,14 +230,8 @@ def test_a_skill_md_that_could_not_be_read_once_is_tried_again(tmp_path: Path, m
     assert served(registry) == ["one"]
 
 
-def before_it_is_read(monkeypatch: Patch, change: Callable[[str], None]) -> None:
-    """Have `change` called with the place of each file that a walk found, just before the scan reads it."""
-    real = disk.ingest
-    monkeypatch.setattr(disk, "ingest", lambda *given: change(given[2].location) or real(*given))
-
-
 @pytest.mark.requirement("X-5")
-def test_a_directory_swapped_during_the_scan_never_shows_foreign_bytes(tmp_path: Path, monkeypatch: Patch) -> None:
+def test_directory_swapped_during_the_scan_exposes_no_foreign_bytes(tmp_path: Path, monkeypatch: Patch) -> None:
     root = plant(tmp_path / "root", skills("one", "two"))
     plant(tmp_path / "outside", {"SKILL.md": skill_md("one", "secret: key")})
 
@@ -230,7 +240,7 @@ def test_a_directory_swapped_during_the_scan_never_shows_foreign_bytes(tmp_path:
             shutil.rmtree(root / "one")
             (root / "one").symlink_to(tmp_path / "outside")
 
-    before_it_is_read(monkeypatch, swap)
+    hook_reads(monkeypatch, swap)
     registry = loaded(root)
     assert served(registry) == ["two"]
     assert "secret" not in registry.snapshot.skills["one"].frontmatter
@@ -238,31 +248,32 @@ def test_a_directory_swapped_during_the_scan_never_shows_foreign_bytes(tmp_path:
         registry.read(registry.snapshot.skills["one"].files["SKILL.md"])
 
 
-def test_a_file_that_changes_during_the_scan_is_read_as_it_is_now(tmp_path: Path, monkeypatch: Patch) -> None:
+def test_file_changed_during_the_scan_is_served_as_changed(tmp_path: Path, monkeypatch: Patch) -> None:
     plant(tmp_path, skills("one") | {"two/README.md": skill_md("two"), "one/ref.md": "x"})
     (tmp_path / "two/SKILL.md").symlink_to("README.md")
 
     def edit(location: str) -> None:
-        with (tmp_path / location).open("a") as other:
-            other.write("More.\n")
+        with (tmp_path / location).open("a") as file:
+            file.write("More.\n")
 
-    before_it_is_read(monkeypatch, edit)
+    hook_reads(monkeypatch, edit)
     registry = loaded(tmp_path)
     assert served(registry) == ["one", "two"]
     for skill in registry.snapshot.skills.values():
-        for file in skill.files.values():
-            assert registry.read(file).endswith(b"More.\n")
+        for each in skill.files.values():
+            assert registry.read(each).endswith(b"More.\n")
 
 
-@pytest.mark.skipif(not hasattr(os, "seteuid"), reason="nobody else to be")
-def test_an_unreadable_file_is_left_out_of_the_digests_and_tried_again(open_path: Path, caplog: Log) -> None:
+@pytest.mark.skipif(not hasattr(os, "seteuid"), reason="no seteuid")
+def test_unreadable_file_has_no_digest_until_it_is_readable(open_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     plant(open_path, skills("a") | {"a/ref.md": "x"})
     (open_path / "a/ref.md").chmod(0)
     with as_nobody(open_path):
         registry = loaded(open_path)
         assert not registry.refresh()
         skill = registry.snapshot.skills["a"]
-        assert [*skill.digests] == ["SKILL.md"] and served(registry) == ["a"]
+        assert [*skill.digests] == ["SKILL.md"]
+        assert served(registry) == ["a"]
         with pytest.raises(StaleFileError, match="Permission denied"):
             registry.read(skill.files["ref.md"])
         assert [each.code for each in registry.problems()] == ["unreadable"]
@@ -272,15 +283,15 @@ def test_an_unreadable_file_is_left_out_of_the_digests_and_tried_again(open_path
     assert [*registry.snapshot.skills["a"].digests] == ["SKILL.md", "ref.md"]
 
 
-def test_a_place_is_shown_as_the_operator_wrote_the_root(tmp_path: Path, monkeypatch: Patch) -> None:
+def test_problem_path_begins_with_the_root_as_given(tmp_path: Path, monkeypatch: Patch) -> None:
     plant(tmp_path / "skills", {"one/SKILL.md": "no frontmatter"})
     monkeypatch.chdir(tmp_path)
     registry = loaded(Path("skills"))
     assert [problem.path for problem in registry.checks.survey(registry.snapshot).problems] == ["skills/one/SKILL.md"]
 
 
-@pytest.mark.skipif(not hasattr(os, "seteuid"), reason="nobody else to be")
-def test_a_folder_that_may_be_read_but_not_entered_is_reported_and_not_taken_for_empty(open_path: Path) -> None:
+@pytest.mark.skipif(not hasattr(os, "seteuid"), reason="no seteuid")
+def test_folder_without_search_permission_is_reported(open_path: Path) -> None:
     plant(open_path, skills("a", "whole", "group/b") | {"whole/sub/x.md": "x", "loose/notes.md": "x"})
     with as_nobody(open_path):
         for path in ("a", "whole/sub", "group", "loose"):
@@ -289,10 +300,10 @@ def test_a_folder_that_may_be_read_but_not_entered_is_reported_and_not_taken_for
     found = {path: codes(skill) for path, skill in registry.snapshot.skills.items()}
     assert found == {"a": ["unreadable"], "whole": ["unreadable"]}
     cannot = "cannot be inspected: the folder may be read but not entered"
-    admit = "give the user that runs the server permission to enter the folder"
+    hint = "give the user that runs the server permission to enter the folder"
     assert {found.path: found.text for found in registry.checks.survey(registry.snapshot).problems} == {
-        f"{open_path}/a/SKILL.md": f"SKILL.md {cannot}; {admit}",
-        f"{open_path}/whole/sub/x.md": f"sub/x.md {cannot}; {admit}",
-        f"{open_path}/group/b": f"the directory cannot be opened; {admit} above it, {open_path}/group",
-        f"{open_path}/loose": f"1 of its names {cannot}; {admit}",
+        f"{open_path}/a/SKILL.md": f"SKILL.md {cannot}; {hint}",
+        f"{open_path}/whole/sub/x.md": f"sub/x.md {cannot}; {hint}",
+        f"{open_path}/group/b": f"the directory cannot be opened; {hint} above it, {open_path}/group",
+        f"{open_path}/loose": f"1 of its names {cannot}; {hint}",
     }

@@ -1,4 +1,4 @@
-"""Single skills on and off: by every command that takes a ROOT, for one source, and for one host."""
+"""Selection of skills by patterns, and switched-off skills of a folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from catalog.forest import plant, skills
 from forkserver import run
-from mcp_skills_server.catalog.gates import GateRefusal, Selection
+from mcp_skills_server.catalog.gates import Selection
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.switches import switch
 from mcp_skills_server.errors import RequestError
@@ -26,39 +26,44 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "s"
 
 
-def served(registry: Registry) -> set[str]:
+def loaded_skills(registry: Registry) -> set[str]:
     registry.load()
     return set(registry.snapshot.skills)
 
 
-def listed(wire: Wire) -> set[str]:
+def listed_names(wire: Wire) -> set[str]:
     return {each["frontmatter"]["name"] for each in wire.request("skills/list")["skills"]}
 
 
-def said(*words: object, status: int = 0) -> str:
-    done = run([*COMMAND, *map(str, words)], capture_output=True, text=True)
+def stdout_of(*arguments: object, status: int = 0) -> str:
+    """Run a command, and return its standard output."""
+    done = run([*COMMAND, *map(str, arguments)], capture_output=True, text=True)
     assert done.returncode == status, done.stderr
     return done.stdout
 
 
 @each_row(("include", "exclude", "left"), [
-    ((), (), {"acme/refunds", "acme/invoices", "tea"}), (("acme/*",), (), {"acme/refunds", "acme/invoices"}),
-    (("tea", "invoices"), (), {"acme/invoices", "tea"}), (("billing",), ("draft",), {"acme/invoices"}),
-    ((), ("*",), set()), (("no-such",), (), set()),
+    ((), (), {"acme/refunds", "acme/invoices", "tea"}),
+    (("acme/*",), (), {"acme/refunds", "acme/invoices"}),
+    (("tea", "invoices"), (), {"acme/invoices", "tea"}),
+    (("billing",), ("draft",), {"acme/invoices"}),  # tags
+    ((), ("*",), set()),
+    (("no-such",), (), set()),
 ])  # fmt: skip
-def test_patterns_fit_path_or_tag(
+def test_selection_patterns_match_path_name_or_tag(
     root: Path, include: tuple[str, ...], exclude: tuple[str, ...], left: set[str]
 ) -> None:
     registry = Registry([root], gate=Selection(include, exclude))
-    assert served(registry) == left
+    assert loaded_skills(registry) == left
     off = {each.skill for each in registry.snapshot.problems if each.code == "switched-off"}
     assert off == {"acme/refunds", "acme/invoices", "tea"} - left
 
 
-def test_an_edit_switches_a_skill_off_and_on_and_it_hides_none_of_a_later_root(tmp_path: Path) -> None:
+def test_excluded_skill_shadows_none_of_a_later_root(tmp_path: Path) -> None:
     roots = [plant(tmp_path / name, skills("tea")) for name in ("one", "two")]
     registry = Registry(roots, gate=Selection(exclude=("draft",)))
-    assert served(registry) == {"tea"} and registry.snapshot.skills["tea"].root == 0
+    assert loaded_skills(registry) == {"tea"}
+    assert registry.snapshot.skills["tea"].root == 0
     write_skill(tmp_path / "one" / "tea", description="x\ntags: [draft]")
     registry.refresh()
     assert registry.snapshot.skills["tea"].root == 1
@@ -67,23 +72,16 @@ def test_an_edit_switches_a_skill_off_and_on_and_it_hides_none_of_a_later_root(t
     assert registry.snapshot.skills["tea"].root == 0
 
 
-def test_a_refused_skill_is_judged_again_after_any_edit_in_it(tmp_path: Path) -> None:
-    more = plant(tmp_path, skills("tea") | {"tea/more.md": "x"}) / "tea/more.md"
-    with Registry([tmp_path], gate=lambda _, one: GateRefusal(None) if "more.md" in one.files else None) as registry:
-        assert not registry.snapshot.skills
-        more.unlink()
-        assert registry.refresh([str(more)]).after.keys() == {"tea"}
-
-
-def test_a_folder_switches_its_own_skills_off(root: Path) -> None:
+def test_skills_off_file_switches_skills_off_and_on(root: Path) -> None:
     (root / "skills-off.txt").write_text("# not now\n\nacme/refunds/\n ./tea\n", encoding="utf-8")
     registry = Registry([root])
-    assert served(registry) == {"acme/invoices", "tea"}
+    assert loaded_skills(registry) == {"acme/invoices", "tea"}
     (root / "skills-off.txt").write_text("acme\n", encoding="utf-8")
     registry.refresh([str(root / "skills-off.txt")])
     assert set(registry.snapshot.skills) == {"tea"}
     off = [each for each in registry.snapshot.problems if each.code == "switched-off"]
-    assert {each.skill for each in off} == {"acme/refunds", "acme/invoices"} and "'acme'" in off[0].message
+    assert {each.skill for each in off} == {"acme/refunds", "acme/invoices"}
+    assert "'acme'" in off[0].message
     write_skill(root / "acme" / "refunds", description="edited")
     registry.refresh([str(root / "acme" / "refunds" / "SKILL.md")])
     assert set(registry.snapshot.skills) == {"tea"}
@@ -93,16 +91,17 @@ def test_a_folder_switches_its_own_skills_off(root: Path) -> None:
     assert not [each for each in registry.snapshot.problems if each.code == "switched-off"]
 
 
-def test_a_server_hears_of_a_switch_at_once(root: Path) -> None:
+def test_server_notifies_clients_of_a_switched_skill(root: Path) -> None:
     with serving(root) as wire:
-        whole = listed(wire)
+        whole = listed_names(wire)
         for on, left in ((False, whole - {"tea"}), (True, whole)):
             switch(str(root), "tea", on=on)
             wire.until("notifications/skills/list_changed")
-            assert listed(wire) == left and (root / "skills-off.txt").exists() is not on
+            assert listed_names(wire) == left
+            assert (root / "skills-off.txt").exists() is not on
 
 
-def test_switches_that_cannot_be_read_are_not_written_over(root: Path) -> None:
+def test_unreadable_switches_are_not_overwritten(root: Path) -> None:
     os.mkfifo(root / "skills-off.txt")
     for on in (False, True):
         with pytest.raises(RequestError, match="cannot be changed"):
@@ -110,21 +109,23 @@ def test_switches_that_cannot_be_read_are_not_written_over(root: Path) -> None:
     assert (root / "skills-off.txt").is_fifo()
 
 
-def test_a_broken_skill_that_is_left_out_is_no_error(tmp_path: Path) -> None:
+def test_excluded_broken_skill_is_no_error(tmp_path: Path) -> None:
     write_skill(tmp_path / "good")
     (write_skill(tmp_path / "bad") / "SKILL.md").write_bytes(b"no frontmatter")
-    assert "1 skill, 0 errors" in said("validate", tmp_path, "--exclude", "bad")
+    assert "1 skill, 0 errors" in stdout_of("validate", tmp_path, "--exclude", "bad")
 
 
-def test_commands_and_servers_have_the_same_choice(root: Path) -> None:
-    shown = said("list", root, "--include", "acme/*", "--exclude", "draft")
-    assert "invoices" in shown and "refunds" not in shown and "tea" not in shown
+def test_list_and_serve_apply_include_and_exclude(root: Path) -> None:
+    shown = stdout_of("list", root, "--include", "acme/*", "--exclude", "draft")
+    assert "invoices" in shown
+    assert "refunds" not in shown
+    assert "tea" not in shown
     with serving(root, "--exclude", "billing") as wire:
-        assert listed(wire) == {"tea"}
+        assert listed_names(wire) == {"tea"}
         assert "refunds" not in str(wire.request("tools/list"))
 
 
-def test_a_source_has_its_own(root: Path, tmp_path: Path) -> None:
+def test_config_source_has_its_own_selection(root: Path, tmp_path: Path) -> None:
     folder = tmp_path / "more"
     write_skill(folder / "coffee")
     write_skill(folder / "water")
@@ -134,12 +135,12 @@ def test_a_source_has_its_own(root: Path, tmp_path: Path) -> None:
         encoding="utf-8",
     )
     with serving("--config", config) as wire:
-        assert listed(wire) == {"invoices", "tea", "coffee"}
-    assert f"{folder} include=coffee" in said("config", "show", "--config", config)
+        assert listed_names(wire) == {"invoices", "tea", "coffee"}
+    assert f"{folder} include=coffee" in stdout_of("config", "show", "--config", config)
 
 
-def test_one_host_has_its_own(root: Path) -> None:
-    words = ("install", "cursor", "--print", "--include", "acme/*", "--exclude", "draft")
-    entry = json.loads(said(*words, root))["mcpServers"]["skills"]
+def test_install_writes_the_selection_of_one_host(root: Path) -> None:
+    arguments = ("install", "cursor", "--print", "--include", "acme/*", "--exclude", "draft")
+    entry = json.loads(stdout_of(*arguments, root))["mcpServers"]["skills"]
     assert entry["args"][-3:] == [str(root), "--include=acme/*", "--exclude=draft"]
-    said(*words, "--url", "https://a.example/mcp", status=2)
+    stdout_of(*arguments, "--url", "https://a.example/mcp", status=2)

@@ -1,4 +1,4 @@
-"""Work in threads, and turns of large answers."""
+"""Worker threads, and the concurrency limit for large answers."""
 
 from __future__ import annotations
 
@@ -11,26 +11,27 @@ import anyio
 import pytest
 
 from mcp_skills_server.catalog.threads import in_thread, limit_large_answers
+from tables import each_row
 from wire import DEADLINE
 
 KIND: ContextVar[str] = ContextVar("kind")
 
 
-def test_work_is_done_in_another_thread_knows_what_the_caller_knows_and_may_raise() -> None:
-    def look(number: int) -> tuple[int, str, str]:
-        return 7 // number, KIND.get(), threading.current_thread().name
+def test_in_thread_passes_context_variables_and_exceptions() -> None:
+    def work(divisor: int) -> str:
+        assert threading.current_thread() is not threading.main_thread()
+        return f"{KIND.get()} {7 // divisor}"
 
-    async def ask(number: int) -> tuple[int, str, str]:
+    async def run(divisor: int) -> str:
         KIND.set("mine")
-        return await in_thread(look, number)
+        return await in_thread(work, divisor)
 
-    number, kind, thread = asyncio.run(ask(1))
-    assert (number, kind) == (7, "mine") and thread != threading.current_thread().name
+    assert asyncio.run(run(1)) == "mine 7"
     with pytest.raises(ZeroDivisionError):
-        asyncio.run(ask(0))
+        asyncio.run(run(0))
 
 
-def test_who_is_cancelled_does_not_wait_for_work_that_hangs_nor_does_the_event_loop() -> None:
+def test_cancelled_task_does_not_wait_for_a_hanging_thread() -> None:
     begun, go_on, ended = threading.Event(), threading.Event(), threading.Event()
 
     def hang() -> None:
@@ -38,14 +39,14 @@ def test_who_is_cancelled_does_not_wait_for_work_that_hangs_nor_does_the_event_l
         go_on.wait(DEADLINE)
         ended.set()
 
-    async def ask() -> None:
+    async def cancel() -> None:
         task = asyncio.create_task(in_thread(hang))
         assert await in_thread(begun.wait, DEADLINE)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
 
-    asyncio.run(ask())
+    asyncio.run(cancel())
     assert not ended.is_set()
     go_on.set()
     assert ended.wait(DEADLINE)
@@ -54,35 +55,43 @@ def test_who_is_cancelled_does_not_wait_for_work_that_hangs_nor_does_the_event_l
 LARGE = (1 << 20) + 1
 
 
-def answers(size: int, owners: list[str | None]) -> tuple[int, int, list[str | None]]:
-    """How many answers of this size were made at once at the most, of all owners and of one, and in which order."""
-    now: Counter[str | None] = Counter()
-    most, order = [0, 0], list[str | None]()
+def answer_all(size: int, owners: list[str | None]) -> list[Counter[str | None]]:
+    """Make concurrent answers, and return the number of unfinished ones by owner at each start."""
+    running: Counter[str | None] = Counter()
+    started: list[Counter[str | None]] = []
 
-    async def ask(owner: str | None) -> None:
+    async def answer(owner: str | None) -> None:
         async with limit_large_answers(size, owner):
-            now[owner] += 1
-            most[:] = max(most[0], now.total()), max(most[1], now[owner])
+            running[owner] += 1
+            started.append(Counter(running))
             await anyio.lowlevel.checkpoint()
-            now[owner] -= 1
-            order.append(owner)
+            running[owner] -= 1
 
-    async def all_of_them() -> None:
+    async def answer_concurrently() -> None:
         async with anyio.create_task_group() as tasks:
             for owner in owners:
-                tasks.start_soon(ask, owner)
+                tasks.start_soon(answer, owner)
 
-    anyio.run(all_of_them)
-    return most[0], most[1], order
-
-
-def test_large_answers_are_made_one_at_a_time_for_an_owner_and_two_in_all() -> None:
-    """10.B: sixty at once stopped the event loop for 6.8 s."""
-    assert answers(LARGE, ["a"] * 20)[:2] == answers(LARGE, [None] * 20)[:2] == (1, 1)
-    assert answers(LARGE, ["a"] * 20 + ["b"] * 20 + ["c"] * 20)[:2] == (2, 1)
-    assert answers(1 << 20, ["a"] * 20)[:2] == (20, 20)
+    anyio.run(answer_concurrently)
+    assert len(started) == len(owners)
+    return started
 
 
-def test_nobody_waits_behind_all_that_another_asked_for() -> None:
-    *_, order = answers(LARGE, [*["greedy"] * 50, "modest"])
-    assert order.index("modest") <= 2 and len(order) == 51
+# Sixty large answers at once stopped the event loop for 6.8 s.
+@each_row(("size", "owners", "most", "most_of_owner"), [
+    (LARGE, ["a"] * 20, 1, 1),
+    (LARGE, [None] * 20, 1, 1),
+    (LARGE, [*["a"] * 20, *["b"] * 20, *["c"] * 20], 2, 1),
+    (LARGE - 1, ["a"] * 20, 20, 20),
+])  # fmt: skip
+def test_large_answers_run_one_per_owner_and_two_in_all(
+    size: int, owners: list[str | None], most: int, most_of_owner: int
+) -> None:
+    started = answer_all(size, owners)
+    assert max(each.total() for each in started) == most
+    assert max(max(each.values()) for each in started) == most_of_owner
+
+
+def test_large_answer_does_not_wait_for_all_of_another_owner() -> None:
+    started = answer_all(LARGE, [*["greedy"] * 50, "modest"])
+    assert any(each["modest"] for each in started[:3])

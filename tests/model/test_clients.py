@@ -1,4 +1,4 @@
-"""Which client a name in a handshake is, and what is different for each."""
+"""Known clients, by the name in their handshake."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ IN_TOOLS = {"list_in": "tools", "catalog_characters": 10_000}
 STRUCTURE = {"shows": "structure", "searches_tools": True}
 
 
+# The fields in which a client differs from an unknown one.
 @each_row(("name", "differences"), [
-    *((each, {}) for each in (None, "", "somebody-else", "my-codex", "mcp-inspector")),
+    *((each, {}) for each in (None, "", "other-client", "my-codex", "mcp-inspector")),
     ("claude-code", {**STRUCTURE, "shows_skills": True, "list_in": "instructions"}),
     ("codex-mcp-client", {**IN_TOOLS, **STRUCTURE}), ("mcp", {"shows": "either"}),
     ("opencode", {**IN_TOOLS, "makes_templates_of_prompts": True}),
@@ -19,9 +20,9 @@ STRUCTURE = {"shows": "structure", "searches_tools": True}
     ("qwen-code", {"result_characters": 7_500, "keeps_lost_session": True}),
     ("copilot", {"result_characters": 7_500}), ("GitHub-Copilot-developer", {"result_characters": 7_500}),
 ])  # fmt: skip
-def test_a_client_is_known_by_what_its_name_begins_with(name: str | None, differences: dict[str, object]) -> None:
+def test_client_is_recognized_by_the_prefix_of_its_name(name: str | None, differences: dict[str, object]) -> None:
     assert client_of(name) == Client(**differences)  # type: ignore[arg-type]
 
 
-def test_a_client_that_is_not_known_is_shown_what_suits_most() -> None:
+def test_unknown_client_has_conservative_defaults() -> None:
     assert Client("text", "both", 4_000, False, 38_000, False, False, False) == UNKNOWN

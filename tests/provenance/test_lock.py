@@ -1,4 +1,4 @@
-"""Lock files: what is written is what is read, and whatever else is in one is one line."""
+"""Lock files: format, errors of one line, and atomic replace."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ SOURCES = some.lists(SOURCE, max_size=4, unique_by=lambda each: (each.given, eac
 
 
 @given(SOURCES)
-def test_what_is_written_is_what_is_read(sources: list[LockedSource]) -> None:
+def test_parsing_returns_the_written_sources(sources: list[LockedSource]) -> None:
     assert parse(to_toml(sources)) == tuple(sources)
 
 
-def test_a_lock_file_is_lines_that_a_reviewer_can_read() -> None:
+def test_lock_file_has_one_sorted_line_per_skill() -> None:
     text = to_toml([LockedSource("git+https://git.example/skills", "4c0c", {"b": DIGEST, "a/x": DIGEST})])
     assert text.splitlines()[1:] == [
         "version = 1", "", "[[source]]", 'from = "git+https://git.example/skills"', 'revision = "4c0c"', "",
@@ -37,7 +37,7 @@ def test_a_lock_file_is_lines_that_a_reviewer_can_read() -> None:
 _SOURCE = "version = 1\n[[source]]\n"
 
 
-@each_row(("text", "words"), [
+@each_row(("text", "message"), [
     ("", "version"), ("version = 2\n", "version is 2"), ("version = 1\nversion = 1\n", "line 2"),
     ("version = 1\nmore = 1\n", "unknown keys: more"), ("version = 1\nsource = 3\n", "not a list of tables"),
     ("version = 1\nsource = [3]\n", "source 1 is not a table"),
@@ -48,24 +48,26 @@ _SOURCE = "version = 1\n[[source]]\n"
     (_SOURCE + "from = 'x'\n[source.skills]\na = 3\n", "the digest of a"),
     (_SOURCE + "from = 'x'\n[[source]]\nfrom = 'x'\n", "twice"), ("version = 1\nx = " + "[" * 2_000, "lock file"),
 ])  # fmt: skip
-def test_anything_else_is_one_line_that_says_where(tmp_path: Path, text: str, words: str) -> None:
+def test_malformed_lock_file_is_one_line_with_its_place(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "skills.lock"
     path.write_text(text)
     with pytest.raises(UsageError) as caught:
         read(path)
-    assert words in str(caught.value) and str(path) in str(caught.value) and "\n" not in str(caught.value)
+    assert message in str(caught.value)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
-def test_what_is_no_file_of_text_is_one_line(tmp_path: Path) -> None:
+def test_unreadable_or_too_large_lock_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "skills.lock"
     with pytest.raises(UsageError, match="'mcp-skills-server lock ROOT"):
         read(path)
     path.write_bytes(b"version = 1\n# \xff\n")
     with pytest.raises(UsageError, match="not UTF-8"):
         read(path)
-    for size, words in ((64 << 20, "not a valid lock file"), ((64 << 20) + 1, "over 67,108,864 bytes")):
+    for size, message in ((64 << 20, "not a valid lock file"), ((64 << 20) + 1, "over 67,108,864 bytes")):
         os.truncate(path, size)
-        with pytest.raises(UsageError, match=words):
+        with pytest.raises(UsageError, match=message):
             read(path)
     with pytest.raises(UsageError, match="cannot be read"):
         read(tmp_path)
@@ -73,7 +75,7 @@ def test_what_is_no_file_of_text_is_one_line(tmp_path: Path) -> None:
         write(tmp_path / "none" / "skills.lock", [])
 
 
-def test_a_file_is_replaced_whole_and_keeps_its_mode_and_its_link(tmp_path: Path) -> None:
+def test_lock_file_is_replaced_atomically_and_keeps_mode_and_link(tmp_path: Path) -> None:
     path, link = tmp_path / "skills.lock", tmp_path / "link.lock"
     mask = os.umask(0o027)
     try:
@@ -87,6 +89,7 @@ def test_a_file_is_replaced_whole_and_keeps_its_mode_and_its_link(tmp_path: Path
     with path.open() as before:
         write(link, [LockedSource("skills", "", {"a": DIGEST})])
         assert before.read() == "old"
-    assert link.is_symlink() and stat.S_IMODE(path.stat().st_mode) == 0o604
+    assert link.is_symlink()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o604
     assert read(link) == (LockedSource("skills", "", {"a": DIGEST}),)
     assert sorted(os.listdir(tmp_path)) == ["link.lock", "skills.lock"]

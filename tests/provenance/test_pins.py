@@ -1,4 +1,4 @@
-"""A registry behind a lock file: nobody ever sees a skill that is not the one that was locked."""
+"""Pins: a gate that admits only the skills of a lock file."""
 
 from __future__ import annotations
 
@@ -22,13 +22,20 @@ def root(tmp_path: Path) -> Path:
 
 
 def locked(*roots: Path) -> dict[str, dict[str, str]]:
-    """What a lock file has of these roots."""
-    out: dict[str, dict[str, str]] = {}
+    """Return the digests of the skills by root, as a lock file has them."""
+    digests: dict[str, dict[str, str]] = {}
     for root in roots:
         with Registry([root]) as registry:
             skills = registry.snapshot.skills
-            out[str(root)] = {path: registry.digest_over(skill) for path, skill in skills.items()}
-    return out
+            digests[str(root)] = {path: registry.digest_over(skill) for path, skill in skills.items()}
+    return digests
+
+
+def write_or_delete(file: Path, raw: bytes | None) -> None:
+    if raw is None:
+        file.unlink()
+    else:
+        file.write_bytes(raw)
 
 
 def codes(registry: Registry) -> dict[str, str]:
@@ -39,29 +46,20 @@ def codes(registry: Registry) -> dict[str, str]:
     ("SKILL.md", b"---\nname: other\ndescription: Does another thing when it is asked to.\n---\n"),
     ("scripts/run.py", b"print(2)\n"), ("more.md", b"More.\n"), ("scripts/run.py", None),
 ])  # fmt: skip
-def test_a_skill_with_other_files_is_not_served_until_it_is_again_what_it_was(
-    root: Path, path: str, raw: bytes | None
-) -> None:
-    gate, changed = Pins(locked(root), {}), root / "other" / path
-    before = changed.read_bytes() if changed.exists() else None
-    put(changed, raw)
+def test_changed_skill_is_not_served_until_it_is_restored(root: Path, path: str, raw: bytes | None) -> None:
+    gate, file = Pins(locked(root), {}), root / "other" / path
+    before = file.read_bytes() if file.exists() else None
+    write_or_delete(file, raw)
     with Registry([root], gate=gate) as registry:
         assert sorted(registry.snapshot.skills) == ["kept"]
         assert codes(registry) == {"other": "lock-differs"}
-        put(changed, before)
-        registry.refresh([str(root / "other")])
-        assert sorted(registry.snapshot.skills) == ["kept", "other"] and registry.problems() == []
+        write_or_delete(file, before)
+        registry.refresh([str(file)])
+        assert sorted(registry.snapshot.skills) == ["kept", "other"]
+        assert registry.problems() == []
 
 
-def put(path: Path, raw: bytes | None) -> None:
-    """Write a file, or delete it."""
-    if raw is None:
-        path.unlink()
-    else:
-        path.write_bytes(raw)
-
-
-def test_a_skill_that_is_not_locked_is_not_served(root: Path) -> None:
+def test_unlocked_skill_is_not_served(root: Path) -> None:
     with Registry([root], gate=Pins({}, {})) as registry:
         assert not registry.snapshot.skills
     gate = Pins(locked(root), {})
@@ -72,22 +70,22 @@ def test_a_skill_that_is_not_locked_is_not_served(root: Path) -> None:
         assert gate.unserved(registry, registry.snapshot.skills) == []
 
 
-def test_a_skill_that_is_refused_hides_none_of_a_later_root(root: Path, tmp_path: Path) -> None:
+def test_refused_skill_shadows_none_of_a_later_root(root: Path, tmp_path: Path) -> None:
     first = tmp_path / "first"
-    write_skill(first / "other", description="Comes first, and nobody locked it.")
+    write_skill(first / "other", description="Is not locked.")
     with Registry([first, root], gate=Pins({str(first): {}, **locked(root)}, {})) as registry:
         assert registry.snapshot.skills["other"].root == 1
         assert codes(registry) == {"other": "lock-missing"}
 
 
-def test_a_skill_that_another_revision_of_its_source_has_is_no_problem(root: Path) -> None:
+def test_skill_of_another_locked_revision_is_refused_without_a_problem(root: Path) -> None:
     kept = {str(root): {"kept": locked(root)[str(root)]["kept"]}}
     with Registry([root], gate=Pins(kept, {str(root): frozenset({"other"})})) as registry:
         assert sorted(registry.snapshot.skills) == ["kept"]
         assert registry.problems() == []
 
 
-def test_what_is_locked_and_not_served_is_named(root: Path) -> None:
+def test_locked_skills_that_are_not_served_are_named(root: Path) -> None:
     gate = Pins(locked(root), {})
     write_skill(root / "other", description="Another one.")
     (root / "kept" / "SKILL.md").unlink()
@@ -95,7 +93,7 @@ def test_what_is_locked_and_not_served_is_named(root: Path) -> None:
         assert sorted(gate.unserved(registry, registry.snapshot.skills)) == ["kept", "other"]
 
 
-def test_a_broken_skill_is_said_to_be_broken_and_not_to_be_unlocked(root: Path) -> None:
+def test_broken_skill_is_reported_as_broken_not_as_unlocked(root: Path) -> None:
     gate = Pins(locked(root), {})
     (root / "other" / "SKILL.md").write_text("no frontmatter")
     with Registry([root], gate=gate) as registry:
@@ -103,7 +101,7 @@ def test_a_broken_skill_is_said_to_be_broken_and_not_to_be_unlocked(root: Path) 
         assert gate.unserved(registry, registry.snapshot.skills) == ["other"]
 
 
-def test_a_skill_passes_where_all_gates_let_it() -> None:
+def test_combined_gate_passes_a_skill_that_each_gate_passes() -> None:
     nothing: Any = None
     refusal = GateRefusal(problem("lock-missing", "no"))
     assert all_of([]) is None

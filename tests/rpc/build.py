@@ -1,4 +1,4 @@
-"""What the tests of this package share: the Skills Protocol in process, on a folder."""
+"""Skills Protocol server in process, and skills with a skill.toml."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ class CallFailedError(Exception):
         self.data: Any = error.get("data")
 
 
-class Desk:
+class RpcServer:
+    """Skills Protocol server for the skills of some roots."""
+
     def __init__(
         self,
         *roots: Path | MirroredRoot,
@@ -38,30 +40,34 @@ class Desk:
         self.registry.load()
         self.runtime = Runtime(self.registry, scripts=scripts)
         self.methods = Methods(self.runtime, allow_code, blobs)
-        self.rpc = Rpc(self.methods)
+        self.server = Rpc(self.methods)
 
     async def send(self, raw: bytes | Any) -> Any:
-        seen = await self.rpc.answer(raw if isinstance(raw, bytes) else json.dumps(raw).encode())
-        return None if seen is None else json.loads(seen)
+        """Return the parsed answer to a message, None for no answer."""
+        answer = await self.server.answer(raw if isinstance(raw, bytes) else json.dumps(raw).encode())
+        return None if answer is None else json.loads(answer)
 
     async def call(self, method: str, **params: Any) -> Any:
-        """The result of a call.
+        """Return the result of a call.
 
         Raises:
-            CallFailedError: there is none.
+            CallFailedError: the answer is an error.
         """
-        seen = await self.send({"jsonrpc": "2.0", "id": "x", "method": method, "params": params})
-        assert seen["jsonrpc"] == "2.0" and seen["id"] == "x" and len(seen) == 3
-        if "error" in seen:
-            raise CallFailedError(seen["error"])
-        return seen["result"]
+        answer = await self.send({"jsonrpc": "2.0", "id": "x", "method": method, "params": params})
+        assert len(answer) == 3
+        assert answer["jsonrpc"] == "2.0"
+        assert answer["id"] == "x"
+        if "error" in answer:
+            raise CallFailedError(answer["error"])
+        return answer["result"]
 
     async def names(self, **params: Any) -> list[str]:
+        """Return the name and version of each skill that `list_skills` lists."""
         return [f"{each['name']} {each['version']}" for each in (await self.call("list_skills", **params))["skills"]]
 
 
 def write(directory: Path, toml: str | bytes | None = None, *, name: str | None = None, **files: str) -> Path:
-    """A skill with a skill.toml; further arguments are files, `code__main_py="..."` for code/main.py."""
+    """Write a skill with a skill.toml; `code__main_py="..."` adds the file code/main.py."""
     write_skill(directory, name=name, description="Does a thing.", **files)
     if toml is not None:
         (directory / "skill.toml").write_bytes(toml if isinstance(toml, bytes) else toml.encode())
@@ -69,7 +75,7 @@ def write(directory: Path, toml: str | bytes | None = None, *, name: str | None 
 
 
 def toml(name: str, version: str = "1.0.0", *, runtime: str = "", permissions: str = "") -> str:
-    """A skill.toml; with `runtime` that of an action."""
+    """Return a skill.toml; with `runtime`, that of an action."""
     kind = "action" if runtime else "instruction"
     text = f'name = "{name}"\nversion = "{version}"\ndescription = "Does a thing."\nkind = "{kind}"\n'
     text += f"\n[runtime]\n{runtime}\n" if runtime else ""

@@ -1,7 +1,8 @@
-"""Blobs: bounded in number, bytes and age."""
+"""Blob store: limits of number, bytes, age and owner."""
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 
 import pytest
@@ -13,16 +14,17 @@ from mcp_skills_server.rpc.blobs import BlobStore
 
 
 @pytest.mark.requirement("SP-27")
-def test_a_blob_is_kept_under_a_name_of_its_own() -> None:
+def test_each_blob_has_its_own_name() -> None:
     blobs = BlobStore()
     one, other = blobs.add(b"a", "text/plain"), blobs.add(b"a", "text/plain")
-    assert one != other and one.startswith("blob:") and len(one) > 30
+    assert one != other
+    assert re.fullmatch(r"blob:.{26,}", one)
     assert (blobs.get(one).raw, blobs.get(one).kind) == (b"a", "text/plain")
     with pytest.raises(RequestError, match="Unknown blob 'blob:x'"):
         blobs.get("blob:x")
 
 
-def test_the_one_that_was_unused_the_longest_makes_room() -> None:
+def test_least_recently_used_blob_is_evicted() -> None:
     blobs = BlobStore(most=2)
     one, two = blobs.add(b"1", ""), blobs.add(b"2", "")
     blobs.get(one)
@@ -33,7 +35,7 @@ def test_the_one_that_was_unused_the_longest_makes_room() -> None:
 
 
 @pytest.mark.requirement("SP-34")
-def test_a_blob_that_nobody_uses_goes() -> None:
+def test_idle_blob_expires() -> None:
     now = [0.0]
     blobs = BlobStore(most=2, idle_s=60, now=lambda: now[0])
     used, unused = blobs.add(b"1", ""), blobs.add(b"2", "")
@@ -42,17 +44,19 @@ def test_a_blob_that_nobody_uses_goes() -> None:
     now[0] = 70
     with pytest.raises(RequestError, match="has expired"):
         blobs.get(unused)
-    assert blobs.get(used).raw == b"1" and len(blobs) == 1
+    assert blobs.get(used).raw == b"1"
+    assert len(blobs) == 1
     now[0] = 140
     for count in (1, 2):
         blobs.add(b"3", "")
         assert len(blobs) == count
 
 
-def test_a_server_keeps_a_thousand_blobs_of_64_mib_for_an_hour() -> None:
+def test_default_limits_are_1000_blobs_64_mib_and_one_hour() -> None:
     now = [0.0]
     blobs = BlobStore(now=lambda: now[0])
-    assert len({blobs.add(b"", "") for _ in range(1001)}) == 1001 and len(blobs) == 1000
+    assert len({blobs.add(b"", "") for _ in range(1001)}) == 1001
+    assert len(blobs) == 1000
     whole = b"x" * (64 << 20)
     name = blobs.add(whole, "")
     with pytest.raises(RequestError, match="at most 67,108,864 are stored"):
@@ -64,7 +68,7 @@ def test_a_server_keeps_a_thousand_blobs_of_64_mib_for_an_hour() -> None:
         blobs.get(name)
 
 
-def test_one_owner_has_a_part_of_the_bytes_and_who_finds_none_left_is_told() -> None:
+def test_owner_has_a_share_of_the_bytes_and_a_full_store_refuses() -> None:
     blobs = BlobStore(most=100, most_bytes=40)
     assert (blobs.limit("a"), blobs.limit(None)) == (10, 40)
     with pytest.raises(RequestError, match="11 bytes; at most 10 are stored"):
@@ -77,7 +81,7 @@ def test_one_owner_has_a_part_of_the_bytes_and_who_finds_none_left_is_told() -> 
 
 
 @given(st.lists(st.tuples(st.binary(max_size=12), st.integers(0, 40))))
-def test_whatever_comes_the_bounds_hold(steps: list[tuple[bytes, int]]) -> None:
+def test_limits_hold_for_any_sequence_of_blobs(steps: list[tuple[bytes, int]]) -> None:
     now = [0.0]
     blobs = BlobStore(most=3, most_bytes=20, idle_s=60, now=lambda: now[0])
     names: dict[str, bytes] = {}
@@ -86,9 +90,10 @@ def test_whatever_comes_the_bounds_hold(steps: list[tuple[bytes, int]]) -> None:
         name = blobs.add(raw, "")
         names[name] = raw
         assert blobs.get(name).raw == raw
-        left: dict[str, bytes] = {}
+        kept: dict[str, bytes] = {}
         for each in names:
             with suppress(RequestError):
-                left[each] = blobs.get(each).raw
-        assert left.items() <= names.items()
-        assert len(left) == len(blobs) <= 3 and sum(map(len, left.values())) <= 20
+                kept[each] = blobs.get(each).raw
+        assert kept.items() <= names.items()
+        assert len(kept) == len(blobs) <= 3
+        assert sum(map(len, kept.values())) <= 20

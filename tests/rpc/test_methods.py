@@ -1,8 +1,7 @@
-"""The methods that look: what is there, in what order, and what is said of what is not there."""
+"""Skills Protocol methods that list and read skills, and their errors."""
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 
 from mcp_skills_server.rpc import guide
-from rpc.build import ACTIONS, CallFailedError, Desk, toml, write
+from rpc.build import ACTIONS, CallFailedError, RpcServer, toml, write
 from tables import each_row
 from wire import FIXTURES, write_skill
 
@@ -20,18 +19,8 @@ GUIDE = "skills.protocol.guide 0.1.0"
 
 
 @pytest.fixture(scope="module")
-def desk() -> Desk:
-    return Desk(ACTIONS)
-
-
-@pytest.mark.requirement("SP-7", "SP-8")
-async def test_a_list_is_in_the_order_of_names_and_versions(desk: Desk) -> None:
-    assert await desk.names() == [
-        "salesforce.contacts.export 0.2.1", "salesforce.leads.sync 0.1.0", GUIDE, "text.line-count 1.0.0",
-        "weather 1.0.0", "weather 1.2.0-rc.1", "weather 1.2.0", "writing.tone 1.1.0",
-    ]  # fmt: skip
-    assert await Desk(ACTIONS).names() == await desk.names()
-    assert desk.methods.catalogues.known(desk.registry.snapshot) is not None  # it is made once
+def rpc() -> RpcServer:
+    return RpcServer(ACTIONS)
 
 
 @pytest.mark.requirement("SP-1", "SP-8")
@@ -39,119 +28,118 @@ async def test_a_list_is_in_the_order_of_names_and_versions(desk: Desk) -> None:
     ("salesforce", ["salesforce.contacts.export 0.2.1", "salesforce.leads.sync 0.1.0"]),
     ("writing", ["writing.tone 1.1.0"]), ("sales", []), ("Salesforce", []),
 ])  # fmt: skip
-async def test_a_namespace_is_an_exact_filter(desk: Desk, namespace: str, names: list[str]) -> None:
-    assert await desk.names(namespace=namespace) == names
+async def test_namespace_is_an_exact_filter(rpc: RpcServer, namespace: str, names: list[str]) -> None:
+    assert await rpc.names(namespace=namespace) == names
 
 
-@pytest.mark.requirement("SP-1", "SP-2", "SP-6")
+@pytest.mark.requirement("SP-1", "SP-2", "SP-6", "SP-7", "SP-8")
 @each_row("size", [1, 3, 8, 100])
-async def test_pages_make_up_the_list(desk: Desk, size: int) -> None:
+async def test_pages_add_up_to_the_list_sorted_by_name_and_version(rpc: RpcServer, size: int) -> None:
     seen: list[str] = []
     cursor = None
     while cursor is not None or not seen:
-        page = await desk.call("list_skills", limit=size, cursor=cursor)
-        assert 0 < len(page["skills"]) <= size and set(page) == {"skills", "next_cursor"}
+        page = await rpc.call("list_skills", limit=size, cursor=cursor)
+        assert set(page) == {"skills", "next_cursor"}
+        assert 0 < len(page["skills"]) <= size
         seen += [f"{each['name']} {each['version']}" for each in page["skills"]]
         cursor = page["next_cursor"]
         assert isinstance(cursor, str | None)
-    assert seen == await desk.names()
+    assert seen == [
+        "salesforce.contacts.export 0.2.1", "salesforce.leads.sync 0.1.0", GUIDE, "text.line-count 1.0.0",
+        "weather 1.0.0", "weather 1.2.0-rc.1", "weather 1.2.0", "writing.tone 1.1.0",
+    ]  # fmt: skip
+    assert rpc.methods.catalogues.known(rpc.registry.snapshot) is not None  # cached
 
 
-async def test_a_page_of_long_descriptions_ends_early(tmp_path: Path) -> None:
+async def test_page_of_long_descriptions_ends_early(tmp_path: Path) -> None:
     for number in range(9):
         write_skill(tmp_path / f"s{number}", description="x" * 100_000)
-    desk = Desk(tmp_path)
-    first = await desk.call("list_skills", limit=1000, detail="summary")
+    rpc = RpcServer(tmp_path)
+    first = await rpc.call("list_skills", limit=1000, detail="summary")
     assert len(first["skills"]) == 6
-    assert await desk.names(cursor=first["next_cursor"]) == ["s6 0.0.0", "s7 0.0.0", "s8 0.0.0", GUIDE]
+    assert await rpc.names(cursor=first["next_cursor"]) == ["s6 0.0.0", "s7 0.0.0", "s8 0.0.0", GUIDE]
 
 
-async def test_a_page_goes_on_where_it_stopped_whatever_changed(tmp_path: Path) -> None:
+async def test_next_page_continues_after_skills_came_and_went(tmp_path: Path) -> None:
     for name in "bdf":
         write_skill(tmp_path / name)
-    desk = Desk(tmp_path)
-    cursor = (await desk.call("list_skills", limit=2))["next_cursor"]
+    rpc = RpcServer(tmp_path)
+    cursor = (await rpc.call("list_skills", limit=2))["next_cursor"]
     for name in "ae":
         write_skill(tmp_path / name)
     (tmp_path / "d" / "SKILL.md").unlink()
-    desk.registry.refresh()
-    assert await desk.names(cursor=cursor) == ["e 0.0.0", "f 0.0.0", GUIDE]
+    rpc.registry.refresh()
+    assert await rpc.names(cursor=cursor) == ["e 0.0.0", "f 0.0.0", GUIDE]
 
 
 @each_row("cursor", ["", "x", "é", "W10", "W1tdXQ", "a" * 20_000])
-async def test_a_cursor_that_is_none_of_ours_is_refused(desk: Desk, cursor: str) -> None:
+async def test_foreign_cursor_is_refused(rpc: RpcServer, cursor: str) -> None:
     with pytest.raises(CallFailedError, match="Invalid cursor") as caught:
-        await desk.call("list_skills", cursor=cursor)
+        await rpc.call("list_skills", cursor=cursor)
     assert caught.value.code == -32602
-    other = (await desk.call("list_skills", limit=1))["next_cursor"]
+    other = (await rpc.call("list_skills", limit=1))["next_cursor"]
     with pytest.raises(CallFailedError, match="of the same list"):
-        await desk.call("list_skills", namespace="salesforce", cursor=other)
+        await rpc.call("list_skills", namespace="salesforce", cursor=other)
 
 
-@pytest.mark.requirement("SP-9")
+@pytest.mark.requirement("SP-9", "SP-12")
 @each_row(("version", "expected"), [(None, "1.2.0"), ("1.0.0", "1.0.0"), ("1.2.0-rc.1", "1.2.0-rc.1")])
-async def test_the_latest_version_is_the_default(desk: Desk, version: str | None, expected: str) -> None:
-    reported = (await desk.call("describe_skill", name="weather", version=version))["skill"]
-    assert reported["manifest"]["version"] == expected
-    table = await desk.call("read_skill_file", name="weather", version=version, path="resources/table.md")
-    assert table["content"].startswith(f"# Table of {expected}\n")
+async def test_latest_version_is_the_default(rpc: RpcServer, version: str | None, expected: str) -> None:
+    result = (await rpc.call("describe_skill", name="weather", version=version))["skill"]
+    assert result["manifest"]["version"] == expected
+    table = await rpc.call("read_skill_file", name="weather", version=version, path="resources/table.md")
+    assert table == {"content": (ACTIONS / "weather" / expected / "resources/table.md").read_text()}
 
 
-async def test_of_many_versions_the_latest_are_told(tmp_path: Path) -> None:
+async def test_unknown_version_error_names_the_latest_twenty(tmp_path: Path) -> None:
     for number in range(22):
         write(tmp_path / f"v{number}", toml("same", f"1.0.{number}"), name="same")
     known = ", ".join(f"1.0.{number}" for number in range(2, 22))
     with pytest.raises(CallFailedError, match=f"same has no version '2'; known: {known}$"):
-        await Desk(tmp_path).call("describe_skill", name="same", version="2")
+        await RpcServer(tmp_path).call("describe_skill", name="same", version="2")
 
 
-async def test_a_manifest_that_changed_since_the_scan_is_read_anew(tmp_path: Path) -> None:
-    desk = Desk(write(tmp_path / "thing", toml("thing")).parent)
+async def test_manifest_changed_since_the_scan_is_read_again(tmp_path: Path) -> None:
+    rpc = RpcServer(write(tmp_path / "thing", toml("thing")).parent)
     write(tmp_path / "thing", toml("thing", "1.0.1-changed"))
-    assert await desk.names() == [GUIDE, "thing 1.0.1-changed"]
+    assert await rpc.names() == [GUIDE, "thing 1.0.1-changed"]
 
 
 @pytest.mark.requirement("SP-10", "SP-11")
 @each_row(("detail", "count"), [("manifest", 1), ("summary", 2), (None, 2), ("full", 3)])
-async def test_each_detail_shows_what_it_says(desk: Desk, detail: str | None, count: int) -> None:
+async def test_each_detail_has_its_fields(rpc: RpcServer, detail: str | None, count: int) -> None:
     fields = ["manifest", "skill_md_frontmatter", "skill_md_content"][:count]
     for name in ("salesforce.leads.sync", "writing.tone", "skills.protocol.guide"):
-        reported = await desk.call("describe_skill", name=name, detail=detail)
-        assert [*reported] == ["skill"] and [*reported["skill"]] == fields
-        assert reported["skill"]["manifest"]["name"] == name
+        result = await rpc.call("describe_skill", name=name, detail=detail)
+        assert [*result] == ["skill"]
+        assert [*result["skill"]] == fields
+        assert result["skill"]["manifest"]["name"] == name
     raw = (ACTIONS / "salesforce" / "leads-sync" / "SKILL.md").read_text(encoding="utf-8")
-    reported = await desk.call("describe_skill", name="salesforce.leads.sync", detail="full")
-    assert reported["skill"]["skill_md_content"] == raw
+    result = await rpc.call("describe_skill", name="salesforce.leads.sync", detail="full")
+    assert result["skill"]["skill_md_content"] == raw
 
 
 @pytest.mark.requirement("X-25")
-async def test_a_skill_without_skill_toml_has_a_manifest_all_the_same(desk: Desk) -> None:
-    reported = (await desk.call("describe_skill", name="writing.tone"))["skill"]
+async def test_skill_without_skill_toml_has_a_derived_manifest(rpc: RpcServer) -> None:
+    result = (await rpc.call("describe_skill", name="writing.tone"))["skill"]
     description = (
         "Keeps a text in one tone of voice. Use it when the user asks for a text that sounds friendly or formal."
     )
-    assert reported["manifest"] == {
+    assert result["manifest"] == {
         "name": "writing.tone", "version": "1.1.0", "description": description, "kind": "instruction",
         "namespace": "writing", "tags": ["writing", "style"],
     }  # fmt: skip
-    assert reported["skill_md_frontmatter"]["name"] == "tone"
+    assert result["skill_md_frontmatter"]["name"] == "tone"
 
 
 @pytest.mark.requirement("SP-29")
-async def test_the_guide_is_a_skill_and_has_a_method_of_its_own(desk: Desk) -> None:
-    content = (await desk.call("load_skills_protocol_guide"))["content"]
+async def test_guide_is_a_skill_and_has_its_own_method(rpc: RpcServer) -> None:
+    content = (await rpc.call("load_skills_protocol_guide"))["content"]
     assert content == guide.files()["SKILL.md"].decode()
-    assert {"content": content} == await desk.call("read_skill_file", name="skills.protocol.guide", path="SKILL.md")
-    manifest = (await desk.call("describe_skill", name="skills.protocol.guide"))["skill"]["manifest"]
+    assert {"content": content} == await rpc.call("read_skill_file", name="skills.protocol.guide", path="SKILL.md")
+    manifest = (await rpc.call("describe_skill", name="skills.protocol.guide"))["skill"]["manifest"]
     assert (manifest["version"], manifest["kind"], manifest["namespace"]) == ("0.1.0", "instruction", "skills")
     assert all(method in content for method in ("list_skills", "read_blob", "run_code"))
-
-
-@pytest.mark.requirement("SP-12")
-async def test_a_file_is_text(desk: Desk) -> None:
-    for path in ("SKILL.md", "skill.toml", "code/main.py", "resources/schema.json"):
-        reported = await desk.call("read_skill_file", name="salesforce.leads.sync", path=path)
-        assert reported == {"content": (ACTIONS / "salesforce/leads-sync" / path).read_text(encoding="utf-8")}
 
 
 @pytest.mark.requirement("SP-13", "SP-14", "SP-15", "X-28")
@@ -160,25 +148,27 @@ async def test_a_file_is_text(desk: Desk) -> None:
     "code/../SKILL.md", "SKILL.md/", "skill.md", "C:\\x", "..\\SKILL.md", "SKILL.md\0", "%2e%2e/SKILL.md", "~/x",
     "file:///etc/passwd", "\ufffd", "a" * 9000,
 ])  # fmt: skip
-async def test_only_a_path_of_a_file_of_the_skill_is_read(desk: Desk, path: str) -> None:
+async def test_path_outside_of_the_skill_is_refused(rpc: RpcServer, path: str) -> None:
     with pytest.raises(CallFailedError, match="has no file") as caught:
-        await desk.call("read_skill_file", name="salesforce.leads.sync", path=path)
+        await rpc.call("read_skill_file", name="salesforce.leads.sync", path=path)
     assert caught.value.code == -32602
     assert caught.value.data["name"] == "salesforce.leads.sync"
     shown = caught.value.data["path"]
-    assert shown == path if len(path) <= 200 else shown.endswith("...") and path.startswith(shown[:-3])
+    if len(path) > 200:
+        path = f"{path[: len(shown) - 3]}..."
+    assert shown == path
     assert str(ACTIONS.parent) not in caught.value.message
 
 
-async def test_what_is_no_text_is_told(tmp_path: Path) -> None:
+async def test_binary_file_is_refused(tmp_path: Path) -> None:
     write_skill(tmp_path / "thing")
     (tmp_path / "thing" / "picture.png").write_bytes(b"\x89PNG\0\xff")
     with pytest.raises(CallFailedError, match="is not a text file"):
-        await Desk(tmp_path).call("read_skill_file", name="thing", path="picture.png")
+        await RpcServer(tmp_path).call("read_skill_file", name="thing", path="picture.png")
 
 
 @pytest.mark.requirement("X-28", "SP-35")
-@each_row(("method", "params", "said", "data"), [
+@each_row(("method", "params", "message", "data"), [
     ("describe_skill", {"name": "gone"}, "Unknown skill 'gone'", {"name": "gone"}),
     ("describe_skill", {"name": "gone", "version": "1"}, "Unknown skill", {"name": "gone", "version": "1"}),
     ("describe_skill", {"name": "wether"}, "nearest: weather", {"name": "wether"}),
@@ -193,19 +183,19 @@ async def test_what_is_no_text_is_told(tmp_path: Path) -> None:
     ("describe_skill", {"name": "salesforce/leads-sync"}, "Unknown skill", {"name": "salesforce/leads-sync"}),
     ("describe_skill", {"name": "\x1b[2J"}, r"\\u\{1b\}", {"name": "\x1b[2J"}),
 ])  # fmt: skip
-async def test_what_is_not_there_is_named(
-    desk: Desk, method: str, params: dict[str, Any], said: str, data: dict[str, Any]
+async def test_unknown_skill_version_or_file_is_named_in_the_error(
+    rpc: RpcServer, method: str, params: dict[str, Any], message: str, data: dict[str, Any]
 ) -> None:
-    with pytest.raises(CallFailedError, match=said) as caught:
-        await desk.call(method, **params)
+    with pytest.raises(CallFailedError, match=message) as caught:
+        await rpc.call(method, **params)
     assert (caught.value.code, caught.value.data) == (-32602, data)
 
 
 @pytest.mark.requirement("SP-21", "SP-22", "X-28")
 @each_row("method", ["", "LIST_SKILLS", "skills/list", "initialize", "salesforce.leads.sync", "__class__"])
-async def test_there_is_no_other_method_and_no_skill_is_one(desk: Desk, method: str) -> None:
+async def test_unknown_method_is_not_found(rpc: RpcServer, method: str) -> None:
     with pytest.raises(CallFailedError, match="Method not found") as caught:
-        await desk.call(method)
+        await rpc.call(method)
     assert caught.value.code == -32601
 
 
@@ -214,22 +204,22 @@ async def test_there_is_no_other_method_and_no_skill_is_one(desk: Desk, method: 
     ("execute_skill", {"name": "salesforce.leads.sync"}), ("run_code", {"language": "python", "code": "1"}),
     ("create_blob", {"content": "a"}), ("read_blob", {"blob_id": "blob:1"}),
 ])  # fmt: skip
-async def test_without_leave_nothing_runs(desk: Desk, method: str, params: dict[str, Any]) -> None:
-    reported = await desk.call(method, **params)
-    assert (reported["status"], reported["error"]["type"]) == ("failed", "execution_disabled")
-    assert "--allow-scripts" in reported["error"]["message"]
+async def test_execution_is_disabled_by_default(rpc: RpcServer, method: str, params: dict[str, Any]) -> None:
+    result = await rpc.call(method, **params)
+    assert (result["status"], result["error"]["type"]) == ("failed", "execution_disabled")
+    assert "--allow-scripts" in result["error"]["message"]
     with pytest.raises(CallFailedError):
-        await desk.call(method, **{name: [] for name in params})
+        await rpc.call(method, **{name: [] for name in params})
 
 
 @pytest.mark.requirement("X-26")
-def test_a_dotted_name_is_nowhere_else() -> None:
-    desk = Desk(ACTIONS)
-    skill = desk.registry.snapshot.skills["salesforce/contacts-export"]
+def test_dotted_name_exists_in_this_protocol_only() -> None:
+    rpc = RpcServer(ACTIONS)
+    skill = rpc.registry.snapshot.skills["salesforce/contacts-export"]
     assert (skill.name, skill.path) == ("contacts-export", "salesforce/contacts-export")
-    codes = {each.code for each in desk.registry.problems() if each.skill == "salesforce/leads-sync"}
+    codes = {each.code for each in rpc.registry.problems() if each.skill == "salesforce/leads-sync"}
     assert {"name-characters", "name-mismatch"} <= codes
-    codes = {each.code for each in desk.registry.problems() if each.skill == "weather/1.0.0"}
+    codes = {each.code for each in rpc.registry.problems() if each.skill == "weather/1.0.0"}
     assert codes == {"name-mismatch"}
 
 
@@ -242,66 +232,69 @@ BROKEN = {
 
 
 @pytest.mark.requirement("SP-34")
-async def test_a_broken_manifest_hides_its_skill_and_no_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_broken_manifest_hides_only_its_skill(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for name, (raw, _) in BROKEN.items():
         write(tmp_path / name, raw)
     write(tmp_path / "sound", toml("sound"))
-    desk = Desk(tmp_path)
-    assert await desk.names() == [GUIDE, "sound 1.0.0"]
+    rpc = RpcServer(tmp_path)
+    assert await rpc.names() == [GUIDE, "sound 1.0.0"]
     for name, (_, code) in BROKEN.items():
-        place = os.path.join(str(tmp_path), name, "skill.toml")
-        assert any(code in line and line.startswith(place) for line in caplog.messages), name
-        found = [each.code for each in desk.registry.checks.of(desk.registry.snapshot.skills[name])]
-        assert code in found
+        place = f"{tmp_path}/{name}/skill.toml"
+        assert any(line.startswith(place) and code in line for line in caplog.messages), name
+        assert code in [each.code for each in rpc.registry.checks.of(rpc.registry.snapshot.skills[name])]
     caplog.clear()
     write_skill(tmp_path / "more")
-    desk.registry.refresh()
-    assert "more 0.0.0" in await desk.names()
-    assert caplog.messages == []  # what was told is not told again
-    for raw in (toml("no-toml"), b"name = "):  # but for what comes back
+    rpc.registry.refresh()
+    assert "more 0.0.0" in await rpc.names()
+    assert caplog.messages == []  # a known problem is not logged again
+    for raw in (toml("no-toml"), b"name = "):  # a problem that reappears is
         write(tmp_path / "no-toml", raw)
-        desk.registry.refresh()
-        await desk.names()
+        rpc.registry.refresh()
+        await rpc.names()
     assert "no-toml" in caplog.text
 
 
-async def test_a_skill_hidden_by_another_or_the_guide_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_skill_with_the_name_of_another_or_the_guide_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     for root in ("b", "a"):
         write(tmp_path / root / root, toml("same"), name="same", notes_md=root)
     write(tmp_path / "b" / "guide", toml("skills.protocol.guide", "9.0.0"), name="guide")
-    desk = Desk(tmp_path / "b", tmp_path / "a")
-    assert await desk.names() == ["same 1.0.0", GUIDE]
-    assert (await desk.call("read_skill_file", name="same", path="notes.md"))["content"] == "b"
-    hidden, taken = caplog.messages  # in the order of paths
-    assert "same 1.0.0 is also that of another skill" in hidden and "is the name of the built-in skill" in taken
+    rpc = RpcServer(tmp_path / "b", tmp_path / "a")
+    assert await rpc.names() == ["same 1.0.0", GUIDE]
+    assert (await rpc.call("read_skill_file", name="same", path="notes.md"))["content"] == "b"
+    hidden, guide_name = caplog.messages
+    assert "same 1.0.0 is also that of another skill" in hidden
+    assert "is the name of the built-in skill" in guide_name
 
 
-async def test_many_problems_are_told_in_short(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_only_twenty_problems_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for number in range(22):
         write(tmp_path / f"skill-{number}", b"=")
-    await Desk(tmp_path).names()
-    assert len(caplog.messages) == 21 and "and 2 more" in caplog.messages[-1]
+    await RpcServer(tmp_path).names()
+    assert len(caplog.messages) == 21
+    assert "and 2 more" in caplog.messages[-1]
     for number in range(2):
         (tmp_path / f"skill-{number}" / "skill.toml").unlink()
     caplog.clear()
-    await Desk(tmp_path).names()
-    assert len(caplog.messages) == 20 and "more" not in caplog.text
+    await RpcServer(tmp_path).names()
+    assert len(caplog.messages) == 20
+    assert "more" not in caplog.text
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root can read everything")
-async def test_a_manifest_that_cannot_be_read_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_unreadable_manifest_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     place = write(tmp_path / "thing", toml("thing"))
-    desk = Desk(tmp_path)
+    rpc = RpcServer(tmp_path)
     (place / "skill.toml").chmod(0)
-    await desk.names()
+    await rpc.names()
     assert "cannot be read" in caplog.text
 
 
-async def test_every_skill_that_mcp_serves_is_there(tmp_path: Path) -> None:
-    desk = Desk(FIXTURES)
-    skills = (await desk.call("list_skills", limit=1000, detail="summary"))["skills"]
-    served = {path.replace("/", ".") for path in desk.registry.snapshot.skills}
+async def test_all_served_skills_are_listed() -> None:
+    rpc = RpcServer(FIXTURES)
+    skills = (await rpc.call("list_skills", limit=1000, detail="summary"))["skills"]
+    served = {path.replace("/", ".") for path in rpc.registry.snapshot.skills}
     assert {each["name"] for each in skills} == served | {"skills.protocol.guide"}
     for each in skills:
-        reported = await desk.call("describe_skill", name=each["name"], version=each["version"], detail="full")
-        assert json.dumps(reported)
+        await rpc.call("describe_skill", name=each["name"], version=each["version"], detail="full")

@@ -1,4 +1,4 @@
-"""What came of a run, with plain values."""
+"""Conversion of a script outcome into the answer of a run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GOOD = Outcome(
 @each_row(("printed", "output"), [
     ('{"a": [1]}\n', {"a": [1]}), ("7", 7), ("null", None), ("two words\n", "two words\n"), ("NaN\n", "NaN\n"),
 ])  # fmt: skip
-def test_what_a_program_prints_is_json_if_it_can_be_and_stderr_its_log(printed: str, output: Json) -> None:
+def test_program_output_is_parsed_as_json_and_stderr_is_its_log(printed: str, output: Json) -> None:
     done = to_run("t", replace(GOOD, stdout=printed, stderr="log\n"), None, (), called=False, remark="more\n")
     assert (done.output, done.logs_preview, done.error) == (output, "log\nmore\n", None)
     assert done.summary == "t completed in 5 ms."
@@ -29,6 +29,7 @@ def test_what_a_program_prints_is_json_if_it_can_be_and_stderr_its_log(printed: 
     assert (done.output, done.logs_preview, done.error) == (output, printed, None)
 
 
+# `outcome` differs from GOOD in these fields; `result` is what the entry point left, if one was `called`.
 @each_row(("outcome", "result", "called", "expected"), [
     ({"timed_out": True, "exit_code": None}, None, False, ("timeout", "the run was ended after its time limit")),
     ({"exit_code": NOT_STARTED, "stderr": f"{OURS} no such program\n"}, None, False,
@@ -49,7 +50,7 @@ def test_what_a_program_prints_is_json_if_it_can_be_and_stderr_its_log(printed: 
     ({"stdout_truncated": True}, None, False,
      ("output_too_long", "its output exceeds the limit; leave large output as files in output_blobs")),
 ])  # fmt: skip
-def test_the_error_names_what_went_wrong(
+def test_failed_run_has_an_error_of_its_cause(
     outcome: dict[str, Any], result: bytes | None, called: bool, expected: tuple[str, str]
 ) -> None:
     done = to_run("t", replace(GOOD, **outcome), result, (), called=called, remark="")
@@ -57,7 +58,7 @@ def test_the_error_names_what_went_wrong(
 
 
 @each_row(("message", "summary"), [(" \n", "ValueError"), ("two\n lines", "two lines"), ("x" * 5000, "x" * 200)])
-def test_a_failure_has_one_line_of_200_characters_and_4000_of_its_message_and_log(message: str, summary: str) -> None:
+def test_failure_summary_has_200_characters_and_message_and_log_4000(message: str, summary: str) -> None:
     result = jsonrpc.dump({"error": {"type": "ValueError", "message": message}})
     done = to_run("t", replace(GOOD, exit_code=1, stderr="y" * 4001), result, (), called=True, remark="")
     assert (done.summary, done.error, done.logs_preview) == (summary, ("ValueError", message[:4000]), "y" * 4000)

@@ -1,4 +1,4 @@
-"""Messages and batches, of any shape."""
+"""JSON-RPC server: messages, batches, and the loop between pipes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mcp_skills_server.dialects.skills_protocol import METHODS
 from mcp_skills_server.rpc import server
 from mcp_skills_server.rpc.server import Rpc
 from mcp_skills_server.transport import Pipes
-from rpc.build import ACTIONS, Desk
+from rpc.build import ACTIONS, RpcServer
 from tables import each_row
 
 LIST = {"jsonrpc": "2.0", "id": 1, "method": "list_skills", "params": {"limit": 1}}
@@ -24,18 +24,19 @@ NOTE = {"jsonrpc": "2.0", "method": "list_skills"}
 
 
 @pytest.fixture(scope="module")
-def desk() -> Desk:
-    return Desk(ACTIONS)
+def rpc() -> RpcServer:
+    return RpcServer(ACTIONS)
 
 
-def send(desk: Desk, message: Any) -> Any:
-    return anyio.run(desk.send, message)
+def send(rpc: RpcServer, message: Any) -> Any:
+    return anyio.run(rpc.send, message)
 
 
 CALL = {"jsonrpc": "2.0", "method": "m", "id": 1}
 
 
 @pytest.mark.requirement("SP-16", "SP-17", "SP-18", "SP-20")
+# A message, and the error code and id of its answer.
 @each_row(("message", "code", "identifier"), [
     *[(raw, -32700, None) for raw in (b"", b"nonsense", b"{", b'{"a": NaN}', b"\xff")],
     *[(message, -32600, None) for message in (None, 1, "a", True, [], {}, {"jsonrpc": "2.0"}, {"method": "m"})],
@@ -48,57 +49,61 @@ CALL = {"jsonrpc": "2.0", "method": "m", "id": 1}
     ({**CALL, "params": ["a"]}, -32602, 1),
     *[({**CALL, "id": identifier}, -32601, identifier) for identifier in ("1", "", "é", 0, -7, 1.5, 10**30, None)],
 ])  # fmt: skip
-def test_what_is_no_call_has_an_answer_of_its_id(desk: Desk, message: Any, code: int, identifier: Any) -> None:
-    answer = send(desk, message)
-    assert set(answer) == {"jsonrpc", "id", "error"} and "\n" not in answer["error"]["message"]
+def test_invalid_message_is_answered_with_an_error_and_its_id(
+    rpc: RpcServer, message: Any, code: int, identifier: Any
+) -> None:
+    answer = send(rpc, message)
+    assert set(answer) == {"jsonrpc", "id", "error"}
+    assert "\n" not in answer["error"]["message"]
     assert (answer["error"]["code"], answer["id"]) == (code, identifier)
 
 
-def test_a_notification_has_no_answer_whatever_becomes_of_it(desk: Desk) -> None:
+def test_notification_has_no_answer_even_if_it_fails(rpc: RpcServer) -> None:
     for note in (NOTE, {**NOTE, "method": "gone"}, {**NOTE, "params": []}, {**NOTE, "params": {"limit": 0}}):
-        assert send(desk, note) is None
-    assert send(desk, [NOTE, NOTE]) is None
+        assert send(rpc, note) is None
+    assert send(rpc, [NOTE, NOTE]) is None
 
 
 @pytest.mark.requirement("SP-16", "SP-18")
-def test_a_batch_is_answered_call_by_call(desk: Desk) -> None:
+def test_batch_is_answered_call_by_call(rpc: RpcServer) -> None:
     ids: list[Any] = ["a", 7, None, 1.5]
     batch = [{**LIST, "id": each} for each in ids] + [NOTE, 3, {**LIST, "id": True}, {**LIST, "params": [1]}]
-    answers = send(desk, batch)
+    answers = send(rpc, batch)
     assert [each["id"] for each in answers] == [*ids, None, None, 1]
     assert [each["error"]["code"] for each in answers if "error" in each] == [-32600, -32600, -32602]
     assert all(each["result"]["skills"] for each in answers[:4])
 
 
-def test_a_batch_lets_others_go_on(desk: Desk) -> None:
-    ended: list[str] = []
+def test_batch_does_not_delay_another_request(rpc: RpcServer) -> None:
+    answered: list[str] = []
 
-    async def ask(name: str, message: Any) -> None:
-        await desk.send(message)
-        ended.append(name)
+    async def request(name: str, message: Any) -> None:
+        await rpc.send(message)
+        answered.append(name)
 
-    async def both() -> None:
-        await desk.send(LIST)
+    async def request_both() -> None:
+        await rpc.send(LIST)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(ask, "batch", [LIST] * 100)
-            tasks.start_soon(ask, "other", LIST)
+            tasks.start_soon(request, "batch", [LIST] * 100)
+            tasks.start_soon(request, "other", LIST)
 
-    anyio.run(both)
-    assert ended == ["other", "batch"]
-
-
-def test_a_batch_has_a_bound(desk: Desk) -> None:
-    assert len(send(desk, [LIST] * 100)) == 100
-    assert send(desk, [LIST] * 101)["error"]["code"] == -32600
+    anyio.run(request_both)
+    assert answered == ["other", "batch"]
 
 
+def test_batch_has_at_most_100_calls(rpc: RpcServer) -> None:
+    assert len(send(rpc, [LIST] * 100)) == 100
+    assert send(rpc, [LIST] * 101)["error"]["code"] == -32600
+
+
+# The limit is one answer and `left` bytes; the call after the limit is reached gets an error.
 @each_row(("left", "answered"), [(0, 2), (-1, 1)])
-def test_what_a_batch_is_answered_has_a_bound(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, left: int, answered: int
+def test_batch_answer_has_a_byte_limit(
+    rpc: RpcServer, monkeypatch: pytest.MonkeyPatch, left: int, answered: int
 ) -> None:
-    size = len(anyio.run(desk.rpc.answer, json.dumps(LIST).encode()) or b"")
+    size = len(anyio.run(rpc.server.answer, json.dumps(LIST).encode()) or b"")
     monkeypatch.setattr(server, "MAX_ANSWERS", size + left)
-    answers = send(desk, [LIST] * 3 + [NOTE] + [{**LIST, "id": "last"}])
+    answers = send(rpc, [LIST] * 3 + [NOTE] + [{**LIST, "id": "last"}])
     assert ["result" in each for each in answers] == [True] * answered + [False] * (4 - answered)
     assert (answers[-1]["id"], answers[-1]["error"]["code"]) == ("last", -32603)
 
@@ -106,67 +111,72 @@ def test_what_a_batch_is_answered_has_a_bound(
 @each_row(("raw", "count"), [
     (b"{}", 1), (b"[", 1), (b"[]", 1), (b"[1]", 1), (b" [1, 2]", 2), (b"[1" + b",1" * 100 + b"]", 100),
 ])  # fmt: skip
-def test_a_batch_counts_as_its_calls(raw: bytes, count: int) -> None:
+def test_calls_in_a_batch_are_counted(raw: bytes, count: int) -> None:
     assert Rpc.calls_in(raw) == count
 
 
-def test_a_bug_is_an_answer_and_a_traceback_in_the_log(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_exception_is_an_internal_error_with_a_logged_traceback(
+    rpc: RpcServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def broken(*_: object) -> None:
         raise ZeroDivisionError("secret detail")
 
-    monkeypatch.setattr(desk.methods, "call", broken)
-    answer = send(desk, LIST)
+    monkeypatch.setattr(rpc.methods, "call", broken)
+    answer = send(rpc, LIST)
     assert answer == {"jsonrpc": "2.0", "id": 1, "error": {"code": -32603, "message": "Internal error"}}
     assert "secret detail" in caplog.text
 
 
 @pytest.mark.requirement("SP-19")
-def test_no_call_leaves_anything_for_the_next() -> None:
-    one, other = Desk(ACTIONS), Desk(ACTIONS)
+def test_calls_leave_no_state() -> None:
+    one, other = RpcServer(ACTIONS), RpcServer(ACTIONS)
     cursor = send(one, LIST)["result"]["next_cursor"]
     page = {**LIST, "params": {"cursor": cursor}}
     assert send(other, page) == send(one, page)
 
 
 VALUES = JSON | st.sampled_from(["weather", "1.2.0", "SKILL.md", "full", "names", "blob:1", "python", 1])
-NAMES = [
+PARAMETERS = [
     "name", "version", "path", "detail", "limit", "cursor", "namespace", "args", "language", "code", "blob_id",
     "content",
 ]  # fmt: skip
 CALLS = st.fixed_dictionaries({}, optional={
     "jsonrpc": st.just("2.0") | VALUES, "id": VALUES, "method": st.sampled_from([*METHODS, "gone"]) | VALUES,
-    "params": st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=4) | VALUES, "more": VALUES,
+    "params": st.dictionaries(st.sampled_from(PARAMETERS), VALUES, max_size=4) | VALUES, "more": VALUES,
 })  # fmt: skip
 
 
-def well_formed(answer: Any) -> bool:
-    """Whether this is one answer of JSON-RPC."""
-    return (
-        answer["jsonrpc"] == "2.0"
-        and (isinstance(answer["id"], str | int | float | None) and not isinstance(answer["id"], bool))
-        and (set(answer) == {"jsonrpc", "id", "result"} or set(answer) == {"jsonrpc", "id", "error"})
-        and ("error" not in answer or answer["error"]["code"] in {-32700, -32600, -32601, -32602})
-    )
+def assert_well_formed(answer: Any) -> None:
+    assert answer["jsonrpc"] == "2.0"
+    assert isinstance(answer["id"], str | int | float | None)
+    assert not isinstance(answer["id"], bool)
+    if "error" in answer:
+        assert set(answer) == {"jsonrpc", "id", "error"}
+        assert answer["error"]["code"] in {-32700, -32600, -32601, -32602}
+    else:
+        assert set(answer) == {"jsonrpc", "id", "result"}
 
 
 @given(CALLS | VALUES | st.lists(CALLS | VALUES, max_size=5))
-def test_any_message_has_a_well_formed_answer_or_none(desk: Desk, message: Any) -> None:
-    answer = send(desk, json.dumps(message).encode())
+def test_any_message_has_a_well_formed_answer_or_none(rpc: RpcServer, message: Any) -> None:
+    answer = send(rpc, json.dumps(message).encode())
     if answer is None:
         parts = message if isinstance(message, list) else [message]
-        assert parts and all(isinstance(each, dict) and "id" not in each for each in parts)
+        assert parts
+        for part in parts:
+            assert "id" not in part
     elif isinstance(answer, list):
-        assert isinstance(message, list) and 0 < len(answer) <= len(message) and all(map(well_formed, answer))
+        assert isinstance(message, list)
+        assert 0 < len(answer) <= len(message)
+        for each in answer:
+            assert_well_formed(each)
     else:
-        assert well_formed(answer)
+        assert_well_formed(answer)
 
 
-# The loop between pipes and messages; as a process it is tested with the command
+class ScriptedPipes(Pipes):
+    """Pipes with given lines as input, which collect what is sent."""
 
-
-class Held(Pipes):
     def __init__(self, lines: list[bytes | None]) -> None:
         self._lines = lines
         self.sent: list[Any] = []
@@ -176,7 +186,7 @@ class Held(Pipes):
             yield line
 
     async def send(self, raw: bytes) -> None:
-        assert raw.endswith(b"\n") and raw.count(b"\n") == 1
+        assert raw.index(b"\n") == len(raw) - 1
         self.sent.append(json.loads(raw))
 
     async def serve(self, work: Callable[[], Awaitable[None]], _: Any = None) -> None:
@@ -184,18 +194,19 @@ class Held(Pipes):
 
 
 @given(st.binary(max_size=60))
-def test_any_bytes_have_a_well_formed_answer_or_none(desk: Desk, raw: bytes) -> None:
-    answer = send(desk, raw)
-    assert answer is None or well_formed(answer)
+def test_any_bytes_have_a_well_formed_answer_or_none(rpc: RpcServer, raw: bytes) -> None:
+    answer = send(rpc, raw)
+    if answer is not None:
+        assert_well_formed(answer)
 
 
-def test_the_loop_ends_with_stdin_when_more_lines_than_it_answers_at_once_are_answered(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+def test_loop_answers_more_lines_than_its_concurrency_limit_before_it_ends(
+    rpc: RpcServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = [json.dumps({**LIST, "id": number}).encode() for number in range(9)]
-    pipes = Held([*calls, None, b"[]", json.dumps(NOTE).encode()])
+    pipes = ScriptedPipes([*calls, None, b"[]", json.dumps(NOTE).encode()])
     monkeypatch.setattr(server, "Pipes", lambda _max_line: pipes)
     monkeypatch.setattr(server, "_AT_ONCE", 2)
-    anyio.run(server.serve, desk.rpc)
-    seen = [each["error"]["code"] if "error" in each else each["id"] for each in pipes.sent]
-    assert sorted(seen) == [-32600, -32600, *range(9)]
+    anyio.run(server.serve, rpc.server)
+    assert [each["error"]["code"] for each in pipes.sent if "error" in each] == [-32600, -32600]
+    assert sorted(each["id"] for each in pipes.sent if "result" in each) == [*range(9)]

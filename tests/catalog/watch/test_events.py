@@ -1,4 +1,4 @@
-"""A watch for each directory that is scanned and for no other, and the right path for every event."""
+"""inotify watches of the directories that a scan enters, and the paths of their events."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from mcp_skills_server.format.ignored import is_entered
 from tables import each_row
 
 if sys.platform != "linux":
-    pytest.skip("elsewhere the system watches whole trees", allow_module_level=True)
+    pytest.skip("other systems watch whole trees", allow_module_level=True)
 
 
 @contextmanager
 def armed(*tops: Path) -> Iterator[DirectoryEvents]:
+    """Yield the events below some roots once all directories that a scan enters are watched."""
     paths = list(map(str, tops))
 
     def enters(path: str) -> bool:
-        names = [path.removeprefix(top).split(os.sep) for top in paths if f"{path}/".startswith(f"{top}/")]
-        return any(all(is_entered(name, hidden=False) for name in each if name) for each in names)
+        return all(is_entered(name, hidden=False) for name in path.split(os.sep) if name)
 
     with closing(DirectoryEvents(paths, threading.Event(), enters)) as events:
         for top in paths:
@@ -41,11 +41,13 @@ def armed(*tops: Path) -> Iterator[DirectoryEvents]:
             entering = partial(events.enter, top)
             with disk.open_directory(top, "") as handle:
                 whole(tree.Walk(0, 512, entering=entering).read_directory(handle, "", 12))
-        assert events.arm() and not events.arm()
+        assert events.arm()
+        assert not events.arm()
         yield events
 
 
-def watches() -> int:
+def watch_count() -> int:
+    """Count the inotify watches of this process."""
     count = 0
     for entry in os.listdir("/proc/self/fdinfo"):
         try:
@@ -55,28 +57,27 @@ def watches() -> int:
     return count
 
 
-def keeps(count: int) -> bool:
-    """Whether the kernel comes to keep so many watches; watchfiles gives them back in a thread of its own."""
+def assert_watch_count(expected: int) -> None:
+    """Wait for a number of watches: watchfiles releases them in another thread."""
     end = time.monotonic() + DEADLINE
-    while watches() != count and time.monotonic() < end:
-        threading.Event().wait(0.01)
-    return watches() == count
+    while watch_count() != expected:
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
-def watched(events: DirectoryEvents) -> set[str]:
+def watched_directories(events: DirectoryEvents) -> set[str]:
     return {path for directories, _ in events._groups for path in directories if os.path.isdir(path)}
 
 
-def until(events: DirectoryEvents, *wanted: Path) -> set[str]:
-    missing, seen = {str(path) for path in wanted}, set[str]()
+def await_events(events: DirectoryEvents, *paths: Path) -> None:
+    missing = {str(path) for path in paths}
     end = time.monotonic() + DEADLINE
-    while not missing <= seen:
-        assert time.monotonic() < end, f"not heard of: {missing - seen}"
-        seen |= events.wait(1.0)
-    return seen
+    while missing:
+        assert time.monotonic() < end, f"no event: {missing}"
+        missing -= events.wait(1.0)
 
 
-def test_links_to_directories_and_ignored_ones_cost_nothing(tmp_path: Path) -> None:
+def test_linked_and_ignored_directories_are_not_watched(tmp_path: Path) -> None:
     big = plant(tmp_path / "big", {f"{number}/file": "x" for number in range(100)})
     root = plant(tmp_path / "root", skills("one", "deep/er/and/deeper"))
     plant(root, {".git/objects/x": "x", "node_modules/a/b": "x", "one/__pycache__/x": "x", "one/.cache/x": "x"})
@@ -84,89 +85,91 @@ def test_links_to_directories_and_ignored_ones_cost_nothing(tmp_path: Path) -> N
         (root / place).symlink_to(target)
     with armed(root) as events:
         expected = {"", "one", "deep", "deep/er", "deep/er/and", "deep/er/and/deeper"}
-        assert watched(events) == {os.path.join(root, path).rstrip("/") for path in expected}
-        assert keeps(len(expected))
+        assert watched_directories(events) == {os.path.join(root, path).rstrip("/") for path in expected}
+        assert_watch_count(len(expected))
         (root / "later").symlink_to(big)
-        until(events, root / "later")
-        assert keeps(len(expected))
+        plant(root, {"new/node_modules/x": "x"})
+        await_events(events, root / "later", root / "new")
+        assert_watch_count(len(expected) + 1)
 
 
-def test_a_directory_below_two_roots_is_watched_once_and_heard_of_once(tmp_path: Path) -> None:
+def test_directory_below_two_roots_is_watched_and_reported_once(tmp_path: Path) -> None:
     plant(tmp_path, skills("inner/one"))
     with armed(tmp_path, tmp_path / "inner", tmp_path) as events:
-        assert keeps(3)
+        assert_watch_count(3)
+        (tmp_path / "inner/one/.SKILL.md.swp").write_text("ignored")
         (tmp_path / "inner/one/SKILL.md").write_text("x")
         assert events.wait(DEADLINE) == {str(tmp_path / "inner/one/SKILL.md")}
 
 
-def test_what_appears_while_a_new_directory_is_armed_is_armed_too(tmp_path: Path, monkeypatch: Patch) -> None:
-    """It came after the listing and before the watch: no event tells of it."""
-    real = module._opened
+def test_directory_created_while_its_parent_is_armed_is_watched(tmp_path: Path, monkeypatch: Patch) -> None:
+    """It is created after the listing and before the watch, so it causes no event."""
+    real_opened = module._opened
 
     def slow(directories: set[str]) -> tuple[set[str], RustNotify]:
         if str(tmp_path / "new") in directories and not (tmp_path / "new/late").exists():
             plant(tmp_path / "new/late", {"SKILL.md": "x"})
-        return real(directories)
+        return real_opened(directories)
 
     with armed(tmp_path) as events:
         monkeypatch.setattr(module, "_opened", slow)
         (tmp_path / "new").mkdir()
-        until(events, tmp_path / "new")
-        assert str(tmp_path / "new/late") in watched(events)
+        await_events(events, tmp_path / "new")
+        assert str(tmp_path / "new/late") in watched_directories(events)
 
 
-def test_a_directory_that_is_replaced_is_watched_anew(tmp_path: Path) -> None:
+def test_replaced_directory_is_watched_again(tmp_path: Path) -> None:
     plant(tmp_path, skills("one"))
     with armed(tmp_path) as events:
         for number in range(5):
             shutil.rmtree(tmp_path / "one")
             plant(tmp_path, skills("one"))
-            until(events, tmp_path / "one")
+            await_events(events, tmp_path / "one")
             (tmp_path / f"one/{number}.md").write_text("x")
-            until(events, tmp_path / f"one/{number}.md")
+            await_events(events, tmp_path / f"one/{number}.md")
         assert len(events._groups) <= 2
-    assert keeps(0)
+    assert_watch_count(0)
 
 
-def test_groups_are_few_and_lose_no_event_when_they_are_joined(tmp_path: Path) -> None:
+def test_watch_groups_stay_few_and_lose_no_event_when_merged(tmp_path: Path) -> None:
     with armed(tmp_path) as events:
         for number in range(64):
             plant(tmp_path, {f"s{number}/SKILL.md": "x"})
-            until(events, tmp_path / f"s{number}")
+            await_events(events, tmp_path / f"s{number}")
             assert len(events._groups) <= 8
         for number in range(64):
             (tmp_path / f"s{number}/SKILL.md").write_text("y")
-        until(events, *(tmp_path / f"s{number}/SKILL.md" for number in range(64)))
+        await_events(events, *(tmp_path / f"s{number}/SKILL.md" for number in range(64)))
 
 
-def test_an_edit_lists_nothing_and_a_new_directory_only_itself(tmp_path: Path, monkeypatch: Patch) -> None:
+def test_edit_lists_no_directory_and_a_new_directory_only_itself(tmp_path: Path, monkeypatch: Patch) -> None:
     plant(tmp_path, skills(*(f"s{number}" for number in range(100))))
-    real, listed = os.scandir, list[str]()
+    real_scandir, listed = os.scandir, list[str]()
     with armed(tmp_path) as events:
-        monkeypatch.setattr(os, "scandir", lambda path: listed.append(str(path)) or real(path))
+        monkeypatch.setattr(os, "scandir", lambda path: listed.append(str(path)) or real_scandir(path))
         (tmp_path / "s1/SKILL.md").write_text("x")
         (tmp_path / "later").mkdir()
-        until(events, tmp_path / "s1/SKILL.md", tmp_path / "later")
+        await_events(events, tmp_path / "s1/SKILL.md", tmp_path / "later")
         assert set(listed) == {str(tmp_path / "later")}
 
 
-@each_row(("refused", "error", "words"), [
-    (FileNotFoundError(), WatchLostError, "come and go faster"),  # they never hold still
+@each_row(("refusal", "error", "message"), [
+    (FileNotFoundError(), WatchLostError, "come and go faster"),
     (OSError("Too many open files (os error 24)"), CannotWatchError, "no inotify instance is left"),
 ])  # fmt: skip
-def test_what_the_system_refuses_is_said_in_one_line(
-    tmp_path: Path, monkeypatch: Patch, refused: OSError, error: type[Exception], words: str
+def test_refused_watch_is_reported_with_its_cause(
+    tmp_path: Path, monkeypatch: Patch, refusal: OSError, error: type[Exception], message: str
 ) -> None:
-    monkeypatch.setattr("watchfiles._rust_notify.RustNotify", Mock(side_effect=refused))
-    with pytest.raises(error, match=words), armed(plant(tmp_path, skills("one"))):
+    monkeypatch.setattr("watchfiles._rust_notify.RustNotify", Mock(side_effect=refusal))
+    with pytest.raises(error, match=message), armed(plant(tmp_path, skills("one"))):
         pass
 
 
-def test_a_directory_that_is_gone_when_it_is_to_be_watched_is_followed_when_it_is_back(tmp_path: Path) -> None:
+def test_directory_missing_while_armed_is_watched_once_it_appears(tmp_path: Path) -> None:
     with armed(tmp_path) as events:
         events.enter(str(tmp_path), "a")
         assert not events.arm()
         (tmp_path / "a").mkdir()
-        until(events, tmp_path / "a")
+        await_events(events, tmp_path / "a")
         (tmp_path / "a" / "SKILL.md").write_text("x")
-        until(events, tmp_path / "a" / "SKILL.md")
+        await_events(events, tmp_path / "a" / "SKILL.md")

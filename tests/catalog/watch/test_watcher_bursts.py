@@ -1,4 +1,4 @@
-"""A lone edit is over soon, a burst when it has been quiet for a while: one notification of each kind."""
+"""Debounced bursts of file events: one notification of each kind."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from catalog.following import Scripted, edit, version, watching
 from catalog.forest import DEADLINE, Patch, plant, skills
+from catalog.watched import ScriptedEvents, edit_and_wait, watching, write_version
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.watch import watcher as module
 from mcp_skills_server.catalog.watch.watcher import Burst
@@ -30,58 +30,56 @@ KINDS = {"skills/list_changed", "resources/list_changed", "tools/list_changed", 
 
 
 def git(top: Path, *arguments: str) -> None:
-    identity = ["-c", "user.name=Somebody", "-c", "user.email=somebody@example.org"]
+    identity = ["-c", "user.name=A User", "-c", "user.email=user@example.org"]
     subprocess.run(["git", "-C", str(top), *identity, *arguments], check=True, capture_output=True)
 
 
-def write(top: Path, text: str) -> None:
-    for number in range(20):
-        files = {f"references__{each}_md": f"{text} {number} {each}\n" * 20 for each in range(9)}
-        write_skill(top / f"skill-{number}", description=f"The {text} of {number}.", **files)
-
-
-def heard(wire: Wire) -> dict[str, int]:
-    out: Counter[str] = Counter()
+def notifications(wire: Wire) -> dict[str, int]:
+    """Count the notifications by kind, until none comes for a while."""
+    counts: Counter[str] = Counter()
     while True:
         try:
-            out[wire.notification(QUIET)["method"].removeprefix("notifications/")] += 1
+            counts[wire.notification(QUIET)["method"].removeprefix("notifications/")] += 1
         except Empty:
-            return dict(out)
+            return dict(counts)
 
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
+    """Git repository with 20 skills of 10 files, which all differ between its two branches."""
     git(tmp_path, "init", "--quiet", "--initial-branch", "one")
     for branch in ("one", "two"):
-        write(tmp_path, branch)
+        for number in range(20):
+            files = {f"references__{each}_md": f"{branch} {number} {each}\n" for each in range(9)}
+            write_skill(tmp_path / f"skill-{number}", description=f"Skill {number} of {branch}.", **files)
         git(tmp_path, "checkout", "-q", "-B", branch)
         git(tmp_path, "add", ".")
         git(tmp_path, "commit", "-q", "-m", branch)
     return tmp_path
 
 
-def test_a_checkout_of_200_files_is_one_notification_of_each_kind(repository: Path, era: Era) -> None:
+def test_checkout_of_200_files_causes_one_notification_of_each_kind(repository: Path, era: Era) -> None:
     with serving(repository, era=era) as wire:
         wire.request("skills/list")
         kinds = KINDS
         if era == "modern":
             wire.listen(skillsListChanged=True, resourcesListChanged=True, toolsListChanged=True)
             kinds = KINDS - {"prompts/list_changed"}
-        heard(wire)
+        notifications(wire)
         for branch in ("one", "two"):
             git(repository, "checkout", "-q", branch)
-            assert heard(wire) == dict.fromkeys(kinds, 1)
+            assert notifications(wire) == dict.fromkeys(kinds, 1)
 
 
-def test_a_client_that_reads_during_a_burst_hears_of_it_once_all_the_same(repository: Path) -> None:
-    """Each read of a file that has changed makes the server look again; that is no reason to tell of it by itself."""
+def test_client_that_reads_during_a_burst_is_notified_once(repository: Path) -> None:
+    """A read of a changed file causes a rescan, which must not cause a notification of its own."""
     with serving(repository) as wire:
         wire.request("skills/list")
-        heard(wire)
-        over = threading.Event()
+        notifications(wire)
+        done = threading.Event()
 
         def read() -> None:
-            while not over.is_set():
+            while not done.is_set():
                 for number in range(20):
                     with suppress(WireError):
                         wire.request("resources/read", {"uri": f"skill://skill-{number}/SKILL.md"})
@@ -90,86 +88,91 @@ def test_a_client_that_reads_during_a_burst_hears_of_it_once_all_the_same(reposi
         reader.start()
         try:
             git(repository, "checkout", "-q", "one")
-            assert heard(wire) == dict.fromkeys(KINDS, 1)
+            assert notifications(wire) == dict.fromkeys(KINDS, 1)
         finally:
-            over.set()
+            done.set()
             reader.join(DEADLINE)
 
 
-def test_what_a_reader_found_is_told_though_no_event_tells_of_it(tmp_path: Path, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(module, "DirectoryEvents", Scripted)
+def test_change_that_a_read_found_is_reported_without_an_event(tmp_path: Path, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(module, "DirectoryEvents", ScriptedEvents)
     plant(tmp_path, skills("one"))
-    with watching(tmp_path) as (registry, seen):
-        edit(tmp_path, "one", 2)
+    with watching(tmp_path) as (registry, listener):
+        write_version(tmp_path, "one", 2)
         with pytest.raises(StaleFileError) as stale:
             registry.read(registry.snapshot.skills["one"].files["SKILL.md"])
         registry.rescan(stale.value.path)
         assert registry.snapshot.skills["one"].frontmatter["version"] == 2
-        assert seen.next().after.keys() == {"one"}
+        assert listener.next().after.keys() == {"one"}
 
 
-def test_a_burst_with_pauses_is_one_look_and_a_lone_edit_after_it_another(tmp_path: Path, monkeypatch: Patch) -> None:
+def test_burst_with_pauses_causes_one_refresh_and_a_later_edit_another(tmp_path: Path, monkeypatch: Patch) -> None:
     script = [(5.0, "a/x"), (5.01, "b/x"), (5.1, "c/x"), (5.3, "d/x"), (5.5, "e/x"), (8.0, "a/x")]
-    monkeypatch.setattr(Scripted, "script", script)
-    monkeypatch.setattr(Scripted, "now", 0.0)
-    monkeypatch.setattr(module, "DirectoryEvents", Scripted)
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: Scripted.now))
-    registry, looks = Registry([plant(tmp_path, skills("a"))]), SimpleQueue[tuple[float, int]]()
-    real = registry.refresh
+    monkeypatch.setattr(ScriptedEvents, "script", script)
+    monkeypatch.setattr(ScriptedEvents, "now", 0.0)
+    monkeypatch.setattr(module, "DirectoryEvents", ScriptedEvents)
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: ScriptedEvents.now))
+    registry, refreshes = Registry([plant(tmp_path, skills("a"))]), SimpleQueue[tuple[float, int]]()
+    real_refresh = registry.refresh
 
     def refresh(paths: Any = None, **options: Any) -> Changes:
         if paths is not None:
-            looks.put((round(Scripted.now, 2), len(paths)))
-        return real(paths, **options)
+            refreshes.put((round(ScriptedEvents.now, 2), len(paths)))
+        return real_refresh(paths, **options)
 
     monkeypatch.setattr(registry, "refresh", refresh)
     with module.Watcher(registry):
-        assert [looks.get(timeout=DEADLINE) for _ in range(2)] == [(5.75, 5), (8.04, 1)]
+        assert [refreshes.get(timeout=DEADLINE) for _ in range(2)] == [(5.75, 5), (8.04, 1)]
 
 
-def test_an_edit_that_follows_closely_on_a_report_waits_for_more(tmp_path: Path, monkeypatch: Patch) -> None:
-    """Many slow edits are the first one, at once, and the rest together."""
-    made = Mock(wraps=Burst)
-    monkeypatch.setattr(module, "Burst", made)
+def test_edit_soon_after_a_report_is_debounced_as_a_burst(tmp_path: Path, monkeypatch: Patch) -> None:
+    burst = Mock(wraps=Burst)
+    monkeypatch.setattr(module, "Burst", burst)
     monkeypatch.setattr(module, "_CALM_S", DEADLINE)
-    with watching(plant(tmp_path, skills("one"))) as (_, seen):
+    with watching(plant(tmp_path, skills("one"))) as (_, listener):
         for number in (2, 3):
-            edit(tmp_path, "one", number)
-            seen.until(version("one", number))
-    assert [each.kwargs["lone"] for each in made.call_args_list] == [True, False]
+            edit_and_wait(listener, tmp_path, "one", number)
+    assert [each.kwargs["lone"] for each in burst.call_args_list] == [True, False]
 
 
-STEP, QUIET_STEP, LONGEST = 0.04, 0.25, 3.0
+LONE_S, BURST_S, LONGEST_S = 0.04, 0.25, 3.0
+"""Debounce after a lone edit and after a burst, and the longest burst."""
 
 
-def due(burst: Burst) -> float:
+def wait_of(burst: Burst) -> float:
+    """Return the seconds from the first event of a burst to its deadline."""
     return round(burst.deadline() - 100.0, 6)
 
 
 @each_row(("wait", "paths"), [
-    (STEP, ["one/SKILL.md"]), (STEP, ["one/SKILL.md", "one/SKILL.md.tmp", "one/SKILL.md.bak"]),
-    (STEP, ["one", "one/SKILL.md", "one/references", "one/references/a.md"]), (STEP, ["old", "new"]),
-    (STEP, ["one", *(f"one/{number}.md" for number in range(7))]), (QUIET_STEP, ["one/SKILL.md", "two/SKILL.md"]),
-    (QUIET_STEP, ["one/SKILL.md", "../q/one/SKILL.md"]), (QUIET_STEP, [f"one/{number}.md" for number in range(4)]),
-    (QUIET_STEP, ["one", *(f"one/{number}.md" for number in range(8))]),
+    (LONE_S, ["one/SKILL.md"]),
+    (LONE_S, ["one/SKILL.md", "one/SKILL.md.tmp", "one/SKILL.md.bak"]),
+    (LONE_S, ["one", "one/SKILL.md", "one/references", "one/references/a.md"]),
+    (LONE_S, ["old", "new"]),  # a rename
+    (LONE_S, ["one", *(f"one/{number}.md" for number in range(7))]),  # 8 paths at most
+    (BURST_S, ["one", *(f"one/{number}.md" for number in range(8))]),
+    (BURST_S, ["one/SKILL.md", "two/SKILL.md"]),
+    (BURST_S, ["one/SKILL.md", "../q/one/SKILL.md"]),
+    (BURST_S, [f"one/{number}.md" for number in range(4)]),  # 3 in one directory at most
 ])  # fmt: skip
-def test_a_save_a_small_skill_or_a_rename_is_lone_and_more_waits_for_quiet(wait: float, paths: list[str]) -> None:
-    assert due(Burst([f"/r/{path}" for path in paths], 100.0)) == wait
-    assert due(Burst([f"/r/{path}" for path in paths], 100.0, lone=False)) == QUIET_STEP, "closely on a report"
+def test_burst_debounce_is_short_for_one_save_small_skill_or_rename(wait: float, paths: list[str]) -> None:
+    paths = [f"/r/{path}" for path in paths]
+    assert wait_of(Burst(paths, 100.0)) == wait
+    assert wait_of(Burst(paths, 100.0, lone=False)) == BURST_S
 
 
-def test_each_event_begins_the_quiet_anew_and_a_burst_stays_one_and_is_cut() -> None:
+def test_burst_deadline_moves_with_each_event_up_to_the_longest_burst() -> None:
     burst = Burst(["/r/one/SKILL.md"], 100.0)
-    for paths, now, over in (
-        ([], 100.03, STEP),
-        (["/r/one/SKILL.md"], 100.03, 0.03 + STEP),
-        (["/r/two/SKILL.md"], 100.05, 0.05 + QUIET_STEP),
-        (["/r"], 100.06, 0.06 + QUIET_STEP),  # its top directory, with which all of it would look like one directory
+    for paths, now, wait in (
+        ([], 100.03, LONE_S),
+        (["/r/one/SKILL.md"], 100.03, 0.03 + LONE_S),
+        (["/r/two/SKILL.md"], 100.05, 0.05 + BURST_S),
+        (["/r"], 100.06, 0.06 + BURST_S),  # alone, it would look like one new directory
     ):
         burst.add(paths, now)
-        assert due(burst) == pytest.approx(over)
+        assert wait_of(burst) == pytest.approx(wait)
     now = 100.0
     while burst.deadline() > now and now < 200.0:
         now += 0.01
         burst.add(["/r/one/SKILL.md", "/r/two/SKILL.md"], now)
-    assert now == pytest.approx(100.0 + LONGEST, abs=0.02)
+    assert now == pytest.approx(100.0 + LONGEST_S, abs=0.02)

@@ -1,4 +1,4 @@
-"""Views: what grants leave of a registry, and the one snapshot that answers a request."""
+"""Access-filtered views, and retries of requests that met a stale file."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from tables import each_row
 ANN, BOB = Principal("token", "ann"), Principal("token", "bob")
 
 
-def grant(who: str, *patterns: str, may: str = "read") -> Grant:
-    return Grant((who,), tuple(map(Pattern, patterns)), frozenset({may}))
+def grant(principal: str, *patterns: str) -> Grant:
+    return Grant((principal,), tuple(map(Pattern, patterns)), frozenset({"read"}))
 
 
 def views_of(registry: Registry, *grants: Grant) -> Views:
@@ -42,40 +42,44 @@ def folder(tmp_path: Path) -> Path:
     return plant(tmp_path, FILES)
 
 
-def test_who_has_the_same_grants_shares_one_snapshot(folder: Path) -> None:
+def test_principals_with_equal_permissions_share_one_snapshot(folder: Path) -> None:
     views = views_of(loaded(folder), grant("*", "b"), grant("token:ann", "team/*"))
-    ann, bob, nobody = views.of(ANN), views.of(BOB), views.of(None)
-    assert bob is nobody is not ann
-    assert [sorted(each.snapshot.skills) for each in (ann, bob)] == [["b", "team/c"], ["b"]]
+    ann, bob = views.of(ANN), views.of(BOB)
+    assert bob is views.of(None)
+    assert sorted(ann.snapshot.skills) == ["b", "team/c"]
+    assert sorted(bob.snapshot.skills) == ["b"]
     assert ann.snapshot is ann.snapshot
 
 
-def test_without_grants_and_with_a_grant_of_everything_the_snapshot_is_that_of_the_registry(folder: Path) -> None:
+def test_unrestricted_view_has_the_snapshot_of_the_registry(folder: Path) -> None:
     registry = loaded(folder)
     views = Views(registry)
-    assert views.of(ANN) is views.of(None) is registry and not views.are_restricted
+    assert views.of(ANN) is views.of(None) is registry
+    assert not views.are_restricted
     with pytest.raises(ValueError, match="grants replace grants"):
         views.replace([grant("*", "**")])
     assert views_of(registry, grant("*", "**")).of(None).snapshot is registry.snapshot
 
 
-def test_a_skill_in_anothers_folder_is_granted_by_its_own_path(folder: Path) -> None:
+def test_nested_skill_needs_a_grant_of_its_own(folder: Path) -> None:
     registry = loaded(folder)
     views = views_of(registry, grant("token:ann", "a"), grant("token:bob", "a/in"), grant("*", "b"))
     outer = views.of(ANN).snapshot
-    assert sorted(outer.skills) == ["a", "b"] and sorted(outer.skills["a"].files) == ["SKILL.md", "own.txt"]
+    assert sorted(outer.skills) == ["a", "b"]
+    assert sorted(outer.skills["a"].files) == ["SKILL.md", "own.txt"]
     assert outer.find(("a", "in", "secret.txt"), Standing.VALID) is None
     inner = views.of(BOB).snapshot
     assert inner.find(("a", "own.txt"), Standing.VALID) is None
     assert inner.skills["a/in"] is registry.snapshot.skills["a/in"]
 
 
-def test_what_is_wrong_in_a_withheld_folder_is_not_said_of_the_skill_around_it(folder: Path) -> None:
+def test_problem_in_a_withheld_nested_skill_is_hidden_from_outer_skill(folder: Path) -> None:
     (folder / "a" / "in" / "away").symlink_to("/etc")
     registry = loaded(folder)
     assert any("in/away" in each.message for each in registry.snapshot.skills["a"].problems)
-    left = views_of(registry, grant("*", "a")).of(None).snapshot.skills["a"]
-    assert left.problems == () and left.standing is Standing.VALID
+    outer = views_of(registry, grant("*", "a")).of(None).snapshot.skills["a"]
+    assert outer.problems == ()
+    assert outer.standing is Standing.VALID
 
 
 @each_row(("link", "target"), [
@@ -83,22 +87,23 @@ def test_what_is_wrong_in_a_withheld_folder_is_not_said_of_the_skill_around_it(f
     for link in ("notes.md", "SKILL.md", "sub/notes.md")
     for each in ("secret.txt", "SKILL.md", "chained")
 ])  # fmt: skip
-def test_no_link_of_a_skill_leads_to_a_nested_one_that_is_withheld(tmp_path: Path, link: str, target: str) -> None:
-    place = plant(tmp_path, FILES) / "a" / link
-    place.parent.mkdir(exist_ok=True)
-    place.unlink(missing_ok=True)
+def test_link_into_a_withheld_nested_skill_is_not_served(tmp_path: Path, link: str, target: str) -> None:
+    path = plant(tmp_path, FILES) / "a" / link
+    path.parent.mkdir(exist_ok=True)
+    path.unlink(missing_ok=True)
     (tmp_path / "a/in/chained").symlink_to("secret.txt")
-    place.symlink_to(tmp_path / "a/in" / target)
+    path.symlink_to(tmp_path / "a/in" / target)
     registry = loaded(tmp_path)
     found = views_of(registry, grant("*", "a")).of(None).snapshot.skills["a"]
-    assert not [path for path, file in found.files.items() if file.location.startswith("a/in")]
+    assert not [file for file in found.files.values() if file.location.startswith("a/in")]
     assert link not in registry.snapshot.skills["a"].files
     inner = registry.snapshot.skills["a/in"].files
     assert inner["chained"] is inner["secret.txt"]
 
 
+# `replace` puts something unreadable in place of SKILL.md.
 @each_row("replace", [None, Path.mkdir, os.mkfifo, lambda file: file.symlink_to("/etc/hostname")])
-def test_files_of_a_nested_skill_stay_withheld_that_a_gate_refuses_or_whose_skill_md_cannot_be_read(
+def test_files_of_a_refused_or_unreadable_nested_skill_stay_withheld(
     tmp_path: Path, replace: Callable[[Path], object] | None
 ) -> None:
     registry = loaded(plant(tmp_path, FILES))
@@ -114,22 +119,25 @@ def test_files_of_a_nested_skill_stay_withheld_that_a_gate_refuses_or_whose_skil
             assert sorted(each.of(None).snapshot.skills["a"].files) == ["SKILL.md", "own.txt"]
 
 
-def test_files_of_a_nested_skill_stay_withheld_while_its_skill_md_is_away(folder: Path, monkeypatch: Patch) -> None:
+def test_files_of_a_nested_skill_without_skill_md_stay_withheld(folder: Path, monkeypatch: Patch) -> None:
     clock, registry = Clock(monkeypatch), loaded(folder)
     registry.followed = True
     (folder / "a/link.txt").symlink_to("in/secret.txt")
     ann = views_of(registry, grant("*", "a")).of(None)
     (folder / "a/in/SKILL.md").unlink()
     registry.refresh([str(folder / "a/in/SKILL.md")])
-    now = views_of(registry, grant("*", "a")).of(None).snapshot  # and `ann` must not know it
-    assert "a/in" in registry.snapshot.skills and sorted(now.skills["a"].files) == ["SKILL.md", "own.txt"]
+    # a new view: `ann` must not build its snapshot during the grace period
+    now = views_of(registry, grant("*", "a")).of(None).snapshot
+    assert "a/in" in registry.snapshot.skills
+    assert sorted(now.skills["a"].files) == ["SKILL.md", "own.txt"]
     clock.now += QUIET_S
     registry.settle()
     assert "a/in" not in registry.snapshot.skills
     for paths in ([str(folder / "a/in/secret.txt")], None):
         registry.refresh(paths)
-        left = ann.snapshot.skills["a"]
-        assert sorted(left.files) == ["SKILL.md", "own.txt"] and not left.empty
+        outer = ann.snapshot.skills["a"]
+        assert sorted(outer.files) == ["SKILL.md", "own.txt"]
+        assert not outer.empty
         assert "link.txt" not in registry.snapshot.skills["a"].files
     assert [each.code for each in registry.snapshot.problems] == ["skill-md-irregular"]
     assert ann.snapshot.problems == ()
@@ -139,99 +147,86 @@ def test_files_of_a_nested_skill_stay_withheld_while_its_skill_md_is_away(folder
     assert sorted(ann.snapshot.skills["a"].files) == ["SKILL.md", "own.txt"]
 
 
-def test_an_edit_makes_the_snapshots_anew_that_have_the_skill_and_no_others(folder: Path) -> None:
+def test_edit_rebuilds_only_the_filtered_snapshots_with_the_skill(folder: Path) -> None:
     registry = loaded(folder)
     views = views_of(registry, grant("token:ann", "b"), grant("token:bob", "team/**"), grant("*", "a"))
     ann, bob, outer = views.of(ANN), views.of(BOB), views.of(None)
     before = ann.snapshot, bob.snapshot, outer.snapshot
-    heard: list[tuple[str, Changes]] = []
+    notified: list[tuple[str, Changes]] = []
     for name, each in (("ann", ann), ("bob", bob), ("outer", outer)):
-        each.subscribe(lambda changes, name=name: heard.append((name, changes)))
+        each.subscribe(lambda changes, name=name: notified.append((name, changes)))
     plant(folder, {"b/SKILL.md": skill_md("b", body="Another, longer."), "a/in/secret.txt": "another secret"})
     registry.refresh()
-    assert outer.snapshot is before[2], "what differs is withheld from it"
-    assert [(name, [*changes.after]) for name, changes in heard] == [("ann", ["b"])]
-    assert ann.snapshot is not before[0] and bob.snapshot is before[1]
+    assert outer.snapshot is before[2], "the changed file is withheld from it"
+    assert [(name, [*changes.after]) for name, changes in notified] == [("ann", ["b"])]
+    assert ann.snapshot is not before[0]
+    assert bob.snapshot is before[1]
     assert ann.snapshot.skills["b"] is registry.snapshot.skills["b"]
 
 
-def test_many_edits_that_nobody_asked_after_are_found_all_the_same(folder: Path) -> None:
+def test_replaced_grants_apply_at_once_and_report_their_difference(folder: Path) -> None:
     registry = loaded(folder)
-    ann = views_of(registry, grant("*", "b", "x*")).of(None)
-    before = ann.snapshot
-    plant(folder, {"team/c/SKILL.md": skill_md("c", body="No.")})
-    registry.refresh()
-    assert ann.snapshot is before
-    for path in ("x0", "x1"):
-        registry.refresh([str(plant(folder, skills(path)) / path)])
-    (folder / "b" / "SKILL.md").unlink()
-    registry.refresh()
-    assert sorted(ann.snapshot.skills) == ["x0", "x1"]
+    views = views_of(registry, grant("token:ann", "a"), grant("*", "b"))
+    anonymous = views.of(None).snapshot
+    differences: list[Changes] = []
 
+    def on_replaced(before: Grants, now: Grants) -> None:
+        differences.append(views.difference(before.permissions(ANN), now.permissions(ANN)))
 
-def test_other_grants_are_in_force_at_once_and_what_differs_is_known(folder: Path) -> None:
-    registry = loaded(folder)
-    views = views_of(registry, grant("token:ann", "a", "b"))
-    seen: list[Changes] = []
-    views.on_replaced(lambda before, now: seen.append(views.difference(before.permissions(ANN), now.permissions(ANN))))
+    views.on_replaced(on_replaced)
     assert sorted(views.of(ANN).snapshot.skills) == ["a", "b"]
-    views.replace([grant("token:ann", "b", "team/*")])
+    views.replace([grant("token:ann", "team/*"), grant("*", "b")])
     assert sorted(views.of(ANN).snapshot.skills) == ["b", "team/c"]
-    assert [([*each.before], [*each.after]) for each in seen] == [(["a"], ["team/c"])]
+    assert [([*each.before], [*each.after]) for each in differences] == [(["a"], ["team/c"])]
+    assert views.of(None).snapshot is anonymous
+    assert views.permissions(ANN) != views.permissions(None) == Permissions([grant("*", "b")])
 
 
-def test_snapshots_and_what_is_made_of_them_are_bounded_by_their_skills(folder: Path, monkeypatch: Patch) -> None:
+def test_cached_snapshots_and_values_are_evicted_by_weight(folder: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(views_module, "_MOST_SKILLS", 152)
     views = views_of(loaded(folder), grant("token:ann", "b"), grant("token:bob", "team/*", "a"))
     first = ref(views.of(ANN).snapshot)
-    assert len(views.of(BOB).snapshot.skills) == 2 and first() is not None
+    assert len(views.of(BOB).snapshot.skills) == 2
+    assert first() is not None
     assert not views.of(None).snapshot.skills
     gc.collect()
     assert first() is None
     assert sorted(views.of(ANN).snapshot.skills) == ["b"]
     closed = list[object]()
-    made = LruCache(lambda _: object(), weigh, 60, closed.append)
-    one = made.of(views.of(ANN))
-    assert made.of(views.of(ANN)) is one and not closed
-    two = made.of(views.of(BOB))
-    assert closed == [one] and made.of(views.of(BOB)) is two and len(made) == 1
+    cache = LruCache(lambda _: object(), weigh, 60, closed.append)
+    one = cache.of(views.of(ANN))
+    assert cache.of(views.of(ANN)) is one
+    assert not closed
+    two = cache.of(views.of(BOB))
+    assert closed == [one]
+    assert cache.of(views.of(BOB)) is two
+    assert len(cache) == 1
 
 
-def test_permissions_that_are_the_same_by_another_file_keep_their_snapshot(folder: Path) -> None:
-    views = views_of(loaded(folder), grant("*", "b"))
-    before = views.of(None).snapshot
-    views.replace([grant("token:ann", "a"), grant("*", "b")])
-    assert views.of(None).snapshot is before
-    assert views.permissions(ANN) != views.permissions(None) == Permissions([grant("*", "b")])
-
-
-# One request
-
-
-def test_a_file_that_stays_unreadable_refuses_the_request_with_a_line_in_the_log(tmp_path: Path, caplog: Log) -> None:
+def test_stale_file_fails_the_request_after_one_retry_and_is_logged(tmp_path: Path, caplog: Log) -> None:
     registry = loaded(plant(tmp_path, skills("a")))
-    tries: list[View] = []
+    views: list[View] = []
 
     async def handler(view: View) -> None:
-        tries.append(view)
+        views.append(view)
         raise StaleFileError(str(tmp_path / "a/SKILL.md"), "Permission denied")
 
     with pytest.raises(UnreadableError, match="cannot be read; try again"):
         anyio.run(retry_when_stale, registry, handler)
-    assert len(tries) == 2
+    assert len(views) == 2
     assert caplog.messages == [f"cannot be read: Permission denied: {tmp_path / 'a/SKILL.md'}"]
 
 
-def test_a_handler_is_called_again_with_the_new_snapshot(tmp_path: Path) -> None:
+def test_stale_file_retries_the_handler_with_the_new_snapshot(tmp_path: Path) -> None:
     plant(tmp_path, {"a/SKILL.md": skill_md("a", body="Old.")})
     registry = loaded(tmp_path)
     before = registry.snapshot
     plant(tmp_path, {"a/SKILL.md": skill_md("a", body="New and longer.")})
-    seen: list[View] = []
+    views: list[View] = []
 
     async def handler(view: View) -> str:
-        seen.append(view)
+        views.append(view)
         return (await view.body(view.snapshot.skills["a"])).text
 
     assert anyio.run(retry_when_stale, registry, handler) == "New and longer."
-    assert [view.snapshot is before for view in seen] == [True, False]
+    assert [view.snapshot is before for view in views] == [True, False]

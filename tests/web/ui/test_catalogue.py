@@ -13,7 +13,7 @@ import pytest
 from catalog.forest import loaded
 from mcp_skills_server.web.ui.pages import triggers
 from web.http_wire import Server, client, until
-from web.ui.serving import get, look_at, names, page_serving, words
+from web.ui.serving import get, make_context, page_serving, skill_paths, words
 from wire import FIXTURES, write_skill
 
 
@@ -35,7 +35,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def shown(server: Server, query: str = "") -> list[str]:
     reply = get(server, f"/ui/{query}")
     assert reply.status == 200
-    return names(reply)
+    return skill_paths(reply)
 
 
 def test_skills_are_filtered_sorted_and_those_left_out_are_there_too(server: Server) -> None:
@@ -79,7 +79,7 @@ def test_a_search_has_the_order_of_skills_search_and_says_why() -> None:
         answer = one.call("skills_search", query=question)
         found = [each["name"].rpartition("/")[2] for each in answer["structuredContent"]["skills"]]
         reply = get(server, f"/ui/?q={quote(question)}")
-        assert found and [each.rpartition("/")[2] for each in names(reply)][: len(found)] == found
+        assert found and [each.rpartition("/")[2] for each in skill_paths(reply)][: len(found)] == found
         assert "Found by description: customer" in words(reply)
         assert "No skill matches. Similar names: meeting-notes" in words(get(server, "/ui/?q=meetxxx"))
 
@@ -104,13 +104,13 @@ def test_a_long_list_comes_in_parts(tmp_path: Path) -> None:
         write_skill(tmp_path / f"skill-{number:05}", description=f"Does thing number {number} of many.", body="x" * 500)
     with page_serving(tmp_path) as server:
         first = get(server, "/ui/")
-        assert len(names(first)) == 100 and len(first.body) < 500_000
-        assert names(get(server, "/ui/?from=200")) == [f"skill-{number:05}" for number in range(200, 250)]
+        assert len(skill_paths(first)) == 100 and len(first.body) < 500_000
+        assert skill_paths(get(server, "/ui/?from=200")) == [f"skill-{number:05}" for number in range(200, 250)]
         assert 'href="/ui/?from=100"' in first.body.decode()
         found = get(server, "/ui/?q=number&part=1")
-        assert len(names(found)) == 100 and "<html" not in found.body.decode()
+        assert len(skill_paths(found)) == 100 and "<html" not in found.body.decode()
         assert html.unescape(found.body.decode()).count("/ui/?q=number&from=100") == 1
-        assert not {*names(found)} & {*shown(server, "?q=number&from=100")}
+        assert not {*skill_paths(found)} & {*shown(server, "?q=number&from=100")}
 
 
 def test_reasons_name_the_texts_that_have_the_words(tmp_path: Path) -> None:
@@ -130,8 +130,8 @@ def test_a_ranking_says_why_a_skill_is_found_and_which_is_near(tmp_path: Path) -
         ("kubernetes", "Peels pears"), ("secret", "Fills forms of PDF files\ndisable-model-invocation: true"),
     ):  # fmt: skip
         write_skill(tmp_path / name, description=description)
-    look = look_at(tmp_path)
-    places = triggers.rank(look, "fill this PDF form for me").places
+    context = make_context(tmp_path)
+    places = triggers.rank(context, "fill this PDF form for me").places
     assert {each.skill.path for each in places} == {"pdf-forms", "pdf-filler"}
     assert places[0].share == 1 > places[1].share > 0
     for each in places:
@@ -139,13 +139,13 @@ def test_a_ranking_says_why_a_skill_is_found_and_which_is_near(tmp_path: Path) -
         (near,) = each.near
         assert near.share > 0.6 and {"fills", "forms", "pdf"} <= {*near.words}
         assert {each.skill.path, near.other.path} == {"pdf-forms", "pdf-filler"}
-    assert triggers.rank(look, "zzzz qqqq") == triggers.Ranking(nearest=[])
-    assert [each.path for each in triggers.rank(look, "kuberxxxs").nearest] == ["kubernetes"]
+    assert triggers.rank(context, "zzzz qqqq") == triggers.Ranking(nearest=[])
+    assert [each.path for each in triggers.rank(context, "kuberxxxs").nearest] == ["kubernetes"]
 
 
 def test_the_playground_takes_any_text(server: Server) -> None:
     assert "Enter a prompt." in words(get(server, "/ui/try"))
     page = get(server, "/ui/try?prompt=makes+tea")
-    assert names(page) == ["a"] and "<b>tea</b></p>" not in page.body.decode().split("Found by")[0]
+    assert skill_paths(page) == ["a"] and "<b>tea</b></p>" not in page.body.decode().split("Found by")[0]
     assert "No skill matches." in words(get(server, "/ui/try?prompt=%22%27%3Cscript%3E+qqqq"))
     assert get(server, f"/ui/try?prompt={'x' * 8_000}").status == 200

@@ -20,14 +20,14 @@ from mcp_skills_server.web.ui.pages import catalogue, problems, skill, tools, tr
 from mcp_skills_server.web.ui.pages.history import Revisions
 from mcp_skills_server.web.ui.sign_in import form_of
 from tables import each_row
-from web.ui.serving import look_at, names, words
+from web.ui.serving import make_context, skill_paths, words
 from wire import write_skill
 
 
-def shown(view: Any, look: Context, query: str = "") -> str:
+def shown(view: Any, context: Context, query: str = "") -> str:
     """The HTML of a view."""
     request = Request({"type": "http", "method": "GET", "path": "/", "headers": [], "query_string": query.encode()})
-    return bytes(anyio.run(view, request, look).body).decode()
+    return bytes(anyio.run(view, request, context).body).decode()
 
 
 @each_row(
@@ -55,7 +55,7 @@ def test_fields_of_a_query_are_numbers_lists_and_texts_of_some_length(tmp_path: 
     cases = triggers.cases_of("\n".join(["x" * 2_001, " - y", "-", *map(str, range(19))]))
     assert [len(each.query) for each in cases[:2]] == [2_000, 1] and len(cases) == 20
     assert [each.should_trigger for each in cases[:3]] == [True, False, True]
-    page = shown(tools.page, look_at(tmp_path), f"tool=skills_search&arg.query={'x' * 4_001}")
+    page = shown(tools.page, make_context(tmp_path), f"tool=skills_search&arg.query={'x' * 4_001}")
     assert f'"{"x" * 4_000}"' in page or f">{'x' * 4_000}<" in page
 
 
@@ -99,15 +99,15 @@ def test_lists_of_the_catalogue_end(tmp_path: Path) -> None:
     registry = loaded(plant(tmp_path, files))
     lost = [problem("root-missing", "is gone").at(f"/{number}", "") for number in range(101)]
     registry.snapshot = Snapshot(dict(registry.snapshot.skills), tuple(lost))
-    look = look_at(registry=registry)
-    facets = catalogue._facets_of(look, problems.survey_of(look))
+    context = make_context(registry=registry)
+    facets = catalogue._facets_of(context, problems.survey_of(context))
     assert (len(facets["tags"]), len(facets["places"]), facets["left_out"]) == (200, 100, 0)
     assert facets["sources"] == [("0", tmp_path.name, 7)]
-    rows = json.loads(shown(catalogue.page, look, "format=json"))
+    rows = json.loads(shown(catalogue.page, context, "format=json"))
     assert [(len(row["tags"]), row["title"], row["files"]) for row in rows[:2]] == [(20, "Ships", 1), (20, None, 1)]
-    found = catalogue._find(look, catalogue.ListQuery.of(QueryParams("q=kuberxxxs")), problems.survey_of(look))
+    found = catalogue._find(context, catalogue.ListQuery.of(QueryParams("q=kuberxxxs")), problems.survey_of(context))
     assert (found["rows"], len(found["nearest"])) == ([], 6)
-    assert len(triggers.rank(look, "kuberxxxs").nearest) == 6
+    assert len(triggers.rank(context, "kuberxxxs").nearest) == 6
 
 
 def test_a_skill_has_so_many_copies_failures_and_neighbours_that_are_named(tmp_path: Path) -> None:
@@ -121,10 +121,10 @@ def test_a_skill_has_so_many_copies_failures_and_neighbours_that_are_named(tmp_p
         description="Paints a fence with a brush and green paint.",
         evals__a_json=json.dumps(queries),
     )
-    look = look_at(tmp_path)
-    found = look.snapshot.skills
-    assert len(skill._copies(look, found["p00/tea"])) == 19
-    report = skill._author_report(look, found["kind-0"])
+    context = make_context(tmp_path)
+    found = context.snapshot.skills
+    assert len(skill._copies(context, found["p00/tea"])) == 19
+    report = skill._author_report(context, found["kind-0"])
     assert (len(report.failed), len(report.neighbours)) == (100, 5)
 
 
@@ -143,8 +143,8 @@ def test_a_rank_in_words() -> None:
 def test_a_ranking_has_twenty_ranks_of_which_five_are_compared_with_three(tmp_path: Path) -> None:
     for number in range(21):
         write_skill(tmp_path / f"paint-{number:02}", description=f"Paints a fence with green paint, way {number}.")
-    places = triggers.rank(look_at(tmp_path), "paint a fence").places
+    places = triggers.rank(make_context(tmp_path), "paint a fence").places
     assert len(places) == 20 and [len(each.near) for each in places] == [3] * 5 + [0] * 15
     assert (places[0].share, places[1].words[-12:]) == (1.0, " of the best")
-    page = shown(triggers.page, look_at(tmp_path), "prompt=paint+a+fence")
-    assert len(names(page)) == 20 and "of the best" in words(page)
+    page = shown(triggers.page, make_context(tmp_path), "prompt=paint+a+fence")
+    assert len(skill_paths(page)) == 20 and "of the best" in words(page)

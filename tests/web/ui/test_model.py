@@ -13,7 +13,7 @@ from mcp_skills_server.dialects import jsonrpc, runtime
 from mcp_skills_server.dialects.table import AUTO, TABLE
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.web.ui.pages import model
-from web.ui.serving import get, look_at, page_serving, words
+from web.ui.serving import get, make_context, page_serving, words
 from wire import FIXTURES, Era, serving
 
 LIMIT = runtime.OVERVIEW_CHARACTERS
@@ -21,13 +21,13 @@ LIMIT = runtime.OVERVIEW_CHARACTERS
 
 def test_a_host_gets_just_these_instructions_and_answers(era: Era) -> None:
     async def answers() -> list[model.MethodAnswer]:
-        return [each async for each in model.method_answers(look, model.ERAS[era], [AUTO, *TABLE])]
+        return [each async for each in model.method_answers(context, model.ERAS[era], [AUTO, *TABLE])]
 
-    look = look_at(FIXTURES)
+    context = make_context(FIXTURES)
     shown = {(each.method, each.dialect): each for each in anyio.run(answers)}
     for extension in (False, True):
         with serving(FIXTURES, era=era, extension=extension, opened=False) as wire:
-            instructions, _ = model.channels(look)
+            instructions, _ = model.channels(context)
             assert wire.open()["instructions"] == instructions.text
             for method in ("tools/list", "prompts/list"):
                 assert shown[method, ""].raw == jsonrpc.dump(wire.request(method)), method  # in the same order
@@ -53,12 +53,12 @@ def test_what_was_cut_is_counted_and_named() -> None:
 
 def test_what_models_are_not_offered_is_named_and_without_tools_nothing_is_shown(tmp_path: Path) -> None:
     withheld = skill_md("two", "disable-model-invocation: true")
-    look = look_at(plant(tmp_path / "skills", skills("one") | {"two/SKILL.md": withheld}))
-    assert model.withheld(look) == ["two"]
-    assert [each.title for each in model.channels(look)] == ["Instructions", "Description of the tool skills_load"]
-    assert all("two" not in each.text for each in model.channels(look))
-    assert list(model.channels(look_at(tmp_path / "skills", settings=Settings(tools=False)))) == []
-    assert list(model.channels(look_at(plant(tmp_path / "none", {})))) == []
+    context = make_context(plant(tmp_path / "skills", skills("one") | {"two/SKILL.md": withheld}))
+    assert model.withheld(context) == ["two"]
+    assert [each.title for each in model.channels(context)] == ["Instructions", "Description of the tool skills_load"]
+    assert all("two" not in each.text for each in model.channels(context))
+    assert list(model.channels(make_context(tmp_path / "skills", settings=Settings(tools=False)))) == []
+    assert list(model.channels(make_context(plant(tmp_path / "none", {})))) == []
 
 
 def test_the_view_has_each_era_and_each_protocol(tmp_path: Path) -> None:

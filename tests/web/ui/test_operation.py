@@ -29,7 +29,7 @@ from mcp_skills_server.web.ui.pages.problems import survey_of
 from programs import LOOSE, loose
 from web.http_wire import Server, bearing, client, token_file, until
 from web.test_grants import ANN, BOB, configure
-from web.ui.serving import get, grant, look_at, page_serving, words
+from web.ui.serving import get, grant, make_context, page_serving, words
 from wire import FIXTURES, write_skill
 
 
@@ -75,20 +75,20 @@ def test_a_run_and_its_client_are_shown_to_who_may_see_them(tmp_path: Path) -> N
 
 def test_a_run_goes_on_until_its_request_ends_and_names_no_skill_that_the_viewer_has_not(tmp_path: Path) -> None:
     def page() -> str:
-        return words(bytes(anyio.run(operation.runs, None, look).body).decode())
+        return words(bytes(anyio.run(operation.runs, None, context).body).decode())
 
     who = Principal("token", "bob")
     grants = Grants([Grant((who.id,), (Pattern("tea"),))], local=False)
-    look = look_at(plant(tmp_path, skills("finance/refunds", "tea")), grants=grants, principal=who)
+    context = make_context(plant(tmp_path, skills("finance/refunds", "tea")), grants=grants, principal=who)
     runs = [Use("run", path, f"scripts/{path.partition('/')[0]}.py", "") for path in ("tea", "finance/refunds", "")]
     for each in runs:
-        look.site.activity.take(event(outcome="begun", uses=(each,)))
+        context.site.activity.take(event(outcome="begun", uses=(each,)))
     assert "scripts/tea.py" in page() and "finance" not in page() and page().count(" running") == 3
     assert page().count("of a skill that you may not read") == 1 and "code sent with the call" in page()
-    assert look.site.activity.clients() == []
-    look.site.activity.take(event(outcome="failed", uses=(runs[0],), milliseconds=7.0))
+    assert context.site.activity.clients() == []
+    context.site.activity.take(event(outcome="failed", uses=(runs[0],), milliseconds=7.0))
     assert page().count(" running") == 2 and " failed 7 ms" in page()
-    assert [(each.requests, each.refused) for each in look.site.activity.clients()] == [(1, 1)]
+    assert [(each.requests, each.refused) for each in context.site.activity.clients()] == [(1, 1)]
 
 
 HEADINGS = ("By principal", "By host program")
@@ -145,15 +145,16 @@ def test_no_more_than_so_many_are_shown_the_most_used_first(tmp_path: Path) -> N
     def shown(start: int) -> str:
         query = f"from={start}".encode()
         request = Request({"type": "http", "method": "GET", "path": "/", "headers": [], "query_string": query})
-        return bytes(anyio.run(operation.usage, request, look).body).decode()
+        return bytes(anyio.run(operation.usage, request, context).body).decode()
 
     made = plant(tmp_path / "skills", skills(*(f"s{number:03}" for number in range(101))))
-    look, counts = look_at(made), Counts(str(tmp_path / "usage.db"))
-    look = replace(look, site=replace(look.site, usage=operation.UsageReports(counts)), sees_others=True)
+    context, counts = make_context(made), Counts(str(tmp_path / "usage.db"))
+    context = replace(context, site=replace(context.site, usage=operation.UsageReports(counts)), sees_others=True)
     assert [shown(start).count("/ui/skills/s") for start in (0, 1, 100)] == [100, 100, 1]
     assert ['rel="next"' in shown(start) for start in (0, 1)] == [True, False]
     found = [
-        catalogue._find(look, catalogue.ListQuery.of(QueryParams(f"from={start}")), survey_of(look)) for start in (0, 1)
+        catalogue._find(context, catalogue.ListQuery.of(QueryParams(f"from={start}")), survey_of(context))
+        for start in (0, 1)
     ]
     assert [(len(each["rows"]), each["more"], each["total"]) for each in found] == [(100, True, 101), (100, False, 101)]
     page = words(shown(0))
@@ -177,13 +178,13 @@ def test_each_source_has_its_revision_its_looks_and_for_the_operator_its_last_er
     state = SourceState(url, True, "/secret/place: does not answer", "abc123", looked=1e9, next_look=2e9)
     mirror = MirroredRoot(str(tmp_path / "copy"), url)
     with Registry([tmp_path / "own", mirror, tmp_path / "empty"]) as registry:
-        look = look_at(registry=registry, sources=[state])
-        own, site, empty = operation.source_rows(replace(look, is_admin=True))
+        context = make_context(registry=registry, sources=[state])
+        own, site, empty = operation.source_rows(replace(context, is_admin=True))
         assert (own.name, own.skills, own.state, own.trouble) == ("own", 1, None, "")
         assert (site.name, site.revision, site.skills, site.left_out) == (url, "abc123", 1, 1)
         assert (site.state, site.trouble) == (state, state.trouble)
         assert (empty.name, empty.skills) == ("empty", 0)
-        rows = operation.source_rows(replace(look, is_admin=False))
+        rows = operation.source_rows(replace(context, is_admin=False))
         assert [each.name for each in rows] == ["own", url]
         assert rows[1].trouble and "secret" not in rows[1].trouble
 

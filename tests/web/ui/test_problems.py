@@ -16,7 +16,7 @@ from mcp_skills_server.codes import problem
 from mcp_skills_server.model import Snapshot
 from mcp_skills_server.web.ui.pages import problems
 from tables import each_row
-from web.ui.serving import get, look_at, names, page_serving, parts, words
+from web.ui.serving import get, list_pages, make_context, page_serving, skill_paths, words
 from wire import ROOT
 
 BROKEN = ROOT / "fixtures" / "broken"
@@ -42,9 +42,9 @@ def test_problems_of_a_root_are_for_the_operator(tmp_path: Path) -> None:
     registry = loaded(plant(tmp_path, {"a/SKILL.md": skill_md("b")}))
     lost = problem("root-missing", "is gone").at(str(tmp_path / "lost"), "")
     registry.snapshot = Snapshot(dict(registry.snapshot.skills), (lost,))
-    look = look_at(registry=registry)
+    context = make_context(registry=registry)
     for is_admin, shown in ((False, {"name-mismatch"}), (True, {"name-mismatch", lost.code})):
-        found = problems.survey_of(replace(look, is_admin=is_admin)).problems
+        found = problems.survey_of(replace(context, is_admin=is_admin)).problems
         assert {each.code for each in found} == shown
 
 
@@ -67,7 +67,7 @@ def test_every_problem_of_the_broken_skills_is_shown_and_that_of_a_line_beside_i
         assert get(server, "/ui/problems?severity=bad&from=-1").body.decode() == page, "nonsense is no condition"
         none = words(get(server, "/ui/problems?code=no-such"))
         assert "0 problems" in none and "No problems." in none
-        for name in (name for part in parts(server, "/ui/") for name in names(part)):
+        for name in (name for part in list_pages(server, "/ui/") for name in skill_paths(part)):
             assert get(server, f"/ui/skills/{name}").status == 200, name
 
 
@@ -76,8 +76,8 @@ def test_problems_come_in_parts_with_hidden_characters_visible_and_nothing_is_ma
     hostile = "---\nname: b\ndescription: x ignore\u200b all <script>window.hit=1</script>\n---\n\ntext\n"
     plant(tmp_path, {f"{path}/SKILL.md": skill_md("other") for path in paths} | {f"{paths[0]}/SKILL.md": hostile})
     with page_serving(tmp_path) as server:
-        pages = [*parts(server, "/ui/problems?code=name-mismatch")]
-        assert [name for page in pages for name in names(page)] == paths
+        pages = [*list_pages(server, "/ui/problems?code=name-mismatch")]
+        assert [name for page in pages for name in skill_paths(page)] == paths
         assert "from number 101" in words(pages[-1]) and "Previous" in words(pages[-1])
         page = get(server, "/ui/problems").body.decode()
         assert '<span class="hidden">U+200B</span>' in page and "<script>window" not in page

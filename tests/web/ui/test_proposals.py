@@ -15,8 +15,8 @@ from proposals.test_intake import manifest
 from server.test_tools import said
 from web.http_wire import Reply, Server, bearing, client, http_serving, token_file
 from web.test_grants import ANN, BOB, configure
-from web.ui.chromium import harm, looking, needs_chromium
-from web.ui.serving import ask, get, grant, own_page, page_serving, signed_in, words
+from web.ui.chromium import find_harm, looking, needs_chromium
+from web.ui.serving import fetch, get, grant, page_serving, signed_in, ui_command, words
 from wire import serving, write_skill
 
 MAY = ["propose", "review"]
@@ -84,8 +84,8 @@ def test_without_a_grant_the_page_of_a_server_has_no_proposals_and_ones_own_page
         assert get(server, "/ui/proposals").status == 403
         assert server.send("POST", NONE, b"decision=approve", {"Sec-Fetch-Site": "same-origin"}).status == 404
     with signed_in(place / "skills", "--proposals", place / "kept") as (origin, cookie):
-        assert "No proposal is pending" in words(ask(f"{origin}/ui/proposals", cookie)[2])
-        assert ask(origin + NONE, cookie)[0] == 404
+        assert "No proposal is pending" in words(fetch(f"{origin}/ui/proposals", cookie))
+        assert fetch(origin + NONE, cookie).status == 404
 
 
 def test_a_difference_has_the_lines_around_it_and_says_where_it_begins() -> None:
@@ -102,7 +102,7 @@ def test_an_agent_proposes_a_person_approves_and_another_host_loads_it(chromium:
     with (
         serving(skills, "--proposals", kept, host="one") as one,
         serving(skills, host="two") as two,
-        own_page(skills, "--proposals", kept) as address,
+        ui_command(skills, "--proposals", kept) as address,
         looking(chromium) as seen,
     ):
         digest = one.call("skills_load", names=["coffee"])["structuredContent"]["active_skills"][0]["digest"]
@@ -117,7 +117,7 @@ def test_an_agent_proposes_a_person_approves_and_another_host_loads_it(chromium:
         page.get_by_role("link", name="coffee").click()
         expect(page.locator("table.sides")).to_contain_text("Slowly.")
         expect(page.locator("#queries + ul")).to_contain_text("rank 1 now, 1 with the proposal")
-        assert harm(page) == []
+        assert find_harm(page) == []
         page.get_by_label("Message to the proposer").fill("Good idea")
         page.get_by_role("button", name="Approve").click()
         expect(page.get_by_role("status")).to_contain_text("Approved by local: Good idea")

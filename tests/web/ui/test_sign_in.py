@@ -36,7 +36,7 @@ from tables import each_row
 from web.authorization_server import AuthorizationServer, authorization_server
 from web.http_wire import Reply, Server, bearing, http_serving
 from web.proxies import Edits, HaProxy, running
-from web.ui.serving import SECRET, TOKENS, ask, cookie_of, get, own_page, page_serving, words
+from web.ui.serving import SECRET, TOKENS, cookie_of, fetch, get, page_serving, ui_command, words
 from wire import write_skill
 
 BACK = "https://skills.example/ui/oauth/callback"
@@ -57,7 +57,7 @@ def test_the_page_stands_below_a_prefix_and_the_root_leads_to_it_and_opens_nothi
         assert get(server, "/team/ui/").headers["Location"] == "/team/ui/sign-in"
         reply = sign_in(server, SECRET, prefix="/team")
         assert reply.headers["Location"] == "/team/ui/" and "Path=/team/ui" in (reply.headers["Set-Cookie"] or "")
-        shown = get(server, "/team/ui/", Cookie=cookie_of(reply.headers)).body.decode()
+        shown = get(server, "/team/ui/", Cookie=cookie_of(reply)).body.decode()
         assert 'href="/team/ui/skills/refunds"' in shown and '"/ui/' not in shown
     with http_serving(skills, environment=TOKENS) as server:
         assert get(server, "/").status == 401
@@ -83,23 +83,23 @@ def test_an_open_server_asks_nobody_and_nothing_foreign_runs_in_its_page(skills:
 
 
 def test_the_address_of_ones_own_page_lets_in_once_and_leaves_no_secret_in_the_address(skills: Path) -> None:
-    with own_page(skills) as address:
+    with ui_command(skills) as address:
         origin = address.partition("/ui/")[0]
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+/ui/enter\?once=[\w-]{43}", address)
-        assert ask(f"{origin}/ui/")[0] == 303
-        assert ask(f"{origin}/ui/enter?once=wrong")[0] == 403
-        assert str(skills) not in ask(f"{origin}/readyz?verbose")[2]
-        status, headers, _ = ask(address)
+        assert fetch(f"{origin}/ui/").status == 303
+        assert fetch(f"{origin}/ui/enter?once=wrong").status == 403
+        assert str(skills) not in text_of(fetch(f"{origin}/readyz?verbose"))
+        status, headers, _ = fetch(address)
         assert (status, headers["Location"]) == (303, "/ui/")
         given = headers["Set-Cookie"] or ""
         assert "HttpOnly" in given and "SameSite=strict" in given and "Path=/ui" in given
         assert address.partition("once=")[2] not in given
-        assert ask(address)[0] == 403
-        used = words(ask(address)[2])
+        assert fetch(address).status == 403
+        used = words(fetch(address))
         assert "was used before" in used and "start it again, and open the whole address that it prints" in used
-        assert ask(f"{origin}/")[1]["Location"] == "/ui/"
-        assert ask(f"{origin}/ui/", cookie_of(headers))[0] == 200
-        assert ask(f"{origin}/mcp", cookie_of(headers))[0] == 404  # nothing but the page
+        assert fetch(f"{origin}/").headers["Location"] == "/ui/"
+        assert fetch(f"{origin}/ui/", cookie_of(headers)).status == 200
+        assert fetch(f"{origin}/mcp", cookie_of(headers)).status == 404  # nothing but the page
 
 
 def test_a_token_lets_in_and_is_not_in_the_cookie(guarded: Server) -> None:
@@ -107,7 +107,7 @@ def test_a_token_lets_in_and_is_not_in_the_cookie(guarded: Server) -> None:
     assert get(guarded, "/ui/skills/refunds").status == 303
     assert 'name="token" type="password"' in get(guarded, "/ui/sign-in").body.decode()
     reply = sign_in(guarded, SECRET)
-    cookie = cookie_of(reply.headers)
+    cookie = cookie_of(reply)
     assert reply.status == 303 and SECRET not in cookie and len(cookie.partition("=")[2]) == 43
     assert "laptop" in words(get(guarded, "/ui/", Cookie=cookie))
     out = guarded.send("POST", "/ui/sign-out", b"", {"Cookie": cookie, "Sec-Fetch-Site": "same-origin"})
@@ -208,9 +208,9 @@ def test_the_issuer_signs_in_with_pkce_state_and_a_browser_of_its_own(tmp_path: 
             asked = parse_qs(urlsplit(place).query)
             assert asked["code_challenge_method"] == ["S256"] and asked["redirect_uri"] == [BACK]
             assert "Max-Age=600; Path=/ui/oauth; SameSite=lax" in (begun.headers["Set-Cookie"] or "")
-            away = cookie_of(begun.headers)
+            away = cookie_of(begun)
             assert len(away.partition("=")[2]) == 43
-            returned = urlsplit(ask(place)[1]["Location"] or "")
+            returned = urlsplit(fetch(place).headers["Location"] or "")
             assert returned.netloc == "skills.example"
             callback = f"/ui/oauth/callback?{returned.query}"
             assert get(server, callback).status == 403  # of another browser, which takes nothing from this one
@@ -223,7 +223,7 @@ def test_the_issuer_signs_in_with_pkce_state_and_a_browser_of_its_own(tmp_path: 
             assert "Ask" not in words(foreign)  # an address that anybody may have made up
             done = get(server, callback, Cookie=away)
             assert done.status == 200 and done.headers["Refresh"] == "0; url=/ui/"
-            assert "ann" in words(get(server, "/ui/", Cookie=cookie_of(done.headers)))
+            assert "ann" in words(get(server, "/ui/", Cookie=cookie_of(done)))
 
 
 def test_an_issuer_that_does_not_respond_refuses_nobody(tmp_path: Path, skills: Path) -> None:
@@ -232,8 +232,8 @@ def test_an_issuer_that_does_not_respond_refuses_nobody(tmp_path: Path, skills: 
             know_the_page(issuer)
             server = stack.enter_context(page_serving(skills, "--config", oauth_page(tmp_path, issuer.url)))
             begun = get(server, "/ui/oauth/begin")
-            back = urlsplit(ask(begun.headers["Location"] or "")[1]["Location"] or "")
-        reply = get(server, f"/ui/oauth/callback?{back.query}", Cookie=cookie_of(begun.headers))
+            back = urlsplit(fetch(begun.headers["Location"] or "").headers["Location"] or "")
+        reply = get(server, f"/ui/oauth/callback?{back.query}", Cookie=cookie_of(begun))
         assert reply.status == 503 and "does not respond" in words(reply)
         server.said("signing in at the issuer failed: The issuer does not respond")
 
@@ -403,7 +403,7 @@ def statuses(server: Server, cookie: str) -> set[int]:
 @pytest.mark.needs_program("haproxy")
 def test_the_shipped_file_leads_a_person_to_one_replica(tmp_path: Path) -> None:
     with two(tmp_path, **TOKENS) as (proxy, _):
-        assert statuses(proxy, cookie_of(sign_in(proxy, SECRET).headers)) == {200}
+        assert statuses(proxy, cookie_of(sign_in(proxy, SECRET))) == {200}
 
 
 @pytest.mark.needs_program("haproxy", "redis-server")
@@ -412,7 +412,7 @@ def test_with_redis_each_replica_knows_who_is_signed_in_until_it_ends(tmp_path: 
         redis_server(tmp_path / "redis") as redis,
         two(tmp_path, "--redis", redis.url, edits=TAKE_TURNS, **TOKENS) as (proxy, first),
     ):
-        cookie = cookie_of(sign_in(proxy, SECRET).headers)
+        cookie = cookie_of(sign_in(proxy, SECRET))
         assert statuses(proxy, cookie) == {200}
         for key in redis.all_keys():
             if redis.say("type", key) == "string":
@@ -420,7 +420,7 @@ def test_with_redis_each_replica_knows_who_is_signed_in_until_it_ends(tmp_path: 
         out = proxy.send("POST", "/ui/sign-out", b"", {"Cookie": cookie, "Sec-Fetch-Site": "same-origin"})
         assert out.status == 303 and statuses(proxy, cookie) == {303}
         # What Redis holds proves nothing by itself, and what a replica knows goes on without Redis.
-        cookie = cookie_of(sign_in(first, SECRET).headers)
+        cookie = cookie_of(sign_in(first, SECRET))
         pages = [each for each in redis.all_keys() if each.startswith("mcp-skills:page:")]
         (key,) = (each for each in pages if "all" not in each and "of:" not in each)
         redis.say("set", key, "gAAAAAforged")

@@ -14,8 +14,8 @@ from playwright.sync_api import Browser, expect
 
 from web.http_wire import until
 from web.ui.chromium import needs_chromium
-from web.ui.serving import ask, get, page_serving, signed_in, words
-from web.ui.test_browser import opened
+from web.ui.serving import fetch, get, page_serving, signed_in, words
+from web.ui.test_browser import open_local_page
 from web.ui.test_skill import png
 from wire import FIXTURES, write_skill
 
@@ -25,7 +25,7 @@ REFUNDS = "Issue refunds to customers. Use when money is to be paid back."
 @needs_chromium
 def test_the_list_follows_edits(chromium: Browser, tmp_path: Path) -> None:
     write_skill(tmp_path / "one")
-    with opened(chromium, tmp_path) as (seen, _):
+    with open_local_page(chromium, tmp_path) as (seen, _):
         page = seen.page
         expect(page.locator(".live")).to_have_text("")
         write_skill(tmp_path / "two", description="Brews tea.")
@@ -42,7 +42,7 @@ def test_the_list_follows_edits(chromium: Browser, tmp_path: Path) -> None:
 @needs_chromium
 def test_an_open_skill_follows_its_own_edits_and_problems_until_it_is_gone(chromium: Browser, skills: Path) -> None:
     write_skill(skills / "other")
-    with opened(chromium, skills) as (seen, _):
+    with open_local_page(chromium, skills) as (seen, _):
         page = seen.page
         page.get_by_role("link", name="refunds", exact=True).click()
         page.wait_for_url("**/skills/refunds")  # until its script listens
@@ -70,7 +70,7 @@ def test_arguments_are_filled_in_by_a_form_and_what_is_being_typed_is_not_taken_
 ) -> None:
     fields = "x\narguments: [{name: city, required: true}]"
     write_skill(tmp_path / "weather", description=fields, body="Weather of {{city}}\n")
-    with opened(chromium, tmp_path) as (seen, origin):
+    with open_local_page(chromium, tmp_path) as (seen, origin):
         page = seen.page
         page.goto(f"{origin}/ui/skills/weather")
         expect(page.locator(".live")).to_have_text("")
@@ -87,7 +87,7 @@ def test_arguments_are_filled_in_by_a_form_and_what_is_being_typed_is_not_taken_
 def test_queries_are_checked_and_kept_in_the_skill(chromium: Browser, tmp_path: Path) -> None:
     queries = "a customer wants the money back\n- profile a csv\n- refund"
     shutil.copytree(FIXTURES, tmp_path / "skills")
-    with opened(chromium, tmp_path / "skills") as (seen, origin):
+    with open_local_page(chromium, tmp_path / "skills") as (seen, origin):
         page, main = seen.page, seen.page.get_by_role("main")
         page.goto(f"{origin}/ui/skills/acme/billing/refunds")
         page.get_by_role("link", name="Try prompts for it").click()
@@ -104,7 +104,7 @@ def test_queries_are_checked_and_kept_in_the_skill(chromium: Browser, tmp_path: 
 
 def post(path: str, origin: str, cookie: str = "", site: str = "", **fields: str) -> int:
     """The status of a form that a page of this site sends, the server itself unless another is named."""
-    return ask(f"{origin}/ui/{path}", cookie, "POST", fields, Origin=site or origin)[0]
+    return fetch(f"{origin}/ui/{path}", cookie, "POST", fields, Origin=site or origin).status
 
 
 def test_nothing_is_kept_for_another_page_nor_out_of_the_skill(tmp_path: Path) -> None:
@@ -131,24 +131,24 @@ def test_a_skill_of_one_s_own_is_switched_off_and_on(tmp_path: Path) -> None:
         write_skill(tmp_path / "drinks" / name)
     off = tmp_path / "skills-off.txt"
     with signed_in(tmp_path) as (origin, cookie):
-        assert 'name="off" value="drinks/tea"' in ask(f"{origin}/ui/skills/drinks/tea", cookie)[2]
+        assert 'name="off" value="drinks/tea"' in text_of(fetch(f"{origin}/ui/skills/drinks/tea", cookie))
         assert post("switch", origin, cookie, "http://evil.example", off="drinks/tea") == 403
         assert post("switch", origin, off="drinks/tea") == 403
         for wrong in ({"off": "drinks"}, {"on": "0:drinks/tea"}, {"on": "7:../x"}, {}):
             assert post("switch", origin, cookie, **wrong) == 400, wrong
         assert not off.exists()
         assert post("switch", origin, cookie, off="drinks/tea") == 303
-        page = ask(f"{origin}/ui/", cookie)[2]
+        page = text_of(fetch(f"{origin}/ui/", cookie))
         assert "Switched off" in page and 'name="on" value="0:drinks/tea"' in page
-        assert ask(f"{origin}/ui/skills/drinks/tea", cookie)[0] == 404
+        assert fetch(f"{origin}/ui/skills/drinks/tea", cookie).status == 404
         assert off.read_text(encoding="utf-8").splitlines()[1:] == ["drinks/tea"]
         assert post("switch", origin, cookie, on="0:drinks/tea") == 303
-        assert ask(f"{origin}/ui/skills/drinks/tea", cookie)[0] == 200 and not off.exists()
+        assert fetch(f"{origin}/ui/skills/drinks/tea", cookie).status == 200 and not off.exists()
 
 
 def test_a_first_look_says_which_folder_and_what_to_type(tmp_path: Path) -> None:
     with signed_in(tmp_path) as (origin, cookie):
-        page = ask(f"{origin}/ui/", cookie)[2]
+        page = text_of(fetch(f"{origin}/ui/", cookie))
         assert f"mcp-skills-server new {tmp_path}/my-skill" in html.unescape(page)
         assert f"<title>Skills - {tmp_path.name}</title>" in page
 
@@ -170,7 +170,7 @@ def test_a_server_offers_nothing_that_changes_files(skills: Path) -> None:
 
 def test_a_host_has_its_command_its_entry_and_its_link(skills: Path) -> None:
     with signed_in(skills) as (origin, cookie):
-        page = html.unescape(ask(f"{origin}/ui/skills/refunds", cookie)[2])
+        page = html.unescape(text_of(fetch(f"{origin}/ui/skills/refunds", cookie)))
         assert str(skills / "refunds") in page and '"mcpServers"' in page
         assert page.count(f"mcp-skills-server install cursor {skills}") == 1
         link = re.search(r'href="vscode:mcp/install\?([^"]*)"', page)

@@ -78,6 +78,8 @@ def test_links_resolve_to_files_of_the_skill_or_safe_urls() -> None:
     ]  # fmt: skip
     assert urls("[x](../SKILL.md) [x](missing.md) [x](/ui/sign-out) [x](#y) [x](ftp://a.b/c) [x](http:///x)") == []
     assert urls("<mailto:a@b.c> <https://a.b/c?d=e&f>") == ["mailto:a@b.c", "https://a.b/c?d=e&f"]
+    assert f"({'x' * 197}...)" in str(render(f"[x]({'x' * 201})", "a", (), "SKILL.md"))
+    assert f"({'x' * 200})" in str(render(f"[x]({'x' * 200})", "a", (), "SKILL.md"))
 
 
 def test_heading_levels_have_no_gaps() -> None:
@@ -123,8 +125,6 @@ def test_raster_images_are_detected_by_content() -> None:
     ):  # fmt: skip
         assert raster_type(raw) == f"image/{kind}"
     assert raster_type(b"<svg") is None and raster_type(b"") is None
-    assert f"({'x' * 197}...)" in str(render(f"[x]({'x' * 201})", "a", (), "SKILL.md"))
-    assert f"({'x' * 200})" in str(render(f"[x]({'x' * 200})", "a", (), "SKILL.md"))
     assert is_raster_name("a/B.PNG") and not is_raster_name("a.svg") and not is_raster_name("png")
 
 

@@ -51,20 +51,20 @@ def exporter() -> InMemorySpanExporter:
 
 
 @pytest.fixture
-def provider(server: Events, exporter: InMemorySpanExporter) -> TracerProvider:
+def provider(publisher: Events, exporter: InMemorySpanExporter) -> TracerProvider:
     made = TracerProvider(shutdown_on_exit=False)
     made.add_span_processor(SimpleSpanProcessor(exporter))
-    Tracing(made, (*LEGACY.shapes, "read_skill_file"), canonical).subscribe_to(server)
+    Tracing(made, (*LEGACY.shapes, "read_skill_file"), canonical).subscribe_to(publisher)
     return made
 
 
 @pytest.fixture
-def spans(server: Events, provider: TracerProvider, exporter: InMemorySpanExporter) -> Callable[..., Any]:
+def spans(publisher: Events, provider: TracerProvider, exporter: InMemorySpanExporter) -> Callable[..., Any]:
 
     def of(*given: Event) -> tuple[ReadableSpan, ...]:
         exporter.clear()
         for each in given:
-            server.emit(each)
+            publisher.emit(each)
         return exporter.get_finished_spans()
 
     return of
@@ -163,10 +163,10 @@ def test_what_the_message_says_is_the_parent_and_what_http_says_a_link(spans: Ca
 
 
 def test_no_span_is_for_an_untraced_client_nor_for_what_is_no_request_that_was_let_in(
-    server: Events, spans: Callable[..., Any]
+    publisher: Events, spans: Callable[..., Any]
 ) -> None:
     untraced = {"traceparent": PARENT["traceparent"][:-1] + "0"}
-    with server.serving():
+    with publisher.serving():
         events.emit_refusal("POST", "token")
     assert not spans(
         event(trace=Trace(untraced, {})),
@@ -215,10 +215,10 @@ def test_what_a_message_says_is_bounded(meta: object, kept: dict[str, str]) -> N
         assert events.trace_of(method, {"name": name}) == Trace({}, {}, "", "", "")
 
 
-def test_without_a_tracer_nothing_is_looked_at(server: Events, seen: list[Event]) -> None:
-    with server.serving(), events.Request("mcp", "x", principal=None, trace=lambda: pytest.fail("it was looked at")):
+def test_without_a_tracer_nothing_is_looked_at(publisher: Events, published: list[Event]) -> None:
+    with publisher.serving(), events.Request("mcp", "x", principal=None, trace=lambda: pytest.fail("it was looked at")):
         pass
-    assert [each.trace for each in seen] == [None]
+    assert [each.trace for each in published] == [None]
 
 
 @contextmanager

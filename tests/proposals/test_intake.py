@@ -43,16 +43,6 @@ def base_of(registry: Registry, path: str) -> str:
     return registry.snapshot.skills[path].files[SKILL_MD].digest
 
 
-def test_new_proposal_is_stored_but_not_served(registry: Registry, store: ProposalStore) -> None:
-    proposal = propose(registry, store, DRAFT, {**GREEN, "references/a.md": "a\n"})
-    assert proposal.state == "pending"
-    assert proposal.is_new
-    assert store.get(proposal.id) == proposal == store.list()[0]
-    assert store.files(proposal) == {SKILL_MD: manifest("green").encode(), "references/a.md": b"a\n"}
-    registry.refresh()
-    assert sorted(registry.snapshot.skills) == ["coffee", "group/inner"]
-
-
 def test_change_needs_current_digest_as_base(registry: Registry, store: ProposalStore, tmp_path: Path) -> None:
     draft = replace(DRAFT, name="coffee")
     with pytest.raises(RequestError, match=r"with the digest sha256:.*give its digest as base") as refusal:
@@ -128,12 +118,15 @@ def test_invalid_skill_name_is_refused(name: str, message: str, tmp_path: Path) 
     assert_refused(tmp_path, replace(DRAFT, name=name), GREEN, message)
 
 
-def test_proposal_at_every_limit_is_stored(registry: Registry, store: ProposalStore) -> None:
+def test_new_proposal_at_every_limit_is_stored_but_not_served(registry: Registry, store: ProposalStore) -> None:
     files = GREEN | {f"a{number}.md": "" for number in range(MOST_FILES - 2)} | {"lines.md": "\n" * MOST_LINES}
     files["a0.md"] = "x" * (MOST_BYTES - sum(map(len, files.values())))
     proposal = propose(registry, store, replace(DRAFT, reason="x" * 2_000, host="h" * 300), files)
-    assert len(store.files(proposal)) == MOST_FILES
-    assert len(proposal.host) == 200
+    assert (proposal.state, proposal.is_new, len(proposal.host)) == ("pending", True, 200)
+    assert store.get(proposal.id) == proposal == store.list()[0]
+    assert store.files(proposal) == {path: text.encode() for path, text in files.items()}
+    registry.refresh()
+    assert sorted(registry.snapshot.skills) == ["coffee", "group/inner"]
 
 
 def test_manifest_and_readable_reason_are_required(tmp_path: Path) -> None:

@@ -20,16 +20,14 @@ from mcp_skills_server.catalog.registry import MirroredRoot, Registry
 from mcp_skills_server.sources.mirrors import SourceState
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.events import Event, Use
-from mcp_skills_server.telemetry.metrics import Metrics
 from mcp_skills_server.telemetry.usage import By, Report, UsageRow, UsageStore
 from mcp_skills_server.web.ui.pages import catalogue, operation
 from mcp_skills_server.web.ui.pages.operation import Activity
 from mcp_skills_server.web.ui.pages.problems import survey_of
-from programs import LOOSE, loose
 from web.http_wire import Server, bearing, client, token_file, until
 from web.test_grants import ANN, BOB, configure
 from web.ui.serving import get, grant, make_context, page_serving, text_of, words
-from wire import FIXTURES, write_skill
+from wire import FIXTURES
 
 
 def event(time: float = 1.0, outcome: Any = "ok", protocol: str = "mcp", **fields: Any) -> Event:
@@ -54,24 +52,6 @@ def test_clients_are_grouped_and_bounded_latest_first() -> None:
         assert [row.event.time for row in rows] == [*range(508, 8, -1)]
 
 
-@loose
-def test_run_and_its_client_are_shown_without_token(tmp_path: Path) -> None:
-    write_skill(tmp_path / "tea", scripts__brew_py="print('brewed')\n")
-    environment = {"MCP_SKILLS_TOKENS": f"ann={ANN}"}
-    with (
-        page_serving(tmp_path, "--allow-scripts", *LOOSE, environment=environment) as server,
-        client(server, "modern", token=ANN) as ann,
-    ):
-        loaded = ann.call("skills_load", names=["tea"])
-        session = loaded["structuredContent"]["session"]
-        result = ann.call("skills_run_script", path="skill://tea/scripts/brew.py", session=session)
-        assert not result.get("isError"), result
-        runs, clients = (words(get(server, f"/ui/{view}", **bearing(ANN))) for view in ("runs", "clients"))
-        assert "scripts/brew.py" in runs and "token:ann" in runs
-        assert "token:ann" in clients and "tools/call" in clients and "modern" in clients
-        assert ANN not in runs + clients
-
-
 def test_run_is_running_until_its_request_ends_and_hides_withheld_skill(tmp_path: Path) -> None:
     def runs_page() -> str:
         return words(bytes(anyio.run(operation.runs, None, context).body).decode())
@@ -82,14 +62,14 @@ def test_run_is_running_until_its_request_ends_and_hides_withheld_skill(tmp_path
     activity = context.site.activity
     granted = Use("run", "tea", "scripts/tea.py", "")
     for run in (granted, Use("run", "finance/refunds", "scripts/finance.py", ""), Use("run", "", "scripts/.py", "")):
-        activity.take(event(outcome="begun", uses=(run,)))
+        activity.take(event(outcome="begun", uses=(run,), principal="token:ann"))
     page = runs_page()
     assert page.count(" running") == 3
-    assert "scripts/tea.py" in page
+    assert "scripts/tea.py" in page and page.count("token:ann") == 3
     assert "finance" not in page and page.count("of a skill that you may not read") == 1
     assert "code sent with the call" in page
     assert activity.clients() == []
-    activity.take(event(outcome="failed", uses=(granted,), milliseconds=7.0))
+    activity.take(event(outcome="failed", uses=(granted,), principal="token:ann", milliseconds=7.0))
     assert runs_page().count(" running") == 2
     assert " failed 7 ms" in runs_page()
     assert [(client.requests, client.refused) for client in activity.clients()] == [(1, 1)]
@@ -123,7 +103,8 @@ def test_administrator_sees_use_by_principal_and_host(folder: Path, grants: str)
         by_principal, _, by_host = page.partition(f" {ADMIN_HEADINGS[0]} ")[2].partition(f" {ADMIN_HEADINGS[1]} ")
         assert "token:ann 1 0 0 0 " in by_principal
         assert "wire 1 0 0 0 " in by_host and "token:" not in by_host
-        assert "token:ann" in words(get(server, "/ui/clients", **bearing(BOB)))
+        clients = words(get(server, "/ui/clients", **bearing(BOB)))
+        assert "token:ann" in clients and "resources/read" in clients and "modern" in clients
         is_admin = not grants  # without grants every token is an administrator's
         for view in ("runs", "clients"):
             assert get(server, f"/ui/{view}", **bearing(ANN)).status == (200 if is_admin else 403)
@@ -171,13 +152,6 @@ def test_usage_and_catalogue_are_paginated_most_used_first(tmp_path: Path) -> No
     for by, nameless in (("principal", "anonymous"), ("host", "unknown")):
         assert page.count(f"{by}-") == 99
         assert page.index(f"{nameless} 9,000") < page.index(f"{by}-0001 8,999") < page.index(f"{by}-0099 8,901")
-
-
-def test_page_view_is_not_counted_as_use() -> None:
-    metrics, use = Metrics(dict, ("tools/call",)), Use("load", "tea", "SKILL.md", "sha256:00")
-    for protocol, count in ((events.PAGE, None), ("mcp", 1)):
-        metrics.record(event(protocol=protocol, uses=(use,)))
-        assert metrics.registry.get_sample_value("skills_uses_total", {"action": "load", "skill": "tea"}) == count
 
 
 def test_source_rows_show_revision_and_errors_to_administrators(tmp_path: Path) -> None:

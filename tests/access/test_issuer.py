@@ -87,20 +87,20 @@ async def retry_after(issuer: Issuer, kid: str = "one") -> int:
 )  # fmt: skip
 def test_metadata_urls_follow_rfc_8414_and_openid_discovery(path: str, urls: list[str]) -> None:
     host = "https://x.example:8443"
-    assert metadata_urls(host + path) == [each.format(f"{host}/.well-known") for each in urls]
+    assert metadata_urls(host + path) == [url.format(f"{host}/.well-known") for url in urls]
 
 
-@each_row("place", [0, 1, 2])
-async def test_metadata_url_that_responded_is_tried_first_later(place: int) -> None:
+@each_row("index", [0, 1, 2])
+async def test_metadata_url_that_responded_is_tried_first_later(index: int) -> None:
     url = f"{ISSUER}/tenant"
-    web = FakeWeb(public(), issuer=url, at=metadata_urls(url)[place])
+    web = FakeWeb(public(), issuer=url, at=metadata_urls(url)[index])
     issuer = web.make_issuer(url)
     await issuer.key("one", "ES256")
-    assert web.requests == [*metadata_urls(url)[: place + 1], KEYS_URL]
+    assert web.requests == [*metadata_urls(url)[: index + 1], KEYS_URL]
     web.requests.clear()
     await issuer.refresh()
-    assert web.requests == [metadata_urls(url)[place], KEYS_URL]
-    web.responses[metadata_urls(url)[place - 1]] = web.responses.pop(metadata_urls(url)[place])
+    assert web.requests == [metadata_urls(url)[index], KEYS_URL]
+    web.responses[metadata_urls(url)[index - 1]] = web.responses.pop(metadata_urls(url)[index])
     await issuer.refresh()
     assert web.requests[-1] == KEYS_URL, "metadata that moved is found again"
 
@@ -124,7 +124,7 @@ async def test_unknown_key_ids_cause_one_fetch_per_thirty_seconds() -> None:
     web = FakeWeb(public())
     issuer = web.make_issuer()
     for number in range(100):
-        await assert_refused(issuer, f"made up {number}")
+        await assert_refused(issuer, f"unknown-{number}")
     assert len(web.requests) == 2
     web.publish_keys(public(), KEY_TWO)
     web.now += 29
@@ -274,7 +274,7 @@ async def test_key_is_chosen_by_id_and_type_or_as_the_only_one() -> None:
     ],
 )
 def test_secure_urls_are_https_or_loopback(safe: bool, urls: list[str]) -> None:
-    assert [each for each in urls if is_secure(each) is not safe] == []
+    assert [url for url in urls if is_secure(url) is not safe] == []
 
 
 @each_row(("status", "message"), [(404, "no metadata"), (499, "no metadata"), (429, "status 429"), (500, "status 500")])

@@ -26,41 +26,41 @@ from tables import each_row
 SETTINGS = OAuthSettings(ISSUER, AUDIENCE, AUDIENCE)
 
 
-def verified(token: str, key: dict[str, Any] | None = None, **settings: Any) -> tuple[Principal, float]:
+def verify(token: str, key: dict[str, Any] | None = None, **settings: Any) -> tuple[Principal, float]:
     """Verify a token with changed settings. Return its principal and expiry."""
     chosen = replace(SETTINGS, **settings)
     algorithm, _ = jwt.precheck_token(token, chosen)
     return jwt.verify_token(token, pyjwt.PyJWK(key or public(algorithm), algorithm), algorithm, chosen)
 
 
-def refusal(token: str, key: dict[str, Any] | None = None, **settings: Any) -> str:
+def error_of(token: str, key: dict[str, Any] | None = None, **settings: Any) -> str:
     with pytest.raises(RefusedError) as caught:
-        verified(token, key, **settings)
+        verify(token, key, **settings)
     assert caught.value.__cause__ is None
     return str(caught.value)
 
 
-def base64url(part: object) -> str:
+def encode(part: object) -> str:
     raw = part if isinstance(part, bytes) else json.dumps(part).encode()
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
 @each_row("algorithm", ALGORITHMS)
 def test_token_of_each_algorithm_names_its_principal(algorithm: str) -> None:
-    given = claims(groups=["finance", "legal"], scope="skills:read skills:run")
-    who, expires = verified(signed(given, algorithm=algorithm))
+    payload = claims(groups=["finance", "legal"], scope="skills:read skills:run")
+    principal, expires = verify(signed(payload, algorithm=algorithm))
     groups, scopes = frozenset({"finance", "legal"}), frozenset({"skills:read", "skills:run"})
-    assert who == Principal("user", "ann", ISSUER, groups, scopes)
-    assert expires == given["exp"] + 60
+    assert principal == Principal("user", "ann", ISSUER, groups, scopes)
+    assert expires == payload["exp"] + 60
 
 
 @each_row("kind", [None, "JWT", "jwt", "at+jwt", "AT+JWT", "application/at+jwt"])
 def test_access_token_types_are_accepted(kind: str | None) -> None:
-    assert verified(signed(headers={"typ": kind}))[0].name == "ann"
+    assert verify(signed(headers={"typ": kind}))[0].name == "ann"
 
 
 @each_row(
-    ("claim", "given", "groups"),
+    ("claim", "changes", "groups"),
     [
         ("groups", {}, set()), ("groups", {"groups": None}, set()), ("groups", {"groups": []}, set()),
         ("groups", {"groups": "a  b"}, {"a", "b"}), ("groups", {"groups": ["a b", "/c"]}, {"a b", "/c"}),
@@ -71,38 +71,38 @@ def test_access_token_types_are_accepted(kind: str | None) -> None:
         ("realm.roles", {"realm": ["roles"]}, set()), ("realm.roles", {"realm": {}}, set()), ("realm.roles", {}, set()),
     ],
 )  # fmt: skip
-def test_groups_are_read_from_the_configured_claim(claim: str, given: dict[str, Any], groups: set[str]) -> None:
-    raw = json.dumps({**claims(), **given}).encode()  # `claims` would drop null
-    assert verified(signed(raw), groups_claim=claim)[0].groups == groups
+def test_groups_are_read_from_the_configured_claim(claim: str, changes: dict[str, Any], groups: set[str]) -> None:
+    raw = json.dumps({**claims(), **changes}).encode()  # `claims` would drop null
+    assert verify(signed(raw), groups_claim=claim)[0].groups == groups
 
 
 @each_row(
-    ("given", "label"),
+    ("username", "label"),
     [("a" * 100, "a" * 100), (["ann"], ""), ("ann\nuser:admin", ""), ("a" * 101, ""), (None, "")],
 )
-def test_preferred_username_is_a_label_without_effect_on_grants(given: Any, label: str) -> None:
-    principal, _ = verified(signed(claims(preferred_username=given)))
-    unlabelled, _ = verified(signed(claims()))
+def test_preferred_username_is_a_label_without_effect_on_grants(username: Any, label: str) -> None:
+    principal, _ = verify(signed(claims(preferred_username=username)))
+    unlabelled, _ = verify(signed(claims()))
     assert (principal.label, principal.id, principal.key) == (label, unlabelled.id, unlabelled.key)
     grants = Grants([Grant((f"user:{label}",), (Pattern("**"),))], local=False)
     assert not grants.permissions(principal).grants
 
 
 @each_row(
-    "given", [{"scope": "read run"}, {"scp": ["read", "run"]}, {"scp": "run read"}, {"scope": "read", "scp": ["run"]}]
+    "changes", [{"scope": "read run"}, {"scp": ["read", "run"]}, {"scp": "run read"}, {"scope": "read", "scp": ["run"]}]
 )
-def test_scopes_are_read_from_scope_and_scp(given: dict[str, Any]) -> None:
-    token = signed(claims(**given))
-    assert verified(token, scopes=("read", "run"))[0].scopes == {"read", "run"}
+def test_scopes_are_read_from_scope_and_scp(changes: dict[str, Any]) -> None:
+    token = signed(claims(**changes))
+    assert verify(token, scopes=("read", "run"))[0].scopes == {"read", "run"}
     with pytest.raises(ScopeError):
-        verified(token, scopes=("read", "admin"))
+        verify(token, scopes=("read", "admin"))
 
 
 NOW, LATEST = int(time()), 253_402_300_799
 
 
 @each_row(
-    ("given", "message"),
+    ("changes", "message"),
     [
         *(({name: None}, "claim is missing") for name in ("exp", "aud", "sub")),
         *(({"exp": each}, "exp is not a time") for each in (str(NOW + 300), True, [NOW + 300], -NOW)),
@@ -127,25 +127,25 @@ NOW, LATEST = int(time()), 253_402_300_799
         ),
     ],
 )  # fmt: skip
-def test_invalid_claims_are_refused(given: dict[str, Any], message: str) -> None:
-    assert message in refusal(signed(claims(**given)))
+def test_invalid_claims_are_refused(changes: dict[str, Any], message: str) -> None:
+    assert message in error_of(signed(claims(**changes)))
 
 
 def test_expiry_and_start_tolerate_clock_skew() -> None:
     now = int(time())
-    assert verified(signed(claims(exp=now - 50)))[1] == now + 10
-    assert verified(signed(claims(nbf=now + 50, iat=now + 3_000, jti=7)))  # iat and jti are not checked
-    assert "expired" in refusal(signed(claims(exp=now - 1)), skew_s=0)
-    assert verified(signed(claims(aud=["x", AUDIENCE], exp=now + 7.5)))[1] == now + 67.5
+    assert verify(signed(claims(exp=now - 50)))[1] == now + 10
+    assert verify(signed(claims(nbf=now + 50, iat=now + 3_000, jti=7)))  # iat and jti are not checked
+    assert "expired" in error_of(signed(claims(exp=now - 1)), skew_s=0)
+    assert verify(signed(claims(aud=["x", AUDIENCE], exp=now + 7.5)))[1] == now + 67.5
 
 
 def test_longest_subject_groups_expiry_and_token_are_accepted() -> None:
     groups = [str(each) for each in range(1_000)]
-    who, expires = verified(signed(claims(sub="x" * 512, groups=groups, exp=LATEST)))
-    assert (len(who.name), len(who.groups), expires) == (512, 1_000, LATEST + 60)
+    principal, expires = verify(signed(claims(sub="x" * 512, groups=groups, exp=LATEST)))
+    assert (len(principal.name), len(principal.groups), expires) == (512, 1_000, LATEST + 60)
     token = signed().ljust(32 << 10, "A")
     assert jwt.precheck_token(token, SETTINGS) == ("ES256", "one")
-    assert refusal(f"{token}A") == "it is not a signed token"
+    assert error_of(f"{token}A") == "it is not a signed token"
 
 
 @each_row(
@@ -157,28 +157,28 @@ def test_longest_subject_groups_expiry_and_token_are_accepted() -> None:
     ],
 )  # fmt: skip
 def test_ambiguous_json_is_refused(text: str) -> None:
-    assert "duplicate name" in refusal(signed(f"{json.dumps(claims())[:-1]},{text}}}".encode()))
+    assert "duplicate name" in error_of(signed(f"{json.dumps(claims())[:-1]},{text}}}".encode()))
 
 
 @each_row("algorithm", ["none", "None", "NONE", "nOnE", ""])
 def test_unsigned_token_is_refused(algorithm: str) -> None:
-    for signature in ("", base64url(b"x")):
-        token = f"{base64url({'alg': algorithm, 'typ': 'JWT', 'kid': 'one'})}.{base64url(claims())}.{signature}"
-        assert "algorithm" in refusal(token)
+    for signature in ("", encode(b"x")):
+        token = f"{encode({'alg': algorithm, 'typ': 'JWT', 'kid': 'one'})}.{encode(claims())}.{signature}"
+        assert "algorithm" in error_of(token)
 
 
 def test_public_key_as_hmac_secret_is_refused() -> None:
     """Algorithm confusion: HS256 with the public key as its secret."""
     key = private("RS256").public_key()
     shapes = [key.public_bytes(each, PublicFormat.SubjectPublicKeyInfo) for each in (Encoding.PEM, Encoding.DER)]
-    head = f"{base64url({'alg': 'HS256', 'typ': 'JWT', 'kid': 'one'})}.{base64url(claims())}"
+    head = f"{encode({'alg': 'HS256', 'typ': 'JWT', 'kid': 'one'})}.{encode(claims())}"
     for secret in (*shapes, json.dumps(public("RS256")).encode()):
-        token = f"{head}.{base64url(hmac.digest(secret, head.encode(), hashlib.sha256))}"
-        assert "algorithm" in refusal(token, public("RS256"))
+        token = f"{head}.{encode(hmac.digest(secret, head.encode(), hashlib.sha256))}"
+        assert "algorithm" in error_of(token, public("RS256"))
 
 
 def test_disallowed_algorithm_is_refused_with_valid_key() -> None:
-    assert "algorithm" in refusal(signed(algorithm="RS256"), algorithms=("ES256",))
+    assert "algorithm" in error_of(signed(algorithm="RS256"), algorithms=("ES256",))
 
 
 def test_key_of_another_algorithm_is_refused() -> None:
@@ -190,8 +190,8 @@ def test_signature_by_another_key_is_refused() -> None:
     """Keys that the token itself contains or links are ignored."""
     headers = {"jwk": public("ES256", 1, "one"), "jku": "https://evil.example/keys", "x5u": "https://evil.example/x"}
     for keys in ({}, {**headers, "x5c": ["AAAA"]}):
-        assert "signature" in refusal(signed(key=private("ES256", 1), headers=keys))
-        assert verified(signed(headers=keys))[0].name == "ann"
+        assert "signature" in error_of(signed(key=private("ES256", 1), headers=keys))
+        assert verify(signed(headers=keys))[0].name == "ann"
 
 
 def test_weak_rsa_key_is_refused() -> None:
@@ -199,7 +199,7 @@ def test_weak_rsa_key_is_refused() -> None:
     key = {**json.loads(pyjwt.algorithms.RSAAlgorithm.to_jwk(weak.public_key())), "kid": "one"}
     with pytest.warns(Warning, match="key"):
         token = signed(algorithm="RS256", key=weak)
-    assert "too weak" in refusal(token, key)
+    assert "too weak" in error_of(token, key)
 
 
 @each_row(
@@ -210,44 +210,44 @@ def test_weak_rsa_key_is_refused() -> None:
     ],
 )
 def test_invalid_headers_are_refused(message: str, headers: dict[str, Any]) -> None:
-    assert message in refusal(signed(headers=headers))
+    assert message in error_of(signed(headers=headers))
 
 
 def test_unencoded_payload_is_refused() -> None:
-    head = base64url({"alg": "ES256", "kid": "one", "b64": False})
-    assert "does not support" in refusal(f"{head}.{base64url(claims())}.x")
+    head = encode({"alg": "ES256", "kid": "one", "b64": False})
+    assert "does not support" in error_of(f"{head}.{encode(claims())}.x")
 
 
 @each_row("kid", [7, ["one"], {"a": 1}, True])
 def test_key_id_must_be_text(kid: Any) -> None:
-    head = base64url({"alg": "ES256", "kid": kid})
-    assert refusal(f"{head}.{signed().split('.', 1)[1]}") == "its key id is not text"
+    head = encode({"alg": "ES256", "kid": kid})
+    assert error_of(f"{head}.{signed().split('.', 1)[1]}") == "its key id is not text"
 
 
 def test_any_changed_character_is_refused() -> None:
     token = signed()
-    for place in range(0, len(token) - 1, 3):
-        other = "A" if token[place] != "A" else "B"
-        assert refusal(token[:place] + other + token[place + 1 :])
+    for index in range(0, len(token) - 1, 3):
+        other = "A" if token[index] != "A" else "B"
+        assert error_of(token[:index] + other + token[index + 1 :])
 
 
 @each_row(
     "token",
     [
-        "", ".", "..", "...", "a.b.c", "a.b", "e30.e30.e30", f"{base64url([])}.{base64url({})}.x",
-        f"{base64url(b'[' * 20_000)}.{base64url({})}.x", f"{base64url({'alg': 'ES256'})}.{base64url(b'null')}.x",
+        "", ".", "..", "...", "a.b.c", "a.b", "e30.e30.e30", f"{encode([])}.{encode({})}.x",
+        f"{encode(b'[' * 20_000)}.{encode({})}.x", f"{encode({'alg': 'ES256'})}.{encode(b'null')}.x",
         "é.é.é", "x" * (1 << 20), ("e30." * (1 << 18)), f"{signed()}.{'x'}", f"{signed()}\x00",
         # A duplicate name in the header.
-        base64url(b'{"alg":"none","alg":"ES256","kid":"one"}') + "." + signed().split(".", 1)[1],
+        encode(b'{"alg":"none","alg":"ES256","kid":"one"}') + "." + signed().split(".", 1)[1],
     ],
 )  # fmt: skip
 def test_malformed_token_is_refused(token: str) -> None:
-    assert refusal(token)
+    assert error_of(token)
 
 
-@given(st.one_of(st.text(), st.text(alphabet=".eyJ0IiAxfQ-_=", max_size=60), st.binary().map(base64url)))
+@given(st.one_of(st.text(), st.text(alphabet=".eyJ0IiAxfQ-_=", max_size=60), st.binary().map(encode)))
 def test_any_text_is_refused_without_error(token: str) -> None:
-    refusal(token)
+    error_of(token)
 
 
 CLAIM_NAMES = ["iss", "aud", "sub", "exp", "nbf", "groups", "scope", "scp", "cnf", "typ", "nonce", "x"]
@@ -261,13 +261,13 @@ JSON_VALUES = st.recursive(
 @given(st.dictionaries(st.sampled_from(CLAIM_NAMES), JSON_VALUES))
 def test_any_signed_claims_are_verified_or_refused(more: dict[str, Any]) -> None:
     try:
-        who, _ = verified(signed(json.dumps({**claims(), **more}).encode()))
+        principal, _ = verify(signed(json.dumps({**claims(), **more}).encode()))
     except RefusedError:
         return
-    assert who.issuer == ISSUER and who.name
+    assert principal.issuer == ISSUER and principal.name
 
 
 def test_error_contains_nothing_of_the_token() -> None:
     token = signed(claims(sub="secretive", exp=1, groups=["hidden"]), headers={"kid": "kid-of-theirs"})
-    message = refusal(token)
+    message = error_of(token)
     assert not any(part in message for part in ("secretive", "hidden", "kid-of-theirs", token[:20]))

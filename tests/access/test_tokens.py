@@ -36,7 +36,7 @@ def parse(text: str) -> list[Token]:
 
 
 def hashes_of(*secrets: str) -> list[bytes]:
-    return [hashlib.sha256(each.encode()).digest() for each in secrets]
+    return [hashlib.sha256(secret.encode()).digest() for secret in secrets]
 
 
 def test_tokens_are_parsed_from_lines() -> None:
@@ -219,10 +219,10 @@ def test_line_has_expiry_and_groups(words: str, expires: float, groups: list[str
     ],
 )
 def test_commas_in_a_value_separate_lines_or_groups(value: str, groups: list[set[str]]) -> None:
-    found = read_token_value(value, "x").require_valid()
-    assert [each.name for each in found] == ["a", "b"]
-    assert [each.groups for each in found] == groups
-    assert [each.hashed for each in found] == hashes_of(SECRET, OTHER)
+    tokens = read_token_value(value, "x").require_valid()
+    assert [token.name for token in tokens] == ["a", "b"]
+    assert [token.groups for token in tokens] == groups
+    assert [token.hashed for token in tokens] == hashes_of(SECRET, OTHER)
 
 
 def test_tokens_that_expire_soon_are_one_warning(caplog: pytest.LogCaptureFixture) -> None:
@@ -255,7 +255,7 @@ def test_invalid_lines_keep_former_tokens_and_absent_names_are_removed() -> None
     before = parse(f"a={SECRET}\nb={OTHER}\nc={SECRET}c\nd={SECRET}d")
     lines = read_tokens(f"a=short\nc={SECRET}d\nc=short\n= x", "x")
     assert [name for name, _ in lines.invalid] == ["a", "c", ""]
-    assert sorted(lines.merge(before), key=lambda each: each.name) == [before[0], lines.tokens[0]]
+    assert sorted(lines.merge(before), key=lambda token: token.name) == [before[0], lines.tokens[0]]
 
 
 def test_new_token_matches_its_hashed_line() -> None:

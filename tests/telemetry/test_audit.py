@@ -36,7 +36,7 @@ def records_of(file: Path) -> list[dict[str, Any]]:
 
 
 def entries_of(file: Path) -> list[tuple[Any, ...]]:
-    return [(each["event"], each["outcome"], each.get("file")) for each in records_of(file)]
+    return [(record["event"], record["outcome"], record.get("file")) for record in records_of(file)]
 
 
 def event(outcome: Outcome = "ok", *uses: Use, method: str = "resources/read") -> Event:

@@ -26,7 +26,7 @@ def test_each_kind_of_event_is_counted(publisher: Events) -> None:
     gauges = {"skills_one": Gauge("One.", 1), "skills_two": Gauge("Two.", {"x": 2.0}, "by")}
     metrics = Metrics(lambda: gauges, ("tools/call",))
     metrics.subscribe_to(publisher)
-    for each in (
+    for emitted in (
         event("ok", "", "load", "read", "dropped", "run", "propose", milliseconds=2_000.0, bytes=5, found=3),
         event("refused", "load", "approve", found=0),
         event("begun", "run", "load"),
@@ -35,7 +35,7 @@ def test_each_kind_of_event_is_counted(publisher: Events) -> None:
         event("refused", "load", reason="token"),
         event("appeared", "", protocol=events.CATALOGUE),
     ):
-        publisher.emit(each)
+        publisher.emit(emitted)
     seconds, others = "mcp_server_operation_duration_seconds", "skills_operation_duration_seconds_count"
     assert nonzero_samples(metrics) == {
         "skills_one": 1, 'skills_two{by="x"}': 2,
@@ -44,7 +44,7 @@ def test_each_kind_of_event_is_counted(publisher: Events) -> None:
         f'{seconds}_count{{error_type="refused",mcp_method_name="tools/call"}}': 1,
         f'{others}{{error_type="",method="tools/call",protocol="page"}}': 1,
         f'{others}{{error_type="",method="_OTHER",protocol="discovery"}}': 1,
-        **{f'skills_uses_total{{action="{each}",skill="a"}}': 1 for each in ("load", "read", "dropped", "run")},
+        **{f'skills_uses_total{{action="{action}",skill="a"}}': 1 for action in ("load", "read", "dropped", "run")},
         'skills_searches_total{result="found"}': 1, 'skills_searches_total{result="nothing"}': 1,
         "skills_read_bytes_total": 5, 'skills_refused_requests_total{reason="token"}': 1,
         'skills_catalogue_changes_total{change="appeared"}': 1,

@@ -38,7 +38,7 @@ from wire import DEADLINE, VERSIONS, serving, write_skill
 TRACE_ID, SPAN_ID = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 PARENT = {"traceparent": f"00-{TRACE_ID}-{SPAN_ID}-01"}
 OTHER_PARENT = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01"}
-BODY = "Only who asks for this skill may read this."
+BODY = "The content of a skill."
 
 
 def event(method: str = "skills/get", **more: Any) -> Event:
@@ -153,8 +153,8 @@ def test_span_has_times_attributes_and_a_bounded_name(spans: Callable[..., Any])
         assert span.status.status_code is trace.StatusCode.ERROR
     (span,) = spans(event("tools/call", outcome="failed"))
     assert span.attributes["error.type"] == "failed"
-    rpc, found = spans(event("read_skill_file", protocol="skills-protocol"), event("GET", protocol="discovery"))
-    assert rpc.attributes["rpc.method"] == "read_skill_file" and found.attributes["http.request.method"] == "_OTHER"
+    rpc, discovery = spans(event("read_skill_file", protocol="skills-protocol"), event("GET", protocol="discovery"))
+    assert rpc.attributes["rpc.method"] == "read_skill_file" and discovery.attributes["http.request.method"] == "_OTHER"
 
 
 def test_message_context_is_the_parent_and_http_context_a_link(spans: Callable[..., Any]) -> None:
@@ -198,7 +198,9 @@ def test_sdk_span_is_reused_and_other_current_span_is_the_parent(
 
 def test_sdk_traces_only_with_a_configured_provider(monkeypatch: pytest.MonkeyPatch) -> None:
     for provider, traces in ((trace.ProxyTracerProvider(), False), (TracerProvider(), True)):
-        monkeypatch.setattr("mcp_skills_server.server.attach.get_tracer_provider", lambda found=provider: found)
+        monkeypatch.setattr(
+            "mcp_skills_server.server.attach.get_tracer_provider", lambda configured=provider: configured
+        )
         assert bool(make_standalone_server().middleware) is traces
 
 
@@ -217,8 +219,8 @@ def test_sdk_traces_only_with_a_configured_provider(monkeypatch: pytest.MonkeyPa
     ],
 )
 def test_trace_context_of_message_is_bounded(meta: object, kept: dict[str, str]) -> None:
-    found = events.trace_of("tools/call", {"_meta": meta, "name": "n" * 500}, 7)
-    assert (found.message, found.id, len(found.target)) == (kept, "7", 200)
+    extracted = events.trace_of("tools/call", {"_meta": meta, "name": "n" * 500}, 7)
+    assert (extracted.message, extracted.id, len(extracted.target)) == (kept, "7", 200)
     for method, name in (("skills/get", "a"), ("tools/call", 7)):
         assert events.trace_of(method, {"name": name}) == Trace({}, {}, "", "", "")
 

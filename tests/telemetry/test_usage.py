@@ -64,7 +64,7 @@ def names(report: Report) -> list[str]:
 
 def test_uses_are_counted_by_skill_principal_and_host(store: UsageStore, usage: Usage) -> None:
     usage.on_changes(Changes({}, skill("a", "B", "never")))
-    for each in (
+    for used in (
         event(use("load"), use("read"), use("read", digest="sha256:2")),
         event(use("load", digest="sha256:2")),
         event(use("run"), outcome="begun"),
@@ -76,7 +76,7 @@ def test_uses_are_counted_by_skill_principal_and_host(store: UsageStore, usage: 
         event(use("propose", "proposed")),
         event(use("load"))._replace(protocol=events.PAGE),  # a person viewed it
     ):
-        usage.record(each)
+        usage.record(used)
     usage.flush()
     first, second, last = store.report("skill", 2).lines
     assert astuple(first) == ("a", 2, 2, 2, 0, NOW, 2, (0, 6), "")

@@ -82,7 +82,7 @@ def write(folder: Path) -> list[str]:
         path = folder / f"<b>file-{number}<img src=x onerror=window.hit=1>"
         folders.append(_write_skill(path, "Does a thing", "Fine", name))
         (path / name).write_text(f"<script>{_RUN}</script>", encoding="utf-8")
-    return [each.name for each in folders]
+    return [path.name for path in folders]
 
 
 def _write_skill(folder: Path, description: str, body: str, reference: str, **extra: object) -> Path:

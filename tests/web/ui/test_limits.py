@@ -110,8 +110,8 @@ def test_catalogue_lists_are_bounded(tmp_path: Path) -> None:
     assert facets["sources"] == [("0", tmp_path.name, 7)]
     rows = json.loads(html_of(catalogue.page, context, "format=json"))
     assert [(len(row["tags"]), row["title"], row["files"]) for row in rows[:2]] == [(20, "Ships", 1), (20, None, 1)]
-    found = catalogue._find(context, catalogue.ListQuery.of(QueryParams("q=kuberxxxs")), problems.survey_of(context))
-    assert (found["rows"], len(found["nearest"])) == ([], 6)
+    listing = catalogue._find(context, catalogue.ListQuery.of(QueryParams("q=kuberxxxs")), problems.survey_of(context))
+    assert (listing["rows"], len(listing["nearest"])) == ([], 6)
     assert len(triggers.rank(context, "kuberxxxs").nearest) == 6
 
 
@@ -132,20 +132,20 @@ def test_copies_failures_and_neighbours_of_a_skill_are_bounded(tmp_path: Path) -
 def test_rank_is_described() -> None:
     a, b = (SimpleNamespace(name=name) for name in "ab")
     first, second = hits = [Hit(cast("Skill", a), 1.0), Hit(cast("Skill", b), 0.86)]
-    for found, place, description in (
+    for ranking, rank, description in (
         ([], None, "nothing found"), (hits, None, "not found; first is a"), (hits, 1, "rank 2, after a"),
         (hits, 0, "first, but close to b"), ([first, second._replace(score=0.85)], 0, "first by far"),
         ([first], 0, "first by far"), ([first._replace(score=None), second], 0, "first by far"),
         ([first, second._replace(score=None)], 0, "first by far"),
     ):  # fmt: skip
-        assert triggers._in_words(found, place) == description
+        assert triggers._in_words(ranking, rank) == description
 
 
 def test_ranking_has_twenty_ranks_and_compares_first_five(tmp_path: Path) -> None:
     for number in range(21):
         write_skill(tmp_path / f"paint-{number:02}", description=f"Paints a fence with green paint, way {number}.")
     places = triggers.rank(make_context(tmp_path), "paint a fence").places
-    assert [len(place.near) for place in places] == [3] * 5 + [0] * 15
+    assert [len(rank.near) for rank in places] == [3] * 5 + [0] * 15
     assert (places[0].share, places[1].words[-12:]) == (1.0, " of the best")
     page = html_of(triggers.page, make_context(tmp_path), "prompt=paint+a+fence")
     assert len(skill_paths(page)) == 20

@@ -28,10 +28,10 @@ ALLOWED: dict[str, set[str]] = {tag: set[str]() for tag in BARE.split()} | {
 class ElementParser(HTMLParser):
     """The elements of a rendered text, and their attributes."""
 
-    def __init__(self, text: str, place: str = "SKILL.md") -> None:
+    def __init__(self, text: str, file: str = "SKILL.md") -> None:
         super().__init__()
         self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.feed(str(render(text, "acme/x", FILES, place)))
+        self.feed(str(render(text, "acme/x", FILES, file)))
         self.close()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -67,8 +67,8 @@ def test_any_markdown_renders_without_unsafe_elements(text: str) -> None:
 
 
 def test_links_resolve_to_files_of_the_skill_or_safe_urls() -> None:
-    def urls(text: str, place: str = "SKILL.md") -> list[str | None]:
-        links = [attributes for tag, attributes in ElementParser(text, place).elements if tag in {"a", "img"}]
+    def urls(text: str, file: str = "SKILL.md") -> list[str | None]:
+        links = [attributes for tag, attributes in ElementParser(text, file).elements if tag in {"a", "img"}]
         return [attributes.get("href") or attributes.get("src") for attributes in links]
 
     assert urls("[x](references/a.md#part)") == ["/ui/files/acme/x?file=references/a.md"]
@@ -138,8 +138,8 @@ def test_rendering_does_not_block_other_requests(tmp_path: Path) -> None:
     with page_serving(tmp_path) as server, ThreadPoolExecutor(4) as pool:
         pages = [pool.submit(get, server, f"/ui/files/large?file=n{number}.md") for number in range(4)]
         answered = 0
-        while not all(each.done() for each in pages):
+        while not all(page.done() for page in pages):
             assert server.send("GET", "/healthz").status == 200
             answered += 1
-        assert {each.result().status for each in pages} == {200}
+        assert {page.result().status for page in pages} == {200}
     assert answered > len(pages)

@@ -50,8 +50,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("skills")
     refunds = write_skill(root / "refunds", body=BODY, references__limits_md="# Limits\n")
     kinds = write_skill(root / "kinds", notes_md="# Notes\n", plain_txt="x<y\u200bz", big_txt="x\n" * (1 << 20))
-    for each in (refunds, kinds):
-        (each / "scheme.png").write_bytes(png())
+    for target in (refunds, kinds):
+        (target / "scheme.png").write_bytes(png())
     (kinds / "data.bin").write_bytes(bytes(range(256)))
     (kinds / "zero.bin").write_bytes(bytes(1 << 20))
     fields = "x\narguments: [{name: city, description: Which one, required: true}, {name: day, default: today}]"

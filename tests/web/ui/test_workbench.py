@@ -194,8 +194,8 @@ def test_author_sees_failed_queries_hosts_neighbours_copies_and_icon(tmp_path: P
     write_skill(tmp_path / "minutes", description="Write minutes of meetings. Use when asked what was decided.")
     write_skill(tmp_path / "repayments", description=REFUNDS)
     write_skill(tmp_path / "alone", description="Paint a fence. Use when it is grey.\ndisable-model-invocation: true")
-    for place in ("one", "two"):
-        copy = write_skill(tmp_path / place / "tea", description="Brews tea.\nicon: ./icon.png")
+    for folder in ("one", "two"):
+        copy = write_skill(tmp_path / folder / "tea", description="Brews tea.\nicon: ./icon.png")
         (copy / "icon.png").write_bytes(png())
     with page_serving(tmp_path) as server:
         page = get(server, "/ui/skills/refunds")

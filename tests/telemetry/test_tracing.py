@@ -232,11 +232,8 @@ def test_trace_context_is_not_extracted_without_a_tracer(publisher: Events, publ
 
 
 @contextmanager
-def collector() -> Iterator[tuple[str, Callable[[], list[tuple[dict[str, str], Any]]]]]:
-    """Run an OTLP collector over HTTP.
-
-    Yield its address, and a function that waits for the next spans, each with its resource's attributes.
-    """
+def collector() -> Iterator[tuple[str, SimpleQueue[ExportTraceServiceRequest]]]:
+    """Run an OTLP collector over HTTP. Yield its address and a queue of the requests that it receives."""
     received: SimpleQueue[ExportTraceServiceRequest] = SimpleQueue()
 
     class Handler(BaseHTTPRequestHandler):
@@ -252,22 +249,19 @@ def collector() -> Iterator[tuple[str, Callable[[], list[tuple[dict[str, str], A
         def log_message(self, *_: Any) -> None:
             pass
 
-    def take() -> list[tuple[dict[str, str], Any]]:
-        return [
-            (attributes(batch.resource), span)
-            for batch in received.get(timeout=DEADLINE).resource_spans
-            for scope in batch.scope_spans
-            for span in scope.spans
-        ]
-
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}", take
+        yield f"http://127.0.0.1:{server.server_port}", received
         server.shutdown()
 
 
-def attributes(span: Any) -> dict[str, str]:
-    return {attribute.key: attribute.value.string_value for attribute in span.attributes}
+def spans_named(name: str, request: ExportTraceServiceRequest) -> list[Any]:
+    scopes = [scope for batch in request.resource_spans for scope in batch.scope_spans]
+    return [span for scope in scopes for span in scope.spans if span.name == name]
+
+
+def attributes(owner: Any) -> dict[str, str]:
+    return {attribute.key: attribute.value.string_value for attribute in owner.attributes}
 
 
 class FakeExporter(InMemorySpanExporter):
@@ -300,38 +294,38 @@ def test_export_failure_and_recovery_are_logged_once(caplog: pytest.LogCaptureFi
 def test_collector_receives_one_span_per_request_and_the_rest_at_exit(tmp_path: Path, era: Any) -> None:
     write_skill(tmp_path / "a", body=BODY)
     call = b'{"jsonrpc":"2.0","id":"r1","method":"list_skills"}'
-    with collector() as (endpoint, take):
+    with collector() as (endpoint, received):
         environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_BSP_SCHEDULE_DELAY": "600000"}
         with http_serving(tmp_path, "--traces", environment=environment) as server:
             with client(server, era) as mcp:
                 mcp.request("resources/read", {"uri": "skill://a/SKILL.md", "_meta": PARENT})
             server.send("POST", "/rpc", call, JSON | OTHER_PARENT)
             assert server.signal(signal.SIGTERM)[0] == 0
-        found = take()
-    (read,) = [span for _, span in found if span.name == "resources/read"]
-    (rpc,) = [span for _, span in found if span.name == "list_skills"]
+        request = received.get(timeout=DEADLINE)
+    (read,) = spans_named("resources/read", request)
+    (rpc,) = spans_named("list_skills", request)
     assert (read.trace_id.hex(), read.parent_span_id.hex()) == (TRACE_ID, SPAN_ID)
     of_read = attributes(read)
     assert (of_read["gen_ai.skill.name"], of_read["network.transport"]) == ("a", "tcp")
     assert of_read["mcp.protocol.version"] == VERSIONS[era]
     assert rpc.trace_id.hex() == "a" * 32
     assert attributes(rpc)["jsonrpc.request.id"] == "r1"
-    assert {resource["service.name"] for resource, _ in found} == {"mcp-skills-server"}
-    assert BODY not in repr(found)
+    assert {attributes(batch.resource)["service.name"] for batch in request.resource_spans} == {"mcp-skills-server"}
+    assert BODY not in repr(request)
 
 
 @each_row("era", ["legacy", "modern"])
 def test_stdio_span_has_the_protocol_revision(tmp_path: Path, era: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     write_skill(tmp_path / "a")
-    with collector() as (endpoint, take):
+    with collector() as (endpoint, received):
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
         monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "10")
         with serving(tmp_path, "--traces", era=era) as wire:
             wire.request("skills/list")
-            found: list[Any] = []
-            while not found:  # spans arrive in batches
-                found = [span for _, span in take() if span.name == "skills/list"]
-    assert [attributes(span)["mcp.protocol.version"] for span in found] == [VERSIONS[era]]
+            spans: list[Any] = []
+            while not spans:  # they arrive in batches
+                spans = spans_named("skills/list", received.get(timeout=DEADLINE))
+    assert [attributes(span)["mcp.protocol.version"] for span in spans] == [VERSIONS[era]]
 
 
 @pytest.mark.parametrize("is_silent", [False, True])

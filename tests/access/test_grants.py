@@ -52,8 +52,8 @@ def test_pattern_has_at_most_512_characters_and_64_segments() -> None:
 
 def test_path_of_several_patterns_is_listed_once() -> None:
     grant = Grant(("*",), tuple(map(Pattern, ("acme/**", "acme/b*", "z/**"))))
-    found = Permissions((grant,)).readable(["a", "acme", "acme/billing", "acme/x", "y"])
-    assert sorted(found) == ["acme", "acme/billing", "acme/x"]
+    readable = Permissions((grant,)).readable(["a", "acme", "acme/billing", "acme/x", "y"])
+    assert sorted(readable) == ["acme", "acme/billing", "acme/x"]
 
 
 SEGMENTS = st.text(alphabet="ab-", min_size=1, max_size=3)
@@ -67,9 +67,9 @@ def matches_exhaustively(pattern: list[str], path: list[str]) -> bool:
         return not path
     if pattern[0] == "**":
         return any(matches_exhaustively(pattern[1:], path[count:]) for count in range(len(path) + 1))
-    return (
-        bool(path) and segment_matches_exhaustively(pattern[0], path[0]) and matches_exhaustively(pattern[1:], path[1:])
-    )
+    if not path:
+        return False
+    return segment_matches_exhaustively(pattern[0], path[0]) and matches_exhaustively(pattern[1:], path[1:])
 
 
 def segment_matches_exhaustively(pattern: str, text: str) -> bool:

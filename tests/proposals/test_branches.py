@@ -35,9 +35,13 @@ def repository(tmp_path: Path) -> Path:
     return folder
 
 
-def test_proposal_is_one_commit_on_its_own_branch(repository: Path) -> None:
+@pytest.fixture
+def store(repository: Path) -> ProposalStore:
     branches = Branches([str(repository / "skills")])
-    store = ProposalStore(branches.folder, branches)
+    return ProposalStore(branches.folder, branches)
+
+
+def test_proposal_is_one_commit_on_its_own_branch(repository: Path, store: ProposalStore) -> None:
     with Registry([repository / "skills"]) as registry:
         draft = replace(DRAFT, name="coffee", base=base_of(registry, "coffee"), reason="From x\nM 100644 inline y")
         files = {SKILL_MD: manifest("coffee"), "references/two words.md": "b\n", "references/guide.md": None}
@@ -59,33 +63,30 @@ def test_proposal_is_one_commit_on_its_own_branch(repository: Path) -> None:
     assert git(repository, "status", "--porcelain") == "", "working tree and index are unchanged"
 
 
-def test_root_outside_a_working_copy_is_refused(tmp_path: Path, repository: Path) -> None:
+def test_root_outside_a_working_copy_is_refused(tmp_path: Path, repository: Path, store: ProposalStore) -> None:
     write_skill(tmp_path / "plain" / "cocoa")
     with pytest.raises(UsageError, match="not in a git working copy"):
         Branches([str(tmp_path / "plain")])
-    branches = Branches([str(repository / "skills")])
-    store = ProposalStore(branches.folder, branches)
     with Registry([tmp_path / "plain", repository / "skills"]) as registry:
         with pytest.raises(RequestError, match="not in a git working copy"):
             propose(registry, store, DRAFT, {SKILL_MD: manifest("green")})
         assert store.list() == []
 
 
-def test_failed_storage_leaves_no_branch(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(_place: Path, _files: object) -> None:
+def test_failed_storage_leaves_no_branch(
+    repository: Path, store: ProposalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
         raise OSError(errno.ENOSPC, "no space")
 
-    branches = Branches([str(repository / "skills")])
-    monkeypatch.setattr(proposals, "write_folder", full)
+    monkeypatch.setattr(proposals, "write_folder", fail)
     with Registry([repository / "skills"]) as registry, pytest.raises(RequestError, match="cannot be stored"):
-        propose(registry, ProposalStore(branches.folder, branches), DRAFT, {SKILL_MD: manifest("green")})
+        propose(registry, store, DRAFT, {SKILL_MD: manifest("green")})
     assert git(repository, "branch", "--format=%(refname:short)") == "main"
 
 
-def test_failed_branch_stores_no_proposal(repository: Path) -> None:
+def test_failed_branch_stores_no_proposal(repository: Path, store: ProposalStore) -> None:
     git(repository, "symbolic-ref", "HEAD", "refs/heads/unborn")
-    branches = Branches([str(repository / "skills")])
-    store = ProposalStore(branches.folder, branches)
     with Registry([repository / "skills"]) as registry, pytest.raises(RequestError, match="git cannot keep"):
         propose(registry, store, DRAFT, {SKILL_MD: manifest("green")})
     assert store.list() == []

@@ -54,7 +54,7 @@ def use(action: str, skill: str = "a", digest: str = "sha256:1") -> Use:
     return Use(action, skill, "SKILL.md", digest)  # type: ignore[arg-type]
 
 
-def skill(*paths: str) -> dict[str, Any]:
+def skills_at(*paths: str) -> dict[str, Any]:
     return dict.fromkeys(paths)
 
 
@@ -63,7 +63,7 @@ def names(report: Report) -> list[str]:
 
 
 def test_uses_are_counted_by_skill_principal_and_host(store: UsageStore, usage: Usage) -> None:
-    usage.on_changes(Changes({}, skill("a", "B", "never")))
+    usage.on_changes(Changes({}, skills_at("a", "B", "never")))
     for used in (
         event(use("load"), use("read"), use("read", digest="sha256:2")),
         event(use("load", digest="sha256:2")),
@@ -86,8 +86,8 @@ def test_uses_are_counted_by_skill_principal_and_host(store: UsageStore, usage: 
     assert (host.name, host.loads, host.versions) == ("an editor", 5, 0)
     assert names(store.report("principal", 1)) == ["token:ann"]
     assert names(store.report("skill", 1)) == ["a", "B", "never"]
-    usage.on_changes(Changes(skill("never", "B"), {}))
-    usage.on_changes(Changes(skill("B"), skill("B")))
+    usage.on_changes(Changes(skills_at("never", "B"), {}))
+    usage.on_changes(Changes(skills_at("B"), skills_at("B")))
     usage.flush()
     assert names(store.report("skill", 1)) == ["a", "B"], "a removed skill is not listed as unused"
 
@@ -266,7 +266,7 @@ def output_of(*arguments: str) -> str:
 
 def test_command_prints_table_and_json_most_used_first(tmp_path: Path) -> None:
     option, usage = f"sqlite:{tmp_path / 'usage.db'}", Usage(UsageStore(str(tmp_path / "usage.db")))
-    usage.on_changes(Changes({}, skill("a", *(f"skill-{number:03}" for number in range(49)))))
+    usage.on_changes(Changes({}, skills_at("a", *(f"skill-{number:03}" for number in range(49)))))
     usage.record(event(use("load", "b\x1b[31m"), at=time.time()))
     usage.record(event(found=0, at=time.time()))
     usage.flush()

@@ -26,7 +26,7 @@ from web.ui.serving import (
     ui_command,
     words,
 )
-from web.ui.test_live import open_stream
+from web.ui.test_live import next_event, open_stream
 from web.ui.test_sign_in import sign_in
 from wire import write_skill
 
@@ -113,8 +113,8 @@ def test_event_stream_ends_when_its_token_is_revoked(tmp_path: Path, skills: Pat
             server.process.send_signal(signal.SIGHUP)
             until(lambda: get(server, "/ui/", Cookie=cookie).status == 303)
             write_skill(skills / "later")
-            assert of_other_token.next_event() == "change"
-            assert by_cookie.next_event() == by_token.next_event() == "", "without a last change event"
+            assert next_event(of_other_token) == "change"
+            assert next_event(by_cookie) == next_event(by_token) == "", "without a last change event"
 
 
 def test_raw_file_is_never_executable_content(tmp_path: Path) -> None:
@@ -199,11 +199,11 @@ def test_withheld_changes_are_hidden_and_stream_ends_with_its_grant(folder: Path
         assert "Nothing has changed" in html_of(server, ANN, "live")
         with open_stream(server, **bearing(ANN)) as of_ann:
             write_skill(folder / "skills" / "finance" / "audit")
-            assert of_ann.next_event() == "change"
+            assert next_event(of_ann) == "change"
         assert html_of(server, BOB, "live") == before
         with open_stream(server, **bearing(BOB)) as of_bob:
             write_skill(folder / "skills" / "tea", description="Makes green tea.")
-            assert of_bob.next_event() == "change"
+            assert next_event(of_bob) == "change"
             assert "audit" in words(html_of(server, ANN, "live"))
             live = words(html_of(server, BOB, "live"))
             assert "audit" not in live and "changed" in live
@@ -211,4 +211,4 @@ def test_withheld_changes_are_hidden_and_stream_ends_with_its_grant(folder: Path
             (folder / "c.toml.new").replace(folder / "c.toml")
             server.said("reloaded|in force")
             write_skill(folder / "skills" / "tea")
-            assert of_bob.next_event() == ""
+            assert next_event(of_bob) == ""

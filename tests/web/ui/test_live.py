@@ -7,7 +7,7 @@ import shutil
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -154,25 +154,19 @@ async def test_idle_stream_sends_heartbeats(monkeypatch: pytest.MonkeyPatch) -> 
     await stream.lines.aclose()
 
 
-@dataclass
-class EventStream:
-    """An open `text/event-stream`."""
-
-    response: http.client.HTTPResponse
-
-    def next_event(self) -> str:
-        """The name of the next named event, or "" at the end of the stream."""
-        while line := self.response.readline():
-            if line.startswith(b"event:"):
-                return line.decode().partition(" ")[2].strip()
-        return ""
-
-
 @contextmanager
-def open_stream(server: Server, **headers: str) -> Iterator[EventStream]:
+def open_stream(server: Server, **headers: str) -> Iterator[http.client.HTTPResponse]:
     with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE)) as connection:
         connection.request("GET", "/ui/live/events", headers=headers)
-        yield EventStream(connection.getresponse())
+        yield connection.getresponse()
+
+
+def next_event(stream: http.client.HTTPResponse) -> str:
+    """Return the name of the next named event, or "" at the end of the stream."""
+    while line := stream.readline():
+        if line.startswith(b"event:"):
+            return line.decode().partition(" ")[2].strip()
+    return ""
 
 
 def test_two_hundred_streams_are_served_and_all_receive_a_change(tmp_path: Path) -> None:
@@ -180,16 +174,16 @@ def test_two_hundred_streams_are_served_and_all_receive_a_change(tmp_path: Path)
     with page_serving(tmp_path) as server, ExitStack() as stack:
         assert server.send("HEAD", "/ui/live/events").status == 200, "HEAD opens no stream"
         streams = [stack.enter_context(open_stream(server)) for _ in range(200)]
-        assert {stream.response.status for stream in streams} == {200}
-        assert {stream.response.headers["Cache-Control"] for stream in streams} == {"no-store"}
+        assert {stream.status for stream in streams} == {200}
+        assert {stream.headers["Cache-Control"] for stream in streams} == {"no-store"}
         assert "Nothing has changed." in words(get(server, "/ui/live"))
         write_skill(tmp_path / "two", name="other")
-        assert {stream.next_event() for stream in streams} == {"change"}
+        assert {next_event(stream) for stream in streams} == {"change"}
         page = get(server, "/ui/live?part=1")
         assert "appeared two left out" in words(page) and b"<html" not in page.body
         assert server.signal(signal.SIGTERM)[0] == 0
         # A stream that was cut off would raise IncompleteRead.
-        assert {stream.response.read()[:6] for stream in streams} == {b"data: "}
+        assert {stream.read()[:6] for stream in streams} == {b"data: "}
 
 
 def test_disconnected_client_releases_its_stream(tmp_path: Path) -> None:

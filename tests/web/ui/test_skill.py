@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import html
 import os
 import re
-import struct
 import subprocess
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -28,14 +27,8 @@ DEEP = "/".join("abcdefghijkl")
 BODY = "# Refunds\n\nSee [limits](references/limits.md), ![scheme](scheme.png) and [far](https://example.org/x).\n"
 
 
-def png() -> bytes:
-    """A PNG of one black pixel."""
-
-    def chunk(kind: bytes, content: bytes) -> bytes:
-        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-
-    head = struct.pack(">IIBBBBB", 1, 1, 8, 0, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(b"\0\0")) + chunk(b"IEND", b"")
+# One black pixel.
+PNG = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg==")
 
 
 def html_of(server: Server, path: str) -> str:
@@ -51,7 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     refunds = write_skill(root / "refunds", body=BODY, references__limits_md="# Limits\n")
     kinds = write_skill(root / "kinds", notes_md="# Notes\n", plain_txt="x<y\u200bz", big_txt="x\n" * (1 << 20))
     for target in (refunds, kinds):
-        (target / "scheme.png").write_bytes(png())
+        (target / "scheme.png").write_bytes(PNG)
     (kinds / "data.bin").write_bytes(bytes(range(256)))
     (kinds / "zero.bin").write_bytes(bytes(1 << 20))
     fields = "x\narguments: [{name: city, description: Which one, required: true}, {name: day, default: today}]"
@@ -93,7 +86,7 @@ def test_file_view_depends_on_type_and_size(server: Server) -> None:
     for name in ("data.bin", "zero.bin"):
         assert "neither text nor a picture" in words(html_of(server, f"/ui/files/kinds?file={name}"))
     for name, kind, content in (
-        ("scheme.png", "image/png", png()), ("data.bin", "application/octet-stream", bytes(range(256))),
+        ("scheme.png", "image/png", PNG), ("data.bin", "application/octet-stream", bytes(range(256))),
     ):  # fmt: skip
         reply = get(server, f"/ui/raw/kinds?file={name}")
         assert (reply.headers["Content-Type"], reply.body) == (kind, content)

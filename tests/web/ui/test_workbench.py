@@ -16,7 +16,7 @@ from web.http_wire import until
 from web.ui.chromium import needs_chromium
 from web.ui.serving import fetch, get, page_serving, signed_in, text_of, words
 from web.ui.test_browser import open_local_page
-from web.ui.test_skill import png
+from web.ui.test_skill import PNG
 from wire import FIXTURES, write_skill
 
 REFUNDS = "Issue refunds to customers. Use when money is to be paid back."
@@ -196,7 +196,7 @@ def test_author_sees_failed_queries_hosts_neighbours_copies_and_icon(tmp_path: P
     write_skill(tmp_path / "alone", description="Paint a fence. Use when it is grey.\ndisable-model-invocation: true")
     for folder in ("one", "two"):
         copy = write_skill(tmp_path / folder / "tea", description="Brews tea.\nicon: ./icon.png")
-        (copy / "icon.png").write_bytes(png())
+        (copy / "icon.png").write_bytes(PNG)
     with page_serving(tmp_path) as server:
         page = get(server, "/ui/skills/refunds")
         text = words(page)

@@ -84,17 +84,17 @@ def test_record_has_principal_action_file_and_digest(tmp_path: Path, monkeypatch
 @needs_full_device
 def test_refused_unauthenticated_clients_are_rate_limited(tmp_path: Path) -> None:
     audit, full = AuditLog(str(tmp_path / "audit")), AuditLog(str(FULL_DEVICE))
-    stranger = {"principal": None, "address": "10.0.0.9", "reason": "token"}
+    unauthenticated = {"principal": None, "address": "10.0.0.9", "reason": "token"}
     for moment in (*[100] * 25, *range(160, 182), 159.5):  # the clock is set back at the end
         for log in (audit, full):
-            log.record(event("refused")._replace(time=moment, **stranger))
+            log.record(event("refused")._replace(time=moment, **unauthenticated))
     left_out = [record.get("left_out") for record in records_of(tmp_path / "audit")]
     assert left_out == [None] * 20 + [5] + [None] * 19 + [2]
     assert full.lost == 25 + 22 + 1
     for more in ({"principal": "token:a"}, {"reason": ""}):  # authenticated, or not refused
         other = AuditLog(str(tmp_path / "other"))
         for _ in range(25):
-            other.record(event("ok", READ)._replace(**{**stranger, **more}))
+            other.record(event("ok", READ)._replace(**{**unauthenticated, **more}))
     assert len(records_of(tmp_path / "other")) == 50
 
 

@@ -10,7 +10,11 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
+
+import anyio
+from starlette.requests import Request
 
 from catalog.forest import loaded
 from forkserver import Popen
@@ -128,3 +132,9 @@ def make_context(
     page = PagePart(runtime, settings or Settings(), UiSettings(), Views(runtime.registry, grants))
     page.routes(HttpSettings("127.0.0.1", 0, make_policy("127.0.0.1", (), (), ()), site_states=lambda: sources))
     return page._context(principal)
+
+
+def render_view(view: Any, context: Context, query: str = "") -> str:
+    """Render a view without a server."""
+    request = Request({"type": "http", "method": "GET", "path": "/", "headers": [], "query_string": query.encode()})
+    return bytes(anyio.run(view, request, context).body).decode()

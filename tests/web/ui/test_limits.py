@@ -15,19 +15,13 @@ from catalog.forest import loaded, plant, skill_md
 from mcp_skills_server.codes import problem
 from mcp_skills_server.model import Skill, Snapshot
 from mcp_skills_server.runtime.search import Hit
-from mcp_skills_server.web.ui.context import Context, start_of
+from mcp_skills_server.web.ui.context import start_of
 from mcp_skills_server.web.ui.pages import catalogue, problems, skill, tools, triggers
 from mcp_skills_server.web.ui.pages.history import Revisions, SkillRevision
 from mcp_skills_server.web.ui.sign_in import form_of
 from tables import each_row
-from web.ui.serving import make_context, skill_paths, words
+from web.ui.serving import make_context, render_view, skill_paths, words
 from wire import write_skill
-
-
-def html_of(view: Any, context: Context, query: str = "") -> str:
-    """Render a view."""
-    request = Request({"type": "http", "method": "GET", "path": "/", "headers": [], "query_string": query.encode()})
-    return bytes(anyio.run(view, request, context).body).decode()
 
 
 @each_row(
@@ -56,7 +50,7 @@ def test_query_fields_are_parsed_within_bounds(tmp_path: Path) -> None:
     assert len(cases) == 20
     assert [len(case.query) for case in cases[:2]] == [2_000, 1]
     assert [case.should_trigger for case in cases[:3]] == [True, False, True]
-    page = html_of(tools.page, make_context(tmp_path), f"tool=skills_search&arg.query={'x' * 4_001}")
+    page = render_view(tools.page, make_context(tmp_path), f"tool=skills_search&arg.query={'x' * 4_001}")
     assert f'"{"x" * 4_000}"' in page or f">{'x' * 4_000}<" in page
 
 
@@ -108,7 +102,7 @@ def test_catalogue_lists_are_bounded(tmp_path: Path) -> None:
     facets = catalogue._facets_of(context, problems.survey_of(context))
     assert (len(facets["tags"]), len(facets["places"]), facets["left_out"]) == (200, 100, 0)
     assert facets["sources"] == [("0", tmp_path.name, 7)]
-    rows = json.loads(html_of(catalogue.page, context, "format=json"))
+    rows = json.loads(render_view(catalogue.page, context, "format=json"))
     assert [(len(row["tags"]), row["title"], row["files"]) for row in rows[:2]] == [(20, "Ships", 1), (20, None, 1)]
     listing = catalogue._find(context, catalogue.ListQuery.of(QueryParams("q=kuberxxxs")), problems.survey_of(context))
     assert (listing["rows"], len(listing["nearest"])) == ([], 6)
@@ -147,6 +141,6 @@ def test_ranking_has_twenty_ranks_and_compares_first_five(tmp_path: Path) -> Non
     places = triggers.rank(make_context(tmp_path), "paint a fence").places
     assert [len(rank.near) for rank in places] == [3] * 5 + [0] * 15
     assert (places[0].share, places[1].words[-12:]) == (1.0, " of the best")
-    page = html_of(triggers.page, make_context(tmp_path), "prompt=paint+a+fence")
+    page = render_view(triggers.page, make_context(tmp_path), "prompt=paint+a+fence")
     assert len(skill_paths(page)) == 20
     assert "of the best" in words(page)

@@ -8,10 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 from starlette.datastructures import QueryParams
-from starlette.requests import Request
 
 from catalog.forest import plant, skill_md, skills
 from mcp_skills_server.access.grants import Grant, Grants, Pattern
@@ -26,7 +24,7 @@ from mcp_skills_server.web.ui.pages.operation import Activity
 from mcp_skills_server.web.ui.pages.problems import survey_of
 from web.http_wire import Server, bearing, client, token_file, until
 from web.test_grants import ANN, BOB, configure
-from web.ui.serving import get, grant, make_context, page_serving, text_of, words
+from web.ui.serving import get, grant, make_context, page_serving, render_view, text_of, words
 from wire import FIXTURES
 
 
@@ -53,9 +51,6 @@ def test_clients_are_grouped_and_bounded_latest_first() -> None:
 
 
 def test_run_is_running_until_its_request_ends_and_hides_withheld_skill(tmp_path: Path) -> None:
-    def runs_page() -> str:
-        return words(bytes(anyio.run(operation.runs, None, context).body).decode())
-
     bob = Principal("token", "bob")
     grants = Grants([Grant((bob.id,), (Pattern("tea"),))], local=False)
     context = make_context(plant(tmp_path, skills("finance/refunds", "tea")), grants=grants, principal=bob)
@@ -63,15 +58,16 @@ def test_run_is_running_until_its_request_ends_and_hides_withheld_skill(tmp_path
     granted = Use("run", "tea", "scripts/tea.py", "")
     for run in (granted, Use("run", "finance/refunds", "scripts/finance.py", ""), Use("run", "", "scripts/.py", "")):
         activity.take(event(outcome="begun", uses=(run,), principal="token:ann"))
-    page = runs_page()
+    page = words(render_view(operation.runs, context))
     assert page.count(" running") == 3
     assert "scripts/tea.py" in page and page.count("token:ann") == 3
     assert "finance" not in page and page.count("of a skill that you may not read") == 1
     assert "code sent with the call" in page
     assert activity.clients() == []
     activity.take(event(outcome="failed", uses=(granted,), principal="token:ann", milliseconds=7.0))
-    assert runs_page().count(" running") == 2
-    assert " failed 7 ms" in runs_page()
+    page = words(render_view(operation.runs, context))
+    assert page.count(" running") == 2
+    assert " failed 7 ms" in page
     assert [(client.requests, client.refused) for client in activity.clients()] == [(1, 1)]
 
 
@@ -134,21 +130,16 @@ def test_usage_and_catalogue_are_paginated_most_used_first(tmp_path: Path) -> No
             rows += [UsageRow(f"{by}-{number:04}", loads=9_000 - number) for number in range(1, 5_000)]
             return Report((*rows, UsageRow("s050", last=1.0)), 0, 0, ())
 
-    def usage_page(start: int) -> str:
-        query = f"from={start}".encode()
-        request = Request({"type": "http", "method": "GET", "path": "/", "headers": [], "query_string": query})
-        return bytes(anyio.run(operation.usage, request, context).body).decode()
-
     context = make_context(plant(tmp_path / "skills", skills(*(f"s{number:03}" for number in range(101)))))
     reports = operation.UsageReports(FixedCounts(str(tmp_path / "usage.db")))
     context = replace(context, site=replace(context.site, usage=reports), sees_others=True)
-    assert [usage_page(start).count("/ui/skills/s") for start in (0, 1, 100)] == [100, 100, 1]
-    for start, has_more in ((0, True), (1, False)):
-        assert ('rel="next"' in usage_page(start)) is has_more
-        query = catalogue.ListQuery.of(QueryParams(f"from={start}"))
-        found = catalogue._find(context, query, survey_of(context))
-        assert (len(found["rows"]), found["more"], found["total"]) == (100, has_more, 101)
-    page = words(usage_page(0))
+    for start, count, has_more in ((0, 100, True), (1, 100, False), (100, 1, False)):
+        page = render_view(operation.usage, context, f"from={start}")
+        assert page.count("/ui/skills/s") == count
+        assert ('rel="next"' in page) is has_more
+        listing = catalogue._find(context, catalogue.ListQuery.of(QueryParams(f"from={start}")), survey_of(context))
+        assert (len(listing["rows"]), listing["more"], listing["total"]) == (count, has_more, 101)
+    page = words(render_view(operation.usage, context))
     for by, nameless in (("principal", "anonymous"), ("host", "unknown")):
         assert page.count(f"{by}-") == 99
         assert page.index(f"{nameless} 9,000") < page.index(f"{by}-0001 8,999") < page.index(f"{by}-0099 8,901")

@@ -21,7 +21,7 @@ from mcp_skills_server.telemetry import audit as audit_module
 from mcp_skills_server.telemetry.audit import AuditLog
 from mcp_skills_server.telemetry.events import Event, NotRecordedError, Outcome, Use
 from web.http_wire import bearing, client, http_serving, until
-from wire import COMMAND, DEADLINE, WireError, serving, write_skill
+from wire import COMMAND, DEADLINE, Era, WireError, serving, write_skill
 
 FULL_DEVICE = Path("/dev/full")
 SECRET = "0123456789abcdef"
@@ -217,8 +217,7 @@ def test_invalid_options_are_reported_in_one_line(tmp_path: Path) -> None:
         assert message in completed.stderr and completed.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("era", ["legacy", "modern"])
-def test_stdio_requests_are_recorded_without_content(tmp_path: Path, era: Any, sandbox_mode: str) -> None:
+def test_stdio_requests_are_recorded_without_content(tmp_path: Path, era: Era, sandbox_mode: str) -> None:
     folder, file = tmp_path / "skills", tmp_path / "audit"
     write_skill(folder / "a", body="Secret body.", notes_md="other", scripts__x_py="print('ran')\n")
     with serving(folder, "--audit-log", file, "--allow-scripts", "--sandbox", sandbox_mode, era=era) as wire:

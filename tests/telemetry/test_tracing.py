@@ -33,7 +33,7 @@ from mcp_skills_server.telemetry.events import Event, Events, Trace, Use
 from mcp_skills_server.telemetry.tracing import Tracing, _LoggingExporter
 from tables import each_row
 from web.http_wire import JSON, client, http_serving
-from wire import DEADLINE, VERSIONS, serving, write_skill
+from wire import DEADLINE, VERSIONS, Era, serving, write_skill
 
 TRACE_ID, SPAN_ID = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 PARENT = {"traceparent": f"00-{TRACE_ID}-{SPAN_ID}-01"}
@@ -290,8 +290,7 @@ def test_export_failure_and_recovery_are_logged_once(caplog: pytest.LogCaptureFi
     assert inner.is_shut_down
 
 
-@each_row("era", ["legacy", "modern"])
-def test_collector_receives_one_span_per_request_and_the_rest_at_exit(tmp_path: Path, era: Any) -> None:
+def test_collector_receives_one_span_per_request_and_the_rest_at_exit(tmp_path: Path, era: Era) -> None:
     write_skill(tmp_path / "a", body=BODY)
     call = b'{"jsonrpc":"2.0","id":"r1","method":"list_skills"}'
     with collector() as (endpoint, received):
@@ -314,8 +313,7 @@ def test_collector_receives_one_span_per_request_and_the_rest_at_exit(tmp_path: 
     assert BODY not in repr(request)
 
 
-@each_row("era", ["legacy", "modern"])
-def test_stdio_span_has_the_protocol_revision(tmp_path: Path, era: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stdio_span_has_the_protocol_revision(tmp_path: Path, era: Era, monkeypatch: pytest.MonkeyPatch) -> None:
     write_skill(tmp_path / "a")
     with collector() as (endpoint, received):
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)

@@ -122,6 +122,7 @@ def test_counts_labels_and_questions_are_bounded_and_losses_logged(
     assert (count_rows("labels"), count_rows("questions")) == (10_000, 10_000)
     usage.record(event(found=0, question="another"))
     usage.flush()
+    assert len(caplog.records) == 2, "a recovery is logged once"
     assert count_rows("questions") == 10_000
     assert len(store.report().questions) == 100
     assert store.report().questions[0] == ("q0", 2)

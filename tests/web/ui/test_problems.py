@@ -52,7 +52,9 @@ def test_problems_equal_those_of_validate_and_mark_their_lines() -> None:
     with page_serving(BROKEN) as server:
         result = CliRunner().invoke(cli, ["validate", str(BROKEN), "--format", "json"])
         expected = Counter(problem["code"] for problem in json.loads(result.stdout)["problems"])
-        page = text_of(get(server, "/ui/problems"))
+        reply = get(server, "/ui/problems")
+        assert reply.headers["Refresh"] is None, "validation has finished"
+        page = text_of(reply)
         options = re.findall(r'<option value="([a-z0-9-]+)">[a-z0-9-]+ \((\d+)\)', page)
         assert {code: int(count) for code, count in options} == expected
         alert = re.search(r'<p class="alert"><a href="/ui/problems">[^:]*: ([^<]*)<', text_of(get(server, "/ui/")))

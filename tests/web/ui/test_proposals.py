@@ -99,6 +99,9 @@ def test_diff_has_context_lines_and_first_line_number() -> None:
     (file,) = sides({"a": (before, False), "b": (b"", False)}, {"a": (after, False), "b": (b"", False)})
     assert (file.path, file.kind, file.rows[0].left) == ("a", "changed", "from line 17")
     assert [row.left for row in file.rows[1:]] == ["16", "17", "18", "19", "old"]
+    repeated = b"x\n" * 300
+    (file,) = sides({"a": (b"old\n" + repeated, False)}, {"a": (b"new\n" + repeated, False)})
+    assert [row.left for row in file.rows] == ["old", "x", "x", "x", "x"], "frequent lines are context too"
 
 
 @needs_chromium

@@ -113,6 +113,7 @@ def test_visibility_follows_frontmatter(server: Server) -> None:
     for name, model, user in (("user", "no", "yes"), ("model", "yes", "no")):
         text = words(html_of(server, f"/ui/skills/{name}"))
         assert f"{model} Models, through tools" in text and f"{user} Users, as a prompt" in text
+        assert "yes Hosts that support skills" in text
 
 
 def test_files_are_a_tree_labelled_with_whole_paths(server: Server) -> None:

@@ -1,4 +1,4 @@
-"""An issuer's keys, and tokens by them, right and wrong ones."""
+"""Keys of an issuer, and JSON Web Tokens signed by them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ ALGORITHMS: Final = (*_RSA, *_CURVES, "EdDSA")
 
 
 def private(algorithm: str = "ES256", number: int = 0, bits: int = 2048) -> Any:
-    """A key that is always the same one in a process."""
-    return _private("RS256" if algorithm in _RSA else algorithm, number, bits)
+    """Return a private key, the same one for the same arguments."""
+    return _generate("RS256" if algorithm in _RSA else algorithm, number, bits)
 
 
 @cache
-def _private(algorithm: str, number: int, bits: int) -> Any:
+def _generate(algorithm: str, number: int, bits: int) -> Any:
     if algorithm in _CURVES:
         return ec.generate_private_key(_CURVES[algorithm]())
     if algorithm == "EdDSA":
@@ -33,18 +33,19 @@ def _private(algorithm: str, number: int, bits: int) -> Any:
 
 
 def public(algorithm: str = "ES256", number: int = 0, kid: str | None = "one", **more: Any) -> dict[str, Any]:
-    """Its other half as a set of keys has it."""
-    key = private(algorithm, number).public_key()
-    kind: Any = RSAAlgorithm if algorithm in _RSA else OKPAlgorithm if algorithm == "EdDSA" else ECAlgorithm
-    found = json.loads(kind.to_jwk(key))
-    return {**found, **({} if kid is None else {"kid": kid}), **more}
+    """Return the public key as a JSON Web Key."""
+    kinds: dict[str, Any] = {"EdDSA": OKPAlgorithm} | dict.fromkeys(_RSA, RSAAlgorithm)
+    key = json.loads(kinds.get(algorithm, ECAlgorithm).to_jwk(private(algorithm, number).public_key()))
+    if kid is not None:
+        key["kid"] = kid
+    return key | more
 
 
 def claims(**more: Any) -> dict[str, Any]:
-    """What a good token says; None leaves a claim out."""
+    """Return the claims of a valid token, with changes. None leaves a claim out."""
     now = int(time())
-    good = {"iss": ISSUER, "aud": AUDIENCE, "sub": "ann", "iat": now, "nbf": now, "exp": now + 300}
-    return {name: value for name, value in {**good, **more}.items() if value is not None}
+    valid = {"iss": ISSUER, "aud": AUDIENCE, "sub": "ann", "iat": now, "nbf": now, "exp": now + 300}
+    return {name: value for name, value in {**valid, **more}.items() if value is not None}
 
 
 def signed(
@@ -54,8 +55,9 @@ def signed(
     key: Any = None,
     headers: dict[str, Any] | None = None,
 ) -> str:
-    """A token with these claims, or with these very bytes."""
-    raw = payload if isinstance(payload, bytes) else json.dumps(claims() if payload is None else payload).encode()
-    return jwt.PyJWS().encode(
-        raw, key or private(algorithm), algorithm, headers={"kid": "one", "typ": "at+jwt", **(headers or {})}
-    )
+    """Sign a token with these claims, or with these raw bytes."""
+    if payload is None:
+        payload = claims()
+    raw = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
+    headers = {"kid": "one", "typ": "at+jwt", **(headers or {})}
+    return jwt.PyJWS().encode(raw, key or private(algorithm), algorithm, headers=headers)

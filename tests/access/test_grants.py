@@ -1,4 +1,4 @@
-"""Patterns of skill paths, and who may what by which grants."""
+"""Grants: patterns of skill paths, and the permissions of principals."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ANN = Principal("token", "ann", groups=frozenset({"finance"}))
 
 
 @each_row(
-    ("pattern", "fitting", "others"),
+    ("pattern", "matching", "others"),
     [
         ("acme/billing", ["acme/billing"], ["acme", "acme/billing/x", "acme/billings", "x/acme/billing"]),
         ("*", ["acme", "b"], ["acme/billing"]),
@@ -28,68 +28,69 @@ ANN = Principal("token", "ann", groups=frozenset({"finance"}))
         ("a*a", ["aa", "aba"], ["a"]),
     ],
 )
-def test_a_pattern_fits(pattern: str, fitting: list[str], others: list[str]) -> None:
-    found = Pattern(pattern)
-    assert [path for path in fitting if not found.matches(path)] == []
-    assert [path for path in others if found.matches(path)] == []
+def test_pattern_matches_paths(pattern: str, matching: list[str], others: list[str]) -> None:
+    assert [path for path in matching if not Pattern(pattern).matches(path)] == []
+    assert [path for path in others if Pattern(pattern).matches(path)] == []
 
 
 @each_row(
     "text",
     ["", "/a", "a/", "a//b", "./a", "a/..", "a**", "a/b**c", "!a", "a?", "[ab]", "{a,b}", "a\\b", "a\nb", "a" * 999],
 )
-def test_what_is_no_pattern_says_why(text: str) -> None:
+def test_invalid_pattern_is_refused_with_one_line(text: str) -> None:
     with pytest.raises(PatternError) as caught:
         Pattern(text)
     assert str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_a_pattern_has_at_most_512_characters_and_64_segments() -> None:
+def test_pattern_has_at_most_512_characters_and_64_segments() -> None:
     for text in ("a" * 512, "/".join(["a"] * 64)):
         assert Pattern(text).matches(text)
         with pytest.raises(PatternError, match="512 characters and 64 segments"):
             Pattern(f"{text}/a" if "/" in text else f"{text}a")
 
 
-def test_each_readable_path_comes_once_however_many_patterns_fit() -> None:
+def test_path_of_several_patterns_is_listed_once() -> None:
     grant = Grant(("*",), tuple(map(Pattern, ("acme/**", "acme/b*", "z/**"))))
-    found = Permissions((grant,)).readable(["a", "acme", "acme/billing", "acme/x", "y"])
-    assert sorted(found) == ["acme", "acme/billing", "acme/x"]
+    readable = Permissions((grant,)).readable(["a", "acme", "acme/billing", "acme/x", "y"])
+    assert sorted(readable) == ["acme", "acme/billing", "acme/x"]
 
 
 SEGMENTS = st.text(alphabet="ab-", min_size=1, max_size=3)
-WILD = st.one_of(SEGMENTS, st.sampled_from(["*", "**", "a*", "*b", "a*b"]))
-PATHS, PATTERNS = (st.lists(each, min_size=1, max_size=4).map("/".join) for each in (SEGMENTS, WILD))
+SEGMENT_PATTERNS = st.one_of(SEGMENTS, st.sampled_from(["*", "**", "a*", "*b", "a*b"]))
+PATHS, PATTERNS = (st.lists(each, min_size=1, max_size=4).map("/".join) for each in (SEGMENTS, SEGMENT_PATTERNS))
 
 
-def slow_fit(pattern: list[str], path: list[str]) -> bool:
-    """What a pattern means, by trying everything."""
+def matches_exhaustively(pattern: list[str], path: list[str]) -> bool:
+    """Match segments by trying every length of each `**`."""
     if not pattern:
         return not path
     if pattern[0] == "**":
-        return any(slow_fit(pattern[1:], path[count:]) for count in range(len(path) + 1))
-    return bool(path) and slow_text(pattern[0], path[0]) and slow_fit(pattern[1:], path[1:])
+        return any(matches_exhaustively(pattern[1:], path[count:]) for count in range(len(path) + 1))
+    if not path:
+        return False
+    return segment_matches_exhaustively(pattern[0], path[0]) and matches_exhaustively(pattern[1:], path[1:])
 
 
-def slow_text(pattern: str, text: str) -> bool:
-    """The same of one segment."""
+def segment_matches_exhaustively(pattern: str, text: str) -> bool:
+    """Match one segment by trying every length of each `*`."""
     if not pattern:
         return not text
     if pattern[0] == "*":
-        return any(slow_text(pattern[1:], text[count:]) for count in range(len(text) + 1))
-    return bool(text) and pattern[0] == text[0] and slow_text(pattern[1:], text[1:])
+        return any(segment_matches_exhaustively(pattern[1:], text[count:]) for count in range(len(text) + 1))
+    return bool(text) and pattern[0] == text[0] and segment_matches_exhaustively(pattern[1:], text[1:])
 
 
 @given(PATTERNS, st.lists(PATHS, max_size=8, unique=True))
-def test_quick_answers_are_those_of_the_definition(pattern: str, paths: list[str]) -> None:
-    wanted = {path for path in paths if slow_fit(pattern.split("/"), path.split("/"))}
-    found = Pattern(pattern)
-    assert {path for path in paths if found.matches(path)} == wanted
-    permissions = Permissions([Grant(("*",), (found,))])
-    assert sorted(permissions.readable(sorted(paths))) == sorted(wanted)
+def test_matching_agrees_with_exhaustive_search(pattern: str, paths: list[str]) -> None:
+    expected = {path for path in paths if matches_exhaustively(pattern.split("/"), path.split("/"))}
+    compiled = Pattern(pattern)
+    assert {path for path in paths if compiled.matches(path)} == expected
+    permissions = Permissions([Grant(("*",), (compiled,))])
+    assert sorted(permissions.readable(sorted(paths))) == sorted(expected)
 
 
-def test_it_takes_no_longer_than_the_text_is() -> None:
+def test_matching_does_not_backtrack_exponentially() -> None:
     assert not Pattern("**/a*a*a*a*a*a*a*a*b/**/a*a*b/z").matches("/".join(["a" * 60] * 60))
 
 
@@ -102,13 +103,13 @@ def test_it_takes_no_longer_than_the_text_is() -> None:
         ([("scripts", "a"), ("admin", "**")], True),
     ],
 )
-def test_what_is_about_all_skills_is_for_who_was_granted_all(grants: list[tuple[May, str]], is_admin: bool) -> None:
-    made = [Grant(("*",), (Pattern(skills),), frozenset({may})) for may, skills in grants]
-    assert Permissions(made).is_admin is is_admin
+def test_administrator_needs_admin_grant_for_all_skills(grants: list[tuple[May, str]], is_admin: bool) -> None:
+    parsed = [Grant(("*",), (Pattern(skills),), frozenset({may})) for may, skills in grants]
+    assert Permissions(parsed).is_admin is is_admin
 
 
-def test_grants_add_up_and_reading_is_part_of_each() -> None:
-    both = Grants(
+def test_grants_add_up_and_each_includes_reading() -> None:
+    grants = Grants(
         [
             Grant(("token:ann",), (Pattern("a/*"),), frozenset({"scripts"})),
             Grant(("group:finance",), (Pattern("b"),), frozenset({"admin"})),
@@ -118,29 +119,35 @@ def test_grants_add_up_and_reading_is_part_of_each() -> None:
         ],
         local=False,
     )
-    ann, nobody = both.permissions(ANN), both.permissions(None)
+    ann, anonymous = grants.permissions(ANN), grants.permissions(None)
     assert [path for path in ("a/x", "b", "open", "mine", "z") if ann.can_read(path)] == ["a/x", "b", "open"]
-    assert ann.permits("scripts", "a/x") and not ann.permits("scripts", "b") and ann.permits("read", "b")
-    assert not ann.permits("code", "a/x") and not ann.can_read_all
-    assert nobody.can_read("open") and not nobody.can_read("mine") and not nobody.is_admin
-    assert both.permissions(Principal("user", "ann", "https://a.example")).can_read_all
-    assert both.permissions(Principal("token", "bob")).can_read("z")
-    assert not both.permissions(Principal("token", "finance")).can_read("b")
-    assert Grants(both.grants, local=True).permissions(None).can_read("mine")
-    assert not Grants(both.grants, local=True).permissions(ANN).can_read("mine")
+    assert ann.permits("scripts", "a/x")
+    assert not ann.permits("scripts", "b")
+    assert ann.permits("read", "b")
+    assert not ann.permits("code", "a/x")
+    assert not ann.can_read_all
+    assert anonymous.can_read("open")
+    assert not anonymous.can_read("mine")
+    assert not anonymous.is_admin
+    assert grants.permissions(Principal("user", "ann", "https://a.example")).can_read_all
+    assert grants.permissions(Principal("token", "bob")).can_read("z")
+    assert not grants.permissions(Principal("token", "finance")).can_read("b")
+    assert Grants(grants.grants, local=True).permissions(None).can_read("mine")
+    assert not Grants(grants.grants, local=True).permissions(ANN).can_read("mine")
 
 
-def test_whoever_is_given_the_same_has_the_same_permissions() -> None:
+def test_permissions_of_equal_rights_are_equal() -> None:
     a, b = Pattern("a/*"), Pattern("b")
     scripts = frozenset[str]({"scripts"})
-    made = Permissions([Grant(("token:ann",), (a,), scripts), Grant(("*",), (b,))])
-    same = Permissions([Grant(("group:x",), (b,), frozenset({"read"})), Grant(("token:bob",), (a, a), scripts)])
-    assert made == same and hash(made) == hash(same)
+    permissions = Permissions([Grant(("token:ann",), (a,), scripts), Grant(("*",), (b,))])
+    equal = Permissions([Grant(("group:x",), (b,), frozenset({"read"})), Grant(("token:bob",), (a, a), scripts)])
+    assert permissions == equal
+    assert hash(permissions) == hash(equal)
     for other in ([Grant(("*",), (a, b), scripts)], [Grant(("*",), (a, b))], [Grant(("*",), (a,), scripts)], []):
-        assert Permissions(other) != made
+        assert Permissions(other) != permissions
 
 
-def test_a_token_and_users_of_one_name_are_several_and_groups_and_scopes_make_no_other() -> None:
+def test_principal_key_has_kind_and_issuer_but_no_groups_or_scopes() -> None:
     issuer = "https://login.example"
     token, user = Principal("token", "ann"), Principal("user", "ann", issuer)
     assert (token.id, user.id) == ("token:ann", "user:ann")
@@ -148,6 +155,6 @@ def test_a_token_and_users_of_one_name_are_several_and_groups_and_scopes_make_no
     assert user.key == Principal("user", "ann", issuer, frozenset({"a"}), frozenset({"read"})).key
 
 
-def test_who_is_named_with_a_kind() -> None:
+def test_grantee_is_written_with_its_kind() -> None:
     assert all(map(is_who, ("*", "local", "token:a", "group:a b", "user:auth0|1")))
     assert not any(map(is_who, ("ann", "token:", "group: ", "role:x", "", "**", "token:a\nb")))

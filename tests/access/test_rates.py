@@ -1,4 +1,4 @@
-"""Rates: what one does is never at another's cost, and what is kept is bounded."""
+"""Token-bucket rate limits per client."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ class Clock:
         return self.now
 
 
-def test_all_of_a_minute_at_once_and_then_one_each_part_of_it() -> None:
+def test_bucket_allows_a_minute_at_once_then_refills_evenly() -> None:
     clock = Clock()
     rate = Rate(6, now=clock)
     assert [rate.take("a") for _ in range(6)] == [0.0] * 6
-    assert all(9.9 < rate.take("a") <= 10 for _ in range(100))  # who is refused is not counted
-    assert rate.take("b") == 0  # nobody else is slower for it
+    assert all(9.9 < rate.take("a") <= 10 for _ in range(100))  # refused attempts do not count
+    assert rate.take("b") == 0  # other clients have their own bucket
     clock.now += 10
     assert rate.take("a") == 0 and rate.take("a") > 0
     clock.now += 3600
     assert [rate.take("a") for _ in range(6)] == [0.0] * 6 and rate.take("a") > 0
-    for per_minute in range(1, 100):  # however the parts of a minute are rounded
+    for per_minute in range(1, 100):  # rounding must not lose a token
         rate = Rate(per_minute, now=clock)
         assert [rate.take("a") > 0 for _ in range(per_minute + 1)] == [False] * per_minute + [True]
 
 
-def test_what_is_kept_is_bounded() -> None:
+def test_buckets_are_bounded_and_full_ones_dropped() -> None:
     clock = Clock()
     rate = Rate(10, now=clock, most=50)
     for number in range(1000):
@@ -41,23 +41,23 @@ def test_what_is_kept_is_bounded() -> None:
     assert len(rate) == 1
     rate = Rate(2, now=clock, most=2)
     assert [rate.take(each) for each in "abac"] == [0.0] * 4
-    assert rate.take("a") > 0, "the least recent one goes, which is b"
+    assert rate.take("a") > 0, "b was evicted, the least recently used"
 
 
 @given(st.integers(1, 100), st.lists(st.floats(0, 30), max_size=200))
-def test_in_no_minute_more_than_twice_the_rate(per_minute: int, pauses: list[float]) -> None:
+def test_no_minute_exceeds_twice_the_rate(per_minute: int, pauses: list[float]) -> None:
     clock = Clock()
     rate = Rate(per_minute, now=clock)
-    done: list[float] = []
+    taken: list[float] = []
     for pause in pauses:
         clock.now += pause / per_minute
         if rate.take("a") == 0:
-            done.append(clock.now)
-    for start in done:
-        assert sum(start <= each < start + 60 for each in done) <= 2 * per_minute
+            taken.append(clock.now)
+    for start in taken:
+        assert sum(start <= moment < start + 60 for moment in taken) <= 2 * per_minute
 
 
-def test_a_rate_begins_anew_when_its_quota_changes_and_there_is_none_without_one() -> None:
+def test_changed_quota_resets_its_rate_and_none_removes_it() -> None:
     quotas = Rates(QuotaSettings())
     failed = quotas.failed_authentications
     assert quotas.requests is None and failed is not None and failed.per_minute == 60

@@ -1,4 +1,4 @@
-"""Tokens of the operator, with plain values: lines, ends, groups, comparison, replacement."""
+"""Tokens that the operator lists: parsing, expiry, groups, comparison, replacement."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ SECRET = "not-a-real-secret-0123456789"
 OTHER = "another-made-up-one-0123456789"
 
 
-def read(text: str) -> list[Token]:
+def parse(text: str) -> list[Token]:
     return read_tokens(text, "tokens.txt").require_valid()
 
 
-def hashed(*secrets: str) -> list[bytes]:
-    return [hashlib.sha256(each.encode()).digest() for each in secrets]
+def hashes_of(*secrets: str) -> list[bytes]:
+    return [hashlib.sha256(secret.encode()).digest() for secret in secrets]
 
 
-def test_tokens_are_read_from_lines() -> None:
+def test_tokens_are_parsed_from_lines() -> None:
     text = f"# who: what\n\n  alpha = {SECRET}  \r\nbeta={OTHER}=with=equals\n   # alpha=too\nc.d@e_f-1={SECRET}x"
-    tokens = read(f"{text}\nshort=0123456789abcdef")
+    tokens = parse(f"{text}\nshort=0123456789abcdef")
     assert [token.name for token in tokens] == ["alpha", "beta", "c.d@e_f-1", "short"]
-    assert [token.hashed for token in tokens] == hashed(
+    assert [token.hashed for token in tokens] == hashes_of(
         SECRET, OTHER + "=with=equals", SECRET + "x", "0123456789abcdef"
     )
 
@@ -59,14 +59,14 @@ def test_tokens_are_read_from_lines() -> None:
         ("the token has characters that are not printable ASCII", [f"name={SECRET}é", f"name={SECRET}\x00x"]),
         ("line 3: the name a appears more than twice", [f"a={SECRET}\na={OTHER}\na={OTHER}x"]),
         ("line 1: after sha256: write 64 hexadecimal digits", ["a=sha256:1234", f"a=sha256:{'0' * 63}g"]),
-        ("line 2: b has the token of a", [f"a={SECRET}\nb=sha256:{hashed(SECRET)[0].hex()}"]),
+        ("line 2: b has the token of a", [f"a={SECRET}\nb=sha256:{hashes_of(SECRET)[0].hex()}"]),
         ("line 3: c has the token of a", [f"a={SECRET}\nb={OTHER}\nc={SECRET} groups=x"]),
         ("there is no token", ["", "# a comment\n\n   \n"]),
         *(
             ("line 1: expires: write a day", [f"a={SECRET}0 expires={each}"])
             for each in (
                 "", "tomorrow", "2027-02-30", "2027-1-1", "20270131", "2027-W05-1", "9999-12-31",
-                "2027-01-31T12:00:00",  # by which clock?
+                "2027-01-31T12:00:00",  # without a time zone
                 "2027-01-31T25:00:00Z",
             )
         ),
@@ -79,16 +79,16 @@ def test_tokens_are_read_from_lines() -> None:
         ),
     ],
 )  # fmt: skip
-def test_what_is_no_list_of_tokens_is_wrong_usage_and_never_shown(message: str, texts: list[str]) -> None:
+def test_invalid_token_list_is_usage_error_without_secrets(message: str, texts: list[str]) -> None:
     for text in texts:
         with pytest.raises(UsageError) as caught:
-            read(text)
-        seen = str(caught.value)
-        assert seen.startswith("tokens.txt") and message in seen and "\n" not in seen
-        assert SECRET[:10] not in seen and OTHER[:10] not in seen
+            parse(text)
+        error = str(caught.value)
+        assert error.startswith("tokens.txt") and message in error and "\n" not in error
+        assert SECRET[:10] not in error and OTHER[:10] not in error
 
 
-def test_a_file_that_everybody_can_read_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_world_readable_token_file_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "tokens"
     path.write_text(f"alpha={SECRET}\n")
     for mode, messages in (
@@ -109,21 +109,22 @@ def test_a_file_that_everybody_can_read_is_told(tmp_path: Path, caplog: pytest.L
         (b"#" * (1 << 20), "there is no token"),
     ],
 )
-def test_a_file_without_tokens_is_wrong_usage(tmp_path: Path, raw: bytes | None, message: str) -> None:
+def test_token_file_without_tokens_is_usage_error(tmp_path: Path, raw: bytes | None, message: str) -> None:
     path = tmp_path / "tokens"
     if raw is not None:
         path.write_bytes(raw)
     with pytest.raises(UsageError, match=message) as caught:
         read_token_file(str(path))
-    assert str(path) in str(caught.value) and SECRET not in str(caught.value)
+    assert str(path) in str(caught.value)
+    assert SECRET not in str(caught.value)
     with pytest.raises(UsageError, match="cannot be read"):
         read_token_file(str(tmp_path))
 
 
-TOKENS = tuple(read(f"alpha={SECRET}\nbeta={OTHER}"))
+TOKENS = tuple(parse(f"alpha={SECRET}\nbeta={OTHER}"))
 
 
-def borne(header: str | None) -> Token | None:
+def token_of_header(header: str | None) -> Token | None:
     return find_token(TOKENS, secret_of(header) or "")
 
 
@@ -142,15 +143,13 @@ def borne(header: str | None) -> Token | None:
         ),
     ],
 )  # fmt: skip
-def test_a_bearer_is_who_bears_the_whole_token(header: str | None, name: str | None) -> None:
-    found = borne(header)
-    assert (found and found.name) == name
+def test_bearer_needs_the_whole_token(header: str | None, name: str | None) -> None:
+    token = token_of_header(header)
+    assert (token and token.name) == name
 
 
 @each_row("header", [f"Bearer {SECRET}", f"Bearer {OTHER}", "Bearer wrong", f"Basic {SECRET}", None])
-def test_every_token_is_compared_in_constant_time_whoever_asks(
-    header: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_token_is_compared_in_constant_time(header: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[tuple[bytes, bytes]] = []
     compare_digest = hmac.compare_digest
 
@@ -159,32 +158,33 @@ def test_every_token_is_compared_in_constant_time_whoever_asks(
         return compare_digest(one, other)
 
     monkeypatch.setattr(tokens_module.hmac, "compare_digest", digest)
-    borne(header)
+    token_of_header(header)
     assert [one for one, _ in compared] == [token.hashed for token in TOKENS]
-    # Hashes are compared, so that not even the length of a token makes a difference.
-    assert {len(each) for pair in compared for each in pair} == {32}
+    # Comparing hashes hides the length of a token too.
+    assert {len(value) for pair in compared for value in pair} == {32}
 
 
-def test_tokens_are_replaced_by_tokens_and_one_that_changes_is_taken_away() -> None:
+def test_replacing_tokens_removes_changed_ones() -> None:
     text = f"a={SECRET} groups=x,y\nb={OTHER} expires=2027-01-31\n"
-    tokens, removed = Tokens(read(text)), list[frozenset[bytes]]()
+    tokens, removed = Tokens(parse(text)), list[frozenset[bytes]]()
     tokens.on_removed = removed.append
     first, second = tokens
-    tokens.replace(read(text.replace("x,y", "y,x")))
+    tokens.replace(parse(text.replace("x,y", "y,x")))
     assert removed == [] and find_token(tokens, SECRET) == first
-    for old, new, gone in (("x,y", "x", first), ("2027-01-31", "2027-02-28", second), ("a=", "c=", first)):
-        tokens.replace(read(text))
+    for old, new, changed in (("x,y", "x", first), ("2027-01-31", "2027-02-28", second), ("a=", "c=", first)):
+        tokens.replace(parse(text))
         removed.clear()
-        tokens.replace(read(text.replace(old, new)))
-        assert removed == [{gone.hashed}]
+        tokens.replace(parse(text.replace(old, new)))
+        assert removed == [{changed.hashed}]
     tokens.replace([second])
-    assert find_token(tokens, SECRET) is None and second in tokens and len(tokens) == 1
+    assert find_token(tokens, SECRET) is None
+    assert [*tokens] == [second]
     for before, after in ((tokens, []), (Tokens([]), [first])):
         with pytest.raises(ValueError, match="tokens replace tokens"):
             before.replace(after)
 
 
-def when(*parts: Any) -> float:
+def timestamp(*parts: Any) -> float:
     return datetime(*parts, tzinfo=UTC).timestamp()
 
 
@@ -192,17 +192,17 @@ def when(*parts: Any) -> float:
     ("words", "expires", "groups"),
     [
         ("", math.inf, []),
-        (" expires=2027-01-31", when(2027, 2, 1), []),
-        (" expires=2028-02-29   groups=a", when(2028, 3, 1), ["a"]),
-        (" expires=2027-01-31T12:00:00Z", when(2027, 1, 31, 12), []),
-        (" expires=2027-01-31t12:00:00+02:00", when(2027, 1, 31, 10), []),
+        (" expires=2027-01-31", timestamp(2027, 2, 1), []),
+        (" expires=2028-02-29   groups=a", timestamp(2028, 3, 1), ["a"]),
+        (" expires=2027-01-31T12:00:00Z", timestamp(2027, 1, 31, 12), []),
+        (" expires=2027-01-31t12:00:00+02:00", timestamp(2027, 1, 31, 10), []),
         (" groups=finance,/legal/eu,Köln", math.inf, ["finance", "/legal/eu", "Köln"]),
-        (" groups=a,b,a expires=2027-12-31", when(2028, 1, 1), ["a", "b"]),
+        (" groups=a,b,a expires=2027-12-31", timestamp(2028, 1, 1), ["a", "b"]),
     ],
 )
-def test_a_line_says_when_its_token_ends_and_its_groups(words: str, expires: float, groups: list[str]) -> None:
-    (token,) = read(f"alpha = {SECRET}{words}\n")
-    assert token == Token("alpha", hashed(SECRET)[0], expires, frozenset(groups))
+def test_line_has_expiry_and_groups(words: str, expires: float, groups: list[str]) -> None:
+    (token,) = parse(f"alpha = {SECRET}{words}\n")
+    assert token == Token("alpha", hashes_of(SECRET)[0], expires, frozenset(groups))
     admission = token.admission
     assert admission.principal.id == "token:alpha" and admission.principal.groups == frozenset(groups)
     assert (admission.expires, admission.hashed) == (expires, token.hashed)
@@ -218,23 +218,23 @@ def test_a_line_says_when_its_token_ends_and_its_groups(words: str, expires: flo
         (f"# both,a={SECRET},# x,\n,b={OTHER},#", [set(), set()]),
     ],
 )
-def test_in_a_value_commas_end_lines_but_between_groups(value: str, groups: list[set[str]]) -> None:
-    found = read_token_value(value, "x").require_valid()
-    assert [each.name for each in found] == ["a", "b"]
-    assert [each.groups for each in found] == groups
-    assert [each.hashed for each in found] == hashed(SECRET, OTHER)
+def test_commas_in_a_value_separate_lines_or_groups(value: str, groups: list[set[str]]) -> None:
+    tokens = read_token_value(value, "x").require_valid()
+    assert [token.name for token in tokens] == ["a", "b"]
+    assert [token.groups for token in tokens] == groups
+    assert [token.hashed for token in tokens] == hashes_of(SECRET, OTHER)
 
 
-def test_tokens_that_end_soon_are_one_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_tokens_that_expire_soon_are_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     ends = "past={0} expires=2027-01-30\nsoon={0}1 expires=2027-02-13\nlater={0}2 expires=2027-02-14\never={0}3\n"
-    tokens = read(ends.format(SECRET))
-    warn_of_expiry(tokens, when(2027, 1, 31))
+    tokens = parse(ends.format(SECRET))
+    warn_of_expiry(tokens, timestamp(2027, 1, 31))
     assert caplog.messages == [
         "tokens have expired: past (2027-01-31T00:00Z); write new ones",
         "tokens expire soon: soon (2027-02-14T00:00Z); write new ones",
     ]
     caplog.clear()
-    warn_of_expiry(tokens[2:], when(2027, 1, 31))
+    warn_of_expiry(tokens[2:], timestamp(2027, 1, 31))
     assert not caplog.records
     many = [Token(f"t{number}", b"", number) for number in range(21)]
     for count, more in ((20, ""), (21, " and 1 more")):
@@ -242,27 +242,28 @@ def test_tokens_that_end_soon_are_one_line(caplog: pytest.LogCaptureFixture) -> 
         assert caplog.messages[-1].endswith(f"t19 (1970-01-01T00:00Z){more}; write new ones")
 
 
-def test_a_token_may_stand_as_its_hash_and_a_name_twice_while_it_is_rotated() -> None:
-    digits = hashed(OTHER)[0].hex()
-    tokens = read(f"a={SECRET} groups=x\na=sha256:{digits.upper()} groups=x")
-    found = [find_token(tokens, secret) for secret in (SECRET, OTHER)]
-    assert [each and each.admission.principal for each in found] == [tokens[0].admission.principal] * 2
+def test_token_can_be_a_hash_and_have_two_lines_during_rotation() -> None:
+    digits = hashes_of(OTHER)[0].hex()
+    tokens = parse(f"a={SECRET} groups=x\na=sha256:{digits.upper()} groups=x")
+    for secret in (SECRET, OTHER):
+        token = find_token(tokens, secret)
+        assert token and token.admission.principal == tokens[0].admission.principal
     assert find_token(tokens, f"sha256:{digits}") is find_token(tokens, digits) is None
 
 
-def test_of_wrong_lines_a_name_keeps_what_it_had_and_what_no_line_names_goes() -> None:
-    before = read(f"a={SECRET}\nb={OTHER}\nc={SECRET}c\nd={SECRET}d")
+def test_invalid_lines_keep_former_tokens_and_absent_names_are_removed() -> None:
+    before = parse(f"a={SECRET}\nb={OTHER}\nc={SECRET}c\nd={SECRET}d")
     lines = read_tokens(f"a=short\nc={SECRET}d\nc=short\n= x", "x")
     assert [name for name, _ in lines.invalid] == ["a", "c", ""]
-    assert sorted(lines.merge(before), key=lambda each: each.name) == [before[0], lines.tokens[0]]
+    assert sorted(lines.merge(before), key=lambda token: token.name) == [before[0], lines.tokens[0]]
 
 
-def test_a_new_token_is_let_in_by_its_line_which_does_not_have_it() -> None:
+def test_new_token_matches_its_hashed_line() -> None:
     token = new_token()
     line = hashed_line("ci", token, expires="2027-01-31", groups=["a", "b"])
-    (found,) = read(line)
+    (found,) = parse(line)
     assert token not in line and find_token([found], token) is found
-    assert (found.groups, found.expires) == ({"a", "b"}, when(2027, 2, 1))
+    assert (found.groups, found.expires) == ({"a", "b"}, timestamp(2027, 2, 1))
     assert len(token) == len("mcpskills_") + 43, "256 bits in base64"
     for name, expires, groups in (("no name", None, []), ("ci", "soon", []), ("ci", None, ["a b"]), ("ci", None, [""])):
         with pytest.raises(UsageError):

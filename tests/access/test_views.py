@@ -1,4 +1,4 @@
-"""Whoever has some skills is answered as by a server that has no others, byte for byte and on every protocol."""
+"""Views by grants: on every protocol, withheld skills change no byte of any answer."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import anyio
 from hypothesis import Phase, example, given, note, settings
 from hypothesis import strategies as st
 
+from catalog.forest import loaded
 from conversations import ENVELOPE, EXTENSION, HANDSHAKE
 from mcp_skills_server.access.grants import Grant, Grants, Pattern
 from mcp_skills_server.access.principal import Principal
@@ -43,30 +44,31 @@ TOML = 'version = "{version}"\nname = "{name}"\ndescription = "Does {word}."\n'
 
 @dataclass(frozen=True)
 class Sample:
-    """A skill to write, to one of two roots. Its `manifest` is the name in its `skill.toml`, if it has one."""
+    """A skill to write into one of two roots."""
 
     path: str
     root: int
     name: str
-    word: str  # what it is about
-    breaks: str  # what is wrong with it
-    needs: str  # the path of a skill that it names
-    manifest: str
+    word: str  # in its description
+    fault: str  # "description" or "yaml" if invalid, "link" for a symlink out of the skill
+    needs: str  # path of a skill that it depends on
+    manifest: str  # name in its skill.toml; "" for none
 
     def write(self, roots: Path) -> None:
-        """Write it to its root."""
         folder = roots / str(self.root) / self.path
         (folder / "references").mkdir(parents=True, exist_ok=True)
         (folder / "nothing").mkdir(exist_ok=True)
-        described = "" if self.breaks == "description" else f"description: Helps with {self.word}.\n"
-        named = "name: [1" if self.breaks == "yaml" else f"name: {self.name}"
-        needs = f"dependencies:\n  prompts: [{self.needs}]\n  resources: [skill://{self.needs}/SKILL.md]\n"
-        arguments = "arguments:\n  - name: topic\n    enum: [one, two]\n" if self.word == "tea" else ""
-        text = f"---\n{named}\n{described}{needs}{arguments}---\n# About {self.word}\n\nSee [it](references/guide.md), "
-        text += f"[inner](inner/references/guide.md) and [z](z/{SKILL_MD}).\n"
-        (folder / SKILL_MD).write_text(text, encoding="utf-8")
+        lines = ["---", "name: [1" if self.fault == "yaml" else f"name: {self.name}"]
+        if self.fault != "description":
+            lines.append(f"description: Helps with {self.word}.")
+        lines.append(f"dependencies:\n  prompts: [{self.needs}]\n  resources: [skill://{self.needs}/SKILL.md]")
+        if self.word == "tea":
+            lines.append("arguments:\n  - name: topic\n    enum: [one, two]")
+        lines.append(f"---\n# About {self.word}\n\nSee [it](references/guide.md),")
+        lines.append(f"[inner](inner/references/guide.md) and [z](z/{SKILL_MD}).\n")
+        (folder / SKILL_MD).write_text("\n".join(lines), encoding="utf-8")
         (folder / "references" / "guide.md").write_text(f"guide of {self.path}\n", encoding="utf-8")
-        if self.breaks == "link":
+        if self.fault == "link":
             (folder / "away").symlink_to("/etc")
         if self.manifest:
             fields = TOML.format(version="1.2.3", name=self.manifest, word=self.word)
@@ -74,48 +76,51 @@ class Sample:
 
 
 @st.composite
-def samples(draw: st.DrawFn) -> list[Sample]:
-    """Some skills, nested, broken, shadowed and of one name."""
+def sample_lists(draw: st.DrawFn) -> list[Sample]:
+    """Skills that are nested, broken, shadowed, or have equal names."""
     places = draw(st.lists(st.tuples(st.sampled_from(PATHS), st.integers(0, 1)), min_size=1, max_size=9, unique=True))
-    out: list[Sample] = []
+    drawn: list[Sample] = []
     for path, root in places:
-        names = [path.rpartition("/")[2]] * 4 + ["x", "beta", "Odd Name"]
-        wrong = [""] * 5 + ["description", "yaml", "link"]
-        manifests = ["", "", "acme.tool", f"acme.{path.replace('/', '-')}"]
-        drawn = [draw(st.sampled_from(each)) for each in (names, WORDS, wrong, (*PATHS, "x"), manifests)]
-        out.append(Sample(path, root, *drawn))
-    return out
+        name = draw(st.sampled_from([path.rpartition("/")[2]] * 4 + ["x", "beta", "Odd Name"]))
+        word = draw(st.sampled_from(WORDS))
+        fault = draw(st.sampled_from([""] * 5 + ["description", "yaml", "link"]))
+        needs = draw(st.sampled_from([*PATHS, "x"]))
+        manifest = draw(st.sampled_from(["", "", "acme.tool", f"acme.{path.replace('/', '-')}"]))
+        drawn.append(Sample(path, root, name, word, fault, needs, manifest))
+    return drawn
 
 
 GRANTS = st.lists(st.sampled_from(PATTERNS), min_size=1, max_size=4)
 
 
 def remove_ungranted(roots: Path, served: dict[str, int], patterns: Sequence[Pattern]) -> None:
-    """Remove every skill that no pattern fits, and leave the granted ones in its folder.
+    """Remove every skill that no pattern matches, except granted skills nested in it.
 
-    `served` has the root from which each skill is served. What another root hides nobody has.
+    `served` maps each path to the number of the root that serves it. Shadowed skills are removed too.
     """
     for number, root in enumerate((roots / "0", roots / "1")):
         skills = {found.parent.relative_to(root).as_posix() for found in root.rglob(SKILL_MD)}
 
-        def is_withheld(place: Path, root: Path = root, skills: set[str] = skills, number: int = number) -> bool:
-            where = place.relative_to(root).as_posix()
-            holders = [each for each in skills if where == each or where.startswith(f"{each}/")]
-            holder = max(holders, key=len, default="")
-            return bool(holder) and (served.get(holder) != number or not any(each.matches(holder) for each in patterns))
+        def is_withheld(folder: Path, root: Path = root, skills: set[str] = skills, number: int = number) -> bool:
+            path = folder.relative_to(root).as_posix()
+            owners = [skill for skill in skills if path == skill or path.startswith(f"{skill}/")]
+            owner = max(owners, key=len, default="")
+            if not owner:
+                return False
+            return served.get(owner) != number or not any(pattern.matches(owner) for pattern in patterns)
 
         for name, folders, files in os.walk(root, topdown=False):
             folder = Path(name)
             withheld = is_withheld(folder)
-            for each in (*files, *folders):
-                if withheld and (each in files or (folder / each).is_symlink()):
-                    (folder / each).unlink()
+            for entry in (*files, *folders):
+                if withheld and (entry in files or (folder / entry).is_symlink()):
+                    (folder / entry).unlink()
             if folder != root and not any(folder.iterdir()) and (withheld or files or folders):
-                folder.rmdir()  # nothing was in it but what is withheld
+                folder.rmdir()  # it contained withheld files only
 
 
-def requests() -> Iterator[tuple[str, dict[str, Any]]]:
-    """What clients ask: of every path that there may be, and of none."""
+def client_requests() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Method and parameters of requests about every path of a sample, and about absent ones."""
     for method in ("skills/list", "resources/list", "prompts/list"):
         yield method, {}
         kind = method.split("/", 1)[0]
@@ -128,10 +133,10 @@ def requests() -> Iterator[tuple[str, dict[str, Any]]]:
         yield "skills/get", {"uri": f"skill://{path}/{SKILL_MD}"}
         yield "resources/directory/read", {"uri": f"skill://{path}"}
         yield "resources/directory/read", {"uri": f"skill://{path}/inner"}
-        for called in {path, name}:
-            yield "skills/get", {"name": called, "arguments": {"topic": "one"}}
-            yield "prompts/get", {"name": called, "arguments": {"topic": "one"}}
-            prompt = {"type": "ref/prompt", "name": called}
+        for alias in {path, name}:
+            yield "skills/get", {"name": alias, "arguments": {"topic": "one"}}
+            yield "prompts/get", {"name": alias, "arguments": {"topic": "one"}}
+            prompt = {"type": "ref/prompt", "name": alias}
             yield "completion/complete", {"ref": prompt, "argument": {"name": "topic", "value": "o"}}
         resource = {"type": "ref/resource", "uri": "skill://{+path}"}
         yield "completion/complete", {"ref": resource, "argument": {"name": "path", "value": path[:4]}}
@@ -148,57 +153,63 @@ def requests() -> Iterator[tuple[str, dict[str, Any]]]:
         yield "tools/call", {"name": "skills_read", "arguments": {"path": "references/gide.md"}}
 
 
-REQUESTS = list(requests())
+REQUESTS = list(client_requests())
 
 
-def conversation(asked: Sequence[tuple[str, dict[str, Any]]], *, modern: bool) -> list[bytes]:
-    """These requests, made by a client of an era."""
-    opening: list[dict[str, Any]] = [{"id": 0, "method": "server/discover", "params": {"_meta": ENVELOPE}}]
-    if not modern:
-        hands = {**HANDSHAKE, "capabilities": EXTENSION}
-        opening = [{"id": 0, "method": "initialize", "params": hands}, {"method": "notifications/initialized"}]
-    meta = {"_meta": ENVELOPE} if modern else {}
-    made = [{"id": id_, "method": method, "params": {**given, **meta}} for id_, (method, given) in enumerate(asked, 1)]
-    return [json.dumps({"jsonrpc": "2.0", **each}).encode() for each in (*opening, *made)]
+def messages_of(requests: Sequence[tuple[str, dict[str, Any]]], *, modern: bool) -> list[bytes]:
+    """The messages of a client of an era that makes these requests."""
+    if modern:
+        meta: dict[str, Any] = {"_meta": ENVELOPE}
+        messages: list[dict[str, Any]] = [{"id": 0, "method": "server/discover", "params": meta}]
+    else:
+        meta = {}
+        handshake = {**HANDSHAKE, "capabilities": EXTENSION}
+        messages = [{"id": 0, "method": "initialize", "params": handshake}, {"method": "notifications/initialized"}]
+    for id_, (method, params) in enumerate(requests, 1):
+        messages.append({"id": id_, "method": method, "params": {**params, **meta}})
+    return [json.dumps({"jsonrpc": "2.0", **message}).encode() for message in messages]
 
 
-RUN = re.compile(rb'"run_id":"[^"]*"')
-"""What is drawn by lot."""
-CHOICES = (Settings(page_size=2, prompt_page_size=2), Settings(dialect="sep-2640"), Settings(dialect="sep-2076"))
+RUN_ID = re.compile(rb'"run_id":"[^"]*"')
+"""Random part of an answer."""
+SETTINGS = (Settings(page_size=2, prompt_page_size=2), Settings(dialect="sep-2640"), Settings(dialect="sep-2076"))
 
 
-def over_pipes(views: Views, chosen: Settings, asked: Sequence[tuple[str, dict[str, Any]]]) -> list[str]:
-    """What the user of this machine is told in both eras."""
-    out: list[str] = []
+def answers_over_stdio(views: Views, chosen: Settings, requests: Sequence[tuple[str, dict[str, Any]]]) -> list[str]:
+    """Answers to the local user in both eras."""
+    answers: list[str] = []
     for modern in (True, False):
-        lines = conversation(asked, modern=modern)
-        out += map(json.dumps, talk(lines, views.registry, chosen, patient=True, views=views))
-    return out
+        lines = messages_of(requests, modern=modern)
+        answers += map(json.dumps, talk(lines, views.registry, chosen, patient=True, views=views))
+    return answers
 
 
-def over_rpc(views: Views) -> list[bytes]:
-    """What a principal is told by the Skills Protocol."""
+def answers_over_rpc(views: Views) -> list[bytes]:
+    """Answers of the Skills Protocol to Ann."""
     rpc = Rpc(Methods(Runtime(views.registry), views=views))
-    asked: list[tuple[str, dict[str, Any]]] = [("list_skills", {"limit": 2}), ("list_skills", {"detail": "full"})]
-    asked += [("list_skills", {"namespace": each}) for each in ("acme", "team", "alpha")]
+    calls: list[tuple[str, dict[str, Any]]] = [("list_skills", {"limit": 2}), ("list_skills", {"detail": "full"})]
+    calls += [("list_skills", {"namespace": namespace}) for namespace in ("acme", "team", "alpha")]
     for path in (*PATHS, *ABSENT):
         for name in (path.replace("/", "."), f"acme.{path.replace('/', '-')}", "acme.tool", "acme.tol"):
-            asked.append(("describe_skill", {"name": name, "detail": "full"}))
-            asked.append(("describe_skill", {"name": name, "version": "9.9.9"}))
+            calls.append(("describe_skill", {"name": name, "detail": "full"}))
+            calls.append(("describe_skill", {"name": name, "version": "9.9.9"}))
             for inside in (f"inner/{SKILL_MD}", "references/gide.md"):
-                asked.append(("read_skill_file", {"name": name, "path": inside}))
-            asked.append(("execute_skill", {"name": name, "args": {}}))
+                calls.append(("read_skill_file", {"name": name, "path": inside}))
+            calls.append(("execute_skill", {"name": name, "args": {}}))
 
-    async def ask() -> list[bytes]:
-        calls = [json.dumps({"jsonrpc": "2.0", "id": 1, "method": each, "params": given}) for each, given in asked]
-        answers = [await rpc.answer(call.encode(), None, ANN) for call in calls]
-        return [RUN.sub(b"", each or b"") for each in answers]
+    async def answer_all() -> list[bytes]:
+        answers: list[bytes] = []
+        for method, params in calls:
+            call = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
+            answer = await rpc.answer(call.encode(), None, ANN)
+            answers.append(RUN_ID.sub(b"", answer or b""))
+        return answers
 
-    return anyio.run(ask)
+    return anyio.run(answer_all)
 
 
-def over_discovery(views: Views, asked: Sequence[str]) -> list[dict[str, Any]]:
-    """What a principal is sent at these paths, but for the header that says whom it depends on."""
+def responses_of_discovery(views: Views, paths: Sequence[str]) -> list[dict[str, Any]]:
+    """ASGI messages to Ann for requests of these paths, without the `Vary` header."""
 
     def make(skill_set: SkillSet, logged: set[str] | None = None) -> Discovery:
         return Discovery(Publication(skill_set), shared=False, logged=logged)
@@ -208,26 +219,27 @@ def over_discovery(views: Views, asked: Sequence[str]) -> list[dict[str, Any]]:
 
     async def send(message: Any) -> None:
         if "headers" in message:
-            message["headers"] = [each for each in message["headers"] if each[0] != b"vary"]
+            message["headers"] = [header for header in message["headers"] if header[0] != b"vary"]
         sent.append(dict(message))
 
     async def receive() -> Any:
         raise AssertionError
 
-    async def ask() -> None:
-        for path in asked:
+    async def request_all() -> None:
+        for path in paths:
             scope = {"type": "http", "method": "GET", "path": path, "headers": [], PRINCIPAL: ANN}
             await endpoint(scope, receive, send)
 
-    anyio.run(ask)
+    anyio.run(request_all)
     return sent
 
 
-def artifacts_of(registry: Registry) -> list[str]:
-    """Every path that a server would publish that has all skills."""
+def published_paths(registry: Registry) -> list[str]:
+    """Every path that discovery publishes without grants."""
     edition = Publication(registry).edition()
     old = [f"{DIRECTORY_0_1}{name}/{path}" for name in edition.older for path in edition.skills[name].skill.files]
-    return [DIRECTORY + INDEX, DIRECTORY_0_1 + INDEX, *(each.artifact.path for each in edition.skills.values()), *old]
+    new = [published.artifact.path for published in edition.skills.values()]
+    return [DIRECTORY + INDEX, DIRECTORY_0_1 + INDEX, *new, *old]
 
 
 NESTED = [
@@ -238,34 +250,35 @@ NESTED = [
 ]
 
 
-@example(NESTED, ["alpha"], CHOICES[0], REQUESTS)
-@example([NESTED[0], NESTED[2]], ["alpha"], CHOICES[0], REQUESTS)
-@example(NESTED, ["alpha", "alpha/inner/core"], CHOICES[0], REQUESTS)
+@example(NESTED, ["alpha"], SETTINGS[0], REQUESTS)
+@example([NESTED[0], NESTED[2]], ["alpha"], SETTINGS[0], REQUESTS)
+@example(NESTED, ["alpha", "alpha/inner/core"], SETTINGS[0], REQUESTS)
 @settings(max_examples=settings().max_examples // 5, phases=(Phase.explicit, Phase.generate))
-@given(samples(), GRANTS, st.sampled_from(CHOICES), st.permutations(REQUESTS).map(lambda order: order[:80]))
-def test_the_answer_is_that_of_a_server_that_has_these_skills_only(
-    found: list[Sample], patterns: list[str], chosen: Settings, asked: list[tuple[str, dict[str, Any]]]
+@given(sample_lists(), GRANTS, st.sampled_from(SETTINGS), st.permutations(REQUESTS).map(lambda order: order[:80]))
+def test_restricted_view_answers_like_a_server_with_only_granted_skills(
+    samples: list[Sample], patterns: list[str], chosen: Settings, requests: list[tuple[str, dict[str, Any]]]
 ) -> None:
-    granted = [Pattern(each) for each in patterns]
+    granted = [Pattern(pattern) for pattern in patterns]
     grants = [Grant(("local", "token:ann"), tuple(granted)), Grant(("token:bob",), (Pattern("**"),))]
     folder = Path(tempfile.mkdtemp(prefix="views-"))
     try:
         for root in ("0", "1"):
             (folder / root).mkdir()
-        for each in found:
-            each.write(folder)
-        whole = Registry([folder / "0", folder / "1"])
-        whole.load()
-        published = artifacts_of(whole)
-        local, remote = (Views(whole, Grants(grants, local=each)) for each in (True, False))
-        seen = over_pipes(local, chosen, asked), over_rpc(remote), over_discovery(remote, published)
-        remove_ungranted(folder, {path: each.root for path, each in whole.snapshot.skills.items()}, granted)
-        part = Registry([folder / "0", folder / "1"])
-        part.load()
-        everything = Views(part)
+        for sample in samples:
+            sample.write(folder)
+        whole = loaded(folder / "0", folder / "1")
+        paths = published_paths(whole)
+        local = Views(whole, Grants(grants, local=True))
+        remote = Views(whole, Grants(grants, local=False))
+        over_stdio = answers_over_stdio(local, chosen, requests)
+        over_rpc = answers_over_rpc(remote)
+        over_discovery = responses_of_discovery(remote, paths)
+        remove_ungranted(folder, {path: skill.root for path, skill in whole.snapshot.skills.items()}, granted)
+        part = loaded(folder / "0", folder / "1")
+        unrestricted = Views(part)
         note(f"{[*whole.snapshot.skills]} {patterns} {[*part.snapshot.skills]}")
-        expected = over_pipes(everything, chosen, asked), over_rpc(everything), over_discovery(everything, published)
-        for mine, theirs in zip(seen, expected, strict=True):
-            assert mine == theirs
+        assert over_stdio == answers_over_stdio(unrestricted, chosen, requests)
+        assert over_rpc == answers_over_rpc(unrestricted)
+        assert over_discovery == responses_of_discovery(unrestricted, paths)
     finally:
         shutil.rmtree(folder)

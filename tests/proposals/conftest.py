@@ -1,4 +1,4 @@
-"""What the tests of proposals share: a store."""
+"""Fixtures of the proposals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Approval: a skill is replaced whole or not at all, whatever happens in between."""
+"""Approval of proposals: atomic replacement of a skill, races, crashes and symlinks."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from wire import write_skill
 
 
 @dataclass
-class Desk:
-    """A reviewer's: the folder of the skill `coffee` among others, and the proposals for them."""
+class Workspace:
+    """The folder of the skill `coffee` in a root, and the proposals for this root."""
 
     coffee: Path
     registry: Registry
@@ -39,264 +39,273 @@ class Desk:
     def skills(self) -> Path:
         return self.coffee.parent
 
-    def proposed(self, name: str, files: dict[str, str | None]) -> Proposal:
-        """A new skill, or a change of coffee, with a manifest and these files."""
+    def propose(self, name: str, files: dict[str, str | None]) -> Proposal:
+        """Propose a new skill, or a change of `coffee`, with a manifest and these files."""
         base = base_of(self.registry, name) if name == "coffee" else ""
-        given = {SKILL_MD: manifest(name.rpartition("/")[2]), **files}
-        return propose(self.registry, self.store, replace(DRAFT, name=name, base=base), given)
+        files = {SKILL_MD: manifest(name.rpartition("/")[2]), **files}
+        return propose(self.registry, self.store, replace(DRAFT, name=name, base=base), files)
 
-    def approve(self, made: Proposal, reviewer: str = LOCAL, **more: Any) -> Proposal:
-        return approval.approve(self.registry, self.store, made.id, reviewer=reviewer, **more)
+    def approve(self, proposal: Proposal, reviewer: str = LOCAL, **more: Any) -> Proposal:
+        return approval.approve(self.registry, self.store, proposal.id, reviewer=reviewer, **more)
 
-    def refuses(self, made: Proposal, words: str, reviewer: str = LOCAL, **more: Any) -> None:
-        """The proposal cannot be approved, and nothing is left of the attempt."""
+    def assert_refused(self, proposal: Proposal, message: str, reviewer: str = LOCAL, **more: Any) -> None:
+        """Assert that the proposal cannot be approved, and that no file changes."""
         before = tree(self.skills)
-        with pytest.raises(RequestError, match=words):
-            self.approve(made, reviewer, **more)
+        with pytest.raises(RequestError, match=message):
+            self.approve(proposal, reviewer, **more)
         assert tree(self.skills) == before
 
 
 @pytest.fixture
-def desk(tmp_path: Path, store: ProposalStore) -> Iterator[Desk]:
-    made = write_skill(tmp_path / "skills" / "coffee", references__guide_md="one\n", scripts__old_sh="#!/bin/sh\n")
-    (made / "references" / "old.md").write_text("old\n")
-    (made / "scripts" / "old.sh").chmod(0o755)
-    (made / ".notes").write_text("the author's own\n")
-    (made / "references" / "to").symlink_to("guide.md")
-    with Registry([made.parent], Limits(hidden=True)) as registry:  # where what a killed process leaves is no skill
-        yield Desk(made, registry, store)
+def workspace(tmp_path: Path, store: ProposalStore) -> Iterator[Workspace]:
+    coffee = write_skill(tmp_path / "skills" / "coffee", references__guide_md="one\n", scripts__old_sh="#!/bin/sh\n")
+    (coffee / "references" / "old.md").write_text("old\n")
+    (coffee / "scripts" / "old.sh").chmod(0o755)
+    (coffee / ".notes").write_text("the author's own\n")
+    (coffee / "references" / "to").symlink_to("guide.md")
+    with Registry([coffee.parent], Limits(hidden=True)) as registry:  # temporary folders must be no skills even so
+        yield Workspace(coffee, registry, store)
 
 
 @pytest.fixture
-def out(tmp_path: Path) -> Iterator[Path]:
-    """A folder outside the skills, where nothing is to be written."""
-    (tmp_path / "out").mkdir()
-    yield tmp_path / "out"
-    assert [*(tmp_path / "out").iterdir()] == []
+def outside(tmp_path: Path) -> Iterator[Path]:
+    """A folder outside the root, which must stay empty."""
+    (tmp_path / "outside").mkdir()
+    yield tmp_path / "outside"
+    assert [*(tmp_path / "outside").iterdir()] == []
 
 
-def tree(place: Path) -> dict[str, tuple[bytes, bool]]:
-    found = (each for each in place.rglob("*") if each.is_file() and not each.is_symlink())
-    return {each.relative_to(place).as_posix(): (each.read_bytes(), os.access(each, os.X_OK)) for each in found}
+def tree(folder: Path) -> dict[str, tuple[bytes, bool]]:
+    """Content by path of all files, and whether each is executable."""
+    files = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    return {path.relative_to(folder).as_posix(): (path.read_bytes(), os.access(path, os.X_OK)) for path in files}
 
 
-def names(folder: Path) -> list[str]:
-    return sorted(each.name for each in folder.iterdir())
+def entry_names(folder: Path) -> list[str]:
+    return sorted(entry.name for entry in folder.iterdir())
 
 
-def test_a_change_is_written_whole_and_what_it_leaves_alone_stays(desk: Desk) -> None:
+def test_approved_change_is_written_and_other_files_stay(workspace: Workspace) -> None:
     changes = {"references/guide.md": "two\n", "references/new.md": "new\n", "references/old.md": None}
-    made = desk.proposed("coffee", changes)
-    before = tree(desk.coffee)
-    found = review(desk.registry, desk.store, made)
-    assert not found.is_outdated and found.problems == found.alike == [] and found.difference is not None
-    decided = desk.approve(made, "token:bob", message="thanks")
+    proposal = workspace.propose("coffee", changes)
+    before = tree(workspace.coffee)
+    reviewed = review(workspace.registry, workspace.store, proposal)
+    assert not reviewed.is_outdated
+    assert reviewed.problems == reviewed.alike == []
+    assert reviewed.difference is not None
+    decided = workspace.approve(proposal, "token:bob", message="thanks")
     assert (decided.state, decided.reviewer, decided.message) == ("approved", "token:bob", "thanks")
-    assert desk.store.get(made.id) == decided
+    assert workspace.store.get(proposal.id) == decided
     del before["references/old.md"]
-    assert tree(desk.coffee) == before | {
+    assert tree(workspace.coffee) == before | {
         SKILL_MD: (manifest("coffee").encode(), False),
         "references/guide.md": (b"two\n", False),
         "references/new.md": (b"new\n", False),
     }
-    assert (desk.coffee / "references" / "to").is_symlink() and names(desk.skills) == ["coffee"]
-    assert desk.registry.read(desk.registry.snapshot.skills["coffee"].files["references/new.md"]) == b"new\n"
-    assert set(desk.store.files(decided, "before")) == {SKILL_MD, "references/guide.md", "references/old.md"}, (
-        "the history"
-    )
-    assert not any(executable for _, executable in tree(desk.store.folder).values())
-    places = (desk.store.folder, desk.store.folder / ".lock", desk.store.folder / made.id / "proposal.toml")
-    assert [place.stat().st_mode & 0o777 for place in places] == [0o700, 0o600, 0o600]
-    assert review(desk.registry, desk.store, decided).difference is not None
-    desk.refuses(made, "approved already, by token:bob")
+    assert (workspace.coffee / "references" / "to").is_symlink()
+    assert entry_names(workspace.skills) == ["coffee"]
+    assert workspace.registry.read(workspace.registry.snapshot.skills["coffee"].files["references/new.md"]) == b"new\n"
+    replaced = workspace.store.files(decided, "before")
+    assert replaced.keys() == {SKILL_MD, "references/guide.md", "references/old.md"}
+    assert not any(executable for _, executable in tree(workspace.store.folder).values())
+    stored = workspace.store.folder
+    for path, mode in ((stored, 0o700), (stored / ".lock", 0o600), (stored / proposal.id / "proposal.toml", 0o600)):
+        assert path.stat().st_mode & 0o777 == mode
+    assert review(workspace.registry, workspace.store, decided).difference is not None
+    workspace.assert_refused(proposal, "approved already, by token:bob")
     with pytest.raises(RequestError, match="approved already"):
-        approval.reject(desk.store, made.id, reviewer=LOCAL)
+        approval.reject(workspace.store, proposal.id, reviewer=LOCAL)
 
 
-def test_a_review_is_of_the_root_that_the_proposal_is_for(desk: Desk, tmp_path: Path) -> None:
-    made = desk.proposed("coffee", {})
+def test_review_uses_the_root_of_the_proposal(workspace: Workspace, tmp_path: Path) -> None:
+    proposal = workspace.propose("coffee", {})
     write_skill(tmp_path / "first" / "tea")
-    with Registry([tmp_path / "first", desk.skills]) as registry:
-        assert not review(registry, desk.store, made).is_outdated
-        assert root_of(registry, replace(made, root="/gone")) == registry.roots[0]
+    with Registry([tmp_path / "first", workspace.skills]) as registry:
+        assert not review(registry, workspace.store, proposal).is_outdated
+        assert root_of(registry, replace(proposal, root="/gone")) == registry.roots[0]
 
 
-def test_a_new_skill_is_made_with_the_folders_above_it(desk: Desk) -> None:
-    desk.approve(desk.proposed("tea/green", {}))
-    assert tree(desk.skills / "tea") == {"green/SKILL.md": (manifest("green").encode(), False)}
-    assert sorted(desk.registry.snapshot.skills) == ["coffee", "tea/green"]
-    again = desk.proposed("tea/black", {})
-    write_skill(desk.skills / "tea" / "black", body="another's")
-    desk.refuses(again, "the skill tea/black exists by now")
-    change = desk.proposed("coffee", {})
-    shutil.rmtree(desk.coffee)
-    desk.refuses(change, "coffee no longer exists")
+def test_approved_new_skill_is_created_with_parent_folders(workspace: Workspace) -> None:
+    workspace.approve(workspace.propose("tea/green", {}))
+    assert tree(workspace.skills / "tea") == {"green/SKILL.md": (manifest("green").encode(), False)}
+    assert sorted(workspace.registry.snapshot.skills) == ["coffee", "tea/green"]
+    second = workspace.propose("tea/black", {})
+    write_skill(workspace.skills / "tea" / "black", body="another's")
+    workspace.assert_refused(second, "the skill tea/black exists by now")
+    change = workspace.propose("coffee", {})
+    shutil.rmtree(workspace.coffee)
+    workspace.assert_refused(change, "coffee no longer exists")
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root gives files away")
-def test_what_root_approves_belongs_to_the_owner_of_the_folder(desk: Desk, tmp_path: Path) -> None:
+def test_files_approved_by_root_belong_to_owner_of_the_folder(workspace: Workspace, tmp_path: Path) -> None:
     (tmp_path / "mine").touch()
-    (desk.coffee / "out").symlink_to(tmp_path / "mine")
-    for place in (desk.skills, *desk.skills.rglob("*")):
-        os.chown(place, 1000, 1000, follow_symlinks=False)
-    (desk.coffee / "references" / "guide.md").chmod(0o600)
-    os.chown(desk.coffee / "references" / "guide.md", 1001, 1001)
-    desk.registry.refresh()
-    desk.approve(desk.proposed("coffee", {"more/new.md": "new\n"}))
-    desk.approve(desk.proposed("tea/green", {}))
-    others = {place.name for place in desk.skills.rglob("*") if place.lstat().st_uid != 1000}
-    assert others == {"guide.md"}, "what it leaves alone stays"
+    (workspace.coffee / "outside").symlink_to(tmp_path / "mine")
+    for path in (workspace.skills, *workspace.skills.rglob("*")):
+        os.chown(path, 1000, 1000, follow_symlinks=False)
+    (workspace.coffee / "references" / "guide.md").chmod(0o600)
+    os.chown(workspace.coffee / "references" / "guide.md", 1001, 1001)
+    workspace.registry.refresh()
+    workspace.approve(workspace.propose("coffee", {"more/new.md": "new\n"}))
+    workspace.approve(workspace.propose("tea/green", {}))
+    others = {path.name for path in workspace.skills.rglob("*") if path.lstat().st_uid != 1000}
+    assert others == {"guide.md"}, "an unchanged file keeps its owner"
     assert (tmp_path / "mine").stat().st_uid == 0
 
 
-def test_a_new_skill_does_not_leave_by_a_link(desk: Desk, out: Path) -> None:
-    made, tea = desk.proposed("tea/green", {}), desk.skills / "tea"
-    tea.symlink_to(out)
-    desk.refuses(made, "is not a folder")
+def test_new_skill_is_not_written_through_a_symlink(workspace: Workspace, outside: Path) -> None:
+    proposal, tea = workspace.propose("tea/green", {}), workspace.skills / "tea"
+    tea.symlink_to(outside)
+    workspace.assert_refused(proposal, "is not a folder")
     tea.unlink()
     tea.mkdir()
-    (tea / "green").symlink_to(out)
-    desk.refuses(made, "already exists")
-    (tea / "green").rename(tea / f"{STATE_DIR}-{made.id}")
-    desk.refuses(made, "File exists")
+    (tea / "green").symlink_to(outside)
+    workspace.assert_refused(proposal, "already exists")
+    (tea / "green").rename(tea / f"{STATE_DIR}-{proposal.id}")
+    workspace.assert_refused(proposal, "File exists")
 
 
-def test_a_change_does_not_leave_by_a_link_in_the_skill(desk: Desk, out: Path) -> None:
-    (desk.coffee / "more").symlink_to(out)
-    desk.registry.refresh()
-    desk.refuses(desk.proposed("coffee", {"more/new.md": "new\n"}), "behind a link")
+def test_change_is_not_written_through_a_symlink(workspace: Workspace, outside: Path) -> None:
+    (workspace.coffee / "more").symlink_to(outside)
+    workspace.registry.refresh()
+    workspace.assert_refused(workspace.propose("coffee", {"more/new.md": "new\n"}), "behind a link")
 
 
-def test_nobody_approves_what_is_his_own_and_scripts_are_wanted_by_name(desk: Desk) -> None:
-    made = desk.proposed("coffee", {"scripts/run.py": "print(1)\n", "tool": "#!/bin/sh\n"})
-    desk.refuses(made, "your own", made.principal, scripts=True)
-    desk.refuses(made, r"scripts/run.py, tool", "token:bob")
-    desk.approve(made, "token:bob", scripts=True)
-    executable = {path for path, (_, is_executable) in tree(desk.coffee).items() if is_executable}
-    assert executable == {"scripts/old.sh"}, "what it leaves alone stays as it was"
+def test_own_proposal_and_unconfirmed_scripts_are_refused(workspace: Workspace) -> None:
+    proposal = workspace.propose("coffee", {"scripts/run.py": "print(1)\n", "tool": "#!/bin/sh\n"})
+    workspace.assert_refused(proposal, "your own", proposal.principal, scripts=True)
+    workspace.assert_refused(proposal, r"scripts/run.py, tool", "token:bob")
+    workspace.approve(proposal, "token:bob", scripts=True)
+    executable = {path for path, (_, is_executable) in tree(workspace.coffee).items() if is_executable}
+    assert executable == {"scripts/old.sh"}, "an unchanged file keeps its mode"
 
 
-def edit(place: Path) -> None:
-    (place / "references" / "guide.md").write_text("edited meanwhile\n")
+def edit_file(skill: Path) -> None:
+    (skill / "references" / "guide.md").write_text("edited meanwhile\n")
 
 
-def add(place: Path) -> None:
-    (place / "references" / "late.md").write_text("late\n")
+def add_file(skill: Path) -> None:
+    (skill / "references" / "late.md").write_text("late\n")
 
 
-def replace_link(place: Path) -> None:
-    fresh = place / "references" / "fresh"
+def replace_file(skill: Path) -> None:
+    """Replace a file atomically, as editors do."""
+    fresh = skill / "references" / "fresh"
     fresh.write_text("saved by an editor\n")
-    os.replace(fresh, place / "references" / "guide.md")
+    os.replace(fresh, skill / "references" / "guide.md")
 
 
-@pytest.mark.parametrize("work", [edit, add, replace_link])
-def test_an_edit_before_the_approval_refuses_it(desk: Desk, work: Callable[[Path], None]) -> None:
-    made = desk.proposed("coffee", {})
-    work(desk.coffee)
-    desk.registry.refresh()
-    assert review(desk.registry, desk.store, made).is_outdated
-    desk.refuses(made, "changed since this was proposed")
-    assert desk.store.get(made.id).state == "pending"
+@pytest.mark.parametrize("change", [edit_file, add_file, replace_file])
+def test_edit_before_approval_refuses_it(workspace: Workspace, change: Callable[[Path], None]) -> None:
+    proposal = workspace.propose("coffee", {})
+    change(workspace.coffee)
+    workspace.registry.refresh()
+    assert review(workspace.registry, workspace.store, proposal).is_outdated
+    workspace.assert_refused(proposal, "changed since this was proposed")
+    assert workspace.store.get(proposal.id).state == "pending"
 
 
-@pytest.mark.parametrize("work", [edit, add, replace_link])
-def test_an_edit_while_it_is_approved_wins(
-    desk: Desk, work: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("change", [edit_file, add_file, replace_file])
+def test_edit_during_approval_is_kept(
+    workspace: Workspace, change: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, edited = desk.proposed("coffee", {}), list[Any]()
+    proposal, edited = workspace.propose("coffee", {}), list[Any]()
 
     def exchange(one: Path, other: Path) -> None:
         if not edited:
-            work(desk.coffee)  # after all was read, before the names are exchanged
-            edited.append(tree(desk.coffee))
+            change(workspace.coffee)  # after the files were read, before the folders are exchanged
+            edited.append(tree(workspace.coffee))
         durable.exchange(one, other)
 
     monkeypatch.setattr(approval, "exchange", exchange)
     with pytest.raises(RequestError, match="changed since this was proposed"):
-        desk.approve(made)
-    assert [tree(desk.coffee)] == edited and names(desk.skills) == ["coffee"]
-    assert desk.store.get(made.id).state == "pending"
+        workspace.approve(proposal)
+    assert [tree(workspace.coffee)] == edited and entry_names(workspace.skills) == ["coffee"]
+    assert workspace.store.get(proposal.id).state == "pending"
 
 
-def test_where_folders_cannot_be_exchanged_nothing_is_lost(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_folder_exchange_loses_nothing(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(one: Path, other: Path) -> None:
         raise OSError(22, "Invalid argument", str(other))
 
-    def once(one: Path, other: Path) -> None:
+    def exchange_once(one: Path, other: Path) -> None:
+        """Exchange the folders after an edit, but fail to exchange them back."""
         if (one / SKILL_MD).read_text() != manifest("coffee"):
             refuse(one, other)
-        edit(desk.coffee)
+        edit_file(workspace.coffee)
         durable.exchange(one, other)
 
-    made = desk.proposed("coffee", {})
+    proposal = workspace.propose("coffee", {})
     monkeypatch.setattr(approval, "exchange", refuse)
-    desk.refuses(made, "apply it by hand")
-    monkeypatch.setattr(approval, "exchange", once)
+    workspace.assert_refused(proposal, "apply it by hand")
+    monkeypatch.setattr(approval, "exchange", exchange_once)
     with pytest.raises(RequestError, match="the former content is in"):
-        desk.approve(made)
-    (kept,) = (each for each in desk.skills.iterdir() if each.name.startswith("."))
-    assert (kept / "references" / "guide.md").read_text() == "edited meanwhile\n"
+        workspace.approve(proposal)
+    (former,) = workspace.skills.glob(".*")
+    assert (former / "references" / "guide.md").read_text() == "edited meanwhile\n"
 
 
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # a fork beside threads, which only approves
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # the forked child uses no threads
 @pytest.mark.parametrize("new", [False, True])
-def test_a_process_that_is_killed_leaves_the_skill_before_or_after(desk: Desk, new: bool) -> None:
-    """kill -9 before each call that touches the disk: whatever is left, approving again ends it."""
+def test_killed_approval_leaves_old_or_new_skill(workspace: Workspace, new: bool) -> None:
+    """SIGKILL before each system call that writes. Approving again completes the approval."""
     for step in range(1, 60):
         name = f"tea/green{step}" if new else "coffee"
-        folder = desk.skills / name
-        before, made = tree(folder), desk.proposed(name, {"references/new.md": f"{step}\n"})
-        after = before | {path: (raw, False) for path, raw in desk.store.files(made).items()}
+        folder = workspace.skills / name
+        before, proposal = tree(folder), workspace.propose(name, {"references/new.md": f"{step}\n"})
+        after = before | {path: (raw, False) for path, raw in workspace.store.files(proposal).items()}
         child = os.fork()
         if child == 0:
-            _die_at(step, desk, made)
+            approve_and_kill(step, workspace, proposal)
         _, status = os.waitpid(child, 0)
         assert tree(folder) in (before, after)
-        desk.registry.refresh()
-        assert not any("mcp-skills-" in path for path in desk.registry.snapshot.skills)
-        if desk.store.get(made.id).state == "pending":
-            desk.approve(made)
+        workspace.registry.refresh()
+        assert not any("mcp-skills-" in path for path in workspace.registry.snapshot.skills)
+        if workspace.store.get(proposal.id).state == "pending":
+            workspace.approve(proposal)
         assert tree(folder) == after
-        assert [each for each in names(folder.parent) if each.startswith(".")] == []
+        assert [*folder.parent.glob(".*")] == []
         if os.WIFEXITED(status):
-            assert step > 5, "it was never killed"
+            assert step > 5, "the child was never killed"
             return
-    raise AssertionError("it was killed at every step")
+    raise AssertionError("the child was killed at every step")
 
 
-def _die_at(step: int, desk: Desk, made: Proposal) -> None:
-    """Approve in this process, and end it at the given system call."""
-    left = [step]
+def approve_and_kill(step: int, workspace: Workspace, proposal: Proposal) -> None:
+    """Approve in this process, and kill it at the given system call."""
+    remaining = step
     watched = {"os.mkdir", "os.link", "os.rename", "os.rmdir", "os.remove", "ctypes.dlsym", "fcntl.flock"}
 
     def hook(event: str, arguments: tuple[object, ...]) -> None:
+        nonlocal remaining
         writes = event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR)
         if event in watched or writes:
-            left[0] -= 1
-            if not left[0]:
+            remaining -= 1
+            if not remaining:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(hook)
     try:
-        desk.approve(made)
+        workspace.approve(proposal)
     finally:
         os._exit(0)
 
 
-def test_a_full_disk_is_one_line(desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_full_disk_is_reported_in_one_line(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    made = desk.proposed("coffee", {})
+    proposal = workspace.propose("coffee", {})
     monkeypatch.setattr("mcp_skills_server.proposals.store.replace_file", full)
     with pytest.raises(RequestError, match="cannot be recorded"):
-        desk.approve(made)
-    assert desk.store.get(made.id).state == "pending"
+        workspace.approve(proposal)
+    assert workspace.store.get(proposal.id).state == "pending"
     monkeypatch.undo()
-    assert desk.approve(made).state == "approved"
+    assert workspace.approve(proposal).state == "approved"
     monkeypatch.setattr("mcp_skills_server.proposals.store.write_folder", full)
     with pytest.raises(RequestError, match="cannot be stored"):
-        desk.proposed("coffee", {"more.md": "more\n"})
+        workspace.propose("coffee", {"more.md": "more\n"})
     assert "a proposal cannot be written (No space left on device)" in caplog.text
-    assert [each.state for each in desk.store.list()] == ["approved"]
+    assert [stored.state for stored in workspace.store.list()] == ["approved"]

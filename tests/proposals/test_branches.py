@@ -1,4 +1,4 @@
-"""`--proposals git`: a branch and a commit for each proposal, and nothing else of the repository is touched."""
+"""Proposals as git branches (`--proposals git`)."""
 
 from __future__ import annotations
 
@@ -21,30 +21,34 @@ from server.test_tools import said
 from wire import serving, write_skill
 
 
-def git(place: Path, *words: str) -> str:
-    return subprocess.run(["git", "-C", place, *words], capture_output=True, text=True, check=True).stdout.strip()
+def git(folder: Path, *arguments: str) -> str:
+    return subprocess.run(["git", "-C", folder, *arguments], capture_output=True, text=True, check=True).stdout.strip()
 
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    place = tmp_path / "team"
-    write_skill(place / "skills" / "coffee", references__guide_md="one\n")
+    folder = tmp_path / "team"
+    write_skill(folder / "skills" / "coffee", references__guide_md="one\n")
     git(tmp_path, "init", "-q", "-b", "main", "team")
-    git(place, "add", ".")
-    git(place, "-c", "user.name=a", "-c", "user.email=a@example.com", "commit", "-qm", "Begin")
-    return place
+    git(folder, "add", ".")
+    git(folder, "-c", "user.name=a", "-c", "user.email=a@example.com", "commit", "-qm", "Begin")
+    return folder
 
 
-def test_a_proposal_is_one_commit_on_a_branch(repository: Path) -> None:
+@pytest.fixture
+def store(repository: Path) -> ProposalStore:
     branches = Branches([str(repository / "skills")])
-    store = ProposalStore(branches.folder, branches)
+    return ProposalStore(branches.folder, branches)
+
+
+def test_proposal_is_one_commit_on_its_own_branch(repository: Path, store: ProposalStore) -> None:
     with Registry([repository / "skills"]) as registry:
         draft = replace(DRAFT, name="coffee", base=base_of(registry, "coffee"), reason="From x\nM 100644 inline y")
         files = {SKILL_MD: manifest("coffee"), "references/two words.md": "b\n", "references/guide.md": None}
-        made = propose(registry, store, draft, files)
+        proposal = propose(registry, store, draft, files)
         registry.refresh()
         assert [*registry.snapshot.skills] == ["coffee"]
-    branch = f"proposals/{made.id}"
+    branch = f"proposals/{proposal.id}"
     assert git(repository, "branch", "--format=%(refname:short)").split() == ["main", branch]
     assert git(repository, "rev-list", "--count", f"main..{branch}") == "1"
     assert git(repository, "diff", "--name-status", "main", branch).splitlines() == [
@@ -53,48 +57,46 @@ def test_a_proposal_is_one_commit_on_a_branch(repository: Path) -> None:
         "A\tskills/coffee/references/two words.md",
     ]
     assert git(repository, "show", f"{branch}:skills/coffee/SKILL.md") == manifest("coffee").strip()
-    words = git(repository, "log", "-1", "--format=%B", branch)
-    assert words.startswith("Propose coffee\n\nFrom x\nM 100644") and f"Proposal: {made.id}\nBy: token:ann" in words
-    assert git(repository, "status", "--porcelain") == "", "neither the tree nor the index is touched"
+    message = git(repository, "log", "-1", "--format=%B", branch)
+    assert message.startswith("Propose coffee\n\nFrom x\nM 100644")
+    assert f"Proposal: {proposal.id}\nBy: token:ann" in message
+    assert git(repository, "status", "--porcelain") == "", "working tree and index are unchanged"
 
 
-def test_a_root_without_a_working_copy_is_refused(tmp_path: Path, repository: Path) -> None:
+def test_root_outside_a_working_copy_is_refused(tmp_path: Path, repository: Path, store: ProposalStore) -> None:
     write_skill(tmp_path / "plain" / "cocoa")
     with pytest.raises(UsageError, match="not in a git working copy"):
         Branches([str(tmp_path / "plain")])
-    branches = Branches([str(repository / "skills")])
-    store = ProposalStore(branches.folder, branches)
     with Registry([tmp_path / "plain", repository / "skills"]) as registry:
         with pytest.raises(RequestError, match="not in a git working copy"):
             propose(registry, store, DRAFT, {SKILL_MD: manifest("green")})
         assert store.list() == []
 
 
-def test_a_proposal_that_cannot_be_stored_leaves_no_branch(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(_place: Path, _files: object) -> None:
+def test_failed_storage_leaves_no_branch(
+    repository: Path, store: ProposalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
         raise OSError(errno.ENOSPC, "no space")
 
-    branches = Branches([str(repository / "skills")])
-    monkeypatch.setattr(proposals, "write_folder", full)
+    monkeypatch.setattr(proposals, "write_folder", fail)
     with Registry([repository / "skills"]) as registry, pytest.raises(RequestError, match="cannot be stored"):
-        propose(registry, ProposalStore(branches.folder, branches), DRAFT, {SKILL_MD: manifest("green")})
+        propose(registry, store, DRAFT, {SKILL_MD: manifest("green")})
     assert git(repository, "branch", "--format=%(refname:short)") == "main"
 
 
-def test_a_proposal_without_a_branch_is_not_stored(repository: Path) -> None:
+def test_failed_branch_stores_no_proposal(repository: Path, store: ProposalStore) -> None:
     git(repository, "symbolic-ref", "HEAD", "refs/heads/unborn")
-    branches = Branches([str(repository / "skills")])
-    store = ProposalStore(branches.folder, branches)
     with Registry([repository / "skills"]) as registry, pytest.raises(RequestError, match="git cannot keep"):
         propose(registry, store, DRAFT, {SKILL_MD: manifest("green")})
     assert store.list() == []
 
 
-def test_over_mcp(repository: Path) -> None:
+def test_merged_proposal_is_served(repository: Path) -> None:
     with serving(repository / "skills", "--proposals", "git") as wire:
-        made = wire.call("skills_propose", name="tea", files={SKILL_MD: manifest("tea")}, reason="We brew tea too.")
-        assert not made.get("isError"), said(made)
-        id_ = made["structuredContent"]["id"]
+        result = wire.call("skills_propose", name="tea", files={SKILL_MD: manifest("tea")}, reason="We brew tea too.")
+        assert not result.get("isError"), said(result)
+        id_ = result["structuredContent"]["id"]
         assert git(repository, "show", f"proposals/{id_}:skills/tea/SKILL.md") == manifest("tea").strip()
         git(repository, "merge", "-q", "--ff-only", f"proposals/{id_}")
         while "tea" not in said(wire.call("skills_list")):

@@ -1,4 +1,4 @@
-"""What a proposal may be: what is wrong is refused at once and says what to do, and nothing of it is ever a skill."""
+"""Intake of proposals: validation, limits, and storage outside the served roots."""
 
 from __future__ import annotations
 
@@ -35,42 +35,34 @@ GREEN = {SKILL_MD: manifest("green")}
 def registry(tmp_path: Path) -> Iterator[Registry]:
     write_skill(tmp_path / "skills" / "coffee", references__guide_md="one\n")
     write_skill(tmp_path / "skills" / "group" / "inner")
-    with Registry([tmp_path / "skills"]) as made:
-        yield made
+    with Registry([tmp_path / "skills"]) as loaded:
+        yield loaded
 
 
 def base_of(registry: Registry, path: str) -> str:
     return registry.snapshot.skills[path].files[SKILL_MD].digest
 
 
-def test_a_new_skill_is_kept_and_is_no_skill(registry: Registry, store: ProposalStore) -> None:
-    made = propose(registry, store, DRAFT, {**GREEN, "references/a.md": "a\n"})
-    assert made.state == "pending" and made.is_new
-    assert store.get(made.id) == made == store.list()[0]
-    assert store.files(made) == {SKILL_MD: manifest("green").encode(), "references/a.md": b"a\n"}
-    registry.refresh()
-    assert sorted(registry.snapshot.skills) == ["coffee", "group/inner"]
-
-
-def test_a_change_names_what_it_was_made_from(registry: Registry, store: ProposalStore, tmp_path: Path) -> None:
+def test_change_needs_current_digest_as_base(registry: Registry, store: ProposalStore, tmp_path: Path) -> None:
     draft = replace(DRAFT, name="coffee")
-    with pytest.raises(RequestError, match=r"with the digest sha256:.*give its digest as base") as refused:
+    with pytest.raises(RequestError, match=r"with the digest sha256:.*give its digest as base") as refusal:
         propose(registry, store, draft, {SKILL_MD: manifest("coffee")})
-    assert "+# It" in str(refused.value), "the difference is shown"
+    assert "+# It" in str(refusal.value), "the message contains the diff"
     stale = replace(draft, base="sha256:" + "0" * 64)
     with pytest.raises(RequestError, match="it has changed since"):
         propose(registry, store, stale, {SKILL_MD: manifest("coffee")})
-    long = {SKILL_MD: manifest("coffee") + "line\n" * 100}
-    with pytest.raises(RequestError) as refused:
-        propose(registry, store, stale, long)
-    assert len(str(refused.value).splitlines()) == 1 + 60, "a long difference is cut"
+    with pytest.raises(RequestError) as refusal:
+        propose(registry, store, stale, {SKILL_MD: manifest("coffee") + "line\n" * 100})
+    assert len(str(refusal.value).splitlines()) == 1 + 60, "a long diff is cut"
     draft = replace(draft, base=base_of(registry, "coffee"))
-    for path, text, words in (("a.md", None, "no file a.md to"), ("references/guide.md", "one\n", "changes nothing")):
-        with pytest.raises(RequestError, match=words):
-            propose(registry, store, draft, {path: text})
-    made = propose(registry, store, draft, {"references/guide.md": None})
-    assert made.removed == ("references/guide.md",) and store.files(made) == {}
-    assert decode(encode(made)) == made
+    with pytest.raises(RequestError, match=r"no file a\.md to"):
+        propose(registry, store, draft, {"a.md": None})
+    with pytest.raises(RequestError, match="changes nothing"):
+        propose(registry, store, draft, {"references/guide.md": "one\n"})
+    proposal = propose(registry, store, draft, {"references/guide.md": None})
+    assert proposal.removed == ("references/guide.md",)
+    assert store.files(proposal) == {}
+    assert decode(encode(proposal)) == proposal
     (tmp_path / "skills" / "coffee" / "references" / "guide.md").unlink()
     with pytest.raises(RequestError, match="coffee is being changed; try again"):
         propose(registry, store, draft, {SKILL_MD: manifest("coffee")})
@@ -80,19 +72,19 @@ HIDDEN = "\u200b"
 POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 1\n"
 
 
-def refuse(top: Path, draft: Proposal, files: dict[str, str | None], words: str) -> None:
-    """Propose this beside two skills; it is refused with these words, and nothing is left of it."""
+def assert_refused(top: Path, draft: Proposal, files: dict[str, str | None], message: str) -> None:
+    """Assert that a proposal for a root with two skills is refused, and leaves no file."""
     plant(top / "skills", skills("coffee", "group/inner"))
     store = ProposalStore(top / "proposals")
     with Registry([top / "skills"]) as registry:
-        with pytest.raises(RequestError, match=words):
+        with pytest.raises(RequestError, match=message):
             propose(registry, store, draft, files)
         assert store.list() == []
-        assert sorted(each.name for each in top.iterdir()) == ["proposals", "skills"]
+        assert sorted(entry.name for entry in top.iterdir()) == ["proposals", "skills"]
 
 
 @each_row(
-    "files, words",
+    "files, message",
     [
         ({"../coffee/SKILL.md": "x"}, "leads out"), ({"/etc/passwd": "x"}, "absolute"), ({"C:/x": "x"}, "drive"),
         ({"a\\b": "x"}, "backslash"), ({"a//b": "x"}, "plain path"), ({"a\nb": "x"}, "control character"),
@@ -110,38 +102,42 @@ def refuse(top: Path, draft: Proposal, files: dict[str, str | None], words: str)
         ({f"{number}.bin": POINTER for number in range(11)}, r"^([^\n]*lfs-pointer){10}[^\n]*Correct this(?!.*lfs-p)"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_refused(files: dict[str, str | None], words: str, tmp_path: Path) -> None:
-    refuse(tmp_path, DRAFT, {**GREEN, **files}, words)
+def test_invalid_files_are_refused(files: dict[str, str | None], message: str, tmp_path: Path) -> None:
+    assert_refused(tmp_path, DRAFT, {**GREEN, **files}, message)
 
 
 @each_row(
-    "name, words",
+    "name, message",
     [
         ("../green", "leads out"), ("/green", "absolute"), ("", "absolute|plain"), ("group", "in or around"),
         ("coffee/inner", "in or around"), ("Coffee", "in or around"), (".hidden", "not a name that is served"),
         (f"green{HIDDEN}", "invisible"), ("a/" * 40 + "green", "deep"),
     ],
 )  # fmt: skip
-def test_a_name_is_refused(name: str, words: str, tmp_path: Path) -> None:
-    refuse(tmp_path, replace(DRAFT, name=name), GREEN, words)
+def test_invalid_skill_name_is_refused(name: str, message: str, tmp_path: Path) -> None:
+    assert_refused(tmp_path, replace(DRAFT, name=name), GREEN, message)
 
 
-def test_what_is_at_every_limit_is_kept(registry: Registry, store: ProposalStore) -> None:
+def test_new_proposal_at_every_limit_is_stored_but_not_served(registry: Registry, store: ProposalStore) -> None:
     files = GREEN | {f"a{number}.md": "" for number in range(MOST_FILES - 2)} | {"lines.md": "\n" * MOST_LINES}
     files["a0.md"] = "x" * (MOST_BYTES - sum(map(len, files.values())))
-    made = propose(registry, store, replace(DRAFT, reason="x" * 2_000, host="h" * 300), files)
-    assert len(store.files(made)) == MOST_FILES and len(made.host) == 200
+    proposal = propose(registry, store, replace(DRAFT, reason="x" * 2_000, host="h" * 300), files)
+    assert (proposal.state, proposal.is_new, len(proposal.host)) == ("pending", True, 200)
+    assert store.get(proposal.id) == proposal == store.list()[0]
+    assert store.files(proposal) == {path: text.encode() for path, text in files.items()}
+    registry.refresh()
+    assert sorted(registry.snapshot.skills) == ["coffee", "group/inner"]
 
 
-def test_a_manifest_and_a_reason_are_wanted_that_a_person_can_read(tmp_path: Path) -> None:
-    refuse(tmp_path / "no-files", DRAFT, {}, "no files")
-    refuse(tmp_path / "no-manifest", DRAFT, {"references/a.md": "a"}, "needs a SKILL.md")
-    refuse(tmp_path / "another-manifest", DRAFT, {"skill.md": manifest("green")}, "one skill")
+def test_manifest_and_readable_reason_are_required(tmp_path: Path) -> None:
+    assert_refused(tmp_path / "no-files", DRAFT, {}, "no files")
+    assert_refused(tmp_path / "no-manifest", DRAFT, {"references/a.md": "a"}, "needs a SKILL.md")
+    assert_refused(tmp_path / "another-manifest", DRAFT, {"skill.md": manifest("green")}, "one skill")
     for number, reason in enumerate(("", "   ", "x" * 2_001, f"a{HIDDEN}b")):
-        refuse(tmp_path / str(number), replace(DRAFT, reason=reason), GREEN, "reason")
+        assert_refused(tmp_path / str(number), replace(DRAFT, reason=reason), GREEN, "reason")
 
 
-def test_a_proposal_is_tried_with_the_limits_of_the_server(tmp_path: Path, store: ProposalStore) -> None:
+def test_proposal_is_validated_with_limits_of_the_server(tmp_path: Path, store: ProposalStore) -> None:
     write_skill(tmp_path / "skills" / ".agents" / "coffee")
     with Registry([tmp_path / "skills"], Limits(hidden=True, files=2)) as registry:
         draft = replace(DRAFT, name=".agents/coffee", base=base_of(registry, ".agents/coffee"))
@@ -150,7 +146,7 @@ def test_a_proposal_is_tried_with_the_limits_of_the_server(tmp_path: Path, store
             propose(registry, store, DRAFT, {**GREEN, "a.md": "a", "b.md": "b"})
 
 
-def test_one_principal_fills_its_own_quota_alone(registry: Registry, store: ProposalStore) -> None:
+def test_pending_proposals_are_limited_per_principal_and_in_all(registry: Registry, store: ProposalStore) -> None:
     for _ in range(MOST_PER_PRINCIPAL):
         propose(registry, store, DRAFT, GREEN)
     with pytest.raises(RequestError, match="20 of your proposals wait"):
@@ -160,15 +156,15 @@ def test_one_principal_fills_its_own_quota_alone(registry: Registry, store: Prop
         store.decide(store.list()[-1], "rejected", "token:bob", "")
     propose(registry, store, DRAFT, GREEN)
     for number in range(200 - MOST_PER_PRINCIPAL - 2):
-        made = replace(DRAFT, id=f"20261124-{number:012x}", principal=f"token:{number}")
-        (store.folder / made.id).mkdir()
-        (store.folder / made.id / "proposal.toml").write_bytes(encode(made))
+        proposal = replace(DRAFT, id=f"20261124-{number:012x}", principal=f"token:{number}")
+        (store.folder / proposal.id).mkdir()
+        (store.folder / proposal.id / "proposal.toml").write_bytes(encode(proposal))
     propose(registry, store, replace(DRAFT, principal="token:bob"), GREEN)
     with pytest.raises(RequestError, match="200 proposals wait for a decision already; ask a reviewer"):
         propose(registry, store, replace(DRAFT, principal="token:bob"), GREEN)
 
 
-def test_no_link_is_changed_and_nothing_that_is_fetched(tmp_path: Path, store: ProposalStore) -> None:
+def test_linked_and_fetched_skills_cannot_be_changed(tmp_path: Path, store: ProposalStore) -> None:
     write_skill(tmp_path / "elsewhere" / "linked")
     (tmp_path / "skills").mkdir()
     (tmp_path / "skills" / "linked").symlink_to(tmp_path / "elsewhere" / "linked")
@@ -183,15 +179,16 @@ def test_no_link_is_changed_and_nothing_that_is_fetched(tmp_path: Path, store: P
         with pytest.raises(RequestError, match="no folder that is served here"):
             propose(registry, store, DRAFT, GREEN)
     with Registry([MirroredRoot(str(tmp_path / "elsewhere"), "https://a.example")]) as registry:
-        for name, words in (("linked", "comes from https://a.example"), ("green", "no folder that is served here")):
-            with pytest.raises(RequestError, match=words):
-                propose(registry, store, replace(DRAFT, name=name), {SKILL_MD: manifest(name)})
+        with pytest.raises(RequestError, match=r"comes from https://a\.example"):
+            propose(registry, store, replace(DRAFT, name="linked"), {SKILL_MD: manifest("linked")})
+        with pytest.raises(RequestError, match="no folder that is served here"):
+            propose(registry, store, DRAFT, GREEN)
 
 
-def test_a_skill_of_a_plugin_is_changed_and_one_with_skills_in_it_is_not(tmp_path: Path, store: ProposalStore) -> None:
+def test_plugin_skill_can_be_changed_but_not_one_with_nested_skills(tmp_path: Path, store: ProposalStore) -> None:
     skills = tmp_path / "plugin" / "skills"
-    for place in ("tea", "nest", "nest/egg"):
-        write_skill(skills / place)
+    for folder in ("tea", "nest", "nest/egg"):
+        write_skill(skills / folder)
     (tmp_path / "plugin" / ".claude-plugin").mkdir()
     (tmp_path / "plugin" / ".claude-plugin" / "plugin.json").write_text('{"name": "house"}')
     with Registry([tmp_path / "plugin"]) as registry:
@@ -203,23 +200,24 @@ def test_a_skill_of_a_plugin_is_changed_and_one_with_skills_in_it_is_not(tmp_pat
             propose(registry, store, DRAFT, GREEN)
 
 
-def test_a_record_survives_its_file_and_foreign_ones_are_passed_over(
+def test_record_round_trips_and_invalid_records_are_skipped(
     store: ProposalStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    odd = replace(DRAFT, id="20261124-0123456789ab", reason='"""\n[table]\nstate = "approved"', removed=("a",))
-    assert decode(encode(odd)) == odd
+    proposal = replace(DRAFT, id="20261124-0123456789ab", reason='"""\n[table]\nstate = "approved"', removed=("a",))
+    assert decode(encode(proposal)) == proposal
     for raw in (b"\xff", b"id = 1", b'state = "served"', b"removed = [1]\nstate = 'pending'"):
         with pytest.raises(ProposalError):
             decode(raw)
-    (store.folder / odd.id).mkdir()
-    (store.folder / odd.id / "proposal.toml").write_bytes(encode(replace(odd, id="20261124-000000000000")))
-    assert store.list() == [] and "its record has another id" in caplog.text
-    for name in ("../skills", odd.id, "x" * 500):
+    (store.folder / proposal.id).mkdir()
+    (store.folder / proposal.id / "proposal.toml").write_bytes(encode(replace(proposal, id="20261124-000000000000")))
+    assert store.list() == []
+    assert "its record has another id" in caplog.text
+    for id_ in ("../skills", proposal.id, "x" * 500):
         with pytest.raises(RequestError, match="no proposal"):
-            store.get(name)
+            store.get(id_)
 
 
-def test_a_folder_that_others_may_write_in_is_refused(tmp_path: Path) -> None:
+def test_world_writable_folder_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     with pytest.raises(UsageError, match="is writable by other users"):
         ProposalStore(tmp_path)
@@ -238,19 +236,20 @@ FILES = st.dictionaries(
     FILES.map(lambda files: GREEN | files) | FILES,
     st.sampled_from(["", "", "sha256:0"]),
 )
-def test_whatever_is_proposed_touches_its_own_folder_alone(
+def test_any_proposal_writes_only_to_the_store(
     tmp_path_factory: pytest.TempPathFactory, name: str, files: dict[str, str | None], base: str
 ) -> None:
-    top = tmp_path_factory.mktemp("wild")
+    top = tmp_path_factory.mktemp("top")
     write_skill(top / "skills" / "coffee")
     before = {path.relative_to(top) for path in top.rglob("*")}
     store = ProposalStore(top / "proposals")
     with Registry([top / "skills"]) as registry:
         with suppress(RequestError):
-            made = propose(registry, store, replace(DRAFT, name=name, base=base), files)
-            event("kept")
-            assert store.files(made) == {path: text.encode() for path, text in files.items() if text is not None}
+            proposal = propose(registry, store, replace(DRAFT, name=name, base=base), files)
+            event("stored")
+            assert store.files(proposal) == {path: text.encode() for path, text in files.items() if text is not None}
         after = {path.relative_to(top) for path in top.rglob("*")}
-        assert all(path.parts[0] == "proposals" for path in after - before) and before <= after
+        assert before <= after
+        assert all(path.parts[0] == "proposals" for path in after - before)
         registry.refresh()
         assert [*registry.snapshot.skills] == ["coffee"]

@@ -1,4 +1,4 @@
-"""What the tests of telemetry share: the events of a server, and what its readers are given."""
+"""Fixtures of telemetry: the publisher of a server's events, and the events it has published."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from mcp_skills_server.telemetry.events import Event, Events
 
 
 @pytest.fixture
-def server() -> Events:
+def publisher() -> Events:
     return Events()
 
 
 @pytest.fixture
-def seen(server: Events) -> list[Event]:
-    found: list[Event] = []
-    server.subscribe(found.append)
-    return found
+def published(publisher: Events) -> list[Event]:
+    received: list[Event] = []
+    publisher.subscribe(received.append)
+    return received

@@ -1,4 +1,4 @@
-"""What metrics make of events, and what bounds their labels."""
+"""Prometheus metrics of events, and the bound of their labels."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ def event(outcome: Outcome, *actions: Any, method: str = "tools/call", **more: A
     return Event(**{"time": 0.0, "protocol": "mcp", "method": method, "outcome": outcome, "uses": uses, **more})
 
 
-def counted(metrics: Metrics) -> dict[str, float]:
-    """What is not 0 of our own, without what the client library adds."""
+def nonzero_samples(metrics: Metrics) -> dict[str, float]:
+    """Our samples other than 0, without buckets and creation times."""
     lines = re.findall(r"^((?:mcp|skills)_\S+) (\S+)$", metrics.render("")[0].decode(), re.MULTILINE)
     return {name: float(number) for name, number in lines if float(number) and not re.search("_(bucket|created)", name)}
 
 
-def test_each_event_is_counted_under_what_it_was(server: Events) -> None:
+def test_each_kind_of_event_is_counted(publisher: Events) -> None:
     gauges = {"skills_one": Gauge("One.", 1), "skills_two": Gauge("Two.", {"x": 2.0}, "by")}
     metrics = Metrics(lambda: gauges, ("tools/call",))
-    metrics.subscribe_to(server)
-    for each in (
+    metrics.subscribe_to(publisher)
+    for emitted in (
         event("ok", "", "load", "read", "dropped", "run", "propose", milliseconds=2_000.0, bytes=5, found=3),
         event("refused", "load", "approve", found=0),
         event("begun", "run", "load"),
@@ -35,16 +35,16 @@ def test_each_event_is_counted_under_what_it_was(server: Events) -> None:
         event("refused", "load", reason="token"),
         event("appeared", "", protocol=events.CATALOGUE),
     ):
-        server.emit(each)
+        publisher.emit(emitted)
     seconds, others = "mcp_server_operation_duration_seconds", "skills_operation_duration_seconds_count"
-    assert counted(metrics) == {
+    assert nonzero_samples(metrics) == {
         "skills_one": 1, 'skills_two{by="x"}': 2,
         f'{seconds}_count{{error_type="",mcp_method_name="tools/call"}}': 1,
         f'{seconds}_sum{{error_type="",mcp_method_name="tools/call"}}': 2,
         f'{seconds}_count{{error_type="refused",mcp_method_name="tools/call"}}': 1,
         f'{others}{{error_type="",method="tools/call",protocol="page"}}': 1,
         f'{others}{{error_type="",method="_OTHER",protocol="discovery"}}': 1,
-        **{f'skills_uses_total{{action="{each}",skill="a"}}': 1 for each in ("load", "read", "dropped", "run")},
+        **{f'skills_uses_total{{action="{action}",skill="a"}}': 1 for action in ("load", "read", "dropped", "run")},
         'skills_searches_total{result="found"}': 1, 'skills_searches_total{result="nothing"}': 1,
         "skills_read_bytes_total": 5, 'skills_refused_requests_total{reason="token"}': 1,
         'skills_catalogue_changes_total{change="appeared"}': 1,
@@ -58,11 +58,12 @@ def test_each_event_is_counted_under_what_it_was(server: Events) -> None:
     }
 
 
-def test_a_thousand_skills_have_a_label_and_searches_are_there_before_the_first() -> None:
+def test_skill_labels_are_bounded_and_search_counters_start_at_zero() -> None:
     metrics = Metrics(dict, ())
     assert 'skills_searches_total{result="nothing"} 0.0' in metrics.render("")[0].decode()
     for number in (*range(1_002), 0):
         metrics.record(event("ok")._replace(uses=(Use("load", f"s{number}", "SKILL.md", ""),)))
-    found = {name: times for name, times in counted(metrics).items() if "uses" in name}
-    assert len(found) == 1_001 and found['skills_uses_total{action="load",skill="_OTHER"}'] == 2
-    assert found['skills_uses_total{action="load",skill="s0"}'] == 2
+    uses = {name: value for name, value in nonzero_samples(metrics).items() if "uses" in name}
+    assert len(uses) == 1_001
+    assert uses['skills_uses_total{action="load",skill="_OTHER"}'] == 2
+    assert uses['skills_uses_total{action="load",skill="s0"}'] == 2

@@ -1,4 +1,4 @@
-"""Spans of requests: what they are named, what they belong to, what they hold and what not."""
+"""OpenTelemetry spans of requests: names, parents, attributes, export."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from mcp_skills_server.telemetry.events import Event, Events, Trace, Use
 from mcp_skills_server.telemetry.tracing import Tracing, _LoggingExporter
 from tables import each_row
 from web.http_wire import JSON, client, http_serving
-from wire import DEADLINE, VERSIONS, serving, write_skill
+from wire import DEADLINE, VERSIONS, Era, serving, write_skill
 
-TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
-PARENT = {"traceparent": f"00-{TRACE}-{SPAN}-01"}
-OTHER = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01"}
-BODY = "Only who asks for this skill may read this."
+TRACE_ID, SPAN_ID = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+PARENT = {"traceparent": f"00-{TRACE_ID}-{SPAN_ID}-01"}
+OTHER_PARENT = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01"}
+BODY = "The content of a skill."
 
 
 def event(method: str = "skills/get", **more: Any) -> Event:
@@ -51,28 +51,29 @@ def exporter() -> InMemorySpanExporter:
 
 
 @pytest.fixture
-def provider(server: Events, exporter: InMemorySpanExporter) -> TracerProvider:
-    made = TracerProvider(shutdown_on_exit=False)
-    made.add_span_processor(SimpleSpanProcessor(exporter))
-    Tracing(made, (*LEGACY.shapes, "read_skill_file"), canonical).subscribe_to(server)
-    return made
+def provider(publisher: Events, exporter: InMemorySpanExporter) -> TracerProvider:
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    Tracing(provider, (*LEGACY.shapes, "read_skill_file"), canonical).subscribe_to(publisher)
+    return provider
 
 
 @pytest.fixture
-def spans(server: Events, provider: TracerProvider, exporter: InMemorySpanExporter) -> Callable[..., Any]:
+def spans(publisher: Events, provider: TracerProvider, exporter: InMemorySpanExporter) -> Callable[..., Any]:
+    """A function that publishes events and returns their spans."""
 
-    def of(*given: Event) -> tuple[ReadableSpan, ...]:
+    def spans_of(*published: Event) -> tuple[ReadableSpan, ...]:
         exporter.clear()
-        for each in given:
-            server.emit(each)
+        for event in published:
+            publisher.emit(event)
         return exporter.get_finished_spans()
 
-    return of
+    return spans_of
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(("mode", "era"), [("legacy", "legacy"), ("auto", "modern")])
-async def test_a_request_is_one_event_and_one_span_and_holds_nothing_of_the_skill(
+async def test_request_is_one_event_and_one_span_without_content(
     tmp_path: Path, mode: Any, era: Any, provider: TracerProvider, exporter: InMemorySpanExporter
 ) -> None:
     folder = write_skill(tmp_path / "a", body=BODY)
@@ -81,23 +82,23 @@ async def test_a_request_is_one_event_and_one_span_and_holds_nothing_of_the_skil
     attachment.events.subscribe(seen.append)
     Tracing(provider, LEGACY.shapes, canonical).subscribe_to(attachment.events)
     with anyio.fail_after(DEADLINE):
-        async with Client(server, mode=mode) as one:
-            await one.read_resource("skill://a/SKILL.md")
+        async with Client(server, mode=mode) as mcp:
+            await mcp.read_resource("skill://a/SKILL.md")
             with pytest.raises(MCPError):
-                await one.read_resource("skill://none/SKILL.md")
-            await one.get_prompt("a")
-            loaded = await one.call_tool("skills_load", {"names": ["a"]})
-            await one.call_tool("skills_load", {"names": ["none"]})
+                await mcp.read_resource("skill://none/SKILL.md")
+            await mcp.get_prompt("a")
+            loaded = await mcp.call_tool("skills_load", {"names": ["a"]})
+            await mcp.call_tool("skills_load", {"names": ["none"]})
             with pytest.raises(MCPError):
-                await one.call_tool("made-up", {})
-    digest, size = (
-        attachment.registry.snapshot.skills["a"].files["SKILL.md"].digest,
-        len((folder / "SKILL.md").read_bytes()),
-    )
-    methods, every = {"resources/read", "prompts/get", "tools/call"}, exporter.get_finished_spans()
-    requests = [each for each in seen if each.method in methods]
-    found = [each for each in every if each.name.split()[0] in methods]
-    assert [(span.name, each.outcome, each.skills, each.bytes) for span, each in zip(found, requests, strict=True)] == [
+                await mcp.call_tool("made-up", {})
+    digest = attachment.registry.snapshot.skills["a"].files["SKILL.md"].digest
+    size = len((folder / "SKILL.md").read_bytes())
+    methods, all_spans = {"resources/read", "prompts/get", "tools/call"}, exporter.get_finished_spans()
+    requests = [event for event in seen if event.method in methods]
+    spans = [span for span in all_spans if span.name.split()[0] in methods]
+    assert [
+        (span.name, event.outcome, event.skills, event.bytes) for span, event in zip(spans, requests, strict=True)
+    ] == [
         ("resources/read", "ok", ("a",), size),
         ("resources/read", "refused", (), 0),
         ("prompts/get a", "ok", ("a",), size),
@@ -106,9 +107,9 @@ async def test_a_request_is_one_event_and_one_span_and_holds_nothing_of_the_skil
         ("tools/call", "refused", (), 0),
     ]
     assert requests[0].uses == (Use("load", "a", "SKILL.md", digest),)
-    assert {(each.protocol, each.era, each.principal) for each in requests} == {("mcp", era, None)}
-    assert all(each.host and each.milliseconds > 0 and each.time > 0 for each in requests)
-    read, missing, prompt, load, refused, unknown = (dict(each.attributes or {}) for each in found)
+    assert {(event.protocol, event.era, event.principal) for event in requests} == {("mcp", era, None)}
+    assert all(event.host and event.milliseconds > 0 and event.time > 0 for event in requests)
+    read, missing, prompt, load, refused, unknown = (dict(span.attributes or {}) for span in spans)
     assert (read["gen_ai.skill.name"], read["skills.digest"]) == ("a", digest)
     assert read["mcp.protocol.version"] == VERSIONS[era]
     assert (read["skills.action"], read["skills.file"], read["skills.outcome"]) == ("load", "SKILL.md", "ok")
@@ -117,15 +118,17 @@ async def test_a_request_is_one_event_and_one_span_and_holds_nothing_of_the_skil
     assert missing["error.type"] == missing["rpc.response.status_code"] in {"-32002", "-32602"}
     assert prompt["gen_ai.prompt.name"] == "a"
     assert (load["gen_ai.operation.name"], load["gen_ai.tool.name"]) == ("execute_tool", "skills_load")
-    assert refused["error.type"] == "tool_error" and found[4].status.status_code is trace.StatusCode.ERROR
+    assert refused["error.type"] == "tool_error"
+    assert spans[4].status.status_code is trace.StatusCode.ERROR
     assert "gen_ai.tool.name" not in unknown
     handle = str((loaded.structured_content or {})["session"])
-    assert BODY not in repr(seen) and handle not in repr(seen)
-    said = "".join(each.to_json() for each in every)
-    assert not [each for each in (BODY, "none", "made-up", handle) if each in said]
+    assert BODY not in repr(seen)
+    assert handle not in repr(seen)
+    exported = "".join(span.to_json() for span in all_spans)
+    assert not [text for text in (BODY, "none", "made-up", handle) if text in exported]
 
 
-def test_a_span_has_the_times_of_its_request_and_one_of_few_names(spans: Callable[..., Any]) -> None:
+def test_span_has_times_attributes_and_a_bounded_name(spans: Callable[..., Any]) -> None:
     prompt = event("prompts/get", trace=Trace({}, {}, target="no-such-skill"))
     get, made_up, prompt = spans(event(), event("made/up"), prompt)
     assert (get.start_time, get.end_time, get.kind) == (10**12, 10**12 + 5 * 10**6, trace.SpanKind.SERVER)
@@ -133,50 +136,55 @@ def test_a_span_has_the_times_of_its_request_and_one_of_few_names(spans: Callabl
     assert (made_up.name, prompt.name) == ("_OTHER", "prompts/get")
     assert "made/up" not in made_up.to_json() and "no-such-skill" not in prompt.to_json()
     (span,) = spans(event("tools/call", uses=tuple(Use("load", f"s{n}", "SKILL.md", "") for n in range(100))))
-    assert span.attributes["gen_ai.skill.name"] == "s0" and len(span.events) == 31, "further skills are events"
-    further = {"gen_ai.skill.name": "s1", "skills.file": "SKILL.md", "skills.action": "load"}
-    assert dict(span.events[0].attributes) == further
-    about: dict[str, Any] = {"principal": "token:a", "host": "h", "request": "r", "found": 0, "bytes": 5}
-    (span,) = spans(event(**about))
-    assert {f"skills.{key}": value for key, value in about.items()}.items() <= dict(span.attributes).items()
-    for outcome, code, said in (
+    assert span.attributes["gen_ai.skill.name"] == "s0"
+    assert len(span.events) == 31, "further skills are span events"
+    second_skill = {"gen_ai.skill.name": "s1", "skills.file": "SKILL.md", "skills.action": "load"}
+    assert dict(span.events[0].attributes) == second_skill
+    fields: dict[str, Any] = {"principal": "token:a", "host": "h", "request": "r", "found": 0, "bytes": 5}
+    (span,) = spans(event(**fields))
+    assert {f"skills.{key}": value for key, value in fields.items()}.items() <= dict(span.attributes).items()
+    for outcome, code, error_type in (
         ("failed", None, "failed"),
         ("refused", -32602, "-32602"),
         ("refused", None, "refused"),
     ):
         (span,) = spans(event(outcome=outcome, code=code))
-        assert span.attributes["error.type"] == said and span.status.status_code is trace.StatusCode.ERROR
+        assert span.attributes["error.type"] == error_type
+        assert span.status.status_code is trace.StatusCode.ERROR
     (span,) = spans(event("tools/call", outcome="failed"))
     assert span.attributes["error.type"] == "failed"
-    rpc, found = spans(event("read_skill_file", protocol="skills-protocol"), event("GET", protocol="discovery"))
-    assert rpc.attributes["rpc.method"] == "read_skill_file" and found.attributes["http.request.method"] == "_OTHER"
+    rpc, discovery = spans(event("read_skill_file", protocol="skills-protocol"), event("GET", protocol="discovery"))
+    assert rpc.attributes["rpc.method"] == "read_skill_file" and discovery.attributes["http.request.method"] == "_OTHER"
 
 
-def test_what_the_message_says_is_the_parent_and_what_http_says_a_link(spans: Callable[..., Any]) -> None:
-    said = (PARENT, {}), ({}, PARENT), (PARENT, OTHER), ({"traceparent": "00-1-2"}, PARENT), ({}, {})
-    *traced, neither = spans(*(event(trace=Trace(*each)) for each in said))
-    for each in traced:
-        assert (f"{each.parent.trace_id:032x}", f"{each.parent.span_id:016x}") == (TRACE, SPAN)
-        assert each.context.trace_id == each.parent.trace_id
-    assert [[f"{link.context.trace_id:032x}" for link in each.links] for each in traced] == [[], [], ["a" * 32], []]
-    assert neither.parent is None
+def test_message_context_is_the_parent_and_http_context_a_link(spans: Callable[..., Any]) -> None:
+    for message, http, links in (
+        (PARENT, {}, []),
+        ({}, PARENT, []),
+        (PARENT, OTHER_PARENT, ["a" * 32]),
+        ({"traceparent": "00-1-2"}, PARENT, []),  # an invalid context is ignored
+    ):
+        (span,) = spans(event(trace=Trace(message, http)))
+        assert (f"{span.parent.trace_id:032x}", f"{span.parent.span_id:016x}") == (TRACE_ID, SPAN_ID)
+        assert span.context.trace_id == span.parent.trace_id
+        assert [f"{link.context.trace_id:032x}" for link in span.links] == links
+    (span,) = spans(event(trace=Trace({}, {})))
+    assert span.parent is None
 
 
-def test_no_span_is_for_an_untraced_client_nor_for_what_is_no_request_that_was_let_in(
-    server: Events, spans: Callable[..., Any]
-) -> None:
-    untraced = {"traceparent": PARENT["traceparent"][:-1] + "0"}
-    with server.serving():
+def test_unsampled_refused_and_non_request_events_have_no_span(publisher: Events, spans: Callable[..., Any]) -> None:
+    unsampled = {"traceparent": PARENT["traceparent"][:-1] + "0"}
+    with publisher.serving():
         events.emit_refusal("POST", "token")
     assert not spans(
-        event(trace=Trace(untraced, {})),
+        event(trace=Trace(unsampled, {})),
         event(protocol=events.CATALOGUE, outcome="changed"),
         event("tools/call", outcome="begun"),
         event(outcome="refused", reason="token"),
     )
 
 
-def test_the_span_of_the_sdk_is_the_only_one_and_another_one_is_the_parent(
+def test_sdk_span_is_reused_and_other_current_span_is_the_parent(
     provider: TracerProvider, exporter: InMemorySpanExporter, spans: Callable[..., Any]
 ) -> None:
     with provider.get_tracer("mcp-python-sdk").start_as_current_span("tools/call"):
@@ -184,13 +192,15 @@ def test_the_span_of_the_sdk_is_the_only_one_and_another_one_is_the_parent(
     (span,) = exporter.get_finished_spans()
     assert (span.name, (span.attributes or {})["gen_ai.skill.name"]) == ("tools/call", "a")
     with provider.get_tracer("a web framework").start_as_current_span("POST /mcp") as outer:
-        (inner,) = spans(event(trace=Trace({}, OTHER)))
+        (inner,) = spans(event(trace=Trace({}, OTHER_PARENT)))
     assert inner.parent.span_id == outer.get_span_context().span_id
 
 
-def test_the_sdk_traces_where_a_provider_is_configured_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sdk_traces_only_with_a_configured_provider(monkeypatch: pytest.MonkeyPatch) -> None:
     for provider, traces in ((trace.ProxyTracerProvider(), False), (TracerProvider(), True)):
-        monkeypatch.setattr("mcp_skills_server.server.attach.get_tracer_provider", lambda found=provider: found)
+        monkeypatch.setattr(
+            "mcp_skills_server.server.attach.get_tracer_provider", lambda configured=provider: configured
+        )
         assert bool(make_standalone_server().middleware) is traces
 
 
@@ -208,22 +218,22 @@ def test_the_sdk_traces_where_a_provider_is_configured_alone(monkeypatch: pytest
         (None, {}),
     ],
 )
-def test_what_a_message_says_is_bounded(meta: object, kept: dict[str, str]) -> None:
-    found = events.trace_of("tools/call", {"_meta": meta, "name": "n" * 500}, 7)
-    assert (found.message, found.id, len(found.target)) == (kept, "7", 200)
+def test_trace_context_of_message_is_bounded(meta: object, kept: dict[str, str]) -> None:
+    extracted = events.trace_of("tools/call", {"_meta": meta, "name": "n" * 500}, 7)
+    assert (extracted.message, extracted.id, len(extracted.target)) == (kept, "7", 200)
     for method, name in (("skills/get", "a"), ("tools/call", 7)):
         assert events.trace_of(method, {"name": name}) == Trace({}, {}, "", "", "")
 
 
-def test_without_a_tracer_nothing_is_looked_at(server: Events, seen: list[Event]) -> None:
-    with server.serving(), events.Request("mcp", "x", principal=None, trace=lambda: pytest.fail("it was looked at")):
+def test_trace_context_is_not_extracted_without_a_tracer(publisher: Events, published: list[Event]) -> None:
+    with publisher.serving(), events.Request("mcp", "x", principal=None, trace=lambda: pytest.fail("extracted")):
         pass
-    assert [each.trace for each in seen] == [None]
+    assert [event.trace for event in published] == [None]
 
 
 @contextmanager
-def collector() -> Iterator[tuple[str, Callable[[], list[tuple[dict[str, str], Any]]]]]:
-    """A receiver of OTLP over HTTP: its address, and the next spans it gets, each after its resource."""
+def collector() -> Iterator[tuple[str, SimpleQueue[ExportTraceServiceRequest]]]:
+    """Run an OTLP collector over HTTP. Yield its address and a queue of the requests that it receives."""
     received: SimpleQueue[ExportTraceServiceRequest] = SimpleQueue()
 
     class Handler(BaseHTTPRequestHandler):
@@ -239,25 +249,22 @@ def collector() -> Iterator[tuple[str, Callable[[], list[tuple[dict[str, str], A
         def log_message(self, *_: Any) -> None:
             pass
 
-    def take() -> list[tuple[dict[str, str], Any]]:
-        return [
-            (attributes(batch.resource), span)
-            for batch in received.get(timeout=DEADLINE).resource_spans
-            for scope in batch.scope_spans
-            for span in scope.spans
-        ]
-
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}", take
+        yield f"http://127.0.0.1:{server.server_port}", received
         server.shutdown()
 
 
-def attributes(span: Any) -> dict[str, str]:
-    return {each.key: each.value.string_value for each in span.attributes}
+def spans_named(name: str, request: ExportTraceServiceRequest) -> list[Any]:
+    scopes = [scope for batch in request.resource_spans for scope in batch.scope_spans]
+    return [span for scope in scopes for span in scope.spans if span.name == name]
 
 
-class Exporter(InMemorySpanExporter):
+def attributes(owner: Any) -> dict[str, str]:
+    return {attribute.key: attribute.value.string_value for attribute in owner.attributes}
+
+
+class FakeExporter(InMemorySpanExporter):
     is_shut_down = False
     result = SpanExportResult.SUCCESS
 
@@ -268,60 +275,59 @@ class Exporter(InMemorySpanExporter):
         self.is_shut_down = True
 
 
-def test_the_first_of_several_failures_and_the_recovery_are_lines(caplog: pytest.LogCaptureFixture) -> None:
-    inner = Exporter()
+def test_export_failure_and_recovery_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    inner = FakeExporter()
     outer = _LoggingExporter(inner, "http://x")
-    for result, levels in (("SUCCESS", []), ("FAILURE", ["ERROR"]), ("FAILURE", []), ("SUCCESS", ["WARNING"]),
-                           ("SUCCESS", []), ("FAILURE", ["ERROR"])):  # fmt: skip
+    success, failure = SpanExportResult.SUCCESS, SpanExportResult.FAILURE
+    for result, levels in (
+        (success, []), (failure, ["ERROR"]), (failure, []), (success, ["WARNING"]), (success, []), (failure, ["ERROR"]),
+    ):  # fmt: skip
         caplog.clear()
-        inner.result = SpanExportResult[result]
-        assert outer.export([]) is inner.result
-        assert [each.levelname for each in caplog.records] == levels
+        inner.result = result
+        assert outer.export([]) is result
+        assert [record.levelname for record in caplog.records] == levels
     outer.shutdown()
     assert inner.is_shut_down
 
 
-@each_row("era", ["legacy", "modern"])
-def test_a_collector_gets_one_span_a_request_and_what_is_left_at_the_end(tmp_path: Path, era: Any) -> None:
+def test_collector_receives_one_span_per_request_and_the_rest_at_exit(tmp_path: Path, era: Era) -> None:
     write_skill(tmp_path / "a", body=BODY)
     call = b'{"jsonrpc":"2.0","id":"r1","method":"list_skills"}'
-    with collector() as (endpoint, take):
+    with collector() as (endpoint, received):
         environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_BSP_SCHEDULE_DELAY": "600000"}
         with http_serving(tmp_path, "--traces", environment=environment) as server:
-            with client(server, era) as one:
-                one.request("resources/read", {"uri": "skill://a/SKILL.md", "_meta": PARENT})
-            server.send("POST", "/rpc", call, JSON | OTHER)
+            with client(server, era) as mcp:
+                mcp.request("resources/read", {"uri": "skill://a/SKILL.md", "_meta": PARENT})
+            server.send("POST", "/rpc", call, JSON | OTHER_PARENT)
             assert server.signal(signal.SIGTERM)[0] == 0
-        found = take()
-    (read,) = [span for _, span in found if span.name == "resources/read"]
-    (rpc,) = [span for _, span in found if span.name == "list_skills"]
-    assert (read.trace_id.hex(), read.parent_span_id.hex()) == (TRACE, SPAN)
-    said = attributes(read)
-    assert (said["gen_ai.skill.name"], said["network.transport"]) == ("a", "tcp")
-    assert said["mcp.protocol.version"] == VERSIONS[era]
-    assert rpc.trace_id.hex() == "a" * 32 and attributes(rpc)["jsonrpc.request.id"] == "r1"
-    assert {resource["service.name"] for resource, _ in found} == {"mcp-skills-server"}
-    assert BODY not in repr(found)
+        request = received.get(timeout=DEADLINE)
+    (read,) = spans_named("resources/read", request)
+    (rpc,) = spans_named("list_skills", request)
+    assert (read.trace_id.hex(), read.parent_span_id.hex()) == (TRACE_ID, SPAN_ID)
+    of_read = attributes(read)
+    assert (of_read["gen_ai.skill.name"], of_read["network.transport"]) == ("a", "tcp")
+    assert of_read["mcp.protocol.version"] == VERSIONS[era]
+    assert rpc.trace_id.hex() == "a" * 32
+    assert attributes(rpc)["jsonrpc.request.id"] == "r1"
+    assert {attributes(batch.resource)["service.name"] for batch in request.resource_spans} == {"mcp-skills-server"}
+    assert BODY not in repr(request)
 
 
-@each_row("era", ["legacy", "modern"])
-def test_over_stdio_a_span_says_which_revision_is_spoken(
-    tmp_path: Path, era: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stdio_span_has_the_protocol_revision(tmp_path: Path, era: Era, monkeypatch: pytest.MonkeyPatch) -> None:
     write_skill(tmp_path / "a")
-    with collector() as (endpoint, take):
+    with collector() as (endpoint, received):
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
         monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "10")
         with serving(tmp_path, "--traces", era=era) as wire:
             wire.request("skills/list")
-            found: list[Any] = []
-            while not found:  # a collector gets them in parts
-                found = [span for _, span in take() if span.name == "skills/list"]
-    assert [attributes(each)["mcp.protocol.version"] for each in found] == [VERSIONS[era]]
+            spans: list[Any] = []
+            while not spans:  # they arrive in batches
+                spans = spans_named("skills/list", received.get(timeout=DEADLINE))
+    assert [attributes(span)["mcp.protocol.version"] for span in spans] == [VERSIONS[era]]
 
 
 @pytest.mark.parametrize("is_silent", [False, True])
-def test_a_collector_that_is_away_costs_a_line_and_holds_up_no_end(tmp_path: Path, is_silent: bool) -> None:
+def test_unreachable_collector_is_one_log_line_and_does_not_delay_exit(tmp_path: Path, is_silent: bool) -> None:
     write_skill(tmp_path / "a")
     with socket.socket() as port:
         port.bind(("127.0.0.1", 0))
@@ -333,10 +339,10 @@ def test_a_collector_that_is_away_costs_a_line_and_holds_up_no_end(tmp_path: Pat
             "OTEL_BSP_SCHEDULE_DELAY": "10",
         }
         with http_serving(tmp_path, "--traces", environment=environment) as server:
-            with client(server, "modern") as one:
-                one.request("skills/list")
+            with client(server, "modern") as mcp:
+                mcp.request("skills/list")
                 server.said("traces cannot be sent")
-                one.request("skills/list")
+                mcp.request("skills/list")
             assert server.signal(signal.SIGTERM)[0] == 0
-            said = f"http://127.0.0.1:{port.getsockname()[1]}: traces cannot be sent"
-            assert server.stderr.count(said) == 1 and not re.search("secret|export", server.stderr)
+            assert server.stderr.count(f"http://127.0.0.1:{port.getsockname()[1]}: traces cannot be sent") == 1
+            assert not re.search("secret|export", server.stderr)

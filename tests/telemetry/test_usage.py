@@ -1,4 +1,4 @@
-"""Counts of uses: what is counted, by what, and that a disk that fails stops nothing."""
+"""Usage counts: their store, its bounds and failures, and the command `usage`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 import sqlite3
 import threading
 import time
-from contextlib import closing, nullcontext
+from contextlib import closing
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from mcp_skills_server.model import Changes
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry import usage as usage_module
 from mcp_skills_server.telemetry.events import Event, Events, Outcome, Use
-from mcp_skills_server.telemetry.usage import KEPT_DAYS, OTHER, Usage, UsageStore, spark
+from mcp_skills_server.telemetry.usage import KEPT_DAYS, OTHER, Report, Usage, UsageStore, spark
 from tables import each_row
 from wire import write_skill
 
@@ -54,87 +54,95 @@ def use(action: str, skill: str = "a", digest: str = "sha256:1") -> Use:
     return Use(action, skill, "SKILL.md", digest)  # type: ignore[arg-type]
 
 
-def skill(*paths: str) -> dict[str, Any]:
+def skills_at(*paths: str) -> dict[str, Any]:
     return dict.fromkeys(paths)
 
 
-def test_what_was_used_is_counted_by_skill_principal_and_host(store: UsageStore, usage: Usage) -> None:
-    usage.on_changes(Changes({}, skill("a", "B", "never")))
-    for each in (
+def names(report: Report) -> list[str]:
+    return [row.name for row in report.lines]
+
+
+def test_uses_are_counted_by_skill_principal_and_host(store: UsageStore, usage: Usage) -> None:
+    usage.on_changes(Changes({}, skills_at("a", "B", "never")))
+    for used in (
         event(use("load"), use("read"), use("read", digest="sha256:2")),
         event(use("load", digest="sha256:2")),
         event(use("run"), outcome="begun"),
         event(use("run"), outcome="begun"),
-        event(use("run"), outcome="refused"),  # it ended with another exit code: it ran all the same
+        event(use("run"), outcome="refused"),  # the end of a run that was counted when it began
         *[event(use("load", "B"), use("dropped", "B"), at=NOW - DAY)] * 3,
         event(use("load", "B"), outcome="failed"),
         event(use("")),
         event(use("propose", "proposed")),
-        event(use("load"))._replace(protocol=events.PAGE),  # a person looked at it
+        event(use("load"))._replace(protocol=events.PAGE),  # a person viewed it
     ):
-        usage.record(each)
+        usage.record(used)
     usage.flush()
     first, second, last = store.report("skill", 2).lines
     assert astuple(first) == ("a", 2, 2, 2, 0, NOW, 2, (0, 6), "")
     assert astuple(second) == ("B", 3, 0, 0, 3, NOW - DAY, 1, (3, 0), "")
     assert astuple(last) == ("never", 0, 0, 0, 0, None, 0, (0, 0), "")
-    (line,) = store.report("host", 2).lines
-    assert (line.name, line.loads, line.versions) == ("an editor", 5, 0)
-    assert [each.name for each in store.report("principal", 1).lines] == ["token:ann"]
-    assert [each.name for each in store.report("skill", 1).lines] == ["a", "B", "never"]
-    usage.on_changes(Changes(skill("never", "B"), {}))
-    usage.on_changes(Changes(skill("B"), skill("B")))
+    (host,) = store.report("host", 2).lines
+    assert (host.name, host.loads, host.versions) == ("an editor", 5, 0)
+    assert names(store.report("principal", 1)) == ["token:ann"]
+    assert names(store.report("skill", 1)) == ["a", "B", "never"]
+    usage.on_changes(Changes(skills_at("never", "B"), {}))
+    usage.on_changes(Changes(skills_at("B"), skills_at("B")))
     usage.flush()
-    assert [each.name for each in store.report("skill", 1).lines] == ["a", "B"], "a skill that is gone is not unused"
+    assert names(store.report("skill", 1)) == ["a", "B"], "a removed skill is not listed as unused"
 
 
-def test_host_programs_that_clients_make_up_do_not_fill_the_store(store: UsageStore, usage: Usage) -> None:
+def test_host_names_are_bounded_per_day(store: UsageStore, usage: Usage) -> None:
     for at in (NOW - DAY, NOW):
         for number in (*range(1_007), 0):
             usage.record(event(use("load"), at=at, host=f"made up {at} {number}"))
     usage.flush()
-    found = {each.name: each.loads for each in store.report("host", 2).lines}
-    assert found.pop(OTHER) == 14 and sorted(found.values()) == [1] * 1_998 + [2] * 2
+    loads = {row.name: row.loads for row in store.report("host", 2).lines}
+    assert loads.pop(OTHER) == 14
+    assert sorted(loads.values()) == [1] * 1_998 + [2] * 2
 
 
-def test_beyond_a_bound_nothing_waits_nor_is_kept_and_the_log_says_how_much_was_lost(
+def test_counts_labels_and_questions_are_bounded_and_losses_logged(
     store: UsageStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     usage = Usage(store, questions=True)
     for number in (*range(10_002), 0):
         usage.record(event(use("load", f"s{number}"), label="x")._replace(principal=f"p{number}"))
         usage.record(event(found=0, question=f"q{number}")._replace(principal="p0"))
-    assert (usage.lost, usage.waiting) == (3, 10_000)  # searches are one count
+    assert (usage.lost, usage.waiting) == (3, 10_000)  # all searches share one count
     usage.flush()
     assert (usage.lost, usage.waiting) == (3, 0)
-    assert [each.levelno for each in caplog.records] == [logging.ERROR, logging.WARNING]
+    assert [record.levelno for record in caplog.records] == [logging.ERROR, logging.WARNING]
     assert "3 uses were lost meanwhile" in caplog.messages[-1]
 
-    def kept(table: str) -> int:
-        with closing(sqlite3.connect(store.name)) as opened:
-            return opened.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+    def count_rows(table: str) -> int:
+        with closing(sqlite3.connect(store.name)) as connection:
+            return connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
 
-    assert (kept("labels"), kept("questions")) == (10_000, 10_000)
+    assert (count_rows("labels"), count_rows("questions")) == (10_000, 10_000)
     usage.record(event(found=0, question="another"))
     usage.flush()
-    assert kept("questions") == 10_000 and len(store.report().questions) == 100
+    assert len(caplog.records) == 2, "a recovery is logged once"
+    assert count_rows("questions") == 10_000
+    assert len(store.report().questions) == 100
     assert store.report().questions[0] == ("q0", 2)
 
 
-def test_a_principal_has_its_latest_name(store: UsageStore, usage: Usage) -> None:
+def test_principal_has_its_latest_label(store: UsageStore, usage: Usage) -> None:
     for label in ("ann", "ann@acme", ""):
         usage.record(event(use("load"), label=label))
         usage.flush()
-    assert [(each.name, each.label) for each in store.report("principal").lines] == [("token:ann", "ann@acme")]
+    (row,) = store.report("principal").lines
+    assert (row.name, row.label) == ("token:ann", "ann@acme")
 
 
-def test_skills_loaded_lately_come_latest_first(store: UsageStore, usage: Usage) -> None:
+def test_recently_loaded_skills_are_listed_latest_first(store: UsageStore, usage: Usage) -> None:
     for name, age in (("a", 29), ("b", 1), ("c", 30), ("d", 2)):
         usage.record(event(use("load", name), at=NOW - age * DAY))
     usage.record(event(use("read", "e")))
     usage.flush()
     assert (store.recently_loaded(), store.recently_loaded(1)) == (["b", "d", "a"], ["b"])
-    assert {each.name for each in store.report().lines} == {*"abde"}
+    assert {*names(store.report())} == {*"abde"}
     for number in range(51):
         usage.record(event(use("load", f"s{number}")))
     usage.flush()
@@ -142,7 +150,7 @@ def test_skills_loaded_lately_come_latest_first(store: UsageStore, usage: Usage)
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_searches_that_found_nothing_are_counted_and_their_words_kept_only_if_asked(
+def test_empty_searches_are_counted_and_questions_kept_only_on_request(
     tmp_path: Path, store: UsageStore, kept: bool
 ) -> None:
     usage = Usage(store, questions=True) if kept else Usage(store)
@@ -154,26 +162,34 @@ def test_searches_that_found_nothing_are_counted_and_their_words_kept_only_if_as
     report = store.report()
     assert (report.searches, report.empty) == (4, 3)
     assert report.questions == ((("teleport", 3),) if kept else ())
-    assert any(b"teleport" in each.read_bytes() for each in tmp_path.glob("usage.db*")) is kept
+    assert any(b"teleport" in file.read_bytes() for file in tmp_path.glob("usage.db*")) is kept
 
 
-def test_old_days_are_forgotten(store: UsageStore, clock: list[float]) -> None:
+def test_old_days_labels_and_questions_are_deleted(store: UsageStore, clock: list[float]) -> None:
     usage = Usage(store, questions=True)
     usage.record(event(use("load"), label="ann", found=0, question="teleport"))
     usage.flush()
-    for days, names, known, questions in ((KEPT_DAYS, {"a", "b"}, {"token:ann", "b"}, 1), (1, {*"bc"}, {*"bc"}, 0)):
+    # On its last day the first use is still kept; a day later it is not.
+    for days, skill, skills, labels, questions in (
+        (KEPT_DAYS, "b", {"a", "b"}, {"token:ann", "b"}, 1),
+        (1, "c", {"b", "c"}, {"b", "c"}, 0),
+    ):
         clock[0] += days * DAY
-        name = max(names)
-        usage.record(event(use("load", name), at=clock[0], label=name)._replace(principal=name))
+        usage.record(event(use("load", skill), at=clock[0], label=skill)._replace(principal=skill))
         usage.flush()
         report = store.report("skill", 2 * KEPT_DAYS)
-        assert ({each.name for each in report.lines}, len(report.questions)) == (names, questions)
-        with closing(sqlite3.connect(store.name)) as opened:
-            assert {each for (each,) in opened.execute("SELECT principal FROM labels")} == known
+        assert {*names(report)} == skills
+        assert len(report.questions) == questions
+        with closing(sqlite3.connect(store.name)) as connection:
+            assert {principal for (principal,) in connection.execute("SELECT principal FROM labels")} == labels
 
 
-def test_where_it_cannot_be_written_one_line_says_so_and_nothing_is_lost(
-    store: UsageStore, usage: Usage, server: Events, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+def test_locked_store_is_logged_once_and_loses_nothing(
+    store: UsageStore,
+    usage: Usage,
+    publisher: Events,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(usage_module, "_BUSY_S", 0)
     monkeypatch.setattr(usage_module, "_FLUSH_S", 3600)
@@ -182,16 +198,19 @@ def test_where_it_cannot_be_written_one_line_says_so_and_nothing_is_lost(
         for _ in range(3):
             usage.record(event(use("load")))
             usage.flush()
-        assert usage.waiting == 2 and [each.levelno for each in caplog.records] == [logging.ERROR]
+        assert usage.waiting == 2
+        assert [record.levelno for record in caplog.records] == [logging.ERROR]
         assert "uses cannot be counted (database is locked); requests go on" in caplog.text
-        stop = usage.start(server)
-        assert [each.daemon for each in threading.enumerate() if each.name == "skills-usage"] == [True]
+        stop = usage.start(publisher)
+        assert [thread.daemon for thread in threading.enumerate() if thread.name == "skills-usage"] == [True]
         stop()
     assert caplog.messages[1:] == [f"{store.name}: the last counts could not be written and are lost"]
-    assert not server.has_readers and "skills-usage" not in {each.name for each in threading.enumerate()}
+    assert not publisher.has_readers
+    assert "skills-usage" not in {thread.name for thread in threading.enumerate()}
     usage.flush()
-    assert store.report().lines[0].loads == 3 and caplog.messages[2:] == [f"{store.name}: uses are counted again"]
-    Usage(store).start(server)()
+    assert store.report().lines[0].loads == 3
+    assert caplog.messages[2:] == [f"{store.name}: uses are counted again"]
+    Usage(store).start(publisher)()
     assert len(caplog.messages) == 3
     usage.record(event(use("load")))
     with monkeypatch.context() as patch:
@@ -200,22 +219,25 @@ def test_where_it_cannot_be_written_one_line_says_so_and_nothing_is_lost(
     assert caplog.messages[3:] == ["uses could not be written"]
 
 
-def test_a_new_file_that_another_process_writes_to_is_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file, waited = str(tmp_path / "usage.db"), list[float]()
+def test_locked_new_file_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, pauses = str(tmp_path / "usage.db"), list[float]()
+
+    def unlock(seconds: float) -> None:
+        pauses.append(seconds)
+        other.rollback()
+
     with closing(sqlite3.connect(file)) as other:
         other.execute("BEGIN IMMEDIATE")
         with monkeypatch.context() as patch:
             patch.setattr(usage_module, "_BUSY_S", 0)
             with pytest.raises(UsageError, match="locked"):
                 UsageStore(file)
-        monkeypatch.setattr(usage_module.time, "sleep", lambda seconds: (waited.append(seconds), other.rollback()))
+        monkeypatch.setattr(usage_module.time, "sleep", unlock)
         UsageStore(file)
-    assert len(waited) == 1
+    assert len(pauses) == 1
 
 
-def test_a_file_of_something_else_is_one_line_and_stays_as_it_is(tmp_path: Path) -> None:
+def test_foreign_or_damaged_file_is_refused_unchanged(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"there is no folder .*none; make it, or name another file"):
         UsageStore(str(tmp_path / "none" / "x.db"))
     file = tmp_path / "foreign.db"
@@ -224,40 +246,42 @@ def test_a_file_of_something_else_is_one_line_and_stays_as_it_is(tmp_path: Path)
         with pytest.raises(UsageError, match="name another file"):
             UsageStore(str(file))
         assert file.read_bytes() == content
-    for version in (1, 2, -1):
-        name = str(tmp_path / f"{version}.db")
-        with closing(sqlite3.connect(name)) as opened:
-            opened.execute(f"PRAGMA user_version = {version}")
-        with pytest.raises(UsageError, match="another version") if version != 1 else nullcontext():
-            UsageStore(name)
-    made = UsageStore(str(tmp_path / "made.db"))
-    assert Path(made.name).stat().st_mode & 0o777 == 0o600
-    Path(made.name).write_bytes(b"no database" * 100)
-    with pytest.raises(UsageError, match=r"made.db: cannot be read \(.*\); name a file of counts"):
-        made.report()
+    for version in (2, -1):
+        with closing(sqlite3.connect(tmp_path / f"{version}.db")) as connection:
+            connection.execute(f"PRAGMA user_version = {version}")
+        with pytest.raises(UsageError, match="another version"):
+            UsageStore(str(tmp_path / f"{version}.db"))
 
 
-def shown(*words: str) -> str:
-    return CliRunner().invoke(cli, ["usage", *words], catch_exceptions=False).stdout
+def test_store_is_private_and_reports_damage(store: UsageStore) -> None:
+    assert Path(store.name).stat().st_mode & 0o777 == 0o600
+    UsageStore(store.name)  # opens the file again, of the current version
+    Path(store.name).write_bytes(b"no database" * 100)
+    with pytest.raises(UsageError, match=r"usage.db: cannot be read \(.*\); name a file of counts"):
+        store.report()
 
 
-def test_the_command_shows_a_table_and_json_with_the_most_used_first(tmp_path: Path) -> None:
+def output_of(*arguments: str) -> str:
+    return CliRunner().invoke(cli, ["usage", *arguments], catch_exceptions=False).stdout
+
+
+def test_command_prints_table_and_json_most_used_first(tmp_path: Path) -> None:
     option, usage = f"sqlite:{tmp_path / 'usage.db'}", Usage(UsageStore(str(tmp_path / "usage.db")))
-    usage.on_changes(Changes({}, skill("a", *(f"skill-{number:03}" for number in range(49)))))
+    usage.on_changes(Changes({}, skills_at("a", *(f"skill-{number:03}" for number in range(49)))))
     usage.record(event(use("load", "b\x1b[31m"), at=time.time()))
     usage.record(event(found=0, at=time.time()))
     usage.flush()
-    table = shown("--usage", option)
+    table = output_of("--usage", option)
     assert "skill-017" in table and "of which 1 found nothing" in table and "\x1b" not in table
     assert "31 more, 31 of them never used; --all prints them" in table
-    assert "skill-048" in shown("--usage", option, "--all")
-    found = json.loads(shown("--usage", option, "--format", "json", "--since", "7d"))
-    assert [each["name"] for each in found["lines"]][:3] == ["b\x1b[31m", "a", "skill-000"]
-    assert (found["searches"], found["empty_searches"], len(found["lines"][0]["days"])) == (1, 1, 7)
+    assert "skill-048" in output_of("--usage", option, "--all")
+    report = json.loads(output_of("--usage", option, "--format", "json", "--since", "7d"))
+    assert [row["name"] for row in report["lines"]][:3] == ["b\x1b[31m", "a", "skill-000"]
+    assert (report["searches"], report["empty_searches"], len(report["lines"][0]["days"])) == (1, 1, 7)
 
 
 @each_row(
-    ("words", "said"),
+    ("arguments", "message"),
     [
         (("--usage", "sqlite:/no/such/file.db"), "there are no counts"),
         (("--usage", "off"), "there are no counts"),
@@ -266,18 +290,18 @@ def test_the_command_shows_a_table_and_json_with_the_most_used_first(tmp_path: P
         (("--since", "x"), "write days"),
     ],
 )
-def test_what_is_wrong_says_what_to_write(words: tuple[str, ...], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
-        shown(*words)
+def test_invalid_options_are_usage_errors(arguments: tuple[str, ...], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        output_of(*arguments)
 
 
-def test_a_line_of_bars_is_as_high_as_its_highest_day() -> None:
+def test_sparkline_is_scaled_to_its_highest_day() -> None:
     assert [*map(spark, ([0, 1, 8, 4], [], [0, 0]))] == [" ▁█▄", "", "  "]
 
 
 @pytest.mark.anyio
-async def test_searches_and_skills_that_were_dropped_unused_are_events(
-    tmp_path: Path, server: Events, seen: list[Event]
+async def test_searches_and_unused_dropped_skills_are_events(
+    tmp_path: Path, publisher: Events, published: list[Event]
 ) -> None:
     for name in ("unused", "read", "replaced", "gone"):
         write_skill(tmp_path / name, notes_md="other")
@@ -286,15 +310,15 @@ async def test_searches_and_skills_that_were_dropped_unused_are_events(
     digests = {path: skill.files["SKILL.md"].digest for path, skill in registry.snapshot.skills.items()}
 
     async def call(tool: str, **arguments: object) -> Event:
-        with server.serving(), events.Request("mcp", "tools/call", principal=None):
+        with publisher.serving(), events.Request("mcp", "tools/call", principal=None):
             result = await session.call(tool, arguments)
         assert not result.get("isError"), result
-        return seen[-1]
+        return published[-1]
 
     async def dropped(tool: str, **arguments: object) -> list[str]:
-        found = [each for each in (await call(tool, **arguments)).uses if each.action == "dropped"]
-        assert all(each.digest == digests[each.skill] for each in found)
-        return [each.skill for each in found]
+        uses = [use for use in (await call(tool, **arguments)).uses if use.action == "dropped"]
+        assert all(use.digest == digests[use.skill] for use in uses)
+        return [use.skill for use in uses]
 
     assert (await call("skills_search", query="unused")).found
     assert (await call("skills_search", query="qqqqqq")).found == 0
@@ -303,7 +327,7 @@ async def test_searches_and_skills_that_were_dropped_unused_are_events(
     await call("skills_read", skill="read", path="notes.md")
     assert await dropped("skills_unload", names=["unused", "read"]) == ["unused"]
     assert await dropped("skills_load", names=["unused"], mode="add") == []
-    assert await dropped("skills_load", names=["unused", "gone"]) == ["replaced"]  # which stays is not dropped
+    assert await dropped("skills_load", names=["unused", "gone"]) == ["replaced"]  # a skill that stays is not dropped
     (tmp_path / "gone" / "SKILL.md").unlink()
     registry.refresh()
-    assert await dropped("skills_unload", all=True) == ["unused"]  # who vanished was not dropped by anybody
+    assert await dropped("skills_unload", all=True) == ["unused"]  # a removed skill was not dropped

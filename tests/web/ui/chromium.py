@@ -1,4 +1,4 @@
-"""The system's Chromium, led by playwright, and what its pages did that they were not allowed to."""
+"""The system's Chromium under Playwright, with a record of policy violations and requests."""
 
 from __future__ import annotations
 
@@ -17,34 +17,35 @@ needs_chromium = pytest.mark.needs_program("chromium")
 expect.set_options(timeout=DEADLINE * 1000)
 PHONE = {"width": 320, "height": 600}
 
-# One question: six of them take as long as the page itself.
-_HARM = """(plain) => {
-  const harms = (each) => each.shadowRoot || each.matches(
+# One evaluation: six of them take as long as the page itself.
+_FIND_HARM = """(plain) => {
+  const isHarmful = (element) => element.shadowRoot || element.matches(
     "iframe, object, embed, base, link[href*=leak], form[action*=leak], script:not([src='/ui/static/ui.js'])"
   ) || !plain && (
-    [...each.attributes].some((one) => /^on|^style$|^srcdoc$/.test(one.name))
-    || each.matches("a[href]") && !/^(https?|mailto|vscode|cursor):$/.test(each.protocol)
+    [...element.attributes].some((attribute) => /^on|^style$|^srcdoc$/.test(attribute.name))
+    || element.matches("a[href]") && !/^(https?|mailto|vscode|cursor):$/.test(element.protocol)
   );
-  const found = [...document.querySelectorAll("*")].filter(harms).map((each) => each.outerHTML.slice(0, 200));
-  if (window.hit != null || document.title === "hit") found.push("it ran");
+  const found = [...document.querySelectorAll("*")].filter(isHarmful)
+    .map((element) => element.outerHTML.slice(0, 200));
+  if (window.hit != null || document.title === "hit") found.push("injected script ran");
   if (document.scripts.length > 1) found.push("two scripts");
   return found;
 }"""
 
 
-def harm(page: Page, *, plain: bool = False) -> list[str]:
-    """What runs, styles, frames or leads elsewhere on a page; a `plain` text has the browser's own style."""
-    return page.evaluate(_HARM, plain)
+def find_harm(page: Page, *, plain: bool = False) -> list[str]:
+    """List elements that run code, style, frame or link elsewhere. Chromium itself styles a `plain` text."""
+    return page.evaluate(_FIND_HARM, plain)
 
 
-def width(page: Page) -> int:
-    """The width of the whole page, of which a narrow window shows a part."""
+def page_width(page: Page) -> int:
+    """The width of the whole page, which may exceed that of the window."""
     return page.evaluate("() => document.documentElement.scrollWidth")
 
 
 @dataclass
 class Seen:
-    """A page, what its policy refused with errors of scripts, and every address that was asked for."""
+    """A page, its console and script errors with dialogs, and the URLs of its requests."""
 
     page: Page
     refused: list[str] = field(default_factory=list[str])
@@ -53,20 +54,20 @@ class Seen:
 
 @contextmanager
 def browser() -> Iterator[Browser]:
-    """A browser that ends with the `with`."""
+    """Run a headless Chromium."""
     with sync_playwright() as playwright:
-        # As root it has no sandbox of its own.
-        made = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        # Chromium's own sandbox refuses to run as root.
+        chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         try:
-            yield made
+            yield chromium
         finally:
-            made.close()
+            chromium.close()
 
 
 @contextmanager
-def looking(made: Browser, **options: Any) -> Iterator[Seen]:
-    """A page of a context of its own."""
-    context = made.new_context(**options)
+def looking(chromium: Browser, **options: Any) -> Iterator[Seen]:
+    """Open a page in a browser context of its own."""
+    context = chromium.new_context(**options)
     context.set_default_timeout(DEADLINE * 1000)
     seen = Seen(context.new_page())
     seen.page.on("console", lambda message: message.type == "error" and seen.refused.append(message.text))

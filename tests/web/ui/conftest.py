@@ -1,4 +1,4 @@
-"""What the tests of the page share: one Chromium for a file, and a folder of skills."""
+"""Fixtures of the web UI: a Chromium and a server with tokens for each file, and a folder of skills."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from wire import write_skill
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    with browser() as made:
-        yield made
+    with browser() as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server whose page asks for a token, for tests that change nothing but their own sessions."""
+    """A server that requires a token. Tests change nothing but their own sessions."""
     with page_serving(write_skill(tmp_path_factory.mktemp("guarded") / "refunds"), environment=TOKENS) as server:
         yield server
 

@@ -1,6 +1,6 @@
-"""Sixty skills that try to script, style, frame or send away something, each in another way or place.
+"""Sixty hostile skills: each tries to inject script, style, frames or requests in another way or place.
 
-What would run tells so by a global `hit`, by another title of the page, or by asking `leak.example` for something.
+A script that runs sets the global `hit` or the title of the page, or requests something of `leak.example`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MARKUP: Final = (
     f"{{{{ 7*7 }}}}{{% for x in y %}}<script>{_RUN}</script>",
     f"<!--><script>{_RUN}</script>-->",
 )
-"""Markup that stands for itself; it is put into names, titles, descriptions, tags, arguments and bodies."""
+"""HTML injections for names, titles, descriptions, tags, arguments and bodies."""
 MARKDOWN: Final = (
     f"[run](javascript:{_RUN})",
     f"[run](JaVaScRiPt&colon;{_RUN})",
@@ -66,30 +66,29 @@ _HTML: Final = f"<!doctype html><title>x</title><script>{_RUN}</script><img src=
 
 
 def write(folder: Path) -> list[str]:
-    """Write the skills into a folder. Returns their paths."""
-    made: list[Path] = []
+    """Write the skills into a folder. Return their paths."""
+    folders: list[Path] = []
     for number, text in enumerate((*MARKUP, *MARKDOWN)):
-        made.append(_skill(folder / f"text-{number:02}", "Does a thing", text, text))
+        folders.append(_write_skill(folder / f"text-{number:02}", "Does a thing", text, text))
     for number, text in enumerate(MARKUP[:12]):
         argument = {"name": text.replace("{", ""), "description": text, "default": text}
         extra: dict[str, Any] = dict.fromkeys(("name", "title", "version", "license", text), text)
-        made.append(
-            _skill(folder / f"field-{number:02}", text, "Fine", text, **extra, tags=[text], arguments=[argument])
-        )
+        extra |= {"tags": [text], "arguments": [argument]}
+        folders.append(_write_skill(folder / f"field-{number:02}", text, "Fine", text, **extra))
     for number, name in enumerate((
         "<img src=x onerror=window.hit=1>.md", '"onload="window.hit=1".txt', "a' onclick='window.hit=1.png",
         "x&#34;>.svg", "%2e%2e%2fui.md", "?file=SKILL.md", "#x.md", "javascript:window.hit=1",
     )):  # fmt: skip
-        made.append(_skill(folder / f"<b>file-{number}<img src=x onerror=window.hit=1>", "Does a thing", "Fine", name))
-        (made[-1] / name).write_text(f"<script>{_RUN}</script>", encoding="utf-8")
-    return [each.name for each in made]
+        path = folder / f"<b>file-{number}<img src=x onerror=window.hit=1>"
+        folders.append(_write_skill(path, "Does a thing", "Fine", name))
+        (path / name).write_text(f"<script>{_RUN}</script>", encoding="utf-8")
+    return [path.name for path in folders]
 
 
-def _skill(place: Path, description: str, body: str, reference: str, **extra: object) -> Path:
-    fields = {"name": place.name, "description": description, **extra}
-    # JSON is YAML, and needs no quoting of its own.
+def _write_skill(folder: Path, description: str, body: str, reference: str, **extra: object) -> Path:
+    fields = {"name": folder.name, "description": description, **extra}
+    # JSON is valid YAML, and its strings are always quoted.
     lines = "\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in fields.items())
     files = {"SKILL.md": f"---\n{lines}\n---\n\n# {body}\n\n{body}\n"}
     files |= {"references/a.md": f"# {reference}\n\n{reference}\n"}
-    plant(place, files | {"evil.svg": _SVG, "evil.html": _HTML, "fake.png": _HTML})
-    return place
+    return plant(folder, files | {"evil.svg": _SVG, "evil.html": _HTML, "fake.png": _HTML})

@@ -1,4 +1,4 @@
-"""A real server with the page, once it has read its skills, and a look of a viewer without a server."""
+"""Servers with the web UI, requests to them, and a page context without a server."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
+
+import anyio
+from starlette.requests import Request
 
 from catalog.forest import loaded
 from forkserver import Popen
@@ -30,12 +34,12 @@ from wire import COMMAND, DEADLINE, ROOT
 
 SECRET = "0123456789abcdef"
 TOKENS = {"MCP_SKILLS_TOKENS": f"laptop={SECRET}"}
-"""The environment of a server that asks for this token."""
+"""The environment of a server that requires this token."""
 
 
 @contextmanager
 def page_serving(*arguments: str | Path, environment: Mapping[str, str] | None = None) -> Iterator[Server]:
-    """A server over HTTP with `--ui`, once the page that anybody may open says that all skills are checked."""
+    """Serve over HTTP with `--ui`. Yield once all skills are validated, as far as an anonymous viewer can tell."""
     with http_serving(*arguments, "--ui", environment=environment) as server:
         server.until_ready()
         until(lambda: b"checking " not in get(server, "/ui/problems").body, "never checked")
@@ -43,15 +47,15 @@ def page_serving(*arguments: str | Path, environment: Mapping[str, str] | None =
 
 
 @contextmanager
-def own_page(*arguments: str | Path) -> Iterator[str]:
-    """`ui --no-open`; the address that it prints."""
+def ui_command(*arguments: str | Path) -> Iterator[str]:
+    """Run `ui --no-open`. Yield the one-time address that it prints."""
     command = [*COMMAND, "ui", "--no-open", "--log-level", "error", *map(str, arguments)]
     pipe = subprocess.PIPE
     with Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, cwd=ROOT) as process:
         try:
             assert process.stdout is not None
             address = process.stdout.readline().decode().strip()
-            until(lambda: ask(f"{address.partition('/ui/')[0]}/readyz")[0] == 200, "never ready")
+            until(lambda: fetch(f"{address.partition('/ui/')[0]}/readyz").status == 200, "never ready")
             yield address
         finally:
             process.kill()
@@ -59,29 +63,31 @@ def own_page(*arguments: str | Path) -> Iterator[str]:
 
 @contextmanager
 def signed_in(*arguments: str | Path) -> Iterator[tuple[str, str]]:
-    """One's own page, whose address was opened: its origin and the cookie that lets in."""
-    with own_page(*arguments) as address:
-        yield address.partition("/ui/")[0], cookie_of(ask(address)[1])
+    """Run `ui --no-open` and open its address. Yield the origin and the session cookie."""
+    with ui_command(*arguments) as address:
+        yield address.partition("/ui/")[0], cookie_of(fetch(address))
 
 
 def get(server: Server, path: str, **headers: str) -> Reply:
     return server.send("GET", path, headers=headers)
 
 
-def ask(
-    address: str, cookie: str = "", method: str = "GET", form: Mapping[str, str] | None = None, **headers: str
-) -> tuple[int, http.client.HTTPMessage, str]:
-    """Status, headers and body of an address, without following where it leads."""
-    origin, _, path = address.removeprefix("http://").partition("/")
-    given = headers | ({"Cookie": cookie} if cookie else {})
+def fetch(
+    url: str, cookie: str = "", method: str = "GET", form: Mapping[str, str] | None = None, **headers: str
+) -> Reply:
+    """Request a URL without following redirects."""
+    origin, _, path = url.removeprefix("http://").partition("/")
+    if cookie:
+        headers["Cookie"] = cookie
+    body = None if form is None else urlencode(form)
     with closing(http.client.HTTPConnection(origin, timeout=DEADLINE)) as connection:
-        connection.request(method, f"/{path}", None if form is None else urlencode(form), given)
-        answer = connection.getresponse()
-        return answer.status, answer.headers, answer.read().decode()
+        connection.request(method, f"/{path}", body, headers)
+        response = connection.getresponse()
+        return Reply(response.status, response.headers, response.read())
 
 
 def grant(name: str, *skills: str, may: Sequence[str] = ()) -> str:
-    """The lines of a configuration file that let the bearer of this name read these skills, and do more."""
+    """A `[[grant]]` table for the bearer of this token: patterns of readable skills, and further rights."""
     return f'[[grant]]\nwho = ["token:{name}"]\nskills = {json.dumps(skills)}\nmay = {json.dumps(may)}\n'
 
 
@@ -90,17 +96,17 @@ def text_of(reply: Reply | str) -> str:
 
 
 def words(reply: Reply | str) -> str:
-    """The text of a page, in one line."""
+    """The visible text of a page, in one line."""
     return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", text_of(reply))).split())
 
 
-def names(reply: Reply | str) -> list[str]:
-    """The skills of a list, in order, by their paths."""
+def skill_paths(reply: Reply | str) -> list[str]:
+    """The URL paths of the listed skills, in order."""
     return re.findall(r'<h2><a href="[^"]*/ui/skills/([^"]*)">', text_of(reply))
 
 
-def parts(server: Server, path: str) -> Iterator[str]:
-    """The pages of a list that comes in parts, which lead to each other."""
+def list_pages(server: Server, path: str) -> Iterator[str]:
+    """Follow the `next` links of a paginated list."""
     while path:
         text = get(server, path).body.decode()
         yield text
@@ -108,12 +114,12 @@ def parts(server: Server, path: str) -> Iterator[str]:
         path = html.unescape(following[1]) if following else ""
 
 
-def cookie_of(headers: http.client.HTTPMessage) -> str:
-    """The cookie that an answer sets, as a request sends it."""
-    return (headers["Set-Cookie"] or "").partition(";")[0]
+def cookie_of(reply: Reply) -> str:
+    """The value of a request's `Cookie` header for the cookie that a reply sets."""
+    return (reply.headers["Set-Cookie"] or "").partition(";")[0]
 
 
-def look_at(
+def make_context(
     *roots: Path,
     settings: Settings | None = None,
     sources: Sequence[SourceState] = (),
@@ -121,8 +127,14 @@ def look_at(
     grants: Grants | None = None,
     principal: Principal | None = None,
 ) -> Context:
-    """What a viewer sees of these roots, read once."""
+    """Make the context of a page for a viewer of these roots, scanned once."""
     runtime = Runtime(registry or loaded(*roots))
     page = PagePart(runtime, settings or Settings(), UiSettings(), Views(runtime.registry, grants))
     page.routes(HttpSettings("127.0.0.1", 0, make_policy("127.0.0.1", (), (), ()), site_states=lambda: sources))
     return page._context(principal)
+
+
+def render_view(view: Any, context: Context, query: str = "") -> str:
+    """Render a view without a server."""
+    request = Request({"type": "http", "method": "GET", "path": "/", "headers": [], "query_string": query.encode()})
+    return bytes(anyio.run(view, request, context).body).decode()

@@ -1,7 +1,4 @@
-"""The page in a real Chromium: what its script does, keyboard, no script at all, screen readers, narrow, dark, hostile.
-
-Sixty skills try to script, style, frame or send away something; nothing of them does anything.
-"""
+"""The web UI in a real Chromium: live updates, keyboard, accessibility, no JavaScript, phones, hostile skills."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ from mcp_skills_server.proposals.store import ProposalStore
 from mcp_skills_server.telemetry.usage import Batch, Count, Tally, UsageStore, day_of
 from proposals.test_intake import DRAFT, manifest
 from web.ui import corpus
-from web.ui.chromium import PHONE, Seen, harm, looking, needs_chromium, width
+from web.ui.chromium import PHONE, Seen, find_harm, looking, needs_chromium, page_width
 from web.ui.serving import page_serving, signed_in
 from wire import FIXTURES, ROOT, write_skill
 
@@ -34,19 +31,22 @@ BROKEN = [
     for name in ("hidden-characters", "license-type", "name-length", "pipe-to-shell", "shadowed", "yaml-syntax")
 ]
 REFUNDS = "skills/acme/billing/refunds"
-ABOUT_SKILLS = ("", REFUNDS, f"{REFUNDS}?text=raw",
+SKILL_VIEWS = ("", REFUNDS, f"{REFUNDS}?text=raw",
          "files/acme/billing/refunds?file=references/approval-limits.md",
          "history/acme/billing/refunds", "?problem=any", "no/such/page", "?q=nothing-is-like-this")  # fmt: skip
 VIEWS = ("usage", "model", "model?era=legacy&dialect=sep-2640", "try?prompt=handle+a+refund+request",
          "try?skill=acme/billing/refunds&prompts=refund%0A-+csv", "try", "tools",
          "tools?tool=skills_read&arg.skill=refunds&arg.path=SKILL.md&call=1", "problems",
          "live", "sources", "runs", "clients")  # fmt: skip
-LIVE = "Changes appear here as they happen."
+LIVE_STATUS = "Changes appear here as they happen."
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
-    """One's own page of the fixtures, which no test changes: its origin and the cookie that lets in."""
+    """The local page of the fixtures, with use counts and a proposal: its origin and a session cookie.
+
+    No test changes its skills.
+    """
     folder, now = tmp_path_factory.mktemp("shared"), time.time()
     counts = {
         Count(day_of(now), "load", "csv-profiling", "sha256:0", principal, host, "mcp"): Tally(1, now)
@@ -57,31 +57,31 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]
     with Registry([FIXTURES]) as registry:
         propose(registry, ProposalStore(folder / "kept"), DRAFT, files)
     options = ("--usage", f"sqlite:{folder / 'usage.db'}", "--proposals", folder / "kept")
-    with signed_in(FIXTURES, *BROKEN, *options) as made:
-        yield made
+    with signed_in(FIXTURES, *BROKEN, *options) as session:
+        yield session
 
 
 @contextmanager
-def visiting(chromium: Browser, place: tuple[str, str], **options: Any) -> Iterator[tuple[Seen, str]]:
-    """A context of its own on a page of this origin and cookie, and the origin."""
-    origin, cookie = place
+def visit(chromium: Browser, session: tuple[str, str], **options: Any) -> Iterator[tuple[Seen, str]]:
+    """Open the page of an origin with a session cookie. Yield its record and the origin."""
+    origin, cookie = session
     with looking(chromium, **options) as seen:
         name, _, value = cookie.partition("=")
         seen.page.context.add_cookies([{"name": name, "value": value, "url": origin}])
         seen.page.goto(f"{origin}/ui/")
         yield seen, origin
-    assert [each for each in seen.refused if "404" not in each] == []
+    assert [message for message in seen.refused if "404" not in message] == []
 
 
 @contextmanager
-def opened(chromium: Browser, *roots: Path, **options: Any) -> Iterator[tuple[Seen, str]]:
-    """One's own page of these roots, and its origin."""
-    with signed_in(*roots) as place, visiting(chromium, place, **options) as both:
-        yield both
+def open_local_page(chromium: Browser, *roots: Path, **options: Any) -> Iterator[tuple[Seen, str]]:
+    """Run the local page of these roots, and open it. Yield its record and the origin."""
+    with signed_in(*roots) as session, visit(chromium, session, **options) as visited:
+        yield visited
 
 
-def test_the_list_follows_what_is_typed_and_is_led_by_keys_alone(chromium: Browser, shared: tuple[str, str]) -> None:
-    with visiting(chromium, shared) as (seen, origin):
+def test_catalogue_searches_while_typing_and_works_by_keyboard(chromium: Browser, shared: tuple[str, str]) -> None:
+    with visit(chromium, shared) as (seen, origin):
         page, main = seen.page, seen.page.get_by_role("main")
         page.keyboard.press("Tab")
         expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
@@ -89,25 +89,25 @@ def test_the_list_follows_what_is_typed_and_is_led_by_keys_alone(chromium: Brows
         page.keyboard.press("/")
         expect(page.get_by_role("searchbox", name="Search")).to_be_focused()
         page.keyboard.type("refunds/")
-        expect(page).to_have_url(f"{origin}/ui/?q=refunds%2F")  # the last answer, which replaces what has the focus
+        expect(page).to_have_url(f"{origin}/ui/?q=refunds%2F")  # the last reply, which replaces the focused element
         expect(page.locator("#count")).to_contain_text("found")
         expect(main.get_by_role("link", name="csv-profiling", exact=True)).to_have_count(0)
         page.get_by_label("Tag").select_option("data")
         expect(page.locator("#results")).to_contain_text("No skill matches.")
         page.get_by_role("searchbox").fill("")
         expect(main.get_by_role("link", name="csv-profiling", exact=True)).to_be_visible()
-        assert all("part=1" in each for each in seen.asked if "/ui/?" in each)
+        assert all("part=1" in url for url in seen.asked if "/ui/?" in url)
         main.get_by_role("link", name="csv-profiling", exact=True).press("Enter")
         expect(page).to_have_url(f"{origin}/ui/skills/csv-profiling")
 
 
-def test_every_view_is_reached_by_keys_alone_and_keeps_nobody(chromium: Browser, shared: tuple[str, str]) -> None:
-    seen_by_keys = """() => {
-      const at = document.activeElement;
-      return at && at !== document.body ? at.textContent || at.tagName : "";
+def test_every_view_is_reachable_by_keyboard_without_focus_trap(chromium: Browser, shared: tuple[str, str]) -> None:
+    focused = """() => {
+      const element = document.activeElement;
+      return element && element !== document.body ? element.textContent || element.tagName : "";
     }"""
-    outlined = "() => parseFloat(getComputedStyle(document.activeElement).outlineWidth) > 0"
-    with visiting(chromium, shared) as (seen, _):
+    has_outline = "() => parseFloat(getComputedStyle(document.activeElement).outlineWidth) > 0"
+    with visit(chromium, shared) as (seen, _):
         page = seen.page
         views = page.get_by_role("navigation", name="Views")
         names = views.get_by_role("link").all_text_contents()
@@ -115,42 +115,44 @@ def test_every_view_is_reached_by_keys_alone_and_keeps_nobody(chromium: Browser,
         for name in names:
             for _ in range(15):
                 page.keyboard.press("Tab")
-                if page.evaluate(seen_by_keys) == name:
+                if page.evaluate(focused) == name:
                     break
-            assert page.evaluate(seen_by_keys) == name and page.evaluate(outlined), name
-            with page.expect_event("load"):  # the first leads to the page that is open
+            assert page.evaluate(focused) == name
+            assert page.evaluate(has_outline), name
+            with page.expect_event("load"):  # the first link leads to the current page
                 page.keyboard.press("Enter")
             expect(page.get_by_role("heading", level=1, name=name)).to_be_visible()
             assert page.get_by_role("main").count() == 1
             expect(views.locator("[aria-current=page]")).to_have_text(name)
             for _ in range(400):  # to the end of the page
                 page.keyboard.press("Tab")
-                if not page.evaluate(seen_by_keys):
+                if not page.evaluate(focused):
                     break
-                assert page.evaluate(outlined), (name, page.evaluate("() => document.activeElement.outerHTML"))
-            assert not page.evaluate(seen_by_keys), f"{name} keeps the focus"
+                assert page.evaluate(has_outline), (name, page.evaluate("() => document.activeElement.outerHTML"))
+            assert not page.evaluate(focused), f"{name} traps the focus"
 
 
-def test_what_was_cut_unfolds_and_the_text_is_copied(chromium: Browser, shared: tuple[str, str]) -> None:
-    with visiting(chromium, shared, permissions=["clipboard-read", "clipboard-write"]) as (seen, origin):
+def test_model_view_unfolds_cut_skills_and_copies_instructions(chromium: Browser, shared: tuple[str, str]) -> None:
+    with visit(chromium, shared, permissions=["clipboard-read", "clipboard-write"]) as (seen, origin):
         page = seen.page
         page.goto(f"{origin}/ui/model")
         region = page.get_by_role("region", name="Instructions", exact=True)
         region.get_by_text("What was cut").click()
         expect(region.get_by_role("link", name="refunds", exact=True)).to_be_visible()
-        page.evaluate("() => { setTimeout = () => 0 }")  # or "Copied" is there for 2 s
+        page.evaluate("() => { setTimeout = () => 0 }")  # else "Copied" disappears after 2 s
         region.get_by_role("button", name="Copy").click()
         expect(region.get_by_role("button", name="Copied")).to_be_visible()
         copied = page.evaluate("() => navigator.clipboard.readText()")
-        assert copied == region.locator("pre").text_content() and "<available_skills>" in copied
+        assert copied == region.locator("pre").text_content()
+        assert "<available_skills>" in copied
         page.get_by_label("Era of MCP").select_option("legacy")
         page.get_by_role("button", name="Show").click()
         expect(page.get_by_text("legacy era").first).to_be_visible()
 
 
-def test_it_works_without_a_script(chromium: Browser, tmp_path: Path) -> None:
+def test_page_works_without_javascript(chromium: Browser, tmp_path: Path) -> None:
     write_skill(tmp_path / "tea", name="teas")
-    with opened(chromium, FIXTURES, tmp_path, java_script_enabled=False) as (seen, origin):
+    with open_local_page(chromium, FIXTURES, tmp_path, java_script_enabled=False) as (seen, origin):
         page, main = seen.page, seen.page.get_by_role("main")
         page.goto(f"{origin}/ui/live")
         expect(page.get_by_role("status")).to_have_text("Reload this page to see changes.")
@@ -172,12 +174,12 @@ def test_it_works_without_a_script(chromium: Browser, tmp_path: Path) -> None:
         expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
 
 
-def test_changes_show_as_they_happen_until_one_signs_out_elsewhere(chromium: Browser, skills: Path) -> None:
-    with opened(chromium, skills) as (seen, origin):
+def test_live_view_shows_changes_until_sign_out_in_another_tab(chromium: Browser, skills: Path) -> None:
+    with open_local_page(chromium, skills) as (seen, origin):
         page = seen.page
         page.goto(f"{origin}/ui/live")
         state, changes = page.get_by_role("status"), page.locator("#changes")
-        expect(state).to_have_text(LIVE)
+        expect(state).to_have_text(LIVE_STATUS)
         expect(changes).to_contain_text("Nothing has changed.")
         write_skill(skills / "two")
         expect(changes.locator("li").first).to_contain_text("appeared")
@@ -196,30 +198,30 @@ def test_changes_show_as_they_happen_until_one_signs_out_elsewhere(chromium: Bro
         write_skill(skills / "secret")
         expect(state).to_contain_text("Reload the page.")
         expect(changes).not_to_contain_text("secret")
-        seen.refused.clear()  # the stream, by then
+        seen.refused.clear()  # the event stream is refused after signing out
 
 
-def test_a_server_that_ends_is_said_to_be_lost(chromium: Browser, skills: Path) -> None:
+def test_live_view_reports_lost_connection(chromium: Browser, skills: Path) -> None:
     with looking(chromium) as seen:
         with page_serving(skills) as server:
             seen.page.goto(f"http://127.0.0.1:{server.port}/ui/live")
-            expect(seen.page.get_by_role("status")).to_have_text(LIVE)
+            expect(seen.page.get_by_role("status")).to_have_text(LIVE_STATUS)
         expect(seen.page.get_by_role("status")).to_have_text("The connection is lost; trying again.")
 
 
-def test_names_of_any_script_fit_on_a_telephone(chromium: Browser, tmp_path: Path) -> None:
-    names = {
+def test_names_in_any_script_fit_on_a_phone(chromium: Browser, tmp_path: Path) -> None:
+    names = {  # and a part of each as the page shows it
         "long" * 30: "long", "rtl\u202ecod.exe": "U+202E", "تحليل": "تحليل", "👩\u200d👩\u200d👧": "👩", "技能": "技能",
     }  # fmt: skip
     for number, name in enumerate(names):
         fields = f'"{name} {"x" * 200}"\ntags: ["{name}"]\ntitle: "{name}"\n"{name}": "{"y" * 200}"'
         files = {f"{name}/{name}.md": f"# {name}\n"}
         write_skill(tmp_path / f"skill-{number}", name=f'"{name}"', description=fields, body=f"# {name}\n", **files)
-    with opened(chromium, tmp_path, viewport=PHONE) as (seen, origin):
+    with open_local_page(chromium, tmp_path, viewport=PHONE) as (seen, origin):
         page = seen.page
         for view in ("", *(f"skills/skill-{number}" for number in range(len(names))), "model", "problems"):
             page.goto(f"{origin}/ui/{view}")
-            assert width(page) <= 320, view
+            assert page_width(page) <= 320, view
             assert "\u202e" not in page.content(), view
         page.goto(f"{origin}/ui/")
         assert Axe().run(page).response["violations"] == []
@@ -230,45 +232,47 @@ def test_names_of_any_script_fit_on_a_telephone(chromium: Browser, tmp_path: Pat
             expect(page.locator("#content")).to_contain_text(shown)
 
 
-def test_every_view_is_accessible_in_any_light_and_width(chromium: Browser, shared: tuple[str, str]) -> None:
-    beyond = """() => [...document.querySelectorAll("main p, main li, main td")].filter(
-      (each) => each.getBoundingClientRect().right > innerWidth
-        && !each.closest("pre, .scroll, table.source")).length"""
-    with looking(chromium) as alone:
-        alone.page.goto(f"{shared[0]}/ui/sign-in")
-        assert Axe().run(alone.page).response["violations"] == []
-    with visiting(chromium, shared) as (seen, origin):
-        page, views = seen.page, [*ABOUT_SKILLS, *VIEWS, "proposals"]
-        for view in views:  # and the proposal that the last one lists
+def test_every_view_is_accessible_in_light_dark_and_narrow(chromium: Browser, shared: tuple[str, str]) -> None:
+    overflowing = """() => [...document.querySelectorAll("main p, main li, main td")].filter(
+      (element) => element.getBoundingClientRect().right > innerWidth
+        && !element.closest("pre, .scroll, table.source")).length"""
+    with looking(chromium) as signed_out:
+        signed_out.page.goto(f"{shared[0]}/ui/sign-in")
+        assert Axe().run(signed_out.page).response["violations"] == []
+    with visit(chromium, shared) as (seen, origin):
+        page, views = seen.page, [*SKILL_VIEWS, *VIEWS, "proposals"]
+        for view in views:  # the last one adds the proposal that it lists
             page.set_viewport_size({"width": 1280, "height": 720})
             page.emulate_media(color_scheme="light")
             page.goto(f"{origin}/ui/{view}")
             for rules in (None, {"runOnly": ["color-contrast"]}):
-                found = Axe().run(page, options=rules).response
-                wrong = [(each["id"], [node["html"] for node in each["nodes"]][:3]) for each in found["violations"]]
-                assert wrong == [] and found["passes"], view
+                report = Axe().run(page, options=rules).response
+                assert report["violations"] == [], view
+                assert report["passes"], view
                 page.emulate_media(color_scheme="dark")
             page.set_viewport_size(PHONE)
-            assert width(page) <= 320 and page.evaluate(beyond) == 0, view
+            assert page_width(page) <= 320, view
+            assert page.evaluate(overflowing) == 0, view
             if view == "proposals":
                 views.append(page.get_by_role("link", name="tea/green").get_attribute("href").removeprefix("/ui/"))
         page.goto(f"{origin}/ui/usage")
-        assert Axe().run(page).response["violations"] == [] and page.locator("main b").count() == 0
+        assert Axe().run(page).response["violations"] == []
+        assert page.locator("main b").count() == 0
 
 
-def test_sixty_hostile_skills_do_nothing_on_any_view(chromium: Browser, tmp_path: Path) -> None:
+def test_hostile_skills_inject_nothing_into_any_view(chromium: Browser, tmp_path: Path) -> None:
     paths = corpus.write(tmp_path / "skills")
     assert len(paths) == 60
     hostile = quote(corpus.MARKUP[2])
     views = ["", "?problem=left-out", f"?q={hostile}", f"?tag={hostile}", *VIEWS, "problems?from=50"]
-    views += [f"try?prompt={quote(each)}" for each in corpus.MARKUP[:6]]
+    views += [f"try?prompt={quote(markup)}" for markup in corpus.MARKUP[:6]]
     views += [f"skills/{quote(path)}" for path in paths]
     views += [f"files/{quote(path)}?file=references/a.md" for path in (*paths[:40:8], *paths[40:])]
     for name in ("evil.svg", "evil.html", "fake.png"):
         views += [f"files/{paths[0]}?file={name}", f"raw/{paths[0]}?file={name}"]
     views.append(f"skills/{paths[40]}?fill=1&arg.x={quote(corpus.MARKUP[0])}")
     downloads: list[str] = []
-    with opened(chromium, tmp_path / "skills") as (seen, origin):
+    with open_local_page(chromium, tmp_path / "skills") as (seen, origin):
         page = seen.page
         page.goto(f"{origin}/ui/live")
         corpus.write(tmp_path / "skills" / "later")
@@ -276,18 +280,18 @@ def test_sixty_hostile_skills_do_nothing_on_any_view(chromium: Browser, tmp_path
         assert page.evaluate("() => window.hit") is None
         for view in views:
             try:
-                answer = page.goto(f"{origin}/ui/{view}")
-            except Error:  # what is to be kept in a file is no page
+                response = page.goto(f"{origin}/ui/{view}")
+            except Error:  # Playwright reports a download as an error
                 downloads.append(view)
                 continue
-            assert answer is not None and answer.status in {200, 400}, (view, answer)
+            assert response is not None and response.status in {200, 400}, (view, response)
             assert page.url == f"{origin}/ui/{view}", view
-            assert harm(page, plain=view.startswith("raw/")) == [], view
+            assert find_harm(page, plain=view.startswith("raw/")) == [], view
     assert downloads == [f"raw/{paths[0]}?file=fake.png"]
-    assert {urlsplit(each).netloc for each in seen.asked if not each.startswith("data:")} == {urlsplit(origin).netloc}
+    assert {urlsplit(url).netloc for url in seen.asked if not url.startswith("data:")} == {urlsplit(origin).netloc}
 
 
-HARMS = (
+HARMFUL_MARKUP = (
     "<iframe></iframe>", "<object></object>", "<embed>", "<base href='https://a.example/'>",
     "<link href='/leak'>", "<form action='/leak'></form>", "<script src='/other.js'></script>", "<script></script>",
     "<script src='/ui/static/ui.js'></script>" * 2, "<p onclick='x'>", "<p style='color: red'>",
@@ -297,12 +301,12 @@ HARMS = (
 )  # fmt: skip
 
 
-def test_each_harm_is_seen(chromium: Browser) -> None:
-    """Or the test above finds nothing because it sees nothing."""
+def test_find_harm_detects_each_kind(chromium: Browser) -> None:
+    """Without this, the test of hostile skills could pass because its detector is blind."""
     with looking(chromium) as seen:
         seen.page.set_content("<script src='/ui/static/ui.js'></script><a href='https://a.example/'>a</a>")
-        assert harm(seen.page) == []
-        for found in HARMS:
-            seen.page.goto("about:blank")  # a new window, in which nothing ran
-            seen.page.set_content(found)
-            assert harm(seen.page) != [], found
+        assert find_harm(seen.page) == []
+        for markup in HARMFUL_MARKUP:
+            seen.page.goto("about:blank")  # a new window without globals of earlier scripts
+            seen.page.set_content(markup)
+            assert find_harm(seen.page) != [], markup

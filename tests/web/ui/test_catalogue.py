@@ -1,4 +1,4 @@
-"""The catalogue and the trigger playground over HTTP: all skills, in the order of a search, filtered, in parts."""
+"""The views of the catalogue and the trigger playground: search, filters, pages."""
 
 from __future__ import annotations
 
@@ -13,33 +13,34 @@ import pytest
 from catalog.forest import loaded
 from mcp_skills_server.web.ui.pages import triggers
 from web.http_wire import Server, client, until
-from web.ui.serving import get, look_at, names, page_serving, words
+from web.ui.serving import get, make_context, page_serving, skill_paths, text_of, words
 from wire import FIXTURES, write_skill
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Skills of all sorts in two folders, which no test changes."""
+    """Skills of all kinds in two roots, which no test changes."""
     one, two = tmp_path_factory.mktemp("one"), tmp_path_factory.mktemp("two")
     write_skill(one / "a", description='Makes <b>tea</b>.\ntags: ["red", "green"]')
     write_skill(one / "c d&e", name="ampersand", body="x" * 4_000)
     write_skill(one / "Loud", name="Loud")
     write_skill(one / "torn").joinpath("SKILL.md").write_text("no frontmatter at all", encoding="utf-8")
     write_skill(two / "group" / "files", description="x\nmetadata:\n  tags: tiny", a_md="a", b_md="b")
-    for each in (one, two):
-        write_skill(each / "same", description='x\ntags: ["red"]\nunknown-field: 1')
+    for root in (one, two):
+        write_skill(root / "same", description='x\ntags: ["red"]\nunknown-field: 1')
     with page_serving(one, two) as started:
         yield started
 
 
-def shown(server: Server, query: str = "") -> list[str]:
+def listed_paths(server: Server, query: str = "") -> list[str]:
     reply = get(server, f"/ui/{query}")
     assert reply.status == 200
-    return names(reply)
+    return skill_paths(reply)
 
 
-def test_skills_are_filtered_sorted_and_those_left_out_are_there_too(server: Server) -> None:
+def test_catalogue_filters_and_sorts_including_left_out_skills(server: Server) -> None:
     every = ["Loud", "a", "c%20d%26e", "group/files", "same", "torn"]
+    # Unknown sort keys and page numbers are ignored. Unknown filter values match nothing.
     for query, paths in (
         ("", every), ("source=0", [*every[:3], *every[4:]]), ("source=1", ["group/files"]), ("tag=red", ["a", "same"]),
         ("tag=red&source=1", []), ("tag=tiny", ["group/files"]), ("tag=none", []),
@@ -47,14 +48,15 @@ def test_skills_are_filtered_sorted_and_those_left_out_are_there_too(server: Ser
         ("q=torn", ["torn"]), ("q=tea&tag=green", ["a"]), ("sort=nonsense", every), ("source=%00", []),
         ("q=%ff%fe", []), ("from=-1", every), ("from=99999999999", every), ("used=x", every), ("problem=%3Cb%3E", []),
     ):  # fmt: skip
-        assert shown(server, f"?{query}") == paths, query
-    assert shown(server, "?sort=tokens")[0] == "c%20d%26e" and shown(server, "?sort=files")[0] == "group/files"
-    assert shown(server, "?sort=name")[:3] == ["Loud", "a", "c%20d%26e"]
-    assert {*shown(server, "?problem=any")} >= {"Loud", "same", "torn"}
+        assert listed_paths(server, f"?{query}") == paths, query
+    assert listed_paths(server, "?sort=tokens")[0] == "c%20d%26e"
+    assert listed_paths(server, "?sort=files")[0] == "group/files"
+    assert listed_paths(server, "?sort=name")[:3] == ["Loud", "a", "c%20d%26e"]
+    assert {*listed_paths(server, "?problem=any")} >= {"Loud", "same", "torn"}
     assert get(server, "/ui/skills/c%20d%26e").status == 200
 
 
-def test_the_list_links_skills_tags_columns_and_itself_as_json_and_says_what_is_left_out(server: Server) -> None:
+def test_catalogue_has_links_json_and_left_out_skills(server: Server) -> None:
     page = get(server, "/ui/").body.decode()
     for part in (
         '<a href="/ui/skills/group/files"><bdi>files</bdi></a>', 'href="/ui/?sort=tokens"', 'href="/ui/?tag=tiny"',
@@ -63,89 +65,93 @@ def test_the_list_links_skills_tags_columns_and_itself_as_json_and_says_what_is_
         assert part in page, part
     text = words(page)
     assert "6 skills" in text and text.count("left out") >= 2
-    # Another skill of this path hides one; where their folders lie is the operator's matter.
+    # One skill shadows another, but folders are not shown to viewers who are no administrators.
     assert "shadowed" in text and "/two" not in page
     assert 'href="/ui/?q=tea&amp;format=json"' in get(server, "/ui/?q=tea").body.decode()
-    answer = get(server, "/ui/?q=tea&format=json")
-    assert answer.headers["Content-Type"] == "application/json"
-    (row,) = json.loads(answer.body)
+    reply = get(server, "/ui/?q=tea&format=json")
+    assert reply.headers["Content-Type"] == "application/json"
+    (row,) = json.loads(reply.body)
     assert (row["path"], row["description"], row["files"]) == ("a", "Makes <b>tea</b>.", 1)
     assert [bool(row["left_out"]) for row in json.loads(get(server, "/ui/?format=json").body)] == [1, 0, 1, 0, 0, 1]
 
 
-def test_a_search_has_the_order_of_skills_search_and_says_why() -> None:
-    question = "a customer wants money back"
-    with page_serving(FIXTURES) as server, client(server, "modern") as one:
-        answer = one.call("skills_search", query=question)
-        found = [each["name"].rpartition("/")[2] for each in answer["structuredContent"]["skills"]]
-        reply = get(server, f"/ui/?q={quote(question)}")
-        assert found and [each.rpartition("/")[2] for each in names(reply)][: len(found)] == found
+def test_search_has_the_ranking_of_skills_search_with_reasons() -> None:
+    query = "a customer wants money back"
+    with page_serving(FIXTURES) as server, client(server, "modern") as mcp:
+        result = mcp.call("skills_search", query=query)
+        expected = [skill["name"].rpartition("/")[2] for skill in result["structuredContent"]["skills"]]
+        reply = get(server, f"/ui/?q={quote(query)}")
+        names = [path.rpartition("/")[2] for path in skill_paths(reply)]
+        assert expected
+        assert names[: len(expected)] == expected
         assert "Found by description: customer" in words(reply)
         assert "No skill matches. Similar names: meeting-notes" in words(get(server, "/ui/?q=meetxxx"))
 
 
-def test_filters_by_use(tmp_path: Path) -> None:
+def test_catalogue_filters_by_use(tmp_path: Path) -> None:
     for name in "ab":
         write_skill(tmp_path / "skills" / name)
     with page_serving(tmp_path / "skills", "--usage", f"sqlite:{tmp_path / 'usage.db'}") as server:
-        get(server, "/ui/skills/b")  # to look at a skill is not to use it
-        with client(server, "modern") as one:
-            one.read("skill://a/SKILL.md")
-        until(lambda: shown(server, "?used=used") == ["a"])  # it is written once a second, and read every five
-        assert shown(server, "?used=never") == ["b"]
+        get(server, "/ui/skills/b")  # a view of the page is no use
+        with client(server, "modern") as mcp:
+            mcp.read("skill://a/SKILL.md")
+        until(lambda: listed_paths(server, "?used=used") == ["a"])  # written every second, read every five
+        assert listed_paths(server, "?used=never") == ["b"]
         assert "Loaded 1 times" in words(get(server, "/ui/skills/a"))
         usage = words(get(server, "/ui/usage"))
         assert "Of 2 skills 1 was not used in the last 30 days" in usage
         assert "a 1 0 0 0 1 " in usage and "b 0 0 0 0 0 never" in usage
 
 
-def test_a_long_list_comes_in_parts(tmp_path: Path) -> None:
+def test_long_catalogue_is_paginated(tmp_path: Path) -> None:
     for number in range(250):
         write_skill(tmp_path / f"skill-{number:05}", description=f"Does thing number {number} of many.", body="x" * 500)
     with page_serving(tmp_path) as server:
         first = get(server, "/ui/")
-        assert len(names(first)) == 100 and len(first.body) < 500_000
-        assert names(get(server, "/ui/?from=200")) == [f"skill-{number:05}" for number in range(200, 250)]
-        assert 'href="/ui/?from=100"' in first.body.decode()
-        found = get(server, "/ui/?q=number&part=1")
-        assert len(names(found)) == 100 and "<html" not in found.body.decode()
-        assert html.unescape(found.body.decode()).count("/ui/?q=number&from=100") == 1
-        assert not {*names(found)} & {*shown(server, "?q=number&from=100")}
+        assert len(skill_paths(first)) == 100 and len(first.body) < 500_000
+        assert skill_paths(get(server, "/ui/?from=200")) == [f"skill-{number:05}" for number in range(200, 250)]
+        assert 'href="/ui/?from=100"' in text_of(first)
+        fragment = text_of(get(server, "/ui/?q=number&part=1"))
+        assert len(skill_paths(fragment)) == 100
+        assert "<html" not in fragment
+        assert html.unescape(fragment).count("/ui/?q=number&from=100") == 1
+        assert not {*skill_paths(fragment)} & {*listed_paths(server, "?q=number&from=100")}
 
 
-def test_reasons_name_the_texts_that_have_the_words(tmp_path: Path) -> None:
+def test_matched_fields_name_the_matching_words(tmp_path: Path) -> None:
     write_skill(tmp_path / "refunds", description="Handles a refund of money.", body="# Steps\n\nDo it.\n")
     skill = loaded(tmp_path).snapshot.skills["refunds"]
-    for question, name, description in (
+    for query, in_name, in_description in (
         ("refund", ["refund"], ["refund"]), ("refunds money", ["refunds"], ["refunds", "money"]),
         ("the of and", [], []), ("", [], []), ("nothing like it", [], []),
     ):  # fmt: skip
-        found = dict(triggers.matched_fields(skill, question))
-        assert ([*found.get("name", ())], [*found.get("description", ())]) == (name, description)
+        fields = dict(triggers.matched_fields(skill, query))
+        assert [*fields.get("name", ())] == in_name
+        assert [*fields.get("description", ())] == in_description
 
 
-def test_a_ranking_says_why_a_skill_is_found_and_which_is_near(tmp_path: Path) -> None:
+def test_ranking_has_reasons_and_similar_skills(tmp_path: Path) -> None:
     for name, description in (
         ("pdf-forms", "Fills forms of PDF files"), ("pdf-filler", "Fills forms of PDF files and prints them"),
         ("kubernetes", "Peels pears"), ("secret", "Fills forms of PDF files\ndisable-model-invocation: true"),
     ):  # fmt: skip
         write_skill(tmp_path / name, description=description)
-    look = look_at(tmp_path)
-    places = triggers.rank(look, "fill this PDF form for me").places
-    assert {each.skill.path for each in places} == {"pdf-forms", "pdf-filler"}
+    context = make_context(tmp_path)
+    places = triggers.rank(context, "fill this PDF form for me").places
+    assert {place.skill.path for place in places} == {"pdf-forms", "pdf-filler"}
     assert places[0].share == 1 > places[1].share > 0
-    for each in places:
-        assert "pdf" in dict(each.why)["description"]
-        (near,) = each.near
-        assert near.share > 0.6 and {"fills", "forms", "pdf"} <= {*near.words}
-        assert {each.skill.path, near.other.path} == {"pdf-forms", "pdf-filler"}
-    assert triggers.rank(look, "zzzz qqqq") == triggers.Ranking(nearest=[])
-    assert [each.path for each in triggers.rank(look, "kuberxxxs").nearest] == ["kubernetes"]
+    for place in places:
+        assert "pdf" in dict(place.why)["description"]
+        (similar,) = place.near
+        assert similar.share > 0.6 and {"fills", "forms", "pdf"} <= {*similar.words}
+        assert {place.skill.path, similar.other.path} == {"pdf-forms", "pdf-filler"}
+    assert triggers.rank(context, "zzzz qqqq") == triggers.Ranking(nearest=[])
+    assert [skill.path for skill in triggers.rank(context, "kuberxxxs").nearest] == ["kubernetes"]
 
 
-def test_the_playground_takes_any_text(server: Server) -> None:
+def test_playground_accepts_any_prompt(server: Server) -> None:
     assert "Enter a prompt." in words(get(server, "/ui/try"))
     page = get(server, "/ui/try?prompt=makes+tea")
-    assert names(page) == ["a"] and "<b>tea</b></p>" not in page.body.decode().split("Found by")[0]
+    assert skill_paths(page) == ["a"] and "<b>tea</b></p>" not in page.body.decode().split("Found by")[0]
     assert "No skill matches." in words(get(server, "/ui/try?prompt=%22%27%3Cscript%3E+qqqq"))
     assert get(server, f"/ui/try?prompt={'x' * 8_000}").status == 200

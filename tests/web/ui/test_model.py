@@ -1,4 +1,4 @@
-"""What the page says that a model sees is what a host is really given."""
+"""The view of what a model sees, compared with what a host receives."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from mcp_skills_server.dialects import jsonrpc, runtime
 from mcp_skills_server.dialects.table import AUTO, TABLE
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.web.ui.pages import model
-from web.ui.serving import get, look_at, page_serving, words
+from web.ui.serving import get, make_context, page_serving, words
 from wire import FIXTURES, Era, serving
 
 LIMIT = runtime.OVERVIEW_CHARACTERS
 
 
-def test_a_host_gets_just_these_instructions_and_answers(era: Era) -> None:
-    async def answers() -> list[model.MethodAnswer]:
-        return [each async for each in model.method_answers(look, model.ERAS[era], [AUTO, *TABLE])]
+def test_model_view_equals_what_a_host_receives(era: Era) -> None:
+    async def method_answers() -> list[model.MethodAnswer]:
+        return [answer async for answer in model.method_answers(context, model.ERAS[era], [AUTO, *TABLE])]
 
-    look = look_at(FIXTURES)
-    shown = {(each.method, each.dialect): each for each in anyio.run(answers)}
+    context = make_context(FIXTURES)
+    shown = {(answer.method, answer.dialect): answer for answer in anyio.run(method_answers)}
     for extension in (False, True):
         with serving(FIXTURES, era=era, extension=extension, opened=False) as wire:
-            instructions, _ = model.channels(look)
+            instructions, _ = model.channels(context)
             assert wire.open()["instructions"] == instructions.text
             for method in ("tools/list", "prompts/list"):
                 assert shown[method, ""].raw == jsonrpc.dump(wire.request(method)), method  # in the same order
@@ -36,38 +36,43 @@ def test_a_host_gets_just_these_instructions_and_answers(era: Era) -> None:
     tools = shown["tools/list", ""]
     assert (tools.items, tools.more) == (5, False)
     assert tools.text == json.dumps(json.loads(tools.raw), indent=2, ensure_ascii=False)
-    whole, part = (tools._replace(raw=json.dumps("x" * size).encode()).text for size in (19_998, 19_999))
-    assert (len(whole), part[20_000:]) == (20_000, "\n..."), "a long answer is shown in part"
+    longest = tools._replace(raw=json.dumps("x" * 19_998).encode())
+    too_long = tools._replace(raw=json.dumps("x" * 19_999).encode())
+    assert len(longest.text) == 20_000
+    assert too_long.text[20_000:] == "\n..."
 
 
-def test_what_was_cut_is_counted_and_named() -> None:
+def test_cut_skills_are_counted_and_named() -> None:
     for count in (3, 60, 400, 3_000):
         overview = made_up(count, folders=0 if count < 300 else 20)
         for shown in (runtime.in_instructions(overview, LIMIT, scripts=False), runtime.in_loading(overview, LIMIT)):
-            found = model.channel("x", shown.text, LIMIT, overview, shown)
-            assert found.whole + found.cut + found.named + found.unnamed == count
-            assert len(found.examples) == min(100, found.cut + found.unnamed)
-            for each in found.examples:
-                assert (each.name in shown.text) == (each.shown != "not named"), each
+            channel = model.channel("x", shown.text, LIMIT, overview, shown)
+            assert channel.whole + channel.cut + channel.named + channel.unnamed == count
+            assert len(channel.examples) == min(100, channel.cut + channel.unnamed)
+            for example in channel.examples:
+                assert (example.name in shown.text) == (example.shown != "not named"), example
 
 
-def test_what_models_are_not_offered_is_named_and_without_tools_nothing_is_shown(tmp_path: Path) -> None:
+def test_withheld_skills_are_listed_and_channels_need_tools_and_skills(tmp_path: Path) -> None:
     withheld = skill_md("two", "disable-model-invocation: true")
-    look = look_at(plant(tmp_path / "skills", skills("one") | {"two/SKILL.md": withheld}))
-    assert model.withheld(look) == ["two"]
-    assert [each.title for each in model.channels(look)] == ["Instructions", "Description of the tool skills_load"]
-    assert all("two" not in each.text for each in model.channels(look))
-    assert list(model.channels(look_at(tmp_path / "skills", settings=Settings(tools=False)))) == []
-    assert list(model.channels(look_at(plant(tmp_path / "none", {})))) == []
+    context = make_context(plant(tmp_path / "skills", skills("one") | {"two/SKILL.md": withheld}))
+    assert model.withheld(context) == ["two"]
+    instructions, description = model.channels(context)
+    assert (instructions.title, description.title) == ("Instructions", "Description of the tool skills_load")
+    assert "two" not in instructions.text and "two" not in description.text
+    without_tools = make_context(tmp_path / "skills", settings=Settings(tools=False))
+    without_skills = make_context(plant(tmp_path / "none", {}))
+    assert list(model.channels(without_tools)) == list(model.channels(without_skills)) == []
 
 
-def test_the_view_has_each_era_and_each_protocol(tmp_path: Path) -> None:
+def test_view_selects_era_and_dialect(tmp_path: Path) -> None:
     plant(tmp_path, skills("one"))
     with page_serving(tmp_path) as server:
         modern = words(get(server, "/ui/model?era=modern&dialect=sep-2640"))
         legacy = words(get(server, "/ui/model?era=legacy&dialect=nonsense"))
         assert "1 skill here" in modern and "1 with the whole description." in modern
-        assert "io.modelcontextprotocol/serverInfo" in modern and "io.modelcontextprotocol/serverInfo" not in legacy
+        assert "io.modelcontextprotocol/serverInfo" in modern
+        assert "io.modelcontextprotocol/serverInfo" not in legacy
         assert '"skills": [' in modern and '"skills": [' in legacy
         assert "one token for 4 bytes of UTF-8" in modern
     with page_serving(tmp_path, "--no-tools") as server:

@@ -1,4 +1,4 @@
-"""What is wrong stands beside the lines that it is about."""
+"""The view of problems, with the lines that they are about."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from mcp_skills_server.codes import problem
 from mcp_skills_server.model import Snapshot
 from mcp_skills_server.web.ui.pages import problems
 from tables import each_row
-from web.ui.serving import get, look_at, names, page_serving, parts, words
+from web.ui.serving import get, list_pages, make_context, page_serving, skill_paths, text_of, words
 from wire import ROOT
 
 BROKEN = ROOT / "fixtures" / "broken"
 
 
-def test_the_lines_are_those_around_the_place() -> None:
+def test_lines_around_a_place() -> None:
     raw = b"one\ntwo\r\nthree\nfour\nfive\nsix\n"
     assert [*problems.lines_around(raw, 2)] == [(1, "one"), (2, "two"), (3, "three"), (4, "four")]
     assert [number for number, _ in problems.lines_around(raw, 6)] == [4, 5, 6, 7]
@@ -34,50 +34,54 @@ def test_the_lines_are_those_around_the_place() -> None:
     ("path", "file"),
     [("p/a/SKILL.md", "SKILL.md"), ("p/a/x/y.md", "x/y.md"), ("p/a", ""), ("p/a/gone.md", ""), ("b/SKILL.md", "")],
 )
-def test_a_problem_names_a_file_of_its_skill_or_none(path: str, file: str) -> None:
+def test_problem_is_assigned_to_a_file_of_its_skill(path: str, file: str) -> None:
     assert problems.file_of(problem("body-empty", "x").at(path, "a"), "p/a", {"SKILL.md": 1, "x/y.md": 1}) == file
 
 
-def test_problems_of_a_root_are_for_the_operator(tmp_path: Path) -> None:
+def test_root_problems_are_shown_to_administrators_only(tmp_path: Path) -> None:
     registry = loaded(plant(tmp_path, {"a/SKILL.md": skill_md("b")}))
-    lost = problem("root-missing", "is gone").at(str(tmp_path / "lost"), "")
-    registry.snapshot = Snapshot(dict(registry.snapshot.skills), (lost,))
-    look = look_at(registry=registry)
-    for is_admin, shown in ((False, {"name-mismatch"}), (True, {"name-mismatch", lost.code})):
-        found = problems.survey_of(replace(look, is_admin=is_admin)).problems
-        assert {each.code for each in found} == shown
+    of_root = problem("root-missing", "is gone").at(str(tmp_path / "lost"), "")
+    registry.snapshot = Snapshot(dict(registry.snapshot.skills), (of_root,))
+    context = make_context(registry=registry)
+    for is_admin, codes in ((False, {"name-mismatch"}), (True, {"name-mismatch", of_root.code})):
+        found = problems.survey_of(replace(context, is_admin=is_admin)).problems
+        assert {problem.code for problem in found} == codes
 
 
-def test_every_problem_of_the_broken_skills_is_shown_and_that_of_a_line_beside_it() -> None:
+def test_problems_equal_those_of_validate_and_mark_their_lines() -> None:
     with page_serving(BROKEN) as server:
-        done = CliRunner().invoke(cli, ["validate", str(BROKEN), "--format", "json"])
-        validated = Counter(each["code"] for each in json.loads(done.stdout)["problems"])
-        page = get(server, "/ui/problems").body.decode()
-        offered = re.findall(r'<option value="([a-z0-9-]+)">[a-z0-9-]+ \((\d+)\)', page)
-        assert {code: int(count) for code, count in offered} == validated
-        alert = re.search(r'<p class="alert"><a href="/ui/problems">[^:]*: ([^<]*)<', get(server, "/ui/").body.decode())
-        assert alert and {each.partition(" (")[0] for each in alert[1].split(", ")} == set(validated)
-        hostile = get(server, "/ui/skills/pipe-to-shell").body.decode()
+        result = CliRunner().invoke(cli, ["validate", str(BROKEN), "--format", "json"])
+        expected = Counter(problem["code"] for problem in json.loads(result.stdout)["problems"])
+        reply = get(server, "/ui/problems")
+        assert reply.headers["Refresh"] is None, "validation has finished"
+        page = text_of(reply)
+        options = re.findall(r'<option value="([a-z0-9-]+)">[a-z0-9-]+ \((\d+)\)', page)
+        assert {code: int(count) for code, count in options} == expected
+        alert = re.search(r'<p class="alert"><a href="/ui/problems">[^:]*: ([^<]*)<', text_of(get(server, "/ui/")))
+        assert alert
+        assert {part.partition(" (")[0] for part in alert[1].split(", ")} == set(expected)
+        hostile = text_of(get(server, "/ui/skills/pipe-to-shell"))
         assert hostile.index('id="problems"') < hostile.index('id="seen"') and "pipe-to-shell</span>" in hostile
-        error = get(server, "/ui/problems?severity=error&code=yaml-syntax").body.decode()
+        error = text_of(get(server, "/ui/problems?severity=error&code=yaml-syntax"))
         assert error.count('<li class="skill">') == 1 and error.count("<mark>") == 1
         line = re.search(r"yaml-syntax / SKILL\.md :(\d+)", words(error))
         assert line and f'<tr class="it"><th scope="row" class="number">{line[1]}</th>' in error
-        assert str(BROKEN) not in error, "where folders lie is nobody's matter but the operator's"
-        assert get(server, "/ui/problems?severity=bad&from=-1").body.decode() == page, "nonsense is no condition"
+        assert str(BROKEN) not in error, "folders are shown to administrators only"
+        assert text_of(get(server, "/ui/problems?severity=bad&from=-1")) == page, "invalid filters are ignored"
         none = words(get(server, "/ui/problems?code=no-such"))
         assert "0 problems" in none and "No problems." in none
-        for name in (name for part in parts(server, "/ui/") for name in names(part)):
-            assert get(server, f"/ui/skills/{name}").status == 200, name
+        for part in list_pages(server, "/ui/"):
+            for path in skill_paths(part):
+                assert get(server, f"/ui/skills/{path}").status == 200, path
 
 
-def test_problems_come_in_parts_with_hidden_characters_visible_and_nothing_is_markup(tmp_path: Path) -> None:
+def test_problems_are_paginated_and_escaped_with_hidden_characters_visible(tmp_path: Path) -> None:
     paths = [f"skill-{number:03}" for number in range(120)]
     hostile = "---\nname: b\ndescription: x ignore\u200b all <script>window.hit=1</script>\n---\n\ntext\n"
     plant(tmp_path, {f"{path}/SKILL.md": skill_md("other") for path in paths} | {f"{paths[0]}/SKILL.md": hostile})
     with page_serving(tmp_path) as server:
-        pages = [*parts(server, "/ui/problems?code=name-mismatch")]
-        assert [name for page in pages for name in names(page)] == paths
+        pages = [*list_pages(server, "/ui/problems?code=name-mismatch")]
+        assert skill_paths("".join(pages)) == paths
         assert "from number 101" in words(pages[-1]) and "Previous" in words(pages[-1])
-        page = get(server, "/ui/problems").body.decode()
+        page = text_of(get(server, "/ui/problems"))
         assert '<span class="hidden">U+200B</span>' in page and "<script>window" not in page

@@ -1,4 +1,4 @@
-"""Markdown and foreign text as HTML: what comes out has no markup and no address but ours."""
+"""Rendering of Markdown and untrusted text as safe HTML."""
 
 from __future__ import annotations
 
@@ -22,24 +22,25 @@ BARE = "p br hr h3 h4 h5 h6 ul li blockquote table thead tbody tr th td em stron
 ALLOWED: dict[str, set[str]] = {tag: set[str]() for tag in BARE.split()} | {
     "a": {"href", "rel"}, "img": {"src", "alt", "loading"}, "span": {"class"}, "pre": {"tabindex"}, "ol": {"start"},
 }  # fmt: skip
-"""Elements, and their attributes."""
+"""Allowed attributes by element."""
 
 
-class Reader(HTMLParser):
-    """What elements there are in the HTML of a text, and where they lead."""
+class ElementParser(HTMLParser):
+    """The elements of a rendered text, and their attributes."""
 
-    def __init__(self, text: str, place: str = "SKILL.md") -> None:
+    def __init__(self, text: str, file: str = "SKILL.md") -> None:
         super().__init__()
         self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.feed(str(render(text, "acme/x", FILES, place)))
+        self.feed(str(render(text, "acme/x", FILES, file)))
         self.close()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.elements.append((tag, dict(attrs)))
 
 
-def check(text: str) -> list[tuple[str, dict[str, str | None]]]:
-    elements = Reader(text).elements
+def safe_elements(text: str) -> list[tuple[str, dict[str, str | None]]]:
+    """Render a text, assert that its elements and URLs are safe, and return the elements."""
+    elements = ElementParser(text).elements
     for tag, attributes in elements:
         assert attributes.keys() <= ALLOWED[tag], (tag, attributes)
         for value in (attributes.get("href"), attributes.get("src")):
@@ -49,9 +50,9 @@ def check(text: str) -> list[tuple[str, dict[str, str | None]]]:
 
 
 @each_row("text", [*MARKUP, *MARKDOWN])
-def test_hostile_texts_become_nothing_but_text(text: str) -> None:
-    check(text)
-    check(f"- > # {text}\n\n| {text} |\n|---|\n| {text} |\n")
+def test_hostile_markdown_renders_without_unsafe_elements(text: str) -> None:
+    safe_elements(text)
+    safe_elements(f"- > # {text}\n\n| {text} |\n|---|\n| {text} |\n")
 
 
 _WORDS = """[ ]( ) ![ < > ` ``` | --- * _ ~~ \\ & ; : javascript: JaVa script data: http://a.b //c.d .. / %2e ? # "
@@ -61,31 +62,33 @@ _PIECES = st.sampled_from([*_WORDS.split(), *_GAPS])
 
 
 @given(st.lists(_PIECES, max_size=40).map("".join))
-def test_whatever_is_written_there_is_no_markup_but_ours(text: str) -> None:
-    check(text)
+def test_any_markdown_renders_without_unsafe_elements(text: str) -> None:
+    safe_elements(text)
 
 
-def test_links_lead_to_files_of_the_skill_or_away() -> None:
-    def led(text: str, place: str = "SKILL.md") -> list[str | None]:
-        found = Reader(text, place).elements
-        return [attributes.get("href") or attributes.get("src") for tag, attributes in found if tag in {"a", "img"}]
+def test_links_resolve_to_files_of_the_skill_or_safe_urls() -> None:
+    def urls(text: str, file: str = "SKILL.md") -> list[str | None]:
+        links = [attributes for tag, attributes in ElementParser(text, file).elements if tag in {"a", "img"}]
+        return [attributes.get("href") or attributes.get("src") for attributes in links]
 
-    assert led("[x](references/a.md#part)") == ["/ui/files/acme/x?file=references/a.md"]
-    assert led("[x](./b%20c.md?x=1)") == ["/ui/files/acme/x?file=b%20c.md"]
-    assert led("[x](../p.png) ![x](../p.png) ![y](../x.svg)", "references/a.md") == [
+    assert urls("[x](references/a.md#part)") == ["/ui/files/acme/x?file=references/a.md"]
+    assert urls("[x](./b%20c.md?x=1)") == ["/ui/files/acme/x?file=b%20c.md"]
+    assert urls("[x](../p.png) ![x](../p.png) ![y](../x.svg)", "references/a.md") == [
         "/ui/files/acme/x?file=p.png", "/ui/raw/acme/x?file=p.png", "/ui/files/acme/x?file=x.svg",
     ]  # fmt: skip
-    assert led("[x](../SKILL.md) [x](missing.md) [x](/ui/sign-out) [x](#y) [x](ftp://a.b/c) [x](http:///x)") == []
-    assert led("<mailto:a@b.c> <https://a.b/c?d=e&f>") == ["mailto:a@b.c", "https://a.b/c?d=e&f"]
+    assert urls("[x](../SKILL.md) [x](missing.md) [x](/ui/sign-out) [x](#y) [x](ftp://a.b/c) [x](http:///x)") == []
+    assert urls("<mailto:a@b.c> <https://a.b/c?d=e&f>") == ["mailto:a@b.c", "https://a.b/c?d=e&f"]
+    assert f"({'x' * 197}...)" in str(render(f"[x]({'x' * 201})", "a", (), "SKILL.md"))
+    assert f"({'x' * 200})" in str(render(f"[x]({'x' * 200})", "a", (), "SKILL.md"))
 
 
-def test_headings_follow_each_other_without_a_gap() -> None:
+def test_heading_levels_have_no_gaps() -> None:
     for text, levels in (("#### A\n# B\n###### C\n## D\n", "3344"), ("# A\n## B\n### C\n#### D\n##### E\n", "34566")):
-        assert [tag[1] for tag, _ in check(text) if tag[0] == "h"] == [*levels]
+        assert [tag[1] for tag, _ in safe_elements(text) if tag[0] == "h"] == [*levels]
 
 
-def cells(width: int, height: int) -> str:
-    """A table of that many cells, most of which are filled in."""
+def grid(width: int, height: int) -> str:
+    """A Markdown table, most of whose cells the parser has to add."""
     return "\n".join(["|a" * (width - 2) + "|", "|-" * (width - 2) + "|", *["b"] * (height - 2)])
 
 
@@ -93,18 +96,18 @@ def cells(width: int, height: int) -> str:
     ("most", "over"),
     [
         ("x" * 100_000, "x" * 100_001), ("|" * 8_000, "|" * 8_001), ("a\n" * 6_000, "a\n" * 6_001),
-        (cells(100, 100), cells(73, 137)), (cells(50, 100) + "\n\n" + cells(50, 100), (cells(50, 51) + "\n\n") * 4),
+        (grid(100, 100), grid(73, 137)), (grid(50, 100) + "\n\n" + grid(50, 100), (grid(50, 51) + "\n\n") * 4),
         ("a", "[" * 10_000), ("b", "<" * 10_000),
     ],
 )  # fmt: skip
-def test_a_short_text_that_would_become_a_large_page_is_not_rendered(most: str, over: str) -> None:
+def test_markdown_that_expands_too_much_is_not_rendered(most: str, over: str) -> None:
     assert render(most, "x", (), "SKILL.md") is not None
     assert render(over, "x", (), "SKILL.md") is None
     table = "|name|text|\n|-|-|\n" + "|a|b|\n" * 1_000
     assert str(render(table, "x", (), "SKILL.md")).count("<td>") == 2_000, "an ordinary table"
 
 
-def test_hidden_characters_are_written_out() -> None:
+def test_hidden_characters_are_made_visible() -> None:
     mark = '<span class="hidden">U+200B</span>'
     assert str(marked("a\u200b<\u202e")) == f"a{mark}&lt;{mark.replace('200B', '202E')}"
     assert visible("x" * 11, 10) == "<bdi>xxxxxxx...</bdi>" and visible("x" * 10, 10) == "<bdi>xxxxxxxxxx</bdi>"
@@ -116,29 +119,27 @@ def test_hidden_characters_are_written_out() -> None:
     assert plain("a" * 50, 10) == "aaaaaaa..." and plain("👩\u200d👩\u200d👧") == "👩\u200d👩\u200d👧"
 
 
-def test_pictures_are_known_by_their_bytes() -> None:
+def test_raster_images_are_detected_by_content() -> None:
     for raw, kind in (
         (b"\x89PNG\r\n\x1a\n", "png"), (b"GIF89a", "gif"), (b"\xff\xd8\xff\xe0", "jpeg"), (b"RIFF1234WEBPVP8 ", "webp"),
     ):  # fmt: skip
         assert raster_type(raw) == f"image/{kind}"
     assert raster_type(b"<svg") is None and raster_type(b"") is None
-    assert f"({'x' * 197}...)" in str(render(f"[x]({'x' * 201})", "a", (), "SKILL.md"))
-    assert f"({'x' * 200})" in str(render(f"[x]({'x' * 200})", "a", (), "SKILL.md"))
     assert is_raster_name("a/B.PNG") and not is_raster_name("a.svg") and not is_raster_name("png")
 
 
-def test_tokens_are_a_quarter_of_the_bytes() -> None:
+def test_estimated_tokens_are_a_quarter_of_utf8_bytes() -> None:
     assert [*map(estimated_tokens, ("", "a", "abcd", "abcde", "\u00e4\u00f6", b"12345"))] == [0, 1, 1, 2, 1, 2]
 
 
-def test_other_requests_are_answered_while_many_texts_are_rendered(tmp_path: Path) -> None:
+def test_rendering_does_not_block_other_requests(tmp_path: Path) -> None:
     body = "".join(f"- item {number}\n" for number in range(5_000))
     write_skill(tmp_path / "large", **{f"n{number}_md": body + str(number) for number in range(4)})
     with page_serving(tmp_path) as server, ThreadPoolExecutor(4) as pool:
         pages = [pool.submit(get, server, f"/ui/files/large?file=n{number}.md") for number in range(4)]
         answered = 0
-        while not all(each.done() for each in pages):
+        while not all(page.done() for page in pages):
             assert server.send("GET", "/healthz").status == 200
             answered += 1
-        assert {each.result().status for each in pages} == {200}
-    assert answered > len(pages)  # more than one between two of them
+        assert {page.result().status for page in pages} == {200}
+    assert answered > len(pages)

@@ -1,4 +1,4 @@
-"""Who may look: one-time addresses, tokens, an issuer, and at which replica; and who may not."""
+"""Sign-in at the page by one-time address, token or OAuth issuer, and sessions shared by replicas."""
 
 from __future__ import annotations
 
@@ -36,18 +36,23 @@ from tables import each_row
 from web.authorization_server import AuthorizationServer, authorization_server
 from web.http_wire import Reply, Server, bearing, http_serving
 from web.proxies import Edits, HaProxy, running
-from web.ui.serving import SECRET, TOKENS, ask, cookie_of, get, own_page, page_serving, words
+from web.ui.serving import SECRET, TOKENS, cookie_of, fetch, get, page_serving, text_of, ui_command, words
 from wire import write_skill
 
-BACK = "https://skills.example/ui/oauth/callback"
+CALLBACK = "https://skills.example/ui/oauth/callback"
 
 
 def sign_in(server: Server, token: str, prefix: str = "", **headers: str | None) -> Reply:
+    """Submit the sign-in form as a browser would. A header that is None is left out."""
     given = {"Sec-Fetch-Site": "same-origin", "Origin": f"http://127.0.0.1:{server.port}", **headers}
     return server.send("POST", f"{prefix}/ui/sign-in", urlencode({"token": token}).encode(), given)
 
 
-def test_the_page_stands_below_a_prefix_and_the_root_leads_to_it_and_opens_nothing(skills: Path) -> None:
+def sign_out(server: Server, cookie: str) -> Reply:
+    return server.send("POST", "/ui/sign-out", b"", {"Cookie": cookie, "Sec-Fetch-Site": "same-origin"})
+
+
+def test_root_path_prefixes_the_page_and_root_redirects_to_it(skills: Path) -> None:
     with page_serving(skills, "--root-path", "/team", environment=TOKENS) as server:
         for path in ("/", "/team/"):
             reply = get(server, path)
@@ -57,15 +62,15 @@ def test_the_page_stands_below_a_prefix_and_the_root_leads_to_it_and_opens_nothi
         assert get(server, "/team/ui/").headers["Location"] == "/team/ui/sign-in"
         reply = sign_in(server, SECRET, prefix="/team")
         assert reply.headers["Location"] == "/team/ui/" and "Path=/team/ui" in (reply.headers["Set-Cookie"] or "")
-        shown = get(server, "/team/ui/", Cookie=cookie_of(reply.headers)).body.decode()
-        assert 'href="/team/ui/skills/refunds"' in shown and '"/ui/' not in shown
+        page = text_of(get(server, "/team/ui/", Cookie=cookie_of(reply)))
+        assert 'href="/team/ui/skills/refunds"' in page and '"/ui/' not in page
     with http_serving(skills, environment=TOKENS) as server:
         assert get(server, "/").status == 401
     with http_serving(skills) as server:
         assert get(server, "/ui/").status == get(server, "/").status == 404
 
 
-def test_an_open_server_asks_nobody_and_nothing_foreign_runs_in_its_page(skills: Path) -> None:
+def test_open_server_needs_no_sign_in_and_sets_security_headers(skills: Path) -> None:
     with page_serving(skills) as server:
         reply = get(server, "/ui/")
         assert reply.status == 200 and "refunds" in words(reply) and "Sign out" not in words(reply)
@@ -82,36 +87,38 @@ def test_an_open_server_asks_nobody_and_nothing_foreign_runs_in_its_page(skills:
             assert headers["Cache-Control"] == ("no-cache" if "static" in path else "no-store")
 
 
-def test_the_address_of_ones_own_page_lets_in_once_and_leaves_no_secret_in_the_address(skills: Path) -> None:
-    with own_page(skills) as address:
+def test_one_time_address_signs_in_once_and_redirects_without_secret(skills: Path) -> None:
+    with ui_command(skills) as address:
         origin = address.partition("/ui/")[0]
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+/ui/enter\?once=[\w-]{43}", address)
-        assert ask(f"{origin}/ui/")[0] == 303
-        assert ask(f"{origin}/ui/enter?once=wrong")[0] == 403
-        assert str(skills) not in ask(f"{origin}/readyz?verbose")[2]
-        status, headers, _ = ask(address)
-        assert (status, headers["Location"]) == (303, "/ui/")
-        given = headers["Set-Cookie"] or ""
-        assert "HttpOnly" in given and "SameSite=strict" in given and "Path=/ui" in given
-        assert address.partition("once=")[2] not in given
-        assert ask(address)[0] == 403
-        used = words(ask(address)[2])
-        assert "was used before" in used and "start it again, and open the whole address that it prints" in used
-        assert ask(f"{origin}/")[1]["Location"] == "/ui/"
-        assert ask(f"{origin}/ui/", cookie_of(headers))[0] == 200
-        assert ask(f"{origin}/mcp", cookie_of(headers))[0] == 404  # nothing but the page
+        assert fetch(f"{origin}/ui/").status == 303
+        assert fetch(f"{origin}/ui/enter?once=wrong").status == 403
+        assert str(skills) not in text_of(fetch(f"{origin}/readyz?verbose"))
+        signed_in = fetch(address)
+        assert (signed_in.status, signed_in.headers["Location"]) == (303, "/ui/")
+        cookie = signed_in.headers["Set-Cookie"] or ""
+        assert "HttpOnly" in cookie and "SameSite=strict" in cookie and "Path=/ui" in cookie
+        assert address.partition("once=")[2] not in cookie
+        second = fetch(address)
+        assert second.status == 403
+        assert "was used before" in words(second)
+        assert "start it again, and open the whole address that it prints" in words(second)
+        assert fetch(f"{origin}/").headers["Location"] == "/ui/"
+        assert fetch(f"{origin}/ui/", cookie_of(signed_in)).status == 200
+        assert fetch(f"{origin}/mcp", cookie_of(signed_in)).status == 404  # it serves nothing but the page
 
 
-def test_a_token_lets_in_and_is_not_in_the_cookie(guarded: Server) -> None:
+def test_token_signs_in_and_is_not_in_cookie_or_log(guarded: Server) -> None:
     assert get(guarded, "/ui/").headers["Location"] == "/ui/sign-in"
     assert get(guarded, "/ui/skills/refunds").status == 303
     assert 'name="token" type="password"' in get(guarded, "/ui/sign-in").body.decode()
     reply = sign_in(guarded, SECRET)
-    cookie = cookie_of(reply.headers)
-    assert reply.status == 303 and SECRET not in cookie and len(cookie.partition("=")[2]) == 43
+    cookie = cookie_of(reply)
+    assert reply.status == 303
+    assert SECRET not in cookie and len(cookie.partition("=")[2]) == 43
     assert "laptop" in words(get(guarded, "/ui/", Cookie=cookie))
-    out = guarded.send("POST", "/ui/sign-out", b"", {"Cookie": cookie, "Sec-Fetch-Site": "same-origin"})
-    assert out.status == 303 and get(guarded, "/ui/", Cookie=cookie).status == 303
+    assert sign_out(guarded, cookie).status == 303
+    assert get(guarded, "/ui/", Cookie=cookie).status == 303
     assert get(guarded, "/ui/", Authorization=f"Bearer {SECRET}").status == 200
     assert get(guarded, "/ui/", Authorization="Bearer wrong-wrong-wrong-wrong").status == 303
     assert "not valid here" in words(sign_in(guarded, "wrong-wrong-wrong-wrong"))
@@ -126,21 +133,21 @@ def test_a_token_lets_in_and_is_not_in_the_cookie(guarded: Server) -> None:
         {"Origin": "null"}, {"Origin": "http://127.0.0.1:1"}, {"Origin": None, "Sec-Fetch-Site": None},
     ],
 )  # fmt: skip
-def test_a_form_of_another_page_is_refused(guarded: Server, headers: dict[str, str | None]) -> None:
+def test_form_of_foreign_origin_is_refused(guarded: Server, headers: dict[str, str | None]) -> None:
     reply = sign_in(guarded, SECRET, **headers)
     assert reply.status == 403 and "Set-Cookie" not in reply.headers
 
 
-def test_the_page_may_be_reached_by_any_name_where_tokens_are_wanted(skills: Path) -> None:
+def test_page_with_tokens_accepts_any_host_name_but_mcp_does_not(skills: Path) -> None:
     with page_serving(skills, "--host", "0.0.0.0", environment=TOKENS) as server:
-        named = {"Host": "skills.example", "Origin": "http://skills.example"}
-        assert sign_in(server, SECRET, **named).status == 303
-        assert sign_in(server, SECRET, **{**named, "Origin": "http://evil.example"}).status == 403
+        headers = {"Host": "skills.example", "Origin": "http://skills.example"}
+        assert sign_in(server, SECRET, **headers).status == 303
+        assert sign_in(server, SECRET, **{**headers, "Origin": "http://evil.example"}).status == 403
         body = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
-        assert server.send("POST", "/mcp", body, {**named, "Authorization": f"Bearer {SECRET}"}).status == 403
+        assert server.send("POST", "/mcp", body, {**headers, **bearing(SECRET)}).status == 403
 
 
-def test_whoever_fails_too_often_has_to_wait_at_every_door(tmp_path: Path, skills: Path) -> None:
+def test_failed_authentications_share_one_rate_limit_for_page_and_mcp(tmp_path: Path, skills: Path) -> None:
     config = tmp_path / "c.toml"
     config.write_text("[quota]\nfailed-authentications-per-minute = 4\n")
     wrong = bearing("wrong-wrong-wrong-wrong")
@@ -151,111 +158,120 @@ def test_whoever_fails_too_often_has_to_wait_at_every_door(tmp_path: Path, skill
         reply = get(server, "/ui/", **wrong)
         assert reply.status == 429 and int(reply.headers["Retry-After"] or 0) >= 1
         assert server.send("POST", "/mcp", b"{}", wrong).status == 429
-        assert sign_in(server, SECRET).status == 303  # who proves to be somebody pays for nobody else at the address
+        assert sign_in(server, SECRET).status == 303  # the limit of an address does not affect valid tokens
 
 
-def test_a_session_ends_with_its_token_and_where_it_is_not_used() -> None:
+def test_session_ends_on_token_expiry_idle_timeout_and_eviction() -> None:
     policy = make_policy("127.0.0.1", (), (), read_tokens(f"laptop={SECRET}", "x").require_valid())
     sessions = PageSessions(policy, None, FailedAuthentications(Rates(QuotaSettings())), None)
 
-    async def begun(seconds: float = 600) -> Request:
-        """What comes with the cookie of a session, by a token that lasts so long."""
+    async def request_of_new_session(seconds: float = 600) -> Request:
+        """Begin a session by a token that expires in `seconds`. Return a request with its cookie."""
         scope: dict[str, Any] = {"type": "http", "method": "GET", "path": "/ui/", "headers": []}
         viewer = Viewer(Admission(Principal("user", "ann", ISSUER), b"", time.time() + seconds))
         await sessions.begin(Request(scope), response := Response(), viewer)
         return Request({**scope, "headers": [(b"cookie", response.headers["Set-Cookie"].partition(";")[0].encode())]})
 
-    async def lasts(*requests: Request) -> list[bool]:
-        return [await sessions.viewer(each) is not None for each in requests]
+    async def are_valid(*requests: Request) -> list[bool]:
+        return [await sessions.viewer(request) is not None for request in requests]
 
-    async def work() -> None:
-        assert await lasts(await begun(), await begun(-1)) == [True, False]
-        for idle, is_left in ((12 * 3600 - 60, True), (12 * 3600 + 60, False)):
-            request = await begun()
-            for key, each in sessions._sessions.items():
-                sessions._sessions[key] = each._replace(used=each.used - idle)
-            assert await lasts(request) == [is_left]
-        assert await lasts(*[await begun() for _ in range(51)]) == [False] + [True] * 50, "fifty of one"
+    async def check() -> None:
+        assert await are_valid(await request_of_new_session()) == [True]
+        assert await are_valid(await request_of_new_session(-1)) == [False]
+        for idle, is_valid in ((12 * 3600 - 60, True), (12 * 3600 + 60, False)):
+            request = await request_of_new_session()
+            for key, stored in sessions._sessions.items():
+                sessions._sessions[key] = stored._replace(used=stored.used - idle)
+            assert await are_valid(request) == [is_valid]
+        requests = [await request_of_new_session() for _ in range(51)]
+        assert await are_valid(*requests) == [False] + [True] * 50, "fifty sessions per principal"
         sessions._sessions.clear()
-        request, other = await begun(), session._ViewerSession(Viewer(), time.monotonic())
+        request, other = await request_of_new_session(), session._ViewerSession(Viewer(), time.monotonic())
         sessions._sessions.update((b"%d" % number, other) for number in range(9_999))
-        assert await lasts(request) + await lasts(await begun(), request) == [True] * 3, "who was there last ends last"
+        assert await are_valid(request) == [True]
+        newest = await request_of_new_session()
+        assert await are_valid(newest, request) == [True] * 2, "the least recently used session is evicted"
         assert (len(sessions._sessions), b"0" in sessions._sessions) == (10_000, False)
 
-    anyio.run(work)
+    anyio.run(check)
 
 
-def know_the_page(issuer: AuthorizationServer) -> None:
+def register_page(issuer: AuthorizationServer) -> None:
     """Register the page as a public client of the issuer."""
     issuer.clients["page"] = OAuthClientInformationFull(
-        client_id="page", redirect_uris=[AnyUrl(BACK)], token_endpoint_auth_method="none"
+        client_id="page", redirect_uris=[AnyUrl(CALLBACK)], token_endpoint_auth_method="none"
     )
 
 
-def oauth_page(folder: Path, issuer: str, more: str = 'ui-client-id = "page"') -> Path:
+def oauth_configuration(folder: Path, issuer: str, more: str = 'ui-client-id = "page"') -> Path:
     config = folder / "config.toml"
     config.write_text(f'[oauth]\nissuer = "{issuer}"\naudience = "https://skills.example/mcp"\n{more}\n')
     return config
 
 
-def test_the_issuer_signs_in_with_pkce_state_and_a_browser_of_its_own(tmp_path: Path, skills: Path) -> None:
+def test_oauth_sign_in_uses_pkce_and_state_bound_to_browser(tmp_path: Path, skills: Path) -> None:
     with authorization_server() as issuer:
-        know_the_page(issuer)
-        with page_serving(skills, "--config", oauth_page(tmp_path, issuer.url)) as server:
+        register_page(issuer)
+        with page_serving(skills, "--config", oauth_configuration(tmp_path, issuer.url)) as server:
             assert "Sign in at" in words(get(server, "/ui/sign-in"))
             begun = get(server, "/ui/oauth/begin")
-            place = begun.headers["Location"] or ""
-            asked = parse_qs(urlsplit(place).query)
-            assert asked["code_challenge_method"] == ["S256"] and asked["redirect_uri"] == [BACK]
+            authorization_url = begun.headers["Location"] or ""
+            parameters = parse_qs(urlsplit(authorization_url).query)
+            assert parameters["code_challenge_method"] == ["S256"]
+            assert parameters["redirect_uri"] == [CALLBACK]
             assert "Max-Age=600; Path=/ui/oauth; SameSite=lax" in (begun.headers["Set-Cookie"] or "")
-            away = cookie_of(begun.headers)
-            assert len(away.partition("=")[2]) == 43
-            returned = urlsplit(ask(place)[1]["Location"] or "")
-            assert returned.netloc == "skills.example"
-            callback = f"/ui/oauth/callback?{returned.query}"
-            assert get(server, callback).status == 403  # of another browser, which takes nothing from this one
-            said = {"state": parse_qs(returned.query)["state"][0], "error": "no", "error_description": "<b>Ask</b> IT"}
-            shown = get(server, f"/ui/oauth/callback?{urlencode(said)}", Cookie=away).body.decode()
-            assert "refused the sign-in (no: &lt;b&gt;Ask&lt;/b&gt; IT)." in shown
+            cookie = cookie_of(begun)
+            assert len(cookie.partition("=")[2]) == 43
+            redirect = urlsplit(fetch(authorization_url).headers["Location"] or "")
+            assert redirect.netloc == "skills.example"
+            callback = f"/ui/oauth/callback?{redirect.query}"
+            assert get(server, callback).status == 403  # another browser, which does not use up the code
+            error = {"error": "no", "error_description": "<b>Ask</b> IT"}
+            query = urlencode({"state": parse_qs(redirect.query)["state"][0], **error})
+            page = text_of(get(server, f"/ui/oauth/callback?{query}", Cookie=cookie))
+            assert "refused the sign-in (no: &lt;b&gt;Ask&lt;/b&gt; IT)." in page
             server.said(r"signing in at the issuer failed: The issuer refused the sign-in \(no: <b>Ask</b> IT\)")
             server.said("refused a callback without a sign-in")
-            foreign = get(server, f"/ui/oauth/callback?{urlencode({**said, 'state': 'x'})}", Cookie=away)
-            assert "Ask" not in words(foreign)  # an address that anybody may have made up
-            done = get(server, callback, Cookie=away)
+            forged = get(server, f"/ui/oauth/callback?{urlencode({'state': 'x', **error})}", Cookie=cookie)
+            assert "Ask" not in words(forged)  # any foreign page can link to such an address
+            done = get(server, callback, Cookie=cookie)
             assert done.status == 200 and done.headers["Refresh"] == "0; url=/ui/"
-            assert "ann" in words(get(server, "/ui/", Cookie=cookie_of(done.headers)))
+            assert "ann" in words(get(server, "/ui/", Cookie=cookie_of(done)))
 
 
-def test_an_issuer_that_does_not_respond_refuses_nobody(tmp_path: Path, skills: Path) -> None:
+def test_unreachable_issuer_is_reported_as_503(tmp_path: Path, skills: Path) -> None:
     with ExitStack() as stack:
         with authorization_server() as issuer:
-            know_the_page(issuer)
-            server = stack.enter_context(page_serving(skills, "--config", oauth_page(tmp_path, issuer.url)))
+            register_page(issuer)
+            server = stack.enter_context(page_serving(skills, "--config", oauth_configuration(tmp_path, issuer.url)))
             begun = get(server, "/ui/oauth/begin")
-            back = urlsplit(ask(begun.headers["Location"] or "")[1]["Location"] or "")
-        reply = get(server, f"/ui/oauth/callback?{back.query}", Cookie=cookie_of(begun.headers))
+            redirect = urlsplit(fetch(begun.headers["Location"] or "").headers["Location"] or "")
+        reply = get(server, f"/ui/oauth/callback?{redirect.query}", Cookie=cookie_of(begun))
         assert reply.status == 503 and "does not respond" in words(reply)
         server.said("signing in at the issuer failed: The issuer does not respond")
 
 
-def test_no_foreign_page_locks_anybody_out_of_signing_in(tmp_path: Path, skills: Path) -> None:
+def test_cross_site_requests_do_not_consume_the_sign_in_rate_limit(tmp_path: Path, skills: Path) -> None:
     with authorization_server() as issuer:
         quota = 'ui-client-id = "page"\n[quota]\nfailed-authentications-per-minute = 4'
-        with page_serving(skills, "--config", oauth_page(tmp_path, issuer.url, quota)) as server:
+        with page_serving(skills, "--config", oauth_configuration(tmp_path, issuer.url, quota)) as server:
             image = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": "image"}
             for path in ("/ui/oauth/begin", "/ui/oauth/callback?state=x&code=y", "/ui/enter?once=x", "/metrics"):
-                for given in (image, {}):  # not every browser says it over plain HTTP
-                    replies = [get(server, path, **given) for _ in range(8)]
-                    assert path != "/ui/oauth/begin" or {each.status for each in replies} == {403 if given else 303}
-                    assert not given or not any("Set-Cookie" in each.headers for each in replies)
+                for _ in range(8):
+                    marked = get(server, path, **image)
+                    unmarked = get(server, path)  # some browsers send no fetch metadata over plain HTTP
+                    assert "Set-Cookie" not in marked.headers
+                    if path == "/ui/oauth/begin":
+                        assert (marked.status, unmarked.status) == (403, 303)
             assert get(server, "/ui/oauth/begin", **{"Sec-Fetch-Site": "same-origin"}).status == 303
-            assert {*issuer.asked} <= {"/.well-known/oauth-authorization-server", "/keys"} and len(issuer.asked) <= 4
+            assert {*issuer.asked} <= {"/.well-known/oauth-authorization-server", "/keys"}
+            assert len(issuer.asked) <= 4
 
 
-def test_an_issuer_that_does_not_know_the_page_signs_nobody_in(tmp_path: Path, skills: Path) -> None:
+def test_page_without_client_id_accepts_bearer_tokens_only(tmp_path: Path, skills: Path) -> None:
     with (
         authorization_server() as issuer,
-        page_serving(skills, "--config", oauth_page(tmp_path, issuer.url, "")) as server,
+        page_serving(skills, "--config", oauth_configuration(tmp_path, issuer.url, "")) as server,
     ):
         assert get(server, "/ui/oauth/begin").status == 404 and get(server, "/ui/").status == 303
         token = issuer.token("https://skills.example/mcp", [])
@@ -272,25 +288,25 @@ METADATA = {
 }
 
 
-def token(**more: object) -> str:
+def access_token(**more: object) -> str:
     now = int(time.time())
     return signed({"iss": ISSUER, "sub": "ann", "aud": AUDIENCE, "iat": now, "exp": now + 600, **more})
 
 
-class Issuer:
-    """What an issuer answers, and the forms that it got."""
+class FakeIssuer:
+    """An issuer whose responses tests set, with a sign-in flow. It records the token requests."""
 
     def __init__(self, metadata: Mapping[str, object] = METADATA, **settings: Any) -> None:
         self.metadata = metadata
         self.forms: list[dict[str, str]] = []
-        self.answer: dict[str, Any] = {"access_token": token()}
+        self.answer: dict[str, Any] = {"access_token": access_token()}
         self.status = 200
         expected = OAuthSettings(ISSUER, AUDIENCE, AUDIENCE, **settings)
         self.flow = Flow(ResourceServer(expected, self.fetch), "page", self.post)
 
     async def fetch(self, url: str) -> tuple[int, bytes]:
-        found = {"keys": [public()]} if url.endswith("/keys") else self.metadata
-        return 200, json.dumps(found).encode()
+        document = {"keys": [public()]} if url.endswith("/keys") else self.metadata
+        return 200, json.dumps(document).encode()
 
     async def post(self, url: str, form: bytes) -> tuple[int, bytes]:
         assert url == f"{ISSUER}/token"
@@ -298,35 +314,50 @@ class Issuer:
         return self.status, json.dumps(self.answer).encode()
 
 
-def went(issuer: Issuer, browser: str = "browser", end: Issuer | None = None, **change: str) -> tuple[Any, Any]:
-    """Go to the issuer and come back, to another replica if there is one; the viewer and what was asked."""
+def complete_sign_in(
+    first: FakeIssuer, second: FakeIssuer | None = None, browser: str = "browser", **change: str
+) -> tuple[Any, dict[str, str]]:
+    """Begin a sign-in at one replica and finish it at another, with changes to the callback's query.
 
-    async def work() -> tuple[Any, Any]:
-        asked = dict(parse_qsl(urlsplit(await issuer.flow.begin("browser")).query))
-        return await (end or issuer).flow.finish({"state": asked["state"], "code": "c", **change}, browser), asked
+    Return the viewer and the parameters of the authorization request.
+    """
 
-    return anyio.run(work)
+    async def sign_in() -> tuple[Any, dict[str, str]]:
+        parameters = dict(parse_qsl(urlsplit(await first.flow.begin("browser")).query))
+        query = {"state": parameters["state"], "code": "c", **change}
+        return await (second or first).flow.finish(query, browser), parameters
+
+    return anyio.run(sign_in)
 
 
-def test_another_replica_finishes_what_one_began_for_who_went() -> None:
-    one, other = Issuer(), Issuer()
-    found, asked = went(one, end=other, iss=ISSUER)
-    assert found.principal.name == "ann"
-    assert asked["redirect_uri"] == "https://skills.example/team/ui/oauth/callback" and asked["tenant"] == "1"
-    assert "nonce" not in asked and asked["scope"] == "openid"
-    (form,) = other.forms
-    assert form["code"] == "c" and len(form["code_verifier"]) == 43 and "client_secret" not in form
+def test_sign_in_begun_at_one_replica_finishes_at_another() -> None:
+    first, second = FakeIssuer(), FakeIssuer()
+    viewer, parameters = complete_sign_in(first, second, iss=ISSUER)
+    assert viewer.principal.name == "ann"
+    assert parameters["redirect_uri"] == "https://skills.example/team/ui/oauth/callback"
+    assert parameters["tenant"] == "1", "the query of the authorization endpoint is kept"
+    assert "nonce" not in parameters
+    assert parameters["scope"] == "openid"
+    (form,) = second.forms
+    assert form["code"] == "c"
+    assert len(form["code_verifier"]) == 43
+    assert "client_secret" not in form
     challenge = base64.urlsafe_b64encode(hashlib.sha256(form["code_verifier"].encode()).digest()).decode()
-    assert challenge.rstrip("=") == asked["code_challenge"]
-    assert form["resource"] == asked["resource"] == AUDIENCE
-    plain = METADATA | {"authorization_endpoint": f"{ISSUER}/authorize", "scopes_supported": []}
-    assert "scope" not in went(Issuer(plain))[1]
-    _, asked = went(Issuer(request_scopes=("a", "b"), ui_resource=False))
-    assert asked["scope"] == "a b" and "resource" not in asked
+    assert challenge.rstrip("=") == parameters["code_challenge"]
+    assert form["resource"] == parameters["resource"] == AUDIENCE
+
+
+def test_authorization_request_has_configured_scopes_and_resource() -> None:
+    minimal = METADATA | {"authorization_endpoint": f"{ISSUER}/authorize", "scopes_supported": []}
+    _, parameters = complete_sign_in(FakeIssuer(minimal))
+    assert "scope" not in parameters
+    _, parameters = complete_sign_in(FakeIssuer(request_scopes=("a", "b"), ui_resource=False))
+    assert parameters["scope"] == "a b"
+    assert "resource" not in parameters
 
 
 @each_row(
-    ("change", "browser", "said"),
+    ("change", "browser", "message"),
     [
         ({"state": "other"}, "browser", "did not begin"),
         ({}, "another", "did not begin"),
@@ -336,59 +367,68 @@ def test_another_replica_finishes_what_one_began_for_who_went() -> None:
         ({"code": ""}, "browser", "refused the sign-in"),
     ],
 )
-def test_what_does_not_belong_together_is_refused(change: dict[str, str], browser: str, said: str) -> None:
-    issuer = Issuer()
-    with pytest.raises(SignInError, match=said):
-        went(issuer, browser, **change)
+def test_callback_that_does_not_match_its_sign_in_is_refused(
+    change: dict[str, str], browser: str, message: str
+) -> None:
+    issuer = FakeIssuer()
+    with pytest.raises(SignInError, match=message):
+        complete_sign_in(issuer, browser=browser, **change)
     assert issuer.forms == []
 
 
-def test_where_an_issuer_always_says_who_answers_an_answer_without_it_is_refused() -> None:
-    issuer = Issuer({**METADATA, "authorization_response_iss_parameter_supported": True})
+def test_callback_without_iss_is_refused_if_issuer_announces_it() -> None:
+    issuer = FakeIssuer({**METADATA, "authorization_response_iss_parameter_supported": True})
     with pytest.raises(SignInError, match="does not name its issuer"):
-        went(issuer)
-    went(issuer, iss=ISSUER)
+        complete_sign_in(issuer)
+    complete_sign_in(issuer, iss=ISSUER)
     assert len(issuer.forms) == 1
 
 
 @each_row(
-    ("answer", "status", "said"),
+    ("answer", "status", "message"),
     [
-        ({"access_token": token(aud="https://other.example")}, 200, "not accepted here"),
+        ({"access_token": access_token(aud="https://other.example")}, 200, "not accepted here"),
         ({"access_token": "no token"}, 200, "not accepted here"),
         ({"access_token": 7}, 200, "issued no token"),
-        ({"access_token": token()}, 400, "issued no token"),
+        ({"access_token": access_token()}, 400, "issued no token"),
         ({"error": "x", "error_description": "no\nsuch"}, 400, r"no token \(x: no\\u\{a\}such\)"),
     ],
 )
-def test_tokens_of_others_let_nobody_in(answer: dict[str, Any], status: int, said: str) -> None:
-    issuer = Issuer()
+def test_invalid_token_response_is_refused(answer: dict[str, Any], status: int, message: str) -> None:
+    issuer = FakeIssuer()
     issuer.answer, issuer.status = answer, status
-    with pytest.raises(SignInError, match=said):
-        went(issuer)
+    with pytest.raises(SignInError, match=message):
+        complete_sign_in(issuer)
 
 
 @each_row(
     "more",
-    [{"issuer": "https://evil.example"}, *({"authorization_endpoint": each} for each in ("http://a.example/x", 7))],
+    [
+        {"issuer": "https://evil.example"},
+        {"authorization_endpoint": "http://a.example/x"},
+        {"authorization_endpoint": 7},
+    ],
 )
-def test_an_issuer_that_says_nothing_safe_is_not_gone_to(more: dict[str, object]) -> None:
+def test_issuer_with_unsafe_metadata_is_refused(more: dict[str, object]) -> None:
     with pytest.raises(SignInError):
-        went(Issuer({**METADATA, **more}))
+        complete_sign_in(FakeIssuer({**METADATA, **more}))
 
 
-TAKE_TURNS: Edits = [("balance source", "balance roundrobin"), ("hash-type consistent", "")]
+ROUND_ROBIN: Edits = [("balance source", "balance roundrobin"), ("hash-type consistent", "")]
 
 
 @contextmanager
-def two(folder: Path, *options: str | Path, edits: Edits = (), **environment: str) -> Iterator[tuple[Server, Server]]:
-    """Two replicas with the page, and a proxy before them; the proxy and the first replica."""
+def two_replicas(
+    folder: Path, *options: str | Path, edits: Edits = (), **environment: str
+) -> Iterator[tuple[Server, Server]]:
+    """Run two replicas behind a proxy. Yield the proxy and the first replica."""
     write_skill(folder / "skills" / "refunds")
     (folder / "proxy").mkdir()
     with ExitStack() as stack:
-        given = (folder / "skills", *options)
-        replicas = [stack.enter_context(page_serving(*given, environment=environment)) for _ in range(2)]
-        proxy = stack.enter_context(running(HaProxy(folder / "proxy", *(each.port for each in replicas), edits=edits)))
+        arguments = (folder / "skills", *options)
+        replicas = [stack.enter_context(page_serving(*arguments, environment=environment)) for _ in range(2)]
+        ports = [replica.port for replica in replicas]
+        proxy = stack.enter_context(running(HaProxy(folder / "proxy", *ports, edits=edits)))
         assert isinstance(proxy, HaProxy)
         for name in ("replica-1", "replica-2"):
             proxy.sees(name, "UP")
@@ -396,33 +436,33 @@ def two(folder: Path, *options: str | Path, edits: Edits = (), **environment: st
 
 
 def statuses(server: Server, cookie: str) -> set[int]:
-    """The answers to requests that follow: enough for either replica to have several."""
+    """The statuses of successive requests, enough for each replica to receive several."""
     return {get(server, "/ui/", Cookie=cookie).status for _ in range(6)}
 
 
 @pytest.mark.needs_program("haproxy")
-def test_the_shipped_file_leads_a_person_to_one_replica(tmp_path: Path) -> None:
-    with two(tmp_path, **TOKENS) as (proxy, _):
-        assert statuses(proxy, cookie_of(sign_in(proxy, SECRET).headers)) == {200}
+def test_shipped_proxy_configuration_keeps_session_on_one_replica(tmp_path: Path) -> None:
+    with two_replicas(tmp_path, **TOKENS) as (proxy, _):
+        assert statuses(proxy, cookie_of(sign_in(proxy, SECRET))) == {200}
 
 
 @pytest.mark.needs_program("haproxy", "redis-server")
-def test_with_redis_each_replica_knows_who_is_signed_in_until_it_ends(tmp_path: Path) -> None:
+def test_replicas_share_sessions_through_redis(tmp_path: Path) -> None:
     with (
         redis_server(tmp_path / "redis") as redis,
-        two(tmp_path, "--redis", redis.url, edits=TAKE_TURNS, **TOKENS) as (proxy, first),
+        two_replicas(tmp_path, "--redis", redis.url, edits=ROUND_ROBIN, **TOKENS) as (proxy, first),
     ):
-        cookie = cookie_of(sign_in(proxy, SECRET).headers)
+        cookie = cookie_of(sign_in(proxy, SECRET))
         assert statuses(proxy, cookie) == {200}
         for key in redis.all_keys():
             if redis.say("type", key) == "string":
                 assert SECRET not in redis.say("get", key) and cookie.partition("=")[2] not in key
-        out = proxy.send("POST", "/ui/sign-out", b"", {"Cookie": cookie, "Sec-Fetch-Site": "same-origin"})
-        assert out.status == 303 and statuses(proxy, cookie) == {303}
-        # What Redis holds proves nothing by itself, and what a replica knows goes on without Redis.
-        cookie = cookie_of(sign_in(first, SECRET).headers)
-        pages = [each for each in redis.all_keys() if each.startswith("mcp-skills:page:")]
-        (key,) = (each for each in pages if "all" not in each and "of:" not in each)
+        assert sign_out(proxy, cookie).status == 303
+        assert statuses(proxy, cookie) == {303}
+        # A forged record in Redis is no session, and a replica keeps its own sessions without Redis.
+        cookie = cookie_of(sign_in(first, SECRET))
+        pages = [key for key in redis.all_keys() if key.startswith("mcp-skills:page:")]
+        (key,) = (key for key in pages if "all" not in key and "of:" not in key)
         redis.say("set", key, "gAAAAAforged")
         assert 303 in statuses(proxy, cookie)
         redis.stop()

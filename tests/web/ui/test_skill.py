@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import html
 import os
 import re
-import struct
 import subprocess
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -28,17 +27,11 @@ DEEP = "/".join("abcdefghijkl")
 BODY = "# Refunds\n\nSee [limits](references/limits.md), ![scheme](scheme.png) and [far](https://example.org/x).\n"
 
 
-def png() -> bytes:
-    """One black pixel."""
-
-    def chunk(kind: bytes, content: bytes) -> bytes:
-        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-
-    head = struct.pack(">IIBBBBB", 1, 1, 8, 0, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(b"\0\0")) + chunk(b"IEND", b"")
+# One black pixel.
+PNG = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg==")
 
 
-def page(server: Server, path: str) -> str:
+def html_of(server: Server, path: str) -> str:
     reply = get(server, path)
     assert reply.status == 200, words(reply)
     return reply.body.decode()
@@ -46,12 +39,12 @@ def page(server: Server, path: str) -> str:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Skills of all sorts, which no test changes."""
+    """Skills with files of all kinds, which no test changes."""
     root = tmp_path_factory.mktemp("skills")
     refunds = write_skill(root / "refunds", body=BODY, references__limits_md="# Limits\n")
     kinds = write_skill(root / "kinds", notes_md="# Notes\n", plain_txt="x<y\u200bz", big_txt="x\n" * (1 << 20))
-    for each in (refunds, kinds):
-        (each / "scheme.png").write_bytes(png())
+    for target in (refunds, kinds):
+        (target / "scheme.png").write_bytes(PNG)
     (kinds / "data.bin").write_bytes(bytes(range(256)))
     (kinds / "zero.bin").write_bytes(bytes(1 << 20))
     fields = "x\narguments: [{name: city, description: Which one, required: true}, {name: day, default: today}]"
@@ -71,58 +64,60 @@ def server(folder: Path) -> Iterator[Server]:
         yield started
 
 
-def test_it_shows_what_the_skill_says_rendered_and_as_it_is(server: Server, folder: Path) -> None:
-    text = page(server, "/ui/skills/refunds")
+def test_skill_view_shows_rendered_and_raw_text(server: Server, folder: Path) -> None:
+    text = html_of(server, "/ui/skills/refunds")
     assert '<a href="/ui/files/refunds?file=references/limits.md">limits</a>' in text
     assert '<img src="/ui/raw/refunds?file=scheme.png" alt="scheme"' in text
     assert '<a href="https://example.org/x" rel="noopener noreferrer nofollow">far</a>' in text
-    raw = re.search(r'<pre id="raw"[^>]*>(.*?)</pre>', page(server, "/ui/skills/refunds?text=raw"), re.DOTALL)
-    assert raw and html.unescape(raw[1]) == (folder / "refunds" / "SKILL.md").read_text(encoding="utf-8")
+    raw = re.search(r'<pre id="raw"[^>]*>(.*?)</pre>', html_of(server, "/ui/skills/refunds?text=raw"), re.DOTALL)
+    assert raw
+    assert html.unescape(raw[1]) == (folder / "refunds" / "SKILL.md").read_text(encoding="utf-8")
     digest = hashlib.sha256((folder / "refunds" / "SKILL.md").read_bytes()).hexdigest()
     assert f"sha256:{digest[:16]}" in text
     assert "Hosts that support skills" in words(text) and str(folder) not in text
     assert "/mcp" in text and "Bearer" not in text
 
 
-def test_a_file_is_shown_by_its_kind_and_size(server: Server) -> None:
-    assert "<h3>Notes</h3>" in page(server, "/ui/files/kinds?file=notes.md")
-    plain = page(server, "/ui/files/kinds?file=plain.txt")
+def test_file_view_depends_on_type_and_size(server: Server) -> None:
+    assert "<h3>Notes</h3>" in html_of(server, "/ui/files/kinds?file=notes.md")
+    plain = html_of(server, "/ui/files/kinds?file=plain.txt")
     assert 'x&lt;y<span class="hidden">U+200B</span>z' in plain and "It has 1 invisible characters" in words(plain)
-    assert 'src="/ui/raw/kinds?file=scheme.png"' in page(server, "/ui/files/kinds?file=scheme.png")
+    assert 'src="/ui/raw/kinds?file=scheme.png"' in html_of(server, "/ui/files/kinds?file=scheme.png")
     for name in ("data.bin", "zero.bin"):
-        assert "neither text nor a picture" in words(page(server, f"/ui/files/kinds?file={name}"))
+        assert "neither text nor a picture" in words(html_of(server, f"/ui/files/kinds?file={name}"))
     for name, kind, content in (
-        ("scheme.png", "image/png", png()), ("data.bin", "application/octet-stream", bytes(range(256))),
+        ("scheme.png", "image/png", PNG), ("data.bin", "application/octet-stream", bytes(range(256))),
     ):  # fmt: skip
         reply = get(server, f"/ui/raw/kinds?file={name}")
         assert (reply.headers["Content-Type"], reply.body) == (kind, content)
     assert "attachment" in (get(server, "/ui/raw/kinds?file=notes.md&keep=1").headers["Content-Disposition"] or "")
-    assert "The file is too large to be shown" in words(page(server, "/ui/files/kinds?file=big.txt"))
+    assert "The file is too large to be shown" in words(html_of(server, "/ui/files/kinds?file=big.txt"))
     assert len(get(server, "/ui/raw/kinds?file=big.txt").body) == 2 << 20
-    text = page(server, "/ui/skills/many")
+    text = html_of(server, "/ui/skills/many")
     assert text.count('href="/ui/files/many?file=') == 501 and len(text) < 500_000
-    text = page(server, "/ui/skills/long")
+    text = html_of(server, "/ui/skills/long")
     assert "too long to be rendered" in words(text) and len(text) < 500_000
 
 
-def test_arguments_are_filled_in(server: Server) -> None:
-    text = page(server, "/ui/skills/weather")
+def test_arguments_are_filled_into_the_text(server: Server) -> None:
+    text = html_of(server, "/ui/skills/weather")
     assert 'name="arg.city"' in text and 'value="today"' in text and 'id="filled"' not in text
-    assert "Missing required argument" not in words(text), "nobody filled it in yet"
-    text = page(server, "/ui/skills/weather?fill=1&arg.city=%3Cb%3EBonn")
+    assert "Missing required argument" not in words(text), "before the form is submitted"
+    text = html_of(server, "/ui/skills/weather?fill=1&arg.city=%3Cb%3EBonn")
     assert "Weather of &lt;b&gt;Bonn on today {{other}}" in text
-    assert "Missing required argument" in words(page(server, "/ui/skills/weather?fill=1"))
-    assert "has no argument" in words(page(server, "/ui/skills/weather?fill=1&arg.city=x&arg.none=y"))
+    assert "Missing required argument" in words(html_of(server, "/ui/skills/weather?fill=1"))
+    assert "has no argument" in words(html_of(server, "/ui/skills/weather?fill=1&arg.city=x&arg.none=y"))
 
 
-def test_who_sees_it_is_what_its_frontmatter_says(server: Server) -> None:
+def test_visibility_follows_frontmatter(server: Server) -> None:
     for name, model, user in (("user", "no", "yes"), ("model", "yes", "no")):
-        text = words(page(server, f"/ui/skills/{name}"))
+        text = words(html_of(server, f"/ui/skills/{name}"))
         assert f"{model} Models, through tools" in text and f"{user} Users, as a prompt" in text
+        assert "yes Hosts that support skills" in text
 
 
-def test_files_are_a_tree_whose_links_say_the_whole_path(server: Server) -> None:
-    text = page(server, "/ui/skills/tree")
+def test_files_are_a_tree_labelled_with_whole_paths(server: Server) -> None:
+    text = html_of(server, "/ui/skills/tree")
     assert 'aria-label="x/y/one.md"><bdi>one.md</bdi>' in text
     assert "x / 2 files, 12 bytes two.md 6 bytes sha256:" in words(text)
     assert "y / 1 file, 6 bytes one.md 6 bytes" in words(text)
@@ -131,7 +126,7 @@ def test_files_are_a_tree_whose_links_say_the_whole_path(server: Server) -> None
     assert get(server, f"/ui/files/tree?file={DEEP}/z.md").status == 200
 
 
-def test_only_files_of_the_skill_can_be_had(skills: Path) -> None:
+def test_path_traversal_is_refused(skills: Path) -> None:
     (skills.parent / "secret.txt").write_text("secret", encoding="utf-8")
     with page_serving(skills) as server:
         elsewhere = ("../secret.txt", "../../secret.txt", "/etc/passwd", "", ".", "SKILL.md/../../../secret.txt", "%00")
@@ -143,52 +138,52 @@ def test_only_files_of_the_skill_can_be_had(skills: Path) -> None:
             assert get(server, f"/ui/skills/{path}").status == 404, path
 
 
-def test_a_change_is_shown_as_a_difference(tmp_path: Path) -> None:
+def test_change_is_shown_as_diff(tmp_path: Path) -> None:
     directory = write_skill(tmp_path / "a", body="# One\n\nfirst line\n")
     with page_serving(tmp_path) as server:
-        assert "It has not changed." in words(page(server, "/ui/history/a"))
+        assert "It has not changed." in words(html_of(server, "/ui/history/a"))
         write_skill(directory, body="# One\n\nsecond <b>line\n", more_md="new\n")
-        until(lambda: "-first line" in words(page(server, "/ui/history/a")))
-        text = words(page(server, "/ui/history/a"))
+        until(lambda: "-first line" in words(html_of(server, "/ui/history/a")))
+        text = words(html_of(server, "/ui/history/a"))
         assert "+second <b>line" in text and "file added: more.md" in text
-        assert "changed" in words(page(server, "/ui/skills/a"))
+        assert "changed" in words(html_of(server, "/ui/skills/a"))
 
 
-def git(where: Path, *arguments: str) -> str:
-    """What git says, by an author of ours."""
+def git(repository: Path, *arguments: str) -> str:
+    """Run git as a fixed author, and return its output."""
     command = ["git", "-c", "user.name=Ann & Bob", "-c", "user.email=a@example.org", *arguments]
-    return subprocess.run(command, cwd=where, check=True, capture_output=True, text=True).stdout
+    return subprocess.run(command, cwd=repository, check=True, capture_output=True, text=True).stdout
 
 
-def commit_all(where: Path, subject: str) -> None:
-    """Make a repository of a folder, with one more commit."""
-    for arguments in (("init", "-q"), ("add", "."), ("commit", "-q", "-m", subject)):
-        git(where, *arguments)
+def commit_all(folder: Path, subject: str) -> None:
+    """Commit all files of a folder, initializing the repository if necessary."""
+    git(folder, "init", "-q")
+    git(folder, "add", ".")
+    git(folder, "commit", "-q", "-m", subject)
 
 
 @pytest.mark.needs_program("git")
-def test_git_tells_what_was_before_the_start_and_runs_nothing_of_the_folder(tmp_path: Path) -> None:
-    hit, repository = tmp_path / "hit", tmp_path / "repo"
+def test_git_history_is_shown_without_running_configured_programs(tmp_path: Path) -> None:
+    marker, repository = tmp_path / "ran", tmp_path / "repo"
     for body, subject in (("# One\n", "first"), ("# Two\n", "second <script>")):
         write_skill(repository / "skills" / "a", body=body)
         commit_all(repository, subject)
     (repository / ".gitattributes").write_text("*.md diff=evil\n", encoding="utf-8")
-    evil = ("diff.evil.textconv", "diff.evil.command", "diff.external", "gpg.program", "core.fsmonitor", "core.pager")
-    for key in evil:
-        git(repository, "config", key, f"touch {hit}")
+    for key in (
+        "diff.evil.textconv", "diff.evil.command", "diff.external", "gpg.program", "core.fsmonitor", "core.pager",
+    ):  # fmt: skip
+        git(repository, "config", key, f"touch {marker}")
     git(repository, "config", "log.showSignature", "true")
     with page_serving(repository / "skills") as server:
-        text = page(server, "/ui/history/a")
+        text = html_of(server, "/ui/history/a")
         assert "second &lt;script&gt;" in text and "Ann &amp; Bob" in text
         assert "-# One" in text and "+# Two" in text
-    assert not hit.exists()
+    assert not marker.exists()
 
 
 @pytest.mark.needs_program("git")
-def test_what_git_tells_of_a_submodule_runs_nothing_in_its_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    top, inner, hit = tmp_path / "a", tmp_path / "a" / "inner", tmp_path / "hit"
+def test_git_history_of_submodule_runs_no_configured_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    top, inner, marker = tmp_path / "a", tmp_path / "a" / "inner", tmp_path / "ran"
     inner.mkdir(parents=True)
     git(top, "init", "-q")
     for number in "12":
@@ -196,19 +191,19 @@ def test_what_git_tells_of_a_submodule_runs_nothing_in_its_folder(
         commit_all(inner, number)
         git(top, "update-index", "--add", "--cacheinfo", f"160000,{git(inner, 'rev-parse', 'HEAD').strip()},inner")
         git(top, "commit", "-q", "-m", number)
-    git(inner, "config", "diff.external", f"touch {hit};")
+    git(inner, "config", "diff.external", f"touch {marker};")
     git(top, "config", "diff.submodule", "diff")
     monkeypatch.chdir(top)
     git(top, "log", "-p", "--no-ext-diff")
-    assert hit.exists(), "git itself runs it"
-    hit.unlink()
-    assert [each.subject for each in commits(os.fspath(top), os.fspath(top))] == ["2", "1"]
-    assert not hit.exists()
+    assert marker.exists(), "plain git runs it"
+    marker.unlink()
+    assert [commit.subject for commit in commits(os.fspath(top), os.fspath(top))] == ["2", "1"]
+    assert not marker.exists()
 
 
 @pytest.mark.needs_program("git")
 @pytest.mark.parametrize("folder", ["", "skills/[a]*"])
-def test_git_tells_nothing_of_files_that_are_never_served(tmp_path: Path, folder: str) -> None:
+def test_git_history_omits_files_that_are_never_served(tmp_path: Path, folder: str) -> None:
     hidden = (
         ".env", "in/.env", ".d/x", "in/.d/x", "node_modules/x", "in/4913/x", "4913", "x~", "in/x.swp/x", "#x", "~$x",
     )  # fmt: skip
@@ -218,41 +213,41 @@ def test_git_tells_nothing_of_files_that_are_never_served(tmp_path: Path, folder
     plant(tmp_path / folder, dict.fromkeys((*hidden, *shown), "x\n"))
     commit_all(tmp_path, "x")
     (commit,) = commits(os.fspath(tmp_path / folder), os.fspath(tmp_path))
-    told = {each.partition(" b/")[2].removeprefix(f"{folder}/") for each in commit.lines if each.startswith("diff ")}
-    assert told == set(shown)
+    diffs = [line for line in commit.lines if line.startswith("diff ")]
+    assert {line.partition(" b/")[2].removeprefix(f"{folder}/") for line in diffs} == set(shown)
 
 
-def _as_file(git: Path, private: Path) -> None:
+def link_by_gitdir_file(git: Path, private: Path) -> None:
     git.write_text(f"gitdir: {os.path.relpath(private, git.parent)}\n", encoding="ascii")
 
 
-def _as_link(git: Path, private: Path) -> None:
+def link_by_symlink(git: Path, private: Path) -> None:
     git.symlink_to(private)
 
 
-def _with_its_objects(git: Path, private: Path) -> None:
+def link_by_alternates(git: Path, private: Path) -> None:
     subprocess.run(["git", "init", "-q", git.parent], check=True, capture_output=True)
     head = (private / "HEAD").read_text(encoding="ascii").split()[-1]
     alternates = {"objects/info/alternates": f"{private}/objects\n", "HEAD": f"ref: {head}\n"}
     plant(git, alternates | {head: (private / head).read_bytes()})
 
 
-def _with_its_refs(git: Path, private: Path) -> None:
+def link_by_commondir(git: Path, private: Path) -> None:
     plant(git, {"HEAD": (private / "HEAD").read_bytes(), "commondir": f"{private}\n"})
-    for each in ("objects", "refs"):
-        (git / each).mkdir()
+    (git / "objects").mkdir()
+    (git / "refs").mkdir()
 
 
 @pytest.mark.needs_program("git")
-@pytest.mark.parametrize("lead", [_as_file, _as_link, _with_its_objects, _with_its_refs])
-@pytest.mark.parametrize("where", ["", "tea"])
-def test_no_file_of_a_root_leads_the_page_to_another_repository(
-    tmp_path: Path, lead: Callable[[Path, Path], None], where: str
+@pytest.mark.parametrize("link", [link_by_gitdir_file, link_by_symlink, link_by_alternates, link_by_commondir])
+@pytest.mark.parametrize("subfolder", ["", "tea"])
+def test_git_history_ignores_links_to_another_repository(
+    tmp_path: Path, link: Callable[[Path, Path], None], subfolder: str
 ) -> None:
     private, root = plant(tmp_path / "private", {"notes": "secret\n"}), tmp_path / "tea"
     commit_all(private, "secret")
-    skill = write_skill(root / where, name="tea")
-    lead(skill / ".git", private / ".git")
+    skill = write_skill(root / subfolder, name="tea")
+    link(skill / ".git", private / ".git")
     assert commits(os.fspath(skill), os.fspath(root)) == []
     with page_serving(root) as server:
         reply = get(server, "/ui/history/tea")
@@ -260,13 +255,13 @@ def test_no_file_of_a_root_leads_the_page_to_another_repository(
 
 
 @pytest.mark.needs_program("git")
-def test_administrators_see_the_commits_of_a_repository_that_is_fetched(tmp_path: Path) -> None:
+def test_commits_of_fetched_repository_are_shown_to_administrators_only(tmp_path: Path) -> None:
     upstream = Upstream(tmp_path / "acme.git")
     commit = upstream.commit({**BASE, **skill("alpha", "Other words.")}, parent=upstream.commit(BASE))
     token_file(tmp_path, f"ann={ANN}", f"bob={BOB}")
     roots = f"roots = ['{upstream.url}']\ntoken-file = 'tokens'\n"
     (tmp_path / "c.toml").write_text(roots + grant("bob", "**") + grant("ann", "**", may=["admin"]))
     with page_serving("--config", tmp_path / "c.toml", "--cache-dir", tmp_path / "cache") as server:
-        bobs, anns = (words(get(server, "/ui/history/skills/alpha", **bearing(each))) for each in (BOB, ANN))
-        assert "Git commits" not in bobs and "Other words" not in bobs
-        assert "Git commits" in anns and "+Other words." in anns and commit[:12] in anns
+        for_bob, for_ann = (words(get(server, "/ui/history/skills/alpha", **bearing(token))) for token in (BOB, ANN))
+        assert "Git commits" not in for_bob and "Other words" not in for_bob
+        assert "Git commits" in for_ann and "+Other words." in for_ann and commit[:12] in for_ann

@@ -1,4 +1,4 @@
-"""What an author does on the page: it follows edits, keeps queries in a skill, and adds the server to a host."""
+"""Authoring on the page: live edits, trigger queries, switches, and commands for hosts."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from playwright.sync_api import Browser, expect
 
 from web.http_wire import until
 from web.ui.chromium import needs_chromium
-from web.ui.serving import ask, get, page_serving, signed_in, words
-from web.ui.test_browser import opened
-from web.ui.test_skill import png
+from web.ui.serving import fetch, get, page_serving, signed_in, text_of, words
+from web.ui.test_browser import open_local_page
+from web.ui.test_skill import PNG
 from wire import FIXTURES, write_skill
 
 REFUNDS = "Issue refunds to customers. Use when money is to be paid back."
 
 
 @needs_chromium
-def test_the_list_follows_edits(chromium: Browser, tmp_path: Path) -> None:
+def test_catalogue_follows_edits(chromium: Browser, tmp_path: Path) -> None:
     write_skill(tmp_path / "one")
-    with opened(chromium, tmp_path) as (seen, _):
+    with open_local_page(chromium, tmp_path) as (seen, _):
         page = seen.page
         expect(page.locator(".live")).to_have_text("")
         write_skill(tmp_path / "two", description="Brews tea.")
@@ -40,24 +40,25 @@ def test_the_list_follows_edits(chromium: Browser, tmp_path: Path) -> None:
 
 
 @needs_chromium
-def test_an_open_skill_follows_its_own_edits_and_problems_until_it_is_gone(chromium: Browser, skills: Path) -> None:
+def test_skill_view_follows_own_edits_until_skill_is_removed(chromium: Browser, skills: Path) -> None:
     write_skill(skills / "other")
-    with opened(chromium, skills) as (seen, _):
+    with open_local_page(chromium, skills) as (seen, _):
         page = seen.page
         page.get_by_role("link", name="refunds", exact=True).click()
-        page.wait_for_url("**/skills/refunds")  # until its script listens
+        page.wait_for_url("**/skills/refunds")  # else the status below is that of the catalogue
         expect(page.locator(".live")).to_have_text("")
-        asked = len(seen.asked)
+        requests = len(seen.asked)
         write_skill(skills / "other", description="Something else.")
         write_skill(skills / "refunds", body="# Second\n")
         expect(page.locator("#rendered")).to_contain_text("Second")
-        assert len([each for each in seen.asked[asked:] if "part=1" in each]) == 1, "only its own edits count"
+        updates = [url for url in seen.asked[requests:] if "part=1" in url]
+        assert len(updates) == 1, "an edit of another skill causes no update"
         write_skill(skills / "refunds", name="refund")
         expect(page.get_by_role("region", name="Problems")).to_contain_text("name")
         gone = page.get_by_role("status").filter(has_text="does not exist any more")
         expect(gone).to_be_hidden()
         shutil.rmtree(skills / "refunds")
-        expect(gone).to_be_visible()  # the page is still open, and hears of it
+        expect(gone).to_be_visible()
         until(lambda: page.reload().status == 404)  # type: ignore[union-attr]
         expect(page.get_by_role("status")).to_contain_text("does not exist any more")
         page.get_by_role("link", name="Back to all skills").click()
@@ -65,12 +66,10 @@ def test_an_open_skill_follows_its_own_edits_and_problems_until_it_is_gone(chrom
 
 
 @needs_chromium
-def test_arguments_are_filled_in_by_a_form_and_what_is_being_typed_is_not_taken_away(
-    chromium: Browser, tmp_path: Path
-) -> None:
+def test_argument_form_keeps_typed_values_on_change(chromium: Browser, tmp_path: Path) -> None:
     fields = "x\narguments: [{name: city, required: true}]"
     write_skill(tmp_path / "weather", description=fields, body="Weather of {{city}}\n")
-    with opened(chromium, tmp_path) as (seen, origin):
+    with open_local_page(chromium, tmp_path) as (seen, origin):
         page = seen.page
         page.goto(f"{origin}/ui/skills/weather")
         expect(page.locator(".live")).to_have_text("")
@@ -84,10 +83,10 @@ def test_arguments_are_filled_in_by_a_form_and_what_is_being_typed_is_not_taken_
 
 
 @needs_chromium
-def test_queries_are_checked_and_kept_in_the_skill(chromium: Browser, tmp_path: Path) -> None:
+def test_trigger_queries_are_checked_and_saved_in_the_skill(chromium: Browser, tmp_path: Path) -> None:
     queries = "a customer wants the money back\n- profile a csv\n- refund"
     shutil.copytree(FIXTURES, tmp_path / "skills")
-    with opened(chromium, tmp_path / "skills") as (seen, origin):
+    with open_local_page(chromium, tmp_path / "skills") as (seen, origin):
         page, main = seen.page, seen.page.get_by_role("main")
         page.goto(f"{origin}/ui/skills/acme/billing/refunds")
         page.get_by_role("link", name="Try prompts for it").click()
@@ -98,111 +97,118 @@ def test_queries_are_checked_and_kept_in_the_skill(chromium: Browser, tmp_path: 
         page.get_by_role("button", name="Save them").click()
         expect(main).to_contain_text("Saved in evals/trigger_queries.json")
         expect(page.get_by_label("Queries")).to_have_value(queries)
-    kept = tmp_path / "skills/acme/billing/refunds/evals/trigger_queries.json"
-    assert [each["should_trigger"] for each in json.loads(kept.read_bytes())] == [True, False, False]
+    saved = tmp_path / "skills/acme/billing/refunds/evals/trigger_queries.json"
+    assert [case["should_trigger"] for case in json.loads(saved.read_bytes())] == [True, False, False]
 
 
-def post(path: str, origin: str, cookie: str = "", site: str = "", **fields: str) -> int:
-    """The status of a form that a page of this site sends, the server itself unless another is named."""
-    return ask(f"{origin}/ui/{path}", cookie, "POST", fields, Origin=site or origin)[0]
+def post_status(path: str, origin: str, cookie: str = "", site: str = "", **fields: str) -> int:
+    """Submit a form from a page of `site`, by default the server's own. Return the status."""
+    return fetch(f"{origin}/ui/{path}", cookie, "POST", fields, Origin=site or origin).status
 
 
-def test_nothing_is_kept_for_another_page_nor_out_of_the_skill(tmp_path: Path) -> None:
+def test_saving_queries_is_refused_cross_site_and_outside_the_skill(tmp_path: Path) -> None:
     skill, linked = (write_skill(tmp_path / "skills" / name) for name in "ab")
     (tmp_path / "outside").mkdir()
     (linked / "evals").symlink_to(tmp_path / "outside")
     with signed_in(tmp_path / "skills") as (origin, cookie):
-        assert post("try", origin, cookie, "http://evil.example", skill="a", prompts="x") == 403
-        assert post("try", origin, skill="a", prompts="x") == 403
-        for wrong in (
+        assert post_status("try", origin, cookie, "http://evil.example", skill="a", prompts="x") == 403
+        assert post_status("try", origin, skill="a", prompts="x") == 403
+        for invalid in (
             {"skill": "../outside", "prompts": "x"},
             {"skill": "a"},
             {"skill": "b", "prompts": "x"},
             {"skill": "a", "prompts": "x" * 70_000},
         ):
-            assert post("try", origin, cookie, **wrong) == 400, wrong
-        assert not (skill / "evals").exists() and not [*(tmp_path / "outside").iterdir()]
-        assert post("try", origin, cookie, skill="a", prompts="x") == 303
+            assert post_status("try", origin, cookie, **invalid) == 400, invalid
+        assert not (skill / "evals").exists()
+        assert not [*(tmp_path / "outside").iterdir()]
+        assert post_status("try", origin, cookie, skill="a", prompts="x") == 303
         assert (skill / "evals/trigger_queries.json").is_file()
 
 
-def test_a_skill_of_one_s_own_is_switched_off_and_on(tmp_path: Path) -> None:
+def test_local_skill_is_switched_off_and_on(tmp_path: Path) -> None:
     for name in ("tea", "coffee"):
         write_skill(tmp_path / "drinks" / name)
     off = tmp_path / "skills-off.txt"
     with signed_in(tmp_path) as (origin, cookie):
-        assert 'name="off" value="drinks/tea"' in ask(f"{origin}/ui/skills/drinks/tea", cookie)[2]
-        assert post("switch", origin, cookie, "http://evil.example", off="drinks/tea") == 403
-        assert post("switch", origin, off="drinks/tea") == 403
-        for wrong in ({"off": "drinks"}, {"on": "0:drinks/tea"}, {"on": "7:../x"}, {}):
-            assert post("switch", origin, cookie, **wrong) == 400, wrong
+        assert 'name="off" value="drinks/tea"' in text_of(fetch(f"{origin}/ui/skills/drinks/tea", cookie))
+        assert post_status("switch", origin, cookie, "http://evil.example", off="drinks/tea") == 403
+        assert post_status("switch", origin, off="drinks/tea") == 403
+        for invalid in ({"off": "drinks"}, {"on": "0:drinks/tea"}, {"on": "7:../x"}, {}):
+            assert post_status("switch", origin, cookie, **invalid) == 400, invalid
         assert not off.exists()
-        assert post("switch", origin, cookie, off="drinks/tea") == 303
-        page = ask(f"{origin}/ui/", cookie)[2]
+        assert post_status("switch", origin, cookie, off="drinks/tea") == 303
+        page = text_of(fetch(f"{origin}/ui/", cookie))
         assert "Switched off" in page and 'name="on" value="0:drinks/tea"' in page
-        assert ask(f"{origin}/ui/skills/drinks/tea", cookie)[0] == 404
+        assert fetch(f"{origin}/ui/skills/drinks/tea", cookie).status == 404
         assert off.read_text(encoding="utf-8").splitlines()[1:] == ["drinks/tea"]
-        assert post("switch", origin, cookie, on="0:drinks/tea") == 303
-        assert ask(f"{origin}/ui/skills/drinks/tea", cookie)[0] == 200 and not off.exists()
+        assert post_status("switch", origin, cookie, on="0:drinks/tea") == 303
+        assert fetch(f"{origin}/ui/skills/drinks/tea", cookie).status == 200 and not off.exists()
 
 
-def test_a_first_look_says_which_folder_and_what_to_type(tmp_path: Path) -> None:
+def test_empty_folder_shows_command_for_first_skill(tmp_path: Path) -> None:
     with signed_in(tmp_path) as (origin, cookie):
-        page = ask(f"{origin}/ui/", cookie)[2]
+        page = text_of(fetch(f"{origin}/ui/", cookie))
         assert f"mcp-skills-server new {tmp_path}/my-skill" in html.unescape(page)
         assert f"<title>Skills - {tmp_path.name}</title>" in page
 
 
-def test_a_server_offers_nothing_that_changes_files(skills: Path) -> None:
+def test_server_page_is_read_only_and_compressed(skills: Path) -> None:
     write_skill(skills / "polite-greetings", body="word " * 2_000)
     with page_serving(skills) as server:
         origin = f"http://127.0.0.1:{server.port}"
-        assert post("try", origin, skill="refunds", prompts="y") == post("switch", origin, off="refunds") == 403
+        assert post_status("try", origin, skill="refunds", prompts="y") == 403
+        assert post_status("switch", origin, off="refunds") == 403
         assert "Save them" not in words(get(server, "/ui/try?skill=refunds&prompts=y"))
-        assert "Switch off" not in get(server, "/ui/skills/refunds").body.decode()
+        assert "Switch off" not in text_of(get(server, "/ui/skills/refunds"))
         assert "polite-greetings" in words(get(server, "/ui/?q=politte-greetngs+xyzzy")), "a similar name"
         assert get(server, "/ui/static/mark.svg").headers["Content-Type"].startswith("image/svg+xml")
-        for given, encoding in ({"Accept-Encoding": "gzip"}, "gzip"), ({}, None):
-            reply = get(server, "/ui/skills/polite-greetings", **given)
-            assert reply.headers["Content-Encoding"] == encoding
-            assert b"word word" in (gzip.decompress(reply.body) if encoding else reply.body)
+        plain = get(server, "/ui/skills/polite-greetings")
+        assert plain.headers["Content-Encoding"] is None
+        assert b"word word" in plain.body
+        compressed = get(server, "/ui/skills/polite-greetings", **{"Accept-Encoding": "gzip"})
+        assert compressed.headers["Content-Encoding"] == "gzip"
+        assert gzip.decompress(compressed.body) == plain.body
 
 
-def test_a_host_has_its_command_its_entry_and_its_link(skills: Path) -> None:
+def test_hosts_have_command_configuration_and_deeplink(skills: Path) -> None:
     with signed_in(skills) as (origin, cookie):
-        page = html.unescape(ask(f"{origin}/ui/skills/refunds", cookie)[2])
+        page = html.unescape(text_of(fetch(f"{origin}/ui/skills/refunds", cookie)))
         assert str(skills / "refunds") in page and '"mcpServers"' in page
         assert page.count(f"mcp-skills-server install cursor {skills}") == 1
         link = re.search(r'href="vscode:mcp/install\?([^"]*)"', page)
         assert link and json.loads(unquote(link[1]))["args"] == ["serve", str(skills)]
     with page_serving(skills) as server:
-        page = html.unescape(get(server, "/ui/skills/refunds").body.decode())
+        page = html.unescape(text_of(get(server, "/ui/skills/refunds")))
         assert f"install claude-code --url http://127.0.0.1:{server.port}/mcp" in page and "SKILLS_TOKEN" not in page
         assert "cursor://anysphere.cursor-deeplink/mcp/install?name=skills&config=" in page
 
 
-def test_an_author_sees_what_misses_who_shows_the_skill_and_its_copies_and_icon(tmp_path: Path) -> None:
+def test_author_sees_failed_queries_hosts_neighbours_copies_and_icon(tmp_path: Path) -> None:
     cases = [
-        {"query": query, "should_trigger": wanted}
-        for query, wanted in (("pay the money back", True), ("minutes of a meeting", True), ("<b>refunds</b>", False))
+        {"query": "pay the money back", "should_trigger": True},
+        {"query": "minutes of a meeting", "should_trigger": True},
+        {"query": "<b>refunds</b>", "should_trigger": False},
     ]
     write_skill(tmp_path / "refunds", description=REFUNDS, evals__any_json=json.dumps(cases), evals__odd_json="{}")
     write_skill(tmp_path / "minutes", description="Write minutes of meetings. Use when asked what was decided.")
     write_skill(tmp_path / "repayments", description=REFUNDS)
     write_skill(tmp_path / "alone", description="Paint a fence. Use when it is grey.\ndisable-model-invocation: true")
-    for place in ("one", "two"):
-        copy = write_skill(tmp_path / place / "tea", description="Brews tea.\nicon: ./icon.png")
-        (copy / "icon.png").write_bytes(png())
+    for folder in ("one", "two"):
+        copy = write_skill(tmp_path / folder / "tea", description="Brews tea.\nicon: ./icon.png")
+        (copy / "icon.png").write_bytes(PNG)
     with page_serving(tmp_path) as server:
         page = get(server, "/ui/skills/refunds")
-        seen = words(page)
-        assert "Trigger set: 1 of 3 prompts pass" in seen
-        assert "minutes comes first by the words minutes, meeting" in seen
-        assert "odd.json: has no trigger set" in seen
-        assert re.search(r"claude-code.* : with its whole description|claude-code[^:]*: with its description", seen)
-        assert "codex : not at all; skills_search finds it" in seen
-        assert re.search(r"repayments \d+%", seen) and b"<b>refunds</b>" not in page.body
+        text = words(page)
+        assert "Trigger set: 1 of 3 prompts pass" in text
+        assert "minutes comes first by the words minutes, meeting" in text
+        assert "odd.json: has no trigger set" in text
+        assert re.search(r"claude-code.* : with its whole description|claude-code[^:]*: with its description", text)
+        assert "codex : not at all; skills_search finds it" in text
+        assert re.search(r"repayments \d+%", text)
+        assert b"<b>refunds</b>" not in page.body
         assert "No trigger set: put prompts into evals/trigger_queries.json" in words(get(server, "/ui/skills/minutes"))
         assert "For its author" not in words(get(server, "/ui/skills/alone"))
-        copy = get(server, "/ui/skills/one/tea").body.decode()
-        assert 'src="/ui/raw/one/tea?file=icon.png"' in copy and "Also at two/tea" in words(copy)
+        copy = text_of(get(server, "/ui/skills/one/tea"))
+        assert 'src="/ui/raw/one/tea?file=icon.png"' in copy
+        assert "Also at two/tea" in words(copy)

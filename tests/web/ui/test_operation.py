@@ -101,6 +101,8 @@ def test_administrator_sees_use_by_principal_and_host(folder: Path, grants: str)
         assert "wire 1 0 0 0 " in by_host and "token:" not in by_host
         clients = words(get(server, "/ui/clients", **bearing(BOB)))
         assert "token:ann" in clients and "resources/read" in clients and "modern" in clients
+        for view in ("usage", "runs", "clients"):
+            assert ANN not in text_of(get(server, f"/ui/{view}", **bearing(BOB)))
         is_admin = not grants  # without grants every token is an administrator's
         for view in ("runs", "clients"):
             assert get(server, f"/ui/{view}", **bearing(ANN)).status == (200 if is_admin else 403)

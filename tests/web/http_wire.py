@@ -32,6 +32,7 @@ WHO = {"name": "wire", "version": "1"}
 MODERN_META = {META + "protocolVersion": VERSIONS["modern"], META + "clientInfo": WHO, META + "clientCapabilities": {}}
 HELLO = {"protocolVersion": VERSIONS["legacy"], "capabilities": {}, "clientInfo": WHO}
 JSON = {"Content-Type": "application/json"}
+PROBE = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 _NAMED = {"resources/read": "uri", "prompts/get": "name", "tools/call": "name"}
 
 
@@ -171,6 +172,14 @@ class Server:
         return json.loads(self.send(path="/rpc", body=body, headers=headers).body)
 
 
+def exchange(connection: socket.socket, request: bytes = PROBE) -> bytes:
+    """Send a request on an open connection, and return the body of the response."""
+    connection.sendall(request)
+    response = http.client.HTTPResponse(connection)
+    response.begin()
+    return response.read()
+
+
 @contextmanager
 def http_serving(
     *arguments: str | Path, environment: Mapping[str, str] | None = None, command: list[str] | None = None
@@ -196,19 +205,18 @@ def refused(*arguments: str | Path, environment: Mapping[str, str] | None = None
     return done.stderr
 
 
-_PINGING = """
-import sys
-from mcp.server import _streamable_http_modern as modern
-from sse_starlette import EventSourceResponse
-from mcp_skills_server.cli import main
-modern._SSE_PING_INTERVAL = EventSourceResponse.DEFAULT_PING_INTERVAL = float(sys.argv[1])
-main(sys.argv[2:])
-"""
+def patched(code: str) -> list[str]:
+    """Return the command that runs this code and then the program."""
+    return [sys.executable, "-c", f"{code}\nfrom mcp_skills_server.cli import main\nmain()\n"]
 
 
 def pinging(seconds: float) -> list[str]:
-    """The command, with a comment on each idle stream every so many seconds."""
-    return [sys.executable, "-c", _PINGING, str(seconds)]
+    """Return the command of a server that sends a comment on idle streams at this interval."""
+    return patched(f"""
+from mcp.server import _streamable_http_modern as modern
+from sse_starlette import EventSourceResponse
+modern._SSE_PING_INTERVAL = EventSourceResponse.DEFAULT_PING_INTERVAL = {seconds}
+""")
 
 
 @dataclass(frozen=True)

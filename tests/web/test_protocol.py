@@ -148,13 +148,13 @@ def test_a_method_that_is_unknown_or_gone_is_not_found(modern: HttpClient, metho
 
 
 @pytest.mark.requirement("MCP-44")
-def test_a_notification_is_accepted_without_a_body(asked: HttpClient) -> None:
+def test_a_notification_is_accepted_without_a_body(http_client: HttpClient) -> None:
     for method, params in (
         ("anything", {}),
         ("cancelled", {"requestId": 1, "_meta": MODERN_META}),
         ("initialized", {}),
     ):
-        reply = asked.post({"jsonrpc": "2.0", "method": f"notifications/{method}", "params": params})
+        reply = http_client.post({"jsonrpc": "2.0", "method": f"notifications/{method}", "params": params})
         assert (reply.status, reply.body) == (202, b"")
 
 
@@ -177,42 +177,44 @@ def test_there_are_no_sessions_in_the_modern_era(modern: HttpClient) -> None:
     ],
 )
 def test_json_is_sent_and_taken_beside_streams(
-    asked: HttpClient, status: int, name: str, values: list[str | None]
+    http_client: HttpClient, status: int, name: str, values: list[str | None]
 ) -> None:
     for value in values:
-        assert asked.post(asked.message("skills/list"), {name: value}).status == status
+        assert http_client.post(http_client.message("skills/list"), {name: value}).status == status
 
 
-def test_an_envelope_of_another_shape_is_a_wrong_parameter(asked: HttpClient) -> None:
+def test_an_envelope_of_another_shape_is_a_wrong_parameter(http_client: HttpClient) -> None:
     for meta in ("protocolVersion", ["protocolVersion"], {"protocolVersion": {}}, {META + "protocolVersion": 5}, 5):
         message = {"jsonrpc": "2.0", "id": 1, "method": "skills/list", "params": {"_meta": meta}}
-        (answer,) = asked.post(message).messages
+        (answer,) = http_client.post(message).messages
         assert "result" in answer or answer["error"]["code"] in {-32602, -32020}
 
 
-def test_a_body_of_more_than_the_limit_is_too_large(asked: HttpClient) -> None:
-    message = asked.message("skills/list", {"cursor": "x" * (1 << 16)})
-    assert asked.post(message).status == 413
+def test_a_body_of_more_than_the_limit_is_too_large(http_client: HttpClient) -> None:
+    message = http_client.message("skills/list", {"cursor": "x" * (1 << 16)})
+    assert http_client.post(message).status == 413
     # The same without its length beforehand, and far too much of it is not waited for.
     for header, body in (
         ("Transfer-Encoding: chunked", (b"4000\r\n" + b" " * 0x4000 + b"\r\n") * 5),
         ("Content-Length: 99999999999", b""),
     ):
-        with asked.server.connect() as bare:
-            bare.sendall(asked.head(message, header) + body)
+        with http_client.server.connect() as bare:
+            bare.sendall(http_client.head(message, header) + body)
             assert bare.recv(100).split()[1] == b"413"
-    small = asked.message("skills/list", {"cursor": "x" * ((1 << 16) - 1000)})
-    assert asked.post(small).messages[0]["error"]["code"] == -32602  # not too large: no such cursor
-    assert asked.request("skills/list")["skills"]
+    small = http_client.message("skills/list", {"cursor": "x" * ((1 << 16) - 1000)})
+    assert http_client.post(small).messages[0]["error"]["code"] == -32602  # not too large: no such cursor
+    assert http_client.request("skills/list")["skills"]
 
 
 @each_row("abruptly", [False, True])
 @each_row("sent", [b"", b'{"jsonrpc":"2.0","id":1,"method":"skills/li'])
-def test_a_client_that_leaves_within_its_request_harms_nobody(asked: HttpClient, sent: bytes, abruptly: bool) -> None:
+def test_a_client_that_leaves_within_its_request_harms_nobody(
+    http_client: HttpClient, sent: bytes, abruptly: bool
+) -> None:
     """Nor does it leave a traceback in the log, as the server's fixture sees."""
     for _ in range(3):
-        with asked.server.connect() as bare:
-            bare.sendall(asked.head({"method": "skills/list"}, "Content-Length: 999") + sent)
+        with http_client.server.connect() as bare:
+            bare.sendall(http_client.head({"method": "skills/list"}, "Content-Length: 999") + sent)
             if abruptly:
                 bare.setsockopt(*RESET)
-    assert asked.request("skills/list")["skills"]
+    assert http_client.request("skills/list")["skills"]

@@ -204,22 +204,22 @@ def test_clients_do_not_see_each_other_s_skills(server: Server, era: Era) -> Non
         assert "Commit messages" in read(one, handle if era == "modern" else None)
 
 
-def send(asked: HttpClient, body: bytes) -> Reply:
+def send(http_client: HttpClient, body: bytes) -> Reply:
     """Send a body with the headers of a call of `skills/list`."""
-    return asked.server.send(body=body, headers=asked.headers(CALL))
+    return http_client.server.send(body=body, headers=http_client.headers(CALL))
 
 
-def test_every_malformed_message_is_answered_as_over_stdio(asked: HttpClient) -> None:
+def test_every_malformed_message_is_answered_as_over_stdio(http_client: HttpClient) -> None:
     for case in MALFORMED:
-        reply = send(asked, case.raw)
+        reply = send(http_client, case.raw)
         assert reply.error == (400, case.code, case.id), case.title
         assert len(reply.body) < 500
         # A byte order mark is passed over.
-        (answer,) = send(asked, b"\xef\xbb\xbf" + json.dumps(asked.message("skills/list")).encode()).messages
+        (answer,) = send(http_client, b"\xef\xbb\xbf" + json.dumps(http_client.message("skills/list")).encode()).messages
         assert answer["result"]["skills"]
     for method, params in HALVES:  # half a character
-        message = asked.message(method, params)
-        (answer,) = asked.post(message).messages
+        message = http_client.message(method, params)
+        (answer,) = http_client.post(message).messages
         assert answer["id"] == message["id"] and ("result" in answer or answer["error"]["code"] == -32602), answer
 
 

@@ -215,7 +215,9 @@ def test_every_malformed_message_is_answered_as_over_stdio(http_client: HttpClie
         assert reply.error == (400, case.code, case.id), case.title
         assert len(reply.body) < 500
         # A byte order mark is passed over.
-        (answer,) = send(http_client, b"\xef\xbb\xbf" + json.dumps(http_client.message("skills/list")).encode()).messages
+        (answer,) = send(
+            http_client, b"\xef\xbb\xbf" + json.dumps(http_client.message("skills/list")).encode()
+        ).messages
         assert answer["result"]["skills"]
     for method, params in HALVES:  # half a character
         message = http_client.message(method, params)

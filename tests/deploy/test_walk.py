@@ -33,7 +33,7 @@ from shared.redis_servers import RealRedis, redis_server
 from web.authorization_server import AuthorizationServer, authorization_server
 from web.http_wire import HELLO, HttpClient, Server, Stream, client, proved
 from web.proxies import DEPLOY, SPREAD, HaProxy, edited, running, until, where
-from web.test_oauth import Remembered, own, signing_in
+from web.test_oauth import TokenStorage, own, signing_in
 from wire import COMMAND, DEADLINE, ROOT, Era, write_skill
 
 pytestmark = pytest.mark.needs_program("haproxy", "redis-server")
@@ -190,19 +190,19 @@ def sign_in(deployment: Deployment, name: str) -> set[str]:
     """By the SDK's client, through the proxy; the skills that it finds."""
     mode: Any = MODES[name]
     deployment.login.user, deployment.login.groups = name, [GROUPS[name]]
-    url, kept = own(deployment.proxy.port), Remembered()
+    url, storage = own(deployment.proxy.port), TokenStorage()
 
     async def work() -> set[str]:
         with anyio.fail_after(DEADLINE):
             async with (
-                httpx2.AsyncClient(auth=signing_in(url, kept)) as http,
+                httpx2.AsyncClient(auth=signing_in(url, storage)) as http,
                 Client(streamable_http_client(url, http_client=http), mode=mode) as found,
             ):
                 return {each.name for each in (await found.list_prompts()).prompts}
 
     seen = anyio.run(work)
-    assert kept.tokens is not None
-    deployment.tokens[name] = kept.tokens.access_token
+    assert storage.tokens is not None
+    deployment.tokens[name] = storage.tokens.access_token
     return seen
 
 

@@ -8,7 +8,6 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ import pytest
 
 from mcp_skills_server.shared import records
 from ports import free_port
-from programs import LOOSE, loose
 from shared.redis_servers import RealRedis, answering, redis_server
 from sources.git.remotes import Upstream, skill
 from sources.oci.registries import self_signed
@@ -42,7 +40,7 @@ def redis(tmp_path: Path) -> Iterator[RealRedis]:
 def skills(tmp_path: Path) -> Path:
     """A root of three skills."""
     for name in ("alpha", "beta", "gamma"):
-        write_skill(tmp_path / "skills" / name, scripts__make_sh="echo made > out.txt\n")
+        write_skill(tmp_path / "skills" / name)
     return tmp_path / "skills"
 
 
@@ -68,51 +66,42 @@ def alone(skills: Path, url: str) -> Iterator[HttpClient]:
         yield opened
 
 
-@dataclass(frozen=True)
-class Result:
-    """The result of a tool call."""
-
-    text: str
-    structure: Any
-    is_error: bool
+def text_of(result: dict[str, Any]) -> str:
+    return "\n".join(each["text"] for each in result["content"])
 
 
-def call(caller: HttpClient, tool: str, **arguments: Any) -> Result:
+def call_ok(caller: HttpClient, tool: str, **arguments: Any) -> dict[str, Any]:
+    """Call a tool, which must succeed."""
     result = caller.call(f"skills_{tool}", **arguments)
-    text = "\n".join(each["text"] for each in result["content"])
-    return Result(text, result.get("structuredContent"), result.get("isError", False))
-
-
-def call_ok(caller: HttpClient, tool: str, **arguments: Any) -> Result:
-    """Call a tool that must succeed."""
-    result = call(caller, tool, **arguments)
-    assert not result.is_error, result.text
+    assert not result.get("isError"), result
     return result
 
 
 def error_of(caller: HttpClient, tool: str, **arguments: Any) -> str:
-    """Call a tool that must fail, and return its message."""
-    result = call(caller, tool, **arguments)
-    assert result.is_error, result.text
-    return result.text
+    """Call a tool, which must fail, and return its message."""
+    result = caller.call(f"skills_{tool}", **arguments)
+    assert result["isError"], result
+    return text_of(result)
 
 
 def load(caller: HttpClient, *names: str) -> str:
     """Load skills in a new session, and return its handle."""
-    return call_ok(caller, "load", names=list(names)).structure["session"]
+    return call_ok(caller, "load", names=list(names))["structuredContent"]["session"]
 
 
 def active_after(caller: HttpClient, session: str, tool: str = "load", **more: Any) -> list[str]:
     """Load or unload skills, and return the active skills of the session."""
     result = call_ok(caller, tool, session=session, **more)
-    return [each["name"] for each in result.structure["active_skills"]]
+    return [each["name"] for each in result["structuredContent"]["active_skills"]]
 
 
 def is_loaded(reader: HttpClient, session: str, skill: str) -> bool:
-    result = call(reader, "read", session=session, skill=skill, path="SKILL.md")
-    if result.is_error:
-        assert "not loaded" in result.text or "Unknown skill" in result.text, result.text
-    return not result.is_error
+    result = reader.call("skills_read", session=session, skill=skill, path="SKILL.md")
+    if not result.get("isError"):
+        return True
+    text = text_of(result)
+    assert "not loaded" in text or "Unknown skill" in text, text
+    return False
 
 
 def redis_status(server: Server) -> str:
@@ -163,20 +152,6 @@ def test_session_of_another_principal_is_refused_like_unknown_one(
         assert not any(secret in key for key in redis.all_keys())
 
 
-@loose
-def test_files_of_script_that_ran_on_another_replica_are_named_as_such(redis: RealRedis, skills: Path) -> None:
-    with pair(skills, redis.url, "--allow-scripts", *LOOSE) as (first, second):
-        session = load(first, "alpha")
-        file = {"session": session, "path": "/workspace/out.txt"}
-        assert "No script has run" in error_of(second, "read", **file)
-        for runner, other in ((first, second), (second, first)):
-            call_ok(runner, "run_script", session=session, path="scripts/make.sh")
-            assert call(runner, "read", **file).text == "made\n"
-            missing = f"/workspace/{other.server.port}.txt"
-            message = error_of(other, "read", session=session, path=missing)
-            assert "ran on another replica" in message and "\n" not in message
-
-
 def assert_reads_work(reader: HttpClient) -> None:
     """Assert that requests which need no shared state are answered."""
     entry, *_ = reader.every_skill()
@@ -200,9 +175,9 @@ def test_reads_continue_without_redis_and_sessions_after_its_return(redis: RealR
                 assert "cannot be reached now" in message and "127.0.0.1" not in message
                 # A new session belongs to its replica.
                 result = call_ok(each, "load", names=["beta"])
-                assert "one replica" in result.text
-                assert "one replica" in result.structure["note"]
-                assert is_loaded(each, result.structure["session"], "beta")
+                structure = result["structuredContent"]
+                assert "one replica" in text_of(result) and "one replica" in structure["note"]
+                assert is_loaded(each, structure["session"], "beta")
         assert "there is no connection" in redis_status(first.server)
         redis.start()
         for server in servers:
@@ -245,7 +220,7 @@ def assert_reported_once(skills: Path, url: str, warning: str) -> None:
     with alone(skills, url) as reader:
         reader.server.said(warning)
         for _ in range(3):
-            assert "one replica" in call_ok(reader, "load", names=["alpha"]).text
+            assert "one replica" in text_of(call_ok(reader, "load", names=["alpha"]))
             assert_reads_work(reader)
         reader.server.said("redis://")
         assert reader.server.stderr.count("redis://") == 1

@@ -72,6 +72,6 @@ def test_lock_that_differs_from_constraints_is_refused(tmp_path: Path, capsys: p
     lock.write_text('[[packages]]\nname = "anyio"\nversion = "0.1"\n', encoding="utf-8")
     options = ["--lock", str(lock), "--url", "https://index.example/x", "--sha256", SHA256]
     assert formula.main(options) == 1
-    seen = capsys.readouterr()
+    output = capsys.readouterr()
     fault = f"tools.formula: anyio 0.1 is locked, and constraints.txt has {PINNED['anyio']}\n"
-    assert (seen.out, seen.err) == ("", fault)
+    assert (output.out, output.err) == ("", fault)

@@ -38,10 +38,10 @@ Manifests = dict[str, Manifest]
 
 def build(folder: Path) -> Manifests:
     """Return the manifests of a folder by kind, of which there is one each."""
-    asked: Manifest = yaml.safe_load((folder / "kustomization.yaml").read_text(encoding="utf-8"))
-    assert asked.keys() <= KEYS and asked["kind"] == "Kustomization"
+    kustomization: Manifest = yaml.safe_load((folder / "kustomization.yaml").read_text(encoding="utf-8"))
+    assert kustomization.keys() <= KEYS and kustomization["kind"] == "Kustomization"
     out: Manifests = {}
-    for name in asked["resources"]:
+    for name in kustomization["resources"]:
         path = folder / name
         if path.is_dir():
             more = build(path)
@@ -49,26 +49,26 @@ def build(folder: Path) -> Manifests:
             more = {each["kind"]: each for each in yaml.safe_load_all(path.read_text())}
         assert not out.keys() & more.keys()
         out |= more
-    for generator in asked["configMapGenerator"]:
+    for generator in kustomization["configMapGenerator"]:
         assert (generator.get("behavior", "create") == "replace") == ("ConfigMap" in out)
         data = {name: (folder / name).read_text(encoding="utf-8") for name in generator["files"]}
         metadata = out.get("ConfigMap", {}).get("metadata", {}) | {"name": generator["name"]}
         out["ConfigMap"] = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
-    for patch in asked.get("patches", ()):
+    for patch in kustomization.get("patches", ()):
         target = out[patch["target"]["kind"]]
         assert target["metadata"]["name"] == patch["target"]["name"]
         for change in yaml.safe_load(patch["patch"]):
             _patch(target, change)
-    for image in asked.get("images", ()):
+    for image in kustomization.get("images", ()):
         (container,) = out["Deployment"]["spec"]["template"]["spec"]["containers"]
         assert container["image"] == image["name"]
         container["image"] = f"{image['newName']}:{image['newTag']}"
     for manifest in out.values():
-        for labels in asked.get("labels", ()):
+        for labels in kustomization.get("labels", ()):
             assert labels.keys() == {"pairs"}  # selectors get no labels
             manifest["metadata"].setdefault("labels", {}).update(labels["pairs"])
-        if "namespace" in asked and manifest["kind"] != "Namespace":
-            manifest["metadata"]["namespace"] = asked["namespace"]
+        if "namespace" in kustomization and manifest["kind"] != "Namespace":
+            manifest["metadata"]["namespace"] = kustomization["namespace"]
     return out
 
 
@@ -133,8 +133,8 @@ def test_base_and_overlay_have_their_kinds_and_use_every_file(manifests: Manifes
     assert overlay.keys() == BASE | {"Namespace", "Ingress", "HorizontalPodAutoscaler"}
     for folder in (KUBERNETES / "base", KUBERNETES / "overlays" / "example"):
         text = (folder / "kustomization.yaml").read_text(encoding="utf-8")
-        asked = yaml.safe_load(text)
-        named = {*asked["resources"], *asked["configMapGenerator"][0]["files"], "kustomization.yaml"}
+        kustomization = yaml.safe_load(text)
+        named = {*kustomization["resources"], *kustomization["configMapGenerator"][0]["files"], "kustomization.yaml"}
         assert {each.name for each in folder.iterdir()} <= named
 
 
@@ -211,11 +211,11 @@ def test_ingress_requires_tls_and_policy_admits_only_proxy(overlay: Manifests) -
 
 def test_network_policy_allows_prometheus_in_and_git_out(manifests: Manifests) -> None:
     policy = manifests["NetworkPolicy"]["spec"]
-    wanted = {
+    prometheus = {
         "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}},
         "podSelector": {"matchLabels": {"app.kubernetes.io/name": "prometheus"}},
     }
-    assert [wanted] in [rule["from"] for rule in policy["ingress"]]
+    assert [prometheus] in [rule["from"] for rule in policy["ingress"]]
     (outside,) = (rule for rule in policy["egress"] if "ipBlock" in rule["to"][0])
     assert {each["port"] for each in outside["ports"]} == {443, 22}
 

@@ -117,14 +117,15 @@ class AuthorizationServer(OAuthAuthorizationServerProvider[AuthorizationCode, Re
 
 @contextmanager
 def authorization_server() -> Iterator[AuthorizationServer]:
+    """Run the server in a thread."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        found = AuthorizationServer(f"http://127.0.0.1:{listener.getsockname()[1]}")
-        config = uvicorn.Config(found.app(), log_config=None, access_log=False, ws="none", lifespan="off")
+        issuer = AuthorizationServer(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        config = uvicorn.Config(issuer.app(), log_config=None, access_log=False, ws="none", lifespan="off")
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
         try:
-            yield found
+            yield issuer
         finally:
             server.should_exit = True
             thread.join(DEADLINE)

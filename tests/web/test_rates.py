@@ -57,7 +57,7 @@ class LimitedApp:
 
 
 @pytest.mark.anyio
-async def test_requests_of_one_client_are_limited_to_two_and_delay_no_other_client() -> None:
+async def test_two_requests_of_one_client_run_at_once_without_delaying_others() -> None:
     app = LimitedApp()
     await app.run("192.0.2.2", *[None] * MANY)  # clients without an address are not limited
     assert app.most == {"192.0.2.1": 2, "192.0.2.2": 1, "": MANY}

@@ -258,7 +258,7 @@ def read_all(connection: socket.socket) -> bytes:
     return received
 
 
-BODY = b"0\r\n\r\n" + PROBE
+BODY = b"0\r\n\r\n" + PROBE[:-2] + b"Connection: close\r\n\r\n"
 """An empty chunked body and another request, or a body of this length."""
 
 

@@ -294,10 +294,8 @@ class Stream:
         """Return the messages until the end of the stream."""
         return list(iter(self.next, None))
 
-    def close(self, *, abruptly: bool = False) -> None:
+    def close(self) -> None:
         with suppress(OSError):
-            if abruptly:
-                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
             self._socket.shutdown(socket.SHUT_RDWR)
         self._thread.join(DEADLINE)
         self._response.close()

@@ -227,7 +227,7 @@ def test_endless_sessions_of_one_address_evict_only_its_own() -> None:
 
 
 @linux
-def test_idle_session_is_evicted_when_largest_address_has_none() -> None:
+def test_session_with_open_stream_is_not_evicted() -> None:
     with http_serving(FIXTURES, "--max-sessions", "5") as server, ExitStack() as stack:
 
         def opened(source: str) -> HttpClient:
@@ -235,24 +235,14 @@ def test_idle_session_is_evicted_when_largest_address_has_none() -> None:
 
         streams = [opened("127.0.0.1").follow() for _ in range(3)]
         first, second = opened("127.0.0.2"), opened("127.0.0.2")
-        opened("127.0.0.3")
+        third = opened("127.0.0.3")
         assert first.post(first.message("skills/list")).error == (404, -32001, None)
-        assert second.request("skills/list")["skills"] and all(each.whole is None for each in streams)
-
-
-def test_session_with_open_stream_is_not_evicted() -> None:
-    with http_serving(FIXTURES, "--max-sessions", "2") as server, ExitStack() as stack:
-        held, idle = (stack.enter_context(client(server, "legacy")) for _ in range(2))
-        stream = held.follow()
-        third = stack.enter_context(client(server, "legacy"))
-        assert idle.post(idle.message("skills/list")).error == (404, -32001, None)
-        assert held.request("skills/list")["skills"]
-        assert third.request("skills/list")["skills"]
-        assert stream.whole is None
-        third.follow()
-        last = stack.enter_context(client(server, "legacy", opened=False))
-        assert last.post(last.message("initialize", {})).error == (503, -32603, None)
-        server.said(r"refused a session: all 2 are in use \(--max-sessions\)")
+        assert second.request("skills/list")["skills"]
+        streams += [second.follow(), third.follow()]
+        late = HttpClient(server, "legacy")
+        assert late.post(late.message("initialize", {})).error == (503, -32603, None)
+        server.said(r"refused a session: all 5 are in use \(--max-sessions\)")
+        assert all(stream.whole is None for stream in streams)
 
 
 # A request, and the warnings that 100 of it cause.

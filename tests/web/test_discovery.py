@@ -343,17 +343,6 @@ def test_publish_only_requires_http() -> None:
     assert "--transport http" in refused(FIXTURES, "--transport", "stdio", "--publish-only")
 
 
-@pytest.mark.requirement("WK-59")
-def test_published_documents_require_token(folder: Path) -> None:
-    with http_serving(folder, "--tokens", TOKEN) as server:
-        assert get(server, INDEX).status == get(server, OLD_INDEX).status == 401
-        (entry, _) = entries(server, **BEARER)
-        assert get(server, entry["url"]).status == 401
-        reply = get(server, entry["url"], **BEARER)
-        assert reply.status == 200
-        assert reply.headers["Cache-Control"] == "private, max-age=31536000, immutable"
-
-
 @pytest.mark.requirement("WK-38", "X-21")
 def test_allowed_origin_gets_cors_headers(folder: Path) -> None:
     with http_serving(folder, "--allowed-origin", "https://app.example") as server:
@@ -427,14 +416,21 @@ def test_ard_adds_queries_of_trigger_sets_to_catalog_entries(tmp_path: Path) -> 
         assert document["entries"] == get_json(server, CATALOG)["entries"]
 
 
-def test_catalogs_require_token_and_apply_grants(tmp_path: Path) -> None:
+@pytest.mark.requirement("WK-59")
+def test_published_documents_require_token_and_apply_grants(tmp_path: Path) -> None:
     for name in ("open", "secret"):
         write_skill(tmp_path / "skills" / name)
     config = tmp_path / "c.toml"
     config.write_text('[[grant]]\nwho = ["token:ops"]\nskills = ["open"]\n', encoding="utf-8")
     options = (tmp_path / "skills", "--token-file", token_file(tmp_path, TOKEN))
     with http_serving(*options, "--config", config) as server:
-        assert [get(server, path).status for path in (CARD, CATALOG, ARD)] == [200, 401, 401]
+        (entry,) = entries(server, **BEARER)
+        for path in (INDEX, OLD_INDEX, CATALOG, ARD, entry["url"]):
+            assert get(server, path).status == 401, path
+        assert get(server, CARD).status == 200
+        reply = get(server, entry["url"], **BEARER)
+        assert reply.status == 200
+        assert reply.headers["Cache-Control"] == "private, max-age=31536000, immutable"
         for path in (CATALOG, ARD):
             body = get(server, path, **BEARER).body
             assert b":skill:open" in body and b"secret" not in body

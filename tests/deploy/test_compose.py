@@ -38,7 +38,8 @@ def test_compose_file_is_valid(compose: dict[str, Any]) -> None:
     schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
     validator = validator_for(schema)(schema)
     assert [error.message for error in validator.iter_errors(compose)] == []
-    assert not validator.is_valid({**compose, "service": {}})
+    proxy = {**compose["services"]["proxy"], "port": []}  # an unknown key
+    assert not validator.is_valid({**compose, "services": {"proxy": proxy}})
 
 
 def test_configuration_and_variables_are_options() -> None:

@@ -74,15 +74,6 @@ def _instruction(name: str) -> str:
     return re.findall(rf"^{name} +(.*)$", text, re.MULTILINE)[-1]
 
 
-def replaced(variables: Mapping[str, str], locations: Mapping[str, str]) -> dict[str, str]:
-    """Replace the locations of the containers by those of this machine. Each must occur."""
-    text = "\n".join(variables.values())
-    assert all(location in text for location in locations)
-    # In one pass: a replacement may contain another location.
-    pattern = re.compile("|".join(map(re.escape, locations)))
-    return {name: pattern.sub(lambda found: locations[found[0]], value) for name, value in variables.items()}
-
-
 def container_variables(service: str) -> dict[str, str]:
     """Return the variables for the server that the image and the Compose file set."""
     image = dict(each.split("=", 1) for each in shlex.split(_instruction("ENV")))
@@ -129,7 +120,6 @@ class Deployment:
 
     def variables(self, port: int) -> dict[str, str]:
         """Return the variables of the replica on this port, with the locations of this machine."""
-        variables = container_variables(f"server-{1 + self.ports.index(port)}")
         locations = {
             "/etc/mcp-skills-server": str(self.folder),
             "redis://redis:6379/0": self.redis.url,
@@ -137,7 +127,18 @@ class Deployment:
             "0.0.0.0": "127.0.0.1",
             "8000": str(port),
         }
-        return replaced(variables, locations)
+        # In one pass: a replacement may contain another location.
+        pattern = re.compile("|".join(map(re.escape, locations)))
+        used: set[str] = set()
+
+        def replace(found: re.Match[str]) -> str:
+            used.add(found[0])
+            return locations[found[0]]
+
+        variables = container_variables(f"server-{1 + self.ports.index(port)}")
+        replaced = {name: pattern.sub(replace, value) for name, value in variables.items()}
+        assert used == locations.keys()
+        return replaced
 
     def start_replica(self, port: int) -> Server:
         return self.stack.enter_context(replica(self.variables(port)))

@@ -127,7 +127,7 @@ def test_kustomize_builds_same_manifests(folder: str) -> None:
     assert len({each["kind"] for each in manifests}) == len(manifests)
 
 
-def test_base_and_overlay_have_their_kinds_and_use_every_file(manifests: Manifests, overlay: Manifests) -> None:
+def test_base_and_overlay_are_complete(manifests: Manifests, overlay: Manifests) -> None:
     assert manifests.keys() >= BASE
     assert configuration(manifests)["roots"] == ("/skills",)
     assert overlay.keys() == BASE | {"Namespace", "Ingress", "HorizontalPodAutoscaler"}

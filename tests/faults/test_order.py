@@ -119,7 +119,7 @@ def order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Order:
 
 
 @pytest.mark.parametrize("more", [0, 30])  # many skills are synchronized together
-def test_fetch_syncs_skills_and_records_before_rename(tmp_path: Path, order: Order, more: int) -> None:
+def test_fetch_syncs_files_before_rename(tmp_path: Path, order: Order, more: int) -> None:
     output = tmp_path / "skills"
     with Publisher() as site:
         site.pack("packed", FILES)

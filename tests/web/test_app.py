@@ -44,7 +44,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.requirement("MCP-5", "MCP-8", "MCP-30", "MCP-31", "S40-1", "S40-4", "S76-1", "X-11")
-def test_handshake_declares_extension_and_extension_client_gets_its_fields_only(server: Server, era: Era) -> None:
+def test_extension_is_declared_and_its_clients_get_pure_entries(server: Server, era: Era) -> None:
     with (
         client(server, era, opened=False) as plain,
         client(server, era, extension=True) as declared,

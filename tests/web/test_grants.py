@@ -74,7 +74,7 @@ def test_principal_sees_and_is_notified_of_granted_skills_only(folder: Path, era
         assert names(ann) == ["audit", "refunds", "tax"]
 
 
-def test_reloaded_grants_change_views_and_sessions_and_notify_affected_clients(folder: Path, era: Era) -> None:
+def test_reloaded_grants_change_views_and_sessions_and_notify_clients(folder: Path, era: Era) -> None:
     config = configure(folder, GRANTS)
     with http_serving("--config", config) as server, both(server, era) as (ann, bob):
         loaded = ann.call("skills_load", names=["refunds", "tax"])["structuredContent"]

@@ -209,7 +209,7 @@ def test_resource_metadata_is_public_and_valid(tmp_path: Path, issuer: Publisher
         assert server.send("GET", WELL_KNOWN, headers={"Host": "evil.example"}).status == 403
 
 
-def test_configured_resource_url_is_in_metadata_and_challenge(tmp_path: Path, issuer: Publisher) -> None:
+def test_resource_url_is_in_metadata_and_challenge(tmp_path: Path, issuer: Publisher) -> None:
     site, resource = "https://skills.example", "https://skills.example/team/mcp"
     options: dict[str, str] = {"more": f"resource = '{resource}'", "audience": "api://skills"}
     with guarded(tmp_path, issuer.url, **options) as server:

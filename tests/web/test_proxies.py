@@ -226,7 +226,7 @@ def test_closed_stream_frees_its_slot_behind_proxy(proxy_class: Callable[..., Pr
             streams[-1].close()
 
 
-def test_large_bodies_pass_proxy_up_to_limit(proxy_class: Callable[..., Proxy], tmp_path: Path) -> None:
+def test_body_passes_proxy_up_to_limit(proxy_class: Callable[..., Proxy], tmp_path: Path) -> None:
     with proxied(proxy_class, tmp_path) as proxy, client(proxy, "modern") as reader:
         raw = b"x" * (3 << 20)
         (tmp_path / "skills" / "a" / "large.bin").write_bytes(raw)
@@ -239,7 +239,7 @@ def test_large_bodies_pass_proxy_up_to_limit(proxy_class: Callable[..., Proxy], 
 
 @pytest.mark.needs_program("nginx")
 @pytest.mark.parametrize("rewrite", ["        rewrite ^/skills(/.*)$ $1 break;\n", ""])
-def test_root_path_works_whether_or_not_proxy_strips_it(rewrite: str, era: Era, tmp_path: Path) -> None:
+def test_root_path_works_stripped_or_not(rewrite: str, era: Era, tmp_path: Path) -> None:
     edits = [("location ${LOCATION} {\n", "location /skills/ {\n" + rewrite)]
     with proxied(Nginx, tmp_path, "--root-path", "/skills", edits=edits) as proxy:
         assert proxy.send("GET", INDEX).status == 404  # of nginx itself

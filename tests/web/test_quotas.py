@@ -83,7 +83,7 @@ def test_address_over_failed_authentications_gets_429_unless_token_is_valid(tmp_
         assert initialize(wrong, source="127.0.0.2").status == 401
 
 
-def test_quotas_of_streams_runtime_sessions_and_blob_bytes(tmp_path: Path, sandbox_mode: str) -> None:
+def test_quotas_of_streams_sessions_and_blob_bytes(tmp_path: Path, sandbox_mode: str) -> None:
     def load(**more: Any) -> dict[str, Any]:
         return alpha.call("skills_load", names=["one"], **more)
 

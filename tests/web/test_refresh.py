@@ -95,7 +95,7 @@ def test_secret_opens_no_other_path_and_body_is_bounded(mirror: Server) -> None:
     assert mirror.send(path="/refresh", body=bytes((25 << 20) + 1)).status == 413
 
 
-def test_refresh_fetches_change_although_index_is_cached(mirror: Server, site: Server, published: Path) -> None:
+def test_refresh_bypasses_cached_index(mirror: Server, site: Server, published: Path) -> None:
     mirror.said("added thing")
     before = site.send("GET", "/.well-known/agent-skills/index.json").body
     write_skill(published / "thing", description="Does another thing.")

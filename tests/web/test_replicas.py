@@ -112,7 +112,7 @@ def redis_status(server: Server) -> str:
 
 
 @pytest.mark.requirement("X-15")
-def test_session_continues_on_another_replica_when_one_is_killed(redis: RealRedis, skills: Path) -> None:
+def test_session_survives_killed_replica(redis: RealRedis, skills: Path) -> None:
     with pair(skills, redis.url) as (first, second):
         session = load(first, "alpha")
         assert is_loaded(second, session, "alpha")
@@ -160,7 +160,7 @@ def assert_reads_work(reader: HttpClient) -> None:
     call_ok(reader, "search", query="alpha")
 
 
-def test_reads_continue_without_redis_and_sessions_after_its_return(redis: RealRedis, skills: Path) -> None:
+def test_reads_work_without_redis_and_sessions_recover(redis: RealRedis, skills: Path) -> None:
     with pair(skills, redis.url) as (first, second):
         session = load(first, "alpha")
         servers = (first.server, second.server)
@@ -259,7 +259,7 @@ def test_redis_over_tls_with_password_and_own_authority(skills: Path, tmp_path: 
             server.said("its certificate is not trusted; name its authority by --redis-ca")
 
 
-def test_documented_acl_of_redis_user_suffices(redis: RealRedis, skills: Path, tmp_path: Path) -> None:
+def test_documented_redis_acl_suffices(redis: RealRedis, skills: Path, tmp_path: Path) -> None:
     text = (ROOT / "docs" / "redis.md").read_text(encoding="utf-8")
     words = next(line.split() for line in text.splitlines() if line.startswith("ACL SETUSER"))
     assert redis.say(*(each.replace("PASSWORD", PASSWORD) for each in words)) == "OK"

@@ -89,7 +89,7 @@ def test_body_over_limit_is_too_large(tmp_path: Path) -> None:
             assert connection.recv(100).startswith(b"HTTP/1.1 413")
 
 
-def test_run_of_disconnected_client_ends_and_leaves_no_files(tmp_path: Path, sandbox_mode: str) -> None:
+def test_disconnect_ends_run_and_leaves_no_files(tmp_path: Path, sandbox_mode: str) -> None:
     folder, temporary = tmp_path / "shared", tmp_path / "tmp"
     folder.mkdir()
     folder.chmod(0o777)  # scripts of a root server run as user nobody

@@ -13,7 +13,7 @@ from tools.trial import ROOT, Runner
 from tables import each_row
 
 TABLE = read_table()
-FAST = "tests/web/test_connections.py::test_nobody_loses_a_place_to_who_holds_as_many"
+FAST = "tests/web/test_connections.py::test_only_newcomer_or_larger_client_loses_slot"
 
 
 def test_every_patch_applies() -> None:

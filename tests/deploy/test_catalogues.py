@@ -1,4 +1,4 @@
-"""What other places list us by: Docker's catalogue and a Homebrew formula."""
+"""Listings in other catalogues: Docker's MCP catalog and a Homebrew formula."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ PINNED = formula.constraints((ROOT / "constraints.txt").read_text(encoding="utf-
 SHA256 = 64 * "0"
 
 
-def test_docker_s_catalogue_is_given_what_it_wants(tmp_path: Path) -> None:
+def test_docker_catalog_entry_is_valid_and_its_command_starts(tmp_path: Path) -> None:
     entry = yaml.safe_load((DOCKER / "server.yaml").read_text(encoding="utf-8"))
     assert published.faults(published.DOCKER_CATALOGUE, entry) == []
     templates = [each for each in (*entry["run"]["command"], *entry["run"]["volumes"]) if "{{" in each]
     assert all(re.fullmatch(rf"{{{{{entry['name']}\.folders\|[a-z|-]+}}}}", each) for each in templates)
     assert entry["config"]["parameters"]["properties"].keys() == {"folders"}
-    # The words of the container, with a folder in place of the template, on what the image starts.
+    # The command of the container, with a folder in place of the template.
     write_skill(tmp_path / "tea")
     words = [each if "{{" not in each else str(tmp_path) for each in entry["run"]["command"]]
     assert words[0] == "serve"
@@ -36,36 +36,42 @@ def test_docker_s_catalogue_is_given_what_it_wants(tmp_path: Path) -> None:
     listed = json.loads((DOCKER / "tools.json").read_text(encoding="utf-8"))
     assert [each["name"] for each in listed] == [each["name"] for each in tools]
     for each, tool in zip(listed, tools, strict=True):
-        assert [argument["name"] for argument in each["arguments"]] == [*tool["inputSchema"].get("properties", {})]
+        arguments = [argument["name"] for argument in each["arguments"]]
+        assert arguments == [*tool["inputSchema"].get("properties", {})]
 
 
-def lock_of(names: dict[str, str]) -> dict[str, list[dict[str, object]]]:
+def lock_file(versions: dict[str, str]) -> dict[str, list[dict[str, object]]]:
+    """Return a lock of these packages, and of one for Windows only."""
+
     def package(name: str, version: str) -> dict[str, object]:
         source = {"url": f"https://index.example/{name}-{version}.tar.gz", "hashes": {"sha256": SHA256}}
         return {"name": name, "version": version, "sdist": source}
 
     windows = {**package("colorama", "9"), "marker": "sys_platform == 'win32'"}
-    return {"packages": [*(package(*each) for each in names.items()), windows]}
+    return {"packages": [*(package(*each) for each in versions.items()), windows]}
 
 
-def test_the_formula_has_all_that_the_constraints_pin_for_the_program() -> None:
+def test_formula_has_all_pinned_dependencies() -> None:
     packages = needed("mcp-skills-server")
     del packages["mcp-skills-server"]
-    lock = lock_of({name: PINNED[name] for name in packages})
+    lock = lock_file({name: PINNED[name] for name in packages})
     made = formula.formula(lock, PINNED, "https://index.example/x", SHA256)
     resources = set(re.findall(r'resource "([^"]+)"', made))
-    assert resources | formula.BREWED.keys() == packages.keys() and not resources & formula.BREWED.keys()
+    assert resources | formula.BREWED.keys() == packages.keys()
+    assert not resources & formula.BREWED.keys()
     for name in resources:
         assert f"{name}-{PINNED[name]}.tar.gz" in made
-    assert set(formula.BREWED.values()) < set(re.findall(r'depends_on "([^"]+)"', made)) and "colorama" not in made
+    assert set(formula.BREWED.values()) < set(re.findall(r'depends_on "([^"]+)"', made))
+    assert "colorama" not in made
     if ruby := shutil.which("ruby"):
         subprocess.run([ruby, "-c"], input=made, text=True, check=True, capture_output=True)
 
 
-def test_a_lock_that_is_out_of_step_makes_no_formula(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lock_that_differs_from_constraints_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lock = tmp_path / "pylock.toml"
     lock.write_text('[[packages]]\nname = "anyio"\nversion = "0.1"\n', encoding="utf-8")
-    assert formula.main(["--lock", str(lock), "--url", "https://index.example/x", "--sha256", SHA256]) == 1
-    seen = capsys.readouterr()
+    options = ["--lock", str(lock), "--url", "https://index.example/x", "--sha256", SHA256]
+    assert formula.main(options) == 1
+    output = capsys.readouterr()
     fault = f"tools.formula: anyio 0.1 is locked, and constraints.txt has {PINNED['anyio']}\n"
-    assert (seen.out, seen.err) == ("", fault)
+    assert (output.out, output.err) == ("", fault)

@@ -1,4 +1,4 @@
-"""`deploy/compose.yaml` and the proxies' files: by the schema of Compose, and what they must not lack."""
+"""The Compose deployment: its schema, options, replicas, hardening, and the proxies' files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ REPLICAS = ("server-1", "server-2")
 
 
 def known() -> set[str]:
-    """The variables that `serve` reads."""
+    """Return the environment variables that `serve` reads."""
     return {f"MCP_SKILLS_{each.name.upper()}" for each in serve.params if each.name}
 
 
@@ -34,23 +34,22 @@ def compose() -> dict[str, Any]:
     return yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
 
 
-def test_it_is_what_compose_reads(compose: dict[str, Any]) -> None:
+def test_compose_file_is_valid(compose: dict[str, Any]) -> None:
     schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
     validator = validator_for(schema)(schema)
     assert [error.message for error in validator.iter_errors(compose)] == []
-    compose["services"]["proxy"]["port"] = []  # and the schema would say so
-    assert not validator.is_valid(compose)
-    del compose["services"]["proxy"]["port"]
+    proxy = {**compose["services"]["proxy"], "port": []}  # an unknown key
+    assert not validator.is_valid({**compose, "services": {"proxy": proxy}})
 
 
-def test_its_configuration_and_variables_are_options() -> None:
+def test_configuration_and_variables_are_options() -> None:
     assert read(str(DEPLOY / "config.toml")).values["token_file"] == "/run/secrets/tokens"
     for name in ("deploy/compose.yaml", "Dockerfile", "docs/container.md", "deploy/kubernetes/base/deployment.yaml"):
         named = set(re.findall(r"MCP_SKILLS_[A-Z_]*[A-Z]", (ROOT / name).read_text(encoding="utf-8")))
         assert named <= known(), name
 
 
-def test_all_that_is_named_is_there(compose: dict[str, Any]) -> None:
+def test_references_of_services_exist(compose: dict[str, Any]) -> None:
     assert (DEPLOY / compose["configs"]["proxy"]["file"]).is_file()
     for service in compose["services"].values():
         assert {*service.get("depends_on", ())} <= compose["services"].keys()
@@ -59,43 +58,42 @@ def test_all_that_is_named_is_there(compose: dict[str, Any]) -> None:
         assert {*service.get("secrets", ())} <= compose["secrets"].keys()
 
 
-def test_the_replicas_are_alike_believe_the_proxy_alone_and_have_the_time_to_drain(compose: dict[str, Any]) -> None:
+def test_replicas_are_equal_trust_proxy_and_have_time_to_drain(compose: dict[str, Any]) -> None:
     proxy, first, second = (compose["services"][name] for name in ("proxy", *REPLICAS))
-    addresses = [each["networks"]["proxied"]["ipv4_address"] for each in (first, second)]
-    assert [proxy["environment"][f"REPLICA_{number}"] for number in (1, 2)] == [f"{each}:8000" for each in addresses]
+    for number, replica in ((1, first), (2, second)):
+        address = replica["networks"]["proxied"]["ipv4_address"]
+        assert proxy["environment"][f"REPLICA_{number}"] == f"{address}:8000"
+        drain = int(replica["environment"]["MCP_SKILLS_DRAIN"])
+        assert drain + 2 < int(replica["stop_grace_period"].removesuffix("s"))
     assert {**first, "networks": 0} == {**second, "networks": 0}
-    assert first["environment"]["MCP_SKILLS_TRUSTED_PROXY"] == proxy["networks"]["proxied"]["ipv4_address"]
+    trusted = first["environment"]["MCP_SKILLS_TRUSTED_PROXY"]
+    assert trusted == proxy["networks"]["proxied"]["ipv4_address"]
     assert [name for name, each in compose["services"].items() if "ports" in each] == ["proxy"]
     assert all(each.startswith("127.0.0.1:") for each in proxy["ports"])
-    # A replica has the time to drain.
-    for name in REPLICAS:
-        service = compose["services"][name]
-        assert int(service["environment"]["MCP_SKILLS_DRAIN"]) + 2 < int(service["stop_grace_period"].removesuffix("s"))
 
 
-def test_nothing_in_it_may_more_than_it_needs(compose: dict[str, Any]) -> None:
+def test_containers_and_networks_are_hardened(compose: dict[str, Any]) -> None:
     for service in compose["services"].values():
         assert service["read_only"] and service["cap_drop"] == ["ALL"] and service["mem_limit"]
         assert service["security_opt"] == ["no-new-privileges:true"]
     assert compose["networks"]["shared"]["internal"]
-    assert [name for name, each in compose["services"].items() if "shared" in each["networks"]] == [*REPLICAS, "redis"]
+    shared = [name for name, each in compose["services"].items() if "shared" in each["networks"]]
+    assert shared == [*REPLICAS, "redis"]
 
 
-# The files of the proxies, which `tests/web/test_proxies.py` runs
+# Configuration files of the proxies, which tests/web/test_proxies.py runs
 
 
 @pytest.mark.needs_program("haproxy")
-def test_haproxy_has_nothing_to_say_against_its_file() -> None:
-    command, environment = (
-        ["haproxy", "-c", "-f", str(DEPLOY / "haproxy.cfg")],
-        {**os.environ, **where(8080, 8001, 8002)},
-    )
+def test_haproxy_accepts_its_file() -> None:
+    command = ["haproxy", "-c", "-f", str(DEPLOY / "haproxy.cfg")]
+    environment = {**os.environ, **where(8080, 8001, 8002)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0 and "WARNING" not in done.stdout + done.stderr, done
 
 
 @pytest.mark.needs_program("nginx")
-def test_nginx_has_nothing_to_say_against_its_file(tmp_path: Path) -> None:
+def test_nginx_accepts_its_file(tmp_path: Path) -> None:
     site = (DEPLOY / "nginx.conf.template").read_text()
     (tmp_path / "skills.conf").write_text(Template(site).safe_substitute(where(8080, 8001, 8002)))
     (tmp_path / "nginx.conf").write_text(NGINX.format(folder=tmp_path, user=""))
@@ -104,7 +102,7 @@ def test_nginx_has_nothing_to_say_against_its_file(tmp_path: Path) -> None:
     assert done.returncode == 0 and "[warn]" not in done.stderr, done
 
 
-def test_nginx_gives_up_connections_before_a_server_does_by_itself() -> None:
+def test_nginx_closes_idle_connections_before_server_does() -> None:
     site = (DEPLOY / "nginx.conf.template").read_text()
     found = re.search(r"upstream replicas \{.*?keepalive_timeout (\d+)s;", site, re.DOTALL)
-    assert found and int(found[1]) < 5  # --keep-alive
+    assert found and int(found[1]) < 5  # the default of --keep-alive

@@ -1,9 +1,9 @@
-"""Runs of the program that are killed with SIGKILL at a moment that dice chose, spread over all that a run writes.
+"""Fault injection: SIGKILL of the program at random file operations.
 
-What a run does to files is counted by an audit hook: each opening to write, rename, removal and so on below a folder,
-and each program that is started. A first run that nobody kills says how many there are. Each further one is killed
-right before one of them, right after it (a file is there then and has no byte), or from outside at some later moment.
-Half of them are renames: there are few, and what counts lies around them.
+An audit hook counts the file changes below a folder (open for writing, rename, removal and so on)
+and the subprocesses of a run. A first run is only measured. Each later run is killed right before a
+random change, right after it (a new file is empty then), or from outside a moment later. Half of
+the kills are at renames: they are few, and atomicity depends on them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ changes = renames = 0
 ending = False
 
 def is_counted(path):
-    # A tree is removed by names that are relative to an open folder; a descriptor is of a file that was counted.
+    # rmtree uses names relative to an open folder. A descriptor belongs to a counted file.
     if not isinstance(path, str | bytes | os.PathLike):
         return False
     path = os.fsdecode(path)
@@ -72,37 +72,41 @@ finally:
 
 
 Size = dict[str, int]
-"""How many changes of files a run makes, and how many of them are renames."""
+"""The number of file changes of a run, and the number of its renames."""
 
 
 class Killer:
-    """Kills runs that change something below the folder `top`. `seed` is that of the dice."""
+    """Kills runs at random changes below the folder `top`."""
 
     def __init__(self, top: Path, seed: int) -> None:
-        self._dice = random.Random(seed)
+        self._random = random.Random(seed)
         self._top = os.fspath(top)
         self._points: set[tuple[str, int, str]] = set()
         self._killed = 0
 
     def measure(self, *words: str) -> Size:
-        """Let a run end by itself, which must succeed."""
-        done = run(self._command(words, "change", 0, ""), capture_output=True, text=True, timeout=DEADLINE)
+        """Run a command to its end, which must succeed, and count its changes."""
+        command = self._command(words, "change", 0, "")
+        done = run(command, capture_output=True, text=True, timeout=DEADLINE)
         assert done.returncode == 0, done.stderr
-        return dict(zip(("change", "rename"), map(int, done.stderr.rsplit("\n", 1)[1].split()), strict=True))
+        changes, renames = done.stderr.rsplit("\n", 1)[1].split()
+        return {"change": int(changes), "rename": int(renames)}
 
     def kill(self, size: Size, *words: str) -> None:
-        """Kill a run that is about as large as this one. It may have come to its end before."""
-        kind = self._dice.choice([kind for kind, count in size.items() if count])
-        at = self._dice.randint(1, size[kind])
-        when = self._dice.choice(("before", "after", "after", "outside"))
+        """Kill a run of about this size. It may have ended before."""
+        kind = self._random.choice([kind for kind, count in size.items() if count])
+        at = self._random.randint(1, size[kind])
+        when = self._random.choice(("before", "after", "after", "outside"))
         command = self._command(words, kind, at, when)
-        process = Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        null = subprocess.DEVNULL
+        process = Popen(command, stdin=null, stdout=null, stderr=subprocess.PIPE)
         try:
             assert process.stderr is not None
-            said = b""
-            while not said.endswith(b"!") and (more := process.stderr.read(1)):  # until it says so, or has ended
-                said += more
-            for _ in range(self._dice.randrange(500)):  # from nothing to a millisecond
+            output = b""
+            # The hook writes "!" at the change.
+            while not output.endswith(b"!") and (piece := process.stderr.read(1)):
+                output += piece
+            for _ in range(self._random.randrange(500)):  # up to a millisecond
                 os.path.exists(self._top)
         finally:
             process.kill()
@@ -111,7 +115,7 @@ class Killer:
         self._killed += process.returncode == -signal.SIGKILL
 
     def assert_spread(self) -> None:
-        """The runs were killed, and not all at the same point."""
+        """Assert that enough runs were killed, at different points."""
         assert self._killed > 4 and len(self._points) > 4
 
     def _command(self, words: tuple[str, ...], kind: str, at: int, when: str) -> list[str]:
@@ -119,7 +123,7 @@ class Killer:
 
 
 def succeed(*words: str) -> str:
-    """Run a command that nobody kills."""
+    """Run a command, which must succeed, and return its stdout."""
     done = run([*COMMAND, *words], capture_output=True, text=True, timeout=DEADLINE)
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -1,4 +1,4 @@
-"""The clock on the wall is set, forwards or back, by a minute or by years: nothing waits for it, nothing is missed."""
+"""Jumps of the wall clock: no wait depends on it, and no edit is missed."""
 
 from __future__ import annotations
 
@@ -17,26 +17,29 @@ YEAR_NS = 365 * 86_400 * 10**9
 
 
 def reads_wall_clock(tree: ast.Module) -> bool:
-    """Whether a module asks for the time of day, other than to show it."""
-    return any(
-        isinstance(node, ast.Attribute)
-        and (ast.unparse(node) in ("time.time", "time.time_ns") or node.attr in ("now", "utcnow", "today"))
-        and ast.unparse(node) != "keep.now"
-        for node in ast.walk(tree)
-    )
+    """Return whether a module reads the wall clock."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Attribute) or ast.unparse(node) == "keep.now":
+            continue
+        is_function = ast.unparse(node) in ("time.time", "time.time_ns")
+        if is_function or node.attr in ("now", "utcnow", "today"):
+            return True
+    return False
 
 
-def test_every_reader_of_the_wall_clock_is_known() -> None:
-    found = {path for path in SOURCE.rglob("*.py") if reads_wall_clock(ast.parse(path.read_bytes()))}
-    # Each with its test for a clock that was set: what is settled (below and in tests/catalog/test_disk.py), how long
-    # an index is fresh (tests/sources/test_index.py), and how long an artifact stays (tests/publish/test_static.py). A
-    # certificate must be valid on the day that it is, and a proof of one is kept for that day
-    # (tests/provenance/test_signatures.py).
-    # The dates of an approval, a proposal, its commit and an event are shown and decide nothing. How old an index file
-    # is decides when it is removed, and no more. When a token ends, and with it a sign-in to the page, is a matter of
-    # the wall (tests/access, tests/web/ui/test_sign_in.py), and so is the day on which a use is counted
-    # (tests/telemetry/test_usage.py). How many tokens end soon is shown. All else that waits, waits by time.monotonic.
-    assert {path.relative_to(SOURCE).as_posix() for path in found} == {
+def test_modules_that_read_wall_clock_are_known() -> None:
+    found: set[str] = set()
+    for path in SOURCE.rglob("*.py"):
+        if reads_wall_clock(ast.parse(path.read_bytes())):
+            found.add(path.relative_to(SOURCE).as_posix())
+    # Tests of clock jumps: unchanged files (below, tests/catalog/test_disk.py), freshness of an
+    # index (tests/sources/test_index.py), retention of artifacts (tests/publish/test_static.py),
+    # and validity of certificates (tests/provenance/test_signatures.py).
+    # The expiry of tokens and sign-ins (tests/access, tests/web/ui/test_sign_in.py) and the day of
+    # a use (tests/telemetry/test_usage.py) depend on the wall clock by definition.
+    # Other dates are only shown, or decide when an old index file is removed. All waits use
+    # time.monotonic.
+    assert found == {
         "catalog/disk.py",
         "catalog/index.py",
         "catalog/tree.py",
@@ -62,7 +65,7 @@ def test_every_reader_of_the_wall_clock_is_known() -> None:
 
 
 @each_row("jump", [-YEAR_NS, -60 * 10**9, 60 * 10**9, YEAR_NS])
-def test_an_edit_is_found_whatever_the_clock_says(jump: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_edit_is_found_after_clock_jump(jump: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     registry = loaded(plant(tmp_path, skills("a")))
     real = time.time_ns
     for number in (2, 3):

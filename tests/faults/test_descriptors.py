@@ -1,11 +1,10 @@
-"""No descriptor left to open a file of a skill with: that request fails, and the next one after it does not.
+"""Exhausted file descriptors over stdio: a request that needs one fails, and later ones succeed.
 
-Over HTTP, where connections want descriptors too, this is proved in tests/web/test_crowds.py.
+Connections over HTTP need descriptors, too: see tests/web/test_crowds.py.
 """
 
 from __future__ import annotations
 
-import os
 import resource
 import sys
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from wire import Era, WireError, serving, write_skill
+from wire import Era, Wire, WireError, serving, write_skill
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sets the limit of another process")
 
@@ -22,49 +21,53 @@ NOTES = "skill://alpha/notes.md"
 
 
 @contextmanager
-def none_left(pid: int) -> Iterator[None]:
-    """While this lasts, the process can open nothing more."""
-    highest = max(int(name) for name in os.listdir(f"/proc/{pid}/fd"))
-    before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-    # Below what is open: a gap among the numbers is no place for another file then.
-    resource.prlimit(pid, resource.RLIMIT_NOFILE, (min(3, highest), before[1]))
+def no_descriptors(pid: int) -> Iterator[None]:
+    """While it is entered, the process can open no file."""
+    limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    # Below the open descriptors, so that no gap among their numbers can be used.
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, limits[1]))
     try:
         yield
     finally:
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
+
+
+def names(wire: Wire) -> set[str]:
+    return {skill["uri"].split("/")[-2] for skill in wire.every_skill()}
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
+    """A root of two skills."""
     write_skill(tmp_path / "alpha", notes_md="notes")
     write_skill(tmp_path / "beta")
     return tmp_path
 
 
-def test_what_cannot_be_opened_is_an_error_of_its_request_alone(folder: Path, era: Era) -> None:
+def test_unopenable_file_fails_its_request_only(folder: Path, era: Era) -> None:
     with serving(folder, "--no-watch", era=era) as wire:
-        wire.every_skill()  # an entry whose digests were never computed would be left out
-        call = {"name": "skills_load", "arguments": {"names": ["alpha"]}}
-        assert not wire.request("tools/call", call).get("isError")  # and what it imports late is there
-        with none_left(wire.process.pid):
+        wire.every_skill()  # computes the digests, without which a skill is left out
+        assert not wire.call("skills_load", names=["alpha"]).get("isError")  # imports late modules
+        with no_descriptors(wire.process.pid):
             for uri in (NOTES, "skill://beta/SKILL.md"):
                 with pytest.raises(WireError):
                     wire.request("resources/read", {"uri": uri})
-            loaded = wire.request("tools/call", {"name": "skills_load", "arguments": {"names": ["beta"]}})
-            assert loaded["isError"] is True
-            assert {skill["uri"].split("/")[-2] for skill in wire.every_skill()} == {"alpha", "beta"}
+            assert wire.call("skills_load", names=["beta"])["isError"] is True
+            assert names(wire) == {"alpha", "beta"}
         assert wire.request("resources/read", {"uri": NOTES})["contents"][0]["text"] == "notes"
-    assert b"Too many open files" in wire.stderr and b"Traceback" not in wire.stderr
+    assert b"Too many open files" in wire.stderr
+    assert b"Traceback" not in wire.stderr
 
 
-def test_an_edit_that_cannot_be_read_is_found_once_it_can(folder: Path) -> None:
+def test_unreadable_edit_is_found_once_it_is_readable(folder: Path) -> None:
     with serving(folder, "--poll", era="legacy") as wire:
         wire.every_skill()
-        with none_left(wire.process.pid):
+        with no_descriptors(wire.process.pid):
             write_skill(folder / "alpha", description="Another.", notes_md="notes")
-            assert {skill["uri"].split("/")[-2] for skill in wire.every_skill()} == {"alpha", "beta"}
+            assert names(wire) == {"alpha", "beta"}
         write_skill(folder / "gamma")
         wire.until("notifications/skills/list_changed")
-        seen = {skill["uri"].split("/")[-2]: skill["frontmatter"]["description"] for skill in wire.every_skill()}
-        assert seen["alpha"] == "Another." and {"beta", "gamma"} <= seen.keys()
+        assert names(wire) >= {"alpha", "beta", "gamma"}
+        (alpha,) = (each for each in wire.every_skill() if "/alpha/" in each["uri"])
+        assert alpha["frontmatter"]["description"] == "Another."
     assert b"Traceback" not in wire.stderr

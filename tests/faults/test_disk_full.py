@@ -1,7 +1,6 @@
-"""A disk that is full: one line that says so, nothing half done, and all goes on once there is space.
+"""A full disk: one line that says so, no partial result, and recovery once there is space.
 
-The scenarios run as a program in a mount namespace of its own. Each fails when what was there is damaged, half of
-something is left, or the person is not given one line that says why.
+Each scenario runs as a program in its own mount namespace.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ import os
 import random
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ NOISE = random.Random(1).randbytes(600_000)
 
 
 def mount(root: Path, size: str, *more: str) -> Path:
-    """A small disk; with "remount" the same one, of another size."""
+    """Mount a disk of this size; with "remount" resize it."""
     disk = root / "disk"
     disk.mkdir(exist_ok=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", ",".join([*more, f"size={size}"]), "none", disk], check=True)
@@ -41,7 +41,7 @@ def mount(root: Path, size: str, *more: str) -> Path:
 
 
 def fill(disk: Path) -> Path:
-    """Write until nothing more can be."""
+    """Fill a disk, and return the file that does."""
     filler = disk / "filler"
     with suppress(OSError), open(filler, "wb", buffering=0) as file:
         while True:
@@ -55,65 +55,67 @@ def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def refused(*arguments: str | Path) -> str:
-    """The one line of a command that ends with 2."""
+    """Run a command that exits with 2, and return its only line."""
     done = run(*arguments)
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and FULL in done.stderr, done
     return done.stderr
 
 
 def kept(top: Path) -> dict[str, bytes]:
-    """The skills and their records in a folder of `fetch`."""
-    found = {path.relative_to(top).as_posix(): path for path in top.rglob("*") if path.is_file()}
-    ours = (path for path in found if path != ".mcp-skills/lock" and "sources" not in path)
-    return {path: found[path].read_bytes() for path in ours}
+    """Return the files of skills and of their records in a folder of `fetch`."""
+    files: dict[str, bytes] = {}
+    for path in top.rglob("*"):
+        name = path.relative_to(top).as_posix()
+        if path.is_file() and name != ".mcp-skills/lock" and "sources" not in name:
+            files[name] = path.read_bytes()
+    return files
 
 
-def fetching(root: Path) -> None:
-    """A skill that does not fit costs itself alone; one that is there stays when its update does not fit."""
+def fetch_skips_only_skill_that_does_not_fit(root: Path) -> None:
     disk = mount(root, "256k")
-    place = disk / "skills"
+    output = disk / "skills"
     with Publisher() as site:
         site.add("small")
         site.pack("big", {"SKILL.md": (skill_md("big"), False), "big.bin": (NOISE, False)})
-        asked = ("fetch", site.url, "--output", place, "--update", *LOCAL)
-        done = run(*asked)
+        command = ("fetch", site.url, "--output", output, "--update", *LOCAL)
+        done = run(*command)
         assert done.returncode == 1 and f"big: it cannot be kept: {FULL}" in done.stderr, done
-        assert sorted(os.listdir(place)) == [".mcp-skills", "small"]
-        assert os.listdir(place / ".mcp-skills" / "stage") == []
-        assert sorted(os.listdir(place / ".mcp-skills" / "skills")) == ["small.json"]
-        filler, before = fill(disk), kept(place)
+        assert sorted(os.listdir(output)) == [".mcp-skills", "small"]
+        assert os.listdir(output / ".mcp-skills" / "stage") == []
+        assert sorted(os.listdir(output / ".mcp-skills" / "skills")) == ["small.json"]
+        filler, before = fill(disk), kept(output)
         site.add("small", skill_md("small", "x" * 20_000))
-        done = run(*asked)
-        assert done.returncode in (1, 2) and FULL in done.stderr and "Traceback" not in done.stderr, done
-        assert kept(place).items() >= before.items()
+        done = run(*command)
+        assert done.returncode in (1, 2) and FULL in done.stderr, done
+        assert "Traceback" not in done.stderr, done
+        assert kept(output).items() >= before.items()
         filler.unlink()
         mount(root, "4m", "remount")
-        done = run(*asked)
-        assert done.returncode == 0 and (place / "big" / "big.bin").read_bytes() == NOISE, done
+        done = run(*command)
+        assert done.returncode == 0, done
+        assert (output / "big" / "big.bin").read_bytes() == NOISE
 
 
-def publishing(root: Path) -> None:
-    """What was published stays whole, and the next run completes what there was no space for."""
+def publish_keeps_tree_whole_and_next_run_completes_it(root: Path) -> None:
     disk = mount(root, "256k")
     skills, output = root / "skills", disk / "site"
     write_skill(skills / "small")
-    asked = ("publish", skills, "--output", output, "--cache-dir", root / "cache")
-    assert run(*asked).returncode == 0
+    command = ("publish", skills, "--output", output, "--cache-dir", root / "cache")
+    assert run(*command).returncode == 0
     before = whole(output)
     big = write_skill(skills / "big")
     (big / "big.bin").write_bytes(NOISE)
-    assert "cannot be written" in refused(*asked)
+    assert "cannot be written" in refused(*command)
     assert whole(output) == before is not None
-    assert run(*asked, "--check").returncode == 1
+    assert run(*command, "--check").returncode == 1
     mount(root, "8m", "remount")
-    done = run(*asked)
+    done = run(*command)
     assert done.returncode == 0, done
     assert whole(output) not in (None, before)
-    assert run(*asked, "--check").returncode == 0
+    assert run(*command, "--check").returncode == 0
 
 
-def publishing_without_memory(root: Path) -> None:
-    """What publish remembers is of use and not needed."""
+def publish_needs_no_cache(root: Path) -> None:
     disk = mount(root, "64k")
     fill(disk)
     write_skill(root / "skills" / "small")
@@ -122,22 +124,22 @@ def publishing_without_memory(root: Path) -> None:
     assert whole(root / "site") is not None
 
 
-def installing(root: Path) -> None:
-    """The configuration of the host stays as it is, without a copy of it beside it."""
+def install_keeps_configuration_of_host(root: Path) -> None:
     disk = mount(root, "64k")
     write_skill(root / "skills" / "small")
     config = disk / "config.json"
     config.write_text('{"mcpServers": {"mine": {"command": "x"}}}')
     filler, before = fill(disk), config.read_bytes()
-    asked = ("install", "cursor", root / "skills", "--config", config)
-    refused(*asked)
-    assert config.read_bytes() == before and sorted(os.listdir(disk)) == ["config.json", "filler"]
+    command = ("install", "cursor", root / "skills", "--config", config)
+    refused(*command)
+    assert config.read_bytes() == before
+    assert sorted(os.listdir(disk)) == ["config.json", "filler"]
     filler.unlink()
-    assert run(*asked).returncode == 0 and b"mine" in config.read_bytes() != before
+    assert run(*command).returncode == 0
+    assert b"mine" in config.read_bytes() != before
 
 
-def beginning(root: Path) -> None:
-    """No half of a new skill is left."""
+def new_leaves_no_partial_skill(root: Path) -> None:
     disk = mount(root, "64k")
     filler = fill(disk)
     refused("new", "refunds", "--directory", disk)
@@ -146,8 +148,7 @@ def beginning(root: Path) -> None:
     assert run("new", "refunds", "--directory", disk).returncode == 0
 
 
-def caching(root: Path) -> None:
-    """A server whose cache is full serves what it has, and says what it has not."""
+def server_with_full_cache_serves_other_skills(root: Path) -> None:
     disk = mount(root, "64k")
     write_skill(root / "skills" / "mine")
     with Publisher() as site:
@@ -162,12 +163,11 @@ def caching(root: Path) -> None:
         assert b"Traceback" not in wire.stderr, wire.stderr
 
 
-def setting_aside(root: Path) -> None:
-    """Where artifacts cannot be stored, the index is to be asked for again, and MCP goes on."""
+def server_without_space_for_artifacts_answers_503_for_index(root: Path) -> None:
     disk = mount(root, "64k")
     for number in range(16):  # more than SQLite keeps in memory
         (write_skill(root / "skills" / f"mine{number}") / "big.bin").write_bytes(NOISE)
-    os.environ["TMPDIR"] = str(disk)  # before a server starts: SQLite looks once
+    os.environ["TMPDIR"] = str(disk)  # before the server starts: SQLite reads it once
     with http_serving(root / "skills") as server:
         assert server.send("GET", INDEX).status == 503
         server.said(f"cannot store artifacts .*{FULL}")
@@ -176,38 +176,40 @@ def setting_aside(root: Path) -> None:
         assert server.send("GET", INDEX).status == 200
 
 
-def running(root: Path) -> None:
-    """A script for whose files there is no space is not started, and says so; the next one is."""
+def script_without_space_for_its_files_fails(root: Path) -> None:
     disk = mount(root, "256k")
     write_skill(root / "skills" / "alpha", scripts__hello_py="print('hello')\n", notes_md="x" * 20_000)
     os.environ["TMPDIR"] = str(disk)
     with serving(root / "skills", "--allow-scripts", "--sandbox", "required") as wire:
-        loaded = wire.request("tools/call", {"name": "skills_load", "arguments": {"names": ["alpha"]}})
-        given = {"path": "scripts/hello.py", "session": loaded["structuredContent"]["session"]}
+        loaded = wire.call("skills_load", names=["alpha"])["structuredContent"]
 
         def call() -> dict[str, Any]:
-            return wire.request("tools/call", {"name": "skills_run_script", "arguments": given})["structuredContent"]
+            arguments = {"path": "scripts/hello.py", "session": loaded["session"]}
+            return wire.call("skills_run_script", **arguments)["structuredContent"]
 
         filler = fill(disk)
-        outcome = call()
-        assert outcome["exit_code"] != 0 and FULL in outcome["stderr"], outcome
+        result = call()
+        assert result["exit_code"] != 0 and FULL in result["stderr"], result
         filler.unlink()
         assert call()["stdout"] == "hello\n"
     assert b"Traceback" not in wire.stderr
 
 
-SCENARIOS = (fetching, publishing, publishing_without_memory, installing, beginning, caching, setting_aside, running)
+SCENARIOS = [
+    fetch_skips_only_skill_that_does_not_fit,
+    publish_keeps_tree_whole_and_next_run_completes_it,
+    publish_needs_no_cache,
+    install_keeps_configuration_of_host,
+    new_leaves_no_partial_skill,
+    server_with_full_cache_serves_other_skills,
+    server_without_space_for_artifacts_answers_503_for_index,
+    pytest.param(script_without_space_for_its_files_fails, marks=pytest.mark.needs_program("bwrap")),
+]
 
 
-@pytest.mark.parametrize(
-    "scenario",
-    [
-        pytest.param(each.__name__, marks=[pytest.mark.needs_program("bwrap")] if each is running else [])
-        for each in SCENARIOS
-    ],
-)
-def test_a_full_disk_costs_what_does_not_fit_and_nothing_else(scenario: str, tmp_path: Path) -> None:
-    confined(__file__, scenario, tmp_path, by=NAMESPACE)
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_full_disk(scenario: Callable[[Path], None], tmp_path: Path) -> None:
+    confined(__file__, scenario.__name__, tmp_path, by=NAMESPACE)
 
 
 if __name__ == "__main__":

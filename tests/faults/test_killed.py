@@ -1,4 +1,4 @@
-"""kill -9 at any moment: what is there is old or new, whole, and the next run finishes the work."""
+"""SIGKILL of commands: their files are old or new and whole, and the next run completes."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from wire import write_skill
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="SIGKILL")
 
 
-def assert_only(file: Path, folder: Path, *others: str) -> None:
-    """A folder has only this file, and what runs that were killed have left beside it, which is an hour old now."""
+def age_leftovers(file: Path, folder: Path, *others: str) -> None:
+    """Assert that a folder has only these files and leftovers of killed runs; age those an hour."""
     for path in folder.iterdir():
         if path != file and path.name not in others:
             assert path.name.startswith(f".{file.name}-") and path.name.endswith(".new")
-            found = path.stat()
-            os.utime(path, (found.st_atime, found.st_mtime - 4_000))
+            info = path.stat()
+            os.utime(path, (info.st_atime, info.st_mtime - 4_000))
 
 
-def test_a_lock_file_is_the_old_or_the_new_one(tmp_path: Path) -> None:
+def test_lock_file_is_replaced_atomically(tmp_path: Path) -> None:
     file = tmp_path / "locks" / "skills.lock"
     file.parent.mkdir()
     words = ["update", "--lock", str(file), "--cache-dir", str(tmp_path / "cache"), "--allow-private"]
@@ -49,28 +49,30 @@ def test_a_lock_file_is_the_old_or_the_new_one(tmp_path: Path) -> None:
             killer.kill(size, *words)
             lock.read(file)
             if number % 2:
-                continue  # what one that was killed left behind is met by another that is killed
+                continue  # the next killed run finds the leftovers of this one
             succeed(*words)
             assert file.read_bytes() != before
             assert succeed("outdated", *words[1:]) == ""
         killer.assert_spread()
-        assert_only(file, file.parent)
+        age_leftovers(file, file.parent)
         edit(-3)
         succeed(*words)
     assert os.listdir(file.parent) == [file.name]
 
 
-def test_what_is_published_is_the_old_or_the_new_tree(tmp_path: Path) -> None:
+def test_published_tree_is_replaced_atomically(tmp_path: Path) -> None:
     root, output = tmp_path / "skills", tmp_path / "public"
     for number in range(6):
         write_skill(root / f"skill-{number}", references__a_md="a" * 5_000)
-    words = ["publish", str(root), "--output", str(output), "--cache-dir", str(tmp_path / "cache"), "--keep", "0"]
+    words = ["publish", str(root), "--output", str(output), "--keep", "0"]
+    words += ["--cache-dir", str(tmp_path / "cache")]
     killer = Killer(tmp_path, 2)
     indexes: set[tuple[bytes | None, bytes | None]] = set()
 
     def edit(number: int) -> None:
         for skill in range(6):
-            write_skill(root / f"skill-{skill}", body=f"Body {number}.", references__a_md=f"{number}" * 5_000)
+            text = f"{number}" * 5_000
+            write_skill(root / f"skill-{skill}", body=f"Body {number}.", references__a_md=text)
 
     succeed(*words)
     edit(-1)
@@ -83,7 +85,8 @@ def test_what_is_published_is_the_old_or_the_new_tree(tmp_path: Path) -> None:
             continue
         succeed(*words)
         contents = [path.read_bytes() for path in output.rglob("SKILL.md")]
-        assert whole(output) is not None and f"Body {number}." in str(contents)
+        assert whole(output) is not None
+        assert f"Body {number}." in str(contents)
         succeed(*words, "--check")
     assert len(indexes) > 2
     killer.assert_spread()
@@ -91,28 +94,34 @@ def test_what_is_published_is_the_old_or_the_new_tree(tmp_path: Path) -> None:
     succeed(*words, "--check")
 
 
-def test_approvals_are_the_old_or_the_new_ones(tmp_path: Path) -> None:
+def test_approvals_are_replaced_atomically(tmp_path: Path) -> None:
+    def approved(file: Path) -> set[str]:
+        return {each.skill for each in approvals.read(file)}
+
     packed, file = tmp_path / "skills.zip", tmp_path / "state" / "approvals.json"
     names = [f"skill-{number}" for number in range(3)]
-    packed.write_bytes(archive.pack({f"{name}/SKILL.md": (skill_md(name), False) for name in names})[1])
+    files = {f"{name}/SKILL.md": (skill_md(name), False) for name in names}
+    packed.write_bytes(archive.pack(files)[1])
     words = ["--approvals", str(file), "--cache-dir", str(tmp_path / "cache")]
     killer = Killer(tmp_path / "state", 3)
     size = killer.measure("approve", str(packed), names[0], *words)
     for number in range(8):
-        name, revoke = names[1 + number % 2], ["--revoke"] if number % 4 > 1 else []
-        before = {each.skill for each in approvals.read(file)}
-        killer.kill(size, "approve", str(packed), name, *words, *revoke)
-        wanted = before - {name} if revoke else before | {name}
-        assert {each.skill for each in approvals.read(file)} in (before, wanted)
-        succeed("approve", str(packed), name, *words, *revoke)
-        assert {each.skill for each in approvals.read(file)} == wanted
+        name = names[1 + number % 2]
+        before = approved(file)
+        command, after = ["approve", str(packed), name, *words], before | {name}
+        if number % 4 > 1:
+            command, after = [*command, "--revoke"], before - {name}
+        killer.kill(size, *command)
+        assert approved(file) in (before, after)
+        succeed(*command)
+        assert approved(file) == after
     killer.assert_spread()
-    assert_only(file, file.parent, "approvals.json.lock")
+    age_leftovers(file, file.parent, "approvals.json.lock")
     succeed("approve", str(packed), names[0], *words)
     assert sorted(os.listdir(file.parent)) == ["approvals.json", "approvals.json.lock"]
 
 
-def test_what_is_trimmed_from_the_cache_is_whole_or_gone(tmp_path: Path) -> None:
+def test_evicted_cache_entries_are_whole_or_gone(tmp_path: Path) -> None:
     cache, root = tmp_path / "cache", tmp_path / "skills.zip"
     root.write_bytes(archive.pack({"a/SKILL.md": (skill_md("a"), False)})[1])
     words = ["list", str(root), "--cache-dir", str(cache), "--cache-size", "1"]
@@ -126,22 +135,27 @@ def test_what_is_trimmed_from_the_cache_is_whole_or_gone(tmp_path: Path) -> None
                 (top / file).parent.mkdir(exist_ok=True)
                 (top / file).write_bytes(b"x")
 
-    def kept() -> int:
-        tops = [each / "skills" for each in (cache / "sites").iterdir() if not each.name.startswith(".gone-")]
-        for top in tops:
-            assert sorted(path.relative_to(top).as_posix() for path in top.rglob("*") if path.is_file()) == files
-        return len(tops)
+    def count_entries() -> int:
+        """Count the cache entries, each of which must be whole."""
+        count = 0
+        for entry in (cache / "sites").iterdir():
+            if not entry.name.startswith(".gone-"):
+                top = entry / "skills"
+                paths = [path for path in top.rglob("*") if path.is_file()]
+                assert sorted(path.relative_to(top).as_posix() for path in paths) == files
+                count += 1
+        return count
 
     fill(0)
     size = killer.measure(*words)
-    left: set[int] = set()
+    counts: set[int] = set()
     for number in range(1, 1 + 10):
         fill(number)
         killer.kill(size, *words)
-        left.add(kept())
+        counts.add(count_entries())
         if number % 2:
             continue
         succeed(*words)
         assert os.listdir(cache / "sites") == []
-    assert len(left) > 1
+    assert len(counts) > 1
     killer.assert_spread()

@@ -1,4 +1,4 @@
-"""Runs that fetch a source, and are killed: each skill is whole, old or new, and none is lost."""
+"""SIGKILL of runs that fetch a source: each skill is old or new and whole, and none is lost."""
 
 from __future__ import annotations
 
@@ -21,98 +21,105 @@ NAMES = [f"skill-{number}" for number in range(6)]
 
 
 def names(number: int) -> set[str]:
-    """The skills of a version: each time another one is not there."""
+    """Return the names in a version of the source. Each version lacks another skill."""
     return {*NAMES} - {NAMES[number % len(NAMES)]}
 
 
 def version(name: str, number: int) -> Files:
-    """The files of a skill in one of its versions; no two versions share one."""
-    said = f"This is version {number}.\n".encode()
+    """Return the files of a skill in a version. All versions of a file differ."""
+    text = f"This is version {number}.\n".encode() * 200
     files = {"SKILL.md": (skill_md(name, f"Version {number}."), False)}
-    for path in ("references/rules.md", "references/deep/more.md", f"assets/only-in-{number}.bin", "scripts/run.sh"):
-        files[path] = (path.encode() + b" " + said * 200, path.endswith(".sh"))
+    paths = ("references/rules.md", "references/deep/more.md", "scripts/run.sh")
+    for path in (*paths, f"assets/only-in-{number}.bin"):
+        files[path] = (path.encode() + b" " + text, path.endswith(".sh"))
     return files
 
 
-def found(place: Path) -> Files:
-    return {
-        path.relative_to(place).as_posix(): (path.read_bytes(), bool(path.stat().st_mode & 0o100))
-        for path in place.rglob("*")
-        if not path.is_dir()
-    }
+def read_files(folder: Path) -> Files:
+    files: Files = {}
+    for path in folder.rglob("*"):
+        if not path.is_dir():
+            is_executable = bool(path.stat().st_mode & 0o100)
+            files[path.relative_to(folder).as_posix()] = (path.read_bytes(), is_executable)
+    return files
 
 
-def rounds(
+def kill_fetches(
     kind: str,
-    given: str,
+    source: str,
     tmp_path: Path,
     publish: Callable[[int], None],
     kills: int,
     *,
-    away: Callable[[bool], object] | None = None,
+    set_offline: Callable[[bool], object] | None = None,
     output: Path | None = None,
 ) -> None:
-    """Have a source brought again and again, each time in another version, and killed while it is.
+    """Fetch version after version of a source, killing most of the runs, and check the skills.
 
-    `kind` is that of the source, as its folder in the cache is called. `publish` has the source be in a version, and
-    `away` be out of reach or back again. `output` is a folder of one's own, None for the cache.
+    Args:
+        kind: the kind of the source, which is the name of its folder in the cache.
+        publish: puts the source into a version.
+        set_offline: makes the source unreachable, or reachable again.
+        output: the folder to fetch to; None for the cache.
     """
     cache = output or tmp_path / "cache"
-    words = ["list", given, "--cache-dir", str(cache), "--allow-private"]
+    words = ["list", source, "--cache-dir", str(cache), "--allow-private"]
     if output is not None:
-        words = ["fetch", given, "--output", str(output), "--allow-private", "--prune"]
+        words = ["fetch", source, "--output", str(output), "--allow-private", "--prune"]
     killer = Killer(cache, 6)
 
-    def place() -> Path:
+    def skills_folder() -> Path:
         if output is not None:
             return output
         (folder,) = (cache / kind).iterdir()
         return folder / "skills"
 
-    def there(newest: int) -> dict[str, int]:
-        """The version of each skill that is there; each is whole."""
+    def versions(newest: int) -> dict[str, int]:
+        """Return the version of each fetched skill, which must be whole."""
         out: dict[str, int] = {}
-        for path in place().iterdir():
+        for path in skills_folder().iterdir():
             if path.name in NAMES:
-                files = found(path)
-                (out[path.name],) = (each for each in range(newest + 1) if version(path.name, each) == files)
+                files = read_files(path)
+                matching = [each for each in range(newest + 1) if version(path.name, each) == files]
+                (out[path.name],) = matching
         return out
 
     publish(0)
     first = killer.measure(*words)
     shutil.rmtree(cache)
-    for _ in range(kills // 4):  # while there is nothing yet
+    for _ in range(kills // 4):  # first fetches
         killer.kill(first, *words)
-        there(0)
+        versions(0)
     succeed(*words)
-    assert there(0) == dict.fromkeys(names(0), 0)
+    assert versions(0) == dict.fromkeys(names(0), 0)
     publish(1)
-    again = killer.measure(*words)
-    held = names(1)
+    update = killer.measure(*words)
+    kept = names(1)
     for number in range(2, 2 + kills - kills // 4):
         publish(number)
-        held &= names(number)
-        killer.kill(again, *words)
-        missing = held - there(number).keys()  # taken away, to be replaced
-        if missing and away is not None:
-            away(True)
+        kept &= names(number)
+        killer.kill(update, *words)
+        missing = kept - versions(number).keys()  # killed between removal and replacement
+        if missing and set_offline is not None:
+            set_offline(True)
             succeed(*words)
-            assert held <= there(number).keys()
-            away(False)
-        if number % 2 == 0:  # otherwise what one that was killed left behind is met by another that is killed
+            assert kept <= versions(number).keys()
+            set_offline(False)
+        if number % 2 == 0:  # otherwise the next killed run finds the leftovers
             succeed(*words)
-            assert there(number) == dict.fromkeys(names(number), number)
-            held = names(number)
+            assert versions(number) == dict.fromkeys(names(number), number)
+            kept = names(number)
     killer.assert_spread()
     publish(kills + 2)
     succeed(*words)
-    assert there(kills + 2) == dict.fromkeys(names(kills + 2), kills + 2)
-    staged = [path for path in (place() / ".mcp-skills/stage", place().parent / "stage") if path.is_dir()]
-    assert not [each for path in staged for each in path.iterdir()]
+    assert versions(kills + 2) == dict.fromkeys(names(kills + 2), kills + 2)
+    for stage in (skills_folder() / ".mcp-skills/stage", skills_folder().parent / "stage"):
+        assert not stage.is_dir() or not [*stage.iterdir()]
 
 
-@pytest.mark.parametrize("own", [False, True])
-def test_a_site(tmp_path: Path, own: bool) -> None:
+@pytest.mark.parametrize("into_folder", [False, True])
+def test_killed_fetch_of_site_loses_no_skill(tmp_path: Path, into_folder: bool) -> None:
+    index = "/.well-known/agent-skills/index.json"
     with Publisher() as site:
 
         def publish(number: int) -> None:
@@ -120,36 +127,40 @@ def test_a_site(tmp_path: Path, own: bool) -> None:
             for name in names(number):
                 site.pack(name, version(name, number))
 
-        def away(gone: bool) -> None:
-            site.routes.pop("/.well-known/agent-skills/index.json", None)
-            if gone:
-                site.routes["/.well-known/agent-skills/index.json"] = b"HTTP/1.1 503 Away\r\ncontent-length: 0\r\n\r\n"
+        def set_offline(is_offline: bool) -> None:
+            site.routes.pop(index, None)
+            if is_offline:
+                site.routes[index] = b"HTTP/1.1 503 Away\r\ncontent-length: 0\r\n\r\n"
 
-        if own:
-            rounds("sites", site.url, tmp_path, publish, 24, output=tmp_path / "own")
+        if into_folder:
+            kill_fetches("sites", site.url, tmp_path, publish, 24, output=tmp_path / "own")
         else:
-            rounds("sites", site.url, tmp_path, publish, 20, away=away)
+            kill_fetches("sites", site.url, tmp_path, publish, 20, set_offline=set_offline)
 
 
 @pytest.mark.needs_program("git")
-def test_a_folder_in_git(tmp_path: Path) -> None:
+def test_killed_fetch_of_git_source_loses_no_skill(tmp_path: Path) -> None:
     upstream = Upstream(tmp_path / "remotes" / "acme.git")
 
     def publish(number: int) -> None:
-        files = {
-            f"skills/{name}/{path}": held for name in names(number) for path, held in version(name, number).items()
-        }
+        files: Files = {}
+        for name in names(number):
+            for path, file in version(name, number).items():
+                files[f"skills/{name}/{path}"] = file
         upstream.commit(files)
 
-    def away(gone: bool) -> None:
-        shown, hidden = upstream.directory, upstream.directory.with_name("away")
-        os.rename(*((shown, hidden) if gone else (hidden, shown)))
+    def set_offline(is_offline: bool) -> None:
+        hidden = upstream.directory.with_name("hidden")
+        if is_offline:
+            upstream.directory.rename(hidden)
+        else:
+            hidden.rename(upstream.directory)
 
-    rounds("git", f"{upstream.url}#skills", tmp_path, publish, 24, away=away)
+    kill_fetches("git", f"{upstream.url}#skills", tmp_path, publish, 24, set_offline=set_offline)
 
 
 @pytest.mark.needs_program("docker-registry")
-def test_an_artifact_of_a_registry(tmp_path: Path) -> None:
+def test_killed_fetch_of_oci_artifact_loses_no_skill(tmp_path: Path) -> None:
     with docker_registry(tmp_path / "registry") as registry:
 
         def publish(number: int) -> None:
@@ -162,4 +173,4 @@ def test_an_artifact_of_a_registry(tmp_path: Path) -> None:
                     file.chmod(0o755 if executable else 0o644)
             succeed("push", str(root), registry.named())
 
-        rounds("oci", registry.named(), tmp_path, publish, 12)
+        kill_fetches("oci", registry.named(), tmp_path, publish, 12)

@@ -1,7 +1,7 @@
-"""A power cut at any moment: whatever has a name is whole, since its bytes were on the disk before.
+"""Power cuts: the order of fsync and rename, which keeps every named file whole.
 
-A power cut keeps what was synchronized, and of all else any part. So bytes must be synchronized before the rename that
-gives them their name, and the folder after it.
+A power cut keeps what was synchronized, and any part of the rest. So a file must be synchronized
+before it is renamed, and its folder afterwards.
 """
 
 from __future__ import annotations
@@ -31,57 +31,53 @@ from wire import write_skill
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="folders cannot be synchronized there")
 
 
-Mark = tuple[int, int]
+FileId = tuple[int, int]
+"""Device and inode."""
 
 
 @dataclass
 class Order:
-    """What was seen.
+    """A record of the synchronizations and renames below the folder `top`.
 
     Attributes:
-        names: each new name below the watched folder, in order, with what of it was not synchronized at that moment.
-        open: the new names whose folder was not synchronized since.
+        names: each rename target in order, with its paths that were not synchronized before.
+        open: the rename targets whose folder was not synchronized since.
     """
 
     top: Path
     names: list[tuple[str, list[str]]] = field(default_factory=list[tuple[str, list[str]]])
-    open: dict[str, Mark] = field(default_factory=dict[str, Mark])
-    _synced: set[Mark] = field(default_factory=set[Mark])
+    open: dict[str, FileId] = field(default_factory=dict[str, FileId])
+    _synced: set[FileId] = field(default_factory=set[FileId])
 
     def torn(self) -> list[str]:
-        """The names that a power cut could leave with half of their content."""
-        return [name for name, missing in self.names if missing]
+        """Return the names that a power cut could leave with part of their content."""
+        return [name for name, unsynced in self.names if unsynced]
 
-    def synchronized(self, found: os.stat_result) -> None:
-        """A file or folder is on the disk."""
-        mark = (found.st_dev, found.st_ino)
-        self._synced.add(mark)
-        self.open = {name: folder for name, folder in self.open.items() if folder != mark}
+    def note_fsync(self, file: os.stat_result) -> None:
+        file_id = (file.st_dev, file.st_ino)
+        self._synced.add(file_id)
+        self.open = {name: folder for name, folder in self.open.items() if folder != file_id}
 
-    def everything(self) -> None:
-        """The whole disk is."""
-        self._synced |= {_mark(path) for path in _below(self.top)}
+    def note_sync(self) -> None:
+        self._synced |= {_file_id(path) for path in _below(self.top)}
         self.open.clear()
 
-    def is_safe(self, path: Path) -> bool:
-        """Whether a file or folder was synchronized."""
-        return _mark(path) in self._synced
+    def is_synced(self, path: Path) -> bool:
+        return _file_id(path) in self._synced
 
-    def named(self, source: Path, target: Path) -> None:
-        """Something is about to be given this name."""
+    def before_rename(self, source: Path, target: Path) -> None:
         if target.is_relative_to(self.top):
-            missing = [str(path) for path in _below(source) if not self.is_safe(path)]
-            self.names.append((target.relative_to(self.top).as_posix(), missing))
+            unsynced = [str(path) for path in _below(source) if not self.is_synced(path)]
+            self.names.append((target.relative_to(self.top).as_posix(), unsynced))
 
-    def done(self, target: Path) -> None:
-        """It has the name."""
+    def after_rename(self, target: Path) -> None:
         if target.is_relative_to(self.top):
-            self.open[target.relative_to(self.top).as_posix()] = _mark(target.parent)
+            self.open[target.relative_to(self.top).as_posix()] = _file_id(target.parent)
 
 
-def _mark(path: Path) -> Mark:
-    found = path.lstat()
-    return found.st_dev, found.st_ino
+def _file_id(path: Path) -> FileId:
+    info = path.lstat()
+    return info.st_dev, info.st_ino
 
 
 def _below(path: Path) -> Iterator[Path]:
@@ -94,86 +90,86 @@ def _below(path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Order:
-    """Every synchronization and every rename of this process from now on."""
+    """The synchronizations and renames of this process from now on."""
     order = Order(Path(os.path.realpath(tmp_path)))
     fsync, sync = os.fsync, os.sync
 
     def synchronize(descriptor: int) -> None:
         fsync(descriptor)
-        order.synchronized(os.fstat(descriptor))
+        order.note_fsync(os.fstat(descriptor))
 
     def synchronize_all() -> None:
         sync()
-        order.everything()
+        order.note_sync()
 
-    def renaming(rename: Any) -> Any:
-        def noted(source: Any, target: Any, **options: Any) -> None:
-            place = Path(os.path.realpath(os.path.dirname(target)), os.path.basename(target))
-            order.named(Path(source), place)
+    def recorded(rename: Any) -> Any:
+        def record(source: Any, target: Any, **options: Any) -> None:
+            path = Path(os.path.realpath(os.path.dirname(target)), os.path.basename(target))
+            order.before_rename(Path(source), path)
             rename(source, target, **options)
-            order.done(place)
+            order.after_rename(path)
 
-        return noted
+        return record
 
     monkeypatch.setattr(os, "fsync", synchronize)
     monkeypatch.setattr(os, "sync", synchronize_all)
-    monkeypatch.setattr(os, "rename", renaming(os.rename))
-    monkeypatch.setattr(os, "replace", renaming(os.replace))
+    monkeypatch.setattr(os, "rename", recorded(os.rename))
+    monkeypatch.setattr(os, "replace", recorded(os.replace))
     return order
 
 
-@pytest.mark.parametrize("more", [0, 30])
-def test_fetch_puts_no_skill_and_no_record_that_is_not_on_the_disk(tmp_path: Path, order: Order, more: int) -> None:
-    """Many skills are synchronized together."""
-    place = tmp_path / "skills"
+@pytest.mark.parametrize("more", [0, 30])  # many skills are synchronized together
+def test_fetch_syncs_files_before_rename(tmp_path: Path, order: Order, more: int) -> None:
+    output = tmp_path / "skills"
     with Publisher() as site:
         site.pack("packed", FILES)
         for number in range(more):
             site.add(f"more-{number}")
         site.add("lone")
-        assert fetch(site, place).ok
+        assert fetch(site, output).ok
         site.add("lone", skill_md("lone", "Another body."))
-        assert fetch(site, place).updated == ("lone",)
+        assert fetch(site, output).updated == ("lone",)
     names = [name for name, _ in order.names]
     assert {"skills/packed", "skills/lone", "skills/.mcp-skills/skills/lone.json"} <= set(names)
-    # The record comes first: a skill without one would count as somebody else's.
+    # The record comes first: a skill without one counts as foreign.
     assert names.index("skills/.mcp-skills/skills/packed.json") < names.index("skills/packed")
-    # What an update replaces goes aside, and may be torn there: it is ours to delete.
+    # A replaced skill is moved to the stage to be deleted, and may be torn there.
     assert [name for name in order.torn() if "/stage/" not in name] == []
     assert [name for name in order.open if "/stage/" not in name] == []
 
 
-@pytest.mark.parametrize("more", [0, 64])
-def test_publish_names_nothing_in_an_index_that_is_not_on_the_disk(
+@pytest.mark.parametrize("more", [0, 64])  # many files are synchronized together
+def test_publish_syncs_artifacts_before_index(
     tmp_path: Path, order: Order, monkeypatch: pytest.MonkeyPatch, more: int
 ) -> None:
-    """Many files are synchronized in another way than few."""
     root, output = tmp_path / "root", tmp_path / "output"
     for name in ("one", "two", *(f"more-{number}" for number in range(more))):
         write_skill(root / name, notes_md="notes")
-    unsafe: list[tuple[str, str]] = []
-    named = order.named
+    unsynced: list[Path] = []
+    before_rename = order.before_rename
 
-    def noted(source: Path, target: Path) -> None:
-        named(source, target)
+    def check_artifacts(source: Path, target: Path) -> None:
+        before_rename(source, target)
         if target.name == "index.json" and target.is_relative_to(output):
-            artifacts = [path for path in (output / ".well-known").rglob("*") if path.name != "index.json"]
-            unsafe.extend((str(target), str(path)) for path in artifacts if path.is_file() and not order.is_safe(path))
+            for path in (output / ".well-known").rglob("*"):
+                if path.name != "index.json" and path.is_file() and not order.is_synced(path):
+                    unsynced.append(path)
 
-    monkeypatch.setattr(order, "named", noted)
+    monkeypatch.setattr(order, "before_rename", check_artifacts)
     for turn in range(2):
         write(root, output)
         assert whole(output) is not None
-        names = [name for name, _ in order.names]
-        assert [name for name in names if name.endswith("index.json")] and unsafe == []
-        # Artifacts are synchronized together, before the index that names them. All else is when it gets its name.
-        assert [name for name in order.torn() if os.path.dirname(name) == "output" or name.endswith("index.json")] == []
+        assert [name for name, _ in order.names if name.endswith("index.json")]
+        assert unsynced == []
+        # Artifacts are synchronized together, before the index; other files before their rename.
+        for name in order.torn():
+            assert os.path.dirname(name) != "output" and not name.endswith("index.json")
         assert not order.open, turn
         order.names.clear()
         write_skill(root / "two", body="Another body.")
 
 
-def test_publish_deletes_nothing_before_the_index_that_does_not_name_it_is_on_the_disk(
+def test_publish_deletes_artifact_only_after_new_index_is_synced(
     tmp_path: Path, order: Order, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root, output = tmp_path / "root", tmp_path / "output"
@@ -181,41 +177,46 @@ def test_publish_deletes_nothing_before_the_index_that_does_not_name_it_is_on_th
     write_skill(root / "two")
     write(root, output)
     (root / "two" / "SKILL.md").unlink()
-    unlink, gone = os.unlink, list[str]()
+    unlink, deleted = os.unlink, list[str]()
 
-    def noted(path: str, **options: object) -> None:
+    def check_index(path: str, **options: object) -> None:
         if "/.well-known/" in str(path) and "/two/" in str(path):
             assert not [name for name in order.open if name.endswith("index.json")]
-            gone.append(str(path))
+            deleted.append(str(path))
         unlink(path)
 
-    monkeypatch.setattr(os, "unlink", noted)
+    monkeypatch.setattr(os, "unlink", check_index)
     write(root, output, keep_days=0)
-    assert len(gone) == 2
+    assert len(deleted) == 2
 
 
 @pytest.mark.parametrize("command", ["install", "new"])
-def test_a_configuration_and_a_new_skill_are_on_the_disk(tmp_path: Path, order: Order, command: str) -> None:
+def test_install_and_new_sync_their_files(tmp_path: Path, order: Order, command: str) -> None:
     write_skill(tmp_path / "skills" / "one")
     config = tmp_path / "config.json"
     config.write_text('{"mcpServers": {}}')
-    opened = len(os.listdir("/dev/fd"))
+    descriptors = len(os.listdir("/dev/fd"))
     words = ["cursor", str(tmp_path / "skills"), "--config", str(config)]
+    names = ["config.json.bak", "config.json"]
     if command == "new":
-        words = ["refunds", "--directory", str(tmp_path)]
+        words, names = ["refunds", "--directory", str(tmp_path)], ["refunds"]
     done = CliRunner().invoke(cli, [command, *words])
     assert done.exit_code == 0, done.output
-    made = {"install": ["config.json.bak", "config.json"], "new": ["refunds"]}[command]
-    assert [name for name, _ in order.names] == made and all(order.is_safe(tmp_path / name) for name in made)
+    assert [name for name, _ in order.names] == names
+    assert all(order.is_synced(tmp_path / name) for name in names)
     assert order.torn() == [] and not order.open
-    assert len(os.listdir("/dev/fd")) == opened
+    assert len(os.listdir("/dev/fd")) == descriptors
 
 
-@pytest.mark.parametrize("name", ["coffee", "tea"])
-def test_an_approved_skill_is_on_the_disk(tmp_path: Path, order: Order, name: str) -> None:
+@pytest.mark.parametrize("name", ["coffee", "tea"])  # an existing skill and a new one
+def test_approved_skill_is_synced(tmp_path: Path, order: Order, name: str) -> None:
     write_skill(tmp_path / "skills" / "coffee")
     store = ProposalStore(tmp_path / "proposals")
     with Registry([tmp_path / "skills"]) as registry:
-        draft = replace(DRAFT, name=name, base=base_of(registry, name) if name == "coffee" else "")
-        approve(registry, store, propose(registry, store, draft, {"SKILL.md": manifest(name)}).id, reviewer=LOCAL)
-    assert all(map(order.is_safe, _below(tmp_path / "skills" / name)))
+        base = ""
+        if name == "coffee":
+            base = base_of(registry, name)
+        draft = replace(DRAFT, name=name, base=base)
+        proposal = propose(registry, store, draft, {"SKILL.md": manifest(name)})
+        approve(registry, store, proposal.id, reviewer=LOCAL)
+    assert all(map(order.is_synced, _below(tmp_path / "skills" / name)))

@@ -1,5 +1,6 @@
-"""An authorization server on loopback: the SDK's endpoints (registration, PKCE, codes), and access tokens that are
-signed. Whoever comes to its page is signed in at once, as `user`.
+"""An OAuth authorization server on loopback, with the SDK's endpoints and signed access tokens.
+
+Its page signs in every visitor as `user`.
 """
 
 from __future__ import annotations
@@ -38,22 +39,26 @@ _SCOPES = ["skills:read", "skills:run"]
 
 
 class AuthorizationServer(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken, AccessToken]):
-    """What it knows and gives."""
+    """The state of the server.
+
+    Attributes:
+        asked: the paths of its requests, in order.
+    """
 
     def __init__(self, url: str) -> None:
         self.url = url
         self.user, self.groups = "ann", ["finance"]
         self.asked: list[str] = []
-        """Paths, in the order in which they were asked for."""
         self.clients: dict[str, OAuthClientInformationFull] = {}
         self.resources: list[str | None] = []
         self._codes: dict[str, AuthorizationCode] = {}
 
     def token(self, audience: str, scopes: list[str], **more: Any) -> str:
-        """An access token for whom is signed in."""
+        """Return an access token of `user`."""
         now = int(time())
-        given = {"iss": self.url, "sub": self.user, "aud": audience, "iat": now, "exp": now + _LIFE_S}
-        return signed({**given, "scope": " ".join(scopes), "groups": self.groups, "jti": secrets.token_hex(), **more})
+        claims = {"iss": self.url, "sub": self.user, "aud": audience, "iat": now, "exp": now + _LIFE_S}
+        claims |= {"scope": " ".join(scopes), "groups": self.groups, "jti": secrets.token_hex()}
+        return signed({**claims, **more})
 
     async def get_client(self, client_id: str) -> OAuthClientInformationFull | None:
         return self.clients.get(client_id)
@@ -62,35 +67,36 @@ class AuthorizationServer(OAuthAuthorizationServerProvider[AuthorizationCode, Re
         self.clients[client_info.client_id or ""] = client_info
 
     async def authorize(self, client: OAuthClientInformationFull, params: AuthorizationParams) -> str:
-        """Back to the client, with a code."""
-        known = params.model_dump(exclude={"state"})
-        known["scopes"] = params.scopes or []
-        made = {"code": secrets.token_urlsafe(32), "expires_at": time() + 60, "client_id": client.client_id or ""}
-        code = AuthorizationCode(**known, **made, subject=self.user)
+        """Return the redirect back to the client, with a code."""
+        fields = params.model_dump(exclude={"state"})
+        fields |= {"scopes": params.scopes or [], "client_id": client.client_id or ""}
+        fields |= {"code": secrets.token_urlsafe(32), "expires_at": time() + 60}
+        code = AuthorizationCode(**fields, subject=self.user)
         self._codes[code.code] = code
         return construct_redirect_uri(str(params.redirect_uri), code=code.code, state=params.state)
 
     async def load_authorization_code(
         self, client: OAuthClientInformationFull, authorization_code: str
     ) -> AuthorizationCode | None:
-        """A code that was given and not used."""
+        """Return a code that was issued and not used."""
         return self._codes.get(authorization_code)
 
     async def exchange_authorization_code(
         self, client: OAuthClientInformationFull, authorization_code: AuthorizationCode
     ) -> OAuthToken:
-        """A token for the resource that the client named, RFC 8707."""
+        """Return a token for the resource that the client named (RFC 8707)."""
         del self._codes[authorization_code.code]
         self.resources.append(authorization_code.resource)
         token = self.token(authorization_code.resource or "", authorization_code.scopes)
         return OAuthToken(access_token=token, expires_in=_LIFE_S, scope=" ".join(authorization_code.scopes))
 
     def app(self) -> Starlette:
-        """Its endpoints, metadata that names its keys, and the keys."""
+        """Return the application: the SDK's endpoints, metadata, and keys."""
         registration = ClientRegistrationOptions(enabled=True, valid_scopes=_SCOPES, default_scopes=_SCOPES)
         url = AnyHttpUrl(self.url)
-        found = build_metadata(url, None, registration, RevocationOptions()).model_dump(mode="json", exclude_none=True)
-        metadata = {**found, "issuer": self.url, "jwks_uri": f"{self.url}/keys"}
+        built = build_metadata(url, None, registration, RevocationOptions())
+        metadata = built.model_dump(mode="json", exclude_none=True)
+        metadata |= {"issuer": self.url, "jwks_uri": f"{self.url}/keys"}
 
         async def describe(request: Request) -> JSONResponse:
             return JSONResponse(metadata)
@@ -111,14 +117,15 @@ class AuthorizationServer(OAuthAuthorizationServerProvider[AuthorizationCode, Re
 
 @contextmanager
 def authorization_server() -> Iterator[AuthorizationServer]:
+    """Run the server in a thread."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        found = AuthorizationServer(f"http://127.0.0.1:{listener.getsockname()[1]}")
-        config = uvicorn.Config(found.app(), log_config=None, access_log=False, ws="none", lifespan="off")
+        issuer = AuthorizationServer(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        config = uvicorn.Config(issuer.app(), log_config=None, access_log=False, ws="none", lifespan="off")
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
         try:
-            yield found
+            yield issuer
         finally:
             server.should_exit = True
             thread.join(DEADLINE)

@@ -1,4 +1,4 @@
-"""Fixtures that the tests of the web server share: a server on the fixtures, and a client of each era on it."""
+"""Fixtures of the web tests: a server of the fixture skills, and a client of each era."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from wire import FIXTURES, Era
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    """A server on the fixtures, for tests that change nothing but their own sessions."""
+    """A server of the fixture skills, for tests that change only their own sessions."""
     with http_serving(FIXTURES) as started:
         yield started
 
 
 @pytest.fixture
-def asked(server: Server, era: Era) -> Iterator[HttpClient]:
-    """A client of each era on it, hands shaken."""
+def http_client(server: Server, era: Era) -> Iterator[HttpClient]:
+    """A client of each era after its handshake."""
     with client(server, era) as opened:
         yield opened

@@ -1,7 +1,7 @@
-"""A raw HTTP client: requests and streams to a real server process over real sockets.
+"""A raw HTTP client, and server processes for it.
 
-Every answer to a method of ours is validated against the schemas of the package before a test sees it, and a server
-that told of a traceback fails its test.
+Results of the package's own methods are validated against its schemas. A traceback in the log of a
+server fails its test.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ WHO = {"name": "wire", "version": "1"}
 MODERN_META = {META + "protocolVersion": VERSIONS["modern"], META + "clientInfo": WHO, META + "clientCapabilities": {}}
 HELLO = {"protocolVersion": VERSIONS["legacy"], "capabilities": {}, "clientInfo": WHO}
 JSON = {"Content-Type": "application/json"}
+PROBE = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 _NAMED = {"resources/read": "uri", "prompts/get": "name", "tools/call": "name"}
 
 
 def until(holds: Callable[[], object], why: str = "it never came") -> None:
-    """Look again and again until this holds."""
+    """Poll until this holds."""
     end, pause = monotonic() + DEADLINE, threading.Event()
     while not holds():
         assert monotonic() < end, why
@@ -44,7 +45,7 @@ def until(holds: Callable[[], object], why: str = "it never came") -> None:
 
 
 def bearing(token: str) -> dict[str, str]:
-    """The header that carries a bearer token."""
+    """Return the Authorization header with a bearer token."""
     return {"Authorization": f"Bearer {token}"}
 
 
@@ -58,7 +59,7 @@ def token_file(folder: Path, *lines: str) -> Path:
 
 
 class Server:
-    """One server process, the port it listens on and what it said. Clients put its prefix before all paths."""
+    """A server process, its port, and its log. Clients put `prefix` before all paths."""
 
     prefix = ""
     port = 0
@@ -93,29 +94,29 @@ class Server:
                 self._said.notify_all()
 
     def said(self, pattern: str, times: int = 1) -> re.Match[str]:
-        """Wait until the log has this so many times."""
-        until = monotonic() + DEADLINE
+        """Wait until the log matches the pattern this many times; return the last match."""
+        end = monotonic() + DEADLINE
         with self._said:
             while len(found := list(re.finditer(pattern, self.stderr))) < times:
-                assert self._said.wait(until - monotonic()), f"never said {pattern!r}: {self.stderr}"
+                assert self._said.wait(end - monotonic()), f"{pattern!r} is not in: {self.stderr}"
             return found[-1]
 
     def resident(self) -> int:
-        """Bytes of memory that the process holds."""
+        """Return the resident memory of the process in bytes."""
         pages = Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
     def signal(self, number: signal.Signals) -> tuple[int, float]:
-        """Send a signal and wait for the end; the exit code and the seconds that it took."""
-        begun = monotonic()
+        """Send a signal and wait for the end; return the exit code and the seconds until then."""
+        start = monotonic()
         self.process.send_signal(number)
         code = self.process.wait(DEADLINE)
-        took = monotonic() - begun
+        seconds = monotonic() - start
         self._thread.join(DEADLINE)
-        return code, took
+        return code, seconds
 
     def kill(self) -> None:
-        """Whatever happened, leave no process behind."""
+        """Kill the process, if it runs, and close its pipes."""
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
@@ -133,7 +134,7 @@ class Server:
         return out
 
     def until_ready(self) -> None:
-        """Wait until `/readyz` says so."""
+        """Wait until `/readyz` returns 200."""
         until(lambda: self.send("GET", "/readyz").status == 200, "it was never ready")
 
     def send(
@@ -144,9 +145,9 @@ class Server:
         headers: list[tuple[str, str]] | Mapping[str, str | None] | None = None,
         source: str = "127.0.0.1",
     ) -> Reply:
-        """Send one request on a connection of its own, from this address.
+        """Send a request on a new connection, from this address.
 
-        A header may stand twice in a list, and None leaves it out.
+        A list of headers may repeat one. A header of None is left out.
         """
         given = list(headers.items()) if isinstance(headers, Mapping) else list(headers or ())
         connection = http.client.HTTPConnection("127.0.0.1", self.port, DEADLINE, (source, 0))
@@ -165,17 +166,25 @@ class Server:
             connection.close()
 
     def rpc(self, method: str, *, token: str | None = None, **params: Any) -> dict[str, Any]:
-        """Call a method of the Skills Protocol. Returns the whole answer."""
+        """Call a method of the Skills Protocol, and return the response."""
         body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode()
         headers = JSON if token is None else JSON | bearing(token)
         return json.loads(self.send(path="/rpc", body=body, headers=headers).body)
+
+
+def exchange(connection: socket.socket, request: bytes = PROBE) -> bytes:
+    """Send a request on an open connection, and return the body of the response."""
+    connection.sendall(request)
+    response = http.client.HTTPResponse(connection)
+    response.begin()
+    return response.read()
 
 
 @contextmanager
 def http_serving(
     *arguments: str | Path, environment: Mapping[str, str] | None = None, command: list[str] | None = None
 ) -> Iterator[Server]:
-    """A server over HTTP on a free port. Whatever it was sent, it must not have told of a traceback."""
+    """A server over HTTP on a free port, which must not log a traceback."""
     options = ["serve", "--transport", "http", "--port", "0", *map(str, arguments)]
     server = Server([*(command or COMMAND), *options], environment)
     try:
@@ -187,7 +196,7 @@ def http_serving(
 
 
 def refused(*arguments: str | Path, environment: Mapping[str, str] | None = None) -> str:
-    """What `serve` says on stderr when it will not start: one line, exit code 2."""
+    """Return the line on stderr of a `serve` that does not start and exits with 2."""
     command = [*COMMAND, "serve", "--transport", "http", *map(str, arguments)]
     env = {**os.environ, **(environment or {})}
     done = run(command, capture_output=True, timeout=DEADLINE, cwd=ROOT, text=True, env=env)
@@ -196,24 +205,23 @@ def refused(*arguments: str | Path, environment: Mapping[str, str] | None = None
     return done.stderr
 
 
-_PINGING = """
-import sys
-from mcp.server import _streamable_http_modern as modern
-from sse_starlette import EventSourceResponse
-from mcp_skills_server.cli import main
-modern._SSE_PING_INTERVAL = EventSourceResponse.DEFAULT_PING_INTERVAL = float(sys.argv[1])
-main(sys.argv[2:])
-"""
+def patched(code: str) -> list[str]:
+    """Return the command that runs this code and then the program."""
+    return [sys.executable, "-c", f"{code}\nfrom mcp_skills_server.cli import main\nmain()\n"]
 
 
 def pinging(seconds: float) -> list[str]:
-    """The command, with a comment on each idle stream every so many seconds."""
-    return [sys.executable, "-c", _PINGING, str(seconds)]
+    """Return the command of a server that sends a comment on idle streams at this interval."""
+    return patched(f"""
+from mcp.server import _streamable_http_modern as modern
+from sse_starlette import EventSourceResponse
+modern._SSE_PING_INTERVAL = EventSourceResponse.DEFAULT_PING_INTERVAL = {seconds}
+""")
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What came back."""
+    """An HTTP response."""
 
     status: int
     headers: http.client.HTTPMessage
@@ -221,7 +229,7 @@ class Reply:
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """The JSON-RPC messages of it, whether it is JSON or a stream."""
+        """The JSON-RPC messages of a JSON body or an event stream."""
         if self.headers.get_content_type() == "text/event-stream":
             lines = self.body.decode().splitlines()
             return [json.loads(line[5:]) for line in lines if line.startswith("data:")]
@@ -229,14 +237,19 @@ class Reply:
 
     @property
     def error(self) -> tuple[int, int, Any]:
-        """HTTP status, JSON-RPC code and id of an error."""
+        """The HTTP status, the JSON-RPC code, and the id of an error."""
         (message,) = self.messages
         assert message["jsonrpc"] == "2.0" and message["error"]["message"]
         return self.status, message["error"]["code"], message["id"]
 
 
 class Stream:
-    """An open `text/event-stream`: its messages as they come, and None at its end."""
+    """An open event stream.
+
+    Attributes:
+        messages: the messages as they arrive, and None at the end.
+        whole: whether the stream ended with its last chunk; None while it is open.
+    """
 
     def __init__(self, server: Server, method: str, body: bytes | None, headers: Mapping[str, str]) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE)
@@ -259,17 +272,17 @@ class Stream:
                     self.messages.put(json.loads(line[5:]))
                 elif line.startswith(b":"):
                     self.comments.put(line.decode())
-            self.whole = self._response.isclosed()  # with its last chunk, that is, and not cut off
+            self.whole = self._response.isclosed()
         except (OSError, http.client.HTTPException, ValueError):
             self.whole = False
         self.messages.put(None)
 
     def next(self) -> dict[str, Any] | None:
-        """The next message, or None if the stream has ended."""
+        """Wait for the next message; return None at the end of the stream."""
         return self.messages.get(timeout=DEADLINE)
 
     def until(self, method: str, uri: str | None = None) -> list[tuple[str, str | None]]:
-        """The notifications up to and with the first of this method and URI: (method, URI)."""
+        """Return the method and URI of each notification up to the first one of these."""
         seen: list[tuple[str, str | None]] = []
         while not seen or seen[-1] != (method, uri):
             message = self.next()
@@ -278,13 +291,11 @@ class Stream:
         return seen
 
     def rest(self) -> list[dict[str, Any]]:
-        """What comes until the end of the stream."""
+        """Return the messages until the end of the stream."""
         return list(iter(self.next, None))
 
-    def close(self, *, abruptly: bool = False) -> None:
+    def close(self) -> None:
         with suppress(OSError):
-            if abruptly:
-                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
             self._socket.shutdown(socket.SHUT_RDWR)
         self._thread.join(DEADLINE)
         self._response.close()
@@ -292,7 +303,7 @@ class Stream:
 
 
 class HttpClient(Client):
-    """A client over HTTP. A legacy one has a session once it is opened."""
+    """A client over HTTP. A legacy one has a session after its handshake."""
 
     def __init__(
         self, server: Server, era: Era, *, token: str | None = None, extension: bool = False, source: str = "127.0.0.1"
@@ -305,7 +316,7 @@ class HttpClient(Client):
         self._streams: list[Stream] = []
 
     def headers(self, message: Mapping[str, Any] | None = None) -> dict[str, str]:
-        """What a client of this era sends beside a message."""
+        """Return the headers that this era requires for a message."""
         out = {"Accept": BOTH, "Content-Type": "application/json", **self._authorization}
         if self.era == "legacy":
             if self.session:
@@ -320,23 +331,23 @@ class HttpClient(Client):
         return out
 
     def post(self, message: Any, headers: Mapping[str, str | None] | None = None) -> Reply:
-        """Send a message with the headers that belong to it, or with others."""
+        """Send a message, with further headers or others; None leaves a header out."""
         given = {**self.headers(message), **(headers or {})}
         return self.server.send(body=json.dumps(message).encode(), headers=given, source=self._source)
 
     def head(self, message: Mapping[str, Any], *more: str) -> bytes:
-        """The head of a request with this message, with these header lines beside."""
+        """Return the head of a request with this message and with further header lines."""
         lines = [f"{name}: {value}" for name, value in self.headers(message).items()]
         return "\r\n".join(["POST /mcp HTTP/1.1", "Host: localhost", *lines, *more, "", ""]).encode()
 
     def raw(self, message: Mapping[str, Any]) -> bytes:
-        """A whole request as a socket takes it."""
+        """Return the bytes of a request with this message."""
         body = json.dumps(message).encode()
         return self.head(message, f"Content-Length: {len(body)}") + body
 
     def exchange(self, message: Mapping[str, Any]) -> dict[str, Any]:
         reply = self.post(message)
-        (answer,) = reply.messages  # and nothing else came with it
+        (answer,) = reply.messages  # without any notification
         assert answer["id"] == message["id"]
         if "result" in answer:
             assert reply.status == 200
@@ -354,11 +365,11 @@ class HttpClient(Client):
         return self._streams[-1]
 
     def follow(self) -> Stream:
-        """The GET stream of a legacy session."""
+        """Open the GET stream of a legacy session."""
         return self._open("GET", None, self.headers())
 
     def listen(self, identifier: str | int = "listening", **wanted: Any) -> Stream:
-        """A `subscriptions/listen` stream, acknowledged."""
+        """Open a `subscriptions/listen` stream, and wait for its acknowledgement."""
         message = {**self.message("subscriptions/listen", {"notifications": wanted}), "id": identifier}
         stream = self._open("POST", json.dumps(message).encode(), self.headers(message))
         first = stream.next()
@@ -368,7 +379,7 @@ class HttpClient(Client):
         return stream
 
     def hear(self, *uris: str) -> Stream:
-        """Ask to be told of every change, and of these URIs, as the era does."""
+        """Subscribe to all list changes and to these URIs, as the era requires."""
         self.every_skill()
         if self.era == "modern":
             kinds = (f"{each}ListChanged" for each in ("skills", "resources", "tools", "prompts"))
@@ -381,14 +392,14 @@ class HttpClient(Client):
         return self.server.send("DELETE", headers=self.headers())
 
     def close(self) -> None:
-        """Leave without a word."""
+        """Close all streams, without ending the session."""
         for stream in self._streams:
             stream.close()
 
 
 @contextmanager
 def client(server: Server, era: Era, *, opened: bool = True, **options: Any) -> Iterator[HttpClient]:
-    """A client of this era, hands shaken. It leaves without a word."""
+    """A client of this era after its handshake. At the end its streams are closed."""
     out = HttpClient(server, era, **options)
     try:
         if opened:
@@ -399,7 +410,7 @@ def client(server: Server, era: Era, *, opened: bool = True, **options: Any) -> 
 
 
 def proved(reader: HttpClient, entry: Mapping[str, Any]) -> int:
-    """Read every file of an entry of skills/list and prove its bytes; how many there are."""
+    """Read each file of an entry, check its size and digest, and return the number of files."""
     for each in entry["resources"]:
         raw = reader.read(each["uri"])
         assert (len(raw), "sha256:" + hashlib.sha256(raw).hexdigest()) == (each["size"], each["digest"])

@@ -1,4 +1,4 @@
-"""Real proxies before real servers: haproxy and nginx, with the files that `deploy/` ships."""
+"""Processes of haproxy and nginx with the configuration files of `deploy/`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from wire import DEADLINE, ROOT
 DEPLOY = ROOT / "deploy"
 Edits: TypeAlias = Sequence[tuple[str, str]]
 SPREAD: Edits = [("balance source", "balance leastconn"), ("hash-type consistent", "")]
-"""For haproxy: all clients of a test have one address, and both replicas are to have some of them."""
+"""Edits of haproxy's file: the clients of a test have one address, but both replicas get some."""
 NGINX = """
 daemon off;
 {user}
@@ -41,22 +41,22 @@ http {{
 
 
 class Proxy(Server):
-    """A proxy process. Clients take it for a server."""
+    """A proxy process, used by clients like a server."""
 
     def __init__(self, command: list[str], port: int, environment: Mapping[str, str]) -> None:
         self.port = port
         super().__init__(command, environment)
 
     def _wait_until_it_listens(self) -> None:
-        until(self._is_there)
+        until(self._is_listening)
 
-    def _is_there(self) -> bool:
+    def _is_listening(self) -> bool:
         assert self.process.poll() is None, self.stderr
-        with socket.socket() as bare:
-            return bare.connect_ex(("127.0.0.1", self.port)) == 0
+        with socket.socket() as connection:
+            return connection.connect_ex(("127.0.0.1", self.port)) == 0
 
     def kill(self) -> None:
-        """End it with its workers, which would outlive a master that is killed."""
+        """End the process and its workers, which would outlive a killed master."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             self.process.wait(DEADLINE)
@@ -64,7 +64,7 @@ class Proxy(Server):
 
 
 class HaProxy(Proxy):
-    """haproxy as `deploy/haproxy.cfg` has it, and a socket that says what it thinks of its servers."""
+    """haproxy with `deploy/haproxy.cfg`, and a socket for the states of its servers."""
 
     def __init__(self, folder: Path, *replicas: int, edits: Edits = ()) -> None:
         port = free_port()
@@ -75,24 +75,24 @@ class HaProxy(Proxy):
         super().__init__(["haproxy", "-db", "-f", str(config), "-f", str(more)], port, where(port, *replicas))
 
     def state(self, name: str) -> str:
-        """What it thinks of a server: UP, DOWN, or on the way; "" before it has begun."""
-        with socket.socket(socket.AF_UNIX) as asking:
-            if asking.connect_ex(str(self._socket)):
+        """Return the state of a server, such as UP or DOWN; "" before haproxy has started."""
+        with socket.socket(socket.AF_UNIX) as connection:
+            if connection.connect_ex(str(self._socket)):
                 return ""
-            asking.sendall(b"show stat\n")
-            told = b""
-            while piece := asking.recv(1 << 16):
-                told += piece
-        rows = csv.DictReader(io.StringIO(told.decode().removeprefix("# ")))
+            connection.sendall(b"show stat\n")
+            stats = b""
+            while piece := connection.recv(1 << 16):
+                stats += piece
+        rows = csv.DictReader(io.StringIO(stats.decode().removeprefix("# ")))
         return next(row["status"] for row in rows if row["svname"] == name)
 
     def sees(self, name: str, state: str) -> None:
-        """Wait until it thinks so."""
+        """Wait until a server has this state."""
         until(lambda: self.state(name) == state, f"{name} is {self.state(name)}")
 
 
 def edited(folder: Path, name: str, edits: Edits) -> Path:
-    """The file of `deploy/`, or a copy with these changes: pairs of what stands there and what shall."""
+    """Return a file of `deploy/`, or a copy of it with edits: pairs of old and new text."""
     if not edits:
         return DEPLOY / name
     text = (DEPLOY / name).read_text()
@@ -104,17 +104,17 @@ def edited(folder: Path, name: str, edits: Edits) -> Path:
 
 
 def where(port: int, *replicas: int) -> dict[str, str]:
-    """The environment of both files; one replica stands for two."""
+    """Return the variables of both configuration files. A single replica is named twice."""
     first, second = (f"127.0.0.1:{each}" for each in (*replicas, *replicas)[:2])
     return {"LISTEN": f"127.0.0.1:{port}", "LOCATION": "/", "REPLICA_1": first, "REPLICA_2": second}
 
 
 class Nginx(Proxy):
-    """nginx as `deploy/nginx.conf.template` has it."""
+    """nginx with `deploy/nginx.conf.template`."""
 
     def __init__(self, folder: Path, *replicas: int, edits: Edits = ()) -> None:
         port = free_port()
-        user = "" if os.geteuid() else "user root;"  # its workers write below a folder that is private
+        user = "" if os.geteuid() else "user root;"  # workers write into a private folder
         site = edited(folder, "nginx.conf.template", edits).read_text()
         (folder / "skills.conf").write_text(Template(site).safe_substitute(where(port, *replicas)))
         (folder / "nginx.conf").write_text(NGINX.format(folder=folder, user=user))
@@ -123,7 +123,7 @@ class Nginx(Proxy):
 
 @contextmanager
 def running(proxy: Proxy) -> Iterator[Proxy]:
-    """The proxy until it is left."""
+    """Yield the proxy, and kill it at the end."""
     try:
         yield proxy
     finally:

@@ -1,8 +1,9 @@
-"""The endpoint, by real clients over real HTTP: both eras, notifications, probes, how the server starts and ends."""
+"""The MCP endpoint over HTTP: both eras, notifications, probes, startup, and shutdown."""
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import sys
@@ -15,7 +16,17 @@ from time import monotonic
 import pytest
 
 from tables import each_row
-from web.http_wire import BOTH, HELLO, HttpClient, Server, Stream, client, http_serving, pinging, refused
+from web.http_wire import (
+    HELLO,
+    HttpClient,
+    Server,
+    Stream,
+    client,
+    exchange,
+    http_serving,
+    pinging,
+    refused,
+)
 from wire import DEADLINE, EXTENSION, FIXTURES, META, SLOW_LOAD, SOON, VERSIONS, Era, write_skill
 
 SKILLS, RESOURCES, TOOLS, PROMPTS = (
@@ -26,25 +37,29 @@ UPDATED = "notifications/resources/updated"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Two skills, settled."""
+    """A root with two skills."""
     for name in ("a", "b"):
         write_skill(tmp_path / name, references__guide_md="guide", zz_md="last")
     return tmp_path
 
 
 @pytest.mark.requirement("MCP-5", "MCP-8", "MCP-30", "MCP-31", "S40-1", "S40-4", "S76-1", "X-11")
-def test_both_eras_declare_the_capability_and_who_declares_it_gets_its_own_entries(server: Server, era: Era) -> None:
-    with client(server, era, opened=False) as plain, client(server, era, extension=True) as declared:
-        seen = plain.open()
-        assert seen["capabilities"]["extensions"] == {EXTENSION: {"directoryRead": True}}
-        assert seen["capabilities"]["skills"] == {"listChanged": True}
-        assert seen["capabilities"]["resources"] == {"subscribe": True, "listChanged": True}
-        assert seen["instructions"]
+def test_extension_is_declared_and_its_clients_get_pure_entries(server: Server, era: Era) -> None:
+    with (
+        client(server, era, opened=False) as plain,
+        client(server, era, extension=True) as declared,
+    ):
+        result = plain.open()
+        capabilities = result["capabilities"]
+        assert capabilities["extensions"] == {EXTENSION: {"directoryRead": True}}
+        assert capabilities["skills"] == {"listChanged": True}
+        assert capabilities["resources"] == {"subscribe": True, "listChanged": True}
+        assert result["instructions"]
         if era == "legacy":
-            assert seen["protocolVersion"] == VERSIONS["legacy"]
+            assert result["protocolVersion"] == VERSIONS["legacy"]
         else:
-            assert seen["supportedVersions"] == [VERSIONS["modern"]]
-            assert seen["ttlMs"] >= 0 and seen["cacheScope"]
+            assert result["supportedVersions"] == [VERSIONS["modern"]]
+            assert result["ttlMs"] >= 0 and result["cacheScope"]
         for pure, union in zip(declared.every_skill(), plain.every_skill(), strict=True):
             assert pure == {key: union[key] for key in ("uri", "frontmatter", "resources")}
 
@@ -56,56 +71,62 @@ def test_both_eras_declare_the_capability_and_who_declares_it_gets_its_own_entri
         "skill://commit-messages/none.md", "skill://commit-messages/..%2F..%2F..%2Fetc%2Fpasswd", "file:///etc/passwd",
     ],
 )  # fmt: skip
-def test_what_is_not_served_is_not_found(asked: HttpClient, uri: str) -> None:
-    message = asked.message("resources/read", {"uri": uri})
-    status, code, identifier = asked.post(message).error
-    assert (status, code) == {"legacy": (200, -32002), "modern": (400, -32602)}[asked.era]
+def test_unknown_resource_is_not_found(http_client: HttpClient, uri: str) -> None:
+    message = http_client.message("resources/read", {"uri": uri})
+    status, code, identifier = http_client.post(message).error
+    assert (status, code) == {"legacy": (200, -32002), "modern": (400, -32602)}[http_client.era]
     assert identifier == message["id"]
 
 
 @pytest.mark.requirement("S76-13", "MCP-34", "MCP-35", "MCP-36", "MCP-39", "X-12")
-def test_two_legacy_and_two_modern_clients_all_hear_of_a_change_once(folder: Path) -> None:
-    """Each hears each thing once; who asked for less hears less, and who asked for nothing hears nothing."""
+def test_each_client_is_notified_once_of_what_it_subscribed_to(folder: Path) -> None:
+    updated_a, updated_b = (UPDATED, "skill://a/SKILL.md"), (UPDATED, "skill://b/zz.md")
     with http_serving(folder) as server, ExitStack() as stack:
-        follower: dict[str, Stream] = {}
-        for number in (1, 2):
-            for era in ("legacy", "modern"):
-                one = stack.enter_context(client(server, era))
-                follower[f"{era} {number}"] = one.hear("skill://a/SKILL.md", "skill://b/zz.md")
-        modest = stack.enter_context(client(server, "modern")).listen(resourceSubscriptions=["skill://b/zz.md"])
-        silent = stack.enter_context(client(server, "modern")).listen()
-        unsubscribed = stack.enter_context(client(server, "legacy")).follow()
-        deaf = stack.enter_context(client(server, "legacy"))  # no stream: its answers bring nothing else
+
+        def connected(era: Era) -> HttpClient:
+            return stack.enter_context(client(server, era))
+
+        streams: dict[str, Stream] = {}
+        for era in ("legacy", "modern"):
+            for number in (1, 2):
+                streams[f"{era} {number}"] = connected(era).hear(updated_a[1], updated_b[1])
+        one_file = connected("modern").listen(resourceSubscriptions=[updated_b[1]])
+        nothing = connected("modern").listen()
+        lists_only = connected("legacy").follow()
+        without_stream = connected("legacy")  # its responses carry no notifications
 
         write_skill(folder / "a", description="Does something else when it is asked to.")
-        heard = {who: stream.until(UPDATED, "skill://a/SKILL.md") for who, stream in follower.items()}
-        deaf.every_skill()
-        # A second change, to see that nothing else of the first one comes.
+        received = {name: stream.until(*updated_a) for name, stream in streams.items()}
+        without_stream.every_skill()
+        # The notifications of a second change follow all those of the first one.
         (folder / "b" / "zz.md").write_text("other")
-        for who, stream in follower.items():
-            heard[who] += stream.until(UPDATED, "skill://b/zz.md")
-            once = [RESOURCES, TOOLS, PROMPTS, (UPDATED, "skill://a/SKILL.md"), (UPDATED, "skill://b/zz.md")]
-            assert Counter(heard[who]) == Counter([SKILLS, SKILLS, *once]), who
-        assert modest.until(UPDATED, "skill://b/zz.md") == [(UPDATED, "skill://b/zz.md")]
-        assert unsubscribed.until(*RESOURCES) == [SKILLS, RESOURCES]
-        deaf.every_skill()
+        expected = Counter([SKILLS, SKILLS, RESOURCES, TOOLS, PROMPTS, updated_a, updated_b])
+        for name, stream in streams.items():
+            received[name] += stream.until(*updated_b)
+            assert Counter(received[name]) == expected, name
+        assert one_file.until(*updated_b) == [updated_b]
+        assert lists_only.until(*RESOURCES) == [SKILLS, RESOURCES]
+        without_stream.every_skill()
 
         assert server.signal(signal.SIGTERM)[0] == 0
-        for who, stream in follower.items():
-            assert ["result" in message for message in stream.rest()] == [True] * who.startswith("modern"), who
-        assert [message["method"] for message in unsubscribed.rest()] == [TOOLS[0], PROMPTS[0], SKILLS[0]]
-        (result,) = silent.rest()
-        assert result["id"] == "listening" and result["result"]["resultType"] == "complete"
+        for name, stream in streams.items():
+            results = ["result" in message for message in stream.rest()]
+            assert results == [True] * name.startswith("modern"), name
+        rest = [message["method"] for message in lists_only.rest()]
+        assert rest == [TOOLS[0], PROMPTS[0], SKILLS[0]]
+        (result,) = nothing.rest()
+        assert result["id"] == "listening"
+        assert result["result"]["resultType"] == "complete"
 
 
-def test_a_legacy_client_that_comes_back_gets_its_stream_again(folder: Path) -> None:
-    with http_serving(folder) as server, client(server, "legacy") as one:
-        one.every_skill()
-        stream = one.follow()
-        assert server.send("GET", headers=one.headers()).status == 409  # one at a time
+def test_legacy_client_reopens_its_stream(folder: Path) -> None:
+    with http_serving(folder) as server, client(server, "legacy") as follower:
+        follower.every_skill()
+        stream = follower.follow()
+        assert server.send("GET", headers=follower.headers()).status == 409  # one at a time
         stream.close()
-        # The server notices after a moment that the first one is gone. It keeps no events, whatever the last was.
-        headers = {**one.headers(), "Last-Event-ID": "7"}
+        # The server notices the close after a moment. It stores no events to replay.
+        headers = {**follower.headers(), "Last-Event-ID": "7"}
         end = monotonic() + DEADLINE
         while (again := Stream(server, "GET", None, headers)).status == 409:
             again.close()
@@ -117,9 +138,9 @@ def test_a_legacy_client_that_comes_back_gets_its_stream_again(folder: Path) -> 
 
 
 @pytest.mark.requirement("MCP-48")
-def test_streams_are_kept_alive_and_not_held_back(era: Era) -> None:
-    with http_serving(FIXTURES, command=pinging(0.05)) as server, client(server, era) as one:
-        stream = one.hear()
+def test_streams_are_kept_alive_and_not_buffered(era: Era) -> None:
+    with http_serving(FIXTURES, command=pinging(0.05)) as server, client(server, era) as listener:
+        stream = listener.hear()
         assert stream.headers["X-Accel-Buffering"] == "no"
         assert "no-cache" in stream.headers["Cache-Control"]
         assert stream.headers.get_content_type() == "text/event-stream"
@@ -127,12 +148,12 @@ def test_streams_are_kept_alive_and_not_held_back(era: Era) -> None:
             assert stream.comments.get(timeout=DEADLINE).startswith(":")
 
 
-def test_the_probes_answer_anyone(server: Server) -> None:
-    for path, word in (("/healthz", b"alive\n"), ("/readyz", b"ready\n")):
-        server.said("serving 17 skills")
+def test_probes_answer_any_host_and_origin(server: Server) -> None:
+    server.said("serving 17 skills")
+    for path, body in (("/healthz", b"alive\n"), ("/readyz", b"ready\n")):
         for headers in ({}, {"Host": "10.1.2.3:8000"}, {"Origin": "https://evil.example"}):
             reply = server.send("GET", path, headers=headers)
-            assert (reply.status, reply.body, reply.headers["Server"]) == (200, word, None)
+            assert (reply.status, reply.body, reply.headers["Server"]) == (200, body, None)
         reply = server.send("HEAD", path)
         assert (reply.status, reply.body) == (200, b"")
         for method in ("POST", "PUT", "DELETE"):
@@ -142,115 +163,106 @@ def test_the_probes_answer_anyone(server: Server) -> None:
 
 @pytest.fixture
 def gate(tmp_path: Path) -> Path:
-    """A FIFO: the first scan of a server with `SLOW_LOAD` waits until something is written to it."""
+    """A FIFO: with `SLOW_LOAD` the first scan waits until it is written to."""
     os.mkfifo(tmp_path / "gate")
     return tmp_path / "gate"
 
 
-def test_ready_is_said_once_the_first_scan_is_done(gate: Path, era: Era) -> None:
+def test_server_is_not_ready_before_first_scan(gate: Path, era: Era) -> None:
+    command = [sys.executable, "-c", SLOW_LOAD, str(gate)]
     with (
-        http_serving(FIXTURES, "--ui", command=[sys.executable, "-c", SLOW_LOAD, str(gate)]) as server,
-        client(server, era, opened=False) as one,
+        http_serving(FIXTURES, "--ui", command=command) as server,
+        client(server, era, opened=False) as reader,
         ThreadPoolExecutor(1) as pool,
     ):
         assert server.send("GET", "/healthz").status == 200
-        assert one.open()["capabilities"]  # the handshake does not wait for the scan
-        answer = pool.submit(one.request, "skills/list")
+        assert reader.open()["capabilities"]  # the handshake does not wait for the scan
+        result = pool.submit(reader.request, "skills/list")
         assert server.send("GET", "/readyz").status == 503
         page = server.send("GET", "/ui/")
         assert (page.status, page.headers["Refresh"]) == (503, "1")
-        assert not answer.done()
+        assert not result.done()
         gate.write_text("go")
-        assert answer.result(DEADLINE)["skills"]
+        assert result.result(DEADLINE)["skills"]
         assert server.send("GET", "/readyz").status == 200
 
 
 @each_row("path", ["/", "/mcp2", "/mcp/x", "/healthz/x", "/.well-known/none", "//mcp", "/%2e%2e/mcp"])
-def test_nothing_else_is_served(server: Server, path: str) -> None:
+def test_unknown_path_is_not_found(server: Server, path: str) -> None:
     assert server.send("GET", path).status == 404
 
 
-PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
-
-
 @pytest.mark.requirement("MCP-45")
-@each_row("method", ["GET", "POST", "DELETE", "OPTIONS", "PUT"])
-@each_row(
-    "headers",
-    [{"Host": "evil.example"}, {"Origin": "https://evil.example"}, {"Host": "localhost", "Origin": "http://127.0.0.2"}],
-)
-def test_a_foreign_host_or_origin_is_forbidden(server: Server, method: str, headers: dict[str, str]) -> None:
-    sent = {"Accept": BOTH, "Content-Type": "application/json", **headers}
-    status, code, identifier = server.send(method, body=PING, headers=sent).error
-    assert (status, code, identifier) == (403, -32600, None)
-
-
-def test_an_allowed_host_and_origin_are_served_and_a_browser_may_look() -> None:
-    app, evil = "https://app.example", {"Origin": "https://evil.example"}
-    origin = {"Host": "mcp.example.com", "Origin": app}
+def test_allowed_host_and_origin_are_served_with_cors_headers() -> None:
+    app, foreign = "https://app.example", {"Origin": "https://evil.example"}
+    allowed = {"Host": "mcp.example.com", "Origin": app}
+    preflight = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "mcp-method"}
     options = ["--allowed-host", "mcp.example.com", "--allowed-origin", app]
-    with http_serving(FIXTURES, *options) as server, client(server, "legacy", opened=False) as one:
-        reply = one.post(one.message("initialize", HELLO), origin)
+    with http_serving(FIXTURES, *options) as server, client(server, "legacy", opened=False) as page:
+        reply = page.post(page.message("initialize", HELLO), allowed)
         assert reply.headers["Access-Control-Allow-Origin"] == app
         assert "Mcp-Session-Id" in reply.headers["Access-Control-Expose-Headers"]
-        asking = {**origin, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "mcp-method"}
-        for asked, status, allowed in ((asking, 200, app), (asking | evil, 400, None)):
-            reply = server.send("OPTIONS", headers=asked)
-            assert (reply.status, reply.headers["Access-Control-Allow-Origin"]) == (status, allowed)
-        for wrong in (evil, {"Host": "other.example.com"}):
-            assert one.post(PING.decode(), origin | wrong).status == 403
+        reply = server.send("OPTIONS", headers=allowed | preflight)
+        assert (reply.status, reply.headers["Access-Control-Allow-Origin"]) == (200, app)
+        reply = server.send("OPTIONS", headers=allowed | preflight | foreign)
+        assert (reply.status, reply.headers["Access-Control-Allow-Origin"]) == (400, None)
+        for wrong in (foreign, {"Host": "other.example.com"}):
+            assert page.post(page.message("ping"), allowed | wrong).error == (403, -32600, None)
+            assert server.send("GET", headers=allowed | wrong).error == (403, -32600, None)
 
 
 @pytest.mark.requirement("MCP-46")
-def test_it_listens_on_loopback_only(server: Server) -> None:
+def test_server_listens_on_loopback_by_default(server: Server) -> None:
     tables = [Path("/proc/net/tcp"), Path("/proc/net/tcp6")]
-    rows = [line.split() for table in tables if table.exists() for line in table.read_text().splitlines()]
-    listening = [row[1] for row in rows if row[3] == "0A" and row[1].endswith(f":{server.port:04X}")]
+    text = "".join(table.read_text() for table in tables if table.exists())
+    listening = re.findall(rf"(\S+:{server.port:04X}) \S+ 0A ", text)
     assert listening == [f"0100007F:{server.port:04X}"]
 
 
 @pytest.mark.requirement("MCP-46")
-def test_an_address_that_is_not_listened_on_is_told_in_a_line() -> None:
+def test_unusable_address_is_refused_with_one_line() -> None:
     assert "--allowed-host" in refused(FIXTURES, "--host", "0.0.0.0")
     for host in ("no-such-host.invalid", "a..b", "x" * 70 + ".example", "192.0.2.1"):
-        seen = refused(FIXTURES, "--host", host, "--allowed-host", "x", "--port", "0")
-        assert f"cannot listen on {host}" in seen and "--host" in seen
+        message = refused(FIXTURES, "--host", host, "--allowed-host", "x", "--port", "0")
+        assert f"cannot listen on {host}" in message and "--host" in message
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        seen = refused(FIXTURES, "--port", str(port))
-    assert f"cannot listen on 127.0.0.1 port {port}" in seen and "in use" in seen and "--port" in seen
+        message = refused(FIXTURES, "--port", str(port))
+    assert f"cannot listen on 127.0.0.1 port {port}" in message
+    assert "in use" in message and "--port" in message
 
 
 @pytest.mark.parametrize("name", ["localhost", "::1"])
-def test_it_listens_on_names_of_this_machine(name: str) -> None:
+def test_server_listens_on_loopback_names(name: str) -> None:
     with http_serving(FIXTURES, "--host", name) as server:
         shown = server.said(r"listening on http://(\S+):\d+/mcp")[1]
         assert shown in {"127.0.0.1", "[::1]"}
-        with socket.create_connection((shown.strip("[]"), server.port), DEADLINE) as bare:
-            bare.sendall(b"GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-            assert bare.recv(100).startswith(b"HTTP/1.1 ")
+        address = (shown.strip("[]"), server.port)
+        with socket.create_connection(address, DEADLINE) as connection:
+            assert exchange(connection) == b"alive\n"
 
 
 @pytest.mark.requirement("MCP-37", "MCP-38")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_open_streams_as_the_protocol_says_and_waits_for_nobody(number: signal.Signals) -> None:
+def test_signal_ends_open_streams_without_delay(number: signal.Signals) -> None:
     with http_serving(FIXTURES) as server, ExitStack() as stack:
         modern = stack.enter_context(client(server, "modern"))
         listens = {name: modern.listen(name, skillsListChanged=True) for name in ("one", 2, "three")}
         follows = [stack.enter_context(client(server, "legacy")).follow() for _ in range(3)]
-        code, took = server.signal(number)
-        assert code == 0 and took < SOON
+        code, seconds = server.signal(number)
+        assert code == 0 and seconds < SOON
         for name, stream in listens.items():
             (last,) = stream.rest()
-            assert (last["id"], last["result"]["resultType"], stream.whole) == (name, "complete", True)
+            assert stream.whole
+            assert (last["id"], last["result"]["resultType"]) == (name, "complete")
             assert last["result"]["_meta"][META + "subscriptionId"] == name
         for stream in follows:
             assert stream.rest() == [] and stream.whole
         assert "ERROR" not in server.stderr
 
 
-def test_a_signal_during_the_first_scan_ends_it_too(gate: Path) -> None:
+def test_signal_during_first_scan_ends_server(gate: Path) -> None:
     with http_serving(FIXTURES, command=[sys.executable, "-c", SLOW_LOAD, str(gate)]) as server:
         assert server.send("GET", "/readyz").status == 503
-        code, took = server.signal(signal.SIGTERM)
-        assert code == 0 and took < SOON
+        code, seconds = server.signal(signal.SIGTERM)
+        assert code == 0 and seconds < SOON

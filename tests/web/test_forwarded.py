@@ -1,4 +1,4 @@
-"""Requests behind a proxy: what a trusted one says of its client is believed, and what a client says never."""
+"""Headers of trusted reverse proxies, and the path prefix of `--root-path`."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ TRUSTED = trusted_networks(["10.0.0.0/8", "fd00::/8"])
 REAL = "203.0.113.7"
 
 
-def seen_of(path: str = "/mcp", peer: str | None = PROXY, **headers: str) -> dict[str, Any]:
-    """The scope that the application sees of a request with `X-Forwarded-` headers, of a server at `/skills`."""
-    raw = [(f"x-forwarded-{name}".encode(), value.encode()) for name, value in headers.items()]
-    client = None if peer is None else (peer, 5)
-    given = {"type": "http", "path": path, "scheme": "http", "client": client, "headers": raw}
-    seen: list[Any] = []
+def scope_in_app(path: str = "/mcp", peer: str = PROXY, forwarded_for: str = "") -> dict[str, Any]:
+    """Return the ASGI scope of a request as the application gets it, with the prefix `/skills`."""
+    headers = [(b"x-forwarded-for", forwarded_for.encode())]
+    given = {"type": "http", "path": path, "scheme": "http", "client": (peer, 5), "headers": headers}
+    scopes: list[Any] = []
 
     async def app(scope: Any, *_: Any) -> None:
-        seen.append(scope)
+        scopes.append(scope)
 
     stack: Any = ProxyHeadersMiddleware(RootPath(app, "/skills"), TRUSTED)  # type: ignore[arg-type]
-    anyio.run(stack, given, app, app)  # neither side says anything more
-    return seen[0]
+    anyio.run(stack, given, app, app)
+    return scopes[0]
 
 
 @each_row(
-    ("value", "client"),
+    ("forwarded_for", "client"),
     [
         (REAL, REAL), (f"{REAL}:4711", REAL), (f"6.6.6.6, {REAL}, 10.9.9.9", REAL), ("2001:db8::1", "2001:db8::/64"),
         ("::ffff:203.0.113.7", REAL), ("", PROXY),
     ],
 )  # fmt: skip
-def test_the_last_address_that_is_no_trusted_proxy_is_the_clients(value: str, client: str) -> None:
+def test_client_is_last_address_that_is_no_trusted_proxy(forwarded_for: str, client: str) -> None:
     for peer in (PROXY, f"::ffff:{PROXY}"):  # as a dual-stack socket sees it
-        assert quota_owner(seen_of(**{"for": value}, peer=peer)) == f"address {client}"
+        scope = scope_in_app(peer=peer, forwarded_for=forwarded_for)
+        assert quota_owner(scope) == f"address {client}"
 
 
 @each_row(
@@ -52,16 +52,19 @@ def test_the_last_address_that_is_no_trusted_proxy_is_the_clients(value: str, cl
         "/.well-known/agent-skills",
     ],
 )  # fmt: skip
-def test_a_root_path_can_stand_before_a_path_and_has_no_slash_at_its_end(prefix: str) -> None:
-    longest = "/" + "a" * 255
-    given = ("", "/", "/skills", "/a/b.c/", "/~me", longest)
-    assert [checked_prefix(each) for each in given] == ["", "", "/skills", "/a/b.c", "/~me", longest]
+def test_malformed_root_path_is_usage_error(prefix: str) -> None:
     with pytest.raises(UsageError, match="--root-path takes a path such as /skills"):
         checked_prefix(prefix)
 
 
+def test_root_path_loses_trailing_slash() -> None:
+    longest = "/" + "a" * 255
+    given = ("", "/", "/skills", "/a/b.c/", "/~me", longest)
+    assert [checked_prefix(each) for each in given] == ["", "", "/skills", "/a/b.c", "/~me", longest]
+
+
 @each_row("given", ["", "proxy", "10.0.0.0/33", "10.0.0.0/-1", "10.0.0.1/8", "::/129", "1.2.3", "unix"])
-def test_what_is_no_network_is_refused_in_one_line(given: str) -> None:
+def test_malformed_trusted_proxy_is_refused_with_one_line(given: str) -> None:
     with pytest.raises(UsageError, match="--trusted-proxy takes an address or a network") as caught:
         trusted_networks([given])
     assert "\n" not in str(caught.value)
@@ -71,18 +74,18 @@ RESOURCE = "/.well-known/oauth-protected-resource"
 
 
 @each_row(
-    ("sent", "seen"),
+    ("path", "stripped"),
     [
         ("/skills/mcp", "/mcp"), ("/mcp", "/mcp"),
-        ("/skills/skills/mcp", "/skills/mcp"),  # one is taken off, and no more
+        ("/skills/skills/mcp", "/skills/mcp"),  # only one prefix is stripped
         ("/skills", "/skills"), ("/skills/", "/"), ("/skillset/mcp", "/skillset/mcp"), ("//skills/mcp", "//skills/mcp"),
         ("/skills//evil.example", "//evil.example"),
-        # The path of a resource stands behind the well-known name (RFC 9728).
+        # RFC 9728 inserts the well-known name before the path of the resource.
         (f"{RESOURCE}/skills/mcp", f"{RESOURCE}/mcp"), (f"/skills{RESOURCE}/mcp", f"{RESOURCE}/mcp"),
         (RESOURCE, RESOURCE),
         ("/.well-known/agent-skills/skills/x", "/.well-known/agent-skills/skills/x"),
     ],
 )  # fmt: skip
-def test_what_stands_before_a_path_is_taken_off_once(sent: str, seen: str) -> None:
-    scope = seen_of(sent)
-    assert (scope["path"], scope[PREFIX]) == (seen, "/skills")
+def test_prefix_is_stripped_once(path: str, stripped: str) -> None:
+    scope = scope_in_app(path)
+    assert (scope["path"], scope[PREFIX]) == (stripped, "/skills")

@@ -1,4 +1,4 @@
-"""Metrics of a real server, as promtool and Prometheus read them; and its log."""
+"""Prometheus metrics over HTTP, and log lines of requests."""
 
 from __future__ import annotations
 
@@ -18,23 +18,26 @@ from web.http_wire import JSON, bearing, client, http_serving, refused, token_fi
 from web.ui.serving import page_serving
 from wire import DEADLINE, write_skill
 
+SECRET = "0123456789abcdef-secret"
+
 
 @pytest.fixture
 def text(tmp_path: Path) -> str:
-    """The metrics of a server that was used."""
+    """The metrics of a server after some requests."""
     write_skill(tmp_path / "a", notes_md="other")
     write_skill(tmp_path / "b", name="torn", description='"')
-    with http_serving(tmp_path, "--metrics") as server, client(server, "modern") as one:
-        one.request("skills/list")
-        one.read("skill://a/SKILL.md")
-        one.read("skill://a/notes.md")
-        one.post(one.message("no/such/method"))
+    with http_serving(tmp_path, "--metrics") as server, client(server, "modern") as reader:
+        reader.request("skills/list")
+        reader.read("skill://a/SKILL.md")
+        reader.read("skill://a/notes.md")
+        reader.post(reader.message("no/such/method"))
         reply = server.send("GET", "/metrics")
-    assert reply.status == 200 and reply.headers["Content-Type"].startswith("text/plain")
+    assert reply.status == 200
+    assert reply.headers["Content-Type"].startswith("text/plain")
     return reply.body.decode()
 
 
-def test_requests_and_uses_are_counted_under_the_names_of_the_conventions(text: str) -> None:
+def test_operations_and_uses_are_counted(text: str) -> None:
     def value(line: str) -> float:
         found = re.search(rf"^{re.escape(line)} (\S+)$", text, re.MULTILINE)
         assert found, (line, text)
@@ -51,23 +54,24 @@ def test_requests_and_uses_are_counted_under_the_names_of_the_conventions(text: 
 
 
 @pytest.mark.needs_program("promtool")
-def test_promtool_finds_nothing_wrong(text: str) -> None:
+def test_promtool_accepts_metrics(text: str) -> None:
     lines = text.splitlines(keepends=True)
     ours = "".join(line for line in lines if re.match(r"(# (HELP|TYPE) )?(mcp_|skills_)", line))
     done = subprocess.run(["promtool", "check", "metrics"], input=ours, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
-def test_there_is_no_such_path_unless_it_is_asked_for_and_a_token_is_wanted_there_too(tmp_path: Path) -> None:
+def test_metrics_are_off_by_default_and_require_token(tmp_path: Path) -> None:
     write_skill(tmp_path / "a")
     with http_serving(tmp_path) as server:
         assert server.send("GET", "/metrics").status == 404
-    with http_serving(tmp_path, "--metrics", environment={"MCP_SKILLS_TOKENS": "ops=0123456789abcdef"}) as server:
+    tokens = {"MCP_SKILLS_TOKENS": f"ops={SECRET}"}
+    with http_serving(tmp_path, "--metrics", environment=tokens) as server:
         assert server.send("GET", "/metrics").status == 401
-        assert server.send("GET", "/metrics", headers=bearing("0123456789abcdef")).status == 200
+        assert server.send("GET", "/metrics", headers=bearing(SECRET)).status == 200
 
 
-def test_they_may_have_an_address_of_their_own(tmp_path: Path) -> None:
+def test_metrics_have_own_address_and_host_check(tmp_path: Path) -> None:
     write_skill(tmp_path / "a")
     port = free_port()
     options = ("--metrics-address", f"127.0.0.1:{port}", "--allowed-host", "metrics.example")
@@ -76,42 +80,45 @@ def test_they_may_have_an_address_of_their_own(tmp_path: Path) -> None:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=DEADLINE) as answer:
             assert b"skills_served" in answer.read()
         for host, status in (("evil.example", 403), (f"localhost:{port}", 200), ("metrics.example:80", 200)):
-            with closing(HTTPConnection("127.0.0.1", port, timeout=DEADLINE)) as one:
-                one.request("GET", "/metrics", headers={"Host": host})
-                answer = one.getresponse()
-                assert (answer.status, b"skills_served" in answer.read()) == (status, status == 200)
-    malformed = ("9464", "127.0.0.1:99999", "127.0.0.1:\u00b2")
-    for wrong, said in (*((each, "write HOST:PORT") for each in malformed), ("192.0.2.1:1", "cannot")):
-        assert said in refused(tmp_path, "--metrics-address", wrong)
-
-
-SECRET = "0123456789abcdef-secret"
-BODY = "Only who asks for this skill may read this."
+            with closing(HTTPConnection("127.0.0.1", port, timeout=DEADLINE)) as connection:
+                connection.request("GET", "/metrics", headers={"Host": host})
+                response = connection.getresponse()
+                assert response.status == status
+                assert (b"skills_served" in response.read()) == (status == 200)
+    for malformed in ("9464", "127.0.0.1:99999", "127.0.0.1:\u00b2"):
+        assert "write HOST:PORT" in refused(tmp_path, "--metrics-address", malformed)
+    assert "cannot" in refused(tmp_path, "--metrics-address", "192.0.2.1:1")
 
 
 @pytest.mark.parametrize("level", ["info", "debug"])
-def test_a_request_is_one_line_with_the_id_of_its_answer(tmp_path: Path, level: str) -> None:
-    write_skill(tmp_path / "skills" / "a", body=BODY)
+def test_request_is_one_log_line_with_id_of_response(tmp_path: Path, level: str) -> None:
+    content = "Only a client of this skill reads this."
+    write_skill(tmp_path / "skills" / "a", body=content)
     options = ("--token-file", token_file(tmp_path, f"ops={SECRET}"), "--log-format", "json", "--log-level", level)
     with http_serving(tmp_path / "skills", *options) as server:
-        rpc = {"jsonrpc": "2.0", "id": 1, "method": "read_skill_file", "params": {"name": "a", "path": "SKILL.md"}}
+        params = {"name": "a", "path": "SKILL.md"}
+        rpc = {"jsonrpc": "2.0", "id": 1, "method": "read_skill_file", "params": params}
         answered = server.send("POST", "/rpc", json.dumps(rpc).encode(), JSON | bearing(SECRET))
         refused = server.send("POST", "/rpc", b"{}", bearing("wrong") | {"X-Request-Id": "mine"})
-        with client(server, "modern", token=SECRET) as one:
-            one.request("skills/list")
+        with client(server, "modern", token=SECRET) as reader:
+            reader.request("skills/list")
             server.said('"method": "skills/list"')
-    found: list[dict[str, Any]] = [json.loads(line) for line in server.stderr.splitlines()]
-    (line,) = [each for each in found if each.get("method") == "read_skill_file"]
-    assert line["request"] == answered.headers["X-Request-Id"] and re.fullmatch("[0-9a-f]{16}", line["request"])
-    told = {"level": "info", "principal": "token:ops", "address": "127.0.0.1", "outcome": "ok"}
-    assert line == line | told
-    assert line["skills"] == ["a"] and line["milliseconds"] > 0 and line["time"].endswith("Z")
-    assert refused.status == 401 and re.fullmatch("[0-9a-f]{16}", refused.headers["X-Request-Id"] or "")
-    assert [each["method"] for each in found if each.get("protocol") == "mcp"][-1] == "skills/list"
-    assert all(secret not in server.stderr for secret in (SECRET, BODY, "mine", "Bearer wrong"))
+    lines: list[dict[str, Any]] = [json.loads(line) for line in server.stderr.splitlines()]
+    (line,) = [each for each in lines if each.get("method") == "read_skill_file"]
+    assert line["request"] == answered.headers["X-Request-Id"]
+    assert re.fullmatch("[0-9a-f]{16}", line["request"])
+    assert (line["level"], line["principal"]) == ("info", "token:ops")
+    assert (line["address"], line["outcome"]) == ("127.0.0.1", "ok")
+    assert line["skills"] == ["a"]
+    assert line["milliseconds"] > 0 and line["time"].endswith("Z")
+    assert refused.status == 401
+    assert re.fullmatch("[0-9a-f]{16}", refused.headers["X-Request-Id"] or "")
+    assert [each["method"] for each in lines if each.get("protocol") == "mcp"][-1] == "skills/list"
+    for secret in (SECRET, content, "mine", "Bearer wrong"):
+        assert secret not in server.stderr
 
 
-def test_a_view_of_a_skill_is_a_line_that_names_the_skill_and_nothing_else_of_the_address(tmp_path: Path) -> None:
+def test_page_view_is_log_line_with_skill_but_without_query(tmp_path: Path) -> None:
     write_skill(tmp_path / "acme" / "refunds", notes_md="Notes.\n")
     write_skill(tmp_path / "acme" / "large", big_txt="x" * ((1 << 20) + 1))
     (tmp_path / "acme" / "broken" / "SKILL.md").mkdir(parents=True)
@@ -127,10 +134,13 @@ def test_a_view_of_a_skill_is_a_line_that_names_the_skill_and_nothing_else_of_th
         ("sources?secret", "GET /ui/sources: ok in "),
     ]
     with page_serving(tmp_path, "--log-level", "info") as server:
-        for asked, _ in views:
-            server.send("GET", f"/ui/{asked}")
+        for path, _ in views:
+            server.send("GET", f"/ui/{path}")
         server.said("GET /ui/sources")
-    lines = [line for line in server.stderr.splitlines() if "GET /ui/" in line and "/ui/problems" not in line]
-    found = [line.partition("INFO: ")[2] for line in lines]
-    assert [line[: len(said)] for line, (_, said) in zip(found, views, strict=True)] == [said for _, said in views]
+    logged: list[str] = []
+    for line in server.stderr.splitlines():
+        if "GET /ui/" in line and "/ui/problems" not in line:
+            logged.append(line.partition("INFO: ")[2])
+    for line, (_, expected) in zip(logged, views, strict=True):
+        assert line.startswith(expected)
     assert "secret" not in server.stderr

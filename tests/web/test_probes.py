@@ -1,4 +1,4 @@
-"""`/healthz` and `/readyz`: a server is ready when every site among its roots has answered, or has a copy kept."""
+"""Health and readiness probes: sites that do not respond, failing roots, and what each principal sees."""
 
 from __future__ import annotations
 
@@ -14,108 +14,115 @@ from wire import write_skill
 TOKEN = "made-up-token-of-alpha-000001"
 
 
-def options(tmp_path: Path) -> list[str]:
+def site_options(tmp_path: Path) -> list[str]:
     return ["--allow-private", "--allow-http", "--cache-dir", str(tmp_path / "cache")]
 
 
-def asked(server: Server, path: str = "/readyz") -> tuple[int, list[str]]:
-    reply = server.send("GET", path)
+def probe(server: Server, path: str = "/readyz", token: str | None = None) -> tuple[int, list[str]]:
+    """Return the status of a probe and the lines of its body."""
+    headers = {} if token is None else bearing(token)
+    reply = server.send("GET", path, headers=headers)
     return reply.status, reply.body.decode().splitlines()
 
 
-def until_scanned(server: Server) -> None:
-    """The log says what is served a moment before the scan counts as done."""
-    until(lambda: "first scan" not in asked(server)[1][0])
+def wait_for_scan(server: Server) -> None:
+    """Wait for the end of the first scan, which comes a moment after its line in the log."""
+    until(lambda: "first scan" not in probe(server)[1][0])
 
 
-def test_a_site_that_never_answered_is_not_ready_and_says_why(tmp_path: Path) -> None:
+def test_site_that_never_responded_makes_server_not_ready(tmp_path: Path) -> None:
     write_skill(tmp_path / "local" / "mine")
     with Publisher() as publisher:
         publisher.routes[INDEX] = answer(b"", 503)
         site = f"{publisher.url}{INDEX}"
-        with http_serving(f"{site}?key=very-secret", tmp_path / "local", *options(tmp_path)) as server:
+        with http_serving(f"{site}?key=very-secret", tmp_path / "local", *site_options(tmp_path)) as server:
             server.said("there is no copy of it yet")
-            until_scanned(server)
-            status, lines = asked(server)
+            wait_for_scan(server)
+            status, lines = probe(server)
             assert status == 503 and len(lines) == 1
             assert lines[0].startswith(f"{site}: ") and "503" in lines[0]
             assert server.send("GET", "/healthz").status == 200
-            assert asked(server, "/readyz?verbose") == (503, [lines[0], f"{tmp_path}/local: read", lines[0]])
+            assert probe(server, "/readyz?verbose") == (503, [lines[0], f"{tmp_path}/local: read", lines[0]])
             assert "very-secret" not in server.stderr + lines[0]
-        with http_serving(publisher.url, site, *options(tmp_path)) as server:
-            until_scanned(server)
-            status, (line,) = asked(server)
+        with http_serving(publisher.url, site, *site_options(tmp_path)) as server:
+            wait_for_scan(server)
+            status, (line,) = probe(server)
             assert status == 503 and line.startswith(f"{publisher.url}: ")
             assert line.endswith(" (and 1 more; see /readyz?verbose)")
-        publisher.routes[INDEX] = answer(index_of([]))  # it publishes nothing, and has answered
-        with http_serving(publisher.url, *options(tmp_path)) as server:
+        publisher.routes[INDEX] = answer(index_of([]))  # an empty index is a response
+        with http_serving(publisher.url, *site_options(tmp_path)) as server:
             server.until_ready()
 
 
-def test_every_root_that_fails_is_named_and_counted_whatever_its_kind(tmp_path: Path) -> None:
+def test_failing_roots_of_each_kind_are_named_and_counted(tmp_path: Path) -> None:
     for name in ("gone", "closed", "vanished", "cut"):
         write_skill(tmp_path / name / name)
     for name in ("vanished", "cut"):
         shutil.make_archive(str(tmp_path / name), "zip", tmp_path / name)
     roots = [tmp_path / each for each in ("gone", "closed", "vanished.zip", "cut.zip")]
-    with http_serving(*roots, "--metrics", "--reconcile", "1") as server, client(server, "modern") as one:
+    options = ("--metrics", "--reconcile", "1")
+    with http_serving(*roots, *options) as server, client(server, "modern") as reader:
 
         def failing() -> int:
-            shown = server.send("GET", "/metrics").body.decode()
-            return int(float(re.findall(r"^skills_sources_failing (\S+)$", shown, re.MULTILINE)[0]))
+            metrics = server.send("GET", "/metrics").body.decode()
+            return int(float(re.findall(r"^skills_sources_failing (\S+)$", metrics, re.MULTILINE)[0]))
 
         server.until_ready()
-        assert failing() == 0 and len(one.every_skill()) == 4
+        assert failing() == 0
+        assert len(reader.every_skill()) == 4
         (tmp_path / "gone").rename(tmp_path / "away")
         (tmp_path / "closed").rename(tmp_path / "elsewhere")
         (tmp_path / "closed").write_text("no folder\n")
         (tmp_path / "vanished.zip").unlink()
         os.truncate(tmp_path / "cut.zip", 100)
         until(lambda: failing() == len(roots))
-        status, lines = asked(server, "/readyz?verbose")
-        assert status == 200 and len(lines) == 5 and f"{roots[0]}: cannot be read now; serving the last copy" in lines
+        status, lines = probe(server, "/readyz?verbose")
+        assert status == 200 and len(lines) == 5
+        assert f"{roots[0]}: cannot be read now; serving the last copy" in lines
         for root in roots:
             (line,) = (each for each in lines if each.startswith(f"{root}: "))
             assert "serving" in line and ("cannot" in line or "(" in line), line
-        assert len(one.every_skill()) == 4  # what was read before
+        assert len(reader.every_skill()) == 4  # the last copies
 
 
-def test_a_start_on_an_empty_folder_is_not_ready_unless_that_is_allowed(tmp_path: Path) -> None:
+def test_server_without_skills_is_not_ready_unless_allowed(tmp_path: Path) -> None:
     (tmp_path / "volume").mkdir()
     with http_serving(tmp_path / "volume") as server:
-        until_scanned(server)
-        status, lines = asked(server)
+        wait_for_scan(server)
+        status, lines = probe(server)
         assert status == 503 and "no root has a skill" in lines[0] and "--allow-empty" in lines[0]
         write_skill(tmp_path / "volume" / "a")
         server.until_ready()
-        server.said("skill a: added")  # or it comes and goes before the watch is armed, which is no difference
+        server.said("skill a: added")  # a skill removed before the watch starts is never logged
         shutil.rmtree(tmp_path / "volume" / "a")
         server.said("a: removed|removed.*a|a.*vanished|gone")
-        assert asked(server)[0] == 200  # an alert is for that, and no restart helps
+        assert probe(server)[0] == 200  # a restart would not help
     with http_serving(tmp_path / "volume", "--allow-empty") as server:
         server.until_ready()
 
 
-def test_a_site_is_ready_when_its_skills_are_served_and_later_by_its_last_copy(tmp_path: Path) -> None:
+def test_site_is_ready_once_fetched_and_later_by_cached_copy(tmp_path: Path) -> None:
     with Publisher() as publisher:
         publisher.add("alpha")
-        with http_serving(publisher.url, *options(tmp_path)) as server, client(server, "modern") as one:
+        arguments = (publisher.url, *site_options(tmp_path))
+        with http_serving(*arguments) as server, client(server, "modern") as reader:
             server.until_ready()
-            assert [skill["frontmatter"]["name"] for skill in one.every_skill()] == ["alpha"]
-            status, (first, line) = asked(server, "/readyz?verbose")
+            assert [skill["frontmatter"]["name"] for skill in reader.every_skill()] == ["alpha"]
+            status, (first, line) = probe(server, "/readyz?verbose")
             assert (status, first) == (200, "ready")
             assert re.fullmatch(re.escape(publisher.url) + ": fetched, revision [0-9a-f]{64}", line)
         publisher.routes[INDEX] = answer(b"", 503)
-        with http_serving(publisher.url, *options(tmp_path)) as server:
-            until_scanned(server)
+        with http_serving(publisher.url, *site_options(tmp_path)) as server:
+            wait_for_scan(server)
             server.said("serving the last copy")
-            status, lines = asked(server, "/readyz?verbose")
+            status, lines = probe(server, "/readyz?verbose")
             assert (status, lines[0]) == (200, "ready")
             assert lines[1].startswith(f"{publisher.url}: serving the last copy (") and len(lines) == 2
-            assert lines[1].count(publisher.url) == 1 and "index.json does not answer now" in lines[1]
+            assert lines[1].count(publisher.url) == 1
+            assert "index.json does not answer now" in lines[1]
 
 
-def test_where_sources_lie_is_for_the_operator(tmp_path: Path) -> None:
+def test_locations_of_sources_are_shown_to_operators_only(tmp_path: Path) -> None:
     write_skill(tmp_path / "skills" / "a")
     config = tmp_path / "c.toml"
     tokens = {"MCP_SKILLS_TOKENS": f"alpha={TOKEN},ops={TOKEN}-of-ops"}
@@ -123,24 +130,22 @@ def test_where_sources_lie_is_for_the_operator(tmp_path: Path) -> None:
     config.write_text(grant.format("*", "a") + grant.format("token:ops", "**") + "may = ['admin']\n")
     with Publisher() as publisher:
         publisher.routes[INDEX] = answer(b"", 503)
-        given = [publisher.url, tmp_path / "skills", "--config", config, *options(tmp_path)]
-        with http_serving(*given, environment=tokens) as server:
+        roots = (publisher.url, tmp_path / "skills")
+        options = ("--config", config, *site_options(tmp_path))
+        with http_serving(*roots, *options, environment=tokens) as server:
             server.said("there is no copy of it yet")
-            until_scanned(server)
-            anyone = asked(server)[1]
+            wait_for_scan(server)
+            anyone = probe(server)[1]
             assert anyone == ["a source: it has not responded yet, and there is no cached copy"]
-            # More than the one line is for who may come in.
-            assert [server.send("GET", path).status for path in ("/readyz?verbose", "/healthz?x=1")] == [401, 401]
-            assert server.send("GET", "/healthz?x=1", headers=bearing(TOKEN)).status == 200
-            alpha, ops = (
-                server.send("GET", "/readyz?verbose", headers=bearing(each)).body.decode().splitlines()
-                for each in (TOKEN, f"{TOKEN}-of-ops")
-            )
+            # A query requires a token.
+            assert probe(server, "/readyz?verbose")[0] == 401
+            assert probe(server, "/healthz?x=1")[0] == 401
+            assert probe(server, "/healthz?x=1", TOKEN)[0] == 200
+            alpha = probe(server, "/readyz?verbose", TOKEN)[1]
             assert alpha == [*anyone, "2 roots, 1 of them failing"]
-            assert f"{tmp_path}/skills: read" in ops
-        given = [publisher.url, tmp_path / "skills", *options(tmp_path)]
-        with http_serving(*given, environment=tokens) as server:  # without grants every token is an operator's
-            until_scanned(server)
-            assert asked(server)[1] == anyone
-            reply = server.send("GET", "/readyz?verbose", headers=bearing(TOKEN))
-            assert f"{tmp_path}/skills: read" in reply.body.decode()
+            assert f"{tmp_path}/skills: read" in probe(server, "/readyz?verbose", f"{TOKEN}-of-ops")[1]
+        # Without grants every principal is an operator.
+        with http_serving(*roots, *site_options(tmp_path), environment=tokens) as server:
+            wait_for_scan(server)
+            assert probe(server)[1] == anyone
+            assert f"{tmp_path}/skills: read" in probe(server, "/readyz?verbose", TOKEN)[1]

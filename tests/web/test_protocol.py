@@ -1,4 +1,4 @@
-"""What the protocol says of wrong requests over HTTP, and what becomes of clients that behave badly."""
+"""MCP over HTTP: refusals that the protocol prescribes, and clients that disconnect."""
 
 from __future__ import annotations
 
@@ -15,32 +15,31 @@ from web.http_wire import BOTH, HELLO, MODERN_META, HttpClient, Reply, Server, c
 from wire import FIXTURES, META, VERSIONS
 
 RESET = (socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-"""The option of a socket whose end is a reset."""
-ANYTHING = "skill://commit-messages/SKILL.md"
+"""The socket option that makes a close send RST."""
+URI = "skill://commit-messages/SKILL.md"
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    """A server on the fixtures that takes bodies of 64 KiB."""
+    """A server of the fixture skills that accepts bodies of 64 KiB."""
     with http_serving(FIXTURES, "--max-body", str(1 << 16)) as started:
         yield started
 
 
 @pytest.fixture
 def modern(server: Server) -> Iterator[HttpClient]:
-    """A modern client of it."""
-    with client(server, "modern", opened=False) as one:
-        yield one
+    """A modern client without a handshake."""
+    with client(server, "modern", opened=False) as connected:
+        yield connected
 
 
-def without(key: str) -> dict[str, Any]:
-    """The envelope without one of its keys."""
+def envelope_without(key: str) -> dict[str, Any]:
     return {name: value for name, value in MODERN_META.items() if name != META + key}
 
 
 @pytest.mark.requirement("MCP-3")
 @each_row("version", ["2031-01-01", "2026-07-27", "draft", "1"])
-def test_an_unknown_version_is_refused_with_those_that_are_known(modern: HttpClient, version: str) -> None:
+def test_unknown_version_is_refused_with_supported_ones(modern: HttpClient, version: str) -> None:
     message = modern.message("skills/list", {"_meta": {META + "protocolVersion": version}})
     reply = modern.post(message, {"MCP-Protocol-Version": version})
     assert reply.error == (400, -32022, message["id"])
@@ -51,11 +50,11 @@ def test_an_unknown_version_is_refused_with_those_that_are_known(modern: HttpCli
 @each_row(
     "params",
     [
-        {"_meta": without("clientCapabilities")}, {"_meta": without("protocolVersion")}, {"_meta": {}},
-        {"_meta": None}, {"_meta": []}, {}, None,
+        {"_meta": envelope_without("clientCapabilities")}, {"_meta": envelope_without("protocolVersion")},
+        {"_meta": {}}, {"_meta": None}, {"_meta": []}, {}, None,
     ],
 )  # fmt: skip
-def test_a_missing_envelope_is_refused(modern: HttpClient, params: dict[str, Any] | None) -> None:
+def test_missing_envelope_is_refused(modern: HttpClient, params: dict[str, Any] | None) -> None:
     message: dict[str, Any] = {"jsonrpc": "2.0", "id": "half", "method": "skills/list"}
     if params is not None:
         message["params"] = params
@@ -75,45 +74,46 @@ def test_a_missing_envelope_is_refused(modern: HttpClient, params: dict[str, Any
         {"Mcp-Name": "=?base64?eA==?="}, {"Mcp-Name": "=?base64?not base64?="}, {"Mcp-Name": "=?base64?/w==?="},
     ],
 )  # fmt: skip
-def test_headers_that_disagree_with_the_body_are_refused(modern: HttpClient, headers: dict[str, str | None]) -> None:
-    message = modern.message("resources/read", {"uri": ANYTHING})
+def test_header_that_disagrees_with_body_is_refused(modern: HttpClient, headers: dict[str, str | None]) -> None:
+    message = modern.message("resources/read", {"uri": URI})
     reply = modern.post(message, headers)
     assert reply.error == (400, -32020, message["id"])
     assert "Mcp-Session-Id" not in reply.headers
-    message = modern.message("server/discover")  # the handshake is no exception
+    message = modern.message("server/discover")  # so is the handshake
     assert modern.post(message, {"MCP-Protocol-Version": None}).error == (400, -32020, message["id"])
 
 
 @pytest.mark.requirement("MCP-42")
 @each_row(
-    ("name", "other"),
+    ("name", "value"),
     [
         ("MCP-Protocol-Version", VERSIONS["modern"]), ("MCP-Protocol-Version", VERSIONS["legacy"]),
-        ("Mcp-Method", "resources/read"), ("Mcp-Method", "skills/list"), ("Mcp-Name", ANYTHING),
+        ("Mcp-Method", "resources/read"), ("Mcp-Method", "skills/list"), ("Mcp-Name", URI),
         ("mcp-name", "skill://x"),
     ],
 )  # fmt: skip
-@each_row("first", [True, False])
-def test_a_header_that_stands_twice_is_refused(modern: HttpClient, name: str, other: str, first: bool) -> None:
-    message = modern.message("resources/read", {"uri": ANYTHING})
+def test_repeated_header_is_refused(modern: HttpClient, name: str, value: str) -> None:
+    message = modern.message("resources/read", {"uri": URI})
     headers = list(modern.headers(message).items())
-    headers.insert(0 if first else len(headers), (name, other))
-    assert modern.server.send(body=json.dumps(message).encode(), headers=headers).error == (400, -32020, message["id"])
+    body = json.dumps(message).encode()
+    for repeated in ([(name, value), *headers], [*headers, (name, value)]):
+        reply = modern.server.send(body=body, headers=repeated)
+        assert reply.error == (400, -32020, message["id"])
 
 
 @pytest.mark.requirement("MCP-42")
-def test_a_header_in_base64_is_decoded_first(modern: HttpClient) -> None:
+def test_base64_header_is_decoded(modern: HttpClient) -> None:
     def read(uri: str) -> Reply:
         name = {"Mcp-Name": f"=?base64?{base64.b64encode(uri.encode()).decode()}?="}
         return modern.post({**modern.message("resources/read", {"uri": uri}), "id": 1}, name)
 
-    assert read(ANYTHING).messages[0]["result"]["contents"][0]["uri"] == ANYTHING
-    # A name that no header could carry as it is: it gets as far as the registry, which does not know it.
+    assert read(URI).messages[0]["result"]["contents"][0]["uri"] == URI
+    # A name that only base64 can carry passes the check; the registry does not know it.
     assert read("skill://naïve-ß/Übersicht 表.md").error == (400, -32602, 1)
 
 
 @pytest.mark.requirement("MCP-42")
-def test_what_is_no_request_of_the_modern_era_is_not_answered_as_one(server: Server) -> None:
+def test_modern_version_in_invalid_modern_request_is_ignored(server: Server) -> None:
     envelope = {"_meta": {META + "protocolVersion": VERSIONS["modern"]}}
     accept = {"Accept": BOTH, "Content-Type": "application/json"}
 
@@ -124,14 +124,17 @@ def test_what_is_no_request_of_the_modern_era_is_not_answered_as_one(server: Ser
     assert opened.messages[0]["result"]["protocolVersion"] == VERSIONS["legacy"]
     for identifier in (True, None, 1.5, [1], {"a": 1}):
         reply = post({"id": identifier, "method": "skills/list", "params": envelope})
-        assert reply.status == 400 and reply.messages[0]["error"]["code"] != -32020
-        assert reply.messages[0].get("id") is None
+        (message,) = reply.messages
+        assert reply.status == 400
+        assert message["error"]["code"] != -32020
+        assert message.get("id") is None
 
 
-def test_a_legacy_request_that_names_its_version_in_the_envelope_is_no_modern_one(server: Server) -> None:
-    with client(server, "legacy") as one:
-        message = one.message("skills/list", {"_meta": {META + "protocolVersion": VERSIONS["legacy"]}})
-        assert one.post(message).messages[0]["result"]["skills"]
+def test_legacy_version_in_envelope_is_accepted(server: Server) -> None:
+    envelope = {"_meta": {META + "protocolVersion": VERSIONS["legacy"]}}
+    with client(server, "legacy") as legacy:
+        message = legacy.message("skills/list", envelope)
+        assert legacy.post(message).messages[0]["result"]["skills"]
 
 
 @pytest.mark.requirement("MCP-7", "MCP-32", "MCP-43", "MCP-52")
@@ -142,29 +145,29 @@ def test_a_legacy_request_that_names_its_version_in_the_envelope_is_no_modern_on
         "tasks/list", "", "x" * 4000,
     ],
 )  # fmt: skip
-def test_a_method_that_is_unknown_or_gone_is_not_found(modern: HttpClient, method: str) -> None:
-    message = modern.message(method, {"uri": ANYTHING, **(HELLO if method == "initialize" else {})})
+def test_unknown_or_removed_method_is_not_found(modern: HttpClient, method: str) -> None:
+    message = modern.message(method, {"uri": URI, **HELLO})
     assert modern.post(message).error == (404, -32601, message["id"])
 
 
 @pytest.mark.requirement("MCP-44")
-def test_a_notification_is_accepted_without_a_body(asked: HttpClient) -> None:
-    for method, params in (
-        ("anything", {}),
-        ("cancelled", {"requestId": 1, "_meta": MODERN_META}),
-        ("initialized", {}),
-    ):
-        reply = asked.post({"jsonrpc": "2.0", "method": f"notifications/{method}", "params": params})
+def test_notification_gets_202_without_body(http_client: HttpClient) -> None:
+    cancelled = {"requestId": 1, "_meta": MODERN_META}
+    for method, params in (("anything", {}), ("cancelled", cancelled), ("initialized", {})):
+        message = {"jsonrpc": "2.0", "method": f"notifications/{method}", "params": params}
+        reply = http_client.post(message)
         assert (reply.status, reply.body) == (202, b"")
 
 
 @pytest.mark.requirement("MCP-47")
-def test_there_are_no_sessions_in_the_modern_era(modern: HttpClient) -> None:
+def test_modern_era_has_no_sessions(modern: HttpClient) -> None:
     for method in ("GET", "DELETE", "PUT", "HEAD", "PATCH", "OPTIONS", "TRACE"):
         reply = modern.server.send(method, headers={**modern.headers(), "Mcp-Session-Id": "x"})
         assert (reply.status, reply.body, reply.headers["Allow"]) == (405, b"", "POST")
-    reply = modern.post(modern.message("skills/list"), {"Mcp-Session-Id": "0" * 32, "Last-Event-ID": "7"})
-    assert reply.status == 200 and "Mcp-Session-Id" not in reply.headers
+    headers: dict[str, str | None] = {"Mcp-Session-Id": "0" * 32, "Last-Event-ID": "7"}
+    reply = modern.post(modern.message("skills/list"), headers)
+    assert reply.status == 200
+    assert "Mcp-Session-Id" not in reply.headers
     assert "Mcp-Session-Id" not in modern.listen(skillsListChanged=True).headers
 
 
@@ -176,43 +179,46 @@ def test_there_are_no_sessions_in_the_modern_era(modern: HttpClient) -> None:
         (400, "Content-Type", ["text/plain", "application/x-www-form-urlencoded", "", None]),
     ],
 )
-def test_json_is_sent_and_taken_beside_streams(
-    asked: HttpClient, status: int, name: str, values: list[str | None]
+def test_accept_and_content_type_are_checked(
+    http_client: HttpClient, status: int, name: str, values: list[str | None]
 ) -> None:
     for value in values:
-        assert asked.post(asked.message("skills/list"), {name: value}).status == status
+        assert http_client.post(http_client.message("skills/list"), {name: value}).status == status
 
 
-def test_an_envelope_of_another_shape_is_a_wrong_parameter(asked: HttpClient) -> None:
+def test_malformed_envelope_is_invalid_params_or_ignored(http_client: HttpClient) -> None:
     for meta in ("protocolVersion", ["protocolVersion"], {"protocolVersion": {}}, {META + "protocolVersion": 5}, 5):
         message = {"jsonrpc": "2.0", "id": 1, "method": "skills/list", "params": {"_meta": meta}}
-        (answer,) = asked.post(message).messages
+        (answer,) = http_client.post(message).messages
         assert "result" in answer or answer["error"]["code"] in {-32602, -32020}
 
 
-def test_a_body_of_more_than_the_limit_is_too_large(asked: HttpClient) -> None:
-    message = asked.message("skills/list", {"cursor": "x" * (1 << 16)})
-    assert asked.post(message).status == 413
-    # The same without its length beforehand, and far too much of it is not waited for.
+def test_body_over_limit_is_too_large(http_client: HttpClient) -> None:
+    message = http_client.message("skills/list", {"cursor": "x" * (1 << 16)})
+    assert http_client.post(message).status == 413
+    # A chunked body is counted, and a Content-Length over the limit is refused at once.
     for header, body in (
         ("Transfer-Encoding: chunked", (b"4000\r\n" + b" " * 0x4000 + b"\r\n") * 5),
         ("Content-Length: 99999999999", b""),
     ):
-        with asked.server.connect() as bare:
-            bare.sendall(asked.head(message, header) + body)
-            assert bare.recv(100).split()[1] == b"413"
-    small = asked.message("skills/list", {"cursor": "x" * ((1 << 16) - 1000)})
-    assert asked.post(small).messages[0]["error"]["code"] == -32602  # not too large: no such cursor
-    assert asked.request("skills/list")["skills"]
+        with http_client.server.connect() as connection:
+            connection.sendall(http_client.head(message, header) + body)
+            assert connection.recv(100).split()[1] == b"413"
+    small = http_client.message("skills/list", {"cursor": "x" * ((1 << 16) - 1000)})
+    assert http_client.post(small).messages[0]["error"]["code"] == -32602  # an unknown cursor
+    assert http_client.request("skills/list")["skills"]
 
 
-@each_row("abruptly", [False, True])
-@each_row("sent", [b"", b'{"jsonrpc":"2.0","id":1,"method":"skills/li'])
-def test_a_client_that_leaves_within_its_request_harms_nobody(asked: HttpClient, sent: bytes, abruptly: bool) -> None:
-    """Nor does it leave a traceback in the log, as the server's fixture sees."""
+@each_row("is_reset", [False, True])
+@each_row("body", [b"", b'{"jsonrpc":"2.0","id":1,"method":"skills/li'])
+def test_client_that_disconnects_within_request_leaves_server_working(
+    http_client: HttpClient, body: bytes, is_reset: bool
+) -> None:
+    """The server fixture also fails on a traceback in the log."""
+    head = http_client.head({"method": "skills/list"}, "Content-Length: 999")
     for _ in range(3):
-        with asked.server.connect() as bare:
-            bare.sendall(asked.head({"method": "skills/list"}, "Content-Length: 999") + sent)
-            if abruptly:
-                bare.setsockopt(*RESET)
-    assert asked.request("skills/list")["skills"]
+        with http_client.server.connect() as connection:
+            connection.sendall(head + body)
+            if is_reset:
+                connection.setsockopt(*RESET)
+    assert http_client.request("skills/list")["skills"]

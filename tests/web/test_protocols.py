@@ -1,4 +1,4 @@
-"""docs/protocols.md: what it shows is what the server answers. `make golden` writes its blocks anew."""
+"""The examples of docs/protocols.md are real responses. `make golden` updates them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _BLOCK = re.compile(r"(<!-- ([a-z0-9.-]+) -->\n```json\n).*?(?=```)", re.DOTALL)
 _LONGEST = 72
 
 
-def shown() -> Iterator[tuple[str, Any]]:
-    """What each protocol answers about one and the same skill, by the name of its block."""
+def examples() -> Iterator[tuple[str, Any]]:
+    """Yield the name of each block, and the response of its protocol about one skill."""
     with http_serving(SKILL) as server:
         yield from _mcp(server)
         yield "discovery.index", json.loads(server.send("GET", DIRECTORY + INDEX).body)
@@ -29,8 +29,8 @@ def shown() -> Iterator[tuple[str, Any]]:
 
 
 def _mcp(server: Server) -> Iterator[tuple[str, Any]]:
-    host = HttpClient(server, "modern", extension=True)
-    yield "sep-2640.list", host.request("skills/list")
+    declared = HttpClient(server, "modern", extension=True)
+    yield "sep-2640.list", declared.request("skills/list")
     plain = HttpClient(server, "modern")
     yield "tools.list", plain.call("skills_list")
     loaded = plain.call("skills_load", names=["csv-profiling"])
@@ -38,24 +38,26 @@ def _mcp(server: Server) -> Iterator[tuple[str, Any]]:
     yield "tools.load", json.loads(json.dumps(loaded).replace(handle, "A-HANDLE-OF-24-CHARACTERS"))
 
 
-def cut(seen: Any) -> Any:
-    """The same with long texts cut, and without `_meta`, in which the server names itself."""
-    if isinstance(seen, dict):
-        return {key: cut(value) for key, value in seen.items() if key != "_meta"}
-    if isinstance(seen, list):
-        return [cut(each) for each in seen]
-    if isinstance(seen, str):
-        return seen if len(seen) <= _LONGEST else f"{seen[:_LONGEST].rstrip()} ..."
-    return seen
+def shortened(value: Any) -> Any:
+    """Shorten long texts, and drop `_meta`, which has the version of the server."""
+    if isinstance(value, dict):
+        return {key: shortened(each) for key, each in value.items() if key != "_meta"}
+    if isinstance(value, list):
+        return [shortened(each) for each in value]
+    if isinstance(value, str) and len(value) > _LONGEST:
+        return f"{value[:_LONGEST].rstrip()} ..."
+    return value
 
 
 def page(text: str) -> str:
-    """The page with the blocks of today."""
-    blocks = {name: json.dumps(cut(seen), indent=2, ensure_ascii=False) + "\n" for name, seen in shown()}
+    """Return the page with current examples."""
+    blocks: dict[str, str] = {}
+    for name, value in examples():
+        blocks[name] = json.dumps(shortened(value), indent=2, ensure_ascii=False) + "\n"
     assert blocks.keys() == {name for _, name in _BLOCK.findall(text)}
     return _BLOCK.sub(lambda match: match[1] + blocks[match[2]], text)
 
 
-def test_the_page_shows_what_the_server_answers() -> None:
+def test_examples_of_page_are_current() -> None:
     text = PAGE.read_text(encoding="utf-8")
     assert page(text) == text

@@ -1,4 +1,4 @@
-"""Behind proxies: what clients are counted as, what paths they see, and that streams come through real ones."""
+"""Behind reverse proxies: client addresses, path prefixes, drains, and real haproxy and nginx."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 
 from ports import free_port
 from tables import each_row
-from web.http_wire import HttpClient, Server, Stream, client, http_serving, pinging, until
+from web.http_wire import HttpClient, Server, Stream, bearing, client, http_serving, pinging, until
 from web.proxies import SPREAD, Edits, HaProxy, Nginx, Proxy, running
 from wire import DEADLINE, FIXTURES, Era, write_skill
 
@@ -27,84 +27,89 @@ TRUSTING = ("--trusted-proxy", "127.0.0.1")
 INDEX = "/.well-known/agent-skills/index.json"
 
 
-class Forwarded(HttpClient):
-    """A client for whom a proxy on this machine asks."""
+class ForwardedClient(HttpClient):
+    """A client that sends the headers of a proxy."""
 
-    said: dict[str, str]
+    forwarded_for = ""
 
     def headers(self, message: Any = None) -> dict[str, str]:
-        return super().headers(message) | self.said
+        added = {"X-Forwarded-For": f"6.6.6.6, {self.forwarded_for}"}
+        added["Forwarded"] = "for=7.7.7.7;host=evil.example"
+        return super().headers(message) | added
 
 
 @contextmanager
-def behind(server: Server, address: str, era: Era = "modern", source: str = "127.0.0.1") -> Iterator[HttpClient]:
-    """A client of this address, hands shaken."""
-    one = Forwarded(server, era, source=source)
-    one.said = {"X-Forwarded-For": f"6.6.6.6, {address}", "Forwarded": "for=7.7.7.7;host=evil.example"}
-    with closing(one):
-        one.open()
-        yield one
+def forwarded(server: Server, address: str, era: Era = "modern", source: str = "127.0.0.1") -> Iterator[HttpClient]:
+    """A client whose requests a proxy at `source` forwards for `address`, after its handshake."""
+    with closing(ForwardedClient(server, era, source=source)) as opened:
+        opened.forwarded_for = address
+        opened.open()
+        yield opened
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    """A server that believes this machine, for tests that change nothing."""
+    """A server that trusts a proxy on loopback, for tests that change nothing."""
     with http_serving(FIXTURES, *TRUSTING) as started:
         yield started
 
 
-def test_clients_behind_one_proxy_do_not_share_its_places() -> None:
+def test_clients_behind_one_proxy_have_separate_shares() -> None:
     with (
         http_serving(FIXTURES, "--max-connections", "4", *TRUSTING) as server,
-        behind(server, "203.0.113.1") as hog,
-        behind(server, "203.0.113.2") as other,
+        forwarded(server, "203.0.113.1") as hog,
+        forwarded(server, "203.0.113.2") as other,
     ):
         streams = [hog.listen(number, skillsListChanged=True) for number in range(4)]
         assert hog.post(hog.message("skills/list")).status == 503
         assert other.request("skills/list")["skills"]
-        assert streams[0].next() is None  # the oldest of who holds most
+        assert streams[0].next() is None  # the oldest of the largest client
         assert all(stream.whole is None for stream in streams[1:])
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs all of 127.0.0.0/8")
-def test_who_is_no_proxy_is_counted_by_its_own_address_whatever_it_sends() -> None:
-    with http_serving(FIXTURES, "--max-sessions", "4", "--trusted-proxy", "127.0.0.2") as server, ExitStack() as stack:
-        mine = stack.enter_context(behind(server, "6.6.6.6", "legacy", "127.0.0.3"))
+def test_untrusted_client_counts_for_its_own_address() -> None:
+    options = ("--max-sessions", "4", "--trusted-proxy", "127.0.0.2")
+    with http_serving(FIXTURES, *options) as server, ExitStack() as stack:
+        other = stack.enter_context(forwarded(server, "6.6.6.6", "legacy", "127.0.0.3"))
         for number in range(20):
-            stack.enter_context(behind(server, f"203.0.113.{number}", "legacy"))
-        assert mine.request("skills/list")["skills"]
+            stack.enter_context(forwarded(server, f"203.0.113.{number}", "legacy"))
+        assert other.request("skills/list")["skills"]
 
 
-def test_a_header_of_a_proxy_makes_no_name_good_or_bad() -> None:
-    good, evil = "skills.example", "evil.example"
-    with http_serving(FIXTURES, "--allowed-host", good, *TRUSTING) as server:
-        for host, forwarded, status in ((good, evil, 200), (evil, good, 403)):
-            said = {"Host": host, "X-Forwarded-Host": forwarded, "Forwarded": f"host={forwarded}"}
-            assert server.send("GET", INDEX, headers=said).status == status
+def test_forwarded_host_does_not_replace_host() -> None:
+    allowed, foreign = "skills.example", "evil.example"
+    with http_serving(FIXTURES, "--allowed-host", allowed, *TRUSTING) as server:
+        for host, other, status in ((allowed, foreign, 200), (foreign, allowed, 403)):
+            headers = {"Host": host, "X-Forwarded-Host": other, "Forwarded": f"host={other}"}
+            assert server.send("GET", INDEX, headers=headers).status == status
 
 
 @each_row("root", ["/team/a.b/", "/mcp"])
-def test_all_is_answered_below_a_root_path_and_without_it(root: str) -> None:
+def test_endpoints_answer_with_and_without_root_path(root: str) -> None:
     prefix = root.removesuffix("/")
     origin = "https://app.example"
+    preflight = {"Origin": origin, "Access-Control-Request-Method": "POST"}
     options = ("--root-path", root, "--publish-open", "--allowed-origin", origin)
-    with http_serving(FIXTURES, *options, environment={"MCP_SKILLS_TOKENS": f"alpha={TOKEN}"}) as server:
+    tokens = {"MCP_SKILLS_TOKENS": f"alpha={TOKEN}"}
+    with http_serving(FIXTURES, *options, environment=tokens) as server:
         indexes: list[bytes] = []
         server.until_ready()
         for before in (prefix, ""):
-            assert [server.send("GET", before + path).status for path in ("/healthz", "/readyz")] == [200, 200]
+            for path in ("/healthz", "/readyz"):
+                assert server.send("GET", before + path).status == 200
             for path in ("/readyz?verbose", "/elsewhere"):
                 assert server.send("GET", before + path).status == 401
             for path in ("/mcp", "/rpc"):
                 assert server.send(path=before + path, body=b"{}").status == 401
-            asked = {"Authorization": f"Bearer {TOKEN}"}
-            assert server.send(path=before + "/rpc/", body=b"{}", headers=asked).headers["Location"] == prefix + "/rpc"
+            reply = server.send(path=before + "/rpc/", body=b"{}", headers=bearing(TOKEN))
+            assert reply.headers["Location"] == prefix + "/rpc"
             reply = server.send("GET", before + INDEX, headers={"Origin": origin})
-            assert reply.status == 200 and reply.headers["Access-Control-Allow-Origin"] == origin
+            assert reply.status == 200
+            assert reply.headers["Access-Control-Allow-Origin"] == origin
             indexes.append(reply.body)
-            asked = {"Origin": origin, "Access-Control-Request-Method": "POST"}
-            assert server.send("OPTIONS", before + "/mcp", headers=asked).status == 200
-        assert indexes[0] == indexes[1]  # which is kept by caches, and by a digest
+            assert server.send("OPTIONS", before + "/mcp", headers=preflight).status == 200
+        assert indexes[0] == indexes[1]  # caches keep it by its digest
         for entry in json.loads(indexes[0])["skills"]:
             assert entry["url"].startswith(prefix + "/.well-known/agent-skills/")
             raw = server.send("GET", entry["url"]).body
@@ -112,39 +117,43 @@ def test_all_is_answered_below_a_root_path_and_without_it(root: str) -> None:
 
 
 @each_row(
-    ("sent", "location"),
+    ("path", "status", "location"),
     [
-        ("/mcp/", "/mcp"), ("/mcp//?a=b&c", "/mcp?a=b&c"),
-        *((path, None) for path in ("//evil.example/", "//evil.example/mcp/", "/mcp2/", "/", "//", "/%2f/mcp/")),
+        ("/mcp/", 307, "/mcp"), ("/mcp//?a=b&c", 307, "/mcp?a=b&c"), ("//evil.example/", 404, None),
+        ("//evil.example/mcp/", 404, None), ("/mcp2/", 404, None), ("/", 404, None), ("//", 404, None),
+        ("/%2f/mcp/", 404, None),
     ],
 )  # fmt: skip
-def test_slashes_too_many_are_redirected_to_no_other_host(server: Server, sent: str, location: str | None) -> None:
-    for said in ({}, {"X-Forwarded-Prefix": "//evil.example"}):
-        reply = server.send("POST", sent, b"{}", headers=said)
-        assert (reply.status, reply.headers["Location"]) == (404 if location is None else 307, location)
+def test_trailing_slash_redirects_to_no_other_host(
+    server: Server, path: str, status: int, location: str | None
+) -> None:
+    for headers in ({}, {"X-Forwarded-Prefix": "//evil.example"}):
+        reply = server.send("POST", path, b"{}", headers=headers)
+        assert (reply.status, reply.headers["Location"]) == (status, location)
 
 
-def test_a_server_that_drains_is_not_ready_and_answers_all_the_same(tmp_path: Path) -> None:
+def test_draining_server_is_not_ready_but_answers_requests(tmp_path: Path) -> None:
     write_skill(tmp_path / "a")
-    with http_serving(tmp_path, "--drain", "600") as server, client(server, "modern") as one:
-        stream = one.listen(skillsListChanged=True)
+    with http_serving(tmp_path, "--drain", "600") as server, client(server, "modern") as listener:
+        stream = listener.listen(skillsListChanged=True)
         server.until_ready()
         server.process.send_signal(signal.SIGTERM)
         until(lambda: server.send("GET", "/readyz").status == 503)
         assert server.send("GET", "/readyz").body.startswith(b"draining")
         assert server.send("GET", "/healthz").status == 200
-        reply = one.post(one.message("skills/list"))
-        assert reply.status == 200 and "close" in reply.headers["Connection"]
+        reply = listener.post(listener.message("skills/list"))
+        assert reply.status == 200
+        assert "close" in reply.headers["Connection"]
         write_skill(tmp_path / "b")
         assert stream.until(SKILLS)
-        assert server.signal(signal.SIGTERM)[0] == 0  # the second one ends it at once
+        assert server.signal(signal.SIGTERM)[0] == 0  # a second signal ends the drain
         assert stream.rest()[-1]["result"] and stream.whole
 
 
-def test_a_drain_ends_by_itself_and_is_not_for_who_presses_a_key() -> None:
+def test_drain_ends_after_its_time_and_is_skipped_on_sigint() -> None:
     for seconds, number in (("0.2", signal.SIGTERM), ("600", signal.SIGINT)):
-        with http_serving(FIXTURES, "--drain", seconds) as server, client(server, "legacy") as one:
-            stream = one.follow()
+        with http_serving(FIXTURES, "--drain", seconds) as server, client(server, "legacy") as follower:
+            stream = follower.follow()
             assert server.signal(number)[0] == 0
             assert stream.next() is None and stream.whole
 
@@ -155,81 +164,88 @@ def test_a_drain_ends_by_itself_and_is_not_for_who_presses_a_key() -> None:
         pytest.param(Nginx, marks=pytest.mark.needs_program("nginx")),
     ]
 )
-def kind(request: pytest.FixtureRequest) -> Callable[..., Proxy]:
+def proxy_class(request: pytest.FixtureRequest) -> Callable[..., Proxy]:
     return request.param
 
 
 @contextmanager
-def through(
-    kind: Callable[..., Proxy], folder: Path, *options: str | Path, edits: Edits = (), command: list[str] | None = None
-) -> Iterator[tuple[Server, Proxy]]:
-    """A server on the skills of a folder, and a proxy before it."""
+def proxied(
+    proxy_class: Callable[..., Proxy],
+    folder: Path,
+    *options: str | Path,
+    edits: Edits = (),
+    command: list[str] | None = None,
+) -> Iterator[Proxy]:
+    """A proxy in front of a server of one skill."""
     skills, files = folder / "skills", folder / "proxy"
     write_skill(skills / "a", guide_md="guide")
     files.mkdir()
     with (
         http_serving(skills, *TRUSTING, *options, command=command) as server,
-        running(kind(files, server.port, edits=edits)) as proxy,
+        running(proxy_class(files, server.port, edits=edits)) as proxy,
     ):
-        yield server, proxy
+        yield proxy
 
 
-def test_a_stream_without_news_outlives_a_proxys_patience(kind: Callable[..., Proxy], era: Era, tmp_path: Path) -> None:
-    wait = {HaProxy: "timeout server", Nginx: "proxy_read_timeout"}[kind]
-    edits, command = [(f"{wait} 60s", f"{wait} 1s")], pinging(0.3)
-    with through(kind, tmp_path, edits=edits, command=command) as (_, proxy), client(proxy, era) as one:
-        assert one.read("skill://a/guide.md") == b"guide"
-        stream = one.hear()
-        for _ in range(6):  # which takes nearly two seconds
+def test_idle_stream_outlasts_timeout_of_proxy(proxy_class: Callable[..., Proxy], era: Era, tmp_path: Path) -> None:
+    timeout = {HaProxy: "timeout server", Nginx: "proxy_read_timeout"}[proxy_class]
+    edits, command = [(f"{timeout} 60s", f"{timeout} 1s")], pinging(0.3)
+    with (
+        proxied(proxy_class, tmp_path, edits=edits, command=command) as proxy,
+        client(proxy, era) as listener,
+    ):
+        assert listener.read("skill://a/guide.md") == b"guide"
+        stream = listener.hear()
+        for _ in range(6):  # nearly two seconds
             stream.comments.get(timeout=DEADLINE)
         write_skill(tmp_path / "skills" / "b")
         stream.until(SKILLS)
-        assert len(one.every_skill()) == 2
+        assert len(listener.every_skill()) == 2
 
 
-def test_a_client_that_leaves_is_gone_behind_the_proxy(kind: Callable[..., Proxy], era: Era, tmp_path: Path) -> None:
+def test_closed_stream_frees_its_slot_behind_proxy(proxy_class: Callable[..., Proxy], era: Era, tmp_path: Path) -> None:
     streams: list[Stream] = []
 
-    def opened() -> bool:
-        wanted = one.message("subscriptions/listen", {"notifications": {"skillsListChanged": True}})
-        given = ("POST", json.dumps(wanted).encode(), one.headers(wanted))
+    def open_stream() -> bool:
+        message = listener.message("subscriptions/listen", {"notifications": {"skillsListChanged": True}})
+        request = ("POST", json.dumps(message).encode(), listener.headers(message))
         if era == "legacy":
-            given = ("GET", None, one.headers())
-        with suppress(http.client.RemoteDisconnected):  # the proxy lost the connection that it would use again
-            if one.post(one.message("skills/list")).status == 200:
-                streams.append(Stream(proxy, *given))
+            request = ("GET", None, listener.headers())
+        with suppress(http.client.RemoteDisconnected):  # the proxy reused a closed connection
+            if listener.post(listener.message("skills/list")).status == 200:
+                streams.append(Stream(proxy, *request))
                 if streams[-1].status == 200:
                     return True
                 streams[-1].close()
         return False
 
-    with through(kind, tmp_path, "--max-connections", "2") as (_, proxy), client(proxy, era) as one:
-        for _ in range(6):  # three times as many as there are places, or as a session may have
-            until(opened)
+    options = ("--max-connections", "2")
+    with proxied(proxy_class, tmp_path, *options) as proxy, client(proxy, era) as listener:
+        for _ in range(6):  # three times the number of slots
+            until(open_stream)
             streams[-1].close()
 
 
-def test_large_bodies_come_through_and_larger_ones_are_refused(kind: Callable[..., Proxy], tmp_path: Path) -> None:
-    with through(kind, tmp_path) as (_, proxy), client(proxy, "modern") as one:
+def test_body_passes_proxy_up_to_limit(proxy_class: Callable[..., Proxy], tmp_path: Path) -> None:
+    with proxied(proxy_class, tmp_path) as proxy, client(proxy, "modern") as reader:
         raw = b"x" * (3 << 20)
         (tmp_path / "skills" / "a" / "large.bin").write_bytes(raw)
-        until(lambda: any("large" in each["uri"] for skill in one.every_skill() for each in skill["resources"]))
-        assert one.read("skill://a/large.bin") == raw
+        until(lambda: "large.bin" in json.dumps(reader.every_skill()))
+        assert reader.read("skill://a/large.bin") == raw
         for size, is_refused in ((900_000, False), (1_100_000, True)):
-            message = one.message("skills/get", {"name": "a", "arguments": {"x": "y" * size}})
-            assert (one.post(message).status == 413) is is_refused
+            message = reader.message("skills/get", {"name": "a", "arguments": {"x": "y" * size}})
+            assert (reader.post(message).status == 413) is is_refused
 
 
 @pytest.mark.needs_program("nginx")
-@pytest.mark.parametrize("strips", [True, False])
-def test_a_prefix_is_taken_off_or_not(strips: bool, era: Era, tmp_path: Path) -> None:
-    strip = "        rewrite ^/skills(/.*)$ $1 break;\n" if strips else ""
-    edits = [("location ${LOCATION} {\n", "location /skills/ {\n" + strip)]
-    with through(Nginx, tmp_path, "--root-path", "/skills", edits=edits) as (_, proxy):
-        assert proxy.send("GET", INDEX).status == 404  # nginx's own
+@pytest.mark.parametrize("rewrite", ["        rewrite ^/skills(/.*)$ $1 break;\n", ""])
+def test_root_path_works_stripped_or_not(rewrite: str, era: Era, tmp_path: Path) -> None:
+    edits = [("location ${LOCATION} {\n", "location /skills/ {\n" + rewrite)]
+    with proxied(Nginx, tmp_path, "--root-path", "/skills", edits=edits) as proxy:
+        assert proxy.send("GET", INDEX).status == 404  # of nginx itself
         proxy.prefix = "/skills"
-        with client(proxy, era) as one:
-            stream = one.hear()
+        with client(proxy, era) as listener:
+            stream = listener.hear()
             write_skill(tmp_path / "skills" / "b")
             stream.until(SKILLS)
         for entry in json.loads(proxy.send("GET", INDEX).body)["skills"]:
@@ -238,44 +254,45 @@ def test_a_prefix_is_taken_off_or_not(strips: bool, era: Era, tmp_path: Path) ->
 
 
 class Load:
-    """Modern clients that ask all the time, each on a connection that it keeps while it can; and what failed."""
+    """Clients that send requests without pause on keep-alive connections, and the failures."""
 
     def __init__(self, proxy: Proxy, clients: int) -> None:
         self.answered = 0
         self.failed: list[str] = []
-        self._over = threading.Event()
-        self._threads = [threading.Thread(target=self._ask, args=(proxy,), daemon=True) for _ in range(clients)]
-        for each in self._threads:
-            each.start()
+        self._stopped = threading.Event()
+        self._threads: list[threading.Thread] = []
+        for _ in range(clients):
+            self._threads.append(threading.Thread(target=self._send, args=(proxy,), daemon=True))
+            self._threads[-1].start()
 
-    def _ask(self, proxy: Proxy) -> None:
-        one = HttpClient(proxy, "modern")
-        with closing(http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=30)) as kept:
-            while not self._over.is_set():
-                message = one.message("resources/read", {"uri": "skill://a/SKILL.md"})
+    def _send(self, proxy: Proxy) -> None:
+        reader = HttpClient(proxy, "modern")
+        with closing(http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=30)) as connection:
+            while not self._stopped.is_set():
+                message = reader.message("resources/read", {"uri": "skill://a/SKILL.md"})
                 try:
-                    kept.request("POST", "/mcp", json.dumps(message), one.headers(message))
-                    reply = kept.getresponse()
+                    connection.request("POST", "/mcp", json.dumps(message), reader.headers(message))
+                    reply = connection.getresponse()
                     answer = json.loads(reply.read())
                     assert reply.status == 200 and answer["result"]["contents"]
                     self.answered += 1
                 except Exception as error:
                     self.failed.append(repr(error))
-                    kept.close()
+                    connection.close()
 
-    def goes_on(self) -> None:
-        """Wait until so much more was answered that each client came by more than once."""
+    def wait_for_replies(self) -> None:
+        """Wait for ten more replies for each client, or for a failure."""
         enough = self.answered + 10 * len(self._threads)
         until(lambda: self.answered >= enough or self.failed)
 
-    def end(self) -> None:
-        self._over.set()
+    def stop(self) -> None:
+        self._stopped.set()
         for each in self._threads:
             each.join(30)
 
 
 @pytest.mark.needs_program("haproxy")
-def test_a_rolling_restart_fails_no_request_and_streams_come_back(tmp_path: Path) -> None:
+def test_rolling_restart_fails_no_request_and_streams_reopen(tmp_path: Path) -> None:
     write_skill(tmp_path / "skills" / "a")
     (tmp_path / "proxy").mkdir()
     ports = [free_port(), free_port()]
@@ -291,35 +308,36 @@ def test_a_rolling_restart_fails_no_request_and_streams_come_back(tmp_path: Path
         names = ("replica-1", "replica-2")
         for name in names:
             proxy.sees(name, "UP")
-        listening = [stack.enter_context(client(proxy, "modern")) for _ in range(4)]
-        streams = [one.listen(skillsListChanged=True) for one in listening]
+        listeners = [stack.enter_context(client(proxy, "modern")) for _ in range(4)]
+        streams = [listener.listen(skillsListChanged=True) for listener in listeners]
         legacy = stack.enter_context(client(proxy, "legacy"))
         followed = legacy.follow()
         load = Load(proxy, 4)
-        stack.callback(load.end)
+        stack.callback(load.stop)
         for number, name in enumerate(names):
-            load.goes_on()
+            load.wait_for_replies()
             replicas[number].process.send_signal(signal.SIGTERM)
             proxy.sees(name, "DOWN")
-            load.goes_on()
-            assert all(stream.whole is None for stream in streams)  # it drains, and ends none yet
+            load.wait_for_replies()
+            assert all(stream.whole is None for stream in streams)  # the drain ends no stream
             assert replicas[number].signal(signal.SIGTERM)[0] == 0
-            # Streams that have ended or are just ending: their last message is here.
-            ended = [place for place, stream in enumerate(streams) if not stream.messages.empty()]
+            # A stream whose last message has arrived has ended or is about to.
+            ended = [index for index, stream in enumerate(streams) if not stream.messages.empty()]
             assert ended  # leastconn gave each replica some
-            for place in ended:
-                assert streams[place].rest()[-1]["result"] and streams[place].whole
-                streams[place] = listening[place].listen(skillsListChanged=True)
-            load.goes_on()
+            for index in ended:
+                assert streams[index].rest()[-1]["result"] and streams[index].whole
+                streams[index] = listeners[index].listen(skillsListChanged=True)
+            load.wait_for_replies()
             replicas[number] = replica(ports[number])
             proxy.sees(name, "UP")
-        load.goes_on()
-        load.end()
-        assert load.failed == [] and load.answered > 100
+        load.wait_for_replies()
+        load.stop()
+        assert load.failed == []
+        assert load.answered > 100
         assert followed.next() is None and followed.whole
         assert legacy.post(legacy.message("skills/list")).status == 404
         legacy.session = None
-        legacy.open()  # as the protocol wants it after 404
+        legacy.open()  # as the protocol requires after 404
         streams.append(legacy.follow())
         write_skill(tmp_path / "skills" / "b")
         for stream in streams:

@@ -1,4 +1,4 @@
-"""Concurrency of one client: beyond its limit a request waits, and so does one that is refused again and again."""
+"""Concurrency limits per client, rate limits, and delayed refusals."""
 
 from __future__ import annotations
 
@@ -13,80 +13,89 @@ from mcp_skills_server.web import rates
 from mcp_skills_server.web.rates import RequestLimits
 
 MANY = 32
-AT_ONCE = 60
+UNDELAYED = 60
+"""Refusals a minute that are sent at once."""
 
 
-class Asked:
-    """An application that notes whose requests begin and how many of one client are at work; each takes a few turns."""
+class LimitedApp:
+    """An application behind a concurrency limit. Each request takes a few turns of the loop.
+
+    Attributes:
+        started: the client of each request, in order of start.
+        most: the most concurrent requests of each client.
+    """
 
     def __init__(self) -> None:
-        self.begun: list[str] = []
+        self.started: list[str] = []
         self.most: dict[str, int] = {}
         self.limit = RequestLimits(self._answer, Rates(QuotaSettings(requests_per_minute=None)))
-        self._at_work: dict[str, int] = {}
+        self._running: dict[str, int] = {}
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        who = scope["client"][0] if scope["client"] else ""
-        self.begun.append(who)
-        self._at_work[who] = self._at_work.get(who, 0) + 1
-        self.most[who] = max(self.most.get(who, 0), self._at_work[who])
+        client = ""
+        if scope["client"]:
+            client = scope["client"][0]
+        self.started.append(client)
+        self._running[client] = self._running.get(client, 0) + 1
+        self.most[client] = max(self.most.get(client, 0), self._running[client])
         try:
             for _ in range(3):
                 await asyncio.sleep(0)
-            if scope.get("stays"):
+            if scope.get("is_endless"):
                 await asyncio.get_running_loop().create_future()
         finally:
-            self._at_work[who] -= 1
+            self._running[client] -= 1
 
-    def ask(self, address: str | None, **more: Any) -> asyncio.Task[Any]:
-        scope = {"type": "http", "path": "/mcp", "client": (address, 1) if address else None, **more}
+    def start(self, address: str | None, *, is_endless: bool = False) -> asyncio.Task[Any]:
+        client = (address, 1) if address else None
+        scope = {"type": "http", "path": "/mcp", "client": client, "is_endless": is_endless}
         return asyncio.create_task(self.limit(scope, None, None))  # type: ignore[arg-type]
 
-    async def all(self, *addresses: str | None) -> None:
-        """Ask so many times at once, from each of these and from one client."""
-        await asyncio.gather(*(self.ask("192.0.2.1") for _ in range(MANY)), *map(self.ask, addresses))
+    async def run(self, *addresses: str | None) -> None:
+        """Run `MANY` requests of 192.0.2.1 and one of each of these addresses."""
+        await asyncio.gather(*map(self.start, ["192.0.2.1"] * MANY), *map(self.start, addresses))
 
 
 @pytest.mark.anyio
-async def test_many_of_one_wait_for_each_other_and_another_comes_in_between() -> None:
-    asked = Asked()
-    await asked.all("192.0.2.2", *[None] * MANY)  # who cannot be distinguished waits for nobody
-    assert asked.most == {"192.0.2.1": 2, "192.0.2.2": 1, "": MANY}
-    assert asked.begun.index("192.0.2.2") <= 2
-    assert len(asked.begun) == 2 * MANY + 1
+async def test_two_requests_of_one_client_run_at_once_without_delaying_others() -> None:
+    app = LimitedApp()
+    await app.run("192.0.2.2", *[None] * MANY)  # clients without an address are not limited
+    assert app.most == {"192.0.2.1": 2, "192.0.2.2": 1, "": MANY}
+    assert app.started.index("192.0.2.2") <= 2
+    assert len(app.started) == 2 * MANY + 1
 
 
 @pytest.mark.anyio
-async def test_one_that_is_cancelled_keeps_nobody_waiting() -> None:
-    asked = Asked()
-    tasks = [asked.ask("192.0.2.1") for _ in range(MANY)]
+async def test_cancelled_request_releases_its_permit() -> None:
+    app = LimitedApp()
+    tasks = [app.start("192.0.2.1") for _ in range(MANY)]
     await asyncio.sleep(0)
     for each in tasks[1:-1]:
         each.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    await asked.all()
-    assert asked.most == {"192.0.2.1": 2}
-    assert len(asked.begun) == MANY + 3  # the first two, and the last
+    await app.run()
+    assert app.most == {"192.0.2.1": 2}
+    assert len(app.started) == MANY + 3  # the first two, and the last
 
 
 @pytest.mark.anyio
-async def test_one_that_takes_long_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slow_request_no_longer_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rates, "_SLOW_S", 0.01)
-    asked = Asked()
-    streams = [asked.ask("192.0.2.1", stays=True) for _ in range(4)]
+    app = LimitedApp()
+    streams = [app.start("192.0.2.1", is_endless=True) for _ in range(4)]
     async with asyncio.timeout(20):
-        await asked.all()
+        await app.run()
     for each in streams:
         each.cancel()
     await asyncio.gather(*streams, return_exceptions=True)
-    monkeypatch.setattr(rates, "_SLOW_S", 20)  # from here on none takes long, however busy the machine
-    asked.most.clear()
-    await asked.all()
-    assert asked.most == {"192.0.2.1": 2}
+    monkeypatch.setattr(rates, "_SLOW_S", 20)  # on a busy machine, too, none is slow from here on
+    app.most.clear()
+    await app.run()
+    assert app.most == {"192.0.2.1": 2}
 
 
 @pytest.mark.anyio
-async def test_one_that_has_to_wait_for_half_a_second_is_refused() -> None:
+async def test_request_and_failed_authentication_over_rate_are_refused() -> None:
     scope = {"type": "http", "method": "POST", "path": "/mcp", "headers": [], "client": ("192.0.2.1", 1)}
     statuses: list[int] = []
 
@@ -94,49 +103,52 @@ async def test_one_that_has_to_wait_for_half_a_second_is_refused() -> None:
         statuses.append(200)
 
     async def send(message: Message) -> None:
-        statuses.extend([message["status"]] if "status" in message else [])
+        if "status" in message:
+            statuses.append(message["status"])
 
     limits = Rates(QuotaSettings(120, 120))
-    failed, limit = rates.FailedAuthentications(limits), RequestLimits(app, limits)
+    limit: Any = RequestLimits(app, limits)
     for _ in range(121):
-        await limit(scope, None, send)  # type: ignore[arg-type]
+        await limit(scope, None, send)
     assert statuses == [200] * 120 + [429]
-    assert [await failed.is_over(scope, app, send) for _ in range(121)] == [False] * 120 + [True]  # type: ignore[arg-type]
+    failures: Any = rates.FailedAuthentications(limits)
+    over = [await failures.is_over(scope, app, send) for _ in range(121)]
+    assert over == [False] * 120 + [True]
 
 
 @pytest.mark.anyio
-async def test_the_first_are_answered_at_once_and_then_it_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_refusals_over_60_a_minute_are_delayed(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[Message] = []
-    left, asked = asyncio.Event(), asyncio.Event()
+    disconnected, delayed = asyncio.Event(), asyncio.Event()
     limits = Rates(QuotaSettings())
 
     async def receive() -> Message:
-        asked.set()
-        await left.wait()
+        delayed.set()
+        await disconnected.wait()
         return {"type": "http.disconnect"}
 
     async def send(message: Message) -> None:
         sent.append(message)
 
-    def refused(address: str = "192.0.2.1") -> Any:
+    def refuse(address: str = "192.0.2.1") -> Any:
         scope = {"type": "http", "method": "POST", "path": "/mcp", "headers": [], "client": (address, 1)}
         return rates.refuse_with_delay(scope, receive, send, limits, quota="x", most=1, wait=1.0)
 
-    def answers() -> int:
-        return sum(each.get("status") == 429 for each in sent)
+    def refusals() -> int:
+        return sum(message.get("status") == 429 for message in sent)
 
-    for _ in range(AT_ONCE):
-        await refused()
-    assert answers() == AT_ONCE and not asked.is_set()
-    one = asyncio.create_task(refused())
-    await asyncio.wait({one, asyncio.create_task(asked.wait())}, return_when=asyncio.FIRST_COMPLETED)
-    assert answers() == AT_ONCE and not one.done()
-    await refused("192.0.2.2")  # whom it does not concern
-    assert answers() == AT_ONCE + 1
-    left.set()  # nobody is there to be answered
-    await one
-    assert answers() == AT_ONCE + 1
-    left.clear()
+    for _ in range(UNDELAYED):
+        await refuse()
+    assert refusals() == UNDELAYED and not delayed.is_set()
+    waiting = asyncio.create_task(refuse())
+    await asyncio.wait({waiting, asyncio.create_task(delayed.wait())}, return_when=asyncio.FIRST_COMPLETED)
+    assert refusals() == UNDELAYED and not waiting.done()
+    await refuse("192.0.2.2")  # another client is not delayed
+    assert refusals() == UNDELAYED + 1
+    disconnected.set()
+    await waiting
+    assert refusals() == UNDELAYED + 1
+    disconnected.clear()
     monkeypatch.setattr(rates, "_TARPIT_S", 0)
-    await refused()
-    assert answers() == AT_ONCE + 2, "it comes in the end"
+    await refuse()
+    assert refusals() == UNDELAYED + 2

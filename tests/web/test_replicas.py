@@ -1,4 +1,4 @@
-"""Two replicas with one Redis: sessions go on elsewhere, changes are looked at everywhere, and Redis may be away."""
+"""Replicas that share a Redis: sessions, change notifications, and an unreachable Redis."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import pytest
 
 from mcp_skills_server.shared import records
 from ports import free_port
-from programs import LOOSE, loose
 from shared.redis_servers import RealRedis, answering, redis_server
 from sources.git.remotes import Upstream, skill
 from sources.oci.registries import self_signed
@@ -25,32 +24,32 @@ from wire import DEADLINE, ROOT, write_skill
 
 pytestmark = pytest.mark.needs_program("redis-server")
 
-SECRET = "very-secret-indeed"
+PASSWORD = "very-secret-indeed"
 LISTED = "notifications/skills/list_changed"
-UNKNOWN = "Unknown session"
-AWAY = "cannot be reached now"
+UNKNOWN_SESSION = "Unknown session"
 
 
 @pytest.fixture
 def redis(tmp_path: Path) -> Iterator[RealRedis]:
-    """A Redis of this test."""
+    """A Redis server for one test."""
     with redis_server(tmp_path / "redis") as server:
         yield server
 
 
 @pytest.fixture
 def skills(tmp_path: Path) -> Path:
-    """Three skills."""
+    """A root of three skills."""
     for name in ("alpha", "beta", "gamma"):
-        write_skill(tmp_path / "skills" / name, scripts__make_sh="echo made > out.txt\n")
+        write_skill(tmp_path / "skills" / name)
     return tmp_path / "skills"
 
 
 @contextmanager
 def replicas(skills: Path, url: str, *options: str | Path, count: int = 2, **more: Any) -> Iterator[list[Server]]:
-    """Replicas that have connected."""
+    """Replicas that use this Redis."""
+    arguments = (skills, "--redis", url, *options)
     with ExitStack() as stack:
-        yield [stack.enter_context(http_serving(skills, "--redis", url, *options, **more)) for _ in range(count)]
+        yield [stack.enter_context(http_serving(*arguments, **more)) for _ in range(count)]
 
 
 @contextmanager
@@ -62,224 +61,225 @@ def pair(skills: Path, url: str, *options: str | Path, **more: Any) -> Iterator[
 
 @contextmanager
 def alone(skills: Path, url: str) -> Iterator[HttpClient]:
-    """A modern client of the only replica."""
-    with replicas(skills, url, count=1) as (server,), client(server, "modern") as one:
-        yield one
+    """A modern client of a single replica."""
+    with replicas(skills, url, count=1) as (server,), client(server, "modern") as opened:
+        yield opened
 
 
-def call(one: HttpClient, tool: str, **arguments: Any) -> tuple[str, Any, bool]:
-    """What a tool answers: text, structure, whether it failed."""
-    result = one.call(f"skills_{tool}", **arguments)
-    text = "\n".join(each["text"] for each in result["content"])
-    return text, result.get("structuredContent"), result.get("isError", False)
+def text_of(result: dict[str, Any]) -> str:
+    return "\n".join(each["text"] for each in result["content"])
 
 
-def fails(one: HttpClient, tool: str, **arguments: Any) -> str:
-    """What a tool says that fails."""
-    text, _, failed = call(one, tool, **arguments)
-    assert failed, text
-    return text
+def call_ok(caller: HttpClient, tool: str, **arguments: Any) -> dict[str, Any]:
+    """Call a tool, which must succeed."""
+    result = caller.call(f"skills_{tool}", **arguments)
+    assert not result.get("isError"), result
+    return result
 
 
-def begin(one: HttpClient, *names: str) -> str:
-    """Load skills in a new session; its handle."""
-    text, structure, failed = call(one, "load", names=list(names))
-    assert not failed, text
-    return structure["session"]
+def error_of(caller: HttpClient, tool: str, **arguments: Any) -> str:
+    """Call a tool, which must fail, and return its message."""
+    result = caller.call(f"skills_{tool}", **arguments)
+    assert result["isError"], result
+    return text_of(result)
 
 
-def active(one: HttpClient, session: str, tool: str = "load", **more: Any) -> list[str]:
-    """The skills that a session has after loading or unloading something."""
-    text, structure, failed = call(one, tool, session=session, **more)
-    assert not failed, text
-    return [each["name"] for each in structure["active_skills"]]
+def load(caller: HttpClient, *names: str) -> str:
+    """Load skills in a new session, and return its handle."""
+    return call_ok(caller, "load", names=list(names))["structuredContent"]["session"]
 
 
-def readable(one: HttpClient, session: str, skill: str) -> bool:
-    """Whether the session has this skill."""
-    text, _, failed = call(one, "read", session=session, skill=skill, path="SKILL.md")
-    assert not failed or "not loaded" in text or "Unknown skill" in text, text
-    return not failed
+def active_after(caller: HttpClient, session: str, tool: str = "load", **more: Any) -> list[str]:
+    """Load or unload skills, and return the active skills of the session."""
+    result = call_ok(caller, tool, session=session, **more)
+    return [each["name"] for each in result["structuredContent"]["active_skills"]]
 
 
-def state(server: Server) -> str:
-    """What the probe says of Redis; a server is ready whatever that is."""
+def is_loaded(reader: HttpClient, session: str, skill: str) -> bool:
+    result = reader.call("skills_read", session=session, skill=skill, path="SKILL.md")
+    if not result.get("isError"):
+        return True
+    text = text_of(result)
+    assert "not loaded" in text or "Unknown skill" in text, text
+    return False
+
+
+def redis_status(server: Server) -> str:
+    """Return the line of the readiness probe about Redis. The server is ready in any case."""
     reply = server.send("GET", "/readyz?verbose")
     assert reply.status == 200
     return reply.body.decode().splitlines()[-1]
 
 
 @pytest.mark.requirement("X-15")
-def test_a_session_goes_on_at_another_replica_when_its_own_is_killed(redis: RealRedis, skills: Path) -> None:
-    with pair(skills, redis.url) as (at_a, at_b):
-        session = begin(at_a, "alpha")
-        assert readable(at_b, session, "alpha")
-        assert active(at_b, session, names=["beta"], mode="add") == ["alpha", "beta"]
-        assert readable(at_a, session, "beta")  # which it did not load itself
-        assert active(at_a, session, "unload", names=["alpha"]) == ["beta"]
-        at_a.server.process.send_signal(signal.SIGKILL)
-        at_a.server.process.wait(DEADLINE)
-        assert not readable(at_b, session, "alpha")
-        assert readable(at_b, session, "beta")
-        assert active(at_b, session, names=["gamma"], mode="add") == ["beta", "gamma"]
-
-
-def test_a_session_goes_on_after_a_restart_of_all_replicas(redis: RealRedis, skills: Path) -> None:
-    with pair(skills, redis.url) as (at_a, at_b):
-        session = begin(at_a, "alpha")
-        assert active(at_b, session, names=["beta"], mode="add") == ["alpha", "beta"]
-    with alone(skills, redis.url) as at_c:
-        assert readable(at_c, session, "alpha")
-        assert active(at_c, session, names=["gamma"], mode="add") == ["alpha", "beta", "gamma"]
+def test_session_survives_killed_replica(redis: RealRedis, skills: Path) -> None:
+    with pair(skills, redis.url) as (first, second):
+        session = load(first, "alpha")
+        assert is_loaded(second, session, "alpha")
+        assert active_after(second, session, names=["beta"], mode="add") == ["alpha", "beta"]
+        assert is_loaded(first, session, "beta")  # loaded through the other replica
+        assert active_after(first, session, "unload", names=["alpha"]) == ["beta"]
+        first.server.process.send_signal(signal.SIGKILL)
+        first.server.process.wait(DEADLINE)
+        assert not is_loaded(second, session, "alpha")
+        assert is_loaded(second, session, "beta")
+        assert active_after(second, session, names=["gamma"], mode="add") == ["beta", "gamma"]
 
 
 @pytest.mark.requirement("X-15", "MCP-11")
-def test_anothers_session_is_as_unknown_as_none(redis: RealRedis, skills: Path, tmp_path: Path) -> None:
+def test_session_of_another_principal_is_refused_like_unknown_one(
+    redis: RealRedis, skills: Path, tmp_path: Path
+) -> None:
     tokens = {"alpha": "a" * 16, "beta": "b" * 16}
     file = token_file(tmp_path, *(f"{name}={secret}" for name, secret in tokens.items()))
     with (
         replicas(skills, redis.url, "--token-file", file) as (a, b),
         client(a, "modern", token=tokens["alpha"]) as alpha,
-        client(b, "modern", token=tokens["alpha"]) as alpha_at_b,
+        client(b, "modern", token=tokens["alpha"]) as alpha_on_b,
         client(b, "modern", token=tokens["beta"]) as beta,
     ):
-        session = begin(alpha, "alpha")
-        handles = (session, "A" * 24, "x", "")
-        said = {fails(beta, "load", names=["beta"], session=each).replace(repr(each), "it") for each in handles}
-        assert len(said) == 1 and UNKNOWN in said.pop()
-        assert readable(alpha_at_b, session, "alpha")
-        assert UNKNOWN in fails(beta, "load", names=["beta"], session=session)  # also where it is known by now
-    assert not any(secret in key for key in redis.all_keys() for secret in (session, "alpha", "beta"))
+        session = load(alpha, "alpha")
+        messages: set[str] = set()
+        for handle in (session, "A" * 24, "x", ""):
+            message = error_of(beta, "load", names=["beta"], session=handle)
+            messages.add(message.replace(repr(handle), "it"))
+        assert len(messages) == 1
+        assert UNKNOWN_SESSION in messages.pop()
+        assert is_loaded(alpha_on_b, session, "alpha")
+        # Now the replica has the session in memory.
+        assert UNKNOWN_SESSION in error_of(beta, "load", names=["beta"], session=session)
+    for secret in (session, "alpha", "beta"):
+        assert not any(secret in key for key in redis.all_keys())
 
 
-@loose
-def test_files_that_a_script_left_elsewhere_are_said_to_be_there(redis: RealRedis, skills: Path) -> None:
-    with pair(skills, redis.url, "--allow-scripts", *LOOSE) as (at_a, at_b):
-        session = begin(at_a, "alpha")
-        file = {"session": session, "path": "/workspace/out.txt"}
-        assert "No script has run" in fails(at_b, "read", **file)
-        for one, other in ((at_a, at_b), (at_b, at_a)):
-            text, _, failed = call(one, "run_script", session=session, path="scripts/make.sh")
-            assert not failed, text
-            assert call(one, "read", **file)[0] == "made\n"
-            text = fails(other, "read", session=session, path=f"/workspace/{other.server.port}.txt")
-            assert "ran on another replica" in text and "\n" not in text
+def assert_reads_work(reader: HttpClient) -> None:
+    """Assert that requests which need no shared state are answered."""
+    entry, *_ = reader.every_skill()
+    assert reader.read(entry["resources"][0]["uri"])
+    call_ok(reader, "list")
+    call_ok(reader, "search", query="alpha")
 
 
-def reads_go_on(one: HttpClient) -> None:
-    """What needs nothing shared is answered."""
-    entry, *_ = one.every_skill()
-    assert one.read(entry["resources"][0]["uri"])
-    for tool, arguments in (("list", {}), ("search", {"query": "alpha"})):
-        assert not call(one, tool, **arguments)[2]
-
-
-def test_while_redis_is_away_reads_go_on_and_afterwards_all_does(redis: RealRedis, skills: Path) -> None:
-    with pair(skills, redis.url) as (at_a, at_b):
-        session = begin(at_a, "alpha")
-        servers = (at_a.server, at_b.server)
+def test_reads_work_without_redis_and_sessions_recover(redis: RealRedis, skills: Path) -> None:
+    with pair(skills, redis.url) as (first, second):
+        session = load(first, "alpha")
+        servers = (first.server, second.server)
         redis.stop()
         for server in servers:
             server.said("reads go on")
         for _ in range(3):
-            reads_go_on(at_a)
-            reads_go_on(at_b)
-            assert readable(at_a, session, "alpha")  # which is known there
-            for one in (at_a, at_b):
-                text = fails(one, "load", names=["beta"], session=session)
-                assert AWAY in text and "127.0.0.1" not in text
-                # A conversation that begins is the replica's own.
-                text, structure, failed = call(one, "load", names=["beta"])
-                assert not failed and "one replica" in text and "one replica" in structure["note"]
-                assert readable(one, structure["session"], "beta")
-        assert "there is no connection" in state(at_a.server)
+            assert is_loaded(first, session, "alpha")  # in the memory of this replica
+            for each in (first, second):
+                assert_reads_work(each)
+                message = error_of(each, "load", names=["beta"], session=session)
+                assert "cannot be reached now" in message and "127.0.0.1" not in message
+                # A new session belongs to its replica.
+                result = call_ok(each, "load", names=["beta"])
+                structure = result["structuredContent"]
+                assert "one replica" in text_of(result) and "one replica" in structure["note"]
+                assert is_loaded(each, structure["session"], "beta")
+        assert "there is no connection" in redis_status(first.server)
         redis.start()
         for server in servers:
             server.said("answers again")
-        # That Redis has forgotten everything. Whoever knows the session writes it again.
-        assert UNKNOWN in fails(at_b, "read", session=session, skill="alpha", path="SKILL.md")
-        assert readable(at_a, session, "alpha")
-        assert readable(at_b, session, "alpha")
+        # The new Redis is empty. A replica that knows the session writes it again.
+        message = error_of(second, "read", session=session, skill="alpha", path="SKILL.md")
+        assert UNKNOWN_SESSION in message
+        assert is_loaded(first, session, "alpha")
+        assert is_loaded(second, session, "alpha")
         for server in servers:
             assert server.stderr.count("reads go on") == server.stderr.count("answers again") == 1
 
 
-NOT_REDIS: dict[str, tuple[Callable[[Any], object], str]] = {
-    "silent": (lambda it: it.recv(1) and threading.Event().wait(DEADLINE), "it does not answer within 2 seconds"),
-    "closing": (lambda _: None, "there is no connection"),
-    "http": (lambda it: it.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "the server there is not Redis"),
-    "noise": (lambda it: it.sendall(os.urandom(1 << 20)), "(the server there is not Redis|there is no connection)"),
-    "long": (lambda it: it.sendall(b"$99999999999\r\n" + b"x" * (1 << 24)), "(does not answer|no connection)"),
-}
+def sending(data: bytes) -> Callable[[Any], object]:
+    return lambda connection: connection.sendall(data)
 
 
-@each_row("kind", NOT_REDIS)
-def test_what_is_no_redis_is_one_line(skills: Path, kind: str) -> None:
-    answer, words = NOT_REDIS[kind]
-    with answering(answer) as port:
-        is_told_in_one_line(skills, f"redis://:{SECRET}@127.0.0.1:{port}", words)
-
-
-def is_told_in_one_line(skills: Path, url: str, words: str) -> None:
-    """Why Redis cannot be used is told once and without the password, and its replica goes on."""
-    with alone(skills, url) as one:
-        one.server.said(words)
-        for _ in range(3):
-            text, _, failed = call(one, "load", names=["alpha"])
-            assert not failed and "one replica" in text
-            reads_go_on(one)
-        one.server.said("redis://")
-        assert one.server.stderr.count("redis://") == 1
-        assert SECRET not in one.server.stderr + state(one.server)
+def stay_silent(connection: Any) -> None:
+    connection.recv(1)
+    threading.Event().wait(DEADLINE)
 
 
 @each_row(
-    ("user", "database", "words"),
+    ("answer", "warning"),
     [
-        ("", 0, "it rejects the login .*MCP_SKILLS_REDIS_PASSWORD"), (f":{SECRET}x@", 0, "it rejects the login"),
-        (f"nobody:{SECRET}@", 0, "it rejects the login"), (f":{SECRET}@", 99, "it has no database 99"),
+        (stay_silent, "it does not answer within 2 seconds"),
+        (lambda _: None, "there is no connection"),
+        (sending(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "the server there is not Redis"),
+        (sending(os.urandom(1 << 20)), "(the server there is not Redis|there is no connection)"),
+        (sending(b"$99999999999\r\n" + b"x" * (1 << 24)), "(does not answer|no connection)"),
     ],
-)  # fmt: skip
-def test_a_wrong_login_is_one_line(skills: Path, tmp_path: Path, user: str, database: int, words: str) -> None:
-    with redis_server(tmp_path / "redis", "--requirepass", SECRET) as redis:
-        is_told_in_one_line(skills, f"redis://{user}127.0.0.1:{redis.port}/{database}", words)
+)
+def test_foreign_server_is_reported_once(skills: Path, answer: Callable[[Any], object], warning: str) -> None:
+    with answering(answer) as port:
+        assert_reported_once(skills, f"redis://:{PASSWORD}@127.0.0.1:{port}", warning)
+
+
+def assert_reported_once(skills: Path, url: str, warning: str) -> None:
+    """Assert that a replica warns once, without the password, and works without this Redis."""
+    with alone(skills, url) as reader:
+        reader.server.said(warning)
+        for _ in range(3):
+            assert "one replica" in text_of(call_ok(reader, "load", names=["alpha"]))
+            assert_reads_work(reader)
+        reader.server.said("redis://")
+        assert reader.server.stderr.count("redis://") == 1
+        assert PASSWORD not in reader.server.stderr + redis_status(reader.server)
+
+
+@each_row(
+    ("login", "database", "warning"),
+    [
+        ("", 0, "it rejects the login .*MCP_SKILLS_REDIS_PASSWORD"),
+        (f":{PASSWORD}x@", 0, "it rejects the login"),
+        (f"nobody:{PASSWORD}@", 0, "it rejects the login"),
+        (f":{PASSWORD}@", 99, "it has no database 99"),
+    ],
+)
+def test_wrong_login_or_database_is_reported_once(
+    skills: Path, tmp_path: Path, login: str, database: int, warning: str
+) -> None:
+    with redis_server(tmp_path / "redis", "--requirepass", PASSWORD) as redis:
+        url = f"redis://{login}127.0.0.1:{redis.port}/{database}"
+        assert_reported_once(skills, url, warning)
 
 
 @pytest.mark.needs_program("openssl")
-def test_over_tls_with_a_password_and_an_authority(skills: Path, tmp_path: Path) -> None:
+def test_redis_over_tls_with_password_and_own_authority(skills: Path, tmp_path: Path) -> None:
     certificate, key = self_signed(tmp_path)
     port = free_port()
     tls = ("--tls-port", str(port), "--port", "0", "--tls-cert-file", str(certificate), "--tls-key-file", str(key))
-    with redis_server(tmp_path / "redis", *tls, "--tls-auth-clients", "no", "--requirepass", SECRET, port=port):
-        url, password = f"rediss://localhost:{port}/0", {"MCP_SKILLS_REDIS_PASSWORD": SECRET}
-        with pair(skills, url, "--redis-ca", certificate, environment=password) as (at_a, at_b):
-            session = begin(at_a, "alpha")
-            assert readable(at_b, session, "alpha")
-            assert state(at_a.server) == f"Redis at {url}: connected"
-        with replicas(skills, url, count=1, environment=password) as (a,):
-            a.said("its certificate is not trusted; name its authority by --redis-ca")
+    with redis_server(tmp_path / "redis", *tls, "--tls-auth-clients", "no", "--requirepass", PASSWORD, port=port):
+        url, password = f"rediss://localhost:{port}/0", {"MCP_SKILLS_REDIS_PASSWORD": PASSWORD}
+        with pair(skills, url, "--redis-ca", certificate, environment=password) as (first, second):
+            session = load(first, "alpha")
+            assert is_loaded(second, session, "alpha")
+            assert redis_status(first.server) == f"Redis at {url}: connected"
+        with replicas(skills, url, count=1, environment=password) as (server,):
+            server.said("its certificate is not trusted; name its authority by --redis-ca")
 
 
-def test_the_documented_user_may_all_that_is_needed(redis: RealRedis, skills: Path, tmp_path: Path) -> None:
+def test_documented_redis_acl_suffices(redis: RealRedis, skills: Path, tmp_path: Path) -> None:
     text = (ROOT / "docs" / "redis.md").read_text(encoding="utf-8")
     words = next(line.split() for line in text.splitlines() if line.startswith("ACL SETUSER"))
-    assert redis.say(*(each.replace("PASSWORD", SECRET) for each in words)) == "OK"
+    assert redis.say(*(each.replace("PASSWORD", PASSWORD) for each in words)) == "OK"
     for script in (records._READ, records._WRITE, records._TAKE):
-        used = re.findall(r"redis\.p?call\('(\w+)'", script)
-        assert used and {f"+{each.lower()}" for each in used} <= {*words}
-    url = redis.url.replace("redis://", f"redis://skills:{SECRET}@")
-    with pair(skills, url) as (at_a, at_b):
-        session = begin(at_a, "alpha")
-        assert active(at_b, session, names=["beta"], mode="add") == ["alpha", "beta"]
+        commands = re.findall(r"redis\.p?call\('(\w+)'", script)
+        assert commands
+        assert {f"+{each.lower()}" for each in commands} <= {*words}
+    url = redis.url.replace("redis://", f"redis://skills:{PASSWORD}@")
+    with pair(skills, url) as (first, second):
+        session = load(first, "alpha")
+        assert active_after(second, session, names=["beta"], mode="add") == ["alpha", "beta"]
         write_skill(skills / "delta")
-        assert state(at_a.server).endswith(": connected")
-        assert "redis://" not in at_a.server.stderr + at_b.server.stderr
+        assert redis_status(first.server).endswith(": connected")
+        assert "redis://" not in first.server.stderr + second.server.stderr
     denied = redis.say("acl", "log")
     assert "skills" not in denied, denied
 
 
 @pytest.mark.needs_program("git")
-def test_a_webhook_at_one_replica_reaches_the_clients_of_all(redis: RealRedis, tmp_path: Path) -> None:
+def test_webhook_at_one_replica_notifies_clients_of_all(redis: RealRedis, tmp_path: Path) -> None:
     author, shared = Upstream(tmp_path / "author.git"), Upstream(tmp_path / "shared.git")
 
     def push(*names: str) -> None:
@@ -295,30 +295,33 @@ def test_a_webhook_at_one_replica_reaches_the_clients_of_all(redis: RealRedis, t
             given = {"MCP_SKILLS_REFRESH_SECRET": secret}
             servers.append(stack.enter_context(http_serving(shared.url, *options, environment=given)))
         clients = [stack.enter_context(client(server, "modern")) for server in servers]
-        streams = [one.hear() for one in clients]
+        streams = [each.hear() for each in clients]
 
-        def all_see(count: int) -> None:
-            for one, stream in zip(clients, streams, strict=True):
-                while len(one.every_skill()) < count:
+        def wait_for_skills(count: int) -> None:
+            for reader, stream in zip(clients, streams, strict=True):
+                while len(reader.every_skill()) < count:
                     stream.until(LISTED)
 
-        all_see(1)
+        wait_for_skills(1)
         push("alpha", "beta")
-        assert servers[0].send(path="/refresh", body=b"{}", headers={"X-Gitlab-Token": secret}).status == 202
-        all_see(2)
+        proof = {"X-Gitlab-Token": secret}
+        assert servers[0].send(path="/refresh", body=b"{}", headers=proof).status == 202
+        wait_for_skills(2)
 
 
-def test_clients_hear_once_more_when_a_replica_has_caught_up(redis: RealRedis, skills: Path, tmp_path: Path) -> None:
-    with pair(skills, redis.url) as (one, other):
+def test_clients_are_notified_again_when_late_replica_has_caught_up(
+    redis: RealRedis, skills: Path, tmp_path: Path
+) -> None:
+    with pair(skills, redis.url) as (listener, late):
         until(lambda: redis.say("--raw", "pubsub", "numsub", "mcp-skills:changes").endswith("2"))
-        stream = one.listen(skillsListChanged=True)
-        assert len(other.every_skill()) == 3
-        other.server.process.send_signal(signal.SIGSTOP)
+        stream = listener.listen(skillsListChanged=True)
+        assert len(late.every_skill()) == 3
+        late.server.process.send_signal(signal.SIGSTOP)
         try:
             write_skill(tmp_path / "delta")
-            (tmp_path / "delta").rename(skills / "delta")  # one difference, and so one notification
+            (tmp_path / "delta").rename(skills / "delta")  # a single change: a single notification
             stream.until(LISTED)
         finally:
-            other.server.process.send_signal(signal.SIGCONT)
+            late.server.process.send_signal(signal.SIGCONT)
         stream.until(LISTED)
-        assert len(other.every_skill()) == 4  # what the client reads now is new, whichever replica it asks
+        assert len(late.every_skill()) == 4

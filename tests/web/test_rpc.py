@@ -1,4 +1,4 @@
-"""`/rpc` by a real server over real HTTP: what it answers, and who may ask."""
+"""The Skills Protocol over HTTP at `/rpc`."""
 
 from __future__ import annotations
 
@@ -18,32 +18,29 @@ GOLDEN = ROOT / "tests" / "golden"
 SHELL = 'entrypoint = "code/main.sh"'
 
 
-def call(server: Server, method: str, **params: Any) -> Any:
-    """The result of a call, on a connection of its own."""
-    return server.rpc(method, **params)["result"]
-
-
 def post(server: Server, message: Any, headers: dict[str, str | None] | None = None) -> Reply:
-    """POST a message, or bytes."""
-    body = message if isinstance(message, bytes) else json.dumps(message).encode()
+    """POST a message, or these bytes."""
+    body = message
+    if not isinstance(message, bytes):
+        body = json.dumps(message).encode()
     return server.send(path="/rpc", body=body, headers={**JSON, **(headers or {})})
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    """A server for tests that change nothing."""
+    """A server of skills with actions, for tests that change nothing."""
     with http_serving(ACTIONS) as started:
         yield started
 
 
-def test_it_answers_over_http_what_it_answers_over_stdio(server: Server) -> None:
+def test_responses_equal_those_over_stdio(server: Server) -> None:
     text = (GOLDEN / "skills_protocol.session.jsonl").read_text(encoding="utf-8").splitlines()
     for request, expected in zip(text[::2], text[1::2], strict=True):
         reply = post(server, request.encode())
         assert (reply.status, reply.body.decode()) == (200, expected)
 
 
-def test_what_wants_no_answer_has_no_body(server: Server) -> None:
+def test_notifications_get_204_without_body(server: Server) -> None:
     note = {"jsonrpc": "2.0", "method": "list_skills"}
     for message in (note, [note, note]):
         reply = post(server, message)
@@ -51,7 +48,7 @@ def test_what_wants_no_answer_has_no_body(server: Server) -> None:
 
 
 @pytest.mark.requirement("SP-16")
-def test_only_json_and_only_post_is_taken(server: Server) -> None:
+def test_only_post_of_json_is_accepted(server: Server) -> None:
     message = {"jsonrpc": "2.0", "id": 1, "method": "list_skills"}
     for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "", None):
         assert post(server, message, {"Content-Type": kind}).status == 415
@@ -62,7 +59,7 @@ def test_only_json_and_only_post_is_taken(server: Server) -> None:
 
 
 @pytest.mark.requirement("X-24")
-def test_neither_endpoint_has_the_methods_of_the_other(server: Server) -> None:
+def test_rpc_and_mcp_do_not_share_methods(server: Server) -> None:
     assert server.rpc("skills/list")["error"]["code"] == -32601
     with client(server, "legacy") as mcp:
         reply = mcp.post(mcp.message("list_skills"))
@@ -71,40 +68,44 @@ def test_neither_endpoint_has_the_methods_of_the_other(server: Server) -> None:
     assert not {"list_skills", "describe_skill", "salesforce.leads.sync"} & tools
 
 
-def test_it_can_be_switched_off(tmp_path: Path) -> None:
+def test_endpoint_can_be_disabled(tmp_path: Path) -> None:
     for option in ("--no-rpc", "--publish-only"):
         with http_serving(tmp_path, option) as started:
             assert post(started, {"jsonrpc": "2.0", "id": 1, "method": "list_skills"}).status == 404
 
 
-def test_a_body_is_read_up_to_its_bound(tmp_path: Path) -> None:
+def test_body_over_limit_is_too_large(tmp_path: Path) -> None:
     write_skill(tmp_path / "thing")
     message = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "list_skills"}).encode()
     with http_serving(tmp_path, "--max-body", "100") as started:
         assert post(started, message.ljust(100)).status == 200
         reply = post(started, message.ljust(101))
         assert reply.status == 413 and json.loads(reply.body)["error"]["code"] == -32600
-        with started.connect() as bare:
-            bare.sendall(
+        with started.connect() as connection:
+            connection.sendall(
                 b"POST /rpc HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
                 b"Transfer-Encoding: chunked\r\n\r\n" + b"100\r\n" + b" " * 256 + b"\r\n"
             )
-            assert bare.recv(100).startswith(b"HTTP/1.1 413")
+            assert connection.recv(100).startswith(b"HTTP/1.1 413")
 
 
-def test_a_client_that_leaves_ends_its_run_and_nothing_is_left(tmp_path: Path, sandbox_mode: str) -> None:
+def test_disconnect_ends_run_and_leaves_no_files(tmp_path: Path, sandbox_mode: str) -> None:
     folder, temporary = tmp_path / "shared", tmp_path / "tmp"
     folder.mkdir()
-    folder.chmod(0o777)  # a root server's scripts are nobody
+    folder.chmod(0o777)  # scripts of a root server run as user nobody
     temporary.mkdir()
     write(tmp_path / "root" / "thing", toml("thing", runtime=SHELL), code__main_sh=f"touch {folder}/begun; sleep 600")
-    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "execute_skill", "params": {"name": "thing"}}).encode()
+    params = {"name": "thing"}
+    message = {"jsonrpc": "2.0", "id": 1, "method": "execute_skill", "params": params}
+    body = json.dumps(message).encode()
     head = "POST /rpc HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     head += f"Content-Length: {len(body)}\r\n\r\n"
-    options = ("--allow-scripts", "--sandbox", sandbox_mode, "--script-folder", folder, "--script-concurrency", "1")
-    with http_serving(tmp_path / "root", *options, environment={"TMPDIR": str(temporary)}) as started:
-        with started.connect() as bare:
-            bare.sendall(head.encode() + body)
+    options = ("--allow-scripts", "--sandbox", sandbox_mode, "--script-folder", folder)
+    options += ("--script-concurrency", "1")
+    environment = {"TMPDIR": str(temporary)}
+    with http_serving(tmp_path / "root", *options, environment=environment) as started:
+        with started.connect() as connection:
+            connection.sendall(head.encode() + body)
             until((folder / "begun").exists)
             assert [*temporary.glob("*/session-*")]
         until(lambda: not [*temporary.glob("*/session-*")])

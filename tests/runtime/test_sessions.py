@@ -17,7 +17,7 @@ from mcp_skills_server.runtime.quota import QuotaError
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.session import Session
 from mcp_skills_server.runtime.sessions import IDLE_S, MOST, Sessions
-from runtime.workshop import Scripts
+from runtime.support import FakeScripts
 
 pytestmark = pytest.mark.anyio
 DAY = 24 * 3600.0
@@ -144,7 +144,7 @@ async def waiting(session: Session) -> None:
 @pytest.mark.parametrize(("most", "later"), [(1, 0.0), (2, 1.0), (100, 61.0), (1, 61.0)])
 async def test_no_session_ends_while_it_works(runtime: Runtime, clock: Clock, most: int, later: float) -> None:
     sessions = Sessions(runtime, most=most, idle_s=60, now=lambda: clock.now)
-    scripts: Any = Scripts(runtime.registry, waits=True)
+    scripts: Any = FakeScripts(runtime.registry, waits=True)
     runtime.scripts = scripts
     busy, other, latest = await opened(sessions), sessions.new(), sessions.new()
     with anyio.fail_after(DEADLINE):
@@ -170,7 +170,7 @@ async def test_no_session_ends_while_it_works(runtime: Runtime, clock: Clock, mo
 
 async def test_closing_ends_them_all(runtime: Runtime) -> None:
     sessions = Sessions(runtime)
-    scripts: Any = Scripts(runtime.registry)
+    scripts: Any = FakeScripts(runtime.registry)
     runtime.scripts = scripts
     found = [await opened(sessions, owner) for owner in (None, "alpha")]
     for session in found:

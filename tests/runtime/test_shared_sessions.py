@@ -25,7 +25,7 @@ from mcp_skills_server.runtime.runtime import Runtime, RuntimeSettings
 from mcp_skills_server.runtime.session import Session
 from mcp_skills_server.runtime.sessions import UnknownSessionError
 from mcp_skills_server.runtime.shared_sessions import SessionRecord, SessionRecordError, SharedSessions, parse_record
-from runtime.workshop import Scripts
+from runtime.support import FakeScripts
 from tables import each_row
 
 pytestmark = pytest.mark.anyio
@@ -290,7 +290,7 @@ async def test_files_that_a_script_left_elsewhere_are_said_to_be_there(tmp_path:
     tree = plant(tmp_path, skills("a") | {"a/scripts/x.sh": "echo x\n"})
     one, two = Replica(tree, store), Replica(tree, store)
     for each in (one, two):
-        each.runtime.scripts = scripts = Scripts(each.runtime.registry)  # type: ignore[assignment]
+        each.runtime.scripts = scripts = FakeScripts(each.runtime.registry)  # type: ignore[assignment]
         scripts.workspace = lambda: Mock(**{"read.side_effect": RequestError("It has no file")})
     handle = (await one.call("load", names=["a"])).session_id
     for here, there in ((one, two), (two, one)):

@@ -17,14 +17,25 @@ from mcp_skills_server.model import SKILL_MD, Skill, Standing
 from mcp_skills_server.runtime import active_skills
 from mcp_skills_server.runtime.runtime import Runtime, RuntimeSettings
 from mcp_skills_server.runtime.session import Session
-from runtime.support import SKILL_FILES, BlockedRead, active_names, call_tool, error_of, listed_names, long_skill_md, read_text, text_of, unexpected_call
+from runtime.support import (
+    SKILL_FILES,
+    BlockedRead,
+    active_names,
+    call_tool,
+    error_of,
+    listed_names,
+    long_skill_md,
+    read_text,
+    text_of,
+    unexpected_call,
+)
 from tables import each_row
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.requirement("RT-10", "RT-7")
-async def test_adding_keeps_the_order_and_each_skill_once_and_replacing_is_the_default(session: Session) -> None:
+async def test_load_replaces_by_default_and_adds_in_order_without_duplicates(session: Session) -> None:
     await call_tool(session, "skills_load", names=["refunds", "pdf-processing", "refunds"])
     assert session.active_skills == ["refunds", "pdf-processing"]
     receipt = await call_tool(session, "skills_load", names=["data-analysis", "refunds"], mode="add")
@@ -38,7 +49,7 @@ def needing(name: str, *others: str) -> dict[str, str]:
     return {f"{name}/SKILL.md": skill_md(name, f"dependencies: {{skills: [{', '.join(others)}]}}")}
 
 
-async def test_what_a_skill_depends_on_is_loaded_with_it_one_level_deep(tmp_path: Path) -> None:
+async def test_dependencies_are_loaded_one_level_deep_if_enabled(tmp_path: Path) -> None:
     files = needing("a", "b", "gone", "a") | needing("b", "c", "a") | needing("c", "d") | skills("d")
     registry = loaded(plant(tmp_path, files))
     async with Runtime(registry, RuntimeSettings(load_dependencies=True)) as runtime, runtime.session() as session:
@@ -58,7 +69,7 @@ async def test_what_a_skill_depends_on_is_loaded_with_it_one_level_deep(tmp_path
         assert active_names(await call_tool(session, "skills_load", names=["a"])) == ["a"], "off by default"
 
 
-async def test_many_names_are_refused_before_they_are_looked_for(session: Session) -> None:
+async def test_load_of_too_many_names_is_refused_before_lookup(session: Session) -> None:
     words = await error_of(session, "skills_load", {"names": [f"wrong-{number}" for number in range(10_000)]})
     assert "too long (maxItems: 64)" in words and len(words) < 600
     words = await error_of(session, "skills_load", {"names": [f"zzzz-{number}" for number in range(64)]})
@@ -66,9 +77,7 @@ async def test_many_names_are_refused_before_they_are_looked_for(session: Sessio
 
 
 @pytest.mark.requirement("X-30")
-async def test_with_one_skill_that_cannot_be_had_nothing_is_loaded(
-    session: Session, registry: Registry, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_load_is_all_or_nothing(session: Session, registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     await call_tool(session, "skills_load", names=["refunds"])
     before = await session.instructions()
     for mode in ("replace", "add"):
@@ -90,7 +99,7 @@ async def test_with_one_skill_that_cannot_be_had_nothing_is_loaded(
 
 
 @pytest.mark.requirement("RT-8", "RT-9", "X-30")
-async def test_at_most_eight_skills_are_loaded(tmp_path: Path) -> None:
+async def test_load_beyond_eight_skills_is_refused(tmp_path: Path) -> None:
     session = Runtime(loaded(plant(tmp_path, skills(*(f"s{number}" for number in range(10)))))).session()
     eight = [f"s{number}" for number in range(8)]
     assert len(active_names(await call_tool(session, "skills_load", names=eight))) == 8
@@ -109,7 +118,7 @@ async def test_at_most_eight_skills_are_loaded(tmp_path: Path) -> None:
     ["refunds", "acme/billing/refunds", "skill://acme/billing/refunds/SKILL.md", "skill://acme/billing/refunds",
      "skill://acme/billing/refunds/", "SKILL://acme/billing/refunds/SKILL.md"],
 )  # fmt: skip
-async def test_a_skill_is_found_by_name_path_and_location(session: Session, form: str) -> None:
+async def test_skill_is_loaded_and_unloaded_by_name_path_or_location(session: Session, form: str) -> None:
     (entry,) = (await call_tool(session, "skills_load", names=[form]))["structuredContent"]["active_skills"]
     assert entry["name"] == "refunds"
     assert entry["location"] == "skill://acme/billing/refunds/SKILL.md"
@@ -122,14 +131,17 @@ async def test_a_skill_is_found_by_name_path_and_location(session: Session, form
     ["", "Refunds", "acme/billing", "skill://", "skill://acme/billing", "skill://pdf-processing/references/guide.md",
      "skill://acme/billing/../billing/refunds", "file:///acme", "/", "\ud800"],
 )  # fmt: skip
-async def test_nothing_else_names_a_skill(session: Session, form: str) -> None:
+async def test_unknown_skill_reference_is_refused(session: Session, form: str) -> None:
     assert "Unknown skill" in await error_of(session, "skills_load", {"names": [form]})
 
 
 @pytest.mark.requirement("RT-1", "RT-3", "RT-11")
-async def test_only_agents_that_work_on_the_disk_are_told_its_paths(session: Session, registry: Registry) -> None:
+async def test_disk_paths_are_shown_only_with_absolute_paths_setting(session: Session, registry: Registry) -> None:
     place = Path(registry.roots[0].path) / "pdf-processing"
-    answers = [await call_tool(session, "skills_load", names=["pdf-processing"]), await call_tool(session, "skills_list")]
+    answers = [
+        await call_tool(session, "skills_load", names=["pdf-processing"]),
+        await call_tool(session, "skills_list"),
+    ]
     assert str(place.parent) not in json.dumps([*answers, session.tools(), await session.instructions()])
     assert "Unknown skill" in await error_of(session, "skills_load", {"names": [str(place / SKILL_MD)]})
     able = Runtime(registry, RuntimeSettings(absolute_paths=True)).session()
@@ -141,7 +153,7 @@ async def test_only_agents_that_work_on_the_disk_are_told_its_paths(session: Ses
     assert listed_names(await call_tool(able, "skills_list")) == ["refunds", "data-analysis", "pdf-processing"]
 
 
-async def test_skills_that_share_a_name_go_by_their_paths_and_a_loaded_one_by_what_was_told(tmp_path: Path) -> None:
+async def test_skills_of_one_name_are_told_apart_by_path(tmp_path: Path) -> None:
     registry = loaded(plant(tmp_path, skills("x/report", "y/report")))
     session, earlier = Runtime(registry).session(), Runtime(registry).session()
     words = await error_of(session, "skills_load", {"names": ["report"]})
@@ -162,7 +174,7 @@ async def test_skills_that_share_a_name_go_by_their_paths_and_a_loaded_one_by_wh
 
 
 @pytest.mark.requirement("X-2")
-async def test_a_skill_that_breaks_a_rule_is_served_with_its_problems(tmp_path: Path) -> None:
+async def test_lenient_skill_is_served_with_its_problems(tmp_path: Path) -> None:
     odd = {"odd/SKILL.md": skill_md("Odd_Name", body="Do it oddly."), "odd/data.bin": b"\0"}
     registry = loaded(plant(tmp_path, odd | skills("fine")))
     session = Runtime(registry).session()
@@ -182,7 +194,7 @@ async def test_a_skill_that_breaks_a_rule_is_served_with_its_problems(tmp_path: 
 
 
 @pytest.mark.requirement("X-2", "ASG-17")
-async def test_a_skill_that_cannot_be_read_is_no_skill_wherever_it_lies(tmp_path: Path) -> None:
+async def test_unusable_skill_is_neither_loaded_nor_listed(tmp_path: Path) -> None:
     broken = {"broken/SKILL.md": "---\nname: broken\n", "fine/inner/SKILL.md": "---\n"}
     registry = loaded(plant(tmp_path, broken | skills("fine")))
     session = Runtime(registry, RuntimeSettings(absolute_paths=True)).session()
@@ -195,7 +207,7 @@ async def test_a_skill_that_cannot_be_read_is_no_skill_wherever_it_lies(tmp_path
 
 
 @pytest.mark.requirement("ASG-22")
-async def test_what_only_the_user_may_start_is_hidden_from_the_model(tmp_path: Path) -> None:
+async def test_skill_with_disabled_model_invocation_is_loaded_by_exact_name_only(tmp_path: Path) -> None:
     hidden = {"release/SKILL.md": skill_md("release", "disable-model-invocation: true", body="Ship it.")}
     session = Runtime(loaded(plant(tmp_path, hidden | skills("report")))).session()
     assert listed_names(await call_tool(session, "skills_list")) == ["report"]
@@ -208,9 +220,7 @@ async def test_what_only_the_user_may_start_is_hidden_from_the_model(tmp_path: P
     assert "Ship it." in await session.instructions()
 
 
-async def test_one_call_loads_so_many_bytes_of_several_skills_and_any_one_skill(
-    session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_load_of_several_skills_is_limited_in_bytes(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     both = ["data-analysis", "refunds"]
     size = len(SKILL_FILES["data-analysis/SKILL.md"]) + len(SKILL_FILES["acme/billing/refunds/SKILL.md"])
     monkeypatch.setattr(active_skills, "MOST_BYTES", size)
@@ -223,17 +233,20 @@ async def test_one_call_loads_so_many_bytes_of_several_skills_and_any_one_skill(
 
 
 @pytest.mark.requirement("RT-14")
-async def test_what_is_named_is_unloaded_and_what_is_absent_is_no_error(session: Session) -> None:
+async def test_unload_ignores_skills_that_are_not_loaded(session: Session) -> None:
     await call_tool(session, "skills_load", names=["refunds", "pdf-processing", "data-analysis"])
     receipt = await call_tool(session, "skills_unload", names=["pdf-processing", "no-such-thing", "pdf-processing"])
     assert active_names(receipt) == session.active_skills == ["refunds", "data-analysis"]
     assert "digest" in receipt["structuredContent"]["active_skills"][0]
-    assert active_names(await call_tool(session, "skills_unload", names=["no-such-thing"])) == ["refunds", "data-analysis"]
+    assert active_names(await call_tool(session, "skills_unload", names=["no-such-thing"])) == [
+        "refunds",
+        "data-analysis",
+    ]
     assert "pdf-processing" not in (await session.instructions()).partition("<active_skills>")[2]
 
 
 @pytest.mark.requirement("RT-14")
-async def test_unloading_takes_names_or_all(session: Session) -> None:
+async def test_unload_requires_names_or_all(session: Session) -> None:
     await call_tool(session, "skills_load", names=["refunds", "pdf-processing"])
     for nothing in ({}, {"all": False}, {"names": []}, {"all": False, "names": []}):
         words = await error_of(session, "skills_unload", nothing)
@@ -245,7 +258,7 @@ async def test_unloading_takes_names_or_all(session: Session) -> None:
 
 
 @pytest.mark.requirement("RT-12", "RT-21")
-async def test_a_loaded_skill_is_shown_as_it_is_now_until_it_breaks_or_is_removed(
+async def test_loaded_skill_follows_edits_until_it_breaks_or_is_removed(
     tmp_path: Path, session: Session, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await call_tool(session, "skills_load", names=["refunds", "pdf-processing", "data-analysis"])
@@ -263,7 +276,11 @@ async def test_a_loaded_skill_is_shown_as_it_is_now_until_it_breaks_or_is_remove
     registry.refresh()
     shown = await session.instructions()
     assert "Ask the user." not in shown and "Look at the data" in shown
-    assert active_names(await call_tool(session, "skills_unload", names=["refunds"])) == session.active_skills == ["data-analysis"]
+    assert (
+        active_names(await call_tool(session, "skills_unload", names=["refunds"]))
+        == session.active_skills
+        == ["data-analysis"]
+    )
     with monkeypatch.context() as patch:
         patch.setattr(registry, "read", unexpected_call)
         patch.setattr(registry, "body", unexpected_call)
@@ -274,7 +291,7 @@ async def test_a_loaded_skill_is_shown_as_it_is_now_until_it_breaks_or_is_remove
 
 
 @pytest.mark.requirement("RT-8")
-async def test_calls_at_once_keep_to_the_cap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_concurrent_loads_respect_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     registry = loaded(plant(tmp_path, {"a/SKILL.md": long_skill_md("a")} | skills("b", "c", "d")))
     session = Runtime(registry, RuntimeSettings(max_loaded=2)).session()
     blocked = BlockedRead(registry, monkeypatch)
@@ -293,7 +310,7 @@ async def test_calls_at_once_keep_to_the_cap(tmp_path: Path, monkeypatch: pytest
         ("skills_unload", {"all": True}, []),
     ],
 )  # fmt: skip
-async def test_what_is_loaded_while_instructions_are_renewed_is_kept(
+async def test_load_during_refresh_of_instructions_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str, arguments: dict[str, Any], then: list[str]
 ) -> None:
     registry = loaded(plant(tmp_path, {"a/SKILL.md": long_skill_md("a", "Old.")} | skills("b")))

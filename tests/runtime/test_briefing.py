@@ -25,7 +25,7 @@ def told(briefing: Briefing) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("paths", [[f"s{n}" for n in range(12)], [f"team-{n % 7}/skill-{n:03}" for n in range(700)]])
-def test_before_the_scan_the_texts_are_the_last_ones(
+def test_briefing_before_scan_is_that_of_previous_process(
     tmp_path: Path, paths: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(disk, "_SETTLED_NS", 0)
@@ -43,7 +43,7 @@ def test_before_the_scan_the_texts_are_the_last_ones(
     assert told(briefing) == before
 
 
-def test_before_the_first_scan_of_all_nothing_is_named(tmp_path: Path) -> None:
+def test_briefing_before_first_scan_names_no_skill(tmp_path: Path) -> None:
     for files, after in ((skills("a"), "1 skill here"), ({}, "")):
         registry = Registry([plant(tmp_path / f"{len(files)}", files)], index=Index(tmp_path / "index", 1))
         briefing = Runtime(registry).briefing
@@ -54,7 +54,7 @@ def test_before_the_first_scan_of_all_nothing_is_named(tmp_path: Path) -> None:
     assert told(briefing) == ("", "[]")
 
 
-def test_a_host_that_searches_tools_finds_words_of_names_tags_and_descriptions(tmp_path: Path) -> None:
+def test_search_tool_description_has_keywords_for_hosts_with_tool_search(tmp_path: Path) -> None:
     many = {f"skill-of-a-long-name-{n}/SKILL.md": skill_md(f"skill-of-a-long-name-{n}") for n in range(147)}
     table = skill_md("tables", "tags: [spreadsheet]").replace("Tells", "Reads CSV and tells")
     registry = loaded(plant(tmp_path, many | {"tables/SKILL.md": table}))
@@ -68,7 +68,7 @@ def test_a_host_that_searches_tools_finds_words_of_names_tags_and_descriptions(t
     assert max(len(str(tool["description"])) for tool in tools) <= 500
 
 
-def test_keywords_are_as_many_as_fit_names_first() -> None:
+def test_keywords_fill_the_limit_with_names_first() -> None:
     counts = Counter({"bcd": 1, "abcd": 1, "xyz": 2, "ab": 9, "the": 9})
     fits = {4: "", 5: "xyz", 10: "xyz", 11: "xyz abcd", 15: "xyz abcd", 16: "xyz abcd bcd"}
     assert {most: " ".join(_fitting(counts, most)) for most in fits} == fits
@@ -78,7 +78,7 @@ def test_keywords_are_as_many_as_fit_names_first() -> None:
         assert len(_words_of([skill("x" * length, description="a")], 4_000)) == count
 
 
-def test_skills_with_a_preferred_tag_are_described_before_those_used_lately_and_others(tmp_path: Path) -> None:
+def test_skill_with_preferred_tag_is_described_before_recently_used_ones(tmp_path: Path) -> None:
     text = "Use when a case comes up that is like this one and needs a sentence of some length"
     for number in range(80):
         tag = "tags: [team]\n" if number == 70 else ""
@@ -90,14 +90,16 @@ def test_skills_with_a_preferred_tag_are_described_before_those_used_lately_and_
         assert (f"- s70: {text}" in briefing.instructions()) is bool(tags)
 
 
-def test_roots_are_called_by_their_last_names_alone(tmp_path: Path) -> None:
+def test_overview_names_roots_by_last_path_component(tmp_path: Path) -> None:
     roots = [plant(tmp_path / root, skills(*(f"{root}-{n}" for n in range(30)))) for root in ("mine", "ours")]
     shown = Runtime(loaded(*roots), RuntimeSettings(overview_characters=900)).briefing.instructions()
     assert "\n- mine (30): mine-" in shown and "\n- ours (30): ours-" in shown
     assert str(tmp_path) not in shown
 
 
-def test_news_are_what_came_and_went_since_a_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_news_counts_skills_added_and_removed_since_a_generation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     registry = Registry([plant(tmp_path, skills("a", "b"))])
     briefing = Runtime(registry).briefing
     moments = [briefing.generation]
@@ -129,7 +131,7 @@ def test_news_are_what_came_and_went_since_a_moment(tmp_path: Path, monkeypatch:
     assert closed.briefing.generation == 0  # it follows nothing
 
 
-async def test_a_session_says_so_when_it_searches_or_loads_and_only_then(tmp_path: Path) -> None:
+async def test_only_search_and_load_results_carry_news(tmp_path: Path) -> None:
     registry = loaded(plant(tmp_path, skills("alpha")))
     runtime = Runtime(registry)
     session, hosted = Session(runtime, hosted=False), runtime.session()

@@ -35,7 +35,7 @@ def without_fts5(monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("lacking", [without_sqlite, without_fts5])
-async def test_a_search_says_so_and_the_rest_works(
+async def test_search_without_full_text_support_fails_and_other_tools_work(
     lacking: Callable[..., str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     reason = lacking(monkeypatch)
@@ -52,9 +52,7 @@ async def test_a_search_says_so_and_the_rest_works(
     assert session.active_skills == ["alpha"]
 
 
-def test_a_start_says_that_there_is_no_sqlite(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_missing_sqlite_is_logged_at_start(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     code = "import sys; from mcp_skills_server.runtime.full_text_support import warn_if_absent as w; w(); "
     code += "print(*sorted(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

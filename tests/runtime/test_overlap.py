@@ -31,7 +31,7 @@ def registry(tmp_path: Path) -> Registry:
     return out
 
 
-def test_the_most_alike_come_first_by_the_words_that_decide_and_nobody_is_compared_with_itself() -> None:
+def test_overlaps_are_ranked_by_share_of_common_words() -> None:
     one = skill("pdf", description="Fills in the forms of a PDF", heading="Other")
     one = replace(one, reading=one.reading._replace(headings=("Peels pears",)))
     same = skill("portable", description="Fills PDF forms with much more that only it does")
@@ -44,12 +44,12 @@ def test_the_most_alike_come_first_by_the_words_that_decide_and_nobody_is_compar
     assert [(first.path, each.other.path) for first, each in pairs([*others, one], 1.0)] == alike
 
 
-def test_a_word_of_more_than_200_skills_pairs_none() -> None:
+def test_word_common_to_more_than_200_skills_makes_no_pairs() -> None:
     for count, found in ((200, 200 * 199 // 2), (201, 0)):
         assert len(pairs([skill(f"s{number}", description="sheep") for number in range(count)], 0.5)) == found
 
 
-def test_copies_have_one_name_and_say_nearly_the_same(registry: Registry) -> None:
+def test_copies_share_name_and_nearly_all_words(registry: Registry) -> None:
     skills = registry.snapshot.skills
     order = [skills[path] for path in ("c/sheep", "d/sheep", "a/lambs", "a/sheep", "b/sheep")]
     assert [(first.path, [copy.path for copy in others]) for first, others in group_copies(order)] == [
@@ -57,7 +57,7 @@ def test_copies_have_one_name_and_say_nearly_the_same(registry: Registry) -> Non
     ]  # fmt: skip
 
 
-def test_many_skills_of_one_name_take_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_grouping_of_copies_takes_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[Skill] = []
     monkeypatch.setattr(overlap, "is_copy", lambda one, other: compared.append(other) or is_copy(one, other))
     many = [skill(f"{number}/sheep", description=f"Sheep number {number} of farm {number}.") for number in range(500)]
@@ -71,7 +71,7 @@ def test_many_skills_of_one_name_take_linear_time(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.anyio
-async def test_a_model_hears_of_each_skill_once_and_where_else_it_is(registry: Registry) -> None:
+async def test_search_and_instructions_show_copies_once(registry: Registry) -> None:
     async with Runtime(registry) as runtime, runtime.session() as session:
         found = await session.call("skills_search", {"query": "count sheep in a meadow", "limit": 2})
         named = {each["location"]: each.get("also_at") for each in found["structuredContent"]["skills"]}

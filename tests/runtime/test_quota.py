@@ -10,7 +10,7 @@ from mcp_skills_server.runtime.quota import Quota, QuotaError, owner_of
 from tables import each_row
 
 
-def test_beyond_its_share_an_owner_gives_up_its_own_oldest() -> None:
+def test_claim_beyond_share_evicts_oldest_of_same_owner() -> None:
     quota = Quota[str]("things", 8, 3)
     assert [quota.claim(key, "ann") for key in ("a", "b", "c")] == [[], [], []]
     assert quota.claim("mine", "bob") == []
@@ -19,7 +19,7 @@ def test_beyond_its_share_an_owner_gives_up_its_own_oldest() -> None:
     assert (quota.used("ann"), quota.used("bob"), len(quota), "b" in quota) == (3, 1, 4, False)
 
 
-def test_when_the_whole_is_taken_a_newcomer_is_refused_and_who_holds_something_gives_that_up() -> None:
+def test_full_quota_refuses_new_owner_and_evicts_for_known_owner() -> None:
     quota = Quota[str]("things", 3, 2)
     for key, owner in (("a1", "ann"), ("a2", "ann"), ("b1", "bob")):
         quota.claim(key, owner)
@@ -31,7 +31,7 @@ def test_when_the_whole_is_taken_a_newcomer_is_refused_and_who_holds_something_g
     assert quota.claim("c1", "cy") == []
 
 
-def test_what_is_in_use_does_not_go_and_a_key_is_counted_once_and_released_once() -> None:
+def test_busy_key_is_not_evicted() -> None:
     quota = Quota[str]("things", 8, 2)
     quota.claim("a", "ann")
     quota.claim("b", "ann")
@@ -46,7 +46,7 @@ def test_what_is_in_use_does_not_go_and_a_key_is_counted_once_and_released_once(
     assert (len(quota), quota.used("ann")) == (1, 1)
 
 
-def test_amounts_differ_and_what_the_oldest_gives_back_counts_before_it_is_said_whose_limit_it_was() -> None:
+def test_claims_of_different_amounts_evict_as_many_keys_as_needed() -> None:
     quota = Quota[str]("bytes", 10, 5)
     for key, owner, amount in (("a", "ann", 1), ("b", "bob", 2), ("b2", "bob", 3), ("c", "cy", 4)):
         quota.claim(key, owner, amount)
@@ -58,14 +58,14 @@ def test_amounts_differ_and_what_the_oldest_gives_back_counts_before_it_is_said_
         quota.claim("b4", "bob", 6)
 
 
-def test_where_clients_are_not_told_apart_they_may_have_the_whole() -> None:
+def test_anonymous_owner_may_use_the_whole_quota() -> None:
     quota = Quota[int]("things", 4)
     assert [Quota[int]("things", total).share for total in (3, 4, 12)] == [1, 1, 3]
     assert [quota.claim(key, None) for key in range(5)] == [[], [], [], [], [0]]
 
 
 @given(st.lists(st.tuples(st.sampled_from([None, "ann", "bob", "cy"]), st.integers(1, 6), st.booleans())))
-def test_no_claim_costs_another_owner_anything(claims: list[tuple[str | None, int, bool]]) -> None:
+def test_claim_never_evicts_keys_of_another_owner(claims: list[tuple[str | None, int, bool]]) -> None:
     quota = Quota[int]("things", 12, 5)
     held: dict[int, tuple[str | None, int]] = {}
     for key, (owner, amount, release) in enumerate(claims):
@@ -93,7 +93,5 @@ def test_no_claim_costs_another_owner_anything(claims: list[tuple[str | None, in
         (None, "2001:db8:1:2:ffff::", "address 2001:db8:1:2::/64"), (None, "", None), (None, None, None),
     ],
 )  # fmt: skip
-def test_an_owner_is_a_token_else_an_address_of_which_a_client_cannot_choose_many(
-    token: str | None, address: str | None, owner: str | None
-) -> None:
+def test_owner_is_token_or_else_address_prefix(token: str | None, address: str | None, owner: str | None) -> None:
     assert owner_of(token, address) == owner

@@ -34,7 +34,7 @@ def work_directory(session: Any) -> str:
 
 
 @pytest.mark.anyio
-async def test_on_a_loop_a_session_waits_for_no_disk(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_runtime_on_event_loop_loads_in_a_thread(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = Runtime(registry, scripts=USABLE)
     readers: list[int] = []
     load = registry.load
@@ -54,7 +54,7 @@ async def test_on_a_loop_a_session_waits_for_no_disk(registry: Registry, monkeyp
     assert len(readers) == 1
 
 
-def test_outside_of_a_loop_a_session_reads_the_skills_itself(registry: Registry) -> None:
+def test_runtime_without_event_loop_loads_on_first_session(registry: Registry) -> None:
     with Runtime(registry, scripts=USABLE) as runtime:
         runtime.embeddings = embeddings = Mock()
         with runtime.session() as session:

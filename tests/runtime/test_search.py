@@ -66,18 +66,18 @@ def fixtures() -> Search:
         ("日本語", "polite-greetings"), ("migr", "sql-migrations"), ("acme/billing/invoices", "acme/billing/invoices"),
     ],
 )  # fmt: skip
-def test_what_is_meant_is_among_the_first_three(fixtures: Search, query: str, expected: str) -> None:
+def test_expected_skill_is_among_first_three(fixtures: Search, query: str, expected: str) -> None:
     assert expected in ask(fixtures, query, 3)
 
 
-def test_the_exact_name_comes_first_however_its_words_are_held_together() -> None:
+def test_exact_name_comes_first_with_any_separator() -> None:
     longer = skill("release-notes-release-notes", description="Release notes and release notes.")
     among = (skill("release"), skill("release-notes", description="Writes."), longer)
     for query in ("release", "Release!", "release-notes", "RELEASE_NOTES", "release/notes", "releasenotes"):
         assert found(query, *among)[0] == ("release" if "note" not in query.lower() else "release-notes")
 
 
-def test_a_word_counts_most_in_the_name_then_in_the_tags_the_description_the_headings_and_the_path() -> None:
+def test_fields_are_weighted_from_name_to_path() -> None:
     filler = [skill(f"other-{number}", description="Something else.") for number in range(9)]
     among = [
         skill("zebra/e", "Other", description="Same words here."),
@@ -90,7 +90,7 @@ def test_a_word_counts_most_in_the_name_then_in_the_tags_the_description_the_hea
     assert found("figures", skill("acme/one", title="Quarterly figures"), skill("other/two")) == ["acme/one"]
 
 
-def test_skills_of_equal_rank_come_by_path() -> None:
+def test_equal_ranks_are_ordered_by_path() -> None:
     among = [skill(f"{letter}/tool", description=f"Equal {letter * 4}.") for letter in "cab"]
     assert found("tool", *among) == found("equal", *among) == ["a/tool", "b/tool", "c/tool"]
 
@@ -105,11 +105,11 @@ def test_skills_of_equal_rank_come_by_path() -> None:
         ("full", "\uff26\uff35\uff2c\uff2c"), ("हिन्दी", "हिन्दी"), ("ไทย", "ไทย"), ("中文", "中文"), ("C3PO", "C3PO"),
     ],
 )  # fmt: skip
-def test_words_are_folded(query: str, word: str) -> None:
+def test_search_folds_case_accents_and_inflection(query: str, word: str) -> None:
     assert found(query, skill("one", description=f"About {word} and more."), skill("two")) == ["one"]
 
 
-def test_not_every_word_must_be_there_but_more_are_better() -> None:
+def test_more_matching_words_rank_higher() -> None:
     said = {
         "one": "Paints a fence.",
         "two": "Paints a fence in green.",
@@ -123,7 +123,7 @@ def test_not_every_word_must_be_there_but_more_are_better() -> None:
     assert found("cat zebra", *CROWD, *halves) == ["two"]  # only the last word may be unfinished
 
 
-def test_so_much_of_a_query_and_of_a_text_counts() -> None:
+def test_query_and_text_are_truncated_at_limits() -> None:
     """A last word that is cut in two is "q", of which nothing is made."""
     among = [*CROWD, skill("one", description="Qz.")]
     for start, expected in (("x " * 999, ["one"]), ("x " * 999 + " ", [])):
@@ -136,11 +136,11 @@ def test_so_much_of_a_query_and_of_a_text_counts() -> None:
 
 
 @each_row("query", ["xyzzy", "qqqqqqqq", "cmt", "zebra giraffe"])
-def test_what_is_near_to_nothing_finds_nothing(query: str) -> None:
+def test_query_unlike_any_skill_finds_nothing(query: str) -> None:
     assert found(query, skill("commit-messages"), skill("other")) == []
 
 
-def test_a_word_of_which_a_name_is_made_may_be_one_that_says_nothing() -> None:
+def test_stop_words_of_a_name_match_it() -> None:
     among = (skill("how-to", description="x"), skill("before-and-after", description="x"), skill("c", description="x"))
     assert found("how to", *among) == ["how-to"]
     assert found("after", *among) == ["before-and-after"]
@@ -155,13 +155,13 @@ def opening(path: str, text: str) -> Skill:
     return replace(made, reading=made.reading._replace(opening=text))
 
 
-def test_how_a_body_begins_is_found_where_no_field_has_it() -> None:
+def test_opening_of_body_matches_if_no_field_does() -> None:
     assert found("zebra", *CROWD, opening("one", "Feed the zebras.")) == ["one"]
     assert found("zebra", *CROWD, opening("one", "Feed the zebras."), skill("zebra")) == ["zebra"]
     assert found("feed striped zebras daily", *CROWD, opening("one", "Feed the zebras daily."))[0] == "one"
 
 
-def test_a_heading_and_the_opening_of_a_body_follow_an_edit_on_disk(tmp_path: Path) -> None:
+def test_index_follows_edits_of_heading_and_opening(tmp_path: Path) -> None:
     known = loaded(plant(tmp_path, {"a/SKILL.md": skill_md("a", body="# Lions\n\nZebras.")} | skills("b", "c")))
     search = Search(known)
     assert (ask(search, "lion"), ask(search, "zebra"), ask(search, "giraffe")) == (["a"], ["a"], [])
@@ -178,7 +178,7 @@ def test_a_heading_and_the_opening_of_a_body_follow_an_edit_on_disk(tmp_path: Pa
         ("visualización", "Visualization of data."), ("dockerization", "Writes a dockerisation plan."),
     ],
 )  # fmt: skip
-def test_a_word_in_another_form_or_language_is_found_by_what_it_looks_like(query: str, description: str) -> None:
+def test_similar_word_of_another_language_is_found(query: str, description: str) -> None:
     assert found(query, *CROWD, skill("one", description=description)) == ["one"]
 
 
@@ -187,20 +187,20 @@ def test_a_word_in_another_form_or_language_is_found_by_what_it_looks_like(query
     ["Wie kann ich das mit dem Zebra machen", "¿Cómo puedo hacer esto con una zebra?",
      "Comment faire avec ce zebra pour moi", "请帮我 zebra 怎么", "Hoe kan ik dit met een zebra"],
 )  # fmt: skip
-def test_words_that_say_nothing_in_other_languages_do_not_hurt(query: str) -> None:
+def test_stop_words_of_other_languages_are_ignored(query: str) -> None:
     words = "wie kann ich das mit dem machen como puedo hacer esto con una faire avec ce moi hoe ik dit met een 帮我"
     noise = [skill(f"noise-{number}", description=words) for number in range(3)]
     assert found(query, *CROWD, *noise, skill("one", description="Zebra."))[0] == "one"
 
 
-def test_a_name_that_has_one_word_of_many_comes_after_what_has_more_of_them() -> None:
+def test_sentence_ranks_description_above_one_word_in_a_name() -> None:
     named = skill("river-song", description="Sings.")
     meant = skill("geo", description="Draws shops near a river on a map.")
     assert found("draw a map of shops at the river", *CROWD, named, meant)[0] == "geo"
     assert found("river", *CROWD, named, meant)[0] == "river-song"
 
 
-def test_names_that_look_like_a_word_are_near_where_nothing_fits() -> None:
+def test_nearest_returns_skills_with_similar_names() -> None:
     search = Search(registry(skill("colour-palettes", description="x"), skill("commit-messages", description="y")))
 
     def near(query: str, limit: int = 3) -> list[str]:
@@ -211,7 +211,7 @@ def test_names_that_look_like_a_word_are_near_where_nothing_fits() -> None:
     assert near("messengers", 0) == near("qqqq") == near("") == near("日本語") == []
 
 
-def test_as_many_are_found_as_are_wanted_and_accepted_and_no_unusable_one() -> None:
+def test_find_returns_up_to_limit_of_accepted_usable_skills() -> None:
     bad = skill("tool-301", standing=Standing.UNUSABLE)
     search = Search(registry(*(skill(f"tool-{number:03}", description="Same.") for number in range(300)), bad))
     odd: Callable[[Skill], bool] = lambda each: int(each.path[-1]) % 2 == 1  # noqa: E731
@@ -221,7 +221,7 @@ def test_as_many_are_found_as_are_wanted_and_accepted_and_no_unusable_one() -> N
     assert found("tool", skill("lenient-tool", standing=Standing.LENIENT)) == ["lenient-tool"]
 
 
-def test_a_hit_is_explained_by_the_words_of_each_field() -> None:
+def test_matched_fields_names_query_words_by_field() -> None:
     one = skill("one", "Zebras", description="Invoices of réfunds", tags=["Pays"], title="Paid bills")
     one = replace(one, reading=one.reading._replace(opening="Billing"))
     for question, fields in (
@@ -243,7 +243,7 @@ _TREES = st.dictionaries(st.sampled_from(["a", "b", "c/d", "alpha-beta"]), _WORD
 
 @settings(max_examples=settings().max_examples // 5)
 @given(st.lists(_TREES, min_size=2, max_size=4))
-def test_an_index_that_followed_answers_like_a_new_one(states: list[dict[str, list[str]]]) -> None:
+def test_updated_index_equals_new_index(states: list[dict[str, list[str]]]) -> None:
     known = Registry([])
     followed = Search(known)
     for state in states:
@@ -254,7 +254,7 @@ def test_an_index_that_followed_answers_like_a_new_one(states: list[dict[str, li
             assert ask(followed, query) == ask(Search(known), query)
 
 
-def test_every_process_finds_the_same_in_the_same_order() -> None:
+def test_results_do_not_depend_on_hash_seed() -> None:
     """Python orders sets by a seed of each process."""
     code = "from runtime.test_search import Search, ask, registry; from runtime.plausible import plausible, questions\n"
     code += "search = Search(registry(*plausible(400).values()))\n"
@@ -265,7 +265,7 @@ def test_every_process_finds_the_same_in_the_same_order() -> None:
     assert len(found) == 1 and len(found.pop()) > 10_000
 
 
-def test_one_index_serves_many_threads_while_the_snapshot_changes() -> None:
+def test_search_is_thread_safe_during_snapshot_changes() -> None:
     known = registry(skill("tool-0"))
     search = Search(known)
     answers: list[list[str]] = []
@@ -282,7 +282,7 @@ def test_one_index_serves_many_threads_while_the_snapshot_changes() -> None:
     assert all(answer and answer == [f"tool-{number}" for number in range(len(answer))] for answer in answers)
 
 
-def test_after_a_failure_the_index_is_built_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_index_is_rebuilt_after_an_exception(monkeypatch: pytest.MonkeyPatch) -> None:
     known = registry(skill("one"))
     search = Search(known)
     assert ask(search, "one") == ["one"]
@@ -301,14 +301,14 @@ def test_after_a_failure_the_index_is_built_anew(monkeypatch: pytest.MonkeyPatch
      "^one*", "{name}: one", "one + two", "-", "👋🪪", "the of and", "x" * 100_000, "one " * 25_000, "\ud800", "\u0301",
      "日" * 5_000, "हिन्दी العربية ไทย", "\u00b2\u2460\uff21", "😀" * 50_000],
 )  # fmt: skip
-def test_no_question_is_too_odd(query: str) -> None:
+def test_unusual_query_raises_no_exception(query: str) -> None:
     assert set(found(query, skill("one"), skill("two"))) <= {"one", "two"}
 
 
 @given(st.text(st.characters(), max_size=60))
 @example("ﬁ")
 @example("İ")
-def test_whatever_is_asked_or_indexed_nothing_fails(text: str) -> None:
+def test_any_query_and_any_text_raise_no_exception(text: str) -> None:
     known = registry(skill("one"), skill("two", text, description=text, tags=[text], title=text))
     search = Search(known)
     ask(search, text)
@@ -317,7 +317,7 @@ def test_whatever_is_asked_or_indexed_nothing_fails(text: str) -> None:
     assert set(ask(search, text)) <= {"one"}
 
 
-def test_scores_are_those_of_the_order_and_a_name_comes_before_any_score() -> None:
+def test_hits_are_ordered_by_score_after_exact_names() -> None:
     among = [skill(f"fruit-{n}", description="apples " * n + "pears " * (9 - n)) for n in range(9)]
     search = Search(registry(*among, skill("acme/apples", description="nothing else")))
     for question in ("apples", "acme/apples", "which of these peels apples or pears best"):
@@ -332,7 +332,7 @@ def fused(first: list[tuple[int, float]], second: list[tuple[int, float]], weigh
     return [row for row, _ in fuse(iter(first), iter(second), weight)]
 
 
-def test_rankings_are_fused_by_place_and_weight() -> None:
+def test_fuse_ranks_by_place_and_weight() -> None:
     assert fused([(1, -9.0), (2, -8.0)], [(2, -5.0)]) == [2, 1]  # what both have comes before what one has
     assert fused([(1, -9.0), (2, -8.0)], [(2, -9.0), (3, -8.0)], 3.0) == [2, 1, 3]
     assert fused([(1, -9.0)], [(2, -99.0)]) == [1, 2]  # places count, not ranks

@@ -57,7 +57,7 @@ def is_open(sessions: Sessions, session: Session, owner: str | None = None) -> b
 
 
 @pytest.mark.requirement("X-15", "MCP-11")
-async def test_handles_cannot_be_guessed(runtime: Runtime) -> None:
+async def test_handles_are_unguessable(runtime: Runtime) -> None:
     sessions = Sessions(runtime)
     handles = [sessions.new().session_id for _ in range(1000)]
     assert len({*handles}) == 1000
@@ -68,7 +68,7 @@ async def test_handles_cannot_be_guessed(runtime: Runtime) -> None:
 
 
 @pytest.mark.requirement("X-15", "MCP-11")
-async def test_unknown_ended_and_others_handles_are_told_in_the_same_words(runtime: Runtime, clock: Clock) -> None:
+async def test_unknown_expired_and_foreign_handles_get_the_same_error(runtime: Runtime, clock: Clock) -> None:
     sessions = Sessions(runtime, now=lambda: clock.now)
     session, over, ownerless = [await opened(sessions, owner) for owner in ("alpha", "beta", None)]
     clock.now += DAY
@@ -87,7 +87,7 @@ async def test_unknown_ended_and_others_handles_are_told_in_the_same_words(runti
 
 
 @pytest.mark.requirement("X-15")
-async def test_there_is_room_for_many_sessions_for_a_day(runtime: Runtime) -> None:
+async def test_defaults_allow_4096_sessions_idle_for_a_day(runtime: Runtime) -> None:
     assert (MOST, IDLE_S) == (4096, DAY)
     sessions = Sessions(runtime)
     for _ in range(MOST + 10):
@@ -96,7 +96,7 @@ async def test_there_is_room_for_many_sessions_for_a_day(runtime: Runtime) -> No
 
 
 @pytest.mark.requirement("X-15")
-async def test_beyond_the_bound_the_one_unused_the_longest_ends(runtime: Runtime) -> None:
+async def test_least_recently_used_session_is_evicted_at_the_limit(runtime: Runtime) -> None:
     sessions = Sessions(runtime, most=2)
     one, two = await opened(sessions), await opened(sessions)
     sessions.find(one.session_id, None)
@@ -107,7 +107,7 @@ async def test_beyond_the_bound_the_one_unused_the_longest_ends(runtime: Runtime
 
 
 @pytest.mark.requirement("X-15")
-async def test_a_session_that_is_unused_for_too_long_ends(runtime: Runtime, clock: Clock) -> None:
+async def test_idle_session_expires(runtime: Runtime, clock: Clock) -> None:
     sessions = Sessions(runtime, idle_s=60, now=lambda: clock.now)
     one, two = await opened(sessions), await opened(sessions)
     clock.now += 60
@@ -121,7 +121,7 @@ async def test_a_session_that_is_unused_for_too_long_ends(runtime: Runtime, cloc
     assert one.active_skills == two.active_skills == []
 
 
-async def test_who_finds_all_places_taken_gets_one_when_another_was_idle(runtime: Runtime, clock: Clock) -> None:
+async def test_refused_session_is_stored_after_others_expire(runtime: Runtime, clock: Clock) -> None:
     sessions = Sessions(runtime, most=4, idle_s=60, now=lambda: clock.now)
     for each in "abcd":
         sessions.store(sessions.new(), None, each)
@@ -142,7 +142,9 @@ async def waiting(session: Session) -> None:
 
 @pytest.mark.requirement("X-15")
 @pytest.mark.parametrize(("most", "later"), [(1, 0.0), (2, 1.0), (100, 61.0), (1, 61.0)])
-async def test_no_session_ends_while_it_works(runtime: Runtime, clock: Clock, most: int, later: float) -> None:
+async def test_busy_session_is_neither_evicted_nor_expired(
+    runtime: Runtime, clock: Clock, most: int, later: float
+) -> None:
     sessions = Sessions(runtime, most=most, idle_s=60, now=lambda: clock.now)
     scripts: Any = FakeScripts(runtime.registry, waits=True)
     runtime.scripts = scripts
@@ -168,7 +170,7 @@ async def test_no_session_ends_while_it_works(runtime: Runtime, clock: Clock, mo
     assert len(sessions) == 1
 
 
-async def test_closing_ends_them_all(runtime: Runtime) -> None:
+async def test_close_ends_all_sessions(runtime: Runtime) -> None:
     sessions = Sessions(runtime)
     scripts: Any = FakeScripts(runtime.registry)
     runtime.scripts = scripts

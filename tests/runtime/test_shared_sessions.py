@@ -93,7 +93,7 @@ def names(session: Session) -> list[str]:
     return session.active_skills
 
 
-async def test_replicas_see_each_others_changes_in_their_order(tree: Path, store: Store) -> None:
+async def test_replicas_see_changes_of_each_other_in_order(tree: Path, store: Store) -> None:
     one, two = Replica(tree, store), Replica(tree, store)
     handle = (await one.call("load", names=["a"])).session_id
     assert names(await two.call("load", handle, names=["b"], mode="add")) == ["a", "b"]
@@ -105,7 +105,7 @@ async def test_replicas_see_each_others_changes_in_their_order(tree: Path, store
     assert names(await two.call("list", handle)) == []
 
 
-async def test_a_call_that_changes_nothing_writes_nothing(tree: Path, store: Store) -> None:
+async def test_read_only_call_writes_no_record(tree: Path, store: Store) -> None:
     one = Replica(tree, store)
     handle = (await one.call("load", names=["a"])).session_id
     assert (store.reads, store.writes) == (0, 1)
@@ -118,7 +118,7 @@ async def test_a_call_that_changes_nothing_writes_nothing(tree: Path, store: Sto
     assert store.reads == 5
 
 
-async def test_of_two_changes_at_once_one_is_refused_and_the_next_call_sees_the_other(tree: Path, store: Store) -> None:
+async def test_concurrent_change_of_another_replica_wins(tree: Path, store: Store) -> None:
     one, two = Replica(tree, store), Replica(tree, store)
     handle = (await one.call("load", names=["a"])).session_id
     store.before_write = lambda _: two.call("load", handle, names=["b"])
@@ -128,7 +128,7 @@ async def test_of_two_changes_at_once_one_is_refused_and_the_next_call_sees_the_
     assert names(await one.call("load", handle, names=["c"], mode="add")) == ["b", "c"]
 
 
-async def test_calls_of_one_replica_at_once_lose_nothing(tree: Path, store: Store) -> None:
+async def test_concurrent_calls_on_one_replica_lose_no_change(tree: Path, store: Store) -> None:
     one, two = Replica(tree, store), Replica(tree, store)
     handle = (await one.call("load", names=["a"])).session_id
     for replica in (one, two):
@@ -141,7 +141,7 @@ async def test_calls_of_one_replica_at_once_lose_nothing(tree: Path, store: Stor
         assert sorted(names(await two.call("list", handle))) == ["a", "b", "c"]
 
 
-async def test_where_the_store_is_away_a_known_session_reads_and_changes_nothing(tree: Path, store: Store) -> None:
+async def test_known_session_is_read_only_during_store_outage(tree: Path, store: Store) -> None:
     one, two = Replica(tree, store), Replica(tree, store)
     handle = (await one.call("load", names=["a"])).session_id
     store.away = True
@@ -163,7 +163,7 @@ async def test_where_the_store_is_away_a_known_session_reads_and_changes_nothing
     assert names(await one.call("list", handle)) == names(await two.call("list", handle)) == ["a"]
 
 
-async def test_a_change_that_could_not_be_written_is_taken_back(tree: Path, store: Store) -> None:
+async def test_change_is_rolled_back_if_write_fails(tree: Path, store: Store) -> None:
     one, two = Replica(tree, store), Replica(tree, store)
     handle = (await one.call("load", names=["a"])).session_id
     store.before_write = store.leave
@@ -175,7 +175,7 @@ async def test_a_change_that_could_not_be_written_is_taken_back(tree: Path, stor
     assert names(await one.call("list", handle)) == ["a", "c"]
 
 
-async def test_what_the_store_has_lost_is_written_again_by_who_knows_it(
+async def test_lost_record_is_written_again_by_replica_that_knows_session(
     tree: Path, store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     one, two = Replica(tree, store), Replica(tree, store)
@@ -194,7 +194,7 @@ async def test_what_the_store_has_lost_is_written_again_by_who_knows_it(
     assert names(await one.call("list", handle)) == ["b"]
 
 
-async def test_a_session_that_was_lost_stays_where_it_is_known_until_it_is_written(tree: Path, store: Store) -> None:
+async def test_session_with_lost_record_stays_known_until_it_is_written(tree: Path, store: Store) -> None:
     one = Replica(tree, store)
     handle = (await one.call("load", names=["a"])).session_id
     store.texts.clear()
@@ -206,7 +206,7 @@ async def test_a_session_that_was_lost_stays_where_it_is_known_until_it_is_writt
 
 
 @pytest.mark.requirement("X-15", "MCP-11")
-async def test_whose_session_it_is_is_asked_wherever_it_is(tree: Path, store: Store) -> None:
+async def test_owner_is_checked_on_every_replica(tree: Path, store: Store) -> None:
     one, two = Replica(tree, store), Replica(tree, store)
     handle = (await one.call("load", owner="alpha", names=["a"])).session_id
     for replica in (one, two):
@@ -220,7 +220,7 @@ async def test_whose_session_it_is_is_asked_wherever_it_is(tree: Path, store: St
     assert "alpha" not in store.texts[handle] and re.search(r'"owner":"[0-9a-f]{64}"', store.texts[handle])
 
 
-async def test_a_session_that_ends_here_goes_on_elsewhere(tree: Path, store: Store) -> None:
+async def test_expired_session_is_restored_from_its_record(tree: Path, store: Store) -> None:
     now = 0.0
     one, two = Replica(tree, store, idle_s=60, now=lambda: now), Replica(tree, store)
     old = await one.call("load", names=["a"])
@@ -234,7 +234,7 @@ async def test_a_session_that_ends_here_goes_on_elsewhere(tree: Path, store: Sto
     assert names(await two.call("list", old.session_id)) == names(await one.call("list", old.session_id)) == ["a"]
 
 
-async def test_a_change_under_way_is_refused_where_another_replica_was_first(tree: Path, store: Store) -> None:
+async def test_unsaved_change_is_refused_after_record_of_another_replica(tree: Path, store: Store) -> None:
     """Its load was done here and not yet written when another call saw what the other replica had written."""
 
     one, two = Replica(tree, store), Replica(tree, store)
@@ -249,7 +249,7 @@ async def test_a_change_under_way_is_refused_where_another_replica_was_first(tre
     assert names(await one.call("load", handle, names=["c"], mode="add")) == ["b", "c"]
 
 
-async def test_a_load_under_way_builds_on_what_another_replica_wrote(tree: Path, store: Store) -> None:
+async def test_load_builds_on_record_of_another_replica(tree: Path, store: Store) -> None:
     one, two = Replica(tree, store), Replica(tree, store)
     handle = (await one.call("load", names=["a"])).session_id
     await two.call("load", handle, names=["b"])
@@ -261,7 +261,7 @@ async def test_a_load_under_way_builds_on_what_another_replica_wrote(tree: Path,
 
 
 @pytest.mark.parametrize("seed", range(12))
-async def test_whatever_calls_cross_what_was_answered_is_loaded(tmp_path: Path, store: Store, seed: int) -> None:
+async def test_every_acknowledged_load_survives_concurrent_calls(tmp_path: Path, store: Store, seed: int) -> None:
     choice = random.Random(seed)
     everything = [f"s{number}" for number in range(16)]
     tree = plant(tmp_path, skills("a", *everything))
@@ -286,7 +286,7 @@ async def test_whatever_calls_cross_what_was_answered_is_loaded(tmp_path: Path, 
     assert len(done) > 4
 
 
-async def test_files_that_a_script_left_elsewhere_are_said_to_be_there(tmp_path: Path, store: Store) -> None:
+async def test_read_of_output_file_on_another_replica_is_explained(tmp_path: Path, store: Store) -> None:
     tree = plant(tmp_path, skills("a") | {"a/scripts/x.sh": "echo x\n"})
     one, two = Replica(tree, store), Replica(tree, store)
     for each in (one, two):
@@ -304,7 +304,7 @@ async def test_files_that_a_script_left_elsewhere_are_said_to_be_there(tmp_path:
         assert (await here.call("list", handle)).scripts_at == "here"
 
 
-async def test_news_count_from_when_the_session_began_elsewhere(tree: Path, store: Store) -> None:
+async def test_news_counts_from_start_of_session_on_another_replica(tree: Path, store: Store) -> None:
     one, two = Replica(tree, store), Replica(tree, store)
     plant(tree, skills("before"))
     for replica in (one, two):
@@ -326,14 +326,14 @@ FIELDS = st.fixed_dictionaries(
 
 
 @given(RECORDS)
-def test_what_is_written_is_read_again_and_fields_of_a_later_version_are_passed_over(record: SessionRecord) -> None:
+def test_record_round_trips_and_unknown_fields_are_ignored(record: SessionRecord) -> None:
     assert parse_record(record.text()) == record
     assert parse_record(json.dumps({**json.loads(record.text()), "more": [1]})) == record
 
 
 @given(st.text() | JSON.map(json.dumps) | FIELDS.map(json.dumps))
 @example("[" * 100_000)
-def test_any_text_is_a_record_or_an_error_of_one_line(text: str) -> None:
+def test_any_text_parses_or_fails_with_one_line(text: str) -> None:
     said = ""
     try:
         record = parse_record(text)
@@ -353,7 +353,7 @@ def test_any_text_is_a_record_or_an_error_of_one_line(text: str) -> None:
         {"skills": [{"path": str(each), "digest": ""} for each in range(1001)]},
     ],
 )  # fmt: skip
-def test_another_shape_or_version_is_none(change: dict[str, Any]) -> None:
+def test_record_of_invalid_shape_or_version_is_refused(change: dict[str, Any]) -> None:
     skills = [{"path": str(each), "digest": ""} for each in range(1_000)]
     good = {"version": 1, "owner": "x" * 4_096, "since": 1.5, "skills": skills, "scripts_at": "here"}
     assert json.loads(parse_record(json.dumps(good)).text()) == good

@@ -23,17 +23,17 @@ def concepts(text: str, *, parts: bool = True) -> set[str]:
         ("données personnelles", "GDPR"), ("代码审查", "pull request"),  # phrases, with blanks and without
     ],
 )  # fmt: skip
-def test_words_of_one_meaning_share_a_concept(asked: str, offered: str) -> None:
+def test_synonyms_share_a_concept(asked: str, offered: str) -> None:
     assert concepts(asked) & concepts(offered, parts=False)
 
 
-def test_words_without_a_meaning_in_common_share_none() -> None:
+def test_unrelated_words_share_no_concept() -> None:
     assert not concepts("recipe") & concepts("kubernetes")
     assert not concepts("xylophone")
     assert not concepts("invoice" * 100_000)  # at once: the cost is quadratic
 
 
-def test_a_word_is_looked_up_with_its_endings_stems_and_parts() -> None:
+def test_lookup_covers_endings_stems_and_compounds() -> None:
     table = Thesaurus()
     for number, entry in enumerate(
         ("zyxwv", "kqjhg", "zyx", "qzj*", "qw*", "wxyz", "x" * 40, "y" * 41, "one_zyxwv_two", "kqjhgf")
@@ -56,7 +56,7 @@ def test_a_word_is_looked_up_with_its_endings_stems_and_parts() -> None:
     assert found("zyxwvkqjhg", parts=False) == []
 
 
-def test_every_line_is_a_group_and_every_entry_a_word() -> None:
+def test_thesaurus_file_is_well_formed() -> None:
     lines = files("mcp_skills_server.runtime").joinpath("thesaurus.txt").read_text(encoding="utf-8").splitlines()
     assert len(lines) > 200
     for line in lines:

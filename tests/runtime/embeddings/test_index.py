@@ -68,7 +68,7 @@ def refreshed(registry: Registry, embeddings: Embeddings) -> None:
     assert embeddings.wait(DEADLINE)
 
 
-def test_what_means_the_same_is_found_though_no_word_is_the_same(tmp_path: Path, top: Path, begin: Begin) -> None:
+def test_semantic_search_finds_skill_without_common_words(tmp_path: Path, top: Path, begin: Begin) -> None:
     registry = loaded(top)
     search = Search(registry, begin(registry, LocalModel(tiny.model(tmp_path / "model")), tmp_path / "cache"))
     assert ask(search, "driving a lorry") == ["alpha"]
@@ -80,7 +80,7 @@ def test_what_means_the_same_is_found_though_no_word_is_the_same(tmp_path: Path,
     assert ask(search, "orchard plum about a car")[:2] == ["beta", "alpha"]
 
 
-def test_it_follows_edits(top: Path, begin: Begin) -> None:
+def test_vectors_follow_edits(top: Path, begin: Begin) -> None:
     registry = loaded(top)
     with tiny.endpoint() as served:
         embeddings = begin(registry, Endpoint(served.url, "tiny"))
@@ -100,7 +100,7 @@ def test_it_follows_edits(top: Path, begin: Begin) -> None:
         assert max(map(len, served.asked)) == 64
 
 
-def test_among_some_skills_the_others_take_no_place(top: Path, begin: Begin) -> None:
+def test_hidden_skills_do_not_count_toward_result_limit(top: Path, begin: Begin) -> None:
     several = {f"car-{number}/SKILL.md": text(f"car-{number}", "All about an automobile") for number in range(70)}
     registry = loaded(plant(top, several))
     with tiny.endpoint() as served:
@@ -112,7 +112,7 @@ def test_among_some_skills_the_others_take_no_place(top: Path, begin: Begin) -> 
         assert ask(Search(views.of(None), embeddings), "driving a lorry") == [other]
 
 
-def test_the_next_process_asks_only_about_what_is_new(tmp_path: Path, top: Path, begin: Begin) -> None:
+def test_cached_vectors_are_reused_by_next_process(tmp_path: Path, top: Path, begin: Begin) -> None:
     with tiny.endpoint() as served:
         for expected in (3, 3, 4, 4):
             if expected == 4:
@@ -123,7 +123,9 @@ def test_the_next_process_asks_only_about_what_is_new(tmp_path: Path, top: Path,
         assert sum(map(len, served.asked)) == 4 + 4
 
 
-def test_a_search_goes_on_without_a_model_that_fails(top: Path, begin: Begin, caplog: pytest.LogCaptureFixture) -> None:
+def test_search_falls_back_to_full_text_if_model_fails(
+    top: Path, begin: Begin, caplog: pytest.LogCaptureFixture
+) -> None:
     registry = loaded(top)
     with tiny.endpoint() as served:
         served.status = 503
@@ -147,7 +149,7 @@ def test_a_search_goes_on_without_a_model_that_fails(top: Path, begin: Begin, ca
     assert caplog.messages[2:] == [failed, "embeddings work again", failed]
 
 
-def test_another_model_behind_the_address_has_all_made_anew(tmp_path: Path, top: Path, begin: Begin) -> None:
+def test_all_vectors_are_recomputed_if_their_length_changes(tmp_path: Path, top: Path, begin: Begin) -> None:
     registry = loaded(top)
     with tiny.endpoint() as served:
         embeddings = begin(registry, Endpoint(served.url, "tiny"), tmp_path)
@@ -160,7 +162,7 @@ def test_another_model_behind_the_address_has_all_made_anew(tmp_path: Path, top:
         assert served.asked == []
 
 
-def test_kept_vectors_that_cannot_be_of_one_model_are_made_anew(tmp_path: Path, top: Path, begin: Begin) -> None:
+def test_cached_vectors_of_different_lengths_are_recomputed(tmp_path: Path, top: Path, begin: Begin) -> None:
     registry = loaded(top)
     with tiny.endpoint() as served:
         begin(registry, Endpoint(served.url, "tiny"), tmp_path)
@@ -171,7 +173,7 @@ def test_kept_vectors_that_cannot_be_of_one_model_are_made_anew(tmp_path: Path, 
         assert sum(map(len, served.asked)) == 3 and [path for path, _ in embeddings.ranked("plum")] == ["beta"]
 
 
-def test_vectors_that_nobody_used_for_a_month_go(tmp_path: Path, top: Path, begin: Begin) -> None:
+def test_vectors_unused_for_a_month_are_evicted(tmp_path: Path, top: Path, begin: Begin) -> None:
     with tiny.endpoint() as served:
         begin(loaded(top), Endpoint(served.url, "tiny"), tmp_path)
         with closing(sqlite3.connect(tmp_path / "skills.sqlite3", isolation_level=None)) as database:

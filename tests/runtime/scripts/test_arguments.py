@@ -18,7 +18,7 @@ from tables import each_row
     ("args", "said"),
     [(["x"] * 257, "257 elements"), (["a", "x" * 16_385], r"args\[1\]"), (["a\0b"], "NUL"), (["\ud800"], "surrogate")],
 )
-def test_arguments_have_limits(args: list[str], said: str) -> None:
+def test_arguments_beyond_limits_are_refused(args: list[str], said: str) -> None:
     with pytest.raises(RequestError, match=said):
         checked_args(args)
     assert len(checked_args(["x" * 16_384] * 256)) == 256
@@ -34,7 +34,7 @@ def test_arguments_have_limits(args: list[str], said: str) -> None:
         *(({name: ""}, "not a valid variable") for name in ("A" * 257, "A B", "A=B", "", "A\n", "Ä", "BASH_FUNC_x%%")),
     ],
 )  # fmt: skip
-def test_variables_have_limits(env: dict[str, str], said: str) -> None:
+def test_variables_beyond_limits_are_refused(env: dict[str, str], said: str) -> None:
     with pytest.raises(RequestError, match=said) as caught:
         checked_env(env, env.keys())
     assert "\n" not in str(caught.value)
@@ -54,13 +54,13 @@ def test_variables_have_limits(env: dict[str, str], said: str) -> None:
     "name",
     ["PATH", "HOME", "SKILL_DIR", "SKILL_RUN", "LD_PRELOAD", "ld_audit", "DYLD_X", "GCONV_PATH", "glibc_tunables"],
 )
-def test_what_starts_the_sandbox_reads_is_never_set(name: str, allowed: list[str] | None) -> None:
+def test_reserved_variables_are_refused(name: str, allowed: list[str] | None) -> None:
     """Before a script come the launcher and bubblewrap, outside of the sandbox and perhaps as root."""
     with pytest.raises(RequestError, match=f"env: {name} is set by the server, or read by the programs that start"):
         checked_env({name: "x"}, allowed)
 
 
-def test_variables_pass_by_an_allow_list() -> None:
+def test_variable_outside_allow_list_is_refused() -> None:
     assert checked_env({"B": "1"}, ["A", "B"]) == {"B": "1"}
     assert checked_env({"PYTHONPATH": "1"}, None) == {"PYTHONPATH": "1"}
     for allowed, shown in ((["A", "B"], "A, B"), ([], "none")):
@@ -79,14 +79,14 @@ MANY = [f"V{each}" for each in range(9999)]
         ({}, []), ("env: A", []), (None, []),
     ],
 )  # fmt: skip
-def test_a_skill_declares_its_variables(metadata: Any, names: list[str]) -> None:
+def test_declared_env_reads_names_from_metadata(metadata: Any, names: list[str]) -> None:
     assert declared_env({"metadata": metadata}) == names
 
 
 @given(st.lists(st.text(st.characters()), max_size=3), st.dictionaries(st.text(st.characters()), st.text(), max_size=3))
 @example(["\ud800"], {})
 @example([], {"A": "\0"})
-def test_whatever_is_passed_on_can_be_given_to_a_program(args: list[str], env: dict[str, str]) -> None:
+def test_accepted_arguments_and_variables_can_be_encoded(args: list[str], env: dict[str, str]) -> None:
     try:
         words = [*checked_args(args), *(f"{name}={value}" for name, value in checked_env(env, env.keys()).items())]
     except RequestError:

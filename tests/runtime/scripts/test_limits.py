@@ -30,7 +30,7 @@ def tree_of(*pids: int) -> Any:
     return SimpleNamespace(processes=lambda: pids)
 
 
-def test_a_tree_that_takes_long_to_walk_is_looked_at_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_tree_walk_is_throttled(monkeypatch: pytest.MonkeyPatch) -> None:
     """11.18: at a look in two seconds, a run reached 716 MiB against 256."""
     now, walks, cost = 0.0, 0, 0.0
 
@@ -64,7 +64,7 @@ sys.stdin.read()
 
 @LINUX
 @pytest.mark.parametrize("way", ["open", "mapped"])
-def test_removed_files_that_are_open_or_mapped_count(tmp_path: Path, way: str) -> None:
+def test_deleted_files_held_open_or_mapped_are_counted(tmp_path: Path, way: str) -> None:
     def said(*pids: int, more: int = MIB) -> str:
         return str(ResourceUsage([str(tmp_path)], 3 * MIB + more, GIB).exceeded(tree_of(*pids)))
 
@@ -82,7 +82,7 @@ def test_removed_files_that_are_open_or_mapped_count(tmp_path: Path, way: str) -
 
 
 @LINUX
-def test_memory_that_processes_share_is_counted_and_once(tmp_path: Path) -> None:
+def test_shared_memory_is_counted_once(tmp_path: Path) -> None:
     code = (
         "import mmap, os, sys, time\n"
         "held = mmap.mmap(-1, 64 << 20)\n"
@@ -106,7 +106,7 @@ def test_memory_that_processes_share_is_counted_and_once(tmp_path: Path) -> None
 
 
 @pytest.mark.anyio
-async def test_who_waits_too_long_hears_whether_its_own_runs_or_those_of_others_are_in_the_way() -> None:
+async def test_slot_timeout_names_own_limit_or_that_of_server() -> None:
     turns = RunSlots(2)
     async with turns.slot("a", 0):
         with pytest.raises(QuotaError, match=r"1 of your scripts .* \(quota runs\)"):
@@ -124,7 +124,7 @@ async def test_who_waits_too_long_hears_whether_its_own_runs_or_those_of_others_
 
 
 @pytest.mark.anyio
-async def test_a_call_that_is_given_up_while_it_waits_takes_nothing() -> None:
+async def test_cancelled_waiting_call_takes_no_slot() -> None:
     turns = RunSlots(1)
 
     async def wait() -> None:
@@ -140,9 +140,7 @@ async def test_a_call_that_is_given_up_while_it_waits_takes_nothing() -> None:
 
 
 @given(st.lists(st.sampled_from("aaab"), min_size=1, max_size=12), st.integers(1, 4), st.none() | st.integers(1, 4))
-def test_nobody_exceeds_its_share_and_nobody_waits_for_nothing(
-    owners: list[str], total: int, share: int | None
-) -> None:
+def test_slots_are_never_exceeded_nor_left_idle(owners: list[str], total: int, share: int | None) -> None:
     async def all_of_them() -> None:
         turns = RunSlots(total, share)
         running, waiting = Counter[str](), Counter(owners)
@@ -166,7 +164,7 @@ def test_nobody_exceeds_its_share_and_nobody_waits_for_nothing(
 
 
 @pytest.mark.anyio
-async def test_who_has_fewest_comes_first() -> None:
+async def test_owner_with_fewest_runs_is_served_first() -> None:
     turns = RunSlots(2, 2)
     order: list[str] = []
 

@@ -15,7 +15,7 @@ from tables import each_row
         ("bad", as_line("ended"), f"bad\n{OURS} ended\n"), ("bad\n", as_line("ended"), f"bad\n{OURS} ended\n"),
     ],
 )  # fmt: skip
-def test_remarks_are_lines_of_their_own_behind_stderr(stderr: str, remark: str, shown: str) -> None:
+def test_remarks_are_appended_to_stderr_as_lines(stderr: str, remark: str, shown: str) -> None:
     ended = ProcessResult(1, "out", stderr, 5, stdout_truncated=True)
     files = (OutputFile("a", 1),), 3
     outcome = outcome_of("scripts/x.sh", ended, remark, None, files)
@@ -23,7 +23,7 @@ def test_remarks_are_lines_of_their_own_behind_stderr(stderr: str, remark: str, 
     assert (outcome.files, outcome.files_not_shown) == files
 
 
-def test_a_script_that_the_server_ended_is_said_to_be_and_advice_is_for_those_that_failed() -> None:
+def test_remarks_explain_why_the_server_ended_a_script() -> None:
     stderr = "ModuleNotFoundError: No module named 'x'"
     timed_out = ProcessResult(None, "", stderr, 5, timed_out=True)
     said = remarks_on(timed_out, None, 2.5, network_closed=True)
@@ -45,7 +45,7 @@ def test_a_script_that_the_server_ended_is_said_to_be_and_advice_is_for_those_th
         "curl: (6) Could not resolve host: example.com",
     ],
 )
-def test_a_closed_network_is_named_with_its_option(stderr: str) -> None:
+def test_network_error_without_network_names_the_option(stderr: str) -> None:
     (said,) = advice(f"Traceback\n{stderr}\n", network_closed=True)
     assert "no network here" in said and "--script-network" in said
     assert advice(stderr, network_closed=False) == []
@@ -66,7 +66,7 @@ def test_a_closed_network_is_named_with_its_option(stderr: str) -> None:
         ("", None), ("ValueError: x\n", None), ("No such file or directory: '/a/b c.txt'\n", None),
     ],
 )  # fmt: skip
-def test_a_missing_package_or_program_is_named_with_what_helps(stderr: str, said: str | None) -> None:
+def test_missing_package_or_program_is_named_with_remedy(stderr: str, said: str | None) -> None:
     found = advice(stderr, network_closed=True)
     if said is None:
         assert found == []

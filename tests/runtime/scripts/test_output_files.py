@@ -51,7 +51,7 @@ def refused(top: Path, path: str, most: int = 100) -> str:
 
 
 @pytest.mark.usefixtures("way")
-def test_a_file_is_read_by_its_path(top: Path) -> None:
+def test_output_file_is_read_by_relative_path(top: Path) -> None:
     open_files = len(os.listdir("/proc/self/fd"))
     assert read(str(top), "plain", 5) == b"plain" and len(os.listdir("/proc/self/fd")) == open_files
     assert read(str(top), "a/b/file", 100) == b"inside"
@@ -68,7 +68,7 @@ def test_a_file_is_read_by_its_path(top: Path) -> None:
 
 @POSIX
 @pytest.mark.usefixtures("way")
-def test_no_link_is_followed_and_no_second_name_read(top: Path) -> None:
+def test_symlinks_and_hard_links_and_pipes_are_refused(top: Path) -> None:
     (top / "link").symlink_to(top.parent / "secret")
     (top / "up").symlink_to("..")
     (top / "a" / "etc").symlink_to("/etc")
@@ -84,7 +84,7 @@ def test_no_link_is_followed_and_no_second_name_read(top: Path) -> None:
 
 
 @POSIX
-def test_a_directory_that_is_swapped_for_a_link_meanwhile_leads_nowhere(top: Path) -> None:
+def test_directory_swapped_for_symlink_is_not_followed(top: Path) -> None:
     """A race: the last name is a directory in one moment and a link to a place outside in the next."""
     for place, content in ((top.parent / "outside", "secret"), (top / "real", "inside")):
         place.mkdir()
@@ -113,7 +113,7 @@ def test_a_directory_that_is_swapped_for_a_link_meanwhile_leads_nowhere(top: Pat
 
 
 @given(st.lists(st.sampled_from(ODD), max_size=6).map("/".join))
-def test_whatever_is_asked_for_nothing_outside_is_read(tmp_path_factory: pytest.TempPathFactory, path: str) -> None:
+def test_any_path_reads_only_files_inside(tmp_path_factory: pytest.TempPathFactory, path: str) -> None:
     top = tmp_path_factory.getbasetemp() / "asked"
     if not top.exists():
         plant(top, {"file": "inside", "a/file": "inside"})
@@ -126,7 +126,7 @@ def test_whatever_is_asked_for_nothing_outside_is_read(tmp_path_factory: pytest.
 
 @POSIX
 @pytest.mark.usefixtures("way")
-def test_new_and_changed_files_are_named_and_others_and_names_that_no_result_can_carry_counted(top: Path) -> None:
+def test_changed_files_are_listed_and_unprintable_names_counted(top: Path) -> None:
     since = os.stat(top / "plain").st_ctime_ns
     assert files_since(str(top), since + 10**15, 50) == ((), 0)
     for name in (b"\xff", b"a\nb", "a\u202eb".encode(), b"back\\slash"):
@@ -141,7 +141,7 @@ def test_new_and_changed_files_are_named_and_others_and_names_that_no_result_can
 
 
 @pytest.mark.usefixtures("way")
-def test_a_deep_or_large_tree_is_looked_at_up_to_a_bound(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scan_of_output_files_is_limited_in_depth_and_entries(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for depth in range(1, 41):
         plant(top, {"d/" * depth + "x": "x"})
     assert len(files_since(str(top), 0, 1000)[0]) == 2 + 32
@@ -156,7 +156,7 @@ def test_a_deep_or_large_tree_is_looked_at_up_to_a_bound(top: Path, monkeypatch:
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
 @pytest.mark.parametrize("refuse_from", [0, 1, 2, 3])
-def test_without_a_descriptor_a_file_is_not_absent_but_cannot_be_read_now(
+def test_lack_of_file_descriptors_is_reported_as_temporary(
     top: Path, monkeypatch: pytest.MonkeyPatch, number: int, refuse_from: int
 ) -> None:
     opened = 0

@@ -70,7 +70,7 @@ def allowed(policy: ExecutionPolicy, skill: Skill) -> RunRights:
     return policy.decide(skill, [skill])
 
 
-def test_both_the_origin_and_the_approval_are_wanted(place: Place) -> None:
+def test_fetched_skill_needs_allowed_origin_and_approval(place: Place) -> None:
     assert "--allow-scripts-of" in place.refusal()
     assert "was never approved" in place.refusal(SITE)
     place.approve()
@@ -85,7 +85,7 @@ def test_both_the_origin_and_the_approval_are_wanted(place: Place) -> None:
 
 
 @pytest.mark.parametrize("path", ["scripts/run.py", "references/a.md", "scripts/more.py", "SKILL.md"])
-def test_a_change_of_any_file_asks_again_and_says_since_when(place: Place, path: str) -> None:
+def test_change_of_any_file_revokes_approval(place: Place, path: str) -> None:
     place.approve()
     file = place.folder / "thing" / path
     before = file.read_bytes() if file.exists() else None
@@ -101,13 +101,13 @@ def test_a_change_of_any_file_asks_again_and_says_since_when(place: Place, path:
 
 
 @pytest.mark.parametrize("spoil", [lambda file: file.chmod(0o666), lambda file: file.write_bytes(b"[]")])
-def test_a_file_of_approvals_that_is_not_in_order_approves_nothing(place: Place, spoil: Callable[[Path], Any]) -> None:
+def test_invalid_approvals_file_approves_nothing(place: Place, spoil: Callable[[Path], Any]) -> None:
     place.approve()
     spoil(place.file)
     assert "must repair the approvals file" in place.refusal(SITE)
 
 
-def test_the_log_has_a_refusal_once_and_names_the_command(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+def test_refusal_is_logged_once_with_the_command(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     policy = place.policy(SITE)
     for _ in range(2):
         with pytest.raises(RunRefusedError):
@@ -116,7 +116,7 @@ def test_the_log_has_a_refusal_once_and_names_the_command(place: Place, caplog: 
     assert f"thing was never approved, and its scripts are not run; mcp-skills-server approve {SITE} thing" in line
 
 
-def test_approvals_that_no_origin_needs_are_said_not_to_be_used(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+def test_unused_approvals_file_is_logged(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     place.policy(SITE)
     ExecutionPolicy(place.registry, ScriptSettings())
     assert caplog.messages == []
@@ -134,18 +134,18 @@ def test_approvals_that_no_origin_needs_are_said_not_to_be_used(place: Place, ca
         ("skills.zip", os.path.realpath("skills.zip")), (UNKNOWN, ""),
     ],
 )  # fmt: skip
-def test_an_origin_has_one_spelling(given: str, spelled: str) -> None:
+def test_origin_has_one_canonical_form(given: str, spelled: str) -> None:
     assert canonical(given) == spelled
 
 
-def test_a_refusal_names_an_archive_and_not_where_it_lies(place: Place) -> None:
+def test_refusal_names_archive_without_its_path(place: Place) -> None:
     given = "/srv/private/team.zip"
     for origins in ((), (canonical(given),)):
         said = place.refusal(*origins, skill=replace(place.skill, origin=given))
         assert "comes from team.zip" in said and "private" not in said
 
 
-def test_a_secret_is_of_one_skill_of_one_source(tmp_path: Path) -> None:
+def test_secret_is_bound_to_skill_and_source(tmp_path: Path) -> None:
     write(tmp_path / "thing", toml("thing", permissions='secrets = ["KEY"]'))
     registry = Registry([MirroredRoot(str(tmp_path), SITE)])
     registry.load()
@@ -164,7 +164,7 @@ def test_a_secret_is_of_one_skill_of_one_source(tmp_path: Path) -> None:
     assert missing.value.by == "secret"
 
 
-def test_a_script_gets_only_those_secrets_that_the_manifest_declares(tmp_path: Path) -> None:
+def test_script_gets_only_secrets_declared_in_manifest(tmp_path: Path) -> None:
     write(tmp_path / "thing", toml("thing", permissions='secrets = ["KEY"]'))
     write(tmp_path / "plain", toml("plain"))
     registry = loaded(tmp_path)
@@ -178,7 +178,7 @@ def test_a_script_gets_only_those_secrets_that_the_manifest_declares(tmp_path: P
     assert allowed(ours, registry.snapshot.skills["thing"]).secrets == {}
 
 
-def test_the_network_is_for_the_skill_of_one_source_and_for_all_that_a_run_lays_out(place: Place) -> None:
+def test_network_needs_permission_of_all_skills_of_a_run(place: Place) -> None:
     place.approve()
     remote, local = place.skill, replace(place.skill, origin=None)
 
@@ -193,7 +193,7 @@ def test_the_network_is_for_the_skill_of_one_source_and_for_all_that_a_run_lays_
     assert network(ScriptSettings(network=True))
 
 
-def test_what_runs_takes_a_grant_whatever_else_allows_it(tmp_path: Path) -> None:
+def test_run_needs_a_grant_for_scripts_or_code(tmp_path: Path) -> None:
     for name in ("one", "two"):
         write_skill(tmp_path / name, scripts__run_py="")
     registry = loaded(tmp_path)
@@ -217,7 +217,7 @@ def test_what_runs_takes_a_grant_whatever_else_allows_it(tmp_path: Path) -> None
 
 
 @pytest.mark.anyio
-async def test_scripts_ask_before_anything_is_prepared(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_policy_is_checked_before_layout(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sandbox, "is_off_forbidden", lambda: False)
     scripts = Scripts(place.registry, ScriptSettings(sandbox="off", approvals=str(place.file), origins=(SITE,)))
     workspace = scripts.workspace()

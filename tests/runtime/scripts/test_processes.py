@@ -31,7 +31,7 @@ pytestmark = pytest.mark.anyio
     [(b"", "", False), (b"abcd", "abcd", False), (b"abcde", "abcd", True), ("äöü".encode(), "äö", True),
      ("aäöü".encode(), "aä", True), (b"\xff", "\ufffd", False), (b"x" * (4 << 20), "xxxx", True)],
 )  # fmt: skip
-async def test_a_stream_is_kept_up_to_its_cap(
+async def test_capture_keeps_output_up_to_its_limit(
     monkeypatch: pytest.MonkeyPatch, windows: bool, written: bytes, kept: str, truncated: bool
 ) -> None:
     """Pipes are read in a thread where they cannot be waited for; more than one holds is read while it is written."""
@@ -51,7 +51,7 @@ async def test_a_stream_is_kept_up_to_its_cap(
         assert (capture.text, capture.truncated, capture.ended.is_set()) == (kept, truncated, True)
 
 
-def test_a_program_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_query_of_hanging_program_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "_PROBE_S", 0.05)
     with pytest.raises(OSError, match=r"^sleep timed out$"):
         query(["sleep", "600"])
@@ -74,7 +74,7 @@ time.sleep(600)
 
 
 @LINUX
-def test_what_left_the_group_and_the_family_is_found_and_killed(
+def test_process_that_left_group_and_parent_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     token = f"{os.getpid()}-{tmp_path.name}"

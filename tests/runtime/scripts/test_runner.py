@@ -148,7 +148,7 @@ def left(temporary: Path) -> list[str]:
     ],
 )  # fmt: skip
 @in_both
-async def test_what_comes_of_a_script_is_told(run: Runner, name: str, code: int, stdout: str, stderr: str) -> None:
+async def test_outcome_has_exit_code_and_output(run: Runner, name: str, code: int, stdout: str, stderr: str) -> None:
     outcome = await run(name)
     assert outcome.path == f"scripts/{name}"
     assert (outcome.exit_code, outcome.stdout, outcome.stderr) == (code, stdout, stderr)
@@ -158,7 +158,7 @@ async def test_what_comes_of_a_script_is_told(run: Runner, name: str, code: int,
 
 @pytest.mark.requirement("X-29", "SP-33")
 @in_both
-async def test_the_environment_holds_the_clients_variables_and_nothing_of_ours(
+async def test_environment_has_given_variables_and_none_of_the_server(
     run: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TOP_SECRET", "hunter2")
@@ -176,7 +176,7 @@ async def test_the_environment_holds_the_clients_variables_and_nothing_of_ours(
 
 
 @in_both
-async def test_it_starts_in_the_work_directory_or_below_and_no_link_that_a_script_left_leads_out(run: Runner) -> None:
+async def test_workdir_is_created_and_symlinks_out_are_refused(run: Runner) -> None:
     top = (await run("go.sh")).stdout.splitlines()[0]
     for workdir in ("a/b", "./a//b/", "a/b/."):
         assert (await run("go.sh", workdir=workdir)).stdout.splitlines()[0] == f"{top}/a/b"
@@ -193,14 +193,14 @@ async def test_it_starts_in_the_work_directory_or_below_and_no_link_that_a_scrip
 
 @pytest.mark.requirement("X-29")
 @each_row("workdir", ["..", "a/../..", "/", "/tmp", "a\\..\\..", "x" * 300, "a/" * 256 + "a", "nul\0", "\udc80"])
-async def test_no_workdir_leads_out(run: Runner, workdir: str) -> None:
+async def test_workdir_outside_is_refused(run: Runner, workdir: str) -> None:
     with pytest.raises(RequestError, match="workdir"):
         await run("go.sh", workdir=workdir)
     assert run.space.prepare("a/" * 256).endswith("/a")
 
 
 @in_both
-async def test_what_one_run_leaves_the_next_finds_and_another_session_does_not(run: Runner) -> None:
+async def test_files_persist_between_runs_of_one_session(run: Runner) -> None:
     assert (await run("keep.sh", "one")).stdout == ""
     assert (await run("keep.sh", "two")).stdout == "one\n"
     other = run.scripts.workspace()
@@ -216,7 +216,7 @@ async def test_what_one_run_leaves_the_next_finds_and_another_session_does_not(r
 
 
 @in_both
-async def test_a_failure_for_want_of_a_package_or_the_network_says_which_option_helps(run: Runner) -> None:
+async def test_missing_package_or_network_is_explained(run: Runner) -> None:
     """11.E"""
     missing = (await run("want.py", "no_such_package")).stderr.splitlines()
     assert missing[-1].startswith("mcp-skills-server: the package no_such_package is missing; ")
@@ -236,13 +236,13 @@ async def test_a_failure_for_want_of_a_package_or_the_network_says_which_option_
         ("SHOUT.PY", "loud"), ("direct", "direct x"), ("direct.xyz", "env x"), ("ünï cødé.sh", "x|"),
     ],
 )  # fmt: skip
-async def test_the_extension_or_the_first_line_chooses_the_interpreter(run: Runner, name: str, said: str) -> None:
+async def test_interpreter_is_chosen_by_extension_or_shebang(run: Runner, name: str, said: str) -> None:
     outcome = await run(name, "x")
     assert outcome.exit_code == 0, outcome.stderr
     assert outcome.stdout.startswith(said)
 
 
-async def test_an_executable_bit_changes_nothing(run: Runner, registry: Registry, tmp_path: Path) -> None:
+async def test_executable_bit_is_ignored(run: Runner, registry: Registry, tmp_path: Path) -> None:
     skill = registry.snapshot.skills["zoo"]
     for made in (True, False):
         for file in skill.files.values():
@@ -257,7 +257,7 @@ async def test_an_executable_bit_changes_nothing(run: Runner, registry: Registry
 
 @pytest.mark.requirement("RTI-7")
 @in_both
-async def test_what_cannot_be_started_is_exit_code_127(make: Make, tmp_path: Path) -> None:
+async def test_script_that_cannot_start_has_exit_code_127(make: Make, tmp_path: Path) -> None:
     (tmp_path / "broken").write_bytes(b"\x7fELF no program at all")
     (tmp_path / "broken").chmod(0o755)
     run = make(interpreters={".sh": str(tmp_path / "broken")})
@@ -268,7 +268,7 @@ async def test_what_cannot_be_started_is_exit_code_127(make: Make, tmp_path: Pat
         assert not (outcome.stdout_truncated or outcome.stderr_truncated or outcome.timed_out)
 
 
-async def test_the_operators_interpreter_comes_first(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_operator_interpreter_overrides_built_in_map(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     run = make(interpreters={".Sh": "bash", ".py": sys.executable})
     assert (await run("three.sh")).exit_code == 3
     assert (await run("SHOUT.PY")).stdout == "loud\n"
@@ -277,7 +277,7 @@ async def test_the_operators_interpreter_comes_first(make: Make, monkeypatch: py
         await run("types.ts")
 
 
-def test_an_interpreter_reads_the_folder_of_its_package_and_must_answer(tmp_path: Path) -> None:
+def test_interpreter_probe_finds_package_folder_and_failing_probe_is_refused(tmp_path: Path) -> None:
     programs = {
         "lib/node_modules/tsx/cli": "",
         "python-old": "#!/bin/sh\necho x; exit 1\n",
@@ -301,14 +301,14 @@ def test_an_interpreter_reads_the_folder_of_its_package_and_must_answer(tmp_path
         *({"env": (name,)} for name in ("LD_PRELOAD", "PATH", "A B", "", "GLIBC_TUNABLES")),
     ],
 )  # fmt: skip
-def test_what_the_operator_cannot_set_is_a_usage_error(registry: Registry, settings: dict[str, Any]) -> None:
+def test_invalid_operator_setting_is_a_usage_error(registry: Registry, settings: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         Scripts(registry, ScriptSettings(sandbox="off", **settings))
 
 
 @pytest.mark.requirement("RT-18", "X-29")
 @each_row("path", ["scripts/none.py", "scripts/../scripts/three.sh", "/bin/sh", "scripts/three.sh\0", ""])
-async def test_only_a_file_of_the_skill_is_run(run: Runner, path: str) -> None:
+async def test_unknown_script_path_is_refused(run: Runner, path: str) -> None:
     with pytest.raises(RequestError, match=r"has no file .* its scripts are scripts/") as caught:
         await run.scripts.run(run.skill, path, run.space)
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 1000
@@ -316,7 +316,7 @@ async def test_only_a_file_of_the_skill_is_run(run: Runner, path: str) -> None:
 
 @pytest.mark.requirement("RTI-8")
 @in_both
-async def test_the_longest_arguments_and_variables_arrive_or_are_told_to_be_too_long(run: Runner) -> None:
+async def test_longest_arguments_and_variables_are_passed_or_reported(run: Runner) -> None:
     outcome = await run("tell.py", *["x" * 16_384] * 100, env={f"V{each}": "x" * 32_700 for each in range(8)})
     assert outcome.stdout_truncated, outcome.stderr
     outcome = await run("tell.py", *["x" * 16_384] * 256)
@@ -324,7 +324,7 @@ async def test_the_longest_arguments_and_variables_arrive_or_are_told_to_be_too_
 
 
 @pytest.mark.requirement("RTI-8")
-async def test_only_variables_that_the_skill_declares_or_the_operator_allows_are_passed_on(run: Runner) -> None:
+async def test_only_declared_or_allowed_variables_are_passed(run: Runner) -> None:
     """11.18: TAR_OPTIONS ran a command."""
     env = dict.fromkeys(("API_KEY", "LDAP_URL", "TZ", "lower", "KEY"), "1")
     seen = json.loads((await run("tell.py", env=env)).stdout)[1]
@@ -336,13 +336,13 @@ async def test_only_variables_that_the_skill_declares_or_the_operator_allows_are
 
 
 @each_row("seconds", [0, -1, 600.1, 1e308, float("nan"), float("inf"), 10**400, -(10**400)])
-async def test_a_time_limit_out_of_range_is_refused(run: Runner, seconds: float) -> None:
+async def test_time_limit_out_of_range_is_refused(run: Runner, seconds: float) -> None:
     words = r"^The time limit \(timeout_s\) must be more than 0 and at most 600 seconds$"
     with pytest.raises(RequestError, match=words):
         await run("three.sh", timeout_s=seconds)
 
 
-async def test_a_file_that_changed_is_stale_and_nothing_is_started(make: Make, tmp_path: Path, temporary: Path) -> None:
+async def test_changed_file_is_stale_and_nothing_runs(make: Make, tmp_path: Path, temporary: Path) -> None:
     top = zoo.build(tmp_path / "skills")
     run = make(loaded(top))
     (top / "zoo" / "data" / "table.csv").write_text("changed")
@@ -357,7 +357,7 @@ async def test_a_file_that_changed_is_stale_and_nothing_is_started(make: Make, t
     [("sleep.py", "awake\n"), ("stubborn.py", "no\n"), ("polite.py", "here\ngoodbye\n"), ("stop.sh", "")],
 )
 @in_both
-async def test_the_time_limit_ends_a_script(run: Runner, mark: dict[str, str], name: str, said: str) -> None:
+async def test_script_is_ended_at_time_limit(run: Runner, mark: dict[str, str], name: str, said: str) -> None:
     outcome = await run(name, timeout_s=1.5, env=mark)
     assert outcome.timed_out and outcome.exit_code is None
     assert outcome.stdout == said and "time limit of 1.5 s" in outcome.stderr
@@ -367,7 +367,7 @@ async def test_the_time_limit_ends_a_script(run: Runner, mark: dict[str, str], n
 @pytest.mark.requirement("X-29")
 @pytest.mark.parametrize("name", ["litter.sh", "daemon.sh", "quiet.sh"])
 @in_both
-async def test_what_a_script_leaves_behind_is_killed(run: Runner, mark: dict[str, str], name: str) -> None:
+async def test_background_processes_are_killed(run: Runner, mark: dict[str, str], name: str) -> None:
     outcome = await run(name, env=mark)
     assert outcome.exit_code == 0 and not outcome.timed_out
     assert outcome.stdout in {"done\n", "left\n"}
@@ -376,7 +376,7 @@ async def test_what_a_script_leaves_behind_is_killed(run: Runner, mark: dict[str
 
 @pytest.mark.requirement("SP-31")
 @in_both
-async def test_memory_the_size_of_a_file_cores_and_open_files_are_limited(make: Make) -> None:
+async def test_memory_file_size_cores_and_open_files_are_limited(make: Make) -> None:
     run = make(memory_bytes=128 << 20)
     outcome = await run("hog.py")
     assert outcome.exit_code == 1 and "MemoryError" in outcome.stderr
@@ -388,7 +388,7 @@ async def test_memory_the_size_of_a_file_cores_and_open_files_are_limited(make: 
 
 
 @in_both
-async def test_processes_are_limited(run: Runner, mark: dict[str, str]) -> None:
+async def test_number_of_processes_is_limited(run: Runner, mark: dict[str, str]) -> None:
     if boxes.is_root() and (run.box == "none" or shutil.which("setpriv") is None):
         pytest.skip("root has no limit of processes")
     outcome = await run("breed.py", env=mark)
@@ -397,7 +397,7 @@ async def test_processes_are_limited(run: Runner, mark: dict[str, str]) -> None:
 
 @LINUX
 @in_both
-async def test_what_a_script_queues_in_sockets_is_bounded(run: Runner) -> None:
+async def test_socket_buffers_are_limited(run: Runner) -> None:
     """The kernel keeps it for no process: two of 256 processes with 1,024 descriptors each held 3.9 GB."""
     outcome = await run("queues.py")
     assert 0 < int(outcome.stdout) * 64 <= 900 << 20, outcome.stderr
@@ -408,7 +408,9 @@ async def test_what_a_script_queues_in_sockets_is_bounded(run: Runner) -> None:
     ("name", "why"), [("shared.py", "of memory"), ("nameless.py", "its files took"), ("many.py", "its files took")]
 )
 @in_both
-async def test_what_no_kernel_limit_counts_is_counted(make: Make, mark: dict[str, str], name: str, why: str) -> None:
+async def test_shared_memory_and_total_file_size_end_a_script(
+    make: Make, mark: dict[str, str], name: str, why: str
+) -> None:
     """11.18: 3 GiB of shared memory were written against 2 GiB, and removed files filled the disk."""
     run = make(workspace_bytes=8 << 20, memory_bytes=128 << 20)
     outcome = await run(name, "and stay", env=mark)
@@ -418,7 +420,7 @@ async def test_what_no_kernel_limit_counts_is_counted(make: Make, mark: dict[str
 
 @pytest.mark.parametrize("name", ["deep.py", "locked.py"])
 @in_both
-async def test_whatever_a_script_makes_can_be_removed(run: Runner, name: str) -> None:
+async def test_deep_or_locked_directories_are_removed(run: Runner, name: str) -> None:
     outcome = await run(name)
     assert outcome.exit_code in {0, None}
     if name == "deep.py":
@@ -429,7 +431,7 @@ async def test_whatever_a_script_makes_can_be_removed(run: Runner, name: str) ->
 
 
 @pytest.mark.requirement("SP-31")
-async def test_a_work_directory_is_filled_only_when_its_turn_comes(make: Make, mark: dict[str, str]) -> None:
+async def test_work_directory_is_filled_once_the_run_has_its_slot(make: Make, mark: dict[str, str]) -> None:
     run = make(concurrent=1)
     begun = anyio.Event()
 
@@ -452,7 +454,7 @@ async def test_a_work_directory_is_filled_only_when_its_turn_comes(make: Make, m
 
 
 @in_both
-async def test_a_closed_work_directory_goes_with_its_last_script(run: Runner, mark: dict[str, str]) -> None:
+async def test_closed_work_directory_is_removed_after_last_run(run: Runner, mark: dict[str, str]) -> None:
     there: list[bool] = []
 
     async def close(_: float) -> None:
@@ -463,7 +465,7 @@ async def test_a_closed_work_directory_goes_with_its_last_script(run: Runner, ma
     assert there and all(there) and not is_there(run.space.path)
 
 
-async def test_a_work_directory_that_grew_too_big_is_emptied_but_not_under_a_script(make: Make) -> None:
+async def test_oversized_work_directory_is_emptied_after_last_run(make: Make) -> None:
     run = make(workspace_bytes=8 << 20)
     seen: list[Outcome] = []
 
@@ -478,7 +480,7 @@ async def test_a_work_directory_that_grew_too_big_is_emptied_but_not_under_a_scr
     assert (await run("keep.sh", "x")).stderr == ""
 
 
-async def test_a_disk_that_hangs_at_the_end_holds_up_no_answer(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_hanging_cleanup_does_not_block_the_outcome(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     freed = threading.Event()
     monkeypatch.setattr(runner, "_CLEANUP_S", 0.05)
     monkeypatch.setattr(run.scripts, "_clean_up", lambda *_: freed.wait(DEADLINE))
@@ -486,7 +488,7 @@ async def test_a_disk_that_hangs_at_the_end_holds_up_no_answer(run: Runner, monk
     freed.set()
 
 
-async def test_progress_is_told_while_it_runs(run: Runner, mark: dict[str, str]) -> None:
+async def test_progress_is_reported_during_a_run(run: Runner, mark: dict[str, str]) -> None:
     seen: list[float] = []
     with anyio.CancelScope() as scope:
 
@@ -499,7 +501,7 @@ async def test_progress_is_told_while_it_runs(run: Runner, mark: dict[str, str])
     assert len(seen) == 3 and seen == sorted(seen) and seen[-1] < DEADLINE
 
 
-async def test_progress_that_fails_or_hangs_harms_nothing(run: Runner) -> None:
+async def test_failing_or_hanging_progress_callback_is_ignored(run: Runner) -> None:
     async def fail(_: float) -> None:
         raise OSError("gone")
 
@@ -513,7 +515,7 @@ async def test_progress_that_fails_or_hangs_harms_nothing(run: Runner) -> None:
 @LINUX
 @pytest.mark.parametrize("name", ["sleep.py", "stubborn.py", "daemon.sh", "flood.py"])
 @in_both
-async def test_a_cancelled_run_leaves_nothing(run: Runner, mark: dict[str, str], temporary: Path, name: str) -> None:
+async def test_cancelled_run_leaves_nothing(run: Runner, mark: dict[str, str], temporary: Path, name: str) -> None:
     begun = anyio.Event()
 
     async def tell(_: float) -> None:
@@ -536,7 +538,7 @@ async def test_a_cancelled_run_leaves_nothing(run: Runner, mark: dict[str, str],
     assert (await run("three.sh")).exit_code == 3
 
 
-async def test_close_removes_every_work_directory_and_so_does_the_end(registry: Registry, temporary: Path) -> None:
+async def test_close_and_garbage_collection_remove_work_directories(registry: Registry, temporary: Path) -> None:
     run = Runner(registry, "none")
     run.scripts.workspace()
     await run("keep.sh", "x")
@@ -552,7 +554,7 @@ async def test_close_removes_every_work_directory_and_so_does_the_end(registry: 
     assert os.listdir(temporary) == []
 
 
-async def test_a_change_on_disk_during_the_run_does_not_reach_it(make: Make, tmp_path: Path) -> None:
+async def test_running_script_is_isolated_from_changes_on_disk(make: Make, tmp_path: Path) -> None:
     top = zoo.build(tmp_path / "skills")
     late = top / "zoo" / "scripts" / "late.sh"
     late.write_text('echo one\nwhile [ ! -e "$SKILL_WORKSPACE/go" ]; do sleep 0.02; done\necho two; cat "$0" | wc -l\n')
@@ -565,7 +567,7 @@ async def test_a_change_on_disk_during_the_run_does_not_reach_it(make: Make, tmp
     assert (await run("late.sh", progress=change)).stdout.split() == ["one", "two", "3"]
 
 
-def test_the_limits_are_those_of_the_manual(registry: Registry) -> None:
+def test_default_limits_equal_those_of_manual(registry: Registry) -> None:
     given, manual = ScriptSettings(), Path(__file__).parents[3].joinpath("docs/scripts.md").read_text()
     run = Runner(registry, "none", **{**asdict(given), "sandbox": "off", "timeout_s": 60})
     limits = run.scripts.explain(run.skill, "scripts/three.sh", run.space).command.limits
@@ -586,7 +588,7 @@ def test_the_limits_are_those_of_the_manual(registry: Registry) -> None:
         run.scripts._request(run.skill, "none", ())
 
 
-async def test_the_log_names_the_script_and_no_argument(run: Runner, caplog: pytest.LogCaptureFixture) -> None:
+async def test_log_names_script_without_arguments(run: Runner, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="mcp_skills_server")
     await run("three.sh", "s3cret", env={"KEY": "s3cret"})
     assert "ran scripts/three.sh of zoo: exit code 3" in caplog.text and "s3cret" not in caplog.text

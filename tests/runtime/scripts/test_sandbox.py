@@ -65,7 +65,7 @@ def with_script(tmp_path: Path, text: str) -> Registry:
 
 @BOXED
 @pytest.mark.requirement("SP-31")
-async def test_there_is_no_network_unless_it_is_allowed(registry: Registry) -> None:
+async def test_network_is_closed_unless_allowed(registry: Registry) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = str(server.getsockname()[1])
 
@@ -85,7 +85,7 @@ async def test_there_is_no_network_unless_it_is_allowed(registry: Registry) -> N
 
 @BOXED
 @pytest.mark.requirement("SP-32")
-async def test_only_the_work_directory_and_tmp_can_be_written_and_no_privilege_is_left(registry: Registry) -> None:
+async def test_sandbox_is_read_only_outside_work_directories_and_unprivileged(registry: Registry) -> None:
     outcome = await ran(registry, "spoil.py")
     assert outcome.exit_code == 1 and "Read-only file system" in outcome.stderr
     assert (await ran(registry, "write.sh")).stdout.split() == ["/workspace", "/tmp", "/dev/shm"]
@@ -96,7 +96,9 @@ async def test_only_the_work_directory_and_tmp_can_be_written_and_no_privilege_i
 
 @BOXED
 @pytest.mark.requirement("SP-33")
-async def test_our_environment_is_not_there_to_be_read(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_server_environment_is_unreadable_through_proc(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TOP_SECRET", "hunter2")
     outcome = await ran(registry, "snoop.py")
     assert outcome.exit_code == 0 and "SKILL_RUN=" in outcome.stdout
@@ -106,7 +108,7 @@ async def test_our_environment_is_not_there_to_be_read(registry: Registry, monke
 @BOXED
 @pytest.mark.requirement("SP-30")
 @pytest.mark.parametrize("place", ["home", "skills", "temporary", "/etc/shadow", "/root/.bashrc", "/var/log", "/sys"])
-async def test_other_files_are_not_there_and_the_user_is_nobody(
+async def test_other_files_are_absent_and_user_is_nobody(
     registry: Registry, tmp_path: Path, temporary: Path, place: str
 ) -> None:
     (tmp_path / "secret").write_text("x")
@@ -130,7 +132,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.usefixtures("way")
-async def test_no_setting_of_the_kernel_can_be_written_nor_by_way_of_a_new_proc(tmp_path: Path) -> None:
+async def test_kernel_settings_are_read_only_even_through_new_proc(tmp_path: Path) -> None:
     settings = ("kernel/core_pattern", "kernel/hostname", "vm/overcommit_memory")
     text = "".join(
         f"cd /proc/sys; was=$(cat {each}) && echo tried; echo $was > {each} && echo wrote\n" for each in settings
@@ -143,7 +145,7 @@ async def test_no_setting_of_the_kernel_can_be_written_nor_by_way_of_a_new_proc(
 
 @dropped
 @pytest.mark.requirement("SP-30")
-async def test_to_the_kernel_a_script_of_root_is_nobody(tmp_path: Path) -> None:
+async def test_scripts_of_root_run_as_nobody_for_the_kernel(tmp_path: Path) -> None:
     folder = tmp_path / "shared"
     folder.mkdir()
     folder.chmod(0o777)
@@ -162,7 +164,7 @@ async def test_to_the_kernel_a_script_of_root_is_nobody(tmp_path: Path) -> None:
 
 
 @dropped
-def test_a_folder_that_scripts_cannot_write_to_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_folder_not_writable_by_scripts_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="mcp_skills_server")
     folders = [str(tmp_path / "open"), str(tmp_path / "locked")]
     for name, mode in zip(folders, (0o777, 0o755), strict=True):
@@ -176,7 +178,7 @@ def test_a_folder_that_scripts_cannot_write_to_is_told(tmp_path: Path, caplog: p
 
 @BOXED
 @pytest.mark.skipif(not sandbox.is_root(), reason="only root has another way")
-def test_where_root_cannot_become_another_user_no_folder_is_shared(
+def test_shared_folder_is_refused_if_root_cannot_drop_user(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(sandbox, "_setpriv_choices", lambda: ["/no/such/setpriv", None])
@@ -190,7 +192,7 @@ def test_where_root_cannot_become_another_user_no_folder_is_shared(
 
 
 @pytest.mark.usefixtures("way")
-async def test_certificates_are_there_and_private_keys_are_not(tmp_path: Path) -> None:
+async def test_certificates_are_present_and_private_keys_absent(tmp_path: Path) -> None:
     private = ("/etc/ssl/private", "/etc/pki/tls/private", "/etc/pki/nssdb", "/etc/shadow")
     outcome = await ran(with_script(tmp_path, f"ls -d {' '.join(private)}; ls /etc/ssl/certs\n"), "own.sh")
     there = set(outcome.stdout.split())
@@ -200,9 +202,7 @@ async def test_certificates_are_there_and_private_keys_are_not(tmp_path: Path) -
 
 
 @BOXED
-async def test_an_interpreter_outside_the_system_and_the_operators_folders_are_shown(
-    registry: Registry, tmp_path: Path
-) -> None:
+async def test_operator_interpreter_and_folders_are_mounted(registry: Registry, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("x")
     (tmp_path / "mysh").symlink_to(shutil.which("sh") or "/bin/sh")
     folder = plant(tmp_path / "shared folder", {"note": "from outside\n"})
@@ -214,7 +214,7 @@ async def test_an_interpreter_outside_the_system_and_the_operators_folders_are_s
     assert (await ran(registry, "look.py", str(tmp_path / "secret"), **settings)).stdout.startswith("False")
 
 
-def test_a_whole_home_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_home_directory_is_never_mounted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/someone")
     view = sandbox.SandboxView("/s", "/w", "/t", "/m", needs=("/home/someone", "/home", "/", "/opt/x", "/opt/x/bin/x"))
     words = sandbox.Bubblewrap("bwrap", folders=()).prefix(view, 9, None)
@@ -223,7 +223,7 @@ def test_a_whole_home_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @BOXED
-async def test_a_name_that_is_no_directory_name_is_not_made_one(tmp_path: Path) -> None:
+async def test_invalid_skill_name_is_not_used_as_directory(tmp_path: Path) -> None:
     odd = {"odd/SKILL.md": "---\nname: ../../etc\ndescription: Odd.\n---\nx\n", "odd/go.sh": "echo $SKILL_DIR\n"}
     registry = loaded(plant(tmp_path / "skills", odd))
     runner = Scripts(registry, ScriptSettings(sandbox="required"))
@@ -233,9 +233,7 @@ async def test_a_name_that_is_no_directory_name_is_not_made_one(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("root", [True, False])
-def test_the_sandbox_is_required_by_default_and_refused_where_it_is_missing(
-    registry: Registry, monkeypatch: pytest.MonkeyPatch, root: bool
-) -> None:
+def test_missing_bubblewrap_is_a_usage_error(registry: Registry, monkeypatch: pytest.MonkeyPatch, root: bool) -> None:
     """11.17: without bubblewrap, scripts of root read /etc/shadow."""
     monkeypatch.setattr(sandbox.shutil, "which", lambda _: None)
     monkeypatch.setattr(sandbox, "is_root", lambda: root)
@@ -246,7 +244,7 @@ def test_the_sandbox_is_required_by_default_and_refused_where_it_is_missing(
             Scripts(registry, ScriptSettings(wait_for_sandbox=waits))
 
 
-async def test_root_is_refused_without_a_sandbox_at_the_start_and_at_each_call(
+async def test_root_without_sandbox_is_refused_at_start_and_each_call(
     registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """11.17: on every protocol; the library's session has it as a result."""
@@ -273,7 +271,7 @@ async def test_root_is_refused_without_a_sandbox_at_the_start_and_at_each_call(
         ("#!/bin/sh\nexit 1\n", "it ended with 1"), ("#!/no/such/program\n", "No such file"), ("no program", "format"),
     ],
 )  # fmt: skip
-def test_a_broken_one_is_refused_and_never_left_out(
+def test_broken_bubblewrap_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, text: str, said: str
 ) -> None:
     program = tmp_path / "bwrap"
@@ -291,7 +289,7 @@ def test_a_broken_one_is_refused_and_never_left_out(
 
 
 @BOXED
-async def test_a_result_says_what_the_sandbox_lacks(
+async def test_outcome_names_gaps_of_the_sandbox(
     registry: Registry, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     whole = await ran(registry, "three.sh")
@@ -310,7 +308,7 @@ async def test_a_result_says_what_the_sandbox_lacks(
         ("/tmp", "its own /tmp; give a folder in it"), ("/proc/self", "its own /proc; give another$"),
     ],
 )  # fmt: skip
-def test_a_folder_that_cannot_be_shared_is_refused(registry: Registry, folder: str, why: str) -> None:
+def test_invalid_shared_folder_is_refused(registry: Registry, folder: str, why: str) -> None:
     for mode in ("required", "off"):
         with pytest.raises(UsageError, match=why):
             Scripts(registry, ScriptSettings(sandbox=mode, folders=(folder,)))

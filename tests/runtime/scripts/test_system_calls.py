@@ -56,7 +56,7 @@ def judged(raw: bytes, audit: int, number: int, *arguments: int) -> int:
 
 
 @pytest.mark.parametrize("machine", COLUMN)
-def test_the_table_refuses_what_it_must(machine: str) -> None:
+def test_filter_refuses_calls_of_the_table(machine: str) -> None:
     raw, audit, column = program(machine), ARCHITECTURES[machine].audit, COLUMN[machine]
     assert raw is not None and len(raw) // 8 <= 4096 and len(raw) < 65536
     known = numbers(column)
@@ -71,7 +71,7 @@ def test_the_table_refuses_what_it_must(machine: str) -> None:
 
 
 @pytest.mark.parametrize("machine", COLUMN)
-def test_some_calls_are_judged_by_an_argument(machine: str) -> None:
+def test_filter_checks_arguments_of_some_calls(machine: str) -> None:
     raw, audit = program(machine), ARCHITECTURES[machine].audit
     assert raw is not None
 
@@ -91,7 +91,7 @@ def test_some_calls_are_judged_by_an_argument(machine: str) -> None:
 
 
 @pytest.mark.parametrize("machine", COLUMN)
-def test_the_numbers_are_those_of_the_kernels_headers(machine: str) -> None:
+def test_numbers_equal_those_of_kernel_headers(machine: str) -> None:
     if not Path(HEADERS[machine]).is_file():
         pytest.skip("the kernel's headers are not installed")
     text = Path(HEADERS[machine]).read_text()
@@ -101,7 +101,7 @@ def test_the_numbers_are_those_of_the_kernels_headers(machine: str) -> None:
     assert len(ours.keys() & seen.keys()) > 50
 
 
-def test_a_machine_that_is_not_in_the_table_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_machine_has_no_filter(monkeypatch: pytest.MonkeyPatch) -> None:
     assert program("sparc64") is None
     monkeypatch.setattr(sys, "platform", "darwin")
     assert program() is None
@@ -121,7 +121,7 @@ print(json.dumps(out))
 @pytest.mark.anyio
 @pytest.mark.needs_program("bwrap")
 @pytest.mark.skipif(platform.machine() not in COLUMN, reason="no table for this processor")
-async def test_in_the_sandbox_the_kernel_refuses_each_of_them(tmp_path: Path) -> None:
+async def test_kernel_refuses_filtered_calls_in_sandbox(tmp_path: Path) -> None:
     """11.18: a script read the operator's key, and one session read another's."""
     column = COLUMN[platform.machine()]
     asked = {name: [number, 0, 0, 0, 0, 0] for name, number in numbers(column).items() if name != "vhangup"}

@@ -23,7 +23,7 @@ PARTS = st.sampled_from(["a", "b", "..", ".", "", "out", "loop", "file", "ä", "
 
 
 @given(st.lists(PARTS, max_size=6).map("/".join))
-def test_whatever_workdir_is_made_lies_inside(workdir: str) -> None:
+def test_any_prepared_workdir_lies_inside(workdir: str) -> None:
     with tempfile.TemporaryDirectory() as top:
         space = Workspace(os.path.join(os.path.realpath(top), "session"), lambda _: None)
         os.symlink(top, f"{space.path}/out")
@@ -41,7 +41,7 @@ def space(tmp_path: Path) -> Workspace:
     return Workspace(str(tmp_path / "session"), lambda _: None)
 
 
-def test_a_work_directory_that_was_replaced_by_a_link_is_made_again(space: Workspace, tmp_path: Path) -> None:
+def test_work_directory_replaced_by_symlink_is_recreated(space: Workspace, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     os.rmdir(space.path)
@@ -54,7 +54,7 @@ def test_a_work_directory_that_was_replaced_by_a_link_is_made_again(space: Works
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="by descriptors")
-def test_no_directory_is_made_through_a_late_link(
+def test_directory_is_not_created_through_late_symlink(
     space: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     away = tmp_path / "away"
@@ -75,7 +75,7 @@ def test_no_directory_is_made_through_a_late_link(
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root gives files away")
-def test_what_is_made_and_put_in_is_the_owners(tmp_path: Path) -> None:
+def test_created_and_filled_files_belong_to_script_user(tmp_path: Path) -> None:
     space = Workspace(str(tmp_path / "session"), lambda _: None, 65534)
     (tmp_path / "mine").touch()
 
@@ -93,7 +93,7 @@ def test_what_is_made_and_put_in_is_the_owners(tmp_path: Path) -> None:
     assert os.stat(space.path).st_uid == 65534
 
 
-def test_what_is_removed_is_never_reached_through_a_link(tmp_path: Path) -> None:
+def test_discard_follows_no_symlink(tmp_path: Path) -> None:
     precious = plant(tmp_path / "precious", {"file": "x"})
     top = tmp_path / "top"
     (top / "a" / "b").mkdir(parents=True)
@@ -105,7 +105,7 @@ def test_what_is_removed_is_never_reached_through_a_link(tmp_path: Path) -> None
     assert not top.exists() and (precious / "file").read_text() == "x"
 
 
-def test_what_cannot_be_removed_or_emptied_is_a_line_in_the_log(
+def test_failure_to_empty_or_remove_is_logged(
     space: Workspace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     plant(Path(space.path), {"a/file": "x"})
@@ -121,7 +121,7 @@ def test_what_cannot_be_removed_or_emptied_is_a_line_in_the_log(
     assert space.end_run(0) and os.listdir(space.path) == []
 
 
-def test_a_run_has_private_directories_and_names_50_of_the_files_that_it_made(space: Workspace, tmp_path: Path) -> None:
+def test_run_directory_is_private_and_lists_up_to_50_files(space: Workspace, tmp_path: Path) -> None:
     run = RunDirectory(str(tmp_path / "run"))
     assert run.files_made(space.path) == ((), 0)
     run.make(None)
@@ -137,7 +137,7 @@ def test_a_run_has_private_directories_and_names_50_of_the_files_that_it_made(sp
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="blocks are not told there")
-def test_a_size_is_what_the_disk_gives_and_files_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exceeds_counts_disk_blocks_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each entry counts, and each block of 512 bytes."""
     top = [str(tmp_path)]
     assert not exceeds([*top, str(tmp_path / "none")], 0)
@@ -154,7 +154,7 @@ def test_a_size_is_what_the_disk_gives_and_files_are_bounded(tmp_path: Path, mon
     assert exceeds(top, 1 << 30)
 
 
-def test_a_skill_is_laid_out_as_it_was_scanned(tmp_path: Path) -> None:
+def test_lay_out_copies_scanned_files_read_only(tmp_path: Path) -> None:
     registry = loaded(zoo.build(tmp_path / "skills"))
     skill = registry.snapshot.skills["zoo"]
     top = tmp_path / "runs" / "zoo"

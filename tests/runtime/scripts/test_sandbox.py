@@ -35,7 +35,7 @@ BOXED = pytest.mark.needs_program("bwrap")
 
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Registry:
-    return loaded(zoo.build(tmp_path_factory.mktemp("skills")))
+    return loaded(zoo.write(tmp_path_factory.mktemp("skills")))
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +58,7 @@ async def ran(registry: Registry, name: str, *args: str, **settings: Any) -> Out
 
 
 def with_script(tmp_path: Path, text: str) -> Registry:
-    top = zoo.build(tmp_path / "skills")
+    top = zoo.write(tmp_path / "skills")
     (top / "zoo" / "scripts" / "own.sh").write_text(text)
     return loaded(top)
 

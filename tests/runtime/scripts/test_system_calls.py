@@ -141,7 +141,7 @@ async def test_kernel_refuses_filtered_calls_in_sandbox(tmp_path: Path) -> None:
     ):
         asked[name] = [CALLS[name.partition(" ")[0]][column], *words]
         wanted[name] = answer
-    top = zoo.build(tmp_path)
+    top = zoo.write(tmp_path)
     (top / "zoo" / "scripts" / "calls.py").write_text(SCRIPT)
     registry = loaded(top)
     runner = Scripts(registry, ScriptSettings())

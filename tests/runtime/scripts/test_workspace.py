@@ -155,7 +155,7 @@ def test_exceeds_counts_disk_blocks_and_files(tmp_path: Path, monkeypatch: pytes
 
 
 def test_lay_out_copies_scanned_files_read_only(tmp_path: Path) -> None:
-    registry = loaded(zoo.build(tmp_path / "skills"))
+    registry = loaded(zoo.write(tmp_path / "skills"))
     skill = registry.snapshot.skills["zoo"]
     top = tmp_path / "runs" / "zoo"
     lay_out(registry, skill, "SKILL.md", str(top))

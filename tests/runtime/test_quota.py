@@ -1,4 +1,4 @@
-"""Nobody pays for what another opens."""
+"""Quotas: eviction within an owner's share, refusal beyond the total, and owner keys."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ def test_claim_beyond_share_evicts_oldest_of_same_owner() -> None:
     assert quota.claim("mine", "bob") == []
     quota.renew("a")
     assert quota.claim("d", "ann") == ["b"]
-    assert (quota.used("ann"), quota.used("bob"), len(quota), "b" in quota) == (3, 1, 4, False)
+    assert (quota.used("ann"), quota.used("bob"), len(quota)) == (3, 1, 4)
+    assert "b" not in quota
 
 
 def test_full_quota_refuses_new_owner_and_evicts_for_known_owner() -> None:
     quota = Quota[str]("things", 3, 2)
     for key, owner in (("a1", "ann"), ("a2", "ann"), ("b1", "bob")):
         quota.claim(key, owner)
-    words = r"^Too many things: the server's limit of 3 is reached; try again later \(quota things\)$"
-    with pytest.raises(QuotaError, match=words):
+    message = r"^Too many things: the server's limit of 3 is reached; try again later \(quota things\)$"
+    with pytest.raises(QuotaError, match=message):
         quota.claim("c1", "cy")
     assert quota.claim("b2", "bob") == ["b1"]
     quota.release("a1")
     assert quota.claim("c1", "cy") == []
 
 
-def test_busy_key_is_not_evicted() -> None:
+def test_busy_key_is_not_evicted_and_second_release_has_no_effect() -> None:
     quota = Quota[str]("things", 8, 2)
     quota.claim("a", "ann")
     quota.claim("b", "ann")
@@ -52,8 +53,10 @@ def test_claims_of_different_amounts_evict_as_many_keys_as_needed() -> None:
         quota.claim(key, owner, amount)
     with pytest.raises(QuotaError, match="the server's limit of 10 is reached"):
         quota.claim("d", "ann", 5)
-    assert "a" in quota and quota.used("ann") == 1
-    assert quota.claim("b3", "bob", 5) == ["b", "b2"] and quota.used("bob") == 5
+    assert "a" in quota, "a refused claim evicts nothing"
+    assert quota.used("ann") == 1
+    assert quota.claim("b3", "bob", 5) == ["b", "b2"]
+    assert quota.used("bob") == 5
     with pytest.raises(QuotaError, match="at most 5"):
         quota.claim("b4", "bob", 6)
 
@@ -68,19 +71,19 @@ def test_anonymous_owner_may_use_the_whole_quota() -> None:
 def test_claim_never_evicts_keys_of_another_owner(claims: list[tuple[str | None, int, bool]]) -> None:
     quota = Quota[int]("things", 12, 5)
     held: dict[int, tuple[str | None, int]] = {}
-    for key, (owner, amount, release) in enumerate(claims):
+    for key, (owner, amount, is_released) in enumerate(claims):
         try:
-            gone = quota.claim(key, owner, amount)
+            evicted = quota.claim(key, owner, amount)
         except QuotaError:
             continue
-        assert all(held.pop(each)[0] == owner for each in gone)
+        assert all(held.pop(each)[0] == owner for each in evicted)
         held[key] = owner, amount
-        if release:
+        if is_released:
             quota.release(key)
             del held[key]
         assert sum(size for _, size in held.values()) <= 12
         for name in (None, "ann", "bob", "cy"):
-            assert quota.used(name) == sum(size for whose, size in held.values() if whose == name)
+            assert quota.used(name) == sum(size for holder, size in held.values() if holder == name)
             assert quota.used(name) <= quota.limit(name)
 
 

@@ -1,4 +1,4 @@
-"""What a model is told of a registry's skills: before and after the first scan, and what is news."""
+"""The briefing: instructions and tool definitions of a registry, and news of changes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mcp_skills_server.runtime.session import Session
 pytestmark = pytest.mark.anyio
 
 
-def told(briefing: Briefing) -> tuple[str, str]:
+def texts_of(briefing: Briefing) -> tuple[str, str]:
     return briefing.instructions(), str(briefing.tools(handles=True))
 
 
@@ -31,16 +31,18 @@ def test_briefing_before_scan_is_that_of_previous_process(
     monkeypatch.setattr(disk, "_SETTLED_NS", 0)
     hidden = {"team-1/manual/SKILL.md": skill_md("manual", "disable-model-invocation: true")}
     root, index = plant(tmp_path / "skills", skills(*paths) | hidden), Index(tmp_path / "index", 1)
-    earlier = Registry([root], index=index)
-    earlier.load()
-    earlier.save_index()
+    previous = Registry([root], index=index)
+    previous.load()
+    previous.save_index()
     registry = Registry([root], index=index)
     briefing = Runtime(registry).briefing
     assert briefing.remember()
-    before = told(briefing)
-    assert not registry.loaded.is_set() and f"{len(paths)} skills here" in before[0] and "manual" not in str(before)
+    before = texts_of(briefing)
+    assert not registry.loaded.is_set()
+    assert f"{len(paths)} skills here" in before[0]
+    assert "manual" not in str(before)
     registry.load()
-    assert told(briefing) == before
+    assert texts_of(briefing) == before
 
 
 def test_briefing_before_first_scan_names_no_skill(tmp_path: Path) -> None:
@@ -48,10 +50,11 @@ def test_briefing_before_first_scan_names_no_skill(tmp_path: Path) -> None:
         registry = Registry([plant(tmp_path / f"{len(files)}", files)], index=Index(tmp_path / "index", 1))
         briefing = Runtime(registry).briefing
         assert not briefing.remember()
-        assert briefing.instructions().startswith("Skills here") and len(briefing.tools(handles=True)) == 5
+        assert briefing.instructions().startswith("Skills here")
+        assert len(briefing.tools(handles=True)) == 5
         registry.load()
         assert briefing.instructions().startswith(after)
-    assert told(briefing) == ("", "[]")
+    assert texts_of(briefing) == ("", "[]")
 
 
 def test_search_tool_description_has_keywords_for_hosts_with_tool_search(tmp_path: Path) -> None:
@@ -59,9 +62,10 @@ def test_search_tool_description_has_keywords_for_hosts_with_tool_search(tmp_pat
     table = skill_md("tables", "tags: [spreadsheet]").replace("Tells", "Reads CSV and tells")
     registry = loaded(plant(tmp_path, many | {"tables/SKILL.md": table}))
     briefing = Runtime(registry).briefing
-    searching = str(briefing.tools(handles=True, client=client_of("codex-mcp-client"))[1]["description"])
-    assert {"tables", "spreadsheet", "csv"} <= {*searching.split("There are skills about: ")[1].rstrip(".").split(", ")}
-    assert len(searching) <= 4_000
+    description = str(briefing.tools(handles=True, client=client_of("codex-mcp-client"))[1]["description"])
+    keywords = description.split("There are skills about: ")[1].rstrip(".").split(", ")
+    assert {"tables", "spreadsheet", "csv"} <= {*keywords}
+    assert len(description) <= 4_000
     assert "csv" not in str(briefing.tools(handles=True)[1]["description"])
     short = Runtime(registry, RuntimeSettings(overview_characters=500)).briefing
     tools = short.tools(handles=True, client=client_of("codex-mcp-client"))
@@ -80,7 +84,7 @@ def test_keywords_fill_the_limit_with_names_first() -> None:
 
 def test_skill_with_preferred_tag_is_described_before_recently_used_ones(tmp_path: Path) -> None:
     text = "Use when a case comes up that is like this one and needs a sentence of some length"
-    for number in range(80):
+    for number in range(80):  # too many for all descriptions
         tag = "tags: [team]\n" if number == 70 else ""
         fields = f"---\nname: s{number}\ndescription: {text}, {number}.\n{tag}---\n"
         plant(tmp_path, {f"s{number}/SKILL.md": fields})
@@ -102,33 +106,39 @@ def test_news_counts_skills_added_and_removed_since_a_generation(
 ) -> None:
     registry = Registry([plant(tmp_path, skills("a", "b"))])
     briefing = Runtime(registry).briefing
-    moments = [briefing.generation]
+    generations = [briefing.generation]
     registry.load()
     assert briefing.news(0) is None
-    hidden = {"a/more.md": "x", "e/SKILL.md": skill_md("e", "disable-model-invocation: true")}
-    for files, gone, news in (
-        (skills("c", "d") | hidden, "b", "2 added and 1 removed."),
+    unannounced = {"a/more.md": "x", "e/SKILL.md": skill_md("e", "disable-model-invocation: true")}
+    for files, removed, news in (
+        (skills("c", "d") | unannounced, "b", "2 added and 1 removed."),
         (skills("b"), "c", ": 1 added."),
         ({}, "d", "None"),
     ):
         plant(tmp_path, files)
-        (tmp_path / gone / "SKILL.md").unlink()
+        (tmp_path / removed / "SKILL.md").unlink()
         registry.refresh()
         assert news in str(briefing.news(0))
         assert briefing.news(briefing.generation) is None
-        moments.append(briefing.generation)
-    assert "1 added and 2 removed." in str(briefing.news(moments[1]))
-    # Another process finds its own moment by the time.
-    times = [briefing.time_of(each) for each in moments]
-    assert times == sorted(times) and [briefing.generation_at(each) for each in times] == moments
-    assert briefing.generation_at(0) == moments[0] and briefing.generation_at(times[-1] + 60) == moments[-1]
+        generations.append(briefing.generation)
+    assert "1 added and 2 removed." in str(briefing.news(generations[1]))
+    # Another process finds its own generation by the time.
+    times = [briefing.time_of(each) for each in generations]
+    assert times == sorted(times)
+    assert [briefing.generation_at(each) for each in times] == generations
+    assert briefing.generation_at(0) == generations[0]
+    assert briefing.generation_at(times[-1] + 60) == generations[-1]
+
+
+def test_news_is_limited_and_ends_with_close(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = loaded(tmp_path)
     monkeypatch.setattr("mcp_skills_server.runtime.briefing._MOST_KEPT", 3)
-    short, closed = Runtime(registry), Runtime(registry)
+    runtime, closed = Runtime(registry), Runtime(registry)
     closed.close()
     plant(tmp_path, skills("f", "g", "h", "i", "j"))
     registry.refresh()
-    assert "3 added or more." in str(short.briefing.news(0))
-    assert closed.briefing.generation == 0  # it follows nothing
+    assert "3 added or more." in str(runtime.briefing.news(0))
+    assert closed.briefing.generation == 0
 
 
 async def test_only_search_and_load_results_carry_news(tmp_path: Path) -> None:
@@ -141,8 +151,9 @@ async def test_only_search_and_load_results_carry_news(tmp_path: Path) -> None:
     plant(tmp_path, skills("beta"))
     registry.refresh()
     for name, arguments in calls:
-        answer = await session.call(name, arguments)
-        assert "1 added." in str(answer["content"]) and "1 added." in str(answer["structuredContent"])
-        assert "changed" not in str(await hosted.call(name, arguments))  # its instructions are those of now
+        result = await session.call(name, arguments)
+        assert "1 added." in str(result["content"])
+        assert "1 added." in str(result["structuredContent"])
+        assert "changed" not in str(await hosted.call(name, arguments))  # each model call has the instructions
         assert "changed" not in str(await Session(runtime, hosted=False).call(name, arguments))
     assert "changed" not in str(await session.call("skills_list"))

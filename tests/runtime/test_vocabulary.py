@@ -1,4 +1,4 @@
-"""Which known words an unknown one may stand for: by a slip of the typist, or as another form of it."""
+"""The vocabulary: spelling corrections, and known words similar to an unknown one."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ from tables import each_row
 
 
 def vocabulary(*words: str, letters: int = 2) -> Vocabulary:
-    known = Vocabulary(sqlite3.connect(":memory:"), "words", letters)
-    known.add({*words})
-    return known
+    made = Vocabulary(sqlite3.connect(":memory:"), "words", letters)
+    made.add({*words})
+    return made
 
 
 @each_row(
-    ("word", "alike"),
+    ("word", "similar"),
     [
         ("phylogenetik", ["phylogenetic"]), ("zeitreihenanalyse", ["zeitreihen"]), ("visualisation", ["visualization"]),
-        ("visualization", []),  # itself is no other
-        ("times", ["time"]), ("timetable", []),  # a short word is a part of too many
-        ("imagemagickwand", []), ("colourizationing", ["colour"]), ("x" * 50, ["x" * 40]),
+        ("visualization", []),  # the word itself is left out
+        ("times", ["time"]), ("timetable", []),  # a short word is a part of too many words
+        ("imagemagickwand", []), ("colourizationing", ["colour"]),
+        ("x" * 50, []),  # truncated to the known word
         ("qqqq", []), ("ab", []), ("", []),
     ],
 )  # fmt: skip
-def test_similar_words_share_trigrams(word: str, alike: list[str]) -> None:
+def test_similar_words_share_trigrams(word: str, similar: list[str]) -> None:
     known = ("phylogenetic", "zeitreihen", "visualization", "time", "image", "colour", "x" * 40)
-    assert vocabulary(*known, letters=3).similar(word) == [each for each in alike if each != word[:40]]
+    assert vocabulary(*known, letters=3).similar(word) == similar
 
 
 def test_similar_words_and_corrections_are_limited() -> None:
@@ -47,37 +48,39 @@ def test_title_words_include_singulars() -> None:
 
 
 def test_description_words_have_4_to_40_letters() -> None:
-    words = ["abcd", "x" * 40]
-    for more in ("", "ünïcode"):
-        texts = ("abc", *words, f"{'y' * 41} {more}")
-        assert description_words(texts) == {*words, more} - {""}
+    words = {"abcd", "x" * 40}
+    assert description_words(("abc", *words, "y" * 41)) == words
+    assert description_words(("abc", *words, f"{'y' * 41} ünïcode")) == {*words, "ünïcode"}
 
 
 KNOWN = ("commit", "release", "refund", "palette", "color", "notes", "at", "a", "nest", "x" * 40)
 
 
 @each_row(
-    ("typed", "meant"),
+    ("typed", "corrections"),
     [
         ("comit", ["commit"]), ("commmit", ["commit"]), ("kommit", ["commit"]), ("ocmmit", ["commit"]),
-        ("cmomti", ["commit"]),  # twice two swapped
-        ("kommti", []),  # two slips, one of them in the first letter
+        ("cmomti", ["commit"]),  # two transpositions
+        ("kommti", []),  # two errors, one of them in the first letter
         ("releasenotes", ["release", "notes"]), ("commit", []),
         ("atnotes", ["at", "notes"]), ("notesat", ["notes", "at"]),
-        ("anotes", ["notes"]), ("notesa", ["notes"]),  # one letter is no word
+        ("anotes", ["notes"]), ("notesa", ["notes"]),  # a single letter is not split off
         ("next", ["nest"]), ("x" * 39 + "y", ["x" * 40]),
-        ("nst", []), ("x" * 41, []),  # too short to guess, too long to be typed
+        ("nst", []), ("x" * 41, []),  # too short, too long
     ],
 )  # fmt: skip
-def test_corrections_have_the_smallest_edit_distance(typed: str, meant: list[str]) -> None:
-    assert vocabulary(*KNOWN).corrections(typed) == meant
+def test_corrections_have_the_smallest_edit_distance(typed: str, corrections: list[str]) -> None:
+    assert vocabulary(*KNOWN).corrections(typed) == corrections
 
 
-@each_row("typed", ["grpah", "rgaph", "garph", "graoh", "gaph", "grraph", "gitt", "lnit"])
-def test_single_typo_is_corrected_in_large_vocabulary(typed: str) -> None:
+@each_row(
+    ("typed", "word"),
+    [("grpah", "graph"), ("rgaph", "graph"), ("garph", "graph"), ("graoh", "graph"), ("gaph", "graph"),
+     ("grraph", "graph"), ("gitt", "gits"), ("lnit", "lint")],
+)  # fmt: skip
+def test_single_typo_is_corrected_in_large_vocabulary(typed: str, word: str) -> None:
     many = (f"{first}{rest}" for first in "abcdefghijklmnop" for rest in ("alpha", "graphs", "itch", "rapid", "lint"))
-    known = vocabulary("graph", "gits", "lint", *many)
-    assert {"gitt": "gits", "lnit": "lint"}.get(typed, "graph") in known.corrections(typed)
+    assert word in vocabulary("graph", "gits", "lint", *many).corrections(typed)
 
 
 def test_word_is_known_until_removed_as_often_as_added() -> None:
@@ -93,14 +96,14 @@ def test_word_is_known_until_removed_as_often_as_added() -> None:
 
 @cache
 def distance(one: str, other: str) -> int:
-    """As it is defined: letters that are put in, left out or replaced, and neighbours that change places."""
+    """Return the edit distance by its recursive definition, with transpositions of neighbours."""
     if not one or not other:
         return len(one) + len(other)
-    ways = [distance(one[:-1], other) + 1, distance(one, other[:-1]) + 1]
-    ways += [distance(one[:-1], other[:-1]) + (one[-1] != other[-1])]
+    found = min(distance(one[:-1], other) + 1, distance(one, other[:-1]) + 1)
+    found = min(found, distance(one[:-1], other[:-1]) + (one[-1] != other[-1]))
     if len(one) > 1 and one[-2:] == other[:-3:-1]:
-        ways += [distance(one[:-2], other[:-2]) + 1]
-    return min(ways)
+        found = min(found, distance(one[:-2], other[:-2]) + 1)
+    return found
 
 
 @settings(max_examples=10 * settings().max_examples)

@@ -1,4 +1,4 @@
-"""Vectors from a folder and from an endpoint, and what happens where there are none."""
+"""Embedding models: local folders and HTTP endpoints, and their failures."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import ssl
 import subprocess
 import sys
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 from unittest.mock import Mock
@@ -54,7 +55,7 @@ def test_invalid_response_is_one_line_without_secret(status: int, body: bytes) -
     assert "\n" not in str(raised.value) and "s3cret" not in str(raised.value)
     assert raised.value.__suppress_context__ or raised.value.__context__ is None
     with pytest.raises(EmbeddingError, match=r"^127\.0\.0\.1: .*refused$"):
-        model.embed(["car"], 10)  # nobody is at the address any more
+        model.embed(["car"], 10)  # the endpoint is closed
 
 
 def test_models_have_distinct_keys_and_invalid_folder_is_refused(tmp_path: Path) -> None:
@@ -95,9 +96,8 @@ def test_slow_response_is_cut_off_at_the_timeout() -> None:
                 connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
                 while True:
                     connection.sendall(b" ")
-                    cut.wait(0.02)
+                    time.sleep(0.02)
 
-        cut = threading.Event()
         thread = threading.Thread(target=drip)
         thread.start()
         address = f"http://127.0.0.1:{server.getsockname()[1]}/v1"

@@ -1,4 +1,4 @@
-"""The file of approvals: for its owner alone, whole, and never short of an entry."""
+"""The approvals file: permissions, locking, atomic updates and validation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mcp_skills_server.runtime.scripts import approvals
 from mcp_skills_server.runtime.scripts.approvals import Approval, read, update
 from tables import each_row
 
-ADD = """
+PROGRAM = """
 import sys
 from pathlib import Path
 from mcp_skills_server.runtime.scripts import approvals
@@ -25,14 +25,16 @@ for number in range(count):
 """
 
 
-def adding(file: Path, name: str, count: int, patience_s: float) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", ADD, str(file), name, str(count), str(patience_s)]
+def start_adding(file: Path, name: str, count: int, timeout_s: float) -> subprocess.Popen[str]:
+    """Start a process that adds approvals one by one."""
+    command = [sys.executable, "-c", PROGRAM, str(file), name, str(count), str(timeout_s)]
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
 
 def check_files(file: Path) -> None:
-    """Nothing but the file and its lock is there, for their owner alone."""
-    assert file.stat().st_mode & 0o777 == 0o600 and file.parent.stat().st_mode & 0o777 == 0o700
+    """Check that the file and its lock are private and the only files."""
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert file.parent.stat().st_mode & 0o777 == 0o700
     assert set(os.listdir(file.parent)) <= {"approvals.json", "approvals.json.lock"}
     assert Path(f"{file}.lock").stat().st_mode & 0o777 == 0o600
 
@@ -45,15 +47,16 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_concurrent_updates_lose_no_approval(file: Path) -> None:
-    others = [adding(file, name, 20, 60) for name in ("one", "two")]
-    assert [(other.communicate()[1], other.returncode) for other in others] == [("", 0)] * 2
+    for process in [start_adding(file, name, 20, 60) for name in ("one", "two")]:
+        assert process.communicate()[1] == ""
+        assert process.returncode == 0
     assert len({each.skill for each in read(file)}) == 41
 
 
 def test_update_holds_the_lock_from_read_to_write(file: Path) -> None:
     def edit(known: tuple[Approval, ...]) -> tuple[Approval, ...]:
-        with adding(file, "other", 1, 0.1) as other:
-            assert "another process is changing it; try again" in other.communicate()[1]
+        with start_adding(file, "other", 1, 0.1) as process:
+            assert "another process is changing it; try again" in process.communicate()[1]
         return known[:-1]
 
     update(file, edit)
@@ -92,11 +95,9 @@ ENTRY = '{"version": 1, "approvals": [{"origin": "o", "skill": "s", "digest": "d
 )  # fmt: skip
 def test_invalid_approvals_file_is_refused(tmp_path: Path, raw: str) -> None:
     path = tmp_path / "approvals.json"
-    assert read(path) == ()  # there is no file yet
-    path.write_text(ENTRY % 1)
-    path.chmod(0o600)
-    assert len(read(path)) == 1
+    assert read(path) == (), "the file does not exist"
     path.write_text(ENTRY % 0)
+    path.chmod(0o600)
     assert read(path)[0].day == "1970-01-01"
     path.write_text(raw)
     with pytest.raises(UsageError, match="not an approvals file"):
@@ -118,4 +119,5 @@ def test_update_through_symlink_changes_its_target(tmp_path: Path) -> None:
     link = tmp_path / "link.json"
     link.symlink_to("real.json")
     update(link, lambda _: [Approval("o", "s", "d", 1.0)])
-    assert link.is_symlink() and len(read(tmp_path / "real.json")) == len(read(link)) == 1
+    assert link.is_symlink()
+    assert len(read(tmp_path / "real.json")) == len(read(link)) == 1

@@ -21,8 +21,8 @@ from runtime.embeddings import tiny
 from wire import write_skill
 
 
-def write(top: Path, name: str, description: str, body: str = "Do it.") -> None:
-    write_skill(top / name, description=description, body=body)
+def write(directory: Path, description: str, body: str = "Do it.") -> None:
+    write_skill(directory, description=description, body=body)
 
 
 Start = Callable[..., Embeddings]
@@ -55,9 +55,9 @@ def start() -> Iterator[Start]:
 def top(tmp_path: Path) -> Path:
     """A root with a skill about each subject of the model."""
     top = tmp_path / "skills"
-    write(top, "alpha", "All about an automobile")
-    write(top, "beta", "All about an orchard")
-    write(top, "gamma", "All about a payment")
+    write(top / "alpha", "All about an automobile")
+    write(top / "beta", "All about an orchard")
+    write(top / "gamma", "All about a payment")
     return top
 
 
@@ -89,17 +89,17 @@ def test_vectors_follow_edits(top: Path, start: Start) -> None:
         embeddings = start(registry, Endpoint(served.url, "tiny"))
         assert [path for path, _ in embeddings.ranked("plum")] == ["beta"]
         served.asked.clear()
-        write(top, "beta", "All about a lorry")
-        write(top, "delta", "A pear")
+        write(top / "beta", "All about a lorry")
+        write(top / "delta", "A pear")
         (top / "gamma/SKILL.md").unlink()
-        write(top, "alpha", "All about an automobile", "Another body.")
+        write(top / "alpha", "All about an automobile", "Another body.")
         refresh(registry, embeddings)
         assert [sorted(each) for each in served.asked] == [["beta\nAll about a lorry", "delta\nA pear"]]
         assert [path for path, _ in embeddings.ranked("plum")] == ["delta"]
         assert sorted(embeddings.ranked("car")) == [("alpha", 1), ("beta", 1)]
         assert embeddings.ranked("refund") == []
         for number in range(100):
-            write(top, f"more-{number}", "A bill")
+            write(top / f"more-{number}", "A bill")
         refresh(registry, embeddings)
         assert len(embeddings.ranked("refund")) == 60
         assert max(map(len, served.asked)) == 64
@@ -107,7 +107,7 @@ def test_vectors_follow_edits(top: Path, start: Start) -> None:
 
 def test_hidden_skills_do_not_count_toward_result_limit(top: Path, start: Start) -> None:
     for number in range(70):
-        write(top, f"car-{number}", "All about an automobile")
+        write(top / f"car-{number}", "All about an automobile")
     registry = loaded(top)
     with tiny.endpoint() as served:
         embeddings = start(registry, Endpoint(served.url, "tiny"))
@@ -122,7 +122,7 @@ def test_cached_vectors_are_reused_by_next_process(tmp_path: Path, top: Path, st
     with tiny.endpoint() as served:
         for expected in (3, 3, 4, 4):
             if expected == 4:
-                write(top, "delta", "A pear")
+                write(top / "delta", "A pear")
             start(loaded(top), Endpoint(served.url, "tiny"), tmp_path)
             assert sum(map(len, served.asked)) == expected
         start(loaded(top), Endpoint(served.url, "other"), tmp_path)
@@ -160,7 +160,7 @@ def test_all_vectors_are_recomputed_if_their_length_changes(tmp_path: Path, top:
     with tiny.endpoint() as served:
         embeddings = start(registry, Endpoint(served.url, "tiny"), tmp_path)
         served.more = [0.0, 0.0]
-        write(top, "delta", "A pear")
+        write(top / "delta", "A pear")
         refresh(registry, embeddings)
         assert sorted(embeddings.ranked("plum")) == [("beta", 1), ("delta", 1)]
         served.asked.clear()
@@ -184,7 +184,7 @@ def test_vectors_unused_for_a_month_are_evicted(tmp_path: Path, top: Path, start
         start(loaded(top), Endpoint(served.url, "tiny"), tmp_path)
         with closing(sqlite3.connect(tmp_path / "skills.sqlite3", isolation_level=None)) as database:
             database.execute("UPDATE memo SET used = used - 31")
-            write(top, "beta", "A lorry")
+            write(top / "beta", "A lorry")
             (top / "gamma/SKILL.md").unlink()
             start(loaded(top), Endpoint(served.url, "tiny"), tmp_path)
             assert database.execute("SELECT count(*) FROM memo").fetchone() == (2,)  # alpha and beta

@@ -1,4 +1,4 @@
-"""Output is kept up to a cap; all that a program has started is found and killed."""
+"""Processes of scripts: bounded capture of output, and killing of the whole process tree."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ pytestmark = pytest.mark.anyio
 async def test_capture_keeps_output_up_to_its_limit(
     monkeypatch: pytest.MonkeyPatch, windows: bool, written: bytes, kept: str, truncated: bool
 ) -> None:
-    """Pipes are read in a thread where they cannot be waited for; more than one holds is read while it is written."""
+    """On Windows a thread reads the pipe. The last row exceeds the pipe's buffer."""
     monkeypatch.setattr(processes, "_WINDOWS", windows)
-    with ExitStack() as held, anyio.fail_after(30):
-        capture = Capture(4, held)
+    with ExitStack() as stack, anyio.fail_after(30):
+        capture = Capture(4, stack)
 
         def write() -> None:
             with os.fdopen(os.dup(capture.writer), "wb") as file:
@@ -70,7 +70,7 @@ else:
 os.write(1, str(os.getpid()).encode() + b" ")
 time.sleep(600)
 """
-"""A program with a child, and a grandchild that left both its group and its family."""
+"""A program with a child, and a grandchild that left its process group and lost its parent."""
 
 
 @LINUX
@@ -84,13 +84,16 @@ def test_process_that_left_group_and_parent_is_killed(
         tree = ProcessTree(started.pid, token)
         try:
             assert started.stdout is not None
-            seen = b""
-            while seen.count(b" ") < 3:
-                seen += os.read(started.stdout.fileno(), 64)
-            pids = {int(each) for each in seen.split()}
-            family = list(with_descendants(started.pid))
-            assert family[0] == started.pid and len(pids & {*family}) == 2
-            assert len(pids) == 3 and pids == {*processes_with(TOKEN, token)} and pids <= tree.processes()
+            output = b""
+            while output.count(b" ") < 3:
+                output += os.read(started.stdout.fileno(), 64)
+            pids = {int(each) for each in output.split()}
+            descendants = list(with_descendants(started.pid))
+            assert descendants[0] == started.pid
+            assert len(pids & {*descendants}) == 2
+            assert len(pids) == 3
+            assert pids == {*processes_with(TOKEN, token)}
+            assert pids <= tree.processes()
             assert list(processes_with(TOKEN, f"{token}-not")) == []
             with monkeypatch.context() as patch:
                 patch.setattr(processes, "_signal", lambda *_: None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -114,21 +114,8 @@ class BlockedRead:
         return results
 
 
-@dataclass
-class FakeRun:
-    """The arguments of a call of `FakeScripts.run`."""
-
-    skill: Skill
-    path: str
-    workspace: Mock
-    options: dict[str, Any]
-
-
 class FakeScripts:
-    """A script runner that reads each script and returns its text as stdout.
-
-    With `blocks`, a run waits for `release`.
-    """
+    """A script runner that returns each script's text as stdout; with `blocks`, after `release`."""
 
     def __init__(self, registry: Registry, *, blocks: bool = False) -> None:
         self._registry = registry
@@ -136,7 +123,8 @@ class FakeScripts:
         if not blocks:
             self.release.set()
         self.workspaces: list[Mock] = []
-        self.runs: list[FakeRun] = []
+        self.runs: list[Any] = []
+        """The arguments of `run`: skill, path, workspace and options."""
         self.attempts = 0
         self.close = Mock()
 
@@ -150,7 +138,7 @@ class FakeScripts:
     async def run(self, skill: Skill, path: str, workspace: Mock, **options: Any) -> Outcome:
         self.attempts += 1
         raw = self._registry.read(skill.files[path])
-        self.runs.append(FakeRun(skill, path, workspace, options))
+        self.runs.append(SimpleNamespace(skill=skill, path=path, workspace=workspace, options=options))
         self.started.set()
         await self.release.wait()
         if options["progress"] is not None:

@@ -219,7 +219,6 @@ async def test_search_follows_changes_and_advises_when_nothing_matches(
     plant(tmp_path, skills("origami"))
     registry.refresh()
     assert listed_names(await call_tool(session, "skills_search", query="origami")) == ["origami"]
-    assert "<name>origami</name>" in await session.instructions()
     assert "origami" in json.dumps(session.tools())
 
 
@@ -235,9 +234,9 @@ async def test_read_uses_latest_loaded_skill_unless_one_is_named(session: Sessio
         assert (await read_text(session, path, skill=name)).startswith("Fill in")
     await call_tool(session, "skills_unload", names=["data-analysis"])
     assert (await read_text(session, path)).startswith("Fill in")
-    message = await error_of(session, "skills_read", {"path": SKILL_MD, "skill": "refunds"})
-    assert "'refunds' is not loaded; call skills_load" in message
-    assert "Loaded now: pdf-processing" in message
+    assert await error_of(session, "skills_read", {"path": SKILL_MD, "skill": "refunds"}) == (
+        "The skill 'refunds' is not loaded; call skills_load with it first. Loaded now: pdf-processing"
+    )
     message = await error_of(session, "skills_read", {"path": SKILL_MD, "skill": "refnds"})
     assert "Unknown skill: 'refnds'; nearest: refunds" in message
 
@@ -286,9 +285,6 @@ async def test_operator_settings_limit_lengths_of_text_and_media(registry: Regis
         part, note = (await call_tool(session, "skills_read", path=guide, **options))["content"]
         assert part["text"].rstrip("\n") == "Fill in the form."
         assert "go on with start_line=2" in note["text"]
-    rest = await call_tool(session, "skills_read", path=guide, start_line=2)
-    assert text_of(rest).rstrip("\n") == "Then sign it."
-    assert "has 2 lines" in await error_of(session, "skills_read", {"path": guide, "start_line": 3})
     _, link = (await call_tool(session, "skills_read", path="assets/icon.png"))["content"]
     assert link["type"] == "resource_link"
 

@@ -142,6 +142,8 @@ def test_stop_words_of_a_name_match_it() -> None:
     skills = [skill(path, description="x") for path in ("how-to", "before-and-after", "c")]
     assert find_among("how to", *skills) == ["how-to"]
     assert find_among("after", *skills) == find_among("bef", *skills) == ["before-and-after"]
+    assert find_among("the", skill("theory"), *skills) == ["theory"], "it may be the beginning of a name"
+    assert find_among("a", *skills) == []
 
 
 def test_opening_of_body_matches_if_no_field_does() -> None:
@@ -149,6 +151,8 @@ def test_opening_of_body_matches_if_no_field_does() -> None:
     assert find_among("zebra", *FILLER, one) == ["one"]
     assert find_among("zebra", *FILLER, one, skill("zebra")) == ["zebra"]
     assert find_among("feed striped zebras daily", *FILLER, one)[0] == "one"
+    assert find_among("zebra the lion", *FILLER, one, skill("lion")) == ["lion"]
+    assert find_among("zebra and the lion", *FILLER, one, skill("lion")) == ["lion", "one"], "a sentence"
 
 
 def test_index_follows_edits_of_heading_and_opening(tmp_path: Path) -> None:
@@ -187,11 +191,24 @@ def test_stop_words_of_other_languages_are_ignored(query: str) -> None:
 def test_sentence_ranks_description_above_one_word_in_a_name() -> None:
     skills = [
         *FILLER,
-        skill("river-song", description="Sings."),
-        skill("geo", description="Draws shops near a river on a map."),
+        skill("river-song", description="Sings of stars."),
+        skill("geo", description="Draws maps of shops and houses and towns."),
     ]
-    assert find_among("draw a map of shops at the river", *skills)[0] == "geo"
-    assert find_among("river", *skills)[0] == "river-song"
+    assert find_among("draw map river", *skills) == ["geo", "river-song"]
+    assert find_among("map river", *skills) == ["river-song", "geo"]
+
+
+def test_common_words_of_a_sentence_are_dropped() -> None:
+    skills = [*FILLER, skill("one", description="Paints fences green."), skill("two", description="Big calls.")]
+    assert find_among("paint big green fence", *skills) == ["one"]
+
+
+def test_weak_hits_of_a_sentence_are_cut_off_among_20_skills() -> None:
+    strong = skill("strong", description="Paints wooden fences green.")
+    weak = skill("weak", description="Reads all kinds of very long green books about many things and people.")
+    fillers = [skill(f"filler-{number}", description=f"Something else, number {number}.") for number in range(18)]
+    assert find_among("paint the wooden fence green", strong, weak, *fillers) == ["strong"]
+    assert find_among("paint the wooden fence green", strong, weak, *fillers[1:]) == ["strong", "weak"]
 
 
 def test_nearest_returns_skills_with_similar_names() -> None:

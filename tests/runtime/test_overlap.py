@@ -70,6 +70,7 @@ def test_copies_share_four_of_five_words() -> None:
         assert len(list(group_copies([one, skill("a", description=description)]))) == groups
         assert len(list(group_copies([skill("a"), skill("x/a", description=description)]))) == 2
     assert is_copy(one, one)
+    assert not is_copy(one, skill("b", description="One two three four"))
 
 
 @pytest.mark.anyio

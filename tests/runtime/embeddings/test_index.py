@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from catalog.forest import DEADLINE, loaded
+from catalog.forest import DEADLINE, loaded, plant
 from mcp_skills_server.access.grants import Grant, Grants, Pattern
 from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.registry import Registry
@@ -92,6 +92,7 @@ def test_vectors_follow_edits(top: Path, start: Start) -> None:
         write(top / "beta", "All about a lorry")
         write(top / "delta", "A pear")
         (top / "gamma/SKILL.md").unlink()
+        plant(top, {"unusable/SKILL.md": "---\nname: unusable\n"})
         write(top / "alpha", "All about an automobile", "Another body.")
         refresh(registry, embeddings)
         assert [sorted(each) for each in served.asked] == [["beta\nAll about a lorry", "delta\nA pear"]]

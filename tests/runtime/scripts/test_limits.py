@@ -74,6 +74,7 @@ def test_deleted_files_held_open_or_mapped_are_counted(tmp_path: Path, kind: str
     command = [sys.executable, "-c", HOLD, str(tmp_path / "held"), kind]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None and holder.stdout.readline()
+        assert reason(7 * MIB, holder.pid) == "None", "files are counted once"
         (tmp_path / "held").unlink()
         assert "its files took more than 4,194,304 bytes" in reason(4 * MIB, holder.pid)
         assert reason(4 * MIB) == "None"

@@ -82,6 +82,8 @@ def test_symlinks_and_hard_links_and_pipes_are_refused(top: Path) -> None:
     assert files_since(str(top), 0, 50)[0] == (OutputFile("a/b/file", 6), OutputFile("plain", 5))
     (top.parent / "other").symlink_to(top)
     assert open_directory(str(top.parent / "other")) is None
+    if not output_files.BY_DESCRIPTOR:
+        assert open_directory(str(top.parent / "other" / "a")) is None
 
 
 @POSIX

@@ -409,6 +409,7 @@ async def test_unknown_tool_is_refused_with_names_of_tools(session: Session, nam
     message = await error_of(session, name, {})
     assert message.startswith("Unknown tool")
     assert "skills_load" in message
+    assert "skills_run_script" not in message
     assert len(message.encode()) < 1000
 
 
@@ -483,6 +484,7 @@ async def test_run_script_is_absent_and_refused_by_default(session: Session) -> 
 @pytest.mark.requirement("RT-18", "RT-19")
 async def test_run_script_passes_arguments_on(script_session: Session, scripts: FakeScripts) -> None:
     assert "skills_run_script" in [tool["name"] for tool in script_session.tools()]
+    assert "skills_run_script" in await error_of(script_session, "unknown")
     await call_tool(script_session, "skills_load", names=["pdf-processing"])
     reported: list[float] = []
 

@@ -1,4 +1,4 @@
-"""A conversation over the workshop's skills."""
+"""Fixtures: a session over `SKILL_FILES`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from catalog.forest import loaded, plant
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.session import Session
-from runtime.workshop import WORKSHOP
+from runtime.support import SKILL_FILES
 
 
 @pytest.fixture
 def registry(tmp_path: Path) -> Registry:
-    return loaded(plant(tmp_path, WORKSHOP))
+    return loaded(plant(tmp_path, SKILL_FILES))
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Loading and unloading, on a real disk, through the tools that a model calls; and what happens when skills change."""
+"""Loading and unloading of skills by tool calls, and reloading after changes on disk."""
 
 from __future__ import annotations
 
@@ -17,65 +17,90 @@ from mcp_skills_server.model import SKILL_MD, Skill, Standing
 from mcp_skills_server.runtime import active_skills
 from mcp_skills_server.runtime.runtime import Runtime, RuntimeSettings
 from mcp_skills_server.runtime.session import Session
-from runtime.workshop import WORKSHOP, Held, active, ask, forbidden, listed, long_md, refused, text
+from runtime.support import (
+    SKILL_FILES,
+    BlockedRead,
+    active_names,
+    call_tool,
+    error_of,
+    listed_names,
+    long_skill_md,
+    read_text,
+    text_of,
+    unexpected_call,
+)
 from tables import each_row
 
 pytestmark = pytest.mark.anyio
 
 
+async def load(session: Session, *names: str, **options: Any) -> Any:
+    return await call_tool(session, "skills_load", names=[*names], **options)
+
+
+async def load_error(session: Session, *names: str, **options: Any) -> str:
+    return await error_of(session, "skills_load", {"names": [*names], **options})
+
+
+async def unload(session: Session, *names: str) -> Any:
+    return await call_tool(session, "skills_unload", names=[*names])
+
+
 @pytest.mark.requirement("RT-10", "RT-7")
-async def test_adding_keeps_the_order_and_each_skill_once_and_replacing_is_the_default(session: Session) -> None:
-    await ask(session, "skills_load", names=["refunds", "pdf-processing", "refunds"])
+async def test_load_replaces_by_default_or_adds_in_order(session: Session) -> None:
+    await load(session, "refunds", "pdf-processing", "refunds")
     assert session.active_skills == ["refunds", "pdf-processing"]
-    receipt = await ask(session, "skills_load", names=["data-analysis", "refunds"], mode="add")
-    assert active(receipt) == session.active_skills == ["refunds", "pdf-processing", "data-analysis"]
-    shown = await session.instructions()
-    assert re.findall(r'<skill name="(.*)">', shown) == session.active_skills
-    assert active(await ask(session, "skills_load", names=["data-analysis"])) == ["data-analysis"]
+    receipt = await load(session, "data-analysis", "refunds", mode="add")
+    assert active_names(receipt) == session.active_skills == ["refunds", "pdf-processing", "data-analysis"]
+    instructions = await session.instructions()
+    assert re.findall(r'<skill name="(.*)">', instructions) == session.active_skills
+    assert active_names(await load(session, "data-analysis")) == ["data-analysis"]
 
 
-def needing(name: str, *others: str) -> dict[str, str]:
-    return {f"{name}/SKILL.md": skill_md(name, f"dependencies: {{skills: [{', '.join(others)}]}}")}
+def skill_with_dependencies(name: str, *dependencies: str) -> dict[str, str]:
+    text = skill_md(name, f"dependencies: {{skills: [{', '.join(dependencies)}]}}")
+    return {f"{name}/SKILL.md": text}
 
 
-async def test_what_a_skill_depends_on_is_loaded_with_it_one_level_deep(tmp_path: Path) -> None:
-    files = needing("a", "b", "gone", "a") | needing("b", "c", "a") | needing("c", "d") | skills("d")
+async def test_dependencies_are_loaded_one_level_deep_if_enabled(tmp_path: Path) -> None:
+    files = skills("d") | skill_with_dependencies("a", "b", "gone", "a")
+    files |= skill_with_dependencies("b", "c", "a") | skill_with_dependencies("c", "d")
     registry = loaded(plant(tmp_path, files))
-    async with Runtime(registry, RuntimeSettings(load_dependencies=True)) as runtime, runtime.session() as session:
-        receipt = await ask(session, "skills_load", names=["a"])
-        assert active(receipt) == ["b", "a"], "what was asked for is the latest"
-        note = receipt["structuredContent"]["note"]
-        assert "needed: c." in note and "unknown skills: gone." in note
-        assert "not here" not in str(await ask(session, "skills_load", names=["d"]))
+    session = Runtime(registry, RuntimeSettings(load_dependencies=True)).session()
+    receipt = await load(session, "a")
+    assert active_names(receipt) == ["b", "a"], "the requested skill is the latest"
+    note = receipt["structuredContent"]["note"]
+    assert "needed: c." in note
+    assert "unknown skills: gone." in note
+    assert "not here" not in str(await load(session, "d"))
+    session = Runtime(registry, RuntimeSettings(load_dependencies=True, max_loaded=1)).session()
+    message = await load_error(session, "a")
+    assert "At most 1 skill" in message
+    assert "would make 2" in message
+    assert active_names(await load(Runtime(registry).session(), "a")) == ["a"], "off by default"
     many = [f"m{number}" for number in range(65)]
-    registry = loaded(plant(tmp_path, needing("all", *many) | skills(*many)))
-    async with Runtime(registry, RuntimeSettings(load_dependencies=True, max_loaded=99)) as runtime:
-        assert active(await ask(runtime.session(), "skills_load", names=["all"])) == [*many[:64], "all"]
-    async with Runtime(registry, RuntimeSettings(load_dependencies=True, max_loaded=1)) as runtime:
-        words = await refused(runtime.session(), "skills_load", {"names": ["a"]})
-        assert "At most 1 skill" in words and "would make 2" in words
-    async with Runtime(registry) as runtime, runtime.session() as session:
-        assert active(await ask(session, "skills_load", names=["a"])) == ["a"], "off by default"
+    registry = loaded(plant(tmp_path, skill_with_dependencies("all", *many) | skills(*many)))
+    session = Runtime(registry, RuntimeSettings(load_dependencies=True, max_loaded=99)).session()
+    assert active_names(await load(session, "all")) == [*many[:64], "all"]
 
 
-async def test_many_names_are_refused_before_they_are_looked_for(session: Session) -> None:
-    words = await refused(session, "skills_load", {"names": [f"wrong-{number}" for number in range(10_000)]})
-    assert "too long (maxItems: 64)" in words and len(words) < 600
-    words = await refused(session, "skills_load", {"names": [f"zzzz-{number}" for number in range(64)]})
-    assert words.count("Unknown skill") == words.count("skills_list shows what there is") == 3
+async def test_load_of_too_many_names_is_refused_before_lookup(session: Session) -> None:
+    message = await load_error(session, *(f"wrong-{number}" for number in range(10_000)))
+    assert "too long (maxItems: 64)" in message
+    assert len(message) < 600
+    message = await load_error(session, *(f"zzzz-{number}" for number in range(64)))
+    assert message.count("Unknown skill") == message.count("skills_list shows what there is") == 3
 
 
 @pytest.mark.requirement("X-30")
-async def test_with_one_skill_that_cannot_be_had_nothing_is_loaded(
-    session: Session, registry: Registry, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await ask(session, "skills_load", names=["refunds"])
+async def test_load_is_all_or_nothing(session: Session, registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    await load(session, "refunds")
     before = await session.instructions()
     for mode in ("replace", "add"):
-        names = ["data-analysis", "pdf-procesing", "no-such-thing"]
-        words = await refused(session, "skills_load", {"names": names, "mode": mode})
-        assert words.startswith("Nothing was loaded.") and "'no-such-thing'" in words
-        assert "Unknown skill: 'pdf-procesing'; nearest: pdf-processing" in words
+        message = await load_error(session, "data-analysis", "pdf-procesing", "no-such-thing", mode=mode)
+        assert message.startswith("Nothing was loaded.")
+        assert "'no-such-thing'" in message
+        assert "Unknown skill: 'pdf-procesing'; nearest: pdf-processing" in message
     body = registry.body
 
     def failing(skill: Skill) -> Any:
@@ -84,224 +109,233 @@ async def test_with_one_skill_that_cannot_be_had_nothing_is_loaded(
         return body(skill)
 
     monkeypatch.setattr(registry, "body", failing)
-    assert "try again" in await refused(session, "skills_load", {"names": ["data-analysis", "pdf-processing"]})
+    assert "try again" in await load_error(session, "data-analysis", "pdf-processing")
     assert session.active_skills == ["refunds"]
     assert await session.instructions() == before
 
 
 @pytest.mark.requirement("RT-8", "RT-9", "X-30")
-async def test_at_most_eight_skills_are_loaded(tmp_path: Path) -> None:
-    session = Runtime(loaded(plant(tmp_path, skills(*(f"s{number}" for number in range(10)))))).session()
+async def test_load_beyond_eight_skills_is_refused(tmp_path: Path) -> None:
     eight = [f"s{number}" for number in range(8)]
-    assert len(active(await ask(session, "skills_load", names=eight))) == 8
-    words = await refused(session, "skills_load", {"names": ["s8"], "mode": "add"})
-    assert "At most 8 skills" in words and "would make 9" in words and "Load fewer" in words
-    assert words.endswith(f"or unload some with skills_unload first. Loaded now: {', '.join(eight)}.")
+    session = Runtime(loaded(plant(tmp_path, skills(*eight, "s8")))).session()
+    assert active_names(await load(session, *eight)) == eight
+    assert await load_error(session, "s8", mode="add") == (
+        "At most 8 skills can be loaded at once, and this would make 9. Load fewer, or unload some "
+        f"with skills_unload first. Loaded now: {', '.join(eight)}."
+    )
     assert session.active_skills == eight
-    assert active(await ask(session, "skills_load", names=["s0", "s7"], mode="add")) == eight
-    assert "Load fewer" in await refused(session, "skills_load", {"names": [f"s{number}" for number in range(9)]})
-    assert active(await ask(session, "skills_load", names=["s8"])) == ["s8"]
+    assert active_names(await load(session, "s0", "s7", mode="add")) == eight
+    assert "Load fewer" in await load_error(session, *eight, "s8")
+    assert active_names(await load(session, "s8")) == ["s8"]
 
 
 @pytest.mark.requirement("RT-1", "RT-11", "RT-14")
 @each_row(
-    "form",
+    "reference",
     ["refunds", "acme/billing/refunds", "skill://acme/billing/refunds/SKILL.md", "skill://acme/billing/refunds",
      "skill://acme/billing/refunds/", "SKILL://acme/billing/refunds/SKILL.md"],
 )  # fmt: skip
-async def test_a_skill_is_found_by_name_path_and_location(session: Session, form: str) -> None:
-    (entry,) = (await ask(session, "skills_load", names=[form]))["structuredContent"]["active_skills"]
+async def test_skill_is_loaded_by_name_path_or_location(session: Session, reference: str) -> None:
+    (entry,) = (await load(session, reference))["structuredContent"]["active_skills"]
     assert entry["name"] == "refunds"
     assert entry["location"] == "skill://acme/billing/refunds/SKILL.md"
     assert entry["root_dir"] == "skill://acme/billing/refunds"
-    assert active(await ask(session, "skills_unload", names=[form])) == []
+    assert active_names(await unload(session, reference)) == []
 
 
 @each_row(
-    "form",
+    "reference",
     ["", "Refunds", "acme/billing", "skill://", "skill://acme/billing", "skill://pdf-processing/references/guide.md",
      "skill://acme/billing/../billing/refunds", "file:///acme", "/", "\ud800"],
 )  # fmt: skip
-async def test_nothing_else_names_a_skill(session: Session, form: str) -> None:
-    assert "Unknown skill" in await refused(session, "skills_load", {"names": [form]})
+async def test_unknown_skill_reference_is_refused(session: Session, reference: str) -> None:
+    assert "Unknown skill" in await load_error(session, reference)
 
 
 @pytest.mark.requirement("RT-1", "RT-3", "RT-11")
-async def test_only_agents_that_work_on_the_disk_are_told_its_paths(session: Session, registry: Registry) -> None:
-    place = Path(registry.roots[0].path) / "pdf-processing"
-    answers = [await ask(session, "skills_load", names=["pdf-processing"]), await ask(session, "skills_list")]
-    assert str(place.parent) not in json.dumps([*answers, session.tools(), await session.instructions()])
-    assert "Unknown skill" in await refused(session, "skills_load", {"names": [str(place / SKILL_MD)]})
-    able = Runtime(registry, RuntimeSettings(absolute_paths=True)).session()
-    assert f"<location>{place / SKILL_MD}</location>" in await able.instructions()
-    for form in (str(place / SKILL_MD), "skill://pdf-processing/SKILL.md", "pdf-processing"):
-        (entry,) = (await ask(able, "skills_load", names=[form]))["structuredContent"]["active_skills"]
-        assert (entry["location"], entry["root_dir"]) == (str(place / SKILL_MD), str(place))
-    assert "Unknown skill" in await refused(able, "skills_load", {"names": [str(place / "no" / SKILL_MD)]})
-    assert listed(await ask(able, "skills_list")) == ["refunds", "data-analysis", "pdf-processing"]
+async def test_disk_paths_are_shown_only_if_enabled(session: Session, registry: Registry) -> None:
+    directory = Path(registry.roots[0].path) / "pdf-processing"
+    location = str(directory / SKILL_MD)
+    results = [await load(session, "pdf-processing"), await call_tool(session, "skills_list")]
+    texts = json.dumps([*results, session.tools(), await session.instructions()])
+    assert str(directory.parent) not in texts
+    assert "Unknown skill" in await load_error(session, location)
+    session = Runtime(registry, RuntimeSettings(absolute_paths=True)).session()
+    assert f"<location>{location}</location>" in await session.instructions()
+    for reference in (location, "skill://pdf-processing/SKILL.md", "pdf-processing"):
+        (entry,) = (await load(session, reference))["structuredContent"]["active_skills"]
+        assert entry["location"] == location
+        assert entry["root_dir"] == str(directory)
+    assert "Unknown skill" in await load_error(session, str(directory / "no" / SKILL_MD))
+    listing = await call_tool(session, "skills_list")
+    assert listed_names(listing) == ["refunds", "data-analysis", "pdf-processing"]
 
 
-async def test_skills_that_share_a_name_go_by_their_paths_and_a_loaded_one_by_what_was_told(tmp_path: Path) -> None:
+async def test_skills_of_one_name_are_told_apart_by_path(tmp_path: Path) -> None:
     registry = loaded(plant(tmp_path, skills("x/report", "y/report")))
     session, earlier = Runtime(registry).session(), Runtime(registry).session()
-    words = await refused(session, "skills_load", {"names": ["report"]})
-    assert words.endswith("Several skills are named 'report'; ask for one of: x/report, y/report")
-    assert active(await ask(session, "skills_load", names=["y/report"])) == ["y/report"]
-    assert listed(await ask(session, "skills_list")) == ["x/report", "y/report"]
-    shown = await session.instructions()
-    assert "<name>x/report</name>" in shown and '<skill name="y/report">' in shown
-    assert text(await ask(session, "skills_read", path=SKILL_MD, skill="y/report")).startswith("---")
+    message = await load_error(session, "report")
+    assert message.endswith("Several skills are named 'report'; ask for one of: x/report, y/report")
+    assert active_names(await load(session, "y/report")) == ["y/report"]
+    assert listed_names(await call_tool(session, "skills_list")) == ["x/report", "y/report"]
+    instructions = await session.instructions()
+    assert "<name>x/report</name>" in instructions
+    assert '<skill name="y/report">' in instructions
+    assert (await read_text(session, SKILL_MD, skill="y/report")).startswith("---")
     (tmp_path / "x/report" / SKILL_MD).unlink()
     registry.refresh()
-    assert active(await ask(earlier, "skills_load", names=["report"])) == ["report"]
+    assert active_names(await load(earlier, "report")) == ["report"]
     plant(tmp_path, skills("x/report"))
     registry.refresh()
-    (name,) = earlier.active_skills
-    assert text(await ask(earlier, "skills_read", path=SKILL_MD, skill=name)).startswith("---")
-    assert active(await ask(earlier, "skills_unload", names=[name])) == []
+    (name,) = earlier.active_skills  # still loaded by a name that is ambiguous now
+    assert (await read_text(earlier, SKILL_MD, skill=name)).startswith("---")
+    assert active_names(await unload(earlier, name)) == []
 
 
 @pytest.mark.requirement("X-2")
-async def test_a_skill_that_breaks_a_rule_is_served_with_its_problems(tmp_path: Path) -> None:
-    odd = {"odd/SKILL.md": skill_md("Odd_Name", body="Do it oddly."), "odd/data.bin": b"\0"}
-    registry = loaded(plant(tmp_path, odd | skills("fine")))
+async def test_lenient_skill_is_served_with_its_problems(tmp_path: Path) -> None:
+    lenient = {"odd/SKILL.md": skill_md("Odd_Name", body="Do it oddly."), "odd/data.bin": b"\0"}
+    registry = loaded(plant(tmp_path, lenient | skills("fine")))
     session = Runtime(registry).session()
     assert registry.snapshot.skills["odd"].standing is Standing.LENIENT
-    listing = await ask(session, "skills_list")
-    assert listed(listing) == ["fine", "Odd_Name"]
-    fine, marked = listing["structuredContent"]["skills"]
+    listing = await call_tool(session, "skills_list")
+    assert listed_names(listing) == ["fine", "Odd_Name"]
+    fine, odd = listing["structuredContent"]["skills"]
     assert "problems" not in fine
-    assert any("holds" in each for each in marked["problems"])
-    receipt = await ask(session, "skills_load", names=["fine", "Odd_Name"])
-    fine, marked = receipt["structuredContent"]["active_skills"]
-    assert "problems" not in fine and marked["problems"]
-    assert f"The skill Odd_Name has problems: {marked['problems'][0]}" in text(receipt)
+    assert any("holds" in each for each in odd["problems"])
+    receipt = await load(session, "fine", "Odd_Name")
+    fine, odd = receipt["structuredContent"]["active_skills"]
+    assert "problems" not in fine
+    assert f"The skill Odd_Name has problems: {odd['problems'][0]}" in text_of(receipt)
     assert "Do it oddly." in await session.instructions()
-    # Nobody serves it as a resource, so there is nothing to link to.
-    assert len((await ask(session, "skills_read", path="data.bin"))["content"]) == 1
+    # It is not served as a resource, so the result has no link to it.
+    assert len((await call_tool(session, "skills_read", path="data.bin"))["content"]) == 1
 
 
 @pytest.mark.requirement("X-2", "ASG-17")
-async def test_a_skill_that_cannot_be_read_is_no_skill_wherever_it_lies(tmp_path: Path) -> None:
+async def test_unusable_skill_is_neither_loaded_nor_listed(tmp_path: Path) -> None:
     broken = {"broken/SKILL.md": "---\nname: broken\n", "fine/inner/SKILL.md": "---\n"}
     registry = loaded(plant(tmp_path, broken | skills("fine")))
     session = Runtime(registry, RuntimeSettings(absolute_paths=True)).session()
-    place = str(Path(registry.roots[0].path) / "broken" / SKILL_MD)
-    for form in ("broken", "skill://broken/SKILL.md", place, "skill://fine/inner", "skill://fine/inner/SKILL.md"):
-        assert "Unknown skill" in await refused(session, "skills_load", {"names": [form]})
-    assert listed(await ask(session, "skills_list")) == ["fine"]
-    assert listed(await ask(session, "skills_search", query="broken")) == []
+    location = str(Path(registry.roots[0].path) / "broken" / SKILL_MD)
+    for reference in (
+        "broken", "skill://broken/SKILL.md", location, "skill://fine/inner", "skill://fine/inner/SKILL.md",
+    ):  # fmt: skip
+        assert "Unknown skill" in await load_error(session, reference)
+    assert listed_names(await call_tool(session, "skills_list")) == ["fine"]
+    assert listed_names(await call_tool(session, "skills_search", query="broken")) == []
     assert "broken" not in await session.instructions()
 
 
 @pytest.mark.requirement("ASG-22")
-async def test_what_only_the_user_may_start_is_hidden_from_the_model(tmp_path: Path) -> None:
+async def test_hidden_skill_is_loaded_by_exact_name_only(tmp_path: Path) -> None:
     hidden = {"release/SKILL.md": skill_md("release", "disable-model-invocation: true", body="Ship it.")}
     session = Runtime(loaded(plant(tmp_path, hidden | skills("report")))).session()
-    assert listed(await ask(session, "skills_list")) == ["report"]
-    assert listed(await ask(session, "skills_search", query="release")) == []
+    assert listed_names(await call_tool(session, "skills_list")) == ["report"]
+    assert listed_names(await call_tool(session, "skills_search", query="release")) == []
     assert "release" not in await session.instructions()
     assert "release" not in json.dumps(session.tools())
-    assert "nearest: release" not in await refused(session, "skills_load", {"names": ["releas"]})
-    # Asked for by its very name, as a user does.
-    assert active(await ask(session, "skills_load", names=["release"])) == ["release"]
+    assert "nearest: release" not in await load_error(session, "releas")
+    assert active_names(await load(session, "release")) == ["release"]
     assert "Ship it." in await session.instructions()
 
 
-async def test_one_call_loads_so_many_bytes_of_several_skills_and_any_one_skill(
-    session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_bytes_of_one_load_are_limited(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     both = ["data-analysis", "refunds"]
-    size = len(WORKSHOP["data-analysis/SKILL.md"]) + len(WORKSHOP["acme/billing/refunds/SKILL.md"])
+    size = len(SKILL_FILES["data-analysis/SKILL.md"]) + len(SKILL_FILES["acme/billing/refunds/SKILL.md"])
     monkeypatch.setattr(active_skills, "MOST_BYTES", size)
-    await ask(session, "skills_load", names=both)
+    await load(session, *both)
     monkeypatch.setattr(active_skills, "MOST_BYTES", size - 1)
-    words = await refused(session, "skills_load", {"names": both})
-    assert f"These skills have {size:,} bytes of instructions, and one call loads at most {size - 1:,}" in words
+    message = await load_error(session, *both)
+    assert f"These skills have {size:,} bytes of instructions, and one call loads at most {size - 1:,}" in message
     monkeypatch.setattr(active_skills, "MOST_BYTES", 1)
-    await ask(session, "skills_load", names=["refunds"])
+    await load(session, "refunds")
 
 
 @pytest.mark.requirement("RT-14")
-async def test_what_is_named_is_unloaded_and_what_is_absent_is_no_error(session: Session) -> None:
-    await ask(session, "skills_load", names=["refunds", "pdf-processing", "data-analysis"])
-    receipt = await ask(session, "skills_unload", names=["pdf-processing", "no-such-thing", "pdf-processing"])
-    assert active(receipt) == session.active_skills == ["refunds", "data-analysis"]
+async def test_unload_ignores_skills_that_are_not_loaded(session: Session) -> None:
+    await load(session, "refunds", "pdf-processing", "data-analysis")
+    receipt = await unload(session, "pdf-processing", "no-such-thing", "pdf-processing")
+    assert active_names(receipt) == session.active_skills == ["refunds", "data-analysis"]
     assert "digest" in receipt["structuredContent"]["active_skills"][0]
-    assert active(await ask(session, "skills_unload", names=["no-such-thing"])) == ["refunds", "data-analysis"]
+    assert active_names(await unload(session, "no-such-thing")) == ["refunds", "data-analysis"]
     assert "pdf-processing" not in (await session.instructions()).partition("<active_skills>")[2]
 
 
 @pytest.mark.requirement("RT-14")
-async def test_unloading_takes_names_or_all(session: Session) -> None:
-    await ask(session, "skills_load", names=["refunds", "pdf-processing"])
-    for nothing in ({}, {"all": False}, {"names": []}, {"all": False, "names": []}):
-        words = await refused(session, "skills_unload", nothing)
-        assert "names" in words and "all=true" in words
+async def test_unload_requires_names_or_all(session: Session) -> None:
+    await load(session, "refunds", "pdf-processing")
+    for arguments in ({}, {"all": False}, {"names": []}, {"all": False, "names": []}):
+        message = await error_of(session, "skills_unload", arguments)
+        assert message == "Give skills_unload the names of the skills to unload, or all=true"
         assert session.active_skills == ["refunds", "pdf-processing"]
-    for more in ({}, {"names": ["refunds"]}, {"names": []}, {}):
-        assert active(await ask(session, "skills_unload", all=True, **more)) == []
-        await ask(session, "skills_load", names=["refunds", "pdf-processing"])
+    for arguments in ({}, {"names": ["refunds"]}, {"names": []}):
+        assert active_names(await call_tool(session, "skills_unload", all=True, **arguments)) == []
+        await load(session, "refunds", "pdf-processing")
 
 
 @pytest.mark.requirement("RT-12", "RT-21")
-async def test_a_loaded_skill_is_shown_as_it_is_now_until_it_breaks_or_is_removed(
+async def test_loaded_skill_follows_edits_until_it_breaks_or_is_removed(
     tmp_path: Path, session: Session, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await ask(session, "skills_load", names=["refunds", "pdf-processing", "data-analysis"])
-    place = tmp_path / "acme/billing/refunds" / SKILL_MD
+    await load(session, "refunds", "pdf-processing", "data-analysis")
+    refunds = tmp_path / "acme/billing/refunds" / SKILL_MD
     changed = skill_md("refunds", "license: MIT", "disable-model-invocation: true", body="Ask the user.")
-    place.write_text(changed)
+    refunds.write_text(changed)
     registry.refresh()
-    shown = await session.instructions()
-    assert "Ask the user." in shown and "Ask for the receipt." not in shown and "<name>refunds</name>" not in shown
-    receipt = await ask(session, "skills_unload", names=["pdf-processing"])
+    instructions = await session.instructions()
+    assert "Ask the user." in instructions
+    assert "Ask for the receipt." not in instructions
+    assert "<name>refunds</name>" not in instructions
+    receipt = await unload(session, "pdf-processing")
     entry, _ = receipt["structuredContent"]["active_skills"]
     assert entry["properties"]["license"] == "MIT"
     assert entry["digest"] == f"sha256:{sha256(changed.encode()).hexdigest()}"
-    place.write_text("---\nname: refunds\n")
+    refunds.write_text("---\nname: refunds\n")  # unusable
     registry.refresh()
-    shown = await session.instructions()
-    assert "Ask the user." not in shown and "Look at the data" in shown
-    assert active(await ask(session, "skills_unload", names=["refunds"])) == session.active_skills == ["data-analysis"]
+    instructions = await session.instructions()
+    assert "Ask the user." not in instructions
+    assert "Look at the data" in instructions
+    assert active_names(await unload(session, "refunds")) == session.active_skills == ["data-analysis"]
     with monkeypatch.context() as patch:
-        patch.setattr(registry, "read", forbidden)
-        patch.setattr(registry, "body", forbidden)
-        assert await session.instructions() == shown  # a body is read once
+        patch.setattr(registry, "read", unexpected_call)
+        patch.setattr(registry, "body", unexpected_call)
+        assert await session.instructions() == instructions, "a body is read once"
     (tmp_path / "data-analysis" / SKILL_MD).unlink()
     registry.refresh()
-    assert "Look at the data" not in await session.instructions() and session.active_skills == []
+    assert "Look at the data" not in await session.instructions()
+    assert session.active_skills == []
 
 
 @pytest.mark.requirement("RT-8")
-async def test_calls_at_once_keep_to_the_cap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    registry = loaded(plant(tmp_path, {"a/SKILL.md": long_md("a")} | skills("b", "c", "d")))
+async def test_concurrent_loads_respect_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = loaded(plant(tmp_path, {"a/SKILL.md": long_skill_md("a")} | skills("b", "c", "d")))
     session = Runtime(registry, RuntimeSettings(max_loaded=2)).session()
-    held = Held(registry, monkeypatch)
-    answers = await held.during(
+    blocked = BlockedRead(registry, monkeypatch)
+    results = await blocked.run_both(
         lambda: session.call("skills_load", {"names": ["a", "b"], "mode": "add"}),
         lambda: session.call("skills_load", {"names": ["c", "d"], "mode": "add"}),
     )
     assert len(session.active_skills) == 2
-    assert [answer.get("isError", False) for answer in answers].count(True) == 1
+    assert [result.get("isError", False) for result in results].count(True) == 1
 
 
 @each_row(
-    ("tool", "arguments", "then"),
+    ("tool", "arguments", "expected"),
     [
         ("skills_load", {"names": ["b"]}, ["b"]), ("skills_load", {"names": ["b"], "mode": "add"}, ["a", "b"]),
         ("skills_unload", {"all": True}, []),
     ],
 )  # fmt: skip
-async def test_what_is_loaded_while_instructions_are_renewed_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str, arguments: dict[str, Any], then: list[str]
+async def test_load_during_refresh_of_instructions_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str, arguments: dict[str, Any], expected: list[str]
 ) -> None:
-    registry = loaded(plant(tmp_path, {"a/SKILL.md": long_md("a", "Old.")} | skills("b")))
+    registry = loaded(plant(tmp_path, {"a/SKILL.md": long_skill_md("a", "Old.")} | skills("b")))
     session = Runtime(registry).session()
-    await ask(session, "skills_load", names=["a"])
-    (tmp_path / "a" / SKILL_MD).write_text(long_md("a", "New."))
+    await load(session, "a")
+    (tmp_path / "a" / SKILL_MD).write_text(long_skill_md("a", "New."))
     registry.refresh()
-    held = Held(registry, monkeypatch)
-    await held.during(session.instructions, lambda: ask(session, tool, **arguments))
-    assert session.active_skills == then
+    blocked = BlockedRead(registry, monkeypatch)
+    await blocked.run_both(session.instructions, lambda: call_tool(session, tool, **arguments))
+    assert session.active_skills == expected
     assert "Old." not in await session.instructions()

@@ -1,4 +1,4 @@
-"""What a model is told of a registry's skills: before and after the first scan, and what is news."""
+"""The briefing: instructions and tool definitions of a registry, and news of changes."""
 
 from __future__ import annotations
 
@@ -20,55 +20,59 @@ from mcp_skills_server.runtime.session import Session
 pytestmark = pytest.mark.anyio
 
 
-def told(briefing: Briefing) -> tuple[str, str]:
+def texts_of(briefing: Briefing) -> tuple[str, str]:
     return briefing.instructions(), str(briefing.tools(handles=True))
 
 
 @pytest.mark.parametrize("paths", [[f"s{n}" for n in range(12)], [f"team-{n % 7}/skill-{n:03}" for n in range(700)]])
-def test_before_the_scan_the_texts_are_the_last_ones(
+def test_briefing_before_scan_is_that_of_previous_process(
     tmp_path: Path, paths: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(disk, "_SETTLED_NS", 0)
     hidden = {"team-1/manual/SKILL.md": skill_md("manual", "disable-model-invocation: true")}
     root, index = plant(tmp_path / "skills", skills(*paths) | hidden), Index(tmp_path / "index", 1)
-    earlier = Registry([root], index=index)
-    earlier.load()
-    earlier.save_index()
+    previous = Registry([root], index=index)
+    previous.load()
+    previous.save_index()
     registry = Registry([root], index=index)
     briefing = Runtime(registry).briefing
     assert briefing.remember()
-    before = told(briefing)
-    assert not registry.loaded.is_set() and f"{len(paths)} skills here" in before[0] and "manual" not in str(before)
+    before = texts_of(briefing)
+    assert not registry.loaded.is_set()
+    assert f"{len(paths)} skills here" in before[0]
+    assert "manual" not in str(before)
     registry.load()
-    assert told(briefing) == before
+    assert texts_of(briefing) == before
 
 
-def test_before_the_first_scan_of_all_nothing_is_named(tmp_path: Path) -> None:
+def test_briefing_before_first_scan_names_no_skill(tmp_path: Path) -> None:
     for files, after in ((skills("a"), "1 skill here"), ({}, "")):
         registry = Registry([plant(tmp_path / f"{len(files)}", files)], index=Index(tmp_path / "index", 1))
         briefing = Runtime(registry).briefing
         assert not briefing.remember()
-        assert briefing.instructions().startswith("Skills here") and len(briefing.tools(handles=True)) == 5
+        assert briefing.instructions().startswith("Skills here")
+        assert len(briefing.tools(handles=True)) == 5
         registry.load()
         assert briefing.instructions().startswith(after)
-    assert told(briefing) == ("", "[]")
+    assert texts_of(briefing) == ("", "[]")
 
 
-def test_a_host_that_searches_tools_finds_words_of_names_tags_and_descriptions(tmp_path: Path) -> None:
+def test_search_tool_description_has_keywords_for_hosts_with_tool_search(tmp_path: Path) -> None:
     many = {f"skill-of-a-long-name-{n}/SKILL.md": skill_md(f"skill-of-a-long-name-{n}") for n in range(147)}
     table = skill_md("tables", "tags: [spreadsheet]").replace("Tells", "Reads CSV and tells")
     registry = loaded(plant(tmp_path, many | {"tables/SKILL.md": table}))
     briefing = Runtime(registry).briefing
-    searching = str(briefing.tools(handles=True, client=client_of("codex-mcp-client"))[1]["description"])
-    assert {"tables", "spreadsheet", "csv"} <= {*searching.split("There are skills about: ")[1].rstrip(".").split(", ")}
-    assert len(searching) <= 4_000
+    description = str(briefing.tools(handles=True, client=client_of("codex-mcp-client"))[1]["description"])
+    keywords = description.split("There are skills about: ")[1].rstrip(".").split(", ")
+    assert {"tables", "spreadsheet", "csv"} <= {*keywords}
+    assert len(description) <= 4_000
     assert "csv" not in str(briefing.tools(handles=True)[1]["description"])
     short = Runtime(registry, RuntimeSettings(overview_characters=500)).briefing
     tools = short.tools(handles=True, client=client_of("codex-mcp-client"))
     assert max(len(str(tool["description"])) for tool in tools) <= 500
 
 
-def test_keywords_are_as_many_as_fit_names_first() -> None:
+def test_keywords_fill_the_limit_with_names_first() -> None:
     counts = Counter({"bcd": 1, "abcd": 1, "xyz": 2, "ab": 9, "the": 9})
     fits = {4: "", 5: "xyz", 10: "xyz", 11: "xyz abcd", 15: "xyz abcd", 16: "xyz abcd bcd"}
     assert {most: " ".join(_fitting(counts, most)) for most in fits} == fits
@@ -78,9 +82,9 @@ def test_keywords_are_as_many_as_fit_names_first() -> None:
         assert len(_words_of([skill("x" * length, description="a")], 4_000)) == count
 
 
-def test_skills_with_a_preferred_tag_are_described_before_those_used_lately_and_others(tmp_path: Path) -> None:
+def test_skill_with_preferred_tag_is_described_before_recently_used_ones(tmp_path: Path) -> None:
     text = "Use when a case comes up that is like this one and needs a sentence of some length"
-    for number in range(80):
+    for number in range(80):  # too many for all descriptions
         tag = "tags: [team]\n" if number == 70 else ""
         fields = f"---\nname: s{number}\ndescription: {text}, {number}.\n{tag}---\n"
         plant(tmp_path, {f"s{number}/SKILL.md": fields})
@@ -90,46 +94,54 @@ def test_skills_with_a_preferred_tag_are_described_before_those_used_lately_and_
         assert (f"- s70: {text}" in briefing.instructions()) is bool(tags)
 
 
-def test_roots_are_called_by_their_last_names_alone(tmp_path: Path) -> None:
+def test_overview_names_roots_by_last_path_component(tmp_path: Path) -> None:
     roots = [plant(tmp_path / root, skills(*(f"{root}-{n}" for n in range(30)))) for root in ("mine", "ours")]
     shown = Runtime(loaded(*roots), RuntimeSettings(overview_characters=900)).briefing.instructions()
     assert "\n- mine (30): mine-" in shown and "\n- ours (30): ours-" in shown
     assert str(tmp_path) not in shown
 
 
-def test_news_are_what_came_and_went_since_a_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_news_counts_skills_added_and_removed_since_a_generation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     registry = Registry([plant(tmp_path, skills("a", "b"))])
     briefing = Runtime(registry).briefing
-    moments = [briefing.generation]
+    generations = [briefing.generation]
     registry.load()
     assert briefing.news(0) is None
-    hidden = {"a/more.md": "x", "e/SKILL.md": skill_md("e", "disable-model-invocation: true")}
-    for files, gone, news in (
-        (skills("c", "d") | hidden, "b", "2 added and 1 removed."),
+    unannounced = {"a/more.md": "x", "e/SKILL.md": skill_md("e", "disable-model-invocation: true")}
+    for files, removed, news in (
+        (skills("c", "d") | unannounced, "b", "2 added and 1 removed."),
         (skills("b"), "c", ": 1 added."),
         ({}, "d", "None"),
     ):
         plant(tmp_path, files)
-        (tmp_path / gone / "SKILL.md").unlink()
+        (tmp_path / removed / "SKILL.md").unlink()
         registry.refresh()
         assert news in str(briefing.news(0))
         assert briefing.news(briefing.generation) is None
-        moments.append(briefing.generation)
-    assert "1 added and 2 removed." in str(briefing.news(moments[1]))
-    # Another process finds its own moment by the time.
-    times = [briefing.time_of(each) for each in moments]
-    assert times == sorted(times) and [briefing.generation_at(each) for each in times] == moments
-    assert briefing.generation_at(0) == moments[0] and briefing.generation_at(times[-1] + 60) == moments[-1]
+        generations.append(briefing.generation)
+    assert "1 added and 2 removed." in str(briefing.news(generations[1]))
+    # Another process finds its own generation by the time.
+    times = [briefing.time_of(each) for each in generations]
+    assert times == sorted(times)
+    assert [briefing.generation_at(each) for each in times] == generations
+    assert briefing.generation_at(0) == generations[0]
+    assert briefing.generation_at(times[-1] + 60) == generations[-1]
+
+
+def test_news_is_limited_and_ends_with_close(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = loaded(tmp_path)
     monkeypatch.setattr("mcp_skills_server.runtime.briefing._MOST_KEPT", 3)
-    short, closed = Runtime(registry), Runtime(registry)
+    runtime, closed = Runtime(registry), Runtime(registry)
     closed.close()
     plant(tmp_path, skills("f", "g", "h", "i", "j"))
     registry.refresh()
-    assert "3 added or more." in str(short.briefing.news(0))
-    assert closed.briefing.generation == 0  # it follows nothing
+    assert "3 added or more." in str(runtime.briefing.news(0))
+    assert closed.briefing.generation == 0
 
 
-async def test_a_session_says_so_when_it_searches_or_loads_and_only_then(tmp_path: Path) -> None:
+async def test_only_search_and_load_results_carry_news(tmp_path: Path) -> None:
     registry = loaded(plant(tmp_path, skills("alpha")))
     runtime = Runtime(registry)
     session, hosted = Session(runtime, hosted=False), runtime.session()
@@ -139,8 +151,9 @@ async def test_a_session_says_so_when_it_searches_or_loads_and_only_then(tmp_pat
     plant(tmp_path, skills("beta"))
     registry.refresh()
     for name, arguments in calls:
-        answer = await session.call(name, arguments)
-        assert "1 added." in str(answer["content"]) and "1 added." in str(answer["structuredContent"])
-        assert "changed" not in str(await hosted.call(name, arguments))  # its instructions are those of now
+        result = await session.call(name, arguments)
+        assert "1 added." in str(result["content"])
+        assert "1 added." in str(result["structuredContent"])
+        assert "changed" not in str(await hosted.call(name, arguments))  # each model call has the instructions
         assert "changed" not in str(await Session(runtime, hosted=False).call(name, arguments))
     assert "changed" not in str(await session.call("skills_list"))

@@ -1,4 +1,4 @@
-"""A Python without SQLite's full text search: the server says so, and all but the search works."""
+"""Python builds without SQLite's full-text search: only the search tool fails."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ import pytest
 from catalog.forest import loaded, plant, skills
 from mcp_skills_server.runtime.full_text_support import warn_if_absent
 from mcp_skills_server.runtime.runtime import Runtime
+from runtime.support import error_of
 
 
 def without_sqlite(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Hide the module sqlite3, and return the reason that the server then gives."""
     monkeypatch.setitem(sys.modules, "sqlite3", None)
     return "its Python was built without sqlite3"
 
@@ -34,31 +36,35 @@ def without_fts5(monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("lacking", [without_sqlite, without_fts5])
-async def test_a_search_says_so_and_the_rest_works(
-    lacking: Callable[..., str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("remove", [without_sqlite, without_fts5])
+async def test_search_without_full_text_support_fails_and_other_tools_work(
+    remove: Callable[..., str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    reason = lacking(monkeypatch)
+    reason = remove(monkeypatch)
     session = Runtime(loaded(plant(tmp_path, skills("alpha", "beta")))).session()
-    found: Any = await session.call("skills_search", {"query": "alpha"})
-    assert found["isError"] and found["content"][0]["text"] == (
-        f"Skills cannot be searched here, because {reason}; skills_list lists all of them"
-    )
+    message = await error_of(session, "skills_search", {"query": "alpha"})
+    assert message == f"Skills cannot be searched here, because {reason}; skills_list lists all of them"
     hint = "run the server with a Python whose sqlite3 has FTS5"
     assert caplog.messages == [f"skills_search finds nothing, because {reason}; {hint}"]
-    unknown: Any = await session.call("skills_load", {"names": ["alfa"]})
-    assert unknown["isError"] and "skills_list shows what there is" in unknown["content"][0]["text"]
+    message = await error_of(session, "skills_load", {"names": ["alfa"]})
+    assert "skills_list shows what there is" in message
     await session.call("skills_load", {"names": ["alpha"]})
     assert session.active_skills == ["alpha"]
 
 
-def test_a_start_says_that_there_is_no_sqlite(
+def test_missing_sqlite_is_logged_without_import(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    code = "import sys; from mcp_skills_server.runtime.full_text_support import warn_if_absent as w; w(); "
-    code += "print(*sorted(sys.modules))"
+    code = (
+        "import sys\n"
+        "from mcp_skills_server.runtime.full_text_support import warn_if_absent\n"
+        "warn_if_absent()\n"
+        "print(*sys.modules)\n"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not {"sqlite3", "_sqlite3"} & {*done.stdout.split()} and done.stderr == ""
+    assert not {"sqlite3", "_sqlite3"} & {*done.stdout.split()}
+    assert done.stderr == ""
     reason = without_sqlite(monkeypatch)
     warn_if_absent()
-    assert len(caplog.messages) == 1 and reason in caplog.messages[0]
+    (message,) = caplog.messages
+    assert reason in message

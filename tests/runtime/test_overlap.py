@@ -1,4 +1,4 @@
-"""Skills that say the same of themselves: how alike they are, and copies, which are one hit and one line."""
+"""Overlap of skills by the words of their descriptions, and grouping of near-duplicates."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from catalog.forest import loaded
 from dialects.build import skill
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.model import Skill
@@ -15,41 +16,39 @@ from mcp_skills_server.runtime.overlap import group_copies, is_copy, overlaps, p
 from mcp_skills_server.runtime.runtime import Runtime
 from wire import write_skill
 
-ONE = "Counts the sheep in a picture of a meadow. Use when somebody cannot sleep."
-NEARLY = ONE.replace("cannot", "can not")
-OTHER = "Shears sheep by machine and sorts the wool."
+DESCRIPTION = "Counts the sheep in a picture of a meadow. Use when somebody cannot sleep."
+SIMILAR = DESCRIPTION.replace("cannot", "can not")
+DIFFERENT = "Shears sheep by machine and sorts the wool."
 
 
 @pytest.fixture
 def registry(tmp_path: Path) -> Registry:
-    """One skill at three places, nearly the same at one of them, and another one of the same name."""
-    for place, description in (("a", ONE), ("b", ONE), ("c", NEARLY), ("d", OTHER)):
-        write_skill(tmp_path / place / "sheep", description=description)
-    write_skill(tmp_path / "a" / "lambs", description=ONE)
-    out = Registry([tmp_path])
-    out.load()
-    return out
+    """Three copies of a skill, another skill of the same name, and one of another name."""
+    for folder, description in (("a", DESCRIPTION), ("b", DESCRIPTION), ("c", SIMILAR), ("d", DIFFERENT)):
+        write_skill(tmp_path / folder / "sheep", description=description)
+    write_skill(tmp_path / "a" / "lambs", description=DESCRIPTION)
+    return loaded(tmp_path)
 
 
-def test_the_most_alike_come_first_by_the_words_that_decide_and_nobody_is_compared_with_itself() -> None:
-    one = skill("pdf", description="Fills in the forms of a PDF", heading="Other")
-    one = replace(one, reading=one.reading._replace(headings=("Peels pears",)))
-    same = skill("portable", description="Fills PDF forms with much more that only it does")
-    others = [skill("pears", description="Peels pears"), same, skill("-", description=""), skill("forms", only={})]
-    found = overlaps(one, [one, *others])
+def test_overlaps_are_ranked_by_share_of_common_words() -> None:
+    pdf = skill("pdf", description="Fills in the forms of a PDF", heading="Other")
+    pdf = replace(pdf, reading=pdf.reading._replace(headings=("Peels pears",)))
+    portable = skill("portable", description="Fills PDF forms with much more that only it does")
+    others = [skill("pears", description="Peels pears"), portable, skill("-", description=""), skill("forms", only={})]
+    found = overlaps(pdf, [pdf, *others])
     shares = [("forms", 1.0), ("portable", 1.0), ("-", 0.0), ("pears", 0.0)]
     assert [(each.other.path, each.share) for each in found] == shares
     assert found[1].words == ["fills", "forms", "pdf"]
-    alike = [("forms", "pdf"), ("portable", "forms"), ("portable", "pdf")]
-    assert [(first.path, each.other.path) for first, each in pairs([*others, one], 1.0)] == alike
+    expected = [("forms", "pdf"), ("portable", "forms"), ("portable", "pdf")]
+    assert [(first.path, each.other.path) for first, each in pairs([*others, pdf], 1.0)] == expected
 
 
-def test_a_word_of_more_than_200_skills_pairs_none() -> None:
+def test_word_common_to_more_than_200_skills_makes_no_pairs() -> None:
     for count, found in ((200, 200 * 199 // 2), (201, 0)):
         assert len(pairs([skill(f"s{number}", description="sheep") for number in range(count)], 0.5)) == found
 
 
-def test_copies_have_one_name_and_say_nearly_the_same(registry: Registry) -> None:
+def test_copies_share_name_and_nearly_all_words(registry: Registry) -> None:
     skills = registry.snapshot.skills
     order = [skills[path] for path in ("c/sheep", "d/sheep", "a/lambs", "a/sheep", "b/sheep")]
     assert [(first.path, [copy.path for copy in others]) for first, others in group_copies(order)] == [
@@ -57,26 +56,32 @@ def test_copies_have_one_name_and_say_nearly_the_same(registry: Registry) -> Non
     ]  # fmt: skip
 
 
-def test_many_skills_of_one_name_take_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_grouping_of_copies_takes_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[Skill] = []
     monkeypatch.setattr(overlap, "is_copy", lambda one, other: compared.append(other) or is_copy(one, other))
     many = [skill(f"{number}/sheep", description=f"Sheep number {number} of farm {number}.") for number in range(500)]
     assert len(list(group_copies([*many, *many]))) == 500
     assert len(compared) == sum(min(number, 16) for number in range(500))
-    for said, copies in (("One two three four five", 1), ("One two three four five six", 2)):  # 4 of 5 words, and of 6
-        assert len(list(group_copies([skill("a"), skill("x/a", description=said)]))) == 2
-        pair = skill("a", description="One two three four"), skill("a", description=said)
-        assert len(list(group_copies(pair))) == copies
-    assert is_copy(many[0], many[0])
+
+
+def test_copies_share_four_of_five_words() -> None:
+    one = skill("a", description="One two three four")
+    for description, groups in (("One two three four five", 1), ("One two three four five six", 2)):
+        assert len(list(group_copies([one, skill("a", description=description)]))) == groups
+        assert len(list(group_copies([skill("a"), skill("x/a", description=description)]))) == 2
+    assert is_copy(one, one)
+    assert not is_copy(one, skill("b", description="One two three four"))
 
 
 @pytest.mark.anyio
-async def test_a_model_hears_of_each_skill_once_and_where_else_it_is(registry: Registry) -> None:
+async def test_search_and_instructions_show_copies_once(registry: Registry) -> None:
     async with Runtime(registry) as runtime, runtime.session() as session:
         found = await session.call("skills_search", {"query": "count sheep in a meadow", "limit": 2})
-        named = {each["location"]: each.get("also_at") for each in found["structuredContent"]["skills"]}
-        assert len(named) == 2  # as many as were asked for, without the copies
-        assert named["skill://a/sheep/SKILL.md"] == ["skill://b/sheep/SKILL.md", "skill://c/sheep/SKILL.md"]
+        copies = {each["location"]: each.get("also_at") for each in found["structuredContent"]["skills"]}
+        assert len(copies) == 2, "copies do not count toward the limit"
+        assert copies["skill://a/sheep/SKILL.md"] == ["skill://b/sheep/SKILL.md", "skill://c/sheep/SKILL.md"]
         assert "also at skill://b/sheep/SKILL.md" in found["content"][0]["text"]
-        told = await session.instructions()
-        assert told.count("a/sheep") == 1 and "b/sheep" not in told and "d/sheep" in told
+        instructions = await session.instructions()
+        assert instructions.count("a/sheep") == 1
+        assert "b/sheep" not in instructions
+        assert "d/sheep" in instructions

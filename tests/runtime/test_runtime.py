@@ -1,4 +1,4 @@
-"""A runtime and its sessions are closed at the end of a block, and no session reads skills on an event loop."""
+"""The runtime: loading off the event loop, and closing of sessions and work directories."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.scripts import sandbox
 from mcp_skills_server.runtime.scripts.settings import ScriptSettings
 
-USABLE = ScriptSettings(sandbox="off")
+SCRIPTS = ScriptSettings(sandbox="off")
 
 
 @pytest.fixture
@@ -26,40 +26,42 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
     return Registry([plant(tmp_path, skills("alpha", "beta"))])
 
 
-def work_directory(session: Any) -> str:
-    """The work directory that the first script of a session makes."""
+def make_work_directory(session: Any) -> str:
+    """Create the work directory of a session, as its first script does, and return its path."""
     session._workspace = session._runtime.scripts.workspace()
     assert os.path.isdir(session._workspace.path)
     return session._workspace.path
 
 
 @pytest.mark.anyio
-async def test_on_a_loop_a_session_waits_for_no_disk(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    runtime = Runtime(registry, scripts=USABLE)
-    readers: list[int] = []
+async def test_runtime_on_event_loop_loads_in_a_thread(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = Runtime(registry, scripts=SCRIPTS)
+    threads: list[int] = []
     load = registry.load
-    monkeypatch.setattr(registry, "load", lambda: [readers.append(threading.get_ident()), load()])
+    monkeypatch.setattr(registry, "load", lambda: [threads.append(threading.get_ident()), load()])
     with pytest.raises(UsageError, match="async with"):
         runtime.session()
-    assert readers == []
+    assert threads == []
     async with runtime:
         async with runtime.session() as session:
             assert "2 skills here" in await session.instructions()
-            first = work_directory(session)
+            first = make_work_directory(session)
         assert not any(map(os.path.exists, [first]))
-        second = work_directory(runtime.session())
+        second = make_work_directory(runtime.session())
     assert not any(map(os.path.exists, [second, os.path.dirname(second)]))
-    assert len(readers) == 1 and readers[0] != threading.get_ident()
-    await runtime.load()  # read already
-    assert len(readers) == 1
+    await runtime.load()  # a second load has no effect
+    assert len(threads) == 1
+    assert threads[0] != threading.get_ident()
 
 
-def test_outside_of_a_loop_a_session_reads_the_skills_itself(registry: Registry) -> None:
-    with Runtime(registry, scripts=USABLE) as runtime:
+def test_runtime_without_event_loop_loads_on_first_session(registry: Registry) -> None:
+    with Runtime(registry, scripts=SCRIPTS) as runtime:
         runtime.embeddings = embeddings = Mock()
         with runtime.session() as session:
-            assert registry.loaded.is_set() and "2 skills:" in str(session.tools())
-            first = work_directory(session)
+            assert registry.loaded.is_set()
+            assert "2 skills:" in str(session.tools())
+            first = make_work_directory(session)
         assert not os.path.exists(first)
-        second = work_directory(runtime.session())
-    assert not os.path.exists(second) and embeddings.close.called
+        second = make_work_directory(runtime.session())
+    assert not os.path.exists(second)
+    assert embeddings.close.called

@@ -1,4 +1,4 @@
-"""Sessions of several replicas over one store: who sees whose changes, and what happens when it cannot be had."""
+"""Sessions shared by replicas through a record store, also during its outages."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from mcp_skills_server.runtime.runtime import Runtime, RuntimeSettings
 from mcp_skills_server.runtime.session import Session
 from mcp_skills_server.runtime.sessions import UnknownSessionError
 from mcp_skills_server.runtime.shared_sessions import SessionRecord, SessionRecordError, SharedSessions, parse_record
-from runtime.workshop import Scripts
+from runtime.support import FakeScripts, call_tool, error_of, text_of
 from tables import each_row
 
 pytestmark = pytest.mark.anyio
 
 
 class Store:
-    """Records in memory, which can be away, and on which others write in between."""
+    """A record store in memory, with simulated outages and a hook before a write."""
 
     def __init__(self) -> None:
         self.texts: dict[str, str] = {}
@@ -64,7 +64,7 @@ class Store:
 
 
 class Replica:
-    """A process with sessions, as `server/tools.py` uses them."""
+    """A process with shared sessions, used as `server/tools.py` does."""
 
     def __init__(self, tree: Path, store: Store, settings: RuntimeSettings | None = None, **more: Any) -> None:
         self.runtime = Runtime(loaded(tree), settings)
@@ -93,7 +93,7 @@ def names(session: Session) -> list[str]:
     return session.active_skills
 
 
-async def test_replicas_see_each_others_changes_in_their_order(tree: Path, store: Store) -> None:
+async def test_replicas_see_changes_of_each_other_in_order(tree: Path, store: Store) -> None:
     one, two = Replica(tree, store), Replica(tree, store)
     handle = (await one.call("load", names=["a"])).session_id
     assert names(await two.call("load", handle, names=["b"], mode="add")) == ["a", "b"]
@@ -105,7 +105,7 @@ async def test_replicas_see_each_others_changes_in_their_order(tree: Path, store
     assert names(await two.call("list", handle)) == []
 
 
-async def test_a_call_that_changes_nothing_writes_nothing(tree: Path, store: Store) -> None:
+async def test_read_only_call_writes_no_record(tree: Path, store: Store) -> None:
     one = Replica(tree, store)
     handle = (await one.call("load", names=["a"])).session_id
     assert (store.reads, store.writes) == (0, 1)
@@ -118,7 +118,7 @@ async def test_a_call_that_changes_nothing_writes_nothing(tree: Path, store: Sto
     assert store.reads == 5
 
 
-async def test_of_two_changes_at_once_one_is_refused_and_the_next_call_sees_the_other(tree: Path, store: Store) -> None:
+async def test_concurrent_change_of_another_replica_wins(tree: Path, store: Store) -> None:
     one, two = Replica(tree, store), Replica(tree, store)
     handle = (await one.call("load", names=["a"])).session_id
     store.before_write = lambda _: two.call("load", handle, names=["b"])
@@ -128,7 +128,7 @@ async def test_of_two_changes_at_once_one_is_refused_and_the_next_call_sees_the_
     assert names(await one.call("load", handle, names=["c"], mode="add")) == ["b", "c"]
 
 
-async def test_calls_of_one_replica_at_once_lose_nothing(tree: Path, store: Store) -> None:
+async def test_concurrent_calls_on_one_replica_lose_no_change(tree: Path, store: Store) -> None:
     one, two = Replica(tree, store), Replica(tree, store)
     handle = (await one.call("load", names=["a"])).session_id
     for replica in (one, two):
@@ -141,29 +141,34 @@ async def test_calls_of_one_replica_at_once_lose_nothing(tree: Path, store: Stor
         assert sorted(names(await two.call("list", handle))) == ["a", "b", "c"]
 
 
-async def test_where_the_store_is_away_a_known_session_reads_and_changes_nothing(tree: Path, store: Store) -> None:
+async def test_known_session_is_read_only_during_store_outage(tree: Path, store: Store) -> None:
     one, two = Replica(tree, store), Replica(tree, store)
     handle = (await one.call("load", names=["a"])).session_id
     store.away = True
     await one.call("read", handle, path="SKILL.md")
-    for replica, wanted in ((one, handle), (two, handle)):
+    for replica in (one, two):
         with pytest.raises(RequestError, match="away"):
-            await replica.call("load", wanted, names=["b"])
+            await replica.call("load", handle, names=["b"])
     with pytest.raises(RequestError, match="away"):
         await two.call("read", handle, path="SKILL.md")
-    # A session that begins now is this replica's alone, and is shared by its first call afterwards.
-    alone = await one.call("load", names=["b"])
-    assert names(await one.call("load", alone.session_id, names=["c"], mode="add")) == ["b", "c"]
-    assert not one.sessions.is_shared(alone)
-    assert len(one.sessions) == 2 and len(two.sessions) == 0
+    assert (len(one.sessions), len(two.sessions)) == (1, 0)
     store.away = False
-    await one.call("list", alone.session_id)
-    assert one.sessions.is_shared(alone)
-    assert names(await two.call("list", alone.session_id)) == ["b", "c"]
     assert names(await one.call("list", handle)) == names(await two.call("list", handle)) == ["a"]
 
 
-async def test_a_change_that_could_not_be_written_is_taken_back(tree: Path, store: Store) -> None:
+async def test_session_created_during_outage_is_shared_after_it(tree: Path, store: Store) -> None:
+    one, two = Replica(tree, store), Replica(tree, store)
+    store.away = True
+    session = await one.call("load", names=["b"])
+    assert names(await one.call("load", session.session_id, names=["c"], mode="add")) == ["b", "c"]
+    assert not one.sessions.is_shared(session)
+    store.away = False
+    await one.call("list", session.session_id)
+    assert one.sessions.is_shared(session)
+    assert names(await two.call("list", session.session_id)) == ["b", "c"]
+
+
+async def test_change_is_rolled_back_if_write_fails(tree: Path, store: Store) -> None:
     one, two = Replica(tree, store), Replica(tree, store)
     handle = (await one.call("load", names=["a"])).session_id
     store.before_write = store.leave
@@ -175,7 +180,7 @@ async def test_a_change_that_could_not_be_written_is_taken_back(tree: Path, stor
     assert names(await one.call("list", handle)) == ["a", "c"]
 
 
-async def test_what_the_store_has_lost_is_written_again_by_who_knows_it(
+async def test_lost_record_is_written_again_by_replica_that_knows_session(
     tree: Path, store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     one, two = Replica(tree, store), Replica(tree, store)
@@ -189,12 +194,12 @@ async def test_what_the_store_has_lost_is_written_again_by_who_knows_it(
     with pytest.raises(UnknownSessionError):
         await two.call("list", "A" * 24)
     assert caplog.messages == ["a shared session record is invalid: not JSON"]
-    # One that came back by the one is not overwritten by the other, which knows less.
+    # The replica with the older copy does not overwrite the restored record.
     await two.call("load", handle, names=["b"])
     assert names(await one.call("list", handle)) == ["b"]
 
 
-async def test_a_session_that_was_lost_stays_where_it_is_known_until_it_is_written(tree: Path, store: Store) -> None:
+async def test_session_with_lost_record_stays_known_until_it_is_written(tree: Path, store: Store) -> None:
     one = Replica(tree, store)
     handle = (await one.call("load", names=["a"])).session_id
     store.texts.clear()
@@ -206,37 +211,40 @@ async def test_a_session_that_was_lost_stays_where_it_is_known_until_it_is_writt
 
 
 @pytest.mark.requirement("X-15", "MCP-11")
-async def test_whose_session_it_is_is_asked_wherever_it_is(tree: Path, store: Store) -> None:
+async def test_owner_is_checked_on_every_replica(tree: Path, store: Store) -> None:
     one, two = Replica(tree, store), Replica(tree, store)
     handle = (await one.call("load", owner="alpha", names=["a"])).session_id
     for replica in (one, two):
-        for other in ("beta", None, ""):
-            with pytest.raises(UnknownSessionError) as caught:
-                await replica.call("list", handle, other)
-            assert repr(handle) in str(caught.value)
+        for foreign in ("beta", None, ""):
+            with pytest.raises(UnknownSessionError, match=repr(handle)):
+                await replica.call("list", handle, foreign)
     assert names(await two.call("list", handle, "alpha")) == ["a"]
     with pytest.raises(UnknownSessionError):
         await two.call("list", handle, "beta")
-    assert "alpha" not in store.texts[handle] and re.search(r'"owner":"[0-9a-f]{64}"', store.texts[handle])
+    assert "alpha" not in store.texts[handle]
+    assert re.search(r'"owner":"[0-9a-f]{64}"', store.texts[handle])
 
 
-async def test_a_session_that_ends_here_goes_on_elsewhere(tree: Path, store: Store) -> None:
+async def test_expired_session_is_restored_from_its_record(tree: Path, store: Store) -> None:
     now = 0.0
     one, two = Replica(tree, store, idle_s=60, now=lambda: now), Replica(tree, store)
-    old = await one.call("load", names=["a"])
+    expired = await one.call("load", names=["a"])
+    handle = expired.session_id
     now = 61
-    again = await one.call("list", old.session_id)
-    assert again is not old and names(again) == ["a"] and names(old) == []
+    restored = await one.call("list", handle)
+    assert restored is not expired
+    assert names(restored) == ["a"]
+    assert names(expired) == []
     assert len(one.sessions) == 1
     now = 122
     other = await one.call("load", names=["b"])
-    assert len(one.sessions) == 1 and [*one.sessions._known] == [other.session_id]
-    assert names(await two.call("list", old.session_id)) == names(await one.call("list", old.session_id)) == ["a"]
+    assert len(one.sessions) == 1
+    assert [*one.sessions._known] == [other.session_id]
+    assert names(await two.call("list", handle)) == names(await one.call("list", handle)) == ["a"]
 
 
-async def test_a_change_under_way_is_refused_where_another_replica_was_first(tree: Path, store: Store) -> None:
-    """Its load was done here and not yet written when another call saw what the other replica had written."""
-
+async def test_unsaved_change_is_refused_after_record_of_another_replica(tree: Path, store: Store) -> None:
+    """A load is complete here, but not saved, when another call reads the other replica's record."""
     one, two = Replica(tree, store), Replica(tree, store)
     handle = (await one.call("load", names=["a"])).session_id
     session = await one.sessions.open(handle, None)
@@ -249,11 +257,11 @@ async def test_a_change_under_way_is_refused_where_another_replica_was_first(tre
     assert names(await one.call("load", handle, names=["c"], mode="add")) == ["b", "c"]
 
 
-async def test_a_load_under_way_builds_on_what_another_replica_wrote(tree: Path, store: Store) -> None:
+async def test_load_builds_on_record_of_another_replica(tree: Path, store: Store) -> None:
     one, two = Replica(tree, store), Replica(tree, store)
     handle = (await one.call("load", names=["a"])).session_id
     await two.call("load", handle, names=["b"])
-    session = await one.sessions.open(handle, None)  # which has b from here on
+    session = await one.sessions.open(handle, None)
     assert [path for path, _ in session.loaded] == ["b"]
     await session._active.load(session._runtime, ["c"], add=True)
     await one.sessions.save(session, None, change=2)
@@ -261,50 +269,49 @@ async def test_a_load_under_way_builds_on_what_another_replica_wrote(tree: Path,
 
 
 @pytest.mark.parametrize("seed", range(12))
-async def test_whatever_calls_cross_what_was_answered_is_loaded(tmp_path: Path, store: Store, seed: int) -> None:
-    choice = random.Random(seed)
-    everything = [f"s{number}" for number in range(16)]
-    tree = plant(tmp_path, skills("a", *everything))
+async def test_every_acknowledged_load_survives_concurrent_calls(tmp_path: Path, store: Store, seed: int) -> None:
+    generator = random.Random(seed)
+    all_names = [f"s{number}" for number in range(16)]
+    tree = plant(tmp_path, skills("a", *all_names))
     replicas = [Replica(tree, store, RuntimeSettings(max_loaded=17)) for _ in range(3)]
     handle = (await replicas[0].call("load", names=["a"])).session_id
-    done: set[str] = {"a"}
+    acknowledged: set[str] = {"a"}
 
     async def load(replica: Replica, name: str, pauses: int) -> None:
         for _ in range(pauses):
             await anyio.lowlevel.checkpoint()
         with suppress(RequestError):
             await replica.call("load", handle, names=[name], mode="add")
-            done.add(name)
+            acknowledged.add(name)
 
     for _ in range(4):
         async with anyio.create_task_group() as group:
-            for name in choice.sample(everything, 5):
-                group.start_soon(load, choice.choice(replicas), name, choice.randrange(12))
-                group.start_soon(choice.choice(replicas).call, "list", handle)
+            for name in generator.sample(all_names, 5):
+                group.start_soon(load, generator.choice(replicas), name, generator.randrange(12))
+                group.start_soon(generator.choice(replicas).call, "list", handle)
         for replica in replicas:
-            assert {*names(await replica.call("list", handle))} == done
-    assert len(done) > 4
+            assert {*names(await replica.call("list", handle))} == acknowledged
+    assert len(acknowledged) > 4
 
 
-async def test_files_that_a_script_left_elsewhere_are_said_to_be_there(tmp_path: Path, store: Store) -> None:
+async def test_read_of_output_file_on_another_replica_is_explained(tmp_path: Path, store: Store) -> None:
     tree = plant(tmp_path, skills("a") | {"a/scripts/x.sh": "echo x\n"})
     one, two = Replica(tree, store), Replica(tree, store)
     for each in (one, two):
-        each.runtime.scripts = scripts = Scripts(each.runtime.registry)  # type: ignore[assignment]
+        each.runtime.scripts = scripts = FakeScripts(each.runtime.registry)  # type: ignore[assignment]
         scripts.workspace = lambda: Mock(**{"read.side_effect": RequestError("It has no file")})
     handle = (await one.call("load", names=["a"])).session_id
-    for here, there in ((one, two), (two, one)):
-        await here.call("run_script", handle, path="scripts/x.sh")
+    for runner, reader in ((one, two), (two, one)):
+        await runner.call("run_script", handle, path="scripts/x.sh")
         writes = store.writes
-        await here.call("run_script", handle, path="scripts/x.sh")
+        await runner.call("run_script", handle, path="scripts/x.sh")
         assert store.writes == writes
-        session = await there.call("list", handle)
-        read: Any = await session.call("skills_read", {"path": "/workspace/x"})
-        assert read["isError"] and "ran on another replica" in read["content"][0]["text"]
-        assert (await here.call("list", handle)).scripts_at == "here"
+        session = await reader.call("list", handle)
+        assert "ran on another replica" in await error_of(session, "skills_read", {"path": "/workspace/x"})
+        assert (await runner.call("list", handle)).scripts_at == "here"
 
 
-async def test_news_count_from_when_the_session_began_elsewhere(tree: Path, store: Store) -> None:
+async def test_news_counts_from_start_of_session_on_another_replica(tree: Path, store: Store) -> None:
     one, two = Replica(tree, store), Replica(tree, store)
     plant(tree, skills("before"))
     for replica in (one, two):
@@ -313,8 +320,8 @@ async def test_news_count_from_when_the_session_began_elsewhere(tree: Path, stor
     plant(tree, skills("after", "later"))
     two.runtime.registry.refresh()
     session = await two.call("list", handle)
-    result: Any = await session.call("skills_load", {"names": ["a"]})
-    assert "since this session began: 2 added" in result["content"][0]["text"]
+    result = await call_tool(session, "skills_load", names=["a"])
+    assert "since this session began: 2 added" in text_of(result)
 
 
 TEXTS = st.text(max_size=50)
@@ -326,22 +333,23 @@ FIELDS = st.fixed_dictionaries(
 
 
 @given(RECORDS)
-def test_what_is_written_is_read_again_and_fields_of_a_later_version_are_passed_over(record: SessionRecord) -> None:
+def test_record_round_trips_and_unknown_fields_are_ignored(record: SessionRecord) -> None:
     assert parse_record(record.text()) == record
     assert parse_record(json.dumps({**json.loads(record.text()), "more": [1]})) == record
 
 
 @given(st.text() | JSON.map(json.dumps) | FIELDS.map(json.dumps))
 @example("[" * 100_000)
-def test_any_text_is_a_record_or_an_error_of_one_line(text: str) -> None:
-    said = ""
+def test_any_text_parses_or_fails_with_one_line(text: str) -> None:
+    message = ""
     try:
         record = parse_record(text)
     except SessionRecordError as error:
-        said = str(error)
+        message = str(error)
     else:
         assert parse_record(record.text()) == record
-    assert len(said) < 100 and said.isprintable()
+    assert len(message) < 100
+    assert message.isprintable()
 
 
 @each_row(
@@ -353,9 +361,9 @@ def test_any_text_is_a_record_or_an_error_of_one_line(text: str) -> None:
         {"skills": [{"path": str(each), "digest": ""} for each in range(1001)]},
     ],
 )  # fmt: skip
-def test_another_shape_or_version_is_none(change: dict[str, Any]) -> None:
+def test_record_of_invalid_shape_or_version_is_refused(change: dict[str, Any]) -> None:
     skills = [{"path": str(each), "digest": ""} for each in range(1_000)]
-    good = {"version": 1, "owner": "x" * 4_096, "since": 1.5, "skills": skills, "scripts_at": "here"}
-    assert json.loads(parse_record(json.dumps(good)).text()) == good
+    valid = {"version": 1, "owner": "x" * 4_096, "since": 1.5, "skills": skills, "scripts_at": "here"}
+    assert json.loads(parse_record(json.dumps(valid)).text()) == valid
     with pytest.raises(SessionRecordError):
-        parse_record(json.dumps({**good, **change}))
+        parse_record(json.dumps({**valid, **change}))

@@ -1,4 +1,4 @@
-"""Concepts: words of the trade that are asked for each other."""
+"""The thesaurus: concepts, which are groups of synonyms."""
 
 from __future__ import annotations
 
@@ -15,35 +15,36 @@ def concepts(text: str, *, parts: bool = True) -> set[str]:
 
 
 @each_row(
-    ("asked", "offered"),
+    ("query", "text"),
     [
         ("cut our bill", "cost optimization"), ("blind", "accessibility"), ("Rechnungen", "invoice"),
         ("contraseñas", "secrets"), ("アクセシビリティ", "screen reader"),
         ("Datenbankschema", "relational"),  # a compound of two words
-        ("données personnelles", "GDPR"), ("代码审查", "pull request"),  # phrases, with blanks and without
+        ("données personnelles", "GDPR"), ("代码审查", "pull request"),  # phrases, with and without spaces
     ],
 )  # fmt: skip
-def test_words_of_one_meaning_share_a_concept(asked: str, offered: str) -> None:
-    assert concepts(asked) & concepts(offered, parts=False)
+def test_synonyms_share_a_concept(query: str, text: str) -> None:
+    assert concepts(query) & concepts(text, parts=False)
 
 
-def test_words_without_a_meaning_in_common_share_none() -> None:
+def test_unrelated_words_share_no_concept() -> None:
     assert not concepts("recipe") & concepts("kubernetes")
     assert not concepts("xylophone")
-    assert not concepts("invoice" * 100_000)  # at once: the cost is quadratic
+    assert not concepts("invoice" * 100_000)  # a long word is skipped, as the cost is quadratic
 
 
-def test_a_word_is_looked_up_with_its_endings_stems_and_parts() -> None:
-    table = Thesaurus()
-    for number, entry in enumerate(
-        ("zyxwv", "kqjhg", "zyx", "qzj*", "qw*", "wxyz", "x" * 40, "y" * 41, "one_zyxwv_two", "kqjhgf")
-    ):
-        table._add(entry, 9_000 + number)
+def test_lookup_covers_endings_stems_and_compounds() -> None:
+    entries = ("zyxwv", "kqjhg", "zyx", "qzj*", "qw*", "wxyz", "x" * 40, "y" * 41, "one_zyxwv_two", "kqjhgf")
+    made = Thesaurus()
+    for number, entry in enumerate(entries):
+        made._add(entry, 9_000 + number)
 
-    def found(text: str, *, parts: bool = True) -> list[int]:
-        return [int(each[2:-1]) for each in table.concepts(text.split(), parts=parts) if each.startswith("c9")]
+    def numbers_of(text: str, *, parts: bool = True) -> list[int]:
+        """Return the indexes in `entries` of the concepts of a text."""
+        found = made.concepts(text.split(), parts=parts)
+        return [int(each[2:-1]) for each in found if each.startswith("c9")]
 
-    for word, numbers in (
+    for text, numbers in (
         ("zyxwv", [0]), ("zyxwvabc", [0]), ("zyxwva", [0]), ("zyxwvabcd", []), ("wxyzab", []), ("zyxs", [2]),
         ("zyxa", []), ("qzj", [3]), ("qzjabc", [3]), ("qwab", []), ("x" * 40, [6]), ("y" * 41, []),
         ("one zyxwv two", [8, 0]), ("one zyxwv", [0]),
@@ -52,15 +53,17 @@ def test_a_word_is_looked_up_with_its_endings_stems_and_parts() -> None:
         ("aaaakqjhg", []), ("wxyzaaaaaaa", []), ("zyxwv" + "a" * 35, [0]), ("zyxwv" + "a" * 36, []),
         ("aaaaaaazyxwv", [0]),
     ):  # fmt: skip
-        assert found(word) == numbers, word
-    assert found("zyxwvkqjhg", parts=False) == []
+        assert numbers_of(text) == numbers, text
+    assert numbers_of("zyxwvkqjhg", parts=False) == []
 
 
-def test_every_line_is_a_group_and_every_entry_a_word() -> None:
-    lines = files("mcp_skills_server.runtime").joinpath("thesaurus.txt").read_text(encoding="utf-8").splitlines()
+def test_thesaurus_file_is_well_formed() -> None:
+    text = files("mcp_skills_server.runtime").joinpath("thesaurus.txt").read_text(encoding="utf-8")
+    lines = text.splitlines()
     assert len(lines) > 200
     for line in lines:
         entries = line.replace("|", " ").split()
         assert len(entries) > 2, line
         for entry in entries:
-            assert re.fullmatch(r"[^\W_]+(?:[_+][^\W_]+|\+\+)*\*?", entry) and words_of(entry.rstrip("*")), entry
+            assert re.fullmatch(r"[^\W_]+(?:[_+][^\W_]+|\+\+)*\*?", entry), entry
+            assert words_of(entry.rstrip("*")), entry

@@ -1,4 +1,4 @@
-"""Which known words an unknown one may stand for: by a slip of the typist, or as another form of it."""
+"""The vocabulary: spelling corrections, and known words similar to an unknown one."""
 
 from __future__ import annotations
 
@@ -14,73 +14,76 @@ from tables import each_row
 
 
 def vocabulary(*words: str, letters: int = 2) -> Vocabulary:
-    known = Vocabulary(sqlite3.connect(":memory:"), "words", letters)
-    known.add({*words})
-    return known
+    made = Vocabulary(sqlite3.connect(":memory:"), "words", letters)
+    made.add({*words})
+    return made
 
 
 @each_row(
-    ("word", "alike"),
+    ("word", "similar"),
     [
         ("phylogenetik", ["phylogenetic"]), ("zeitreihenanalyse", ["zeitreihen"]), ("visualisation", ["visualization"]),
-        ("visualization", []),  # itself is no other
-        ("times", ["time"]), ("timetable", []),  # a short word is a part of too many
-        ("imagemagickwand", []), ("colourizationing", ["colour"]), ("x" * 50, ["x" * 40]),
+        ("visualization", []),  # the word itself is left out
+        ("times", ["time"]), ("timetable", []),  # a short word is a part of too many words
+        ("imagemagickwand", []), ("colourizationing", ["colour"]),
+        ("x" * 50, []),  # truncated to the known word
         ("qqqq", []), ("ab", []), ("", []),
     ],
 )  # fmt: skip
-def test_words_that_share_runs_of_letters_are_alike(word: str, alike: list[str]) -> None:
+def test_similar_words_share_trigrams(word: str, similar: list[str]) -> None:
     known = ("phylogenetic", "zeitreihen", "visualization", "time", "image", "colour", "x" * 40)
-    assert vocabulary(*known, letters=3).similar(word) == [each for each in alike if each != word[:40]]
+    assert vocabulary(*known, letters=3).similar(word) == similar
 
 
-def test_the_most_alike_comes_first_and_there_are_no_more_than_four_of_them_and_five_corrections() -> None:
+def test_similar_words_and_corrections_are_limited() -> None:
     known = vocabulary("visualization", *(f"visualization{letter}" for letter in "abcdef"), letters=3)
     assert known.similar("visualizations") == ["visualization"] + [f"visualization{letter}" for letter in "abc"]
     assert known.similar("visualize", least=0.99) == []
     assert len(vocabulary(*(f"tool{letter}" for letter in "abcdefgh")).corrections("toolx")) == 5
 
 
-def test_of_a_plural_in_a_title_the_singular_is_spelt_too() -> None:
+def test_title_words_include_singulars() -> None:
     texts = ("release-notes", "Glass", "tags 2", "description")
     assert title_words(texts) == {"release", "notes", "note", "glass", "tags"}
 
 
-def test_the_words_of_a_description_have_4_to_40_letters() -> None:
-    words = ["abcd", "x" * 40]
-    for more in ("", "ünïcode"):
-        texts = ("abc", *words, f"{'y' * 41} {more}")
-        assert description_words(texts) == {*words, more} - {""}
+def test_description_words_have_4_to_40_letters() -> None:
+    words = {"abcd", "x" * 40}
+    assert description_words(("abc", *words, "y" * 41)) == words
+    assert description_words(("abc", *words, f"{'y' * 41} ünïcode")) == {*words, "ünïcode"}
 
 
 KNOWN = ("commit", "release", "refund", "palette", "color", "notes", "at", "a", "nest", "x" * 40)
 
 
 @each_row(
-    ("typed", "meant"),
+    ("typed", "corrections"),
     [
         ("comit", ["commit"]), ("commmit", ["commit"]), ("kommit", ["commit"]), ("ocmmit", ["commit"]),
-        ("cmomti", ["commit"]),  # twice two swapped
-        ("kommti", []),  # two slips, one of them in the first letter
+        ("cmomti", ["commit"]),  # two transpositions
+        ("kommti", []),  # two errors, one of them in the first letter
         ("releasenotes", ["release", "notes"]), ("commit", []),
         ("atnotes", ["at", "notes"]), ("notesat", ["notes", "at"]),
-        ("anotes", ["notes"]), ("notesa", ["notes"]),  # one letter is no word
+        ("anotes", ["notes"]), ("notesa", ["notes"]),  # a single letter is not split off
         ("next", ["nest"]), ("x" * 39 + "y", ["x" * 40]),
-        ("nst", []), ("x" * 41, []),  # too short to guess, too long to be typed
+        ("nst", []), ("x" * 41, []),  # too short, too long
     ],
 )  # fmt: skip
-def test_the_words_with_the_fewest_slips_are_meant(typed: str, meant: list[str]) -> None:
-    assert vocabulary(*KNOWN).corrections(typed) == meant
+def test_corrections_have_the_smallest_edit_distance(typed: str, corrections: list[str]) -> None:
+    assert vocabulary(*KNOWN).corrections(typed) == corrections
 
 
-@each_row("typed", ["grpah", "rgaph", "garph", "graoh", "gaph", "grraph", "gitt", "lnit"])
-def test_one_slip_is_found_among_many_words(typed: str) -> None:
+@each_row(
+    ("typed", "word"),
+    [("grpah", "graph"), ("rgaph", "graph"), ("garph", "graph"), ("graoh", "graph"), ("gaph", "graph"),
+     ("grraph", "graph"), ("gitt", "gits"), ("lnit", "lint")],
+)  # fmt: skip
+def test_single_typo_is_corrected_in_large_vocabulary(typed: str, word: str) -> None:
     many = (f"{first}{rest}" for first in "abcdefghijklmnop" for rest in ("alpha", "graphs", "itch", "rapid", "lint"))
-    known = vocabulary("graph", "gits", "lint", *many)
-    assert {"gitt": "gits", "lnit": "lint"}.get(typed, "graph") in known.corrections(typed)
+    assert word in vocabulary("graph", "gits", "lint", *many).corrections(typed)
 
 
-def test_a_word_is_known_until_it_was_removed_as_often_as_it_was_added() -> None:
+def test_word_is_known_until_removed_as_often_as_added() -> None:
     known = vocabulary("image", letters=3)
     known.add({"image"})
     known.remove({"image"})
@@ -93,23 +96,23 @@ def test_a_word_is_known_until_it_was_removed_as_often_as_it_was_added() -> None
 
 @cache
 def distance(one: str, other: str) -> int:
-    """As it is defined: letters that are put in, left out or replaced, and neighbours that change places."""
+    """Return the edit distance by its recursive definition, with transpositions of neighbours."""
     if not one or not other:
         return len(one) + len(other)
-    ways = [distance(one[:-1], other) + 1, distance(one, other[:-1]) + 1]
-    ways += [distance(one[:-1], other[:-1]) + (one[-1] != other[-1])]
+    found = min(distance(one[:-1], other) + 1, distance(one, other[:-1]) + 1)
+    found = min(found, distance(one[:-1], other[:-1]) + (one[-1] != other[-1]))
     if len(one) > 1 and one[-2:] == other[:-3:-1]:
-        ways += [distance(one[:-2], other[:-2]) + 1]
-    return min(ways)
+        found = min(found, distance(one[:-2], other[:-2]) + 1)
+    return found
 
 
 @settings(max_examples=10 * settings().max_examples)
 @given(*[st.text("abc", max_size=6)] * 2)
-def test_the_distance_of_two_words_is_exact_up_to_two(one: str, other: str) -> None:
+def test_edit_distance_is_exact_up_to_two(one: str, other: str) -> None:
     assert _edit_distance(one, other) == min(distance(one, other), 3)
 
 
 @given(st.from_regex(r"[^\W_]{0,50}", fullmatch=True))
-def test_any_word_may_be_looked_for(typed: str) -> None:
+def test_any_word_can_be_looked_up(typed: str) -> None:
     known = vocabulary(*KNOWN, typed)
     assert {*known.corrections(typed), *known.similar(typed)} <= {*KNOWN}

@@ -1,4 +1,4 @@
-"""Skills found by what they mean, in the background, with a cache, and a search that goes on without."""
+"""Semantic search: background embedding, the cache of vectors, and model failures."""
 
 from __future__ import annotations
 
@@ -18,26 +18,22 @@ from mcp_skills_server.runtime.embeddings.index import Embeddings
 from mcp_skills_server.runtime.embeddings.models import Embedder, Endpoint, LocalModel
 from mcp_skills_server.runtime.search import Search
 from runtime.embeddings import tiny
+from wire import write_skill
 
 
-def text(name: str, description: str) -> str:
-    return f"---\nname: {name}\ndescription: {description}\n---\n\nDo it.\n"
+def write(directory: Path, description: str, body: str = "Do it.") -> None:
+    write_skill(directory, description=description, body=body)
 
 
-SKILLS = {
-    "alpha/SKILL.md": text("alpha", "All about an automobile"),
-    "beta/SKILL.md": text("beta", "All about an orchard"),
-    "gamma/SKILL.md": text("gamma", "All about a payment"),
-}
-Begin = Callable[..., Embeddings]
+Start = Callable[..., Embeddings]
 
 
 @pytest.fixture
-def begin() -> Iterator[Begin]:
-    """Starts embeddings, and waits for the vectors unless there will be none; at the end they are closed."""
-    with ExitStack() as opened:
+def start() -> Iterator[Start]:
+    """A function that starts embeddings and, unless told otherwise, waits for all vectors."""
+    with ExitStack() as stack:
 
-        def begun(
+        def start_one(
             registry: Registry,
             embedder: Embedder,
             folder: Path | None = None,
@@ -46,137 +42,150 @@ def begin() -> Iterator[Begin]:
             wait: bool = True,
         ) -> Embeddings:
             made = Embeddings(registry, embedder, folder and Index(folder), pause_s=pause_s)
-            opened.callback(made.close)
+            stack.callback(made.close)
             made.start()
-            assert not wait or made.wait(DEADLINE)
+            if wait:
+                assert made.wait(DEADLINE)
             return made
 
-        yield begun
+        yield start_one
 
 
 @pytest.fixture
 def top(tmp_path: Path) -> Path:
-    return plant(tmp_path / "skills", SKILLS)
+    """A root with a skill about each subject of the model."""
+    top = tmp_path / "skills"
+    write(top / "alpha", "All about an automobile")
+    write(top / "beta", "All about an orchard")
+    write(top / "gamma", "All about a payment")
+    return top
 
 
-def ask(search: Search, query: str) -> list[str]:
-    return [found.path for found in search.find(query, 3, lambda _: True, by_meaning=True)]
+def find(search: Search, query: str) -> list[str]:
+    """Return the paths of the skills that a search finds."""
+    return [skill.path for skill in search.find(query, 3, lambda _: True, by_meaning=True)]
 
 
-def refreshed(registry: Registry, embeddings: Embeddings) -> None:
+def refresh(registry: Registry, embeddings: Embeddings) -> None:
     registry.refresh()
     assert embeddings.wait(DEADLINE)
 
 
-def test_what_means_the_same_is_found_though_no_word_is_the_same(tmp_path: Path, top: Path, begin: Begin) -> None:
+def test_semantic_search_finds_skill_without_common_words(tmp_path: Path, top: Path, start: Start) -> None:
     registry = loaded(top)
-    search = Search(registry, begin(registry, LocalModel(tiny.model(tmp_path / "model")), tmp_path / "cache"))
-    assert ask(search, "driving a lorry") == ["alpha"]
-    assert ask(search, "plum") == ["beta"]
-    assert ask(search, "invoice")[:1] == ["gamma"]
-    assert ask(search, "nothing known") == ask(search, " ") == []
-    assert search.find("plum", 3, lambda _: True) == []  # without the embeddings, which nobody asked for
-    assert ask(search, "automobile") == ["alpha"]
-    assert ask(search, "orchard plum about a car")[:2] == ["beta", "alpha"]
+    search = Search(registry, start(registry, LocalModel(tiny.model(tmp_path / "model")), tmp_path / "cache"))
+    assert find(search, "driving a lorry") == ["alpha"]
+    assert find(search, "plum") == ["beta"]
+    assert find(search, "invoice")[:1] == ["gamma"]
+    assert find(search, "nothing known") == find(search, " ") == []
+    assert search.find("plum", 3, lambda _: True) == []  # full text only
+    assert find(search, "automobile") == ["alpha"]
+    assert find(search, "orchard plum about a car")[:2] == ["beta", "alpha"]
 
 
-def test_it_follows_edits(top: Path, begin: Begin) -> None:
+def test_vectors_follow_edits(top: Path, start: Start) -> None:
     registry = loaded(top)
     with tiny.endpoint() as served:
-        embeddings = begin(registry, Endpoint(served.url, "tiny"))
+        embeddings = start(registry, Endpoint(served.url, "tiny"))
         assert [path for path, _ in embeddings.ranked("plum")] == ["beta"]
         served.asked.clear()
-        plant(top, {"beta/SKILL.md": text("beta", "All about a lorry"), "delta/SKILL.md": text("delta", "A pear")})
+        write(top / "beta", "All about a lorry")
+        write(top / "delta", "A pear")
         (top / "gamma/SKILL.md").unlink()
-        plant(top, {"alpha/SKILL.md": SKILLS["alpha/SKILL.md"] + "\nAnother body.\n"})
-        refreshed(registry, embeddings)
+        plant(top, {"unusable/SKILL.md": "---\nname: unusable\n"})
+        write(top / "alpha", "All about an automobile", "Another body.")
+        refresh(registry, embeddings)
         assert [sorted(each) for each in served.asked] == [["beta\nAll about a lorry", "delta\nA pear"]]
         assert [path for path, _ in embeddings.ranked("plum")] == ["delta"]
         assert sorted(embeddings.ranked("car")) == [("alpha", 1), ("beta", 1)]
         assert embeddings.ranked("refund") == []
-        plant(top, {f"more-{number}/SKILL.md": text(f"more-{number}", "A bill") for number in range(100)})
-        refreshed(registry, embeddings)
+        for number in range(100):
+            write(top / f"more-{number}", "A bill")
+        refresh(registry, embeddings)
         assert len(embeddings.ranked("refund")) == 60
         assert max(map(len, served.asked)) == 64
 
 
-def test_among_some_skills_the_others_take_no_place(top: Path, begin: Begin) -> None:
-    several = {f"car-{number}/SKILL.md": text(f"car-{number}", "All about an automobile") for number in range(70)}
-    registry = loaded(plant(top, several))
+def test_hidden_skills_do_not_count_toward_result_limit(top: Path, start: Start) -> None:
+    for number in range(70):
+        write(top / f"car-{number}", "All about an automobile")
+    registry = loaded(top)
     with tiny.endpoint() as served:
-        embeddings = begin(registry, Endpoint(served.url, "tiny"))
+        embeddings = start(registry, Endpoint(served.url, "tiny"))
         nearest = {path for path, _ in embeddings.ranked("car")}
         assert len(nearest) == 60
         other = min(path for path in registry.snapshot.skills if path.startswith("car-") and path not in nearest)
         views = Views(registry, Grants([Grant(("*",), (Pattern(other), Pattern("beta")))], local=False))
-        assert ask(Search(views.of(None), embeddings), "driving a lorry") == [other]
+        assert find(Search(views.of(None), embeddings), "driving a lorry") == [other]
 
 
-def test_the_next_process_asks_only_about_what_is_new(tmp_path: Path, top: Path, begin: Begin) -> None:
+def test_cached_vectors_are_reused_by_next_process(tmp_path: Path, top: Path, start: Start) -> None:
     with tiny.endpoint() as served:
         for expected in (3, 3, 4, 4):
             if expected == 4:
-                plant(top, {"delta/SKILL.md": text("delta", "A pear")})
-            begin(loaded(top), Endpoint(served.url, "tiny"), tmp_path)
+                write(top / "delta", "A pear")
+            start(loaded(top), Endpoint(served.url, "tiny"), tmp_path)
             assert sum(map(len, served.asked)) == expected
-        begin(loaded(top), Endpoint(served.url, "other"), tmp_path)
+        start(loaded(top), Endpoint(served.url, "other"), tmp_path)
         assert sum(map(len, served.asked)) == 4 + 4
 
 
-def test_a_search_goes_on_without_a_model_that_fails(top: Path, begin: Begin, caplog: pytest.LogCaptureFixture) -> None:
+def test_search_falls_back_to_full_text_if_model_fails(
+    top: Path, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
     registry = loaded(top)
     with tiny.endpoint() as served:
         served.status = 503
-        embeddings = begin(registry, Endpoint(served.url, "tiny", "s3cret"), wait=False)
+        embeddings = start(registry, Endpoint(served.url, "tiny", "s3cret"), wait=False)
         served.wait_for(3)
         search = Search(registry, embeddings)
-        assert ask(search, "plum") == []
-        assert ask(search, "orchard") == ["beta"]
+        assert find(search, "plum") == []
+        assert find(search, "orchard") == ["beta"]
         served.status = 200
         assert embeddings.wait(DEADLINE)
-        assert ask(search, "plum") == ["beta"]
+        assert find(search, "plum") == ["beta"]
         failed = "embeddings failed: 127.0.0.1: HTTP status 503; searches use full text only"
         assert caplog.messages == [failed, "embeddings work again"]
-        search = Search(registry, begin(registry, Endpoint(served.url, "tiny"), pause_s=0))
+        search = Search(registry, start(registry, Endpoint(served.url, "tiny"), pause_s=0))
         for served.status, found in ((503, []), (200, ["beta"])):
-            assert ask(search, "plum") == found
-        search = Search(registry, begin(registry, Endpoint(served.url, "tiny"), pause_s=DEADLINE))
+            assert find(search, "plum") == found
+        search = Search(registry, start(registry, Endpoint(served.url, "tiny"), pause_s=DEADLINE))
         served.status, asked = 503, len(served.asked)
-        assert ask(search, "orchard") == ask(search, "orchard") == ["beta"]
-        assert len(served.asked) == asked + 1  # it is left alone for a while
+        assert find(search, "orchard") == find(search, "orchard") == ["beta"]
+        assert len(served.asked) == asked + 1, "no request during the pause after a failure"
     assert caplog.messages[2:] == [failed, "embeddings work again", failed]
 
 
-def test_another_model_behind_the_address_has_all_made_anew(tmp_path: Path, top: Path, begin: Begin) -> None:
+def test_all_vectors_are_recomputed_if_their_length_changes(tmp_path: Path, top: Path, start: Start) -> None:
     registry = loaded(top)
     with tiny.endpoint() as served:
-        embeddings = begin(registry, Endpoint(served.url, "tiny"), tmp_path)
+        embeddings = start(registry, Endpoint(served.url, "tiny"), tmp_path)
         served.more = [0.0, 0.0]
-        plant(top, {"delta/SKILL.md": text("delta", "A pear")})
-        refreshed(registry, embeddings)
+        write(top / "delta", "A pear")
+        refresh(registry, embeddings)
         assert sorted(embeddings.ranked("plum")) == [("beta", 1), ("delta", 1)]
         served.asked.clear()
-        begin(loaded(top), Endpoint(served.url, "tiny"), tmp_path)
+        start(loaded(top), Endpoint(served.url, "tiny"), tmp_path)
         assert served.asked == []
 
 
-def test_kept_vectors_that_cannot_be_of_one_model_are_made_anew(tmp_path: Path, top: Path, begin: Begin) -> None:
+def test_cached_vectors_of_different_lengths_are_recomputed(tmp_path: Path, top: Path, start: Start) -> None:
     registry = loaded(top)
     with tiny.endpoint() as served:
-        begin(registry, Endpoint(served.url, "tiny"), tmp_path)
+        start(registry, Endpoint(served.url, "tiny"), tmp_path)
         with closing(sqlite3.connect(tmp_path / "skills.sqlite3", isolation_level=None)) as database:
             database.execute("UPDATE memo SET value = x'00000000' WHERE key = (SELECT min(key) FROM memo)")
         served.asked.clear()
-        embeddings = begin(registry, Endpoint(served.url, "tiny"), tmp_path)
+        embeddings = start(registry, Endpoint(served.url, "tiny"), tmp_path)
         assert sum(map(len, served.asked)) == 3 and [path for path, _ in embeddings.ranked("plum")] == ["beta"]
 
 
-def test_vectors_that_nobody_used_for_a_month_go(tmp_path: Path, top: Path, begin: Begin) -> None:
+def test_vectors_unused_for_a_month_are_evicted(tmp_path: Path, top: Path, start: Start) -> None:
     with tiny.endpoint() as served:
-        begin(loaded(top), Endpoint(served.url, "tiny"), tmp_path)
+        start(loaded(top), Endpoint(served.url, "tiny"), tmp_path)
         with closing(sqlite3.connect(tmp_path / "skills.sqlite3", isolation_level=None)) as database:
             database.execute("UPDATE memo SET used = used - 31")
-            plant(top, {"beta/SKILL.md": text("beta", "A lorry")})
+            write(top / "beta", "A lorry")
             (top / "gamma/SKILL.md").unlink()
-            begin(loaded(top), Endpoint(served.url, "tiny"), tmp_path)
-            assert database.execute("SELECT count(*) FROM memo").fetchone() == (2,)  # alpha's was asked for
+            start(loaded(top), Endpoint(served.url, "tiny"), tmp_path)
+            assert database.execute("SELECT count(*) FROM memo").fetchone() == (2,)  # alpha and beta

@@ -1,4 +1,4 @@
-"""Vectors from a folder and from an endpoint, and what happens where there are none."""
+"""Embedding models: local folders and HTTP endpoints, and their failures."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import ssl
 import subprocess
 import sys
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 from unittest.mock import Mock
@@ -19,7 +20,7 @@ from runtime.embeddings import tiny
 from tables import each_row
 
 
-def test_a_folder_and_an_endpoint_give_vectors_of_length_one(tmp_path: Path) -> None:
+def test_local_model_and_endpoint_return_unit_vectors(tmp_path: Path) -> None:
     with tiny.endpoint() as served:
         models: list[Embedder] = [LocalModel(tiny.model(tmp_path)), Endpoint(served.url, "tiny", "s3cret")]
         for model in models:
@@ -30,7 +31,7 @@ def test_a_folder_and_an_endpoint_give_vectors_of_length_one(tmp_path: Path) -> 
 
 
 @each_row("path", ["", "/", "/embeddings", "/embeddings/"])
-def test_an_endpoint_is_given_by_its_own_address_or_that_of_the_api(path: str) -> None:
+def test_endpoint_accepts_base_url_or_full_url(path: str) -> None:
     with tiny.endpoint() as served:
         Endpoint(served.url + path, "tiny").embed(["car"], 10)
         assert served.paths == ["/v1/embeddings"]
@@ -45,7 +46,7 @@ def test_an_endpoint_is_given_by_its_own_address_or_that_of_the_api(path: str) -
         (200, b'{"data": [{"index": 0, "embedding": [1, 2]}, {"index": 1, "embedding": [1, 2]}]}'),
     ],
 )  # fmt: skip
-def test_an_odd_answer_is_one_line_without_the_key(status: int, body: bytes) -> None:
+def test_invalid_response_is_one_line_without_secret(status: int, body: bytes) -> None:
     with tiny.endpoint() as served:
         served.status, served.body = status, body
         model = Endpoint(served.url, "tiny", "s3cret")
@@ -54,10 +55,10 @@ def test_an_odd_answer_is_one_line_without_the_key(status: int, body: bytes) -> 
     assert "\n" not in str(raised.value) and "s3cret" not in str(raised.value)
     assert raised.value.__suppress_context__ or raised.value.__context__ is None
     with pytest.raises(EmbeddingError, match=r"^127\.0\.0\.1: .*refused$"):
-        model.embed(["car"], 10)  # nobody is at the address any more
+        model.embed(["car"], 10)  # the endpoint is closed
 
 
-def test_each_model_has_a_key_of_its_own_and_a_folder_that_is_none_is_one_line(tmp_path: Path) -> None:
+def test_models_have_distinct_keys_and_invalid_folder_is_refused(tmp_path: Path) -> None:
     one, other = tiny.model(tmp_path / "one"), tiny.model(tmp_path / "other")
     urls = (("https://x.example/v1", "a"), ("https://x.example/v1", "b"), ("https://y.example/v1", "a"))
     keys = [LocalModel(one).key, LocalModel(other).key, *(Endpoint(url, model).key for url, model in urls)]
@@ -69,7 +70,7 @@ def test_each_model_has_a_key_of_its_own_and_a_folder_that_is_none_is_one_line(t
         LocalModel(one).embed(["car"], 10)
 
 
-def test_certificates_are_verified_even_where_the_program_around_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endpoint_verifies_certificates_even_if_default_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ssl, "_create_default_https_context", ssl._create_unverified_context)
     made = Mock(side_effect=OSError("not connected"))
     monkeypatch.setattr(http.client, "HTTPSConnection", made)
@@ -78,7 +79,7 @@ def test_certificates_are_verified_even_where_the_program_around_does_not(monkey
     assert made.call_args.kwargs["context"].verify_mode is ssl.CERT_REQUIRED
 
 
-def test_nothing_is_imported_that_nobody_asked_for() -> None:
+def test_embedding_libraries_are_imported_lazily() -> None:
     names = ("commands.serve", "runtime.search", "runtime.embeddings.models", "runtime.embeddings.index")
     script = f"import sys, {', '.join(f'mcp_skills_server.{name}' for name in names)}\n"
     script += "print([name for name in ('numpy', 'model2vec', 'huggingface_hub') if name in sys.modules])"
@@ -86,7 +87,7 @@ def test_nothing_is_imported_that_nobody_asked_for() -> None:
     assert out.stdout == "[]\n"
 
 
-def test_an_answer_that_drips_is_cut_off_in_time() -> None:
+def test_slow_response_is_cut_off_at_the_timeout() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def drip() -> None:
@@ -95,9 +96,8 @@ def test_an_answer_that_drips_is_cut_off_in_time() -> None:
                 connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
                 while True:
                     connection.sendall(b" ")
-                    cut.wait(0.02)
+                    time.sleep(0.02)
 
-        cut = threading.Event()
         thread = threading.Thread(target=drip)
         thread.start()
         address = f"http://127.0.0.1:{server.getsockname()[1]}/v1"

@@ -1,4 +1,4 @@
-"""A model of a few words, and an endpoint that speaks for it, both real and both of this machine."""
+"""A tiny model2vec model, and a local HTTP endpoint that returns the same embeddings."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ MEANINGS: Final = {
 
 
 def vector(text: str) -> list[float]:
-    """What the endpoint says that a text means: how often it speaks of each subject."""
+    """Return the embedding of a text: the number of its words about each subject."""
     words = text.lower().split()
     return [float(sum(word in subject for word in words)) for subject in MEANINGS.values()]
 
 
 def model(folder: Path) -> Path:
-    """A model2vec model in this folder whose words mean as much."""
+    """Write a model2vec model with the same word vectors to a folder, and return the folder."""
     words = ["[UNK]", *(word for subject in MEANINGS.values() for word in subject)]
     tokenizer = Tokenizer(WordLevel({word: number for number, word in enumerate(words)}, unk_token="[UNK]"))
     tokenizer.normalizer = Lowercase()
@@ -44,7 +44,7 @@ def model(folder: Path) -> Path:
 
 
 class Endpoint:
-    """What was asked of an endpoint, and what it answers."""
+    """The requests to an endpoint, and the response that it sends."""
 
     def __init__(self) -> None:
         self.asked: list[list[str]] = []
@@ -53,7 +53,7 @@ class Endpoint:
         self.status = 200
         self.body: bytes | None = None
         self.more: list[float] = []
-        """Behind every vector."""
+        """Elements that are appended to every vector."""
         self.url = ""
         self.moved = threading.Condition()
 
@@ -76,7 +76,9 @@ def endpoint() -> Iterator[Endpoint]:
                 it.paths.append(self.path)
                 it.moved.notify_all()
             rows = [{"index": number, "embedding": vector(text) + it.more} for number, text in enumerate(texts)]
-            body = json.dumps({"data": rows[::-1], "model": asked["model"]}).encode() if it.body is None else it.body
+            body = it.body
+            if body is None:
+                body = json.dumps({"data": rows[::-1], "model": asked["model"]}).encode()
             self.send_response(it.status)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()

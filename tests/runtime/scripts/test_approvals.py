@@ -1,4 +1,4 @@
-"""The file of approvals: for its owner alone, whole, and never short of an entry."""
+"""The approvals file: permissions, locking, atomic updates and validation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mcp_skills_server.runtime.scripts import approvals
 from mcp_skills_server.runtime.scripts.approvals import Approval, read, update
 from tables import each_row
 
-ADD = """
+PROGRAM = """
 import sys
 from pathlib import Path
 from mcp_skills_server.runtime.scripts import approvals
@@ -25,14 +25,16 @@ for number in range(count):
 """
 
 
-def adding(file: Path, name: str, count: int, patience_s: float) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", ADD, str(file), name, str(count), str(patience_s)]
+def start_adding(file: Path, name: str, count: int, timeout_s: float) -> subprocess.Popen[str]:
+    """Start a process that adds approvals one by one."""
+    command = [sys.executable, "-c", PROGRAM, str(file), name, str(count), str(timeout_s)]
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
 
 def check_files(file: Path) -> None:
-    """Nothing but the file and its lock is there, for their owner alone."""
-    assert file.stat().st_mode & 0o777 == 0o600 and file.parent.stat().st_mode & 0o777 == 0o700
+    """Check that the file and its lock are private and the only files."""
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert file.parent.stat().st_mode & 0o777 == 0o700
     assert set(os.listdir(file.parent)) <= {"approvals.json", "approvals.json.lock"}
     assert Path(f"{file}.lock").stat().st_mode & 0o777 == 0o600
 
@@ -44,23 +46,24 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_two_processes_that_approve_at_once_lose_nothing(file: Path) -> None:
-    others = [adding(file, name, 20, 60) for name in ("one", "two")]
-    assert [(other.communicate()[1], other.returncode) for other in others] == [("", 0)] * 2
+def test_concurrent_updates_lose_no_approval(file: Path) -> None:
+    for process in [start_adding(file, name, 20, 60) for name in ("one", "two")]:
+        assert process.communicate()[1] == ""
+        assert process.returncode == 0
     assert len({each.skill for each in read(file)}) == 41
 
 
-def test_nobody_changes_the_file_between_another_ones_look_and_change(file: Path) -> None:
+def test_update_holds_the_lock_from_read_to_write(file: Path) -> None:
     def edit(known: tuple[Approval, ...]) -> tuple[Approval, ...]:
-        with adding(file, "other", 1, 0.1) as other:
-            assert "another process is changing it; try again" in other.communicate()[1]
+        with start_adding(file, "other", 1, 0.1) as process:
+            assert "another process is changing it; try again" in process.communicate()[1]
         return known[:-1]
 
     update(file, edit)
     assert read(file) == ()
 
 
-def test_what_cannot_be_written_is_one_line_and_leaves_nothing(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_is_refused_and_leaves_no_files(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check_files(file)
     before = read(file)
 
@@ -75,7 +78,7 @@ def test_what_cannot_be_written_is_one_line_and_leaves_nothing(file: Path, monke
 
 
 @pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
-def test_a_file_that_others_may_write_is_not_read(file: Path, mode: int) -> None:
+def test_file_writable_by_others_is_refused(file: Path, mode: int) -> None:
     file.chmod(mode)
     for use in (read, lambda path: update(path, lambda known: known)):
         with pytest.raises(UsageError, match="others may write it"):
@@ -90,20 +93,18 @@ ENTRY = '{"version": 1, "approvals": [{"origin": "o", "skill": "s", "digest": "d
     ["", "[]", "{}", '{"version": 2, "approvals": []}', '{"version":1,"approvals":[3]}',
      *(ENTRY % moment for moment in ("1e400", "NaN", "1e18", "-1"))],
 )  # fmt: skip
-def test_what_holds_something_else_is_no_file_of_approvals(tmp_path: Path, raw: str) -> None:
+def test_invalid_approvals_file_is_refused(tmp_path: Path, raw: str) -> None:
     path = tmp_path / "approvals.json"
-    assert read(path) == ()  # there is no file yet
-    path.write_text(ENTRY % 1)
-    path.chmod(0o600)
-    assert len(read(path)) == 1
+    assert read(path) == (), "the file does not exist"
     path.write_text(ENTRY % 0)
+    path.chmod(0o600)
     assert read(path)[0].day == "1970-01-01"
     path.write_text(raw)
     with pytest.raises(UsageError, match="not an approvals file"):
         read(path)
 
 
-def test_a_file_is_read_up_to_a_bound(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oversized_or_unreadable_file_is_refused(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     size = file.stat().st_size
     monkeypatch.setattr(approvals, "_MOST_BYTES", size)
     assert len(read(file)) == 1
@@ -114,8 +115,9 @@ def test_a_file_is_read_up_to_a_bound(file: Path, monkeypatch: pytest.MonkeyPatc
         read(file.parent)
 
 
-def test_a_link_to_the_file_stays_and_what_it_leads_to_is_changed(tmp_path: Path) -> None:
+def test_update_through_symlink_changes_its_target(tmp_path: Path) -> None:
     link = tmp_path / "link.json"
     link.symlink_to("real.json")
     update(link, lambda _: [Approval("o", "s", "d", 1.0)])
-    assert link.is_symlink() and len(read(tmp_path / "real.json")) == len(read(link)) == 1
+    assert link.is_symlink()
+    assert len(read(tmp_path / "real.json")) == len(read(link)) == 1

@@ -1,4 +1,4 @@
-"""The last step before a script, as a program by itself."""
+"""The launcher program, which starts a script with its limits."""
 
 from __future__ import annotations
 
@@ -26,31 +26,33 @@ import ctypes, os, subprocess, sys
 libc = ctypes.CDLL(None, use_errno=True)
 if libc.syscall({KEYCTL}, 1, 0) < 0 or libc.syscall({ADD_KEY}, b"user", b"mcp-skills-probe", b"s", 1, -3) < 0:
     sys.exit(3)
-for way in ([], [sys.executable, "-I", "-S", sys.argv[1], "CORE=0", "--"]):
-    subprocess.run([*way, sys.executable, "-c", sys.argv[2]], check=True)
+for launcher in ([], [sys.executable, "-I", "-S", sys.argv[1], "CORE=0", "--"]):
+    subprocess.run([*launcher, sys.executable, "-c", sys.argv[2]], check=True)
 """
 NUMBERS = {"x86_64": (250, 248), "aarch64": (219, 217)}
 
 
-def test_the_numbers_of_keyctl_are_those_of_the_filter() -> None:
+def test_keyctl_numbers_equal_those_of_the_filter() -> None:
     for machine, column in (("x86_64", 0), ("aarch64", 1), ("riscv64", 1), ("loongarch64", 1)):
         assert launch._KEYCTL[machine] == numbers(column)["keyctl"]
 
 
-def test_a_script_ignores_no_signal_and_goes_first_where_memory_is_short() -> None:
+def test_launcher_resets_signals_and_raises_oom_score() -> None:
     command = [sys.executable, "-I", "-S", launch.__file__, "CORE=0", "--", "/bin/cat"]
     score, status = query([*command, "/proc/self/oom_score_adj", "/proc/self/status"]).stdout.split("\n", 1)
-    assert score == "1000" and not int(re.findall(r"SigIgn:\s+(\w+)", status)[0], 16) & (1 << 12 | 1 << 24)
+    assert score == "1000"
+    ignored = int(re.findall(r"SigIgn:\s+(\w+)", status)[0], 16)
+    assert not ignored & (1 << 12 | 1 << 24)  # SIGPIPE and SIGXFSZ, which Python ignores
 
 
-def test_what_cannot_be_started_is_said() -> None:
+def test_missing_program_exits_with_127() -> None:
     done = query([sys.executable, "-I", "-S", launch.__file__, "CORE=0", "--", "/no/such/program"])
     assert done.returncode == 127
     assert done.stderr == "/no/such/program cannot be started: No such file or directory\n"
 
 
-def test_keys_of_the_operators_session_are_none_of_the_scripts(tmp_path: Path) -> None:
-    """11.18: a script read the operator's key."""
+def test_script_cannot_read_keyring_of_operator(tmp_path: Path) -> None:
+    """Regression: a script read the operator's key."""
     if platform.machine() not in NUMBERS:
         pytest.skip("the number of keyctl is not known here")
     keyctl, add_key = NUMBERS[platform.machine()]
@@ -59,5 +61,5 @@ def test_keys_of_the_operators_session_are_none_of_the_scripts(tmp_path: Path) -
     operator.write_text(OPERATOR.format(KEYCTL=keyctl, ADD_KEY=add_key))
     done = query([sys.executable, str(operator), launch.__file__, search])
     if done.returncode == 3:
-        pytest.skip("the kernel gives nobody keys here")
+        pytest.skip("the kernel refuses to add keys here")
     assert done.stdout.split() == ["True", "False"], done.stderr

@@ -1,4 +1,4 @@
-"""Limits of runs: turns with a share for each owner, memory and disk."""
+"""Limits of runs: concurrency slots per owner, memory and disk."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from mcp_skills_server.runtime.quota import QuotaError
 from mcp_skills_server.runtime.scripts import limits
 from mcp_skills_server.runtime.scripts.limits import ResourceUsage, RunSlots
 from mcp_skills_server.runtime.scripts.processes import with_descendants
+from tables import each_row
 
 LINUX = pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="processes are found by /proc")
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 GIB, MIB = 1 << 30, 1 << 20
 
 
@@ -30,25 +31,25 @@ def tree_of(*pids: int) -> Any:
     return SimpleNamespace(processes=lambda: pids)
 
 
-def test_a_tree_that_takes_long_to_walk_is_looked_at_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
-    """11.18: at a look in two seconds, a run reached 716 MiB against 256."""
-    now, walks, cost = 0.0, 0, 0.0
+def test_slow_tree_walk_is_throttled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: with a walk every two seconds, a run reached 716 MiB of 256."""
+    now, walks, duration = 0.0, 0, 0.0
 
     def walk(_tops: Any, _most: int) -> bool:
         nonlocal walks, now
         walks += 1
-        now += cost
+        now += duration
         return False
 
     monkeypatch.setattr(limits, "exceeds", walk)
     monkeypatch.setattr(limits.time, "monotonic", lambda: now)
-    for length, most in ((0, 70), (1, 7)):
-        cost = length
-        run, walks = ResourceUsage(["/x"], 256 * MIB, GIB), 0
+    for seconds, expected in ((0, 70), (1, 7)):
+        duration = seconds
+        usage, walks = ResourceUsage(["/x"], 256 * MIB, GIB), 0
         for _ in range(70):
-            assert run.exceeded(tree_of()) is None
+            assert usage.exceeded(tree_of()) is None
             now += 1
-        assert walks == most
+        assert walks == expected
 
 
 HOLD = """
@@ -63,26 +64,27 @@ sys.stdin.read()
 
 
 @LINUX
-@pytest.mark.parametrize("way", ["open", "mapped"])
-def test_removed_files_that_are_open_or_mapped_count(tmp_path: Path, way: str) -> None:
-    def said(*pids: int, more: int = MIB) -> str:
-        return str(ResourceUsage([str(tmp_path)], 3 * MIB + more, GIB).exceeded(tree_of(*pids)))
+@pytest.mark.parametrize("kind", ["open", "mapped"])
+def test_deleted_files_held_open_or_mapped_are_counted(tmp_path: Path, kind: str) -> None:
+    def reason(most: int, *pids: int) -> str:
+        return str(ResourceUsage([str(tmp_path)], most, GIB).exceeded(tree_of(*pids)))
 
     for name in ("held", "other"):
         (tmp_path / name).write_bytes(b"x" * (3 * MIB))
-    command = [sys.executable, "-c", HOLD, str(tmp_path / "held"), way]
+    command = [sys.executable, "-c", HOLD, str(tmp_path / "held"), kind]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None and holder.stdout.readline()
+        assert reason(7 * MIB, holder.pid) == "None", "files are counted once"
         (tmp_path / "held").unlink()
-        assert "its files took more than 4,194,304 bytes" in said(holder.pid)
-        assert said() == "None"
+        assert "its files took more than 4,194,304 bytes" in reason(4 * MIB, holder.pid)
+        assert reason(4 * MIB) == "None"
         (tmp_path / "other").unlink()
-        assert said(holder.pid, more=0) == "None"
-        assert "its files took more than 3,145,727 bytes" in said(holder.pid, more=-1)
+        assert reason(3 * MIB, holder.pid) == "None"
+        assert "its files took more than 3,145,727 bytes" in reason(3 * MIB - 1, holder.pid)
 
 
 @LINUX
-def test_memory_that_processes_share_is_counted_and_once(tmp_path: Path) -> None:
+def test_shared_memory_is_counted_once(tmp_path: Path) -> None:
     code = (
         "import mmap, os, sys, time\n"
         "held = mmap.mmap(-1, 64 << 20)\n"
@@ -93,89 +95,88 @@ def test_memory_that_processes_share_is_counted_and_once(tmp_path: Path) -> None
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, start_new_session=True) as started:
         assert started.stdout is not None
-        seen = b""
-        while len(seen) < 8:
-            seen += os.read(started.stdout.fileno(), 1)
+        started.stdout.read(8)
         pids = list(with_descendants(started.pid))
         assert len(pids) == 8
-        mine = [str(tmp_path)]
-        assert ResourceUsage(mine, GIB, 256 * MIB).exceeded(tree_of(*pids)) is None
-        said = str(ResourceUsage(mine, GIB, 48 * MIB).exceeded(tree_of(*pids)))
-        assert said == f"its processes took more than {54 * MIB:,} bytes of memory"  # an eighth more than of one
+        assert ResourceUsage([str(tmp_path)], GIB, 256 * MIB).exceeded(tree_of(*pids)) is None
+        reason = ResourceUsage([str(tmp_path)], GIB, 48 * MIB).exceeded(tree_of(*pids))
+        # The limit of all processes is an eighth above that of one.
+        assert reason == f"its processes took more than {54 * MIB:,} bytes of memory"
         os.killpg(started.pid, 9)
 
 
 @pytest.mark.anyio
-async def test_who_waits_too_long_hears_whether_its_own_runs_or_those_of_others_are_in_the_way() -> None:
-    turns = RunSlots(2)
-    async with turns.slot("a", 0):
+async def test_slot_timeout_names_own_limit_or_that_of_server() -> None:
+    slots = RunSlots(2)
+    async with slots.slot("a", 0):
         with pytest.raises(QuotaError, match=r"1 of your scripts .* \(quota runs\)"):
-            async with turns.slot("a", 0):
+            async with slots.slot("a", 0):
                 pass
-        async with turns.slot("b", 0):
-            with pytest.raises(RequestError, match=r"^2 scripts are running already") as found:
-                async with turns.slot("c", 0):
+        async with slots.slot("b", 0):
+            with pytest.raises(RequestError, match=r"^2 scripts are running already") as caught:
+                async with slots.slot("c", 0):
                     pass
-            assert not isinstance(found.value, QuotaError)
-    async with turns.slot(None, 0), turns.slot(None, 0):  # of a pipe
+            assert not isinstance(caught.value, QuotaError)
+    async with slots.slot(None, 0), slots.slot(None, 0):  # over stdio
         pass
-    for total, share, may in ((1, None, 1), (2, None, 1), (4, None, 3), (4, 9, 4), (4, 2, 2)):
-        assert RunSlots(total, share).share == may
+
+
+@each_row(("total", "share", "expected"), [(1, None, 1), (2, None, 1), (4, None, 3), (4, 9, 4), (4, 2, 2)])
+def test_share_of_an_owner_leaves_a_slot_by_default(total: int, share: int | None, expected: int) -> None:
+    assert RunSlots(total, share).share == expected
 
 
 @pytest.mark.anyio
-async def test_a_call_that_is_given_up_while_it_waits_takes_nothing() -> None:
-    turns = RunSlots(1)
+async def test_cancelled_waiting_call_takes_no_slot() -> None:
+    slots = RunSlots(1)
 
     async def wait() -> None:
-        async with turns.slot("b", PATIENCE_S):
-            raise AssertionError("it is not its turn")
+        async with slots.slot("b", TIMEOUT_S):
+            raise AssertionError("the only slot is taken")
 
-    async with turns.slot("a", 0), anyio.create_task_group() as tasks:
+    async with slots.slot("a", 0), anyio.create_task_group() as tasks:
         tasks.start_soon(wait)
         await anyio.wait_all_tasks_blocked()
         tasks.cancel_scope.cancel()
-    async with turns.slot("c", 0):
+    async with slots.slot("c", 0):
         pass
 
 
 @given(st.lists(st.sampled_from("aaab"), min_size=1, max_size=12), st.integers(1, 4), st.none() | st.integers(1, 4))
-def test_nobody_exceeds_its_share_and_nobody_waits_for_nothing(
-    owners: list[str], total: int, share: int | None
-) -> None:
-    async def all_of_them() -> None:
-        turns = RunSlots(total, share)
+def test_slots_are_never_exceeded_nor_left_idle(owners: list[str], total: int, share: int | None) -> None:
+    async def run_all() -> None:
+        slots = RunSlots(total, share)
         running, waiting = Counter[str](), Counter(owners)
 
-        async def one(owner: str) -> None:
-            async with turns.slot(owner, PATIENCE_S):
+        async def run_one(owner: str) -> None:
+            async with slots.slot(owner, TIMEOUT_S):
                 waiting[owner] -= 1
                 running[owner] += 1
-                assert running.total() <= total and running[owner] <= turns.share
+                assert running.total() <= total and running[owner] <= slots.share
                 await anyio.wait_all_tasks_blocked()
-                if running.total() < total:  # what is free is of use to nobody who waits
-                    assert all(running[each] >= turns.share for each in waiting if waiting[each])
+                if running.total() < total:  # every waiting owner has its share
+                    assert all(running[each] >= slots.share for each in waiting if waiting[each])
                 running[owner] -= 1
 
         async with anyio.create_task_group() as tasks:
             for owner in owners:
-                tasks.start_soon(one, owner)
+                tasks.start_soon(run_one, owner)
         assert not +waiting and not +running
 
-    anyio.run(all_of_them)
+    anyio.run(run_all)
 
 
 @pytest.mark.anyio
-async def test_who_has_fewest_comes_first() -> None:
-    turns = RunSlots(2, 2)
+async def test_owner_with_fewest_runs_is_served_first() -> None:
+    slots = RunSlots(2, 2)
     order: list[str] = []
 
-    async def one(owner: str) -> None:
-        async with turns.slot(owner, PATIENCE_S):
+    async def run_one(owner: str) -> None:
+        async with slots.slot(owner, TIMEOUT_S):
             order.append(owner)
 
-    async with anyio.create_task_group() as tasks, turns.slot("hog", 0), turns.slot("hog", 0):
+    async with anyio.create_task_group() as tasks, slots.slot("hog", 0), slots.slot("hog", 0):
         for owner in ("hog", "hog", "other"):
-            tasks.start_soon(one, owner)
+            tasks.start_soon(run_one, owner)
             await anyio.wait_all_tasks_blocked()
     assert order[0] == "other"

@@ -1,4 +1,4 @@
-"""What came of a run: the streams as they are, and the server's remarks as lines at the end of stderr."""
+"""Outcomes of runs: output, the server's remarks at the end of stderr, and advice."""
 
 from __future__ import annotations
 
@@ -9,30 +9,34 @@ from tables import each_row
 
 
 @each_row(
-    ("stderr", "remark", "shown"),
+    ("stderr", "remark", "expected"),
     [
         ("", "", ""), ("bad", "", "bad"), ("", as_line("ended"), f"{OURS} ended\n"),
         ("bad", as_line("ended"), f"bad\n{OURS} ended\n"), ("bad\n", as_line("ended"), f"bad\n{OURS} ended\n"),
     ],
 )  # fmt: skip
-def test_remarks_are_lines_of_their_own_behind_stderr(stderr: str, remark: str, shown: str) -> None:
+def test_remarks_are_appended_to_stderr_as_lines(stderr: str, remark: str, expected: str) -> None:
     ended = ProcessResult(1, "out", stderr, 5, stdout_truncated=True)
     files = (OutputFile("a", 1),), 3
     outcome = outcome_of("scripts/x.sh", ended, remark, None, files)
-    assert (outcome.stderr, outcome.stdout, outcome.stdout_truncated) == (shown, "out", True)
+    assert (outcome.stderr, outcome.stdout, outcome.stdout_truncated) == (expected, "out", True)
     assert (outcome.files, outcome.files_not_shown) == files
 
 
-def test_a_script_that_the_server_ended_is_said_to_be_and_advice_is_for_those_that_failed() -> None:
+def test_remarks_explain_why_the_server_ended_a_script() -> None:
     stderr = "ModuleNotFoundError: No module named 'x'"
     timed_out = ProcessResult(None, "", stderr, 5, timed_out=True)
-    said = remarks_on(timed_out, None, 2.5, network_closed=True)
-    assert said == ["the script was ended after its time limit of 2.5 s"]
+    remarks = remarks_on(timed_out, None, 2.5, network_closed=True)
+    assert remarks == ["the script was ended after its time limit of 2.5 s"]
     stopped = ProcessResult(None, "", stderr, 5, stopped=True)
     assert remarks_on(stopped, "it was big", 2.5, network_closed=True) == ["the script was ended because it was big"]
+
+
+def test_advice_is_for_failed_scripts_and_from_end_of_stderr() -> None:
+    stderr = "ModuleNotFoundError: No module named 'x'"
     for code, count in ((0, 0), (1, 1)):
         assert len(remarks_on(ProcessResult(code, "", stderr, 5), None, 1, network_closed=False)) == count
-    for length, count in ((16_384, 1), (16_385, 0)):  # errors come last
+    for length, count in ((16_384, 1), (16_385, 0)):
         assert len(advice(stderr.ljust(length + len("ModuleNotFoundError: "), "."), network_closed=False)) == count
 
 
@@ -45,14 +49,14 @@ def test_a_script_that_the_server_ended_is_said_to_be_and_advice_is_for_those_th
         "curl: (6) Could not resolve host: example.com",
     ],
 )
-def test_a_closed_network_is_named_with_its_option(stderr: str) -> None:
-    (said,) = advice(f"Traceback\n{stderr}\n", network_closed=True)
-    assert "no network here" in said and "--script-network" in said
+def test_network_error_without_network_names_the_option(stderr: str) -> None:
+    (line,) = advice(f"Traceback\n{stderr}\n", network_closed=True)
+    assert "no network here" in line and "--script-network" in line
     assert advice(stderr, network_closed=False) == []
 
 
 @each_row(
-    ("stderr", "said"),
+    ("stderr", "missing"),
     [
         ("ModuleNotFoundError: No module named 'numpy.linalg'\n", "package numpy.linalg"),
         ("/usr/bin/python3: No module named pypdf\n", "package pypdf"),
@@ -63,14 +67,16 @@ def test_a_closed_network_is_named_with_its_option(stderr: str) -> None:
         ("/skills/a/scripts/x.sh: 3: pdftotext: not found\n", "program pdftotext"),
         ("x.sh: line 1: jq: command not found\n", "program jq"),
         ("FileNotFoundError: [Errno 2] No such file or directory: 'ffmpeg'\n", "program ffmpeg"),
-        ("", None), ("ValueError: x\n", None), ("No such file or directory: '/a/b c.txt'\n", None),
     ],
-)  # fmt: skip
-def test_a_missing_package_or_program_is_named_with_what_helps(stderr: str, said: str | None) -> None:
-    found = advice(stderr, network_closed=True)
-    if said is None:
-        assert found == []
-    elif said.startswith("package"):
-        assert f"the {said} is missing" in found[0] and "--interpreter" in found[0] and len(found) == 1
+)
+def test_missing_package_or_program_is_named_with_remedy(stderr: str, missing: str) -> None:
+    (line,) = advice(stderr, network_closed=True)
+    if missing.startswith("package"):
+        assert f"the {missing} is missing" in line and "--interpreter" in line
     else:
-        assert f"the {said} is not available to scripts" in found[0] and len(found) == 1
+        assert f"the {missing} is not available to scripts" in line
+
+
+@each_row("stderr", ["", "ValueError: x\n", "No such file or directory: '/a/b c.txt'\n"])
+def test_other_errors_have_no_advice(stderr: str) -> None:
+    assert advice(stderr, network_closed=True) == []

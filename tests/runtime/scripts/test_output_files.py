@@ -1,4 +1,4 @@
-"""Reading what an enemy left: nothing is followed, nothing without a bound is read."""
+"""Output files of untrusted scripts: path traversal, symlinks, races and size limits."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from mcp_skills_server.runtime.scripts.output_files import (
 )
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="links and pipes of POSIX")
-ODD = ["..", ".", "", "a", "out", "loop", "file", "up", "\0", "\\", "é", "\n", "/etc/passwd"]
+PARTS = ["..", ".", "", "a", "out", "loop", "file", "up", "\0", "\\", "é", "\n", "/etc/passwd"]
 
 
 @pytest.fixture(params=[pytest.param("descriptors", marks=POSIX), "paths"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Both ways; on Windows there is the second alone (11.E: it used what is not there)."""
+def access(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Access relative to descriptors, and by full paths, as on Windows."""
     monkeypatch.setattr(output_files, "BY_DESCRIPTOR", request.param == "descriptors")
     return request.param
 
@@ -43,77 +43,78 @@ def top(tmp_path: Path) -> Path:
     return plant(tmp_path / "work", {"a/b/file": "inside", "plain": "plain"})
 
 
-def refused(top: Path, path: str, most: int = 100) -> str:
+def error_of(top: Path, path: str, most: int = 100) -> str:
+    """Return the one-line message of a refused read."""
     with pytest.raises(RequestError) as caught:
         read(str(top), path, most)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
-@pytest.mark.usefixtures("way")
-def test_a_file_is_read_by_its_path(top: Path) -> None:
+@pytest.mark.usefixtures("access")
+def test_output_file_is_read_by_relative_path(top: Path) -> None:
     open_files = len(os.listdir("/proc/self/fd"))
     assert read(str(top), "plain", 5) == b"plain" and len(os.listdir("/proc/self/fd")) == open_files
     assert read(str(top), "a/b/file", 100) == b"inside"
-    assert "has 5 bytes, and at most 4 are read" in refused(top, "plain", 4)
+    assert "has 5 bytes, and at most 4 are read" in error_of(top, "plain", 4)
     for path in ("none", "a/none", "none/file", "plain/file", "a/b/c/d"):
-        assert "has no file" in refused(top, path)
-    assert "is a directory" in refused(top, "a")
+        assert "has no file" in error_of(top, path)
+    assert "is a directory" in error_of(top, "a")
     plant(top, {"d/" * 32 + "x": "deep"})
-    assert read(str(top), "d/" * 32 + "x", 4) == b"deep" and "has no file" in refused(top, "x" * 4096)
+    assert read(str(top), "d/" * 32 + "x", 4) == b"deep" and "has no file" in error_of(top, "x" * 4096)
     for path in ("", ".", "..", "../secret", "a/../plain", "a//b/file", "/etc/passwd", "a\\..\\b", "d/" * 33 + "x",
                  "x" * 4097):  # fmt: skip
-        assert "is not a file path in the work directory" in refused(top, path)
+        assert "is not a file path in the work directory" in error_of(top, path)
 
 
 @POSIX
-@pytest.mark.usefixtures("way")
-def test_no_link_is_followed_and_no_second_name_read(top: Path) -> None:
+@pytest.mark.usefixtures("access")
+def test_symlinks_and_hard_links_and_pipes_are_refused(top: Path) -> None:
     (top / "link").symlink_to(top.parent / "secret")
     (top / "up").symlink_to("..")
     (top / "a" / "etc").symlink_to("/etc")
     os.link(top.parent / "secret", top / "second")
     os.mkfifo(top / "pipe")
     for path in ("link", "second", "pipe"):
-        assert "link or a special file" in refused(top, path)
+        assert "link or a special file" in error_of(top, path)
     for path in ("up/secret", "a/etc/passwd", "up/work/plain"):
-        assert "has no file" in refused(top, path)
+        assert "has no file" in error_of(top, path)
     assert files_since(str(top), 0, 50)[0] == (OutputFile("a/b/file", 6), OutputFile("plain", 5))
     (top.parent / "other").symlink_to(top)
     assert open_directory(str(top.parent / "other")) is None
+    if not output_files.BY_DESCRIPTOR:
+        assert open_directory(str(top.parent / "other" / "a")) is None
 
 
 @POSIX
-def test_a_directory_that_is_swapped_for_a_link_meanwhile_leads_nowhere(top: Path) -> None:
-    """A race: the last name is a directory in one moment and a link to a place outside in the next."""
-    for place, content in ((top.parent / "outside", "secret"), (top / "real", "inside")):
-        place.mkdir()
-        (place / "file").write_text(content)
+def test_directory_swapped_for_symlink_is_not_followed(top: Path) -> None:
+    """A race: a directory and a symlink to the outside take turns at the same path."""
+    plant(top.parent, {"outside/file": "secret", "work/real/file": "inside"})
     (top / "link").symlink_to(top.parent / "outside")
-    ended = threading.Event()
+    done = threading.Event()
 
     def swap() -> None:
-        while not ended.is_set():
+        while not done.is_set():
             for name in ("real", "link"):
                 os.rename(top / name, top / "now")
                 os.rename(top / "now", top / name)
 
     thread = threading.Thread(target=swap)
     thread.start()
-    seen: set[bytes] = set()
+    contents: set[bytes] = set()
     try:
         for _ in range(3000):
             for name in ("now/file", "real/file", "link/file"):
                 with suppress(RequestError):
-                    seen.add(read(str(top), name, 100))
+                    contents.add(read(str(top), name, 100))
     finally:
-        ended.set()
+        done.set()
         thread.join()
-    assert seen <= {b"inside"}
+    assert contents <= {b"inside"}
 
 
-@given(st.lists(st.sampled_from(ODD), max_size=6).map("/".join))
-def test_whatever_is_asked_for_nothing_outside_is_read(tmp_path_factory: pytest.TempPathFactory, path: str) -> None:
+@given(st.lists(st.sampled_from(PARTS), max_size=6).map("/".join))
+def test_any_path_reads_only_files_inside(tmp_path_factory: pytest.TempPathFactory, path: str) -> None:
     top = tmp_path_factory.getbasetemp() / "asked"
     if not top.exists():
         plant(top, {"file": "inside", "a/file": "inside"})
@@ -125,8 +126,8 @@ def test_whatever_is_asked_for_nothing_outside_is_read(tmp_path_factory: pytest.
 
 
 @POSIX
-@pytest.mark.usefixtures("way")
-def test_new_and_changed_files_are_named_and_others_and_names_that_no_result_can_carry_counted(top: Path) -> None:
+@pytest.mark.usefixtures("access")
+def test_changed_files_are_listed_and_unprintable_names_counted(top: Path) -> None:
     since = os.stat(top / "plain").st_ctime_ns
     assert files_since(str(top), since + 10**15, 50) == ((), 0)
     for name in (b"\xff", b"a\nb", "a\u202eb".encode(), b"back\\slash"):
@@ -140,37 +141,37 @@ def test_new_and_changed_files_are_named_and_others_and_names_that_no_result_can
     assert (len(files), more) == (50, 62 + 4 - 50) and list(files) == sorted(files, key=lambda made: made.path)
 
 
-@pytest.mark.usefixtures("way")
-def test_a_deep_or_large_tree_is_looked_at_up_to_a_bound(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("access")
+def test_scan_of_output_files_is_limited_in_depth_and_entries(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for depth in range(1, 41):
         plant(top, {"d/" * depth + "x": "x"})
     assert len(files_since(str(top), 0, 1000)[0]) == 2 + 32
-    looked: list[str] = []
-    usual: Callable[..., object] = OutputDirectory.lstat
-    monkeypatch.setattr(OutputDirectory, "lstat", lambda self, name: looked.append(name) or usual(self, name))
+    names: list[str] = []
+    lstat: Callable[..., object] = OutputDirectory.lstat
+    monkeypatch.setattr(OutputDirectory, "lstat", lambda self, name: names.append(name) or lstat(self, name))
     monkeypatch.setattr(output_files, "_MAX_ENTRIES", 10)
     files_since(str(top), 0, 1000)
-    assert len(looked) == 10
+    assert len(names) == 10
 
 
-@pytest.mark.usefixtures("way")
+@pytest.mark.usefixtures("access")
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
 @pytest.mark.parametrize("refuse_from", [0, 1, 2, 3])
-def test_without_a_descriptor_a_file_is_not_absent_but_cannot_be_read_now(
+def test_lack_of_file_descriptors_is_reported_as_temporary(
     top: Path, monkeypatch: pytest.MonkeyPatch, number: int, refuse_from: int
 ) -> None:
-    opened = 0
-    usual = os.open
+    calls = 0
+    original = os.open
 
-    def limited(*args: Any, **options: Any) -> int:
-        nonlocal opened
-        opened += 1
-        if opened > refuse_from:
+    def failing_open(*args: Any, **options: Any) -> int:
+        nonlocal calls
+        calls += 1
+        if calls > refuse_from:
             raise OSError(number, os.strerror(number))
-        return usual(*args, **options)
+        return original(*args, **options)
 
-    monkeypatch.setattr(os, "open", limited)
+    monkeypatch.setattr(os, "open", failing_open)
     if refuse_from >= (4 if output_files.BY_DESCRIPTOR else 1):
         assert read(str(top), "a/b/file", 100) == b"inside"
     else:
-        assert f"cannot be read now ({os.strerror(number)}); try again" in refused(top, "a/b/file")
+        assert f"cannot be read now ({os.strerror(number)}); try again" in error_of(top, "a/b/file")

@@ -1,4 +1,4 @@
-"""Scripts of others run where their origin is named and they are approved as they stand, and nowhere else."""
+"""The execution policy: origins, approvals by digest, secrets, network access and grants."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ SITE = "https://example.com"
 OTHER = "https://other.example"
 
 
-class Place:
-    """Skills of a site, as it serves them now, and a file of approvals."""
+class Mirror:
+    """A root of skills fetched from `SITE`, and an approvals file."""
 
     def __init__(self, top: Path) -> None:
         self.folder = top / "site"
@@ -54,78 +54,79 @@ class Place:
         return ExecutionPolicy(self.registry, ScriptSettings(origins=origins, approvals=str(self.file)))
 
     def refusal(self, *origins: str, skill: Skill | None = None) -> str:
-        with pytest.raises(RunRefusedError) as refused:
-            allowed(self.policy(*origins), skill or self.skill)
-        assert refused.value.by == "source"
-        return str(refused.value)
+        """Return the refusal of a script if only these origins are allowed."""
+        with pytest.raises(RunRefusedError) as caught:
+            rights(self.policy(*origins), skill or self.skill)
+        assert caught.value.by == "source"
+        return str(caught.value)
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
+def mirror(tmp_path: Path) -> Mirror:
+    return Mirror(tmp_path)
 
 
-def allowed(policy: ExecutionPolicy, skill: Skill) -> RunRights:
-    """What a script of a skill gets of which nothing else is laid out."""
+def rights(policy: ExecutionPolicy, skill: Skill) -> RunRights:
+    """Return the rights of a script of this skill, which is the only one laid out."""
     return policy.decide(skill, [skill])
 
 
-def test_both_the_origin_and_the_approval_are_wanted(place: Place) -> None:
-    assert "--allow-scripts-of" in place.refusal()
-    assert "was never approved" in place.refusal(SITE)
-    place.approve()
-    allowed(place.policy(SITE), place.skill)
-    assert "--allow-scripts-of" in place.refusal()
-    assert "--allow-scripts-of" in place.refusal(OTHER)
-    place.approve(OTHER)
-    assert "was never approved" in place.refusal(SITE)
-    place.approve("")
-    unknown = replace(place.skill, origin=UNKNOWN)
-    assert "--allow-scripts-of" in place.refusal("", canonical(UNKNOWN), skill=unknown)
+def test_fetched_skill_needs_allowed_origin_and_approval(mirror: Mirror) -> None:
+    assert "--allow-scripts-of" in mirror.refusal()
+    assert "was never approved" in mirror.refusal(SITE)
+    mirror.approve()
+    rights(mirror.policy(SITE), mirror.skill)
+    assert "--allow-scripts-of" in mirror.refusal()
+    assert "--allow-scripts-of" in mirror.refusal(OTHER)
+    mirror.approve(OTHER)
+    assert "was never approved" in mirror.refusal(SITE)
+    mirror.approve("")
+    unknown = replace(mirror.skill, origin=UNKNOWN)
+    assert "--allow-scripts-of" in mirror.refusal("", canonical(UNKNOWN), skill=unknown)
 
 
 @pytest.mark.parametrize("path", ["scripts/run.py", "references/a.md", "scripts/more.py", "SKILL.md"])
-def test_a_change_of_any_file_asks_again_and_says_since_when(place: Place, path: str) -> None:
-    place.approve()
-    file = place.folder / "thing" / path
+def test_change_of_any_file_revokes_approval(mirror: Mirror, path: str) -> None:
+    mirror.approve()
+    file = mirror.folder / "thing" / path
     before = file.read_bytes() if file.exists() else None
     file.write_bytes((before or b"") + b"# More.\n")
-    said = place.refusal(SITE)
-    assert "changed since it was approved on 1970-01-02" in said and "approve ROOT thing --digest sha256:" in said
-    assert said.endswith(place.registry.digest_over(place.skill))
+    message = mirror.refusal(SITE)
+    assert "changed since it was approved on 1970-01-02" in message
+    assert message.endswith(f"approve ROOT thing --digest {mirror.registry.digest_over(mirror.skill)}")
     if before is None:
         file.unlink()
     else:
         file.write_bytes(before)
-    allowed(place.policy(SITE), place.skill)
+    rights(mirror.policy(SITE), mirror.skill)
 
 
-@pytest.mark.parametrize("spoil", [lambda file: file.chmod(0o666), lambda file: file.write_bytes(b"[]")])
-def test_a_file_of_approvals_that_is_not_in_order_approves_nothing(place: Place, spoil: Callable[[Path], Any]) -> None:
-    place.approve()
-    spoil(place.file)
-    assert "must repair the approvals file" in place.refusal(SITE)
+@pytest.mark.parametrize("damage", [lambda file: file.chmod(0o666), lambda file: file.write_bytes(b"[]")])
+def test_invalid_approvals_file_approves_nothing(mirror: Mirror, damage: Callable[[Path], Any]) -> None:
+    mirror.approve()
+    damage(mirror.file)
+    assert "must repair the approvals file" in mirror.refusal(SITE)
 
 
-def test_the_log_has_a_refusal_once_and_names_the_command(place: Place, caplog: pytest.LogCaptureFixture) -> None:
-    policy = place.policy(SITE)
+def test_refusal_is_logged_once_with_the_command(mirror: Mirror, caplog: pytest.LogCaptureFixture) -> None:
+    policy = mirror.policy(SITE)
     for _ in range(2):
         with pytest.raises(RunRefusedError):
-            allowed(policy, place.skill)
+            rights(policy, mirror.skill)
     (line,) = caplog.messages
     assert f"thing was never approved, and its scripts are not run; mcp-skills-server approve {SITE} thing" in line
 
 
-def test_approvals_that_no_origin_needs_are_said_not_to_be_used(place: Place, caplog: pytest.LogCaptureFixture) -> None:
-    place.policy(SITE)
-    ExecutionPolicy(place.registry, ScriptSettings())
+def test_unused_approvals_file_is_logged(mirror: Mirror, caplog: pytest.LogCaptureFixture) -> None:
+    mirror.policy(SITE)
+    ExecutionPolicy(mirror.registry, ScriptSettings())
     assert caplog.messages == []
-    place.policy()
-    assert caplog.messages == [f"--approvals {place.file} is not used without --allow-scripts-of ORIGIN"]
+    mirror.policy()
+    assert caplog.messages == [f"--approvals {mirror.file} is not used without --allow-scripts-of ORIGIN"]
 
 
 @each_row(
-    ("given", "spelled"),
+    ("given", "expected"),
     [
         ("https://Example.com/", "https://example.com"), ("https://example.com/a", "https://example.com/a"),
         ("HTTPS://example.com:443/.well-known/agent-skills/index.json", "https://example.com"),
@@ -134,18 +135,19 @@ def test_approvals_that_no_origin_needs_are_said_not_to_be_used(place: Place, ca
         ("skills.zip", os.path.realpath("skills.zip")), (UNKNOWN, ""),
     ],
 )  # fmt: skip
-def test_an_origin_has_one_spelling(given: str, spelled: str) -> None:
-    assert canonical(given) == spelled
+def test_origin_has_one_canonical_form(given: str, expected: str) -> None:
+    assert canonical(given) == expected
 
 
-def test_a_refusal_names_an_archive_and_not_where_it_lies(place: Place) -> None:
+def test_refusal_names_archive_without_its_path(mirror: Mirror) -> None:
     given = "/srv/private/team.zip"
     for origins in ((), (canonical(given),)):
-        said = place.refusal(*origins, skill=replace(place.skill, origin=given))
-        assert "comes from team.zip" in said and "private" not in said
+        message = mirror.refusal(*origins, skill=replace(mirror.skill, origin=given))
+        assert "comes from team.zip" in message
+        assert "private" not in message
 
 
-def test_a_secret_is_of_one_skill_of_one_source(tmp_path: Path) -> None:
+def test_secret_is_bound_to_skill_and_source(tmp_path: Path) -> None:
     write(tmp_path / "thing", toml("thing", permissions='secrets = ["KEY"]'))
     registry = Registry([MirroredRoot(str(tmp_path), SITE)])
     registry.load()
@@ -154,59 +156,66 @@ def test_a_secret_is_of_one_skill_of_one_source(tmp_path: Path) -> None:
     file, digest = tmp_path / "approvals.json", registry.digest_over(remote)
     approvals.update(file, lambda _: [Approval(origin, "thing", digest, 0) for origin in (SITE, OTHER)])
     secrets = {"thing": {"KEY": "mine"}, f"{OTHER}#thing": {"KEY": "theirs"}}
-    assert reference(remote) == f"{SITE}#thing" and reference(local) == "thing"
-    ours = ExecutionPolicy(registry, ScriptSettings(secrets=secrets, origins=(SITE, OTHER), approvals=str(file)))
-    assert allowed(ours, local).secrets == {"KEY": "mine"} and allowed(ours, other).secrets == {"KEY": "theirs"}
-    assert allowed(ours, remote).secrets == {}
-    wanted = ["KEY", *(f"K{number}" for number in range(20))]
-    with pytest.raises(RunRefusedError, match=rf"^thing needs {', '.join(wanted[:20])}, which") as missing:
-        ours.decide(remote, [remote], needs=wanted)
-    assert missing.value.by == "secret"
+    assert (reference(remote), reference(local)) == (f"{SITE}#thing", "thing")
+    policy = ExecutionPolicy(registry, ScriptSettings(secrets=secrets, origins=(SITE, OTHER), approvals=str(file)))
+    assert rights(policy, local).secrets == {"KEY": "mine"}
+    assert rights(policy, other).secrets == {"KEY": "theirs"}
+    assert rights(policy, remote).secrets == {}
+    needs = ["KEY", *(f"K{number}" for number in range(20))]
+    with pytest.raises(RunRefusedError, match=rf"^thing needs {', '.join(needs[:20])}, which") as caught:
+        policy.decide(remote, [remote], needs=needs)
+    assert caught.value.by == "secret"
 
 
-def test_a_script_gets_only_those_secrets_that_the_manifest_declares(tmp_path: Path) -> None:
+def test_script_gets_only_secrets_declared_in_manifest(tmp_path: Path) -> None:
     write(tmp_path / "thing", toml("thing", permissions='secrets = ["KEY"]'))
     write(tmp_path / "plain", toml("plain"))
     registry = loaded(tmp_path)
-    given = {"KEY": "k", "OTHER": "o"}
-    ours = ExecutionPolicy(registry, ScriptSettings(secrets={"thing": given, "plain": given}))
-    assert allowed(ours, registry.snapshot.skills["thing"]).secrets == {"KEY": "k"}
-    assert allowed(ours, registry.snapshot.skills["plain"]).secrets == {}
-    assert ours.decide(None, [registry.snapshot.skills["thing"]]).secrets == {}  # code that came with a call
-    (tmp_path / "thing" / "skill.toml").write_text("no manifest")
+    secrets = {"KEY": "k", "OTHER": "o"}
+    policy = ExecutionPolicy(registry, ScriptSettings(secrets={"thing": secrets, "plain": secrets}))
+    assert rights(policy, registry.snapshot.skills["thing"]).secrets == {"KEY": "k"}
+    assert rights(policy, registry.snapshot.skills["plain"]).secrets == {}
+    assert policy.decide(None, [registry.snapshot.skills["thing"]]).secrets == {}  # code of a call
+    (tmp_path / "thing" / "skill.toml").write_text("invalid")
     registry.refresh()
-    assert allowed(ours, registry.snapshot.skills["thing"]).secrets == {}
+    assert rights(policy, registry.snapshot.skills["thing"]).secrets == {}
 
 
-def test_the_network_is_for_the_skill_of_one_source_and_for_all_that_a_run_lays_out(place: Place) -> None:
-    place.approve()
-    remote, local = place.skill, replace(place.skill, origin=None)
+def test_network_needs_permission_of_all_skills_of_a_run(mirror: Mirror) -> None:
+    mirror.approve()
+    remote, local = mirror.skill, replace(mirror.skill, origin=None)
 
     def network(settings: ScriptSettings, *laid_out: Skill) -> bool:
-        given = replace(settings, origins=(SITE,), approvals=str(place.file))
-        return ExecutionPolicy(place.registry, given).decide(None, laid_out).network
+        given = replace(settings, origins=(SITE,), approvals=str(mirror.file))
+        return ExecutionPolicy(mirror.registry, given).decide(None, laid_out).network
 
-    mine = ScriptSettings(network_of=("thing",))
-    assert network(mine, local) and not network(mine, remote) and not network(mine, local, remote)
-    assert not network(mine)  # code that came with a call
+    of_local = ScriptSettings(network_of=("thing",))
+    assert network(of_local, local)
+    assert not network(of_local, remote)
+    assert not network(of_local, local, remote)
+    assert not network(of_local)  # code of a call
     assert network(ScriptSettings(network_of=(f"{SITE}#thing",)), remote)
     assert network(ScriptSettings(network=True))
 
 
-def test_what_runs_takes_a_grant_whatever_else_allows_it(tmp_path: Path) -> None:
+def test_run_needs_a_grant_for_scripts_or_code(tmp_path: Path) -> None:
     for name in ("one", "two"):
         write_skill(tmp_path / name, scripts__run_py="")
     registry = loaded(tmp_path)
     one, two = (registry.snapshot.skills[name] for name in ("one", "two"))
-    ours = ExecutionPolicy(registry, ScriptSettings())
+    policy = ExecutionPolicy(registry, ScriptSettings())
 
     def refusal(skill: Skill | None, laid_out: Sequence[Skill], *grants: tuple[str, May]) -> str:
-        made = Permissions([Grant(("*",), (Pattern(path),), frozenset({what})) for path, what in grants])
+        """Return the subject of the refusal for want of a grant; "" if it may run."""
+        made = Permissions([Grant(("*",), (Pattern(path),), frozenset({may})) for path, may in grants])
         try:
-            ours.decide(skill, laid_out, permissions=made)
+            policy.decide(skill, laid_out, permissions=made)
         except RunRefusedError as error:
-            return str(error).partition(" is not run for you")[0] if error.by == "grant" else error.by
-        return ""
+            by, message = error.by, str(error)
+        else:
+            return ""
+        assert by == "grant"
+        return message.partition(" is not run for you")[0]
 
     assert refusal(one, [one], ("one", "scripts")) == ""
     assert refusal(one, [one], ("one", "read"), ("one", "code"), ("two", "scripts")) == "A script of one"
@@ -217,24 +226,21 @@ def test_what_runs_takes_a_grant_whatever_else_allows_it(tmp_path: Path) -> None
 
 
 @pytest.mark.anyio
-async def test_scripts_ask_before_anything_is_prepared(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_policy_is_checked_before_layout(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sandbox, "is_off_forbidden", lambda: False)
-    scripts = Scripts(place.registry, ScriptSettings(sandbox="off", approvals=str(place.file), origins=(SITE,)))
+    scripts = Scripts(mirror.registry, ScriptSettings(sandbox="off", approvals=str(mirror.file), origins=(SITE,)))
     workspace = scripts.workspace()
     with closing(scripts):
         with pytest.raises(RequestError, match="never approved"):
-            await scripts.run(place.skill, "scripts/run.py", workspace)
-        with pytest.raises(RequestError, match="never approved"):  # code that came with a call may import it
-            await scripts.run(None, "main.py", workspace, skills={"thing": place.skill})
-        place.approve()
-        skill = place.skill
+            await scripts.run(mirror.skill, "scripts/run.py", workspace)
+        with pytest.raises(RequestError, match="never approved"):  # code of a call could import it
+            await scripts.run(None, "main.py", workspace, skills={"thing": mirror.skill})
+        mirror.approve()
+        skill = mirror.skill
         assert (await scripts.run(skill, "scripts/run.py", workspace)).stdout == "1\n"
-        swap(place.folder / "thing" / "scripts" / "run.py", "print(2)\n")
+        file = mirror.folder / "thing" / "scripts" / "run.py"
+        before = file.stat()
+        file.write_text("print(2)\n")
+        os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
         with pytest.raises(StaleFileError):
             await scripts.run(skill, "scripts/run.py", workspace)
-
-
-def swap(file: Path, text: str) -> None:
-    seen = file.stat()
-    file.write_text(text)
-    os.utime(file, ns=(seen.st_atime_ns, seen.st_mtime_ns))

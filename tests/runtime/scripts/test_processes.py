@@ -1,4 +1,4 @@
-"""Output is kept up to a cap; all that a program has started is found and killed."""
+"""Processes of scripts: bounded capture of output, and killing of the whole process tree."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ pytestmark = pytest.mark.anyio
     [(b"", "", False), (b"abcd", "abcd", False), (b"abcde", "abcd", True), ("äöü".encode(), "äö", True),
      ("aäöü".encode(), "aä", True), (b"\xff", "\ufffd", False), (b"x" * (4 << 20), "xxxx", True)],
 )  # fmt: skip
-async def test_a_stream_is_kept_up_to_its_cap(
+async def test_capture_keeps_output_up_to_its_limit(
     monkeypatch: pytest.MonkeyPatch, windows: bool, written: bytes, kept: str, truncated: bool
 ) -> None:
-    """Pipes are read in a thread where they cannot be waited for; more than one holds is read while it is written."""
+    """On Windows a thread reads the pipe. The last row exceeds the pipe's buffer."""
     monkeypatch.setattr(processes, "_WINDOWS", windows)
-    with ExitStack() as held, anyio.fail_after(30):
-        capture = Capture(4, held)
+    with ExitStack() as stack, anyio.fail_after(30):
+        capture = Capture(4, stack)
 
         def write() -> None:
             with os.fdopen(os.dup(capture.writer), "wb") as file:
@@ -51,7 +51,7 @@ async def test_a_stream_is_kept_up_to_its_cap(
         assert (capture.text, capture.truncated, capture.ended.is_set()) == (kept, truncated, True)
 
 
-def test_a_program_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_query_of_hanging_program_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "_PROBE_S", 0.05)
     with pytest.raises(OSError, match=r"^sleep timed out$"):
         query(["sleep", "600"])
@@ -70,11 +70,11 @@ else:
 os.write(1, str(os.getpid()).encode() + b" ")
 time.sleep(600)
 """
-"""A program with a child, and a grandchild that left both its group and its family."""
+"""A program with a child, and a grandchild that left its process group and lost its parent."""
 
 
 @LINUX
-def test_what_left_the_group_and_the_family_is_found_and_killed(
+def test_process_that_left_group_and_parent_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     token = f"{os.getpid()}-{tmp_path.name}"
@@ -84,13 +84,16 @@ def test_what_left_the_group_and_the_family_is_found_and_killed(
         tree = ProcessTree(started.pid, token)
         try:
             assert started.stdout is not None
-            seen = b""
-            while seen.count(b" ") < 3:
-                seen += os.read(started.stdout.fileno(), 64)
-            pids = {int(each) for each in seen.split()}
-            family = list(with_descendants(started.pid))
-            assert family[0] == started.pid and len(pids & {*family}) == 2
-            assert len(pids) == 3 and pids == {*processes_with(TOKEN, token)} and pids <= tree.processes()
+            output = b""
+            while output.count(b" ") < 3:
+                output += os.read(started.stdout.fileno(), 64)
+            pids = {int(each) for each in output.split()}
+            descendants = list(with_descendants(started.pid))
+            assert descendants[0] == started.pid
+            assert len(pids & {*descendants}) == 2
+            assert len(pids) == 3
+            assert pids == {*processes_with(TOKEN, token)}
+            assert pids <= tree.processes()
             assert list(processes_with(TOKEN, f"{token}-not")) == []
             with monkeypatch.context() as patch:
                 patch.setattr(processes, "_signal", lambda *_: None)

@@ -1,4 +1,4 @@
-"""The script runner, with scripts that misbehave; without a sandbox and, where that differs, in one."""
+"""The script runner, with misbehaving scripts, with and without a sandbox."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ import pytest
 from catalog.forest import loaded, plant
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import RequestError, StaleFileError, UsageError
-from mcp_skills_server.runtime.scripts import processes, runner
-from mcp_skills_server.runtime.scripts import sandbox as boxes
+from mcp_skills_server.runtime.scripts import processes, runner, sandbox
 from mcp_skills_server.runtime.scripts.interpreters import Interpreter, Interpreters
 from mcp_skills_server.runtime.scripts.outcome import Outcome
 from mcp_skills_server.runtime.scripts.runner import Scripts
 from mcp_skills_server.runtime.scripts.settings import ScriptSettings
-from mcp_skills_server.runtime.scripts.workspace import MOST_FILES, discard, lay_out
+from mcp_skills_server.runtime.scripts.workspace import MOST_FILES, Workspace, discard, lay_out
 from runtime.scripts import zoo
 from tables import each_row
+from wire import ROOT
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform == "win32", reason="POSIX processes")]
 
@@ -50,89 +50,94 @@ QUICK = ScriptSettings(
 
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Registry:
-    return loaded(zoo.build(tmp_path_factory.mktemp("skills")))
+    return loaded(zoo.write(tmp_path_factory.mktemp("skills")))
 
 
 @pytest.fixture
-def box(request: pytest.FixtureRequest) -> str:
-    """The sandbox: none, unless the test is one of `in_both`."""
+def sandbox_kind(request: pytest.FixtureRequest) -> str:
+    """The `Outcome.sandbox` of runs: "none", unless the test is `with_and_without_sandbox`."""
     return getattr(request, "param", "none")
 
 
-in_both = pytest.mark.parametrize(
-    "box", ["none", pytest.param("bubblewrap", marks=pytest.mark.needs_program("bwrap"))], indirect=True
+with_and_without_sandbox = pytest.mark.parametrize(
+    "sandbox_kind",
+    ["none", pytest.param("bubblewrap", marks=pytest.mark.needs_program("bwrap"))],
+    indirect=True,
 )
-"""For tests of what the sandbox changes: what a script is given, its limits, and its end."""
+"""Mark tests of what the sandbox changes: environment, limits and termination."""
 
 
 @pytest.fixture(autouse=True)
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the runner makes its directories; short times; and nobody is refused, so that root tests what others do."""
-    place = tmp_path / "tmp"
-    place.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(place))
-    monkeypatch.setattr(boxes, "is_off_forbidden", lambda: False)
+    """The runner's temporary directory. Timeouts are short, and root may run without a sandbox."""
+    directory = tmp_path / "tmp"
+    directory.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(directory))
+    monkeypatch.setattr(sandbox, "is_off_forbidden", lambda: False)
     for name, seconds in (("GRACE_S", 0.4), ("LINGER_S", 0.2), ("PROGRESS_S", 0.1)):
         monkeypatch.setattr(processes, name, seconds)
     monkeypatch.setattr(runner, "SLOT_TIMEOUT_S", 0.2)
-    return place
+    return directory
 
 
 class Runner:
-    def __init__(self, registry: Registry, box: str, **settings: Any) -> None:
-        chosen = {**asdict(QUICK), "sandbox": "required" if box == "bubblewrap" else "off", **settings}
-        self.scripts = Scripts(registry, ScriptSettings(**chosen))
-        self.skill = registry.snapshot.skills["zoo"]
-        self.space = self.scripts.workspace()
-        self.box = box
+    """A function that runs scripts of the zoo, by default in one work directory."""
 
-    async def __call__(self, name: str, *args: str, **more: Any) -> Outcome:
-        space = more.pop("space", self.space)
+    def __init__(self, registry: Registry, sandbox_kind: str, **settings: Any) -> None:
+        mode = "required" if sandbox_kind == "bubblewrap" else "off"
+        self.scripts = Scripts(registry, ScriptSettings(**{**asdict(QUICK), "sandbox": mode, **settings}))
+        self.skill = registry.snapshot.skills["zoo"]
+        self.workspace = self.scripts.workspace()
+        self.sandbox = sandbox_kind
+
+    async def __call__(self, name: str, *args: str, workspace: Workspace | None = None, **options: Any) -> Outcome:
+        used = workspace or self.workspace
         with anyio.fail_after(DEADLINE):
-            outcome = await self.scripts.run(self.skill, f"scripts/{name}", space, args=args, **more)
-        assert outcome.sandbox == self.box
+            outcome = await self.scripts.run(self.skill, f"scripts/{name}", used, args=args, **options)
+        assert outcome.sandbox == self.sandbox
         return outcome
 
 
-Make = Callable[..., Runner]
+MakeRunner = Callable[..., Runner]
 
 
 @pytest.fixture
-def make(registry: Registry, box: str, temporary: Path) -> Iterator[Make]:
-    """Makes runners with other settings. At the end they are closed, and nothing is left."""
-    with ExitStack() as opened:
+def make_runner(registry: Registry, sandbox_kind: str, temporary: Path) -> Iterator[MakeRunner]:
+    """A factory of runners, which are closed at the end and leave no files and no zombies."""
+    with ExitStack() as stack:
 
-        def made(known: Registry = registry, **settings: Any) -> Runner:
-            run = Runner(known, box, **settings)
-            opened.callback(run.scripts.close)
+        def make(registry: Registry = registry, **settings: Any) -> Runner:
+            run = Runner(registry, sandbox_kind, **settings)
+            stack.callback(run.scripts.close)
             return run
 
-        yield made
+        yield make
     assert list(temporary.iterdir()) == []
     assert not zoo.zombies()
 
 
 @pytest.fixture
-def run(make: Make) -> Runner:
-    return make()
+def run(make_runner: MakeRunner) -> Runner:
+    return make_runner()
 
 
 @pytest.fixture
-def mark() -> Iterator[dict[str, str]]:
-    """Variables for a run; at the end no process may carry them any more."""
-    word = f"zoo-{secrets.token_hex(8)}"
-    yield {"MARK": word}
+def marker() -> Iterator[dict[str, str]]:
+    """The environment of a run, by which processes that survive the test are found."""
+    value = f"zoo-{secrets.token_hex(8)}"
+    yield {"MARK": value}
     deadline = time.monotonic() + DEADLINE
-    while zoo.running(word):
+    while zoo.processes_with(value):
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
 
-def is_there(path: str) -> bool:
+def exists(path: str) -> bool:
     return os.path.lexists(path)
 
 
-def left(temporary: Path) -> list[str]:
+def remaining_directories(temporary: Path) -> list[str]:
+    """Return the kinds of the runner's directories: "session" or "run"."""
     return sorted(each.name.partition("-")[0] for each in temporary.glob("*/*"))
 
 
@@ -141,14 +146,14 @@ def left(temporary: Path) -> list[str]:
     ("name", "code", "stdout", "stderr"),
     [
         ("three.sh", 3, "out\n", "err\n"), ("killed.sh", 128 + 11, "", ""), ("bytes.py", 0, "\ufffd\ufffdäö€", ""),
-        ("read.py", 0, "''\n", ""),  # there is nothing on stdin
-        ("pipe.sh", 0, "y\n", ""),  # a closed pipe ends a writer as it does in a shell
-        ("main.py", 0, "imported a,b\n\n", ""),  # it finds the other files of its skill
-        ("flood.py", 0, "x" * QUICK.output_bytes, "x" * QUICK.output_bytes),  # the rest is read and forgotten
+        ("read.py", 0, "''\n", ""),  # stdin is empty
+        ("pipe.sh", 0, "y\n", ""),  # SIGPIPE has its default action
+        ("main.py", 0, "imported a,b\n\n", ""),  # the script reads other files of its skill
+        ("flood.py", 0, "x" * QUICK.output_bytes, "x" * QUICK.output_bytes),  # truncated
     ],
 )  # fmt: skip
-@in_both
-async def test_what_comes_of_a_script_is_told(run: Runner, name: str, code: int, stdout: str, stderr: str) -> None:
+@with_and_without_sandbox
+async def test_outcome_has_exit_code_and_output(run: Runner, name: str, code: int, stdout: str, stderr: str) -> None:
     outcome = await run(name)
     assert outcome.path == f"scripts/{name}"
     assert (outcome.exit_code, outcome.stdout, outcome.stderr) == (code, stdout, stderr)
@@ -157,8 +162,8 @@ async def test_what_comes_of_a_script_is_told(run: Runner, name: str, code: int,
 
 
 @pytest.mark.requirement("X-29", "SP-33")
-@in_both
-async def test_the_environment_holds_the_clients_variables_and_nothing_of_ours(
+@with_and_without_sandbox
+async def test_environment_has_given_variables_and_none_of_the_server(
     run: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TOP_SECRET", "hunter2")
@@ -166,26 +171,28 @@ async def test_the_environment_holds_the_clients_variables_and_nothing_of_ours(
     outcome = await run("tell.py", "a b", "$HOME", "*", "", "ünï", env=given)
     argv, env, cwd, _ = json.loads(outcome.stdout)
     assert argv[1:] == ["a b", "$HOME", "*", "", "ünï"]
-    assert given.items() <= env.items() and "hunter2" not in outcome.stdout
+    assert given.items() <= env.items()
+    assert "hunter2" not in outcome.stdout
     allowed = {"PATH", "HOME", "TMPDIR", "LANG", "SKILL_DIR", "SKILL_WORKSPACE", "SKILL_RUN", "GREETING"}
     assert env.keys() <= allowed | {"PWD", "LC_CTYPE", "__CF_USER_TEXT_ENCODING"}
     assert env["HOME"] == env["SKILL_WORKSPACE"] == cwd
     assert argv[0] == f"{env['SKILL_DIR']}/scripts/tell.py"
-    if run.box == "bubblewrap":
+    if run.sandbox == "bubblewrap":
         assert (env["SKILL_DIR"], cwd, env["TMPDIR"]) == ("/skills/zoo", "/workspace", "/tmp")
 
 
-@in_both
-async def test_it_starts_in_the_work_directory_or_below_and_no_link_that_a_script_left_leads_out(run: Runner) -> None:
+@with_and_without_sandbox
+async def test_workdir_is_created_and_symlinks_out_are_refused(run: Runner) -> None:
     top = (await run("go.sh")).stdout.splitlines()[0]
     for workdir in ("a/b", "./a//b/", "a/b/."):
         assert (await run("go.sh", workdir=workdir)).stdout.splitlines()[0] == f"{top}/a/b"
-    assert os.listdir(run.space.path) == ["a"]
+    assert os.listdir(run.workspace.path) == ["a"]
     assert (await run("link.sh")).stdout == "linked\n"
     for workdir in ("away", "away/tmp", "away/made/by/us", "gone"):
         with pytest.raises(RequestError, match="leads out"):
             await run("go.sh", workdir=workdir)
-    assert not is_there("/made") and not is_there("/nowhere")
+    assert not exists("/made")
+    assert not exists("/nowhere")
     await run("keep.sh", "word")
     with pytest.raises(RequestError, match="cannot be a directory"):
         await run("go.sh", workdir="note")
@@ -193,83 +200,85 @@ async def test_it_starts_in_the_work_directory_or_below_and_no_link_that_a_scrip
 
 @pytest.mark.requirement("X-29")
 @each_row("workdir", ["..", "a/../..", "/", "/tmp", "a\\..\\..", "x" * 300, "a/" * 256 + "a", "nul\0", "\udc80"])
-async def test_no_workdir_leads_out(run: Runner, workdir: str) -> None:
+async def test_workdir_outside_is_refused(run: Runner, workdir: str) -> None:
     with pytest.raises(RequestError, match="workdir"):
         await run("go.sh", workdir=workdir)
-    assert run.space.prepare("a/" * 256).endswith("/a")
+    assert run.workspace.prepare("a/" * 256).endswith("/a")
 
 
-@in_both
-async def test_what_one_run_leaves_the_next_finds_and_another_session_does_not(run: Runner) -> None:
+@with_and_without_sandbox
+async def test_files_persist_between_runs_of_one_session(run: Runner) -> None:
     assert (await run("keep.sh", "one")).stdout == ""
     assert (await run("keep.sh", "two")).stdout == "one\n"
     other = run.scripts.workspace()
-    assert (await run("keep.sh", "three", space=other)).stdout == ""
+    assert (await run("keep.sh", "three", workspace=other)).stdout == ""
     other.close()
     other.close()
-    assert not is_there(other.path)
+    assert not exists(other.path)
     assert (await run("keep.sh", "four")).stdout == "one\ntwo\n"
     with pytest.raises(RequestError, match="start a new session"):
-        await run("keep.sh", "five", space=other)
-    discard(run.space.path)  # as a cleaner of /tmp does
+        await run("keep.sh", "five", workspace=other)
+    discard(run.workspace.path)  # as a cleanup of /tmp may do
     assert (await run("keep.sh", "six")).exit_code == 0
 
 
-@in_both
-async def test_a_failure_for_want_of_a_package_or_the_network_says_which_option_helps(run: Runner) -> None:
-    """11.E"""
-    missing = (await run("want.py", "no_such_package")).stderr.splitlines()
-    assert missing[-1].startswith("mcp-skills-server: the package no_such_package is missing; ")
-    if run.box == "bubblewrap":
-        closed = (await run("want.py", "network")).stderr.splitlines()
-        assert closed[-1].startswith("mcp-skills-server: scripts have no network here; ")
+@with_and_without_sandbox
+async def test_missing_package_or_network_is_explained(run: Runner) -> None:
+    lines = (await run("want.py", "no_such_package")).stderr.splitlines()
+    assert lines[-1].startswith("mcp-skills-server: the package no_such_package is missing; ")
+    if run.sandbox == "bubblewrap":
+        lines = (await run("want.py", "network")).stderr.splitlines()
+        assert lines[-1].startswith("mcp-skills-server: scripts have no network here; ")
 
 
 @pytest.mark.requirement("RT-20", "RTI-6")
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "stdout"),
     [
-        *(pytest.param(name, said, marks=pytest.mark.needs_program(program)) for name, said, program in (
+        *(pytest.param(name, stdout, marks=pytest.mark.needs_program(program)) for name, stdout, program in (
             ("tell.js", '["x"] v', "node"), ("module.mjs", "string", "node"), ("tell.pl", "x", "perl"),
             ("tell.bash", "2 ", "bash"),
         )),
         ("SHOUT.PY", "loud"), ("direct", "direct x"), ("direct.xyz", "env x"), ("ünï cødé.sh", "x|"),
     ],
 )  # fmt: skip
-async def test_the_extension_or_the_first_line_chooses_the_interpreter(run: Runner, name: str, said: str) -> None:
+async def test_interpreter_is_chosen_by_extension_or_shebang(run: Runner, name: str, stdout: str) -> None:
     outcome = await run(name, "x")
     assert outcome.exit_code == 0, outcome.stderr
-    assert outcome.stdout.startswith(said)
+    assert outcome.stdout.startswith(stdout)
 
 
-async def test_an_executable_bit_changes_nothing(run: Runner, registry: Registry, tmp_path: Path) -> None:
+async def test_executable_bit_is_ignored(run: Runner, registry: Registry, tmp_path: Path) -> None:
     skill = registry.snapshot.skills["zoo"]
-    for made in (True, False):
+    for executable in (True, False):
         for file in skill.files.values():
-            file.executable = made
+            file.executable = executable
         assert (await run("plain")).stdout == "direct\n"
         with pytest.raises(RequestError, match=r"\.py .*no #! line$"):
             await run("junk")
-        lay_out(registry, skill, None, str(top := tmp_path / str(made)))
-        modes = {name: (top / "scripts" / name).stat().st_mode & 0o777 for name in ("plain", "direct", "junk")}
-        assert modes == {"plain": 0o555, "direct": 0o555, "junk": 0o444}
+        top = tmp_path / str(executable)
+        lay_out(registry, skill, None, str(top))
+        for name, mode in (("plain", 0o555), ("direct", 0o555), ("junk", 0o444)):
+            assert (top / "scripts" / name).stat().st_mode & 0o777 == mode, name
 
 
 @pytest.mark.requirement("RTI-7")
-@in_both
-async def test_what_cannot_be_started_is_exit_code_127(make: Make, tmp_path: Path) -> None:
+@with_and_without_sandbox
+async def test_script_that_cannot_start_has_exit_code_127(make_runner: MakeRunner, tmp_path: Path) -> None:
     (tmp_path / "broken").write_bytes(b"\x7fELF no program at all")
     (tmp_path / "broken").chmod(0o755)
-    run = make(interpreters={".sh": str(tmp_path / "broken")})
-    why = {"crlf": "CR LF", "nowhere": "/no/such/interpreter", "badformat": "", "three.sh": "broken"}
-    for name, said in why.items():
+    run = make_runner(interpreters={".sh": str(tmp_path / "broken")})
+    reasons = {"crlf": "CR LF", "nowhere": "/no/such/interpreter", "badformat": "", "three.sh": "broken"}
+    for name, reason in reasons.items():
         outcome = await run(name)
-        assert outcome.exit_code == 127 and said in outcome.stderr and outcome.stdout == ""
+        assert outcome.exit_code == 127
+        assert reason in outcome.stderr
+        assert outcome.stdout == ""
         assert not (outcome.stdout_truncated or outcome.stderr_truncated or outcome.timed_out)
 
 
-async def test_the_operators_interpreter_comes_first(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = make(interpreters={".Sh": "bash", ".py": sys.executable})
+async def test_operator_interpreter_overrides_default(make_runner: MakeRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_runner(interpreters={".Sh": "bash", ".py": sys.executable})
     assert (await run("three.sh")).exit_code == 3
     assert (await run("SHOUT.PY")).stdout == "loud\n"
     monkeypatch.setenv("PATH", "")
@@ -277,19 +286,18 @@ async def test_the_operators_interpreter_comes_first(make: Make, monkeypatch: py
         await run("types.ts")
 
 
-def test_an_interpreter_reads_the_folder_of_its_package_and_must_answer(tmp_path: Path) -> None:
-    programs = {
-        "lib/node_modules/tsx/cli": "",
-        "python-old": "#!/bin/sh\necho x; exit 1\n",
-        "python-mute": "#!/bin/sh\n",
-    }
-    for name in plant(tmp_path, programs) and programs:
+def test_interpreter_probe_finds_package_folder_or_is_refused(tmp_path: Path) -> None:
+    failing = {"python-old": "#!/bin/sh\necho x; exit 1\n", "python-mute": "#!/bin/sh\n"}
+    programs = {"lib/node_modules/tsx/cli": "", **failing}
+    plant(tmp_path, programs)
+    for name in programs:
         (tmp_path / name).chmod(0o755)
     (tmp_path / "tsx").symlink_to("lib/node_modules/tsx/cli")
     found = Interpreters({".TS": f"{tmp_path}/tsx"}).choose("a.ts", bytes)
     assert found == Interpreter((f"{tmp_path}/tsx",), (f"{tmp_path}/tsx", f"{tmp_path}/lib/node_modules"))
-    for name in ("python-old", "python-mute"):
-        with pytest.raises(RequestError, match=f"a.py cannot be run: it needs .*/{name}, which is not installed, or"):
+    for name in failing:
+        message = f"a.py cannot be run: it needs .*/{name}, which is not installed, or"
+        with pytest.raises(RequestError, match=message):
             Interpreters({".py": f"{tmp_path}/{name}"}).choose("a.py", bytes)
 
 
@@ -301,294 +309,314 @@ def test_an_interpreter_reads_the_folder_of_its_package_and_must_answer(tmp_path
         *({"env": (name,)} for name in ("LD_PRELOAD", "PATH", "A B", "", "GLIBC_TUNABLES")),
     ],
 )  # fmt: skip
-def test_what_the_operator_cannot_set_is_a_usage_error(registry: Registry, settings: dict[str, Any]) -> None:
+def test_invalid_operator_setting_is_a_usage_error(registry: Registry, settings: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         Scripts(registry, ScriptSettings(sandbox="off", **settings))
 
 
 @pytest.mark.requirement("RT-18", "X-29")
 @each_row("path", ["scripts/none.py", "scripts/../scripts/three.sh", "/bin/sh", "scripts/three.sh\0", ""])
-async def test_only_a_file_of_the_skill_is_run(run: Runner, path: str) -> None:
+async def test_unknown_script_path_is_refused(run: Runner, path: str) -> None:
     with pytest.raises(RequestError, match=r"has no file .* its scripts are scripts/") as caught:
-        await run.scripts.run(run.skill, path, run.space)
+        await run.scripts.run(run.skill, path, run.workspace)
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 1000
 
 
 @pytest.mark.requirement("RTI-8")
-@in_both
-async def test_the_longest_arguments_and_variables_arrive_or_are_told_to_be_too_long(run: Runner) -> None:
+@with_and_without_sandbox
+async def test_longest_arguments_and_variables_are_passed_or_reported(run: Runner) -> None:
     outcome = await run("tell.py", *["x" * 16_384] * 100, env={f"V{each}": "x" * 32_700 for each in range(8)})
     assert outcome.stdout_truncated, outcome.stderr
     outcome = await run("tell.py", *["x" * 16_384] * 256)
-    assert outcome.exit_code == 127 and "too long" in outcome.stderr.lower()
+    assert outcome.exit_code == 127
+    assert "too long" in outcome.stderr.lower()
 
 
 @pytest.mark.requirement("RTI-8")
-async def test_only_variables_that_the_skill_declares_or_the_operator_allows_are_passed_on(run: Runner) -> None:
-    """11.18: TAR_OPTIONS ran a command."""
+async def test_only_declared_or_allowed_variables_are_passed(run: Runner) -> None:
+    """Regression: TAR_OPTIONS executed a command."""
     env = dict.fromkeys(("API_KEY", "LDAP_URL", "TZ", "lower", "KEY"), "1")
-    seen = json.loads((await run("tell.py", env=env)).stdout)[1]
-    assert {name: seen[name] for name in env} == env
-    for name in ("TAR_OPTIONS", "PYTHONPATH", "Lower", "MANPATH"):
-        words = rf"^env: {name} is not passed on; this skill takes API_KEY, .*, KEY.*metadata\.env.*--script-env"
-        with pytest.raises(RequestError, match=words):
+    passed = json.loads((await run("tell.py", env=env)).stdout)[1]
+    assert {name: passed[name] for name in env} == env
+    for name in ("TAR_OPTIONS", "Lower"):
+        message = rf"^env: {name} is not passed on; this skill takes API_KEY, .*, KEY.*metadata\.env.*--script-env"
+        with pytest.raises(RequestError, match=message):
             await run("tell.py", env={name: "--checkpoint-action=exec=id"})
 
 
 @each_row("seconds", [0, -1, 600.1, 1e308, float("nan"), float("inf"), 10**400, -(10**400)])
-async def test_a_time_limit_out_of_range_is_refused(run: Runner, seconds: float) -> None:
-    words = r"^The time limit \(timeout_s\) must be more than 0 and at most 600 seconds$"
-    with pytest.raises(RequestError, match=words):
+async def test_time_limit_out_of_range_is_refused(run: Runner, seconds: float) -> None:
+    message = r"^The time limit \(timeout_s\) must be more than 0 and at most 600 seconds$"
+    with pytest.raises(RequestError, match=message):
         await run("three.sh", timeout_s=seconds)
 
 
-async def test_a_file_that_changed_is_stale_and_nothing_is_started(make: Make, tmp_path: Path, temporary: Path) -> None:
-    top = zoo.build(tmp_path / "skills")
-    run = make(loaded(top))
+async def test_changed_file_is_stale_and_nothing_runs(make_runner: MakeRunner, tmp_path: Path, temporary: Path) -> None:
+    top = zoo.write(tmp_path / "skills")
+    run = make_runner(loaded(top))
     (top / "zoo" / "data" / "table.csv").write_text("changed")
     with pytest.raises(StaleFileError):
         await run("keep.sh", "ran")
-    assert os.listdir(run.space.path) == [] and left(temporary) == ["session"]
+    assert os.listdir(run.workspace.path) == []
+    assert remaining_directories(temporary) == ["session"]
 
 
 @pytest.mark.requirement("RTI-7", "X-29", "SP-31")
 @each_row(
-    ("name", "said"),
+    ("name", "stdout"),
     [("sleep.py", "awake\n"), ("stubborn.py", "no\n"), ("polite.py", "here\ngoodbye\n"), ("stop.sh", "")],
 )
-@in_both
-async def test_the_time_limit_ends_a_script(run: Runner, mark: dict[str, str], name: str, said: str) -> None:
-    outcome = await run(name, timeout_s=1.5, env=mark)
-    assert outcome.timed_out and outcome.exit_code is None
-    assert outcome.stdout == said and "time limit of 1.5 s" in outcome.stderr
+@with_and_without_sandbox
+async def test_script_is_ended_at_time_limit(run: Runner, marker: dict[str, str], name: str, stdout: str) -> None:
+    outcome = await run(name, timeout_s=1.5, env=marker)
+    assert outcome.timed_out
+    assert outcome.exit_code is None
+    assert outcome.stdout == stdout
+    assert "time limit of 1.5 s" in outcome.stderr
 
 
 @LINUX
 @pytest.mark.requirement("X-29")
 @pytest.mark.parametrize("name", ["litter.sh", "daemon.sh", "quiet.sh"])
-@in_both
-async def test_what_a_script_leaves_behind_is_killed(run: Runner, mark: dict[str, str], name: str) -> None:
-    outcome = await run(name, env=mark)
-    assert outcome.exit_code == 0 and not outcome.timed_out
+@with_and_without_sandbox
+async def test_background_processes_are_killed(run: Runner, marker: dict[str, str], name: str) -> None:
+    outcome = await run(name, env=marker)
+    assert outcome.exit_code == 0
+    assert not outcome.timed_out
     assert outcome.stdout in {"done\n", "left\n"}
-    assert not zoo.running(mark["MARK"]) or run.box == "bubblewrap"
+    if run.sandbox == "none":  # the processes of a sandbox end with it, a moment later
+        assert not zoo.processes_with(marker["MARK"])
 
 
 @pytest.mark.requirement("SP-31")
-@in_both
-async def test_memory_the_size_of_a_file_cores_and_open_files_are_limited(make: Make) -> None:
-    run = make(memory_bytes=128 << 20)
-    outcome = await run("hog.py")
-    assert outcome.exit_code == 1 and "MemoryError" in outcome.stderr
-    outcome = await run("huge.py")
-    assert outcome.exit_code == 1 and "File too large" in outcome.stderr
-    assert os.stat(f"{run.space.path}/huge").st_size <= QUICK.file_bytes
+@with_and_without_sandbox
+async def test_memory_file_size_cores_and_open_files_are_limited(make_runner: MakeRunner) -> None:
+    run = make_runner(memory_bytes=128 << 20)
+    for name, error in (("hog.py", "MemoryError"), ("huge.py", "File too large")):
+        outcome = await run(name)
+        assert outcome.exit_code == 1
+        assert error in outcome.stderr
+    assert os.stat(f"{run.workspace.path}/huge").st_size <= QUICK.file_bytes
     core, files, size = (await run("limits.sh")).stdout.split()
-    assert (core, files) == ("0", "64") and int(size) * 512 in {QUICK.file_bytes, QUICK.file_bytes // 2}
+    assert (core, files) == ("0", "64")
+    assert int(size) * 512 in {QUICK.file_bytes, QUICK.file_bytes // 2}  # shells differ in the unit
 
 
-@in_both
-async def test_processes_are_limited(run: Runner, mark: dict[str, str]) -> None:
-    if boxes.is_root() and (run.box == "none" or shutil.which("setpriv") is None):
+@with_and_without_sandbox
+async def test_number_of_processes_is_limited(run: Runner, marker: dict[str, str]) -> None:
+    if sandbox.is_root() and (run.sandbox == "none" or shutil.which("setpriv") is None):
         pytest.skip("root has no limit of processes")
-    outcome = await run("breed.py", env=mark)
+    outcome = await run("breed.py", env=marker)
     assert 0 < int(outcome.stdout) <= 64, outcome.stderr
 
 
 @LINUX
-@in_both
-async def test_what_a_script_queues_in_sockets_is_bounded(run: Runner) -> None:
-    """The kernel keeps it for no process: two of 256 processes with 1,024 descriptors each held 3.9 GB."""
+@with_and_without_sandbox
+async def test_socket_buffers_are_limited(run: Runner) -> None:
+    """No memory limit counts socket buffers: two of 256 processes with 1,024 descriptors held 3.9 GB."""
     outcome = await run("queues.py")
     assert 0 < int(outcome.stdout) * 64 <= 900 << 20, outcome.stderr
 
 
 @LINUX
 @pytest.mark.parametrize(
-    ("name", "why"), [("shared.py", "of memory"), ("nameless.py", "its files took"), ("many.py", "its files took")]
+    ("name", "reason"), [("shared.py", "of memory"), ("nameless.py", "its files took"), ("many.py", "its files took")]
 )
-@in_both
-async def test_what_no_kernel_limit_counts_is_counted(make: Make, mark: dict[str, str], name: str, why: str) -> None:
-    """11.18: 3 GiB of shared memory were written against 2 GiB, and removed files filled the disk."""
-    run = make(workspace_bytes=8 << 20, memory_bytes=128 << 20)
-    outcome = await run(name, "and stay", env=mark)
-    assert outcome.exit_code is None and not outcome.timed_out
-    assert "the script was ended because" in outcome.stderr and why in outcome.stderr
+@with_and_without_sandbox
+async def test_shared_memory_and_total_file_size_end_a_script(
+    make_runner: MakeRunner, marker: dict[str, str], name: str, reason: str
+) -> None:
+    """Regression: a script wrote 3 GiB of shared memory of 2 GiB, and deleted files filled the disk."""
+    run = make_runner(workspace_bytes=8 << 20, memory_bytes=128 << 20)
+    outcome = await run(name, "and stay", env=marker)
+    assert outcome.exit_code is None
+    assert not outcome.timed_out
+    assert "the script was ended because" in outcome.stderr
+    assert reason in outcome.stderr
 
 
 @pytest.mark.parametrize("name", ["deep.py", "locked.py"])
-@in_both
-async def test_whatever_a_script_makes_can_be_removed(run: Runner, name: str) -> None:
+@with_and_without_sandbox
+async def test_deep_or_locked_directories_are_removed(run: Runner, name: str) -> None:
     outcome = await run(name)
     assert outcome.exit_code in {0, None}
     if name == "deep.py":
         assert "could not be measured, and was emptied" in outcome.stderr
-        assert os.listdir(run.space.path) == []
-    run.space.close()
-    assert not is_there(run.space.path)
+        assert os.listdir(run.workspace.path) == []
+    run.workspace.close()
+    assert not exists(run.workspace.path)
 
 
 @pytest.mark.requirement("SP-31")
-async def test_a_work_directory_is_filled_only_when_its_turn_comes(make: Make, mark: dict[str, str]) -> None:
-    run = make(concurrent=1)
-    begun = anyio.Event()
+async def test_work_directory_is_filled_after_wait_for_slot(make_runner: MakeRunner, marker: dict[str, str]) -> None:
+    run = make_runner(concurrent=1)
+    started = anyio.Event()
 
-    async def tell(_: float) -> None:
-        begun.set()
+    async def progress(_: float) -> None:
+        started.set()
 
     def fill(work: str) -> None:
         Path(work, "note").write_text("filled\n")
 
     other = run.scripts.workspace()
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(partial(run, "sleep.py", env=mark, progress=tell))
-        await begun.wait()
+        tasks.start_soon(partial(run, "sleep.py", env=marker, progress=progress))
+        await started.wait()
         with pytest.raises(RequestError, match="1 scripts are running already"):
-            await run("keep.sh", "word", space=other, fill=fill)
+            await run("keep.sh", "word", workspace=other, fill=fill)
         tasks.cancel_scope.cancel()
     assert os.listdir(other.path) == []
-    outcome = await run("keep.sh", "word", space=other, fill=fill)
-    assert (outcome.stdout, outcome.stderr) == ("filled\n", ""), "what was put in is the script's to write"
+    outcome = await run("keep.sh", "word", workspace=other, fill=fill)
+    assert (outcome.stdout, outcome.stderr) == ("filled\n", ""), "the script may write to filled files"
 
 
-@in_both
-async def test_a_closed_work_directory_goes_with_its_last_script(run: Runner, mark: dict[str, str]) -> None:
-    there: list[bool] = []
+@with_and_without_sandbox
+async def test_closed_work_directory_is_removed_after_last_run(run: Runner, marker: dict[str, str]) -> None:
+    existed: list[bool] = []
 
     async def close(_: float) -> None:
-        run.space.close()
-        there.append(is_there(run.space.path))
+        run.workspace.close()
+        existed.append(exists(run.workspace.path))
 
-    await run("sleep.py", timeout_s=0.5, env=mark, progress=close)
-    assert there and all(there) and not is_there(run.space.path)
+    await run("sleep.py", timeout_s=0.5, env=marker, progress=close)
+    assert {*existed} == {True}
+    assert not exists(run.workspace.path)
 
 
-async def test_a_work_directory_that_grew_too_big_is_emptied_but_not_under_a_script(make: Make) -> None:
-    run = make(workspace_bytes=8 << 20)
-    seen: list[Outcome] = []
+async def test_oversized_work_directory_is_emptied_after_last_run(make_runner: MakeRunner) -> None:
+    run = make_runner(workspace_bytes=8 << 20)
+    emptied: list[bool] = []
 
-    async def go() -> None:
-        seen.append(await run("many.py", "and stay"))
+    async def run_many() -> None:
+        outcome = await run("many.py", "and stay")
+        emptied.append("took more than 8,388,608 bytes, or could" in outcome.stderr)
 
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(go)
-        tasks.start_soon(go)
-    assert ["took more than 8,388,608 bytes, or could" in each.stderr for each in seen] == [False, True]
-    assert os.listdir(run.space.path) == []
+        tasks.start_soon(run_many)
+        tasks.start_soon(run_many)
+    assert emptied == [False, True]
+    assert os.listdir(run.workspace.path) == []
     assert (await run("keep.sh", "x")).stderr == ""
 
 
-async def test_a_disk_that_hangs_at_the_end_holds_up_no_answer(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    freed = threading.Event()
+async def test_hanging_cleanup_does_not_block_the_outcome(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    released = threading.Event()
     monkeypatch.setattr(runner, "_CLEANUP_S", 0.05)
-    monkeypatch.setattr(run.scripts, "_clean_up", lambda *_: freed.wait(DEADLINE))
-    assert (await run("three.sh")).exit_code == 3 and not freed.is_set()
-    freed.set()
+    monkeypatch.setattr(run.scripts, "_clean_up", lambda *_: released.wait(DEADLINE))
+    assert (await run("three.sh")).exit_code == 3
+    assert not released.is_set()
+    released.set()
 
 
-async def test_progress_is_told_while_it_runs(run: Runner, mark: dict[str, str]) -> None:
-    seen: list[float] = []
+async def test_progress_is_reported_during_a_run(run: Runner, marker: dict[str, str]) -> None:
+    reported: list[float] = []
     with anyio.CancelScope() as scope:
 
-        async def tell(elapsed: float) -> None:
-            seen.append(elapsed)
-            if len(seen) == 3:
+        async def progress(elapsed: float) -> None:
+            reported.append(elapsed)
+            if len(reported) == 3:
                 scope.cancel()
 
-        await run("sleep.py", env=mark, progress=tell)
-    assert len(seen) == 3 and seen == sorted(seen) and seen[-1] < DEADLINE
+        await run("sleep.py", env=marker, progress=progress)
+    assert len(reported) == 3
+    assert reported == sorted(reported)
+    assert reported[-1] < DEADLINE
 
 
-async def test_progress_that_fails_or_hangs_harms_nothing(run: Runner) -> None:
+async def test_failing_or_hanging_progress_callback_is_ignored(run: Runner) -> None:
     async def fail(_: float) -> None:
         raise OSError("gone")
 
     async def hang(_: float) -> None:
         await anyio.sleep_forever()
 
-    for tell in (fail, hang):
-        assert (await run("sleep.py", timeout_s=0.4, progress=tell)).timed_out
+    for progress in (fail, hang):
+        assert (await run("sleep.py", timeout_s=0.4, progress=progress)).timed_out
 
 
 @LINUX
 @pytest.mark.parametrize("name", ["sleep.py", "stubborn.py", "daemon.sh", "flood.py"])
-@in_both
-async def test_a_cancelled_run_leaves_nothing(run: Runner, mark: dict[str, str], temporary: Path, name: str) -> None:
-    begun = anyio.Event()
+@with_and_without_sandbox
+async def test_cancelled_run_leaves_nothing(run: Runner, marker: dict[str, str], temporary: Path, name: str) -> None:
+    started = anyio.Event()
 
-    async def tell(_: float) -> None:
-        begun.set()
+    async def progress(_: float) -> None:
+        started.set()
 
-    async def go() -> None:
-        await run(name, env=mark, progress=tell)
-        begun.set()
+    async def run_script() -> None:
+        await run(name, env=marker, progress=progress)
+        started.set()  # a short script may report no progress
 
     with anyio.fail_after(DEADLINE):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(go)
-            await begun.wait()
+            tasks.start_soon(run_script)
+            await started.wait()
             tasks.cancel_scope.cancel()
-    assert left(temporary) == ["session"]
-    for step in range(3):
+    assert remaining_directories(temporary) == ["session"]
+    for step in range(3):  # cancelled at the start of a run
         with anyio.move_on_after(step * 0.03):
-            await run(name, env=mark)
-        assert left(temporary) == ["session"]
+            await run(name, env=marker)
+        assert remaining_directories(temporary) == ["session"]
     assert (await run("three.sh")).exit_code == 3
 
 
-async def test_close_removes_every_work_directory_and_so_does_the_end(registry: Registry, temporary: Path) -> None:
+async def test_close_and_garbage_collection_remove_work_directories(registry: Registry, temporary: Path) -> None:
     run = Runner(registry, "none")
     run.scripts.workspace()
     await run("keep.sh", "x")
-    assert left(temporary) == ["session", "session"]
-    assert os.stat(run.space.path).st_mode & 0o777 == 0o700
+    assert remaining_directories(temporary) == ["session", "session"]
+    assert os.stat(run.workspace.path).st_mode & 0o777 == 0o700
     run.scripts.close()
     run.scripts.close()
     assert os.listdir(temporary) == []
     run = Runner(registry, "none")
-    assert left(temporary) == ["session"]
+    assert remaining_directories(temporary) == ["session"]
     del run
     gc.collect()
     assert os.listdir(temporary) == []
 
 
-async def test_a_change_on_disk_during_the_run_does_not_reach_it(make: Make, tmp_path: Path) -> None:
-    top = zoo.build(tmp_path / "skills")
-    late = top / "zoo" / "scripts" / "late.sh"
-    late.write_text('echo one\nwhile [ ! -e "$SKILL_WORKSPACE/go" ]; do sleep 0.02; done\necho two; cat "$0" | wc -l\n')
-    run = make(loaded(top))
+async def test_running_script_is_isolated_from_changes_on_disk(make_runner: MakeRunner, tmp_path: Path) -> None:
+    top = zoo.write(tmp_path / "skills")
+    script = top / "zoo" / "scripts" / "changed.sh"
+    script.write_text(
+        'echo one\nwhile [ ! -e "$SKILL_WORKSPACE/go" ]; do sleep 0.02; done\necho two; cat "$0" | wc -l\n'
+    )
+    run = make_runner(loaded(top))
 
     async def change(_: float) -> None:
-        late.write_text("echo evil\n" * 50)
-        (Path(run.space.path) / "go").write_text("")
+        script.write_text("echo evil\n" * 50)
+        (Path(run.workspace.path) / "go").write_text("")
 
-    assert (await run("late.sh", progress=change)).stdout.split() == ["one", "two", "3"]
+    assert (await run("changed.sh", progress=change)).stdout.split() == ["one", "two", "3"]
 
 
-def test_the_limits_are_those_of_the_manual(registry: Registry) -> None:
-    given, manual = ScriptSettings(), Path(__file__).parents[3].joinpath("docs/scripts.md").read_text()
-    run = Runner(registry, "none", **{**asdict(given), "sandbox": "off", "timeout_s": 60})
-    limits = run.scripts.explain(run.skill, "scripts/three.sh", run.space).command.limits
-    assert (given.timeout_s + 5) * (os.cpu_count() or 1) == limits["CPU"] and limits["CORE"] == limits["MSGQUEUE"] == 0
-    for said in (
-        f"| {given.timeout_s} s; a call may ask for up to {given.max_timeout_s} s |", f"| {limits['NPROC']} beyond",
-        f"| {limits['DATA'] / (1 << 30):g} GiB; all", f"| {given.concurrent}, over HTTP",
-        f"| {given.output_bytes / 1024:g} KiB |", f"| {limits['FSIZE'] / (1 << 20):g} MiB |",
+def test_default_limits_equal_those_of_manual(registry: Registry) -> None:
+    default, manual = ScriptSettings(), (ROOT / "docs/scripts.md").read_text()
+    run = Runner(registry, "none", **{**asdict(default), "sandbox": "off", "timeout_s": 60})
+    limits = run.scripts.explain(run.skill, "scripts/three.sh", run.workspace).command.limits
+    assert limits["CPU"] == (default.timeout_s + 5) * (os.cpu_count() or 1)
+    assert limits["CORE"] == limits["MSGQUEUE"] == 0
+    for text in (
+        f"| {default.timeout_s} s; a call may ask for up to {default.max_timeout_s} s |", f"| {limits['NPROC']} beyond",
+        f"| {limits['DATA'] / (1 << 30):g} GiB; all", f"| {default.concurrent}, over HTTP",
+        f"| {default.output_bytes / 1024:g} KiB |", f"| {limits['FSIZE'] / (1 << 20):g} MiB |",
         f"| {limits['NOFILE']} a process; no core files, no message queues |",
-        f"| {given.workspace_bytes / (1 << 20):g} MiB and {MOST_FILES:,} files and folders",
+        f"| {default.workspace_bytes / (1 << 20):g} MiB and {MOST_FILES:,} files and folders",
     ):  # fmt: skip
-        assert said in manual
-    run.space.close()
-    assert not os.path.exists(run.space.path)  # no run is left in it
+        assert text in manual
+    run.workspace.close()
+    assert not os.path.exists(run.workspace.path)  # the dry run has ended
     run.scripts.close()
     assert run.scripts._request(run.skill, "scripts/three.sh", (), 600).timeout_s == 600
     with pytest.raises(RequestError, match=r"its scripts are (scripts/[^,]*, ){19}scripts/\S* and \d+ more"):
         run.scripts._request(run.skill, "none", ())
 
 
-async def test_the_log_names_the_script_and_no_argument(run: Runner, caplog: pytest.LogCaptureFixture) -> None:
+async def test_log_names_script_without_arguments(run: Runner, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="mcp_skills_server")
     await run("three.sh", "s3cret", env={"KEY": "s3cret"})
-    assert "ran scripts/three.sh of zoo: exit code 3" in caplog.text and "s3cret" not in caplog.text
+    assert "ran scripts/three.sh of zoo: exit code 3" in caplog.text
+    assert "s3cret" not in caplog.text
     await run("sleep.py", timeout_s=0.2)
     assert "ran scripts/sleep.py of zoo: ended by the server, " in caplog.messages[-1]

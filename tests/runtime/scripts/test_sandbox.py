@@ -1,4 +1,4 @@
-"""What a script in the sandbox sees of the machine and what not, and what happens where there is no sandbox."""
+"""The bubblewrap sandbox: what a script can see and do, and refusals without a sandbox."""
 
 from __future__ import annotations
 
@@ -25,17 +25,18 @@ from mcp_skills_server.runtime.scripts.outcome import Outcome
 from mcp_skills_server.runtime.scripts.runner import Scripts
 from mcp_skills_server.runtime.scripts.settings import ScriptSettings
 from runtime.scripts import zoo
+from runtime.support import error_of
 from tables import each_row
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform == "win32", reason="there is no bubblewrap")]
 
 DEADLINE = 20.0
-BOXED = pytest.mark.needs_program("bwrap")
+needs_bubblewrap = pytest.mark.needs_program("bwrap")
 
 
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Registry:
-    return loaded(zoo.build(tmp_path_factory.mktemp("skills")))
+    return loaded(zoo.write(tmp_path_factory.mktemp("skills")))
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +48,8 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     assert list(place.iterdir()) == []
 
 
-async def ran(registry: Registry, name: str, *args: str, **settings: Any) -> Outcome:
+async def run(registry: Registry, name: str, *args: str, **settings: Any) -> Outcome:
+    """Run a script of the zoo in a sandbox with these settings."""
     runner = Scripts(registry, ScriptSettings(**{"sandbox": "required", **settings}))
     try:
         with anyio.fail_after(DEADLINE):
@@ -57,15 +59,16 @@ async def ran(registry: Registry, name: str, *args: str, **settings: Any) -> Out
         runner.close()
 
 
-def with_script(tmp_path: Path, text: str) -> Registry:
-    top = zoo.build(tmp_path / "skills")
+def registry_with_script(tmp_path: Path, text: str) -> Registry:
+    """Return a registry with the zoo, to which a script own.sh is added."""
+    top = zoo.write(tmp_path / "skills")
     (top / "zoo" / "scripts" / "own.sh").write_text(text)
     return loaded(top)
 
 
-@BOXED
+@needs_bubblewrap
 @pytest.mark.requirement("SP-31")
-async def test_there_is_no_network_unless_it_is_allowed(registry: Registry) -> None:
+async def test_network_is_closed_unless_allowed(registry: Registry) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = str(server.getsockname()[1])
 
@@ -75,94 +78,96 @@ async def test_there_is_no_network_unless_it_is_allowed(registry: Registry) -> N
                 accepted.sendall(b"hello")
 
         for settings in ({}, {"network_of": ("another",)}):
-            refused = await ran(registry, "connect.py", port, **settings)
-            assert refused.exit_code == 1 and "Error" in refused.stderr
+            outcome = await run(registry, "connect.py", port, **settings)
+            assert outcome.exit_code == 1 and "Error" in outcome.stderr
         for settings in ({"network": True}, {"network_of": ("zoo",)}):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(partial(anyio.to_thread.run_sync, answer, abandon_on_cancel=True))
-                assert (await ran(registry, "connect.py", port, **settings)).stdout == "hello\n"
+                assert (await run(registry, "connect.py", port, **settings)).stdout == "hello\n"
 
 
-@BOXED
+@needs_bubblewrap
 @pytest.mark.requirement("SP-32")
-async def test_only_the_work_directory_and_tmp_can_be_written_and_no_privilege_is_left(registry: Registry) -> None:
-    outcome = await ran(registry, "spoil.py")
+async def test_sandbox_is_unprivileged_and_read_only_outside_work_directories(registry: Registry) -> None:
+    outcome = await run(registry, "spoil.py")
     assert outcome.exit_code == 1 and "Read-only file system" in outcome.stderr
-    assert (await ran(registry, "write.sh")).stdout.split() == ["/workspace", "/tmp", "/dev/shm"]
-    assert (await ran(registry, "pool.py")).stdout == "3\n"  # libraries find shared memory
-    reported = (await ran(registry, "status.sh")).stdout.split()
+    assert (await run(registry, "write.sh")).stdout.split() == ["/workspace", "/tmp", "/dev/shm"]
+    assert (await run(registry, "pool.py")).stdout == "3\n"  # multiprocessing needs /dev/shm
+    reported = (await run(registry, "status.sh")).stdout.split()
     assert reported == ["CapEff:", "0000000000000000", "CapBnd:", "0000000000000000", "NoNewPrivs:", "1"]
 
 
-@BOXED
+@needs_bubblewrap
 @pytest.mark.requirement("SP-33")
-async def test_our_environment_is_not_there_to_be_read(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_server_environment_is_unreadable_through_proc(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TOP_SECRET", "hunter2")
-    outcome = await ran(registry, "snoop.py")
+    outcome = await run(registry, "snoop.py")
     assert outcome.exit_code == 0 and "SKILL_RUN=" in outcome.stdout
     assert "hunter2" not in outcome.stdout and f"/proc/{os.getpid()}" not in outcome.stdout
 
 
-@BOXED
+@needs_bubblewrap
 @pytest.mark.requirement("SP-30")
 @pytest.mark.parametrize("place", ["home", "skills", "temporary", "/etc/shadow", "/root/.bashrc", "/var/log", "/sys"])
-async def test_other_files_are_not_there_and_the_user_is_nobody(
+async def test_other_files_are_absent_and_user_is_nobody(
     registry: Registry, tmp_path: Path, temporary: Path, place: str
 ) -> None:
     (tmp_path / "secret").write_text("x")
-    known = {"home": f"{Path.home()}/.profile", "skills": registry.roots[0].path, "temporary": str(tmp_path)}
-    outcome = await ran(registry, "look.py", known.get(place, place))
+    paths = {"home": f"{Path.home()}/.profile", "skills": registry.roots[0].path, "temporary": str(tmp_path)}
+    outcome = await run(registry, "look.py", paths.get(place, place))
     assert outcome.stdout == "False 65534\n"
 
 
-def dropped(test: Any) -> Any:
-    """For tests that need a sandbox in which root's scripts are nobody to the kernel too."""
-    rooted = pytest.mark.skipif(not sandbox.is_root(), reason="only root becomes another user")
-    return pytest.mark.needs_program("bwrap", "setpriv")(rooted(test))
+def needs_setpriv(test: Any) -> Any:
+    """Mark a test of root's scripts, which run as another user with setpriv."""
+    needs_root = pytest.mark.skipif(not sandbox.is_root(), reason="only root becomes another user")
+    return pytest.mark.needs_program("bwrap", "setpriv")(needs_root(test))
 
 
-@pytest.fixture(params=[pytest.param(way, marks=BOXED) for way in ("dropped", "renamed")])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Both ways to begin; as root, the second one is what is left without setpriv."""
-    if request.param == "renamed":
+@pytest.fixture(params=[pytest.param(each, marks=needs_bubblewrap) for each in ("setpriv", "namespace")])
+def user_change(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The change of root's scripts to nobody: by setpriv, else by a user namespace alone."""
+    if request.param == "namespace":
         monkeypatch.setattr(sandbox, "_setpriv_choices", lambda: [None])
     return request.param
 
 
-@pytest.mark.usefixtures("way")
-async def test_no_setting_of_the_kernel_can_be_written_nor_by_way_of_a_new_proc(tmp_path: Path) -> None:
-    settings = ("kernel/core_pattern", "kernel/hostname", "vm/overcommit_memory")
-    text = "".join(
-        f"cd /proc/sys; was=$(cat {each}) && echo tried; echo $was > {each} && echo wrote\n" for each in settings
-    )
+@pytest.mark.usefixtures("user_change")
+async def test_kernel_settings_are_read_only_even_through_new_proc(tmp_path: Path) -> None:
+    text = "cd /proc/sys\n"
+    for each in ("kernel/core_pattern", "kernel/hostname", "vm/overcommit_memory"):
+        text += f"was=$(cat {each}) && echo tried; echo $was > {each} && echo wrote\n"
     inner = "mkdir p; mount -t proc proc p && cat p/sys/kernel/core_pattern > p/sys/kernel/core_pattern && echo wrote"
     text += f"unshare -Urmpf sh -c '{inner}'; mount -o remount,rw /proc && echo wrote\necho end\n"
-    outcome = await ran(with_script(tmp_path, text), "own.sh")
+    outcome = await run(registry_with_script(tmp_path, text), "own.sh")
     assert outcome.stdout.split() == ["tried", "tried", "tried", "end"], outcome.stderr
 
 
-@dropped
+@needs_setpriv
 @pytest.mark.requirement("SP-30")
-async def test_to_the_kernel_a_script_of_root_is_nobody(tmp_path: Path) -> None:
+async def test_scripts_of_root_run_as_nobody_for_the_kernel(tmp_path: Path) -> None:
     folder = tmp_path / "shared"
     folder.mkdir()
     folder.chmod(0o777)
     text = "touch made $TMPDIR/made /dev/shm/made && echo made\n"
     text += f"cp /bin/sh {folder}/sh && chmod 6755 {folder}/sh && grep ' {folder} ' /proc/mounts\n"
-    registry = with_script(tmp_path, text)
+    registry = registry_with_script(tmp_path, text)
     runner = Scripts(registry, ScriptSettings(sandbox="required", folders=(str(folder),)))
-    space = runner.workspace()
-    outcome = await runner.run(registry.snapshot.skills["zoo"], "scripts/own.sh", space, workdir="a/b")
-    assert outcome.stdout.startswith("made\n") and "nosuid" in outcome.stdout, outcome.stderr
-    left = [os.lstat(f"{space.path}/{each}") for each in ("a", "a/b", "a/b/made")]
-    left += [os.lstat(folder / "sh")]
-    assert {(each.st_uid, each.st_gid) for each in left} == {(65534, 65534)}
-    assert os.lstat(space.path).st_gid == 65534
+    workspace = runner.workspace()
+    outcome = await runner.run(registry.snapshot.skills["zoo"], "scripts/own.sh", workspace, workdir="a/b")
+    assert outcome.stdout.startswith("made\n"), outcome.stderr
+    assert "nosuid" in outcome.stdout
+    made = [f"{workspace.path}/{each}" for each in ("a", "a/b", "a/b/made")]
+    for stat in map(os.lstat, [*made, folder / "sh"]):
+        assert (stat.st_uid, stat.st_gid) == (65534, 65534)
+    assert os.lstat(workspace.path).st_gid == 65534
     runner.close()
 
 
-@dropped
-def test_a_folder_that_scripts_cannot_write_to_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@needs_setpriv
+def test_folder_not_writable_by_scripts_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="mcp_skills_server")
     folders = [str(tmp_path / "open"), str(tmp_path / "locked")]
     for name, mode in zip(folders, (0o777, 0o755), strict=True):
@@ -174,56 +179,55 @@ def test_a_folder_that_scripts_cannot_write_to_is_told(tmp_path: Path, caplog: p
     assert "65534" in second and folders[1] in second
 
 
-@BOXED
-@pytest.mark.skipif(not sandbox.is_root(), reason="only root has another way")
-def test_where_root_cannot_become_another_user_no_folder_is_shared(
+@needs_bubblewrap
+@pytest.mark.skipif(not sandbox.is_root(), reason="only root changes the user")
+def test_shared_folder_is_refused_if_root_cannot_drop_user(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(sandbox, "_setpriv_choices", lambda: ["/no/such/setpriv", None])
     found = sandbox.choose("required", network=False, folders=())
     assert found is not None and found.user is None
-    (said,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert "are root to the kernel" in said and "/no/such/setpriv" in said
-    assert found.gaps and "are root to the kernel" in found.gaps[0]
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert "are root to the kernel" in warning and "/no/such/setpriv" in warning
+    assert "are root to the kernel" in found.gaps[0]
     with pytest.raises(UsageError, match=r"^scripts would be root in .*setpriv.*; correct that, or run .*$"):
         sandbox.choose("required", network=False, folders=[str(tmp_path)])
 
 
-@pytest.mark.usefixtures("way")
-async def test_certificates_are_there_and_private_keys_are_not(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("user_change")
+async def test_certificates_are_present_and_private_keys_absent(tmp_path: Path) -> None:
     private = ("/etc/ssl/private", "/etc/pki/tls/private", "/etc/pki/nssdb", "/etc/shadow")
-    outcome = await ran(with_script(tmp_path, f"ls -d {' '.join(private)}; ls /etc/ssl/certs\n"), "own.sh")
-    there = set(outcome.stdout.split())
-    assert not there & {*private}
+    outcome = await run(registry_with_script(tmp_path, f"ls -d {' '.join(private)}; ls /etc/ssl/certs\n"), "own.sh")
+    visible = set(outcome.stdout.split())
+    assert not visible & {*private}
     if os.path.isdir("/etc/ssl/certs"):  # noqa: ASYNC240
-        assert there >= set(sorted(os.listdir("/etc/ssl/certs"))[:10]), outcome.stderr
+        assert visible >= set(sorted(os.listdir("/etc/ssl/certs"))[:10]), outcome.stderr
 
 
-@BOXED
-async def test_an_interpreter_outside_the_system_and_the_operators_folders_are_shown(
-    registry: Registry, tmp_path: Path
-) -> None:
+@needs_bubblewrap
+async def test_operator_interpreter_and_folders_are_mounted(registry: Registry, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("x")
     (tmp_path / "mysh").symlink_to(shutil.which("sh") or "/bin/sh")
     folder = plant(tmp_path / "shared folder", {"note": "from outside\n"})
     folder.chmod(0o777)
     settings: Any = {"interpreters": {".sh": str(tmp_path / "mysh")}, "folders": (str(folder),)}
-    outcome = await ran(registry, "share.sh", str(folder), **settings)
+    outcome = await run(registry, "share.sh", str(folder), **settings)
     assert outcome.stdout == "from outside\n", outcome.stderr
     assert await anyio.Path(folder, "answer").read_text() == "from inside\n"
-    assert (await ran(registry, "look.py", str(tmp_path / "secret"), **settings)).stdout.startswith("False")
+    assert (await run(registry, "look.py", str(tmp_path / "secret"), **settings)).stdout.startswith("False")
 
 
-def test_a_whole_home_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_home_directory_is_never_mounted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/someone")
     view = sandbox.SandboxView("/s", "/w", "/t", "/m", needs=("/home/someone", "/home", "/", "/opt/x", "/opt/x/bin/x"))
-    words = sandbox.Bubblewrap("bwrap", folders=()).prefix(view, 9, None)
-    shown = {words[place + 1] for place, word in enumerate(words) if word == "--ro-bind-try"}
-    assert "/opt/x" in shown and not shown & {"/home/someone", "/home", "/", "/opt/x/bin/x"}
+    argv = sandbox.Bubblewrap("bwrap", folders=()).prefix(view, 9, None)
+    mounted = {argv[number + 1] for number, word in enumerate(argv) if word == "--ro-bind-try"}
+    assert "/opt/x" in mounted
+    assert not mounted & {"/home/someone", "/home", "/", "/opt/x/bin/x"}
 
 
-@BOXED
-async def test_a_name_that_is_no_directory_name_is_not_made_one(tmp_path: Path) -> None:
+@needs_bubblewrap
+async def test_invalid_skill_name_is_not_used_as_directory(tmp_path: Path) -> None:
     odd = {"odd/SKILL.md": "---\nname: ../../etc\ndescription: Odd.\n---\nx\n", "odd/go.sh": "echo $SKILL_DIR\n"}
     registry = loaded(plant(tmp_path / "skills", odd))
     runner = Scripts(registry, ScriptSettings(sandbox="required"))
@@ -232,24 +236,25 @@ async def test_a_name_that_is_no_directory_name_is_not_made_one(tmp_path: Path) 
     runner.close()
 
 
-@pytest.mark.parametrize("root", [True, False])
-def test_the_sandbox_is_required_by_default_and_refused_where_it_is_missing(
-    registry: Registry, monkeypatch: pytest.MonkeyPatch, root: bool
+@pytest.mark.parametrize(
+    ("is_root", "alternative"), [(True, "run the server as another user"), (False, "give --sandbox off")]
+)
+def test_missing_bubblewrap_is_a_usage_error(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch, is_root: bool, alternative: str
 ) -> None:
-    """11.17: without bubblewrap, scripts of root read /etc/shadow."""
+    """Regression: without bubblewrap, scripts of root read /etc/shadow."""
     monkeypatch.setattr(sandbox.shutil, "which", lambda _: None)
-    monkeypatch.setattr(sandbox, "is_root", lambda: root)
-    instead = "run the server as another user" if root else "give --sandbox off"
-    words = rf"bubblewrap .* is not installed; install a working bubblewrap, or {instead}.*$"
+    monkeypatch.setattr(sandbox, "is_root", lambda: is_root)
+    message = rf"bubblewrap .* is not installed; install a working bubblewrap, or {alternative}.*$"
     for waits in (True, False):
-        with pytest.raises(UsageError, match=words):
+        with pytest.raises(UsageError, match=message):
             Scripts(registry, ScriptSettings(wait_for_sandbox=waits))
 
 
-async def test_root_is_refused_without_a_sandbox_at_the_start_and_at_each_call(
+async def test_root_without_sandbox_is_refused_at_start_and_each_call(
     registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """11.17: on every protocol; the library's session has it as a result."""
+    """Regression: root's scripts ran without a sandbox."""
     monkeypatch.setattr(sandbox, "is_root", lambda: True)
     with pytest.raises(UsageError, match=r"as root without a sandbox.*run the server as another user$"):
         Runtime(registry, scripts=ScriptSettings(sandbox="off"))
@@ -257,60 +262,59 @@ async def test_root_is_refused_without_a_sandbox_at_the_start_and_at_each_call(
     runtime = Runtime(registry, scripts=ScriptSettings(sandbox="off"))
     session = runtime.session()
     await session.call("skills_load", {"names": ["zoo"]})
-    run = {"path": "scripts/three.sh"}
-    outcome = (await session.call("skills_run_script", run))["structuredContent"]
+    arguments = {"path": "scripts/three.sh"}
+    outcome = (await session.call("skills_run_script", arguments))["structuredContent"]
     assert (outcome["sandbox"], outcome["user"], outcome["sandbox_gaps"]) == ("none", os.geteuid(), [])
     monkeypatch.setattr(sandbox, "is_root", lambda: True)
-    result = await session.call("skills_run_script", run)
-    assert result["isError"] is True and "as root without a sandbox" in str(result["content"])
+    assert "as root without a sandbox" in await error_of(session, "skills_run_script", arguments)
     runtime.close()
 
 
 @each_row(
-    ("text", "said"),
+    ("text", "reason"),
     [
         ("#!/bin/sh\necho bwrap: No permissions to create new namespace >&2\nexit 1\n", "No permissions to create new"),
         ("#!/bin/sh\nexit 1\n", "it ended with 1"), ("#!/no/such/program\n", "No such file"), ("no program", "format"),
     ],
 )  # fmt: skip
-def test_a_broken_one_is_refused_and_never_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, text: str, said: str
+def test_broken_bubblewrap_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, text: str, reason: str
 ) -> None:
     program = tmp_path / "bwrap"
     program.write_text(text)
     program.chmod(0o755)
     monkeypatch.setattr(sandbox.shutil, "which", lambda _: str(program))
-    with pytest.raises(UsageError, match=rf"does not work here .*{said}"):
+    with pytest.raises(UsageError, match=rf"does not work here .*{reason}"):
         Scripts(Registry([]), ScriptSettings())
-    late = Scripts(Registry([]), ScriptSettings(wait_for_sandbox=False))
-    with pytest.raises(RequestError, match=rf"^Nothing was run: .*does not work here .*{said}.* must correct that$"):
-        late.workspace()
+    runner = Scripts(Registry([]), ScriptSettings(wait_for_sandbox=False))
+    with pytest.raises(RequestError, match=rf"^Nothing was run: .*does not work here .*{reason}.* must correct that$"):
+        runner.workspace()
     assert caplog.messages[0].startswith(
         "no script will run: scripts need a sandbox, but bubblewrap does not work here"
     )
 
 
-@BOXED
-async def test_a_result_says_what_the_sandbox_lacks(
+@needs_bubblewrap
+async def test_outcome_names_gaps_of_the_sandbox(
     registry: Registry, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    whole = await ran(registry, "three.sh")
-    assert (whole.sandbox, whole.sandbox_gaps) == ("bubblewrap", ())
-    assert whole.user == (65534 if sandbox.is_root() else os.geteuid())
-    monkeypatch.setattr(system_calls, "program", lambda: None)  # as on a machine that the table does not know
-    outcome = await ran(registry, "three.sh")
+    outcome = await run(registry, "three.sh")
+    assert (outcome.sandbox, outcome.sandbox_gaps) == ("bubblewrap", ())
+    assert outcome.user == (65534 if sandbox.is_root() else os.geteuid())
+    monkeypatch.setattr(system_calls, "program", lambda: None)  # an unsupported machine
+    outcome = await run(registry, "three.sh")
     assert [each for each in outcome.sandbox_gaps if "no seccomp filter" in each]
     assert len([each for each in caplog.messages if "no seccomp filter" in each]) == 1
 
 
 @each_row(
-    ("folder", "why"),
+    ("folder", "reason"),
     [
         ("/no/such/folder", "no such folder"), ("/", "the whole disk"), ("/dev", "its own /dev"),
         ("/tmp", "its own /tmp; give a folder in it"), ("/proc/self", "its own /proc; give another$"),
     ],
 )  # fmt: skip
-def test_a_folder_that_cannot_be_shared_is_refused(registry: Registry, folder: str, why: str) -> None:
+def test_invalid_shared_folder_is_refused(registry: Registry, folder: str, reason: str) -> None:
     for mode in ("required", "off"):
-        with pytest.raises(UsageError, match=why):
+        with pytest.raises(UsageError, match=reason):
             Scripts(registry, ScriptSettings(sandbox=mode, folders=(folder,)))

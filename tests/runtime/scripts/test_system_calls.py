@@ -1,4 +1,4 @@
-"""The filter of system calls: as a program, and in a real sandbox."""
+"""The seccomp filter of system calls: its BPF program, and its effect in a sandbox."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from runtime.scripts import zoo
 ALLOWED, REFUSED, ABSENT = ALLOW, ERRNO | errno.EPERM, ERRNO | errno.ENOSYS
 COLUMN = {"x86_64": 0, "aarch64": 1}
 CALLS = {"clone": (56, 220), "unshare": (272, 97), "ioctl": (16, 29), "socket": (41, 198), "prctl": (157, 167)}
-OFFERED: dict[str, tuple[int, int]] = {
+FORBIDDEN: dict[str, tuple[int, int]] = {
     "acct": (163, 89), "add_key": (248, 217), "bpf": (321, 280), "clone3": (435, 435), "delete_module": (176, 106),
     "finit_module": (313, 273), "fsopen": (430, 430), "init_module": (175, 105), "io_uring_enter": (426, 426),
     "io_uring_register": (427, 427), "io_uring_setup": (425, 425), "kexec_load": (246, 104), "keyctl": (250, 219),
@@ -32,76 +32,79 @@ OFFERED: dict[str, tuple[int, int]] = {
     "setns": (308, 268), "msgget": (68, 186), "shmget": (29, 194), "swapon": (167, 224), "umount2": (166, 39),
     "userfaultfd": (323, 282),
 }  # fmt: skip
-"""Calls that the sandbox must not let through, with their numbers in the kernel's headers: many machines have none."""
+"""System calls that the sandbox must refuse, with their numbers on x86_64 and aarch64."""
 HEADERS = {"x86_64": "/usr/include/x86_64-linux-gnu/asm/unistd_64.h", "aarch64": "/usr/include/asm-generic/unistd.h"}
 
 
-def judged(raw: bytes, audit: int, number: int, *arguments: int) -> int:
-    """What the program answers: an interpreter of the few instructions that it may have, jumps forward only."""
+def run_filter(raw: bytes, audit: int, number: int, *arguments: int) -> int:
+    """Interpret the BPF program for a call, and return its answer."""
     data = struct.pack(
         "=iIQ6Q", number if number < 1 << 31 else number - (1 << 32), audit, 0, *(*arguments, *[0] * 6)[:6]
     )
     code = list(struct.iter_unpack("=HBBI", raw))
-    accumulator = place = 0
+    accumulator = position = 0
     while True:
-        operation, yes, no, value = code[place]
-        place += 1
+        operation, if_true, if_false, value = code[position]
+        position += 1
         if operation == 0x20:
             (accumulator,) = struct.unpack_from("=I", data, value)
         elif operation == 0x06:
             return value
         else:
-            held = {0x15: accumulator == value, 0x25: accumulator > value, 0x45: bool(accumulator & value)}[operation]
-            place += yes if held else no
+            tests = {0x15: accumulator == value, 0x25: accumulator > value, 0x45: bool(accumulator & value)}
+            position += if_true if tests[operation] else if_false
 
 
 @pytest.mark.parametrize("machine", COLUMN)
-def test_the_table_refuses_what_it_must(machine: str) -> None:
+def test_filter_refuses_calls_of_the_table(machine: str) -> None:
     raw, audit, column = program(machine), ARCHITECTURES[machine].audit, COLUMN[machine]
     assert raw is not None and len(raw) // 8 <= 4096 and len(raw) < 65536
     known = numbers(column)
-    assert {name: known[name] for name in OFFERED} == {name: of[column] for name, of in OFFERED.items()}
-    assert {judged(raw, audit, number) for number in known.values()} == {REFUSED, ABSENT}
+    assert {name: known[name] for name in FORBIDDEN} == {name: of[column] for name, of in FORBIDDEN.items()}
+    assert {run_filter(raw, audit, number) for number in known.values()} == {REFUSED, ABSENT}
     others = set(range(457)) - set(known.values()) - {of[column] for of in CALLS.values()}
-    assert {judged(raw, audit, number) for number in others} == {ALLOWED}
+    assert {run_filter(raw, audit, number) for number in others} == {ALLOWED}
     for number in (457, 1000, 0x40000000, 0x40000000 + known["ptrace"], 0xFFFFFFFF):
-        assert judged(raw, audit, number) == ABSENT  # newer, or x32
+        assert run_filter(raw, audit, number) == ABSENT  # newer, or x32
     for other in {0x40000003, 0xC000003E, 0xC00000B7, 0x40000028} - {audit}:
-        assert judged(raw, other, 0) == KILL
+        assert run_filter(raw, other, 0) == KILL
 
 
 @pytest.mark.parametrize("machine", COLUMN)
-def test_some_calls_are_judged_by_an_argument(machine: str) -> None:
+def test_filter_checks_arguments_of_some_calls(machine: str) -> None:
     raw, audit = program(machine), ARCHITECTURES[machine].audit
     assert raw is not None
 
-    def of(name: str, *arguments: int) -> int:
-        return judged(raw, audit, CALLS[name][COLUMN[machine]], *arguments)
+    def answer(name: str, *arguments: int) -> int:
+        return run_filter(raw, audit, CALLS[name][COLUMN[machine]], *arguments)
 
     for flag in (0x20000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000):
-        assert of("clone", flag | 17) == of("unshare", flag) == of("unshare", flag | 0x200 | 1 << 32) == REFUSED
-    assert of("unshare", 0x80) == REFUSED
-    assert of("clone", 0x3D0F00 & ~0x20000 | 17) == of("clone", 17) == of("unshare", 0x200) == ALLOWED
-    assert of("ioctl", 0, 0x5412) == of("ioctl", 0, 0x5412 | 1 << 32) == of("ioctl", 9, 0x541C) == REFUSED
-    assert of("ioctl", 0x5412, 0x5401) == of("prctl", 22) == ALLOWED
-    assert of("prctl", 4) == REFUSED
-    assert [of("socket", family) for family in (1, 2, 10, 16)] == [ALLOWED] * 4
+        assert answer("clone", flag | 17) == answer("unshare", flag) == REFUSED
+        assert answer("unshare", flag | 0x200 | 1 << 32) == REFUSED
+    assert answer("unshare", 0x80) == REFUSED
+    assert answer("clone", 0x3D0F00 & ~0x20000 | 17) == answer("clone", 17) == answer("unshare", 0x200) == ALLOWED
+    assert answer("ioctl", 0, 0x5412) == answer("ioctl", 0, 0x5412 | 1 << 32) == answer("ioctl", 9, 0x541C) == REFUSED
+    assert answer("ioctl", 0x5412, 0x5401) == answer("prctl", 22) == ALLOWED
+    assert answer("prctl", 4) == REFUSED
+    assert [answer("socket", family) for family in (1, 2, 10, 16)] == [ALLOWED] * 4
     for family in (3, 17, 38, 40, 2 | 1 << 32 | 32):  # AX.25, packets, cryptography, virtual machines
-        assert of("socket", family) == ERRNO | errno.EAFNOSUPPORT
+        assert answer("socket", family) == ERRNO | errno.EAFNOSUPPORT
 
 
 @pytest.mark.parametrize("machine", COLUMN)
-def test_the_numbers_are_those_of_the_kernels_headers(machine: str) -> None:
+def test_numbers_equal_those_of_kernel_headers(machine: str) -> None:
     if not Path(HEADERS[machine]).is_file():
         pytest.skip("the kernel's headers are not installed")
     text = Path(HEADERS[machine]).read_text()
-    seen = {name: int(number) for name, number in re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", text)}
-    ours = numbers(COLUMN[machine]) | {name: of[COLUMN[machine]] for name, of in CALLS.items()}
-    assert {name: number for name, number in ours.items() if name in seen} == {n: seen[n] for n in ours if n in seen}
-    assert len(ours.keys() & seen.keys()) > 50
+    defined = {name: int(number) for name, number in re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", text)}
+    table = numbers(COLUMN[machine]) | {name: each[COLUMN[machine]] for name, each in CALLS.items()}
+    common = table.keys() & defined.keys()
+    assert len(common) > 50
+    for name in common:
+        assert table[name] == defined[name], name
 
 
-def test_a_machine_that_is_not_in_the_table_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_machine_has_no_filter(monkeypatch: pytest.MonkeyPatch) -> None:
     assert program("sparc64") is None
     monkeypatch.setattr(sys, "platform", "darwin")
     assert program() is None
@@ -121,14 +124,14 @@ print(json.dumps(out))
 @pytest.mark.anyio
 @pytest.mark.needs_program("bwrap")
 @pytest.mark.skipif(platform.machine() not in COLUMN, reason="no table for this processor")
-async def test_in_the_sandbox_the_kernel_refuses_each_of_them(tmp_path: Path) -> None:
-    """11.18: a script read the operator's key, and one session read another's."""
+async def test_kernel_refuses_filtered_calls_in_sandbox(tmp_path: Path) -> None:
+    """Regression: a script read the operator's key, and one session read that of another."""
     column = COLUMN[platform.machine()]
-    asked = {name: [number, 0, 0, 0, 0, 0] for name, number in numbers(column).items() if name != "vhangup"}
-    wanted = dict.fromkeys(asked, "EPERM")
-    wanted |= dict.fromkeys(("clone3", "memfd_create", "memfd_secret", "msgget", "shmget"), "ENOSYS")
-    wanted |= dict.fromkeys(("io_uring_enter", "io_uring_register", "io_uring_setup"), "ENOSYS")
-    for name, words, answer in (
+    calls = {name: [number, 0, 0, 0, 0, 0] for name, number in numbers(column).items() if name != "vhangup"}
+    expected = dict.fromkeys(calls, "EPERM")
+    expected |= dict.fromkeys(("clone3", "memfd_create", "memfd_secret", "msgget", "shmget"), "ENOSYS")
+    expected |= dict.fromkeys(("io_uring_enter", "io_uring_register", "io_uring_setup"), "ENOSYS")
+    for name, arguments, answer in (
         ("unshare user", (0x10000000,), "EPERM"),
         ("clone user", (0x10000000 | 17, 0, 0, 0, 0), "EPERM"),
         ("ioctl TIOCSTI", (0, 0x5412, 0), "EPERM"),
@@ -139,15 +142,15 @@ async def test_in_the_sandbox_the_kernel_refuses_each_of_them(tmp_path: Path) ->
         ("socket inet", (2, 1, 0), "allowed"),
         ("unshare files", (0x400,), "allowed"),
     ):
-        asked[name] = [CALLS[name.partition(" ")[0]][column], *words]
-        wanted[name] = answer
-    top = zoo.build(tmp_path)
+        calls[name] = [CALLS[name.partition(" ")[0]][column], *arguments]
+        expected[name] = answer
+    top = zoo.write(tmp_path)
     (top / "zoo" / "scripts" / "calls.py").write_text(SCRIPT)
     registry = loaded(top)
     runner = Scripts(registry, ScriptSettings())
-    skill, space = registry.snapshot.skills["zoo"], runner.workspace()
-    outcome = await runner.run(skill, "scripts/calls.py", space, args=[json.dumps(asked)])
+    skill, workspace = registry.snapshot.skills["zoo"], runner.workspace()
+    outcome = await runner.run(skill, "scripts/calls.py", workspace, args=[json.dumps(calls)])
     runner.close()
     assert outcome.exit_code == 0, outcome.stderr
-    assert json.loads(outcome.stdout) == wanted
+    assert json.loads(outcome.stdout) == expected
     assert outcome.sandbox_gaps == ()

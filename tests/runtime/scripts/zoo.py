@@ -1,10 +1,12 @@
-"""A skill whose scripts misbehave in every way that we know, and what a test needs to keep them."""
+"""A skill with misbehaving scripts, and helpers that find the processes they leave."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
 from pathlib import Path
+
+from catalog.forest import plant
 
 SKILL_MD = (
     "---\nname: zoo\ndescription: Holds scripts that misbehave, for tests.\n"
@@ -68,55 +70,53 @@ SHELL = {
     "share": 'cat "$1/note" && echo from inside > "$1/answer"',
     "limits": "ulimit -c; ulimit -n; ulimit -f",
 }
-OTHERS: Mapping[str, tuple[str | bytes, bool]] = {
-    "direct": ("#!/bin/sh\necho direct $1\n", True),
-    "direct.xyz": ("#!/usr/bin/env sh\necho env $1\n", True),
-    "plain": ("#!/bin/sh\necho direct\n", False),
-    "crlf": (b"#!/bin/sh\r\necho direct\r\n", True),
-    "nowhere": ("#!/no/such/interpreter\n", True),
-    "junk": (bytes(range(256)) * 4, True),
-    "badformat": (b"#!" + bytes(range(1, 32)) * 9, True),
-    "types.ts": ("const n: number = 1; console.log(n)\n", False),
-    "tell.js": ("console.log(JSON.stringify(process.argv.slice(2)), process.version)\n", False),
-    "module.mjs": ("import os from 'node:os'; console.log(typeof os.platform())\n", False),
-    "tell.pl": ("print join(',', @ARGV), qq{\\n};\n", False),
-    "tell.bash": ("a=(1 2); echo ${a[1]} $BASH_VERSION\n", False),
-    "ünï cødé.sh": ('printf "%s|" "$@"\n', False),
-    "SHOUT.PY": ("print('loud')\n", False),
+OTHERS: Mapping[str, str | bytes] = {
+    "direct": "#!/bin/sh\necho direct $1\n",
+    "direct.xyz": "#!/usr/bin/env sh\necho env $1\n",
+    "plain": "#!/bin/sh\necho direct\n",
+    "crlf": b"#!/bin/sh\r\necho direct\r\n",
+    "nowhere": "#!/no/such/interpreter\n",
+    "junk": bytes(range(256)) * 4,
+    "badformat": b"#!" + bytes(range(1, 32)) * 9,
+    "types.ts": "const n: number = 1; console.log(n)\n",
+    "tell.js": "console.log(JSON.stringify(process.argv.slice(2)), process.version)\n",
+    "module.mjs": "import os from 'node:os'; console.log(typeof os.platform())\n",
+    "tell.pl": "print join(',', @ARGV), qq{\\n};\n",
+    "tell.bash": "a=(1 2); echo ${a[1]} $BASH_VERSION\n",
+    "ünï cødé.sh": 'printf "%s|" "$@"\n',
+    "SHOUT.PY": "print('loud')\n",
 }
+EXECUTABLE = ("direct", "direct.xyz", "crlf", "nowhere", "junk", "badformat")
 
 
-def build(top: Path) -> Path:
+def write(top: Path) -> Path:
+    """Write the skill to the root `top`, and return `top`."""
     scripts = top / "zoo" / "scripts"
-    scripts.mkdir(parents=True)
-    (top / "zoo" / "SKILL.md").write_text(SKILL_MD, encoding="utf-8")
-    (top / "zoo" / "data").mkdir()
-    (top / "zoo" / "data" / "table.csv").write_text("a,b\n", encoding="utf-8")
-    files: dict[str, tuple[str | bytes, bool]] = {f"{name}.py": (text, False) for name, text in PYTHON.items()}
-    files |= {f"{name}.sh": (text, False) for name, text in SHELL.items()}
-    for name, (content, executable) in {**files, **OTHERS}.items():
-        path = scripts / name
-        path.write_bytes(content.encode() if isinstance(content, str) else content)
-        path.chmod(0o755 if executable else 0o644)
+    plant(top / "zoo", {"SKILL.md": SKILL_MD, "data/table.csv": "a,b\n"})
+    plant(scripts, {f"{name}.py": text for name, text in PYTHON.items()})
+    plant(scripts, {f"{name}.sh": text for name, text in SHELL.items()})
+    plant(scripts, OTHERS)
+    for name in EXECUTABLE:
+        (scripts / name).chmod(0o755)
     return top
 
 
-def running(mark: str) -> list[int]:
-    """The processes of this machine, zombies too, whose command line or environment has this text."""
+def processes_with(text: str) -> list[int]:
+    """Return the processes, zombies too, with this text in the command line or environment."""
     found: list[int] = []
     for name in os.listdir("/proc"):
         if name.isdigit() and int(name) != os.getpid():
             try:
-                seen = Path("/proc", name, "environ").read_bytes() + Path("/proc", name, "cmdline").read_bytes()
+                shown = Path("/proc", name, "environ").read_bytes() + Path("/proc", name, "cmdline").read_bytes()
             except OSError:
                 continue
-            if mark.encode() in seen:
+            if text.encode() in shown:
                 found.append(int(name))
     return found
 
 
 def zombies() -> list[str]:
-    """The children of this process that nobody has waited for."""
+    """Return the stat lines of the zombie children of this process."""
     found: list[str] = []
     for name in os.listdir("/proc"):
         try:

@@ -1,7 +1,7 @@
-"""A catalogue that a search can be judged on: the same five thousand skills every time, with words that mean something.
+"""A generated catalogue of 5,568 skills to measure search quality on.
 
-What one does, times what one does it to, times for whom. Many skills are near neighbours of each other, as in a
-company's real catalogue, and each thing has a short name that stands in its tags only.
+Each skill combines an action, an object and an audience. Many skills are similar, as in a company's
+catalogue, and each object has a short name that is in the tags only.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from mcp_skills_server.model import SKILL_MD, Reading, Skill, SkillFile, Standing
 
-_DOINGS: Final = {
+_ACTIONS: Final = {
     "write": ("Writes {} from scratch", "has to be drafted", "Before writing, Structure, Wording"),
     "review": ("Reviews {} and lists what to improve", "needs feedback", "What to look at, Severity of findings"),
     "explain": ("Explains {} in plain words", "is not understood", "The short answer, An everyday comparison"),
@@ -33,9 +33,9 @@ _DOINGS: Final = {
     "monitor": ("Watches {} and raises an alarm", "trouble must be noticed early", "Signals, Thresholds, On call"),
     "tidy": ("Cleans up {} and removes what is obsolete", "clutter has grown", "Keep or drop, Archive, Delete"),
 }
-"""Verb: what the skill does, when to use it, headings."""
+"""Verb: description, condition of use, headings."""
 
-_THINGS: Final = """
+_OBJECTS: Final = """
 dev release-notes|release notes that tell users what is new in a version|relnotes
 dev pull-requests|pull requests and the discussion below them|pr
 dev api-clients|client libraries that call a web service|sdk
@@ -95,9 +95,9 @@ teaching lesson-outlines|outlines of lessons for a school class|curriculum
 teaching essay-feedback|remarks on pupils' essays|marking
 teaching spelling-drills|words that are often misspelt|orthography
 """
-"""Domain, slug, what it is, and a short name for the tags."""
+"""Lines of domain, name, description, and a short name for the tags."""
 
-_READERS: Final = {
+_AUDIENCES: Final = {
     "": "",
     "for-startups": "Made for small companies that have just begun.",
     "for-enterprises": "Made for large organisations with many departments.",
@@ -107,32 +107,30 @@ _READERS: Final = {
 }
 
 
-def plausible(count: int) -> dict[str, Skill]:
-    """The first `count` skills of the catalogue by skill path, at most 5,568; they exist in memory only.
-
-    Those without a special reader come first.
-    """
+def generated_skills(count: int) -> dict[str, Skill]:
+    """Return up to `count` skills by path, those without an audience first, in memory only."""
     return {skill.path: skill for skill in islice(_all(), count)}
 
 
-def questions() -> list[dict[str, Any]]:
-    """Return what people ask of the fixtures and of these skills, labelled by hand with the skill paths they mean."""
-    return json.loads(Path(__file__).with_name("questions.json").read_text(encoding="utf-8"))
+def labelled_queries() -> list[dict[str, Any]]:
+    """Return queries for the fixtures and these skills, labelled by hand with the expected paths."""
+    return json.loads(Path(__file__).with_name("labelled_queries.json").read_text(encoding="utf-8"))
 
 
 def _all() -> Iterator[Skill]:
-    things = [line.split(" ", 1) for line in _THINGS.strip().splitlines()]
-    for reader, (domain, thing), verb in product(_READERS, things, _DOINGS):
-        slug, what, short = thing.split("|")
-        does, when, headings = _DOINGS[verb]
-        name = "-".join(part for part in (verb, slug, reader) if part)
+    objects = [line.split(" ", 1) for line in _OBJECTS.strip().splitlines()]
+    for audience, (domain, fields), verb in product(_AUDIENCES, objects, _ACTIONS):
+        slug, what, short = fields.split("|")
+        does, when, headings = _ACTIONS[verb]
+        name = "-".join(part for part in (verb, slug, audience) if part)
         title = name.replace("-", " ").capitalize()
-        said = f"{does.format(what)}. {_READERS[reader]} Use when it {when}.".replace("  ", " ")
-        fields = {"name": name, "description": said, "metadata": {"tags": f"{domain}, {short}"}}
-        lines = (title, *headings.split(", "))
-        parts = "\n\n".join(f"## {each}\n\nFor {what}: what to do first and what after it." for each in lines[1:])
-        opening = f"# {title}\n\n{does.format(what)} when it {when}.\n\n{parts}"
-        reading = Reading(fields, title, Standing.VALID, (), lines, opening)
+        description = f"{does.format(what)}. {_AUDIENCES[audience]} Use when it {when}.".replace("  ", " ")
+        frontmatter = {"name": name, "description": description, "metadata": {"tags": f"{domain}, {short}"}}
+        all_headings = (title, *headings.split(", "))
+        opening = f"# {title}\n\n{does.format(what)} when it {when}."
+        for heading in all_headings[1:]:
+            opening += f"\n\n## {heading}\n\nFor {what}: what to do first and what after it."
+        reading = Reading(frontmatter, title, Standing.VALID, (), all_headings, opening)
         path = f"{domain}/{name}"
         file = SkillFile(0, f"{path}/{SKILL_MD}", 1, "1", True)
         yield Skill(path, 0, path, reading, MappingProxyType({SKILL_MD: file}), (), Standing.VALID)

@@ -16,14 +16,14 @@ from typing import Any
 
 import pytest
 
-from catalog.watch.test_watcher_limits import NAMESPACE, can, confined
+from catalog.watch.test_watcher_limits import NAMESPACE, can_run, run_scenario
 from publish.test_static import whole
 from sources.publishers import Publisher, skill_md
 from web.http_wire import http_serving
 from wire import COMMAND, DEADLINE, serving, write_skill
 
 pytestmark = pytest.mark.skipif(
-    not can(*NAMESPACE, "sh", "-c", "mount -t tmpfs -o size=64k none /mnt"),
+    not can_run(*NAMESPACE, "sh", "-c", "mount -t tmpfs -o size=64k none /mnt"),
     reason="no user namespace to mount a small disk in",
 )
 FULL = "No space left on device"
@@ -209,7 +209,7 @@ SCENARIOS = [
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_full_disk(scenario: Callable[[Path], None], tmp_path: Path) -> None:
-    confined(__file__, scenario.__name__, tmp_path, by=NAMESPACE)
+    run_scenario(__file__, scenario.__name__, tmp_path, by=NAMESPACE)
 
 
 if __name__ == "__main__":

@@ -117,9 +117,9 @@ def mounts(root: Path) -> None:
         edit_and_wait(listener, root, "two/three", 2)
 
 
-def run_scenario(scenario: str, root: Path, *arguments: str, by: list[str]) -> list[str]:
-    """Run a function of this file in a confined process, and return the lines that it prints."""
-    command = [*by, sys.executable, "-W", "error", __file__, scenario, str(root), *arguments]
+def run_scenario(file: str, scenario: str, root: Path, *arguments: str, by: list[str]) -> list[str]:
+    """Run a function of a test file in a confined process, and return the lines that it prints."""
+    command = [*by, sys.executable, "-W", "error", file, scenario, str(root), *arguments]
     environment = os.environ | {"PYTHONPATH": str(TESTS), "HOME": str(root)}
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=environment)
     assert (done.returncode, done.stderr) == (0, "")
@@ -134,7 +134,7 @@ def run_scenario(scenario: str, root: Path, *arguments: str, by: list[str]) -> l
 def test_folders_are_polled_while_the_system_gives_no_events(
     tmp_path: Path, name: str, number: str, limit: str
 ) -> None:
-    first, second = run_scenario("limited", tmp_path, name, number, by=NAMESPACE)
+    first, second = run_scenario(__file__, "limited", tmp_path, name, number, by=NAMESPACE)
     for words in (limit, "sysctl", "polled about once a second"):
         assert words in first
     assert "file events work again" in second
@@ -142,7 +142,7 @@ def test_folders_are_polled_while_the_system_gives_no_events(
 
 @needs_namespace
 def test_limit_that_new_directories_reach_is_logged(tmp_path: Path) -> None:
-    first, second = run_scenario("limit_reached", tmp_path, by=NAMESPACE)
+    first, second = run_scenario(__file__, "limit_reached", tmp_path, by=NAMESPACE)
     assert "fs.inotify.max_user_watches is 5" in first
     assert "file events work again" in second
 
@@ -155,12 +155,12 @@ def test_directory_is_watched_again_once_it_may_be_read_again(tmp_path: Path) ->
         by = ["setpriv", f"--bounding-set={rights}", f"--inh-caps={rights}"]
         if not can_run(*by, "true"):
             pytest.skip("root cannot give up its rights here")
-    assert "the root cannot be read" in "".join(run_scenario("permissions", tmp_path, by=by))
+    assert "the root cannot be read" in "".join(run_scenario(__file__, "permissions", tmp_path, by=by))
 
 
 @needs_namespace
 def test_mounts_and_unmounts_are_noticed(tmp_path: Path) -> None:
-    assert run_scenario("mounts", tmp_path, by=NAMESPACE) == []
+    assert run_scenario(__file__, "mounts", tmp_path, by=NAMESPACE) == []
 
 
 if __name__ == "__main__":

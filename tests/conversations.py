@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from hypothesis import strategies as st
 
-from malformed import HALVES, MALFORMED
+from malformed import LONE_SURROGATES, MALFORMED
 
 VERSION = "io.modelcontextprotocol/protocolVersion"
 CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
@@ -60,7 +60,7 @@ REQUESTS: Final[list[tuple[str, dict[str, Any]]]] = [
     ("sampling/createMessage", {}),
     ("nothing/at/all", {"x": 1}),
     ("", {}),
-    *HALVES,
+    *LONE_SURROGATES,
 ]
 """Every method with parameters that fit, and methods that nobody has."""
 STATEFUL: Final[list[tuple[str, dict[str, Any]]]] = [

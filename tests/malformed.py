@@ -14,7 +14,7 @@ def raw(**fields: Any) -> bytes:
     return json.dumps({**CALL, **fields}).encode()
 
 
-def without(*names: str, **fields: Any) -> bytes:
+def request_without(*names: str, **fields: Any) -> bytes:
     """Return a request without some fields, and with others added."""
     return json.dumps({name: value for name, value in {**CALL, **fields}.items() if name not in names}).encode()
 
@@ -43,22 +43,22 @@ MALFORMED = [
     Case("a number", b"5", -32600), Case("a text", b'"text"', -32600), Case("null", b"null", -32600),
     Case("an empty object", b"{}", -32600), Case("another JSON-RPC", raw(jsonrpc="1.0"), -32600, 7),
     Case("another JSON-RPC and a text as id", raw(jsonrpc=2, id="seven"), -32600, "seven"),
-    Case("no JSON-RPC", without("jsonrpc"), -32600, 7), Case("id null", raw(id=None), -32600),
+    Case("no JSON-RPC", request_without("jsonrpc"), -32600, 7), Case("id null", raw(id=None), -32600),
     Case("id 1.5", raw(id=1.5), -32600), Case("id 1.0", raw(id=1.0), -32600),
     Case("id an object", raw(id={}), -32600), Case("id an array", raw(id=[7]), -32600),
     Case("id true", raw(id=True), -32600), Case("id too long", raw(id="x" * 1001), -32600),
-    Case("no method", without("method"), -32600, 7), Case("method a number", raw(method=5), -32600, 7),
+    Case("no method", request_without("method"), -32600, 7), Case("method a number", raw(method=5), -32600, 7),
     Case("params an array", raw(params=[1]), -32600, 7),
     Case("params a text", raw(params="text"), -32600, 7),
-    Case("a notification with an array", without("id", method="notifications/x", params=[1]), -32600),
-    Case("a notification of another JSON-RPC", without("id", method="notifications/x", jsonrpc="1.0"), -32600),
-    Case("half a response", without("method", result=5), -32600),
+    Case("a notification with an array", request_without("id", method="notifications/x", params=[1]), -32600),
+    Case("a notification of another JSON-RPC", request_without("id", method="notifications/x", jsonrpc="1.0"), -32600),
+    Case("half a response", request_without("method", result=5), -32600),
 ]  # fmt: skip
 """Messages that are refused."""
 
 HALF = "git \ud83d"
 """A lone surrogate, as JavaScript cuts a text in the middle of an emoji."""
-HALVES = [
+LONE_SURROGATES = [
     ("tools/call", {"name": "skills_search", "arguments": {"query": HALF}}),
     ("skills/get", {"name": HALF}),
     ("skills/get", {"uri": f"skill://{HALF}/SKILL.md"}),

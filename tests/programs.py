@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 
 MARK = "needs_program"
-LOOSE = (
+UNSANDBOXED = (
     ("--sandbox", "off")
     if not hasattr(os, "geteuid") or os.geteuid()
     else ("--sandbox", "required", "--script-network")
 )
 """Options for scripts that connect to this machine: no sandbox, or for root, who must use one, one with network."""
-loose = pytest.mark.needs_program(*(["bwrap"] if LOOSE[1] == "required" else []))
+needs_unsandboxed = pytest.mark.needs_program(*(["bwrap"] if UNSANDBOXED[1] == "required" else []))
 """The mark of tests that use `LOOSE`."""
 
 

@@ -40,7 +40,7 @@ def two_skills(folder: Path) -> Registry:
     return out
 
 
-class Loaded(Watcher):
+class IdleWatcher(Watcher):
     """A watcher that does nothing, since the folder has been loaded."""
 
     def start(self) -> None:
@@ -51,7 +51,7 @@ class Loaded(Watcher):
 
 
 class Script:
-    """A client that says these lines, as `Pipes`, and keeps the messages that it receives in `said`.
+    """A client that says these lines, as `Pipes`, and keeps the messages that it receives in `received`.
 
     One that is patient waits for what each line calls for before it says the next.
     """
@@ -59,21 +59,21 @@ class Script:
     max_line = 1 << 16
 
     def __init__(self, lines: list[bytes], *, patient: bool) -> None:
-        self.said: list[dict[str, Any]] = []
+        self.received: list[dict[str, Any]] = []
         self._lines = lines
         self._patient = patient
         self._heard = anyio.Event()
 
     async def lines(self) -> AsyncIterator[bytes | None]:
         for line in self._lines:
-            before = len(self.said)
+            before = len(self.received)
             too_long = len(line) > self.max_line
             yield None if too_long else line
             if self._patient:
                 found = None if too_long else decode_message(line)
                 if not isinstance(found, Message) or found.kind == "request":
                     with anyio.fail_after(DEADLINE):
-                        while len(self.said) == before:
+                        while len(self.received) == before:
                             self._heard = anyio.Event()
                             await self._heard.wait()
                 for _ in range(20):  # let notifications and their consequences follow the response
@@ -84,7 +84,7 @@ class Script:
 
     def send_now(self, raw: bytes) -> bool:
         assert raw.endswith(b"\n") and raw.count(b"\n") == 1
-        self.said.append(json.loads(HANDLE.sub("HANDLE", raw.decode())))
+        self.received.append(json.loads(HANDLE.sub("HANDLE", raw.decode())))
         self._heard.set()
         return True
 
@@ -92,13 +92,13 @@ class Script:
         self.send_now(raw)
 
 
-async def hold(script: Script, registry: Registry, settings: Settings, views: Views | None = None) -> None:
-    attachment = Attachment(registry, settings, Loaded(registry), Runtime(registry), views=views)
+async def serve_script(script: Script, registry: Registry, settings: Settings, views: Views | None = None) -> None:
+    attachment = Attachment(registry, settings, IdleWatcher(registry), Runtime(registry), views=views)
     async with attachment.running():
         await Connection(script, attachment).run()
 
 
-def talk(
+def replies_to(
     lines: list[bytes], registry: Registry, settings: Settings, *, patient: bool, views: Views | None = None
 ) -> list[dict[str, Any]]:
     """Return the messages that a client which sends these lines receives."""
@@ -106,7 +106,7 @@ def talk(
 
     async def held() -> None:
         with anyio.fail_after(DEADLINE):
-            await hold(script, registry, settings, views)
+            await serve_script(script, registry, settings, views)
 
     anyio.run(held)
-    return script.said
+    return script.received

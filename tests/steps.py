@@ -32,7 +32,7 @@ def steps(call: Callable[[], object]) -> int:
     return count
 
 
-def growth(call: Callable[[int], Callable[[], object]], size: int, times: int = 4) -> float:
+def step_growth(call: Callable[[int], Callable[[], object]], size: int, times: int = 4) -> float:
     """Return the factor by which the steps grow when the input grows by `times`: `times` if linear."""
     steps(call(size))  # fills caches, which the count leaves out
     return steps(call(times * size)) / max(1, steps(call(size)))

@@ -16,7 +16,7 @@ import click
 import pytest
 
 import forkserver
-from commands.calls import run, seen, terminal
+from commands.calls import json_of, run, terminal
 from mcp_skills_server import __main__
 from mcp_skills_server.cli import COMMANDS, HEADINGS, cli, main
 from tables import each_row
@@ -73,7 +73,7 @@ def test_options_are_read_from_environment_variables(monkeypatch: pytest.MonkeyP
 
 
 def test_list_prints_every_skill_as_table_and_json() -> None:
-    done, skills = run("list", FIXTURES), seen("list", FIXTURES)["skills"]
+    done, skills = run("list", FIXTURES), json_of("list", FIXTURES)["skills"]
     assert done.stdout.splitlines()[0].split() == ["PATH", "VERSION", "FILES", "BYTES", "PROBLEMS", "DESCRIPTION"]
     assert len(skills) == len(done.stdout.splitlines()) - 1 == len(list(FIXTURES.rglob("SKILL.md")))
     for each in skills:
@@ -85,7 +85,7 @@ def test_list_prints_every_skill_as_table_and_json() -> None:
 def test_list_marks_skills_that_are_not_served(tmp_path: Path) -> None:
     write_skill(tmp_path / "good")
     write_skill(tmp_path / "torn").joinpath("SKILL.md").write_text("nothing")
-    found = [(each["path"], each["served"], each["problems"]) for each in seen("list", tmp_path)["skills"]]
+    found = [(each["path"], each["served"], each["problems"]) for each in json_of("list", tmp_path)["skills"]]
     assert found == [("good", True, 0), ("torn", False, 1)]
     assert "(not served)" in run("list", tmp_path).stdout
     assert "frontmatter-missing" in run("show", tmp_path, "torn").stdout
@@ -94,7 +94,7 @@ def test_list_marks_skills_that_are_not_served(tmp_path: Path) -> None:
 def test_show_prints_entry_files_and_instructions() -> None:
     done = run("show", FIXTURES, "csv-profiling")
     assert done.returncode == 0 and "scripts/profile_csv.py" in done.stdout
-    found = seen("show", FIXTURES, "acme/billing/refunds")
+    found = json_of("show", FIXTURES, "acme/billing/refunds")
     assert found["frontmatter"]["name"] == found["name"] == "refunds" and found["instructions"].startswith("# ")
     assert {each["path"] for each in found["files"]} >= {"SKILL.md"}
     assert all(each["digest"].startswith("sha256:") for each in found["files"])
@@ -106,7 +106,7 @@ def test_validate_names_path_line_code_and_hint(tmp_path: Path) -> None:
     assert done.returncode == 1 and f"{skill}/SKILL.md:3: error: the description is" in done.stdout
     assert "[description-missing]" in done.stdout and "; add 'description:'" in done.stdout
     for given in (skill, skill / "SKILL.md", tmp_path):
-        found = seen("validate", given)
+        found = json_of("validate", given)
         (problem,) = found["problems"]
         assert (found["ok"], found["skills"]) == (False, 1) and os.path.samefile(problem["path"], skill / "SKILL.md")
         assert problem.keys() == {"path", "skill", "severity", "code", "message", "hint", "line"}
@@ -181,7 +181,7 @@ def test_skills_in_dot_folders_are_counted_and_named(tmp_path: Path) -> None:
         done = run(command, tmp_path)
         assert (done.returncode, done.stderr) == (1, message)
         counted = {"root": str(tmp_path), "skills": 5, "folders": folders, "complete": True}
-        assert seen(command, tmp_path)["passed_over"] == [counted]
+        assert json_of(command, tmp_path)["passed_over"] == [counted]
     assert message in run("publish", tmp_path, "--output", tmp_path.parent / "out").stderr
 
 
@@ -191,7 +191,7 @@ def test_hidden_option_serves_skills_in_dot_folders(
 ) -> None:
     shape_of_dot_folders(tmp_path)
     (tmp_path / ".curated/one/.secret").write_text("x")
-    found = seen("list", tmp_path, *given, **environment)
+    found = json_of("list", tmp_path, *given, **environment)
     assert [each["path"] for each in found["skills"]] == [
         ".curated/one", ".curated/one/nested", ".curated/two", ".system/three", "plugin/.claude/skills/four",
     ]  # fmt: skip
@@ -227,10 +227,10 @@ def test_links_of_npx_skills_are_followed_unless_switched_off(tmp_path: Path) ->
     root = tmp_path / ".claude/skills"
     root.mkdir(parents=True)
     (root / "pdf").symlink_to("../../.agents/skills/pdf")
-    assert [each["path"] for each in seen("list", root)["skills"]] == ["pdf"]
+    assert [each["path"] for each in json_of("list", root)["skills"]] == ["pdf"]
     for given, environment in ((["--no-follow-links"], {}), ([], {"MCP_SKILLS_FOLLOW_LINKS": "0"})):
         for command in ("list", "validate"):
-            found = seen(command, root, *given, **environment)["problems"]
+            found = json_of(command, root, *given, **environment)["problems"]
             assert [each["code"] for each in found] == ["link-outside"]
 
 
@@ -240,7 +240,7 @@ def test_list_and_validate_report_shadowed_skills_of_several_roots(tmp_path: Pat
     write_skill(tmp_path / "two" / "other")
     (tmp_path / "two" / "link").symlink_to(tmp_path / "one")
     roots = (tmp_path / "one", tmp_path / "two")
-    listed, validated = seen("list", *roots), seen("validate", *roots)
+    listed, validated = json_of("list", *roots), json_of("validate", *roots)
     assert [each["path"] for each in listed["skills"]] == ["other", "same"]
     shown = {(each["code"], each["skill"]) for each in listed["problems"]}
     assert shown == {("shadowed", "same"), ("link-outside", "")}
@@ -275,7 +275,7 @@ def test_skill_over_a_limit_is_marked_by_every_command(tmp_path: Path) -> None:
         assert not result.get("isError") and "# Thing" in json.dumps(result)
         result = wire.request("tools/call", {"name": "skills_read", "arguments": {"skill": "big", "path": "f8.md"}})
         assert result["isError"]
-        wire.logs(message.encode())
+        wire.wait_for_log(message.encode())
 
 
 def test_validate_shows_progress_only_on_a_terminal(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from format.broken import BROKEN, MADE, befall, fill, gate_of, roots_of, skill_md
+from format.broken import BROKEN, GENERATED_CODES, cause_fault, create_bundle, gate_of, roots_of, skill_md
 from mcp_skills_server.authoring.notes import notes
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.codes import CODES, problem, standing, unlisting_problem
@@ -48,7 +48,7 @@ def _validated(registry: Registry, code: str = "") -> list[Problem]:
 
 
 def test_bundle_that_is_not_stored_has_a_reason():
-    for made in MADE:
+    for made in GENERATED_CODES:
         assert [path.name for path in (BROKEN / made).iterdir()] == ["README.md"]
         assert 0 < (BROKEN / made / "README.md").read_text().count("\n") <= 2
 
@@ -58,7 +58,7 @@ def test_bundle_that_is_not_stored_has_a_reason():
 def test_each_bundle_yields_its_code_and_standing(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     roots, row = roots_of(code, tmp_path), CODES[code]
     registry = Registry(roots, gate=gate_of(code))
-    befall(code, roots[0], monkeypatch)
+    cause_fault(code, roots[0], monkeypatch)
     problems = _validated(registry, code)
     assert {found.code for found in problems} == {code}
     for found in problems:
@@ -84,8 +84,8 @@ def _names_the_line_with_the_fault(found: Problem) -> None:
 def test_valid_skill_is_served_beside_any_broken_one(tmp_path: Path):
     root = tmp_path / "root"
     shutil.copytree(BROKEN, root, symlinks=True)
-    for made in MADE:
-        fill(root / made)
+    for made in GENERATED_CODES:
+        create_bundle(root / made)
     (root / "sound").mkdir()
     (root / "sound" / "SKILL.md").write_text(skill_md("sound"))
 

@@ -20,7 +20,7 @@ import pytest
 from mcp.server.lowlevel.server import Server
 
 import mcp_skills_server
-from web.proxies import until
+from web.http_wire import wait_until
 from wire import write_skill
 
 PACKAGE = mcp_skills_server.__name__
@@ -102,7 +102,7 @@ def test_library_opens_any_kind_of_root(tmp_path: Path) -> None:
     roots = (tmp_path / "skills", tmp_path / "more.zip")
     with mcp_skills_server.open_registry(*roots, cache_dir=tmp_path / "cache") as registry:
         registry.load()
-        until(lambda: {*registry.snapshot.skills} == {"tea", "coffee"})
+        wait_until(lambda: {*registry.snapshot.skills} == {"tea", "coffee"})
 
 
 PROGRAM = """

@@ -221,7 +221,7 @@ class Wire(Client):
         self.request("skills/list")
         return [self.notifications.get_nowait() for _ in range(self.notifications.qsize())]
 
-    def logs(self, words: bytes) -> None:
+    def wait_for_log(self, words: bytes) -> None:
         """Wait until stderr has these words, since it is not ordered with the responses."""
         with self._logged:
             assert self._logged.wait_for(lambda: words in self.stderr, DEADLINE), self.stderr

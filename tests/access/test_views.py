@@ -16,7 +16,7 @@ import anyio
 from hypothesis import Phase, example, given, note, settings
 from hypothesis import strategies as st
 
-from catalog.forest import loaded
+from catalog.forest import load_registry
 from conversations import ENVELOPE, EXTENSION, HANDSHAKE
 from mcp_skills_server.access.grants import Grant, Grants, Pattern
 from mcp_skills_server.access.principal import Principal
@@ -32,7 +32,7 @@ from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.server.sdk import PRINCIPAL
 from mcp_skills_server.web.discovery import Discovery, DiscoveryByGrants
-from scripted import talk
+from scripted import replies_to
 
 ANN = Principal("token", "ann")
 PATHS = ("alpha", "alpha/inner", "alpha/inner/core", "beta", "team/x", "team/y", "team/y/z", "other/x", "deep/er/q")
@@ -180,7 +180,7 @@ def answers_over_stdio(views: Views, chosen: Settings, requests: Sequence[tuple[
     answers: list[str] = []
     for modern in (True, False):
         lines = messages_of(requests, modern=modern)
-        answers += map(json.dumps, talk(lines, views.registry, chosen, patient=True, views=views))
+        answers += map(json.dumps, replies_to(lines, views.registry, chosen, patient=True, views=views))
     return answers
 
 
@@ -266,7 +266,7 @@ def test_restricted_view_answers_like_a_server_with_only_granted_skills(
             (folder / root).mkdir()
         for sample in samples:
             sample.write(folder)
-        whole = loaded(folder / "0", folder / "1")
+        whole = load_registry(folder / "0", folder / "1")
         paths = published_paths(whole)
         local = Views(whole, Grants(grants, local=True))
         remote = Views(whole, Grants(grants, local=False))
@@ -274,7 +274,7 @@ def test_restricted_view_answers_like_a_server_with_only_granted_skills(
         over_rpc = answers_over_rpc(remote)
         over_discovery = responses_of_discovery(remote, paths)
         remove_ungranted(folder, {path: skill.root for path, skill in whole.snapshot.skills.items()}, granted)
-        part = loaded(folder / "0", folder / "1")
+        part = load_registry(folder / "0", folder / "1")
         unrestricted = Views(part)
         note(f"{[*whole.snapshot.skills]} {patterns} {[*part.snapshot.skills]}")
         assert over_stdio == answers_over_stdio(unrestricted, chosen, requests)

@@ -10,8 +10,8 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.runtime.embeddings.models import EmbeddingError, Endpoint
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.server.stdio import Connection
-from scripted import Script, hold, talk
-from server.test_connection import LISTEN, said
+from scripted import Script, replies_to, serve_script
+from server.test_connection import LISTEN, encoded
 from wire import FIXTURES
 
 
@@ -33,11 +33,11 @@ def test_end_of_stdin_cancels_requests_with_similar_ids(
         return b""
 
     monkeypatch.setattr(Connection, "answer", hangs)
-    lines = said(*[{"id": each, "method": "skills/list", "params": {"_meta": ENVELOPE}} for each in pair])
+    lines = encoded(*[{"id": each, "method": "skills/list", "params": {"_meta": ENVELOPE}} for each in pair])
 
     async def ends() -> bool:
         with anyio.move_on_after(6):
-            await hold(Script(lines, patient=False), registry, Settings())
+            await serve_script(Script(lines, patient=False), registry, Settings())
             return True
         return False
 
@@ -48,8 +48,8 @@ def test_cancel_of_another_id_is_ignored(registry: Registry) -> None:
     """int("1_0") is 10."""
     listen = {"id": 10, "method": "subscriptions/listen", "params": LISTEN}
     back = {"method": "notifications/cancelled", "params": {"requestId": "1_0"}}
-    lines = said(listen, back, listen, {"id": 8, "method": "server/discover", "params": {"_meta": ENVELOPE}})
-    heard = talk(lines, registry, Settings(), patient=True)
+    lines = encoded(listen, back, listen, {"id": 8, "method": "server/discover", "params": {"_meta": ENVELOPE}})
+    heard = replies_to(lines, registry, Settings(), patient=True)
     methods = [each.get("method") for each in heard]
     # The second is refused, since the first still runs.
     assert methods.count("notifications/subscriptions/acknowledged") == 1

@@ -12,7 +12,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from catalog.forest import plant, skills
+from catalog.forest import skills, write_files
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.runtime.sessions import UnknownSessionError
 from mcp_skills_server.telemetry.audit import AuditLog
@@ -26,7 +26,7 @@ BOB = Principal("token", "bob")
 
 @pytest.mark.parametrize("owner", ["\u00e9", "\ud800"])
 def test_session_record_with_invalid_owner_is_ignored(tmp_path: Path, owner: str) -> None:
-    tree, store = plant(tmp_path, skills("a")), Store()
+    tree, store = write_files(tmp_path, skills("a")), Store()
     handle = "h" * 24
     store.texts[handle] = json.dumps({"version": 1, "owner": owner, "since": 0, "skills": []})
 
@@ -61,12 +61,12 @@ def test_legacy_session_gets_no_notification_of_a_lost_group(tmp_path: Path) -> 
     with http_serving("--config", file) as server, client(server, "legacy", token=ANNS) as ann:
         ann.hear(tax, tea)
         write_anew(tokens, f"ann={ANNS}\n")
-        server.said("the tokens were reloaded")
+        server.wait_for_log("the tokens were reloaded")
         assert [each["name"] for each in ann.request("prompts/list")["prompts"]] == ["tea"]
         stream = ann.follow()
         stream.until("notifications/resources/updated", tax)  # that it is gone
         write_skill(tmp_path / "skills" / "finance" / "tax", description="Counts what is owed.")
-        server.said("finance/tax.*changed|changed.*finance/tax")
+        server.wait_for_log("finance/tax.*changed|changed.*finance/tax")
         write_skill(tmp_path / "skills" / "tea", description="Makes green tea.")
         assert not [uri for _, uri in stream.until("notifications/resources/updated", tea) if uri == tax]
 
@@ -127,5 +127,5 @@ def test_rejected_webhooks_do_not_fill_the_log(tmp_path: Path) -> None:
         answers = [server.send(path="/refresh", body=b"{}").status for _ in range(300)]
         assert answers[0] == 401
         assert set(answers) == {401, 429}
-        server.said("/refresh: refused")
+        server.wait_for_log("/refresh: refused")
         assert len([line for line in server.stderr.splitlines() if "/refresh: refused" in line]) < 50

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commands.calls import invoke, refusal, seen
+from commands.calls import invoke, json_of, refusal
 from mcp_skills_server.authoring.context import HOSTS
 from mcp_skills_server.authoring.evaluation import (
     CaseResult,
@@ -88,7 +88,7 @@ def test_failed_case_names_the_winner_and_the_deciding_words(skills: Path) -> No
     assert "should trigger: 'minutes of a meeting': minutes comes first by the words minutes, meeting" in done.stdout
     assert "should not trigger: 'refunds please': it triggers the skill and should not" in done.stdout
     assert "0 of 2 cases passed; hit@1 0%, hit@5 0%; 1 false triggers" in done.stdout
-    result = seen("evaluate", skills, "--cases", file)["results"][0]
+    result = json_of("evaluate", skills, "--cases", file)["results"][0]
     # The fields of the runner that the format comes from, and the winner.
     expected = {"query": "minutes of a meeting", "should_trigger": True, "trigger_rate": 0.0, "triggers": 0, "runs": 1}
     assert result.items() >= (expected | {"pass": False, "winner": "minutes"}).items()
@@ -263,7 +263,7 @@ def test_judge_program_may_answer_in_three_formats(skills: Path, answer: str, tm
     judge.write_text(JUDGE.format(log=log, answer=answer))
     words = ("evaluate", skills, "--cases", file, "--cache-dir", tmp_path / "cache")
     words += ("--judge", f"{sys.executable} {judge}")
-    found = seen(*words)
+    found = json_of(*words)
     assert [(each["trigger_rate"], each["runs"], each["pass"]) for each in found["results"]] == [
         (1.0, 3, True), (0.0, 3, True)
     ]  # fmt: skip
@@ -301,7 +301,7 @@ def test_try_ranks_skills_for_one_prompt(skills: Path) -> None:
     done = invoke("try", skills, "pay money back")
     assert done.return_value == 0
     assert "refunds" in done.stdout.splitlines()[1] and "money" in done.stdout
-    assert seen("try", skills, "refunds")["places"][0]["path"] == "refunds"
+    assert json_of("try", skills, "refunds")["places"][0]["path"] == "refunds"
     for options in ([], ["--format", "json"]):
         assert invoke("try", skills, "xyzzy", *options).return_value == 1
         assert invoke("try", skills, "refunds", *options).return_value == 0
@@ -317,14 +317,14 @@ def test_overlap_lists_pairs_with_common_words(skills: Path) -> None:
     done = invoke("overlap", skills)
     assert done.return_value == 1
     assert "refunds  repayments  " in done.stdout
-    (pair,) = seen("overlap", skills)["pairs"]
+    (pair,) = json_of("overlap", skills)["pairs"]
     assert pair["skills"] == ["refunds", "repayments"]
     assert pair["share"] > 0.7 and "customers" in pair["words"]
 
 
 def test_context_equals_the_texts_that_a_server_sends() -> None:
     with serving(FIXTURES, opened=False) as wire:
-        first, *others = seen("context", FIXTURES)["unasked"]
+        first, *others = json_of("context", FIXTURES)["unasked"]
         assert first["text"] == wire.open()["instructions"]
         tools = wire.request("tools/list")["tools"]
     sent = [{key: each[key] for key in ("name", "description", "inputSchema")} for each in tools]
@@ -334,14 +334,14 @@ def test_context_equals_the_texts_that_a_server_sends() -> None:
 
 
 def test_context_of_claude_code_has_only_tool_names() -> None:
-    texts = {each["title"]: each["text"] for each in seen("context", FIXTURES, "--host", "claude-code")["unasked"]}
+    texts = {each["title"]: each["text"] for each in json_of("context", FIXTURES, "--host", "claude-code")["unasked"]}
     assert set(texts) == {"Instructions of the server", "Names of the tools"}
     assert "skills_load" in texts["Names of the tools"].splitlines()
 
 
 def test_context_of_codex_has_only_the_first_line(tmp_path: Path) -> None:
     write_skill(tmp_path / "refunds")
-    text = seen("context", tmp_path, "--host", "gemini-cli")["unasked"][0]["text"]
+    text = json_of("context", tmp_path, "--host", "gemini-cli")["unasked"][0]["text"]
     line = text.partition("\n")[0]
     left_out = len(text) - len(line)
     tokens = f"{-(-len(line) // 4)} tokens"
@@ -355,12 +355,12 @@ def test_context_of_codex_has_only_the_first_line(tmp_path: Path) -> None:
 
 
 def test_context_counts_whole_shortened_and_absent_descriptions(tmp_path: Path) -> None:
-    assert all(seen("context", tmp_path, "--host", host)["unasked"] == [] for host in HOSTS)
+    assert all(json_of("context", tmp_path, "--host", host)["unasked"] == [] for host in HOSTS)
     write_skill(tmp_path / "skill-0")
-    assert seen("context", tmp_path)["skills"] == {"whole": ["skill-0"], "shortened": [], "absent": []}
+    assert json_of("context", tmp_path)["skills"] == {"whole": ["skill-0"], "shortened": [], "absent": []}
     for number in range(300):
         write_skill(tmp_path / f"skill-{number}", description=f"Thing {number}. " + "Many words of no use. " * 30)
-    skills = seen("context", tmp_path, "--host", "gemini-cli")["skills"]
+    skills = json_of("context", tmp_path, "--host", "gemini-cli")["skills"]
     assert sum(map(len, skills.values())) == 300
     assert skills["shortened"] and not skills["whole"]
 
@@ -369,7 +369,7 @@ def test_context_counts_whole_shortened_and_absent_descriptions(tmp_path: Path) 
 def test_context_of_a_loaded_skill_has_its_body(tmp_path: Path, host: str) -> None:
     write_skill(tmp_path / "a", body="Knöck three times.\n")
     write_skill(tmp_path / "mine", description="Does it.\ndisable-model-invocation: true")
-    text, refused = seen("context", tmp_path, "--host", host, "--skill", "a", "--skill", "mine")["loaded"]
+    text, refused = json_of("context", tmp_path, "--host", host, "--skill", "a", "--skill", "mine")["loaded"]
     assert "Knöck three times." in text["text"] and "mine" in refused["text"]
     assert "'list' shows what there is" in refusal("context", tmp_path, "--host", host, "--skill", "xyz")
 
@@ -377,7 +377,7 @@ def test_context_of_a_loaded_skill_has_its_body(tmp_path: Path, host: str) -> No
 def test_long_result_is_cut_at_the_limit_of_the_host(tmp_path: Path) -> None:
     def load(padding: int) -> dict[str, Any]:
         write_skill(tmp_path / "a", body='"' * 18_500 + "x" * padding)
-        return seen("context", tmp_path, "--host", "codex", "--skill", "a")["loaded"][0]
+        return json_of("context", tmp_path, "--host", "codex", "--skill", "a")["loaded"][0]
 
     padding = 40_000 - len(load(0)["text"])
     whole = load(padding)
@@ -390,7 +390,7 @@ def test_long_result_is_cut_at_the_limit_of_the_host(tmp_path: Path) -> None:
 
 def test_context_over_budget_exits_with_1(tmp_path: Path) -> None:
     write_skill(tmp_path / "a")
-    found = seen("context", tmp_path)
+    found = json_of("context", tmp_path)
     assert found["tokens"] == sum(each["tokens"] for each in found["unasked"]) > 0 and found["ok"]
     assert invoke("context", tmp_path, "--budget", found["tokens"]).return_value == 0
     done = invoke("context", tmp_path, "--budget", found["tokens"] - 1)

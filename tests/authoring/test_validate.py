@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft202012Validator
 
-from commands.calls import invoke, refusal, seen, terminal
+from commands.calls import invoke, json_of, refusal, terminal
 from forkserver import Popen
 from mcp_skills_server.authoring.reports import github, gitlab, junit, sarif
 from mcp_skills_server.codes import CODES
@@ -45,7 +45,7 @@ def faulty(tmp_path: Path) -> Path:
 
 def codes(folder: Path, *options: str) -> list[str]:
     """Return the codes of the problems and notes that `validate` reports."""
-    report = seen("validate", folder, *options)
+    report = json_of("validate", folder, *options)
     return [each["code"] for each in (*report["problems"], *report["notes"])]
 
 
@@ -139,7 +139,7 @@ def test_comment_with_a_reason_suppresses_a_finding(faulty: Path) -> None:
     assert codes_with_comment("skill-check: ignore[reference-deep] because of this") == ["reference-missing"]
     assert codes_with_comment("skill-check: ignore[reference-missing] because a build writes it") == []
     assert "hidden-comment" not in codes(faulty)
-    (found,) = seen("validate", faulty)["suppressed"]
+    (found,) = json_of("validate", faulty)["suppressed"]
     assert (found["code"], found["reason"]) == ("reference-missing", "a build writes it")
     done = invoke("validate", faulty)
     assert done.stdout.splitlines()[-1] == "1 skill, 1 error, 3 warnings, 1 suppressed"
@@ -221,9 +221,9 @@ def test_text_is_searched_and_fixed_up_to_1_mib(tmp_path: Path) -> None:
         ((1 << 20) + 1, ["reference-missing"], ["file-unused"]),
     ):
         file.write_text((head + "other.md ").ljust(size))
-        report = seen(*words, "--ignore", "yaml")
+        report = json_of(*words, "--ignore", "yaml")
         assert [each["code"] for each in report["problems"]] == problems, size
-        assert [each["code"] for each in seen(*words)["notes"]] == notes
+        assert [each["code"] for each in json_of(*words)["notes"]] == notes
         invoke(*words, "--fix", "--yes")
         assert ('license: "no"' in file.read_text()) is (size == 1 << 20)
 
@@ -233,13 +233,13 @@ def test_notes_name_overlapping_descriptions_and_unused_files(tmp_path: Path) ->
         files = {f"f{each}_bin": "a" for each in range(4 + number)}
         write_skill(tmp_path / f"s{number}", description="Pays money back. Use when money goes back.", **files)
     write_skill(tmp_path / "broken", unused_bin="a").joinpath("SKILL.md").write_text("nothing")
-    messages = {(each["skill"], each["code"]): each["message"] for each in seen("validate", tmp_path)["notes"]}
+    messages = {(each["skill"], each["code"]): each["message"] for each in json_of("validate", tmp_path)["notes"]}
     assert messages.keys() == {(f"s{n}", code) for n in range(3) for code in ("file-unused", "description-overlap")}
     for skill, others in (("s0", ""), ("s1", ", 'f4.bin'"), ("s2", ", 'f4.bin' and 1 more")):
         assert messages[skill, "file-unused"].partition("'f3.bin'")[2] == others
     overlap = "are also those of 's0' and 1 more, which a model may take for 's2'"
     assert overlap in messages["s2", "description-overlap"]
-    notes = seen("validate", tmp_path / "s0", tmp_path / "s2")["notes"]
+    notes = json_of("validate", tmp_path / "s0", tmp_path / "s2")["notes"]
     messages = {(each["skill"], each["code"]): each["message"] for each in notes}
     assert "also those of 's0', which" in messages["s2", "description-overlap"]
 
@@ -247,7 +247,7 @@ def test_notes_name_overlapping_descriptions_and_unused_files(tmp_path: Path) ->
 def test_hidden_skill_does_not_overlap_with_the_one_that_hides_it(tmp_path: Path) -> None:
     for folder in ("one", "two"):
         write_skill(tmp_path / folder / "refunds", description="Pays money back. Use when money goes back.")
-    codes = [each["code"] for each in seen("validate", tmp_path / "one", tmp_path / "two")["notes"]]
+    codes = [each["code"] for each in json_of("validate", tmp_path / "one", tmp_path / "two")["notes"]]
     assert "description-overlap" not in codes
 
 
@@ -329,7 +329,7 @@ def test_findings_of_a_scanner_are_merged(tmp_path: Path, output: str) -> None:
     write_skill(tmp_path / "root/a")
     (tmp_path / "scan.py").write_text(SCANNER)
     root = str(tmp_path / "root")
-    report = seen("validate", root, "--scanner", f"{sys.executable} {tmp_path / 'scan.py'}{output}")
+    report = json_of("validate", root, "--scanner", f"{sys.executable} {tmp_path / 'scan.py'}{output}")
     fields = ("code", "severity", "line", "path", "message")
     assert [tuple(each[name] for name in fields) for each in report["problems"]] == [
         ("other/R2", "warning", None, root, "other/R2"), ("other/R4", "error", None, root, "by its rule"),
@@ -375,9 +375,9 @@ def test_every_rule_is_explained() -> None:
     listed = invoke("rules").stdout
     assert all(code in listed for code in CODES)
     assert "A name that differs from its folder" in invoke("rules", "name-mismatch").stdout
-    (found,) = seen("rules", "hooks")
+    (found,) = json_of("rules", "hooks")
     assert found.keys() == {"code", "severity", "fix", "rule", "what", "why", "example"}
-    assert [each["code"] for each in seen("rules")] == [*CODES]
+    assert [each["code"] for each in json_of("rules")] == [*CODES]
     assert "did you mean name-mismatch?" in refusal("rules", "name-mismach")
     assert "'rules' lists all" in refusal("rules", "zzzzzz")
 

@@ -31,7 +31,7 @@ def skill_md(name: str, *more: str, body: str = "Do it.") -> str:
     return "\n".join(["---", *fields, "---", "", body, ""])
 
 
-def plant(top: Path, files: Mapping[str, str | bytes]) -> Path:
+def write_files(top: Path, files: Mapping[str, str | bytes]) -> Path:
     """Write files below `top`, with their parent directories, and return `top`."""
     top.mkdir(parents=True, exist_ok=True)
     for path, content in files.items():
@@ -46,21 +46,21 @@ def skills(*paths: str) -> dict[str, str]:
     return {f"{path}/SKILL.md": skill_md(path.rpartition("/")[2]) for path in paths}
 
 
-def whole(found: tree.Directory | None) -> tree.Directory:
+def consume_walk(found: tree.Directory | None) -> tree.Directory:
     """Consume the iterators of a walk, and return its directory with lists instead."""
     assert found is not None
-    found.directories = [whole(each) for each in found.directories]
+    found.directories = [consume_walk(each) for each in found.directories]
     return found
 
 
-def loaded(*roots: Path, limits: Limits | None = None, index: Index | None = None) -> Registry:
+def load_registry(*roots: Path, limits: Limits | None = None, index: Index | None = None) -> Registry:
     """Return a registry after its first scan. No watcher follows it, so no skill has a grace period."""
     registry = Registry(roots, limits, index=index)
     registry.load()
     return registry
 
 
-class Clock:
+class FakeClock:
     """Clock of the grace periods, which a test advances."""
 
     def __init__(self, monkeypatch: Patch) -> None:
@@ -70,7 +70,7 @@ class Clock:
 
 
 @contextmanager
-def as_nobody(place: Path) -> Iterator[None]:
+def unprivileged_user(place: Path) -> Iterator[None]:
     """Run as the user `nobody`, who owns `place`: root passes every permission check."""
     if os.geteuid() != 0:
         yield
@@ -95,12 +95,12 @@ def hook_reads(monkeypatch: Patch, function: Callable[[str], object]) -> None:
     monkeypatch.setattr(disk, "ingest", ingest)
 
 
-def served(registry: Registry) -> list[str]:
+def valid_paths(registry: Registry) -> list[str]:
     """Return the paths of the valid skills."""
     return registry.snapshot.paths(Standing.VALID)
 
 
-def codes(subject: Registry | Skill) -> list[str]:
+def problem_codes(subject: Registry | Skill) -> list[str]:
     """Return the sorted problem codes of a registry or a skill."""
     if isinstance(subject, Skill):
         return sorted(problem.code for problem in subject.problems)
@@ -109,11 +109,11 @@ def codes(subject: Registry | Skill) -> list[str]:
 
 def assert_served(registry: Registry, paths: list[str], *, problems: list[str]) -> None:
     """Assert the paths of the valid skills, and the sorted codes of all problems."""
-    assert served(registry) == paths
-    assert codes(registry) == problems
+    assert valid_paths(registry) == paths
+    assert problem_codes(registry) == problems
 
 
-def view(registry: Registry) -> dict[str, Any]:
+def visible_state(registry: Registry) -> dict[str, Any]:
     """Return all that a registry shows, as values that compare equal to those of another registry."""
     snapshot = registry.snapshot
     shown: dict[str, Any] = {}
@@ -130,7 +130,7 @@ def view(registry: Registry) -> dict[str, Any]:
     }
 
 
-class Told:
+class ChangeListener:
     """Listener that collects the changes of a registry."""
 
     def __init__(self, registry: Registry) -> None:
@@ -155,7 +155,7 @@ class Told:
                 raise AssertionError("no change made the condition true in time") from None
 
 
-def together(*work: Callable[[], object]) -> None:
+def run_concurrently(*work: Callable[[], object]) -> None:
     """Run functions in concurrent threads, and raise the first error."""
     with ThreadPoolExecutor(len(work)) as pool:
         for future in [pool.submit(each) for each in work]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from catalog.forest import assert_served, codes, loaded, plant, served, skill_md, skills
+from catalog.forest import assert_served, load_registry, problem_codes, skill_md, skills, valid_paths, write_files
 from mcp_skills_server.catalog import tree
 from mcp_skills_server.catalog.roots import Limits
 from mcp_skills_server.model import Standing
@@ -17,7 +17,7 @@ from tables import each_row
 
 def test_skill_with_files_below_the_deepest_scan_level_is_unusable(tmp_path: Path) -> None:
     deep = "/".join(str(number) for number in range(tree.MOST_LEVELS + 2))
-    registry = loaded(plant(tmp_path, skills("one", "two") | {f"one/{deep}/file.md": "x"}))
+    registry = load_registry(write_files(tmp_path, skills("one", "two") | {f"one/{deep}/file.md": "x"}))
     assert_served(registry, ["two"], problems=["too-deep"])
 
 
@@ -30,15 +30,15 @@ def test_skill_with_files_below_the_deepest_scan_level_is_unusable(tmp_path: Pat
     ({"bad/SKILL.md": skill_md("bad", body="x" * 600)}, "skill-md-too-large"),
 ])  # fmt: skip
 def test_skill_over_a_limit_is_reported_and_not_listed(tmp_path: Path, files: dict[str, str], code: str) -> None:
-    plant(tmp_path, skills("bad", "good") | files)
-    registry = loaded(tmp_path, limits=Limits(skill_md=500, files=4, bytes=1000))
-    assert "good" in served(registry)
+    write_files(tmp_path, skills("bad", "good") | files)
+    registry = load_registry(tmp_path, limits=Limits(skill_md=500, files=4, bytes=1000))
+    assert "good" in valid_paths(registry)
     bad = registry.snapshot.skills["bad"]
     standing = Standing.LENIENT
     if code == "skill-md-too-large":
         standing = Standing.UNUSABLE
     assert bad.standing is standing
-    assert code in codes(bad)
+    assert code in problem_codes(bad)
     if code == "too-many-files":
         assert f"the skill has {len(files) + 1} files" in str(bad.problems)
 
@@ -46,9 +46,9 @@ def test_skill_over_a_limit_is_reported_and_not_listed(tmp_path: Path, files: di
 @pytest.mark.requirement("S40-19")
 def test_skill_over_a_limit_keeps_skill_md_and_files_within_it(tmp_path: Path) -> None:
     more = {"a/b/deep.md": "x", "a/near.md": "x", "z.md": "x", "huge.bin": "x" * 990, "nested/SKILL.md": skill_md("n")}
-    plant(tmp_path, skills("one") | {f"one/{path}": content for path, content in more.items()})
+    write_files(tmp_path, skills("one") | {f"one/{path}": content for path, content in more.items()})
     found = [
-        loaded(tmp_path, limits=limits).snapshot.skills["one"]
+        load_registry(tmp_path, limits=limits).snapshot.skills["one"]
         for limits in (Limits(files=4), Limits(bytes=500), Limits(bytes=1))
     ]
     few, small, none = (list(skill.files) for skill in found)
@@ -62,8 +62,8 @@ def test_skill_over_a_limit_keeps_skill_md_and_files_within_it(tmp_path: Path) -
 
 def test_skill_at_the_limits_is_served(tmp_path: Path) -> None:
     text = skill_md("good")
-    plant(tmp_path, {"good/SKILL.md": text, "good/a": "x" * (1000 - len(text)), "good/b": "", "good/c": ""})
-    assert served(loaded(tmp_path, limits=Limits(skill_md=len(text), files=4, bytes=1000))) == ["good"]
+    write_files(tmp_path, {"good/SKILL.md": text, "good/a": "x" * (1000 - len(text)), "good/b": "", "good/c": ""})
+    assert valid_paths(load_registry(tmp_path, limits=Limits(skill_md=len(text), files=4, bytes=1000))) == ["good"]
 
 
 @pytest.mark.requirement("X-5", "S40-17")
@@ -73,38 +73,40 @@ def test_skill_at_the_limits_is_served(tmp_path: Path) -> None:
     *((each, None) for each in ("../two/SKILL.md", "../../secret.md", "nowhere", "link.md", "sub", ".env", "..")),
 ])  # fmt: skip
 def test_link_is_served_only_if_its_target_is_in_the_skill(tmp_path: Path, target: str, location: str | None) -> None:
-    root = plant(tmp_path / "root", skills("one", "two") | {"one/ref.md": "r", "one/sub/deep.md": "d", "one/.env": "k"})
-    plant(tmp_path, {"secret.md": "key"})
+    root = write_files(
+        tmp_path / "root", skills("one", "two") | {"one/ref.md": "r", "one/sub/deep.md": "d", "one/.env": "k"}
+    )
+    write_files(tmp_path, {"secret.md": "key"})
     (root / "one/link.md").symlink_to(target)
-    registry = loaded(root)
+    registry = load_registry(root)
     files = registry.snapshot.skills["one"].files
-    assert served(registry) == ["one", "two"]
+    assert valid_paths(registry) == ["one", "two"]
     if location is None:
         assert "link.md" not in files
-        assert codes(registry) == ["link-outside"]
+        assert problem_codes(registry) == ["link-outside"]
     else:
         assert files["link.md"].location == location
         assert registry.read(files["link.md"]) == (root / location).read_bytes()
-        assert codes(registry) == []
+        assert problem_codes(registry) == []
 
 
 @pytest.mark.requirement("X-5")
 def test_link_out_of_a_nested_skill_is_served_in_the_outer_one(tmp_path: Path) -> None:
-    plant(tmp_path, skills("a", "a/b") | {"a/shared.md": "x"})
+    write_files(tmp_path, skills("a", "a/b") | {"a/shared.md": "x"})
     (tmp_path / "a/b/shared.md").symlink_to("../shared.md")
-    found = loaded(tmp_path).snapshot.skills
+    found = load_registry(tmp_path).snapshot.skills
     assert "b/shared.md" in found["a"].files
-    assert codes(found["a"]) == []
+    assert problem_codes(found["a"]) == []
     assert "shared.md" not in found["a/b"].files
-    assert codes(found["a/b"]) == ["link-outside"]
+    assert problem_codes(found["a/b"]) == ["link-outside"]
 
 
 @pytest.mark.requirement("X-5")
 def test_irregular_files_and_non_utf8_names_are_reported_and_not_served(tmp_path: Path) -> None:
-    plant(tmp_path, skills("one") | {"one/good.md": "x"})
+    write_files(tmp_path, skills("one") | {"one/good.md": "x"})
     os.mkfifo(tmp_path / "one/fifo")
     os.mknod(tmp_path / "one/socket", stat.S_IFSOCK | 0o600)
     Path(os.fsdecode(os.fsencode(tmp_path) + b"/one/\xff.md")).write_text("x")
-    registry = loaded(tmp_path)
+    registry = load_registry(tmp_path)
     assert list(registry.snapshot.skills["one"].files) == ["SKILL.md", "good.md"]
     assert_served(registry, ["one"], problems=["file-irregular", "file-irregular", "file-name"])

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from catalog.forest import Patch, codes, loaded, plant, skill_md, skills, whole
+from catalog.forest import Patch, consume_walk, load_registry, problem_codes, skill_md, skills, write_files
 from mcp_skills_server.catalog import disk, tree
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.format import ignored
@@ -28,7 +28,7 @@ def file_at(top: Path, location: str) -> SkillFile:
 
 @pytest.mark.requirement("X-5")
 def test_open_directory_follows_no_link_in_the_path(tmp_path: Path) -> None:
-    plant(tmp_path, {"outside/b/file.md": "x", "root/real/b/file.md": "x"})
+    write_files(tmp_path, {"outside/b/file.md": "x", "root/real/b/file.md": "x"})
     (tmp_path / "root/a").symlink_to(tmp_path / "outside")
     for path in ("a", "a/b"):
         with pytest.raises(OSError, match="Not a directory"), disk.open_directory(str(tmp_path / "root"), path):
@@ -38,18 +38,18 @@ def test_open_directory_follows_no_link_in_the_path(tmp_path: Path) -> None:
 
 
 def test_read_continues_after_a_short_read(tmp_path: Path, monkeypatch: Patch) -> None:
-    plant(tmp_path, {"file": "hello"})
+    write_files(tmp_path, {"file": "hello"})
     real_read = os.read
     monkeypatch.setattr(os, "read", lambda descriptor, size: real_read(descriptor, min(size, 2)))
     assert disk.read(str(tmp_path / "file"), 5)[0] == b"hello"
 
 
 def test_file_that_grows_while_read_has_the_digest_of_the_read_bytes(tmp_path: Path, monkeypatch: Patch) -> None:
-    plant(tmp_path, {"file": "hello"})
+    write_files(tmp_path, {"file": "hello"})
     file, real_read = file_at(tmp_path, "file"), os.read
 
     def read(descriptor: int, size: int) -> bytes:
-        plant(tmp_path, {"file": "hello and more"})
+        write_files(tmp_path, {"file": "hello and more"})
         return real_read(descriptor, size)
 
     monkeypatch.setattr(os, "read", read)
@@ -58,7 +58,7 @@ def test_file_that_grows_while_read_has_the_digest_of_the_read_bytes(tmp_path: P
 
 
 def test_file_on_a_failing_disk_is_stale_with_the_reason(tmp_path: Path, monkeypatch: Patch) -> None:
-    registry = loaded(plant(tmp_path, skills("a")))
+    registry = load_registry(write_files(tmp_path, skills("a")))
     monkeypatch.setattr(os, "read", Mock(side_effect=OSError(errno.EIO, "Input/output error")))
     with pytest.raises(StaleFileError, match="Input/output error"):
         registry.read(registry.snapshot.skills["a"].files["SKILL.md"])
@@ -93,9 +93,9 @@ def test_changed_or_replaced_file_is_stale(
     tmp_path: Path, change: Callable[[Path], None], ingested: bytes | None
 ) -> None:
     """No foreign file is read, not even one of the same size behind a link; a FIFO does not block."""
-    plant(tmp_path, {"outside/file": "alien", "secret": "alien", "root/a/SKILL.md": skill_md("a")})
-    root = plant(tmp_path / "root/a", {"d/file": "hello"})
-    registry, walked = loaded(tmp_path / "root"), file_at(root, "d/file")
+    write_files(tmp_path, {"outside/file": "alien", "secret": "alien", "root/a/SKILL.md": skill_md("a")})
+    root = write_files(tmp_path / "root/a", {"d/file": "hello"})
+    registry, walked = load_registry(tmp_path / "root"), file_at(root, "d/file")
     file = registry.snapshot.skills["a"].files["d/file"]
     assert registry.read(file) == b"hello"
     change(root / "d/file")
@@ -112,7 +112,7 @@ def test_changed_or_replaced_file_is_stale(
 
 def test_file_is_settled_two_seconds_after_its_last_change(tmp_path: Path) -> None:
     """A writer can set the modification time back or ahead, but not the change time."""
-    file = plant(tmp_path, {"file": "hello"}) / "file"
+    file = write_files(tmp_path, {"file": "hello"}) / "file"
     for modified_ns in (file.stat().st_mtime_ns, 10**9, time.time_ns() + 60 * 10**9):
         os.utime(file, ns=(0, modified_ns))
         found = file.stat()
@@ -133,7 +133,7 @@ def test_link_resolves_only_to_a_regular_file_in_the_root(
     tmp_path: Path, target: str | bytes, location: str | None
 ) -> None:
     names = ("s/file", "s/sub/deep", "other/file", "s/.hidden", "node_modules/file", "../root-evil/file")
-    root = plant(tmp_path / "root", dict.fromkeys(names, "x"))
+    root = write_files(tmp_path / "root", dict.fromkeys(names, "x"))
     os.mkfifo(root / "s/fifo")
     for name, other in (("again", "file"), ("through", "sub"), ("round", "link")):
         (root / "s" / name).symlink_to(other)
@@ -149,13 +149,13 @@ def test_link_resolves_only_to_a_regular_file_in_the_root(
 
 def test_paths_replace_descriptors_on_platforms_without_dir_fd(tmp_path: Path, monkeypatch: Patch) -> None:
     """As on Windows."""
-    plant(tmp_path, {"root/a/b/file.md": "x", "outside/file.md": "x"})
+    write_files(tmp_path, {"root/a/b/file.md": "x", "outside/file.md": "x"})
     (tmp_path / "root/link").symlink_to("a/b/file.md")
     (tmp_path / "root/away").symlink_to(tmp_path / "outside")
     monkeypatch.setattr(disk, "_BY_DESCRIPTOR", False)
     root = str(tmp_path / "root")
     with disk.open_directory(root, "") as handle:
-        found = whole(tree.Walk(0, 9).read_directory(handle, "", 6))
+        found = consume_walk(tree.Walk(0, 9).read_directory(handle, "", 6))
     file = found.directories[0].directories[0].files["file.md"]
     assert disk.read(f"{root}/{file.location}", file.size)[0] == b"x"
     linked = disk.resolve_link(root, 0, "", "link")
@@ -171,17 +171,17 @@ AS_ROOT = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, re
 @each_row(("name", "code"), [("SKILL.md", "skill-md-irregular"), ("notes.md", "hard-link")])
 def test_hard_link_to_a_file_of_another_user_is_not_served(tmp_path: Path, name: str, code: str) -> None:
     """The owner of the folder made the hard link; a symlink to it is not served either."""
-    secret, root = plant(tmp_path, {"secret": skill_md("a")}) / "secret", tmp_path / "root"
-    link = plant(root, skills("a")) / "a" / name
+    secret, root = write_files(tmp_path, {"secret": skill_md("a")}) / "secret", tmp_path / "root"
+    link = write_files(root, skills("a")) / "a" / name
     link.unlink(missing_ok=True)
     os.link(secret, link)
     (root / "a/other.md").symlink_to(name)
     for each in (root, root / "a"):
         os.chown(each, 65534, 65534)
-    registry = loaded(root)
+    registry = load_registry(root)
     skill = registry.snapshot.skills["a"]
     assert not {name, "other.md"} & skill.files.keys()
-    assert code in codes(skill)
+    assert code in problem_codes(skill)
     assert disk.lstat_below(str(root), f"a/{name}") is None
     os.chown(secret, 65534, 65534)
     registry.refresh()
@@ -191,22 +191,25 @@ def test_hard_link_to_a_file_of_another_user_is_not_served(tmp_path: Path, name:
 @AS_ROOT
 def test_foreign_single_link_files_and_own_hard_links_are_served(tmp_path: Path) -> None:
     """Package stores and backups have such files."""
-    root = plant(tmp_path, {"store": "x"} | {f"root/{path}": text for path, text in skills("a", "b").items()}) / "root"
-    plant(root, {"a/notes.md": "notes"})
+    root = (
+        write_files(tmp_path, {"store": "x"} | {f"root/{path}": text for path, text in skills("a", "b").items()})
+        / "root"
+    )
+    write_files(root, {"a/notes.md": "notes"})
     os.chown(root / "a", 65534, 65534)
     os.link(tmp_path / "store", root / "b/notes.md")
     for name in "ab":
         (root / name / "other.md").symlink_to("notes.md")
-    for skill in loaded(root).snapshot.skills.values():
+    for skill in load_registry(root).snapshot.skills.values():
         assert {"notes.md", "other.md"} <= skill.files.keys()
         assert not skill.problems
 
 
 def test_walk_and_failed_reads_leak_no_descriptor(tmp_path: Path) -> None:
-    plant(tmp_path, {"a/b/c/file.md": "x"})
+    write_files(tmp_path, {"a/b/c/file.md": "x"})
     before = len(os.listdir("/proc/self/fd"))
     with disk.open_directory(str(tmp_path), "") as handle:
-        whole(tree.Walk(0, 512).read_directory(handle, "", 6))
+        consume_walk(tree.Walk(0, 512).read_directory(handle, "", 6))
     with pytest.raises(OSError, match="No such file"), disk.open_directory(str(tmp_path), "a/nowhere/c"):
         pass
     with pytest.raises(OSError, match="too large"):
@@ -222,5 +225,5 @@ def test_first_and_last_characters_match_all_ignored_names(name: str) -> None:
 
 def test_ignored_names_are_listed_except_inside_ignored_folders_and_nested_skills(tmp_path: Path) -> None:
     names = ("a/.env", "a/.git/config", "a/b/c.swp", "a/b/d.md", "a/n/SKILL.md", "a/n/.hidden")
-    plant(tmp_path, dict.fromkeys(names, "x"))
+    write_files(tmp_path, dict.fromkeys(names, "x"))
     assert tree.ignored_in(str(tmp_path), "a") == [".env", ".git/", "b/c.swp"]

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from unittest.mock import Mock
 
-from catalog.forest import Patch, codes, loaded, plant, served, skills
+from catalog.forest import Patch, load_registry, problem_codes, skills, valid_paths, write_files
 from mcp_skills_server.catalog import dot_folders
 from mcp_skills_server.catalog.dot_folders import PassedOver, passed_over
 from mcp_skills_server.catalog.roots import Limits
@@ -16,37 +16,39 @@ def test_hidden_scans_dot_folders_except_those_of_tools_and_skills(tmp_path: Pat
     own = (".curated/a", "b/.claude/c", ".curated/.agents/g")
     of_tools = (".git/d", ".venv/e", "node_modules/f", ".mcp-skills/x/h", ".mcp-skills-server.staging/i")
     in_skills = (f".curated/a/{path}.no/x" for path in ("", "ref/", "ref/deep/", "ref/deep/er/"))
-    plant(tmp_path, skills(*own, *of_tools, *in_skills) | {".curated/a/.env": "x"})
-    registry = loaded(tmp_path, limits=Limits(hidden=True))
-    assert served(registry) == [".curated/.agents/g", ".curated/a", "b/.claude/c"]
+    write_files(tmp_path, skills(*own, *of_tools, *in_skills) | {".curated/a/.env": "x"})
+    registry = load_registry(tmp_path, limits=Limits(hidden=True))
+    assert valid_paths(registry) == [".curated/.agents/g", ".curated/a", "b/.claude/c"]
     assert list(registry.snapshot.skills[".curated/a"].files) == ["SKILL.md"]
     assert passed_over(registry) == []
-    plain = loaded(tmp_path)
-    assert served(plain) == []
+    plain = load_registry(tmp_path)
+    assert valid_paths(plain) == []
     assert passed_over(plain) == [PassedOver(str(tmp_path), 3, (".curated", "b/.claude"), True)]
 
 
 def test_refresh_finds_edits_in_scanned_dot_folders(tmp_path: Path) -> None:
-    registry = loaded(plant(tmp_path, skills(".curated/a")), limits=Limits(hidden=True))
-    plant(tmp_path, skills(".curated/b") | skills(".curated/a/.no") | {".curated/a/ref.md": "x"})
+    registry = load_registry(write_files(tmp_path, skills(".curated/a")), limits=Limits(hidden=True))
+    write_files(tmp_path, skills(".curated/b") | skills(".curated/a/.no") | {".curated/a/ref.md": "x"})
     registry.refresh([str(tmp_path / ".curated/b"), str(tmp_path / ".curated/a/.no/SKILL.md")])
-    assert served(registry) == [".curated/a", ".curated/b"]
+    assert valid_paths(registry) == [".curated/a", ".curated/b"]
     assert "ref.md" not in registry.snapshot.skills[".curated/a"].files  # its own event comes later
     registry.refresh([str(tmp_path / ".curated/a/ref.md")])
     assert "ref.md" in registry.snapshot.skills[".curated/a"].files
 
 
 def test_link_in_a_dot_folder_to_a_hidden_file_is_not_served(tmp_path: Path) -> None:
-    plant(tmp_path, skills(".curated/a") | {".curated/a/guide.md": "x", ".curated/a/.env": "x", ".curated/.key": "x"})
+    write_files(
+        tmp_path, skills(".curated/a") | {".curated/a/guide.md": "x", ".curated/a/.env": "x", ".curated/.key": "x"}
+    )
     for name, target in (("one.md", "guide.md"), ("two.md", ".env"), ("three.md", "../.key")):
         (tmp_path / ".curated/a" / name).symlink_to(target)
-    skill = loaded(tmp_path, limits=Limits(hidden=True)).snapshot.skills[".curated/a"]
+    skill = load_registry(tmp_path, limits=Limits(hidden=True)).snapshot.skills[".curated/a"]
     assert list(skill.files) == ["SKILL.md", "guide.md", "one.md"]
-    assert codes(skill) == ["link-outside", "link-outside"]
+    assert problem_codes(skill) == ["link-outside", "link-outside"]
 
 
 def test_count_of_skills_in_dot_folders_searches_a_bounded_number(tmp_path: Path, monkeypatch: Patch) -> None:
-    registry = loaded(plant(tmp_path, skills(*(f".many/s{number}" for number in range(300)))))
+    registry = load_registry(write_files(tmp_path, skills(*(f".many/s{number}" for number in range(300)))))
     monkeypatch.setattr(dot_folders, "_MOST_FOLDERS", 101)
     scandir = Mock(wraps=os.scandir)
     monkeypatch.setattr(os, "scandir", scandir)

@@ -9,7 +9,7 @@ from weakref import ref
 
 import pytest
 
-from catalog.forest import loaded, plant, skills
+from catalog.forest import load_registry, skills, write_files
 from mcp_skills_server.catalog.fetched import UNKNOWN, Origins
 from tables import each_row
 
@@ -20,16 +20,16 @@ INDEX = f"{SITE}/.well-known/agent-skills/index.json"
 def write_record(folder: Path, name: str, source: str = INDEX, **more: object) -> Path:
     """Write the record that `fetch` leaves of a skill."""
     path = f".mcp-skills/skills/{name}.json"
-    return plant(folder, {path: json.dumps({"name": name, "source": source, **more})}) / path
+    return write_files(folder, {path: json.dumps({"name": name, "source": source, **more})}) / path
 
 
 def origins(root: Path) -> dict[str, str | None]:
-    return {path: skill.origin for path, skill in loaded(root).snapshot.skills.items()}
+    return {path: skill.origin for path, skill in load_registry(root).snapshot.skills.items()}
 
 
 def test_fetched_skill_has_its_origin_in_any_root_that_contains_it(tmp_path: Path) -> None:
-    top = plant(tmp_path / "top", skills("deep/mine", "deep/theirs", "deep/theirs/inner"))
-    registry = loaded(top)
+    top = write_files(tmp_path / "top", skills("deep/mine", "deep/theirs", "deep/theirs/inner"))
+    registry = load_registry(top)
     write_record(top / "deep", "theirs")
     assert origins(top) == {"deep/mine": None, "deep/theirs": SITE, "deep/theirs/inner": SITE}
     assert origins(top / "deep/theirs") == {"theirs": SITE, "theirs/inner": SITE}
@@ -48,25 +48,27 @@ def test_cache_of_origins_is_freed_without_garbage_collection(tmp_path: Path) ->
 
 
 def test_record_over_16_mib_gives_an_unknown_origin(tmp_path: Path) -> None:
-    path = write_record(plant(tmp_path, skills("theirs")), "theirs")
+    path = write_record(write_files(tmp_path, skills("theirs")), "theirs")
     for size, origin in ((16 << 20, SITE), ((16 << 20) + 2, UNKNOWN)):
         path.write_text(path.read_text().rjust(size))
         assert origins(tmp_path) == {"theirs": origin}
 
 
 def test_origin_omits_credentials_and_query_of_the_source(tmp_path: Path) -> None:
-    write_record(plant(tmp_path, skills("theirs")), "theirs", "https://u:p@example.com/skills/index.json?key=secret#x")
+    write_record(
+        write_files(tmp_path, skills("theirs")), "theirs", "https://u:p@example.com/skills/index.json?key=secret#x"
+    )
     assert origins(tmp_path) == {"theirs": "https://example.com/skills/index.json"}
 
 
 @each_row("text", ["", "[]", '{"source": 3}', '{"source": ""}', "{" * 100_000, '{"source": "a\\u001b"}'])
 def test_invalid_record_gives_an_unknown_origin(tmp_path: Path, text: str) -> None:
-    write_record(plant(tmp_path, skills("theirs")), "theirs").write_text(text)
+    write_record(write_files(tmp_path, skills("theirs")), "theirs").write_text(text)
     assert origins(tmp_path) == {"theirs": UNKNOWN}
 
 
 def test_record_that_is_a_link_or_a_folder_gives_an_unknown_origin(tmp_path: Path) -> None:
-    path = write_record(plant(tmp_path, skills("linked", "folder")), "linked")
+    path = write_record(write_files(tmp_path, skills("linked", "folder")), "linked")
     path.unlink()
     path.symlink_to(os.devnull)
     (path.parent / "folder.json").mkdir()
@@ -76,7 +78,7 @@ def test_record_that_is_a_link_or_a_folder_gives_an_unknown_origin(tmp_path: Pat
 def write_nested_twice(folder: Path) -> Path:
     """Write a fetched skill with a nested one, which was also fetched alone; return that record."""
     paths = ("outer", "outer/parts/inner", "inner")
-    plant(folder, skills(*paths) | {f"{path}/references/a.md": "a" for path in paths})
+    write_files(folder, skills(*paths) | {f"{path}/references/a.md": "a" for path in paths})
     files = {"SKILL.md": "1" * 64, "references/a.md": "2" * 64}
     write_record(folder, "outer", files=files | {f"parts/inner/{path}": digest for path, digest in files.items()})
     return write_record(folder, "inner", files=files)
@@ -85,7 +87,7 @@ def write_nested_twice(folder: Path) -> Path:
 @pytest.mark.parametrize("below", ["", "some/folder/"])
 def test_nested_skill_that_was_also_fetched_alone_is_served_once(tmp_path: Path, below: str) -> None:
     write_nested_twice(tmp_path / below)
-    registry = loaded(tmp_path)
+    registry = load_registry(tmp_path)
     assert sorted(registry.snapshot.skills) == [f"{below}inner", f"{below}outer"]
     assert "parts/inner/SKILL.md" in registry.snapshot.skills[f"{below}outer"].files  # S40-16
     nested = tmp_path / below / "outer/parts/inner/SKILL.md"

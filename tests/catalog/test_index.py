@@ -18,7 +18,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from catalog.forest import DEADLINE, Log, Patch, Told, hook_reads, loaded, plant, skill_md, skills, together, view
+from catalog.forest import (
+    DEADLINE,
+    ChangeListener,
+    Log,
+    Patch,
+    hook_reads,
+    load_registry,
+    run_concurrently,
+    skill_md,
+    skills,
+    visible_state,
+    write_files,
+)
 from catalog.watched import serves
 from mcp_skills_server.catalog import disk, scan
 from mcp_skills_server.catalog.index import Index, encode
@@ -42,7 +54,7 @@ FILES = {
 
 @pytest.fixture
 def top(tmp_path: Path) -> Path:
-    return plant(tmp_path / "root", FILES)
+    return write_files(tmp_path / "root", FILES)
 
 
 @pytest.fixture
@@ -66,7 +78,7 @@ def settled_at_once(monkeypatch: Patch) -> None:
 
 def start(*roots: Path, index: Index, limits: Limits | None = None) -> Registry:
     """Load a registry and save the index, as one process does."""
-    registry = loaded(*roots, limits=limits, index=index)
+    registry = load_registry(*roots, limits=limits, index=index)
     registry.save_index()
     return registry
 
@@ -76,7 +88,7 @@ def state_of(registry: Registry) -> list[Any]:
     known = registry.snapshot.skills.values()
     files = [file for each in known for file in each.files.values()]
     return [
-        view(registry),
+        visible_state(registry),
         [(each.path, each.empty, each.origin, each.findings, list(each.files)) for each in known],
         [(file.location, file.digest, file.executable, file.mtime_reliable) for file in files],
         [(each.reading.headings, each.reading.opening, each.reading.problems) for each in known],
@@ -95,22 +107,22 @@ def test_restart_with_an_unchanged_tree_opens_no_file(top: Path, index: Index, r
     assert read
     assert "Und mehr" in str(state_of(first))
     read.clear()
-    again = loaded(top, index=index)
+    again = load_registry(top, index=index)
     assert read == []
-    assert state_of(again) == state_of(first) == state_of(loaded(top))
+    assert state_of(again) == state_of(first) == state_of(load_registry(top))
 
 
 def test_restart_reads_only_changed_skills_and_deletes_rows_of_unserved_ones(
     top: Path, index: Index, read: list[str]
 ) -> None:
     start(top, index=index)
-    plant(top, {"one/SKILL.md": skill_md("one", "version: 2"), "new/SKILL.md": skill_md("new")})
-    plant(top, {"skills-off.txt": "outer/inner\n"})
+    write_files(top, {"one/SKILL.md": skill_md("one", "version: 2"), "new/SKILL.md": skill_md("new")})
+    write_files(top, {"skills-off.txt": "outer/inner\n"})
     shutil.rmtree(top / "group")
     read.clear()
     again = start(top, index=index)
     assert sorted(read) == ["new/SKILL.md", "one/SKILL.md"]
-    assert view(again) == view(loaded(top))
+    assert visible_state(again) == visible_state(load_registry(top))
     stored = indexed(index, again)
     assert not {"group/two", "outer/inner"} & stored.keys()
     assert "outer" in stored
@@ -138,7 +150,7 @@ def test_forged_digest_is_detected_by_the_read_and_corrected(top: Path, index: I
     true, false = disk.digest_of(b"notes"), "sha256:" + "0" * 64
     start(top, index=index)
     execute(index.path, "UPDATE skill SET record = replace(record, ?, ?)", values=(true, false))
-    again = loaded(top, index=index)
+    again = load_registry(top, index=index)
     file = again.snapshot.skills["one"].files["notes.md"]
     assert file.digest == false
     with pytest.raises(StaleFileError) as stale:
@@ -193,7 +205,7 @@ def test_damaged_or_untrusted_index_is_rebuilt_with_one_line(
         again = start(top, index=Index(index.path.parent, least=1))
     lines = [line for line in caplog.messages if "index of an earlier start" in line]
     assert "one/SKILL.md" in read
-    assert view(again) == view(loaded(top))
+    assert visible_state(again) == visible_state(load_registry(top))
     if damage == "folder writable by others":  # no index is built before the folder is repaired
         assert lines
     else:
@@ -212,7 +224,7 @@ def test_folder_in_place_of_the_index_is_logged_and_kept(top: Path, index: Index
     folder.mkdir()
     with caplog.at_level(logging.INFO):
         again = start(top, index=Index(index.path.parent, least=1))
-    assert view(again) == view(loaded(top))
+    assert visible_state(again) == visible_state(load_registry(top))
     (line,) = [line for line in caplog.messages if "index of an earlier start" in line]
     assert line.endswith("remove it")
 
@@ -222,7 +234,7 @@ def test_rows_of_other_code_or_another_root_are_not_used(top: Path, index: Index
         start(top, index=index)
         execute(index.path, statement)
         read.clear()
-        assert view(start(top, index=index)) == view(loaded(top))
+        assert visible_state(start(top, index=index)) == visible_state(load_registry(top))
         assert "one/SKILL.md" in read
 
 
@@ -230,7 +242,7 @@ def test_root_unused_for_a_month_is_evicted_with_its_skills(top: Path, tmp_path:
     found = start(top, index=index).snapshot.skills
     for days, left in ((30, len(found)), (1, 0)):
         execute(index.path, f"UPDATE root SET used = used - {days} WHERE id = 1")
-        start(plant(tmp_path / "other", skills(str(days))), index=index)
+        start(write_files(tmp_path / "other", skills(str(days))), index=index)
         with closing(sqlite3.connect(index.path)) as connection:
             (known,) = connection.execute("SELECT count() FROM skill WHERE root = 1")
         assert known == (left,)
@@ -245,18 +257,18 @@ def test_index_files_are_private_to_the_user(top: Path, index: Index) -> None:
 def test_no_index_is_kept_in_unwritable_folders_or_of_small_roots(top: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for nowhere in (Index(tmp_path / "file" / "index", least=1), Index(tmp_path / "index")):
-        assert view(start(top, index=nowhere)) == view(loaded(top))
+        assert visible_state(start(top, index=nowhere)) == visible_state(load_registry(top))
         assert not nowhere.path.exists()
 
 
 def test_limits_apply_to_indexed_skills(top: Path, index: Index) -> None:
     start(top, index=index)
     for limits in (Limits(skill_md=8), Limits()):
-        assert view(start(top, index=index, limits=limits)) == view(loaded(top, limits=limits))
+        assert visible_state(start(top, index=index, limits=limits)) == visible_state(load_registry(top, limits=limits))
 
 
 def test_concurrent_writers_leave_a_complete_index(top: Path, index: Index, read: list[str]) -> None:
-    together(*[lambda: [start(top, index=index) for _ in range(5)]] * 2)
+    run_concurrently(*[lambda: [start(top, index=index) for _ in range(5)]] * 2)
     read.clear()
     start(top, index=index)
     assert read == []
@@ -268,7 +280,7 @@ def test_edit_saves_only_the_row_of_its_skill(top: Path, index: Index, monkeypat
     monkeypatch.setattr(index, "save", save)
     registry.save_index()
     assert not save.called
-    registry.refresh([str(plant(top / "one", {"SKILL.md": skill_md("one", "version: 2")}))])
+    registry.refresh([str(write_files(top / "one", {"SKILL.md": skill_md("one", "version: 2")}))])
     registry.save_index()
     registry.save_index()  # nothing is left to save
     assert save.call_count == 1
@@ -281,7 +293,7 @@ def test_watcher_saves_the_index_and_the_next_one_loads_it(top: Path, index: Ind
         assert saved.wait(DEADLINE)
     monkeypatch.setattr(scan, "read_skill_md", parse)
     again = Registry([top], index=index)
-    listener = Told(again)
+    listener = ChangeListener(again)
     with Watcher(again):
         listener.until(serves("group/two", "one", "outer", "outer/inner"))
         assert not parse.called
@@ -297,7 +309,7 @@ def test_malformed_row_is_ignored(top: Path, index: Index, column: str, value: s
     stored = indexed(index, registry)
     assert "one" not in stored
     assert "group/two" in stored
-    assert view(start(top, index=index)) == view(loaded(top))
+    assert visible_state(start(top, index=index)) == visible_state(load_registry(top))
 
 
 def test_locked_index_is_skipped(top: Path, index: Index, monkeypatch: Patch, caplog: Log) -> None:
@@ -308,16 +320,16 @@ def test_locked_index_is_skipped(top: Path, index: Index, monkeypatch: Patch, ca
     for number, busy in enumerate(("BEGIN IMMEDIATE", "BEGIN EXCLUSIVE"), 2):
         with closing(sqlite3.connect(index.path, isolation_level=None)) as holder:
             holder.execute(busy)
-            plant(top, {"one/SKILL.md": skill_md("one", f"version: {number}")})
-            assert view(start(top, index=index)) == view(loaded(top))
+            write_files(top, {"one/SKILL.md": skill_md("one", f"version: {number}")})
+            assert visible_state(start(top, index=index)) == visible_state(load_registry(top))
     lines = [line for line in caplog.messages if line.startswith("the index ")]
     assert lines
     assert all("cannot be used now" in line for line in lines)
 
 
 def test_skill_with_a_number_too_long_for_json_is_not_indexed(top: Path) -> None:
-    plant(top, {"one/SKILL.md": skill_md("one", f"huge: {'9' * 5000}")})
-    for skill in loaded(top).snapshot.skills.values():
+    write_files(top, {"one/SKILL.md": skill_md("one", f"huge: {'9' * 5000}")})
+    for skill in load_registry(top).snapshot.skills.values():
         row = encode(skill)
         assert row is None or json.loads(row)
 
@@ -338,7 +350,7 @@ def test_nothing_is_remembered_for_other_limits_or_unindexed_roots(top: Path, tm
     assert Registry([top], index=index).remembered() is None
     start(top, index=index)
     assert Registry([top], index=index).remembered() is not None
-    assert Registry([top, plant(tmp_path / "other", skills("a"))], index=index).remembered() is None
+    assert Registry([top, write_files(tmp_path / "other", skills("a"))], index=index).remembered() is None
     assert Registry([top]).remembered() is None
 
 
@@ -394,15 +406,15 @@ CHANGES: Final[dict[str, Callable[[Path], object]]] = {
     "directory to a file": lambda top: make_file(top / "one/more/deep"),
     "add an empty directory": lambda top: (top / "one/more/deep/nothing").mkdir(),
     "fill an empty directory": lambda top: (top / "lenient/empty/notes.md").write_text("notes"),
-    "nest": lambda top: plant(top, skills("one/more/inner")),
+    "nest": lambda top: write_files(top, skills("one/more/inner")),
     "edit SKILL.md": lambda top: (top / "one/SKILL.md").write_text(skill_md("one", "version: 2")),
     "delete SKILL.md": lambda top: (top / "one/SKILL.md").unlink(),
     "executable": lambda top: (top / NOTES).chmod(0o755),
     "move": lambda top: (top / "one").rename(top / "moved"),
     "swap": swap,
-    "skill above": lambda top: plant(top, skills("group")),
-    "skill at the root": lambda top: plant(top, {"SKILL.md": skill_md("root")}),
-    "origin": lambda top: plant(top, ORIGIN),
+    "skill above": lambda top: write_files(top, skills("group")),
+    "skill at the root": lambda top: write_files(top, {"SKILL.md": skill_md("root")}),
+    "origin": lambda top: write_files(top, ORIGIN),
     "delete": lambda top: shutil.rmtree(top / "one"),
 }
 
@@ -412,8 +424,8 @@ def test_change_between_two_starts_is_found(top: Path, index: Index, change: str
     start(top, index=index)
     CHANGES[change](top)
     again = start(top, index=index)
-    assert state_of(again) == state_of(loaded(top))
-    assert state_of(loaded(top, index=index)) == state_of(loaded(top))
+    assert state_of(again) == state_of(load_registry(top))
+    assert state_of(load_registry(top, index=index)) == state_of(load_registry(top))
 
 
 @given(st.lists(st.sampled_from([*CHANGES.values()]), max_size=4, unique=True), st.integers(0, 4))
@@ -421,7 +433,7 @@ def test_successive_changes_with_starts_in_between_are_found(
     tmp_path_factory: pytest.TempPathFactory, changes: list[Callable[[Path], None]], starts: int
 ) -> None:
     base = tmp_path_factory.mktemp("changes")
-    top, index = plant(base / "root", FILES), Index(base / "index", least=1)
+    top, index = write_files(base / "root", FILES), Index(base / "index", least=1)
     start(top, index=index)
     for number, change in enumerate(changes):
         try:
@@ -430,5 +442,5 @@ def test_successive_changes_with_starts_in_between_are_found(
             continue
         if number < starts:
             start(top, index=index)
-    assert state_of(loaded(top, index=index)) == state_of(loaded(top))
+    assert state_of(load_registry(top, index=index)) == state_of(load_registry(top))
     shutil.rmtree(base)

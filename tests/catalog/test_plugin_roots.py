@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from catalog.forest import Patch, codes, loaded, plant
+from catalog.forest import Patch, load_registry, problem_codes, write_files
 from forkserver import run
 from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.index import Index
@@ -28,7 +28,7 @@ def write_plugin(folder: Path, **fields: object) -> Path:
     """Write a plugin with the skills `one` and `two`, and with two skills that are not served."""
     for path in ("skills/one", "skills/two", "skills/group/deep", "beside"):
         write_skill(folder / path)
-    return plant(folder, {"plugin.json": json.dumps({"$schema": SCHEMA, "name": "acme", **fields})})
+    return write_files(folder, {"plugin.json": json.dumps({"$schema": SCHEMA, "name": "acme", **fields})})
 
 
 def usable(registry: Registry) -> set[str]:
@@ -36,13 +36,13 @@ def usable(registry: Registry) -> set[str]:
 
 
 def test_plugin_name_is_the_namespace_of_its_skills(tmp_path: Path, monkeypatch: Patch) -> None:
-    registry = loaded(write_plugin(tmp_path / "p"))
+    registry = load_registry(write_plugin(tmp_path / "p"))
     assert usable(registry) == {"acme/one", "acme/two"}
     (found,) = [each for each in registry.snapshot.all_problems if each.code == "too-deep"]
     assert "deep" in found.path
     index = Index(tmp_path / "index", 1)
     monkeypatch.setattr(disk, "_SETTLED_NS", 0)
-    registry = loaded(tmp_path / "p", index=index)
+    registry = load_registry(tmp_path / "p", index=index)
     registry.save_index()
     indexed = registry.remembered()
     assert indexed is not None
@@ -65,21 +65,21 @@ def test_manifest_over_one_mebibyte_is_ignored(tmp_path: Path) -> None:
     manifest = write_plugin(tmp_path) / "plugin.json"
     for size, path in ((1 << 20, "acme/one"), ((1 << 20) + 2, "skills/one")):
         manifest.write_text(manifest.read_text().rjust(size))
-        assert path in loaded(tmp_path).snapshot.skills
+        assert path in load_registry(tmp_path).snapshot.skills
 
 
 def test_plugin_command_writes_a_readable_plugin(tmp_path: Path) -> None:
     write_skill(tmp_path / "skills" / "tea")
     command = [*COMMAND, "plugin", str(tmp_path / "skills"), "--output", str(tmp_path / "made"), "--name", "drinks"]
     assert run(command, capture_output=True).returncode == 0
-    assert set(loaded(tmp_path / "made").snapshot.skills) == {"drinks/tea"}
+    assert set(load_registry(tmp_path / "made").snapshot.skills) == {"drinks/tea"}
 
 
 @each_row("text", ["{", "[]", "{}", '{"name": "acme"}', '{"$schema": "https://other.example/plugin.json", "name": 3}'])
 def test_other_plugin_json_is_ignored(tmp_path: Path, text: str) -> None:
     write_skill(tmp_path / "skills" / "one")
     (tmp_path / "plugin.json").write_text(text, encoding="utf-8")
-    assert set(loaded(tmp_path).snapshot.skills) == {"skills/one"}
+    assert set(load_registry(tmp_path).snapshot.skills) == {"skills/one"}
 
 
 @each_row("name", ["", "Acme", "a/b", "..", "a--b", "-a", "a" * 65, 3, None])
@@ -91,33 +91,33 @@ def test_invalid_plugin_name_is_refused(tmp_path: Path, name: object) -> None:
 def test_plugin_without_skills_is_empty_and_its_link_not_followed(tmp_path: Path) -> None:
     folder = write_plugin(tmp_path / "p")
     (folder / "skills").rename(tmp_path / "elsewhere")
-    assert not loaded(folder).snapshot.skills
+    assert not load_registry(folder).snapshot.skills
     (folder / "skills").symlink_to(tmp_path / "elsewhere")
-    registry = loaded(folder)
+    registry = load_registry(folder)
     assert not registry.snapshot.skills
-    assert "link-outside" in codes(registry)
+    assert "link-outside" in problem_codes(registry)
 
 
 def write_claude_plugin(folder: Path, *skills: str, **fields: object) -> Path:
     for each in skills:
         write_skill(folder / each)
-    return plant(folder, {".claude-plugin/plugin.json": json.dumps(fields)})
+    return write_files(folder, {".claude-plugin/plugin.json": json.dumps(fields)})
 
 
 def write_marketplace(folder: Path, *plugins: object, **fields: object) -> Path:
     manifest = {"name": "acme", "owner": {"name": "Acme"}, "plugins": plugins, **fields}
-    return plant(folder, {".claude-plugin/marketplace.json": json.dumps(manifest)})
+    return write_files(folder, {".claude-plugin/marketplace.json": json.dumps(manifest)})
 
 
 def test_claude_plugin_serves_its_skills_folder_and_listed_folders(tmp_path: Path) -> None:
     paths = ("skills/one", "more/two", "alone", "other/three")
     folder = write_claude_plugin(tmp_path / "p", *paths, name="acme", skills=["./more", "./alone"])
-    assert usable(loaded(folder)) == {"acme/one", "acme/two", "acme/alone"}
+    assert usable(load_registry(folder)) == {"acme/one", "acme/two", "acme/alone"}
     write_skill(folder / "more" / "two" / "inner")
-    assert {"acme/two", "acme/two/inner"} < set(loaded(folder).snapshot.skills)
+    assert {"acme/two", "acme/two/inner"} < set(load_registry(folder).snapshot.skills)
     lone = write_claude_plugin(tmp_path / "q", name="lone", skills="./")
     write_skill(lone, name="tea")
-    assert set(loaded(lone).snapshot.skills) == {"lone/tea"}
+    assert set(load_registry(lone).snapshot.skills) == {"lone/tea"}
 
 
 def test_marketplace_serves_its_own_plugins_and_reports_others(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_marketplace_serves_its_own_plugins_and_reports_others(tmp_path: Path) -
         "nothing",
         metadata={"pluginRoot": "./plugins"},
     )
-    registry = loaded(folder)
+    registry = load_registry(folder)
     assert usable(registry) == {"first/one", "second/one", "second/two", "sheets/xlsx", "texts/docx"}
     lines = [each.message for each in registry.snapshot.all_problems if each.code == "plugin-elsewhere"]
     assert len(lines) == 5
@@ -157,7 +157,7 @@ def test_plugin_added_to_a_marketplace_is_served_after_a_refresh(tmp_path: Path)
     for name in ("first", "second"):
         write_claude_plugin(folder / name, "skills/one", name=name)
     first, second = ({"name": name, "source": f"./{name}"} for name in ("first", "second"))
-    registry = loaded(write_marketplace(folder, first))
+    registry = load_registry(write_marketplace(folder, first))
     assert set(registry.snapshot.skills) == {"first/one"}
     write_marketplace(folder, first, second)
     registry.refresh()
@@ -172,7 +172,7 @@ def test_plugin_added_to_a_marketplace_is_served_after_a_refresh(tmp_path: Path)
 
 
 def test_second_skill_of_one_path_is_reported_as_shadowed(tmp_path: Path) -> None:
-    registry = loaded(write_claude_plugin(tmp_path / "p", "a/tea", "b/tea", name="acme", skills=["./a", "./b"]))
+    registry = load_registry(write_claude_plugin(tmp_path / "p", "a/tea", "b/tea", name="acme", skills=["./a", "./b"]))
     assert registry.snapshot.skills["acme/tea"].directory == "a/tea"
     (found,) = registry.snapshot.problems
     assert found.code == "shadowed"

@@ -10,7 +10,7 @@ from unittest import mock
 
 import pytest
 
-from catalog.forest import Patch, Told, loaded, plant, skill_md, skills, together
+from catalog.forest import ChangeListener, Patch, load_registry, run_concurrently, skill_md, skills, write_files
 from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.disk import digest_of
 from mcp_skills_server.catalog.roots import Limits
@@ -22,7 +22,7 @@ from tables import each_row
 @pytest.mark.requirement("S40-18", "X-1", "X-3")
 @each_row("raw", [b"", b"a\r\nb\r\n", b"\xef\xbb\xbf# hi", bytes(range(256)), b"x" * 3_000_001])
 def test_read_returns_the_exact_bytes_of_the_digest(tmp_path: Path, raw: bytes) -> None:
-    registry = loaded(plant(tmp_path, skills("a") | {"a/file": raw}))
+    registry = load_registry(write_files(tmp_path, skills("a") | {"a/file": raw}))
     file = registry.snapshot.skills["a"].files["file"]
     assert registry.read(file) == raw
     assert file.digest == digest_of(raw)
@@ -33,20 +33,20 @@ def test_scan_reads_no_more_of_a_skill_than_its_byte_limit(tmp_path: Path, monke
     files = {"a/model.bin": "x" * 1000} | {f"a/{number}": "y" * 100 for number in range(9)}
     ingest = mock.Mock(wraps=disk.ingest)
     monkeypatch.setattr(disk, "ingest", ingest)
-    loaded(plant(tmp_path, skills("a") | files), limits=Limits(bytes=500))
+    load_registry(write_files(tmp_path, skills("a") | files), limits=Limits(bytes=500))
     assert 0 < sum(call.args[2].size for call in ingest.call_args_list) <= 500
 
 
 @pytest.mark.requirement("S76-7")
 def test_body_has_lf_line_ends_and_the_linked_files(tmp_path: Path) -> None:
     text = skill_md("a", body="See [the guide](ref.md), `run.sh` and [nothing](none.md).").replace("\n", "\r\n")
-    registry = loaded(plant(tmp_path, {"a/SKILL.md": text, "a/ref.md": "x", "a/run.sh": "x"}))
+    registry = load_registry(write_files(tmp_path, {"a/SKILL.md": text, "a/ref.md": "x", "a/run.sh": "x"}))
     skill = registry.snapshot.skills["a"]
     body = registry.body(skill)
     assert body.text == "See [the guide](ref.md), `run.sh` and [nothing](none.md)."
     assert dict(body.linked) == {"ref.md": "the guide", "run.sh": ""}
     assert registry.body(skill) is body
-    plant(tmp_path, {"a/SKILL.md": "other"})
+    write_files(tmp_path, {"a/SKILL.md": "other"})
     with pytest.raises(StaleFileError):
         registry.body(skill)
 
@@ -54,8 +54,8 @@ def test_body_has_lf_line_ends_and_the_linked_files(tmp_path: Path) -> None:
 @pytest.mark.requirement("S40-18", "X-1")
 def test_read_during_rewrites_returns_only_bytes_of_the_digest(tmp_path: Path) -> None:
     """A thread rewrites the file in place, at the same size, all the time."""
-    path = plant(tmp_path, skills("a") | {"a/ref.md": "0" * 4096}) / "a/ref.md"
-    registry, done = loaded(tmp_path), threading.Event()
+    path = write_files(tmp_path, skills("a") | {"a/ref.md": "0" * 4096}) / "a/ref.md"
+    registry, done = load_registry(tmp_path), threading.Event()
 
     def write() -> None:
         number = 0
@@ -76,7 +76,7 @@ def test_read_during_rewrites_returns_only_bytes_of_the_digest(tmp_path: Path) -
         finally:
             done.set()
 
-    together(write, read, read)
+    run_concurrently(write, read, read)
     registry.refresh()
     assert registry.read(registry.snapshot.skills["a"].files["ref.md"]) == path.read_bytes()
 
@@ -84,7 +84,7 @@ def test_read_during_rewrites_returns_only_bytes_of_the_digest(tmp_path: Path) -
 @pytest.mark.requirement("X-5")
 @each_row("step", ["root", "root/a", "root/a/refs"])
 def test_file_is_stale_after_a_parent_directory_was_swapped(tmp_path: Path, step: str) -> None:
-    registry = loaded(plant(tmp_path / "root", skills("a") | {"a/refs/ref.md": "hello"}))
+    registry = load_registry(write_files(tmp_path / "root", skills("a") | {"a/refs/ref.md": "hello"}))
     file = registry.snapshot.skills["a"].files["refs/ref.md"]
     assert registry.read(file) == registry.read(file) == b"hello"
     directory, scanned = tmp_path / step, (tmp_path / "root/a/refs/ref.md").stat()
@@ -99,8 +99,10 @@ def test_file_is_stale_after_a_parent_directory_was_swapped(tmp_path: Path, step
 
 
 def test_refresh_of_touched_files_keeps_the_snapshot(tmp_path: Path) -> None:
-    registry = loaded(plant(tmp_path, skills("a") | {"a/ref.md": "x", "bad/SKILL.md": "x", "c/skill.md": "x"}))
-    snapshot, listener = registry.snapshot, Told(registry)
+    registry = load_registry(
+        write_files(tmp_path, skills("a") | {"a/ref.md": "x", "bad/SKILL.md": "x", "c/skill.md": "x"})
+    )
+    snapshot, listener = registry.snapshot, ChangeListener(registry)
     for path in ("a/ref.md", "a/SKILL.md", "bad/SKILL.md"):
         os.utime(tmp_path / path, (1, 1))
         assert not registry.refresh([str(tmp_path / path)])
@@ -114,23 +116,23 @@ def test_refresh_of_touched_files_keeps_the_snapshot(tmp_path: Path) -> None:
 
 
 def test_file_and_links_to_it_share_one_object(tmp_path: Path) -> None:
-    plant(tmp_path, {"one/README.md": skill_md("one"), "one/z/ref.md": "x"})
+    write_files(tmp_path, {"one/README.md": skill_md("one"), "one/z/ref.md": "x"})
     (tmp_path / "one/SKILL.md").symlink_to("README.md")
     (tmp_path / "one/a.md").symlink_to("z/ref.md")
-    registry = loaded(tmp_path)
+    registry = load_registry(tmp_path)
     one = registry.snapshot.skills["one"]
     assert one.standing is Standing.VALID
     assert one.files["SKILL.md"] is one.files["README.md"]
     assert one.files["a.md"] is one.files["z/ref.md"]
     assert not registry.refresh()
-    plant(tmp_path, {"one/z/ref.md": "other"})
+    write_files(tmp_path, {"one/z/ref.md": "other"})
     assert registry.refresh([str(tmp_path / "one/z/ref.md")]).files == {("one", "a.md"), ("one", "z/ref.md")}
     assert not registry.refresh()
 
 
 def test_rescan_of_a_settled_tree_opens_no_file(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(disk, "_SETTLED_NS", -1_000_000_000_000)
-    registry = loaded(plant(tmp_path, skills("one", "one/two") | {"one/ref.md": "x"}))
+    registry = load_registry(write_files(tmp_path, skills("one", "one/two") | {"one/ref.md": "x"}))
     monkeypatch.setattr(disk, "ingest", None)
     assert not registry.refresh()
 
@@ -142,7 +144,7 @@ def rewrite_under_same_signature(path: Path, file: SkillFile) -> None:
 
 
 def test_rescan_finds_a_same_signature_rewrite_of_a_young_file(tmp_path: Path) -> None:
-    registry = loaded(plant(tmp_path, skills("a") | {"a/ref.md": "hello"}))
+    registry = load_registry(write_files(tmp_path, skills("a") | {"a/ref.md": "hello"}))
     file = registry.snapshot.skills["a"].files["ref.md"]
     rewrite_under_same_signature(tmp_path / "a/ref.md", file)
     assert not file.mtime_reliable
@@ -150,7 +152,7 @@ def test_rescan_finds_a_same_signature_rewrite_of_a_young_file(tmp_path: Path) -
 
 
 def test_read_detects_a_same_signature_rewrite_and_a_rescan_recovers(tmp_path: Path) -> None:
-    registry = loaded(plant(tmp_path, skills("a") | {"a/ref.md": "hello"}))
+    registry = load_registry(write_files(tmp_path, skills("a") | {"a/ref.md": "hello"}))
     file = registry.snapshot.skills["a"].files["ref.md"]
     rewrite_under_same_signature(tmp_path / "a/ref.md", file)
     with pytest.raises(StaleFileError) as raised:

@@ -17,7 +17,19 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from catalog.forest import Patch, Told, as_nobody, codes, loaded, plant, served, skill_md, skills, together, view
+from catalog.forest import (
+    ChangeListener,
+    Patch,
+    load_registry,
+    problem_codes,
+    run_concurrently,
+    skill_md,
+    skills,
+    unprivileged_user,
+    valid_paths,
+    visible_state,
+    write_files,
+)
 from mcp_skills_server.catalog import disk, tree
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Limits
@@ -28,9 +40,9 @@ from wire import DEADLINE
 
 @pytest.mark.requirement("S40-16")
 def test_edit_replaces_the_skills_with_the_file_and_names_it(tmp_path: Path) -> None:
-    registry = loaded(plant(tmp_path, skills("a", "a/in", "b") | {"a/in/ref.md": "x"}))
+    registry = load_registry(write_files(tmp_path, skills("a", "a/in", "b") | {"a/in/ref.md": "x"}))
     before = dict(registry.snapshot.skills)
-    plant(tmp_path, {"a/in/ref.md": "longer"})
+    write_files(tmp_path, {"a/in/ref.md": "longer"})
     changes = registry.refresh([str(tmp_path / "a/in/ref.md")])
     assert dict(changes.before) == {path: before[path] for path in ("a", "a/in")}
     assert list(changes.after) == ["a", "a/in"]
@@ -48,9 +60,9 @@ def test_edit_replaces_the_skills_with_the_file_and_names_it(tmp_path: Path) -> 
 def test_readers_never_see_a_partial_snapshot(tmp_path: Path) -> None:
     """Two generations of skills are swapped while two threads read snapshots."""
     allowed = [sorted(f"group/{letter}{number}" for number in range(20)) for letter in "ab"]
-    top = plant(tmp_path / "top", skills(*allowed[0]))
-    plant(tmp_path / "next", skills(*allowed[1]))
-    registry = loaded(top)
+    top = write_files(tmp_path / "top", skills(*allowed[0]))
+    write_files(tmp_path / "next", skills(*allowed[1]))
+    registry = load_registry(top)
     done, seen = threading.Event(), set[str]()
 
     def read() -> None:
@@ -73,25 +85,25 @@ def test_readers_never_see_a_partial_snapshot(tmp_path: Path) -> None:
         finally:
             done.set()
 
-    together(swap, read, read)
+    run_concurrently(swap, read, read)
     assert seen == {allowed[0][0], allowed[1][0]}
 
 
 def test_deferred_changes_stay_deferred_when_only_problems_change(tmp_path: Path) -> None:
-    registry = loaded(plant(tmp_path, skills("a") | {"b/x.md": ""}))
-    registry.followed, listener = True, Told(registry)
-    registry.rescan(str(plant(tmp_path, {"a/x.md": ""}) / "a"))
+    registry = load_registry(write_files(tmp_path, skills("a") | {"b/x.md": ""}))
+    registry.followed, listener = True, ChangeListener(registry)
+    registry.rescan(str(write_files(tmp_path, {"a/x.md": ""}) / "a"))
     (tmp_path / "link").symlink_to(tmp_path / "b")
     registry.rescan(str(tmp_path / "link"))
-    assert codes(registry) == ["link-outside"]
+    assert problem_codes(registry) == ["link-outside"]
     assert listener.all == []
     registry.settle()
     assert [each.after.keys() for each in listener.all] == [{"a"}]
 
 
 def test_problems_are_sorted_by_place(tmp_path: Path) -> None:
-    plant(tmp_path, {"b/SKILL.md": "x", "a/SKILL.md": skill_md("z"), "c/skill.md": "x"} | skills("ok"))
-    reported = [(Path(problem.path).parent.name, problem.code) for problem in loaded(tmp_path).problems()]
+    write_files(tmp_path, {"b/SKILL.md": "x", "a/SKILL.md": skill_md("z"), "c/skill.md": "x"} | skills("ok"))
+    reported = [(Path(problem.path).parent.name, problem.code) for problem in load_registry(tmp_path).problems()]
     assert reported == [("a", "name-mismatch"), ("b", "frontmatter-missing"), ("c", "skill-md-case")]
 
 
@@ -99,8 +111,8 @@ def test_problems_are_sorted_by_place(tmp_path: Path) -> None:
 def test_shared_name_is_reported_for_each_skill_in_a_bounded_line(tmp_path: Path) -> None:
     """With all others in each line, 2,000 skills of one name made `validate` print 90 MB."""
     paths = [f"team-{number:03}/same" for number in range(300)]
-    plant(tmp_path, skills(*paths, "z/other") | {"bad/SKILL.md": skill_md("same")})
-    reported = [problem for problem in loaded(tmp_path).problems() if problem.code == "name-shared"]
+    write_files(tmp_path, skills(*paths, "z/other") | {"bad/SKILL.md": skill_md("same")})
+    reported = [problem for problem in load_registry(tmp_path).problems() if problem.code == "name-shared"]
     assert [(problem.skill, problem.path) for problem in reported] == [(path, str(tmp_path / path)) for path in paths]
     assert max(len(problem.message) for problem in reported) < 150
     for shown, others in ((reported[0], paths[1:6]), (reported[299], paths[:5])):
@@ -112,21 +124,25 @@ def test_resource_dependency_without_a_served_file_is_reported(tmp_path: Path) -
     wanted = ["skill://b/SKILL.md", "skill://b/none.md", "skill://bad/SKILL.md", "https://example.org/x"]
     resources = ", ".join(f"{{type: ref/resource, uri: '{uri}'}}" for uri in wanted)
     depends = f"dependencies: {{tools: [hammer], prompts: [ask], resources: [{resources}]}}"
-    plant(tmp_path, skills("b") | {"a/SKILL.md": skill_md("a", depends), "bad/SKILL.md": skill_md("other", depends)})
-    registry = loaded(tmp_path)
+    write_files(
+        tmp_path, skills("b") | {"a/SKILL.md": skill_md("a", depends), "bad/SKILL.md": skill_md("other", depends)}
+    )
+    registry = load_registry(tmp_path)
     reported = [problem for problem in registry.problems() if problem.code == "dependency-unresolved"]
     assert [next(uri for uri in wanted if uri in problem.message) for problem in reported] == wanted[1:3]
     place = (str(tmp_path / "a/SKILL.md"), "a", None)
     assert {(problem.path, problem.skill, problem.line) for problem in reported} == {place}
-    plant(tmp_path, {"b/none.md": "x", "bad/SKILL.md": skill_md("bad")})
+    write_files(tmp_path, {"b/none.md": "x", "bad/SKILL.md": skill_md("bad")})
     registry.refresh()
-    assert codes(registry).count("dependency-unresolved") == 0
+    assert problem_codes(registry).count("dependency-unresolved") == 0
 
 
 def test_deep_checks_read_each_text_file_except_those_of_nested_skills(tmp_path: Path) -> None:
     hidden, manifest = "a\U000e0041b", skill_md("a", "allowed-tools: Bash", body="See [it](none.md).")
-    plant(tmp_path, {"a/SKILL.md": manifest, "a/b/SKILL.md": skill_md("b", body=hidden), "a/ref/x.md": f"\n{hidden}"})
-    registry = loaded(plant(tmp_path, {"a/data.bin": b"\0\xff", "a/gone.md": "x"}))
+    write_files(
+        tmp_path, {"a/SKILL.md": manifest, "a/b/SKILL.md": skill_md("b", body=hidden), "a/ref/x.md": f"\n{hidden}"}
+    )
+    registry = load_registry(write_files(tmp_path, {"a/data.bin": b"\0\xff", "a/gone.md": "x"}))
     (tmp_path / "a/gone.md").unlink()
     reported = registry.checks.of(registry.snapshot.skills["a"])
     assert sorted((problem.code, problem.path, problem.line) for problem in reported) == [
@@ -139,18 +155,18 @@ def test_deep_checks_read_each_text_file_except_those_of_nested_skills(tmp_path:
 
 
 def test_deep_checks_of_an_unusable_skill_read_files_within_the_limit(tmp_path: Path) -> None:
-    plant(tmp_path, {"SKILL.md": "no frontmatter", "x.md": "a\u200bb", "big": "x" * 2000})
-    registry = loaded(tmp_path, limits=Limits(bytes=1000))
+    write_files(tmp_path, {"SKILL.md": "no frontmatter", "x.md": "a\u200bb", "big": "x" * 2000})
+    registry = load_registry(tmp_path, limits=Limits(bytes=1000))
     (skill,) = registry.snapshot.skills.values()
     assert [problem.code for problem in registry.checks.of(skill)] == ["hidden-characters"]
 
 
 @pytest.mark.skipif(not hasattr(os, "seteuid"), reason="no seteuid")
 def test_unreadable_file_is_reported_once_by_scan_and_checks(open_path: Path) -> None:
-    plant(open_path, skills("a"))
+    write_files(open_path, skills("a"))
     (open_path / "a/SKILL.md").chmod(0)
-    with as_nobody(open_path):
-        registry = loaded(open_path)
+    with unprivileged_user(open_path):
+        registry = load_registry(open_path)
         skill = registry.snapshot.skills["a"]
         assert [problem.code for problem in [*skill.problems, *registry.checks.of(skill)]] == ["unreadable"]
 
@@ -269,9 +285,9 @@ def perform(top: Path, operation: Operation) -> list[str]:
 def test_incremental_refresh_equals_a_fresh_scan(steps: list[list[Operation]], *, hidden: bool) -> None:
     """Its changes are exactly the differences of the two snapshots."""
     with tempfile.TemporaryDirectory() as folder, mock.patch.object(tree, "MOST_LEVELS", 3):
-        top = plant(Path(os.path.realpath(folder)), {"outside/.keep": "", "outside.md": "secret"})
-        roots = plant(top / "one", {}), plant(top / "two", {})
-        registry = loaded(*roots, limits=LIMITS._replace(hidden=hidden))
+        top = write_files(Path(os.path.realpath(folder)), {"outside/.keep": "", "outside.md": "secret"})
+        roots = write_files(top / "one", {}), write_files(top / "two", {})
+        registry = load_registry(*roots, limits=LIMITS._replace(hidden=hidden))
         for step in steps:
             paths = [path for operation in step for path in perform(top, operation)]
             before = dict(registry.snapshot.skills)
@@ -280,11 +296,11 @@ def test_incremental_refresh_equals_a_fresh_scan(steps: list[list[Operation]], *
             changes, after = registry.refresh(paths), dict(registry.snapshot.skills)
             assert dict(changes.before) == {path: old for path, old in before.items() if after.get(path) is not old}
             assert dict(changes.after) == {path: new for path, new in after.items() if before.get(path) is not new}
-            fresh = view(loaded(*roots, limits=registry.limits))
-            assert view(registry) == fresh
+            fresh = visible_state(load_registry(*roots, limits=registry.limits))
+            assert visible_state(registry) == fresh
             assert not registry.refresh()
             assert all(registry.snapshot.skills[path] is skill for path, skill in after.items())
-            assert view(registry) == fresh
+            assert visible_state(registry) == fresh
 
 
 # `rescanned` is the directory that a change at `location` makes the registry scan again.
@@ -298,19 +314,19 @@ def test_incremental_refresh_equals_a_fresh_scan(steps: list[list[Operation]], *
 def test_change_rescans_the_outermost_skill_or_a_possible_skill(
     tmp_path: Path, location: str, rescanned: str | None
 ) -> None:
-    plant(tmp_path, skills("a", "a/b", "d/e/f") | {"new/x.md": "", "empty/x.md": "", "ab/x.md": "", "new.md": ""})
-    assert loaded(tmp_path)._states[0].touched(str(tmp_path / location)) == rescanned
-    plant(tmp_path, {"SKILL.md": skill_md(tmp_path.name)})
-    assert loaded(tmp_path)._states[0].touched(str(tmp_path / "a/x.md")) == "", "the root is a skill"
+    write_files(tmp_path, skills("a", "a/b", "d/e/f") | {"new/x.md": "", "empty/x.md": "", "ab/x.md": "", "new.md": ""})
+    assert load_registry(tmp_path)._states[0].touched(str(tmp_path / location)) == rescanned
+    write_files(tmp_path, {"SKILL.md": skill_md(tmp_path.name)})
+    assert load_registry(tmp_path)._states[0].touched(str(tmp_path / "a/x.md")) == "", "the root is a skill"
 
 
 def test_registry_is_loaded_when_entered_and_readable_after_exit(tmp_path: Path) -> None:
-    registry = Registry([plant(tmp_path, skills("one"))])
+    registry = Registry([write_files(tmp_path, skills("one"))])
     assert not registry.loaded.is_set()
     assert not registry.snapshot.skills
     with registry:
         assert registry.loaded.is_set()
-        assert served(registry) == ["one"]
+        assert valid_paths(registry) == ["one"]
         before = registry.snapshot
     assert registry.read(before.skills["one"].files["SKILL.md"])
     with registry:
@@ -323,12 +339,12 @@ def test_listeners_are_called_after_first_scan_and_changes_until_unsubscribed(tm
     registry.load()
     assert notified == [Changes({}, {})]  # even if the first scan finds nothing
     registry.refresh()
-    plant(tmp_path, skills("b"))
+    write_files(tmp_path, skills("b"))
     registry.refresh()
     assert [list(changes.after) for changes in notified] == [[], ["b"]]
     unsubscribe()
     unsubscribe()
-    plant(tmp_path, skills("c"))
+    write_files(tmp_path, skills("c"))
     registry.refresh()
     assert len(notified) == 2
 
@@ -336,7 +352,7 @@ def test_listeners_are_called_after_first_scan_and_changes_until_unsubscribed(tm
 @pytest.mark.anyio
 async def test_async_load_and_refresh_do_not_block_the_event_loop(tmp_path: Path, monkeypatch: Patch) -> None:
     """Each call blocks in its thread until the event loop sets an event."""
-    registry, go_on = Registry([plant(tmp_path, skills("one"))]), threading.Event()
+    registry, go_on = Registry([write_files(tmp_path, skills("one"))]), threading.Event()
 
     def blocking(real: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *arguments: go_on.wait(DEADLINE) and real(*arguments)
@@ -349,6 +365,6 @@ async def test_async_load_and_refresh_do_not_block_the_event_loop(tmp_path: Path
     monkeypatch.setattr(disk, "open_directory", blocking(disk.open_directory))
     monkeypatch.setattr(disk, "read", blocking(disk.read))
     await unblock_and_await(registry.__aenter__())
-    plant(tmp_path, skills("two"))
+    write_files(tmp_path, skills("two"))
     assert (await unblock_and_await(registry.arefresh())).after.keys() == {"two"}
     await registry.__aexit__()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from catalog.forest import Log, Patch, as_nobody, loaded, plant, skill_md, skills
+from catalog.forest import Log, Patch, load_registry, skill_md, skills, unprivileged_user, write_files
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.report import report_to_log
 from mcp_skills_server.catalog.roots import Limits
@@ -31,17 +31,17 @@ def reported(*roots: Path, limits: Limits | None = None) -> Registry:
 
 
 def test_first_scan_is_summarized_in_one_line_even_without_skills(tmp_path: Path, caplog: Log) -> None:
-    one, two = plant(tmp_path / "one", skills("a", "b")), plant(tmp_path / "two", {})
-    reported(one, plant(tmp_path / "three", skills("c")))
+    one, two = write_files(tmp_path / "one", skills("a", "b")), write_files(tmp_path / "two", {})
+    reported(one, write_files(tmp_path / "three", skills("c")))
     registry = reported(two)
-    plant(two, skills("a"))
+    write_files(two, skills("a"))
     registry.refresh()
     first = f"serving 3 skills from {one}, {tmp_path / 'three'}"
     assert caplog.messages == [first, f"serving 0 skills from {two}", "skill a: added"]
 
 
 def test_each_of_several_roots_without_skills_is_named(tmp_path: Path, caplog: Log) -> None:
-    plant(tmp_path, {"empty/notes.md": "x", "hidden/.x/a/SKILL.md": skill_md("a")} | skills("full/b"))
+    write_files(tmp_path, {"empty/notes.md": "x", "hidden/.x/a/SKILL.md": skill_md("a")} | skills("full/b"))
     reported(*(tmp_path / name for name in ("empty", "hidden", "full")))
     first, dotted, empty = caplog.messages
     assert first.startswith("serving 1 skill from ")
@@ -52,8 +52,8 @@ def test_each_of_several_roots_without_skills_is_named(tmp_path: Path, caplog: L
 @pytest.mark.requirement("ASG-9", "ASG-17", "ASG-18", "X-2")
 def test_skills_not_listed_are_logged_with_place_reason_and_remedy(tmp_path: Path, caplog: Log) -> None:
     colon = "---\nname: colon\ndescription: Use this: for tests\n---\n"  # a warning that unlists the skill
-    plant(tmp_path / "one", skills("good") | {"bad/SKILL.md": "x", "colon/SKILL.md": colon})
-    plant(tmp_path / "two", skills("good"))
+    write_files(tmp_path / "one", skills("good") | {"bad/SKILL.md": "x", "colon/SKILL.md": colon})
+    write_files(tmp_path / "two", skills("good"))
     reported(tmp_path / "one", tmp_path / "two")
     first, bad, unlisted, shadowed = caplog.messages
     assert first.startswith("serving 1 skill from ")
@@ -73,13 +73,13 @@ def refreshed(caplog: Log, registry: Registry) -> list[tuple[str, str]]:
 
 
 def test_added_changed_and_removed_skills_are_logged_in_one_line_each(tmp_path: Path, caplog: Log) -> None:
-    registry = reported(plant(tmp_path, skills("a", "b")))
-    plant(tmp_path, skills("new") | {f"a/{number}.md": "x" for number in range(5)})
+    registry = reported(write_files(tmp_path, skills("a", "b")))
+    write_files(tmp_path, skills("new") | {f"a/{number}.md": "x" for number in range(5)})
     assert refreshed(caplog, registry) == [
         ("INFO", "skill a: changed (0.md added, 1.md added, 2.md added and 2 more)"),
         ("INFO", "skill new: added"),
     ]
-    plant(tmp_path, {"b/SKILL.md": skill_md("b", "license: x")})
+    write_files(tmp_path, {"b/SKILL.md": skill_md("b", "license: x")})
     assert refreshed(caplog, registry) == [("INFO", "skill b: changed (SKILL.md)")]
     (tmp_path / "a/3.md").unlink()
     assert refreshed(caplog, registry) == [("INFO", "skill a: changed (3.md removed)")]
@@ -93,8 +93,8 @@ def test_added_changed_and_removed_skills_are_logged_in_one_line_each(tmp_path: 
 
 
 def test_broken_edit_and_its_repair_are_logged_in_one_line_each(tmp_path: Path, caplog: Log) -> None:
-    registry = reported(plant(tmp_path, skills("a", "b")))
-    plant(tmp_path, {"a/SKILL.md": skill_md("other"), "b/SKILL.md": "x", "c/SKILL.md": "y"})
+    registry = reported(write_files(tmp_path, skills("a", "b")))
+    write_files(tmp_path, {"a/SKILL.md": skill_md("other"), "b/SKILL.md": "x", "c/SKILL.md": "y"})
     expected = [
         ("skill a: no longer listed: ", "[name-mismatch]"),
         ("skill b: no longer served: ", "[frontmatter-missing]"),
@@ -104,14 +104,14 @@ def test_broken_edit_and_its_repair_are_logged_in_one_line_each(tmp_path: Path, 
         assert level == "WARNING"
         assert text.startswith(f"{begin}{tmp_path}")
         assert text.endswith(code)
-    plant(tmp_path, skills("a", "b", "c"))
+    write_files(tmp_path, skills("a", "b", "c"))
     repaired = [text for _, text in refreshed(caplog, registry)]
     assert repaired[:3] == [f"skill {name}: served now" for name in "abc"]
     assert [text.startswith(f"no longer: {tmp_path}/") for text in repaired[3:]] == [True] * 3
 
 
 def test_problem_without_a_change_is_logged_and_causes_no_notification(tmp_path: Path, caplog: Log) -> None:
-    registry = reported(plant(tmp_path / "one", skills("a")), plant(tmp_path / "two", skills("b")))
+    registry = reported(write_files(tmp_path / "one", skills("a")), write_files(tmp_path / "two", skills("b")))
     notified: list[Changes] = []
     registry.subscribe(notified.append)
     (tmp_path / "one/link").symlink_to(tmp_path / "two")
@@ -122,19 +122,19 @@ def test_problem_without_a_change_is_logged_and_causes_no_notification(tmp_path:
     ((level, text),) = refreshed(caplog, registry)
     assert level == "INFO"
     assert text.startswith(f"no longer: {tmp_path}/one/link: ")
-    plant(tmp_path, skills("two/a"))
+    write_files(tmp_path, skills("two/a"))
     ((_, text),) = refreshed(caplog, registry)
     assert "[shadowed]" in text
     assert notified == []
-    plant(tmp_path, {"two/b/SKILL.md": skill_md("b", "odd: 1")})
+    write_files(tmp_path, {"two/b/SKILL.md": skill_md("b", "odd: 1")})
     assert "[field-unknown]" in refreshed(caplog, registry)[1][1]
-    plant(tmp_path, {"two/b/SKILL.md": skill_md("b", "# a note", "odd: 1")})
+    write_files(tmp_path, {"two/b/SKILL.md": skill_md("b", "# a note", "odd: 1")})
     assert refreshed(caplog, registry) == [("INFO", "skill b: changed (SKILL.md)")], "the problem only moved"
 
 
 def test_newly_shadowed_skill_is_logged_with_the_shadowing_one(tmp_path: Path, caplog: Log) -> None:
-    registry = reported(plant(tmp_path / "one", {}), plant(tmp_path / "two", skills("a/b", "c")))
-    plant(tmp_path, skills("one/a"))
+    registry = reported(write_files(tmp_path / "one", {}), write_files(tmp_path / "two", skills("a/b", "c")))
+    write_files(tmp_path, skills("one/a"))
     (level, text), added = refreshed(caplog, registry)
     assert added == ("INFO", "skill a: added")
     assert level == "WARNING"
@@ -143,13 +143,13 @@ def test_newly_shadowed_skill_is_logged_with_the_shadowing_one(tmp_path: Path, c
 
 
 def test_skill_refused_by_a_gate_is_logged_with_the_reason(tmp_path: Path, caplog: Log) -> None:
-    unlocked = loaded(plant(tmp_path, skills("a", "b", "c")))
+    unlocked = load_registry(write_files(tmp_path, skills("a", "b", "c")))
     digests = {path: unlocked.digest_over(skill) for path, skill in unlocked.snapshot.skills.items()}
     registry = Registry([tmp_path], gate=Pins({str(tmp_path): digests}, {}))
     registry.load()
     report_to_log(registry)
     caplog.clear()
-    plant(tmp_path, {"a/more.md": "x", "b/SKILL.md": "no frontmatter"})
+    write_files(tmp_path, {"a/more.md": "x", "b/SKILL.md": "no frontmatter"})
     (_, refused), (_, broken) = refreshed(caplog, registry)
     reason = "error: its files are not those that the lock file names"
     assert refused.startswith(f"skill a: removed: {tmp_path}/a: {reason}")
@@ -158,10 +158,10 @@ def test_skill_refused_by_a_gate_is_logged_with_the_reason(tmp_path: Path, caplo
 
 
 def test_renamed_skill_and_skill_replaced_by_a_link_are_logged(tmp_path: Path, caplog: Log) -> None:
-    top = plant(tmp_path / "top", {"SKILL.md": skill_md("top")})
-    other = plant(tmp_path / "other", skills("a"))
+    top = write_files(tmp_path / "top", {"SKILL.md": skill_md("top")})
+    other = write_files(tmp_path / "other", skills("a"))
     registry = reported(top, other, limits=Limits(links=False))
-    plant(top, {"SKILL.md": skill_md("renamed")})
+    write_files(top, {"SKILL.md": skill_md("renamed")})
     (other / "a").rename(tmp_path / "elsewhere")
     (other / "a").symlink_to(tmp_path / "elsewhere")
     texts = [text for _, text in refreshed(caplog, registry)]
@@ -171,8 +171,8 @@ def test_renamed_skill_and_skill_replaced_by_a_link_are_logged(tmp_path: Path, c
 
 @pytest.mark.skipif(not hasattr(os, "seteuid"), reason="no seteuid")
 def test_skills_without_permission_are_logged_with_that_reason(open_path: Path, caplog: Log) -> None:
-    plant(open_path, skills("a", "group/b", "group/c"))
-    with as_nobody(open_path):
+    write_files(open_path, skills("a", "group/b", "group/c"))
+    with unprivileged_user(open_path):
         registry = reported(open_path)
         (open_path / "a").chmod(0)
         (open_path / "group").chmod(0o444)
@@ -188,9 +188,9 @@ def test_skills_without_permission_are_logged_with_that_reason(open_path: Path, 
 
 
 def test_many_differences_are_logged_as_twenty_lines_and_a_count(tmp_path: Path, caplog: Log) -> None:
-    registry = reported(plant(tmp_path, skills(*(f"old{number}" for number in range(400)))))
+    registry = reported(write_files(tmp_path, skills(*(f"old{number}" for number in range(400)))))
     shutil.rmtree(tmp_path)
-    plant(tmp_path, skills(*(f"new{number}" for number in range(600))) | {"bad/SKILL.md": "x"})
+    write_files(tmp_path, skills(*(f"new{number}" for number in range(600))) | {"bad/SKILL.md": "x"})
     found = refreshed(caplog, registry)
     assert len(found) == 21
     assert found[0][1].startswith("skill bad: found, not served: ")
@@ -199,7 +199,7 @@ def test_many_differences_are_logged_as_twenty_lines_and_a_count(tmp_path: Path,
 
 def test_first_scan_logs_twenty_problems_and_a_count(tmp_path: Path, caplog: Log, monkeypatch: Patch) -> None:
     monkeypatch.setattr(yaml_reader, "IS_FAST", False)
-    registry = reported(plant(tmp_path / "root", {f"bad{number}/SKILL.md": "x" for number in range(25)}))
+    registry = reported(write_files(tmp_path / "root", {f"bad{number}/SKILL.md": "x" for number in range(25)}))
     assert "lacks its C parser" in caplog.messages[0]
     assert len(caplog.messages) == 23
     assert caplog.messages[-1] == "and 5 more problems; 'mcp-skills-server validate' shows all"
@@ -211,7 +211,7 @@ def test_first_scan_logs_twenty_problems_and_a_count(tmp_path: Path, caplog: Log
 
 def test_log_of_changes_is_rate_limited(tmp_path: Path, caplog: Log) -> None:
     """The limit is 100 lines a minute; the other lines are counted."""
-    plant(tmp_path, skills("one", "two"))
+    write_files(tmp_path, skills("one", "two"))
     clock = [0.0]
     registry = Registry([tmp_path])
     report_to_log(registry, lambda: clock[0])
@@ -220,15 +220,15 @@ def test_log_of_changes_is_rate_limited(tmp_path: Path, caplog: Log) -> None:
 
     def edit(count: int) -> None:
         for number in range(count):
-            plant(tmp_path, {"one/notes.md": f"{clock[0]} {number} {len(caplog.messages)}"})
+            write_files(tmp_path, {"one/notes.md": f"{clock[0]} {number} {len(caplog.messages)}"})
             registry.refresh()
 
     edit(98)
-    plant(tmp_path, skills(*(f"new{number}" for number in range(25))))
+    write_files(tmp_path, skills(*(f"new{number}" for number in range(25))))
     edit(1)
     assert len(caplog.messages) == 101
     assert caplog.messages[100].startswith("and 24 more skills and problems")
-    plant(tmp_path, skills(*(f"newer{number}" for number in range(30))))
+    write_files(tmp_path, skills(*(f"newer{number}" for number in range(30))))
     edit(50)
     assert len(caplog.messages) == 101
     clock[0] = 60.0

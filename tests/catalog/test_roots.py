@@ -14,7 +14,17 @@ from unittest import mock
 
 import pytest
 
-from catalog.forest import Log, Patch, assert_served, codes, loaded, plant, served, skill_md, skills
+from catalog.forest import (
+    Log,
+    Patch,
+    assert_served,
+    load_registry,
+    problem_codes,
+    skill_md,
+    skills,
+    valid_paths,
+    write_files,
+)
 from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.switches import switch, switched_off
@@ -23,32 +33,32 @@ from tables import each_row
 
 
 def test_root_given_as_a_skill_md_is_its_directory(tmp_path: Path, monkeypatch: Patch) -> None:
-    plant(tmp_path, skills("one", "two"))
-    assert served(loaded(tmp_path / "one/SKILL.md")) == ["one"]
+    write_files(tmp_path, skills("one", "two"))
+    assert valid_paths(load_registry(tmp_path / "one/SKILL.md")) == ["one"]
     monkeypatch.chdir(tmp_path / "two")
-    registry = loaded(Path("SKILL.md"))
-    assert served(registry) == ["two"]
+    registry = load_registry(Path("SKILL.md"))
+    assert valid_paths(registry) == ["two"]
     assert registry.roots[0].shown == "."
 
 
 def test_root_given_twice_is_opened_once(tmp_path: Path) -> None:
-    plant(tmp_path / "root", skills("one"))
+    write_files(tmp_path / "root", skills("one"))
     (tmp_path / "again").symlink_to("root")
-    registry = loaded(tmp_path / "root", tmp_path / "again", tmp_path / "root/../root")
+    registry = load_registry(tmp_path / "root", tmp_path / "again", tmp_path / "root/../root")
     assert [root.shown for root in registry.roots] == [str(tmp_path / "root")]
-    assert codes(registry) == []
+    assert problem_codes(registry) == []
 
 
 @each_row("replace", [Path.mkdir, lambda file: file.write_bytes(b"#" * ((1 << 20) + 1))])
 def test_unreadable_switches_keep_the_skills_switched_off(
     tmp_path: Path, replace: Callable[[Path], object], caplog: Log
 ) -> None:
-    registry = loaded(plant(tmp_path, {**skills("one", "two"), "skills-off.txt": "one\n"}))
-    assert served(registry) == ["two"]
+    registry = load_registry(write_files(tmp_path, {**skills("one", "two"), "skills-off.txt": "one\n"}))
+    assert valid_paths(registry) == ["two"]
     (tmp_path / "skills-off.txt").unlink()
     replace(tmp_path / "skills-off.txt")
     registry.refresh()
-    assert served(registry) == ["two"]
+    assert valid_paths(registry) == ["two"]
     assert "skills-off.txt: cannot be read" in caplog.text
     assert "(skills: 1)" in caplog.text
 
@@ -58,7 +68,7 @@ def test_concurrent_switches_are_kept_and_invalid_names_refused(tmp_path: Path) 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda name: switch(str(tmp_path), name, on=False), names))
     assert switched_off(str(tmp_path)) == {*names}
-    plant(tmp_path, {"skills-off.txt": "one\n#".ljust(1 << 20)})
+    write_files(tmp_path, {"skills-off.txt": "one\n#".ljust(1 << 20)})
     assert switched_off(str(tmp_path)) == {"one"}, "the largest file that is read"
     for name in ("", "#a", " a", "a "):
         with pytest.raises(RequestError, match="rename"):
@@ -70,7 +80,7 @@ def test_concurrent_switches_are_kept_and_invalid_names_refused(tmp_path: Path) 
     ("dangling", r"dangling: a link that leads to nothing \(away\)"), ("", "the path of a folder is empty"),
 ])  # fmt: skip
 def test_root_that_is_no_directory_is_refused(tmp_path: Path, given_path: str, reason: str, monkeypatch: Patch) -> None:
-    plant(tmp_path, {"file": "x"})
+    write_files(tmp_path, {"file": "x"})
     (tmp_path / "dangling").symlink_to("away")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match=f"^{reason}; give the path of a folder that holds skills$"):
@@ -84,76 +94,78 @@ def test_unreadable_root_is_refused(tmp_path: Path, monkeypatch: Patch) -> None:
 
 
 def test_skill_folder_in_two_roots_is_not_reported_as_shadowed(tmp_path: Path) -> None:
-    registry = loaded(plant(tmp_path, skills("a", "a/b")), tmp_path / "a")
+    registry = load_registry(write_files(tmp_path, skills("a", "a/b")), tmp_path / "a")
     assert_served(registry, ["a", "a/b"], problems=[])
 
 
 @pytest.mark.requirement("ASG-7", "ASG-8", "ASG-9")
 def test_skill_of_the_earlier_root_shadows_that_of_a_later_one(tmp_path: Path) -> None:
-    one = plant(tmp_path / "one", skills("same", "acme/inner", "outer"))
-    two = plant(tmp_path / "two", skills("same", "acme", "acme/free", "outer/inner", "own"))
-    registry = loaded(one, two)
-    assert served(registry) == ["acme/free", "acme/inner", "outer", "own", "same"]
-    assert [registry.snapshot.skills[path].root for path in served(registry)] == [1, 0, 0, 1, 0]
+    one = write_files(tmp_path / "one", skills("same", "acme/inner", "outer"))
+    two = write_files(tmp_path / "two", skills("same", "acme", "acme/free", "outer/inner", "own"))
+    registry = load_registry(one, two)
+    assert valid_paths(registry) == ["acme/free", "acme/inner", "outer", "own", "same"]
+    assert [registry.snapshot.skills[path].root for path in valid_paths(registry)] == [1, 0, 0, 1, 0]
     shadowed = {problem.skill: problem for problem in registry.problems() if problem.code == "shadowed"}
     assert sorted(shadowed) == ["acme", "outer/inner", "same"]
     assert shadowed["same"].path == f"{two}/same"
     assert f"{one}/same" in shadowed["same"].message
     assert f"{one}/acme/inner" in shadowed["acme"].message
-    reversed_roots = loaded(two, one)
-    assert {reversed_roots.snapshot.skills[path].root for path in served(reversed_roots)} == {0}
+    reversed_roots = load_registry(two, one)
+    assert {reversed_roots.snapshot.skills[path].root for path in valid_paths(reversed_roots)} == {0}
 
 
 def test_shadowed_skill_is_served_once_the_shadowing_one_is_gone(tmp_path: Path) -> None:
-    plant(tmp_path / "one", skills("a"))
-    plant(tmp_path / "two", skills("a", "a/b"))
-    registry = loaded(tmp_path / "one", tmp_path / "two")
+    write_files(tmp_path / "one", skills("a"))
+    write_files(tmp_path / "two", skills("a", "a/b"))
+    registry = load_registry(tmp_path / "one", tmp_path / "two")
     shutil.rmtree(tmp_path / "one/a")
     changes = registry.refresh([str(tmp_path / "one/a")])
     assert_served(registry, ["a", "a/b"], problems=[])
     assert (changes.before["a"].root, changes.after["a"].root) == (0, 1)
     assert "a/b" not in changes.before
-    plant(tmp_path / "one", skills("a"))
+    write_files(tmp_path / "one", skills("a"))
     registry.refresh([str(tmp_path / "one/a")])
     assert_served(registry, ["a"], problems=["shadowed", "shadowed"])
 
 
 def test_edit_of_a_shadowed_skill_does_not_affect_the_served_one(tmp_path: Path) -> None:
-    registry = loaded(plant(tmp_path / "one", skills("a")), plant(tmp_path / "two", skills("a", "a/in", "b")))
+    registry = load_registry(
+        write_files(tmp_path / "one", skills("a")), write_files(tmp_path / "two", skills("a", "a/in", "b"))
+    )
     for version, paths in (("1", None), ("2", [str(tmp_path / each / "a/SKILL.md") for each in ("two", "one")])):
-        plant(tmp_path / "one", {"a/SKILL.md": skill_md("a", f"version: served {version}")})
-        plant(tmp_path / "two", {"a/SKILL.md": skill_md("a", f"version: shadowed {version}")})
-        plant(tmp_path / "two", {"a/in/SKILL.md": skill_md("in", f"version: shadowed {version}")})
+        write_files(tmp_path / "one", {"a/SKILL.md": skill_md("a", f"version: served {version}")})
+        write_files(tmp_path / "two", {"a/SKILL.md": skill_md("a", f"version: shadowed {version}")})
+        write_files(tmp_path / "two", {"a/in/SKILL.md": skill_md("in", f"version: shadowed {version}")})
         changes = registry.refresh(paths)
         assert registry.snapshot.skills["a"].frontmatter["version"] == f"served {version}"
         assert changes.after["a"].root == changes.before["a"].root == 0
-        assert codes(registry).count("shadowed") == 2
-    plant(tmp_path / "two", skills("a"))
+        assert problem_codes(registry).count("shadowed") == 2
+    write_files(tmp_path / "two", skills("a"))
     assert not registry.refresh([str(tmp_path / "two/a/SKILL.md")])
 
 
 def test_refresh_ignores_paths_outside_of_the_roots(tmp_path: Path) -> None:
-    plant(tmp_path, skills("root/one", "root-evil/two"))
-    registry = loaded(tmp_path / "root")
+    write_files(tmp_path, skills("root/one", "root-evil/two"))
+    registry = load_registry(tmp_path / "root")
     assert not registry.refresh([str(tmp_path / "root-evil/two/SKILL.md"), str(tmp_path), "/"])
-    assert served(registry) == ["one"]
+    assert valid_paths(registry) == ["one"]
 
 
 def test_missing_root_is_reported_and_its_skills_are_kept(tmp_path: Path) -> None:
-    plant(tmp_path, skills("one/a", "one/b", "two/c"))
-    registry = loaded(tmp_path / "one", tmp_path / "two")
+    write_files(tmp_path, skills("one/a", "one/b", "two/c"))
+    registry = load_registry(tmp_path / "one", tmp_path / "two")
     kept = dict(registry.snapshot.skills)
     (tmp_path / "one").rename(tmp_path / "away")
-    plant(tmp_path, {"one": "a file"})
+    write_files(tmp_path, {"one": "a file"})
     places = ("one", "one/a", "one/a/SKILL.md")
     for paths in (None, *([str(tmp_path / place)] for place in places)):
         assert not registry.refresh(paths)
-        assert codes(registry) == ["root-missing"]
+        assert problem_codes(registry) == ["root-missing"]
         (tmp_path / "one").unlink(missing_ok=True)
     assert dict(registry.snapshot.skills) == kept
-    plant(tmp_path, skills("two/d"))
+    write_files(tmp_path, skills("two/d"))
     assert registry.refresh([str(tmp_path / "two/d")])
-    assert served(registry) == ["a", "b", "c", "d"]
+    assert valid_paths(registry) == ["a", "b", "c", "d"]
     shutil.rmtree(tmp_path / "away/b")
     (tmp_path / "away").rename(tmp_path / "one")
     registry.refresh([str(tmp_path / "one/a")])
@@ -162,7 +174,7 @@ def test_missing_root_is_reported_and_its_skills_are_kept(tmp_path: Path) -> Non
 
 @each_row("names", [("a", "c"), ("SKILL.md",), ("notes.md",)])  # directories or a file
 def test_exhausted_descriptors_remove_no_skill(tmp_path: Path, monkeypatch: Patch, names: tuple[str, ...]) -> None:
-    registry = loaded(plant(tmp_path, skills("a", "b/c") | {"a/notes.md": "x"}))
+    registry = load_registry(write_files(tmp_path, skills("a", "b/c") | {"a/notes.md": "x"}))
     real_open, exhausted = os.open, OSError(errno.EMFILE, "Too many open files")
 
     def refuse(path: Any, *arguments: Any, **options: Any) -> int:
@@ -183,4 +195,4 @@ def test_exhausted_descriptors_remove_no_skill(tmp_path: Path, monkeypatch: Patc
         patch.setattr(disk, "ingest", mock.Mock(wraps=disk.ingest, side_effect=once))
         assert_kept(None)
     assert not registry.refresh([str(tmp_path / "a/SKILL.md")])
-    assert codes(registry) == []
+    assert problem_codes(registry) == []

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from catalog.forest import plant, skills
+from catalog.forest import skills, write_files
 from forkserver import run
 from mcp_skills_server.catalog.gates import Selection
 from mcp_skills_server.catalog.registry import Registry
@@ -60,7 +60,7 @@ def test_selection_patterns_match_path_name_or_tag(
 
 
 def test_excluded_skill_shadows_none_of_a_later_root(tmp_path: Path) -> None:
-    roots = [plant(tmp_path / name, skills("tea")) for name in ("one", "two")]
+    roots = [write_files(tmp_path / name, skills("tea")) for name in ("one", "two")]
     registry = Registry(roots, gate=Selection(exclude=("draft",)))
     assert loaded_skills(registry) == {"tea"}
     assert registry.snapshot.skills["tea"].root == 0

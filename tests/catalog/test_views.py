@@ -11,7 +11,7 @@ from weakref import ref
 import anyio
 import pytest
 
-from catalog.forest import Clock, Log, Patch, loaded, plant, skill_md, skills
+from catalog.forest import FakeClock, Log, Patch, load_registry, skill_md, skills, write_files
 from mcp_skills_server.access.grants import Grant, Grants, Pattern, Permissions
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog import views as views_module
@@ -39,11 +39,11 @@ FILES = {**skills("a", "a/in", "b", "team/c"), "a/in/secret.txt": "secret", "a/o
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return plant(tmp_path, FILES)
+    return write_files(tmp_path, FILES)
 
 
 def test_principals_with_equal_permissions_share_one_snapshot(folder: Path) -> None:
-    views = views_of(loaded(folder), grant("*", "b"), grant("token:ann", "team/*"))
+    views = views_of(load_registry(folder), grant("*", "b"), grant("token:ann", "team/*"))
     ann, bob = views.of(ANN), views.of(BOB)
     assert bob is views.of(None)
     assert sorted(ann.snapshot.skills) == ["b", "team/c"]
@@ -52,7 +52,7 @@ def test_principals_with_equal_permissions_share_one_snapshot(folder: Path) -> N
 
 
 def test_unrestricted_view_has_the_snapshot_of_the_registry(folder: Path) -> None:
-    registry = loaded(folder)
+    registry = load_registry(folder)
     views = Views(registry)
     assert views.of(ANN) is views.of(None) is registry
     assert not views.are_restricted
@@ -62,7 +62,7 @@ def test_unrestricted_view_has_the_snapshot_of_the_registry(folder: Path) -> Non
 
 
 def test_nested_skill_needs_a_grant_of_its_own(folder: Path) -> None:
-    registry = loaded(folder)
+    registry = load_registry(folder)
     views = views_of(registry, grant("token:ann", "a"), grant("token:bob", "a/in"), grant("*", "b"))
     outer = views.of(ANN).snapshot
     assert sorted(outer.skills) == ["a", "b"]
@@ -75,7 +75,7 @@ def test_nested_skill_needs_a_grant_of_its_own(folder: Path) -> None:
 
 def test_problem_in_a_withheld_nested_skill_is_hidden_from_outer_skill(folder: Path) -> None:
     (folder / "a" / "in" / "away").symlink_to("/etc")
-    registry = loaded(folder)
+    registry = load_registry(folder)
     assert any("in/away" in each.message for each in registry.snapshot.skills["a"].problems)
     outer = views_of(registry, grant("*", "a")).of(None).snapshot.skills["a"]
     assert outer.problems == ()
@@ -88,12 +88,12 @@ def test_problem_in_a_withheld_nested_skill_is_hidden_from_outer_skill(folder: P
     for each in ("secret.txt", "SKILL.md", "chained")
 ])  # fmt: skip
 def test_link_into_a_withheld_nested_skill_is_not_served(tmp_path: Path, link: str, target: str) -> None:
-    path = plant(tmp_path, FILES) / "a" / link
+    path = write_files(tmp_path, FILES) / "a" / link
     path.parent.mkdir(exist_ok=True)
     path.unlink(missing_ok=True)
     (tmp_path / "a/in/chained").symlink_to("secret.txt")
     path.symlink_to(tmp_path / "a/in" / target)
-    registry = loaded(tmp_path)
+    registry = load_registry(tmp_path)
     found = views_of(registry, grant("*", "a")).of(None).snapshot.skills["a"]
     assert not [file for file in found.files.values() if file.location.startswith("a/in")]
     assert link not in registry.snapshot.skills["a"].files
@@ -106,13 +106,13 @@ def test_link_into_a_withheld_nested_skill_is_not_served(tmp_path: Path, link: s
 def test_files_of_a_refused_or_unreadable_nested_skill_stay_withheld(
     tmp_path: Path, replace: Callable[[Path], object] | None
 ) -> None:
-    registry = loaded(plant(tmp_path, FILES))
+    registry = load_registry(write_files(tmp_path, FILES))
     views = [views_of(registry, grant("*", "a"))]
     if replace is not None:
         (tmp_path / "a/in/SKILL.md").unlink()
         replace(tmp_path / "a/in/SKILL.md")
         registry.refresh()
-        views.append(views_of(loaded(tmp_path), grant("*", "a")))
+        views.append(views_of(load_registry(tmp_path), grant("*", "a")))
     gated = Registry([tmp_path], gate=lambda _, skill: GateRefusal(None) if skill.path == "a/in" else None)
     with gated:
         for each in (*views, views_of(gated, grant("*", "a"))):
@@ -120,7 +120,7 @@ def test_files_of_a_refused_or_unreadable_nested_skill_stay_withheld(
 
 
 def test_files_of_a_nested_skill_without_skill_md_stay_withheld(folder: Path, monkeypatch: Patch) -> None:
-    clock, registry = Clock(monkeypatch), loaded(folder)
+    clock, registry = FakeClock(monkeypatch), load_registry(folder)
     registry.followed = True
     (folder / "a/link.txt").symlink_to("in/secret.txt")
     ann = views_of(registry, grant("*", "a")).of(None)
@@ -141,21 +141,21 @@ def test_files_of_a_nested_skill_without_skill_md_stay_withheld(folder: Path, mo
         assert "link.txt" not in registry.snapshot.skills["a"].files
     assert [each.code for each in registry.snapshot.problems] == ["skill-md-irregular"]
     assert ann.snapshot.problems == ()
-    plant(folder, skills("a/in"))
+    write_files(folder, skills("a/in"))
     registry.refresh()
     assert "in/secret.txt" in registry.snapshot.skills["a"].files
     assert sorted(ann.snapshot.skills["a"].files) == ["SKILL.md", "own.txt"]
 
 
 def test_edit_rebuilds_only_the_filtered_snapshots_with_the_skill(folder: Path) -> None:
-    registry = loaded(folder)
+    registry = load_registry(folder)
     views = views_of(registry, grant("token:ann", "b"), grant("token:bob", "team/**"), grant("*", "a"))
     ann, bob, outer = views.of(ANN), views.of(BOB), views.of(None)
     before = ann.snapshot, bob.snapshot, outer.snapshot
     notified: list[tuple[str, Changes]] = []
     for name, each in (("ann", ann), ("bob", bob), ("outer", outer)):
         each.subscribe(lambda changes, name=name: notified.append((name, changes)))
-    plant(folder, {"b/SKILL.md": skill_md("b", body="Another, longer."), "a/in/secret.txt": "another secret"})
+    write_files(folder, {"b/SKILL.md": skill_md("b", body="Another, longer."), "a/in/secret.txt": "another secret"})
     registry.refresh()
     assert outer.snapshot is before[2], "the changed file is withheld from it"
     assert [(name, [*changes.after]) for name, changes in notified] == [("ann", ["b"])]
@@ -165,7 +165,7 @@ def test_edit_rebuilds_only_the_filtered_snapshots_with_the_skill(folder: Path) 
 
 
 def test_replaced_grants_apply_at_once_and_report_their_difference(folder: Path) -> None:
-    registry = loaded(folder)
+    registry = load_registry(folder)
     views = views_of(registry, grant("token:ann", "a"), grant("*", "b"))
     anonymous = views.of(None).snapshot
     differences: list[Changes] = []
@@ -184,7 +184,7 @@ def test_replaced_grants_apply_at_once_and_report_their_difference(folder: Path)
 
 def test_cached_snapshots_and_values_are_evicted_by_weight(folder: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(views_module, "_MOST_SKILLS", 152)
-    views = views_of(loaded(folder), grant("token:ann", "b"), grant("token:bob", "team/*", "a"))
+    views = views_of(load_registry(folder), grant("token:ann", "b"), grant("token:bob", "team/*", "a"))
     first = ref(views.of(ANN).snapshot)
     assert len(views.of(BOB).snapshot.skills) == 2
     assert first() is not None
@@ -204,7 +204,7 @@ def test_cached_snapshots_and_values_are_evicted_by_weight(folder: Path, monkeyp
 
 
 def test_stale_file_fails_the_request_after_one_retry_and_is_logged(tmp_path: Path, caplog: Log) -> None:
-    registry = loaded(plant(tmp_path, skills("a")))
+    registry = load_registry(write_files(tmp_path, skills("a")))
     views: list[View] = []
 
     async def handler(view: View) -> None:
@@ -218,10 +218,10 @@ def test_stale_file_fails_the_request_after_one_retry_and_is_logged(tmp_path: Pa
 
 
 def test_stale_file_retries_the_handler_with_the_new_snapshot(tmp_path: Path) -> None:
-    plant(tmp_path, {"a/SKILL.md": skill_md("a", body="Old.")})
-    registry = loaded(tmp_path)
+    write_files(tmp_path, {"a/SKILL.md": skill_md("a", body="Old.")})
+    registry = load_registry(tmp_path)
     before = registry.snapshot
-    plant(tmp_path, {"a/SKILL.md": skill_md("a", body="New and longer.")})
+    write_files(tmp_path, {"a/SKILL.md": skill_md("a", body="New and longer.")})
     views: list[View] = []
 
     async def handler(view: View) -> str:

@@ -12,7 +12,7 @@ from queue import SimpleQueue
 from threading import Event
 from typing import Any, ClassVar
 
-from catalog.forest import DEADLINE, Told, plant, skill_md, skills
+from catalog.forest import DEADLINE, ChangeListener, skill_md, skills, write_files
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Limits
 from mcp_skills_server.catalog.watch import Watcher
@@ -20,10 +20,10 @@ from mcp_skills_server.model import Standing
 
 
 @contextmanager
-def watching(*roots: Path, limits: Limits | None = None, **options: Any) -> Iterator[tuple[Registry, Told]]:
+def watching(*roots: Path, limits: Limits | None = None, **options: Any) -> Iterator[tuple[Registry, ChangeListener]]:
     """Yield a registry once its watch is armed, and a listener for its changes."""
     registry = Registry(roots, limits)
-    listener, watcher = Told(registry), Watcher(registry, **options)
+    listener, watcher = ChangeListener(registry), Watcher(registry, **options)
     watcher.start()
     try:
         assert registry.loaded.wait(DEADLINE)
@@ -47,20 +47,20 @@ def has_version(path: str, number: int) -> Callable[[Registry], bool]:
 
 
 def write_version(root: Path, path: str, number: int) -> None:
-    plant(root, {f"{path}/SKILL.md": skill_md(path.rpartition("/")[2], f"version: {number}")})
+    write_files(root, {f"{path}/SKILL.md": skill_md(path.rpartition("/")[2], f"version: {number}")})
 
 
-def edit_and_wait(listener: Told, root: Path, path: str, number: int) -> None:
+def edit_and_wait(listener: ChangeListener, root: Path, path: str, number: int) -> None:
     """Edit a skill and wait until the registry serves the edit."""
     write_version(root, path, number)
     listener.until(has_version(path, number))
 
 
-def assert_changes_noticed(listener: Told, root: Path, edited: str, deleted: str, *others: str) -> None:
+def assert_changes_noticed(listener: ChangeListener, root: Path, edited: str, deleted: str, *others: str) -> None:
     """Edit one skill, add one beside it and delete another; `others` are served, too."""
     edit_and_wait(listener, root, edited, 2)
     added = f"{edited}-too"
-    plant(root, skills(added))
+    write_files(root, skills(added))
     listener.until(serves(added, edited, deleted, *others))
     shutil.rmtree(root / deleted)
     listener.until(serves(added, edited, *others))

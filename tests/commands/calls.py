@@ -41,7 +41,7 @@ def exit_code(done: Result) -> int:
     return done.exit_code or done.return_value or 0
 
 
-def seen(*words: object, **environment: str) -> Any:
+def json_of(*words: object, **environment: str) -> Any:
     """Return the parsed output of a command with `--format json`."""
     return json.loads(invoke(*words, "--format", "json", **environment).stdout)
 

@@ -10,7 +10,7 @@ from typing import Any
 import click
 import pytest
 
-from commands.calls import invoke, refusal, run, seen
+from commands.calls import invoke, json_of, refusal, run
 from mcp_skills_server.access.settings import OAuthSettings
 from mcp_skills_server.cli import cli
 from mcp_skills_server.commands.config_file import READERS, ConfigurationError, oauth_settings, parameters, parse, read
@@ -307,10 +307,10 @@ def test_grants_prints_permissions_and_their_reasons(tmp_path: Path) -> None:
     for who in ("token:ci", "user:x", "local", "*"):
         assert grants_lines(who)[1:] == ["open   read  c.toml:7 * open", f"{who} reads 1 of 3 skills"]
     by = {"place": f"{file}:3", "who": ["user:5e2c"], "patterns": ["acme/*"]}
-    found = seen("config", "grants", "user:5e2c", "--config", file)
+    found = json_of("config", "grants", "user:5e2c", "--config", file)
     assert found["skills"][0] == {"skill": "acme/billing", "may": ["read", "scripts"], "grants": [by]}
     assert (found["who"], found["groups"], found["withheld"]) == ("user:5e2c", [], 1)
-    assert seen("config", "grants", "local", "--config", file)["groups"] == []
+    assert json_of("config", "grants", "local", "--config", file)["groups"] == []
     for words, why in (
         (["token:lap"], "there is no token 'lap'; there are: ci, laptop"),
         (["ann"], "'ann' is not a principal; write"),

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from catalog.forest import DEADLINE, plant, skill_md, skills
+from catalog.forest import DEADLINE, skill_md, skills, write_files
 from mcp_skills_server.access.quotas import QuotaSettings
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.commands.features.endpoints import Publishing
@@ -37,7 +37,7 @@ from mcp_skills_server.web.settings import HttpSettings
 from runtime.embeddings import tiny
 from shared.redis_servers import RealRedis, redis_server
 from tables import each_row
-from web.http_wire import http_serving, until
+from web.http_wire import http_serving, wait_until
 from wire import FIXTURES, serving, write_skill
 
 METHODS_FEATURE = """
@@ -152,7 +152,7 @@ def running_replicas(redis: RealRedis, tree: Path, count: int) -> Iterator[list[
             stack.callback(replica.feature.stop)
             replicas.append(replica)
         subscribers = ("--raw", "pubsub", "numsub", "mcp-skills:changes")
-        until(lambda: redis.say(*subscribers).endswith(str(count)))
+        wait_until(lambda: redis.say(*subscribers).endswith(str(count)))
         yield replicas
 
 
@@ -163,12 +163,12 @@ def publish_count(redis: RealRedis) -> str:
 
 @pytest.mark.needs_program("redis-server")
 def test_change_noticed_by_one_replica_reaches_the_others(tmp_path: Path) -> None:
-    tree = plant(tmp_path / "skills", skills("a"))
+    tree = write_files(tmp_path / "skills", skills("a"))
     with redis_server(tmp_path / "redis") as redis, running_replicas(redis, tree, 3) as replicas:
         assert publish_count(redis) == ""
-        plant(tree, {**skills("b"), "a/SKILL.md": skill_md("a", body="Other.")})
+        write_files(tree, {**skills("b"), "a/SKILL.md": skill_md("a", body="Other.")})
         replicas[0].registry.refresh()
-        until(lambda: all("b" in each.registry.snapshot.skills for each in replicas))
+        wait_until(lambda: all("b" in each.registry.snapshot.skills for each in replicas))
         assert publish_count(redis) == "1"  # replicas do not publish a change that they were told of
 
 
@@ -176,7 +176,7 @@ def test_change_noticed_by_one_replica_reaches_the_others(tmp_path: Path) -> Non
 def test_replicas_share_sessions_and_report_their_connection(tmp_path: Path) -> None:
     from mcp_skills_server.runtime.runtime import Runtime
 
-    tree = plant(tmp_path / "skills", skills("a"))
+    tree = write_files(tmp_path / "skills", skills("a"))
 
     async def share_session(first: Replica, second: Replica) -> None:
         sessions = first.http.make_tool_sessions(Runtime(first.registry))

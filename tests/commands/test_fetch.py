@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from commands.calls import run, terminal
-from sources.publishers import INDEX, Publisher, answer, redirect, skill_md
+from sources.publishers import INDEX, Publisher, redirect, respond_with, skill_md
 from tables import each_row
 
 
@@ -64,7 +64,7 @@ def test_update_keeps_the_selection_of_skills(site: Publisher, tmp_path: Path) -
 
 @pytest.mark.requirement("WK-48", "WK-60", "X-23")
 def test_wrong_digest_is_reported_and_exits_with_1(site: Publisher, tmp_path: Path) -> None:
-    site.routes["/a/billing"] = answer(skill_md("billing", "Tampered."))
+    site.routes["/a/billing"] = respond_with(skill_md("billing", "Tampered."))
     done = fetch(site.url, "--output", tmp_path)
     assert done.returncode == 1 and done.stdout == ""
     first, last = done.stderr.splitlines()
@@ -76,11 +76,11 @@ def test_wrong_digest_is_reported_and_exits_with_1(site: Publisher, tmp_path: Pa
 def test_exit_code_depends_on_the_fault_of_the_index(site: Publisher, tmp_path: Path) -> None:
     unknown_version = b'{"$schema": "x", "skills": []}'
     for body, message in ((b"{", "the index is not JSON"), (unknown_version, "unknown version")):
-        site.routes[INDEX] = answer(body)
+        site.routes[INDEX] = respond_with(body)
         for options in (["--output", str(tmp_path)], ["--list"]):
             done = fetch(site.url, *options)
             assert done.returncode == 1 and message in done.stderr
-    for route in (answer(b"", 404), answer(b"", 503), redirect("http://10.0.0.1/")):
+    for route in (respond_with(b"", 404), respond_with(b"", 503), redirect("http://10.0.0.1/")):
         site.routes[INDEX] = route
         done = fetch(site.url, "--output", tmp_path)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
@@ -102,7 +102,7 @@ def test_secret_in_a_url_is_never_printed(site: Publisher, tmp_path: Path) -> No
     done = fetch(url, "--output", tmp_path)
     assert done.returncode == 0 and f"{site.url}{INDEX}: 2 added" in done.stderr
     assert "very-secret" not in done.stdout + done.stderr
-    site.routes[INDEX] = answer(b"{")
+    site.routes[INDEX] = respond_with(b"{")
     for words, code in (
         ([url], 1),
         ([url_with_password], 2),
@@ -115,7 +115,7 @@ def test_secret_in_a_url_is_never_printed(site: Publisher, tmp_path: Path) -> No
 
 @each_row(("command", "option"), [("list", "--cache-dir"), ("fetch", "--output")])
 def test_error_names_the_url_of_the_site_once(site: Publisher, tmp_path: Path, command: str, option: str) -> None:
-    site.routes[INDEX] = answer(b"", 403)
+    site.routes[INDEX] = respond_with(b"", 403)
     done = run(command, site.url, "--allow-private", option, tmp_path / "folder")
     assert done.returncode == 2 and done.stderr.count(site.url) == 1
     assert done.stderr.startswith(f"mcp-skills-server: {site.url}: {INDEX} asks for permission")
@@ -153,7 +153,7 @@ def test_invalid_usage_is_reported_in_one_line(words: list[str], message: str) -
 def test_token_is_sent_only_to_the_site_and_never_printed(site: Publisher, tmp_path: Path) -> None:
     with Publisher() as other:
         raw = skill_md("billing")
-        other.routes["/b"] = answer(raw)
+        other.routes["/b"] = respond_with(raw)
         site.routes["/a/billing"] = redirect(f"{other.url}/b")
         words = [site.url, "--output", str(tmp_path), "--token-env", "TOKEN"]
         words += ["--header", "X-Team: billing"]

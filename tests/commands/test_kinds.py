@@ -12,8 +12,8 @@ from click.testing import Result
 from commands.calls import exit_code, invoke
 from mcp_skills_server.model import SIGNATURE_FILE
 from mcp_skills_server.provenance.signatures import sign
-from provenance.test_signatures import keys
-from sources.hostile import KINDS, Member, Place
+from provenance.test_signatures import key_pair
+from sources.hostile import KINDS, Member, PublishedSource
 from sources.publishers import skill_md
 from tables import each_row
 from wire import write_skill
@@ -26,12 +26,12 @@ FETCHED = [
 
 
 @contextmanager
-def folder_source(path: Path) -> Iterator[Place]:
+def folder_source(path: Path) -> Iterator[PublishedSource]:
     def publish(text: str, _: object) -> None:
         write_skill(path / "own" / "good").joinpath("SKILL.md").write_bytes(skill_md("good", text))
 
     publish("first", ())
-    yield Place(str(path / "own"), publish)
+    yield PublishedSource(str(path / "own"), publish)
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_fetch_starts_no_command_that_a_record_names(cwd: Path) -> None:
 
 @pytest.mark.parametrize("name", FETCHED)
 def test_unsigned_skill_is_not_written(name: str, cwd: Path) -> None:
-    private, public = keys(cwd / "keys")
+    private, public = key_pair(cwd / "keys")
     signature = Member(SIGNATURE_FILE, sign({"SKILL.md": skill_md("bad")}, private))
     with KINDS[name].open(cwd) as place:
         place.publish("first", [signature])

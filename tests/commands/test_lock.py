@@ -214,12 +214,12 @@ def test_server_serves_only_locked_skills_and_logs_the_others(team: Path) -> Non
     write_skill(team / "skills" / "new")
     with serving_locked(team, "--frozen") as wire:
         assert skill_names(wire) == ["greetings", "refunds"]
-        wire.logs(b"serving 2 skills")
-        wire.logs(b"the lock file does not name this skill")
+        wire.wait_for_log(b"serving 2 skills")
+        wire.wait_for_log(b"the lock file does not name this skill")
         change_skill(team)
         wire.until("notifications/skills/list_changed")
         assert skill_names(wire) == ["greetings"]
-        wire.logs(b"its files are not those that the lock file names")
+        wire.wait_for_log(b"its files are not those that the lock file names")
     message = refused("serve", "--lock", "skills.lock", "--frozen")
     assert "refunds cannot be served: its files are not those that the lock file names" in message
 
@@ -233,16 +233,16 @@ def test_running_server_reloads_its_lock_file(team: Path) -> None:
         shutil.rmtree(team / "skills" / "greetings")
         write_skill(team / "skills" / "new")
         assert run("update").stdout.count("\n") == 3
-        wire.logs(b"skills.lock was reloaded; it names 2 skills")
+        wire.wait_for_log(b"skills.lock was reloaded; it names 2 skills")
         descriptions = {each["frontmatter"]["name"]: each["frontmatter"]["description"] for each in wire.every_skill()}
         assert descriptions.keys() == {"new", "refunds"}
         assert descriptions["refunds"] == "Says something else."
         (team / "skills.lock").write_text("nothing")
         wire.process.send_signal(signal.SIGHUP)
-        wire.logs(b"not a valid lock file")
+        wire.wait_for_log(b"not a valid lock file")
         run("lock", "skills", "more")
         wire.process.send_signal(signal.SIGHUP)
-        wire.logs(b"restart the server; the former lock stays in force")
+        wire.wait_for_log(b"restart the server; the former lock stays in force")
         assert skill_names(wire) == ["new", "refunds"]
 
 
@@ -252,7 +252,7 @@ def test_sighup_rescans_every_source(team: Path) -> None:
         assert skill_names(wire) == ["greetings", "refunds"]
         write_skill(team / "skills" / "new")
         wire.process.send_signal(signal.SIGHUP)
-        wire.logs(b"polling every source now")
+        wire.wait_for_log(b"polling every source now")
         assert skill_names(wire) == ["greetings", "new", "refunds"]
 
 

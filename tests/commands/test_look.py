@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from commands.calls import invoke, refusal, seen, terminal
+from commands.calls import invoke, json_of, refusal, terminal
 from mcp_skills_server.codes import problem
 from mcp_skills_server.commands.look import shortened
 from mcp_skills_server.model import Problem
@@ -55,7 +55,7 @@ def test_list_and_show_print_skills_and_fit_the_terminal(tmp_path: Path, monkeyp
     ]
     assert "[description-vague]" in problem and (blank, last) == ("", "# Thing")
     assert "served:      no" in invoke("show", "root", "worse").stdout
-    found = seen("show", "root", "worse")
+    found = json_of("show", "root", "worse")
     assert (found["instructions"], found["revision"], found["served"]) == ("", None, False)
     write_skill(tmp_path / "root/good", description="Does a thing when it is asked to. " * 5)
     with terminal("list", "root", cwd=tmp_path, environment={"NO_COLOR": ""}) as screen:
@@ -89,20 +89,20 @@ def test_list_and_show_count_problems_that_several_skills_share(tmp_path: Path) 
         write_skill(tmp_path / path)
     lines = invoke("list", tmp_path).stdout.splitlines()[1:]
     assert {line.split()[0]: line.split()[3] for line in lines} == {"a/dup": "1", "b/dup": "1", "c/other": "0"}
-    shown = seen("show", tmp_path, "a/dup")["problems"]
+    shown = json_of("show", tmp_path, "a/dup")["problems"]
     assert [each["code"] for each in shown] == ["name-shared"]
-    assert shown == [each for each in seen("validate", tmp_path)["problems"] if each["skill"] == "a/dup"]
+    assert shown == [each for each in json_of("validate", tmp_path)["problems"] if each["skill"] == "a/dup"]
 
 
 def test_list_install_show_and_validate_report_the_same_problems(tmp_path: Path) -> None:
     broken = FIXTURES.parent / "broken"
-    validated = seen("validate", broken)["problems"]
-    listed = seen("list", broken)
+    validated = json_of("validate", broken)["problems"]
+    listed = json_of("list", broken)
     assert listed["problems"] == validated
     assert {"pipe-to-shell", "shell-injection", "hidden-characters"} < {each["code"] for each in validated}
     counts = Counter(each["skill"] for each in validated)
     assert all(each["problems"] == counts[each["path"]] for each in listed["skills"])
-    shown = seen("show", broken, "pipe-to-shell")["problems"]
+    shown = json_of("show", broken, "pipe-to-shell")["problems"]
     assert shown == [each for each in validated if each["skill"] == "pipe-to-shell"]
     summary = invoke("list", broken).stderr.splitlines()[-1]
     errors = sum(each["severity"] == "error" for each in validated)
@@ -133,7 +133,7 @@ def test_show_tells_how_much_of_a_description_is_listed(tmp_path: Path) -> None:
     for number in range(60):
         write_skill(tmp_path / f"s{number}", description=f"{'Does much. ' * 40}Use when {number} is there.")
     write_skill(tmp_path / "own", description="Does it.\ndisable-model-invocation: true")
-    listed = {each: seen("show", tmp_path, each)["listed"] for each in ("own", *(f"s{n}" for n in range(0, 60, 6)))}
+    listed = {each: json_of("show", tmp_path, each)["listed"] for each in ("own", *(f"s{n}" for n in range(0, 60, 6)))}
     assert listed.pop("own") is None and {"by name alone"} < {*listed.values()}
     cut = next(each for each, words in listed.items() if words != "by name alone")
     lines = invoke("show", tmp_path, cut).stdout.splitlines()

@@ -97,7 +97,7 @@ def test_token_reload_disconnects_only_clients_of_removed_tokens(tmp_path: Path,
         replace(tokens, f"a={NEW}\nb={OTHER}\n")
         if trigger == "signal":
             send_hangup(server)
-        server.said("the tokens were reloaded; there are 2 of them")
+        server.wait_for_log("the tokens were reloaded; there are 2 of them")
         assert revoked.rest() == []
         assert statuses(server, OLD, NEW, OTHER) == (401, 200, 200)
         assert kept.messages.empty() and kept.whole is None
@@ -116,13 +116,13 @@ def test_fifo_in_place_of_a_file_does_not_stop_reloading(config: Path, name: str
         os.mkfifo(fifo)
         os.replace(fifo, path)
         send_hangup(server)
-        server.said("not a regular file")
+        server.wait_for_log("not a regular file")
         replace(path, text)
         send_hangup(server)
-        server.said("valid again")
+        server.wait_for_log("valid again")
         replace(tokens, f"b={OTHER}\n")
         send_hangup(server)
-        server.said("the tokens were reloaded; there are 1 of them")
+        server.wait_for_log("the tokens were reloaded; there are 1 of them")
         assert statuses(server, OLD, OTHER) == (401, 200)
 
 
@@ -134,14 +134,16 @@ def test_removed_token_is_revoked_despite_invalid_lines_and_monitoring_reports_t
         assert re.search(r"^configuration: read at \d{4}-.*Z$", get(server, "/readyz?verbose"), re.MULTILINE)
         replace(tokens, f"slip=short\nstays={OTHER}\nwrong\n")
         send_hangup(server)
-        server.said(r"line 1: the token has fewer than 16 characters \(and 1 more\); all other lines are in force")
+        server.wait_for_log(
+            r"line 1: the token has fewer than 16 characters \(and 1 more\); all other lines are in force"
+        )
         assert statuses(server, OLD, NEW, OTHER) == (401, 200, 200)
         (line,) = re.findall("^configuration: .*$", get(server, "/readyz?verbose"), re.MULTILINE)
         assert re.match(rf"configuration: refused at \S+Z: {tokens}, line 1: the token has fewer than 16", line)
         assert "skills_config_last_reload_successful 0.0" in get(server, "/metrics")
         replace(tokens, f"stays={OTHER}\n")
         send_hangup(server)
-        server.said("there are 1 of them")
+        server.wait_for_log("there are 1 of them")
         assert statuses(server, NEW) == (401,)
         while "configuration: read at" not in get(server, "/readyz?verbose"):
             assert server.process.poll() is None
@@ -154,26 +156,26 @@ def test_configuration_file_is_reloaded(config: Path) -> None:
     with http_serving("--config", config, "--max-depth", "3") as server:
         assert statuses(server, OLD) == (200,)
         replace(config, TEXT + "page_size = 7\n")
-        server.said(
+        server.wait_for_log(
             r"WARNING: \S+c.toml:3: page_size: there is no such key; write page-size; "
             "the configuration stays"
         )
         assert statuses(server, OLD) == (200,)
         replace(config, TEXT)
         send_hangup(server)
-        server.said("INFO: the files are valid again")
+        server.wait_for_log("INFO: the files are valid again")
         # max-depth is overridden by the command line, so only page-size waits for a restart.
         replace(
             config,
             "roots = ['skills']\ntoken-file = 'more'\nlog-level = 'debug'\npage-size = 7\nmax-depth = 5\n",
         )
         send_hangup(server)
-        server.said("WARNING: .*c.toml: page-size: this takes effect at the next start\n")
+        server.wait_for_log("WARNING: .*c.toml: page-size: this takes effect at the next start\n")
         assert statuses(server, OLD, NEW) == (401, 200)
-        server.said("DEBUG: ")
+        server.wait_for_log("DEBUG: ")
         replace(config, "roots = ['skills']\nlog-level = 'info'\n")
         send_hangup(server)
-        server.said("turning tokens on or off takes effect at the next start")
+        server.wait_for_log("turning tokens on or off takes effect at the next start")
         assert statuses(server, OLD, NEW) == (401, 200)
 
 
@@ -191,9 +193,9 @@ def test_stdio_server_takes_roots_and_log_level_from_the_file(tmp_path: Path) ->
     with serving("--config", tmp_path / "c.toml") as wire:
         assert [each["name"] for each in wire.every_skill()] == ["one"]
         replace(tmp_path / "c.toml", "roots = ['skills']\nlog-level = 'debug'\n")
-        wire.logs(b"c.toml was reloaded")
+        wire.wait_for_log(b"c.toml was reloaded")
         wire.every_skill()
-        wire.logs(b"DEBUG: ")
+        wire.wait_for_log(b"DEBUG: ")
 
 
 def test_unknown_variable_is_a_warning_that_names_the_nearest(

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from commands.calls import invoke, refusal, run, seen
-from programs import LOOSE, loose
+from commands.calls import invoke, json_of, refusal, run
+from programs import UNSANDBOXED, needs_unsandboxed
 from rpc.build import toml
 from tables import each_row
 from web.http_wire import Server, http_serving
@@ -54,10 +54,10 @@ def text(result: dict[str, Any]) -> str:
     return " ".join(part.get("text", "") for part in result["content"])
 
 
-@loose
+@needs_unsandboxed
 def test_script_of_a_site_runs_only_as_approved(site: Server, published: Path, tmp_path: Path) -> None:
     address = f"http://127.0.0.1:{site.port}"
-    allowed = ["--allow-scripts", *LOOSE, "--approvals", str(tmp_path / "approvals.json")]
+    allowed = ["--allow-scripts", *UNSANDBOXED, "--approvals", str(tmp_path / "approvals.json")]
     run("list", address, *options(tmp_path))
     with serving(address, *options(tmp_path), *allowed) as wire:
         refused = run_script(wire)
@@ -86,17 +86,17 @@ def test_script_of_a_site_runs_only_as_approved(site: Server, published: Path, t
 def wait_until_fetched(address: str, tmp_path: Path, raw: bytes) -> None:
     digest = f"sha256:{hashlib.sha256(raw).hexdigest()}"
     for _ in range(200):
-        if digest in {each["digest"] for each in seen("show", address, "thing", *options(tmp_path))["files"]}:
+        if digest in {each["digest"] for each in json_of("show", address, "thing", *options(tmp_path))["files"]}:
             return
     pytest.fail("the site never published the change")
 
 
-@loose
+@needs_unsandboxed
 def test_script_fetched_into_a_folder_needs_approval(site: Server, tmp_path: Path) -> None:
     address, mine = f"http://127.0.0.1:{site.port}", tmp_path / "mine"
     run("fetch", address, "--output", mine, "--allow-private")
-    assert [each["origin"] for each in seen("list", mine)["skills"]] == [address]
-    allowed = ["--allow-scripts", *LOOSE, "--approvals", str(tmp_path / "approvals.json")]
+    assert [each["origin"] for each in json_of("list", mine)["skills"]] == [address]
+    allowed = ["--allow-scripts", *UNSANDBOXED, "--approvals", str(tmp_path / "approvals.json")]
     with serving(mine, *allowed, "--allow-scripts-of", address) as wire:
         assert "was never approved" in text(run_script(wire))
         assert approve(tmp_path, str(mine), "thing").returncode == 0

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from catalog.forest import plant, skills
+from catalog.forest import skills, write_files
 from commands.calls import run, terminal
 from forkserver import Popen
 from mcp_skills_server.catalog.index import Index
@@ -41,7 +41,7 @@ def test_sighup_reloads_unless_the_process_ignores_it() -> None:
 
 
 def test_garbage_collector_is_enabled_and_frozen_after_the_first_scan(tmp_path: Path) -> None:
-    tree = plant(tmp_path / "root", skills("one"))
+    tree = write_files(tmp_path / "root", skills("one"))
     frozen = gc.get_freeze_count()
     registry = Registry([tree])
     settle_after_load(registry)
@@ -50,7 +50,7 @@ def test_garbage_collector_is_enabled_and_frozen_after_the_first_scan(tmp_path: 
         registry.load()
         assert gc.isenabled() and gc.get_freeze_count() > frozen
         gc.disable()
-        plant(tree, skills("two"))
+        write_files(tree, skills("two"))
         registry.refresh()
         assert len(registry.snapshot.skills) == 2 and not gc.isenabled()
     finally:
@@ -62,7 +62,7 @@ def test_index_is_saved_without_a_watch(tmp_path: Path, monkeypatch: pytest.Monk
     saved = threading.Event()
     save = index.save
     monkeypatch.setattr(index, "save", lambda *arguments: save(*arguments) and saved.set())
-    registry = Registry([plant(tmp_path / "root", skills("one"))], index=index)
+    registry = Registry([write_files(tmp_path / "root", skills("one"))], index=index)
     assert make_watcher(registry, WatchOptions(watch=False)) is None
     registry.load()
     assert saved.wait(DEADLINE)

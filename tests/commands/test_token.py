@@ -31,14 +31,14 @@ def test_new_token_grants_access_and_rotates_without_a_gap(tmp_path: Path) -> No
             return server.send("GET", "/.well-known/agent-skills/index.json", headers=headers).status
 
         fresh, _ = new("laptop", "--token-file", file, "--group", "finance")
-        server.said("there are 2 of them")
+        server.wait_for_log("there are 2 of them")
         assert (status(old), status(fresh)) == (200, 200)
         before = file.read_text()
         assert "laptop appears more than twice" in refusal("token", "new", "laptop", "--token-file", file)
         assert file.read_text() == before
         file.write_text(before.splitlines()[1] + "\n")
         server.process.send_signal(signal.SIGHUP)
-        server.said("there are 1 of them")
+        server.wait_for_log("there are 1 of them")
         assert (status(old), status(fresh)) == (401, 200)
         assert old not in server.stderr and fresh not in server.stderr
 

@@ -17,7 +17,7 @@ from jsonschema.validators import validator_for
 
 from mcp_skills_server.commands.config_file import read
 from mcp_skills_server.commands.serve import serve
-from web.proxies import DEPLOY, NGINX, where
+from web.proxies import DEPLOY, NGINX, proxy_variables
 from wire import ROOT
 
 SCHEMA = files("check_jsonschema") / "builtin_schemas" / "vendor" / "compose-spec.json"
@@ -87,7 +87,7 @@ def test_containers_and_networks_are_hardened(compose: dict[str, Any]) -> None:
 @pytest.mark.needs_program("haproxy")
 def test_haproxy_accepts_its_file() -> None:
     command = ["haproxy", "-c", "-f", str(DEPLOY / "haproxy.cfg")]
-    environment = {**os.environ, **where(8080, 8001, 8002)}
+    environment = {**os.environ, **proxy_variables(8080, 8001, 8002)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0 and "WARNING" not in done.stdout + done.stderr, done
 
@@ -95,7 +95,7 @@ def test_haproxy_accepts_its_file() -> None:
 @pytest.mark.needs_program("nginx")
 def test_nginx_accepts_its_file(tmp_path: Path) -> None:
     site = (DEPLOY / "nginx.conf.template").read_text()
-    (tmp_path / "skills.conf").write_text(Template(site).safe_substitute(where(8080, 8001, 8002)))
+    (tmp_path / "skills.conf").write_text(Template(site).safe_substitute(proxy_variables(8080, 8001, 8002)))
     (tmp_path / "nginx.conf").write_text(NGINX.format(folder=tmp_path, user=""))
     command = ["nginx", "-t", "-e", "stderr", "-c", str(tmp_path / "nginx.conf")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

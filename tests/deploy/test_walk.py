@@ -31,9 +31,9 @@ from mcp.client.streamable_http import streamable_http_client
 from ports import free_port
 from shared.redis_servers import RealRedis, redis_server
 from web.authorization_server import AuthorizationServer, authorization_server
-from web.http_wire import HELLO, JSON, HttpClient, Server, Stream, client, proved
-from web.proxies import DEPLOY, SPREAD, HaProxy, edited, running, until, where
-from web.test_oauth import TokenStorage, own, signing_in
+from web.http_wire import HELLO, JSON, HttpClient, Server, Stream, client, verify_files
+from web.proxies import DEPLOY, SPREAD, HaProxy, edited, proxy_variables, running, wait_until
+from web.test_oauth import TokenStorage, mcp_url, signing_in
 from wire import COMMAND, DEADLINE, ROOT, Era, write_skill
 
 pytestmark = pytest.mark.needs_program("haproxy", "redis-server")
@@ -169,7 +169,7 @@ def deployed(folder: Path) -> Iterator[Deployment]:
     compose = services()
     program, *words = compose["redis"]["command"]
     assert program == "redis-server" and compose["redis"]["healthcheck"]["test"] == ["CMD", "redis-cli", "ping"]
-    assert compose["proxy"]["environment"].keys() == where(0, 0).keys() - {"LOCATION"}
+    assert compose["proxy"]["environment"].keys() == proxy_variables(0, 0).keys() - {"LOCATION"}
     with (
         redis_server(folder / "redis", *words) as redis,
         running(HaProxy(folder / "proxy", *ports, edits=SPREAD)) as proxy,
@@ -179,7 +179,7 @@ def deployed(folder: Path) -> Iterator[Deployment]:
         assert isinstance(proxy, HaProxy)
         places = [('"/skills"', '"skills"'), ('"/run/secrets/tokens"', '"tokens"')]
         with edited(folder, "config.toml", places).open("a") as more:
-            more.write(OAUTH_AND_GRANTS.format(issuer=login.url, audience=own(proxy.port)))
+            more.write(OAUTH_AND_GRANTS.format(issuer=login.url, audience=mcp_url(proxy.port)))
         deployment = Deployment(folder, proxy, redis, login, stack, ports)
         assert redis.say("ping") == "PONG"
         assert not any(is_healthy(deployment.variables(port)) for port in ports)
@@ -194,7 +194,7 @@ def sign_in(deployment: Deployment, name: str) -> set[str]:
     """Sign in a user with the SDK's client through the proxy, and return the listed skills."""
     mode: Any = MODES[name]
     deployment.login.user, deployment.login.groups = name, [GROUPS[name]]
-    url, storage = own(deployment.proxy.port), TokenStorage()
+    url, storage = mcp_url(deployment.proxy.port), TokenStorage()
 
     async def work() -> set[str]:
         with anyio.fail_after(DEADLINE):
@@ -228,7 +228,7 @@ def time_edit(deployment: Deployment, clients: list[HttpClient], streams: list[S
 def names(reader: HttpClient) -> set[str]:
     """Return the names of the listed skills, and verify all their files."""
     entries = reader.every_skill()
-    assert all(proved(reader, entry) for entry in entries)
+    assert all(verify_files(reader, entry) for entry in entries)
     return {entry["name"] for entry in entries}
 
 
@@ -273,7 +273,7 @@ def test_team_signs_in_is_notified_and_survives_killed_replica(tmp_path: Path) -
         for number, name in enumerate((*GROUPS, *GROUPS)):
             if not dead[number]:
                 streams[number].until(PROMPTS)
-            until(lambda reader=clients[number], name=name: names(reader) == GRANTED_LATER[name])
+            wait_until(lambda reader=clients[number], name=name: names(reader) == GRANTED_LATER[name])
         deployment.replicas[0] = deployment.start_replica(deployment.ports[0])
         proxy.sees("replica-1", "UP")
         bob = deployment.connect(deployment.replicas[0], "bob", "legacy")

@@ -31,7 +31,7 @@ _TASKS: Final = re.findall(
 )
 
 
-def made_up(count: int, folders: int = 0) -> Overview:
+def build_overview(count: int, folders: int = 0) -> Overview:
     """Return `count` skills, flat or in folders of very different size.
 
     Descriptions have 30 to 1,000 characters.

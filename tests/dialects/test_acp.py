@@ -14,7 +14,7 @@ from dialects.build import skill, snapshot
 from mcp_skills_server.dialects import acp
 from mcp_skills_server.dialects.acp import AgentResponse, InitializeRequest, SessionEnd, SessionRequest, UpdateForms
 from mcp_skills_server.model import ORIGIN, Standing
-from steps import growth
+from steps import step_growth
 from tables import each_row
 from wire import ROOT
 
@@ -119,7 +119,7 @@ def test_allowed_tools_are_split_outside_parentheses(text: Any, tools: list[str]
 
 @each_row("shape", ["(", "a(b ", "()", "(,", ")(", "(()"])
 def test_split_tools_takes_linear_time(shape: str) -> None:
-    assert growth(lambda times: lambda: acp.split_tools(shape * times), 300) <= 5
+    assert step_growth(lambda times: lambda: acp.split_tools(shape * times), 300) <= 5
 
 
 @given(st.text(alphabet="ab(), \t*"))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malformed import MALFORMED, Case, raw, without
+from malformed import MALFORMED, Case, raw, request_without
 from mcp_skills_server.dialects import jsonrpc
 from mcp_skills_server.dialects.jsonrpc import InvalidMessage, JsonError, Message, decode_message
 from tables import each_row
@@ -81,9 +81,9 @@ def test_malformed_message_is_refused_with_its_readable_id(case: Case) -> None:
     (raw(), "request"), (raw(id=""), "request"), (raw(id=-5, params={}), "request"),
     (raw(id=2**70, params=None), "request"), (raw(id="x" * 1000), "request"),
     (raw(params={"name": [[1]] * 500}), "request"), (b"\xef\xbb\xbf" + raw(), "request"),
-    (without("id"), "notification"), (without("method", result={}), "response"),
-    (without("method", error={"code": -1, "message": "no", "data": 1}), "response"),
-    (without("method", id=None, error={"code": -1, "message": "no"}), "response"),
+    (request_without("id"), "notification"), (request_without("method", result={}), "response"),
+    (request_without("method", error={"code": -1, "message": "no", "data": 1}), "response"),
+    (request_without("method", id=None, error={"code": -1, "message": "no"}), "response"),
 ])  # fmt: skip
 def test_valid_message_is_decoded_with_its_kind(message: bytes, kind: str) -> None:
     decoded = decode_message(message)

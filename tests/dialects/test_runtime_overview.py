@@ -21,7 +21,7 @@ from mcp_skills_server.runtime.runtime import Runtime
 from tables import each_row
 from wire import FIXTURES, ROOT
 
-from .overviews import made_up
+from .overviews import build_overview
 
 UNLIMITED = 100_000
 FIRST_LINE_CHARACTERS = 240
@@ -40,7 +40,7 @@ OFFERS = st.lists(
 @cache
 def overview_of_size(size: int) -> Overview:
     if size != SIZES[0]:
-        return made_up(size, folders=0 if size < 300 else 20)
+        return build_overview(size, folders=0 if size < 300 else 20)
     registry = Registry([FIXTURES])
     registry.load()
     overview = Runtime(registry).briefing.overview
@@ -251,7 +251,7 @@ def test_groups_alternate_and_a_new_skill_reorders_no_others() -> None:
 def test_incomplete_count_is_shown_as_a_minimum() -> None:
     overview = Overview([Offer("a", "Does a.", path="a")], more=True)
     assert first_line(overview).startswith("More than 1 skill here")
-    assert len(first_line(made_up(10_000))) <= FIRST_LINE_CHARACTERS - len("More than ") - 1
+    assert len(first_line(build_overview(10_000))) <= FIRST_LINE_CHARACTERS - len("More than ") - 1
     unread = Overview([], more=True)
     text = runtime.instructions(unread, UNLIMITED, scripts=False)
     assert "MUST" in text and "<available_skills>" not in text

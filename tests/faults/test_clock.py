@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import mcp_skills_server
-from catalog.forest import loaded, plant, skill_md, skills
+from catalog.forest import load_registry, skill_md, skills, write_files
 from tables import each_row
 
 SOURCE = Path(mcp_skills_server.__file__).parent
@@ -66,11 +66,11 @@ def test_modules_that_read_wall_clock_are_known() -> None:
 
 @each_row("jump", [-YEAR_NS, -60 * 10**9, 60 * 10**9, YEAR_NS])
 def test_edit_is_found_after_clock_jump(jump: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    registry = loaded(plant(tmp_path, skills("a")))
+    registry = load_registry(write_files(tmp_path, skills("a")))
     real = time.time_ns
     for number in (2, 3):
         monkeypatch.setattr(time, "time_ns", lambda: real() + jump)
-        plant(tmp_path, {"a/SKILL.md": skill_md("a", f"version: {number}")})
+        write_files(tmp_path, {"a/SKILL.md": skill_md("a", f"version: {number}")})
         assert registry.refresh()
         assert registry.snapshot.skills["a"].frontmatter["version"] == number
         monkeypatch.undo()

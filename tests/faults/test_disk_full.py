@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from catalog.watch.test_watcher_limits import NAMESPACE, can_run, run_scenario
-from publish.test_static import whole
+from publish.test_static import tree_of
 from sources.publishers import Publisher, skill_md
 from web.http_wire import http_serving
 from wire import COMMAND, DEADLINE, serving, write_skill
@@ -102,16 +102,16 @@ def publish_keeps_tree_whole_and_next_run_completes_it(root: Path) -> None:
     write_skill(skills / "small")
     command = ("publish", skills, "--output", output, "--cache-dir", root / "cache")
     assert run(*command).returncode == 0
-    before = whole(output)
+    before = tree_of(output)
     big = write_skill(skills / "big")
     (big / "big.bin").write_bytes(NOISE)
     assert "cannot be written" in refused(*command)
-    assert whole(output) == before is not None
+    assert tree_of(output) == before is not None
     assert run(*command, "--check").returncode == 1
     mount(root, "8m", "remount")
     done = run(*command)
     assert done.returncode == 0, done
-    assert whole(output) not in (None, before)
+    assert tree_of(output) not in (None, before)
     assert run(*command, "--check").returncode == 0
 
 
@@ -121,7 +121,7 @@ def publish_needs_no_cache(root: Path) -> None:
     write_skill(root / "skills" / "small")
     done = run("publish", root / "skills", "--output", root / "site", "--cache-dir", disk / "cache")
     assert done.returncode == 0 and "Traceback" not in done.stderr, done
-    assert whole(root / "site") is not None
+    assert tree_of(root / "site") is not None
 
 
 def install_keeps_configuration_of_host(root: Path) -> None:
@@ -157,7 +157,7 @@ def server_with_full_cache_serves_other_skills(root: Path) -> None:
         with serving(root / "skills", site.url, "--cache-dir", disk / "cache", *LOCAL) as wire:
             names = {skill["uri"].split("/")[-2] for skill in wire.every_skill()}
             assert "mine" in names and "big" not in names, names
-            wire.logs(FULL.encode())
+            wire.wait_for_log(FULL.encode())
             wire.process.terminate()
             wire.process.wait(DEADLINE)
         assert b"Traceback" not in wire.stderr, wire.stderr
@@ -170,7 +170,7 @@ def server_without_space_for_artifacts_answers_503_for_index(root: Path) -> None
     os.environ["TMPDIR"] = str(disk)  # before the server starts: SQLite reads it once
     with http_serving(root / "skills") as server:
         assert server.send("GET", INDEX).status == 503
-        server.said(f"cannot store artifacts .*{FULL}")
+        server.wait_for_log(f"cannot store artifacts .*{FULL}")
         assert server.send("GET", "/healthz").status == 200
         mount(root, "32m", "remount")
         assert server.send("GET", INDEX).status == 200

@@ -12,7 +12,7 @@ from mcp_skills_server.format import archive
 from mcp_skills_server.provenance import lock
 from mcp_skills_server.runtime.scripts import approvals
 from mcp_skills_server.sources.cache import CacheFolder
-from publish.test_static import served, whole
+from publish.test_static import published_files, tree_of
 from sources.publishers import Publisher, skill_md
 from wire import write_skill
 
@@ -80,12 +80,12 @@ def test_published_tree_is_replaced_atomically(tmp_path: Path) -> None:
     for number in range(14):
         edit(number)
         killer.kill(size, *words)
-        indexes.add(served(output))
+        indexes.add(published_files(output))
         if number % 2:
             continue
         succeed(*words)
         contents = [path.read_bytes() for path in output.rglob("SKILL.md")]
-        assert whole(output) is not None
+        assert tree_of(output) is not None
         assert f"Body {number}." in str(contents)
         succeed(*words, "--check")
     assert len(indexes) > 2

@@ -23,8 +23,8 @@ from mcp_skills_server.proposals.approval import approve
 from mcp_skills_server.proposals.intake import propose
 from mcp_skills_server.proposals.store import LOCAL, ProposalStore
 from proposals.test_intake import DRAFT, base_of, manifest
-from publish.test_static import whole, write
-from sources.fetching import FILES, fetch
+from publish.test_static import tree_of, write
+from sources.fetching import BUNDLE_FILES, fetch
 from sources.publishers import Publisher, skill_md
 from wire import write_skill
 
@@ -122,7 +122,7 @@ def order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Order:
 def test_fetch_syncs_files_before_rename(tmp_path: Path, order: Order, more: int) -> None:
     output = tmp_path / "skills"
     with Publisher() as site:
-        site.pack("packed", FILES)
+        site.pack("packed", BUNDLE_FILES)
         for number in range(more):
             site.add(f"more-{number}")
         site.add("lone")
@@ -158,7 +158,7 @@ def test_publish_syncs_artifacts_before_index(
     monkeypatch.setattr(order, "before_rename", check_artifacts)
     for turn in range(2):
         write(root, output)
-        assert whole(output) is not None
+        assert tree_of(output) is not None
         assert [name for name, _ in order.names if name.endswith("index.json")]
         assert unsynced == []
         # Artifacts are synchronized together, before the index; other files before their rename.

@@ -22,14 +22,14 @@ def skill_md(name: str, body: str = "Read on.\n") -> str:
     return f"---\nname: {name}\ndescription: Shows what becomes of a bundle with one fault ({name}).\n---\n\n{body}"
 
 
-MADE = (
+GENERATED_CODES = (
     "skill-md-too-large", "unreadable", "too-deep", "too-many-files", "too-many-bytes", "root-missing", "file-name",
     "file-irregular", "hard-link", "file-name-backslash", "file-name-portable", "secret",
 )  # fmt: skip
 """Codes whose bundle `fill` creates."""
 
 
-def fill(bundle: Path) -> None:
+def create_bundle(bundle: Path) -> None:
     """Create the bundle of the code in `MADE` that the empty directory `bundle` is named after."""
     place, text = bundle, skill_md(bundle.name)
     match bundle.name:
@@ -78,16 +78,16 @@ def gate_of(code: str) -> Gate | None:
 
 def roots_of(code: str, directory: Path) -> list[Path]:
     """Return the roots to load for this code, created in `directory` unless they are stored."""
-    if code in MADE:
+    if code in GENERATED_CODES:
         bundle = directory / code
         bundle.mkdir()
-        fill(bundle)
+        create_bundle(bundle)
         return [bundle]
     stored = BROKEN / code
     return [stored / "first", stored / "second"] if code == "shadowed" else [stored]
 
 
-def befall(code: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def cause_fault(code: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cause the fault that must happen between a registry's creation and its first load."""
     if code == "root-missing":
         shutil.rmtree(root)

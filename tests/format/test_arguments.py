@@ -14,7 +14,7 @@ from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format import arguments
 from mcp_skills_server.format.arguments import MOST_ADDED
 from mcp_skills_server.model import Json
-from steps import growth
+from steps import step_growth
 from tables import each_row
 
 TOPIC: dict[str, Json] = {"name": "topic", "required": True}
@@ -84,7 +84,7 @@ def test_fill_in_takes_linear_time(shape: str):
         declared: list[dict[str, Json]] = [{"name": "a"}, *({"name": f"n{each}"} for each in range(times))]
         return lambda: fill_in(shape * times, {"a": "b"}, *declared)
 
-    assert growth(call, 500) <= 5
+    assert step_growth(call, 500) <= 5
 
 
 @given(st.text("{}ab\0é\n", max_size=40), st.dictionaries(st.sampled_from(["a", "b", "ab"]), st.text(max_size=3)))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mcp_skills_server.codes import standing
 from mcp_skills_server.format.frontmatter import Document, parse
 from mcp_skills_server.model import Json, Standing
-from steps import growth
+from steps import step_growth
 from tables import each_row
 
 from .skill_md import codes, document, each_parser, framed, typed
@@ -192,4 +192,4 @@ def test_value_with_a_colon_is_the_rest_of_its_line(start: str, end: str) -> Non
 
 @each_row("shape", ["a: b: c\n", "a: b: c", "a: ", ":", "a:\t", " \n", "a: '' "])
 def test_parsing_takes_linear_time(shape: str) -> None:
-    assert growth(lambda times: lambda: document(shape * times), 300) <= 6
+    assert step_growth(lambda times: lambda: document(shape * times), 300) <= 6

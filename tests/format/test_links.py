@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mcp_skills_server.format import links
 from mcp_skills_server.format.links import Reference, heading, headings, linked_files, references
-from steps import growth
+from steps import step_growth
 from tables import each_row
 
 FILES = ("SKILL.md", "a.md", "assets/logo.png", "references/b c.md", "references/ü.md", "scripts/run.py", "100%.md")
@@ -116,7 +116,7 @@ def test_heading_search_takes_bounded_time(body: str):
 
 
 def test_heading_search_takes_linear_time() -> None:
-    assert growth(lambda times: lambda: heading("```\n" + "# \n" * times), 300) <= 6
+    assert step_growth(lambda times: lambda: heading("```\n" + "# \n" * times), 300) <= 6
 
 
 @given(st.text(st.characters(categories=("L", "N", "Zs"), include_characters=".,:;()-'\"/?%$+=@{}|^"), max_size=40))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mcp_skills_server.format.hidden import INVISIBLE
 from mcp_skills_server.format.markup import contained, element, escaped, wrap
-from steps import growth
+from steps import step_growth
 from tables import each_row
 
 _FRAMES = ("skill", "skill_files", "skill_problems", "active_skills", "available_skills", "stdout", "stderr")
@@ -59,4 +59,4 @@ def test_any_body_leaves_exactly_the_own_tags(one: str, other: str) -> None:
 
 @each_row("shape", ["<", "< ", "<skill", "<s\u200b", "</ ", "<\n\u200b/"])
 def test_contained_takes_linear_time(shape: str) -> None:
-    assert growth(lambda times: lambda: contained(shape * times), 1000) <= 6
+    assert step_growth(lambda times: lambda: contained(shape * times), 1000) <= 6

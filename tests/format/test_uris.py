@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mcp_skills_server.format.uris import LONGEST, SCHEME, canonical, segments, uri
 from mcp_skills_server.model import DEEPEST_PATH, LONGEST_PATH
-from steps import growth
+from steps import step_growth
 from tables import each_row
 
 
@@ -121,4 +121,4 @@ def test_decoding_a_uri_takes_linear_time(shape: str):
         text = SCHEME + "a/" + shape.lstrip("/") + shape * times
         return lambda: segments(text)
 
-    assert growth(call, DEEPEST_PATH // 4 - 2) <= 5
+    assert step_growth(call, DEEPEST_PATH // 4 - 2) <= 5

@@ -19,7 +19,7 @@ from tools.hosts.model import FREE, NEEDED, Api, Script, Seen, Step, Tool, Turn,
 from tools.hosts.setting import Trace
 from tools.pages import between_markers
 
-from commands.calls import seen
+from commands.calls import json_of
 from tables import each_row
 from wire import DEADLINE
 
@@ -56,7 +56,7 @@ def test_built_skills_are_reproducible_and_valid(tmp_path: Path) -> None:
     )
     assert first == second
     setting.write(tmp_path / "a", setting.ADDED, "# Count\n")
-    report = seen("validate", tmp_path / "a")
+    report = json_of("validate", tmp_path / "a")
     assert (report["ok"], report["skills"]) == (True, setting.MANY + 1)
     assert [each["skill"] for each in report["notes"] if each["code"] == "body-long"] == ["body-of-60000"]
     assert min([*names, setting.ADDED]) == setting.ADDED
@@ -354,7 +354,7 @@ def test_conversation_ends_if_tools_never_appear() -> None:
 
 
 def test_model_server_answers_and_records_requests() -> None:
-    with serving(lambda seen: CALL if seen.tools else Turn("never")) as model:
+    with serving(lambda request: CALL if request.tools else Turn("never")) as model:
         peer = HTTPConnection(urlsplit(model.url).netloc, timeout=DEADLINE)
 
         def post(path: str, body: object) -> tuple[int, bytes]:

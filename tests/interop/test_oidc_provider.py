@@ -21,7 +21,7 @@ from tools.interop.setup import MODULES, NODE
 from ports import free_port
 from tables import each_row
 from web.http_wire import Server
-from web.ui.serving import page_serving, words
+from web.ui.serving import page_serving, visible_text
 from wire import DEADLINE, write_skill
 
 MODULE = MODULES / "oidc-provider" / "lib" / "index.js"
@@ -35,8 +35,8 @@ pytestmark = pytest.mark.skipif(not (MODULE.exists() and NODE.exists()), reason=
 @contextmanager
 def issuer(port: int) -> Iterator[str]:
     own = f"http://127.0.0.1:{port}"
-    words = [str(NODE), str(SCRIPT), str(MODULE), f"{own}/mcp", f"{own}/ui/oauth/callback"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+    command = [str(NODE), str(SCRIPT), str(MODULE), f"{own}/mcp", f"{own}/ui/oauth/callback"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         try:
             assert process.stdout is not None
             yield process.stdout.readline().strip()
@@ -96,7 +96,7 @@ def test_person_signs_in_at_certified_provider(tmp_path: Path, more: str) -> Non
         place, text = browser.submit(place, text)  # consent
         assert f"127.0.0.1:{server.port}/ui/oauth/callback" in place, text
         _, text = browser.get(f"http://127.0.0.1:{server.port}/ui/")
-        assert "billing" in words(text) and "ann" in words(text)
+        assert "billing" in visible_text(text) and "ann" in visible_text(text)
         assert "signing in at the issuer failed" not in server.stderr
 
 
@@ -106,5 +106,5 @@ def test_refusal_of_issuer_is_shown_and_logged(tmp_path: Path) -> None:
         place, text = browser.get(f"http://127.0.0.1:{server.port}/ui/oauth/begin")
         place, text = browser.get(f"{place}/abort")
         why = "refused the sign-in (access_denied: End-User aborted interaction)"
-        assert why in words(text)
-        server.said(f"signing in at the issuer failed: .*{re.escape(why)}")
+        assert why in visible_text(text)
+        server.wait_for_log(f"signing in at the issuer failed: .*{re.escape(why)}")

@@ -13,7 +13,7 @@ from tools.interop.setup import ERAS
 
 from interop.inspector import INSTALLED, inspect
 from web.authorization_server import authorization_server
-from web.test_oauth import guarded, own
+from web.test_oauth import mcp_url, oauth_server
 
 
 @pytest.mark.skipif(not INSTALLED, reason="make interop installs Inspector")
@@ -21,9 +21,9 @@ from web.test_oauth import guarded, own
 def test_inspector_signs_in(tmp_path: Path, era: str) -> None:
     with (
         authorization_server() as login,
-        guarded(tmp_path, login.url, more="scopes = ['skills:read']") as server,
+        oauth_server(tmp_path, login.url, more="scopes = ['skills:read']") as server,
     ):
-        found = json.loads(inspect(tmp_path, own(server.port), era, "prompts/list"))
+        found = json.loads(inspect(tmp_path, mcp_url(server.port), era, "prompts/list"))
         assert [each["name"] for each in found["result"]["prompts"]] == ["one"]
-        assert login.resources == [own(server.port)]
+        assert login.resources == [mcp_url(server.port)]
         assert {"/register", "/authorize", "/token"} <= {*login.asked}

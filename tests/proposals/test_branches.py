@@ -17,7 +17,7 @@ from mcp_skills_server.proposals.branches import Branches
 from mcp_skills_server.proposals.intake import propose
 from mcp_skills_server.proposals.store import ProposalStore
 from proposals.test_intake import DRAFT, base_of, manifest
-from server.test_tools import said
+from server.test_tools import text_of
 from wire import serving, write_skill
 
 
@@ -95,9 +95,9 @@ def test_failed_branch_stores_no_proposal(repository: Path, store: ProposalStore
 def test_merged_proposal_is_served(repository: Path) -> None:
     with serving(repository / "skills", "--proposals", "git") as wire:
         result = wire.call("skills_propose", name="tea", files={SKILL_MD: manifest("tea")}, reason="We brew tea too.")
-        assert not result.get("isError"), said(result)
+        assert not result.get("isError"), text_of(result)
         id_ = result["structuredContent"]["id"]
         assert git(repository, "show", f"proposals/{id_}:skills/tea/SKILL.md") == manifest("tea").strip()
         git(repository, "merge", "-q", "--ff-only", f"proposals/{id_}")
-        while "tea" not in said(wire.call("skills_list")):
+        while "tea" not in text_of(wire.call("skills_list")):
             wire.notification()

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from catalog.forest import plant, skills
+from catalog.forest import skills, write_files
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Limits, MirroredRoot
 from mcp_skills_server.errors import RequestError, UsageError
@@ -74,7 +74,7 @@ POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\ns
 
 def assert_refused(top: Path, draft: Proposal, files: dict[str, str | None], message: str) -> None:
     """Assert that a proposal for a root with two skills is refused, and leaves no file."""
-    plant(top / "skills", skills("coffee", "group/inner"))
+    write_files(top / "skills", skills("coffee", "group/inner"))
     store = ProposalStore(top / "proposals")
     with Registry([top / "skills"]) as registry:
         with pytest.raises(RequestError, match=message):

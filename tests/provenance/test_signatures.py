@@ -48,7 +48,7 @@ class Certificates(NamedTuple):
     root: Path
 
 
-def keys(folder: Path, name: str = "team", *, password: bytes | None = None) -> KeyPair:
+def key_pair(folder: Path, name: str = "team", *, password: bytes | None = None) -> KeyPair:
     folder.mkdir(exist_ok=True)
     key = ec.generate_private_key(ec.SECP256R1())
     private, public = folder / f"{name}.key", folder / f"{name}.pub"
@@ -97,7 +97,7 @@ def certified(folder: Path, *, days: int) -> Certificates:
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> KeyPair:
-    return keys(tmp_path_factory.mktemp("keys"))
+    return key_pair(tmp_path_factory.mktemp("keys"))
 
 
 def signed(private: Path, files: dict[str, bytes] = SKILL, **options: Any) -> dict[str, bytes]:
@@ -115,7 +115,7 @@ def refusal(public: Path, files: dict[str, bytes]) -> str:
 
 def test_signature_by_one_of_the_keys_passes(tmp_path: Path, pair: KeyPair) -> None:
     private, public = pair
-    _, other = keys(tmp_path, "other")
+    _, other = key_pair(tmp_path, "other")
     once = signed(private)
     Verifier([other, public]).check(once)
     Verifier([public, other]).check(once)
@@ -135,7 +135,7 @@ def test_missing_file_or_signature_or_other_key_is_refused(tmp_path: Path, pair:
     gone = {path: raw for path, raw in signed(private).items() if path != "notes/a.md"}
     assert refusal(public, gone) == "signature-files"
     assert refusal(public, SKILL) == "signature-missing"
-    assert refusal(public, signed(keys(tmp_path, "other")[0])) == "signature-invalid"
+    assert refusal(public, signed(key_pair(tmp_path, "other")[0])) == "signature-invalid"
     assert refusal(public, {**SKILL, SIGNATURE_FILE: sign({"SKILL.md": b"other"}, private)}) == "signature-files"
     # the payload lists the changed files, but the signature is of the old payload
     after = {**SKILL, "notes/a.md": b"after"}
@@ -236,7 +236,7 @@ def test_only_signed_skills_are_served(tmp_path: Path, pair: KeyPair) -> None:
     with serving(root, "--require-signature", pair.public) as wire:
         assert served(wire) == {"signed"}
         for code in (b"signature-missing", b"signature-files"):
-            wire.logs(code)
+            wire.wait_for_log(code)
         (root / "changed" / "more.md").unlink()
         wire.until("notifications/skills/list_changed")
         assert served(wire) == {"signed", "changed"}
@@ -293,8 +293,8 @@ def test_proof_that_others_could_have_written_is_ignored(untrusted: str, tmp_pat
 
 
 def test_next_start_verifies_only_new_signatures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    private, public = keys(tmp_path)
-    _, other = keys(tmp_path, "other")
+    private, public = key_pair(tmp_path)
+    _, other = key_pair(tmp_path, "other")
     check = create_autospec(Verifier.check, side_effect=Verifier.check)
     monkeypatch.setattr(Verifier, "check", check)
     for name in ("one", "two"):
@@ -320,8 +320,8 @@ def test_next_start_verifies_only_new_signatures(tmp_path: Path, monkeypatch: py
 
 
 def test_cache_key_depends_on_the_keys_and_for_certificates_the_day(tmp_path: Path) -> None:
-    _, one = keys(tmp_path, "one")
-    _, two = keys(tmp_path, "two")
+    _, one = key_pair(tmp_path, "one")
+    _, two = key_pair(tmp_path, "two")
     _, _, root = certified(tmp_path, days=30)
     assert Verifier([one, two]).cache_key() == Verifier([two, one]).cache_key()
     assert Verifier([one, two]).cache_key() != Verifier([one]).cache_key()
@@ -354,7 +354,7 @@ def test_sign_and_verify_include_nested_skills(tmp_path: Path, pair: KeyPair) ->
 
 
 def test_key_password_is_read_from_an_environment_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    private, public = keys(tmp_path, password=b"secret")
+    private, public = key_pair(tmp_path, password=b"secret")
     root = write_skill(tmp_path / "thing")
     monkeypatch.setenv("KEY_PASSWORD", "secret")
     assert run("sign", str(root), "--key", str(private), "--password-env", "KEY_PASSWORD").return_value == 0
@@ -401,7 +401,7 @@ def test_config_source_can_require_signatures(tmp_path: Path, pair: KeyPair, mon
     Path("c.toml").write_text(f"roots = ['own']\n[[source]]\nfrom = 'theirs'\nrequire-signature = ['{key}']\n")
     with serving("--config", tmp_path / "c.toml") as wire:
         assert served(wire) == {"mine", "signed"}
-        wire.logs(b"it has no signature")
+        wire.wait_for_log(b"it has no signature")
     left_out = "left out: theirs/unsigned: it has no signature"
     assert left_out in run("lock", "--config", "c.toml").stderr
     assert [[*each.skills] for each in read_lock(Path("skills.lock"))] == [["mine"], ["signed"]]

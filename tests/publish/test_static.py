@@ -42,7 +42,7 @@ def mtimes(output: Path) -> dict[str, int]:
     return {str(path): path.stat().st_mtime_ns for path in (output, *output.rglob("*"))}
 
 
-def whole(output: Path) -> tuple[bytes, bytes] | None:
+def tree_of(output: Path) -> tuple[bytes, bytes] | None:
     """Verify every file that the indexes name; return the two indexes, None without a tree."""
     tree = files(output)
     if not (output / ".well-known").exists():
@@ -55,7 +55,7 @@ def whole(output: Path) -> tuple[bytes, bytes] | None:
     return tree[NEW_INDEX], tree[OLD_INDEX]
 
 
-def served(output: Path) -> tuple[bytes | None, bytes | None]:
+def published_files(output: Path) -> tuple[bytes | None, bytes | None]:
     """Return the indexes of an interrupted run, after a check that every file they name exists.
 
     The old index has no digests, so its files may already be those of the next index.
@@ -91,7 +91,7 @@ def test_tree_equals_publication_and_second_run_changes_nothing(root: Path, outp
     assert tree.keys() - expected.keys() == {".mcp-skills-server.json"}
     assert json.loads(tree[".mcp-skills-server.json"])["format"] == 2
     assert expected.items() <= tree.items()
-    assert whole(output)
+    assert tree_of(output)
     assert write(root, output) == []
     assert mtimes(output) == before and files(output) == tree
 
@@ -110,7 +110,7 @@ def test_edit_rewrites_only_the_files_of_its_skill(root: Path, output: Path) -> 
     rewritten = {str(output / path) for path in (*changed, ".mcp-skills-server.json")}
     kept = {path for path in before if Path(path).is_file()} - rewritten
     assert all(after[path] == before[path] for path in kept)
-    assert whole(output)
+    assert tree_of(output)
     assert (output / ".well-known/skills/third/notes.md").read_bytes() == b"NOTES"
 
 
@@ -128,7 +128,7 @@ def test_old_artifact_is_kept_for_seven_days(root: Path, output: Path) -> None:
     assert write(root, output, clock=lambda: now + 8 * DAY - 1) == [] and mtimes(output) == before
     assert check(root, output, clock=lambda: now + 30 * DAY) == []
     assert write(root, output, clock=lambda: now + 8 * DAY) == []
-    assert len(old.keys() & files(output).keys()) == 0 and whole(output)
+    assert len(old.keys() & files(output).keys()) == 0 and tree_of(output)
     before = mtimes(output)
     assert write(root, output, clock=lambda: now + 9 * DAY) == [] and mtimes(output) == before
 
@@ -156,7 +156,7 @@ def test_check_lists_differences_and_writes_nothing(root: Path, output: Path, tm
     ]
     assert mtimes(output) == before
     write(root, output)
-    assert check(root, output) == [] and whole(output)
+    assert check(root, output) == [] and tree_of(output)
 
 
 @pytest.mark.requirement("WK-31", "WK-32", "WK-37", "WK-38")
@@ -197,7 +197,7 @@ def test_output_may_be_an_empty_folder_or_a_symlink_to_one(root: Path, tmp_path:
         (root / "third" / "notes.md").write_bytes(notes)
         assert write(root, tmp_path / "link")
         assert (tmp_path / "link").is_symlink()
-        assert whole(tmp_path / "real")
+        assert tree_of(tmp_path / "real")
 
 
 def test_invalid_record_is_refused(root: Path, output: Path) -> None:
@@ -268,7 +268,7 @@ def test_crash_at_any_step_leaves_a_valid_tree(
         old: tuple[bytes, bytes] | tuple[None, None] | None = (None, None)
         if not fresh:
             write(root, output, headers=True, keep_days=0)
-            old = whole(output)
+            old = tree_of(output)
         assert old
         site = StaticSite(str(output), headers=True, keep_days=0)
         crashed = False
@@ -278,12 +278,12 @@ def test_crash_at_any_step_leaves_a_valid_tree(
                 site.write(changed)
             except Crash:
                 crashed = True
-        index, index_0_1 = served(output)
+        index, index_0_1 = published_files(output)
         assert index in (old[0], new[0]), f"step {steps}"
         assert index_0_1 in (old[1], new[1]), f"step {steps}"
         site = StaticSite(str(output), headers=True, keep_days=0)
         site.write(changed)
-        assert whole(output) == new
+        assert tree_of(output) == new
         assert site.check(changed) == []
         names = {path.name for path in output.iterdir()}
         assert names == {".mcp-skills-server.json", ".well-known", "_headers"}
@@ -308,7 +308,7 @@ def test_lost_and_altered_files_are_restored(root: Path, output: Path) -> None:
                 path.symlink_to(precious)
         assert len(write(root, output)) == len(lost) == 3
         assert check(root, output) == []
-        assert whole(output)
+        assert tree_of(output)
         assert not any(map(Path.is_symlink, lost))
     assert precious.read_bytes() == b"other"
 
@@ -347,7 +347,7 @@ def test_forged_record_causes_no_deletion_of_foreign_files(
     (root / "third" / "notes.md").write_bytes(b"other")
     write(root, output, keep_days=0)
     assert all((output / path).read_bytes() == b"theirs" for path in (*right[:2], *wrong))
-    assert outside.read_bytes() == b"p" and whole(output)
+    assert outside.read_bytes() == b"p" and tree_of(output)
     with pytest.raises(UsageError, match="_headers was not written by this program"):
         write(root, output, headers=True)
 
@@ -356,12 +356,12 @@ def test_file_and_folder_of_the_same_name_replace_each_other(root: Path, output:
     notes = root / "third" / "notes.md"
     for _ in range(3):
         write(root, output)
-        assert whole(output) and check(root, output) == []
+        assert tree_of(output) and check(root, output) == []
         notes.unlink()
         (notes / "deep").mkdir(parents=True)
         (notes / "deep" / "a.md").write_bytes(b"a")
         write(root, output)
-        assert whole(output) and check(root, output) == []
+        assert tree_of(output) and check(root, output) == []
         shutil.rmtree(notes)
         notes.write_bytes(b"notes")
 

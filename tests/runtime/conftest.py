@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from catalog.forest import loaded, plant
+from catalog.forest import load_registry, write_files
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.session import Session
@@ -15,7 +15,7 @@ from runtime.support import SKILL_FILES
 
 @pytest.fixture
 def registry(tmp_path: Path) -> Registry:
-    return loaded(plant(tmp_path, SKILL_FILES))
+    return load_registry(write_files(tmp_path, SKILL_FILES))
 
 
 @pytest.fixture

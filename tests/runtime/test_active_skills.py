@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from catalog.forest import loaded, plant, skill_md, skills
+from catalog.forest import load_registry, skill_md, skills, write_files
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import SKILL_MD, Skill, Standing
@@ -65,7 +65,7 @@ def skill_with_dependencies(name: str, *dependencies: str) -> dict[str, str]:
 async def test_dependencies_are_loaded_one_level_deep_if_enabled(tmp_path: Path) -> None:
     files = skills("d") | skill_with_dependencies("a", "b", "gone", "a")
     files |= skill_with_dependencies("b", "c", "a") | skill_with_dependencies("c", "d")
-    registry = loaded(plant(tmp_path, files))
+    registry = load_registry(write_files(tmp_path, files))
     session = Runtime(registry, RuntimeSettings(load_dependencies=True)).session()
     receipt = await load(session, "a")
     assert active_names(receipt) == ["b", "a"], "the requested skill is the latest"
@@ -79,7 +79,7 @@ async def test_dependencies_are_loaded_one_level_deep_if_enabled(tmp_path: Path)
     assert "would make 2" in message
     assert active_names(await load(Runtime(registry).session(), "a")) == ["a"], "off by default"
     many = [f"m{number}" for number in range(65)]
-    registry = loaded(plant(tmp_path, skill_with_dependencies("all", *many) | skills(*many)))
+    registry = load_registry(write_files(tmp_path, skill_with_dependencies("all", *many) | skills(*many)))
     session = Runtime(registry, RuntimeSettings(load_dependencies=True, max_loaded=99)).session()
     assert active_names(await load(session, "all")) == [*many[:64], "all"]
 
@@ -117,7 +117,7 @@ async def test_load_is_all_or_nothing(session: Session, registry: Registry, monk
 @pytest.mark.requirement("RT-8", "RT-9", "X-30")
 async def test_load_beyond_eight_skills_is_refused(tmp_path: Path) -> None:
     eight = [f"s{number}" for number in range(8)]
-    session = Runtime(loaded(plant(tmp_path, skills(*eight, "s8")))).session()
+    session = Runtime(load_registry(write_files(tmp_path, skills(*eight, "s8")))).session()
     assert active_names(await load(session, *eight)) == eight
     assert await load_error(session, "s8", mode="add") == (
         "At most 8 skills can be loaded at once, and this would make 9. Load fewer, or unload some "
@@ -172,7 +172,7 @@ async def test_disk_paths_are_shown_only_if_enabled(session: Session, registry: 
 
 
 async def test_skills_of_one_name_are_told_apart_by_path(tmp_path: Path) -> None:
-    registry = loaded(plant(tmp_path, skills("x/report", "y/report")))
+    registry = load_registry(write_files(tmp_path, skills("x/report", "y/report")))
     session, earlier = Runtime(registry).session(), Runtime(registry).session()
     message = await load_error(session, "report")
     assert message.endswith("Several skills are named 'report'; ask for one of: x/report, y/report")
@@ -185,7 +185,7 @@ async def test_skills_of_one_name_are_told_apart_by_path(tmp_path: Path) -> None
     (tmp_path / "x/report" / SKILL_MD).unlink()
     registry.refresh()
     assert active_names(await load(earlier, "report")) == ["report"]
-    plant(tmp_path, skills("x/report"))
+    write_files(tmp_path, skills("x/report"))
     registry.refresh()
     (name,) = earlier.active_skills  # still loaded by a name that is ambiguous now
     assert (await read_text(earlier, SKILL_MD, skill=name)).startswith("---")
@@ -195,7 +195,7 @@ async def test_skills_of_one_name_are_told_apart_by_path(tmp_path: Path) -> None
 @pytest.mark.requirement("X-2")
 async def test_lenient_skill_is_served_with_its_problems(tmp_path: Path) -> None:
     lenient = {"odd/SKILL.md": skill_md("Odd_Name", body="Do it oddly."), "odd/data.bin": b"\0"}
-    registry = loaded(plant(tmp_path, lenient | skills("fine")))
+    registry = load_registry(write_files(tmp_path, lenient | skills("fine")))
     session = Runtime(registry).session()
     assert registry.snapshot.skills["odd"].standing is Standing.LENIENT
     listing = await call_tool(session, "skills_list")
@@ -215,7 +215,7 @@ async def test_lenient_skill_is_served_with_its_problems(tmp_path: Path) -> None
 @pytest.mark.requirement("X-2", "ASG-17")
 async def test_unusable_skill_is_neither_loaded_nor_listed(tmp_path: Path) -> None:
     broken = {"broken/SKILL.md": "---\nname: broken\n", "fine/inner/SKILL.md": "---\n"}
-    registry = loaded(plant(tmp_path, broken | skills("fine")))
+    registry = load_registry(write_files(tmp_path, broken | skills("fine")))
     session = Runtime(registry, RuntimeSettings(absolute_paths=True)).session()
     location = str(Path(registry.roots[0].path) / "broken" / SKILL_MD)
     for reference in (
@@ -230,7 +230,7 @@ async def test_unusable_skill_is_neither_loaded_nor_listed(tmp_path: Path) -> No
 @pytest.mark.requirement("ASG-22")
 async def test_hidden_skill_is_loaded_by_exact_name_only(tmp_path: Path) -> None:
     hidden = {"release/SKILL.md": skill_md("release", "disable-model-invocation: true", body="Ship it.")}
-    session = Runtime(loaded(plant(tmp_path, hidden | skills("report")))).session()
+    session = Runtime(load_registry(write_files(tmp_path, hidden | skills("report")))).session()
     assert listed_names(await call_tool(session, "skills_list")) == ["report"]
     assert listed_names(await call_tool(session, "skills_search", query="release")) == []
     assert "release" not in await session.instructions()
@@ -309,7 +309,7 @@ async def test_loaded_skill_follows_edits_until_it_breaks_or_is_removed(
 
 @pytest.mark.requirement("RT-8")
 async def test_concurrent_loads_respect_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    registry = loaded(plant(tmp_path, {"a/SKILL.md": long_skill_md("a")} | skills("b", "c", "d")))
+    registry = load_registry(write_files(tmp_path, {"a/SKILL.md": long_skill_md("a")} | skills("b", "c", "d")))
     session = Runtime(registry, RuntimeSettings(max_loaded=2)).session()
     blocked = BlockedRead(registry, monkeypatch)
     results = await blocked.run_both(
@@ -330,7 +330,7 @@ async def test_concurrent_loads_respect_the_limit(tmp_path: Path, monkeypatch: p
 async def test_load_during_refresh_of_instructions_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str, arguments: dict[str, Any], expected: list[str]
 ) -> None:
-    registry = loaded(plant(tmp_path, {"a/SKILL.md": long_skill_md("a", "Old.")} | skills("b")))
+    registry = load_registry(write_files(tmp_path, {"a/SKILL.md": long_skill_md("a", "Old.")} | skills("b")))
     session = Runtime(registry).session()
     await load(session, "a")
     (tmp_path / "a" / SKILL_MD).write_text(long_skill_md("a", "New."))

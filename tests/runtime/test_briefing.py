@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from catalog.forest import loaded, plant, skill_md, skills
+from catalog.forest import load_registry, skill_md, skills, write_files
 from dialects.build import skill
 from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.index import Index
@@ -30,7 +30,7 @@ def test_briefing_before_scan_is_that_of_previous_process(
 ) -> None:
     monkeypatch.setattr(disk, "_SETTLED_NS", 0)
     hidden = {"team-1/manual/SKILL.md": skill_md("manual", "disable-model-invocation: true")}
-    root, index = plant(tmp_path / "skills", skills(*paths) | hidden), Index(tmp_path / "index", 1)
+    root, index = write_files(tmp_path / "skills", skills(*paths) | hidden), Index(tmp_path / "index", 1)
     previous = Registry([root], index=index)
     previous.load()
     previous.save_index()
@@ -47,7 +47,7 @@ def test_briefing_before_scan_is_that_of_previous_process(
 
 def test_briefing_before_first_scan_names_no_skill(tmp_path: Path) -> None:
     for files, after in ((skills("a"), "1 skill here"), ({}, "")):
-        registry = Registry([plant(tmp_path / f"{len(files)}", files)], index=Index(tmp_path / "index", 1))
+        registry = Registry([write_files(tmp_path / f"{len(files)}", files)], index=Index(tmp_path / "index", 1))
         briefing = Runtime(registry).briefing
         assert not briefing.remember()
         assert briefing.instructions().startswith("Skills here")
@@ -60,7 +60,7 @@ def test_briefing_before_first_scan_names_no_skill(tmp_path: Path) -> None:
 def test_search_tool_description_has_keywords_for_hosts_with_tool_search(tmp_path: Path) -> None:
     many = {f"skill-of-a-long-name-{n}/SKILL.md": skill_md(f"skill-of-a-long-name-{n}") for n in range(147)}
     table = skill_md("tables", "tags: [spreadsheet]").replace("Tells", "Reads CSV and tells")
-    registry = loaded(plant(tmp_path, many | {"tables/SKILL.md": table}))
+    registry = load_registry(write_files(tmp_path, many | {"tables/SKILL.md": table}))
     briefing = Runtime(registry).briefing
     description = str(briefing.tools(handles=True, client=client_of("codex-mcp-client"))[1]["description"])
     keywords = description.split("There are skills about: ")[1].rstrip(".").split(", ")
@@ -87,16 +87,16 @@ def test_skill_with_preferred_tag_is_described_before_recently_used_ones(tmp_pat
     for number in range(80):  # too many for all descriptions
         tag = "tags: [team]\n" if number == 70 else ""
         fields = f"---\nname: s{number}\ndescription: {text}, {number}.\n{tag}---\n"
-        plant(tmp_path, {f"s{number}/SKILL.md": fields})
+        write_files(tmp_path, {f"s{number}/SKILL.md": fields})
     for tags in ((), ("team",)):
-        briefing = Runtime(loaded(tmp_path), RuntimeSettings(preferred_tags=tags)).briefing
+        briefing = Runtime(load_registry(tmp_path), RuntimeSettings(preferred_tags=tags)).briefing
         briefing.prefer([f"s{number}" for number in range(70)])
         assert (f"- s70: {text}" in briefing.instructions()) is bool(tags)
 
 
 def test_overview_names_roots_by_last_path_component(tmp_path: Path) -> None:
-    roots = [plant(tmp_path / root, skills(*(f"{root}-{n}" for n in range(30)))) for root in ("mine", "ours")]
-    shown = Runtime(loaded(*roots), RuntimeSettings(overview_characters=900)).briefing.instructions()
+    roots = [write_files(tmp_path / root, skills(*(f"{root}-{n}" for n in range(30)))) for root in ("mine", "ours")]
+    shown = Runtime(load_registry(*roots), RuntimeSettings(overview_characters=900)).briefing.instructions()
     assert "\n- mine (30): mine-" in shown and "\n- ours (30): ours-" in shown
     assert str(tmp_path) not in shown
 
@@ -104,7 +104,7 @@ def test_overview_names_roots_by_last_path_component(tmp_path: Path) -> None:
 def test_news_counts_skills_added_and_removed_since_a_generation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    registry = Registry([plant(tmp_path, skills("a", "b"))])
+    registry = Registry([write_files(tmp_path, skills("a", "b"))])
     briefing = Runtime(registry).briefing
     generations = [briefing.generation]
     registry.load()
@@ -115,7 +115,7 @@ def test_news_counts_skills_added_and_removed_since_a_generation(
         (skills("b"), "c", ": 1 added."),
         ({}, "d", "None"),
     ):
-        plant(tmp_path, files)
+        write_files(tmp_path, files)
         (tmp_path / removed / "SKILL.md").unlink()
         registry.refresh()
         assert news in str(briefing.news(0))
@@ -131,24 +131,24 @@ def test_news_counts_skills_added_and_removed_since_a_generation(
 
 
 def test_news_is_limited_and_ends_with_close(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    registry = loaded(tmp_path)
+    registry = load_registry(tmp_path)
     monkeypatch.setattr("mcp_skills_server.runtime.briefing._MOST_KEPT", 3)
     runtime, closed = Runtime(registry), Runtime(registry)
     closed.close()
-    plant(tmp_path, skills("f", "g", "h", "i", "j"))
+    write_files(tmp_path, skills("f", "g", "h", "i", "j"))
     registry.refresh()
     assert "3 added or more." in str(runtime.briefing.news(0))
     assert closed.briefing.generation == 0
 
 
 async def test_only_search_and_load_results_carry_news(tmp_path: Path) -> None:
-    registry = loaded(plant(tmp_path, skills("alpha")))
+    registry = load_registry(write_files(tmp_path, skills("alpha")))
     runtime = Runtime(registry)
     session, hosted = Session(runtime, hosted=False), runtime.session()
     calls = (("skills_search", {"query": "alpha"}), ("skills_load", {"names": ["alpha"]}))
     for name, arguments in calls:
         assert "changed" not in str(await session.call(name, arguments))
-    plant(tmp_path, skills("beta"))
+    write_files(tmp_path, skills("beta"))
     registry.refresh()
     for name, arguments in calls:
         result = await session.call(name, arguments)

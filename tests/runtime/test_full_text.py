@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from catalog.forest import loaded, plant, skills
+from catalog.forest import load_registry, skills, write_files
 from mcp_skills_server.runtime.full_text_support import warn_if_absent
 from mcp_skills_server.runtime.runtime import Runtime
 from runtime.support import error_of
@@ -41,7 +41,7 @@ async def test_search_without_full_text_support_fails_and_other_tools_work(
     remove: Callable[..., str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     reason = remove(monkeypatch)
-    session = Runtime(loaded(plant(tmp_path, skills("alpha", "beta")))).session()
+    session = Runtime(load_registry(write_files(tmp_path, skills("alpha", "beta")))).session()
     message = await error_of(session, "skills_search", {"query": "alpha"})
     assert message == f"Skills cannot be searched here, because {reason}; skills_list lists all of them"
     hint = "run the server with a Python whose sqlite3 has FTS5"

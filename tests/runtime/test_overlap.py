@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from catalog.forest import loaded
+from catalog.forest import load_registry
 from dialects.build import skill
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.model import Skill
@@ -27,7 +27,7 @@ def registry(tmp_path: Path) -> Registry:
     for folder, description in (("a", DESCRIPTION), ("b", DESCRIPTION), ("c", SIMILAR), ("d", DIFFERENT)):
         write_skill(tmp_path / folder / "sheep", description=description)
     write_skill(tmp_path / "a" / "lambs", description=DESCRIPTION)
-    return loaded(tmp_path)
+    return load_registry(tmp_path)
 
 
 def test_overlaps_are_ranked_by_share_of_common_words() -> None:

@@ -10,7 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from catalog.forest import plant, skills
+from catalog.forest import skills, write_files
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.runtime.runtime import Runtime
@@ -23,7 +23,7 @@ SCRIPTS = ScriptSettings(sandbox="off")
 @pytest.fixture
 def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
     monkeypatch.setattr(sandbox, "is_off_forbidden", lambda: False)
-    return Registry([plant(tmp_path, skills("alpha", "beta"))])
+    return Registry([write_files(tmp_path, skills("alpha", "beta"))])
 
 
 def make_work_directory(session: Any) -> str:

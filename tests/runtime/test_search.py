@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from catalog.forest import loaded, plant, skill_md, skills, together
+from catalog.forest import load_registry, run_concurrently, skill_md, skills, write_files
 from dialects import build
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.model import Skill, Snapshot, Standing
@@ -50,7 +50,7 @@ FILLER = [skill(f"filler-{number}", description=f"Something else, number {number
 
 @pytest.fixture(scope="module")
 def fixtures() -> Search:
-    return Search(loaded(FIXTURES))
+    return Search(load_registry(FIXTURES))
 
 
 @each_row(
@@ -156,11 +156,13 @@ def test_opening_of_body_matches_if_no_field_does() -> None:
 
 
 def test_index_follows_edits_of_heading_and_opening(tmp_path: Path) -> None:
-    registry = loaded(plant(tmp_path, {"a/SKILL.md": skill_md("a", body="# Lions\n\nZebras.")} | skills("b", "c")))
+    registry = load_registry(
+        write_files(tmp_path, {"a/SKILL.md": skill_md("a", body="# Lions\n\nZebras.")} | skills("b", "c"))
+    )
     search = Search(registry)
     assert find(search, "lion") == find(search, "zebra") == ["a"]
     assert find(search, "giraffe") == []
-    plant(tmp_path, {"a/SKILL.md": skill_md("a", body="# Tigers\n\nGiraffes.")})
+    write_files(tmp_path, {"a/SKILL.md": skill_md("a", body="# Tigers\n\nGiraffes.")})
     registry.refresh()
     assert find(search, "lion") == find(search, "zebra") == []
     assert find(search, "tiger") == find(search, "giraffe") == find(search, "tigre") == ["a"]
@@ -299,7 +301,7 @@ def test_search_is_thread_safe_during_snapshot_changes() -> None:
     def query() -> None:
         results.extend(find(search, "tool") for _ in range(100))
 
-    together(change, query, query, query)
+    run_concurrently(change, query, query, query)
     assert len(results) == 300
     for paths in results:
         assert paths

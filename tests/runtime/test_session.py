@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from catalog.forest import DEADLINE, loaded, plant, skill_md, skills
+from catalog.forest import DEADLINE, load_registry, skill_md, skills, write_files
 from dialects.build import JSON, skill
 from mcp_skills_server.access.grants import Grant, Grants, Pattern
 from mcp_skills_server.access.principal import Principal
@@ -134,7 +134,7 @@ async def test_sessions_are_isolated_and_loading_changes_no_tool(registry: Regis
 @pytest.mark.requirement("ASG-16", "ASG-23")
 @each_row("files", [{}, {"mute/SKILL.md": "---\nname: mute\n---\nDo it.\n"}])
 async def test_session_without_usable_skills_has_no_tools(tmp_path: Path, files: dict[str, str]) -> None:
-    session = Runtime(loaded(plant(tmp_path, files))).session()
+    session = Runtime(load_registry(write_files(tmp_path, files))).session()
     assert await session.instructions() == ""
     assert session.tools() == []
     assert "Unknown skill: 'a'" in await error_of(session, "skills_load", {"names": ["a"]})
@@ -171,7 +171,7 @@ async def test_list_pages_have_each_offered_skill_once(tmp_path: Path) -> None:
     files = skills(*names)
     for hidden in ("s0x", "s3x", "s6x"):
         files[f"{hidden}/SKILL.md"] = skill_md(hidden, "disable-model-invocation: true")
-    session = Runtime(loaded(plant(tmp_path, files))).session()
+    session = Runtime(load_registry(write_files(tmp_path, files))).session()
     for limit in (1, 2, 3, 6, 7, 8, 200):
         page = await call_tool(session, "skills_list", limit=limit)
         found = listed_names(page)
@@ -191,7 +191,7 @@ async def test_list_and_search_and_suggestions_have_default_limits(tmp_path: Pat
     for number in range(51):
         text = skill_md(f"thing-{number}", f"tags: [t{number % 13:02}]")
         files[f"g{number:02}/thing-{number}/SKILL.md"] = text
-    session = Runtime(loaded(plant(tmp_path, files))).session()
+    session = Runtime(load_registry(write_files(tmp_path, files))).session()
     assert len(listed_names(await call_tool(session, "skills_list"))) == 50
     assert len(listed_names(await call_tool(session, "skills_search", query="thing"))) == 5
     unknown = await error_of(session, "skills_load", {"names": ["thingy"]})
@@ -216,7 +216,7 @@ async def test_search_follows_changes_and_advises_when_nothing_matches(
     near = text_of(await call_tool(session, "skills_search", query="professor"))
     with_name = advice.replace("Groups", "Nearest names: pdf-processing. Groups")
     assert near == f"No skill matches.\n{with_name}"
-    plant(tmp_path, skills("origami"))
+    write_files(tmp_path, skills("origami"))
     registry.refresh()
     assert listed_names(await call_tool(session, "skills_search", query="origami")) == ["origami"]
     assert "origami" in json.dumps(session.tools())
@@ -270,7 +270,7 @@ async def test_image_is_embedded_up_to_limit_and_other_binary_file_linked(
     skill, path = found
     assert skill.files[path].size == 3
     for size, kind in ((1 << 20, "image"), ((1 << 20) + 1, "resource_link")):
-        plant(Path(registry.roots[0].path), {"pdf-processing/assets/icon.png": PNG.ljust(size, b"\0")})
+        write_files(Path(registry.roots[0].path), {"pdf-processing/assets/icon.png": PNG.ljust(size, b"\0")})
         registry.refresh()
         content = (await call_tool(pdf_session, "skills_read", path="assets/icon.png"))["content"]
         assert content[-1]["type"] == kind
@@ -448,7 +448,7 @@ def calls(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def fixture_runtime() -> Runtime:
-    return Runtime(loaded(Path(FIXTURES)))
+    return Runtime(load_registry(Path(FIXTURES)))
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow])
@@ -566,7 +566,7 @@ async def test_output_file_is_read_up_to_16_mib(
         await call_tool(script_session, "skills_run_script", path="scripts/extract.py")
     assert (script_session.scripts_at, script_session.script_moves) == ("here", 1)
     most = 16 << 20
-    plant(work, {"out.txt": "one\ntwo\n", "out.bin": bytes(most), "more.bin": bytes(most + 1)})
+    write_files(work, {"out.txt": "one\ntwo\n", "out.bin": bytes(most), "more.bin": bytes(most + 1)})
     assert await read_text(script_session, "/workspace/out.txt", start_line=2) == "two\n"
     message = await error_of(script_session, "skills_read", {"path": "/workspace/out.bin"})
     assert "octet-stream, 16,777,216 bytes" in message

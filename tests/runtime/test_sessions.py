@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import pytest
 
-from catalog.forest import DEADLINE, loaded, plant, skill_md
+from catalog.forest import DEADLINE, load_registry, skill_md, write_files
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.runtime.quota import QuotaError
 from mcp_skills_server.runtime.runtime import Runtime
@@ -30,7 +30,9 @@ def clock() -> Clock:
 
 @pytest.fixture
 def runtime(tmp_path: Path) -> Runtime:
-    return Runtime(loaded(plant(tmp_path, {"a/SKILL.md": skill_md("a"), "a/scripts/wait.sh": "sleep 1\n"})))
+    return Runtime(
+        load_registry(write_files(tmp_path, {"a/SKILL.md": skill_md("a"), "a/scripts/wait.sh": "sleep 1\n"}))
+    )
 
 
 async def open_session(sessions: Sessions, owner: str | None = None) -> Session:

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from catalog.forest import loaded, plant, skills
+from catalog.forest import load_registry, skills, write_files
 from dialects.build import JSON
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.runtime.active_skills import call_change
@@ -67,7 +67,7 @@ class Replica:
     """A process with shared sessions, used as `server/tools.py` does."""
 
     def __init__(self, tree: Path, store: Store, settings: RuntimeSettings | None = None, **more: Any) -> None:
-        self.runtime = Runtime(loaded(tree), settings)
+        self.runtime = Runtime(load_registry(tree), settings)
         self.sessions = SharedSessions(self.runtime, store, **more)
 
     async def call(self, tool: str, handle: str | None = None, owner: str | None = None, **given: Any) -> Any:
@@ -81,7 +81,7 @@ class Replica:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    return plant(tmp_path, skills("a", "b", "c"))
+    return write_files(tmp_path, skills("a", "b", "c"))
 
 
 @pytest.fixture
@@ -272,7 +272,7 @@ async def test_load_builds_on_record_of_another_replica(tree: Path, store: Store
 async def test_every_acknowledged_load_survives_concurrent_calls(tmp_path: Path, store: Store, seed: int) -> None:
     generator = random.Random(seed)
     all_names = [f"s{number}" for number in range(16)]
-    tree = plant(tmp_path, skills("a", *all_names))
+    tree = write_files(tmp_path, skills("a", *all_names))
     replicas = [Replica(tree, store, RuntimeSettings(max_loaded=17)) for _ in range(3)]
     handle = (await replicas[0].call("load", names=["a"])).session_id
     acknowledged: set[str] = {"a"}
@@ -295,7 +295,7 @@ async def test_every_acknowledged_load_survives_concurrent_calls(tmp_path: Path,
 
 
 async def test_read_of_output_file_on_another_replica_is_explained(tmp_path: Path, store: Store) -> None:
-    tree = plant(tmp_path, skills("a") | {"a/scripts/x.sh": "echo x\n"})
+    tree = write_files(tmp_path, skills("a") | {"a/scripts/x.sh": "echo x\n"})
     one, two = Replica(tree, store), Replica(tree, store)
     for each in (one, two):
         each.runtime.scripts = scripts = FakeScripts(each.runtime.registry)  # type: ignore[assignment]
@@ -313,11 +313,11 @@ async def test_read_of_output_file_on_another_replica_is_explained(tmp_path: Pat
 
 async def test_news_counts_from_start_of_session_on_another_replica(tree: Path, store: Store) -> None:
     one, two = Replica(tree, store), Replica(tree, store)
-    plant(tree, skills("before"))
+    write_files(tree, skills("before"))
     for replica in (one, two):
         replica.runtime.registry.refresh()
     handle = (await one.call("load", names=["a"])).session_id
-    plant(tree, skills("after", "later"))
+    write_files(tree, skills("after", "later"))
     two.runtime.registry.refresh()
     session = await two.call("list", handle)
     result = await call_tool(session, "skills_load", names=["a"])

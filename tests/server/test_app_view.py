@@ -17,7 +17,7 @@ from playwright.sync_api import Browser, Frame, Page, Route, expect
 from tools.interop.setup import EXT_APPS, MODULES
 
 from web.ui import corpus
-from web.ui.chromium import browser, looking, needs_chromium
+from web.ui.chromium import browser, needs_chromium, open_page
 from wire import FIXTURES, Wire, serving, write_skill
 
 pytestmark = needs_chromium
@@ -76,7 +76,7 @@ def view_in_host(
     capabilities = options.pop("capabilities", CAPABILITIES)
     (content,) = wire.request("resources/read", {"uri": VIEWS[call["name"]]})["contents"]
     result = wire.request("tools/call", call)
-    with looking(chromium, **options) as visit:
+    with open_page(chromium, **options) as visit:
         page = visit.page
         page.route(f"{ORIGIN}/**", serve_file)
         page.expose_function("callTool", lambda params: wire.request("tools/call", params))
@@ -152,7 +152,7 @@ def test_catalogue_has_pages_search_and_error_messages(chromium: Browser, kind: 
         page.keyboard.press("Enter")
         expect(items.first).to_contain_text("skill-07")
         (tmp_path / "skill-07" / "SKILL.md").unlink()
-        wire.logs(b"skill-07")
+        wire.wait_for_log(b"skill-07")
         frame.get_by_role("button", name="Load skill-07").click()
         expect(frame.get_by_role("status")).to_contain_text("skill-07")
         expect(frame.locator("#status.error")).to_be_visible()

@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
-from catalog.forest import loaded, plant, skill_md
+from catalog.forest import load_registry, skill_md, write_files
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import View
 from mcp_skills_server.errors import RequestError
@@ -18,7 +18,7 @@ from mcp_skills_server.format.cursors import MOST_BYTES
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server import prompts, requests, resources, skills
 from mcp_skills_server.server.requests import Caller, Page, Settings
-from steps import growth
+from steps import step_growth
 from tables import each_row
 
 CALLER = Caller()
@@ -31,8 +31,8 @@ def result_of(handler: Any, registry: Registry, **params: Any) -> dict[str, Any]
 @pytest.fixture
 def registry(tmp_path: Path) -> Registry:
     names = [f"s{each:02}" for each in range(20)]
-    plant(tmp_path, {f"acme/{name}/SKILL.md": skill_md(name) for name in names})
-    return loaded(tmp_path)
+    write_files(tmp_path, {f"acme/{name}/SKILL.md": skill_md(name) for name in names})
+    return load_registry(tmp_path)
 
 
 _TEMPLATE = {"type": "ref/resource", "uri": "skill://{+path}"}
@@ -53,7 +53,7 @@ def test_method_takes_steps_linear_in_its_params(registry: Registry, handler: An
     def call(times: int) -> Callable[[], object]:
         return lambda: result_of(handler, registry, **params("skill://acme" + unit * times))
 
-    assert growth(call, 400) <= 5
+    assert step_growth(call, 400) <= 5
 
 
 @each_row("tool", ["skills_load", "skills_unload", "skills_read"])
@@ -68,7 +68,7 @@ def test_tool_takes_steps_linear_in_its_names(registry: Registry, tool: str) -> 
             arguments = {"path": name}
         return lambda: anyio.run(session.call, tool, arguments)
 
-    assert growth(call, 16) <= 5 * 4  # 4 times as many names, each 4 times as long
+    assert step_growth(call, 16) <= 5 * 4  # 4 times as many names, each 4 times as long
 
 
 @each_row(("handler", "params"), _METHODS[:5])
@@ -81,8 +81,8 @@ def test_error_about_a_uri_of_80_kb_is_short(registry: Registry, handler: Any, p
 def test_pages_of_large_skills_are_shorter_and_complete(tmp_path: Path) -> None:
     metadata = "".join(f"\n  key{each}: {'x' * 1000}" for each in range(100))
     fields = f"metadata:{metadata}"
-    plant(tmp_path, {f"s{each:02}/SKILL.md": skill_md(f"s{each:02}", fields) for each in range(48)})
-    registry = loaded(tmp_path)
+    write_files(tmp_path, {f"s{each:02}/SKILL.md": skill_md(f"s{each:02}", fields) for each in range(48)})
+    registry = load_registry(tmp_path)
     for handler, key in ((skills.list_skills, "skills"), (resources.list_resources, "resources")):
         page = result_of(handler, registry)
         assert "nextCursor" in page
@@ -95,18 +95,20 @@ def test_pages_of_large_skills_are_shorter_and_complete(tmp_path: Path) -> None:
 
 
 def test_page_has_50_skills_or_1000_prompts(tmp_path: Path) -> None:
-    registry = loaded(plant(tmp_path, {f"s{each:04}/SKILL.md": skill_md(f"s{each:04}") for each in range(1001)}))
+    registry = load_registry(
+        write_files(tmp_path, {f"s{each:04}/SKILL.md": skill_md(f"s{each:04}") for each in range(1001)})
+    )
     assert len(result_of(skills.list_skills, registry)["skills"]) == 50
     assert len(result_of(prompts.list_prompts, registry)["prompts"]) == 1000
 
 
 def test_lookup_of_a_prompt_name_takes_constant_steps(registry: Registry) -> None:
     names = prompts.Names(View(registry), Settings())
-    assert growth(lambda times: lambda: [name in names for name in ["no"] * times], 100) <= 5
+    assert step_growth(lambda times: lambda: [name in names for name in ["no"] * times], 100) <= 5
 
 
 def test_page_cache_keeps_the_32_latest_pages(tmp_path: Path) -> None:
-    snapshot, page = loaded(tmp_path).snapshot, Page([], None)
+    snapshot, page = load_registry(tmp_path).snapshot, Page([], None)
     for number in range(1000):
         requests.cache_page(page, snapshot, "skills", number)
     kept = [number for number in range(1000) if requests.cached_page(snapshot, "skills", number) is page]

@@ -8,12 +8,12 @@ from typing import Any
 import anyio
 import pytest
 
-from catalog.forest import loaded
+from catalog.forest import load_registry
 from conversations import ENVELOPE, HANDSHAKE
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.server.stdio import Connection, PendingRequest
-from scripted import Script, hold, talk
+from scripted import Script, replies_to, serve_script
 from tables import each_row
 from wire import DEADLINE, FIXTURES
 
@@ -22,10 +22,10 @@ LISTEN = {"notifications": {"skillsListChanged": True}, "_meta": ENVELOPE}
 
 @pytest.fixture(scope="module")
 def registry() -> Registry:
-    return loaded(FIXTURES / "acme")
+    return load_registry(FIXTURES / "acme")
 
 
-def said(*messages: dict[str, Any]) -> list[bytes]:
+def encoded(*messages: dict[str, Any]) -> list[bytes]:
     """Encode JSON-RPC messages."""
     return [json.dumps({"jsonrpc": "2.0", **each}).encode() for each in messages]
 
@@ -38,7 +38,7 @@ class LeavingClient(Script):
         self._after = after
 
     def send_now(self, raw: bytes) -> bool:
-        if len(self.said) >= self._after:
+        if len(self.received) >= self._after:
             raise BrokenPipeError
         return super().send_now(raw)
 
@@ -46,12 +46,12 @@ class LeavingClient(Script):
 @each_row("after", [0, 1, 2])
 def test_lost_client_is_not_logged(registry: Registry, caplog: pytest.LogCaptureFixture, after: int) -> None:
     listen = {"method": "subscriptions/listen", "params": LISTEN}
-    lines = said(*({"id": number, **listen} for number in range(3)))
+    lines = encoded(*({"id": number, **listen} for number in range(3)))
 
     async def connect() -> None:
         with anyio.fail_after(DEADLINE):
             try:
-                await hold(LeavingClient(lines, after=after), registry, Settings())
+                await serve_script(LeavingClient(lines, after=after), registry, Settings())
             except* BrokenPipeError:
                 pass
 
@@ -63,8 +63,8 @@ def test_cancelled_request_gets_no_answer_and_frees_its_id(registry: Registry) -
     listen = {"id": "7", "method": "subscriptions/listen", "params": LISTEN}
     cancel = {"method": "notifications/cancelled", "params": {"requestId": "7"}}
     discover = {"id": 8, "method": "server/discover", "params": {"_meta": ENVELOPE}}
-    lines = said(listen, cancel, listen, discover)
-    received = talk(lines, registry, Settings(), patient=True)
+    lines = encoded(listen, cancel, listen, discover)
+    received = replies_to(lines, registry, Settings(), patient=True)
     acknowledged = "notifications/subscriptions/acknowledged"
     kinds = [each.get("method", each.get("id")) for each in received]
     assert kinds == [acknowledged, acknowledged, 8, "notifications/cancelled", "7"]
@@ -89,7 +89,7 @@ def test_at_most_32_short_requests_run_beside_streams(registry: Registry, monkey
     listen = [{"id": -number, "method": "subscriptions/listen", "params": LISTEN} for number in range(1, 41)]
     get = {"uri": f"skill://{next(iter(registry.snapshot.skills))}/SKILL.md", "_meta": ENVELOPE}
     requests = [{"id": number, "method": "skills/get", "params": get} for number in range(300)]
-    received = talk(said(*listen, *requests), registry, Settings(), patient=False)
+    received = replies_to(encoded(*listen, *requests), registry, Settings(), patient=False)
     answered = sorted(each["id"] for each in received if each.get("id", -1) >= 0)
     assert answered == list(range(300))
     assert most == 32
@@ -98,8 +98,8 @@ def test_at_most_32_short_requests_run_beside_streams(registry: Registry, monkey
 def test_legacy_request_before_the_handshake_is_refused(registry: Registry) -> None:
     skills = {"method": "skills/list"}
     handshake = {"id": 2, "method": "initialize", "params": HANDSHAKE}
-    lines = said({"id": 1, **skills}, {"id": 0, "method": "ping"}, handshake, {"id": 3, **skills})
-    early, ping, _, late = talk(lines, registry, Settings(), patient=True)
+    lines = encoded({"id": 1, **skills}, {"id": 0, "method": "ping"}, handshake, {"id": 3, **skills})
+    early, ping, _, late = replies_to(lines, registry, Settings(), patient=True)
     assert early["error"]["code"] == -32602
     assert "send `initialize` first" in early["error"]["message"]
     assert ping["result"] == {}
@@ -109,8 +109,8 @@ def test_legacy_request_before_the_handshake_is_refused(registry: Registry) -> N
 def test_id_of_a_pending_request_is_refused(registry: Registry) -> None:
     listen = {"id": 5, "method": "subscriptions/listen", "params": LISTEN}
     skills = {"method": "skills/list", "params": {"_meta": ENVELOPE}}
-    lines = said(listen, {"id": 5, **skills}, {"id": "5", **skills})
-    received = talk(lines, registry, Settings(), patient=True)
+    lines = encoded(listen, {"id": 5, **skills}, {"id": "5", **skills})
+    received = replies_to(lines, registry, Settings(), patient=True)
     (error,) = [each["error"] for each in received if "error" in each]
     assert error["code"] == -32600
     assert "the id 5 is already in progress" in error["message"]
@@ -121,9 +121,9 @@ def test_second_handshake_replaces_the_client(registry: Registry) -> None:
     get = {"method": "skills/get", "params": {"uri": f"skill://{next(iter(registry.snapshot.skills))}/SKILL.md"}}
     capabilities = {"extensions": {"io.modelcontextprotocol/skills": {}}}
     extended = {**HANDSHAKE, "capabilities": capabilities}
-    lines = said(
+    lines = encoded(
         {"id": 1, "method": "initialize", "params": HANDSHAKE}, {"id": 2, **get},
         {"id": 3, "method": "initialize", "params": extended}, {"id": 4, **get},
     )  # fmt: skip
-    _, first, _, second = talk(lines, registry, Settings(), patient=True)
+    _, first, _, second = replies_to(lines, registry, Settings(), patient=True)
     assert first["result"] != second["result"]

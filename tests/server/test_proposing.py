@@ -10,7 +10,7 @@ from typing import Any
 
 from mcp_skills_server.model import SKILL_MD
 from proposals.test_intake import manifest
-from server.test_tools import NAMES, error_text, said
+from server.test_tools import NAMES, error_text, text_of
 from web.http_wire import HttpClient, client, http_serving
 from web.test_grants import ANN, BOB, configure
 from wire import Era, serving, write_skill
@@ -33,12 +33,12 @@ def test_model_proposes_and_lists_its_proposals(tmp_path: Path, era: Era) -> Non
         write_skill(tmp_path / "skills" / path)
     with serving(tmp_path / "skills", "--proposals", tmp_path / "kept", era=era, host="tester") as wire:
         assert tool_names(wire) == [*NAMES, *PROPOSAL_TOOLS]
-        assert said(wire.call("skills_proposals")) == "You have proposed nothing here."
+        assert text_of(wire.call("skills_proposals")) == "You have proposed nothing here."
         digest = wire.call("skills_load", names=["coffee"])["structuredContent"]["active_skills"][0]["digest"]
         files = {SKILL_MD: manifest("coffee") + "More.\n"}
         proposal = {"name": "coffee", "reason": "It was wrong.", "base": digest}
         proposed = wire.call("skills_propose", files=files, **proposal)
-        assert not proposed.get("isError"), said(proposed)
+        assert not proposed.get("isError"), text_of(proposed)
         record = proposed["structuredContent"]
         fields = {"id": record["id"], "proposed": record["proposed"]}
         assert record == {**proposal, **fields, "principal": "local", "state": "pending"}
@@ -52,7 +52,7 @@ def test_model_proposes_and_lists_its_proposals(tmp_path: Path, era: Era) -> Non
         ):
             refused = wire.call("skills_propose", **{"files": files, **proposal, **other})
             assert message in error_text(refused)
-        assert record["id"] not in said(wire.call("skills_search", query=record["id"]))
+        assert record["id"] not in text_of(wire.call("skills_search", query=record["id"]))
 
 
 def test_proposal_tools_need_the_option_but_no_skill(tmp_path: Path) -> None:
@@ -95,9 +95,9 @@ def test_grants_limit_proposals_which_the_audit_log_records(tmp_path: Path) -> N
         for name in ("tea", "secret", "secret/plan", "secret/plan/inner"):
             answer = propose(ann, name)
             assert "You may not propose" in error_text(answer)
-            assert "exist" not in said(answer)
+            assert "exist" not in text_of(answer)
         for answer in (propose(bob, "finance/refunds"), bob.call("skills_proposals")):
-            assert "You may not propose skills here" in said(answer)
+            assert "You may not propose skills here" in text_of(answer)
     lines = [json.loads(line) for line in audit.read_text().splitlines()]
     (record,) = [each for each in lines if each["event"] == "propose"]
     assert (record["principal"], record["skill"]) == ("token:ann", "finance/refunds")
@@ -109,5 +109,5 @@ def test_proposals_of_other_clients_are_not_listed(tmp_path: Path) -> None:
     write_skill(tmp_path / "skills" / "coffee")
     with two_clients(tmp_path, tmp_path / "skills", "--token-file", tmp_path / "tokens") as (ann, bob):
         assert not propose(ann, "tea").get("isError")
-        assert said(bob.call("skills_proposals")) == "You have proposed nothing here."
-        assert "tea: pending" in said(ann.call("skills_proposals"))
+        assert text_of(bob.call("skills_proposals")) == "You have proposed nothing here."
+        assert "tea: pending" in text_of(ann.call("skills_proposals"))

@@ -10,11 +10,11 @@ from typing import Any, Final
 import mcp_types as types
 import pytest
 
-from catalog.forest import loaded
+from catalog.forest import load_registry
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.dialects.jsonrpc import Message, decode_message
 from mcp_skills_server.server.requests import Settings
-from scripted import talk
+from scripted import replies_to
 from tables import each_row
 from wire import FIXTURES, ROOT
 
@@ -46,14 +46,14 @@ def answer_key(line: bytes) -> tuple[str, Any] | None:
 @pytest.fixture(scope="module")
 def registry() -> Registry:
     """The skills that were served during the recording."""
-    return loaded(FIXTURES)
+    return load_registry(FIXTURES)
 
 
 @pytest.mark.requirement("MCP-20")
 @each_row("row", ROWS)
 def test_answers_are_valid_in_the_models_of_the_sdk(row: dict[str, Any], registry: Registry) -> None:
     lines = [line.encode("utf-8", "surrogateescape") for line in row["lines"]]
-    answers = [each for each in talk(lines, registry, Settings(), patient=True) if "method" not in each]
+    answers = [each for each in replies_to(lines, registry, Settings(), patient=True) if "method" not in each]
     expected: Counter[tuple[str, Any]] = Counter()
     methods: dict[Any, str] = {}  # by id; "" for a repeated id
     for line in lines:

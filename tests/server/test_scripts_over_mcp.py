@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from mcp_skills_server.runtime.scripts.processes import query
-from programs import LOOSE, loose
+from programs import UNSANDBOXED, needs_unsandboxed
 from server.test_tools import error_text
 from web.http_wire import Stream, client, http_serving
 from wire import DEADLINE, Era, serving, write_skill
@@ -137,19 +137,19 @@ def test_output_files_are_read_in_the_session_of_the_script_alone(tmp_path: Path
             assert "No script has run" in read("out/report.txt")["content"][0]["text"]
 
 
-@loose
+@needs_unsandboxed
 def test_script_of_an_excluded_source_is_refused(folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     file.write_text(f"[[source]]\nfrom = '{folder}'\nscripts = false\n")
-    with serving("--config", file, "--allow-scripts", *LOOSE) as wire:
+    with serving("--config", file, "--allow-scripts", *UNSANDBOXED) as wire:
         refused = wire.request("tools/call", script_call(load(wire), "scripts/hello.py"))
         assert "excluded the scripts of its source" in error_text(refused)
 
 
-@loose
+@needs_unsandboxed
 @pytest.mark.requirement("X-29")
 def test_script_reports_progress_and_is_killed_when_cancelled(folder: Path, listener: socket.socket, era: Era) -> None:
-    with serving(folder, "--allow-scripts", *LOOSE, era=era) as wire:
+    with serving(folder, "--allow-scripts", *UNSANDBOXED, era=era) as wire:
         handle = load(wire)
         params = {**blocking_call(handle, listener), "_meta": {"progressToken": "p"}}
         identifier = wire.start("tools/call", params)
@@ -165,10 +165,10 @@ def test_script_reports_progress_and_is_killed_when_cancelled(folder: Path, list
         assert result["structuredContent"]["exit_code"] == 3
 
 
-@loose
+@needs_unsandboxed
 @pytest.mark.parametrize("end", ["stdin", "SIGTERM"])
 def test_script_ends_with_the_server(folder: Path, listener: socket.socket, end: str, era: Era) -> None:
-    with serving(folder, "--allow-scripts", *LOOSE, era=era) as wire:
+    with serving(folder, "--allow-scripts", *UNSANDBOXED, era=era) as wire:
         wire.start("tools/call", blocking_call(load(wire), listener))
         connection = accept_script(listener)
         if end == "stdin":
@@ -178,9 +178,9 @@ def test_script_ends_with_the_server(folder: Path, listener: socket.socket, end:
         wait_for_end(connection)
 
 
-@loose
+@needs_unsandboxed
 def test_script_ends_when_its_http_client_disconnects(folder: Path, listener: socket.socket) -> None:
-    with http_serving(folder, "--allow-scripts", *LOOSE) as server, client(server, "modern") as one:
+    with http_serving(folder, "--allow-scripts", *UNSANDBOXED) as server, client(server, "modern") as one:
         params = {**blocking_call(load(one), listener), "_meta": {"progressToken": "p"}}
         message = one.message("tools/call", params)
         stream = Stream(server, "POST", json.dumps(message).encode(), one.headers(message))
@@ -242,4 +242,4 @@ def test_stdio_start_does_not_wait_for_the_sandbox(
                 assert result["isError"]
                 assert "scripts need a sandbox" in text
                 assert "no user namespaces" in text
-                wire.logs(b"no script will run: scripts need a sandbox")
+                wire.wait_for_log(b"no script will run: scripts need a sandbox")

@@ -80,4 +80,4 @@ def test_invalid_skill_is_served_in_sep_2076_alone(tmp_path: Path, era: Era) -> 
             else:
                 with pytest.raises(WireError):
                     wire.read(uri)
-            wire.logs(b"torn")
+            wire.wait_for_log(b"torn")

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from conversations import HANDSHAKE
-from malformed import HALVES, MALFORMED
+from malformed import LONE_SURROGATES, MALFORMED
 from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.transport import MAX_LINE
@@ -118,11 +118,11 @@ def test_invalid_message_gets_an_error_and_the_next_request_works(era: Era) -> N
                     assert wire.request("skills/list")["skills"]
             if not opened:
                 assert wire.open()["capabilities"]
-        for method, params in HALVES:
+        for method, params in LONE_SURROGATES:
             answer = wire.answer(wire.start(method, params))
             assert "result" in answer or answer["error"]["code"] == -32602, answer
         assert "\ufffd" in wire.answer(wire.start("skills/get", {"name": "git \ud83d"}))["error"]["message"]
-        wire.logs(b"refused a message")
+        wire.wait_for_log(b"refused a message")
         assert b"Traceback" not in wire.stderr
 
 

@@ -19,7 +19,7 @@ TOOLS_CHANGED = "notifications/tools/list_changed"
 NAMES = ["skills_list", "skills_search", "skills_load", "skills_unload", "skills_read"]
 
 
-def said(result: dict[str, Any]) -> str:
+def text_of(result: dict[str, Any]) -> str:
     """Return the text of a result."""
     return "\n".join(each["text"] for each in result["content"] if each["type"] == "text")
 
@@ -27,12 +27,12 @@ def said(result: dict[str, Any]) -> str:
 def error_text(result: dict[str, Any]) -> str:
     """Return the text of a result with `isError`."""
     assert result["isError"]
-    return said(result)
+    return text_of(result)
 
 
 def active(result: dict[str, Any]) -> list[str]:
     """Return the names of the active skills after a call."""
-    assert not result.get("isError"), said(result)
+    assert not result.get("isError"), text_of(result)
     return [each["name"] for each in result["structuredContent"]["active_skills"]]
 
 
@@ -75,23 +75,23 @@ def test_model_loads_reads_and_unloads_skills(tools: Wire) -> None:
     assert receipt["digest"] == listed[receipt["location"]]
     assert receipt["properties"]["name"] == "alpha"
     assert "instructions" not in receipt
-    assert "Do alpha." in said(loaded)
-    assert "references/guide.md" in said(loaded)
-    assert "three" not in said(loaded)
+    assert "Do alpha." in text_of(loaded)
+    assert "references/guide.md" in text_of(loaded)
+    assert "three" not in text_of(loaded)
     handle = session_of(tools, loaded)
-    assert said(tools.call("skills_read", path="references/guide.md", session=handle)) == "one\ntwo\nthree\n"
+    assert text_of(tools.call("skills_read", path="references/guide.md", session=handle)) == "one\ntwo\nthree\n"
     part = tools.call("skills_read", path="references/guide.md", start_line=2, max_lines=1, session=handle)
     assert part["content"][0]["text"] == "two\n"
     both = tools.call("skills_load", names=["beta"], mode="add", session=handle)
     assert active(both) == ["alpha", "beta"]
-    assert "Do beta." in said(both)
-    assert "Do alpha." not in said(both)
-    assert "Do beta." in said(tools.call("skills_read", path="SKILL.md", session=handle))
-    assert "Do alpha." in said(tools.call("skills_read", path="SKILL.md", skill="alpha", session=handle))
+    assert "Do beta." in text_of(both)
+    assert "Do alpha." not in text_of(both)
+    assert "Do beta." in text_of(tools.call("skills_read", path="SKILL.md", session=handle))
+    assert "Do alpha." in text_of(tools.call("skills_read", path="SKILL.md", skill="alpha", session=handle))
     switched = tools.call("skills_load", names=["skill://beta/SKILL.md"], session=handle)
     assert active(switched) == ["beta"]
     # The text is repeated, because a host may have several conversations on one connection.
-    assert "Do beta." in said(switched)
+    assert "Do beta." in text_of(switched)
     refused = tools.call("skills_read", path="SKILL.md", skill="alpha", session=handle)
     assert "skills_load" in error_text(refused)
     assert active(tools.call("skills_unload", names=["beta", "none"], session=handle)) == []
@@ -103,7 +103,7 @@ def test_session_is_kept_by_a_legacy_connection_or_given_as_argument(tools: Wire
     handle = tools.call("skills_load", names=["alpha"])["structuredContent"]["session"]
     without = tools.call("skills_read", path="SKILL.md")
     assert bool(without.get("isError")) == (tools.era == "modern")
-    assert "Do alpha." in said(tools.call("skills_read", path="SKILL.md", session=handle))
+    assert "Do alpha." in text_of(tools.call("skills_read", path="SKILL.md", session=handle))
     unknown = tools.call("skills_read", path="SKILL.md", session="unknown")
     assert "skills_load without a session to begin a new one" in error_text(unknown)
 
@@ -121,9 +121,9 @@ def test_mistake_of_the_model_is_a_result_with_is_error(
 ) -> None:
     result = tools.request("tools/call", {"name": name, "arguments": arguments})
     assert result["isError"] is True
-    assert message in said(result)
+    assert message in text_of(result)
     assert "structuredContent" not in result
-    assert "Traceback" not in said(result)
+    assert "Traceback" not in text_of(result)
 
 
 def test_unknown_tool_is_an_error_response(tools: Wire) -> None:
@@ -143,7 +143,7 @@ def test_options_limit_loaded_skills_texts_and_prompts(folder: Path, era: Era) -
         assert instructions.endswith(f"<available_skills>\n{skills}\n</available_skills>")
         loaded = wire.call("skills_load", names=["alpha"])
         assert loaded["structuredContent"]["active_skills"][0]["root_dir"] == "skill://alpha"
-        assert 'root_dir="skill://alpha"' in said(loaded)
+        assert 'root_dir="skill://alpha"' in text_of(loaded)
         handle = session_of(wire, loaded)
         refused = wire.call("skills_load", names=["beta"], mode="add", session=handle)
         assert "Load fewer" in error_text(refused)
@@ -206,7 +206,7 @@ def test_result_counts_skills_added_and_removed_since_the_list(folder: Path, era
             wire.until(TOOLS_CHANGED)
         for name, arguments in calls:
             result = wire.call(name, **arguments)
-            for text in (said(result), result["structuredContent"]["note"]):
+            for text in (text_of(result), result["structuredContent"]["note"]):
                 assert "1 added and 1 removed" in text
 
 
@@ -241,4 +241,4 @@ def test_local_skill_has_its_directory(folder: Path, tmp_path_factory: pytest.Te
         loaded = wire.call("skills_load", names=["beta", "gamma"])
     found = {each["name"]: each["root_dir"] for each in loaded["structuredContent"]["active_skills"]}
     assert found == {"beta": str(folder / "beta"), "gamma": "skill://gamma"}
-    assert all(f'root_dir="{each}"' in said(loaded) for each in found.values())
+    assert all(f'root_dir="{each}"' in text_of(loaded) for each in found.values())

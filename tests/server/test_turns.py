@@ -11,7 +11,7 @@ import anyio
 import pytest
 from anyio import from_thread, wait_all_tasks_blocked
 
-from catalog.forest import loaded
+from catalog.forest import load_registry
 from mcp_skills_server import Registry, Runtime
 from mcp_skills_server.catalog.views import retry_when_stale
 from mcp_skills_server.model import SkillFile
@@ -55,7 +55,7 @@ async def test_large_files_are_read_one_at_a_time_per_owner(
     reader: Callable[[Registry], Read], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_skill(tmp_path / "a", data_txt="x\n" * (1 << 20))
-    registry = loaded(tmp_path)
+    registry = load_registry(tmp_path)
     read, read_file, lock = reader(registry), registry.read, threading.Lock()
     running, most, loop = 0, 0, anyio.lowlevel.current_token()
 

@@ -16,7 +16,7 @@ from mcp_skills_server.shared.address import redis_settings
 from mcp_skills_server.shared.change_bus import FOLDERS, SOURCES, ChangeBus
 from mcp_skills_server.shared.link import Link
 from shared.redis_servers import RealRedis, redis_server
-from web.http_wire import until
+from web.http_wire import wait_until
 from wire import DEADLINE
 
 pytestmark = pytest.mark.needs_program("redis-server")
@@ -49,7 +49,7 @@ def replicas(redis: RealRedis, count: int) -> Iterator[list[Replica]]:
         for each in made:
             each.bus.start()
             stack.callback(each.bus.stop)
-        until(lambda: count_subscribers(redis) == before + len(made), "the replicas")
+        wait_until(lambda: count_subscribers(redis) == before + len(made), "the replicas")
         yield made
 
 
@@ -66,9 +66,9 @@ def redis(tmp_path: Path) -> Iterator[RealRedis]:
 def test_message_makes_the_other_replicas_scan(redis: RealRedis) -> None:
     with replicas(redis, 3) as (a, b, c):
         a.bus.notify(FOLDERS)
-        until(lambda: b.folders and c.folders)
+        wait_until(lambda: b.folders and c.folders)
         b.bus.notify(SOURCES)
-        until(lambda: a.sources and c.sources)
+        wait_until(lambda: a.sources and c.sources)
         assert [(each.sources, each.folders) for each in (a, b, c)] == [(1, 0), (0, 1), (1, 1)]
         assert b.was_scanning
         assert not b.bus.is_scanning
@@ -81,7 +81,7 @@ def test_scans_are_throttled_and_foreign_messages_ignored(redis: RealRedis, capl
         whole = '{"changed":"sources","from":"x"}'.ljust(512)
         for message in ('{"changed":"x","from":"x"}', whole, f"{whole} ", "[1]", '{"changed":"folders"}', "\\xff"):
             redis.say("publish", "mcp-skills:changes", message)
-        until(lambda: b.folders and b.sources)
+        wait_until(lambda: b.folders and b.sources)
         assert b.folders <= 3  # the first immediately, later ones together after a second
     assert caplog.text.count("a message that no replica wrote") == 4 * 2
 
@@ -91,10 +91,10 @@ def test_replica_scans_after_redis_is_back(redis: RealRedis) -> None:
         redis.stop()
         b = Replica(redis)
         b.bus.start()
-        until(lambda: not a.link.is_up and not b.link.is_up)
+        wait_until(lambda: not a.link.is_up and not b.link.is_up)
         a.bus.notify(FOLDERS)  # a lost message
         redis.start()
-        until(lambda: all((a.folders, a.sources, b.folders, b.sources)))
+        wait_until(lambda: all((a.folders, a.sources, b.folders, b.sources)))
         assert a.link.is_up and b.link.is_up
         b.bus.stop()
 
@@ -103,7 +103,7 @@ def test_lost_connection_makes_all_replicas_scan(redis: RealRedis) -> None:
     with replicas(redis, 2) as (a, b):
         first = redis.say("client", "list", "type", "pubsub").partition(" ")[0]
         redis.say("client", "kill", "id", first.removeprefix("id="))
-        until(lambda: all((a.folders, a.sources, b.folders, b.sources)))
+        wait_until(lambda: all((a.folders, a.sources, b.folders, b.sources)))
 
 
 def test_timed_out_message_causes_a_scan_after_reconnecting(redis: RealRedis, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,8 +111,8 @@ def test_timed_out_message_causes_a_scan_after_reconnecting(redis: RealRedis, mo
         monkeypatch.setattr(link, "_WHOLE_S", 0.3)
         redis.say("client", "pause", "800", "write")
         a.bus.notify(FOLDERS)
-        until(lambda: not a.link.is_up)
-        until(lambda: b.folders)
+        wait_until(lambda: not a.link.is_up)
+        wait_until(lambda: b.folders)
         assert a.link.is_up
 
 
@@ -121,7 +121,7 @@ def test_redis_without_publish_permission_is_still_used(redis: RealRedis, caplog
     with replicas(redis, 2) as (a, b):
         for _ in range(3):
             a.bus.notify(FOLDERS)
-        until(lambda: "refuses a change message" in caplog.text)
+        wait_until(lambda: "refuses a change message" in caplog.text)
         assert a.link.is_up and b.folders == 0
     lines = [each for each in caplog.records if "redis://" in each.getMessage()]
     assert lines
@@ -136,7 +136,7 @@ def test_message_before_start_or_after_stop_is_dropped(redis: RealRedis, monkeyp
         early.bus.stop()
         late = Replica(redis)
         late.bus.start()
-        until(lambda: count_subscribers(redis) == 2)
+        wait_until(lambda: count_subscribers(redis) == 2)
         late.bus.stop()
         assert count_subscribers(redis) == 1
         late.bus.notify(FOLDERS)
@@ -161,7 +161,7 @@ def test_stop_during_a_message_closes_all_connections(redis: RealRedis, monkeypa
             a.bus.notify(FOLDERS)
             a.bus.notify(SOURCES)
             in_use = pool._in_use_connections
-            until(lambda: [each.is_connected for each in [*in_use]] == [True] * 3)
+            wait_until(lambda: [each.is_connected for each in [*in_use]] == [True] * 3)
         finally:
             a.bus.stop()
             process.send_signal(signal.SIGCONT)
@@ -176,10 +176,10 @@ def test_failed_scan_does_not_prevent_later_ones(redis: RealRedis, caplog: pytes
     with replicas(redis, 2) as (a, b):
         b.is_failing = True
         a.bus.notify(SOURCES)
-        until(lambda: "the scan after a message failed" in caplog.text)
+        wait_until(lambda: "the scan after a message failed" in caplog.text)
         b.is_failing = False
         a.bus.notify(SOURCES)
-        until(lambda: b.sources)
+        wait_until(lambda: b.sources)
 
 
 def test_pause_after_a_scan_is_four_times_its_duration() -> None:

@@ -19,7 +19,7 @@ from mcp_skills_server.shared.link import Link, SharedError
 from ports import free_port
 from shared.redis_servers import answering, redis_server
 from tables import each_row
-from web.http_wire import until
+from web.http_wire import wait_until
 from wire import DEADLINE
 
 
@@ -36,14 +36,14 @@ def test_idle_connection_is_pinged_and_a_hanging_one_is_down(
         link = Link(redis_settings(redis.url))
         reconnects: list[bool] = []
         link.start(ignore, lambda: reconnects.append(link.is_up))
-        until(lambda: "cmdstat_ping:calls=3" in redis.say("info", "commandstats"))
+        wait_until(lambda: "cmdstat_ping:calls=3" in redis.say("info", "commandstats"))
         assert link.is_up
         assert not caplog.messages
         assert not reconnects
         redis.process.send_signal(signal.SIGSTOP)
-        until(lambda: not link.is_up)
+        wait_until(lambda: not link.is_up)
         redis.process.send_signal(signal.SIGCONT)
-        until(lambda: reconnects)
+        wait_until(lambda: reconnects)
         assert link.is_up
         link.stop()
     assert ["does not answer" in each for each in caplog.messages] == [True, False]
@@ -59,7 +59,7 @@ def test_lost_connection_is_retried_after_a_pause(monkeypatch: pytest.MonkeyPatc
     with answering(answer) as port:
         link = Link(redis_settings(f"redis://127.0.0.1:{port}"))
         link.start(ignore, ignore)
-        until(lambda: len(tries) > 4)  # two connections per retry
+        wait_until(lambda: len(tries) > 4)  # two connections per retry
         link.stop()
     assert tries[4] - tries[0] > 0.6
     assert link.state.startswith(f"Redis at redis://127.0.0.1:{port}/0: there is no ")
@@ -71,7 +71,7 @@ def test_message_is_dropped_while_redis_is_down(monkeypatch: pytest.MonkeyPatch)
     with answering(tries.append) as port:
         link = Link(redis_settings(f"redis://127.0.0.1:{port}"))
         link.start(ignore, ignore)
-        until(lambda: not link.is_up)
+        wait_until(lambda: not link.is_up)
         before = len(tries)
         assert link._loop is not None
         asyncio.run_coroutine_threadsafe(link.publish("x"), link._loop).result(DEADLINE)

@@ -39,7 +39,7 @@ LOCAL = FetchSettings(trust=ALLOW_PRIVATE, bounds=Bounds(read_s=5, download_s=10
 QUICK = replace(LOCAL, bounds=Bounds(read_s=0.5, download_s=3))
 """The read timeout ends well before the download timeout, on a busy machine too."""
 ALL_KINDS = (database_source.KIND, *KINDS)
-FILES: Files = {
+BUNDLE_FILES: Files = {
     "SKILL.md": (skill_md("packed"), False),
     "assets/logo.png": (bytes(range(256)), False),
     "scripts/run.sh": (b"#!/bin/sh\necho ran > ran\n", True),

@@ -23,7 +23,7 @@ from mcp_skills_server.format import frontmatter
 from mcp_skills_server.sources.oci import manifests
 from sources.git.remotes import Content, Upstream, link
 from sources.oci.registries import FakeRegistry
-from sources.publishers import INDEX, Publisher, Route, answer, digest, skill_md
+from sources.publishers import INDEX, Publisher, Route, digest, respond_with, skill_md
 
 MAX_SKILL_BYTES = 1 << 20
 """Limit of a skill in all cases."""
@@ -99,7 +99,7 @@ def pack_members(members: Sequence[Member], prefix: str = "") -> bytes:
 
 
 @dataclass
-class Place:
+class PublishedSource:
     """A source with its root `given`.
 
     `publish` takes the body of the skill `good` and the members of the skill `bad`; without members
@@ -118,7 +118,7 @@ class HostileKind:
     `http_roots` install a route as the response to one request, and return the root.
     """
 
-    open: Callable[[Path], AbstractContextManager[Place]]
+    open: Callable[[Path], AbstractContextManager[PublishedSource]]
     keeps_copy: bool = True  # in the cache, for the next process
     omits_ignored: bool = False  # serves a skill without never-served files, else refuses it
     is_per_skill: bool = True  # `good` is updated although `bad` is refused
@@ -130,7 +130,7 @@ class HostileKind:
 
 
 @contextmanager
-def _archive(folder: Path) -> Iterator[Place]:
+def _archive(folder: Path) -> Iterator[PublishedSource]:
     path = folder / "skills.tar.gz"
 
     def publish(text: str, bad: Sequence[Member]) -> None:
@@ -142,11 +142,11 @@ def _archive(folder: Path) -> Iterator[Place]:
         fresh.replace(path)
 
     publish("first", ())
-    yield Place(str(path), publish, lambda: path.write_bytes(b"no archive"))
+    yield PublishedSource(str(path), publish, lambda: path.write_bytes(b"no archive"))
 
 
 @contextmanager
-def _site(_: Path) -> Iterator[Place]:
+def _site(_: Path) -> Iterator[PublishedSource]:
     with Publisher() as site:
 
         def publish(text: str, bad: Sequence[Member]) -> None:
@@ -155,11 +155,11 @@ def _site(_: Path) -> Iterator[Place]:
             if bad:
                 site.add("bad", pack_members(bad), type="archive")
 
-        yield Place(site.url, publish, lambda: site.routes.update({INDEX: answer(b"", 503)}))
+        yield PublishedSource(site.url, publish, lambda: site.routes.update({INDEX: respond_with(b"", 503)}))
 
 
 @contextmanager
-def _oci(_: Path) -> Iterator[Place]:
+def _oci(_: Path) -> Iterator[PublishedSource]:
     with FakeRegistry() as registry:
 
         def publish(text: str, bad: Sequence[Member]) -> None:
@@ -169,11 +169,11 @@ def _oci(_: Path) -> Iterator[Place]:
                 skills["bad"] = registry.put(registry.manifest(layer))
             registry.collection(skills, "1.0")
 
-        yield Place(registry.named(), publish, registry.routes.clear)
+        yield PublishedSource(registry.named(), publish, registry.routes.clear)
 
 
 @contextmanager
-def _git(folder: Path) -> Iterator[Place]:
+def _git(folder: Path) -> Iterator[PublishedSource]:
     upstream = Upstream(folder / "upstream.git")
 
     def publish(text: str, bad: Sequence[Member]) -> None:
@@ -184,7 +184,7 @@ def _git(folder: Path) -> Iterator[Place]:
             files[f"bad/{each.path}"] = link(each.target) if each.kind == "symlink" else each.raw
         upstream.commit(files)
 
-    yield Place(upstream.url, publish, lambda: shutil.rmtree(upstream.directory))
+    yield PublishedSource(upstream.url, publish, lambda: shutil.rmtree(upstream.directory))
 
 
 FAKE_SERVER = """
@@ -248,17 +248,17 @@ def mcp_server(
 
 
 @contextmanager
-def _mcp(folder: Path) -> Iterator[Place]:
+def _mcp(folder: Path) -> Iterator[PublishedSource]:
     given = mcp_server(folder, skill_files("first", ()))
 
     def publish(text: str, bad: Sequence[Member]) -> None:
         mcp_server(folder, skill_files(text, bad))
 
-    yield Place(given, publish, (folder / "fake.py").unlink)
+    yield PublishedSource(given, publish, (folder / "fake.py").unlink)
 
 
 @contextmanager
-def _database(folder: Path) -> Iterator[Place]:
+def _database(folder: Path) -> Iterator[PublishedSource]:
     file = folder / "skills.db"
 
     def publish(text: str, bad: Sequence[Member]) -> None:
@@ -272,7 +272,7 @@ def _database(folder: Path) -> Iterator[Place]:
         connection.close()
 
     publish("first", ())
-    yield Place(f"sqlite:{file}", publish, file.unlink)
+    yield PublishedSource(f"sqlite:{file}", publish, file.unlink)
 
 
 _SPECIAL_FILES = frozenset({"link out", "link inside", "hard link", "pipe", "device"})

@@ -40,7 +40,7 @@ class ReceivedRequest:
 Route = bytes | Callable[[ReceivedRequest], Iterable[bytes]]
 
 
-def answer(body: bytes = b"", status: int = 200, *, length: int | None = None, **headers: str) -> bytes:
+def respond_with(body: bytes = b"", status: int = 200, *, length: int | None = None, **headers: str) -> bytes:
     """Return a response. `length` may be false; headers are given as `content_type="text/html"`."""
     fields = {"content-length": str(len(body) if length is None else length)}
     fields |= {name.replace("_", "-"): value for name, value in headers.items()}
@@ -49,7 +49,7 @@ def answer(body: bytes = b"", status: int = 200, *, length: int | None = None, *
 
 
 def redirect(to: str, status: int = 302) -> bytes:
-    return answer(b"", status, location=to)
+    return respond_with(b"", status, location=to)
 
 
 def skill_md(name: str, body: str = "Read on.") -> bytes:
@@ -147,7 +147,7 @@ class Publisher:
         raw = skill_md(name) if raw is None else raw
         self.entries = [each for each in self.entries if not isinstance(each, dict) or each.get("name") != name]
         self.entries.append(entry(name, raw, f"/a/{name}", **changed))
-        self.routes[f"/a/{name}"] = answer(raw) if route is None else route
+        self.routes[f"/a/{name}"] = respond_with(raw) if route is None else route
         return raw
 
     def pack(self, name: str, files: Mapping[str, tuple[bytes, bool]], **changed: Any) -> bytes:
@@ -157,11 +157,11 @@ class Publisher:
     def list_files(self, skills: Mapping[str, Mapping[str, bytes]]) -> None:
         """Replace the index by one of version 0.1.0 with these files, by skill and path."""
         listed = [{"name": name, "description": f"Does {name}.", "files": [*files]} for name, files in skills.items()]
-        self.routes[INDEX] = answer(b"", 404)
-        self.routes[INDEX_0_1] = answer(json.dumps({"skills": listed}).encode())
+        self.routes[INDEX] = respond_with(b"", 404)
+        self.routes[INDEX_0_1] = respond_with(json.dumps({"skills": listed}).encode())
         for name, files in skills.items():
             for path, raw in files.items():
-                self.routes[f"{DIRECTORY_0_1}{name}/{quote(path)}"] = answer(raw)
+                self.routes[f"{DIRECTORY_0_1}{name}/{quote(path)}"] = respond_with(raw)
 
     def _route(self, request: ReceivedRequest) -> Route:
         path = request.path.partition("?")[0]
@@ -169,9 +169,9 @@ class Publisher:
             body = index_of(self.entries)
             tag = f'"{digest(body)}"'
             if request.headers.get("if-none-match") == tag:
-                return answer(b"", 304, etag=tag, **self.headers)
-            return answer(body, content_type="application/json", etag=tag, **self.headers)
-        return self.routes.get(path, answer(b"Nothing here.", 404))
+                return respond_with(b"", 304, etag=tag, **self.headers)
+            return respond_with(body, content_type="application/json", etag=tag, **self.headers)
+        return self.routes.get(path, respond_with(b"Nothing here.", 404))
 
     def stall(self, start: bytes = b"") -> Callable[[ReceivedRequest], Iterator[bytes]]:
         """Return a route that sends `start`, and then nothing."""

@@ -13,7 +13,7 @@ from mcp_skills_server.sources.source import FetchLimits
 from sources.fetching import QUICK, open_follower, served_files, warnings_of_refresh
 from sources.hostile import CASES, KINDS, MAX_SKILL_BYTES, every_kind
 from sources.oci.registries import FakeRegistry
-from sources.publishers import Publisher, Route, answer, endless, redirect, skill_md
+from sources.publishers import Publisher, Route, endless, redirect, respond_with, skill_md
 
 LIMITED = replace(QUICK, limits=FetchLimits(skill_bytes=MAX_SKILL_BYTES))
 
@@ -66,12 +66,12 @@ def test_hostile_skill_is_refused_and_last_copy_stays(
 
 
 ROUTES: dict[str, tuple[Callable[[Publisher], Route], str]] = {
-    "endless": (lambda _: endless(answer(length=10**12), b"x" * 65536), "bytes|does not speak HTTP"),
-    "silent in the middle": (lambda site: site.stall(answer(b"{", length=50)), "did not answer within"),
+    "endless": (lambda _: endless(respond_with(length=10**12), b"x" * 65536), "bytes|does not speak HTTP"),
+    "silent in the middle": (lambda site: site.stall(respond_with(b"{", length=50)), "did not answer within"),
     "to metadata": (lambda _: redirect("http://169.254.169.254/latest/meta-data/"), "http"),
-    "come again": (lambda _: answer(b"", 429, retry_after="7"), "come again in 7 s"),
-    "permission": (lambda _: answer(b"", 403), "asks for permission"),
-    "web page": (lambda _: answer(b"<!doctype html>Sign in", content_type="text/html"), ""),
+    "come again": (lambda _: respond_with(b"", 429, retry_after="7"), "come again in 7 s"),
+    "permission": (lambda _: respond_with(b"", 403), "asks for permission"),
+    "web page": (lambda _: respond_with(b"<!doctype html>Sign in", content_type="text/html"), ""),
 }
 """Responses that a kind may handle wrongly itself, with a pattern of the reason. test_http.py has those
 that the HTTP client handles."""

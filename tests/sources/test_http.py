@@ -18,7 +18,7 @@ from mcp_skills_server.sources.http import Downloader, Hop, HttpClient, Response
 from mcp_skills_server.sources.source import AbsentError, Bounds, OriginPolicy, UnacceptableError, UnreachableError
 from sources.fetching import ALLOW_PRIVATE, download
 from sources.oci.registries import self_signed
-from sources.publishers import Publisher, Route, answer, redirect, respond_and_close
+from sources.publishers import Publisher, Route, redirect, respond_and_close, respond_with
 from tables import each_row
 
 
@@ -60,7 +60,7 @@ def test_each_redirect_is_resolved_and_checked(site: Publisher, monkeypatch: pyt
 
 
 def test_connection_uses_first_reachable_checked_address(site: Publisher) -> None:
-    site.routes["/a"] = answer(b"a")
+    site.routes["/a"] = respond_with(b"a")
     resolver = AsyncMock(side_effect=[["127.77.77.77", "127.0.0.1"], ["10.255.255.1"]])
     trust = OriginPolicy(private=True, http=True)
     assert download(f"http://rebinding.example:{site.port}/a", trust, resolve=resolver).body == b"a"
@@ -92,7 +92,7 @@ def test_certificate_is_verified_by_host_name(tmp_path: Path, monkeypatch: pytes
     tls.load_cert_chain(certificate, key)
     tls.sni_callback = lambda _, name, __: names.append(name)
     with Publisher(tls) as site:
-        site.routes["/a"] = answer(b"a")
+        site.routes["/a"] = respond_with(b"a")
         url = f"https://localhost:{site.port}/a"
         with pytest.raises(UnreachableError, match="CERTIFICATE_VERIFY_FAILED"):
             download(url, **options)
@@ -106,7 +106,7 @@ def test_certificate_is_verified_by_host_name(tmp_path: Path, monkeypatch: pytes
 
 
 def test_proxy_of_environment_is_used_except_for_no_proxy(site: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
-    site.routes |= {"http://skills.example/a": answer(b"by proxy"), "/a": answer(b"a")}
+    site.routes |= {"http://skills.example/a": respond_with(b"by proxy"), "/a": respond_with(b"a")}
     monkeypatch.setenv("http_proxy", site.url.replace("//", "//me:p%40ss@"))
     monkeypatch.setenv("https_proxy", site.url.removeprefix("http://"))
     monkeypatch.setenv("no_proxy", "127.0.0.1")
@@ -136,7 +136,7 @@ def test_unusable_proxy_is_reported(monkeypatch: pytest.MonkeyPatch, proxy: str)
 
 
 def test_response_is_returned_unmodified(site: Publisher) -> None:
-    site.routes["/a"] = answer(b"\0Read on.", etag='"1"', Content_Type="text/plain")
+    site.routes["/a"] = respond_with(b"\0Read on.", etag='"1"', Content_Type="text/plain")
     response = download(f"{site.url}/a?b=c;d")
     assert response.body == b"\0Read on."
     assert response.url == f"{site.url}/a?b=c;d"
@@ -150,7 +150,9 @@ def test_response_is_returned_unmodified(site: Publisher) -> None:
     assert "mcp-skills-server/" in request.headers["user-agent"]
 
 
-@pytest.mark.parametrize(("route", "connections"), [(answer(b"a"), 1), (respond_and_close(answer(b"a")), 5)])
+@pytest.mark.parametrize(
+    ("route", "connections"), [(respond_with(b"a"), 1), (respond_and_close(respond_with(b"a")), 5)]
+)
 def test_connection_is_reused_until_server_closes_it(site: Publisher, route: Route, connections: int) -> None:
     site.routes["/a"] = route
 
@@ -169,7 +171,7 @@ def test_connection_is_reused_until_server_closes_it(site: Publisher, route: Rou
 
 @pytest.mark.parametrize("content", [None, b"once"])
 def test_disconnected_request_is_retried_unless_it_has_content(site: Publisher, content: bytes | None) -> None:
-    responses = iter([b"", answer(b"a")])
+    responses = iter([b"", respond_with(b"a")])
     site.routes["/a"] = lambda _: iter([next(responses)])
 
     async def run() -> bytes:
@@ -197,7 +199,7 @@ def test_status_other_than_200_is_an_error(
     site: Publisher, statuses: tuple[int, ...], kind: type[Exception], reason: str
 ) -> None:
     for status in statuses:
-        site.routes["/a"] = answer(b"" if status in {204, 304} else b"x", status)
+        site.routes["/a"] = respond_with(b"" if status in {204, 304} else b"x", status)
         with pytest.raises(kind, match=reason):
             download(f"{site.url}/a?token=secret")
 
@@ -205,7 +207,7 @@ def test_status_other_than_200_is_an_error(
 @pytest.mark.requirement("WK-39")
 @each_row("status", [301, 302, 303, 307, 308])
 def test_redirects_are_followed(site: Publisher, status: int) -> None:
-    site.routes |= {"/a": redirect("b/c", status), "/b/c": redirect("/d?e", status), "/d": answer(b"d")}
+    site.routes |= {"/a": redirect("b/c", status), "/b/c": redirect("/d?e", status), "/d": respond_with(b"d")}
     response = download(f"{site.url}/a")
     assert (response.body, response.url) == (b"d", f"{site.url}/d?e")
 
@@ -217,7 +219,7 @@ def test_redirects_are_followed(site: Publisher, status: int) -> None:
     (redirect("http://[::1"), "cannot be read as a URL"),
     (redirect(""), "contains a character that no URL may contain"),
     (redirect("/a b"), "contains a character that no URL may contain"),
-    (answer(b"", 302), "redirects to nowhere"),
+    (respond_with(b"", 302), "redirects to nowhere"),
 ])  # fmt: skip
 def test_redirect_to_other_origin_or_bad_url_is_refused(site: Publisher, route: Route, reason: str) -> None:
     with pytest.raises(UnacceptableError, match=reason) as caught:
@@ -229,7 +231,7 @@ def test_redirect_to_other_origin_or_bad_url_is_refused(site: Publisher, route: 
 @pytest.mark.requirement("WK-56", "WK-57", "WK-58")
 def test_allowed_origin_gets_no_token(site: Publisher) -> None:
     with Publisher() as other:
-        other.routes["/b"] = answer(b"b")
+        other.routes["/b"] = respond_with(b"b")
         site.routes["/a"] = redirect(f"{other.url}/b")
         secret = (("Authorization", "Bearer very-secret"),)
         with pytest.raises(UnacceptableError, match=f"--fetch-origin {other.url} allows it") as caught:
@@ -262,7 +264,7 @@ def test_redirects_are_limited_in_number_and_total_time(site: Publisher) -> None
         download_route(site, site.drip(redirect("/a"), 0.004), bounds=Bounds(download_s=0.5, redirects=10_000))
 
 
-@pytest.mark.parametrize("start", [b"", answer(b"{", length=50)])
+@pytest.mark.parametrize("start", [b"", respond_with(b"{", length=50)])
 def test_silent_server_times_out(site: Publisher, start: bytes) -> None:
     with pytest.raises(UnreachableError, match=r"did not answer within 0\.3 s"):
         download_route(site, site.stall(start), bounds=Bounds(read_s=0.3))
@@ -270,23 +272,27 @@ def test_silent_server_times_out(site: Publisher, start: bytes) -> None:
 
 @each_row(
     "route",
-    [answer(b"x" * 1001), answer(b"", length=1001), respond_and_close(b"HTTP/1.0 200 OK\r\n\r\n" + b"x" * 1001)],
+    [
+        respond_with(b"x" * 1001),
+        respond_with(b"", length=1001),
+        respond_and_close(b"HTTP/1.0 200 OK\r\n\r\n" + b"x" * 1001),
+    ],
 )
 def test_response_over_size_limit_is_refused(site: Publisher, route: Route) -> None:
     with pytest.raises(UnacceptableError, match=r"more than 1000 bytes|bytes, at most 1000 are taken"):
         download_route(site, route, max_bytes=1000, bounds=Bounds())
-    assert download_route(site, answer(b"x" * 1000), max_bytes=1000).body == b"x" * 1000
+    assert download_route(site, respond_with(b"x" * 1000), max_bytes=1000).body == b"x" * 1000
 
 
 def test_compressed_body_is_not_decompressed(site: Publisher) -> None:
     bomb = gzip.compress(bytes(50 << 20))
-    response = download_route(site, answer(bomb, content_encoding="gzip"))
+    response = download_route(site, respond_with(bomb, content_encoding="gzip"))
     assert response.body == bomb
     assert response.encoding == "gzip"
 
 
 @each_row("response", [
-    *(b"", b"Hello.\r\n\r\n", b"\0\xff" * 100, b"HTTP/1.1 2x0 OK\r\n\r\n", answer(b"short", length=50)),
+    *(b"", b"Hello.\r\n\r\n", b"\0\xff" * 100, b"HTTP/1.1 2x0 OK\r\n\r\n", respond_with(b"short", length=50)),
     b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\nabcdef",
     b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\nabc\r\n0\r\n\r\n",
     b"HTTP/1.1 101 Switching\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n",
@@ -302,10 +308,10 @@ def test_malformed_http_is_reported_in_one_line(site: Publisher, response: bytes
 
 def test_web_page_is_recognized(site: Publisher) -> None:
     pages = [
-        answer(b"x", content_type="text/html; charset=utf-8"),
-        answer(b"\n<!DOCTYPE html><p>"),
-        answer(b"<HTML>"),
+        respond_with(b"x", content_type="text/html; charset=utf-8"),
+        respond_with(b"\n<!DOCTYPE html><p>"),
+        respond_with(b"<HTML>"),
     ]
     for page in pages:
         assert download_route(site, page).is_html
-    assert not download_route(site, answer(b"<p>", content_type="text/markdown")).is_html
+    assert not download_route(site, respond_with(b"<p>", content_type="text/markdown")).is_html

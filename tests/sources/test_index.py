@@ -21,11 +21,11 @@ from sources.publishers import (
     INDEX_0_1,
     Publisher,
     Route,
-    answer,
     entry,
     index_of,
     redirect,
     respond_and_close,
+    respond_with,
     skill_md,
 )
 from tables import each_row
@@ -69,7 +69,7 @@ def test_no_store_index_is_not_stored(site: Publisher, output: Path) -> None:
 
 def test_fresh_index_is_requested_again_after_refusal(site: Publisher, output: Path) -> None:
     site.headers = {"cache-control": "max-age=3600"}
-    site.add("a", route=answer(skill_md("a", "Newer than the index.")))
+    site.add("a", route=respond_with(skill_md("a", "Newer than the index.")))
     report = fetch(site, output)
     assert not report.ok
     assert not skill_names(output)
@@ -81,8 +81,8 @@ def test_fresh_index_is_requested_again_after_refusal(site: Publisher, output: P
 def test_urls_are_relative_to_redirected_index(site: Publisher, output: Path) -> None:
     raw = skill_md("a")
     site.routes[INDEX] = redirect("/v2/index.json", 301)
-    site.routes["/v2/index.json"] = answer(index_of([entry("a", raw, "files/a.md")]))
-    site.routes["/v2/files/a.md"] = answer(raw)
+    site.routes["/v2/index.json"] = respond_with(index_of([entry("a", raw, "files/a.md")]))
+    site.routes["/v2/files/a.md"] = respond_with(raw)
     report = fetch(site, output)
     assert report.added == ("a",)
     assert report.url == f"{site.url}/v2/index.json"
@@ -99,12 +99,12 @@ def test_site_of_0_1_0_is_fetched_file_by_file(site: Publisher, output: Path) ->
     assert "no digests to verify files" in report.warnings[0]
     assert (output / "a" / "references" / "b c.md").read_bytes() == b"b c"
     assert fetch(site, output).unchanged == ("a",)
-    site.routes[guide] = answer(b"more")
+    site.routes[guide] = respond_with(b"more")
     assert fetch(site, output).updated == ("a",)
     for route, reason in (
-        (answer(b"<html>Sign in", content_type="text/html"), "a web page (HTML)"),
-        (answer(b"nothing", 404), "is not there"),
-        (answer(b"packed", content_encoding="gzip"), "came compressed (gzip)"),
+        (respond_with(b"<html>Sign in", content_type="text/html"), "a web page (HTML)"),
+        (respond_with(b"nothing", 404), "is not there"),
+        (respond_with(b"packed", content_encoding="gzip"), "came compressed (gzip)"),
     ):
         site.routes[guide] = route
         assert reason in fetch(site, output).refused[0].reason
@@ -112,22 +112,24 @@ def test_site_of_0_1_0_is_fetched_file_by_file(site: Publisher, output: Path) ->
 
 
 @pytest.mark.parametrize(
-    "first", [answer(b"", 404), answer(b"", 410), answer(b"<!doctype html>", content_type="text/html")]
+    "first",
+    [respond_with(b"", 404), respond_with(b"", 410), respond_with(b"<!doctype html>", content_type="text/html")],
 )
 def test_next_candidate_is_requested_if_index_is_absent(site: Publisher, output: Path, first: bytes) -> None:
     site.routes[INDEX] = first
-    site.routes[INDEX_0_1] = answer(b'{"skills": []}')
+    site.routes[INDEX_0_1] = respond_with(b'{"skills": []}')
     assert fetch(site, output).version == "0.1.0"
 
 
 @pytest.mark.requirement("X-23")
 @pytest.mark.parametrize(("route", "kind", "reason"), [
-    (answer(b"{"), IndexRefusedError, "is not JSON"),
-    (answer(b"", length=(16 << 20) + 1), UnacceptableError, "at most 16777216 are taken"),
-    (answer(gzip.compress(index_of([])), content_encoding="gzip"), IndexRefusedError, "came compressed"),
-    (answer(b"", 401), UnacceptableError, "--token-env"), (answer(b"", 503), UnreachableError, "does not answer now"),
+    (respond_with(b"{"), IndexRefusedError, "is not JSON"),
+    (respond_with(b"", length=(16 << 20) + 1), UnacceptableError, "at most 16777216 are taken"),
+    (respond_with(gzip.compress(index_of([])), content_encoding="gzip"), IndexRefusedError, "came compressed"),
+    (respond_with(b"", 401), UnacceptableError, "--token-env"),
+    (respond_with(b"", 503), UnreachableError, "does not answer now"),
     (redirect("http://10.0.0.1/"), UnacceptableError, "another origin"),
-    (respond_and_close(answer(b"{", length=10)), UnreachableError, "broke off"),
+    (respond_and_close(respond_with(b"{", length=10)), UnreachableError, "broke off"),
 ])  # fmt: skip
 def test_bad_index_fails_without_further_candidates(
     site: Publisher, output: Path, route: Route, kind: type[Exception], reason: str
@@ -136,7 +138,7 @@ def test_bad_index_fails_without_further_candidates(
     fetch(site, output)
     before = read_tree(output.parent.parent)
     site.routes[INDEX] = route
-    site.routes[INDEX_0_1] = answer(b'{"skills": []}')
+    site.routes[INDEX_0_1] = respond_with(b'{"skills": []}')
     with pytest.raises(kind, match=reason) as caught:
         fetch(site, output, prune=True)
     message = str(caught.value)
@@ -147,7 +149,7 @@ def test_bad_index_fails_without_further_candidates(
 
 
 def test_absent_index_is_reported_with_all_candidates(site: Publisher, output: Path) -> None:
-    site.routes[INDEX] = answer(b"", 404)
+    site.routes[INDEX] = respond_with(b"", 404)
     with pytest.raises(AbsentError, match=r"no index of skills: .*/index\.json is not there \(status 404\)"):
         fetch(f"{site.url}/docs", output)
     assert len(site.paths) == 4
@@ -161,7 +163,7 @@ def test_index_of_unknown_version_is_reported_and_not_processed(site: Publisher,
     site.add("a")
     fetch(site, output)
     later = {"$schema": "https://x/9", "skills": [site.entries[0] | {"name": "b"}]}
-    site.routes[INDEX] = answer(json.dumps(later).encode())
+    site.routes[INDEX] = respond_with(json.dumps(later).encode())
     report = fetch(site, output, prune=True)
     assert report.version is None
     assert not report.ok

@@ -15,7 +15,7 @@ import pytest
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.sources.cache import trim
 from sources.fetching import QUICK, fetch_to_folder, open_follower, served_files, warnings_of_refresh
-from sources.hostile import KINDS, Member, Place, every_kind
+from sources.hostile import KINDS, Member, PublishedSource, every_kind
 from sources.publishers import skill_md
 
 EDITED = "it was edited there, and stays; --force replaces it"
@@ -23,14 +23,14 @@ LOG_LINE = re.compile(r".*: fetched ([0-9a-f]{12})(?: \(was ([0-9a-f]{12})\))?: 
 
 
 @pytest.fixture
-def place(name: str, tmp_path: Path) -> Iterator[Place]:
+def place(name: str, tmp_path: Path) -> Iterator[PublishedSource]:
     with KINDS[name].open(tmp_path) as opened:
         yield opened
 
 
 @every_kind
 def test_update_logs_revisions_and_rewrites_only_changed_skills(
-    name: str, place: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    name: str, place: PublishedSource, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="mcp_skills_server.sources")
     previous, inode = None, 0
@@ -61,7 +61,7 @@ def test_update_logs_revisions_and_rewrites_only_changed_skills(
 
 @every_kind
 def test_last_copy_is_served_during_outage_and_after_restart(
-    name: str, place: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    name: str, place: PublishedSource, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     place.publish("first", ())
     follower = open_follower(place.given, tmp_path / "cache", QUICK)
@@ -94,7 +94,7 @@ def damage_records(folder: Path) -> None:
 
 
 @every_kind
-def test_damaged_copy_is_repaired(name: str, place: Place, tmp_path: Path) -> None:
+def test_damaged_copy_is_repaired(name: str, place: PublishedSource, tmp_path: Path) -> None:
     place.publish("first", [Member("scripts/more.md")])
     follower = open_follower(place.given, tmp_path / "cache", QUICK)
     anyio.run(follower.refresh)
@@ -119,7 +119,7 @@ def test_damaged_copy_is_repaired(name: str, place: Place, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("name", ["site", "oci", pytest.param("git", marks=pytest.mark.needs_program("git"))])
 def test_pinned_source_is_fetched_once_and_survives_outage(
-    name: str, place: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    name: str, place: PublishedSource, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     place.publish("first", ())
     newest = open_follower(place.given, tmp_path / "cache", QUICK)
@@ -143,7 +143,7 @@ def test_pinned_source_is_fetched_once_and_survives_outage(
 
 
 @every_kind
-def test_edited_skill_in_output_folder_is_kept(name: str, place: Place, tmp_path: Path) -> None:
+def test_edited_skill_in_output_folder_is_kept(name: str, place: PublishedSource, tmp_path: Path) -> None:
     place.publish("first", ())
     assert fetch_to_folder(place.given, tmp_path / "own").added == ("good",)
     edited = tmp_path / "own" / "good" / "SKILL.md"

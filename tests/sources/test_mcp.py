@@ -26,7 +26,7 @@ from mcp_skills_server.sources.source import (
 )
 from sources.fetching import run_command
 from sources.hostile import KINDS, Member, mcp_server
-from sources.publishers import Publisher, answer, skill_md
+from sources.publishers import Publisher, respond_with, skill_md
 from tables import each_row
 from web.http_wire import http_serving
 from wire import COMMAND, FIXTURES, Wire, serving, write_skill
@@ -83,7 +83,7 @@ def test_large_or_compressed_http_response_is_refused(
     tmp_path: Path, headers: dict[str, str], size: int, reason: str
 ) -> None:
     with Publisher() as other:
-        other.routes["/mcp"] = answer(b" " * size, content_type="application/json", **headers)
+        other.routes["/mcp"] = respond_with(b" " * size, content_type="application/json", **headers)
         settings = SourceSettings(tmp_path, fetch=FetchSettings(limits=FetchLimits(skill_bytes=2048)))
         with pytest.raises(UnacceptableError, match=reason):
             anyio.run(McpServer(f"mcp+{other.url}/mcp", settings).resolve)
@@ -102,7 +102,7 @@ def test_reopening_of_ended_streams_is_throttled(tmp_path: Path, monkeypatch: py
             return monotonic() - start
 
     with Publisher() as other:
-        other.routes["/mcp"] = answer(b"id: 1\nretry: 0\n\n", content_type="text/event-stream")
+        other.routes["/mcp"] = respond_with(b"id: 1\nretry: 0\n\n", content_type="text/event-stream")
         assert anyio.run(reopen, f"{other.url}/mcp") >= 0.4
 
 

@@ -26,7 +26,7 @@ from mcp_skills_server.sources.site import Site
 from mcp_skills_server.sources.source import SourceSettings
 from sources.fetching import run_command
 from sources.oci.registries import tar
-from sources.publishers import INDEX, Publisher, ReceivedRequest, answer
+from sources.publishers import INDEX, Publisher, ReceivedRequest, respond_with
 from tables import each_row
 from web.http_wire import Server, client, http_serving
 from wire import Era, Wire, serving, write_skill
@@ -119,7 +119,7 @@ def test_secret_in_url_reaches_no_client_and_no_log(tmp_path: Path) -> None:
         queries = {path.partition("?")[2] for path in publisher.paths if INDEX in path}
         assert queries == {"key=very-secret"}
         done = run_command("list", given, *options(tmp_path), "--format", "json")
-        publisher.routes[INDEX] = answer(b"", 503)
+        publisher.routes[INDEX] = respond_with(b"", 503)
         failed = run_command("list", given, *options(tmp_path / "other"), code=2)
     assert "alpha" in done.stdout
     assert "does not answer now" in failed.stderr
@@ -223,7 +223,7 @@ def slow_site() -> Iterator[Publisher]:
 
         def delayed(_: ReceivedRequest) -> Iterator[bytes]:
             publisher.closing.wait(0.8)
-            yield answer(raw)
+            yield respond_with(raw)
 
         publisher.add("alpha", raw, delayed)
         yield publisher
@@ -236,7 +236,7 @@ def test_first_listing_waits_for_unread_source(slow_site: Publisher, tmp_path: P
         assert "alpha" in str(wire.request("tools/list"))
         assert skills_by_name(wire).keys() == {"alpha"}
         assert "pending" not in str(wire.request("skills/list")) + instructions
-        wire.logs(b"serving 1 skill from")
+        wire.wait_for_log(b"serving 1 skill from")
         assert b"serving 0" not in wire.stderr
 
 
@@ -254,7 +254,7 @@ def test_wait_of_first_listing_is_limited(tmp_path: Path, era: Era) -> None:
         with serving(*arguments, era=era, opened=False) as wire:
             assert f"Not read yet: {publisher.url}. skills_list shows" in wire.open()["instructions"]
             assert skills_by_name(wire).keys() == {"mine"}
-            wire.logs(b"not read within 0.3 seconds")
+            wire.wait_for_log(b"not read within 0.3 seconds")
             for method in ("skills/list", "tools/list", "prompts/list", "resources/list"):
                 meta = wire.request(method)["_meta"]
                 assert meta["mcp-skills-server/pending"] == [publisher.url]

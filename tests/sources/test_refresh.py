@@ -19,24 +19,34 @@ from mcp_skills_server.sources import folder
 from mcp_skills_server.sources.records import read_indexes, read_records
 from mcp_skills_server.sources.site import look, refresh
 from mcp_skills_server.sources.source import FetchLimits, UnreachableError
-from sources.fetching import FILES, LOCAL, fetch, fetch_to_folder, read_tree, skill_names
-from sources.publishers import INDEX, Publisher, Route, answer, digest, entry, redirect, respond_and_close, skill_md
+from sources.fetching import BUNDLE_FILES, LOCAL, fetch, fetch_to_folder, read_tree, skill_names
+from sources.publishers import (
+    INDEX,
+    Publisher,
+    Route,
+    digest,
+    entry,
+    redirect,
+    respond_and_close,
+    respond_with,
+    skill_md,
+)
 
 
 @pytest.mark.requirement("WK-25", "WK-41", "WK-47", "WK-49", "WK-51")
 def test_files_are_fetched_unmodified_and_only_once(site: Publisher, output: Path) -> None:
     site.add("lone")
-    raw = site.pack("packed", FILES)
+    raw = site.pack("packed", BUNDLE_FILES)
     assert raw[:2] == b"PK"
     report = fetch(site, output)
     assert report.ok
     assert report.added == ("lone", "packed")
     assert report.version == "0.2.0"
     assert (output / "lone" / "SKILL.md").read_bytes() == skill_md("lone")
-    for path, (content, executable) in FILES.items():
+    for path, (content, executable) in BUNDLE_FILES.items():
         assert (output / "packed" / path).read_bytes() == content
         assert bool((output / "packed" / path).stat().st_mode & 0o100) == executable
-    assert len([path for path in (output / "packed").rglob("*") if path.is_file()]) == len(FILES)
+    assert len([path for path in (output / "packed").rglob("*") if path.is_file()]) == len(BUNDLE_FILES)
     records = {record.name: record for record in read_records(output)}
     assert records["packed"].digest == digest(raw)
     assert records["packed"].source == f"{site.url}{INDEX}"
@@ -69,7 +79,7 @@ def test_fetched_scripts_are_not_executed(site: Publisher, output: Path, tmp_pat
 
 @pytest.mark.requirement("WK-62", "S76-17")
 def test_links_in_skill_are_not_fetched(site: Publisher, output: Path) -> None:
-    site.routes["/more.md"] = answer(b"Elsewhere.")
+    site.routes["/more.md"] = respond_with(b"Elsewhere.")
     links = f"[More]({site.url}/more.md) ![]({site.url}/more.md) <{site.url}/more.md> [up](../more.md)"
     site.add("a", skill_md("a", links))
     assert fetch(site, output).added == ("a",)
@@ -306,7 +316,7 @@ def test_archive_format_is_detected_by_content(site: Publisher, output: Path) ->
     suffix, raw = archive.pack({"SKILL.md": (skill_md("a"), False), "b.txt": (b"b", False)})
     assert suffix == ".tar.gz"
     for media_type in ("application/gzip", "application/zip", "application/octet-stream", "text/plain"):
-        site.add("a", raw, route=answer(raw, content_type=media_type))
+        site.add("a", raw, route=respond_with(raw, content_type=media_type))
         assert fetch(site, output / media_type).added == ("a",)
 
 
@@ -315,16 +325,16 @@ def test_bad_artifact_refuses_only_its_skill(site: Publisher, output: Path) -> N
     raw = skill_md("bad")
     # response, reason, and party at fault
     bad: list[tuple[Route, str, str]] = [
-        (answer(skill_md("bad", "Tampered.")), "its digest is sha256:", "publisher"),
-        (answer(b""), "its digest is sha256:", "publisher"),
-        (answer(raw + b"!", length=len(raw) - 1), "its digest is", "publisher"),
-        (answer(gzip.compress(raw), content_encoding="gzip"), "came with Content-Encoding gzip", "publisher"),
-        (answer(b"<!doctype html>Sign in", content_type="text/html"), "is a web page (HTML)", "publisher"),
-        (answer(b"", 404), "is not there", "publisher"),
-        (answer(b"", 503), "does not answer now", "network"),
+        (respond_with(skill_md("bad", "Tampered.")), "its digest is sha256:", "publisher"),
+        (respond_with(b""), "its digest is sha256:", "publisher"),
+        (respond_with(raw + b"!", length=len(raw) - 1), "its digest is", "publisher"),
+        (respond_with(gzip.compress(raw), content_encoding="gzip"), "came with Content-Encoding gzip", "publisher"),
+        (respond_with(b"<!doctype html>Sign in", content_type="text/html"), "is a web page (HTML)", "publisher"),
+        (respond_with(b"", 404), "is not there", "publisher"),
+        (respond_with(b"", 503), "does not answer now", "network"),
         (redirect("http://192.168.1.1/"), "another origin", "publisher"),
         (redirect("https://cdn.example/"), "--fetch-origin https://cdn.example allows it", "publisher"),
-        (respond_and_close(answer(raw, length=500)), "broke off", "network"),
+        (respond_and_close(respond_with(raw, length=500)), "broke off", "network"),
     ]
     site.add("a")
     for number, (route, _, _) in enumerate(bad):
@@ -380,6 +390,6 @@ def test_artifact_over_size_limit_is_refused(site: Publisher, output: Path, raw:
     """The limits are the skill limit with the archive overhead, and that of a SKILL.md."""
     too_large = f"has {most + 1} bytes, at most {most} are taken"
     for size, reason in ((most, "its digest is"), (most + 1, too_large)):
-        site.add("a", raw, answer(bytes(size)))
+        site.add("a", raw, respond_with(bytes(size)))
         (refusal,) = fetch(site, output, limits=FetchLimits(skill_bytes=1000)).refused
         assert reason in refusal.reason

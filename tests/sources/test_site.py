@@ -15,7 +15,7 @@ from mcp_skills_server.sources.records import IndexRecord, read_indexes
 from mcp_skills_server.sources.site import MOST_INDEXES, with_history
 from mcp_skills_server.sources.source import RollbackError
 from sources.fetching import LOCAL, fetch, fetch_to_cache, open_follower, run_command, skill_names
-from sources.publishers import INDEX, Publisher, answer, skill_md
+from sources.publishers import INDEX, Publisher, respond_with, skill_md
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_withdrawn_skill_fetched_by_other_process_is_removed(site: Publisher, tm
 
 
 def test_refused_or_locked_fetch_is_retried_at_next_poll(site: Publisher, follower: Follower, tmp_path: Path) -> None:
-    site.add("a", route=answer(b"", 503))
+    site.add("a", route=respond_with(b"", 503))
     assert anyio.run(follower.refresh) == 300
     assert not follower.has_copy
     site.add("a")
@@ -96,7 +96,7 @@ def test_rollback_is_refused_unless_allowed(site: Publisher, output: Path) -> No
 def test_incompletely_fetched_index_counts_in_history(site: Publisher, output: Path) -> None:
     publish(site, "One.")
     fetch(site, output)
-    site.add("a", skill_md("a", "Two."), route=answer(b"", 503))
+    site.add("a", skill_md("a", "Two."), route=respond_with(b"", 503))
     assert not fetch(site, output).ok
     publish(site, "One.")
     with pytest.raises(RollbackError):
@@ -114,7 +114,7 @@ def test_return_from_other_index_version_is_no_rollback(site: Publisher, output:
 
 
 def test_index_of_unknown_version_is_not_in_history(site: Publisher, output: Path) -> None:
-    site.routes[INDEX] = answer(json.dumps({"$schema": "https://example.com/of-tomorrow", "skills": []}).encode())
+    site.routes[INDEX] = respond_with(json.dumps({"$schema": "https://example.com/of-tomorrow", "skills": []}).encode())
     assert fetch(site, output).version is None
     assert [each.history for each in read_indexes(output)] == [{}]
 

@@ -20,7 +20,7 @@ from mcp_skills_server.errors import UsageError
 from mcp_skills_server.telemetry import audit as audit_module
 from mcp_skills_server.telemetry.audit import AuditLog
 from mcp_skills_server.telemetry.events import Event, NotRecordedError, Outcome, Use
-from web.http_wire import bearing, client, http_serving, until
+from web.http_wire import bearer_header, client, http_serving, wait_until
 from wire import COMMAND, DEADLINE, Era, WireError, serving, write_skill
 
 FULL_DEVICE = Path("/dev/full")
@@ -167,7 +167,7 @@ def test_full_disk_counts_losses_or_refuses_reads_until_reopened(tmp_path: Path,
         link.unlink()
         link.symlink_to(good)
         server.process.send_signal(signal.SIGHUP)
-        until(lambda: not mcp.call("skills_load", names=["a"]).get("isError") and good.exists())
+        wait_until(lambda: not mcp.call("skills_load", names=["a"]).get("isError") and good.exists())
         assert "load" in {record["event"] for record in records_of(good)}
         assert server.stderr.count("cannot be written") == 1
 
@@ -251,7 +251,7 @@ def test_stdio_requests_are_recorded_without_content(tmp_path: Path, era: Era, s
 
 def test_http_requests_are_recorded_on_stdout_with_principal_and_address(tmp_path: Path) -> None:
     write_skill(tmp_path / "a")
-    bearer = bearing(SECRET)
+    bearer = bearer_header(SECRET)
     with http_serving(tmp_path, "--audit-log", "-", environment={"MCP_SKILLS_TOKENS": f"ops={SECRET}"}) as server:
         index = json.loads(server.send("GET", "/.well-known/agent-skills/index.json", headers=bearer).body)
         server.send("GET", index["skills"][0]["url"], headers=bearer)

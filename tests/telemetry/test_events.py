@@ -14,7 +14,7 @@ from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 from opentelemetry.sdk.trace import TracerProvider
 
-from catalog.forest import loaded, plant, skill_md, skills
+from catalog.forest import load_registry, skill_md, skills, write_files
 from mcp_skills_server import Registry, Runtime, attach
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.views import View, retry_when_stale
@@ -44,13 +44,15 @@ async def test_internal_error_is_distinguished_from_refusal(tmp_path: Path, monk
 
 
 def test_each_catalogue_change_is_one_event(tmp_path: Path) -> None:
-    plant(tmp_path, skills("gone", "edited", "same"))
+    write_files(tmp_path, skills("gone", "edited", "same"))
     registry, seen = Registry([tmp_path]), list[Event]()
     Runtime(registry).events.subscribe(seen.append)
     registry.load()
     assert seen == []  # the first scan is no change
     (tmp_path / "gone" / "SKILL.md").unlink()
-    plant(tmp_path, {"edited/SKILL.md": skill_md("edited", body="Other."), "torn/SKILL.md": "---\nname: [\n---\n"})
+    write_files(
+        tmp_path, {"edited/SKILL.md": skill_md("edited", body="Other."), "torn/SKILL.md": "---\nname: [\n---\n"}
+    )
     registry.refresh()
     assert [(event.protocol, event.outcome, event.skills) for event in seen if event.outcome != "vanished"] == [
         ("catalogue", "changed", ("edited",)),
@@ -61,7 +63,10 @@ def test_each_catalogue_change_is_one_event(tmp_path: Path) -> None:
 
 
 async def test_reads_before_a_retry_are_not_counted(tmp_path: Path, publisher: Events, published: list[Event]) -> None:
-    registry, files = loaded(plant(tmp_path, {"a/SKILL.md": skill_md("a"), "a/b.md": "b"})), ["b.md", "SKILL.md"]
+    registry, files = (
+        load_registry(write_files(tmp_path, {"a/SKILL.md": skill_md("a"), "a/b.md": "b"})),
+        ["b.md", "SKILL.md"],
+    )
 
     async def handler(view: View) -> bytes:
         raw = await view.read(view.snapshot.skills["a"], files.pop(0))

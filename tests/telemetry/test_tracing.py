@@ -341,7 +341,7 @@ def test_unreachable_collector_is_one_log_line_and_does_not_delay_exit(tmp_path:
         with http_serving(tmp_path, "--traces", environment=environment) as server:
             with client(server, "modern") as mcp:
                 mcp.request("skills/list")
-                server.said("traces cannot be sent")
+                server.wait_for_log("traces cannot be sent")
                 mcp.request("skills/list")
             assert server.signal(signal.SIGTERM)[0] == 0
             assert server.stderr.count(f"http://127.0.0.1:{port.getsockname()[1]}: traces cannot be sent") == 1

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from catalog.forest import loaded
+from catalog.forest import load_registry
 from mcp_skills_server import Runtime
 from mcp_skills_server.cli import cli
 from mcp_skills_server.errors import UsageError
@@ -305,7 +305,7 @@ async def test_searches_and_unused_dropped_skills_are_events(
 ) -> None:
     for name in ("unused", "read", "replaced", "gone"):
         write_skill(tmp_path / name, notes_md="other")
-    registry = loaded(tmp_path)
+    registry = load_registry(tmp_path)
     session = Runtime(registry).session()
     digests = {path: skill.files["SKILL.md"].digest for path, skill in registry.snapshot.skills.items()}
 

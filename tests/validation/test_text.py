@@ -11,7 +11,7 @@ from mcp_skills_server.model import Problem
 from mcp_skills_server.validation.rule import TextFile
 from mcp_skills_server.validation.suppressions import Suppression, find, suppression_for
 from mcp_skills_server.validation.text import RULES, comments, comments_in_text
-from steps import growth
+from steps import step_growth
 from tables import each_row
 
 
@@ -105,7 +105,7 @@ def test_any_text_is_linted_with_valid_lines(text: str):
     "<!-- -->\n\n", "a <!-- b --> ` ",
 ])  # fmt: skip
 def test_lint_takes_linear_time(shape: str):
-    assert growth(lambda times: lambda: lint(shape * times, shape * times), 500) <= 6
+    assert step_growth(lambda times: lambda: lint(shape * times, shape * times), 500) <= 6
 
 
 def test_comments_are_reported_once_with_first_line_and_count():

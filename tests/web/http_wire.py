@@ -36,7 +36,7 @@ PROBE = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 _NAMED = {"resources/read": "uri", "prompts/get": "name", "tools/call": "name"}
 
 
-def until(holds: Callable[[], object], why: str = "it never came") -> None:
+def wait_until(holds: Callable[[], object], why: str = "it never came") -> None:
     """Poll until this holds."""
     end, pause = monotonic() + DEADLINE, threading.Event()
     while not holds():
@@ -44,7 +44,7 @@ def until(holds: Callable[[], object], why: str = "it never came") -> None:
         pause.wait(0.02)
 
 
-def bearing(token: str) -> dict[str, str]:
+def bearer_header(token: str) -> dict[str, str]:
     """Return the Authorization header with a bearer token."""
     return {"Authorization": f"Bearer {token}"}
 
@@ -84,7 +84,7 @@ class Server:
             raise
 
     def _wait_until_it_listens(self) -> None:
-        self.port = int(self.said(r"listening on http://\S+?:(\d+)/")[1])
+        self.port = int(self.wait_for_log(r"listening on http://\S+?:(\d+)/")[1])
 
     def _read(self) -> None:
         assert self.process.stderr is not None
@@ -93,7 +93,7 @@ class Server:
                 self.stderr += line.decode()
                 self._said.notify_all()
 
-    def said(self, pattern: str, times: int = 1) -> re.Match[str]:
+    def wait_for_log(self, pattern: str, times: int = 1) -> re.Match[str]:
         """Wait until the log matches the pattern this many times; return the last match."""
         end = monotonic() + DEADLINE
         with self._said:
@@ -135,7 +135,7 @@ class Server:
 
     def until_ready(self) -> None:
         """Wait until `/readyz` returns 200."""
-        until(lambda: self.send("GET", "/readyz").status == 200, "it was never ready")
+        wait_until(lambda: self.send("GET", "/readyz").status == 200, "it was never ready")
 
     def send(
         self,
@@ -168,7 +168,7 @@ class Server:
     def rpc(self, method: str, *, token: str | None = None, **params: Any) -> dict[str, Any]:
         """Call a method of the Skills Protocol, and return the response."""
         body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode()
-        headers = JSON if token is None else JSON | bearing(token)
+        headers = JSON if token is None else JSON | bearer_header(token)
         return json.loads(self.send(path="/rpc", body=body, headers=headers).body)
 
 
@@ -195,7 +195,7 @@ def http_serving(
     assert server.process.returncode in {0, -signal.SIGKILL}
 
 
-def refused(*arguments: str | Path, environment: Mapping[str, str] | None = None) -> str:
+def startup_error(*arguments: str | Path, environment: Mapping[str, str] | None = None) -> str:
     """Return the line on stderr of a `serve` that does not start and exits with 2."""
     command = [*COMMAND, "serve", "--transport", "http", *map(str, arguments)]
     env = {**os.environ, **(environment or {})}
@@ -281,7 +281,7 @@ class Stream:
         """Wait for the next message; return None at the end of the stream."""
         return self.messages.get(timeout=DEADLINE)
 
-    def until(self, method: str, uri: str | None = None) -> list[tuple[str, str | None]]:
+    def wait_until(self, method: str, uri: str | None = None) -> list[tuple[str, str | None]]:
         """Return the method and URI of each notification up to the first one of these."""
         seen: list[tuple[str, str | None]] = []
         while not seen or seen[-1] != (method, uri):
@@ -312,7 +312,7 @@ class HttpClient(Client):
         self.server = server
         self._source = source
         self.session: str | None = None
-        self._authorization = bearing(token) if token else {}
+        self._authorization = bearer_header(token) if token else {}
         self._streams: list[Stream] = []
 
     def headers(self, message: Mapping[str, Any] | None = None) -> dict[str, str]:
@@ -409,7 +409,7 @@ def client(server: Server, era: Era, *, opened: bool = True, **options: Any) -> 
         out.close()
 
 
-def proved(reader: HttpClient, entry: Mapping[str, Any]) -> int:
+def verify_files(reader: HttpClient, entry: Mapping[str, Any]) -> int:
     """Read each file of an entry, check its size and digest, and return the number of files."""
     for each in entry["resources"]:
         raw = reader.read(each["uri"])

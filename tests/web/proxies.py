@@ -14,7 +14,7 @@ from string import Template
 from typing import TypeAlias
 
 from ports import free_port
-from web.http_wire import Server, until
+from web.http_wire import Server, wait_until
 from wire import DEADLINE, ROOT
 
 DEPLOY = ROOT / "deploy"
@@ -48,7 +48,7 @@ class Proxy(Server):
         super().__init__(command, environment)
 
     def _wait_until_it_listens(self) -> None:
-        until(self._is_listening)
+        wait_until(self._is_listening)
 
     def _is_listening(self) -> bool:
         assert self.process.poll() is None, self.stderr
@@ -72,7 +72,7 @@ class HaProxy(Proxy):
         more = folder / "more.cfg"
         more.write_text(f"global\n    stats socket {self._socket}\n")
         config = edited(folder, "haproxy.cfg", edits)
-        super().__init__(["haproxy", "-db", "-f", str(config), "-f", str(more)], port, where(port, *replicas))
+        super().__init__(["haproxy", "-db", "-f", str(config), "-f", str(more)], port, proxy_variables(port, *replicas))
 
     def state(self, name: str) -> str:
         """Return the state of a server, such as UP or DOWN; "" before haproxy has started."""
@@ -88,7 +88,7 @@ class HaProxy(Proxy):
 
     def sees(self, name: str, state: str) -> None:
         """Wait until a server has this state."""
-        until(lambda: self.state(name) == state, f"{name} is {self.state(name)}")
+        wait_until(lambda: self.state(name) == state, f"{name} is {self.state(name)}")
 
 
 def edited(folder: Path, name: str, edits: Edits) -> Path:
@@ -103,7 +103,7 @@ def edited(folder: Path, name: str, edits: Edits) -> Path:
     return folder / name
 
 
-def where(port: int, *replicas: int) -> dict[str, str]:
+def proxy_variables(port: int, *replicas: int) -> dict[str, str]:
     """Return the variables of both configuration files. A single replica is named twice."""
     first, second = (f"127.0.0.1:{each}" for each in (*replicas, *replicas)[:2])
     return {"LISTEN": f"127.0.0.1:{port}", "LOCATION": "/", "REPLICA_1": first, "REPLICA_2": second}
@@ -116,7 +116,7 @@ class Nginx(Proxy):
         port = free_port()
         user = "" if os.geteuid() else "user root;"  # workers write into a private folder
         site = edited(folder, "nginx.conf.template", edits).read_text()
-        (folder / "skills.conf").write_text(Template(site).safe_substitute(where(port, *replicas)))
+        (folder / "skills.conf").write_text(Template(site).safe_substitute(proxy_variables(port, *replicas)))
         (folder / "nginx.conf").write_text(NGINX.format(folder=folder, user=user))
         super().__init__(["nginx", "-c", str(folder / "nginx.conf")], port, {})
 

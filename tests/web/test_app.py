@@ -25,7 +25,7 @@ from web.http_wire import (
     exchange,
     http_serving,
     pinging,
-    refused,
+    startup_error,
 )
 from wire import DEADLINE, EXTENSION, FIXTURES, META, SLOW_LOAD, SOON, VERSIONS, Era, write_skill
 
@@ -149,7 +149,7 @@ def test_streams_are_kept_alive_and_not_buffered(era: Era) -> None:
 
 
 def test_probes_answer_any_host_and_origin(server: Server) -> None:
-    server.said("serving 17 skills")
+    server.wait_for_log("serving 17 skills")
     for path, body in (("/healthz", b"alive\n"), ("/readyz", b"ready\n")):
         for headers in ({}, {"Host": "10.1.2.3:8000"}, {"Origin": "https://evil.example"}):
             reply = server.send("GET", path, headers=headers)
@@ -221,13 +221,13 @@ def test_server_listens_on_loopback_by_default(server: Server) -> None:
 
 @pytest.mark.requirement("MCP-46")
 def test_unusable_address_is_refused_with_one_line() -> None:
-    assert "--allowed-host" in refused(FIXTURES, "--host", "0.0.0.0")
+    assert "--allowed-host" in startup_error(FIXTURES, "--host", "0.0.0.0")
     for host in ("no-such-host.invalid", "a..b", "x" * 70 + ".example", "192.0.2.1"):
-        message = refused(FIXTURES, "--host", host, "--allowed-host", "x", "--port", "0")
+        message = startup_error(FIXTURES, "--host", host, "--allowed-host", "x", "--port", "0")
         assert f"cannot listen on {host}" in message and "--host" in message
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        message = refused(FIXTURES, "--port", str(port))
+        message = startup_error(FIXTURES, "--port", str(port))
     assert f"cannot listen on 127.0.0.1 port {port}" in message
     assert "in use" in message and "--port" in message
 
@@ -235,7 +235,7 @@ def test_unusable_address_is_refused_with_one_line() -> None:
 @pytest.mark.parametrize("name", ["localhost", "::1"])
 def test_server_listens_on_loopback_names(name: str) -> None:
     with http_serving(FIXTURES, "--host", name) as server:
-        shown = server.said(r"listening on http://(\S+):\d+/mcp")[1]
+        shown = server.wait_for_log(r"listening on http://(\S+):\d+/mcp")[1]
         assert shown in {"127.0.0.1", "[::1]"}
         address = (shown.strip("[]"), server.port)
         with socket.create_connection(address, DEADLINE) as connection:

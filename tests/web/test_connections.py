@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from mcp_skills_server.web.connections import Slot, Slots, State, Unread, client_to_evict
 from tables import each_row
-from web.http_wire import PROBE, Server, client, exchange, http_serving, patched, token_file, until
+from web.http_wire import PROBE, Server, client, exchange, http_serving, patched, token_file, wait_until
 from wire import FIXTURES, write_skill
 
 MIB = 1 << 20
@@ -302,7 +302,7 @@ def test_connection_without_complete_request_is_closed_but_stream_stays(tmp_path
             assert exchange(connection) == b"alive\n"
             connection.sendall(PROBE[:10])
             assert read_all(connection) == b""
-        server.said("closed a connection that sent no complete request in 0.2 s")
+        server.wait_for_log("closed a connection that sent no complete request in 0.2 s")
         write_skill(tmp_path / "a")
         assert stream.until("notifications/skills/list_changed")
 
@@ -322,7 +322,7 @@ def test_endless_body_of_refused_request_is_cut_off(tmp_path: Path, refusals: in
             connection.sendall(head)
             with pytest.raises((BrokenPipeError, ConnectionResetError)):
                 connection.sendall(chunk * 1_000)
-        server.said("kept sending a request after its response")
+        server.wait_for_log("kept sending a request after its response")
         assert server.send("GET", "/healthz").status == 200
 
 
@@ -384,8 +384,8 @@ def test_client_that_does_not_read_is_cut_off(tmp_path: Path) -> None:
         before = count_sockets(server)
         for request in requests:
             stack.enter_context(send_unread(server, request))
-        server.said("cut off a client that did not read its response for 0.8 s")
-        until(lambda: count_sockets(server) <= before)
+        server.wait_for_log("cut off a client that did not read its response for 0.8 s")
+        wait_until(lambda: count_sockets(server) <= before)
         assert server.send("GET", "/healthz").status == 200
 
 
@@ -426,14 +426,14 @@ def test_unread_responses_take_bounded_memory(tmp_path: Path) -> None:
     environment = {"MALLOC_TRIM_THRESHOLD_": "131072"}
     command = patched(UNREAD_32_MIB)
     with http_serving(tmp_path, command=command, environment=environment) as server, ExitStack() as stack:
-        server.said("serving 1 skill ")
+        server.wait_for_log("serving 1 skill ")
         before = server.resident()
         other = stack.enter_context(client(server, "modern"))
         request = other.raw(other.message("resources/read", {"uri": uri}))
         for _ in range(30):
             connection = stack.enter_context(send_unread(server, request))
             assert connection.recv(15, socket.MSG_PEEK) in (b"HTTP/1.1 200 OK", b"")
-        server.said("cut off a client that did not read its response")
+        server.wait_for_log("cut off a client that did not read its response")
         assert server.resident() - before < 90 * MIB
         assert len(other.read(uri)) == 15 * MIB // 4
 

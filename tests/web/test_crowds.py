@@ -17,7 +17,7 @@ from mcp_skills_server.errors import UsageError
 from mcp_skills_server.web import serving
 from mcp_skills_server.web.serving import Budget, divide_descriptors
 from tables import each_row
-from web.http_wire import PROBE, HttpClient, Server, bearing, client, exchange, http_serving, patched, until
+from web.http_wire import PROBE, HttpClient, Server, bearer_header, client, exchange, http_serving, patched, wait_until
 from wire import DEADLINE, FIXTURES, SOON, write_skill
 
 TOKEN = "made-up-token-of-alpha-000001"
@@ -148,7 +148,7 @@ def test_exhausted_descriptors_fail_only_the_requests_that_need_one(tmp_path: Pa
                 assert b'"error"' in exchange(connection, request)
             with server.connect() as late:
                 late.sendall(PROBE)
-                server.said("a connection waits to be accepted")
+                server.wait_for_log("a connection waits to be accepted")
                 assert exchange(connection) == b"alive\n"
                 resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, limits)
                 assert late.recv(1000).startswith(b"HTTP/1.1 200")
@@ -167,7 +167,9 @@ def test_crowd_from_one_address_takes_no_slot_of_another() -> None:
             assert all(exchange(connection) == b"alive\n" for connection in kept)
             assert server.send("GET", "/healthz", source="127.0.0.3").status == 200
             assert server.send("GET", "/.well-known/agent-skills/index.json").status == 200
-        server.said(r"all 20 connections are in use \(--max-connections\); closed one of the client with the most")
+        server.wait_for_log(
+            r"all 20 connections are in use \(--max-connections\); closed one of the client with the most"
+        )
 
 
 @linux
@@ -188,17 +190,17 @@ def test_busy_connections_stay_while_probes_use_spare_slots(tmp_path: Path) -> N
             write_skill(tmp_path / "b")
             for stream in streams:
                 assert stream.until("notifications/skills/list_changed")
-        server.said("all 4 connections are in use")
+        server.wait_for_log("all 4 connections are in use")
         assert server.stderr.count("all 4 connections") == 1
         streams[0].close()
-        until(lambda: listener.post(listener.message("skills/list")).status != 503)
+        wait_until(lambda: listener.post(listener.message("skills/list")).status != 503)
         code, seconds = server.signal(signal.SIGTERM)
         assert code == 0 and seconds < SOON
 
 
 @linux
 def test_unauthenticated_crowd_evicts_no_authenticated_client() -> None:
-    wrong = bearing("wrong-token-0123456789")
+    wrong = bearer_header("wrong-token-0123456789")
     with (
         http_serving(FIXTURES, "--max-connections", "4", environment=TOKENS) as server,
         client(server, "modern", token=TOKEN) as listener,
@@ -241,7 +243,7 @@ def test_session_with_open_stream_is_not_evicted() -> None:
         streams += [second.follow(), third.follow()]
         late = HttpClient(server, "legacy")
         assert late.post(late.message("initialize", {})).error == (503, -32603, None)
-        server.said(r"refused a session: all 5 are in use \(--max-sessions\)")
+        server.wait_for_log(r"refused a session: all 5 are in use \(--max-sessions\)")
         assert all(stream.whole is None for stream in streams)
 
 
@@ -259,11 +261,11 @@ def test_session_with_open_stream_is_not_evicted() -> None:
 def test_repeated_unauthenticated_requests_log_few_lines(request: bytes, warnings: int) -> None:
     """10.0d: each of these logged a line or two for every request."""
     with http_serving(FIXTURES, environment=TOKENS) as server:
-        server.said("serving")
+        server.wait_for_log("serving")
         for _ in range(100):
             with server.connect() as connection:
                 connection.sendall(request)
                 assert connection.recv(1000)
-        server.said("WARNING", warnings)
+        server.wait_for_log("WARNING", warnings)
         assert server.stderr.count("WARNING") == warnings, server.stderr
         assert server.stderr.count(" refused (") <= 2, server.stderr

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import pytest
 
 import published
-from catalog.forest import loaded, plant, skill_md
+from catalog.forest import load_registry, skill_md, write_files
 from dialects.build import skill
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.dialects.aicatalog import ARD, CARD, CATALOG, CatalogSkill, catalog, server_card
@@ -27,7 +27,17 @@ from mcp_skills_server.publish.publication import Publication
 from mcp_skills_server.web.discovery import Discovery
 from publish.test_static import write
 from tables import each_row
-from web.http_wire import Reply, Server, bearing, client, http_serving, patched, refused, token_file, until
+from web.http_wire import (
+    Reply,
+    Server,
+    bearer_header,
+    client,
+    http_serving,
+    patched,
+    startup_error,
+    token_file,
+    wait_until,
+)
 from wire import DEADLINE, FIXTURES, write_skill
 
 INDEX = "/.well-known/agent-skills/index.json"
@@ -36,7 +46,7 @@ OLD_SKILL = "/.well-known/skills/plain-english/SKILL.md"
 SITE = "http://localhost"
 FOLDERS = {path.parent.name: path.parent for path in FIXTURES.rglob("SKILL.md")}
 TOKEN = "ops=0123456789abcdef"
-BEARER = bearing("0123456789abcdef")
+BEARER = bearer_header("0123456789abcdef")
 
 
 def get(server: Server, path: str, **headers: str) -> Reply:
@@ -259,7 +269,7 @@ def test_replaced_artifact_is_gone_without_grace(folder: Path) -> None:
         assert get(server, INDEX).headers["Cache-Control"] == "public, max-age=0"
         old = entries(server)
         (folder / "more" / "notes.md").write_bytes(b"other")
-        until(lambda: entries(server)[1]["digest"] != old[1]["digest"])
+        wait_until(lambda: entries(server)[1]["digest"] != old[1]["digest"])
         assert get(server, old[1]["url"]).status == 404
         assert get(server, old[0]["url"]).status == 200
 
@@ -298,10 +308,10 @@ def test_unpublished_skills_are_logged_once_with_reason(tmp_path: Path) -> None:
         for _ in range(3):
             assert entries(server) == []
         write_skill(tmp_path / "new")
-        until(lambda: entries(server))
-        server.said("x/twin: not published: twin is also the name of y/twin")
-        server.said("other: not published: ")
-        server.said(": not published: ", 3)
+        wait_until(lambda: entries(server))
+        server.wait_for_log("x/twin: not published: twin is also the name of y/twin")
+        server.wait_for_log("other: not published: ")
+        server.wait_for_log(": not published: ", 3)
         assert server.stderr.count(": not published: ") == 3
 
 
@@ -313,7 +323,7 @@ def test_twenty_unpublished_skills_are_logged_and_again_when_they_return(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, count: int, last: str
 ) -> None:
     files = {f"s{number:02}/SKILL.md": skill_md("x") for number in range(count)}
-    publication = Publication(loaded(plant(tmp_path, files)))
+    publication = Publication(load_registry(write_files(tmp_path, files)))
     endpoint, edition = Discovery(publication, shared=True), publication.edition()
     fixed = replace(edition, left_out=(), left_out_0_1=())
     for each in (edition, edition, fixed, edition):
@@ -334,13 +344,13 @@ def test_mcp_and_discovery_are_served_together_or_alone(folder: Path) -> None:
         assert server.send("POST", "/mcp", body=b"{}").status == 404
         assert get(server, "/readyz").status == 200
         write_skill(folder / "third")
-        until(lambda: len(entries(server)) == 3)
+        wait_until(lambda: len(entries(server)) == 3)
     with http_serving(folder, "--publish-only", "--no-watch") as server:
         assert len(entries(server)) == 3
 
 
 def test_publish_only_requires_http() -> None:
-    assert "--transport http" in refused(FIXTURES, "--transport", "stdio", "--publish-only")
+    assert "--transport http" in startup_error(FIXTURES, "--transport", "stdio", "--publish-only")
 
 
 @pytest.mark.requirement("WK-38", "X-21")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from web.http_wire import HttpClient, Server, bearing, client, http_serving, refused, token_file
+from web.http_wire import HttpClient, Server, bearer_header, client, http_serving, startup_error, token_file
 from wire import Era, write_skill
 
 ANN, BOB = "anns-made-up-token-0123456789", "bobs-made-up-token-0123456789"
@@ -81,7 +81,7 @@ def test_reloaded_grants_change_views_and_sessions_and_notify_clients(folder: Pa
         of_ann, of_bob = ann.hear(), bob.hear()
         configure(folder, GRANTS.replace("finance/**", "finance/tax"))
         of_ann.until(CHANGED)
-        server.said("the grants were reloaded; there are 2 of them")
+        server.wait_for_log("the grants were reloaded; there are 2 of them")
         assert names(ann) == ["tax"]
         assert of_bob.messages.empty()
         session = None
@@ -95,7 +95,7 @@ def test_reloaded_grants_change_views_and_sessions_and_notify_clients(folder: Pa
         absent = ann.call("skills_load", names=["finance/refumds"])["content"][0]["text"]
         assert absent.replace("refumds", "refunds") == revoked
         configure(folder, "")
-        server.said("grant: this takes effect at the next start")
+        server.wait_for_log("grant: this takes effect at the next start")
         assert names(ann) == ["tax"]
 
 
@@ -112,7 +112,7 @@ def test_legacy_client_whose_groups_change_is_disconnected_and_notified_on_retur
         stream = ann.hear()
         assert names(ann) == ["refunds", "tax"]
         set_groups("drinks")
-        server.said("the tokens were reloaded")
+        server.wait_for_log("the tokens were reloaded")
         assert stream.rest() == []
         stream = ann.follow()
         assert (CHANGED, None) in stream.until(PROMPTS)
@@ -151,13 +151,13 @@ def test_discovery_and_skills_protocol_apply_grants_and_forbid_shared_caching(fo
     config = configure(folder, GRANTS + '[[grant]]\nwho = ["*"]\nskills = ["open"]\n')
     write_skill(folder / "skills" / "open")
     with http_serving("--config", config) as server:
-        index = server.send("GET", path, headers=bearing(ANN))
+        index = server.send("GET", path, headers=bearer_header(ANN))
         urls = {each["name"]: each["url"] for each in json.loads(index.body)["skills"]}
         assert [*urls] == ["open", "refunds", "tax"]
         assert index.headers["Vary"] == "authorization"
         assert "private" in index.headers["Cache-Control"]
-        assert server.send("GET", urls["tax"], headers=bearing(ANN)).status == 200
-        assert server.send("GET", urls["tax"], headers=bearing(BOB)).status == 404
+        assert server.send("GET", urls["tax"], headers=bearer_header(ANN)).status == 200
+        assert server.send("GET", urls["tax"], headers=bearer_header(BOB)).status == 404
         skills = server.rpc("list_skills", token=BOB)["result"]["skills"]
         assert [each["name"] for each in skills] == ["open", "skills.protocol.guide", "tea"]
     with http_serving("--config", config, "--publish-open") as server:
@@ -169,7 +169,7 @@ def test_discovery_and_skills_protocol_apply_grants_and_forbid_shared_caching(fo
 def test_grant_to_principal_requires_authentication(folder: Path) -> None:
     config = configure(folder, GRANTS)
     config.write_text(config.read_text().replace("token-file = 'tokens'\n", ""))
-    message = refused("--config", config)
+    message = startup_error("--config", config)
     assert "c.toml:3: grant.who: no client can prove who it is; give token-file" in message
     config.write_text("roots = ['skills']\n[[grant]]\nwho = ['*']\nskills = ['tea']\n")
     with http_serving("--config", config) as server, client(server, "modern") as anyone:

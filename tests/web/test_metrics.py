@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from ports import free_port
-from web.http_wire import JSON, bearing, client, http_serving, refused, token_file
+from web.http_wire import JSON, bearer_header, client, http_serving, startup_error, token_file
 from web.ui.serving import page_serving
 from wire import DEADLINE, write_skill
 
@@ -68,7 +68,7 @@ def test_metrics_are_off_by_default_and_require_token(tmp_path: Path) -> None:
     tokens = {"MCP_SKILLS_TOKENS": f"ops={SECRET}"}
     with http_serving(tmp_path, "--metrics", environment=tokens) as server:
         assert server.send("GET", "/metrics").status == 401
-        assert server.send("GET", "/metrics", headers=bearing(SECRET)).status == 200
+        assert server.send("GET", "/metrics", headers=bearer_header(SECRET)).status == 200
 
 
 def test_metrics_have_own_address_and_host_check(tmp_path: Path) -> None:
@@ -86,8 +86,8 @@ def test_metrics_have_own_address_and_host_check(tmp_path: Path) -> None:
                 assert response.status == status
                 assert (b"skills_served" in response.read()) == (status == 200)
     for malformed in ("9464", "127.0.0.1:99999", "127.0.0.1:\u00b2"):
-        assert "write HOST:PORT" in refused(tmp_path, "--metrics-address", malformed)
-    assert "cannot" in refused(tmp_path, "--metrics-address", "192.0.2.1:1")
+        assert "write HOST:PORT" in startup_error(tmp_path, "--metrics-address", malformed)
+    assert "cannot" in startup_error(tmp_path, "--metrics-address", "192.0.2.1:1")
 
 
 @pytest.mark.parametrize("level", ["info", "debug"])
@@ -98,11 +98,11 @@ def test_request_is_one_log_line_with_id_of_response(tmp_path: Path, level: str)
     with http_serving(tmp_path / "skills", *options) as server:
         params = {"name": "a", "path": "SKILL.md"}
         rpc = {"jsonrpc": "2.0", "id": 1, "method": "read_skill_file", "params": params}
-        answered = server.send("POST", "/rpc", json.dumps(rpc).encode(), JSON | bearing(SECRET))
-        refused = server.send("POST", "/rpc", b"{}", bearing("wrong") | {"X-Request-Id": "mine"})
+        answered = server.send("POST", "/rpc", json.dumps(rpc).encode(), JSON | bearer_header(SECRET))
+        rejected = server.send("POST", "/rpc", b"{}", bearer_header("wrong") | {"X-Request-Id": "mine"})
         with client(server, "modern", token=SECRET) as reader:
             reader.request("skills/list")
-            server.said('"method": "skills/list"')
+            server.wait_for_log('"method": "skills/list"')
     lines: list[dict[str, Any]] = [json.loads(line) for line in server.stderr.splitlines()]
     (line,) = [each for each in lines if each.get("method") == "read_skill_file"]
     assert line["request"] == answered.headers["X-Request-Id"]
@@ -111,8 +111,8 @@ def test_request_is_one_log_line_with_id_of_response(tmp_path: Path, level: str)
     assert (line["address"], line["outcome"]) == ("127.0.0.1", "ok")
     assert line["skills"] == ["a"]
     assert line["milliseconds"] > 0 and line["time"].endswith("Z")
-    assert refused.status == 401
-    assert re.fullmatch("[0-9a-f]{16}", refused.headers["X-Request-Id"] or "")
+    assert rejected.status == 401
+    assert re.fullmatch("[0-9a-f]{16}", rejected.headers["X-Request-Id"] or "")
     assert [each["method"] for each in lines if each.get("protocol") == "mcp"][-1] == "skills/list"
     for secret in (SECRET, content, "mine", "Bearer wrong"):
         assert secret not in server.stderr
@@ -136,7 +136,7 @@ def test_page_view_is_log_line_with_skill_but_without_query(tmp_path: Path) -> N
     with page_serving(tmp_path, "--log-level", "info") as server:
         for path, _ in views:
             server.send("GET", f"/ui/{path}")
-        server.said("GET /ui/sources")
+        server.wait_for_log("GET /ui/sources")
     logged: list[str] = []
     for line in server.stderr.splitlines():
         if "GET /ui/" in line and "/ui/problems" not in line:

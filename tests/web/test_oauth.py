@@ -31,10 +31,10 @@ from forkserver import run
 from mcp_skills_server.errors import SkillsServerError
 from mcp_skills_server.web import oauth
 from ports import free_port
-from sources.publishers import Publisher, answer, endless, redirect
+from sources.publishers import Publisher, endless, redirect, respond_with
 from tables import each_row
 from web.authorization_server import authorization_server
-from web.http_wire import BOTH, HELLO, JSON, Reply, Server, bearing, client, http_serving, token_file, until
+from web.http_wire import BOTH, HELLO, JSON, Reply, Server, bearer_header, client, http_serving, token_file, wait_until
 from wire import COMMAND, DEADLINE, serving, write_skill
 
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
@@ -42,21 +42,21 @@ FILE_TOKEN = "a-made-up-token-0123456789"
 
 
 @contextmanager
-def guarded(
+def oauth_server(
     folder: Path, issuer: str, *options: str | Path, more: str = "", audience: str | None = None
 ) -> Iterator[Server]:
     """A server that accepts the tokens of this issuer. Its audience is its own URL by default."""
     port = free_port()
     write_skill(folder / "skills" / "one")
     file = folder / "config.toml"
-    audience = audience or own(port)
+    audience = audience or mcp_url(port)
     oauth_table = f"[oauth]\nissuer = '{issuer}'\naudience = '{audience}'\n{more}\n"
     file.write_text(f"roots = ['skills']\n{oauth_table}")
     with http_serving("--config", file, "--port", str(port), *options) as server:
         yield server
 
 
-def own(port: int) -> str:
+def mcp_url(port: int) -> str:
     """Return the MCP URL of a server on loopback."""
     return f"http://127.0.0.1:{port}/mcp"
 
@@ -66,20 +66,20 @@ def issuer() -> Iterator[Publisher]:
     """An issuer that serves its metadata and its keys."""
     with Publisher() as site:
         metadata = {"issuer": site.url, "jwks_uri": f"{site.url}/keys"}
-        site.routes["/.well-known/openid-configuration"] = answer(json.dumps(metadata).encode())
-        site.routes["/keys"] = answer(json.dumps({"keys": [public()]}).encode())
+        site.routes["/.well-known/openid-configuration"] = respond_with(json.dumps(metadata).encode())
+        site.routes["/keys"] = respond_with(json.dumps({"keys": [public()]}).encode())
         yield site
 
 
 def valid_token(server: Server, issuer: Publisher, **more: Any) -> str:
-    return signed(claims(**{"iss": issuer.url, "aud": own(server.port), **more}))
+    return signed(claims(**{"iss": issuer.url, "aud": mcp_url(server.port), **more}))
 
 
 def initialize(server: Server, token: str | None, path: str = "/mcp") -> Reply:
     body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HELLO}
     headers = {**JSON, "Accept": BOTH}
     if token is not None:
-        headers |= bearing(token)
+        headers |= bearer_header(token)
     return server.send(path=path, body=json.dumps(body).encode(), headers=headers)
 
 
@@ -134,7 +134,7 @@ def test_sdk_client_signs_in_from_challenge(tmp_path: Path, mode: Any) -> None:
     storage = TokenStorage()
 
     async def work(server: Server) -> list[str]:
-        url = own(server.port)
+        url = mcp_url(server.port)
         with anyio.fail_after(DEADLINE):
             async with (
                 httpx2.AsyncClient(auth=signing_in(url, storage)) as http,
@@ -145,23 +145,23 @@ def test_sdk_client_signs_in_from_challenge(tmp_path: Path, mode: Any) -> None:
     scopes = "scopes = ['skills:read']"
     with (
         authorization_server() as login,
-        guarded(tmp_path, login.url, "--log-level", "debug", more=scopes) as server,
+        oauth_server(tmp_path, login.url, "--log-level", "debug", more=scopes) as server,
     ):
         assert anyio.run(work, server) == ["one"]
-        server.said("authenticated as ann")
+        server.wait_for_log("authenticated as ann")
         assert {"/register", "/authorize", "/token"} <= {*login.asked}
-        assert login.resources == [own(server.port)]
+        assert login.resources == [mcp_url(server.port)]
         assert storage.tokens is not None and storage.tokens.scope == "skills:read"
         assert storage.tokens.access_token not in server.stderr
         # The token has the audience of this server only.
-        with guarded(tmp_path / "other", login.url) as other:
+        with oauth_server(tmp_path / "other", login.url) as other:
             assert initialize(other, storage.tokens.access_token).status == 401
 
 
 def test_audit_and_usage_have_user_name_beside_subject(tmp_path: Path, issuer: Publisher) -> None:
     audit, counts = tmp_path / "audit.jsonl", tmp_path / "usage.db"
     options = ("--audit-log", str(audit), "--usage", f"sqlite:{counts}")
-    with guarded(tmp_path, issuer.url, *options) as server:
+    with oauth_server(tmp_path, issuer.url, *options) as server:
         token = valid_token(server, issuer, preferred_username="ann@acme")
         with client(server, "modern", token=token) as reader:
             reader.read("skill://one/SKILL.md")
@@ -170,35 +170,35 @@ def test_audit_and_usage_have_user_name_beside_subject(tmp_path: Path, issuer: P
         def usage() -> str:
             return run(command, capture_output=True, text=True, check=True).stdout
 
-        until(lambda: "user:ann (ann@acme)" in usage())
+        wait_until(lambda: "user:ann (ann@acme)" in usage())
     records = [json.loads(line) for line in audit.read_text().splitlines()]
     assert {(each["principal"], each["label"]) for each in records} == {("user:ann", "ann@acme")}
 
 
 def test_tokens_of_file_and_of_issuer_are_both_accepted(tmp_path: Path, issuer: Publisher) -> None:
     file = token_file(tmp_path, f"laptop={FILE_TOKEN}")
-    with guarded(tmp_path, issuer.url, "--token-file", file, "--log-level", "debug") as server:
+    with oauth_server(tmp_path, issuer.url, "--token-file", file, "--log-level", "debug") as server:
         token = valid_token(server, issuer)
         assert initialize(server, FILE_TOKEN).status == 200
         assert initialize(server, token).status == 200
         assert initialize(server, "x").status == 401
-        server.said("authenticated as laptop")
-        server.said("authenticated as ann")
+        server.wait_for_log("authenticated as laptop")
+        server.wait_for_log("authenticated as ann")
         with client(server, "legacy", token=token) as ann:  # the session belongs to the user
-            assert ann.post(ann.message("ping"), bearing(FILE_TOKEN)).status == 404
+            assert ann.post(ann.message("ping"), bearer_header(FILE_TOKEN)).status == 404
             second_token = valid_token(server, issuer, scope="more")
-            assert ann.post(ann.message("ping"), bearing(second_token)).status == 200
+            assert ann.post(ann.message("ping"), bearer_header(second_token)).status == 200
 
 
 def test_resource_metadata_is_public_and_valid(tmp_path: Path, issuer: Publisher) -> None:
-    with guarded(tmp_path, issuer.url, more="scopes = ['skills:read']") as server:
+    with oauth_server(tmp_path, issuer.url, more="scopes = ['skills:read']") as server:
         for path in (WELL_KNOWN, f"{WELL_KNOWN}/mcp"):
             reply = server.send("GET", path)
             assert reply.status == 200
             assert reply.headers["Content-Type"] == "application/json"
             assert reply.headers["Cache-Control"] == "public, max-age=300"
             assert json.loads(reply.body) == {
-                "resource": own(server.port),
+                "resource": mcp_url(server.port),
                 "authorization_servers": [issuer.url],
                 "bearer_methods_supported": ["header"],
                 "scopes_supported": ["skills:read"],
@@ -212,7 +212,7 @@ def test_resource_metadata_is_public_and_valid(tmp_path: Path, issuer: Publisher
 def test_resource_url_is_in_metadata_and_challenge(tmp_path: Path, issuer: Publisher) -> None:
     site, resource = "https://skills.example", "https://skills.example/team/mcp"
     options: dict[str, str] = {"more": f"resource = '{resource}'", "audience": "api://skills"}
-    with guarded(tmp_path, issuer.url, **options) as server:
+    with oauth_server(tmp_path, issuer.url, **options) as server:
         metadata = json.loads(server.send("GET", f"{WELL_KNOWN}/team/mcp").body)
         assert metadata["resource"] == resource
         parameters = challenge(initialize(server, None))
@@ -221,7 +221,7 @@ def test_resource_url_is_in_metadata_and_challenge(tmp_path: Path, issuer: Publi
 
 
 def test_challenge_names_metadata_scopes_and_error(tmp_path: Path, issuer: Publisher) -> None:
-    with guarded(tmp_path, issuer.url, more="scopes = ['skills:read', 'skills:run']") as server:
+    with oauth_server(tmp_path, issuer.url, more="scopes = ['skills:read', 'skills:run']") as server:
         expected = {
             "realm": "mcp-skills-server",
             "resource_metadata": f"http://127.0.0.1:{server.port}{WELL_KNOWN}/mcp",
@@ -238,8 +238,8 @@ def test_challenge_names_metadata_scopes_and_error(tmp_path: Path, issuer: Publi
         ):
             reply = initialize(server, token)
             assert (reply.status, challenge(reply)) == (status, expected | {"error": error})
-        server.said(f"refused a token of {issuer.url}: it lacks required scopes: skills:run")
-        server.said("refused a token: it is not a signed token")
+        server.wait_for_log(f"refused a token of {issuer.url}: it lacks required scopes: skills:run")
+        server.wait_for_log("refused a token: it is not a signed token")
         token = valid_token(server, issuer, scope="skills:read skills:run more")
         assert initialize(server, token).status == 200
 
@@ -251,12 +251,12 @@ def test_unreachable_issuer_is_503_with_retry_after(tmp_path: Path, issuer: Publ
         url = f"http://127.0.0.1:{free_port()}"
     issuer.routes["/elsewhere"] = issuer.routes["/keys"]
     issuer.routes["/keys"] = redirect(f"{issuer.url}/elsewhere")
-    with guarded(tmp_path, url) as server:
-        server.said(f"WARNING: the issuer {url}: .*; its tokens cannot be verified until it answers")
+    with oauth_server(tmp_path, url) as server:
+        server.wait_for_log(f"WARNING: the issuer {url}: .*; its tokens cannot be verified until it answers")
         reply = initialize(server, valid_token(server, issuer, iss=url))
         assert reply.status == 503
         assert 1 <= int(reply.headers["Retry-After"]) <= 6
-        server.said("refused a request: the issuer does not answer")
+        server.wait_for_log("refused a request: the issuer does not answer")
         assert initialize(server, "x").status == 401  # refused without the issuer
         assert "/elsewhere" not in issuer.paths
         assert server.send("GET", "/healthz").status == 200
@@ -267,7 +267,7 @@ def test_oauth_and_quota_have_no_effect_over_stdio(tmp_path: Path) -> None:
     issuer = "issuer = 'https://login.example'\naudience = 'https://skills.example/mcp'\n"
     file.write_text(f"[oauth]\n{issuer}[quota]\nruns = 1\n")
     with serving(write_skill(tmp_path / "one"), "--config", file) as wire:
-        wire.logs(rb"no effect without --transport http: [oauth], [quota]")
+        wire.wait_for_log(rb"no effect without --transport http: [oauth], [quota]")
 
 
 def test_signature_library_is_imported_only_with_issuer() -> None:
@@ -279,7 +279,7 @@ def test_signature_library_is_imported_only_with_issuer() -> None:
 def test_fetch_returns_status_and_follows_no_redirect() -> None:
     expected = {"/a?x=1": (200, b"{}"), "/b": (500, b"")}
     with Publisher() as site:
-        site.routes = {"/a": answer(b"{}"), "/b": answer(b"read after a POST", 500)}
+        site.routes = {"/a": respond_with(b"{}"), "/b": respond_with(b"read after a POST", 500)}
         for status in (301, 302, 303, 307, 308):
             site.routes[f"/{status}"] = redirect(f"{site.url}/a", status)
             expected[f"/{status}"] = (status, b"")
@@ -294,7 +294,7 @@ def test_fetch_returns_status_and_follows_no_redirect() -> None:
 ENDLESS = endless(b"HTTP/1.1 200 Said\r\n\r\n", b" " * 65536)
 
 
-@each_row("route", [answer(b"", length=100 << 20), answer(b" " * ((1 << 20) + 1)), ENDLESS])
+@each_row("route", [respond_with(b"", length=100 << 20), respond_with(b" " * ((1 << 20) + 1)), ENDLESS])
 def test_fetch_reads_at_most_one_mebibyte(route: Any) -> None:
     with Publisher() as site:
         site.routes["/a"] = route

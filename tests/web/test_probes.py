@@ -7,8 +7,8 @@ import re
 import shutil
 from pathlib import Path
 
-from sources.publishers import INDEX, Publisher, answer, index_of
-from web.http_wire import Server, bearing, client, http_serving, until
+from sources.publishers import INDEX, Publisher, index_of, respond_with
+from web.http_wire import Server, bearer_header, client, http_serving, wait_until
 from wire import write_skill
 
 TOKEN = "made-up-token-of-alpha-000001"
@@ -20,23 +20,23 @@ def site_options(tmp_path: Path) -> list[str]:
 
 def probe(server: Server, path: str = "/readyz", token: str | None = None) -> tuple[int, list[str]]:
     """Return the status of a probe and the lines of its body."""
-    headers = {} if token is None else bearing(token)
+    headers = {} if token is None else bearer_header(token)
     reply = server.send("GET", path, headers=headers)
     return reply.status, reply.body.decode().splitlines()
 
 
 def wait_for_scan(server: Server) -> None:
     """Wait for the end of the first scan, which comes a moment after its line in the log."""
-    until(lambda: "first scan" not in probe(server)[1][0])
+    wait_until(lambda: "first scan" not in probe(server)[1][0])
 
 
 def test_site_that_never_responded_makes_server_not_ready(tmp_path: Path) -> None:
     write_skill(tmp_path / "local" / "mine")
     with Publisher() as publisher:
-        publisher.routes[INDEX] = answer(b"", 503)
+        publisher.routes[INDEX] = respond_with(b"", 503)
         site = f"{publisher.url}{INDEX}"
         with http_serving(f"{site}?key=very-secret", tmp_path / "local", *site_options(tmp_path)) as server:
-            server.said("there is no copy of it yet")
+            server.wait_for_log("there is no copy of it yet")
             wait_for_scan(server)
             status, lines = probe(server)
             assert status == 503 and len(lines) == 1
@@ -49,7 +49,7 @@ def test_site_that_never_responded_makes_server_not_ready(tmp_path: Path) -> Non
             status, (line,) = probe(server)
             assert status == 503 and line.startswith(f"{publisher.url}: ")
             assert line.endswith(" (and 1 more; see /readyz?verbose)")
-        publisher.routes[INDEX] = answer(index_of([]))  # an empty index is a response
+        publisher.routes[INDEX] = respond_with(index_of([]))  # an empty index is a response
         with http_serving(publisher.url, *site_options(tmp_path)) as server:
             server.until_ready()
 
@@ -75,7 +75,7 @@ def test_failing_roots_of_each_kind_are_named_and_counted(tmp_path: Path) -> Non
         (tmp_path / "closed").write_text("no folder\n")
         (tmp_path / "vanished.zip").unlink()
         os.truncate(tmp_path / "cut.zip", 100)
-        until(lambda: failing() == len(roots))
+        wait_until(lambda: failing() == len(roots))
         status, lines = probe(server, "/readyz?verbose")
         assert status == 200 and len(lines) == 5
         assert f"{roots[0]}: cannot be read now; serving the last copy" in lines
@@ -93,9 +93,9 @@ def test_server_without_skills_is_not_ready_unless_allowed(tmp_path: Path) -> No
         assert status == 503 and "no root has a skill" in lines[0] and "--allow-empty" in lines[0]
         write_skill(tmp_path / "volume" / "a")
         server.until_ready()
-        server.said("skill a: added")  # a skill removed before the watch starts is never logged
+        server.wait_for_log("skill a: added")  # a skill removed before the watch starts is never logged
         shutil.rmtree(tmp_path / "volume" / "a")
-        server.said("a: removed|removed.*a|a.*vanished|gone")
+        server.wait_for_log("a: removed|removed.*a|a.*vanished|gone")
         assert probe(server)[0] == 200  # a restart would not help
     with http_serving(tmp_path / "volume", "--allow-empty") as server:
         server.until_ready()
@@ -111,10 +111,10 @@ def test_site_is_ready_once_fetched_and_later_by_cached_copy(tmp_path: Path) -> 
             status, (first, line) = probe(server, "/readyz?verbose")
             assert (status, first) == (200, "ready")
             assert re.fullmatch(re.escape(publisher.url) + ": fetched, revision [0-9a-f]{64}", line)
-        publisher.routes[INDEX] = answer(b"", 503)
+        publisher.routes[INDEX] = respond_with(b"", 503)
         with http_serving(publisher.url, *site_options(tmp_path)) as server:
             wait_for_scan(server)
-            server.said("serving the last copy")
+            server.wait_for_log("serving the last copy")
             status, lines = probe(server, "/readyz?verbose")
             assert (status, lines[0]) == (200, "ready")
             assert lines[1].startswith(f"{publisher.url}: serving the last copy (") and len(lines) == 2
@@ -129,11 +129,11 @@ def test_locations_of_sources_are_shown_to_operators_only(tmp_path: Path) -> Non
     grant = "[[grant]]\nwho = ['{}']\nskills = ['{}']\n"
     config.write_text(grant.format("*", "a") + grant.format("token:ops", "**") + "may = ['admin']\n")
     with Publisher() as publisher:
-        publisher.routes[INDEX] = answer(b"", 503)
+        publisher.routes[INDEX] = respond_with(b"", 503)
         roots = (publisher.url, tmp_path / "skills")
         options = ("--config", config, *site_options(tmp_path))
         with http_serving(*roots, *options, environment=tokens) as server:
-            server.said("there is no copy of it yet")
+            server.wait_for_log("there is no copy of it yet")
             wait_for_scan(server)
             anyone = probe(server)[1]
             assert anyone == ["a source: it has not responded yet, and there is no cached copy"]

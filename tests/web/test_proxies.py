@@ -17,7 +17,7 @@ import pytest
 
 from ports import free_port
 from tables import each_row
-from web.http_wire import HttpClient, Server, Stream, bearing, client, http_serving, pinging, until
+from web.http_wire import HttpClient, Server, Stream, bearer_header, client, http_serving, pinging, wait_until
 from web.proxies import SPREAD, Edits, HaProxy, Nginx, Proxy, running
 from wire import DEADLINE, FIXTURES, Era, write_skill
 
@@ -102,7 +102,7 @@ def test_endpoints_answer_with_and_without_root_path(root: str) -> None:
                 assert server.send("GET", before + path).status == 401
             for path in ("/mcp", "/rpc"):
                 assert server.send(path=before + path, body=b"{}").status == 401
-            reply = server.send(path=before + "/rpc/", body=b"{}", headers=bearing(TOKEN))
+            reply = server.send(path=before + "/rpc/", body=b"{}", headers=bearer_header(TOKEN))
             assert reply.headers["Location"] == prefix + "/rpc"
             reply = server.send("GET", before + INDEX, headers={"Origin": origin})
             assert reply.status == 200
@@ -138,7 +138,7 @@ def test_draining_server_is_not_ready_but_answers_requests(tmp_path: Path) -> No
         stream = listener.listen(skillsListChanged=True)
         server.until_ready()
         server.process.send_signal(signal.SIGTERM)
-        until(lambda: server.send("GET", "/readyz").status == 503)
+        wait_until(lambda: server.send("GET", "/readyz").status == 503)
         assert server.send("GET", "/readyz").body.startswith(b"draining")
         assert server.send("GET", "/healthz").status == 200
         reply = listener.post(listener.message("skills/list"))
@@ -222,7 +222,7 @@ def test_closed_stream_frees_its_slot_behind_proxy(proxy_class: Callable[..., Pr
     options = ("--max-connections", "2")
     with proxied(proxy_class, tmp_path, *options) as proxy, client(proxy, era) as listener:
         for _ in range(6):  # three times the number of slots
-            until(open_stream)
+            wait_until(open_stream)
             streams[-1].close()
 
 
@@ -230,7 +230,7 @@ def test_body_passes_proxy_up_to_limit(proxy_class: Callable[..., Proxy], tmp_pa
     with proxied(proxy_class, tmp_path) as proxy, client(proxy, "modern") as reader:
         raw = b"x" * (3 << 20)
         (tmp_path / "skills" / "a" / "large.bin").write_bytes(raw)
-        until(lambda: "large.bin" in json.dumps(reader.every_skill()))
+        wait_until(lambda: "large.bin" in json.dumps(reader.every_skill()))
         assert reader.read("skill://a/large.bin") == raw
         for size, is_refused in ((900_000, False), (1_100_000, True)):
             message = reader.message("skills/get", {"name": "a", "arguments": {"x": "y" * size}})
@@ -283,7 +283,7 @@ class Load:
     def wait_for_replies(self) -> None:
         """Wait for ten more replies for each client, or for a failure."""
         enough = self.answered + 10 * len(self._threads)
-        until(lambda: self.answered >= enough or self.failed)
+        wait_until(lambda: self.answered >= enough or self.failed)
 
     def stop(self) -> None:
         self._stopped.set()

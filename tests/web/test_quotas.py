@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from shared.redis_servers import redis_server
-from web.http_wire import HELLO, JSON, HttpClient, Reply, Server, client, http_serving, patched, token_file, until
+from web.http_wire import HELLO, JSON, HttpClient, Reply, Server, client, http_serving, patched, token_file, wait_until
 from wire import DEADLINE, write_skill
 
 TOKENS = {name: f"a-made-up-token-of-{name}" for name in ("alpha", "beta", "gamma")}
@@ -63,7 +63,7 @@ def test_client_over_request_rate_gets_429_but_others_do_not(tmp_path: Path) -> 
         assert [send(beta).status for _ in range(3)] == [200] * 3
         for path in 2 * ("/healthz", "/readyz"):
             assert server.send("GET", path).status == 200  # probes do not count
-        server.said("quota requests-per-minute: token:alpha exceeded 3")
+        server.wait_for_log("quota requests-per-minute: token:alpha exceeded 3")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs all of 127.0.0.0/8")
@@ -114,7 +114,7 @@ def test_replicas_count_requests_together_but_alone_without_redis(tmp_path: Path
         assert send(client_of(servers[1], "beta")).status == 200
         redis.stop()
         for server in servers:
-            until(lambda server=server: b"connected" not in server.send("GET", "/readyz?verbose").body)
+            wait_until(lambda server=server: b"connected" not in server.send("GET", "/readyz?verbose").body)
         for server in servers:
             gamma = client_of(server, "gamma")
             assert [send(gamma).status for _ in range(7)] == [200] * 6 + [429]
@@ -130,11 +130,11 @@ def test_reload_changes_rates_but_no_other_quota(tmp_path: Path) -> None:
         alpha = client_of(server, "alpha")
         assert [send(alpha).status for _ in range(2)] == [200, 429]
         reload("requests-per-minute = 2\nstreams = 3")
-        server.said("WARNING: .*config.toml: quota: this takes effect at the next start\n")
+        server.wait_for_log("WARNING: .*config.toml: quota: this takes effect at the next start\n")
         assert [send(alpha).status for _ in range(3)] == [200, 200, 429]
         reload("streams = 3")
-        server.said("config.toml was reloaded", 2)
-        until(lambda: send(alpha).status == 200)
+        server.wait_for_log("config.toml was reloaded", 2)
+        wait_until(lambda: send(alpha).status == 200)
         assert [send(alpha).status for _ in range(4)] == [200] * 4
 
 
@@ -176,7 +176,7 @@ def test_client_never_takes_all_slots_of_scripts(tmp_path: Path, sandbox_mode: s
     options += ("--script-folder", str(shared))
     with limited(tmp_path, quota, *options, patch=patch) as server, ThreadPoolExecutor(1) as pool:
         holding = pool.submit(run, "alpha", "hold")
-        until(lambda: (shared / "begun").exists() or holding.done())
+        wait_until(lambda: (shared / "begun").exists() or holding.done())
         refused = run("alpha", "quick")
         assert refused["isError"] and "(quota runs)" in refused["content"][0]["text"]
         error = server.rpc("run_code", token=TOKENS["alpha"], language="python", code="print(1)")["error"]

@@ -13,7 +13,7 @@ import pytest
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.web.refresh import checked_secret
 from tables import each_row
-from web.http_wire import Server, bearing, http_serving, until
+from web.http_wire import Server, bearer_header, http_serving, wait_until
 from wire import write_skill
 
 TOKEN = "a-token-of-some-length"
@@ -69,14 +69,14 @@ def test_proof_of_each_code_host_is_accepted(mirror: Server, proof: dict[str, st
     [
         {}, {"X-Hub-Signature-256": CODE}, {"X-Hub-Signature-256": f"sha256={WRONG}"},
         {"X-Hub-Signature-256": "sha256=\xe9"}, {"X-Hub-Signature": f"sha256={CODE}"}, {"X-Gitea-Signature": WRONG},
-        {"X-Gitea-Signature": ""}, {"X-Gitlab-Token": SECRET[:-1]}, {"X-Gitlab-Token": ""}, bearing(TOKEN),
+        {"X-Gitea-Signature": ""}, {"X-Gitlab-Token": SECRET[:-1]}, {"X-Gitlab-Token": ""}, bearer_header(TOKEN),
     ],
 )  # fmt: skip
 def test_missing_or_wrong_proof_is_refused_and_audited(mirror: Server, audit_log: Path, proof: dict[str, str]) -> None:
     reply = mirror.send(path="/refresh", body=BODY, headers=proof)
     assert reply.status == 401
     assert "set the same secret" in json.loads(reply.body)["error"]
-    mirror.said("/refresh: refused: the signature is missing or does not match the secret")
+    mirror.wait_for_log("/refresh: refused: the signature is missing or does not match the secret")
     assert SECRET not in mirror.stderr
     records = [json.loads(line) for line in audit_log.read_text(encoding="utf-8").splitlines()]
     assert [each["event"] for each in records if each.get("reason") == "webhook-secret"]
@@ -96,12 +96,12 @@ def test_secret_opens_no_other_path_and_body_is_bounded(mirror: Server) -> None:
 
 
 def test_refresh_bypasses_cached_index(mirror: Server, site: Server, published: Path) -> None:
-    mirror.said("added thing")
+    mirror.wait_for_log("added thing")
     before = site.send("GET", "/.well-known/agent-skills/index.json").body
     write_skill(published / "thing", description="Does another thing.")
-    until(lambda: site.send("GET", "/.well-known/agent-skills/index.json").body != before)
+    wait_until(lambda: site.send("GET", "/.well-known/agent-skills/index.json").body != before)
     assert mirror.send(path="/refresh", body=BODY, headers=GITLAB).status == 202
-    mirror.said("changed thing")
+    mirror.wait_for_log("changed thing")
 
 
 @each_row("secret", ["short", "x" * 15, "a secret with\na line", "sécrét of some length"])
@@ -125,7 +125,7 @@ def test_wrong_proofs_count_as_failed_authentications(published: Path, tmp_path:
 
 def test_refresh_polls_no_folder_and_is_off_without_secret(published: Path, site: Server) -> None:
     with http_serving(published, environment={"MCP_SKILLS_REFRESH_SECRET": SECRET}) as server:
-        server.said("every ROOT is a folder")
+        server.wait_for_log("every ROOT is a folder")
         reply = server.send(path="/refresh", body=BODY, headers=GITLAB)
         assert (reply.status, json.loads(reply.body)) == (202, {"sources": 0})
     assert site.send(path="/refresh", body=BODY, headers=GITLAB).status == 404

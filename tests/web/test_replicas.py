@@ -19,7 +19,7 @@ from shared.redis_servers import RealRedis, answering, redis_server
 from sources.git.remotes import Upstream, skill
 from sources.oci.registries import self_signed
 from tables import each_row
-from web.http_wire import HttpClient, Server, client, http_serving, token_file, until
+from web.http_wire import HttpClient, Server, client, http_serving, token_file, wait_until
 from wire import DEADLINE, ROOT, write_skill
 
 pytestmark = pytest.mark.needs_program("redis-server")
@@ -166,7 +166,7 @@ def test_reads_work_without_redis_and_sessions_recover(redis: RealRedis, skills:
         servers = (first.server, second.server)
         redis.stop()
         for server in servers:
-            server.said("reads go on")
+            server.wait_for_log("reads go on")
         for _ in range(3):
             assert is_loaded(first, session, "alpha")  # in the memory of this replica
             for each in (first, second):
@@ -181,7 +181,7 @@ def test_reads_work_without_redis_and_sessions_recover(redis: RealRedis, skills:
         assert "there is no connection" in redis_status(first.server)
         redis.start()
         for server in servers:
-            server.said("answers again")
+            server.wait_for_log("answers again")
         # The new Redis is empty. A replica that knows the session writes it again.
         message = error_of(second, "read", session=session, skill="alpha", path="SKILL.md")
         assert UNKNOWN_SESSION in message
@@ -218,11 +218,11 @@ def test_foreign_server_is_reported_once(skills: Path, answer: Callable[[Any], o
 def assert_reported_once(skills: Path, url: str, warning: str) -> None:
     """Assert that a replica warns once, without the password, and works without this Redis."""
     with alone(skills, url) as reader:
-        reader.server.said(warning)
+        reader.server.wait_for_log(warning)
         for _ in range(3):
             assert "one replica" in text_of(call_ok(reader, "load", names=["alpha"]))
             assert_reads_work(reader)
-        reader.server.said("redis://")
+        reader.server.wait_for_log("redis://")
         assert reader.server.stderr.count("redis://") == 1
         assert PASSWORD not in reader.server.stderr + redis_status(reader.server)
 
@@ -256,7 +256,7 @@ def test_redis_over_tls_with_password_and_own_authority(skills: Path, tmp_path: 
             assert is_loaded(second, session, "alpha")
             assert redis_status(first.server) == f"Redis at {url}: connected"
         with replicas(skills, url, count=1, environment=password) as (server,):
-            server.said("its certificate is not trusted; name its authority by --redis-ca")
+            server.wait_for_log("its certificate is not trusted; name its authority by --redis-ca")
 
 
 def test_documented_redis_acl_suffices(redis: RealRedis, skills: Path, tmp_path: Path) -> None:
@@ -313,7 +313,7 @@ def test_clients_are_notified_again_when_late_replica_has_caught_up(
     redis: RealRedis, skills: Path, tmp_path: Path
 ) -> None:
     with pair(skills, redis.url) as (listener, late):
-        until(lambda: redis.say("--raw", "pubsub", "numsub", "mcp-skills:changes").endswith("2"))
+        wait_until(lambda: redis.say("--raw", "pubsub", "numsub", "mcp-skills:changes").endswith("2"))
         stream = listener.listen(skillsListChanged=True)
         assert len(late.every_skill()) == 3
         late.server.process.send_signal(signal.SIGSTOP)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rpc.build import ACTIONS, toml, write
-from web.http_wire import JSON, Reply, Server, client, http_serving, until
+from web.http_wire import JSON, Reply, Server, client, http_serving, wait_until
 from wire import ROOT, write_skill
 
 GOLDEN = ROOT / "tests" / "golden"
@@ -106,8 +106,8 @@ def test_disconnect_ends_run_and_leaves_no_files(tmp_path: Path, sandbox_mode: s
     with http_serving(tmp_path / "root", *options, environment=environment) as started:
         with started.connect() as connection:
             connection.sendall(head.encode() + body)
-            until((folder / "begun").exists)
+            wait_until((folder / "begun").exists)
             assert [*temporary.glob("*/session-*")]
-        until(lambda: not [*temporary.glob("*/session-*")])
+        wait_until(lambda: not [*temporary.glob("*/session-*")])
         assert started.signal(signal.SIGTERM)[0] == 0
     assert not [*temporary.iterdir()]

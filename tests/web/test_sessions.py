@@ -12,11 +12,11 @@ import anyio
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from malformed import CALL, HALVES, MALFORMED
+from malformed import CALL, LONE_SURROGATES, MALFORMED
 from mcp_skills_server.web import sessions
 from mcp_skills_server.web.sessions import Messages
 from tables import each_row
-from web.http_wire import HELLO, HttpClient, Reply, Server, client, http_serving, refused, token_file
+from web.http_wire import HELLO, HttpClient, Reply, Server, client, http_serving, startup_error, token_file
 from wire import DEADLINE, FIXTURES, Era, write_skill
 
 ALPHA = "made-up-token-of-alpha-000001"
@@ -118,13 +118,13 @@ def test_idle_session_is_closed_unless_it_has_stream(tmp_path: Path) -> None:
     ):
         held.every_skill()
         stream = held.follow()
-        server.said("a session of a legacy client ended")
+        server.wait_for_log("a session of a legacy client ended")
         assert idle.post(idle.message("skills/list")).error == (404, -32001, None)
         assert held.request("skills/list")["skills"]
         write_skill(tmp_path / "b")
         stream.until("notifications/resources/list_changed")
         stream.close()
-        server.said("a session of a legacy client ended", times=2)
+        server.wait_for_log("a session of a legacy client ended", times=2)
         assert held.delete().status == 404
 
 
@@ -140,7 +140,7 @@ def test_session_is_bound_to_token_that_opened_it(guarded: Server) -> None:
             unknown = guarded.send(method, body=body, headers=with_session(thief, "0" * 32))
             assert (reply.status, reply.body) == (unknown.status, unknown.body)
         assert owner.request("skills/list")["skills"]
-        guarded.said("does not match the one that created the session")
+        guarded.wait_for_log("does not match the one that created the session")
         assert str(owner.session) not in guarded.stderr
         without_token = {**owner.headers(), "Authorization": None}
         assert guarded.send("DELETE", headers=without_token).status == 401
@@ -156,15 +156,15 @@ def test_log_names_tokens_but_contains_none(guarded: Server, era: Era) -> None:
                 assert reply.error == (401, -32600, None)
                 assert reply.headers["WWW-Authenticate"].startswith("Bearer ")
                 assert "Mcp-Session-Id" not in reply.headers
-    guarded.said("authenticated as beta")
-    guarded.said("refused a request without a valid token")
+    guarded.wait_for_log("authenticated as beta")
+    guarded.wait_for_log("refused a request without a valid token")
     for secret in (ALPHA, BETA, "a-wrong-token"):
         assert secret not in guarded.stderr
 
 
 def test_tokens_from_two_sources_are_usage_error(tmp_path: Path) -> None:
     options = ("--token-file", token_file(tmp_path, *TOKEN_LINES))
-    message = refused(FIXTURES, *options, environment={"MCP_SKILLS_TOKENS": f"alpha={ALPHA}"})
+    message = startup_error(FIXTURES, *options, environment={"MCP_SKILLS_TOKENS": f"alpha={ALPHA}"})
     assert "--token-file" in message and "MCP_SKILLS_TOKENS" in message
     assert ALPHA not in message
 
@@ -218,7 +218,7 @@ def test_malformed_message_is_answered_as_over_stdio(http_client: HttpClient) ->
     listing = json.dumps(http_client.message("skills/list")).encode()
     (answer,) = send(b"\xef\xbb\xbf" + listing).messages
     assert answer["result"]["skills"]
-    for method, params in HALVES:  # lone surrogates
+    for method, params in LONE_SURROGATES:  # lone surrogates
         message = http_client.message(method, params)
         (answer,) = http_client.post(message).messages
         assert answer["id"] == message["id"]

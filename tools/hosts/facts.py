@@ -70,7 +70,7 @@ class Run:
     def lost(self) -> str:
         """Return why the conversation cannot be measured, "" if it can."""
         if not self.trace.instructions() and not self.trace.tools():
-            asked = "the server answered nothing" if self.trace.asked() else "the server was not asked"
+            asked = "the server answered nothing" if self.trace.requests() else "the server was not asked"
             last = self.trace.log().strip().splitlines()[-1:]
             said = f" (it said {last[0]!r})" if last else ""
             return f"the entry was not accepted: {asked}{said}; the host {self.ended.reason()}"
@@ -89,7 +89,7 @@ class Result:
 
 
 def judge_era(result: Result, run: Run) -> None:
-    first = run.trace.asked()[0]
+    first = run.trace.requests()[0]
     params = first.get("params", {})
     meta = params.get("_meta", {})
     version = params.get("protocolVersion") or meta.get("io.modelcontextprotocol/protocolVersion", "unknown")
@@ -176,10 +176,10 @@ def judge_calls(result: Result, run: Run) -> None:
 
 
 def _sent(trace: Trace, name: str) -> str:
-    for call in trace.asked():
+    for call in trace.requests():
         params = call.get("params", {})
         if call.get("method") == "tools/call" and params.get("arguments", {}).get("names") == [name]:
-            for answer in trace.said():
+            for answer in trace.responses():
                 if answer.get("id") == call.get("id") and "result" in answer:
                     return json.dumps(answer["result"])
     return ""

@@ -133,20 +133,20 @@ class Trace:
         program.chmod(0o755)
         return program
 
-    def asked(self) -> list[dict[str, Any]]:
+    def requests(self) -> list[dict[str, Any]]:
         return list(self._messages("in"))
 
-    def said(self) -> list[dict[str, Any]]:
+    def responses(self) -> list[dict[str, Any]]:
         return list(self._messages("out"))
 
     def log(self) -> str:
         return "".join(path.read_text(errors="replace") for path in sorted(self.folder.glob("err.*")))
 
     def count(self, method: str) -> int:
-        return sum(each.get("method") == method for each in self.asked())
+        return sum(each.get("method") == method for each in self.requests())
 
     def notices(self) -> int:
-        return sum(each.get("method") == "notifications/tools/list_changed" for each in self.said())
+        return sum(each.get("method") == "notifications/tools/list_changed" for each in self.responses())
 
     def instructions(self) -> list[str]:
         return list(dict.fromkeys(each["instructions"] for each in self._results() if "instructions" in each))
@@ -168,7 +168,7 @@ class Trace:
         return True
 
     def _results(self) -> list[dict[str, Any]]:
-        return [each["result"] for each in self.said() if isinstance(each.get("result"), dict)]
+        return [each["result"] for each in self.responses() if isinstance(each.get("result"), dict)]
 
     def _messages(self, direction: str) -> Iterator[dict[str, Any]]:
         for path in sorted(self.folder.glob(f"{direction}.*"), key=lambda path: path.stat().st_mtime_ns):

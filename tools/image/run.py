@@ -21,7 +21,7 @@ from tools.image.build import DEADLINE, SKILLS, Buildah, Built, ImageError, Step
 
 from shared.redis_servers import redis_server
 from sources.git.remotes import GitServer, Upstream, skill
-from web.http_wire import HttpClient, Server, client, proved
+from web.http_wire import HttpClient, Server, client, verify_files
 from wire import Era
 
 ENDING: Final = 2.0
@@ -117,7 +117,7 @@ def talk(server: Container, steps: Steps) -> None:
             listed = one.every_skill()
             paths = {entry["uri"].removeprefix("skill://").removesuffix("/SKILL.md") for entry in listed}
             steps.check(paths == expected, f"{era}: skills/list has the {len(listed)} skills of the volume")
-            count = sum(proved(one, entry) for entry in listed)
+            count = sum(verify_files(one, entry) for entry in listed)
             steps.check(True, f"{era}: resources/read gives the listed bytes of {count} files")
     published = json.loads(server.get(INDEX, server.token)[1])["skills"]
     digests = {entry["digest"] for entry in published}

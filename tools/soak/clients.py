@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from tools.soak.world import CONNECTION_ERRORS, FIXED, LAG_S, NEVER, Deployment, Target, digest
 
-from web.http_wire import HttpClient, client, proved
+from web.http_wire import HttpClient, client, verify_files
 from wire import Era, WireError
 
 ERAS: Final[tuple[Era, Era]] = ("legacy", "modern")
@@ -173,7 +173,7 @@ class Judge:
                 if {each["uri"]: each["digest"] for entry in entries for each in entry["resources"]} != current:
                     self.soak.score.fail(f"{target.name} lists other files in the era {era} than exist")
                 self.soak.score.add(
-                    "reads that match their digest", sum(proved(connection, entry) for entry in entries)
+                    "reads that match their digest", sum(verify_files(connection, entry) for entry in entries)
                 )
                 if era == "legacy":
                     connection.delete()

@@ -16,7 +16,7 @@ from unittest.mock import Mock
 import pytest
 from watchfiles._rust_notify import RustNotify
 
-from catalog.forest import DEADLINE, Patch, plant, skills, whole
+from catalog.forest import DEADLINE, Patch, consume_walk, skills, write_files
 from mcp_skills_server.catalog import disk, tree
 from mcp_skills_server.catalog.watch import events as module
 from mcp_skills_server.catalog.watch.events import CannotWatchError, DirectoryEvents, WatchLostError
@@ -40,7 +40,7 @@ def armed(*tops: Path) -> Iterator[DirectoryEvents]:
             events.enter(top, "")
             entering = partial(events.enter, top)
             with disk.open_directory(top, "") as handle:
-                whole(tree.Walk(0, 512, entering=entering).read_directory(handle, "", 12))
+                consume_walk(tree.Walk(0, 512, entering=entering).read_directory(handle, "", 12))
         assert events.arm()
         assert not events.arm()
         yield events
@@ -78,9 +78,9 @@ def await_events(events: DirectoryEvents, *paths: Path) -> None:
 
 
 def test_linked_and_ignored_directories_are_not_watched(tmp_path: Path) -> None:
-    big = plant(tmp_path / "big", {f"{number}/file": "x" for number in range(100)})
-    root = plant(tmp_path / "root", skills("one", "deep/er/and/deeper"))
-    plant(root, {".git/objects/x": "x", "node_modules/a/b": "x", "one/__pycache__/x": "x", "one/.cache/x": "x"})
+    big = write_files(tmp_path / "big", {f"{number}/file": "x" for number in range(100)})
+    root = write_files(tmp_path / "root", skills("one", "deep/er/and/deeper"))
+    write_files(root, {".git/objects/x": "x", "node_modules/a/b": "x", "one/__pycache__/x": "x", "one/.cache/x": "x"})
     for place, target in {"big": big, "self": root, ".claude": root / "one", "one/loop": root}.items():
         (root / place).symlink_to(target)
     with armed(root) as events:
@@ -88,13 +88,13 @@ def test_linked_and_ignored_directories_are_not_watched(tmp_path: Path) -> None:
         assert watched_directories(events) == {os.path.join(root, path).rstrip("/") for path in expected}
         assert_watch_count(len(expected))
         (root / "later").symlink_to(big)
-        plant(root, {"new/node_modules/x": "x"})
+        write_files(root, {"new/node_modules/x": "x"})
         await_events(events, root / "later", root / "new")
         assert_watch_count(len(expected) + 1)
 
 
 def test_directory_below_two_roots_is_watched_and_reported_once(tmp_path: Path) -> None:
-    plant(tmp_path, skills("inner/one"))
+    write_files(tmp_path, skills("inner/one"))
     with armed(tmp_path, tmp_path / "inner", tmp_path) as events:
         assert_watch_count(3)
         (tmp_path / "inner/one/.SKILL.md.swp").write_text("ignored")
@@ -108,7 +108,7 @@ def test_directory_created_while_its_parent_is_armed_is_watched(tmp_path: Path, 
 
     def slow(directories: set[str]) -> tuple[set[str], RustNotify]:
         if str(tmp_path / "new") in directories and not (tmp_path / "new/late").exists():
-            plant(tmp_path / "new/late", {"SKILL.md": "x"})
+            write_files(tmp_path / "new/late", {"SKILL.md": "x"})
         return real_opened(directories)
 
     with armed(tmp_path) as events:
@@ -119,11 +119,11 @@ def test_directory_created_while_its_parent_is_armed_is_watched(tmp_path: Path, 
 
 
 def test_replaced_directory_is_watched_again(tmp_path: Path) -> None:
-    plant(tmp_path, skills("one"))
+    write_files(tmp_path, skills("one"))
     with armed(tmp_path) as events:
         for number in range(5):
             shutil.rmtree(tmp_path / "one")
-            plant(tmp_path, skills("one"))
+            write_files(tmp_path, skills("one"))
             await_events(events, tmp_path / "one")
             (tmp_path / f"one/{number}.md").write_text("x")
             await_events(events, tmp_path / f"one/{number}.md")
@@ -134,7 +134,7 @@ def test_replaced_directory_is_watched_again(tmp_path: Path) -> None:
 def test_watch_groups_stay_few_and_lose_no_event_when_merged(tmp_path: Path) -> None:
     with armed(tmp_path) as events:
         for number in range(64):
-            plant(tmp_path, {f"s{number}/SKILL.md": "x"})
+            write_files(tmp_path, {f"s{number}/SKILL.md": "x"})
             await_events(events, tmp_path / f"s{number}")
             assert len(events._groups) <= 8
         for number in range(64):
@@ -143,7 +143,7 @@ def test_watch_groups_stay_few_and_lose_no_event_when_merged(tmp_path: Path) -> 
 
 
 def test_edit_lists_no_directory_and_a_new_directory_only_itself(tmp_path: Path, monkeypatch: Patch) -> None:
-    plant(tmp_path, skills(*(f"s{number}" for number in range(100))))
+    write_files(tmp_path, skills(*(f"s{number}" for number in range(100))))
     real_scandir, listed = os.scandir, list[str]()
     with armed(tmp_path) as events:
         monkeypatch.setattr(os, "scandir", lambda path: listed.append(str(path)) or real_scandir(path))
@@ -161,7 +161,7 @@ def test_refused_watch_is_reported_with_its_cause(
     tmp_path: Path, monkeypatch: Patch, refusal: OSError, error: type[Exception], message: str
 ) -> None:
     monkeypatch.setattr("watchfiles._rust_notify.RustNotify", Mock(side_effect=refusal))
-    with pytest.raises(error, match=message), armed(plant(tmp_path, skills("one"))):
+    with pytest.raises(error, match=message), armed(write_files(tmp_path, skills("one"))):
         pass
 
 

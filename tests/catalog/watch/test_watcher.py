@@ -14,7 +14,7 @@ from typing import Any
 import anyio
 import pytest
 
-from catalog.forest import DEADLINE, Patch, Told, plant, skill_md, skills
+from catalog.forest import DEADLINE, ChangeListener, Patch, skill_md, skills, write_files
 from catalog.watched import LogQueue, ScriptedEvents, edit_and_wait, has_version, serves, watching, write_version
 from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.registry import Registry
@@ -38,7 +38,7 @@ def source(request: pytest.FixtureRequest, monkeypatch: Patch) -> str:
 @pytest.mark.parametrize("moment", ["before", "after", "read"])
 def test_edit_while_the_watch_is_armed_is_noticed(tmp_path: Path, monkeypatch: Patch, moment: str) -> None:
     """The edit comes before the directory is watched, before it is listed, or after the file was read."""
-    plant(tmp_path, skills("one"))
+    write_files(tmp_path, skills("one"))
     real_enter, real_ingest, done = DirectoryEvents.enter, disk.ingest, list[str]()
 
     def edit(now: str) -> None:
@@ -61,7 +61,7 @@ def test_edit_while_the_watch_is_armed_is_noticed(tmp_path: Path, monkeypatch: P
     monkeypatch.setattr(DirectoryEvents, "enter", enter)
     monkeypatch.setattr(disk, "ingest", ingest)
     registry = Registry([tmp_path])
-    listener = Told(registry)
+    listener = ChangeListener(registry)
     with Watcher(registry):
         listener.until(has_version("one", 2))
     assert done == [moment]
@@ -69,17 +69,17 @@ def test_edit_while_the_watch_is_armed_is_noticed(tmp_path: Path, monkeypatch: P
 
 @pytest.mark.usefixtures("source")
 def test_edits_and_new_moved_or_deleted_directories_are_noticed(tmp_path: Path) -> None:
-    root = plant(tmp_path / "root", skills("one", "deep/down/five"))
-    plant(tmp_path / "outside", skills("two/three"))
+    root = write_files(tmp_path / "root", skills("one", "deep/down/five"))
+    write_files(tmp_path / "outside", skills("two/three"))
     with watching(root) as (_, listener):
         edit_and_wait(listener, root, "deep/down/five", 2)
         edit_and_wait(listener, root, "deep/down/five", 3)
         shutil.rmtree(root / "deep")
         listener.until(serves("one"))
-        plant(root, {"one/.SKILL.md.tmp": skill_md("one", "version: 2")})
+        write_files(root, {"one/.SKILL.md.tmp": skill_md("one", "version: 2")})
         (root / "one/.SKILL.md.tmp").rename(root / "one/SKILL.md")
         listener.until(has_version("one", 2))
-        plant(root, skills("acme/new") | {f"acme/new/a/b/c/{number}": "x" for number in range(200)})
+        write_files(root, skills("acme/new") | {f"acme/new/a/b/c/{number}": "x" for number in range(200)})
         listener.until(lambda found: len(getattr(found.snapshot.skills.get("acme/new"), "files", ())) == 201)
         assert len(listener.all) < 12, "a burst of writes causes few notifications"
         shutil.rmtree(root / "acme")
@@ -96,10 +96,10 @@ def test_edits_and_new_moved_or_deleted_directories_are_noticed(tmp_path: Path) 
 @pytest.mark.usefixtures("source")
 def test_root_that_is_recreated_at_once_stays_watched(tmp_path: Path) -> None:
     """The new directory may have the inode of the old one, but the old watch reports nothing of it."""
-    root = plant(tmp_path / "root", skills("one"))
+    root = write_files(tmp_path / "root", skills("one"))
     with watching(root) as (_, listener):
         shutil.rmtree(root)
-        plant(root, skills("two"))
+        write_files(root, skills("two"))
         listener.until(serves("two"))
         edit_and_wait(listener, root, "two", 2)
         edit_and_wait(listener, root, "two", 3)
@@ -107,8 +107,8 @@ def test_root_that_is_recreated_at_once_stays_watched(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("source")
 def test_missing_root_is_logged_and_watched_again_once_it_is_back(tmp_path: Path, log: LogQueue) -> None:
-    root = plant(tmp_path / "root", skills("one"))
-    plant(tmp_path / "other", skills("two"))
+    root = write_files(tmp_path / "root", skills("one"))
+    write_files(tmp_path / "other", skills("two"))
     with watching(root, tmp_path / "other") as (registry, listener):
         root.rename(tmp_path / "away")
         assert "the root cannot be read" in log.next()
@@ -122,11 +122,11 @@ def test_missing_root_is_logged_and_watched_again_once_it_is_back(tmp_path: Path
 
 @pytest.mark.usefixtures("source")
 def test_root_that_is_missing_at_start_is_served_once_it_appears(tmp_path: Path) -> None:
-    root = plant(tmp_path / "root", skills("one"))
+    root = write_files(tmp_path / "root", skills("one"))
     registry = Registry([root])
     Watcher(registry).stop()  # may come before the start
     root.rename(tmp_path / "away")
-    listener = Told(registry)
+    listener = ChangeListener(registry)
     with Watcher(registry):
         assert [problem.code for problem in registry.snapshot.problems] == ["root-missing"]
         (tmp_path / "away").rename(root)
@@ -134,14 +134,14 @@ def test_root_that_is_missing_at_start_is_served_once_it_appears(tmp_path: Path)
 
 
 def test_polling_reports_edits_and_changes_that_a_read_found(tmp_path: Path) -> None:
-    with watching(plant(tmp_path, skills("one")), poll=True) as (registry, listener):
+    with watching(write_files(tmp_path, skills("one")), poll=True) as (registry, listener):
         with registry._lock:  # otherwise the poll may find the edit first
             write_version(tmp_path, "one", 2)
             with pytest.raises(StaleFileError) as stale:
                 registry.read(registry.snapshot.skills["one"].files["SKILL.md"])
             registry.rescan(stale.value.path)
         assert listener.next().after.keys() == {"one"}
-        plant(tmp_path, skills("two"))
+        write_files(tmp_path, skills("two"))
         listener.until(serves("one", "two"))
 
 
@@ -155,7 +155,7 @@ def test_failed_watch_is_logged_once_and_armed_again(tmp_path: Path, monkeypatch
         return DirectoryEvents(*arguments, **options)
 
     monkeypatch.setattr(module, "DirectoryEvents", open_events)
-    with watching(plant(tmp_path, skills("one"))) as (_, listener):
+    with watching(write_files(tmp_path, skills("one"))) as (_, listener):
         assert "arming it again" in log.next()
         edit_and_wait(listener, tmp_path, "one", 2)
         broken.clear()
@@ -165,7 +165,7 @@ def test_failed_watch_is_logged_once_and_armed_again(tmp_path: Path, monkeypatch
 
 
 def test_changes_of_non_utf8_names_are_not_logged(tmp_path: Path, log: LogQueue) -> None:
-    with watching(plant(tmp_path, skills("one"))) as (registry, listener):
+    with watching(write_files(tmp_path, skills("one"))) as (registry, listener):
         for number in (2, 3):
             Path(os.fsdecode(os.fsencode(tmp_path) + b"/one/\xff.md")).write_text(str(number))
             Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xfe%d" % number)).mkdir()
@@ -176,7 +176,7 @@ def test_changes_of_non_utf8_names_are_not_logged(tmp_path: Path, log: LogQueue)
 
 def test_root_with_a_non_utf8_path_is_polled_and_logged_once(tmp_path: Path, log: LogQueue) -> None:
     root = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xfe"))
-    plant(root, skills("one"))
+    write_files(root, skills("one"))
     with watching(root) as (_, listener):
         assert "need a path in UTF-8" in log.next()
         edit_and_wait(listener, root, "one", 2)
@@ -185,14 +185,14 @@ def test_root_with_a_non_utf8_path_is_polled_and_logged_once(tmp_path: Path, log
 
 def test_reconcile_finds_a_change_without_an_event(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(module, "DirectoryEvents", ScriptedEvents)
-    with watching(plant(tmp_path, skills("one")), reconcile=0.05) as (_, listener):
+    with watching(write_files(tmp_path, skills("one")), reconcile=0.05) as (_, listener):
         edit_and_wait(listener, tmp_path, "one", 2)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the queue of inotify")
 def test_edit_is_found_after_an_inotify_queue_overflow(tmp_path: Path, monkeypatch: Patch) -> None:
     most = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
-    plant(tmp_path, skills("one", "two"))
+    write_files(tmp_path, skills("one", "two"))
     real_run, scans = Scan.run, list[str]()
 
     def run(scan: Scan, subtree: str) -> None:
@@ -202,7 +202,7 @@ def test_edit_is_found_after_an_inotify_queue_overflow(tmp_path: Path, monkeypat
             for _ in range(most // 2 + 10):
                 os.utime(tmp_path / "one/SKILL.md")
                 os.utime(tmp_path / "two/SKILL.md")
-            plant(tmp_path, skills("three/four"))
+            write_files(tmp_path, skills("three/four"))
 
     monkeypatch.setattr(Scan, "run", run)
     with watching(tmp_path) as (_, listener):
@@ -212,7 +212,7 @@ def test_edit_is_found_after_an_inotify_queue_overflow(tmp_path: Path, monkeypat
 
 @pytest.mark.usefixtures("source")
 def test_root_in_an_ignored_directory_of_another_root_is_watched(tmp_path: Path) -> None:
-    plant(tmp_path, skills("one", ".agents/skills/two"))
+    write_files(tmp_path, skills("one", ".agents/skills/two"))
     with watching(tmp_path, tmp_path / ".agents/skills") as (_, listener):
         write_version(tmp_path, ".agents/skills/two", 2)
         listener.until(has_version("two", 2))
@@ -224,7 +224,7 @@ async def test_async_start_does_not_block_the_event_loop_and_can_be_cancelled(
     tmp_path: Path, monkeypatch: Patch, is_cancelled: bool
 ) -> None:
     """The first scan waits for an event that only the event loop sets."""
-    registry = Registry([plant(tmp_path, skills("one"))])
+    registry = Registry([write_files(tmp_path, skills("one"))])
     go_on, real_load = threading.Event(), registry.load
     monkeypatch.setattr(registry, "load", lambda *arguments: go_on.wait(DEADLINE) and real_load(*arguments))
     watcher = Watcher(registry)
@@ -253,7 +253,7 @@ print("ends")
 
 
 def test_unstopped_watcher_does_not_keep_its_process_alive(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", UNSTOPPED, str(plant(tmp_path, skills("one")))]
+    command = [sys.executable, "-c", UNSTOPPED, str(write_files(tmp_path, skills("one")))]
     assert subprocess.run(command, capture_output=True, timeout=DEADLINE, check=True).stdout == b"ends\n"
 
 
@@ -261,7 +261,7 @@ def test_unstopped_watcher_does_not_keep_its_process_alive(tmp_path: Path) -> No
 def test_root_that_is_a_link_is_followed_to_its_new_target(tmp_path: Path) -> None:
     """git-sync and Kubernetes publish a folder by an atomic replace of one link."""
     for name in ("first", "second"):
-        plant(tmp_path / name, skills(f"from-{name}"))
+        write_files(tmp_path / name, skills(f"from-{name}"))
         (tmp_path / f"to-{name}").symlink_to(name)
     with watching(tmp_path / "to-first") as (_, listener):
         (tmp_path / "to-second").replace(tmp_path / "to-first")
@@ -273,7 +273,7 @@ def test_root_that_is_a_link_is_followed_to_its_new_target(tmp_path: Path) -> No
 
 @pytest.mark.usefixtures("source")
 def test_edits_in_served_dot_folders_are_noticed(tmp_path: Path) -> None:
-    plant(tmp_path, skills(".curated/one"))
+    write_files(tmp_path, skills(".curated/one"))
     with watching(tmp_path, limits=Limits(hidden=True)) as (_, listener):
-        plant(tmp_path, skills(".curated/two"))
+        write_files(tmp_path, skills(".curated/two"))
         listener.until(serves(".curated/one", ".curated/two"))

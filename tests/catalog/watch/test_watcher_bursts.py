@@ -14,7 +14,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from catalog.forest import DEADLINE, Patch, plant, skills
+from catalog.forest import DEADLINE, Patch, skills, write_files
 from catalog.watched import ScriptedEvents, edit_and_wait, watching, write_version
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.watch import watcher as module
@@ -96,7 +96,7 @@ def test_client_that_reads_during_a_burst_is_notified_once(repository: Path) -> 
 
 def test_change_that_a_read_found_is_reported_without_an_event(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(module, "DirectoryEvents", ScriptedEvents)
-    plant(tmp_path, skills("one"))
+    write_files(tmp_path, skills("one"))
     with watching(tmp_path) as (registry, listener):
         write_version(tmp_path, "one", 2)
         with pytest.raises(StaleFileError) as stale:
@@ -112,7 +112,7 @@ def test_burst_with_pauses_causes_one_refresh_and_a_later_edit_another(tmp_path:
     monkeypatch.setattr(ScriptedEvents, "now", 0.0)
     monkeypatch.setattr(module, "DirectoryEvents", ScriptedEvents)
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: ScriptedEvents.now))
-    registry, refreshes = Registry([plant(tmp_path, skills("a"))]), SimpleQueue[tuple[float, int]]()
+    registry, refreshes = Registry([write_files(tmp_path, skills("a"))]), SimpleQueue[tuple[float, int]]()
     real_refresh = registry.refresh
 
     def refresh(paths: Any = None, **options: Any) -> Changes:
@@ -129,7 +129,7 @@ def test_edit_soon_after_a_report_is_debounced_as_a_burst(tmp_path: Path, monkey
     burst = Mock(wraps=Burst)
     monkeypatch.setattr(module, "Burst", burst)
     monkeypatch.setattr(module, "_CALM_S", DEADLINE)
-    with watching(plant(tmp_path, skills("one"))) as (_, listener):
+    with watching(write_files(tmp_path, skills("one"))) as (_, listener):
         for number in (2, 3):
             edit_and_wait(listener, tmp_path, "one", number)
     assert [each.kwargs["lone"] for each in burst.call_args_list] == [True, False]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from catalog.forest import DEADLINE, plant, skills
+from catalog.forest import DEADLINE, skills, write_files
 from catalog.watched import assert_changes_noticed, captured_log, edit_and_wait, serves, watching
 from mcp_skills_server.catalog.watch import watcher as module
 
@@ -42,7 +42,7 @@ def limited(root: Path, name: str, number: str) -> None:
     file = LIMITS / name
     before = file.read_text()
     file.write_text(number)
-    plant(root, skills("one", "two/three", "four"))
+    write_files(root, skills("one", "two/three", "four"))
     module._RETRY_S = 0.3
     with captured_log() as log, watching(root) as (_, listener):
         print(log.next())
@@ -55,13 +55,13 @@ def limited(root: Path, name: str, number: str) -> None:
 
 def limit_reached(root: Path) -> None:
     """Reach the limit by new directories, and delete them again."""
-    plant(root, skills("one", "two/three"))
+    write_files(root, skills("one", "two/three"))
     (LIMITS / "max_inotify_watches").write_text("5")
     module._RETRY_S = 0.3
     with captured_log() as log, watching(root) as (_, listener):
         edit_and_wait(listener, root, "one", 2)
         assert log.empty()
-        plant(root, skills("four/five", "six/seven"))
+        write_files(root, skills("four/five", "six/seven"))
         listener.until(serves("four/five", "one", "six/seven", "two/three"))
         print(log.next())
         edit_and_wait(listener, root, "six/seven", 2)
@@ -72,7 +72,7 @@ def limit_reached(root: Path) -> None:
 
 
 def permissions(root: Path) -> None:
-    plant(root, skills("one", "two/three", "four/five", "six/seven"))
+    write_files(root, skills("one", "two/three", "four/five", "six/seven"))
     (root / "two").chmod(0)
     (root / "four").chmod(0o444)
     try:
@@ -100,17 +100,17 @@ def permissions(root: Path) -> None:
 
 
 def mounts(root: Path) -> None:
-    plant(root, skills("one", "two/three"))
+    write_files(root, skills("one", "two/three"))
     with watching(root, reconcile=0.5) as (_, listener):
         subprocess.run(["mount", "-t", "tmpfs", "none", root], check=True)
         listener.until(serves())
-        plant(root, skills("inner/four"))
+        write_files(root, skills("inner/four"))
         listener.until(serves("inner/four"))
         subprocess.run(["umount", root], check=True)
         listener.until(serves("one", "two/three"))
         subprocess.run(["mount", "-t", "tmpfs", "none", root / "two"], check=True)
         listener.until(serves("one"))
-        plant(root, skills("two/five"))
+        write_files(root, skills("two/five"))
         listener.until(serves("one", "two/five"))
         subprocess.run(["umount", root / "two"], check=True)
         listener.until(serves("one", "two/three"))

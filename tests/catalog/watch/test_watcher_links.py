@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from catalog.forest import DEADLINE, Told, loaded, plant, skills
+from catalog.forest import DEADLINE, ChangeListener, load_registry, skills, write_files
 from catalog.watched import assert_changes_noticed, edit_and_wait, has_version, watching, write_version
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.catalog.watch import watcher as module
@@ -25,9 +25,9 @@ LINK_AND_TARGET: dict[str, Callable[[Path], tuple[Path, Path]]] = {
 
 @each_row("kind", LINK_AND_TARGET)
 def test_changes_are_noticed_in_a_root_with_a_link(tmp_path: Path, kind: str) -> None:
-    root = plant(tmp_path / "root", skills("skills/alpha", "skills/beta"))
-    other = plant(tmp_path / "other", skills("x"))
-    plant(tmp_path / "big", {f"{number}/file": "x" for number in range(50)})
+    root = write_files(tmp_path / "root", skills("skills/alpha", "skills/beta"))
+    other = write_files(tmp_path / "other", skills("x"))
+    write_files(tmp_path / "big", {f"{number}/file": "x" for number in range(50)})
     link, target = LINK_AND_TARGET[kind](tmp_path)
     link.parent.mkdir(parents=True, exist_ok=True)
     link.symlink_to(target)
@@ -38,12 +38,12 @@ def test_changes_are_noticed_in_a_root_with_a_link(tmp_path: Path, kind: str) ->
 
 
 def test_linked_folder_is_watched_after_it_was_replaced(tmp_path: Path) -> None:
-    root = plant(tmp_path / "root", skills("own"))
+    root = write_files(tmp_path / "root", skills("own"))
     for number, package in enumerate(("package", "next"), 1):
         write_version(tmp_path / package, "tea", number)
     (root / "tea").symlink_to(tmp_path / "package/tea")
-    registry = loaded(root)
-    listener = Told(registry)
+    registry = load_registry(root)
+    listener = ChangeListener(registry)
     with Watcher(registry) as watcher:
         assert watcher.armed.wait(DEADLINE)
         (tmp_path / "package").rename(tmp_path / "before")
@@ -55,10 +55,10 @@ def test_linked_folder_is_watched_after_it_was_replaced(tmp_path: Path) -> None:
 
 def test_changed_link_targets_are_reported_but_not_of_a_missing_root(tmp_path: Path) -> None:
     """Otherwise the index is never saved, and edits in other roots are debounced as bursts."""
-    plant(tmp_path / "far", skills("tea"))
-    link = plant(tmp_path / "root", skills("own")) / "tea"
+    write_files(tmp_path / "far", skills("tea"))
+    link = write_files(tmp_path / "root", skills("own")) / "tea"
     link.symlink_to(tmp_path / "far/tea")
-    roots = loaded(tmp_path / "root").roots
+    roots = load_registry(tmp_path / "root").roots
     (tmp_path / "root").rename(tmp_path / "away")
     assert module._changed_links(roots) == set()
     (tmp_path / "away").rename(tmp_path / "root")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from catalog.forest import DEADLINE, loaded, plant
+from catalog.forest import DEADLINE, load_registry, write_files
 from mcp_skills_server.access.grants import Grant, Grants, Pattern
 from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.registry import Registry
@@ -72,7 +72,7 @@ def refresh(registry: Registry, embeddings: Embeddings) -> None:
 
 
 def test_semantic_search_finds_skill_without_common_words(tmp_path: Path, top: Path, start: Start) -> None:
-    registry = loaded(top)
+    registry = load_registry(top)
     search = Search(registry, start(registry, LocalModel(tiny.model(tmp_path / "model")), tmp_path / "cache"))
     assert find(search, "driving a lorry") == ["alpha"]
     assert find(search, "plum") == ["beta"]
@@ -84,7 +84,7 @@ def test_semantic_search_finds_skill_without_common_words(tmp_path: Path, top: P
 
 
 def test_vectors_follow_edits(top: Path, start: Start) -> None:
-    registry = loaded(top)
+    registry = load_registry(top)
     with tiny.endpoint() as served:
         embeddings = start(registry, Endpoint(served.url, "tiny"))
         assert [path for path, _ in embeddings.ranked("plum")] == ["beta"]
@@ -92,7 +92,7 @@ def test_vectors_follow_edits(top: Path, start: Start) -> None:
         write(top / "beta", "All about a lorry")
         write(top / "delta", "A pear")
         (top / "gamma/SKILL.md").unlink()
-        plant(top, {"unusable/SKILL.md": "---\nname: unusable\n"})
+        write_files(top, {"unusable/SKILL.md": "---\nname: unusable\n"})
         write(top / "alpha", "All about an automobile", "Another body.")
         refresh(registry, embeddings)
         assert [sorted(each) for each in served.asked] == [["beta\nAll about a lorry", "delta\nA pear"]]
@@ -109,7 +109,7 @@ def test_vectors_follow_edits(top: Path, start: Start) -> None:
 def test_hidden_skills_do_not_count_toward_result_limit(top: Path, start: Start) -> None:
     for number in range(70):
         write(top / f"car-{number}", "All about an automobile")
-    registry = loaded(top)
+    registry = load_registry(top)
     with tiny.endpoint() as served:
         embeddings = start(registry, Endpoint(served.url, "tiny"))
         nearest = {path for path, _ in embeddings.ranked("car")}
@@ -124,16 +124,16 @@ def test_cached_vectors_are_reused_by_next_process(tmp_path: Path, top: Path, st
         for expected in (3, 3, 4, 4):
             if expected == 4:
                 write(top / "delta", "A pear")
-            start(loaded(top), Endpoint(served.url, "tiny"), tmp_path)
+            start(load_registry(top), Endpoint(served.url, "tiny"), tmp_path)
             assert sum(map(len, served.asked)) == expected
-        start(loaded(top), Endpoint(served.url, "other"), tmp_path)
+        start(load_registry(top), Endpoint(served.url, "other"), tmp_path)
         assert sum(map(len, served.asked)) == 4 + 4
 
 
 def test_search_falls_back_to_full_text_if_model_fails(
     top: Path, start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
-    registry = loaded(top)
+    registry = load_registry(top)
     with tiny.endpoint() as served:
         served.status = 503
         embeddings = start(registry, Endpoint(served.url, "tiny", "s3cret"), wait=False)
@@ -157,7 +157,7 @@ def test_search_falls_back_to_full_text_if_model_fails(
 
 
 def test_all_vectors_are_recomputed_if_their_length_changes(tmp_path: Path, top: Path, start: Start) -> None:
-    registry = loaded(top)
+    registry = load_registry(top)
     with tiny.endpoint() as served:
         embeddings = start(registry, Endpoint(served.url, "tiny"), tmp_path)
         served.more = [0.0, 0.0]
@@ -165,12 +165,12 @@ def test_all_vectors_are_recomputed_if_their_length_changes(tmp_path: Path, top:
         refresh(registry, embeddings)
         assert sorted(embeddings.ranked("plum")) == [("beta", 1), ("delta", 1)]
         served.asked.clear()
-        start(loaded(top), Endpoint(served.url, "tiny"), tmp_path)
+        start(load_registry(top), Endpoint(served.url, "tiny"), tmp_path)
         assert served.asked == []
 
 
 def test_cached_vectors_of_different_lengths_are_recomputed(tmp_path: Path, top: Path, start: Start) -> None:
-    registry = loaded(top)
+    registry = load_registry(top)
     with tiny.endpoint() as served:
         start(registry, Endpoint(served.url, "tiny"), tmp_path)
         with closing(sqlite3.connect(tmp_path / "skills.sqlite3", isolation_level=None)) as database:
@@ -182,10 +182,10 @@ def test_cached_vectors_of_different_lengths_are_recomputed(tmp_path: Path, top:
 
 def test_vectors_unused_for_a_month_are_evicted(tmp_path: Path, top: Path, start: Start) -> None:
     with tiny.endpoint() as served:
-        start(loaded(top), Endpoint(served.url, "tiny"), tmp_path)
+        start(load_registry(top), Endpoint(served.url, "tiny"), tmp_path)
         with closing(sqlite3.connect(tmp_path / "skills.sqlite3", isolation_level=None)) as database:
             database.execute("UPDATE memo SET used = used - 31")
             write(top / "beta", "A lorry")
             (top / "gamma/SKILL.md").unlink()
-            start(loaded(top), Endpoint(served.url, "tiny"), tmp_path)
+            start(load_registry(top), Endpoint(served.url, "tiny"), tmp_path)
             assert database.execute("SELECT count(*) FROM memo").fetchone() == (2,)  # alpha and beta

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from catalog.forest import plant
+from catalog.forest import write_files
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.runtime.scripts import output_files
 from mcp_skills_server.runtime.scripts.output_files import (
@@ -40,7 +40,7 @@ def access(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 @pytest.fixture
 def top(tmp_path: Path) -> Path:
     (tmp_path / "secret").write_text("secret")
-    return plant(tmp_path / "work", {"a/b/file": "inside", "plain": "plain"})
+    return write_files(tmp_path / "work", {"a/b/file": "inside", "plain": "plain"})
 
 
 def error_of(top: Path, path: str, most: int = 100) -> str:
@@ -60,7 +60,7 @@ def test_output_file_is_read_by_relative_path(top: Path) -> None:
     for path in ("none", "a/none", "none/file", "plain/file", "a/b/c/d"):
         assert "has no file" in error_of(top, path)
     assert "is a directory" in error_of(top, "a")
-    plant(top, {"d/" * 32 + "x": "deep"})
+    write_files(top, {"d/" * 32 + "x": "deep"})
     assert read(str(top), "d/" * 32 + "x", 4) == b"deep" and "has no file" in error_of(top, "x" * 4096)
     for path in ("", ".", "..", "../secret", "a/../plain", "a//b/file", "/etc/passwd", "a\\..\\b", "d/" * 33 + "x",
                  "x" * 4097):  # fmt: skip
@@ -89,7 +89,7 @@ def test_symlinks_and_hard_links_and_pipes_are_refused(top: Path) -> None:
 @POSIX
 def test_directory_swapped_for_symlink_is_not_followed(top: Path) -> None:
     """A race: a directory and a symlink to the outside take turns at the same path."""
-    plant(top.parent, {"outside/file": "secret", "work/real/file": "inside"})
+    write_files(top.parent, {"outside/file": "secret", "work/real/file": "inside"})
     (top / "link").symlink_to(top.parent / "outside")
     done = threading.Event()
 
@@ -117,7 +117,7 @@ def test_directory_swapped_for_symlink_is_not_followed(top: Path) -> None:
 def test_any_path_reads_only_files_inside(tmp_path_factory: pytest.TempPathFactory, path: str) -> None:
     top = tmp_path_factory.getbasetemp() / "asked"
     if not top.exists():
-        plant(top, {"file": "inside", "a/file": "inside"})
+        write_files(top, {"file": "inside", "a/file": "inside"})
         if sys.platform != "win32":
             for name, target in (("out", "/"), ("up", ".."), ("loop", "loop")):
                 (top / name).symlink_to(target)
@@ -144,7 +144,7 @@ def test_changed_files_are_listed_and_unprintable_names_counted(top: Path) -> No
 @pytest.mark.usefixtures("access")
 def test_scan_of_output_files_is_limited_in_depth_and_entries(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for depth in range(1, 41):
-        plant(top, {"d/" * depth + "x": "x"})
+        write_files(top, {"d/" * depth + "x": "x"})
     assert len(files_since(str(top), 0, 1000)[0]) == 2 + 32
     names: list[str] = []
     lstat: Callable[..., object] = OutputDirectory.lstat

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from catalog.forest import loaded
+from catalog.forest import load_registry
 from mcp_skills_server.access.grants import Grant, May, Pattern, Permissions
 from mcp_skills_server.catalog.fetched import UNKNOWN
 from mcp_skills_server.catalog.registry import Registry
@@ -170,7 +170,7 @@ def test_secret_is_bound_to_skill_and_source(tmp_path: Path) -> None:
 def test_script_gets_only_secrets_declared_in_manifest(tmp_path: Path) -> None:
     write(tmp_path / "thing", toml("thing", permissions='secrets = ["KEY"]'))
     write(tmp_path / "plain", toml("plain"))
-    registry = loaded(tmp_path)
+    registry = load_registry(tmp_path)
     secrets = {"KEY": "k", "OTHER": "o"}
     policy = ExecutionPolicy(registry, ScriptSettings(secrets={"thing": secrets, "plain": secrets}))
     assert rights(policy, registry.snapshot.skills["thing"]).secrets == {"KEY": "k"}
@@ -201,7 +201,7 @@ def test_network_needs_permission_of_all_skills_of_a_run(mirror: Mirror) -> None
 def test_run_needs_a_grant_for_scripts_or_code(tmp_path: Path) -> None:
     for name in ("one", "two"):
         write_skill(tmp_path / name, scripts__run_py="")
-    registry = loaded(tmp_path)
+    registry = load_registry(tmp_path)
     one, two = (registry.snapshot.skills[name] for name in ("one", "two"))
     policy = ExecutionPolicy(registry, ScriptSettings())
 

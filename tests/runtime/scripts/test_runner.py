@@ -22,7 +22,7 @@ from typing import Any
 import anyio
 import pytest
 
-from catalog.forest import loaded, plant
+from catalog.forest import load_registry, write_files
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import RequestError, StaleFileError, UsageError
 from mcp_skills_server.runtime.scripts import processes, runner, sandbox
@@ -50,7 +50,7 @@ QUICK = ScriptSettings(
 
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Registry:
-    return loaded(zoo.write(tmp_path_factory.mktemp("skills")))
+    return load_registry(zoo.write(tmp_path_factory.mktemp("skills")))
 
 
 @pytest.fixture
@@ -289,7 +289,7 @@ async def test_operator_interpreter_overrides_default(make_runner: MakeRunner, m
 def test_interpreter_probe_finds_package_folder_or_is_refused(tmp_path: Path) -> None:
     failing = {"python-old": "#!/bin/sh\necho x; exit 1\n", "python-mute": "#!/bin/sh\n"}
     programs = {"lib/node_modules/tsx/cli": "", **failing}
-    plant(tmp_path, programs)
+    write_files(tmp_path, programs)
     for name in programs:
         (tmp_path / name).chmod(0o755)
     (tmp_path / "tsx").symlink_to("lib/node_modules/tsx/cli")
@@ -353,7 +353,7 @@ async def test_time_limit_out_of_range_is_refused(run: Runner, seconds: float) -
 
 async def test_changed_file_is_stale_and_nothing_runs(make_runner: MakeRunner, tmp_path: Path, temporary: Path) -> None:
     top = zoo.write(tmp_path / "skills")
-    run = make_runner(loaded(top))
+    run = make_runner(load_registry(top))
     (top / "zoo" / "data" / "table.csv").write_text("changed")
     with pytest.raises(StaleFileError):
         await run("keep.sh", "ran")
@@ -582,7 +582,7 @@ async def test_running_script_is_isolated_from_changes_on_disk(make_runner: Make
     script.write_text(
         'echo one\nwhile [ ! -e "$SKILL_WORKSPACE/go" ]; do sleep 0.02; done\necho two; cat "$0" | wc -l\n'
     )
-    run = make_runner(loaded(top))
+    run = make_runner(load_registry(top))
 
     async def change(_: float) -> None:
         script.write_text("echo evil\n" * 50)

@@ -16,7 +16,7 @@ from typing import Any
 import anyio
 import pytest
 
-from catalog.forest import loaded, plant
+from catalog.forest import load_registry, write_files
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import RequestError, UsageError
 from mcp_skills_server.runtime.runtime import Runtime
@@ -36,7 +36,7 @@ needs_bubblewrap = pytest.mark.needs_program("bwrap")
 
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Registry:
-    return loaded(zoo.write(tmp_path_factory.mktemp("skills")))
+    return load_registry(zoo.write(tmp_path_factory.mktemp("skills")))
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +63,7 @@ def registry_with_script(tmp_path: Path, text: str) -> Registry:
     """Return a registry with the zoo, to which a script own.sh is added."""
     top = zoo.write(tmp_path / "skills")
     (top / "zoo" / "scripts" / "own.sh").write_text(text)
-    return loaded(top)
+    return load_registry(top)
 
 
 @needs_bubblewrap
@@ -208,7 +208,7 @@ async def test_certificates_are_present_and_private_keys_absent(tmp_path: Path) 
 async def test_operator_interpreter_and_folders_are_mounted(registry: Registry, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("x")
     (tmp_path / "mysh").symlink_to(shutil.which("sh") or "/bin/sh")
-    folder = plant(tmp_path / "shared folder", {"note": "from outside\n"})
+    folder = write_files(tmp_path / "shared folder", {"note": "from outside\n"})
     folder.chmod(0o777)
     settings: Any = {"interpreters": {".sh": str(tmp_path / "mysh")}, "folders": (str(folder),)}
     outcome = await run(registry, "share.sh", str(folder), **settings)
@@ -229,7 +229,7 @@ def test_home_directory_is_never_mounted(monkeypatch: pytest.MonkeyPatch) -> Non
 @needs_bubblewrap
 async def test_invalid_skill_name_is_not_used_as_directory(tmp_path: Path) -> None:
     odd = {"odd/SKILL.md": "---\nname: ../../etc\ndescription: Odd.\n---\nx\n", "odd/go.sh": "echo $SKILL_DIR\n"}
-    registry = loaded(plant(tmp_path / "skills", odd))
+    registry = load_registry(write_files(tmp_path / "skills", odd))
     runner = Scripts(registry, ScriptSettings(sandbox="required"))
     outcome = await runner.run(registry.snapshot.skills["odd"], "go.sh", runner.workspace())
     assert outcome.stdout == "/skills/skill\n"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from catalog.forest import loaded
+from catalog.forest import load_registry
 from mcp_skills_server.runtime.scripts.runner import Scripts
 from mcp_skills_server.runtime.scripts.settings import ScriptSettings
 from mcp_skills_server.runtime.scripts.system_calls import ALLOW, ARCHITECTURES, ERRNO, KILL, numbers, program
@@ -146,7 +146,7 @@ async def test_kernel_refuses_filtered_calls_in_sandbox(tmp_path: Path) -> None:
         expected[name] = answer
     top = zoo.write(tmp_path)
     (top / "zoo" / "scripts" / "calls.py").write_text(SCRIPT)
-    registry = loaded(top)
+    registry = load_registry(top)
     runner = Scripts(registry, ScriptSettings())
     skill, workspace = registry.snapshot.skills["zoo"], runner.workspace()
     outcome = await runner.run(skill, "scripts/calls.py", workspace, args=[json.dumps(calls)])

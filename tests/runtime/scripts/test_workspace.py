@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from catalog.forest import loaded, plant
+from catalog.forest import load_registry, write_files
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.runtime.scripts import workspace
 from mcp_skills_server.runtime.scripts.workspace import RunDirectory, Workspace, discard, exceeds, lay_out
@@ -80,7 +80,7 @@ def test_created_and_filled_files_belong_to_script_user(tmp_path: Path) -> None:
     (tmp_path / "mine").touch()
 
     def put(path: str) -> None:
-        plant(Path(path), {"in/file": ""})
+        write_files(Path(path), {"in/file": ""})
         Path(path, "in", "link").symlink_to(tmp_path / "mine")
 
     work.fill(put)
@@ -94,7 +94,7 @@ def test_created_and_filled_files_belong_to_script_user(tmp_path: Path) -> None:
 
 
 def test_discard_follows_no_symlink(tmp_path: Path) -> None:
-    outside = plant(tmp_path / "outside", {"file": "x"})
+    outside = write_files(tmp_path / "outside", {"file": "x"})
     top = tmp_path / "top"
     (top / "a" / "b").mkdir(parents=True)
     for directory in (top, top / "a", top / "a" / "b"):
@@ -109,7 +109,7 @@ def test_discard_follows_no_symlink(tmp_path: Path) -> None:
 def test_failure_to_empty_or_remove_is_logged(
     work: Workspace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    plant(Path(work.path), {"a/file": "x"})
+    write_files(Path(work.path), {"a/file": "x"})
     with monkeypatch.context() as patch:
         patch.setattr(os, "rmdir", Mock(side_effect=OSError(16, "busy")))
         work.begin_run()
@@ -128,7 +128,7 @@ def test_run_directory_is_private_and_lists_up_to_50_files(work: Workspace, tmp_
     run.make(None)
     directories = (tmp_path / "run", run.skills, run.temporary, run.shared)
     assert [os.stat(each).st_mode & 0o777 for each in directories] == [0o700, 0o755, 0o700, 0o700]
-    plant(Path(work.path), {f"f{number:02}": "x" for number in range(51)})
+    write_files(Path(work.path), {f"f{number:02}": "x" for number in range(51)})
     files, more = run.files_made(work.path)
     assert (len(files), more) == (50, 1)
     run.discard()
@@ -142,7 +142,7 @@ def test_exceeds_counts_disk_blocks_and_files(tmp_path: Path, monkeypatch: pytes
     assert not exceeds([*top, str(tmp_path / "none")], 0)
     with open(tmp_path / "sparse", "wb") as file:
         file.truncate(1 << 30)
-    file = plant(tmp_path, {"folder/file": b"x" * 100_000}) / "folder" / "file"
+    file = write_files(tmp_path, {"folder/file": b"x" * 100_000}) / "folder" / "file"
     size = 3 * 1024 + file.stat().st_blocks * 512
     assert not exceeds(top, size)
     assert exceeds(top, size - 1)
@@ -156,7 +156,7 @@ def test_exceeds_counts_disk_blocks_and_files(tmp_path: Path, monkeypatch: pytes
 
 
 def test_lay_out_copies_scanned_files_read_only(tmp_path: Path) -> None:
-    registry = loaded(zoo.write(tmp_path / "skills"))
+    registry = load_registry(zoo.write(tmp_path / "skills"))
     skill = registry.snapshot.skills["zoo"]
     top = tmp_path / "runs" / "zoo"
     lay_out(registry, skill, "SKILL.md", str(top))

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from catalog.forest import plant
+from catalog.forest import write_files
 
 SKILL_MD = (
     "---\nname: zoo\ndescription: Holds scripts that misbehave, for tests.\n"
@@ -92,10 +92,10 @@ EXECUTABLE = ("direct", "direct.xyz", "crlf", "nowhere", "junk", "badformat")
 def write(top: Path) -> Path:
     """Write the skill to the root `top`, and return `top`."""
     scripts = top / "zoo" / "scripts"
-    plant(top / "zoo", {"SKILL.md": SKILL_MD, "data/table.csv": "a,b\n"})
-    plant(scripts, {f"{name}.py": text for name, text in PYTHON.items()})
-    plant(scripts, {f"{name}.sh": text for name, text in SHELL.items()})
-    plant(scripts, OTHERS)
+    write_files(top / "zoo", {"SKILL.md": SKILL_MD, "data/table.csv": "a,b\n"})
+    write_files(scripts, {f"{name}.py": text for name, text in PYTHON.items()})
+    write_files(scripts, {f"{name}.sh": text for name, text in SHELL.items()})
+    write_files(scripts, OTHERS)
     for name in EXECUTABLE:
         (scripts / name).chmod(0o755)
     return top

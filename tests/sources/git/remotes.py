@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from mcp_skills_server.sources.mirrors import Follower
 from sources.fetching import read_tree
-from sources.publishers import Publisher, ReceivedRequest, answer, redirect, skill_md
+from sources.publishers import Publisher, ReceivedRequest, redirect, respond_with, skill_md
 
 CLOCK = 1_700_000_000
 """Time of the first commit, in seconds since the epoch; each further one is a minute later."""
@@ -172,7 +172,7 @@ class GitServer(Publisher):
             return redirect(location, status)
         expected = base64.b64encode(f"reader:{self._password}".encode()).decode()
         if self._password is not None and request.headers.get("authorization") != f"Basic {expected}":
-            return answer(b"", 401, www_authenticate='Basic realm="git"')
+            return respond_with(b"", 401, www_authenticate='Basic realm="git"')
         path, _, query = request.path.partition("?")
         environment = {
             "PATH": "/usr/local/bin:/usr/bin:/bin",
@@ -201,4 +201,4 @@ class GitServer(Publisher):
         head, _, content = done.stdout.partition(b"\r\n\r\n")
         headers = dict(line.split(": ", 1) for line in head.decode("latin-1").split("\r\n") if ": " in line)
         status = int(headers.pop("Status", "200").split()[0])
-        return answer(content, status, **headers)
+        return respond_with(content, status, **headers)

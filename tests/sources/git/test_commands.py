@@ -92,13 +92,13 @@ def test_new_commit_is_served_but_rewritten_branch_only_when_accepted(upstream: 
             upstream.commit({**BASE, **skill("gamma")})
             until_served(wire, "alpha", "beta", "gamma")
             upstream.commit(skill("delta"), orphan=True)
-            wire.logs(b"was rewritten")
+            wire.wait_for_log(b"was rewritten")
             assert len(skill_names(wire)) == 3
             listed = run_command("list", *given, "--accept-rewritten")
             assert "delta" in listed.stdout
             until_served(wire, "delta")
     with serving(*given) as wire:  # the remote server is gone
-        wire.logs(b"serving the last copy")
+        wire.wait_for_log(b"serving the last copy")
         assert skill_names(wire) == ["delta"]
 
 
@@ -184,10 +184,10 @@ def test_running_server_follows_lock_file_to_other_commit(upstream: Upstream, tm
         upstream.commit({**skill("alpha", "New."), **skill("beta")})
         updated = run_command("update", "--lock", lock, *cache(tmp_path)).stdout
         assert updated == "changed  skills/alpha\nadded    skills/beta\n"
-        wire.logs(b"was reloaded; it names 2 skills")
+        wire.wait_for_log(b"was reloaded; it names 2 skills")
         assert skill_names(wire) == ["alpha", "beta"]
         shutil.rmtree(upstream.directory)
         other = re.sub('revision = "[0-9a-f]{40}', 'revision = "' + "1" * 40, file.read_text())
         file.write_text(other)
-        wire.logs(b"the former lock stays in force")
+        wire.wait_for_log(b"the former lock stays in force")
         assert skill_names(wire) == ["alpha", "beta"]

@@ -21,7 +21,7 @@ from mcp_skills_server.sources.source import (
 )
 from sources.fetching import fetch_to_cache, open_follower
 from sources.git.remotes import SKILL_PATHS, SUBMODULE, GitServer, TreeItem, Upstream, link, served_paths, skill
-from sources.publishers import Publisher, Route, answer, endless, respond_and_close, skill_md
+from sources.publishers import Publisher, Route, endless, respond_and_close, respond_with, skill_md
 from tables import each_row
 from wire import DEADLINE
 
@@ -187,7 +187,7 @@ def test_endless_response_times_out_and_git_is_killed(kind: str, tmp_path: Path)
 @each_row(
     ("route", "reason"),
     [
-        (answer(b"<html>", content_type="text/html"), "no repository"),
+        (respond_with(b"<html>", content_type="text/html"), "no repository"),
         (
             respond_and_close(ADVERTISEMENT + _packet(b"ERR evil \x1b[31m" + b"x" * 5000)),
             "git could not fetch it (remote error: evil",

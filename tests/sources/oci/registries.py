@@ -16,7 +16,7 @@ from typing import Any
 
 from format.archives import END, block, tar_gz
 from mcp_skills_server.sources.oci import manifests
-from sources.publishers import Publisher, ReceivedRequest, Route, answer, digest
+from sources.publishers import Publisher, ReceivedRequest, Route, digest, respond_with
 
 DEADLINE = 30.0
 REPOSITORY = "team/skills"
@@ -116,12 +116,12 @@ class FakeRegistry(Publisher):
 
     def _route(self, request: ReceivedRequest) -> Route:
         if request.method == "HEAD" and request.path.partition("?")[0] not in self.routes:
-            return answer(b"", 404)
+            return respond_with(b"", 404)
         return super()._route(request)
 
     def blob(self, raw: bytes, route: Route | None = None) -> str:
         """Publish a blob and return its digest; `route` replaces the response with its bytes."""
-        self.routes[f"/v2/{REPOSITORY}/blobs/{digest(raw)}"] = answer(raw) if route is None else route
+        self.routes[f"/v2/{REPOSITORY}/blobs/{digest(raw)}"] = respond_with(raw) if route is None else route
         return digest(raw)
 
     def put(self, raw: bytes, *tags: str, media_type: str = manifests.MANIFEST, claim: str = "") -> str:
@@ -130,7 +130,7 @@ class FakeRegistry(Publisher):
 
         def route(request: ReceivedRequest) -> Iterable[bytes]:
             body = b"" if request.method == "HEAD" else raw
-            yield answer(body, length=len(raw), **headers, connection="close")
+            yield respond_with(body, length=len(raw), **headers, connection="close")
 
         for name in (digest(raw), *tags):
             self.routes[f"/v2/{REPOSITORY}/manifests/{name}"] = route

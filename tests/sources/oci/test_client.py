@@ -21,7 +21,7 @@ from mcp_skills_server.sources.oci.manifests import Descriptor
 from mcp_skills_server.sources.oci.reference import parse_reference
 from mcp_skills_server.sources.source import AbsentError, Bounds, OriginPolicy, UnacceptableError
 from sources.oci.registries import REPOSITORY, FakeRegistry, digest
-from sources.publishers import Publisher, ReceivedRequest, Route, answer, redirect
+from sources.publishers import Publisher, ReceivedRequest, Route, redirect, respond_with
 from tables import each_row
 
 ADA = Credentials("ada", "s3cret")
@@ -61,19 +61,19 @@ def require_authorization(registry: FakeRegistry, wanted: str, challenge: str) -
 
     def route(request: ReceivedRequest) -> Iterable[bytes]:
         if request.headers.get("authorization") == wanted:
-            yield answer(b"{}", connection="close")
+            yield respond_with(b"{}", connection="close")
         else:
-            yield answer(b"", 401, www_authenticate=challenge, connection="close")
+            yield respond_with(b"", 401, www_authenticate=challenge, connection="close")
 
     registry.routes[MANIFEST] = route
 
 
 @each_row(("route", "reason"), [
-    (answer(b"another"), "its digest is sha256:"), (answer(b"content and more"), "has 16 bytes, at most 7"),
-    (answer(b"cont"), "its digest is sha256:"), (answer(b""), "its digest is sha256:"),
-    (answer(b"", 404), "is not there"), (answer(b"", 204), "status 204"),
-    (answer(b'{"errors":[{"code":"BLOB_UNKNOWN"}]}', 405), "status 405 (BLOB_UNKNOWN)"),
-    (answer(b'{"errors":[{"code":"evil\\u001b[2J"}]}', 405), "answers with status 405"),
+    (respond_with(b"another"), "its digest is sha256:"), (respond_with(b"content and more"), "has 16 bytes, at most 7"),
+    (respond_with(b"cont"), "its digest is sha256:"), (respond_with(b""), "its digest is sha256:"),
+    (respond_with(b"", 404), "is not there"), (respond_with(b"", 204), "status 204"),
+    (respond_with(b'{"errors":[{"code":"BLOB_UNKNOWN"}]}', 405), "status 405 (BLOB_UNKNOWN)"),
+    (respond_with(b'{"errors":[{"code":"evil\\u001b[2J"}]}', 405), "answers with status 405"),
 ])  # fmt: skip
 def test_blob_with_wrong_digest_or_status_is_refused(registry: FakeRegistry, route: Route, reason: str) -> None:
     registry.blob(b"content", route)
@@ -86,7 +86,7 @@ def test_blob_with_wrong_digest_or_status_is_refused(registry: FakeRegistry, rou
 def test_manifest_with_wrong_digest_is_refused(registry: FakeRegistry) -> None:
     raw, other = registry.manifest(), registry.manifest(annotations={"a": "b"})
     registry.put(raw)
-    registry.routes[f"/v2/{REPOSITORY}/manifests/{digest(raw)}"] = answer(other)
+    registry.routes[f"/v2/{REPOSITORY}/manifests/{digest(raw)}"] = respond_with(other)
     with pytest.raises(UnacceptableError, match="its digest is"):
         call_client(registry, "manifest", digest(raw))
     registry.put(raw, "1.0", claim=digest(other))
@@ -104,11 +104,11 @@ def test_error_for_absent_tag_lists_present_tags(registry: FakeRegistry) -> None
     with_malformed = json.dumps({"tags": ["1.0", "1.1", 7, "bad\n", "x" * 200]}).encode()
     many = json.dumps({"tags": [f"t{number}" for number in range(20_000)]}).encode()
     for page, reason in (
-        (answer(with_malformed, link='</next>; rel="next"'), "the last of its 2 tags: 1.0, 1.1"),
-        (answer(many), "the last of its first 1000 tags: t995, t996, t997, t998, t999"),
-        (answer(b'{"tags": []}'), "and no tag"),
-        (answer(b"<html>"), ""),
-        (answer(b"<html>", 500), ""),
+        (respond_with(with_malformed, link='</next>; rel="next"'), "the last of its 2 tags: 1.0, 1.1"),
+        (respond_with(many), "the last of its first 1000 tags: t995, t996, t997, t998, t999"),
+        (respond_with(b'{"tags": []}'), "and no tag"),
+        (respond_with(b"<html>"), ""),
+        (respond_with(b"<html>", 500), ""),
     ):
         registry.routes[TAGS] = page
         registry.asked.clear()
@@ -130,7 +130,7 @@ def test_password_is_sent_after_challenge_and_remembered(registry: FakeRegistry)
 def add_token_server(registry: FakeRegistry, body: bytes = b'{"token":"abc"}') -> None:
     realm = f'Bearer realm="{registry.url}/token",service="here",scope="repository:other:delete"'
     require_authorization(registry, "Bearer abc", realm)
-    registry.routes["/token"] = answer(body)
+    registry.routes["/token"] = respond_with(body)
 
 
 def test_token_is_requested_once_with_scope_of_repository(registry: FakeRegistry) -> None:
@@ -184,7 +184,7 @@ def test_redirect_or_large_response_of_token_server_is_refused(registry: FakeReg
     with pytest.raises(UnacceptableError, match="status 302"):
         call_client(registry, "manifest", "1.0", access=access_with(registry, ADA))
     assert "/elsewhere" not in registry.paths
-    registry.routes["/token"] = answer(b" " * 65_537)
+    registry.routes["/token"] = respond_with(b" " * 65_537)
     with pytest.raises(UnacceptableError, match="at most 65536 are taken"):
         call_client(registry, "manifest", "1.0")
 
@@ -222,7 +222,7 @@ def test_unreadable_credentials_are_reported_only_if_needed(registry: FakeRegist
     access = Access(parse_reference(registry.named()), find=broken)
     add_token_server(registry)
     call_client(registry, "manifest", "1.0", access=access)  # a token without credentials suffices
-    registry.routes["/token"] = answer(b"", 401)
+    registry.routes["/token"] = respond_with(b"", 401)
     access = Access(parse_reference(registry.named()), find=broken)
     with pytest.raises(UnacceptableError, match=r"asks for permission .* config\.json is not JSON; correct it"):
         call_client(registry, "manifest", "1.0", access=access)
@@ -234,11 +234,11 @@ def test_redirect_to_other_host_has_no_authorization(registry: FakeRegistry) -> 
     call_client(registry, "manifest", "1.0", access=access)
     with Publisher() as storage:
         registry.blob(b"content", redirect(f"http://localhost:{storage.port}/blob?signature=x", 307))
-        storage.routes["/blob"] = answer(b"content")
+        storage.routes["/blob"] = respond_with(b"content")
         assert call_client(registry, "blob", CONTENT, trust=PRIVATE_AND_HTTP, access=access) == b"content"
         assert registry.asked[-1].headers["authorization"] == BASIC
         assert storage.paths == ["/blob?signature=x"]
-        storage.routes["/blob"] = answer(b"", 401, www_authenticate='Basic realm="x"')
+        storage.routes["/blob"] = respond_with(b"", 401, www_authenticate='Basic realm="x"')
         with pytest.raises(UnacceptableError, match="asks for permission"):
             call_client(registry, "blob", CONTENT, trust=PRIVATE_AND_HTTP, access=access)
         assert not [each for each in storage.asked if "authorization" in each.headers]
@@ -251,7 +251,7 @@ def test_redirect_to_other_host_has_no_authorization(registry: FakeRegistry) -> 
 ])  # fmt: skip
 def test_redirect_to_forbidden_url_is_refused(registry: FakeRegistry, location: str, reason: str) -> None:
     registry.blob(b"content", redirect(location))
-    registry.routes[f"/v2/{REPOSITORY}/blobs/uploads/"] = answer(b"", 202, location=location, connection="close")
+    registry.routes[f"/v2/{REPOSITORY}/blobs/uploads/"] = respond_with(b"", 202, location=location, connection="close")
     for call in (("blob", CONTENT), ("upload", digest(b"x"), b"x")):
         with pytest.raises(UnacceptableError) as caught:
             call_client(registry, *call)
@@ -280,9 +280,9 @@ def test_registry_name_with_loopback_address_is_refused(
 
 def test_push_with_wrong_digest_or_status_is_refused(registry: FakeRegistry) -> None:
     raw = registry.manifest()
-    registry.routes[MANIFEST] = answer(b"", 201, docker_content_digest=digest(b"other"), connection="close")
+    registry.routes[MANIFEST] = respond_with(b"", 201, docker_content_digest=digest(b"other"), connection="close")
     with pytest.raises(UnacceptableError, match="its digest is"):
         call_client(registry, "put_manifest", "1.0", manifests.MANIFEST, raw)
-    registry.routes[MANIFEST] = answer(b"", 400, connection="close")
+    registry.routes[MANIFEST] = respond_with(b"", 400, connection="close")
     with pytest.raises(UnacceptableError, match="status 400"):
         call_client(registry, "put_manifest", "1.0", manifests.MANIFEST, raw)

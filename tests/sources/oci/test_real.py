@@ -17,7 +17,7 @@ import pytest
 from mcp_skills_server.sources.oci.manifests import MANIFEST
 from sources.fetching import run_command
 from sources.oci.registries import REPOSITORY, DockerRegistry, docker_config, docker_registry, htpasswd, self_signed
-from sources.publishers import Publisher, ReceivedRequest, answer
+from sources.publishers import Publisher, ReceivedRequest, respond_with
 from sources.test_mirrors import ORIGIN, wait_for_skills
 from wire import DEADLINE, serving, write_skill
 
@@ -155,7 +155,7 @@ class TokenServer:
         claims |= {"exp": now + 300, "nbf": now - 10, "iat": now}
         claims["access"] = [{"type": kind, "name": name, "actions": allowed}]
         token = jwt.encode(claims, self._key, "RS256", self._headers)
-        yield answer(json.dumps({"token": token, "expires_in": 300}).encode(), connection="close")
+        yield respond_with(json.dumps({"token": token, "expires_in": 300}).encode(), connection="close")
 
 
 @pytest.mark.needs_program("openssl")

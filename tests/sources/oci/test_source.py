@@ -16,7 +16,7 @@ from mcp_skills_server.sources.oci import manifests
 from mcp_skills_server.sources.source import UnacceptableError
 from sources.fetching import fetch_to_cache, fetch_to_folder, open_follower, skill_names
 from sources.oci.registries import REPOSITORY, FakeRegistry, digest, tar
-from sources.publishers import answer, skill_md
+from sources.publishers import respond_with, skill_md
 
 
 def requests_since_last_call(registry: FakeRegistry) -> list[str]:
@@ -95,7 +95,7 @@ def test_unavailable_artifact_is_retried_and_removes_nothing(
     before = {*registry.routes}
     late = registry.skill("late", {"SKILL.md": skill_md("late")})
     missing = {path: route for path, route in registry.routes.items() if path not in before and missing_kind in path}
-    registry.routes |= dict.fromkeys(missing, answer(b"", status))
+    registry.routes |= dict.fromkeys(missing, respond_with(b"", status))
     registry.collection({"a": registry.skill("a", {"SKILL.md": skill_md("a")}), "": late}, "1.0")
     anyio.run(follower.refresh)
     assert missing
@@ -129,7 +129,7 @@ def test_first_of_two_skills_replaces_second_if_fetched_later(
 
     def late(_: object) -> Iterator[bytes]:
         registry.closing.wait(0.3)
-        yield answer(raw, connection="close")
+        yield respond_with(raw, connection="close")
 
     first = registry.put(registry.manifest(registry.layer(raw)))
     registry.blob(raw, late)
@@ -180,6 +180,6 @@ def test_digest_header_is_optional(registry: FakeRegistry, tmp_path: Path) -> No
     raw = registry.manifest(tar({"a/SKILL.md": skill_md("a")}))
     registry.put(raw)
     registry.routes[f"/v2/{REPOSITORY}/manifests/1.0"] = lambda request: [
-        answer(b"" if request.method == "HEAD" else raw, length=len(raw), connection="close")
+        respond_with(b"" if request.method == "HEAD" else raw, length=len(raw), connection="close")
     ]
     assert skill_names(fetch_to_cache(registry.named(), tmp_path).path) == ["a"]

@@ -65,7 +65,7 @@ def browser() -> Iterator[Browser]:
 
 
 @contextmanager
-def looking(chromium: Browser, **options: Any) -> Iterator[Seen]:
+def open_page(chromium: Browser, **options: Any) -> Iterator[Seen]:
     """Open a page in a browser context of its own."""
     context = chromium.new_context(**options)
     context.set_default_timeout(DEADLINE * 1000)

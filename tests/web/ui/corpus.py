@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from catalog.forest import plant
+from catalog.forest import write_files
 
 _RUN: Final = "window.hit=1;document.title='hit'"
 _LEAK: Final = "https://leak.example/x"
@@ -91,4 +91,4 @@ def _write_skill(folder: Path, description: str, body: str, reference: str, **ex
     lines = "\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in fields.items())
     files = {"SKILL.md": f"---\n{lines}\n---\n\n# {body}\n\n{body}\n"}
     files |= {"references/a.md": f"# {reference}\n\n{reference}\n"}
-    return plant(folder, files | {"evil.svg": _SVG, "evil.html": _HTML, "fake.png": _HTML})
+    return write_files(folder, files | {"evil.svg": _SVG, "evil.html": _HTML, "fake.png": _HTML})

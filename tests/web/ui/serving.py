@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 import anyio
 from starlette.requests import Request
 
-from catalog.forest import loaded
+from catalog.forest import load_registry
 from forkserver import Popen
 from mcp_skills_server.access.grants import Grants
 from mcp_skills_server.access.principal import Principal
@@ -29,7 +29,7 @@ from mcp_skills_server.web.guards import make_policy
 from mcp_skills_server.web.settings import HttpSettings, UiSettings
 from mcp_skills_server.web.ui.app import PagePart
 from mcp_skills_server.web.ui.context import Context
-from web.http_wire import Reply, Server, http_serving, until
+from web.http_wire import Reply, Server, http_serving, wait_until
 from wire import COMMAND, DEADLINE, ROOT
 
 SECRET = "0123456789abcdef"
@@ -42,7 +42,7 @@ def page_serving(*arguments: str | Path, environment: Mapping[str, str] | None =
     """Serve over HTTP with `--ui`. Yield once all skills are validated, as far as an anonymous viewer can tell."""
     with http_serving(*arguments, "--ui", environment=environment) as server:
         server.until_ready()
-        until(lambda: b"checking " not in get(server, "/ui/problems").body, "never checked")
+        wait_until(lambda: b"checking " not in get(server, "/ui/problems").body, "never checked")
         yield server
 
 
@@ -55,7 +55,7 @@ def ui_command(*arguments: str | Path) -> Iterator[str]:
         try:
             assert process.stdout is not None
             address = process.stdout.readline().decode().strip()
-            until(lambda: fetch(f"{address.partition('/ui/')[0]}/readyz").status == 200, "never ready")
+            wait_until(lambda: fetch(f"{address.partition('/ui/')[0]}/readyz").status == 200, "never ready")
             yield address
         finally:
             process.kill()
@@ -95,7 +95,7 @@ def text_of(reply: Reply | str) -> str:
     return reply if isinstance(reply, str) else reply.body.decode()
 
 
-def words(reply: Reply | str) -> str:
+def visible_text(reply: Reply | str) -> str:
     """The visible text of a page, in one line."""
     return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", text_of(reply))).split())
 
@@ -128,7 +128,7 @@ def make_context(
     principal: Principal | None = None,
 ) -> Context:
     """Make the context of a page for a viewer of these roots, scanned once."""
-    runtime = Runtime(registry or loaded(*roots))
+    runtime = Runtime(registry or load_registry(*roots))
     page = PagePart(runtime, settings or Settings(), UiSettings(), Views(runtime.registry, grants))
     page.routes(HttpSettings("127.0.0.1", 0, make_policy("127.0.0.1", (), (), ()), site_states=lambda: sources))
     return page._context(principal)

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from web.http_wire import Server, bearing, token_file, until
+from web.http_wire import Server, bearer_header, token_file, wait_until
 from web.test_grants import ANN, BOB
 from web.ui import corpus
 from web.ui.serving import (
@@ -24,7 +24,7 @@ from web.ui.serving import (
     skill_paths,
     text_of,
     ui_command,
-    words,
+    visible_text,
 )
 from web.ui.test_live import next_event, open_stream
 from web.ui.test_sign_in import sign_in
@@ -106,12 +106,12 @@ def test_event_stream_ends_when_its_token_is_revoked(tmp_path: Path, skills: Pat
         cookie = cookie_of(sign_in(server, SECRET))
         with (
             open_stream(server, Cookie=cookie) as by_cookie,
-            open_stream(server, **bearing(SECRET)) as by_token,
-            open_stream(server, **bearing(other)) as of_other_token,
+            open_stream(server, **bearer_header(SECRET)) as by_token,
+            open_stream(server, **bearer_header(other)) as of_other_token,
         ):
             token_file(tmp_path, f"other={other}")
             server.process.send_signal(signal.SIGHUP)
-            until(lambda: get(server, "/ui/", Cookie=cookie).status == 303)
+            wait_until(lambda: get(server, "/ui/", Cookie=cookie).status == 303)
             write_skill(skills / "later")
             assert next_event(of_other_token) == "change"
             assert next_event(by_cookie) == next_event(by_token) == "", "without a last change event"
@@ -160,7 +160,7 @@ VIEWS = (
 
 
 def html_of(server: Server, token: str, view: str) -> str:
-    return text_of(get(server, f"/ui/{view}", **bearing(token)))
+    return text_of(get(server, f"/ui/{view}", **bearer_header(token)))
 
 
 def test_no_view_contains_withheld_skills_or_paths_of_the_disk(folder: Path) -> None:
@@ -168,10 +168,10 @@ def test_no_view_contains_withheld_skills_or_paths_of_the_disk(folder: Path) -> 
     with page_serving("--config", folder / "c.toml", "--usage", usage) as server:
         assert skill_paths(html_of(server, BOB, "")) == ["outer", "tea"]
         assert len(skill_paths(html_of(server, ANN, ""))) == 5
-        assert "shadowed" in words(html_of(server, ANN, "problems"))
+        assert "shadowed" in visible_text(html_of(server, ANN, "problems"))
         for view in ("skills", "files", "raw", "history"):
-            withheld = get(server, f"/ui/{view}/outer/quagga?file=okapi.md", **bearing(BOB))
-            absent = get(server, f"/ui/{view}/outer/nothing?file=okapi.md", **bearing(BOB))
+            withheld = get(server, f"/ui/{view}/outer/quagga?file=okapi.md", **bearer_header(BOB))
+            absent = get(server, f"/ui/{view}/outer/nothing?file=okapi.md", **bearer_header(BOB))
             assert withheld.status == absent.status == 404
             assert withheld.body == absent.body
         # Withheld skills are viewed by others, change, and are removed.
@@ -180,10 +180,10 @@ def test_no_view_contains_withheld_skills_or_paths_of_the_disk(folder: Path) -> 
             write_skill(folder / "skills" / path, body="# Quagga\n\nAnother okapi.\n")
         write_skill(folder / "skills" / "outer", description="Feeds guests of the zoo.", body="# Other\n")
         shutil.rmtree(folder / "skills" / "finance" / "Okapi")
-        until(lambda: "Other" in words(html_of(server, BOB, "history/outer")))
-        until(lambda: "vanished" in words(html_of(server, ANN, "live")))
-        assert "quagga" in words(html_of(server, ANN, "live"))
-        assert "changed" in words(html_of(server, BOB, "live"))
+        wait_until(lambda: "Other" in visible_text(html_of(server, BOB, "history/outer")))
+        wait_until(lambda: "vanished" in visible_text(html_of(server, ANN, "live")))
+        assert "quagga" in visible_text(html_of(server, ANN, "live"))
+        assert "changed" in visible_text(html_of(server, BOB, "live"))
         for view in VIEWS:
             text = html_of(server, BOB, view).lower()
             leaks = [word for word in (*WITHHELD_WORDS, str(folder).lower()) if word in text]
@@ -197,18 +197,18 @@ def test_withheld_changes_are_hidden_and_stream_ends_with_its_grant(folder: Path
         before = html_of(server, BOB, "live")
         assert 'data-number="0"' in before and "Nothing has changed" in before
         assert "Nothing has changed" in html_of(server, ANN, "live")
-        with open_stream(server, **bearing(ANN)) as of_ann:
+        with open_stream(server, **bearer_header(ANN)) as of_ann:
             write_skill(folder / "skills" / "finance" / "audit")
             assert next_event(of_ann) == "change"
         assert html_of(server, BOB, "live") == before
-        with open_stream(server, **bearing(BOB)) as of_bob:
+        with open_stream(server, **bearer_header(BOB)) as of_bob:
             write_skill(folder / "skills" / "tea", description="Makes green tea.")
             assert next_event(of_bob) == "change"
-            assert "audit" in words(html_of(server, ANN, "live"))
-            live = words(html_of(server, BOB, "live"))
+            assert "audit" in visible_text(html_of(server, ANN, "live"))
+            live = visible_text(html_of(server, BOB, "live"))
             assert "audit" not in live and "changed" in live
             (folder / "c.toml.new").write_text(CONFIGURATION + grant("bob", "outer"))
             (folder / "c.toml.new").replace(folder / "c.toml")
-            server.said("reloaded|in force")
+            server.wait_for_log("reloaded|in force")
             write_skill(folder / "skills" / "tea")
             assert next_event(of_bob) == ""

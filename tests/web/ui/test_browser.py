@@ -21,7 +21,7 @@ from mcp_skills_server.proposals.store import ProposalStore
 from mcp_skills_server.telemetry.usage import Batch, Count, Tally, UsageStore, day_of
 from proposals.test_intake import DRAFT, manifest
 from web.ui import corpus
-from web.ui.chromium import PHONE, Seen, find_harm, looking, needs_chromium, page_width
+from web.ui.chromium import PHONE, Seen, find_harm, needs_chromium, open_page, page_width
 from web.ui.serving import page_serving, signed_in
 from wire import FIXTURES, ROOT, write_skill
 
@@ -65,7 +65,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]
 def visit(chromium: Browser, session: tuple[str, str], **options: Any) -> Iterator[tuple[Seen, str]]:
     """Open the page of an origin with a session cookie. Yield its record and the origin."""
     origin, cookie = session
-    with looking(chromium, **options) as seen:
+    with open_page(chromium, **options) as seen:
         name, _, value = cookie.partition("=")
         seen.page.context.add_cookies([{"name": name, "value": value, "url": origin}])
         seen.page.goto(f"{origin}/ui/")
@@ -202,7 +202,7 @@ def test_live_view_shows_changes_until_sign_out_in_another_tab(chromium: Browser
 
 
 def test_live_view_reports_lost_connection(chromium: Browser, skills: Path) -> None:
-    with looking(chromium) as seen:
+    with open_page(chromium) as seen:
         with page_serving(skills) as server:
             seen.page.goto(f"http://127.0.0.1:{server.port}/ui/live")
             expect(seen.page.get_by_role("status")).to_have_text(LIVE_STATUS)
@@ -236,7 +236,7 @@ def test_every_view_is_accessible_in_light_dark_and_narrow(chromium: Browser, sh
     overflowing = """() => [...document.querySelectorAll("main p, main li, main td")].filter(
       (element) => element.getBoundingClientRect().right > innerWidth
         && !element.closest("pre, .scroll, table.source")).length"""
-    with looking(chromium) as signed_out:
+    with open_page(chromium) as signed_out:
         signed_out.page.goto(f"{shared[0]}/ui/sign-in")
         assert Axe().run(signed_out.page).response["violations"] == []
     with visit(chromium, shared) as (seen, origin):
@@ -303,7 +303,7 @@ HARMFUL_MARKUP = (
 
 def test_find_harm_detects_each_kind(chromium: Browser) -> None:
     """Without this, the test of hostile skills could pass because its detector is blind."""
-    with looking(chromium) as seen:
+    with open_page(chromium) as seen:
         seen.page.set_content("<script src='/ui/static/ui.js'></script><a href='https://a.example/'>a</a>")
         assert find_harm(seen.page) == []
         for markup in HARMFUL_MARKUP:

@@ -10,10 +10,10 @@ from urllib.parse import quote
 
 import pytest
 
-from catalog.forest import loaded
+from catalog.forest import load_registry
 from mcp_skills_server.web.ui.pages import triggers
-from web.http_wire import Server, client, until
-from web.ui.serving import get, make_context, page_serving, skill_paths, text_of, words
+from web.http_wire import Server, client, wait_until
+from web.ui.serving import get, make_context, page_serving, skill_paths, text_of, visible_text
 from wire import FIXTURES, write_skill
 
 
@@ -63,7 +63,7 @@ def test_catalogue_has_links_json_and_left_out_skills(server: Server) -> None:
         'class="hint"',
     ):  # fmt: skip
         assert part in page, part
-    text = words(page)
+    text = visible_text(page)
     assert "6 skills" in text and text.count("left out") >= 2
     # One skill shadows another, but folders are not shown to viewers who are no administrators.
     assert "shadowed" in text and "/two" not in page
@@ -84,8 +84,8 @@ def test_search_has_the_ranking_of_skills_search_with_reasons() -> None:
         names = [path.rpartition("/")[2] for path in skill_paths(reply)]
         assert expected
         assert names[: len(expected)] == expected
-        assert "Found by description: customer" in words(reply)
-        assert "No skill matches. Similar names: meeting-notes" in words(get(server, "/ui/?q=meetxxx"))
+        assert "Found by description: customer" in visible_text(reply)
+        assert "No skill matches. Similar names: meeting-notes" in visible_text(get(server, "/ui/?q=meetxxx"))
 
 
 def test_catalogue_filters_by_use(tmp_path: Path) -> None:
@@ -95,10 +95,10 @@ def test_catalogue_filters_by_use(tmp_path: Path) -> None:
         get(server, "/ui/skills/b")  # a view of the page is no use
         with client(server, "modern") as mcp:
             mcp.read("skill://a/SKILL.md")
-        until(lambda: listed_paths(server, "?used=used") == ["a"])  # written every second, read every five
+        wait_until(lambda: listed_paths(server, "?used=used") == ["a"])  # written every second, read every five
         assert listed_paths(server, "?used=never") == ["b"]
-        assert "Loaded 1 times" in words(get(server, "/ui/skills/a"))
-        usage = words(get(server, "/ui/usage"))
+        assert "Loaded 1 times" in visible_text(get(server, "/ui/skills/a"))
+        usage = visible_text(get(server, "/ui/usage"))
         assert "Of 2 skills 1 was not used in the last 30 days" in usage
         assert "a 1 0 0 0 1 " in usage and "b 0 0 0 0 0 never" in usage
 
@@ -120,7 +120,7 @@ def test_long_catalogue_is_paginated(tmp_path: Path) -> None:
 
 def test_matched_fields_name_the_matching_words(tmp_path: Path) -> None:
     write_skill(tmp_path / "refunds", description="Handles a refund of money.", body="# Steps\n\nDo it.\n")
-    skill = loaded(tmp_path).snapshot.skills["refunds"]
+    skill = load_registry(tmp_path).snapshot.skills["refunds"]
     for query, in_name, in_description in (
         ("refund", ["refund"], ["refund"]), ("refunds money", ["refunds"], ["refunds", "money"]),
         ("the of and", [], []), ("", [], []), ("nothing like it", [], []),
@@ -150,8 +150,8 @@ def test_ranking_has_reasons_and_similar_skills(tmp_path: Path) -> None:
 
 
 def test_playground_accepts_any_prompt(server: Server) -> None:
-    assert "Enter a prompt." in words(get(server, "/ui/try"))
+    assert "Enter a prompt." in visible_text(get(server, "/ui/try"))
     page = get(server, "/ui/try?prompt=makes+tea")
     assert skill_paths(page) == ["a"] and "<b>tea</b></p>" not in page.body.decode().split("Found by")[0]
-    assert "No skill matches." in words(get(server, "/ui/try?prompt=%22%27%3Cscript%3E+qqqq"))
+    assert "No skill matches." in visible_text(get(server, "/ui/try?prompt=%22%27%3Cscript%3E+qqqq"))
     assert get(server, f"/ui/try?prompt={'x' * 8_000}").status == 200

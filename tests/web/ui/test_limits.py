@@ -11,7 +11,7 @@ import anyio
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
 
-from catalog.forest import loaded, plant, skill_md
+from catalog.forest import load_registry, skill_md, write_files
 from mcp_skills_server.codes import problem
 from mcp_skills_server.model import Skill, Snapshot
 from mcp_skills_server.runtime.search import Hit
@@ -20,7 +20,7 @@ from mcp_skills_server.web.ui.pages import catalogue, problems, skill, tools, tr
 from mcp_skills_server.web.ui.pages.history import Revisions, SkillRevision
 from mcp_skills_server.web.ui.sign_in import form_of
 from tables import each_row
-from web.ui.serving import make_context, render_view, skill_paths, words
+from web.ui.serving import make_context, render_view, skill_paths, visible_text
 from wire import write_skill
 
 
@@ -67,7 +67,7 @@ def test_history_is_bounded_in_lines_skills_revisions_and_bytes(tmp_path: Path) 
         revisions._note(0.0, "a", empty, skill_of(count))
         return revisions.of("a")[0]
 
-    registry = loaded(tmp_path)
+    registry = load_registry(tmp_path)
     revisions, empty = Revisions(registry), skill_of(0)
     headers = len(revision_of(10).lines) - 10
     for count, is_whole in ((500 - headers, True), (501 - headers, False)):
@@ -95,7 +95,7 @@ def test_catalogue_lists_are_bounded(tmp_path: Path) -> None:
     files = {
         f"{path}/SKILL.md": skill_md(path, tags, *titles[number : number + 1]) for number, path in enumerate(paths)
     }
-    registry = loaded(plant(tmp_path, files))
+    registry = load_registry(write_files(tmp_path, files))
     root_problems = [problem("root-missing", "is gone").at(f"/{number}", "") for number in range(101)]
     registry.snapshot = Snapshot(dict(registry.snapshot.skills), tuple(root_problems))
     context = make_context(registry=registry)
@@ -143,4 +143,4 @@ def test_ranking_has_twenty_ranks_and_compares_first_five(tmp_path: Path) -> Non
     assert (places[0].share, places[1].words[-12:]) == (1.0, " of the best")
     page = render_view(triggers.page, make_context(tmp_path), "prompt=paint+a+fence")
     assert len(skill_paths(page)) == 20
-    assert "of the best" in words(page)
+    assert "of the best" in visible_text(page)

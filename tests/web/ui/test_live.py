@@ -17,14 +17,14 @@ import anyio.lowlevel
 import pytest
 from starlette.requests import Request
 
-from catalog.forest import plant, skill_md, skills
+from catalog.forest import skill_md, skills, write_files
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import SkillSet
 from mcp_skills_server.web.ui.pages import history, live
 from mcp_skills_server.web.ui.pages.history import Revisions, SkillRevision
 from mcp_skills_server.web.ui.pages.live import Change, ChangeStream, Live
-from web.http_wire import Server, until
-from web.ui.serving import get, make_context, page_serving, words
+from web.http_wire import Server, wait_until
+from web.ui.serving import get, make_context, page_serving, visible_text
 from wire import DEADLINE, write_skill
 
 
@@ -50,11 +50,11 @@ def test_changes_after_first_scan_are_recorded_by_kind_and_files(tmp_path: Path)
     def write_and_scan(**files: str) -> None:
         """Change these files, and one of each other skill, in one scan."""
         others = {f"other-{number}/a.txt": "".join(files) for number in range(40)}
-        plant(tmp_path, files | others)
+        write_files(tmp_path, files | others)
         registry.refresh()
 
-    plant(tmp_path, skills("a", "a/b", "two", *(f"other-{number}" for number in range(40))))
-    plant(tmp_path, {"a/b/c.txt": "c"})
+    write_files(tmp_path, skills("a", "a/b", "two", *(f"other-{number}" for number in range(40))))
+    write_files(tmp_path, {"a/b/c.txt": "c"})
     live_changes, registry = Live(), Registry([tmp_path])
     live_changes.follow(registry)
     registry.load()
@@ -176,18 +176,18 @@ def test_two_hundred_streams_are_served_and_all_receive_a_change(tmp_path: Path)
         streams = [stack.enter_context(open_stream(server)) for _ in range(200)]
         assert {stream.status for stream in streams} == {200}
         assert {stream.headers["Cache-Control"] for stream in streams} == {"no-store"}
-        assert "Nothing has changed." in words(get(server, "/ui/live"))
+        assert "Nothing has changed." in visible_text(get(server, "/ui/live"))
         write_skill(tmp_path / "two", name="other")
         assert {next_event(stream) for stream in streams} == {"change"}
         page = get(server, "/ui/live?part=1")
-        assert "appeared two left out" in words(page) and b"<html" not in page.body
+        assert "appeared two left out" in visible_text(page) and b"<html" not in page.body
         assert server.signal(signal.SIGTERM)[0] == 0
         # A stream that was cut off would raise IncompleteRead.
         assert {stream.read()[:6] for stream in streams} == {b"data: "}
 
 
 def test_disconnected_client_releases_its_stream(tmp_path: Path) -> None:
-    context, open_streams = make_context(plant(tmp_path, skills("one"))), list[int]()
+    context, open_streams = make_context(write_files(tmp_path, skills("one"))), list[int]()
 
     async def disconnect() -> dict[str, Any]:
         open_streams.append(len(context.site.live))
@@ -209,7 +209,7 @@ def test_stream_is_refused_when_other_owners_hold_all(tmp_path: Path) -> None:
         scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "client": ("192.0.2.1", 1)}
         return anyio.run(live.events, Request({**scope, "query_string": query.encode()}), context)
 
-    changes, context = Live(share=1), make_context(plant(tmp_path, skills("one")))
+    changes, context = Live(share=1), make_context(write_files(tmp_path, skills("one")))
     streams = [changes.open(ALL_SKILLS, f"{number}", 0, allow) for number in range(1_023)]
     context = replace(context, site=replace(context.site, live=changes))
     changes.note(appeared("one"))
@@ -234,15 +234,15 @@ def recorded_revisions(folder: Path, kept: str = "") -> Iterator[Callable[[str, 
 
     def revisions_of(path: str, count: int) -> list[SkillRevision]:
         registry.refresh()
-        until(lambda: len(revisions.of(path)) >= count)
+        wait_until(lambda: len(revisions.of(path)) >= count)
         return revisions.of(path)
 
     with Registry([folder]) as registry:
         revisions = Revisions(registry)
         revisions.start()
-        until(lambda: not kept or kept in revisions._kept)
+        wait_until(lambda: not kept or kept in revisions._kept)
         yield revisions_of
-        until(lambda: revisions._size == sum(map(history._size, [*revisions._kept.values()])))
+        wait_until(lambda: revisions._size == sum(map(history._size, [*revisions._kept.values()])))
 
 
 def test_each_change_is_one_diff_newest_first(tmp_path: Path) -> None:

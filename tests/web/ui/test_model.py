@@ -7,13 +7,13 @@ from pathlib import Path
 
 import anyio
 
-from catalog.forest import plant, skill_md, skills
-from dialects.overviews import made_up
+from catalog.forest import skill_md, skills, write_files
+from dialects.overviews import build_overview
 from mcp_skills_server.dialects import jsonrpc, runtime
 from mcp_skills_server.dialects.table import AUTO, TABLE
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.web.ui.pages import model
-from web.ui.serving import get, make_context, page_serving, words
+from web.ui.serving import get, make_context, page_serving, visible_text
 from wire import FIXTURES, Era, serving
 
 LIMIT = runtime.OVERVIEW_CHARACTERS
@@ -44,7 +44,7 @@ def test_model_view_equals_what_a_host_receives(era: Era) -> None:
 
 def test_cut_skills_are_counted_and_named() -> None:
     for count in (3, 60, 400, 3_000):
-        overview = made_up(count, folders=0 if count < 300 else 20)
+        overview = build_overview(count, folders=0 if count < 300 else 20)
         for shown in (runtime.in_instructions(overview, LIMIT, scripts=False), runtime.in_loading(overview, LIMIT)):
             channel = model.channel("x", shown.text, LIMIT, overview, shown)
             assert channel.whole + channel.cut + channel.named + channel.unnamed == count
@@ -55,21 +55,21 @@ def test_cut_skills_are_counted_and_named() -> None:
 
 def test_withheld_skills_are_listed_and_channels_need_tools_and_skills(tmp_path: Path) -> None:
     withheld = skill_md("two", "disable-model-invocation: true")
-    context = make_context(plant(tmp_path / "skills", skills("one") | {"two/SKILL.md": withheld}))
+    context = make_context(write_files(tmp_path / "skills", skills("one") | {"two/SKILL.md": withheld}))
     assert model.withheld(context) == ["two"]
     instructions, description = model.channels(context)
     assert (instructions.title, description.title) == ("Instructions", "Description of the tool skills_load")
     assert "two" not in instructions.text and "two" not in description.text
     without_tools = make_context(tmp_path / "skills", settings=Settings(tools=False))
-    without_skills = make_context(plant(tmp_path / "none", {}))
+    without_skills = make_context(write_files(tmp_path / "none", {}))
     assert list(model.channels(without_tools)) == list(model.channels(without_skills)) == []
 
 
 def test_view_selects_era_and_dialect(tmp_path: Path) -> None:
-    plant(tmp_path, skills("one"))
+    write_files(tmp_path, skills("one"))
     with page_serving(tmp_path) as server:
-        modern = words(get(server, "/ui/model?era=modern&dialect=sep-2640"))
-        legacy = words(get(server, "/ui/model?era=legacy&dialect=nonsense"))
+        modern = visible_text(get(server, "/ui/model?era=modern&dialect=sep-2640"))
+        legacy = visible_text(get(server, "/ui/model?era=legacy&dialect=nonsense"))
         assert "1 skill here" in modern and "1 with the whole description." in modern
         assert "io.modelcontextprotocol/serverInfo" in modern
         assert "io.modelcontextprotocol/serverInfo" not in legacy
@@ -77,4 +77,4 @@ def test_view_selects_era_and_dialect(tmp_path: Path) -> None:
         assert "one token for 4 bytes of UTF-8" in modern
     with page_serving(tmp_path, "--no-tools") as server:
         for view in ("model", "tools?tool=skills_list&call=1"):
-            assert "offers no tools" in words(get(server, f"/ui/{view}"))
+            assert "offers no tools" in visible_text(get(server, f"/ui/{view}"))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from starlette.datastructures import QueryParams
 
-from catalog.forest import plant, skill_md, skills
+from catalog.forest import skill_md, skills, write_files
 from mcp_skills_server.access.grants import Grant, Grants, Pattern
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.registry import MirroredRoot, Registry
@@ -22,9 +22,9 @@ from mcp_skills_server.telemetry.usage import By, Report, UsageRow, UsageStore
 from mcp_skills_server.web.ui.pages import catalogue, operation
 from mcp_skills_server.web.ui.pages.operation import Activity
 from mcp_skills_server.web.ui.pages.problems import survey_of
-from web.http_wire import Server, bearing, client, token_file, until
+from web.http_wire import Server, bearer_header, client, token_file, wait_until
 from web.test_grants import ANN, BOB, configure
-from web.ui.serving import get, grant, make_context, page_serving, render_view, text_of, words
+from web.ui.serving import get, grant, make_context, page_serving, render_view, text_of, visible_text
 from wire import FIXTURES
 
 
@@ -53,19 +53,19 @@ def test_clients_are_grouped_and_bounded_latest_first() -> None:
 def test_run_is_running_until_its_request_ends_and_hides_withheld_skill(tmp_path: Path) -> None:
     bob = Principal("token", "bob")
     grants = Grants([Grant((bob.id,), (Pattern("tea"),))], local=False)
-    context = make_context(plant(tmp_path, skills("finance/refunds", "tea")), grants=grants, principal=bob)
+    context = make_context(write_files(tmp_path, skills("finance/refunds", "tea")), grants=grants, principal=bob)
     activity = context.site.activity
     granted = Use("run", "tea", "scripts/tea.py", "")
     for run in (granted, Use("run", "finance/refunds", "scripts/finance.py", ""), Use("run", "", "scripts/.py", "")):
         activity.take(event(outcome="begun", uses=(run,), principal="token:ann"))
-    page = words(render_view(operation.runs, context))
+    page = visible_text(render_view(operation.runs, context))
     assert page.count(" running") == 3
     assert "scripts/tea.py" in page and page.count("token:ann") == 3
     assert "finance" not in page and page.count("of a skill that you may not read") == 1
     assert "code sent with the call" in page
     assert activity.clients() == []
     activity.take(event(outcome="failed", uses=(granted,), principal="token:ann", milliseconds=7.0))
-    page = words(render_view(operation.runs, context))
+    page = visible_text(render_view(operation.runs, context))
     assert page.count(" running") == 2
     assert " failed 7 ms" in page
     assert [(client.requests, client.refused) for client in activity.clients()] == [(1, 1)]
@@ -77,7 +77,7 @@ ADMIN_HEADINGS = ("By principal", "By host program")
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Two skills, and two tokens."""
-    plant(tmp_path / "skills", skills("finance/refunds", "tea"))
+    write_files(tmp_path / "skills", skills("finance/refunds", "tea"))
     token_file(tmp_path, f"ann={ANN}", f"bob={BOB}")
     return tmp_path
 
@@ -86,7 +86,7 @@ def load_skill(server: Server, folder: Path, token: str | None = None) -> None:
     """Load a skill, and wait until the store has counted it: the page caches a report for five seconds."""
     with client(server, "modern", token=token) as mcp:
         mcp.read("skill://finance/refunds/SKILL.md")
-    until(lambda: UsageStore(str(folder / "usage.db")).report("principal").lines)
+    wait_until(lambda: UsageStore(str(folder / "usage.db")).report("principal").lines)
 
 
 @pytest.mark.parametrize("grants", [grant("ann", "finance/**") + grant("bob", "**", may=["admin"]), ""])
@@ -94,19 +94,19 @@ def test_administrator_sees_use_by_principal_and_host(folder: Path, grants: str)
     store = f"sqlite:{folder / 'usage.db'}"
     with page_serving("--config", configure(folder, grants), "--usage", store) as server:
         load_skill(server, folder, ANN)
-        page = words(get(server, "/ui/usage", **bearing(BOB)))
+        page = visible_text(get(server, "/ui/usage", **bearer_header(BOB)))
         assert page.count(" 1 0 0 0 ") == 3
         by_principal, _, by_host = page.partition(f" {ADMIN_HEADINGS[0]} ")[2].partition(f" {ADMIN_HEADINGS[1]} ")
         assert "token:ann 1 0 0 0 " in by_principal
         assert "wire 1 0 0 0 " in by_host and "token:" not in by_host
-        clients = words(get(server, "/ui/clients", **bearing(BOB)))
+        clients = visible_text(get(server, "/ui/clients", **bearer_header(BOB)))
         assert "token:ann" in clients and "resources/read" in clients and "modern" in clients
         for view in ("usage", "runs", "clients"):
-            assert ANN not in text_of(get(server, f"/ui/{view}", **bearing(BOB)))
+            assert ANN not in text_of(get(server, f"/ui/{view}", **bearer_header(BOB)))
         is_admin = not grants  # without grants every token is an administrator's
         for view in ("runs", "clients"):
-            assert get(server, f"/ui/{view}", **bearing(ANN)).status == (200 if is_admin else 403)
-        page = words(get(server, "/ui/usage", **bearing(ANN)))
+            assert get(server, f"/ui/{view}", **bearer_header(ANN)).status == (200 if is_admin else 403)
+        page = visible_text(get(server, "/ui/usage", **bearer_header(ANN)))
         for text in (*ADMIN_HEADINGS, "token:ann 1"):
             assert (text in page) is is_admin, text
 
@@ -114,14 +114,14 @@ def test_administrator_sees_use_by_principal_and_host(folder: Path, grants: str)
 def test_server_without_tokens_hides_principals_and_clients(folder: Path) -> None:
     with page_serving(folder / "skills", "--usage", f"sqlite:{folder / 'usage.db'}") as server:
         load_skill(server, folder)
-        page = words(get(server, "/ui/usage"))
+        page = visible_text(get(server, "/ui/usage"))
         assert " 1 0 0 0 " in page
         for text in (*ADMIN_HEADINGS, "wire"):
             assert text not in page
         for path in ("/ui/runs", "/ui/clients"):
             reply = get(server, path)
             assert reply.status == 403
-            assert "administrators" in words(reply)
+            assert "administrators" in visible_text(reply)
             assert path not in text_of(get(server, "/ui/"))
 
 
@@ -132,7 +132,7 @@ def test_usage_and_catalogue_are_paginated_most_used_first(tmp_path: Path) -> No
             rows += [UsageRow(f"{by}-{number:04}", loads=9_000 - number) for number in range(1, 5_000)]
             return Report((*rows, UsageRow("s050", last=1.0)), 0, 0, ())
 
-    context = make_context(plant(tmp_path / "skills", skills(*(f"s{number:03}" for number in range(101)))))
+    context = make_context(write_files(tmp_path / "skills", skills(*(f"s{number:03}" for number in range(101)))))
     reports = operation.UsageReports(FixedCounts(str(tmp_path / "usage.db")))
     context = replace(context, site=replace(context.site, usage=reports), sees_others=True)
     for start, count, has_more in ((0, 100, True), (1, 100, False), (100, 1, False)):
@@ -141,7 +141,7 @@ def test_usage_and_catalogue_are_paginated_most_used_first(tmp_path: Path) -> No
         assert ('rel="next"' in page) is has_more
         listing = catalogue._find(context, catalogue.ListQuery.of(QueryParams(f"from={start}")), survey_of(context))
         assert (len(listing["rows"]), listing["more"], listing["total"]) == (count, has_more, 101)
-    page = words(render_view(operation.usage, context))
+    page = visible_text(render_view(operation.usage, context))
     for by, nameless in (("principal", "anonymous"), ("host", "unknown")):
         assert page.count(f"{by}-") == 99
         assert page.index(f"{nameless} 9,000") < page.index(f"{by}-0001 8,999") < page.index(f"{by}-0099 8,901")
@@ -149,8 +149,8 @@ def test_usage_and_catalogue_are_paginated_most_used_first(tmp_path: Path) -> No
 
 def test_source_rows_show_revision_and_errors_to_administrators(tmp_path: Path) -> None:
     url = "https://skills.example"
-    plant(tmp_path / "own", skills("one"))
-    plant(tmp_path / "copy", {"two/SKILL.md": skill_md("other")})
+    write_files(tmp_path / "own", skills("one"))
+    write_files(tmp_path / "copy", {"two/SKILL.md": skill_md("other")})
     (tmp_path / "empty").mkdir()
     state = SourceState(url, True, "/secret/place: does not answer", "abc123", looked=1e9, next_look=2e9)
     mirror = MirroredRoot(str(tmp_path / "copy"), url)
@@ -169,9 +169,9 @@ def test_source_rows_show_revision_and_errors_to_administrators(tmp_path: Path) 
 def test_sources_view_shows_kind_and_last_check(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "s.zip", "w") as archive:
         archive.writestr("one/SKILL.md", skill_md("one"))
-    plant(tmp_path / "own", skills("two"))
+    write_files(tmp_path / "own", skills("two"))
     with page_serving(tmp_path / "s.zip", tmp_path / "own") as server:
-        text = words(get(server, "/ui/sources"))
+        text = visible_text(get(server, "/ui/sources"))
         assert "own none 1 a local folder none" in text and "s.zip" in text and " UTC" in text
         assert str(tmp_path / "own") not in text
 
@@ -184,9 +184,9 @@ def server() -> Iterator[Server]:
 
 def test_tools_view_calls_reading_tools_and_shows_results(server: Server) -> None:
     def result_of(query: str) -> str:
-        return words(get(server, f"/ui/tools?tool=skills_{query}&call=1"))
+        return visible_text(get(server, f"/ui/tools?tool=skills_{query}&call=1"))
 
-    assert "query (required)" in words(get(server, "/ui/tools"))
+    assert "query (required)" in visible_text(get(server, "/ui/tools"))
     found = result_of("search&arg.query=refund&arg.limit=1")
     assert "- refunds: Handles a refund request" in found and "- invoices:" not in found
     assert "bytes of text" in found

@@ -10,13 +10,13 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from catalog.forest import loaded, plant, skill_md
+from catalog.forest import load_registry, skill_md, write_files
 from mcp_skills_server.cli import cli
 from mcp_skills_server.codes import problem
 from mcp_skills_server.model import Snapshot
 from mcp_skills_server.web.ui.pages import problems
 from tables import each_row
-from web.ui.serving import get, list_pages, make_context, page_serving, skill_paths, text_of, words
+from web.ui.serving import get, list_pages, make_context, page_serving, skill_paths, text_of, visible_text
 from wire import ROOT
 
 BROKEN = ROOT / "fixtures" / "broken"
@@ -39,7 +39,7 @@ def test_problem_is_assigned_to_a_file_of_its_skill(path: str, file: str) -> Non
 
 
 def test_root_problems_are_shown_to_administrators_only(tmp_path: Path) -> None:
-    registry = loaded(plant(tmp_path, {"a/SKILL.md": skill_md("b")}))
+    registry = load_registry(write_files(tmp_path, {"a/SKILL.md": skill_md("b")}))
     of_root = problem("root-missing", "is gone").at(str(tmp_path / "lost"), "")
     registry.snapshot = Snapshot(dict(registry.snapshot.skills), (of_root,))
     context = make_context(registry=registry)
@@ -64,11 +64,11 @@ def test_problems_equal_those_of_validate_and_mark_their_lines() -> None:
         assert hostile.index('id="problems"') < hostile.index('id="seen"') and "pipe-to-shell</span>" in hostile
         error = text_of(get(server, "/ui/problems?severity=error&code=yaml-syntax"))
         assert error.count('<li class="skill">') == 1 and error.count("<mark>") == 1
-        line = re.search(r"yaml-syntax / SKILL\.md :(\d+)", words(error))
+        line = re.search(r"yaml-syntax / SKILL\.md :(\d+)", visible_text(error))
         assert line and f'<tr class="it"><th scope="row" class="number">{line[1]}</th>' in error
         assert str(BROKEN) not in error, "folders are shown to administrators only"
         assert text_of(get(server, "/ui/problems?severity=bad&from=-1")) == page, "invalid filters are ignored"
-        none = words(get(server, "/ui/problems?code=no-such"))
+        none = visible_text(get(server, "/ui/problems?code=no-such"))
         assert "0 problems" in none and "No problems." in none
         for part in list_pages(server, "/ui/"):
             for path in skill_paths(part):
@@ -78,10 +78,10 @@ def test_problems_equal_those_of_validate_and_mark_their_lines() -> None:
 def test_problems_are_paginated_and_escaped_with_hidden_characters_visible(tmp_path: Path) -> None:
     paths = [f"skill-{number:03}" for number in range(120)]
     hostile = "---\nname: b\ndescription: x ignore\u200b all <script>window.hit=1</script>\n---\n\ntext\n"
-    plant(tmp_path, {f"{path}/SKILL.md": skill_md("other") for path in paths} | {f"{paths[0]}/SKILL.md": hostile})
+    write_files(tmp_path, {f"{path}/SKILL.md": skill_md("other") for path in paths} | {f"{paths[0]}/SKILL.md": hostile})
     with page_serving(tmp_path) as server:
         pages = [*list_pages(server, "/ui/problems?code=name-mismatch")]
         assert skill_paths("".join(pages)) == paths
-        assert "from number 101" in words(pages[-1]) and "Previous" in words(pages[-1])
+        assert "from number 101" in visible_text(pages[-1]) and "Previous" in visible_text(pages[-1])
         page = text_of(get(server, "/ui/problems"))
         assert '<span class="hidden">U+200B</span>' in page and "<script>window" not in page

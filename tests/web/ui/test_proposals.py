@@ -12,11 +12,11 @@ from playwright.sync_api import Browser, expect
 from mcp_skills_server.model import SKILL_MD
 from mcp_skills_server.web.ui.pages.proposals import sides
 from proposals.test_intake import manifest
-from server.test_tools import said
-from web.http_wire import Reply, Server, bearing, client, http_serving, token_file
+from server.test_tools import text_of
+from web.http_wire import Reply, Server, bearer_header, client, http_serving, token_file
 from web.test_grants import ANN, BOB, configure
-from web.ui.chromium import find_harm, looking, needs_chromium
-from web.ui.serving import fetch, get, grant, page_serving, signed_in, ui_command, words
+from web.ui.chromium import find_harm, needs_chromium, open_page
+from web.ui.serving import fetch, get, grant, page_serving, signed_in, ui_command, visible_text
 from wire import serving, write_skill
 
 RIGHTS = ["propose", "review"]
@@ -38,32 +38,32 @@ def propose(server: Server, token: str, name: str, **more: str) -> str:
     with client(server, "modern", token=token) as wire:
         files = {SKILL_MD: manifest(name.rpartition("/")[2]) + HOSTILE + "\n", **more}
         result = wire.call("skills_propose", name=name, files=files, reason=f"Better {HOSTILE}")
-        assert not result.get("isError"), said(result)
+        assert not result.get("isError"), text_of(result)
         return result["structuredContent"]["id"]
 
 
 def test_reviewer_sees_granted_proposals_and_decides(folder: Path) -> None:
     def view(path: str = "") -> Reply:
-        return get(server, f"/ui/proposals{path}", **bearing(BOB))
+        return get(server, f"/ui/proposals{path}", **bearer_header(BOB))
 
     def decide(id_: str, site: str = "same-origin", **fields: str) -> int:
         """Submit a decision, and return the status."""
-        headers = bearing(BOB) | {"Sec-Fetch-Site": site}
+        headers = bearer_header(BOB) | {"Sec-Fetch-Site": site}
         return server.send("POST", f"/ui/proposals/{id_}", urlencode(fields).encode(), headers).status
 
     audit = folder / "audit"
     options = ("--config", configure(folder, GRANTS), "--proposals", folder / "kept", "--audit-log", audit)
     with http_serving(*options, "--ui") as server:
         of_ann, of_bob = propose(server, ANN, "tea", run="#!/bin/sh\n"), propose(server, BOB, "tea/black")
-        assert "tea/black" in words(view())
+        assert "tea/black" in visible_text(view())
         page = view(f"/{of_ann}")
-        text = words(page)
+        text = visible_text(page)
         assert "New skill tea" in text and "token:ann" in text and "Better <script>" in text
         assert "run could run" in text and b'name="scripts"' in page.body
         assert b"<script>alert" not in page.body and b"<img src=x" not in page.body
-        assert "another person must decide" in words(view(f"/{of_bob}"))
+        assert "another person must decide" in visible_text(view(f"/{of_bob}"))
         withheld = propose(server, ANN, "secret")
-        assert "secret" not in words(view())
+        assert "secret" not in visible_text(view())
         assert view(f"/{withheld}").status == 404
         assert decide(withheld, decision="approve") == 404
         assert decide(of_bob, decision="approve") == 400, "it is bob's own"
@@ -72,11 +72,11 @@ def test_reviewer_sees_granted_proposals_and_decides(folder: Path) -> None:
         assert decide(of_ann, decision="approve") == 400, "its script was not confirmed"
         assert decide(of_ann, decision="approve", message="thanks".ljust(1_001, "!"), scripts="1") == 303
         assert (folder / "skills" / "tea" / SKILL_MD).exists()
-        decided = words(view(f"/{of_ann}"))
+        decided = visible_text(view(f"/{of_ann}"))
         assert "Approved by token:bob" in decided and ": thanks" in decided
         assert decide(of_ann, decision="reject") == 400
         with client(server, "modern", token=ANN) as wire:
-            proposals = said(wire.call("skills_proposals"))
+            proposals = text_of(wire.call("skills_proposals"))
             assert "approved, thanks!" in proposals
             assert proposals.count("!") == 994, "a message is cut to 1,000 characters"
     records = map(json.loads, audit.read_text().splitlines())
@@ -90,7 +90,7 @@ def test_proposals_need_a_grant_on_a_server_but_not_locally(folder: Path) -> Non
         assert get(server, "/ui/proposals").status == 403
         assert server.send("POST", ABSENT, b"decision=approve", {"Sec-Fetch-Site": "same-origin"}).status == 404
     with signed_in(folder / "skills", "--proposals", folder / "kept") as (origin, cookie):
-        assert "No proposal is pending" in words(fetch(f"{origin}/ui/proposals", cookie))
+        assert "No proposal is pending" in visible_text(fetch(f"{origin}/ui/proposals", cookie))
         assert fetch(origin + ABSENT, cookie).status == 404
 
 
@@ -112,12 +112,12 @@ def test_approval_in_browser_reaches_another_host(chromium: Browser, folder: Pat
         serving(skills, "--proposals", store, host="one") as proposer,
         serving(skills, host="two") as other,
         ui_command(skills, "--proposals", store) as address,
-        looking(chromium) as seen,
+        open_page(chromium) as seen,
     ):
         digest = proposer.call("skills_load", names=["coffee"])["structuredContent"]["active_skills"][0]["digest"]
         files = {SKILL_MD: "---\nname: coffee\ndescription: Grinds coffee beans, and brews tea.\n---\n\nSlowly.\n"}
         proposed = proposer.call("skills_propose", name="coffee", files=files, reason="Tea, too.", base=digest)
-        assert not proposed.get("isError"), said(proposed)
+        assert not proposed.get("isError"), text_of(proposed)
         page = seen.page
         page.goto(address)
         assert page.url == address.partition("enter")[0], "the secret leaves the address"
@@ -132,6 +132,6 @@ def test_approval_in_browser_reaches_another_host(chromium: Browser, folder: Pat
         expect(page.get_by_role("status")).to_contain_text("Approved by local: Good idea")
         while other.notification()["method"] != "notifications/resources/list_changed":
             pass
-        assert "Slowly." in said(other.call("skills_load", names=["coffee"]))
-        assert "approved, Good idea" in said(proposer.call("skills_proposals"))
+        assert "Slowly." in text_of(other.call("skills_load", names=["coffee"]))
+        assert "approved, Good idea" in text_of(proposer.call("skills_proposals"))
         assert seen.refused == []

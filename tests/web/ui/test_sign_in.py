@@ -34,9 +34,9 @@ from mcp_skills_server.web.ui.sign_in import Flow, SignInError
 from shared.redis_servers import redis_server
 from tables import each_row
 from web.authorization_server import AuthorizationServer, authorization_server
-from web.http_wire import Reply, Server, bearing, http_serving
+from web.http_wire import Reply, Server, bearer_header, http_serving
 from web.proxies import Edits, HaProxy, running
-from web.ui.serving import SECRET, TOKENS, cookie_of, fetch, get, page_serving, text_of, ui_command, words
+from web.ui.serving import SECRET, TOKENS, cookie_of, fetch, get, page_serving, text_of, ui_command, visible_text
 from wire import write_skill
 
 CALLBACK = "https://skills.example/ui/oauth/callback"
@@ -73,7 +73,7 @@ def test_root_path_prefixes_the_page_and_root_redirects_to_it(skills: Path) -> N
 def test_open_server_needs_no_sign_in_and_sets_security_headers(skills: Path) -> None:
     with page_serving(skills) as server:
         reply = get(server, "/ui/")
-        assert reply.status == 200 and "refunds" in words(reply) and "Sign out" not in words(reply)
+        assert reply.status == 200 and "refunds" in visible_text(reply) and "Sign out" not in visible_text(reply)
         assert get(server, "/ui").headers["Location"] == "/ui/"
         assert get(server, "/", Host="evil.example").status == sign_in(server, SECRET, Origin="null").status == 403
         for path in ("/ui/", "/ui/static/ui.js", "/ui/no/such", "/ui/skills/none", "/ui/sign-in"):
@@ -101,8 +101,8 @@ def test_one_time_address_signs_in_once_and_redirects_without_secret(skills: Pat
         assert address.partition("once=")[2] not in cookie
         second = fetch(address)
         assert second.status == 403
-        assert "was used before" in words(second)
-        assert "start it again, and open the whole address that it prints" in words(second)
+        assert "was used before" in visible_text(second)
+        assert "start it again, and open the whole address that it prints" in visible_text(second)
         assert fetch(f"{origin}/").headers["Location"] == "/ui/"
         assert fetch(f"{origin}/ui/", cookie_of(signed_in)).status == 200
         assert fetch(f"{origin}/mcp", cookie_of(signed_in)).status == 404  # it serves nothing but the page
@@ -116,13 +116,13 @@ def test_token_signs_in_and_is_not_in_cookie_or_log(guarded: Server) -> None:
     cookie = cookie_of(reply)
     assert reply.status == 303
     assert SECRET not in cookie and len(cookie.partition("=")[2]) == 43
-    assert "laptop" in words(get(guarded, "/ui/", Cookie=cookie))
+    assert "laptop" in visible_text(get(guarded, "/ui/", Cookie=cookie))
     assert sign_out(guarded, cookie).status == 303
     assert get(guarded, "/ui/", Cookie=cookie).status == 303
     assert get(guarded, "/ui/", Authorization=f"Bearer {SECRET}").status == 200
     assert get(guarded, "/ui/", Authorization="Bearer wrong-wrong-wrong-wrong").status == 303
-    assert "not valid here" in words(sign_in(guarded, "wrong-wrong-wrong-wrong"))
-    guarded.said("refused a token at the page")
+    assert "not valid here" in visible_text(sign_in(guarded, "wrong-wrong-wrong-wrong"))
+    guarded.wait_for_log("refused a token at the page")
     assert SECRET not in guarded.stderr
 
 
@@ -144,13 +144,13 @@ def test_page_with_tokens_accepts_any_host_name_but_mcp_does_not(skills: Path) -
         assert sign_in(server, SECRET, **headers).status == 303
         assert sign_in(server, SECRET, **{**headers, "Origin": "http://evil.example"}).status == 403
         body = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
-        assert server.send("POST", "/mcp", body, {**headers, **bearing(SECRET)}).status == 403
+        assert server.send("POST", "/mcp", body, {**headers, **bearer_header(SECRET)}).status == 403
 
 
 def test_failed_authentications_share_one_rate_limit_for_page_and_mcp(tmp_path: Path, skills: Path) -> None:
     config = tmp_path / "c.toml"
     config.write_text("[quota]\nfailed-authentications-per-minute = 4\n")
-    wrong = bearing("wrong-wrong-wrong-wrong")
+    wrong = bearer_header("wrong-wrong-wrong-wrong")
     with page_serving(skills, "--config", config, environment=TOKENS) as server:
         assert server.send("POST", "/mcp", b"{}", wrong).status == 401
         assert get(server, "/ui/", **wrong).status == 303
@@ -213,7 +213,7 @@ def test_oauth_sign_in_uses_pkce_and_state_bound_to_browser(tmp_path: Path, skil
     with authorization_server() as issuer:
         register_page(issuer)
         with page_serving(skills, "--config", oauth_configuration(tmp_path, issuer.url)) as server:
-            assert "Sign in at" in words(get(server, "/ui/sign-in"))
+            assert "Sign in at" in visible_text(get(server, "/ui/sign-in"))
             begun = get(server, "/ui/oauth/begin")
             authorization_url = begun.headers["Location"] or ""
             parameters = parse_qs(urlsplit(authorization_url).query)
@@ -230,13 +230,15 @@ def test_oauth_sign_in_uses_pkce_and_state_bound_to_browser(tmp_path: Path, skil
             query = urlencode({"state": parse_qs(redirect.query)["state"][0], **error})
             page = text_of(get(server, f"/ui/oauth/callback?{query}", Cookie=cookie))
             assert "refused the sign-in (no: &lt;b&gt;Ask&lt;/b&gt; IT)." in page
-            server.said(r"signing in at the issuer failed: The issuer refused the sign-in \(no: <b>Ask</b> IT\)")
-            server.said("refused a callback without a sign-in")
+            server.wait_for_log(
+                r"signing in at the issuer failed: The issuer refused the sign-in \(no: <b>Ask</b> IT\)"
+            )
+            server.wait_for_log("refused a callback without a sign-in")
             forged = get(server, f"/ui/oauth/callback?{urlencode({'state': 'x', **error})}", Cookie=cookie)
-            assert "Ask" not in words(forged)  # any foreign page can link to such an address
+            assert "Ask" not in visible_text(forged)  # any foreign page can link to such an address
             done = get(server, callback, Cookie=cookie)
             assert done.status == 200 and done.headers["Refresh"] == "0; url=/ui/"
-            assert "ann" in words(get(server, "/ui/", Cookie=cookie_of(done)))
+            assert "ann" in visible_text(get(server, "/ui/", Cookie=cookie_of(done)))
 
 
 def test_unreachable_issuer_is_reported_as_503(tmp_path: Path, skills: Path) -> None:
@@ -247,8 +249,8 @@ def test_unreachable_issuer_is_reported_as_503(tmp_path: Path, skills: Path) -> 
             begun = get(server, "/ui/oauth/begin")
             redirect = urlsplit(fetch(begun.headers["Location"] or "").headers["Location"] or "")
         reply = get(server, f"/ui/oauth/callback?{redirect.query}", Cookie=cookie_of(begun))
-        assert reply.status == 503 and "does not respond" in words(reply)
-        server.said("signing in at the issuer failed: The issuer does not respond")
+        assert reply.status == 503 and "does not respond" in visible_text(reply)
+        server.wait_for_log("signing in at the issuer failed: The issuer does not respond")
 
 
 def test_cross_site_requests_do_not_consume_the_sign_in_rate_limit(tmp_path: Path, skills: Path) -> None:
@@ -275,7 +277,7 @@ def test_page_without_client_id_accepts_bearer_tokens_only(tmp_path: Path, skill
     ):
         assert get(server, "/ui/oauth/begin").status == 404 and get(server, "/ui/").status == 303
         token = issuer.token("https://skills.example/mcp", [])
-        assert get(server, "/ui/", **bearing(token)).status == 200
+        assert get(server, "/ui/", **bearer_header(token)).status == 200
 
 
 ISSUER, AUDIENCE = "https://login.example", "https://skills.example/team/mcp"

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from catalog.forest import plant
+from catalog.forest import write_files
 from mcp_skills_server.format.ignored import is_ignored
 from mcp_skills_server.web.ui.pages.history import commits
 from sources.git.conftest import BASE
 from sources.git.remotes import Upstream, skill
-from web.http_wire import Server, bearing, token_file, until
+from web.http_wire import Server, bearer_header, token_file, wait_until
 from web.test_grants import ANN, BOB
-from web.ui.serving import get, grant, page_serving, words
+from web.ui.serving import get, grant, page_serving, visible_text
 from wire import write_skill
 
 DEEP = "/".join("abcdefghijkl")
@@ -33,7 +33,7 @@ PNG = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4
 
 def html_of(server: Server, path: str) -> str:
     reply = get(server, path)
-    assert reply.status == 200, words(reply)
+    assert reply.status == 200, visible_text(reply)
     return reply.body.decode()
 
 
@@ -74,44 +74,46 @@ def test_skill_view_shows_rendered_and_raw_text(server: Server, folder: Path) ->
     assert html.unescape(raw[1]) == (folder / "refunds" / "SKILL.md").read_text(encoding="utf-8")
     digest = hashlib.sha256((folder / "refunds" / "SKILL.md").read_bytes()).hexdigest()
     assert f"sha256:{digest[:16]}" in text
-    assert "Hosts that support skills" in words(text) and str(folder) not in text
+    assert "Hosts that support skills" in visible_text(text) and str(folder) not in text
     assert "/mcp" in text and "Bearer" not in text
 
 
 def test_file_view_depends_on_type_and_size(server: Server) -> None:
     assert "<h3>Notes</h3>" in html_of(server, "/ui/files/kinds?file=notes.md")
     plain = html_of(server, "/ui/files/kinds?file=plain.txt")
-    assert 'x&lt;y<span class="hidden">U+200B</span>z' in plain and "It has 1 invisible characters" in words(plain)
+    assert 'x&lt;y<span class="hidden">U+200B</span>z' in plain and "It has 1 invisible characters" in visible_text(
+        plain
+    )
     assert 'src="/ui/raw/kinds?file=scheme.png"' in html_of(server, "/ui/files/kinds?file=scheme.png")
     for name in ("data.bin", "zero.bin"):
-        assert "neither text nor a picture" in words(html_of(server, f"/ui/files/kinds?file={name}"))
+        assert "neither text nor a picture" in visible_text(html_of(server, f"/ui/files/kinds?file={name}"))
     for name, kind, content in (
         ("scheme.png", "image/png", PNG), ("data.bin", "application/octet-stream", bytes(range(256))),
     ):  # fmt: skip
         reply = get(server, f"/ui/raw/kinds?file={name}")
         assert (reply.headers["Content-Type"], reply.body) == (kind, content)
     assert "attachment" in (get(server, "/ui/raw/kinds?file=notes.md&keep=1").headers["Content-Disposition"] or "")
-    assert "The file is too large to be shown" in words(html_of(server, "/ui/files/kinds?file=big.txt"))
+    assert "The file is too large to be shown" in visible_text(html_of(server, "/ui/files/kinds?file=big.txt"))
     assert len(get(server, "/ui/raw/kinds?file=big.txt").body) == 2 << 20
     text = html_of(server, "/ui/skills/many")
     assert text.count('href="/ui/files/many?file=') == 501 and len(text) < 500_000
     text = html_of(server, "/ui/skills/long")
-    assert "too long to be rendered" in words(text) and len(text) < 500_000
+    assert "too long to be rendered" in visible_text(text) and len(text) < 500_000
 
 
 def test_arguments_are_filled_into_the_text(server: Server) -> None:
     text = html_of(server, "/ui/skills/weather")
     assert 'name="arg.city"' in text and 'value="today"' in text and 'id="filled"' not in text
-    assert "Missing required argument" not in words(text), "before the form is submitted"
+    assert "Missing required argument" not in visible_text(text), "before the form is submitted"
     text = html_of(server, "/ui/skills/weather?fill=1&arg.city=%3Cb%3EBonn")
     assert "Weather of &lt;b&gt;Bonn on today {{other}}" in text
-    assert "Missing required argument" in words(html_of(server, "/ui/skills/weather?fill=1"))
-    assert "has no argument" in words(html_of(server, "/ui/skills/weather?fill=1&arg.city=x&arg.none=y"))
+    assert "Missing required argument" in visible_text(html_of(server, "/ui/skills/weather?fill=1"))
+    assert "has no argument" in visible_text(html_of(server, "/ui/skills/weather?fill=1&arg.city=x&arg.none=y"))
 
 
 def test_visibility_follows_frontmatter(server: Server) -> None:
     for name, model, user in (("user", "no", "yes"), ("model", "yes", "no")):
-        text = words(html_of(server, f"/ui/skills/{name}"))
+        text = visible_text(html_of(server, f"/ui/skills/{name}"))
         assert f"{model} Models, through tools" in text and f"{user} Users, as a prompt" in text
         assert "yes Hosts that support skills" in text
 
@@ -119,10 +121,10 @@ def test_visibility_follows_frontmatter(server: Server) -> None:
 def test_files_are_a_tree_labelled_with_whole_paths(server: Server) -> None:
     text = html_of(server, "/ui/skills/tree")
     assert 'aria-label="x/y/one.md"><bdi>one.md</bdi>' in text
-    assert "x / 2 files, 12 bytes two.md 6 bytes sha256:" in words(text)
-    assert "y / 1 file, 6 bytes one.md 6 bytes" in words(text)
+    assert "x / 2 files, 12 bytes two.md 6 bytes sha256:" in visible_text(text)
+    assert "y / 1 file, 6 bytes one.md 6 bytes" in visible_text(text)
     assert "<bdi>i/j/k/l/z.md</bdi>" in text and text.count("<summary><bdi>") == 2 + 8
-    assert "4 tokens If every other text file were read too" in words(text)
+    assert "4 tokens If every other text file were read too" in visible_text(text)
     assert get(server, f"/ui/files/tree?file={DEEP}/z.md").status == 200
 
 
@@ -141,12 +143,12 @@ def test_path_traversal_is_refused(skills: Path) -> None:
 def test_change_is_shown_as_diff(tmp_path: Path) -> None:
     directory = write_skill(tmp_path / "a", body="# One\n\nfirst line\n")
     with page_serving(tmp_path) as server:
-        assert "It has not changed." in words(html_of(server, "/ui/history/a"))
+        assert "It has not changed." in visible_text(html_of(server, "/ui/history/a"))
         write_skill(directory, body="# One\n\nsecond <b>line\n", more_md="new\n")
-        until(lambda: "-first line" in words(html_of(server, "/ui/history/a")))
-        text = words(html_of(server, "/ui/history/a"))
+        wait_until(lambda: "-first line" in visible_text(html_of(server, "/ui/history/a")))
+        text = visible_text(html_of(server, "/ui/history/a"))
         assert "+second <b>line" in text and "file added: more.md" in text
-        assert "changed" in words(html_of(server, "/ui/skills/a"))
+        assert "changed" in visible_text(html_of(server, "/ui/skills/a"))
 
 
 def git(repository: Path, *arguments: str) -> str:
@@ -210,7 +212,7 @@ def test_git_history_omits_files_that_are_never_served(tmp_path: Path, folder: s
     shown = ("x.env", "in/x.d/x", "x#", "in/x~$x", "4913x", "SKILL.md")
     for name in (*hidden, *shown):
         assert any(map(is_ignored, name.split("/"))) is (name in hidden)
-    plant(tmp_path / folder, dict.fromkeys((*hidden, *shown), "x\n"))
+    write_files(tmp_path / folder, dict.fromkeys((*hidden, *shown), "x\n"))
     commit_all(tmp_path, "x")
     (commit,) = commits(os.fspath(tmp_path / folder), os.fspath(tmp_path))
     diffs = [line for line in commit.lines if line.startswith("diff ")]
@@ -229,11 +231,11 @@ def link_by_alternates(git: Path, private: Path) -> None:
     subprocess.run(["git", "init", "-q", git.parent], check=True, capture_output=True)
     head = (private / "HEAD").read_text(encoding="ascii").split()[-1]
     alternates = {"objects/info/alternates": f"{private}/objects\n", "HEAD": f"ref: {head}\n"}
-    plant(git, alternates | {head: (private / head).read_bytes()})
+    write_files(git, alternates | {head: (private / head).read_bytes()})
 
 
 def link_by_commondir(git: Path, private: Path) -> None:
-    plant(git, {"HEAD": (private / "HEAD").read_bytes(), "commondir": f"{private}\n"})
+    write_files(git, {"HEAD": (private / "HEAD").read_bytes(), "commondir": f"{private}\n"})
     (git / "objects").mkdir()
     (git / "refs").mkdir()
 
@@ -244,7 +246,7 @@ def link_by_commondir(git: Path, private: Path) -> None:
 def test_git_history_ignores_links_to_another_repository(
     tmp_path: Path, link: Callable[[Path, Path], None], subfolder: str
 ) -> None:
-    private, root = plant(tmp_path / "private", {"notes": "secret\n"}), tmp_path / "tea"
+    private, root = write_files(tmp_path / "private", {"notes": "secret\n"}), tmp_path / "tea"
     commit_all(private, "secret")
     skill = write_skill(root / subfolder, name="tea")
     link(skill / ".git", private / ".git")
@@ -262,6 +264,8 @@ def test_commits_of_fetched_repository_are_shown_to_administrators_only(tmp_path
     roots = f"roots = ['{upstream.url}']\ntoken-file = 'tokens'\n"
     (tmp_path / "c.toml").write_text(roots + grant("bob", "**") + grant("ann", "**", may=["admin"]))
     with page_serving("--config", tmp_path / "c.toml", "--cache-dir", tmp_path / "cache") as server:
-        for_bob, for_ann = (words(get(server, "/ui/history/skills/alpha", **bearing(token))) for token in (BOB, ANN))
+        for_bob, for_ann = (
+            visible_text(get(server, "/ui/history/skills/alpha", **bearer_header(token))) for token in (BOB, ANN)
+        )
         assert "Git commits" not in for_bob and "Other words" not in for_bob
         assert "Git commits" in for_ann and "+Other words." in for_ann and commit[:12] in for_ann

@@ -12,9 +12,9 @@ from urllib.parse import unquote
 
 from playwright.sync_api import Browser, expect
 
-from web.http_wire import until
+from web.http_wire import wait_until
 from web.ui.chromium import needs_chromium
-from web.ui.serving import fetch, get, page_serving, signed_in, text_of, words
+from web.ui.serving import fetch, get, page_serving, signed_in, text_of, visible_text
 from web.ui.test_browser import open_local_page
 from web.ui.test_skill import PNG
 from wire import FIXTURES, write_skill
@@ -59,7 +59,7 @@ def test_skill_view_follows_own_edits_until_skill_is_removed(chromium: Browser, 
         expect(gone).to_be_hidden()
         shutil.rmtree(skills / "refunds")
         expect(gone).to_be_visible()
-        until(lambda: page.reload().status == 404)  # type: ignore[union-attr]
+        wait_until(lambda: page.reload().status == 404)  # type: ignore[union-attr]
         expect(page.get_by_role("status")).to_contain_text("does not exist any more")
         page.get_by_role("link", name="Back to all skills").click()
         expect(page.get_by_role("link", name="other", exact=True)).to_be_visible()
@@ -159,9 +159,9 @@ def test_server_page_is_read_only_and_compressed(skills: Path) -> None:
         origin = f"http://127.0.0.1:{server.port}"
         assert post_status("try", origin, skill="refunds", prompts="y") == 403
         assert post_status("switch", origin, off="refunds") == 403
-        assert "Save them" not in words(get(server, "/ui/try?skill=refunds&prompts=y"))
+        assert "Save them" not in visible_text(get(server, "/ui/try?skill=refunds&prompts=y"))
         assert "Switch off" not in text_of(get(server, "/ui/skills/refunds"))
-        assert "polite-greetings" in words(get(server, "/ui/?q=politte-greetngs+xyzzy")), "a similar name"
+        assert "polite-greetings" in visible_text(get(server, "/ui/?q=politte-greetngs+xyzzy")), "a similar name"
         assert get(server, "/ui/static/mark.svg").headers["Content-Type"].startswith("image/svg+xml")
         plain = get(server, "/ui/skills/polite-greetings")
         assert plain.headers["Content-Encoding"] is None
@@ -199,7 +199,7 @@ def test_author_sees_failed_queries_hosts_neighbours_copies_and_icon(tmp_path: P
         (copy / "icon.png").write_bytes(PNG)
     with page_serving(tmp_path) as server:
         page = get(server, "/ui/skills/refunds")
-        text = words(page)
+        text = visible_text(page)
         assert "Trigger set: 1 of 3 prompts pass" in text
         assert "minutes comes first by the words minutes, meeting" in text
         assert "odd.json: has no trigger set" in text
@@ -207,8 +207,10 @@ def test_author_sees_failed_queries_hosts_neighbours_copies_and_icon(tmp_path: P
         assert "codex : not at all; skills_search finds it" in text
         assert re.search(r"repayments \d+%", text)
         assert b"<b>refunds</b>" not in page.body
-        assert "No trigger set: put prompts into evals/trigger_queries.json" in words(get(server, "/ui/skills/minutes"))
-        assert "For its author" not in words(get(server, "/ui/skills/alone"))
+        assert "No trigger set: put prompts into evals/trigger_queries.json" in visible_text(
+            get(server, "/ui/skills/minutes")
+        )
+        assert "For its author" not in visible_text(get(server, "/ui/skills/alone"))
         copy = text_of(get(server, "/ui/skills/one/tea"))
         assert 'src="/ui/raw/one/tea?file=icon.png"' in copy
-        assert "Also at two/tea" in words(copy)
+        assert "Also at two/tea" in visible_text(copy)

@@ -205,7 +205,8 @@ SERVER: Any = SimpleNamespace()
 @each_row(("embeddings", "model", "message"), [
     ("http://example.org/v1", "m", "with https, or http on this machine"),
     ("ftp://localhost/v1", "m", "with https"), ("https://", "m", "with https"), ("https://[::1", "m", "cannot be read"),
-    ("https://example.org:port/", "m", "cannot be read"), ("https://user:s3cret@example.org/v1", "m", KEY_VARIABLE),
+    ("https://example.org:port/", "m", "cannot be read"),
+    ("https://user:s3cret@example.org/v1", "m", KEY_VARIABLE), ("https://s3cret@example.org/v1", "m", KEY_VARIABLE),
     ("https://example.org/v1", None, "--embeddings-model"), ("/nowhere", None, "model.safetensors"),
     ("/nowhere", "m", "a folder has only one"), (None, "m", "give --embeddings URL too"),
 ])  # fmt: skip

@@ -281,7 +281,7 @@ class Stream:
         """Wait for the next message; return None at the end of the stream."""
         return self.messages.get(timeout=DEADLINE)
 
-    def wait_until(self, method: str, uri: str | None = None) -> list[tuple[str, str | None]]:
+    def until(self, method: str, uri: str | None = None) -> list[tuple[str, str | None]]:
         """Return the method and URI of each notification up to the first one of these."""
         seen: list[tuple[str, str | None]] = []
         while not seen or seen[-1] != (method, uri):

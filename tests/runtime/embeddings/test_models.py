@@ -105,3 +105,13 @@ def test_slow_response_is_cut_off_at_the_timeout() -> None:
             Endpoint(address, "tiny").embed(["car"], 0.3)
         thread.join(10)
         assert not thread.is_alive()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b'{"data":[{"index":0,"embedding":[1' + b"0" * 400 + b"]}]}", b'{"data":[{"index":1e999,"embedding":[1]}]}'],
+)
+def test_embedding_with_too_large_number_is_refused(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Endpoint, "_post", lambda *_: body)
+    with pytest.raises(EmbeddingError):
+        Endpoint("http://127.0.0.1:9/", "m").embed(["a"], 1)

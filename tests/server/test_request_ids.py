@@ -1,4 +1,4 @@
-"""Attacks by request ids that look alike, and by embeddings with numbers that no float can hold."""
+"""Requests whose ids look alike: each is answered and cancelled by its own id."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import pytest
 
 from conversations import ENVELOPE
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.runtime.embeddings.models import EmbeddingError, Endpoint
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.server.stdio import Connection
 from scripted import Script, replies_to, serve_script
@@ -53,13 +52,3 @@ def test_cancel_of_another_id_is_ignored(registry: Registry) -> None:
     methods = [each.get("method") for each in heard]
     # The second is refused, since the first still runs.
     assert methods.count("notifications/subscriptions/acknowledged") == 1
-
-
-@pytest.mark.parametrize(
-    "body",
-    [b'{"data":[{"index":0,"embedding":[1' + b"0" * 400 + b"]}]}", b'{"data":[{"index":1e999,"embedding":[1]}]}'],
-)
-def test_embedding_with_too_large_number_is_refused(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Endpoint, "_post", lambda *_: body)
-    with pytest.raises(EmbeddingError):
-        Endpoint("http://127.0.0.1:9/", "m").embed(["a"], 1)

@@ -1,4 +1,4 @@
-"""Conversations with a server: what clients say, what they get wrong, and in which order. For Hypothesis."""
+"""Hypothesis strategies for conversations of MCP clients, valid and invalid, in any order."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ REQUESTS: Final[list[tuple[str, dict[str, Any]]]] = [
     ("", {}),
     *LONE_SURROGATES,
 ]
-"""Every method with parameters that fit, and methods that nobody has."""
+"""Every method with valid parameters, and unknown methods."""
 STATEFUL: Final[list[tuple[str, dict[str, Any]]]] = [
     ("tools/call", {"name": "skills_load", "arguments": {"names": ["a"]}}),
     ("tools/call", {"name": "skills_load", "arguments": {"names": ["b"], "session": "none"}}),
     ("tools/call", {"name": "skills_unload", "arguments": {"names": ["a"]}}),
 ]
-"""What depends on what was asked before it."""
+"""Requests whose result depends on earlier requests."""
 NOTIFICATIONS: Final[list[tuple[str, dict[str, Any] | None]]] = [
     ("notifications/initialized", None),
     ("notifications/initialized", {}),
@@ -96,7 +96,7 @@ IDS = st.one_of(st.integers(-3, 12), st.sampled_from(["", "x", "7", "7.0", 2**53
 
 @st.composite
 def params(draw: st.DrawFn, given: dict[str, Any] | None, *, enveloped: bool) -> dict[str, Any] | None:
-    """Parameters that fit, or nearly."""
+    """Return valid or slightly invalid parameters."""
     out: dict[str, Any] | None = None if given is None else json.loads(json.dumps(given))
     if out is not None and enveloped:
         out["_meta"] = json.loads(json.dumps(ENVELOPE))
@@ -104,7 +104,7 @@ def params(draw: st.DrawFn, given: dict[str, Any] | None, *, enveloped: bool) ->
         return out
     where: dict[str, Any] = out
     keys = KEYS if not out else st.one_of(KEYS, st.sampled_from(sorted(out)))
-    for _ in range(draw(st.integers(0, 3))):  # into it
+    for _ in range(draw(st.integers(0, 3))):  # descend into nested objects
         inner = sorted(key for key, value in where.items() if isinstance(value, dict))
         if not inner:
             break
@@ -122,10 +122,10 @@ def params(draw: st.DrawFn, given: dict[str, Any] | None, *, enveloped: bool) ->
 
 @st.composite
 def conversation(draw: st.DrawFn, *, patient: bool) -> list[bytes]:
-    """What a client says. One that does not wait gives each request an id of its own, and takes none back."""
+    """Return the lines of a client. One that is not `patient` uses unique ids, and cancels no request."""
     modern = draw(st.booleans())
     out: list[Any] = []
-    if draw(st.integers(0, 5)):  # it begins as it should
+    if draw(st.integers(0, 5)):  # usually with a handshake
         if modern:
             out.append({"id": "first", "method": "server/discover", "params": {"_meta": ENVELOPE}})
         else:

@@ -241,13 +241,20 @@ RIDDLE = re.compile(r"(What|Whether|Where|How|Who|Which|Of)\b")
 def test_docstring_names_its_subject_in_first_line() -> None:
     """Docstrings read "A finding of a rule", not "What a rule found"; a blank line follows the first sentence."""
     offenders: list[str] = []
-    for module in MODULES:
-        for node in ast.walk(tree_of(module)):
+    for path in (path for folder in ("src", "tests", "tools", "bench") for path in (ROOT / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_bytes())):
             is_documented = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module)
             text = (is_documented and ast.get_docstring(node)) or ""
             if RIDDLE.match(text) or "\n" in text.split("\n\n")[0]:
-                offenders.append(f"{module}: {getattr(node, 'name', 'the module')}")
+                offenders.append(f"{path}: {getattr(node, 'name', 'the module')}")
     assert offenders == []
+
+
+def test_test_names_begin_with_their_subject() -> None:
+    """Test names read "test_expired_token_is_refused", not "test_what_has_ended_is_refused"."""
+    riddle = re.compile(r"def (test_(?:an?|the|what|who|where|how|nobody|somebody)_\w+)")
+    found = {path: riddle.findall(path.read_text(encoding="utf-8")) for path in (ROOT / "tests").rglob("*.py")}
+    assert {path: names for path, names in found.items() if names} == {}
 
 
 PLAIN_WORDS = re.compile(r"\b(room|rooms|house|laws?|mend(?:s|ed)?|told|wish(?:es)?|in earnest)\b", re.IGNORECASE)

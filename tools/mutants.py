@@ -1,4 +1,4 @@
-"""Break the source on purpose, one small change at a time, and see whether the tests notice.
+"""Mutation testing: change the source, one small fault at a time, and see whether a test fails.
 
 `python -m tools.mutants --record` runs the suite once and keeps which tests execute which lines. Then
 `python -m tools.mutants format --sample 20` draws 20 changes of `src/mcp_skills_server/format/`, makes each in a copy
@@ -29,10 +29,10 @@ from tools.recording import Recording, record
 from tools.trial import ROOT, SOURCE, Runner
 
 TOP: Final = "top"
-"""The name for the modules that are in no package."""
+"""The name of the modules outside every package."""
 
 _RUN_S: Final = 20.0
-"""The seconds of tests that are run at a time."""
+"""Seconds of tests in one run of pytest."""
 _FLOOR_S: Final = 60.0
 _TIMES: Final = 4
 
@@ -52,7 +52,7 @@ _COMPARISONS: Final[Mapping[type[ast.cmpop], type[ast.cmpop]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change of one module.
+    """A change of a module.
 
     Attributes:
         path: the module, from the root of the project.
@@ -82,7 +82,7 @@ def _one_line(text: str) -> str:
 
 
 def changes(path: str, source: bytes) -> list[Change]:
-    """Every change of a module, in the order of the source."""
+    """Return every change of a module, in the order of the source."""
     lines = source.splitlines(keepends=True)
     starts = [0]
     for line in lines:
@@ -98,7 +98,7 @@ def changes(path: str, source: bytes) -> list[Change]:
 
 
 def _compiles(change: Change) -> bool:
-    """Whether it leaves the module a Python text, which few do not: a pattern of `match` takes no parentheses."""
+    """Return whether the changed module compiles; a pattern of `match`, say, takes no parentheses."""
     source = change.made((ROOT / change.path).read_bytes())
     try:
         compile(source, "changed", "exec", dont_inherit=True)
@@ -108,7 +108,7 @@ def _compiles(change: Change) -> bool:
 
 
 def _ideas(tree: ast.Module) -> Iterator[tuple[ast.expr | ast.stmt, str]]:
-    """A node, and the text to put there."""
+    """Yield a node and its replacement."""
     todo: list[ast.AST] = [tree]
     while todo:
         node = todo.pop()
@@ -122,7 +122,7 @@ def _ideas(tree: ast.Module) -> Iterator[tuple[ast.expr | ast.stmt, str]]:
 
 
 def _parts(node: ast.AST) -> Iterator[ast.AST]:
-    """What of a node runs: no annotation and no decorator."""
+    """Yield the child nodes that run, without annotations and decorators."""
     for name, value in ast.iter_fields(node):
         if name in ("annotation", "returns", "decorator_list", "type_comment"):
             continue
@@ -171,7 +171,7 @@ def _of_statement(node: ast.stmt) -> Iterator[tuple[ast.expr | ast.stmt, str]]:
 
 
 class Attack:
-    """Makes changes and runs the tests of their lines."""
+    """Applies changes and runs the tests of their lines."""
 
     def __init__(self, runner: Runner, recording: Recording, most_seconds: float, tests: Sequence[str]) -> None:
         self._runner = runner
@@ -213,7 +213,7 @@ class Attack:
         return "survived", ""
 
     def _runs(self, tests: Sequence[str]) -> Iterator[tuple[list[str], float]]:
-        """Split tests into runs of some seconds each."""
+        """Split tests into runs of `_RUN_S` seconds."""
         run: list[str] = []
         total = 0.0
         for test in tests:
@@ -226,7 +226,7 @@ class Attack:
             yield run, total
 
     def _is_sound(self, test: str) -> bool:
-        """Whether the test passes without a change."""
+        """Return whether the test passes without a change."""
         if test not in self._sound | self._unsound:
             reports = self._runner.run([test], _FLOOR_S)
             passes = bool(reports) and all(outcome != "failed" for _, outcome, _ in reports)
@@ -241,7 +241,7 @@ def modules_of(package: str) -> list[str]:
 
 
 def drawn(package: str, sample: int, seed: int, at: str) -> list[Change]:
-    """The changes to make: all of one line, or a sample of the package's."""
+    """Return the changes to make: all of one line, or a sample of a package."""
     found = [change for path in modules_of(package) for change in changes(path, (ROOT / path).read_bytes())]
     if at:
         return [change for change in found if f"{change.path}:{change.line}".endswith("/" + at) and _compiles(change)]

@@ -42,7 +42,7 @@ _END_S: Final = 10.0
 
 
 def record() -> None:
-    """Run the suite under coverage.py and keep what it saw. A test that fails is only slower than its deadline."""
+    """Run the suite under coverage.py. Failures do not matter: tracing makes some tests miss a deadline."""
     PLACE.mkdir(exist_ok=True)
     for old in PLACE.iterdir():
         old.unlink()
@@ -59,7 +59,7 @@ def record() -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Have each process that a test starts recorded under the test's file."""
+    """Record each process that a test starts under the test's file."""
     import forkserver  # of the tests; all its processes would be recorded as one
 
     start, kill = subprocess.Popen.__init__, subprocess.Popen.kill
@@ -73,7 +73,7 @@ def pytest_configure(config: pytest.Config) -> None:
         start(self, *args, **options)
 
     def end(self: Any) -> None:
-        self.terminate()  # a killed process writes nothing
+        self.terminate()  # a killed process writes no data
         with suppress(subprocess.TimeoutExpired):
             self.wait(_END_S)
         kill(self)
@@ -81,14 +81,14 @@ def pytest_configure(config: pytest.Config) -> None:
     subprocess.Popen.__init__, subprocess.Popen.kill = recorded, end
     forkserver._can_be_forked = lambda _: False
     if hasattr(config, "workerinput"):
-        os.environ.pop("COVERAGE_PROCESS_CONFIG", None)  # which has the context of this process
+        os.environ.pop("COVERAGE_PROCESS_CONFIG", None)  # it has the context of this process
         os.environ["COVERAGE_PROCESS_START"] = str(_SETTINGS_FILE)
     else:
         config.pluginmanager.register(_Seconds())
 
 
 def pytest_runtest_protocol(item: pytest.Item) -> None:
-    """Keep the lines that follow with this test, and those of its processes with its file."""
+    """Record the following lines for this test, and those of its processes for its file."""
     os.environ["TEST_FILE"] = item.nodeid.partition("::")[0]
     recording = coverage.Coverage.current()
     if recording is not None:
@@ -96,7 +96,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> None:
 
 
 class _Seconds:
-    """Plugin of pytest: writes how long each test took."""
+    """Plugin of pytest that writes the duration of each test."""
 
     def __init__(self) -> None:
         self._seconds: Counter[str] = Counter()
@@ -112,7 +112,7 @@ class _Seconds:
 
 
 class Recording:
-    """What `record` kept. `seconds` is how long each test took.
+    """The data of `record`. `seconds` is the duration of each test.
 
     Raises:
         FileNotFoundError: nothing was recorded.

@@ -1,4 +1,4 @@
-"""What `make soak` is made of. It asks with the clients of the tests."""
+"""`make soak`: a deployment under load and kills, observed by the clients of the tests."""
 
 import sys
 from pathlib import Path

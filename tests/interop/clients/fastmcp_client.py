@@ -1,4 +1,4 @@
-"""Drives the FastMCP client against a server and writes what it saw to stdout, in the form of checks.json.
+"""Check a server with the FastMCP client; write the checks to stdout in the form of checks.json.
 
 Run by the python of a virtual environment that has it. Arguments: protocol version, target as JSON ({url} or
 {command, args}).
@@ -24,7 +24,7 @@ _CHECKS: list[dict[str, str]] = []
 
 
 async def check(identifier: str, work: Awaitable[Any]) -> Any:
-    """Note whether the result comes and is not False, and return it, or None."""
+    """Record whether a result arrives and is not False; return it, or None."""
     result, message = None, ""
     try:
         result = await work
@@ -59,7 +59,7 @@ async def is_unknown(client: Any, uri: str) -> bool:
 
 
 async def ask(client: Any, version: str) -> None:
-    """Everything that this client knows of skills."""
+    """Use every method of skills that this client has."""
     await check("era", is_version(client, version))
     entries = await check("list", client.list_skills()) or []
     for entry in entries:
@@ -97,7 +97,7 @@ async def is_refused(client: Any, session: str) -> bool:
 
 
 async def ask_tools(client: Any) -> None:
-    """The tools: list them, and load, read and unload every skill with them."""
+    """List the tools, and load, read and unload every skill with them."""
     for tool in await check("tools/list", client.list_tools()) or []:
         await check(f"tool {tool.name}", is_described(tool))
     for skill in await check("skills_list", skills_of(client)) or []:
@@ -117,7 +117,7 @@ async def is_completed(client: Any, name: str) -> bool:
 
 
 async def ask_prompts(client: Any) -> None:
-    """The prompts: list them, get each, and complete an argument."""
+    """List the prompts, get each, and complete an argument."""
     prompts = await check("prompts/list", client.list_prompts()) or []
     for prompt in prompts:
         await check(f"prompt {prompt.name}", is_got(client, prompt))

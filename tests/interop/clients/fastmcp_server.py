@@ -1,4 +1,4 @@
-"""A FastMCP server with a resource of its own and the skills of a folder, on stdin and stdout.
+"""A FastMCP server over stdio with its own resource and the skills of a folder.
 
 Run by the python of a virtual environment that has both packages. Argument: the folder.
 """

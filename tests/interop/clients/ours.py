@@ -1,4 +1,4 @@
-"""Drives the client of this package against a server and writes what it saw to stdout, in the form of checks.json.
+"""Check a server with the client of this package; write the checks to stdout in the form of checks.json.
 
 Run by the python that has this package. Arguments: protocol version, target as JSON ({url} or {command, args}).
 """

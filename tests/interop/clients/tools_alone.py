@@ -1,9 +1,8 @@
-"""Drives the MCP client of an agent library that knows tools alone, and writes what it saw to stdout, in the form of
-checks.json.
+"""Check a server with the MCP client of an agent library that uses tools only; write the checks to stdout.
 
-It looks only at what such a library hands to a model, because that is all the model has: the handle of a session must
-be found there. Run by the python of a virtual environment that has the library. Arguments: library ("langchain",
-"openai-agents" or "pydantic-ai"), protocol version, target as JSON ({url} or {command, args}).
+It reads only the text that the library shows to a model, which must contain the handle of the session. Run it with
+the interpreter of a virtual environment that has the library. Arguments: library ("langchain", "openai-agents" or
+"pydantic-ai"), protocol version, target as JSON ({url} or {command, args}). The output has the form of checks.json.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _NAME = re.compile(r'^(?:- |\s*"name": ")([^\s:"]+)[:"]', re.MULTILINE)
 
 @dataclass
 class Host:
-    """What a library makes of the server: version of the protocol, tools with descriptions, and a way to call them."""
+    """A library's view of the server: protocol version, tools with descriptions, and a function to call them."""
 
     version: str
     tools: Mapping[str, str]
@@ -32,7 +31,7 @@ class Host:
 
 
 async def check(identifier: str, work: Callable[[], Awaitable[str]]) -> None:
-    """Do it and note what was wrong; "" for nothing."""
+    """Run a check and record why it failed, "" if it passed."""
     try:
         wrong = await work()
     except Exception as error:
@@ -41,7 +40,7 @@ async def check(identifier: str, work: Callable[[], Awaitable[str]]) -> None:
 
 
 def _text(shown: Any) -> str:
-    """What is shown to a model, as one text."""
+    """Return the text that a model is shown."""
     if isinstance(shown, str):
         return shown
     if isinstance(shown, list):
@@ -53,8 +52,10 @@ def _text(shown: Any) -> str:
 
 @asynccontextmanager
 async def langchain(target: dict[str, Any], legacy: bool) -> AsyncIterator[Host]:
-    """langchain-mcp-adapters. Over HTTP every call is a connection of its own; over stdio it would be a server of its
-    own, so that tools which remember are given one session there, as the library's guide has it.
+    """Connect by langchain-mcp-adapters.
+
+    Over HTTP every call is a new connection. Over stdio every call would start a new server, so one session serves
+    all calls there, as the library's guide recommends.
     """
     from langchain_mcp_adapters.client import MultiServerMCPClient
     from langchain_mcp_adapters.tools import load_mcp_tools
@@ -81,7 +82,7 @@ async def langchain(target: dict[str, Any], legacy: bool) -> AsyncIterator[Host]
 
 @asynccontextmanager
 async def openai_agents(target: dict[str, Any], legacy: bool) -> AsyncIterator[Host]:
-    """openai-agents: one connection. The definitions go through its conversion to strict schemas."""
+    """Connect by openai-agents: one connection, with its conversion of definitions to strict schemas."""
     from agents.mcp import MCPServerStdio, MCPServerStreamableHttp, MCPUtil
     from agents.run_context import RunContextWrapper
 
@@ -100,7 +101,7 @@ async def openai_agents(target: dict[str, Any], legacy: bool) -> AsyncIterator[H
 
 @asynccontextmanager
 async def pydantic_ai(target: dict[str, Any], legacy: bool) -> AsyncIterator[Host]:
-    """pydantic-ai: one connection. Where a result has a structure, the model is given that and no text."""
+    """Connect by pydantic-ai: one connection. A model gets the structured result, or else the text."""
     from fastmcp import Client
     from fastmcp.client.transports import StdioTransport
     from pydantic_ai.mcp import MCPToolset
@@ -111,7 +112,7 @@ async def pydantic_ai(target: dict[str, Any], legacy: bool) -> AsyncIterator[Hos
         async def call(name: str, arguments: dict[str, Any]) -> str:
             try:
                 return _text(await toolset.direct_call_tool(name, arguments))
-            except Exception as error:  # which the library tells the model in these words
+            except Exception as error:  # the library shows its text to the model
                 return str(error)
 
         tools = {tool.name: tool.description or "" for tool in await toolset.list_tools()}
@@ -119,7 +120,7 @@ async def pydantic_ai(target: dict[str, Any], legacy: bool) -> AsyncIterator[Hos
 
 
 async def ask(host: Host, version: str) -> None:
-    """Go through the skills as a model would."""
+    """Use the skills as a model would."""
     skills: list[str] = []
 
     async def era() -> str:

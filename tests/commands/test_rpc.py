@@ -19,7 +19,6 @@ from typing import IO, Any
 import pytest
 
 import forkserver
-from mcp_skills_server.rpc.server import MAX_MESSAGE
 from rpc.build import ACTIONS, toml, write
 from tables import each_row
 from wire import COMMAND, DEADLINE, FIXTURES, ROOT, write_skill
@@ -137,8 +136,11 @@ def test_every_request_is_answered_before_the_end_of_input_ends_the_process() ->
     assert sorted(each["error"]["code"] for each in answers if "error" in each) == [-32700, -32600]
 
 
-def test_oversized_line_is_an_error_and_the_next_one_is_answered(actions: RpcProcess) -> None:
-    actions.send(b'{"jsonrpc":"2.0","id":1,"x":"' + b"a" * MAX_MESSAGE + b'"}')
+def test_line_over_8_mib_is_an_error_and_the_next_one_is_answered(actions: RpcProcess) -> None:
+    message = b'{"jsonrpc":"2.0","id":1,"method":"list_skills"}'
+    actions.send(message.ljust(8 << 20))
+    assert actions.read()["result"]["skills"]
+    actions.send(message.ljust((8 << 20) + 1))
     assert actions.read()["error"]["code"] == -32600
     assert actions.call("list_skills")["result"]["skills"]
 

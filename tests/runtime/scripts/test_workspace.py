@@ -137,7 +137,7 @@ def test_run_directory_is_private_and_lists_up_to_50_files(work: Workspace, tmp_
 
 @pytest.mark.skipif(sys.platform == "win32", reason="blocks are not told there")
 def test_exceeds_counts_disk_blocks_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each entry costs 1 KiB, and each block 512 bytes. Hard links share their blocks."""
+    """Each entry costs 1 KiB, and each block 512 bytes. Hard links share their blocks, symlinks have none."""
     top = [str(tmp_path)]
     assert not exceeds([*top, str(tmp_path / "none")], 0)
     with open(tmp_path / "sparse", "wb") as file:
@@ -147,11 +147,12 @@ def test_exceeds_counts_disk_blocks_and_files(tmp_path: Path, monkeypatch: pytes
     assert not exceeds(top, size)
     assert exceeds(top, size - 1)
     os.link(file, tmp_path / "again")
-    assert not exceeds(top, size + 1024)
-    assert exceeds(top, size + 1023)
-    monkeypatch.setattr(workspace, "MOST_FILES", 4)
+    (tmp_path / "symlink").symlink_to(file)
+    assert not exceeds(top, size + 2048)
+    assert exceeds(top, size + 2047)
+    monkeypatch.setattr(workspace, "MOST_FILES", 5)
     assert not exceeds(top, 1 << 30)
-    monkeypatch.setattr(workspace, "MOST_FILES", 3)
+    monkeypatch.setattr(workspace, "MOST_FILES", 4)
     assert exceeds(top, 1 << 30)
 
 

@@ -137,7 +137,7 @@ def test_run_directory_is_private_and_lists_up_to_50_files(work: Workspace, tmp_
 
 @pytest.mark.skipif(sys.platform == "win32", reason="blocks are not told there")
 def test_exceeds_counts_disk_blocks_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each entry costs 1 KiB, and each block 512 bytes. Hard links share their blocks, symlinks have none."""
+    """Each entry costs 1 KiB, and each block 512 bytes. Hard links share their blocks; symlinks have their own."""
     top = [str(tmp_path)]
     assert not exceeds([*top, str(tmp_path / "none")], 0)
     with open(tmp_path / "sparse", "wb") as file:
@@ -147,9 +147,10 @@ def test_exceeds_counts_disk_blocks_and_files(tmp_path: Path, monkeypatch: pytes
     assert not exceeds(top, size)
     assert exceeds(top, size - 1)
     os.link(file, tmp_path / "again")
-    (tmp_path / "symlink").symlink_to(file)
-    assert not exceeds(top, size + 2048)
-    assert exceeds(top, size + 2047)
+    (tmp_path / "symlink").symlink_to("folder/file")
+    size += 2 * 1024 + (tmp_path / "symlink").lstat().st_blocks * 512
+    assert not exceeds(top, size)
+    assert exceeds(top, size - 1)
     monkeypatch.setattr(workspace, "MOST_FILES", 5)
     assert not exceeds(top, 1 << 30)
     monkeypatch.setattr(workspace, "MOST_FILES", 4)

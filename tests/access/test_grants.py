@@ -50,7 +50,7 @@ def test_pattern_has_at_most_512_characters_and_64_segments() -> None:
             Pattern(f"{text}/a" if "/" in text else f"{text}a")
 
 
-def test_path_of_several_patterns_is_listed_once() -> None:
+def test_path_matched_by_several_patterns_is_listed_once() -> None:
     grant = Grant(("*",), tuple(map(Pattern, ("acme/**", "acme/b*", "z/**"))))
     readable = Permissions((grant,)).readable(["a", "acme", "acme/billing", "acme/x", "y"])
     assert sorted(readable) == ["acme", "acme/billing", "acme/x"]

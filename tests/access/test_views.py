@@ -1,4 +1,4 @@
-"""Views by grants: on every protocol, withheld skills change no byte of any answer."""
+"""Views by grants: a skill that is not granted changes no byte of any answer, on every protocol."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ SCHEMA = files("check_jsonschema") / "builtin_schemas" / "vendor" / "compose-spe
 REPLICAS = ("server-1", "server-2")
 
 
-def known() -> set[str]:
+def serve_variables() -> set[str]:
     """Return the environment variables that `serve` reads."""
     return {f"MCP_SKILLS_{each.name.upper()}" for each in serve.params if each.name}
 
@@ -46,7 +46,7 @@ def test_configuration_and_variables_are_options() -> None:
     assert read(str(DEPLOY / "config.toml")).values["token_file"] == "/run/secrets/tokens"
     for name in ("deploy/compose.yaml", "Dockerfile", "docs/container.md", "deploy/kubernetes/base/deployment.yaml"):
         named = set(re.findall(r"MCP_SKILLS_[A-Z_]*[A-Z]", (ROOT / name).read_text(encoding="utf-8")))
-        assert named <= known(), name
+        assert named <= serve_variables(), name
 
 
 def test_references_of_services_exist(compose: dict[str, Any]) -> None:

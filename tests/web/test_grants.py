@@ -53,7 +53,7 @@ def both(server: Server, era: Era) -> Iterator[tuple[HttpClient, HttpClient]]:
 
 
 def names(reader: HttpClient) -> list[str]:
-    """Return the names of the skills that a client is listed."""
+    """Return the names of the skills in the client's list of prompts."""
     return [each["name"] for each in reader.request("prompts/list")["prompts"]]
 
 
@@ -99,7 +99,7 @@ def test_reloaded_grants_change_views_and_sessions_and_notify_clients(folder: Pa
         assert names(ann) == ["tax"]
 
 
-def test_legacy_client_whose_groups_change_is_disconnected_and_notified_on_return(
+def test_legacy_client_whose_groups_change_is_disconnected_and_notified_on_reconnect(
     folder: Path,
 ) -> None:
     def set_groups(groups: str) -> None:

@@ -95,7 +95,7 @@ def test_server_without_skills_is_not_ready_unless_allowed(tmp_path: Path) -> No
         server.until_ready()
         server.wait_for_log("skill a: added")  # a skill removed before the watch starts is never logged
         shutil.rmtree(tmp_path / "volume" / "a")
-        server.wait_for_log("a: removed|removed.*a|a.*vanished|gone")
+        server.wait_for_log("skill a: removed")
         assert probe(server)[0] == 200  # a restart would not help
     with http_serving(tmp_path / "volume", "--allow-empty") as server:
         server.until_ready()

@@ -307,7 +307,7 @@ def test_rolling_restart_fails_no_request_and_streams_reopen(tmp_path: Path) -> 
         stack.enter_context(running(proxy))
         names = ("replica-1", "replica-2")
         for name in names:
-            proxy.sees(name, "UP")
+            proxy.wait_for_state(name, "UP")
         listeners = [stack.enter_context(client(proxy, "modern")) for _ in range(4)]
         streams = [listener.listen(skillsListChanged=True) for listener in listeners]
         legacy = stack.enter_context(client(proxy, "legacy"))
@@ -317,7 +317,7 @@ def test_rolling_restart_fails_no_request_and_streams_reopen(tmp_path: Path) -> 
         for number, name in enumerate(names):
             load.wait_for_replies()
             replicas[number].process.send_signal(signal.SIGTERM)
-            proxy.sees(name, "DOWN")
+            proxy.wait_for_state(name, "DOWN")
             load.wait_for_replies()
             assert all(stream.whole is None for stream in streams)  # the drain ends no stream
             assert replicas[number].signal(signal.SIGTERM)[0] == 0
@@ -329,7 +329,7 @@ def test_rolling_restart_fails_no_request_and_streams_reopen(tmp_path: Path) -> 
                 streams[index] = listeners[index].listen(skillsListChanged=True)
             load.wait_for_replies()
             replicas[number] = replica(ports[number])
-            proxy.sees(name, "UP")
+            proxy.wait_for_state(name, "UP")
         load.wait_for_replies()
         load.stop()
         assert load.failed == []

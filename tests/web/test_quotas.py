@@ -1,4 +1,4 @@
-"""Quotas over HTTP: each limit, its refusal, and that no client pays for another one."""
+"""Quotas over HTTP: each limit, its refusal, and its independence of other clients."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_session_quota_evicts_own_longest_idle_session_else_429(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("quota", "slots"), [("", "2"), ("runs = 1", "4")])
-def test_client_never_takes_all_slots_of_scripts(tmp_path: Path, sandbox_mode: str, quota: str, slots: str) -> None:
+def test_one_client_cannot_hold_all_script_slots(tmp_path: Path, sandbox_mode: str, quota: str, slots: str) -> None:
     shared = tmp_path / "shared"
     shared.mkdir()
     shared.chmod(0o777)  # scripts of a root server run as user nobody

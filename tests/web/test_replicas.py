@@ -15,6 +15,7 @@ import pytest
 
 from mcp_skills_server.shared import records
 from ports import free_port
+from server.test_tools import text_of
 from shared.redis_servers import RealRedis, answering, redis_server
 from sources.git.remotes import Upstream, skill
 from sources.oci.registries import self_signed
@@ -64,10 +65,6 @@ def alone(skills: Path, url: str) -> Iterator[HttpClient]:
     """A modern client of a single replica."""
     with replicas(skills, url, count=1) as (server,), client(server, "modern") as opened:
         yield opened
-
-
-def text_of(result: dict[str, Any]) -> str:
-    return "\n".join(each["text"] for each in result["content"])
 
 
 def call_ok(caller: HttpClient, tool: str, **arguments: Any) -> dict[str, Any]:
@@ -175,9 +172,9 @@ def test_reads_work_without_redis_and_sessions_recover(redis: RealRedis, skills:
                 assert "cannot be reached now" in message and "127.0.0.1" not in message
                 # A new session belongs to its replica.
                 result = call_ok(each, "load", names=["beta"])
-                structure = result["structuredContent"]
-                assert "one replica" in text_of(result) and "one replica" in structure["note"]
-                assert is_loaded(each, structure["session"], "beta")
+                content = result["structuredContent"]
+                assert "one replica" in text_of(result) and "one replica" in content["note"]
+                assert is_loaded(each, content["session"], "beta")
         assert "there is no connection" in redis_status(first.server)
         redis.start()
         for server in servers:

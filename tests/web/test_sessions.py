@@ -218,7 +218,7 @@ def test_malformed_message_is_answered_as_over_stdio(http_client: HttpClient) ->
     listing = json.dumps(http_client.message("skills/list")).encode()
     (answer,) = send(b"\xef\xbb\xbf" + listing).messages
     assert answer["result"]["skills"]
-    for method, params in LONE_SURROGATES:  # lone surrogates
+    for method, params in LONE_SURROGATES:
         message = http_client.message(method, params)
         (answer,) = http_client.post(message).messages
         assert answer["id"] == message["id"]

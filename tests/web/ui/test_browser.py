@@ -21,7 +21,7 @@ from mcp_skills_server.proposals.store import ProposalStore
 from mcp_skills_server.telemetry.usage import Batch, Count, Tally, UsageStore, day_of
 from proposals.test_intake import DRAFT, manifest
 from web.ui import corpus
-from web.ui.chromium import PHONE, Seen, find_harm, needs_chromium, open_page, page_width
+from web.ui.chromium import PHONE, PageRecord, find_harm, needs_chromium, open_page, page_width
 from web.ui.serving import page_serving, signed_in
 from wire import FIXTURES, ROOT, write_skill
 
@@ -62,7 +62,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]
 
 
 @contextmanager
-def visit(chromium: Browser, session: tuple[str, str], **options: Any) -> Iterator[tuple[Seen, str]]:
+def visit(chromium: Browser, session: tuple[str, str], **options: Any) -> Iterator[tuple[PageRecord, str]]:
     """Open the page of an origin with a session cookie. Yield its record and the origin."""
     origin, cookie = session
     with open_page(chromium, **options) as seen:
@@ -70,11 +70,11 @@ def visit(chromium: Browser, session: tuple[str, str], **options: Any) -> Iterat
         seen.page.context.add_cookies([{"name": name, "value": value, "url": origin}])
         seen.page.goto(f"{origin}/ui/")
         yield seen, origin
-    assert [message for message in seen.refused if "404" not in message] == []
+    assert [message for message in seen.errors if "404" not in message] == []
 
 
 @contextmanager
-def open_local_page(chromium: Browser, *roots: Path, **options: Any) -> Iterator[tuple[Seen, str]]:
+def open_local_page(chromium: Browser, *roots: Path, **options: Any) -> Iterator[tuple[PageRecord, str]]:
     """Run the local page of these roots, and open it. Yield its record and the origin."""
     with signed_in(*roots) as session, visit(chromium, session, **options) as visited:
         yield visited
@@ -96,7 +96,7 @@ def test_catalogue_searches_while_typing_and_works_by_keyboard(chromium: Browser
         expect(page.locator("#results")).to_contain_text("No skill matches.")
         page.get_by_role("searchbox").fill("")
         expect(main.get_by_role("link", name="csv-profiling", exact=True)).to_be_visible()
-        assert all("part=1" in url for url in seen.asked if "/ui/?" in url)
+        assert all("part=1" in url for url in seen.requested if "/ui/?" in url)
         main.get_by_role("link", name="csv-profiling", exact=True).press("Enter")
         expect(page).to_have_url(f"{origin}/ui/skills/csv-profiling")
 
@@ -198,7 +198,7 @@ def test_live_view_shows_changes_until_sign_out_in_another_tab(chromium: Browser
         write_skill(skills / "secret")
         expect(state).to_contain_text("Reload the page.")
         expect(changes).not_to_contain_text("secret")
-        seen.refused.clear()  # the event stream is refused after signing out
+        seen.errors.clear()  # the event stream is refused after signing out
 
 
 def test_live_view_reports_lost_connection(chromium: Browser, skills: Path) -> None:
@@ -288,7 +288,7 @@ def test_hostile_skills_inject_nothing_into_any_view(chromium: Browser, tmp_path
             assert page.url == f"{origin}/ui/{view}", view
             assert find_harm(page, plain=view.startswith("raw/")) == [], view
     assert downloads == [f"raw/{paths[0]}?file=fake.png"]
-    assert {urlsplit(url).netloc for url in seen.asked if not url.startswith("data:")} == {urlsplit(origin).netloc}
+    assert {urlsplit(url).netloc for url in seen.requested if not url.startswith("data:")} == {urlsplit(origin).netloc}
 
 
 HARMFUL_MARKUP = (
@@ -302,7 +302,7 @@ HARMFUL_MARKUP = (
 
 
 def test_find_harm_detects_each_kind(chromium: Browser) -> None:
-    """Without this, the test of hostile skills could pass because its detector is blind."""
+    """Without this, the test of hostile skills could pass because `find_harm` finds nothing."""
     with open_page(chromium) as seen:
         seen.page.set_content("<script src='/ui/static/ui.js'></script><a href='https://a.example/'>a</a>")
         assert find_harm(seen.page) == []

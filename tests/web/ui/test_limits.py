@@ -1,4 +1,4 @@
-"""Bounds of what the page accepts, keeps and lists."""
+"""Limits of the input, the stored history and the lists of the web UI."""
 
 from __future__ import annotations
 

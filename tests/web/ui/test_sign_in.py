@@ -433,7 +433,7 @@ def two_replicas(
         proxy = stack.enter_context(running(HaProxy(folder / "proxy", *ports, edits=edits)))
         assert isinstance(proxy, HaProxy)
         for name in ("replica-1", "replica-2"):
-            proxy.sees(name, "UP")
+            proxy.wait_for_state(name, "UP")
         yield proxy, replicas[0]
 
 

@@ -229,7 +229,7 @@ async def test_invalid_key_set_makes_issuer_unavailable(body: Any, status: int) 
 
 
 def key_with(**more: Any) -> dict[str, Any]:
-    """The public key with changed fields. None removes a field."""
+    """Return the public key with changed fields. None removes a field."""
     return {name: value for name, value in {**public(), **more}.items() if value is not None}
 
 

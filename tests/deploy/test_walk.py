@@ -159,7 +159,7 @@ class Deployment:
 
 @contextmanager
 def deployed(folder: Path) -> Iterator[Deployment]:
-    """The deployment, before any user has signed in."""
+    """Run the deployment, into which no user has signed in."""
     for path in ("finance/refunds", "finance/tax", "research/papers", "research/secret/plans"):
         write_skill(folder / "skills" / path, guide_md=f"of {path}")
     (folder / "tokens").write_text("robot=a-made-up-token-0123456789\n")

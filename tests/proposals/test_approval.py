@@ -76,7 +76,7 @@ def outside(tmp_path: Path) -> Iterator[Path]:
 
 
 def tree(folder: Path) -> dict[str, tuple[bytes, bool]]:
-    """Content by path of all files, and whether each is executable."""
+    """Return the content of each file, and whether it is executable, by path."""
     files = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
     return {path.relative_to(folder).as_posix(): (path.read_bytes(), os.access(path, os.X_OK)) for path in files}
 

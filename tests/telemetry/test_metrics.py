@@ -17,7 +17,7 @@ def event(outcome: Outcome, *actions: Any, method: str = "tools/call", **more: A
 
 
 def nonzero_samples(metrics: Metrics) -> dict[str, float]:
-    """Our samples other than 0, without buckets and creation times."""
+    """Return our samples other than 0, without buckets and creation times."""
     lines = re.findall(r"^((?:mcp|skills)_\S+) (\S+)$", metrics.render("")[0].decode(), re.MULTILINE)
     return {name: float(number) for name, number in lines if float(number) and not re.search("_(bucket|created)", name)}
 

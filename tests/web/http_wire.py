@@ -112,7 +112,7 @@ class Server:
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
     def signal(self, number: signal.Signals) -> tuple[int, float]:
-        """Send a signal and wait for the end; return the exit code and the seconds until then."""
+        """Send a signal, and wait for the exit. Return the exit code and the seconds until then."""
         start = monotonic()
         self.process.send_signal(number)
         code = self.process.wait(DEADLINE)
@@ -234,7 +234,7 @@ class Reply:
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """The JSON-RPC messages of a JSON body or an event stream."""
+        """Return the JSON-RPC messages of a JSON body or an event stream."""
         if self.headers.get_content_type() == "text/event-stream":
             lines = self.body.decode().splitlines()
             return [json.loads(line[5:]) for line in lines if line.startswith("data:")]
@@ -242,7 +242,7 @@ class Reply:
 
     @property
     def error(self) -> tuple[int, int, Any]:
-        """The HTTP status, the JSON-RPC code, and the id of an error."""
+        """Return the HTTP status, the JSON-RPC code, and the id of an error."""
         (message,) = self.messages
         assert message["jsonrpc"] == "2.0" and message["error"]["message"]
         return self.status, message["error"]["code"], message["id"]
@@ -404,7 +404,7 @@ class HttpClient(Client):
 
 @contextmanager
 def client(server: Server, era: Era, *, opened: bool = True, **options: Any) -> Iterator[HttpClient]:
-    """A client of this era after its handshake. At the end its streams are closed."""
+    """Yield a client of this era after its handshake. Close its streams at the end."""
     out = HttpClient(server, era, **options)
     try:
         if opened:

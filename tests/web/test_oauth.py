@@ -45,7 +45,7 @@ FILE_TOKEN = "a-made-up-token-0123456789"
 def oauth_server(
     folder: Path, issuer: str, *options: str | Path, more: str = "", audience: str | None = None
 ) -> Iterator[Server]:
-    """A server that accepts the tokens of this issuer. Its audience is its own URL by default."""
+    """Run a server that accepts the tokens of this issuer, by default for its own URL."""
     port = free_port()
     write_skill(folder / "skills" / "one")
     file = folder / "config.toml"

@@ -47,22 +47,22 @@ def skills(tmp_path: Path) -> Path:
 
 @contextmanager
 def replicas(skills: Path, url: str, *options: str | Path, count: int = 2, **more: Any) -> Iterator[list[Server]]:
-    """Replicas that use this Redis."""
+    """Run replicas that use this Redis."""
     arguments = (skills, "--redis", url, *options)
     with ExitStack() as stack:
         yield [stack.enter_context(http_serving(*arguments, **more)) for _ in range(count)]
 
 
 @contextmanager
-def pair(skills: Path, url: str, *options: str | Path, **more: Any) -> Iterator[list[HttpClient]]:
-    """A modern client of each of two replicas."""
+def two_clients(skills: Path, url: str, *options: str | Path, **more: Any) -> Iterator[list[HttpClient]]:
+    """Run two replicas, and yield a modern client of each."""
     with replicas(skills, url, *options, **more) as servers, ExitStack() as stack:
         yield [stack.enter_context(client(server, "modern")) for server in servers]
 
 
 @contextmanager
-def alone(skills: Path, url: str) -> Iterator[HttpClient]:
-    """A modern client of a single replica."""
+def single_client(skills: Path, url: str) -> Iterator[HttpClient]:
+    """Run a single replica, and yield a modern client."""
     with replicas(skills, url, count=1) as (server,), client(server, "modern") as opened:
         yield opened
 
@@ -110,7 +110,7 @@ def redis_status(server: Server) -> str:
 
 @pytest.mark.requirement("X-15")
 def test_session_survives_killed_replica(redis: RealRedis, skills: Path) -> None:
-    with pair(skills, redis.url) as (first, second):
+    with two_clients(skills, redis.url) as (first, second):
         session = load(first, "alpha")
         assert is_loaded(second, session, "alpha")
         assert active_after(second, session, names=["beta"], mode="add") == ["alpha", "beta"]
@@ -158,7 +158,7 @@ def assert_reads_work(reader: HttpClient) -> None:
 
 
 def test_reads_work_without_redis_and_sessions_recover(redis: RealRedis, skills: Path) -> None:
-    with pair(skills, redis.url) as (first, second):
+    with two_clients(skills, redis.url) as (first, second):
         session = load(first, "alpha")
         servers = (first.server, second.server)
         redis.stop()
@@ -214,7 +214,7 @@ def test_foreign_server_is_reported_once(skills: Path, answer: Callable[[Any], o
 
 def assert_reported_once(skills: Path, url: str, warning: str) -> None:
     """Assert that a replica warns once, without the password, and works without this Redis."""
-    with alone(skills, url) as reader:
+    with single_client(skills, url) as reader:
         reader.server.wait_for_log(warning)
         for _ in range(3):
             assert "one replica" in text_of(call_ok(reader, "load", names=["alpha"]))
@@ -248,7 +248,7 @@ def test_redis_over_tls_with_password_and_own_authority(skills: Path, tmp_path: 
     tls = ("--tls-port", str(port), "--port", "0", "--tls-cert-file", str(certificate), "--tls-key-file", str(key))
     with redis_server(tmp_path / "redis", *tls, "--tls-auth-clients", "no", "--requirepass", PASSWORD, port=port):
         url, password = f"rediss://localhost:{port}/0", {"MCP_SKILLS_REDIS_PASSWORD": PASSWORD}
-        with pair(skills, url, "--redis-ca", certificate, environment=password) as (first, second):
+        with two_clients(skills, url, "--redis-ca", certificate, environment=password) as (first, second):
             session = load(first, "alpha")
             assert is_loaded(second, session, "alpha")
             assert redis_status(first.server) == f"Redis at {url}: connected"
@@ -265,7 +265,7 @@ def test_documented_redis_acl_suffices(redis: RealRedis, skills: Path, tmp_path:
         assert commands
         assert {f"+{each.lower()}" for each in commands} <= {*words}
     url = redis.url.replace("redis://", f"redis://skills:{PASSWORD}@")
-    with pair(skills, url) as (first, second):
+    with two_clients(skills, url) as (first, second):
         session = load(first, "alpha")
         assert active_after(second, session, names=["beta"], mode="add") == ["alpha", "beta"]
         write_skill(skills / "delta")
@@ -309,7 +309,7 @@ def test_webhook_at_one_replica_notifies_clients_of_all(redis: RealRedis, tmp_pa
 def test_clients_are_notified_again_when_late_replica_has_caught_up(
     redis: RealRedis, skills: Path, tmp_path: Path
 ) -> None:
-    with pair(skills, redis.url) as (listener, late):
+    with two_clients(skills, redis.url) as (listener, late):
         wait_until(lambda: redis.say("--raw", "pubsub", "numsub", "mcp-skills:changes").endswith("2"))
         stream = listener.listen(skillsListChanged=True)
         assert len(late.every_skill()) == 3

@@ -99,7 +99,7 @@ def test_unauthenticated_requests_do_not_fill_the_audit_log(tmp_path: Path) -> N
     assert last["left_out"] == 1_980
 
 
-SECRET = {"MCP_SKILLS_REFRESH_SECRET": "0123456789abcdef-secret"}
+WEBHOOK_SECRET = {"MCP_SKILLS_REFRESH_SECRET": "0123456789abcdef-secret"}
 
 
 def test_rejected_webhooks_do_not_fill_the_log(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_rejected_webhooks_do_not_fill_the_log(tmp_path: Path) -> None:
     options = ("--allow-private", "--allow-http", "--cache-dir", str(tmp_path / "cache"))
     with (
         http_serving(tmp_path / "published") as site,
-        http_serving(f"http://127.0.0.1:{site.port}", *options, environment=SECRET) as server,
+        http_serving(f"http://127.0.0.1:{site.port}", *options, environment=WEBHOOK_SECRET) as server,
     ):
         answers = [server.send(path="/refresh", body=b"{}").status for _ in range(300)]
         assert answers[0] == 401

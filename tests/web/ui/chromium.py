@@ -42,7 +42,7 @@ def find_harm(page: Page, *, plain: bool = False) -> list[str]:
 
 
 def page_width(page: Page) -> int:
-    """The width of the whole page, which may exceed that of the window."""
+    """Return the width of the whole page, which may exceed that of the window."""
     return page.evaluate("() => document.documentElement.scrollWidth")
 
 

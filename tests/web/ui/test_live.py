@@ -33,12 +33,12 @@ async def allow() -> bool:
 
 
 def appeared(*paths: str) -> tuple[Change, ...]:
-    """The changes of a scan that finds these skills for the first time."""
+    """Return the changes of a scan that finds these skills for the first time."""
     return tuple(Change("appeared", path) for path in paths)
 
 
 def skill_set_of(path: str) -> SkillSet:
-    """A set of skills that contains the skill at `path` only, or all for "*"."""
+    """Return a set of skills that contains the skill at `path` only, or all for "*"."""
     permissions = SimpleNamespace(can_read=lambda candidate: path in ("*", candidate))
     return cast("SkillSet", SimpleNamespace(permissions=permissions))
 

@@ -438,7 +438,7 @@ def two_replicas(
 
 
 def statuses(server: Server, cookie: str) -> set[int]:
-    """The statuses of successive requests, enough for each replica to receive several."""
+    """Return the statuses of six requests, so that each replica receives several."""
     return {get(server, "/ui/", Cookie=cookie).status for _ in range(6)}
 
 

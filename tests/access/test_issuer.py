@@ -91,7 +91,7 @@ def test_metadata_urls_follow_rfc_8414_and_openid_discovery(path: str, urls: lis
 
 
 @each_row("index", [0, 1, 2])
-async def test_metadata_url_that_responded_is_tried_first_later(index: int) -> None:
+async def test_last_working_metadata_url_is_tried_first(index: int) -> None:
     url = f"{ISSUER}/tenant"
     web = FakeWeb(public(), issuer=url, metadata_url=metadata_urls(url)[index])
     issuer = web.make_issuer(url)
@@ -252,7 +252,7 @@ async def test_unusable_key_is_refused_while_others_stay_usable(key: Any, caplog
     assert ("one of its keys is invalid" in caplog.text) == (key in MALFORMED_KEYS)
 
 
-async def test_key_is_chosen_by_id_and_type_or_as_the_only_one() -> None:
+async def test_key_is_selected_by_id_and_type_and_id_is_optional_for_a_single_key() -> None:
     web = FakeWeb(public("RS256"), public("ES256"))
     issuer = web.make_issuer()
     for kid in ("one", None):

@@ -42,7 +42,7 @@ def test_compose_file_is_valid(compose: dict[str, Any]) -> None:
     assert not validator.is_valid({**compose, "services": {"proxy": proxy}})
 
 
-def test_configuration_and_variables_are_options() -> None:
+def test_shipped_configuration_and_variables_are_known_options() -> None:
     assert read(str(DEPLOY / "config.toml")).values["token_file"] == "/run/secrets/tokens"
     for name in ("deploy/compose.yaml", "Dockerfile", "docs/container.md", "deploy/kubernetes/base/deployment.yaml"):
         named = set(re.findall(r"MCP_SKILLS_[A-Z_]*[A-Z]", (ROOT / name).read_text(encoding="utf-8")))

@@ -232,13 +232,13 @@ def test_unread_quota_closes_oldest_connections_of_same_owner_only(
     sizes: dict[str, dict[int, int]] = {owner: {} for owner in "abc"}
     for owner, number, size in steps:
         unread.add(slots[owner, number], size)
-        mine = sizes[owner]
-        mine.pop(number, None)
-        mine[number] = size
+        of_owner = sizes[owner]
+        of_owner.pop(number, None)
+        of_owner[number] = size
         expected: list[str] = []
-        while len(mine) > 1 and sum(mine.values()) > share:
-            oldest = next(iter(mine))
-            del mine[oldest]
+        while len(of_owner) > 1 and sum(of_owner.values()) > share:
+            oldest = next(iter(of_owner))
+            del of_owner[oldest]
             expected.append(f"{owner} {oldest}")
         assert closed == expected
         closed.clear()

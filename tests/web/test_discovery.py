@@ -290,7 +290,7 @@ Publication.edition = lambda self: threading.Event().wait()
 """
 
 
-def test_index_that_is_not_ready_in_time_is_503_with_retry_after(folder: Path) -> None:
+def test_index_that_is_not_ready_in_time_causes_503_with_retry_after(folder: Path) -> None:
     with http_serving(folder, command=patched(ENDLESS_EDITION)) as server:
         for path in (INDEX, OLD_INDEX):
             reply = get(server, path)

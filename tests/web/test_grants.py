@@ -124,7 +124,7 @@ def test_legacy_client_whose_groups_change_is_disconnected_and_notified_on_recon
         stream = ann.follow()
         assert (CHANGED, None) in stream.until(PROMPTS)
         assert names(ann) == ["refunds", "tax"]
-        set_groups("kitchen,office")  # changes no skill of hers
+        set_groups("kitchen,office")  # changes none of Ann's skills
         assert stream.rest() == []
         stream = ann.follow()
         write_skill(folder / "skills" / "finance" / "audit")
@@ -172,5 +172,5 @@ def test_grant_to_principal_requires_authentication(folder: Path) -> None:
     message = startup_error("--config", config)
     assert "c.toml:3: grant.who: no client can prove who it is; give token-file" in message
     config.write_text("roots = ['skills']\n[[grant]]\nwho = ['*']\nskills = ['tea']\n")
-    with http_serving("--config", config) as server, client(server, "modern") as anyone:
-        assert names(anyone) == ["tea"]
+    with http_serving("--config", config) as server, client(server, "modern") as anonymous:
+        assert names(anonymous) == ["tea"]

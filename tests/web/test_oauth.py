@@ -243,7 +243,7 @@ def test_challenge_names_metadata_scopes_and_error(tmp_path: Path, issuer: Publi
 
 
 @pytest.mark.parametrize("is_down", [True, False])  # or its keys are redirected
-def test_unreachable_issuer_is_503_with_retry_after(tmp_path: Path, issuer: Publisher, is_down: bool) -> None:
+def test_unreachable_issuer_causes_503_with_retry_after(tmp_path: Path, issuer: Publisher, is_down: bool) -> None:
     url = issuer.url
     if is_down:
         url = f"http://127.0.0.1:{free_port()}"

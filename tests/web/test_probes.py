@@ -135,17 +135,17 @@ def test_locations_of_sources_are_shown_to_operators_only(tmp_path: Path) -> Non
         with http_serving(*roots, *options, environment=tokens) as server:
             server.wait_for_log("there is no copy of it yet")
             wait_for_scan(server)
-            anyone = probe(server)[1]
-            assert anyone == ["a source: it has not responded yet, and there is no cached copy"]
+            anonymous = probe(server)[1]
+            assert anonymous == ["a source: it has not responded yet, and there is no cached copy"]
             # A query requires a token.
             assert probe(server, "/readyz?verbose")[0] == 401
             assert probe(server, "/healthz?x=1")[0] == 401
             assert probe(server, "/healthz?x=1", TOKEN)[0] == 200
             alpha = probe(server, "/readyz?verbose", TOKEN)[1]
-            assert alpha == [*anyone, "2 roots, 1 of them failing"]
+            assert alpha == [*anonymous, "2 roots, 1 of them failing"]
             assert f"{tmp_path}/skills: read" in probe(server, "/readyz?verbose", f"{TOKEN}-of-ops")[1]
         # Without grants every principal is an operator.
         with http_serving(*roots, *site_options(tmp_path), environment=tokens) as server:
             wait_for_scan(server)
-            assert probe(server)[1] == anyone
+            assert probe(server)[1] == anonymous
             assert f"{tmp_path}/skills: read" in probe(server, "/readyz?verbose", TOKEN)[1]

@@ -56,7 +56,7 @@ def server() -> Iterator[Server]:
         yield started
 
 
-def test_clients_behind_one_proxy_have_separate_shares() -> None:
+def test_clients_behind_one_proxy_have_separate_connection_shares() -> None:
     with (
         http_serving(FIXTURES, "--max-connections", "4", *TRUSTING) as server,
         forwarded_client(server, "203.0.113.1") as hog,
@@ -241,7 +241,7 @@ def test_body_passes_proxy_up_to_limit(proxy_class: Callable[..., Proxy], tmp_pa
 
 @pytest.mark.needs_program("nginx")
 @pytest.mark.parametrize("rewrite", ["        rewrite ^/skills(/.*)$ $1 break;\n", ""])
-def test_root_path_works_stripped_or_not(rewrite: str, era: Era, tmp_path: Path) -> None:
+def test_root_path_works_whether_proxy_strips_it_or_not(rewrite: str, era: Era, tmp_path: Path) -> None:
     edits = [("location ${LOCATION} {\n", "location /skills/ {\n" + rewrite)]
     with proxied_server(Nginx, tmp_path, "--root-path", "/skills", edits=edits) as proxy:
         assert proxy.send("GET", INDEX).status == 404  # of nginx itself

@@ -83,7 +83,7 @@ def test_address_over_failed_authentications_gets_429_unless_token_is_valid(tmp_
         assert initialize(wrong, source="127.0.0.2").status == 401
 
 
-def test_quotas_of_streams_sessions_and_blob_bytes(tmp_path: Path, sandbox_mode: str) -> None:
+def test_quotas_limit_streams_sessions_and_blob_bytes(tmp_path: Path, sandbox_mode: str) -> None:
     def load(**more: Any) -> dict[str, Any]:
         return alpha.call("skills_load", names=["one"], **more)
 
@@ -104,7 +104,7 @@ def test_quotas_of_streams_sessions_and_blob_bytes(tmp_path: Path, sandbox_mode:
 
 
 @pytest.mark.needs_program("redis-server")
-def test_replicas_count_requests_together_but_alone_without_redis(tmp_path: Path) -> None:
+def test_replicas_share_request_counts_while_redis_is_reachable(tmp_path: Path) -> None:
     with redis_server(tmp_path / "redis") as redis, ExitStack() as stack:
         options = ("requests-per-minute = 6", "--redis", redis.url)
         servers = [stack.enter_context(quota_server(tmp_path, *options)) for _ in range(2)]

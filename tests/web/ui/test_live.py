@@ -132,7 +132,7 @@ async def test_burst_of_changes_is_one_event_and_withheld_change_is_none() -> No
 
 
 @pytest.mark.anyio
-async def test_owner_over_the_share_loses_own_oldest_stream() -> None:
+async def test_owner_over_its_share_loses_its_oldest_stream() -> None:
     changes = Live(share=2)
     of_other = await started_stream(changes, ALL_SKILLS, "b")
     oldest = await started_stream(changes, ALL_SKILLS)

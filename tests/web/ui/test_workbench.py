@@ -171,7 +171,7 @@ def test_server_page_is_read_only_and_compressed(skills: Path) -> None:
         assert gzip.decompress(compressed.body) == plain.body
 
 
-def test_hosts_have_command_configuration_and_deeplink(skills: Path) -> None:
+def test_skill_view_shows_command_configuration_and_deeplink_of_hosts(skills: Path) -> None:
     with signed_in(skills) as (origin, cookie):
         page = html.unescape(text_of(fetch(f"{origin}/ui/skills/refunds", cookie)))
         assert str(skills / "refunds") in page and '"mcpServers"' in page

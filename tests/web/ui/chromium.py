@@ -48,11 +48,11 @@ def page_width(page: Page) -> int:
 
 @dataclass
 class PageRecord:
-    """A page, the URLs that it `requested`, and its `errors`: of console and scripts, and dialogs."""
+    """A page, the URLs that it `asked` for, and its errors and dialogs, as `refused`."""
 
     page: Page
-    errors: list[str] = field(default_factory=list[str])
-    requested: list[str] = field(default_factory=list[str])
+    refused: list[str] = field(default_factory=list[str])
+    asked: list[str] = field(default_factory=list[str])
 
 
 @contextmanager
@@ -73,10 +73,10 @@ def open_page(chromium: Browser, **options: Any) -> Iterator[PageRecord]:
     context = chromium.new_context(**options)
     context.set_default_timeout(DEADLINE * 1000)
     seen = PageRecord(context.new_page())
-    seen.page.on("console", lambda message: message.type == "error" and seen.errors.append(message.text))
-    seen.page.on("pageerror", lambda error: seen.errors.append(str(error)))
-    seen.page.on("request", lambda request: seen.requested.append(request.url))
-    seen.page.on("dialog", lambda dialog: (seen.errors.append(f"dialog {dialog.message}"), dialog.dismiss()))
+    seen.page.on("console", lambda message: message.type == "error" and seen.refused.append(message.text))
+    seen.page.on("pageerror", lambda error: seen.refused.append(str(error)))
+    seen.page.on("request", lambda request: seen.asked.append(request.url))
+    seen.page.on("dialog", lambda dialog: (seen.refused.append(f"dialog {dialog.message}"), dialog.dismiss()))
     try:
         yield seen
     finally:

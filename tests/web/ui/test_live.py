@@ -48,7 +48,7 @@ ALL_SKILLS, MY_SKILLS = skill_set_of("*"), skill_set_of("mine")
 
 def test_changes_after_first_scan_are_recorded_by_kind_and_files(tmp_path: Path) -> None:
     def write_and_scan(**files: str) -> None:
-        """Change these files, and one of each other skill, in one scan."""
+        """Change these files and 40 other skills in one scan, which is a burst."""
         others = {f"other-{number}/a.txt": "".join(files) for number in range(40)}
         write_files(tmp_path, files | others)
         registry.refresh()

@@ -134,4 +134,4 @@ def test_approval_in_browser_reaches_another_host(chromium: Browser, folder: Pat
             pass
         assert "Slowly." in text_of(other.call("skills_load", names=["coffee"]))
         assert "approved, Good idea" in text_of(proposer.call("skills_proposals"))
-        assert seen.errors == []
+        assert seen.refused == []

@@ -1,4 +1,4 @@
-"""Keys of an issuer, and JSON Web Tokens signed by them."""
+"""Keys of an issuer, and JSON Web Tokens signed with them."""
 
 from __future__ import annotations
 

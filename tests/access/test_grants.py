@@ -50,7 +50,7 @@ def test_pattern_has_at_most_512_characters_and_64_segments() -> None:
             Pattern(f"{text}/a" if "/" in text else f"{text}a")
 
 
-def test_path_of_several_patterns_is_listed_once() -> None:
+def test_path_matched_by_several_patterns_is_listed_once() -> None:
     grant = Grant(("*",), tuple(map(Pattern, ("acme/**", "acme/b*", "z/**"))))
     readable = Permissions((grant,)).readable(["a", "acme", "acme/billing", "acme/x", "y"])
     assert sorted(readable) == ["acme", "acme/billing", "acme/x"]
@@ -108,7 +108,7 @@ def test_administrator_needs_admin_grant_for_all_skills(grants: list[tuple[May, 
     assert Permissions(parsed).is_admin is is_admin
 
 
-def test_grants_add_up_and_each_includes_reading() -> None:
+def test_grants_are_additive_and_each_implies_reading() -> None:
     grants = Grants(
         [
             Grant(("token:ann",), (Pattern("a/*"),), frozenset({"scripts"})),
@@ -155,6 +155,6 @@ def test_principal_key_has_kind_and_issuer_but_no_groups_or_scopes() -> None:
     assert user.key == Principal("user", "ann", issuer, frozenset({"a"}), frozenset({"read"})).key
 
 
-def test_grantee_is_written_with_its_kind() -> None:
+def test_grantee_needs_a_known_kind_and_a_name() -> None:
     assert all(map(is_who, ("*", "local", "token:a", "group:a b", "user:auth0|1")))
     assert not any(map(is_who, ("ann", "token:", "group: ", "role:x", "", "**", "token:a\nb")))

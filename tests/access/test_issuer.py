@@ -28,12 +28,12 @@ pytestmark = pytest.mark.anyio
 class FakeWeb:
     """Fake HTTP: a status and a body by URL, or an error to raise. It records the requests."""
 
-    def __init__(self, *keys: Any, issuer: str = ISSUER, at: str = METADATA_URL) -> None:
+    def __init__(self, *keys: Any, issuer: str = ISSUER, metadata_url: str = METADATA_URL) -> None:
         self.responses: dict[str, tuple[int, bytes] | SkillsServerError] = {}
         self.requests: list[str] = []
         self.gate: asyncio.Event | None = None
         self.now = 1000.0
-        self.respond(at, {"issuer": issuer, "jwks_uri": KEYS_URL})
+        self.respond(metadata_url, {"issuer": issuer, "jwks_uri": KEYS_URL})
         self.publish_keys(*keys)
 
     def respond(self, url: str, body: Any, status: int = 200) -> None:
@@ -91,9 +91,9 @@ def test_metadata_urls_follow_rfc_8414_and_openid_discovery(path: str, urls: lis
 
 
 @each_row("index", [0, 1, 2])
-async def test_metadata_url_that_responded_is_tried_first_later(index: int) -> None:
+async def test_last_working_metadata_url_is_tried_first(index: int) -> None:
     url = f"{ISSUER}/tenant"
-    web = FakeWeb(public(), issuer=url, at=metadata_urls(url)[index])
+    web = FakeWeb(public(), issuer=url, metadata_url=metadata_urls(url)[index])
     issuer = web.make_issuer(url)
     await issuer.key("one", "ES256")
     assert web.requests == [*metadata_urls(url)[: index + 1], KEYS_URL]
@@ -102,7 +102,7 @@ async def test_metadata_url_that_responded_is_tried_first_later(index: int) -> N
     assert web.requests == [metadata_urls(url)[index], KEYS_URL]
     web.responses[metadata_urls(url)[index - 1]] = web.responses.pop(metadata_urls(url)[index])
     await issuer.refresh()
-    assert web.requests[-1] == KEYS_URL, "metadata that moved is found again"
+    assert web.requests[-1] == KEYS_URL, "metadata is found at another URL"
 
 
 async def test_concurrent_requests_share_one_fetch_that_survives_cancellation() -> None:
@@ -229,7 +229,7 @@ async def test_invalid_key_set_makes_issuer_unavailable(body: Any, status: int) 
 
 
 def key_with(**more: Any) -> dict[str, Any]:
-    """The public key with changed fields. None removes a field."""
+    """Return the public key with changed fields. None removes a field."""
     return {name: value for name, value in {**public(), **more}.items() if value is not None}
 
 
@@ -245,14 +245,14 @@ MALFORMED_KEYS = [key_with(x=None), key_with(x="!"), key_with(x=7), key_with(y="
         key_with(crv="P-384"), key_with(kid=7), key_with(kty=["EC"]), public("RS256"), public("EdDSA"), *MALFORMED_KEYS,
     ],
 )  # fmt: skip
-async def test_unusable_key_is_refused_and_hides_no_other(key: Any, caplog: pytest.LogCaptureFixture) -> None:
+async def test_unusable_key_is_refused_while_others_stay_usable(key: Any, caplog: pytest.LogCaptureFixture) -> None:
     issuer = FakeWeb(key, KEY_TWO).make_issuer()
     await assert_refused(issuer, "one")
     assert await issuer.key("two", "ES256")
     assert ("one of its keys is invalid" in caplog.text) == (key in MALFORMED_KEYS)
 
 
-async def test_key_is_chosen_by_id_and_type_or_as_the_only_one() -> None:
+async def test_key_is_selected_by_id_and_type_and_id_is_optional_for_a_single_key() -> None:
     web = FakeWeb(public("RS256"), public("ES256"))
     issuer = web.make_issuer()
     for kid in ("one", None):
@@ -312,7 +312,7 @@ def test_resource_metadata_url_follows_rfc_9728(resource: str, path: str) -> Non
     assert server.metadata_url == f"{host}/.well-known/oauth-protected-resource{path}"
 
 
-async def test_metadata_is_cached_and_outage_has_retry_time() -> None:
+async def test_metadata_is_cached_and_outage_error_has_retry_time() -> None:
     web = FakeWeb(public())
     issuer = web.make_issuer()
     for _ in range(2):

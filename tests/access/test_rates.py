@@ -15,7 +15,7 @@ class Clock:
         return self.now
 
 
-def test_bucket_allows_a_minute_at_once_then_refills_evenly() -> None:
+def test_bucket_allows_burst_of_one_minute_then_refills_evenly() -> None:
     clock = Clock()
     rate = Rate(6, now=clock)
     assert [rate.take("a") for _ in range(6)] == [0.0] * 6
@@ -57,7 +57,7 @@ def test_no_minute_exceeds_twice_the_rate(per_minute: int, pauses: list[float]) 
         assert sum(start <= moment < start + 60 for moment in taken) <= 2 * per_minute
 
 
-def test_changed_quota_resets_its_rate_and_none_removes_it() -> None:
+def test_new_quotas_keep_unchanged_rates_and_none_removes_a_rate() -> None:
     quotas = Rates(QuotaSettings())
     failed = quotas.failed_authentications
     assert quotas.requests is None and failed is not None and failed.per_minute == 60

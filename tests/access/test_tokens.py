@@ -1,4 +1,4 @@
-"""Tokens that the operator lists: parsing, expiry, groups, comparison, replacement."""
+"""Static tokens: parsing, expiry, groups, comparison, replacement."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_invalid_token_list_is_usage_error_without_secrets(message: str, texts: 
         assert SECRET[:10] not in error and OTHER[:10] not in error
 
 
-def test_world_readable_token_file_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_world_readable_token_file_causes_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "tokens"
     path.write_text(f"alpha={SECRET}\n")
     for mode, messages in (
@@ -164,7 +164,7 @@ def test_every_token_is_compared_in_constant_time(header: str | None, monkeypatc
     assert {len(value) for pair in compared for value in pair} == {32}
 
 
-def test_replacing_tokens_removes_changed_ones() -> None:
+def test_replacing_tokens_reports_changed_ones_as_removed() -> None:
     text = f"a={SECRET} groups=x,y\nb={OTHER} expires=2027-01-31\n"
     tokens, removed = Tokens(parse(text)), list[frozenset[bytes]]()
     tokens.on_removed = removed.append
@@ -225,9 +225,9 @@ def test_commas_in_a_value_separate_lines_or_groups(value: str, groups: list[set
     assert [token.hashed for token in tokens] == hashes_of(SECRET, OTHER)
 
 
-def test_tokens_that_expire_soon_are_one_warning(caplog: pytest.LogCaptureFixture) -> None:
-    ends = "past={0} expires=2027-01-30\nsoon={0}1 expires=2027-02-13\nlater={0}2 expires=2027-02-14\never={0}3\n"
-    tokens = parse(ends.format(SECRET))
+def test_expired_tokens_and_those_that_expire_soon_cause_one_warning_each(caplog: pytest.LogCaptureFixture) -> None:
+    lines = "past={0} expires=2027-01-30\nsoon={0}1 expires=2027-02-13\nlater={0}2 expires=2027-02-14\never={0}3\n"
+    tokens = parse(lines.format(SECRET))
     warn_of_expiry(tokens, timestamp(2027, 1, 31))
     assert caplog.messages == [
         "tokens have expired: past (2027-01-31T00:00Z); write new ones",
@@ -248,7 +248,7 @@ def test_token_can_be_a_hash_and_have_two_lines_during_rotation() -> None:
     for secret in (SECRET, OTHER):
         token = find_token(tokens, secret)
         assert token and token.admission.principal == tokens[0].admission.principal
-    assert find_token(tokens, f"sha256:{digits}") is find_token(tokens, digits) is None
+    assert [find_token(tokens, each) for each in (f"sha256:{digits}", digits)] == [None, None]
 
 
 def test_invalid_lines_keep_former_tokens_and_absent_names_are_removed() -> None:

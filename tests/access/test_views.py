@@ -1,4 +1,4 @@
-"""Views by grants: on every protocol, withheld skills change no byte of any answer."""
+"""Views by grants: a skill that is not granted changes no byte of any answer, on every protocol."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Sample:
 
 @st.composite
 def sample_lists(draw: st.DrawFn) -> list[Sample]:
-    """Skills that are nested, broken, shadowed, or have equal names."""
+    """Draw skills that are nested, broken, shadowed, or have equal names."""
     places = draw(st.lists(st.tuples(st.sampled_from(PATHS), st.integers(0, 1)), min_size=1, max_size=9, unique=True))
     drawn: list[Sample] = []
     for path, root in places:
@@ -120,7 +120,7 @@ def remove_ungranted(roots: Path, served: dict[str, int], patterns: Sequence[Pat
 
 
 def client_requests() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Method and parameters of requests about every path of a sample, and about absent ones."""
+    """Yield method and parameters of requests about every path of a sample, and absent ones."""
     for method in ("skills/list", "resources/list", "prompts/list"):
         yield method, {}
         kind = method.split("/", 1)[0]
@@ -157,7 +157,7 @@ REQUESTS = list(client_requests())
 
 
 def messages_of(requests: Sequence[tuple[str, dict[str, Any]]], *, modern: bool) -> list[bytes]:
-    """The messages of a client of an era that makes these requests."""
+    """Return the messages of a client of one era that makes these requests."""
     if modern:
         meta: dict[str, Any] = {"_meta": ENVELOPE}
         messages: list[dict[str, Any]] = [{"id": 0, "method": "server/discover", "params": meta}]
@@ -171,12 +171,12 @@ def messages_of(requests: Sequence[tuple[str, dict[str, Any]]], *, modern: bool)
 
 
 RUN_ID = re.compile(rb'"run_id":"[^"]*"')
-"""Random part of an answer."""
+"""The random part of an answer."""
 SETTINGS = (Settings(page_size=2, prompt_page_size=2), Settings(dialect="sep-2640"), Settings(dialect="sep-2076"))
 
 
 def answers_over_stdio(views: Views, chosen: Settings, requests: Sequence[tuple[str, dict[str, Any]]]) -> list[str]:
-    """Answers to the local user in both eras."""
+    """Return the answers to the local user in both eras."""
     answers: list[str] = []
     for modern in (True, False):
         lines = messages_of(requests, modern=modern)
@@ -185,7 +185,7 @@ def answers_over_stdio(views: Views, chosen: Settings, requests: Sequence[tuple[
 
 
 def answers_over_rpc(views: Views) -> list[bytes]:
-    """Answers of the Skills Protocol to Ann."""
+    """Return the answers of the Skills Protocol to Ann."""
     rpc = Rpc(Methods(Runtime(views.registry), views=views))
     calls: list[tuple[str, dict[str, Any]]] = [("list_skills", {"limit": 2}), ("list_skills", {"detail": "full"})]
     calls += [("list_skills", {"namespace": namespace}) for namespace in ("acme", "team", "alpha")]
@@ -209,7 +209,7 @@ def answers_over_rpc(views: Views) -> list[bytes]:
 
 
 def responses_of_discovery(views: Views, paths: Sequence[str]) -> list[dict[str, Any]]:
-    """ASGI messages to Ann for requests of these paths, without the `Vary` header."""
+    """Return the ASGI messages to Ann for requests of these paths, without the `Vary` header."""
 
     def make(skill_set: SkillSet, logged: set[str] | None = None) -> Discovery:
         return Discovery(Publication(skill_set), shared=False, logged=logged)
@@ -235,7 +235,7 @@ def responses_of_discovery(views: Views, paths: Sequence[str]) -> list[dict[str,
 
 
 def published_paths(registry: Registry) -> list[str]:
-    """Every path that discovery publishes without grants."""
+    """Return every path that discovery publishes without grants."""
     edition = Publication(registry).edition()
     old = [f"{DIRECTORY_0_1}{name}/{path}" for name in edition.older for path in edition.skills[name].skill.files]
     new = [published.artifact.path for published in edition.skills.values()]

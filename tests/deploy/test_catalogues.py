@@ -55,16 +55,16 @@ def test_formula_has_all_pinned_dependencies() -> None:
     packages = needed("mcp-skills-server")
     del packages["mcp-skills-server"]
     lock = lock_file({name: PINNED[name] for name in packages})
-    made = formula.formula(lock, PINNED, "https://index.example/x", SHA256)
-    resources = set(re.findall(r'resource "([^"]+)"', made))
+    text = formula.formula(lock, PINNED, "https://index.example/x", SHA256)
+    resources = set(re.findall(r'resource "([^"]+)"', text))
     assert resources | formula.BREWED.keys() == packages.keys()
     assert not resources & formula.BREWED.keys()
     for name in resources:
-        assert f"{name}-{PINNED[name]}.tar.gz" in made
-    assert set(formula.BREWED.values()) < set(re.findall(r'depends_on "([^"]+)"', made))
-    assert "colorama" not in made
+        assert f"{name}-{PINNED[name]}.tar.gz" in text
+    assert set(formula.BREWED.values()) < set(re.findall(r'depends_on "([^"]+)"', text))
+    assert "colorama" not in text
     if ruby := shutil.which("ruby"):
-        subprocess.run([ruby, "-c"], input=made, text=True, check=True, capture_output=True)
+        subprocess.run([ruby, "-c"], input=text, text=True, check=True, capture_output=True)
 
 
 def test_lock_that_differs_from_constraints_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

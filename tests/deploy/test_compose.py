@@ -24,7 +24,7 @@ SCHEMA = files("check_jsonschema") / "builtin_schemas" / "vendor" / "compose-spe
 REPLICAS = ("server-1", "server-2")
 
 
-def known() -> set[str]:
+def serve_variables() -> set[str]:
     """Return the environment variables that `serve` reads."""
     return {f"MCP_SKILLS_{each.name.upper()}" for each in serve.params if each.name}
 
@@ -42,11 +42,11 @@ def test_compose_file_is_valid(compose: dict[str, Any]) -> None:
     assert not validator.is_valid({**compose, "services": {"proxy": proxy}})
 
 
-def test_configuration_and_variables_are_options() -> None:
+def test_shipped_configuration_and_variables_are_known_options() -> None:
     assert read(str(DEPLOY / "config.toml")).values["token_file"] == "/run/secrets/tokens"
     for name in ("deploy/compose.yaml", "Dockerfile", "docs/container.md", "deploy/kubernetes/base/deployment.yaml"):
         named = set(re.findall(r"MCP_SKILLS_[A-Z_]*[A-Z]", (ROOT / name).read_text(encoding="utf-8")))
-        assert named <= known(), name
+        assert named <= serve_variables(), name
 
 
 def test_references_of_services_exist(compose: dict[str, Any]) -> None:

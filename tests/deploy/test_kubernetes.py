@@ -1,8 +1,8 @@
 """The Kubernetes deployment: its schemas, references, hardening, drain, and network policy.
 
 `build` implements the features of Kustomize that these files use: resources, generated ConfigMaps,
-labels, images, a namespace and JSON patches. If `make interop` has installed Kustomize, their
-results are compared.
+labels, images, a namespace and JSON patches. If `make interop` has installed Kustomize, a test
+compares its output with that of `build`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pytest
 import yaml
 from tools.interop.setup import MODULES
 
-from deploy.test_compose import known
+from deploy.test_compose import serve_variables
 from mcp_skills_server.commands.config_file import parse
 from tables import each_row
 from wire import DEADLINE, ROOT
@@ -37,7 +37,7 @@ Manifests = dict[str, Manifest]
 
 
 def build(folder: Path) -> Manifests:
-    """Return the manifests of a folder by kind, of which there is one each."""
+    """Return the manifests of a folder by kind. Each kind has one."""
     kustomization: Manifest = yaml.safe_load((folder / "kustomization.yaml").read_text(encoding="utf-8"))
     assert kustomization.keys() <= KEYS and kustomization["kind"] == "Kustomization"
     out: Manifests = {}
@@ -235,11 +235,11 @@ def test_monitoring_component_matches_service_and_enables_metrics(manifests: Man
     (patch,) = component["patches"]
     assert patch["target"]["name"] == manifests[patch["target"]["kind"]]["metadata"]["name"]
     (change,) = yaml.safe_load(patch["patch"])
-    assert change["value"]["name"] in known()
+    assert change["value"]["name"] in serve_variables()
 
 
 @each_row("file", ["config.toml", "kubernetes/base/config.toml", "kubernetes/overlays/example/config.toml"])
-def test_source_in_comment_of_configuration_is_valid(file: str) -> None:
+def test_commented_out_source_of_configuration_is_valid(file: str) -> None:
     text = (ROOT / "deploy" / file).read_text()
     before, _, comment = text.partition("# [[source]]\n")
     table = "".join(line.removeprefix("# ") for line in comment.splitlines(keepends=True))

@@ -33,7 +33,7 @@ from shared.redis_servers import RealRedis, redis_server
 from web.authorization_server import AuthorizationServer, authorization_server
 from web.http_wire import HELLO, JSON, HttpClient, Server, Stream, client, verify_files
 from web.proxies import DEPLOY, SPREAD, HaProxy, edited, proxy_variables, running, wait_until
-from web.test_oauth import TokenStorage, mcp_url, signing_in
+from web.test_oauth import TokenStorage, mcp_url, oauth_provider
 from wire import COMMAND, DEADLINE, ROOT, Era, write_skill
 
 pytestmark = pytest.mark.needs_program("haproxy", "redis-server")
@@ -46,7 +46,7 @@ GRANTED = {"ann": {"refunds", "tax"}, "bob": {"papers"}}
 GRANTED_LATER = {"ann": {"refunds", "tax", "audit"}, "bob": {"papers", "notes"}}
 SUBSCRIBED = {"skillsListChanged": True, "promptsListChanged": True}
 PROPAGATION_S = 1.0
-"""Seconds until the fastest of several edits has reached the clients of all replicas."""
+"""Limit of the seconds until the fastest of several edits reaches the clients of all replicas."""
 OAUTH_AND_GRANTS = """
 [oauth]
 issuer = "{issuer}"
@@ -159,7 +159,7 @@ class Deployment:
 
 @contextmanager
 def deployed(folder: Path) -> Iterator[Deployment]:
-    """The deployment, before any user has signed in."""
+    """Run the deployment, into which no user has signed in."""
     for path in ("finance/refunds", "finance/tax", "research/papers", "research/secret/plans"):
         write_skill(folder / "skills" / path, guide_md=f"of {path}")
     (folder / "tokens").write_text("robot=a-made-up-token-0123456789\n")
@@ -177,8 +177,8 @@ def deployed(folder: Path) -> Iterator[Deployment]:
         ExitStack() as stack,
     ):
         assert isinstance(proxy, HaProxy)
-        places = [('"/skills"', '"skills"'), ('"/run/secrets/tokens"', '"tokens"')]
-        with edited(folder, "config.toml", places).open("a") as more:
+        edits = [('"/skills"', '"skills"'), ('"/run/secrets/tokens"', '"tokens"')]
+        with edited(folder, "config.toml", edits).open("a") as more:
             more.write(OAUTH_AND_GRANTS.format(issuer=login.url, audience=mcp_url(proxy.port)))
         deployment = Deployment(folder, proxy, redis, login, stack, ports)
         assert redis.say("ping") == "PONG"
@@ -186,7 +186,7 @@ def deployed(folder: Path) -> Iterator[Deployment]:
         deployment.replicas = [deployment.start_replica(port) for port in ports]
         assert all(is_healthy(deployment.variables(port)) for port in ports)
         for name in ("replica-1", "replica-2"):
-            proxy.sees(name, "UP")
+            proxy.wait_for_state(name, "UP")
         yield deployment
 
 
@@ -199,7 +199,7 @@ def sign_in(deployment: Deployment, name: str) -> set[str]:
     async def work() -> set[str]:
         with anyio.fail_after(DEADLINE):
             async with (
-                httpx2.AsyncClient(auth=signing_in(url, storage)) as http,
+                httpx2.AsyncClient(auth=oauth_provider(url, storage)) as http,
                 Client(streamable_http_client(url, http_client=http), mode=mode) as sdk_client,
             ):
                 return {each.name for each in (await sdk_client.list_prompts()).prompts}
@@ -263,7 +263,7 @@ def test_team_signs_in_is_notified_and_survives_killed_replica(tmp_path: Path) -
         result = caller.call("skills_load", names=["refunds"], mode="add", session=session)
         active = result["structuredContent"]["active_skills"]
         assert [each["name"] for each in active] == ["tax", "refunds"]
-        proxy.sees("replica-1", "DOWN")
+        proxy.wait_for_state("replica-1", "DOWN")
         dead = [stream.whole is not None for stream in streams]
         assert any(dead) and not all(dead)  # leastconn gave each replica some
 
@@ -275,7 +275,7 @@ def test_team_signs_in_is_notified_and_survives_killed_replica(tmp_path: Path) -
                 streams[number].until(PROMPTS)
             wait_until(lambda reader=clients[number], name=name: names(reader) == GRANTED_LATER[name])
         deployment.replicas[0] = deployment.start_replica(deployment.ports[0])
-        proxy.sees("replica-1", "UP")
+        proxy.wait_for_state("replica-1", "UP")
         bob = deployment.connect(deployment.replicas[0], "bob", "legacy")
         assert names(bob) == GRANTED_LATER["bob"]
         hidden = bob.call("skills_load", names=["tax"])["content"][0]["text"]

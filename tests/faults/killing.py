@@ -1,7 +1,7 @@
 """Fault injection: SIGKILL of the program at random file operations.
 
 An audit hook counts the file changes below a folder (open for writing, rename, removal and so on)
-and the subprocesses of a run. A first run is only measured. Each later run is killed right before a
+and the subprocesses of a run. The first run is not killed, only counted. Each later run is killed right before a
 random change, right after it (a new file is empty then), or from outside a moment later. Half of
 the kills are at renames: they are few, and atomicity depends on them.
 """
@@ -48,7 +48,9 @@ def hook(event, arguments):
         return
     changes += 1
     renames += event == "os.rename"
-    if (changes if kind == "change" else event == "os.rename" and renames) != at:
+    if kind == "rename" and event != "os.rename":
+        return
+    if (renames if kind == "rename" else changes) != at:
         return
     if when == "outside":
         os.write(3, b"!")
@@ -93,7 +95,7 @@ class Killer:
         return {"change": int(changes), "rename": int(renames)}
 
     def kill(self, size: Size, *words: str) -> None:
-        """Kill a run of about this size. It may have ended before."""
+        """Kill a run of about this size. The run may end before its kill."""
         kind = self._random.choice([kind for kind, count in size.items() if count])
         at = self._random.randint(1, size[kind])
         when = self._random.choice(("before", "after", "after", "outside"))

@@ -19,7 +19,7 @@ YEAR_NS = 365 * 86_400 * 10**9
 def reads_wall_clock(tree: ast.Module) -> bool:
     """Return whether a module reads the wall clock."""
     for node in ast.walk(tree):
-        if not isinstance(node, ast.Attribute) or ast.unparse(node) == "keep.now":
+        if not isinstance(node, ast.Attribute):
             continue
         is_function = ast.unparse(node) in ("time.time", "time.time_ns")
         if is_function or node.attr in ("now", "utcnow", "today"):

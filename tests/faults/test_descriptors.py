@@ -22,7 +22,7 @@ NOTES = "skill://alpha/notes.md"
 
 @contextmanager
 def no_descriptors(pid: int) -> Iterator[None]:
-    """While it is entered, the process can open no file."""
+    """Let the process open no file while the context is active."""
     limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     # Below the open descriptors, so that no gap among their numbers can be used.
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, limits[1]))

@@ -41,7 +41,7 @@ def mount(root: Path, size: str, *more: str) -> Path:
 
 
 def fill(disk: Path) -> Path:
-    """Fill a disk, and return the file that does."""
+    """Fill a disk with one file, and return this file."""
     filler = disk / "filler"
     with suppress(OSError), open(filler, "wb", buffering=0) as file:
         while True:
@@ -61,7 +61,7 @@ def refused(*arguments: str | Path) -> str:
     return done.stderr
 
 
-def kept(top: Path) -> dict[str, bytes]:
+def kept_files(top: Path) -> dict[str, bytes]:
     """Return the files of skills and of their records in a folder of `fetch`."""
     files: dict[str, bytes] = {}
     for path in top.rglob("*"):
@@ -83,12 +83,12 @@ def fetch_skips_only_skill_that_does_not_fit(root: Path) -> None:
         assert sorted(os.listdir(output)) == [".mcp-skills", "small"]
         assert os.listdir(output / ".mcp-skills" / "stage") == []
         assert sorted(os.listdir(output / ".mcp-skills" / "skills")) == ["small.json"]
-        filler, before = fill(disk), kept(output)
+        filler, before = fill(disk), kept_files(output)
         site.add("small", skill_md("small", "x" * 20_000))
         done = run(*command)
         assert done.returncode in (1, 2) and FULL in done.stderr, done
         assert "Traceback" not in done.stderr, done
-        assert kept(output).items() >= before.items()
+        assert kept_files(output).items() >= before.items()
         filler.unlink()
         mount(root, "4m", "remount")
         done = run(*command)
@@ -106,7 +106,7 @@ def publish_keeps_tree_whole_and_next_run_completes_it(root: Path) -> None:
     big = write_skill(skills / "big")
     (big / "big.bin").write_bytes(NOISE)
     assert "cannot be written" in refused(*command)
-    assert tree_of(output) == before is not None
+    assert before is not None and tree_of(output) == before
     assert run(*command, "--check").returncode == 1
     mount(root, "8m", "remount")
     done = run(*command)
@@ -136,7 +136,7 @@ def install_keeps_configuration_of_host(root: Path) -> None:
     assert sorted(os.listdir(disk)) == ["config.json", "filler"]
     filler.unlink()
     assert run(*command).returncode == 0
-    assert b"mine" in config.read_bytes() != before
+    assert b"mine" in config.read_bytes() and config.read_bytes() != before
 
 
 def new_leaves_no_partial_skill(root: Path) -> None:

@@ -130,7 +130,7 @@ def test_killed_fetch_of_site_loses_no_skill(tmp_path: Path, into_folder: bool) 
         def set_offline(is_offline: bool) -> None:
             site.routes.pop(index, None)
             if is_offline:
-                site.routes[index] = b"HTTP/1.1 503 Away\r\ncontent-length: 0\r\n\r\n"
+                site.routes[index] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n"
 
         if into_folder:
             kill_fetches("sites", site.url, tmp_path, publish, 24, output=tmp_path / "own")

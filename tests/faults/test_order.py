@@ -40,27 +40,27 @@ class Order:
     """A record of the synchronizations and renames below the folder `top`.
 
     Attributes:
-        names: each rename target in order, with its paths that were not synchronized before.
-        open: the rename targets whose folder was not synchronized since.
+        renames: each rename target in order, with its paths that were not synchronized before.
+        unsynced_folders: the rename targets whose folder was not synchronized since.
     """
 
     top: Path
-    names: list[tuple[str, list[str]]] = field(default_factory=list[tuple[str, list[str]]])
-    open: dict[str, FileId] = field(default_factory=dict[str, FileId])
+    renames: list[tuple[str, list[str]]] = field(default_factory=list[tuple[str, list[str]]])
+    unsynced_folders: dict[str, FileId] = field(default_factory=dict[str, FileId])
     _synced: set[FileId] = field(default_factory=set[FileId])
 
     def torn(self) -> list[str]:
         """Return the names that a power cut could leave with part of their content."""
-        return [name for name, unsynced in self.names if unsynced]
+        return [name for name, unsynced in self.renames if unsynced]
 
     def note_fsync(self, file: os.stat_result) -> None:
         file_id = (file.st_dev, file.st_ino)
         self._synced.add(file_id)
-        self.open = {name: folder for name, folder in self.open.items() if folder != file_id}
+        self.unsynced_folders = {name: folder for name, folder in self.unsynced_folders.items() if folder != file_id}
 
     def note_sync(self) -> None:
         self._synced |= {_file_id(path) for path in _below(self.top)}
-        self.open.clear()
+        self.unsynced_folders.clear()
 
     def is_synced(self, path: Path) -> bool:
         return _file_id(path) in self._synced
@@ -68,11 +68,11 @@ class Order:
     def before_rename(self, source: Path, target: Path) -> None:
         if target.is_relative_to(self.top):
             unsynced = [str(path) for path in _below(source) if not self.is_synced(path)]
-            self.names.append((target.relative_to(self.top).as_posix(), unsynced))
+            self.renames.append((target.relative_to(self.top).as_posix(), unsynced))
 
     def after_rename(self, target: Path) -> None:
         if target.is_relative_to(self.top):
-            self.open[target.relative_to(self.top).as_posix()] = _file_id(target.parent)
+            self.unsynced_folders[target.relative_to(self.top).as_posix()] = _file_id(target.parent)
 
 
 def _file_id(path: Path) -> FileId:
@@ -129,13 +129,13 @@ def test_fetch_syncs_files_before_rename(tmp_path: Path, order: Order, more: int
         assert fetch(site, output).ok
         site.add("lone", skill_md("lone", "Another body."))
         assert fetch(site, output).updated == ("lone",)
-    names = [name for name, _ in order.names]
+    names = [name for name, _ in order.renames]
     assert {"skills/packed", "skills/lone", "skills/.mcp-skills/skills/lone.json"} <= set(names)
     # The record comes first: a skill without one counts as foreign.
     assert names.index("skills/.mcp-skills/skills/packed.json") < names.index("skills/packed")
     # A replaced skill is moved to the stage to be deleted, and may be torn there.
     assert [name for name in order.torn() if "/stage/" not in name] == []
-    assert [name for name in order.open if "/stage/" not in name] == []
+    assert [name for name in order.unsynced_folders if "/stage/" not in name] == []
 
 
 @pytest.mark.parametrize("more", [0, 64])  # many files are synchronized together
@@ -159,13 +159,13 @@ def test_publish_syncs_artifacts_before_index(
     for turn in range(2):
         write(root, output)
         assert tree_of(output) is not None
-        assert [name for name, _ in order.names if name.endswith("index.json")]
+        assert [name for name, _ in order.renames if name.endswith("index.json")]
         assert unsynced == []
         # Artifacts are synchronized together, before the index; other files before their rename.
         for name in order.torn():
             assert os.path.dirname(name) != "output" and not name.endswith("index.json")
-        assert not order.open, turn
-        order.names.clear()
+        assert not order.unsynced_folders, turn
+        order.renames.clear()
         write_skill(root / "two", body="Another body.")
 
 
@@ -181,7 +181,7 @@ def test_publish_deletes_artifact_only_after_new_index_is_synced(
 
     def check_index(path: str, **options: object) -> None:
         if "/.well-known/" in str(path) and "/two/" in str(path):
-            assert not [name for name in order.open if name.endswith("index.json")]
+            assert not [name for name in order.unsynced_folders if name.endswith("index.json")]
             deleted.append(str(path))
         unlink(path)
 
@@ -202,9 +202,9 @@ def test_install_and_new_sync_their_files(tmp_path: Path, order: Order, command:
         words, names = ["refunds", "--directory", str(tmp_path)], ["refunds"]
     done = CliRunner().invoke(cli, [command, *words])
     assert done.exit_code == 0, done.output
-    assert [name for name, _ in order.names] == names
+    assert [name for name, _ in order.renames] == names
     assert all(order.is_synced(tmp_path / name) for name in names)
-    assert order.torn() == [] and not order.open
+    assert order.torn() == [] and not order.unsynced_folders
     assert len(os.listdir("/dev/fd")) == descriptors
 
 

@@ -76,7 +76,7 @@ def outside(tmp_path: Path) -> Iterator[Path]:
 
 
 def tree(folder: Path) -> dict[str, tuple[bytes, bool]]:
-    """Content by path of all files, and whether each is executable."""
+    """Return the content of each file, and whether it is executable, by path."""
     files = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
     return {path.relative_to(folder).as_posix(): (path.read_bytes(), os.access(path, os.X_OK)) for path in files}
 
@@ -139,8 +139,8 @@ def test_approved_new_skill_is_created_with_parent_folders(workspace: Workspace)
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root gives files away")
 def test_files_approved_by_root_belong_to_owner_of_the_folder(workspace: Workspace, tmp_path: Path) -> None:
-    (tmp_path / "mine").touch()
-    (workspace.coffee / "outside").symlink_to(tmp_path / "mine")
+    (tmp_path / "target").touch()
+    (workspace.coffee / "outside").symlink_to(tmp_path / "target")
     for path in (workspace.skills, *workspace.skills.rglob("*")):
         os.chown(path, 1000, 1000, follow_symlinks=False)
     (workspace.coffee / "references" / "guide.md").chmod(0o600)
@@ -150,7 +150,7 @@ def test_files_approved_by_root_belong_to_owner_of_the_folder(workspace: Workspa
     workspace.approve(workspace.propose("tea/green", {}))
     others = {path.name for path in workspace.skills.rglob("*") if path.lstat().st_uid != 1000}
     assert others == {"guide.md"}, "an unchanged file keeps its owner"
-    assert (tmp_path / "mine").stat().st_uid == 0
+    assert (tmp_path / "target").stat().st_uid == 0
 
 
 def test_new_skill_is_not_written_through_a_symlink(workspace: Workspace, outside: Path) -> None:
@@ -196,7 +196,7 @@ def replace_file(skill: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [edit_file, add_file, replace_file])
-def test_edit_before_approval_refuses_it(workspace: Workspace, change: Callable[[Path], None]) -> None:
+def test_approval_is_refused_after_an_edit_of_the_skill(workspace: Workspace, change: Callable[[Path], None]) -> None:
     proposal = workspace.propose("coffee", {})
     change(workspace.coffee)
     workspace.registry.refresh()
@@ -291,7 +291,7 @@ def approve_and_kill(step: int, workspace: Workspace, proposal: Proposal) -> Non
         os._exit(0)
 
 
-def test_full_disk_is_reported_in_one_line(
+def test_full_disk_is_reported_and_leaves_proposal_pending(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def full(*_: object, **__: object) -> None:

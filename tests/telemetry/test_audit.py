@@ -82,7 +82,7 @@ def test_record_has_principal_action_file_and_digest(tmp_path: Path, monkeypatch
 
 
 @needs_full_device
-def test_refused_unauthenticated_clients_are_rate_limited(tmp_path: Path) -> None:
+def test_records_of_refused_unauthenticated_clients_are_rate_limited(tmp_path: Path) -> None:
     audit, full = AuditLog(str(tmp_path / "audit")), AuditLog(str(FULL_DEVICE))
     unauthenticated = {"principal": None, "address": "10.0.0.9", "reason": "token"}
     for moment in (*[100] * 25, *range(160, 182), 159.5):  # the clock is set back at the end

@@ -63,10 +63,8 @@ def test_each_catalogue_change_is_one_event(tmp_path: Path) -> None:
 
 
 async def test_reads_before_a_retry_are_not_counted(tmp_path: Path, publisher: Events, published: list[Event]) -> None:
-    registry, files = (
-        load_registry(write_files(tmp_path, {"a/SKILL.md": skill_md("a"), "a/b.md": "b"})),
-        ["b.md", "SKILL.md"],
-    )
+    registry = load_registry(write_files(tmp_path, {"a/SKILL.md": skill_md("a"), "a/b.md": "b"}))
+    files = ["b.md", "SKILL.md"]
 
     async def handler(view: View) -> bytes:
         raw = await view.read(view.snapshot.skills["a"], files.pop(0))

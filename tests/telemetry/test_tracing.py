@@ -327,7 +327,7 @@ def test_stdio_span_has_the_protocol_revision(tmp_path: Path, era: Era, monkeypa
 
 
 @pytest.mark.parametrize("is_silent", [False, True])
-def test_unreachable_collector_is_one_log_line_and_does_not_delay_exit(tmp_path: Path, is_silent: bool) -> None:
+def test_unreachable_collector_is_logged_once_and_does_not_delay_exit(tmp_path: Path, is_silent: bool) -> None:
     write_skill(tmp_path / "a")
     with socket.socket() as port:
         port.bind(("127.0.0.1", 0))

@@ -34,7 +34,7 @@ from starlette.routing import Route
 from access.signing import public, signed
 from wire import DEADLINE
 
-_LIFE_S = 3600
+_LIFETIME_S = 3600
 _SCOPES = ["skills:read", "skills:run"]
 
 
@@ -42,7 +42,7 @@ class AuthorizationServer(OAuthAuthorizationServerProvider[AuthorizationCode, Re
     """The state of the server.
 
     Attributes:
-        asked: the paths of its requests, in order.
+        asked: the paths of the received requests, in order.
     """
 
     def __init__(self, url: str) -> None:
@@ -56,7 +56,7 @@ class AuthorizationServer(OAuthAuthorizationServerProvider[AuthorizationCode, Re
     def token(self, audience: str, scopes: list[str], **more: Any) -> str:
         """Return an access token of `user`."""
         now = int(time())
-        claims = {"iss": self.url, "sub": self.user, "aud": audience, "iat": now, "exp": now + _LIFE_S}
+        claims = {"iss": self.url, "sub": self.user, "aud": audience, "iat": now, "exp": now + _LIFETIME_S}
         claims |= {"scope": " ".join(scopes), "groups": self.groups, "jti": secrets.token_hex()}
         return signed({**claims, **more})
 
@@ -88,7 +88,7 @@ class AuthorizationServer(OAuthAuthorizationServerProvider[AuthorizationCode, Re
         del self._codes[authorization_code.code]
         self.resources.append(authorization_code.resource)
         token = self.token(authorization_code.resource or "", authorization_code.scopes)
-        return OAuthToken(access_token=token, expires_in=_LIFE_S, scope=" ".join(authorization_code.scopes))
+        return OAuthToken(access_token=token, expires_in=_LIFETIME_S, scope=" ".join(authorization_code.scopes))
 
     def app(self) -> Starlette:
         """Return the application: the SDK's endpoints, metadata, and keys."""
@@ -107,12 +107,12 @@ class AuthorizationServer(OAuthAuthorizationServerProvider[AuthorizationCode, Re
         routes = [Route("/.well-known/oauth-authorization-server", describe), Route("/keys", keys)]
         app = Starlette(routes=[*routes, *create_auth_routes(self, url, client_registration_options=registration)])
 
-        async def counting(scope: Any, receive: Any, send: Any) -> None:
+        async def record_path(scope: Any, receive: Any, send: Any) -> None:
             if scope["type"] == "http":
                 self.asked.append(scope["path"])
             await app(scope, receive, send)
 
-        return counting  # type: ignore[return-value]
+        return record_path  # type: ignore[return-value]
 
 
 @contextmanager

@@ -27,19 +27,24 @@ from typing import Any
 from forkserver import Popen, run
 from wire import COMMAND, DEADLINE, META, ROOT, VERSIONS, Client, Era
 
-BOTH = "application/json, text/event-stream"
-WHO = {"name": "wire", "version": "1"}
-MODERN_META = {META + "protocolVersion": VERSIONS["modern"], META + "clientInfo": WHO, META + "clientCapabilities": {}}
-HELLO = {"protocolVersion": VERSIONS["legacy"], "capabilities": {}, "clientInfo": WHO}
+_CLIENT_INFO = {"name": "wire", "version": "1"}
+MODERN_META = {
+    META + "protocolVersion": VERSIONS["modern"],
+    META + "clientInfo": _CLIENT_INFO,
+    META + "clientCapabilities": {},
+}
+HELLO = {"protocolVersion": VERSIONS["legacy"], "capabilities": {}, "clientInfo": _CLIENT_INFO}
+"""The parameters of `initialize`."""
 JSON = {"Content-Type": "application/json"}
+MCP_HEADERS = JSON | {"Accept": "application/json, text/event-stream"}
 PROBE = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
-_NAMED = {"resources/read": "uri", "prompts/get": "name", "tools/call": "name"}
+_NAME_PARAMETERS = {"resources/read": "uri", "prompts/get": "name", "tools/call": "name"}
 
 
-def wait_until(holds: Callable[[], object], why: str = "it never came") -> None:
-    """Poll until this holds."""
+def wait_until(condition: Callable[[], object], why: str = "the condition never held") -> None:
+    """Poll until the condition returns a true value."""
     end, pause = monotonic() + DEADLINE, threading.Event()
-    while not holds():
+    while not condition():
         assert monotonic() < end, why
         pause.wait(0.02)
 
@@ -74,31 +79,31 @@ class Server:
             env={**os.environ, **(environment or {})},
         )
         self.stderr = ""
-        self._said = threading.Condition()
+        self._log_changed = threading.Condition()
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
         try:
-            self._wait_until_it_listens()
+            self._wait_for_listener()
         except BaseException:
             self.kill()
             raise
 
-    def _wait_until_it_listens(self) -> None:
+    def _wait_for_listener(self) -> None:
         self.port = int(self.wait_for_log(r"listening on http://\S+?:(\d+)/")[1])
 
     def _read(self) -> None:
         assert self.process.stderr is not None
         for line in self.process.stderr:
-            with self._said:
+            with self._log_changed:
                 self.stderr += line.decode()
-                self._said.notify_all()
+                self._log_changed.notify_all()
 
     def wait_for_log(self, pattern: str, times: int = 1) -> re.Match[str]:
         """Wait until the log matches the pattern this many times; return the last match."""
         end = monotonic() + DEADLINE
-        with self._said:
+        with self._log_changed:
             while len(found := list(re.finditer(pattern, self.stderr))) < times:
-                assert self._said.wait(end - monotonic()), f"{pattern!r} is not in: {self.stderr}"
+                assert self._log_changed.wait(end - monotonic()), f"{pattern!r} is not in: {self.stderr}"
             return found[-1]
 
     def resident(self) -> int:
@@ -107,7 +112,7 @@ class Server:
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
     def signal(self, number: signal.Signals) -> tuple[int, float]:
-        """Send a signal and wait for the end; return the exit code and the seconds until then."""
+        """Send a signal, and wait for the exit. Return the exit code and the seconds until then."""
         start = monotonic()
         self.process.send_signal(number)
         code = self.process.wait(DEADLINE)
@@ -184,7 +189,7 @@ def exchange(connection: socket.socket, request: bytes = PROBE) -> bytes:
 def http_serving(
     *arguments: str | Path, environment: Mapping[str, str] | None = None, command: list[str] | None = None
 ) -> Iterator[Server]:
-    """A server over HTTP on a free port, which must not log a traceback."""
+    """Run a server over HTTP on a free port. It must not log a traceback."""
     options = ["serve", "--transport", "http", "--port", "0", *map(str, arguments)]
     server = Server([*(command or COMMAND), *options], environment)
     try:
@@ -196,7 +201,7 @@ def http_serving(
 
 
 def startup_error(*arguments: str | Path, environment: Mapping[str, str] | None = None) -> str:
-    """Return the line on stderr of a `serve` that does not start and exits with 2."""
+    """Run a `serve` that fails to start and exits with 2. Return its only line on stderr."""
     command = [*COMMAND, "serve", "--transport", "http", *map(str, arguments)]
     env = {**os.environ, **(environment or {})}
     done = run(command, capture_output=True, timeout=DEADLINE, cwd=ROOT, text=True, env=env)
@@ -229,7 +234,7 @@ class Reply:
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """The JSON-RPC messages of a JSON body or an event stream."""
+        """Return the JSON-RPC messages of a JSON body or an event stream."""
         if self.headers.get_content_type() == "text/event-stream":
             lines = self.body.decode().splitlines()
             return [json.loads(line[5:]) for line in lines if line.startswith("data:")]
@@ -237,7 +242,7 @@ class Reply:
 
     @property
     def error(self) -> tuple[int, int, Any]:
-        """The HTTP status, the JSON-RPC code, and the id of an error."""
+        """Return the HTTP status, the JSON-RPC code, and the id of an error."""
         (message,) = self.messages
         assert message["jsonrpc"] == "2.0" and message["error"]["message"]
         return self.status, message["error"]["code"], message["id"]
@@ -248,7 +253,7 @@ class Stream:
 
     Attributes:
         messages: the messages as they arrive, and None at the end.
-        whole: whether the stream ended with its last chunk; None while it is open.
+        whole: whether the stream ended properly, with its last chunk; None while it is open.
     """
 
     def __init__(self, server: Server, method: str, body: bytes | None, headers: Mapping[str, str]) -> None:
@@ -282,7 +287,7 @@ class Stream:
         return self.messages.get(timeout=DEADLINE)
 
     def until(self, method: str, uri: str | None = None) -> list[tuple[str, str | None]]:
-        """Return the method and URI of each notification up to the first one of these."""
+        """Return the method and URI of each notification, up to the one with these."""
         seen: list[tuple[str, str | None]] = []
         while not seen or seen[-1] != (method, uri):
             message = self.next()
@@ -317,7 +322,7 @@ class HttpClient(Client):
 
     def headers(self, message: Mapping[str, Any] | None = None) -> dict[str, str]:
         """Return the headers that this era requires for a message."""
-        out = {"Accept": BOTH, "Content-Type": "application/json", **self._authorization}
+        out = MCP_HEADERS | self._authorization
         if self.era == "legacy":
             if self.session:
                 out |= {"Mcp-Session-Id": self.session, "MCP-Protocol-Version": VERSIONS["legacy"]}
@@ -325,13 +330,13 @@ class HttpClient(Client):
         out |= {"MCP-Protocol-Version": VERSIONS["modern"]}
         if message is not None:
             out["Mcp-Method"] = message["method"]
-            key, params = _NAMED.get(message["method"], ""), message.get("params", {})
+            key, params = _NAME_PARAMETERS.get(message["method"], ""), message.get("params", {})
             if key in params:
                 out["Mcp-Name"] = params[key]
         return out
 
     def post(self, message: Any, headers: Mapping[str, str | None] | None = None) -> Reply:
-        """Send a message, with further headers or others; None leaves a header out."""
+        """Send a message with added or replaced headers. None leaves a header out."""
         given = {**self.headers(message), **(headers or {})}
         return self.server.send(body=json.dumps(message).encode(), headers=given, source=self._source)
 
@@ -399,7 +404,7 @@ class HttpClient(Client):
 
 @contextmanager
 def client(server: Server, era: Era, *, opened: bool = True, **options: Any) -> Iterator[HttpClient]:
-    """A client of this era after its handshake. At the end its streams are closed."""
+    """Yield a client of this era after its handshake. Close its streams at the end."""
     out = HttpClient(server, era, **options)
     try:
         if opened:

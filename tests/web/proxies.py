@@ -20,7 +20,7 @@ from wire import DEADLINE, ROOT
 DEPLOY = ROOT / "deploy"
 Edits: TypeAlias = Sequence[tuple[str, str]]
 SPREAD: Edits = [("balance source", "balance leastconn"), ("hash-type consistent", "")]
-"""Edits of haproxy's file: the clients of a test have one address, but both replicas get some."""
+"""Edits of haproxy's file: both replicas get connections, although all clients have one address."""
 NGINX = """
 daemon off;
 {user}
@@ -47,7 +47,7 @@ class Proxy(Server):
         self.port = port
         super().__init__(command, environment)
 
-    def _wait_until_it_listens(self) -> None:
+    def _wait_for_listener(self) -> None:
         wait_until(self._is_listening)
 
     def _is_listening(self) -> bool:
@@ -86,7 +86,7 @@ class HaProxy(Proxy):
         rows = csv.DictReader(io.StringIO(stats.decode().removeprefix("# ")))
         return next(row["status"] for row in rows if row["svname"] == name)
 
-    def sees(self, name: str, state: str) -> None:
+    def wait_for_state(self, name: str, state: str) -> None:
         """Wait until a server has this state."""
         wait_until(lambda: self.state(name) == state, f"{name} is {self.state(name)}")
 

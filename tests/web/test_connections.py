@@ -75,11 +75,11 @@ HELD = st.dictionaries(st.sampled_from("abcd"), st.integers(1, 9))
 
 
 @given(HELD, st.sampled_from("abcde"), st.sets(st.sampled_from("abcd")))
-def test_only_newcomer_or_larger_client_loses_slot(held: dict[str, int], newcomer: str, able: set[str]) -> None:
-    able &= held.keys()
-    evicted = client_to_evict(held, newcomer, able)
-    larger = {owner for owner in able if held[owner] > held.get(newcomer, 0)}
-    candidates = larger | ({newcomer} & able)
+def test_only_newcomer_or_larger_client_loses_slot(held: dict[str, int], newcomer: str, evictable: set[str]) -> None:
+    evictable &= held.keys()
+    evicted = client_to_evict(held, newcomer, evictable)
+    larger = {owner for owner in evictable if held[owner] > held.get(newcomer, 0)}
+    candidates = larger | ({newcomer} & evictable)
     if evicted is None:
         assert not candidates
     else:
@@ -232,13 +232,13 @@ def test_unread_quota_closes_oldest_connections_of_same_owner_only(
     sizes: dict[str, dict[int, int]] = {owner: {} for owner in "abc"}
     for owner, number, size in steps:
         unread.add(slots[owner, number], size)
-        mine = sizes[owner]
-        mine.pop(number, None)
-        mine[number] = size
+        of_owner = sizes[owner]
+        of_owner.pop(number, None)
+        of_owner[number] = size
         expected: list[str] = []
-        while len(mine) > 1 and sum(mine.values()) > share:
-            oldest = next(iter(mine))
-            del mine[oldest]
+        while len(of_owner) > 1 and sum(of_owner.values()) > share:
+            oldest = next(iter(of_owner))
+            del of_owner[oldest]
             expected.append(f"{owner} {oldest}")
         assert closed == expected
         closed.clear()
@@ -419,7 +419,7 @@ Unread.__init__.__defaults__ = (32 << 20, None)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and all of 127.0.0.0/8")
 def test_unread_responses_take_bounded_memory(tmp_path: Path) -> None:
-    """10.4: requests of 300 bytes for 12 MiB each took 16 MiB of memory, for two minutes."""
+    """Without a limit, each request of 300 bytes for 12 MiB took 16 MiB for two minutes."""
     write_skill(tmp_path / "big", file_txt="0123456789abcde\n" * (15 << 14))
     uri = "skill://big/file.txt"
     # As the image sets it: without it glibc keeps freed memory.
@@ -445,7 +445,7 @@ serving._SEND_BUFFER = 4096
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
-def test_unread_streams_take_bounded_memory_and_delay_no_other(tmp_path: Path) -> None:
+def test_unread_streams_take_bounded_memory_and_delay_no_other_stream(tmp_path: Path) -> None:
     names = [f"{'x' * 60}-{number}" for number in range(300)]
     uris = [f"skill://many/{name}.md" for name in names]
     write_skill(tmp_path / "many", **{f"{name}_md": "" for name in names})

@@ -123,7 +123,7 @@ def test_silent_connections_beyond_all_limits_block_no_client(limit: int, count:
             assert len(open_files(server)) <= most_open
             code, seconds = server.signal(signal.SIGTERM)
             assert code == 0 and seconds < SOON
-        lines = [line for line in server.stderr.splitlines() if " ms (" not in line]  # of requests
+        lines = [line for line in server.stderr.splitlines() if " ms (" not in line]  # no request logs
         # Each message once; a poll of the root meanwhile may log that it lacks descriptors.
         assert len(set(lines)) == len(lines) <= 6, server.stderr
         assert len("".join(lines)) < 1000, server.stderr
@@ -247,7 +247,7 @@ def test_session_with_open_stream_is_not_evicted() -> None:
         assert all(stream.whole is None for stream in streams)
 
 
-# A request, and the warnings that 100 of it cause.
+# A request, and the number of warnings if it is sent 100 times.
 @each_row(
     ("request", "warnings"),
     [
@@ -259,7 +259,7 @@ def test_session_with_open_stream_is_not_evicted() -> None:
     ],
 )
 def test_repeated_unauthenticated_requests_log_few_lines(request: bytes, warnings: int) -> None:
-    """10.0d: each of these logged a line or two for every request."""
+    """Without a limit, each of these requests logs one or two lines."""
     with http_serving(FIXTURES, environment=TOKENS) as server:
         server.wait_for_log("serving")
         for _ in range(100):

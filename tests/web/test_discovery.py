@@ -175,7 +175,7 @@ def test_live_and_static_publishers_send_the_same_bytes(server: Server, tmp_path
         "agent-skills/../agent-skills/index.json", "skills", "skills/nothing/SKILL.md", "skills/plain-english",
         "skills/plain-english/", "skills/plain-english/../plain-english/SKILL.md",
         "skills/plain-english/%2e%2e/plain-english/SKILL.md", "skills/..%2f..%2fetc/passwd",
-        "skills/polite-greetings/SKILL.md",  # that index cannot have the name of one of its files
+        "skills/polite-greetings/SKILL.md",  # the 0.1 index cannot contain the name of one of its files
         "skills/plain-english/SKILL.md%00", "skills/plain-english/%ff", "skillsets/index.json",
     ],
 )  # fmt: skip
@@ -290,7 +290,7 @@ Publication.edition = lambda self: threading.Event().wait()
 """
 
 
-def test_index_that_is_not_ready_in_time_is_503_with_retry_after(folder: Path) -> None:
+def test_index_that_is_not_ready_in_time_causes_503_with_retry_after(folder: Path) -> None:
     with http_serving(folder, command=patched(ENDLESS_EDITION)) as server:
         for path in (INDEX, OLD_INDEX):
             reply = get(server, path)
@@ -319,7 +319,7 @@ def test_unpublished_skills_are_logged_once_with_reason(tmp_path: Path) -> None:
     ("count", "last"),
     [(20, "s19: not published: "), (21, "and 1 more skills are not published")],
 )
-def test_twenty_unpublished_skills_are_logged_and_again_when_they_return(
+def test_at_most_twenty_unpublished_skills_are_logged_and_again_after_a_fix(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, count: int, last: str
 ) -> None:
     files = {f"s{number:02}/SKILL.md": skill_md("x") for number in range(count)}
@@ -330,6 +330,7 @@ def test_twenty_unpublished_skills_are_logged_and_again_when_they_return(
         endpoint._log_left_out(each)
     assert caplog.messages[:count] == caplog.messages[count:]
     assert caplog.messages[-1].startswith(last)
+    # The event of a skill that is not published has its name from the URL.
     assert endpoint._skill_path(f"{DIRECTORY}gone/{'0' * 64}/SKILL.md") == "gone"
 
 
@@ -460,5 +461,5 @@ def test_card_name_is_derived_from_host() -> None:
 
 def test_catalog_identifier_of_non_ascii_name_is_valid() -> None:
     entry = CatalogSkill(skill("über-alles"), "/x", f"sha256:{64 * '0'}", "text/markdown")
-    made = catalog("https://skills.example", "/index.json", [entry], has_card=False)
-    assert published.faults(published.AI_CATALOG, made) == []
+    document = catalog("https://skills.example", "/index.json", [entry], has_card=False)
+    assert published.faults(published.AI_CATALOG, document) == []

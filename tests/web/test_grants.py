@@ -46,20 +46,20 @@ def folder(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def both(server: Server, era: Era) -> Iterator[tuple[HttpClient, HttpClient]]:
-    """A client of Ann and one of Bob."""
+def clients_of_ann_and_bob(server: Server, era: Era) -> Iterator[tuple[HttpClient, HttpClient]]:
+    """Yield a client of Ann and one of Bob."""
     with client(server, era, token=ANN) as ann, client(server, era, token=BOB) as bob:
         yield ann, bob
 
 
 def names(reader: HttpClient) -> list[str]:
-    """Return the names of the skills that a client is listed."""
+    """Return the names of the skills in the client's list of prompts."""
     return [each["name"] for each in reader.request("prompts/list")["prompts"]]
 
 
 def test_principal_sees_and_is_notified_of_granted_skills_only(folder: Path, era: Era) -> None:
     config = configure(folder, GRANTS)
-    with http_serving("--config", config) as server, both(server, era) as (ann, bob):
+    with http_serving("--config", config) as server, clients_of_ann_and_bob(server, era) as (ann, bob):
         assert names(ann) == ["refunds", "tax"]
         assert names(bob) == ["tea"]
         of_ann, of_bob = ann.hear("skill://finance/tax/SKILL.md"), bob.hear()
@@ -76,7 +76,7 @@ def test_principal_sees_and_is_notified_of_granted_skills_only(folder: Path, era
 
 def test_reloaded_grants_change_views_and_sessions_and_notify_clients(folder: Path, era: Era) -> None:
     config = configure(folder, GRANTS)
-    with http_serving("--config", config) as server, both(server, era) as (ann, bob):
+    with http_serving("--config", config) as server, clients_of_ann_and_bob(server, era) as (ann, bob):
         loaded = ann.call("skills_load", names=["refunds", "tax"])["structuredContent"]
         of_ann, of_bob = ann.hear(), bob.hear()
         configure(folder, GRANTS.replace("finance/**", "finance/tax"))
@@ -99,7 +99,7 @@ def test_reloaded_grants_change_views_and_sessions_and_notify_clients(folder: Pa
         assert names(ann) == ["tax"]
 
 
-def test_legacy_client_whose_groups_change_is_disconnected_and_notified_on_return(
+def test_legacy_client_whose_groups_change_is_disconnected_and_notified_on_reconnect(
     folder: Path,
 ) -> None:
     def set_groups(groups: str) -> None:
@@ -124,7 +124,7 @@ def test_legacy_client_whose_groups_change_is_disconnected_and_notified_on_retur
         stream = ann.follow()
         assert (CHANGED, None) in stream.until(PROMPTS)
         assert names(ann) == ["refunds", "tax"]
-        set_groups("kitchen,office")  # changes no skill of hers
+        set_groups("kitchen,office")  # changes none of Ann's skills
         assert stream.rest() == []
         stream = ann.follow()
         write_skill(folder / "skills" / "finance" / "audit")
@@ -135,7 +135,7 @@ def test_legacy_client_whose_groups_change_is_disconnected_and_notified_on_retur
 def test_scripts_run_only_for_granted_principals(folder: Path, sandbox_mode: str) -> None:
     config = configure(folder, GRANTS)
     options = ("--allow-scripts", "--sandbox", sandbox_mode)
-    with http_serving("--config", config, *options) as server, both(server, "modern") as (ann, bob):
+    with http_serving("--config", config, *options) as server, clients_of_ann_and_bob(server, "modern") as (ann, bob):
         tools_of_ann = {tool["name"] for tool in ann.request("tools/list")["tools"]}
         tools_of_bob = {tool["name"] for tool in bob.request("tools/list")["tools"]}
         assert tools_of_ann - tools_of_bob >= {"skills_run_script"}
@@ -172,5 +172,5 @@ def test_grant_to_principal_requires_authentication(folder: Path) -> None:
     message = startup_error("--config", config)
     assert "c.toml:3: grant.who: no client can prove who it is; give token-file" in message
     config.write_text("roots = ['skills']\n[[grant]]\nwho = ['*']\nskills = ['tea']\n")
-    with http_serving("--config", config) as server, client(server, "modern") as anyone:
-        assert names(anyone) == ["tea"]
+    with http_serving("--config", config) as server, client(server, "modern") as anonymous:
+        assert names(anonymous) == ["tea"]

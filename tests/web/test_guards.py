@@ -219,7 +219,7 @@ NO_VALID_TOKEN = "refused a request without a valid token"
         (400, "misplaced-token", "refused a request with a token in its query, or with", [LOCAL, VALID, VALID]),
     ],
 )
-def test_refusal_emits_event_with_reason_and_one_repeatable_warning(
+def test_refusal_emits_event_with_reason_and_one_rate_limited_warning(
     status: int,
     reason: str,
     warning: str,

@@ -34,7 +34,7 @@ from ports import free_port
 from sources.publishers import Publisher, endless, redirect, respond_with
 from tables import each_row
 from web.authorization_server import authorization_server
-from web.http_wire import BOTH, HELLO, JSON, Reply, Server, bearer_header, client, http_serving, token_file, wait_until
+from web.http_wire import HELLO, MCP_HEADERS, Reply, Server, bearer_header, client, http_serving, token_file, wait_until
 from wire import COMMAND, DEADLINE, serving, write_skill
 
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
@@ -45,7 +45,7 @@ FILE_TOKEN = "a-made-up-token-0123456789"
 def oauth_server(
     folder: Path, issuer: str, *options: str | Path, more: str = "", audience: str | None = None
 ) -> Iterator[Server]:
-    """A server that accepts the tokens of this issuer. Its audience is its own URL by default."""
+    """Run a server that accepts the tokens of this issuer, by default for its own URL."""
     port = free_port()
     write_skill(folder / "skills" / "one")
     file = folder / "config.toml"
@@ -77,9 +77,7 @@ def valid_token(server: Server, issuer: Publisher, **more: Any) -> str:
 
 def initialize(server: Server, token: str | None, path: str = "/mcp") -> Reply:
     body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HELLO}
-    headers = {**JSON, "Accept": BOTH}
-    if token is not None:
-        headers |= bearer_header(token)
+    headers = MCP_HEADERS if token is None else MCP_HEADERS | bearer_header(token)
     return server.send(path=path, body=json.dumps(body).encode(), headers=headers)
 
 
@@ -112,8 +110,8 @@ class TokenStorage:
         self.client = client_info
 
 
-def signing_in(url: str, storage: TokenStorage) -> OAuthClientProvider:
-    """Return the OAuth provider of the SDK's client. One GET request plays the browser."""
+def oauth_provider(url: str, storage: TokenStorage) -> OAuthClientProvider:
+    """Return the OAuth provider of the SDK's client. A GET request stands in for the browser."""
     redirects: list[str] = []
 
     async def visit(page: str) -> None:
@@ -137,7 +135,7 @@ def test_sdk_client_signs_in_from_challenge(tmp_path: Path, mode: Any) -> None:
         url = mcp_url(server.port)
         with anyio.fail_after(DEADLINE):
             async with (
-                httpx2.AsyncClient(auth=signing_in(url, storage)) as http,
+                httpx2.AsyncClient(auth=oauth_provider(url, storage)) as http,
                 Client(streamable_http_client(url, http_client=http), mode=mode) as sdk_client,
             ):
                 return [each.name for each in (await sdk_client.list_prompts()).prompts]
@@ -245,7 +243,7 @@ def test_challenge_names_metadata_scopes_and_error(tmp_path: Path, issuer: Publi
 
 
 @pytest.mark.parametrize("is_down", [True, False])  # or its keys are redirected
-def test_unreachable_issuer_is_503_with_retry_after(tmp_path: Path, issuer: Publisher, is_down: bool) -> None:
+def test_unreachable_issuer_causes_503_with_retry_after(tmp_path: Path, issuer: Publisher, is_down: bool) -> None:
     url = issuer.url
     if is_down:
         url = f"http://127.0.0.1:{free_port()}"
@@ -291,7 +289,7 @@ def test_fetch_returns_status_and_follows_no_redirect() -> None:
         assert {each.headers["accept-encoding"] for each in site.asked} == {"identity"}
 
 
-ENDLESS = endless(b"HTTP/1.1 200 Said\r\n\r\n", b" " * 65536)
+ENDLESS = endless(b"HTTP/1.1 200 OK\r\n\r\n", b" " * 65536)
 
 
 @each_row("route", [respond_with(b"", length=100 << 20), respond_with(b" " * ((1 << 20) + 1)), ENDLESS])
@@ -305,7 +303,7 @@ def test_fetch_reads_at_most_one_mebibyte(route: Any) -> None:
 def test_fetch_from_dripping_issuer_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(oauth, "_TIMEOUT_S", 0.3)
     with Publisher() as site:
-        response = b"HTTP/1.1 200 Said\r\ncontent-length: 1000\r\n\r\n" + b" " * 1000
+        response = b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n" + b" " * 1000
         site.routes["/a"] = site.drip(response, 0.002)
         with pytest.raises(SkillsServerError, match=r"longer than 0\.3 s"):
             anyio.run(oauth.fetch, f"{site.url}/a")

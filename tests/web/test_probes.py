@@ -95,7 +95,7 @@ def test_server_without_skills_is_not_ready_unless_allowed(tmp_path: Path) -> No
         server.until_ready()
         server.wait_for_log("skill a: added")  # a skill removed before the watch starts is never logged
         shutil.rmtree(tmp_path / "volume" / "a")
-        server.wait_for_log("a: removed|removed.*a|a.*vanished|gone")
+        server.wait_for_log("skill a: removed")
         assert probe(server)[0] == 200  # a restart would not help
     with http_serving(tmp_path / "volume", "--allow-empty") as server:
         server.until_ready()
@@ -135,17 +135,17 @@ def test_locations_of_sources_are_shown_to_operators_only(tmp_path: Path) -> Non
         with http_serving(*roots, *options, environment=tokens) as server:
             server.wait_for_log("there is no copy of it yet")
             wait_for_scan(server)
-            anyone = probe(server)[1]
-            assert anyone == ["a source: it has not responded yet, and there is no cached copy"]
+            anonymous = probe(server)[1]
+            assert anonymous == ["a source: it has not responded yet, and there is no cached copy"]
             # A query requires a token.
             assert probe(server, "/readyz?verbose")[0] == 401
             assert probe(server, "/healthz?x=1")[0] == 401
             assert probe(server, "/healthz?x=1", TOKEN)[0] == 200
             alpha = probe(server, "/readyz?verbose", TOKEN)[1]
-            assert alpha == [*anyone, "2 roots, 1 of them failing"]
+            assert alpha == [*anonymous, "2 roots, 1 of them failing"]
             assert f"{tmp_path}/skills: read" in probe(server, "/readyz?verbose", f"{TOKEN}-of-ops")[1]
         # Without grants every principal is an operator.
         with http_serving(*roots, *site_options(tmp_path), environment=tokens) as server:
             wait_for_scan(server)
-            assert probe(server)[1] == anyone
+            assert probe(server)[1] == anonymous
             assert f"{tmp_path}/skills: read" in probe(server, "/readyz?verbose", TOKEN)[1]

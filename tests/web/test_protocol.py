@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tables import each_row
-from web.http_wire import BOTH, HELLO, MODERN_META, HttpClient, Reply, Server, client, http_serving
+from web.http_wire import HELLO, MCP_HEADERS, MODERN_META, HttpClient, Reply, Server, client, http_serving
 from wire import FIXTURES, META, VERSIONS
 
 RESET = (socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
@@ -115,10 +115,9 @@ def test_base64_header_is_decoded(modern: HttpClient) -> None:
 @pytest.mark.requirement("MCP-42")
 def test_modern_version_in_invalid_modern_request_is_ignored(server: Server) -> None:
     envelope = {"_meta": {META + "protocolVersion": VERSIONS["modern"]}}
-    accept = {"Accept": BOTH, "Content-Type": "application/json"}
 
     def post(message: dict[str, Any]) -> Reply:
-        return server.send(body=json.dumps({"jsonrpc": "2.0", **message}).encode(), headers=accept)
+        return server.send(body=json.dumps({"jsonrpc": "2.0", **message}).encode(), headers=MCP_HEADERS)
 
     opened = post({"id": 1, "method": "initialize", "params": {**HELLO, **envelope}})
     assert opened.messages[0]["result"]["protocolVersion"] == VERSIONS["legacy"]

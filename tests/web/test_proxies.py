@@ -39,8 +39,10 @@ class ForwardedClient(HttpClient):
 
 
 @contextmanager
-def forwarded(server: Server, address: str, era: Era = "modern", source: str = "127.0.0.1") -> Iterator[HttpClient]:
-    """A client whose requests a proxy at `source` forwards for `address`, after its handshake."""
+def forwarded_client(
+    server: Server, address: str, era: Era = "modern", source: str = "127.0.0.1"
+) -> Iterator[HttpClient]:
+    """Yield a client whose requests a proxy at `source` forwards for `address`."""
     with closing(ForwardedClient(server, era, source=source)) as opened:
         opened.forwarded_for = address
         opened.open()
@@ -54,11 +56,11 @@ def server() -> Iterator[Server]:
         yield started
 
 
-def test_clients_behind_one_proxy_have_separate_shares() -> None:
+def test_clients_behind_one_proxy_have_separate_connection_shares() -> None:
     with (
         http_serving(FIXTURES, "--max-connections", "4", *TRUSTING) as server,
-        forwarded(server, "203.0.113.1") as hog,
-        forwarded(server, "203.0.113.2") as other,
+        forwarded_client(server, "203.0.113.1") as hog,
+        forwarded_client(server, "203.0.113.2") as other,
     ):
         streams = [hog.listen(number, skillsListChanged=True) for number in range(4)]
         assert hog.post(hog.message("skills/list")).status == 503
@@ -71,9 +73,9 @@ def test_clients_behind_one_proxy_have_separate_shares() -> None:
 def test_untrusted_client_counts_for_its_own_address() -> None:
     options = ("--max-sessions", "4", "--trusted-proxy", "127.0.0.2")
     with http_serving(FIXTURES, *options) as server, ExitStack() as stack:
-        other = stack.enter_context(forwarded(server, "6.6.6.6", "legacy", "127.0.0.3"))
+        other = stack.enter_context(forwarded_client(server, "6.6.6.6", "legacy", "127.0.0.3"))
         for number in range(20):
-            stack.enter_context(forwarded(server, f"203.0.113.{number}", "legacy"))
+            stack.enter_context(forwarded_client(server, f"203.0.113.{number}", "legacy"))
         assert other.request("skills/list")["skills"]
 
 
@@ -169,14 +171,14 @@ def proxy_class(request: pytest.FixtureRequest) -> Callable[..., Proxy]:
 
 
 @contextmanager
-def proxied(
+def proxied_server(
     proxy_class: Callable[..., Proxy],
     folder: Path,
     *options: str | Path,
     edits: Edits = (),
     command: list[str] | None = None,
 ) -> Iterator[Proxy]:
-    """A proxy in front of a server of one skill."""
+    """Run a proxy in front of a server of one skill."""
     skills, files = folder / "skills", folder / "proxy"
     write_skill(skills / "a", guide_md="guide")
     files.mkdir()
@@ -191,7 +193,7 @@ def test_idle_stream_outlasts_timeout_of_proxy(proxy_class: Callable[..., Proxy]
     timeout = {HaProxy: "timeout server", Nginx: "proxy_read_timeout"}[proxy_class]
     edits, command = [(f"{timeout} 60s", f"{timeout} 1s")], pinging(0.3)
     with (
-        proxied(proxy_class, tmp_path, edits=edits, command=command) as proxy,
+        proxied_server(proxy_class, tmp_path, edits=edits, command=command) as proxy,
         client(proxy, era) as listener,
     ):
         assert listener.read("skill://a/guide.md") == b"guide"
@@ -220,14 +222,14 @@ def test_closed_stream_frees_its_slot_behind_proxy(proxy_class: Callable[..., Pr
         return False
 
     options = ("--max-connections", "2")
-    with proxied(proxy_class, tmp_path, *options) as proxy, client(proxy, era) as listener:
+    with proxied_server(proxy_class, tmp_path, *options) as proxy, client(proxy, era) as listener:
         for _ in range(6):  # three times the number of slots
             wait_until(open_stream)
             streams[-1].close()
 
 
 def test_body_passes_proxy_up_to_limit(proxy_class: Callable[..., Proxy], tmp_path: Path) -> None:
-    with proxied(proxy_class, tmp_path) as proxy, client(proxy, "modern") as reader:
+    with proxied_server(proxy_class, tmp_path) as proxy, client(proxy, "modern") as reader:
         raw = b"x" * (3 << 20)
         (tmp_path / "skills" / "a" / "large.bin").write_bytes(raw)
         wait_until(lambda: "large.bin" in json.dumps(reader.every_skill()))
@@ -239,9 +241,9 @@ def test_body_passes_proxy_up_to_limit(proxy_class: Callable[..., Proxy], tmp_pa
 
 @pytest.mark.needs_program("nginx")
 @pytest.mark.parametrize("rewrite", ["        rewrite ^/skills(/.*)$ $1 break;\n", ""])
-def test_root_path_works_stripped_or_not(rewrite: str, era: Era, tmp_path: Path) -> None:
+def test_root_path_works_whether_proxy_strips_it_or_not(rewrite: str, era: Era, tmp_path: Path) -> None:
     edits = [("location ${LOCATION} {\n", "location /skills/ {\n" + rewrite)]
-    with proxied(Nginx, tmp_path, "--root-path", "/skills", edits=edits) as proxy:
+    with proxied_server(Nginx, tmp_path, "--root-path", "/skills", edits=edits) as proxy:
         assert proxy.send("GET", INDEX).status == 404  # of nginx itself
         proxy.prefix = "/skills"
         with client(proxy, era) as listener:
@@ -307,7 +309,7 @@ def test_rolling_restart_fails_no_request_and_streams_reopen(tmp_path: Path) -> 
         stack.enter_context(running(proxy))
         names = ("replica-1", "replica-2")
         for name in names:
-            proxy.sees(name, "UP")
+            proxy.wait_for_state(name, "UP")
         listeners = [stack.enter_context(client(proxy, "modern")) for _ in range(4)]
         streams = [listener.listen(skillsListChanged=True) for listener in listeners]
         legacy = stack.enter_context(client(proxy, "legacy"))
@@ -317,7 +319,7 @@ def test_rolling_restart_fails_no_request_and_streams_reopen(tmp_path: Path) -> 
         for number, name in enumerate(names):
             load.wait_for_replies()
             replicas[number].process.send_signal(signal.SIGTERM)
-            proxy.sees(name, "DOWN")
+            proxy.wait_for_state(name, "DOWN")
             load.wait_for_replies()
             assert all(stream.whole is None for stream in streams)  # the drain ends no stream
             assert replicas[number].signal(signal.SIGTERM)[0] == 0
@@ -329,7 +331,7 @@ def test_rolling_restart_fails_no_request_and_streams_reopen(tmp_path: Path) -> 
                 streams[index] = listeners[index].listen(skillsListChanged=True)
             load.wait_for_replies()
             replicas[number] = replica(ports[number])
-            proxy.sees(name, "UP")
+            proxy.wait_for_state(name, "UP")
         load.wait_for_replies()
         load.stop()
         assert load.failed == []

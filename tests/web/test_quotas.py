@@ -1,4 +1,4 @@
-"""Quotas over HTTP: each limit, its refusal, and that no client pays for another one."""
+"""Quotas over HTTP: each limit, its refusal, and its independence of other clients."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ TOKENS = {name: f"a-made-up-token-of-{name}" for name in ("alpha", "beta", "gamm
 
 
 @contextmanager
-def limited(
+def quota_server(
     tmp_path: Path, quota: str, *options: str | Path, tokens: bool = True, patch: str = "", **more: Any
 ) -> Iterator[Server]:
-    """A server with this `[quota]` table, which accepts `TOKENS`."""
+    """Run a server with this `[quota]` table, which accepts `TOKENS`."""
     if not (tmp_path / "skills").exists():
         write_skill(tmp_path / "skills" / "one")
     (tmp_path / "config.toml").write_text(f"roots = ['skills']\n[quota]\n{quota}\n")
@@ -54,7 +54,7 @@ def assert_over_quota(reply: Reply, quota: str) -> None:
 
 
 def test_client_over_request_rate_gets_429_but_others_do_not(tmp_path: Path) -> None:
-    with limited(tmp_path, "requests-per-minute = 3") as server:
+    with quota_server(tmp_path, "requests-per-minute = 3") as server:
         alpha, beta = client_of(server, "alpha"), client_of(server, "beta")
         assert [send(alpha).status for _ in range(3)] == [200] * 3
         assert_over_quota(send(alpha), "requests-per-minute")
@@ -68,7 +68,7 @@ def test_client_over_request_rate_gets_429_but_others_do_not(tmp_path: Path) -> 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs all of 127.0.0.0/8")
 def test_address_over_failed_authentications_gets_429_unless_token_is_valid(tmp_path: Path) -> None:
-    with limited(tmp_path, "failed-authentications-per-minute = 3") as server:
+    with quota_server(tmp_path, "failed-authentications-per-minute = 3") as server:
 
         def initialize(token: str | None, source: str = "127.0.0.1") -> Reply:
             sender = HttpClient(server, "legacy", token=token, source=source)
@@ -83,14 +83,14 @@ def test_address_over_failed_authentications_gets_429_unless_token_is_valid(tmp_
         assert initialize(wrong, source="127.0.0.2").status == 401
 
 
-def test_quotas_of_streams_sessions_and_blob_bytes(tmp_path: Path, sandbox_mode: str) -> None:
+def test_quotas_limit_streams_sessions_and_blob_bytes(tmp_path: Path, sandbox_mode: str) -> None:
     def load(**more: Any) -> dict[str, Any]:
         return alpha.call("skills_load", names=["one"], **more)
 
     quota = "streams = 1\nruntime-sessions = 1\nblob-bytes = 200_000"
     options = ("--allow-scripts", "--sandbox", sandbox_mode)
     with (
-        limited(tmp_path, quota, *options) as server,
+        quota_server(tmp_path, quota, *options) as server,
         client(server, "modern", token=TOKENS["alpha"]) as alpha,
     ):
         first, _ = (alpha.listen(number, skillsListChanged=True) for number in range(2))
@@ -104,10 +104,10 @@ def test_quotas_of_streams_sessions_and_blob_bytes(tmp_path: Path, sandbox_mode:
 
 
 @pytest.mark.needs_program("redis-server")
-def test_replicas_count_requests_together_but_alone_without_redis(tmp_path: Path) -> None:
+def test_replicas_share_request_counts_while_redis_is_reachable(tmp_path: Path) -> None:
     with redis_server(tmp_path / "redis") as redis, ExitStack() as stack:
         options = ("requests-per-minute = 6", "--redis", redis.url)
-        servers = [stack.enter_context(limited(tmp_path, *options)) for _ in range(2)]
+        servers = [stack.enter_context(quota_server(tmp_path, *options)) for _ in range(2)]
         alphas = [client_of(server, "alpha") for server in servers]
         statuses = [send(alphas[number % 2]).status for number in range(8)]
         assert statuses == [200] * 6 + [429] * 2
@@ -121,7 +121,7 @@ def test_replicas_count_requests_together_but_alone_without_redis(tmp_path: Path
 
 
 def test_reload_changes_rates_but_no_other_quota(tmp_path: Path) -> None:
-    with limited(tmp_path, "requests-per-minute = 1") as server:
+    with quota_server(tmp_path, "requests-per-minute = 1") as server:
 
         def reload(quota: str) -> None:
             (tmp_path / "config.toml").write_text(f"roots = ['skills']\n[quota]\n{quota}\n")
@@ -139,7 +139,7 @@ def test_reload_changes_rates_but_no_other_quota(tmp_path: Path) -> None:
 
 
 def test_session_quota_evicts_own_longest_idle_session_else_429(tmp_path: Path) -> None:
-    with limited(tmp_path, "sessions = 2") as server, ExitStack() as stack:
+    with quota_server(tmp_path, "sessions = 2") as server, ExitStack() as stack:
 
         def opened(name: str) -> HttpClient:
             return stack.enter_context(client(server, "legacy", token=TOKENS[name]))
@@ -158,7 +158,7 @@ def test_session_quota_evicts_own_longest_idle_session_else_429(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("quota", "slots"), [("", "2"), ("runs = 1", "4")])
-def test_client_never_takes_all_slots_of_scripts(tmp_path: Path, sandbox_mode: str, quota: str, slots: str) -> None:
+def test_one_client_cannot_hold_all_script_slots(tmp_path: Path, sandbox_mode: str, quota: str, slots: str) -> None:
     shared = tmp_path / "shared"
     shared.mkdir()
     shared.chmod(0o777)  # scripts of a root server run as user nobody
@@ -174,7 +174,7 @@ def test_client_never_takes_all_slots_of_scripts(tmp_path: Path, sandbox_mode: s
         return caller.call("skills_run_script", session=session, path=f"scripts/{script}.sh")
 
     options += ("--script-folder", str(shared))
-    with limited(tmp_path, quota, *options, patch=patch) as server, ThreadPoolExecutor(1) as pool:
+    with quota_server(tmp_path, quota, *options, patch=patch) as server, ThreadPoolExecutor(1) as pool:
         holding = pool.submit(run, "alpha", "hold")
         wait_until(lambda: (shared / "begun").exists() or holding.done())
         refused = run("alpha", "quick")
@@ -190,7 +190,7 @@ def test_client_never_takes_all_slots_of_scripts(tmp_path: Path, sandbox_mode: s
 def test_calls_of_batch_count_each_but_refused_batch_counts_once(tmp_path: Path) -> None:
     calls = [{"jsonrpc": "2.0", "id": number, "method": "list_skills"} for number in range(5)]
     batch = json.dumps(calls).encode()
-    with limited(tmp_path, "requests-per-minute = 7", tokens=False) as server:
+    with quota_server(tmp_path, "requests-per-minute = 7", tokens=False) as server:
         reply = server.send("POST", "/rpc", batch, JSON)
         assert (reply.status, len(json.loads(reply.body))) == (200, 5)
         assert_over_quota(server.send("POST", "/rpc", batch, JSON), "requests-per-minute")

@@ -79,7 +79,7 @@ async def test_cancelled_request_releases_its_permit() -> None:
 
 
 @pytest.mark.anyio
-async def test_slow_request_no_longer_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slow_request_does_not_count_towards_concurrency_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rates, "_SLOW_S", 0.01)
     app = LimitedApp()
     streams = [app.start("192.0.2.1", is_endless=True) for _ in range(4)]

@@ -15,6 +15,7 @@ import pytest
 
 from mcp_skills_server.shared import records
 from ports import free_port
+from server.test_tools import text_of
 from shared.redis_servers import RealRedis, answering, redis_server
 from sources.git.remotes import Upstream, skill
 from sources.oci.registries import self_signed
@@ -46,28 +47,24 @@ def skills(tmp_path: Path) -> Path:
 
 @contextmanager
 def replicas(skills: Path, url: str, *options: str | Path, count: int = 2, **more: Any) -> Iterator[list[Server]]:
-    """Replicas that use this Redis."""
+    """Run replicas that use this Redis."""
     arguments = (skills, "--redis", url, *options)
     with ExitStack() as stack:
         yield [stack.enter_context(http_serving(*arguments, **more)) for _ in range(count)]
 
 
 @contextmanager
-def pair(skills: Path, url: str, *options: str | Path, **more: Any) -> Iterator[list[HttpClient]]:
-    """A modern client of each of two replicas."""
+def two_clients(skills: Path, url: str, *options: str | Path, **more: Any) -> Iterator[list[HttpClient]]:
+    """Run two replicas, and yield a modern client of each."""
     with replicas(skills, url, *options, **more) as servers, ExitStack() as stack:
         yield [stack.enter_context(client(server, "modern")) for server in servers]
 
 
 @contextmanager
-def alone(skills: Path, url: str) -> Iterator[HttpClient]:
-    """A modern client of a single replica."""
+def single_client(skills: Path, url: str) -> Iterator[HttpClient]:
+    """Run a single replica, and yield a modern client."""
     with replicas(skills, url, count=1) as (server,), client(server, "modern") as opened:
         yield opened
-
-
-def text_of(result: dict[str, Any]) -> str:
-    return "\n".join(each["text"] for each in result["content"])
 
 
 def call_ok(caller: HttpClient, tool: str, **arguments: Any) -> dict[str, Any]:
@@ -113,7 +110,7 @@ def redis_status(server: Server) -> str:
 
 @pytest.mark.requirement("X-15")
 def test_session_survives_killed_replica(redis: RealRedis, skills: Path) -> None:
-    with pair(skills, redis.url) as (first, second):
+    with two_clients(skills, redis.url) as (first, second):
         session = load(first, "alpha")
         assert is_loaded(second, session, "alpha")
         assert active_after(second, session, names=["beta"], mode="add") == ["alpha", "beta"]
@@ -161,7 +158,7 @@ def assert_reads_work(reader: HttpClient) -> None:
 
 
 def test_reads_work_without_redis_and_sessions_recover(redis: RealRedis, skills: Path) -> None:
-    with pair(skills, redis.url) as (first, second):
+    with two_clients(skills, redis.url) as (first, second):
         session = load(first, "alpha")
         servers = (first.server, second.server)
         redis.stop()
@@ -175,9 +172,9 @@ def test_reads_work_without_redis_and_sessions_recover(redis: RealRedis, skills:
                 assert "cannot be reached now" in message and "127.0.0.1" not in message
                 # A new session belongs to its replica.
                 result = call_ok(each, "load", names=["beta"])
-                structure = result["structuredContent"]
-                assert "one replica" in text_of(result) and "one replica" in structure["note"]
-                assert is_loaded(each, structure["session"], "beta")
+                content = result["structuredContent"]
+                assert "one replica" in text_of(result) and "one replica" in content["note"]
+                assert is_loaded(each, content["session"], "beta")
         assert "there is no connection" in redis_status(first.server)
         redis.start()
         for server in servers:
@@ -217,7 +214,7 @@ def test_foreign_server_is_reported_once(skills: Path, answer: Callable[[Any], o
 
 def assert_reported_once(skills: Path, url: str, warning: str) -> None:
     """Assert that a replica warns once, without the password, and works without this Redis."""
-    with alone(skills, url) as reader:
+    with single_client(skills, url) as reader:
         reader.server.wait_for_log(warning)
         for _ in range(3):
             assert "one replica" in text_of(call_ok(reader, "load", names=["alpha"]))
@@ -251,7 +248,7 @@ def test_redis_over_tls_with_password_and_own_authority(skills: Path, tmp_path: 
     tls = ("--tls-port", str(port), "--port", "0", "--tls-cert-file", str(certificate), "--tls-key-file", str(key))
     with redis_server(tmp_path / "redis", *tls, "--tls-auth-clients", "no", "--requirepass", PASSWORD, port=port):
         url, password = f"rediss://localhost:{port}/0", {"MCP_SKILLS_REDIS_PASSWORD": PASSWORD}
-        with pair(skills, url, "--redis-ca", certificate, environment=password) as (first, second):
+        with two_clients(skills, url, "--redis-ca", certificate, environment=password) as (first, second):
             session = load(first, "alpha")
             assert is_loaded(second, session, "alpha")
             assert redis_status(first.server) == f"Redis at {url}: connected"
@@ -259,7 +256,7 @@ def test_redis_over_tls_with_password_and_own_authority(skills: Path, tmp_path: 
             server.wait_for_log("its certificate is not trusted; name its authority by --redis-ca")
 
 
-def test_documented_redis_acl_suffices(redis: RealRedis, skills: Path, tmp_path: Path) -> None:
+def test_documented_redis_acl_suffices(redis: RealRedis, skills: Path) -> None:
     text = (ROOT / "docs" / "redis.md").read_text(encoding="utf-8")
     words = next(line.split() for line in text.splitlines() if line.startswith("ACL SETUSER"))
     assert redis.say(*(each.replace("PASSWORD", PASSWORD) for each in words)) == "OK"
@@ -268,7 +265,7 @@ def test_documented_redis_acl_suffices(redis: RealRedis, skills: Path, tmp_path:
         assert commands
         assert {f"+{each.lower()}" for each in commands} <= {*words}
     url = redis.url.replace("redis://", f"redis://skills:{PASSWORD}@")
-    with pair(skills, url) as (first, second):
+    with two_clients(skills, url) as (first, second):
         session = load(first, "alpha")
         assert active_after(second, session, names=["beta"], mode="add") == ["alpha", "beta"]
         write_skill(skills / "delta")
@@ -312,7 +309,7 @@ def test_webhook_at_one_replica_notifies_clients_of_all(redis: RealRedis, tmp_pa
 def test_clients_are_notified_again_when_late_replica_has_caught_up(
     redis: RealRedis, skills: Path, tmp_path: Path
 ) -> None:
-    with pair(skills, redis.url) as (listener, late):
+    with two_clients(skills, redis.url) as (listener, late):
         wait_until(lambda: redis.say("--raw", "pubsub", "numsub", "mcp-skills:changes").endswith("2"))
         stream = listener.listen(skillsListChanged=True)
         assert len(late.every_skill()) == 3

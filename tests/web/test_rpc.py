@@ -41,8 +41,8 @@ def test_responses_equal_those_over_stdio(server: Server) -> None:
 
 
 def test_notifications_get_204_without_body(server: Server) -> None:
-    note = {"jsonrpc": "2.0", "method": "list_skills"}
-    for message in (note, [note, note]):
+    notification = {"jsonrpc": "2.0", "method": "list_skills"}
+    for message in (notification, [notification, notification]):
         reply = post(server, message)
         assert (reply.status, reply.body) == (204, b"")
 

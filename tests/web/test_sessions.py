@@ -150,9 +150,9 @@ def test_session_is_bound_to_token_that_opened_it(guarded: Server) -> None:
 def test_log_names_tokens_but_contains_none(guarded: Server, era: Era) -> None:
     with client(guarded, era, token=BETA) as reader:
         reader.every_skill()
-        with client(guarded, era, opened=False, token="a-wrong-token-0123456789") as stranger:
+        with client(guarded, era, opened=False, token="a-wrong-token-0123456789") as unauthenticated:
             for method, body in REQUESTS:
-                reply = guarded.send(method, body=body, headers=stranger.headers())
+                reply = guarded.send(method, body=body, headers=unauthenticated.headers())
                 assert reply.error == (401, -32600, None)
                 assert reply.headers["WWW-Authenticate"].startswith("Bearer ")
                 assert "Mcp-Session-Id" not in reply.headers
@@ -202,7 +202,7 @@ def test_clients_have_separate_active_skills(server: Server, era: Era) -> None:
         handle: str | None = load(first, "commit-messages")
         load(second, "meeting-notes")
         if era == "legacy":
-            handle = None  # the legacy session stands for it
+            handle = None  # the MCP session of a legacy client identifies its skills
         assert "Commit messages" in read(first, handle)
 
 
@@ -218,7 +218,7 @@ def test_malformed_message_is_answered_as_over_stdio(http_client: HttpClient) ->
     listing = json.dumps(http_client.message("skills/list")).encode()
     (answer,) = send(b"\xef\xbb\xbf" + listing).messages
     assert answer["result"]["skills"]
-    for method, params in LONE_SURROGATES:  # lone surrogates
+    for method, params in LONE_SURROGATES:
         message = http_client.message(method, params)
         (answer,) = http_client.post(message).messages
         assert answer["id"] == message["id"]

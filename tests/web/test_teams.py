@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import time
 import tomllib
@@ -18,8 +17,8 @@ from mcp_skills_server.runtime.sessions import UnknownSessionError
 from mcp_skills_server.telemetry.audit import AuditLog
 from mcp_skills_server.telemetry.events import Event
 from runtime.test_shared_sessions import Replica, Store
-from web.http_wire import Server, client, http_serving
-from wire import write_skill
+from web.http_wire import client, http_serving, token_file
+from wire import ROOT, write_skill
 
 BOB = Principal("token", "bob")
 
@@ -30,72 +29,59 @@ def test_session_record_with_invalid_owner_is_ignored(tmp_path: Path, owner: str
     handle = "h" * 24
     store.texts[handle] = json.dumps({"version": 1, "owner": owner, "since": 0, "skills": []})
 
-    async def opened() -> None:
+    async def open_session() -> None:
         with pytest.raises(UnknownSessionError):
             await Replica(tree, store).sessions.open(handle, "ann", "ann")
 
-    anyio.run(opened)
+    anyio.run(open_session)
 
 
-ANNS = "anns-made-up-token-0123456789"
-
-
-def write_anew(file: Path, text: str) -> None:
-    fresh = file.with_name(f"{file.name}.new")
-    fresh.write_text(text)
-    fresh.chmod(0o600)
-    os.replace(fresh, file)
+TOKEN = "anns-made-up-token-0123456789"
 
 
 def test_legacy_session_gets_no_notification_of_a_lost_group(tmp_path: Path) -> None:
     for path in ("finance/tax", "tea"):
         write_skill(tmp_path / "skills" / path)
-    tokens, file = tmp_path / "tokens", tmp_path / "c.toml"
-    write_anew(tokens, f"ann={ANNS} groups=finance\n")
+    file = tmp_path / "c.toml"
+    token_file(tmp_path, f"ann={TOKEN} groups=finance")
     grants = "".join(
         f"[[grant]]\nwho = ['{who}']\nskills = ['{skills}']\n"
         for who, skills in (("group:finance", "finance/**"), ("token:ann", "tea"))
     )
     file.write_text(f"roots = ['skills']\ntoken-file = 'tokens'\n{grants}")
     tax, tea = "skill://finance/tax/SKILL.md", "skill://tea/SKILL.md"
-    with http_serving("--config", file) as server, client(server, "legacy", token=ANNS) as ann:
+    with http_serving("--config", file) as server, client(server, "legacy", token=TOKEN) as ann:
         ann.hear(tax, tea)
-        write_anew(tokens, f"ann={ANNS}\n")
+        token_file(tmp_path, f"ann={TOKEN}")
         server.wait_for_log("the tokens were reloaded")
         assert [each["name"] for each in ann.request("prompts/list")["prompts"]] == ["tea"]
         stream = ann.follow()
-        stream.until("notifications/resources/updated", tax)  # that it is gone
+        stream.until("notifications/resources/updated", tax)  # it was removed from her view
         write_skill(tmp_path / "skills" / "finance" / "tax", description="Counts what is owed.")
-        server.wait_for_log("finance/tax.*changed|changed.*finance/tax")
+        server.wait_for_log("skill finance/tax: changed")
         write_skill(tmp_path / "skills" / "tea", description="Makes green tea.")
         assert not [uri for _, uri in stream.until("notifications/resources/updated", tea) if uri == tax]
 
 
-def rpc(server: Server, method: str, token: str = ANNS, **params: object) -> dict[str, object]:
-    sent = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode()
-    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {token}"}
-    return json.loads(server.send("POST", "/rpc", sent, headers).body)
-
-
-def test_files_laid_out_for_inline_code_are_audited(tmp_path: Path, sandbox_mode: str) -> None:
+def test_files_mounted_for_inline_code_are_audited(tmp_path: Path, sandbox_mode: str) -> None:
     write_skill(tmp_path / "skills" / "tax", rates_md="19 percent\n")
-    (tmp_path / "tokens").write_text(f"ann={ANNS}\n")
-    (tmp_path / "tokens").chmod(0o600)
     audit = tmp_path / "audit"
     options = ("--rpc", "--allow-scripts", "--allow-code", "--sandbox", sandbox_mode, "--audit-log", audit)
-    with http_serving(tmp_path / "skills", "--token-file", tmp_path / "tokens", *options) as server:
-        (listed,) = [e for e in rpc(server, "list_skills")["result"]["skills"] if "tax" in e["name"]]
+    with http_serving(tmp_path / "skills", "--token-file", token_file(tmp_path, f"ann={TOKEN}"), *options) as server:
+        (listed,) = [
+            each for each in server.rpc("list_skills", token=TOKEN)["result"]["skills"] if "tax" in each["name"]
+        ]
         code = "import os, pathlib\nfor f in pathlib.Path(os.environ['SKILL_DIR']).rglob('*.md'): print(f.read_text())"
         arguments = {"language": "python", "code": code, "mount_skills": [listed["name"]]}
-        done = rpc(server, "run_code", **arguments)
+        done = server.rpc("run_code", token=TOKEN, **arguments)
     assert "19 percent" in json.dumps(done), done
     events = [json.loads(line) for line in audit.read_text().splitlines()]
     assert {"tax"} <= {each.get("skill") for each in events}, events
 
 
-def test_chunk_ends_only_where_a_proxy_sees_its_end() -> None:
-    """Earlier versions of h11 accept any two bytes as the end of a chunk: request smuggling behind a proxy."""
-    with Path("pyproject.toml").open("rb") as file:
+def test_required_h11_rejects_malformed_chunk_ends() -> None:
+    """Before 0.16, h11 accepts any two bytes as the end of a chunk: request smuggling."""
+    with (ROOT / "pyproject.toml").open("rb") as file:
         dependencies = tomllib.load(file)["project"]["dependencies"]
     assert any(re.fullmatch(r"h11>=0\.(1[6-9]|[2-9]\d)", each) for each in dependencies)
 
@@ -113,16 +99,16 @@ def test_unauthenticated_requests_do_not_fill_the_audit_log(tmp_path: Path) -> N
     assert last["left_out"] == 1_980
 
 
-SECRET = {"MCP_SKILLS_REFRESH_SECRET": "0123456789abcdef-secret"}
+WEBHOOK_SECRET = {"MCP_SKILLS_REFRESH_SECRET": "0123456789abcdef-secret"}
 
 
 def test_rejected_webhooks_do_not_fill_the_log(tmp_path: Path) -> None:
-    """Repeated refusals of unauthenticated clients are counted, not written one by one (REPEATS)."""
+    """Repeated refusals of unauthenticated clients are counted, not logged one by one."""
     write_skill(tmp_path / "published" / "thing")
     options = ("--allow-private", "--allow-http", "--cache-dir", str(tmp_path / "cache"))
     with (
         http_serving(tmp_path / "published") as site,
-        http_serving(f"http://127.0.0.1:{site.port}", *options, environment=SECRET) as server,
+        http_serving(f"http://127.0.0.1:{site.port}", *options, environment=WEBHOOK_SECRET) as server,
     ):
         answers = [server.send(path="/refresh", body=b"{}").status for _ in range(300)]
         assert answers[0] == 401

@@ -1,4 +1,4 @@
-"""The system's Chromium under Playwright, with a record of policy violations and requests."""
+"""The system's Chromium under Playwright, with a record of errors and requests."""
 
 from __future__ import annotations
 
@@ -34,18 +34,21 @@ _FIND_HARM = """(plain) => {
 
 
 def find_harm(page: Page, *, plain: bool = False) -> list[str]:
-    """List elements that run code, style, frame or link elsewhere. Chromium itself styles a `plain` text."""
+    """List elements that run code, add style or frames, or link elsewhere.
+
+    Allow `style` attributes in a `plain` text, where Chromium adds its own.
+    """
     return page.evaluate(_FIND_HARM, plain)
 
 
 def page_width(page: Page) -> int:
-    """The width of the whole page, which may exceed that of the window."""
+    """Return the width of the whole page, which may exceed that of the window."""
     return page.evaluate("() => document.documentElement.scrollWidth")
 
 
 @dataclass
-class Seen:
-    """A page, its console and script errors with dialogs, and the URLs of its requests."""
+class PageRecord:
+    """A page, the URLs that it `asked` for, and its errors and dialogs, as `refused`."""
 
     page: Page
     refused: list[str] = field(default_factory=list[str])
@@ -65,11 +68,11 @@ def browser() -> Iterator[Browser]:
 
 
 @contextmanager
-def open_page(chromium: Browser, **options: Any) -> Iterator[Seen]:
+def open_page(chromium: Browser, **options: Any) -> Iterator[PageRecord]:
     """Open a page in a browser context of its own."""
     context = chromium.new_context(**options)
     context.set_default_timeout(DEADLINE * 1000)
-    seen = Seen(context.new_page())
+    seen = PageRecord(context.new_page())
     seen.page.on("console", lambda message: message.type == "error" and seen.refused.append(message.text))
     seen.page.on("pageerror", lambda error: seen.refused.append(str(error)))
     seen.page.on("request", lambda request: seen.asked.append(request.url))

@@ -1,4 +1,4 @@
-"""Fixtures of the web UI: a Chromium and a server with tokens for each file, and a folder of skills."""
+"""Fixtures of the web UI: Chromium and a server with tokens, for each module, and a folder of skills."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def fetch(
 
 
 def grant(name: str, *skills: str, may: Sequence[str] = ()) -> str:
-    """A `[[grant]]` table for the bearer of this token: patterns of readable skills, and further rights."""
+    """Return a `[[grant]]` table: the name of a token, patterns of readable skills, further rights."""
     return f'[[grant]]\nwho = ["token:{name}"]\nskills = {json.dumps(skills)}\nmay = {json.dumps(may)}\n'
 
 
@@ -96,12 +96,12 @@ def text_of(reply: Reply | str) -> str:
 
 
 def visible_text(reply: Reply | str) -> str:
-    """The visible text of a page, in one line."""
+    """Return the visible text of a page, in one line."""
     return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", text_of(reply))).split())
 
 
 def skill_paths(reply: Reply | str) -> list[str]:
-    """The URL paths of the listed skills, in order."""
+    """Return the URL paths of the listed skills, in order."""
     return re.findall(r'<h2><a href="[^"]*/ui/skills/([^"]*)">', text_of(reply))
 
 
@@ -115,7 +115,7 @@ def list_pages(server: Server, path: str) -> Iterator[str]:
 
 
 def cookie_of(reply: Reply) -> str:
-    """The value of a request's `Cookie` header for the cookie that a reply sets."""
+    """Return the cookie that a reply sets, as the value of a `Cookie` header."""
     return (reply.headers["Set-Cookie"] or "").partition(";")[0]
 
 

@@ -209,6 +209,6 @@ def test_withheld_changes_are_hidden_and_stream_ends_with_its_grant(folder: Path
             assert "audit" not in live and "changed" in live
             (folder / "c.toml.new").write_text(CONFIGURATION + grant("bob", "outer"))
             (folder / "c.toml.new").replace(folder / "c.toml")
-            server.wait_for_log("reloaded|in force")
+            server.wait_for_log("the grants were reloaded")
             write_skill(folder / "skills" / "tea")
             assert next_event(of_bob) == ""

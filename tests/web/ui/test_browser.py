@@ -21,7 +21,7 @@ from mcp_skills_server.proposals.store import ProposalStore
 from mcp_skills_server.telemetry.usage import Batch, Count, Tally, UsageStore, day_of
 from proposals.test_intake import DRAFT, manifest
 from web.ui import corpus
-from web.ui.chromium import PHONE, Seen, find_harm, needs_chromium, open_page, page_width
+from web.ui.chromium import PHONE, PageRecord, find_harm, needs_chromium, open_page, page_width
 from web.ui.serving import page_serving, signed_in
 from wire import FIXTURES, ROOT, write_skill
 
@@ -62,7 +62,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]
 
 
 @contextmanager
-def visit(chromium: Browser, session: tuple[str, str], **options: Any) -> Iterator[tuple[Seen, str]]:
+def visit(chromium: Browser, session: tuple[str, str], **options: Any) -> Iterator[tuple[PageRecord, str]]:
     """Open the page of an origin with a session cookie. Yield its record and the origin."""
     origin, cookie = session
     with open_page(chromium, **options) as seen:
@@ -74,7 +74,7 @@ def visit(chromium: Browser, session: tuple[str, str], **options: Any) -> Iterat
 
 
 @contextmanager
-def open_local_page(chromium: Browser, *roots: Path, **options: Any) -> Iterator[tuple[Seen, str]]:
+def open_local_page(chromium: Browser, *roots: Path, **options: Any) -> Iterator[tuple[PageRecord, str]]:
     """Run the local page of these roots, and open it. Yield its record and the origin."""
     with signed_in(*roots) as session, visit(chromium, session, **options) as visited:
         yield visited
@@ -245,7 +245,7 @@ def test_every_view_is_accessible_in_light_dark_and_narrow(chromium: Browser, sh
             page.set_viewport_size({"width": 1280, "height": 720})
             page.emulate_media(color_scheme="light")
             page.goto(f"{origin}/ui/{view}")
-            for rules in (None, {"runOnly": ["color-contrast"]}):
+            for rules in (None, {"runOnly": ["color-contrast"]}):  # the contrast in dark mode too
                 report = Axe().run(page, options=rules).response
                 assert report["violations"] == [], view
                 assert report["passes"], view
@@ -302,7 +302,7 @@ HARMFUL_MARKUP = (
 
 
 def test_find_harm_detects_each_kind(chromium: Browser) -> None:
-    """Without this, the test of hostile skills could pass because its detector is blind."""
+    """Without this, the test of hostile skills could pass because `find_harm` finds nothing."""
     with open_page(chromium) as seen:
         seen.page.set_content("<script src='/ui/static/ui.js'></script><a href='https://a.example/'>a</a>")
         assert find_harm(seen.page) == []

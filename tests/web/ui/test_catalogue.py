@@ -92,7 +92,7 @@ def test_catalogue_filters_by_use(tmp_path: Path) -> None:
     for name in "ab":
         write_skill(tmp_path / "skills" / name)
     with page_serving(tmp_path / "skills", "--usage", f"sqlite:{tmp_path / 'usage.db'}") as server:
-        get(server, "/ui/skills/b")  # a view of the page is no use
+        get(server, "/ui/skills/b")  # viewing the page does not count as a use
         with client(server, "modern") as mcp:
             mcp.read("skill://a/SKILL.md")
         wait_until(lambda: listed_paths(server, "?used=used") == ["a"])  # written every second, read every five

@@ -1,4 +1,4 @@
-"""Bounds of what the page accepts, keeps and lists."""
+"""Limits of the input, the stored history and the lists of the web UI."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_copies_failures_and_neighbours_of_a_skill_are_bounded(tmp_path: Path) -
     assert (len(report.failed), len(report.neighbours)) == (100, 5)
 
 
-def test_rank_is_described() -> None:
+def test_rank_is_described_in_words() -> None:
     a, b = (SimpleNamespace(name=name) for name in "ab")
     first, second = hits = [Hit(cast("Skill", a), 1.0), Hit(cast("Skill", b), 0.86)]
     for ranking, rank, description in (

@@ -33,12 +33,12 @@ async def allow() -> bool:
 
 
 def appeared(*paths: str) -> tuple[Change, ...]:
-    """The changes of a scan that finds these skills for the first time."""
+    """Return the changes of a scan that finds these skills for the first time."""
     return tuple(Change("appeared", path) for path in paths)
 
 
 def skill_set_of(path: str) -> SkillSet:
-    """A set of skills that contains the skill at `path` only, or all for "*"."""
+    """Return a set of skills that contains the skill at `path` only, or all for "*"."""
     permissions = SimpleNamespace(can_read=lambda candidate: path in ("*", candidate))
     return cast("SkillSet", SimpleNamespace(permissions=permissions))
 
@@ -48,7 +48,7 @@ ALL_SKILLS, MY_SKILLS = skill_set_of("*"), skill_set_of("mine")
 
 def test_changes_after_first_scan_are_recorded_by_kind_and_files(tmp_path: Path) -> None:
     def write_and_scan(**files: str) -> None:
-        """Change these files, and one of each other skill, in one scan."""
+        """Change these files and 40 other skills in one scan, which is a burst."""
         others = {f"other-{number}/a.txt": "".join(files) for number in range(40)}
         write_files(tmp_path, files | others)
         registry.refresh()
@@ -132,7 +132,7 @@ async def test_burst_of_changes_is_one_event_and_withheld_change_is_none() -> No
 
 
 @pytest.mark.anyio
-async def test_owner_over_the_share_loses_own_oldest_stream() -> None:
+async def test_owner_over_its_share_loses_its_oldest_stream() -> None:
     changes = Live(share=2)
     of_other = await started_stream(changes, ALL_SKILLS, "b")
     oldest = await started_stream(changes, ALL_SKILLS)

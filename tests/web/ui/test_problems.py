@@ -22,7 +22,7 @@ from wire import ROOT
 BROKEN = ROOT / "fixtures" / "broken"
 
 
-def test_lines_around_a_place() -> None:
+def test_excerpt_has_two_lines_before_and_after_its_place() -> None:
     raw = b"one\ntwo\r\nthree\nfour\nfive\nsix\n"
     assert [*problems.lines_around(raw, 2)] == [(1, "one"), (2, "two"), (3, "three"), (4, "four")]
     assert [number for number, _ in problems.lines_around(raw, 6)] == [4, 5, 6, 7]

@@ -88,7 +88,7 @@ def test_heading_levels_have_no_gaps() -> None:
 
 
 def grid(width: int, height: int) -> str:
-    """A Markdown table, most of whose cells the parser has to add."""
+    """Return a Markdown table, most of whose cells the parser has to add."""
     return "\n".join(["|a" * (width - 2) + "|", "|-" * (width - 2) + "|", *["b"] * (height - 2)])
 
 

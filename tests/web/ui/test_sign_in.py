@@ -433,12 +433,12 @@ def two_replicas(
         proxy = stack.enter_context(running(HaProxy(folder / "proxy", *ports, edits=edits)))
         assert isinstance(proxy, HaProxy)
         for name in ("replica-1", "replica-2"):
-            proxy.sees(name, "UP")
+            proxy.wait_for_state(name, "UP")
         yield proxy, replicas[0]
 
 
 def statuses(server: Server, cookie: str) -> set[int]:
-    """The statuses of successive requests, enough for each replica to receive several."""
+    """Return the statuses of six requests, so that each replica receives several."""
     return {get(server, "/ui/", Cookie=cookie).status for _ in range(6)}
 
 

@@ -26,7 +26,6 @@ from wire import write_skill
 DEEP = "/".join("abcdefghijkl")
 BODY = "# Refunds\n\nSee [limits](references/limits.md), ![scheme](scheme.png) and [far](https://example.org/x).\n"
 
-
 # One black pixel.
 PNG = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg==")
 

@@ -180,7 +180,7 @@ def test_skills_without_permission_are_logged_with_that_reason(open_path: Path, 
         (open_path / "a").chmod(0o755)
         (open_path / "group").chmod(0o755)
         allowed = refreshed(caplog, registry)
-    for path, (level, text) in zip(("a", "group/b", "group/c"), denied, strict=False):
+    for path, (level, text) in zip(("a", "group/b", "group/c"), denied[:3], strict=True):
         assert level == "WARNING"
         reason = "error: the directory cannot be opened"
         assert text.startswith(f"skill {path}: removed: {open_path}/{path}: {reason}")

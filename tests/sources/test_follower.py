@@ -35,7 +35,7 @@ from mcp_skills_server.sources.source import (
 
 
 class StopError(Exception):
-    """All answers of the source are used."""
+    """Raised by `Memo.sleep` when no answer is left."""
 
 
 class Memo(Source):
@@ -197,7 +197,7 @@ def test_refused_revision_is_not_retried_but_unreachable_one_is(tmp_path: Path) 
     assert follower.state.trouble is None
 
 
-def test_only_unexpected_and_usage_errors_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_busy_folder_is_not_logged_unlike_other_errors(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     source, follower = make_follower(tmp_path)
     source.answers = [KeyError("x"), "one"]
     follow(follower)
@@ -214,7 +214,8 @@ def test_only_unexpected_and_usage_errors_are_logged(tmp_path: Path, caplog: pyt
     assert caplog.messages == ["memo:x: the proxy cannot be used; serving the last copy"]
 
 
-def test_source_becomes_ready_between_registry_scan_and_waiting_listings(tmp_path: Path) -> None:
+def test_source_is_ready_after_the_registry_scan_and_before_listings_go_on(tmp_path: Path) -> None:
+    """`arrived` makes the registry scan the folder, and `read_once` ends the wait of listings."""
     source, follower = make_follower(tmp_path)
     events: list[tuple[str, bool]] = []
 

@@ -157,7 +157,7 @@ class Signers:
         signature = (self._folder / "payload.sig").read_text().strip().replace("\n", "\n ")
         head, _, message = raw.partition(b"\n\n")
         if tampered:
-            message = message.replace(b"made", b"evil")
+            message = message.replace(b"change", b"evil")
         signed = head + f"\ngpgsig {signature}\n\n".encode() + message
         commit = self._upstream.git("hash-object", "-t", "commit", "-w", "--stdin", given=signed)
         self._upstream.git("update-ref", "refs/heads/main", commit)
@@ -198,8 +198,8 @@ def test_signature_by_expired_or_wrong_purpose_key_is_refused(
     signers.allow()
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "git").symlink_to(shutil.which("git") or "")
-    with monkeypatch.context() as without:
-        without.setenv("PATH", str(tmp_path / "bin"))
+    with monkeypatch.context() as patch:
+        patch.setenv("PATH", str(tmp_path / "bin"))
         with pytest.raises(UnreachableError, match="ssh-keygen is not installed"):
             fetch_to_cache(upstream.url, tmp_path, signers=signers.allowed)
     fetch_to_cache(upstream.url, tmp_path, signers=signers.allowed)

@@ -143,14 +143,14 @@ def test_git_ends_with_its_server(words: list[str], silent_server: Publisher, tm
 
 
 def wait_for_git_to_end(port: int) -> None:
-    """Wait until no git is left: it notices its closed pipe late on a busy machine."""
+    """Wait for the end of git, which notices its closed pipe late on a busy machine."""
     deadline = time.monotonic() + DEADLINE
     while is_git_running(port):
         assert time.monotonic() < deadline
 
 
 def is_git_running(port: int) -> bool:
-    """Tell whether a git connects to this port; the server's own command line has it, too."""
+    """Tell whether a git connects to this port, which the server's command line names too."""
     listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
     lines = [line for line in listed.splitlines() if f"127.0.0.1:{port}/a.git" in line]
     return any("mcp_skills_server" not in line for line in lines)

@@ -120,7 +120,7 @@ class FakeRegistry(Publisher):
         return super()._route(request)
 
     def blob(self, raw: bytes, route: Route | None = None) -> str:
-        """Publish a blob and return its digest; `route` replaces the response with its bytes."""
+        """Publish a blob and return its digest; `route` is its response, by default the bytes."""
         self.routes[f"/v2/{REPOSITORY}/blobs/{digest(raw)}"] = respond_with(raw) if route is None else route
         return digest(raw)
 

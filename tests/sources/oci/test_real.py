@@ -79,7 +79,7 @@ def test_error_for_plain_http_registry_suggests_oci_http(registry: DockerRegistr
 
 def test_push_sends_only_changed_skill(registry: DockerRegistry, skills: Path, tmp_path: Path) -> None:
     def stored_blobs() -> set[tuple[Path, int]]:
-        """Return each file of the registry, with its time."""
+        """Return each file of the registry with its modification time."""
         files = (tmp_path / "registry" / "blobs").rglob("data")
         return {(path, path.stat().st_mtime_ns) for path in files}
 
@@ -133,18 +133,18 @@ def test_password_is_sent_over_tls(skills: Path, tmp_path: Path) -> None:
 
 
 class TokenServer:
-    """A token server for a docker-registry. Only with the password a token allows any action."""
+    """A token server for a docker-registry. A token allows no action if the password is missing."""
 
     def __init__(self, folder: Path, site: Publisher) -> None:
         folder.mkdir()
         certificate, key = self_signed(folder)
         self._key = key.read_bytes()
         self._headers = {"x5c": [base64.b64encode(ssl.PEM_cert_to_DER_cert(certificate.read_text())).decode()]}
-        site.routes["/token"] = self._answer
+        site.routes["/token"] = self._issue
         token = {"realm": f"{site.url}/token", "service": "tests", "issuer": "tests"}
         self.auth = {"token": {**token, "rootcertbundle": str(certificate)}}
 
-    def _answer(self, request: ReceivedRequest) -> Iterator[bytes]:
+    def _issue(self, request: ReceivedRequest) -> Iterator[bytes]:
         query = parse_qs(urlsplit(request.path).query)
         kind, name, actions = query["scope"][0].split(":")
         expected = "Basic " + base64.b64encode(b"ada:s3cret").decode()
@@ -164,7 +164,7 @@ def test_token_is_fetched_with_scope_of_command(skills: Path, tmp_path: Path) ->
         tokens = TokenServer(tmp_path / "tokens", site)
         with docker_registry(tmp_path / "registry", auth=tokens.auth) as registry:
             known = {"DOCKER_CONFIG": str(docker_config(tmp_path / "docker", registry.host, "ada", "s3cret"))}
-            # the token server has another port and plain http, which both must be allowed
+            # another port and plain http of the token server must each be allowed
             done = run_command("push", skills, registry.named(), code=2, **known)
             assert "plain http; --allow-http" in done.stderr
             assert not site.asked

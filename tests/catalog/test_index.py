@@ -282,7 +282,7 @@ def test_edit_saves_only_the_row_of_its_skill(top: Path, index: Index, monkeypat
     assert not save.called
     registry.refresh([str(write_files(top / "one", {"SKILL.md": skill_md("one", "version: 2")}))])
     registry.save_index()
-    registry.save_index()  # nothing is left to save
+    registry.save_index()  # nothing is left to save: `save` returned True
     assert save.call_count == 1
 
 

@@ -320,7 +320,7 @@ def test_folder_without_search_permission_is_reported(open_path: Path) -> None:
     assert found == {"a": ["unreadable"], "whole": ["unreadable"]}
     cannot = "cannot be inspected: the folder may be read but not entered"
     hint = "give the user that runs the server permission to enter the folder"
-    assert {found.path: found.text for found in registry.checks.survey(registry.snapshot).problems} == {
+    assert {each.path: each.text for each in registry.checks.survey(registry.snapshot).problems} == {
         f"{open_path}/a/SKILL.md": f"SKILL.md {cannot}; {hint}",
         f"{open_path}/whole/sub/x.md": f"sub/x.md {cannot}; {hint}",
         f"{open_path}/group/b": f"the directory cannot be opened; {hint} above it, {open_path}/group",

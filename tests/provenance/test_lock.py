@@ -34,19 +34,19 @@ def test_lock_file_has_one_sorted_line_per_skill() -> None:
     ]  # fmt: skip
 
 
-_SOURCE = "version = 1\n[[source]]\n"
+SOURCE_TABLE = "version = 1\n[[source]]\n"
 
 
 @each_row(("text", "message"), [
     ("", "version"), ("version = 2\n", "version is 2"), ("version = 1\nversion = 1\n", "line 2"),
     ("version = 1\nmore = 1\n", "unknown keys: more"), ("version = 1\nsource = 3\n", "not a list of tables"),
     ("version = 1\nsource = [3]\n", "source 1 is not a table"),
-    *((_SOURCE + entry, "source 1 needs 'from'")
+    *((SOURCE_TABLE + entry, "source 1 needs 'from'")
       for entry in ("revision = 'x'\n", "from = ''\n", "from = 'x'\nrevision = 3\n", "from = 'x'\nskills = 3\n")),
-    (_SOURCE + "from = 'x'\nextra = 3\n", "unknown keys: extra"),
-    (_SOURCE + "from = 'x'\n[source.skills]\na = 'sha1:0'\n", "the digest of a"),
-    (_SOURCE + "from = 'x'\n[source.skills]\na = 3\n", "the digest of a"),
-    (_SOURCE + "from = 'x'\n[[source]]\nfrom = 'x'\n", "twice"), ("version = 1\nx = " + "[" * 2_000, "lock file"),
+    (SOURCE_TABLE + "from = 'x'\nextra = 3\n", "unknown keys: extra"),
+    (SOURCE_TABLE + "from = 'x'\n[source.skills]\na = 'sha1:0'\n", "the digest of a"),
+    (SOURCE_TABLE + "from = 'x'\n[source.skills]\na = 3\n", "the digest of a"),
+    (SOURCE_TABLE + "from = 'x'\n[[source]]\nfrom = 'x'\n", "twice"), ("version = 1\nx = " + "[" * 2_000, "lock file"),
 ])  # fmt: skip
 def test_malformed_lock_file_is_reported_in_one_line_with_its_path(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "skills.lock"

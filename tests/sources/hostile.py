@@ -73,7 +73,7 @@ CASES = {
     "invisible name": Case((Member("ev\u200bil.md"),), "invisible character"),
     "git folder": Case((Member(".git/config"),), ".git/config", is_omitted=True),
     "dot file": Case((Member(".envrc"),), ".envrc", is_omitted=True),
-    "ours": Case((Member(".mcp-skills/skills/x.json"),), ".mcp-skills", is_omitted=True),
+    "fetch records": Case((Member(".mcp-skills/skills/x.json"),), ".mcp-skills", is_omitted=True),
     "ignored name": Case((Member("node_modules/evil.js"),), "node_modules", is_omitted=True),
     "ignored below": Case((Member("scripts/__pycache__/evil.pyc"),), "__pycache__", is_omitted=True),
     "backup": Case((Member("evil.md~"),), "evil.md~", is_omitted=True),
@@ -103,12 +103,12 @@ class PublishedSource:
     """A source with its root `given`.
 
     `publish` takes the body of the skill `good` and the members of the skill `bad`; without members
-    there is no `bad`. `take_away` makes the source unreachable.
+    there is no `bad`. `make_unreachable` ends its service.
     """
 
     given: str
     publish: Callable[[str, Sequence[Member]], object]
-    take_away: Callable[[], object] = lambda: None
+    make_unreachable: Callable[[], object] = lambda: None
 
 
 @dataclass(frozen=True)

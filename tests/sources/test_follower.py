@@ -35,10 +35,10 @@ from mcp_skills_server.sources.source import (
 
 
 class StopError(Exception):
-    """Raised by `Memo.sleep` when no answer is left."""
+    """Raised by `ScriptedSource.sleep` when no answer is left."""
 
 
-class Memo(Source):
+class ScriptedSource(Source):
     """A source of one skill; each poll takes the next answer, a revision or an error."""
 
     own_check_s: float | None = 300.0
@@ -86,8 +86,8 @@ class Memo(Source):
         self.waits.append(seconds)
 
 
-def make_follower(tmp_path: Path) -> tuple[Memo, Follower]:
-    source = Memo("memo:x", SourceSettings(tmp_path))
+def make_follower(tmp_path: Path) -> tuple[ScriptedSource, Follower]:
+    source = ScriptedSource("memo:x", SourceSettings(tmp_path))
     return source, Follower(source, source.sleep)
 
 
@@ -232,7 +232,7 @@ def test_source_is_ready_after_the_registry_scan_and_before_listings_go_on(tmp_p
 
 
 def test_requested_poll_ends_wait_and_is_throttled_to_one_per_second(tmp_path: Path) -> None:
-    source = Memo("memo:x", SourceSettings(tmp_path))
+    source = ScriptedSource("memo:x", SourceSettings(tmp_path))
     anew: list[bool] = []
     source.answers = ["one", "two", "three"]
     source.on_poll = anew.append
@@ -250,14 +250,14 @@ def test_requested_poll_ends_wait_and_is_throttled_to_one_per_second(tmp_path: P
     assert 0.5 < source.waits[-1] <= 1.0
 
 
-class PolledMemo(Memo):
+class PolledSource(ScriptedSource):
     """A source whose polling interval the operator sets."""
 
     own_check_s = None
 
 
 def test_each_source_has_its_own_changeable_polling_interval(tmp_path: Path) -> None:
-    kind = Kind("memo", lambda given: given.startswith("memo:"), PolledMemo)
+    kind = Kind("memo", lambda given: given.startswith("memo:"), PolledSource)
     mirrors = Mirrors(SourceSettings(tmp_path, refresh_s=60.0), (kind, *KINDS))
     for given, refresh_s in (("memo:a", None), ("memo:b", 5.0)):
         mirrors.root(given, refresh_s=refresh_s)

@@ -24,7 +24,7 @@ from mcp_skills_server.sources.mirrors import Mirrors
 from mcp_skills_server.sources.oci.source import Oci
 from mcp_skills_server.sources.site import Site
 from mcp_skills_server.sources.source import SourceSettings
-from sources.fetching import run_command
+from sources.fetching import cache_option, run_command
 from sources.oci.registries import tar
 from sources.publishers import INDEX, Publisher, ReceivedRequest, respond_with
 from tables import each_row
@@ -55,7 +55,7 @@ def url_of(site: Server) -> str:
 
 
 def options(tmp_path: Path) -> list[str]:
-    return ["--allow-private", "--allow-http", "--cache-dir", str(tmp_path / "cache")]
+    return ["--allow-private", "--allow-http", *cache_option(tmp_path)]
 
 
 def skills_by_name(wire: Wire) -> dict[str, dict[str, Any]]:

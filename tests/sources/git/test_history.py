@@ -176,5 +176,6 @@ def test_log_of_local_repository_is_bounded(upstream: Upstream) -> None:
     found = history.read_log(git, history.pathspecs("skills/alpha"), "main")
     assert found is not None
     assert len(found) == history.MOST
+    assert any(each.lines for each in found)
     assert not any(each.is_whole for each in found if each.lines)
     assert history.read_log(git, history.pathspecs("skills/alpha"), "--output=x") is None

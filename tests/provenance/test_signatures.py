@@ -319,7 +319,7 @@ def test_next_start_verifies_only_new_signatures(tmp_path: Path, monkeypatch: py
         assert gate(registry, registry.snapshot.skills["one"]) is not None
 
 
-def test_cache_key_depends_on_the_keys_and_for_certificates_the_day(tmp_path: Path) -> None:
+def test_cache_key_depends_on_the_keys_and_with_certificates_on_the_day(tmp_path: Path) -> None:
     _, one = key_pair(tmp_path, "one")
     _, two = key_pair(tmp_path, "two")
     _, _, root = certified(tmp_path, days=30)

@@ -36,7 +36,7 @@ def serving_source(root: str, tmp_path: Path) -> AbstractContextManager[Wire]:
     return serving(root, "--cache-dir", tmp_path / "cache", "--refresh", "3600", "--first-load", "60")
 
 
-def test_skills_of_command_are_served_with_same_digests(tmp_path: Path) -> None:
+def test_skills_of_stdio_server_are_served_with_same_digests(tmp_path: Path) -> None:
     def digests(wire: Wire) -> dict[str, list[str]]:
         return {
             each["frontmatter"]["name"]: sorted(file["digest"] for file in each["resources"])

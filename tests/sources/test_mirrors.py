@@ -197,7 +197,7 @@ def test_roots_in_environment_are_split_around_urls(roots: list[str]) -> None:
     assert RootType().split_envvar_value(":".join(roots)) == roots
 
 
-def test_archive_is_unpacked_without_never_served_files(tmp_path: Path) -> None:
+def test_archive_is_unpacked_without_ignored_files(tmp_path: Path) -> None:
     files = {".git/config": "x", "alpha/SKILL.md": skill_text("alpha"), "alpha/.envrc": "export A=b"}
     path = write_zip(tmp_path / "skills.zip", files | {".claude/skills/beta/SKILL.md": skill_text("beta")})
     mirrors = Mirrors(SourceSettings(tmp_path / "cache", hidden=True))

@@ -142,7 +142,7 @@ def test_watch_groups_stay_few_and_lose_no_event_when_merged(tmp_path: Path) -> 
         await_events(events, *(tmp_path / f"s{number}/SKILL.md" for number in range(64)))
 
 
-def test_edit_lists_no_directory_and_a_new_directory_only_itself(tmp_path: Path, monkeypatch: Patch) -> None:
+def test_edit_causes_no_directory_listing_and_a_new_directory_only_its_own(tmp_path: Path, monkeypatch: Patch) -> None:
     write_files(tmp_path, skills(*(f"s{number}" for number in range(100))))
     real_scandir, listed = os.scandir, list[str]()
     with armed(tmp_path) as events:

@@ -152,7 +152,7 @@ def running(words: str) -> list[int]:
 
 @pytest.mark.needs_program("git")
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc")
-def test_git_process_ends_with_killed_server(tmp_path: Path) -> None:
+def test_git_process_ends_when_its_server_is_killed(tmp_path: Path) -> None:
     """The remote trickles bytes, so git's own timeout never expires."""
     requested, finished = threading.Event(), threading.Event()
 

@@ -123,7 +123,7 @@ def silent_server() -> Iterator[Publisher]:
     "words",
     [["serve", "{root}"], ["rpc", "{root}"], ["acp", "{root}", "--", sys.executable, "-c", "input()"]],
 )
-def test_git_ends_with_its_server(words: list[str], silent_server: Publisher, tmp_path: Path) -> None:
+def test_git_ends_when_its_server_ends(words: list[str], silent_server: Publisher, tmp_path: Path) -> None:
     root = f"git+{silent_server.url}/a.git"
     given = [words[0], *cache_option(tmp_path), *(each.format(root=root) for each in words[1:])]
     with Popen([*COMMAND, *given], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
@@ -148,7 +148,7 @@ def is_git_running(port: int) -> bool:
     return any("mcp_skills_server" not in line for line in lines)
 
 
-def test_update_of_lock_file_moves_one_skill(upstream: Upstream, tmp_path: Path) -> None:
+def test_update_of_one_locked_skill_leaves_the_others(upstream: Upstream, tmp_path: Path) -> None:
     upstream.commit({**skill("alpha", "Old alpha."), **skill("beta", "Old beta.", model_bin=LFS_POINTER)})
     lock = ("--lock", str(tmp_path / "skills.lock"), *cache_option(tmp_path))
     done = run_command("lock", f"{upstream.url}@main", "--output", *lock[1:])

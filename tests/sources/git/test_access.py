@@ -6,7 +6,6 @@ import getpass
 import os
 import pwd
 import shutil
-import socket
 import ssl
 import subprocess
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ import pytest
 
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.sources.source import UnacceptableError, UnreachableError
+from ports import free_port
 from sources.fetching import fetch_to_cache, open_follower
 from sources.git.remotes import SKILL_PATHS, GitServer, Upstream, served_paths, skill
 from sources.oci.registries import self_signed
@@ -74,8 +74,7 @@ def ssh_server(tmp_path: Path) -> Iterator[tuple[int, Path]]:
     shutil.copy(folder / "user.pub", folder / "authorized_keys")
     if os.geteuid() == 0:
         Path("/run/sshd").mkdir(exist_ok=True)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     (folder / "sshd_config").write_text(
         f"Port {port}\nListenAddress 127.0.0.1\nHostKey {folder}/host\nPidFile none\nStrictModes no\n"
         f"AuthorizedKeysFile {folder}/authorized_keys\nPasswordAuthentication no\n"

@@ -84,7 +84,7 @@ def fetch(site: Publisher | str, output: Path, settings: FetchSettings = LOCAL, 
 
 
 def read_tree(top: Path) -> dict[str, bytes | str]:
-    """Return the content of each regular file by path, "directory" for all else, without records of fetches."""
+    """Return each file's content by path, and "directory" for all else, without fetch records."""
     tree: dict[str, bytes | str] = {}
     for path in sorted(top.rglob("*")):
         relative = path.relative_to(top)

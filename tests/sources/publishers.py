@@ -105,7 +105,7 @@ class _Server(socketserver.ThreadingTCPServer):
 
 
 class Publisher:
-    """A site on a free loopback port. `asked` lists all requests so far; `headers` are those of the index."""
+    """A site on a free port. `asked` lists all requests so far; `headers` are those of the index."""
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.routes: dict[str, Route] = {}

@@ -118,7 +118,7 @@ def mounts(root: Path) -> None:
 
 
 def run_scenario(file: str, scenario: str, root: Path, *arguments: str, by: list[str]) -> list[str]:
-    """Run a function of a test file in a process that `by` confines, and return the lines it prints."""
+    """Run a function of a test file in a process that `by` confines; return the printed lines."""
     command = [*by, sys.executable, "-W", "error", file, scenario, str(root), *arguments]
     environment = os.environ | {"PYTHONPATH": str(TESTS), "HOME": str(root)}
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=environment)

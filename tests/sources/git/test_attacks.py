@@ -101,7 +101,7 @@ TOKEN = "ghp_0123456789012345678901234567890123AB"
 
 
 def test_token_in_user_part_of_url_is_never_shown() -> None:
-    """GitHub accepts a token as user name, which must not appear in the log, the lock file or the listing."""
+    """GitHub accepts a token as user name, which no log, lock file or listing may have."""
     try:
         shown = parse_address(f"git+https://{TOKEN}@github.com/acme/skills").shown
     except UsageError as error:

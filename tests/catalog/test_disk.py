@@ -57,16 +57,16 @@ def test_file_that_grows_while_read_has_the_digest_of_the_read_bytes(tmp_path: P
     assert (file.size, file.digest) == (5, disk.digest_of(b"hello"))
 
 
-def test_file_on_a_failing_disk_is_stale_with_the_reason(tmp_path: Path, monkeypatch: Patch) -> None:
+def test_file_is_stale_if_the_disk_fails_and_the_reason_is_named(tmp_path: Path, monkeypatch: Patch) -> None:
     registry = load_registry(write_files(tmp_path, skills("a")))
     monkeypatch.setattr(os, "read", Mock(side_effect=OSError(errno.EIO, "Input/output error")))
     with pytest.raises(StaleFileError, match="Input/output error"):
         registry.read(registry.snapshot.skills["a"].files["SKILL.md"])
 
 
-def replace(path: Path, make: Callable[[Path], object]) -> None:
+def replace(path: Path, create: Callable[[Path], object]) -> None:
     path.rename(path.with_name("before"))
-    make(path)
+    create(path)
 
 
 def save_as_new_file(path: Path) -> None:
@@ -148,7 +148,7 @@ def test_link_resolves_only_to_a_regular_file_in_the_root(
 
 
 def test_paths_replace_descriptors_on_platforms_without_dir_fd(tmp_path: Path, monkeypatch: Patch) -> None:
-    """As on Windows."""
+    """Windows is such a platform."""
     write_files(tmp_path, {"root/a/b/file.md": "x", "outside/file.md": "x"})
     (tmp_path / "root/link").symlink_to("a/b/file.md")
     (tmp_path / "root/away").symlink_to(tmp_path / "outside")
@@ -218,7 +218,7 @@ def test_walk_and_failed_reads_leak_no_descriptor(tmp_path: Path) -> None:
 
 
 @given(st.text(min_size=1, max_size=12) | st.sampled_from(["node_modules", "__pycache__", "4913", "a.swp", "~$x"]))
-def test_first_and_last_characters_match_all_ignored_names(name: str) -> None:
+def test_each_ignored_name_passes_the_quick_check_of_its_first_and_last_character(name: str) -> None:
     if tree.is_ignored(name):
         assert name[0] in ignored.FIRST_CHARS or name[-1] in ignored.LAST_CHARS
 

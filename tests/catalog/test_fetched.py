@@ -76,7 +76,7 @@ def test_record_that_is_a_link_or_a_folder_gives_an_unknown_origin(tmp_path: Pat
 
 
 def write_nested_twice(folder: Path) -> Path:
-    """Write a fetched skill with a nested one, which was also fetched alone; return that record."""
+    """Write a skill with a nested one, also fetched alone; return the nested one's own record."""
     paths = ("outer", "outer/parts/inner", "inner")
     write_files(folder, skills(*paths) | {f"{path}/references/a.md": "a" for path in paths})
     files = {"SKILL.md": "1" * 64, "references/a.md": "2" * 64}

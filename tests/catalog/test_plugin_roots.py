@@ -68,11 +68,11 @@ def test_manifest_over_one_mebibyte_is_ignored(tmp_path: Path) -> None:
         assert path in load_registry(tmp_path).snapshot.skills
 
 
-def test_plugin_command_writes_a_readable_plugin(tmp_path: Path) -> None:
+def test_plugin_command_writes_a_plugin_that_can_be_a_root(tmp_path: Path) -> None:
     write_skill(tmp_path / "skills" / "tea")
-    command = [*COMMAND, "plugin", str(tmp_path / "skills"), "--output", str(tmp_path / "made"), "--name", "drinks"]
+    command = [*COMMAND, "plugin", str(tmp_path / "skills"), "--output", str(tmp_path / "output"), "--name", "drinks"]
     assert run(command, capture_output=True).returncode == 0
-    assert set(load_registry(tmp_path / "made").snapshot.skills) == {"drinks/tea"}
+    assert set(load_registry(tmp_path / "output").snapshot.skills) == {"drinks/tea"}
 
 
 @each_row("text", ["{", "[]", "{}", '{"name": "acme"}', '{"$schema": "https://other.example/plugin.json", "name": 3}'])

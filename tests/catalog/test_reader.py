@@ -82,12 +82,12 @@ def test_read_during_rewrites_returns_only_bytes_of_the_digest(tmp_path: Path) -
 
 
 @pytest.mark.requirement("X-5")
-@each_row("step", ["root", "root/a", "root/a/refs"])
-def test_file_is_stale_after_a_parent_directory_was_swapped(tmp_path: Path, step: str) -> None:
+@each_row("swapped", ["root", "root/a", "root/a/refs"])
+def test_file_is_stale_after_a_parent_directory_was_swapped(tmp_path: Path, swapped: str) -> None:
     registry = load_registry(write_files(tmp_path / "root", skills("a") | {"a/refs/ref.md": "hello"}))
     file = registry.snapshot.skills["a"].files["refs/ref.md"]
     assert registry.read(file) == registry.read(file) == b"hello"
-    directory, scanned = tmp_path / step, (tmp_path / "root/a/refs/ref.md").stat()
+    directory, scanned = tmp_path / swapped, (tmp_path / "root/a/refs/ref.md").stat()
     shutil.copytree(directory, tmp_path / "outside")
     (foreign,) = (tmp_path / "outside").rglob("ref.md")
     foreign.write_text("other")

@@ -39,7 +39,7 @@ from wire import DEADLINE
 
 
 @pytest.mark.requirement("S40-16")
-def test_edit_replaces_the_skills_with_the_file_and_names_it(tmp_path: Path) -> None:
+def test_edit_replaces_each_skill_that_has_the_file_and_reports_it(tmp_path: Path) -> None:
     registry = load_registry(write_files(tmp_path, skills("a", "a/in", "b") | {"a/in/ref.md": "x"}))
     before = dict(registry.snapshot.skills)
     write_files(tmp_path, {"a/in/ref.md": "longer"})

@@ -117,7 +117,8 @@ def test_root_skill_without_a_usable_name_has_that_of_its_directory(
 ) -> None:
     registry = load_registry(write_files(tmp_path / os.fsdecode(folder), {"SKILL.md": text}))
     assert list(registry.snapshot.skills) == [path]
-    assert all(str(problem).encode() for problem in registry.checks.survey(registry.snapshot).problems)
+    problems = registry.checks.survey(registry.snapshot).problems
+    assert all(str(problem).encode() for problem in problems)  # a lone surrogate would be an error
 
 
 IGNORED: Final = (
@@ -320,7 +321,7 @@ def test_folder_without_search_permission_is_reported(open_path: Path) -> None:
     assert found == {"a": ["unreadable"], "whole": ["unreadable"]}
     cannot = "cannot be inspected: the folder may be read but not entered"
     hint = "give the user that runs the server permission to enter the folder"
-    assert {found.path: found.text for found in registry.checks.survey(registry.snapshot).problems} == {
+    assert {each.path: each.text for each in registry.checks.survey(registry.snapshot).problems} == {
         f"{open_path}/a/SKILL.md": f"SKILL.md {cannot}; {hint}",
         f"{open_path}/whole/sub/x.md": f"sub/x.md {cannot}; {hint}",
         f"{open_path}/group/b": f"the directory cannot be opened; {hint} above it, {open_path}/group",

@@ -183,7 +183,7 @@ def test_replaced_grants_apply_at_once_and_report_their_difference(folder: Path)
 
 
 def test_cached_snapshots_and_values_are_evicted_by_weight(folder: Path, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(views_module, "_MOST_SKILLS", 152)
+    monkeypatch.setattr(views_module, "_MOST_SKILLS", 152)  # each snapshot weighs 50 and its skills
     views = views_of(load_registry(folder), grant("token:ann", "b"), grant("token:bob", "team/*", "a"))
     first = ref(views.of(ANN).snapshot)
     assert len(views.of(BOB).snapshot.skills) == 2

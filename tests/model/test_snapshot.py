@@ -33,7 +33,7 @@ def snapshot_of(*skills: Skill, problems: tuple[Problem, ...] = ()) -> Snapshot:
     return Snapshot({each.path: each for each in skills}, problems)
 
 
-def at(path: str) -> Problem:
+def problem_at(path: str) -> Problem:
     return Problem("yaml-syntax", "error", "what", "mend", 1, path)
 
 
@@ -64,7 +64,7 @@ def test_skill_content_differs_by_each_field_that_clients_see() -> None:
     (file,) = one.files.values()
     more = {**one.files, "x.md": file}
     assert one.has_same_content(replace(one))
-    reading, findings = Reading({}, None, Standing.VALID, ()), (at("a"),)
+    reading, findings = Reading({}, None, Standing.VALID, ()), (problem_at("a"),)
     for change in (
         {"reading": reading}, {"files": more}, {"findings": findings}, {"empty": ("b",)}, {"origin": "https://a"},
         {"standing": Standing.LENIENT},
@@ -121,7 +121,8 @@ def test_successive_changes_combine_to_the_change_from_first_to_last(states: lis
 
 
 def test_problems_are_sorted_by_skill_and_size_covers_all_files() -> None:
-    snapshot = snapshot_of(skill("b", problems=(at("b"),)), skill("a", problems=(at("a"),)), problems=(at("loose"),))
+    two = (skill(path, problems=(problem_at(path),)) for path in "ba")
+    snapshot = snapshot_of(*two, problems=(problem_at("loose"),))
     assert [each.path for each in snapshot.all_problems] == ["a", "b", "loose"]
     assert skill("a", Standing.VALID, "b.md").size == 6
 
@@ -199,7 +200,7 @@ def test_children_lead_to_every_file_that_find_finds(
         below = [inner for inner in tree if inner.startswith(path + "/")]
         nested = {f"{inner[len(path) + 1 :]}/{file}" for inner in below for file in tree[inner]}
         skills[path] = skill(path, standing, *tree[path], *nested)
-    snapshot, met = Snapshot(skills), set[str]()
+    snapshot, reached = Snapshot(skills), set[str]()
     todo = [(path.split("/")[0],) for path in skills]
     while todo:
         directory = todo.pop()
@@ -210,8 +211,8 @@ def test_children_lead_to_every_file_that_find_finds(
                 todo.append(target)
             else:
                 assert snapshot.find(target, least) == child
-                met.add("/".join(target))
-    assert met == {f"{path}/{file}" for path in snapshot.paths(least) for file in skills[path].files}
+                reached.add("/".join(target))
+    assert reached == {f"{path}/{file}" for path in snapshot.paths(least) for file in skills[path].files}
 
 
 def test_children_include_empty_directories_and_are_none_for_other_paths() -> None:

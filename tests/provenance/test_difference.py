@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hypothesis import given
-from hypothesis import strategies as some
+from hypothesis import strategies as st
 
 from mcp_skills_server.provenance.difference import Difference, Files, compare
 
@@ -97,9 +97,9 @@ def test_change_of_more_than_2000_lines_is_not_compared() -> None:
     assert sum(each.startswith("+") for each in found) == 1 + 2_000
 
 
-@given(some.lists(some.sampled_from(["a", "b", "-- x", "++ y", ""]), max_size=12), some.data())
-def test_diff_lines_lead_from_the_old_text_to_the_new(old: list[str], data: some.DataObject) -> None:
-    new = data.draw(some.lists(some.sampled_from(["a", "b", "-- x", "++ y", "c"]), max_size=12))
+@given(st.lists(st.sampled_from(["a", "b", "-- x", "++ y", ""]), max_size=12), st.data())
+def test_diff_lines_lead_from_the_old_text_to_the_new(old: list[str], data: st.DataObject) -> None:
+    new = data.draw(st.lists(st.sampled_from(["a", "b", "-- x", "++ y", "c"]), max_size=12))
     before, after = ({"t": ("".join(f"{line}\n" for line in each).encode(), False)} for each in (old, new))
     found = compare("s", before, after)
     assert (found is None) == (old == new)

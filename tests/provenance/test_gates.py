@@ -48,7 +48,7 @@ def test_broken_unlocked_skill_does_not_shadow_locked_one(tmp_path: Path) -> Non
         assert "refunds" in registry.snapshot.paths(Standing.LENIENT)
 
 
-def bundle(key: Path, **certificates: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+def signature_and_material(key: Path, **certificates: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return a signature of SKILL, and the part of it that the library accepts in camel and snake case."""
     signature = json.loads(sign(SKILL, key, **certificates))
     return signature, signature["verificationMaterial"]
@@ -56,7 +56,7 @@ def bundle(key: Path, **certificates: Any) -> tuple[dict[str, Any], dict[str, An
 
 def test_expired_certificate_in_snake_case_field_is_refused(tmp_path: Path) -> None:
     key, own, root = certified(tmp_path, days=-1)
-    signature, material = bundle(key, certificates=[own])
+    signature, material = signature_and_material(key, certificates=[own])
     material["x509_certificate_chain"] = material.pop("x509CertificateChain")
     with pytest.raises(UnsignedError):
         Verifier([root]).check({**SKILL, SIGNATURE_FILE: json.dumps(signature).encode()})
@@ -66,7 +66,7 @@ def test_key_in_snake_case_field_prints_nothing(tmp_path: Path, capfd: pytest.Ca
     """The library prints this field, which anybody can write, to the protocol's stdout before it checks a key."""
     _, trusted = key_pair(tmp_path)
     other, _ = key_pair(tmp_path / "other")
-    signature, material = bundle(other)
+    signature, material = signature_and_material(other)
     del material["publicKey"]
     material["public_key"] = {"hint": ""}
     with pytest.raises(UnsignedError):

@@ -1,4 +1,4 @@
-"""Lock files: format, errors of one line, and atomic replace."""
+"""Lock files: format, one-line errors, and atomic replace."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as some
+from hypothesis import strategies as st
 
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.provenance.lock import LockedSource, parse, read, to_toml, write
 from tables import each_row
 
 DIGEST = "sha256:" + 64 * "a"
-TEXT = some.text(some.characters(exclude_categories=["Cs"]), max_size=30)
-SKILLS = some.dictionaries(TEXT, some.just(DIGEST), max_size=4)
-SOURCE = some.builds(LockedSource, TEXT.filter(bool), TEXT, SKILLS)
-SOURCES = some.lists(SOURCE, max_size=4, unique_by=lambda each: (each.given, each.revision))
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
+SKILLS = st.dictionaries(TEXT, st.just(DIGEST), max_size=4)
+SOURCE = st.builds(LockedSource, TEXT.filter(bool), TEXT, SKILLS)
+SOURCES = st.lists(SOURCE, max_size=4, unique_by=lambda each: (each.given, each.revision))
 
 
 @given(SOURCES)
@@ -34,21 +34,21 @@ def test_lock_file_has_one_sorted_line_per_skill() -> None:
     ]  # fmt: skip
 
 
-_SOURCE = "version = 1\n[[source]]\n"
+SOURCE_TABLE = "version = 1\n[[source]]\n"
 
 
 @each_row(("text", "message"), [
     ("", "version"), ("version = 2\n", "version is 2"), ("version = 1\nversion = 1\n", "line 2"),
     ("version = 1\nmore = 1\n", "unknown keys: more"), ("version = 1\nsource = 3\n", "not a list of tables"),
     ("version = 1\nsource = [3]\n", "source 1 is not a table"),
-    *((_SOURCE + entry, "source 1 needs 'from'")
+    *((SOURCE_TABLE + entry, "source 1 needs 'from'")
       for entry in ("revision = 'x'\n", "from = ''\n", "from = 'x'\nrevision = 3\n", "from = 'x'\nskills = 3\n")),
-    (_SOURCE + "from = 'x'\nextra = 3\n", "unknown keys: extra"),
-    (_SOURCE + "from = 'x'\n[source.skills]\na = 'sha1:0'\n", "the digest of a"),
-    (_SOURCE + "from = 'x'\n[source.skills]\na = 3\n", "the digest of a"),
-    (_SOURCE + "from = 'x'\n[[source]]\nfrom = 'x'\n", "twice"), ("version = 1\nx = " + "[" * 2_000, "lock file"),
+    (SOURCE_TABLE + "from = 'x'\nextra = 3\n", "unknown keys: extra"),
+    (SOURCE_TABLE + "from = 'x'\n[source.skills]\na = 'sha1:0'\n", "the digest of a"),
+    (SOURCE_TABLE + "from = 'x'\n[source.skills]\na = 3\n", "the digest of a"),
+    (SOURCE_TABLE + "from = 'x'\n[[source]]\nfrom = 'x'\n", "twice"), ("version = 1\nx = " + "[" * 2_000, "lock file"),
 ])  # fmt: skip
-def test_malformed_lock_file_is_one_line_with_its_place(tmp_path: Path, text: str, message: str) -> None:
+def test_malformed_lock_file_is_reported_in_one_line_with_its_path(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "skills.lock"
     path.write_text(text)
     with pytest.raises(UsageError) as caught:

@@ -17,7 +17,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from hypothesis import given
-from hypothesis import strategies as some
+from hypothesis import strategies as st
 from model_signing import hashing, signing
 
 from dialects.build import JSON
@@ -67,7 +67,7 @@ def pem(key: Any, password: bytes | None = None) -> bytes:
 
 
 def certified(folder: Path, *, days: int) -> Certificates:
-    """Make a key with a certificate that is valid for so many more days."""
+    """Make a key with a certificate that is valid for this many more days."""
     now = datetime.now(UTC)
     issuer = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "Root")])
     root, own = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
@@ -116,10 +116,10 @@ def refusal(public: Path, files: dict[str, bytes]) -> str:
 def test_signature_by_one_of_the_keys_passes(tmp_path: Path, pair: KeyPair) -> None:
     private, public = pair
     _, other = key_pair(tmp_path, "other")
-    once = signed(private)
-    Verifier([other, public]).check(once)
-    Verifier([public, other]).check(once)
-    Verifier([public]).check(signed(private, once))  # an old signature is not signed
+    files = signed(private)
+    Verifier([other, public]).check(files)
+    Verifier([public, other]).check(files)
+    Verifier([public]).check(signed(private, files))  # the new signature does not cover the old one
 
 
 @each_row("change", [
@@ -173,11 +173,11 @@ def test_certificate_of_the_authority_passes_until_it_expires(tmp_path: Path) ->
     assert refusal(other_root, signed(key, certificates=[own])) == "signature-expired"
 
 
-@given(data=some.data())
-def test_signature_file_with_any_other_content_is_refused(data: some.DataObject, pair: KeyPair) -> None:
+@given(data=st.data())
+def test_signature_file_with_any_other_content_is_refused(data: st.DataObject, pair: KeyPair) -> None:
     bundle = json.loads(sign(SKILL, pair.private))
-    bundle["dsseEnvelope"][data.draw(some.sampled_from(["payload", "payloadType", "signatures"]))] = data.draw(JSON)
-    raw = data.draw(some.binary(max_size=30) | JSON.map(lambda value: json.dumps(value).encode()))
+    bundle["dsseEnvelope"][data.draw(st.sampled_from(["payload", "payloadType", "signatures"]))] = data.draw(JSON)
+    raw = data.draw(st.binary(max_size=30) | JSON.map(lambda value: json.dumps(value).encode()))
     for each in (raw, json.dumps(bundle).encode()):
         assert refusal(pair.public, {**SKILL, SIGNATURE_FILE: each}) == "signature-invalid"
 
@@ -319,7 +319,7 @@ def test_next_start_verifies_only_new_signatures(tmp_path: Path, monkeypatch: py
         assert gate(registry, registry.snapshot.skills["one"]) is not None
 
 
-def test_cache_key_depends_on_the_keys_and_for_certificates_the_day(tmp_path: Path) -> None:
+def test_cache_key_depends_on_the_keys_and_with_certificates_on_the_day(tmp_path: Path) -> None:
     _, one = key_pair(tmp_path, "one")
     _, two = key_pair(tmp_path, "two")
     _, _, root = certified(tmp_path, days=30)

@@ -83,8 +83,9 @@ def output(tmp_path: Path) -> Path:
 
 @pytest.mark.requirement("WK-1", "WK1-1", "WK1-3", "WK1-10", "X-18")
 def test_tree_equals_publication_and_second_run_changes_nothing(root: Path, output: Path) -> None:
-    made = publication_of(root)
-    expected = {item.path.lstrip("/"): item.read() for item in made.tree(made.edition())}
+    publication = publication_of(root)
+    items = publication.tree(publication.edition())
+    expected = {item.path.lstrip("/"): item.read() for item in items}
     assert write(root, output) == sorted(expected)
     before = mtimes(output)
     tree = files(output)
@@ -102,7 +103,7 @@ def test_edit_rewrites_only_the_files_of_its_skill(root: Path, output: Path) -> 
     before = mtimes(output)
     notes = root / "third" / "notes.md"
     status = notes.stat()
-    notes.write_bytes(b"NOTES")  # of the same size and time
+    notes.write_bytes(b"NOTES")  # of the same size and modification time
     os.utime(notes, ns=(status.st_atime_ns, status.st_mtime_ns))
     changed = write(root, output)
     assert {path.split("/")[2] for path in changed} == {"index.json", "third"}
@@ -314,7 +315,7 @@ def test_lost_and_altered_files_are_restored(root: Path, output: Path) -> None:
 
 
 def add_to_record(output: Path, *paths: str, digests: bool = True) -> None:
-    """Add these files to the record, with their digests or with wrong ones."""
+    """Add these files to the record, with their digests or with those of other content."""
     record = output / ".mcp-skills-server.json"
     content = json.loads(record.read_bytes())
     for path in paths:
@@ -333,20 +334,20 @@ def test_forged_record_causes_no_deletion_of_foreign_files(
     outside.parent.mkdir()
     outside.write_bytes(b"p")
     (output / ".well-known/skills/linked").symlink_to(outside.parent)
-    right = [".well-known/security.txt", "index.html", "../outside/precious", ".well-known/skills/linked/precious"]
-    wrong = [".well-known/skills/more/mine.md", f".well-known/agent-skills/more/{'0' * 64}/mine.zip", "_headers"]
-    for path in (*right[:2], *wrong):
+    exact = [".well-known/security.txt", "index.html", "../outside/precious", ".well-known/skills/linked/precious"]
+    altered = [".well-known/skills/more/mine.md", f".well-known/agent-skills/more/{'0' * 64}/mine.zip", "_headers"]
+    for path in (*exact[:2], *altered):
         (output / path).parent.mkdir(parents=True, exist_ok=True)
         (output / path).write_bytes(b"theirs")
-    add_to_record(output, *right, ".well-known/skills/more/../../security.txt")
-    add_to_record(output, *wrong, digests=False)
+    add_to_record(output, *exact, ".well-known/skills/more/../../security.txt")
+    add_to_record(output, *altered, digests=False)
     if journal:
         content = json.loads((output / ".mcp-skills-server.json").read_bytes())
         content["files"] = {path: [digest] for path, digest in content["files"].items()}
         (output / ".mcp-skills-server.next").write_text(json.dumps(content))
     (root / "third" / "notes.md").write_bytes(b"other")
     write(root, output, keep_days=0)
-    assert all((output / path).read_bytes() == b"theirs" for path in (*right[:2], *wrong))
+    assert all((output / path).read_bytes() == b"theirs" for path in (*exact[:2], *altered))
     assert outside.read_bytes() == b"p" and tree_of(output)
     with pytest.raises(UsageError, match="_headers was not written by this program"):
         write(root, output, headers=True)

@@ -31,7 +31,7 @@ from mcp_skills_server.sources.source import (
     SourceSettings,
 )
 from sources.publishers import Publisher, skill_md
-from wire import COMMAND, DEADLINE
+from wire import COMMAND, DEADLINE, Wire
 
 ALLOW_PRIVATE = OriginPolicy(private=True)
 SHORT_BOUNDS = Bounds(read_s=0.3, download_s=0.6)
@@ -84,7 +84,7 @@ def fetch(site: Publisher | str, output: Path, settings: FetchSettings = LOCAL, 
 
 
 def read_tree(top: Path) -> dict[str, bytes | str]:
-    """Return each file's content and each "directory" by path, without the records of fetches."""
+    """Return each file's content by path, and "directory" for all else, without fetch records."""
     tree: dict[str, bytes | str] = {}
     for path in sorted(top.rglob("*")):
         relative = path.relative_to(top)
@@ -95,7 +95,17 @@ def read_tree(top: Path) -> dict[str, bytes | str]:
     return tree
 
 
+def cache_option(tmp_path: Path) -> list[str]:
+    return ["--cache-dir", str(tmp_path / "cache")]
+
+
+def listed_names(wire: Wire) -> list[str]:
+    """Return the sorted names of the skills that a server lists."""
+    return sorted(each["frontmatter"]["name"] for each in wire.every_skill())
+
+
 def skill_names(output: Path) -> list[str]:
+    """Return the names of the skills in a folder."""
     return sorted(name for name in os.listdir(output) if name != ".mcp-skills")
 
 

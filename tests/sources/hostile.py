@@ -73,7 +73,7 @@ CASES = {
     "invisible name": Case((Member("ev\u200bil.md"),), "invisible character"),
     "git folder": Case((Member(".git/config"),), ".git/config", is_omitted=True),
     "dot file": Case((Member(".envrc"),), ".envrc", is_omitted=True),
-    "ours": Case((Member(".mcp-skills/skills/x.json"),), ".mcp-skills", is_omitted=True),
+    "fetch records": Case((Member(".mcp-skills/skills/x.json"),), ".mcp-skills", is_omitted=True),
     "ignored name": Case((Member("node_modules/evil.js"),), "node_modules", is_omitted=True),
     "ignored below": Case((Member("scripts/__pycache__/evil.pyc"),), "__pycache__", is_omitted=True),
     "backup": Case((Member("evil.md~"),), "evil.md~", is_omitted=True),
@@ -103,19 +103,19 @@ class PublishedSource:
     """A source with its root `given`.
 
     `publish` takes the body of the skill `good` and the members of the skill `bad`; without members
-    there is no `bad`. `take_away` makes the source unreachable.
+    there is no `bad`. `make_unreachable` ends its service.
     """
 
     given: str
     publish: Callable[[str, Sequence[Member]], object]
-    take_away: Callable[[], object] = lambda: None
+    make_unreachable: Callable[[], object] = lambda: None
 
 
 @dataclass(frozen=True)
-class HostileKind:
+class KindUnderTest:
     """A kind of source under test. `open` creates a source below a folder.
 
-    `http_roots` install a route as the response to one request, and return the root.
+    Each of `http_roots` installs a route as the response to one request, and returns the root.
     """
 
     open: Callable[[Path], AbstractContextManager[PublishedSource]]
@@ -190,14 +190,14 @@ def _git(folder: Path) -> Iterator[PublishedSource]:
 FAKE_SERVER = """
 import json, os, sys, threading, time
 
-def tell_changes():
+def announce_changes():
     before = os.stat(sys.argv[1]).st_ino
     while True:
         time.sleep(0.02)
         if before != (before := os.stat(sys.argv[1]).st_ino):
             print('{"jsonrpc": "2.0", "method": "notifications/skills/list_changed"}', flush=True)
 
-threading.Thread(target=tell_changes, daemon=True).start()
+threading.Thread(target=announce_changes, daemon=True).start()
 for line in sys.stdin:
     message = json.loads(line)
     if "id" not in message:
@@ -302,18 +302,18 @@ def _oci_blob(site: FakeRegistry, route: Route) -> str:
 
 
 KINDS = {
-    "database": HostileKind(_database, reports_reason=False, inexpressible=_SPECIAL_FILES, is_own=True),
-    "archive": HostileKind(_archive, keeps_copy=False, omits_ignored=True, is_per_skill=False),
-    "site": HostileKind(_site, http_roots={"index": _site_index, "content": _site_content}),
-    "oci": HostileKind(_oci, http_roots={"index": _oci_manifest, "content": _oci_blob}),
-    "git": HostileKind(
+    "database": KindUnderTest(_database, reports_reason=False, inexpressible=_SPECIAL_FILES, is_own=True),
+    "archive": KindUnderTest(_archive, keeps_copy=False, omits_ignored=True, is_per_skill=False),
+    "site": KindUnderTest(_site, http_roots={"index": _site_index, "content": _site_content}),
+    "oci": KindUnderTest(_oci, http_roots={"index": _oci_manifest, "content": _oci_blob}),
+    "git": KindUnderTest(
         _git,
         omits_ignored=True,
         program="git",
         inexpressible=frozenset({"absolute", "hard link", "pipe", "device", "drive"}),
     ),
     # nothing is compressed, so there is no bomb
-    "mcp": HostileKind(_mcp, reports_reason=False, inexpressible=_SPECIAL_FILES | {"bomb"}),
+    "mcp": KindUnderTest(_mcp, reports_reason=False, inexpressible=_SPECIAL_FILES | {"bomb"}),
 }
 
 every_kind = pytest.mark.parametrize(

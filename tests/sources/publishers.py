@@ -105,7 +105,7 @@ class _Server(socketserver.ThreadingTCPServer):
 
 
 class Publisher:
-    """A site on a free loopback port. `asked` has every request so far, `headers` are the index's."""
+    """A site on a free port. `asked` lists all requests so far; `headers` are those of the index."""
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.routes: dict[str, Route] = {}
@@ -143,7 +143,7 @@ class Publisher:
         return [each.path for each in self.asked]
 
     def add(self, name: str, raw: bytes | None = None, route: Route | None = None, **changed: Any) -> bytes:
-        """Publish a skill, by default a lone SKILL.md; `route` replaces the response with its bytes."""
+        """Publish a skill, by default a lone SKILL.md; `route` is its response, by default the bytes."""
         raw = skill_md(name) if raw is None else raw
         self.entries = [each for each in self.entries if not isinstance(each, dict) or each.get("name") != name]
         self.entries.append(entry(name, raw, f"/a/{name}", **changed))

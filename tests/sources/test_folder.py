@@ -29,7 +29,7 @@ def record(digest: str = "sha256:1", source: str = SOURCE, name: str = "a") -> S
 
 
 def store_skill(folder: Path, files: Files = FILES, *, force: bool = False, **changed: str) -> bool:
-    """Store the skill `a`; tell whether any file was written."""
+    """Store the skill `a`, and return whether any file was written."""
     with FetchedFolder.opened(folder) as store:
         staged = store.stage(record(**changed), files, force=force)
         if staged is None:
@@ -87,7 +87,7 @@ def test_edited_skill_is_kept_unless_forced(tmp_path: Path, edit: Callable[[Path
     assert state_of(tmp_path) is SkillState.KEPT
 
 
-def test_system_by_products_are_no_edit(tmp_path: Path) -> None:
+def test_bytecode_and_finder_files_do_not_count_as_edits(tmp_path: Path) -> None:
     store_skill(tmp_path)
     (tmp_path / "a" / "scripts" / "__pycache__").mkdir()
     (tmp_path / "a" / "scripts" / "__pycache__" / "x.pyc").write_bytes(b"x")
@@ -116,12 +116,12 @@ def test_failed_rename_restores_previous_skill(tmp_path: Path, monkeypatch: pyte
     store_skill(tmp_path)
     rename = os.rename
 
-    def failing(source: Path, target: Path) -> None:
+    def fail_for_new_files(source: Path, target: Path) -> None:
         if Path(source).name.startswith("new-"):
             raise OSError(28, "No space left on device")
         rename(source, target)
 
-    monkeypatch.setattr(os, "rename", failing)
+    monkeypatch.setattr(os, "rename", fail_for_new_files)
     newest: Files = {"SKILL.md": (b"newest", False)}
     for files in (OTHER_FILES, newest):  # the record must still name the former files
         with pytest.raises(OSError, match="No space left"):
@@ -130,17 +130,16 @@ def test_failed_rename_restores_previous_skill(tmp_path: Path, monkeypatch: pyte
     assert not os.listdir(tmp_path / ".mcp-skills" / "stage")
 
 
-@pytest.mark.parametrize(("killed_in", "records"), [((Path, "unlink"), 1), ((FetchedFolder, "_discard"), 0)])
+@pytest.mark.parametrize(("dies_in", "records"), [((Path, "unlink"), 1), ((FetchedFolder, "_discard"), 0)])
 def test_record_of_removed_skill_is_deleted_after_its_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_in: tuple[type, str], records: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies_in: tuple[type, str], records: int
 ) -> None:
-
     def die(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     store_skill(tmp_path)
-    with monkeypatch.context() as dying:
-        dying.setattr(*killed_in, die)
+    with monkeypatch.context() as patch:
+        patch.setattr(*dies_in, die)
         with FetchedFolder.opened(tmp_path) as store, pytest.raises(KeyboardInterrupt):
             store.remove("a")
     assert state_of(tmp_path) is SkillState.ABSENT

@@ -35,10 +35,10 @@ from mcp_skills_server.sources.source import (
 
 
 class StopError(Exception):
-    """All answers of the source are used."""
+    """Raised by `ScriptedSource.sleep` when no answer is left."""
 
 
-class Memo(Source):
+class ScriptedSource(Source):
     """A source of one skill; each poll takes the next answer, a revision or an error."""
 
     own_check_s: float | None = 300.0
@@ -86,8 +86,8 @@ class Memo(Source):
         self.waits.append(seconds)
 
 
-def make_follower(tmp_path: Path) -> tuple[Memo, Follower]:
-    source = Memo("memo:x", SourceSettings(tmp_path))
+def make_follower(tmp_path: Path) -> tuple[ScriptedSource, Follower]:
+    source = ScriptedSource("memo:x", SourceSettings(tmp_path))
     return source, Follower(source, source.sleep)
 
 
@@ -197,7 +197,7 @@ def test_refused_revision_is_not_retried_but_unreachable_one_is(tmp_path: Path) 
     assert follower.state.trouble is None
 
 
-def test_only_unexpected_and_usage_errors_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_busy_folder_is_not_logged_unlike_other_errors(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     source, follower = make_follower(tmp_path)
     source.answers = [KeyError("x"), "one"]
     follow(follower)
@@ -214,7 +214,8 @@ def test_only_unexpected_and_usage_errors_are_logged(tmp_path: Path, caplog: pyt
     assert caplog.messages == ["memo:x: the proxy cannot be used; serving the last copy"]
 
 
-def test_source_becomes_ready_between_registry_scan_and_waiting_listings(tmp_path: Path) -> None:
+def test_source_is_ready_after_the_registry_scan_and_before_listings_go_on(tmp_path: Path) -> None:
+    """`arrived` makes the registry scan the folder, and `read_once` ends the wait of listings."""
     source, follower = make_follower(tmp_path)
     events: list[tuple[str, bool]] = []
 
@@ -231,7 +232,7 @@ def test_source_becomes_ready_between_registry_scan_and_waiting_listings(tmp_pat
 
 
 def test_requested_poll_ends_wait_and_is_throttled_to_one_per_second(tmp_path: Path) -> None:
-    source = Memo("memo:x", SourceSettings(tmp_path))
+    source = ScriptedSource("memo:x", SourceSettings(tmp_path))
     anew: list[bool] = []
     source.answers = ["one", "two", "three"]
     source.on_poll = anew.append
@@ -249,14 +250,14 @@ def test_requested_poll_ends_wait_and_is_throttled_to_one_per_second(tmp_path: P
     assert 0.5 < source.waits[-1] <= 1.0
 
 
-class PolledMemo(Memo):
+class PolledSource(ScriptedSource):
     """A source whose polling interval the operator sets."""
 
     own_check_s = None
 
 
 def test_each_source_has_its_own_changeable_polling_interval(tmp_path: Path) -> None:
-    kind = Kind("memo", lambda given: given.startswith("memo:"), PolledMemo)
+    kind = Kind("memo", lambda given: given.startswith("memo:"), PolledSource)
     mirrors = Mirrors(SourceSettings(tmp_path, refresh_s=60.0), (kind, *KINDS))
     for given, refresh_s in (("memo:a", None), ("memo:b", 5.0)):
         mirrors.root(given, refresh_s=refresh_s)

@@ -69,25 +69,25 @@ ROUTES: dict[str, tuple[Callable[[Publisher], Route], str]] = {
     "endless": (lambda _: endless(respond_with(length=10**12), b"x" * 65536), "bytes|does not speak HTTP"),
     "silent in the middle": (lambda site: site.stall(respond_with(b"{", length=50)), "did not answer within"),
     "to metadata": (lambda _: redirect("http://169.254.169.254/latest/meta-data/"), "http"),
-    "come again": (lambda _: respond_with(b"", 429, retry_after="7"), "come again in 7 s"),
+    "retry later": (lambda _: respond_with(b"", 429, retry_after="7"), "come again in 7 s"),
     "permission": (lambda _: respond_with(b"", 403), "asks for permission"),
     "web page": (lambda _: respond_with(b"<!doctype html>Sign in", content_type="text/html"), ""),
 }
-"""Responses that a kind may handle wrongly itself, with a pattern of the reason. test_http.py has those
+"""Responses that each kind of source handles itself, with a pattern of the reason; test_http.py has those
 that the HTTP client handles."""
 
 HTTP_REQUESTS = [(name, request) for name, kind in KINDS.items() for request in kind.http_roots]
-"""Kinds over HTTP, and which of their requests gets the response."""
+"""Each kind over HTTP with each of its requests that gets the response."""
 
 
 @pytest.mark.parametrize("route", ROUTES)
-@pytest.mark.parametrize(("name", "request_of"), HTTP_REQUESTS)
+@pytest.mark.parametrize(("name", "requested"), HTTP_REQUESTS)
 def test_hostile_http_response_is_reported_in_one_line(
-    name: str, request_of: str, route: str, folder: Path, caplog: pytest.LogCaptureFixture
+    name: str, requested: str, route: str, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     make_route, reason = ROUTES[route]
     with FakeRegistry() as site:
-        root = KINDS[name].http_roots[request_of](site, make_route(site))
+        root = KINDS[name].http_roots[requested](site, make_route(site))
         follower = open_follower(root, folder / "cache", LIMITED)
         (line,) = warnings_of_refresh(follower, caplog)
         assert line.isprintable()

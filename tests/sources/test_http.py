@@ -105,7 +105,7 @@ def test_certificate_is_verified_by_host_name(tmp_path: Path, monkeypatch: pytes
         assert site.paths == ["/a"]
 
 
-def test_proxy_of_environment_is_used_except_for_no_proxy(site: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proxy_is_used_except_for_hosts_in_no_proxy(site: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
     site.routes |= {"http://skills.example/a": respond_with(b"by proxy"), "/a": respond_with(b"a")}
     monkeypatch.setenv("http_proxy", site.url.replace("//", "//me:p%40ss@"))
     monkeypatch.setenv("https_proxy", site.url.removeprefix("http://"))

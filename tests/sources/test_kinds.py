@@ -70,7 +70,7 @@ def test_last_copy_is_served_during_outage_and_after_restart(
     assert follower.state.ready
     before = served_files(follower)
     trim(tmp_path / "cache", 0)  # evicts no leased folder
-    place.take_away()
+    place.make_unreachable()
     followers = [follower]
     if KINDS[name].keeps_copy:
         followers.append(open_follower(place.given, tmp_path / "cache", QUICK))
@@ -126,14 +126,14 @@ def test_pinned_source_is_fetched_once_and_survives_outage(
     anyio.run(newest.refresh)
     pin = newest.state.revision
     place.publish("second", ())
-    for is_away in (False, True):
-        if is_away:
-            place.take_away()
+    for is_unreachable in (False, True):
+        if is_unreachable:
+            place.make_unreachable()
         follower = open_follower(place.given, tmp_path / "cache", QUICK, pin=pin)
         assert warnings_of_refresh(follower, caplog) == []
         assert follower.source.origin == newest.source.origin
         assert anyio.run(follower.refresh) > 3600  # a pinned revision never changes
-        if name == "site":  # it has only its newest revision, which is then kept
+        if name == "site":  # it publishes its newest revision only, and that copy is kept
             assert served_files(follower)["good/SKILL.md"] == skill_md("good", "second")
         else:
             assert served_files(follower) == served_files(newest)

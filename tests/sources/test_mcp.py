@@ -24,7 +24,7 @@ from mcp_skills_server.sources.source import (
     SourceSettings,
     UnacceptableError,
 )
-from sources.fetching import run_command
+from sources.fetching import listed_names, run_command
 from sources.hostile import KINDS, Member, mcp_server
 from sources.publishers import Publisher, respond_with, skill_md
 from tables import each_row
@@ -36,11 +36,7 @@ def serving_source(root: str, tmp_path: Path) -> AbstractContextManager[Wire]:
     return serving(root, "--cache-dir", tmp_path / "cache", "--refresh", "3600", "--first-load", "60")
 
 
-def skill_names(wire: Wire) -> list[str]:
-    return sorted(each["frontmatter"]["name"] for each in wire.request("skills/list")["skills"])
-
-
-def test_skills_of_command_are_served_with_same_digests(tmp_path: Path) -> None:
+def test_skills_of_stdio_server_are_served_with_same_digests(tmp_path: Path) -> None:
     def digests(wire: Wire) -> dict[str, list[str]]:
         return {
             each["frontmatter"]["name"]: sorted(file["digest"] for file in each["resources"])
@@ -58,21 +54,21 @@ def test_edit_at_http_server_is_followed_by_notification(tmp_path: Path) -> None
         http_serving(tmp_path / "skills") as other,
         serving_source(f"mcp+http://127.0.0.1:{other.port}/mcp", tmp_path) as wire,
     ):
-        assert skill_names(wire) == ["one"]
+        assert listed_names(wire) == ["one"]
         write_skill(tmp_path / "skills" / "two")
         wire.until("notifications/skills/list_changed")
-        assert skill_names(wire) == ["one", "two"]
+        assert listed_names(wire) == ["one", "two"]
         shutil.rmtree(tmp_path / "skills" / "one")
         wire.until("notifications/skills/list_changed")
-        assert skill_names(wire) == ["two"]
+        assert listed_names(wire) == ["two"]
 
 
 def test_edit_at_legacy_server_is_followed_by_notification(tmp_path: Path) -> None:
     with KINDS["mcp"].open(tmp_path) as place, serving_source(place.given, tmp_path) as wire:
-        assert skill_names(wire) == ["good"]
+        assert listed_names(wire) == ["good"]
         place.publish("second", [Member("more.md")])
         wire.until("notifications/skills/list_changed")
-        assert skill_names(wire) == ["bad", "good"]
+        assert listed_names(wire) == ["bad", "good"]
 
 
 @each_row(
@@ -129,7 +125,7 @@ def test_token_is_sent_but_not_logged_displayed_or_cached(tmp_path: Path, monkey
         options = ("--config", config, "--cache-dir", tmp_path / "cache", "--log-level", "debug")
         monkeypatch.setenv("THEIRS", token)
         with serving(*options) as wire:
-            assert skill_names(wire) == ["one"]
+            assert listed_names(wire) == ["one"]
             assert token.encode() not in wire.stderr
         assert "token-env=THEIRS" in run_command("config", "show", "--config", config).stdout
         cached = [each.read_bytes() for each in (tmp_path / "cache").rglob("*") if each.is_file()]

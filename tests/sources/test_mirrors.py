@@ -24,7 +24,7 @@ from mcp_skills_server.sources.mirrors import Mirrors
 from mcp_skills_server.sources.oci.source import Oci
 from mcp_skills_server.sources.site import Site
 from mcp_skills_server.sources.source import SourceSettings
-from sources.fetching import run_command
+from sources.fetching import cache_option, run_command
 from sources.oci.registries import tar
 from sources.publishers import INDEX, Publisher, ReceivedRequest, respond_with
 from tables import each_row
@@ -55,7 +55,7 @@ def url_of(site: Server) -> str:
 
 
 def options(tmp_path: Path) -> list[str]:
-    return ["--allow-private", "--allow-http", "--cache-dir", str(tmp_path / "cache")]
+    return ["--allow-private", "--allow-http", *cache_option(tmp_path)]
 
 
 def skills_by_name(wire: Wire) -> dict[str, dict[str, Any]]:
@@ -90,7 +90,7 @@ def test_site_and_folder_are_served_together(site: Server, published: Path, tmp_
         assert f'origin="{url_of(site)}"' in loaded["content"][0]["text"]
 
 
-def test_unavailable_site_is_reported_in_one_line(site: Server, tmp_path: Path) -> None:
+def test_site_that_is_down_private_or_given_with_password_is_refused(site: Server, tmp_path: Path) -> None:
     done = run_command("list", "http://127.0.0.1:9", *options(tmp_path), code=2)
     assert not done.stdout
     assert "there is no copy of it" in done.stderr.splitlines()[-1]
@@ -145,7 +145,7 @@ def test_path_of_archive_reaches_no_client(tmp_path: Path) -> None:
     one = write_zip(tmp_path / "deep" / "one.zip", files)
     two = write_zip(tmp_path / "two.zip", {"beta/SKILL.md": skill_text("beta")})
     run_command("fetch", str(one), "--output", str(tmp_path / "fetched"))
-    # root may run no script without a sandbox
+    # the user root cannot run scripts without a sandbox
     flags = ("--allow-scripts", "--sandbox", "off") if os.geteuid() else ()
     with serving(tmp_path / "fetched", one, two, *flags) as wire:
         skills = wait_for_skills(wire, "beta")
@@ -163,7 +163,7 @@ def test_path_of_archive_reaches_no_client(tmp_path: Path) -> None:
         assert "one.zip" in json.dumps(replies)
 
 
-def test_replaced_archive_is_followed(tmp_path: Path) -> None:
+def test_replaced_archive_is_served(tmp_path: Path) -> None:
     path = tmp_path / "team.tgz"
     fresh = tmp_path / "fresh"
     before = skill_text("alpha").encode()
@@ -197,14 +197,14 @@ def test_roots_in_environment_are_split_around_urls(roots: list[str]) -> None:
     assert RootType().split_envvar_value(":".join(roots)) == roots
 
 
-def test_archive_is_unpacked_without_never_served_files(tmp_path: Path) -> None:
+def test_archive_is_unpacked_without_ignored_files(tmp_path: Path) -> None:
     files = {".git/config": "x", "alpha/SKILL.md": skill_text("alpha"), "alpha/.envrc": "export A=b"}
     path = write_zip(tmp_path / "skills.zip", files | {".claude/skills/beta/SKILL.md": skill_text("beta")})
     mirrors = Mirrors(SourceSettings(tmp_path / "cache", hidden=True))
     mirrors.root("https://skills.example")
     root = mirrors.root(str(path))
     assert isinstance(root, MirroredRoot)
-    assert mirrors.look() == 1  # only the site is polled
+    assert mirrors.look() == 1  # the site, which alone is remote
     mirrors.stop()
     assert not Path(root.path).exists()
     for options, expected in (([], {"alpha"}), (["--hidden"], {"alpha", ".claude/skills/beta"})):
@@ -268,7 +268,7 @@ def test_wait_of_first_listing_is_limited(tmp_path: Path, era: Era) -> None:
     ("OCI+HTTP://localhost/skills", Oci), ("git+https://example.com/a", GitFolder), ("git+file:///a.zip", GitFolder),
     ("a.zip", Archive), ("b.zip", type(None)), (".", type(None)),
 ])  # fmt: skip
-def test_text_of_root_decides_its_kind(
+def test_kind_of_source_depends_on_text_of_root(
     given: str, kind: type[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -278,7 +278,7 @@ def test_files_of_skill_of_0_1_0_share_skill_limit(site: Publisher, output: Path
     assert fetch(site, output, limits=FetchLimits(skill_bytes=130_000)).added == ("a",)
 
 
-def test_unwritten_skill_does_not_count_under_limit(
+def test_skill_that_could_not_be_written_does_not_count_under_limit(
     site: Publisher, output: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in "ab":

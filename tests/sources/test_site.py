@@ -1,4 +1,4 @@
-"""Site source: polls shared by processes, and refusal of a rollback to an earlier index."""
+"""Site source: a cache that processes share, and refusal of a rollback to an earlier index."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def follower(site: Publisher, tmp_path: Path) -> Follower:
     return open_follower(site.url, tmp_path / "cache")
 
 
-def test_withdrawn_skill_fetched_by_other_process_is_removed(site: Publisher, tmp_path: Path) -> None:
-    """The folder may differ from what this process fetched, because processes share the cache."""
+def test_withdrawn_skill_fetched_by_another_process_is_removed(site: Publisher, tmp_path: Path) -> None:
+    """Processes share the cache, so the folder may have a skill that this one never fetched."""
     first, second = (open_follower(site.url, tmp_path / "cache") for _ in range(2))
     site.add("a")
     anyio.run(first.refresh)
     site.add("withdrawn")
     anyio.run(second.refresh)
     site.entries = [each for each in site.entries if each["name"] == "a"]
-    site.add("b")  # otherwise the index would be the first one again: a rollback
+    site.add("b")  # without it the index would equal the first one, which is a rollback
     anyio.run(first.refresh)
     assert skill_names(first.path) == ["a", "b"]
 
@@ -156,19 +156,19 @@ def test_rollback_accepted_by_one_process_holds_for_others(site: Publisher, foll
 
 
 def test_commands_report_rollback_and_accept_allow_rollback(site: Publisher, tmp_path: Path) -> None:
-    list_words = ("list", site.url, "--allow-private", "--cache-dir", str(tmp_path / "cache"))
-    fetch_words = ("fetch", site.url, "--allow-private", "--output", tmp_path / "skills", "--update", "--prune")
+    list_command = ("list", site.url, "--allow-private", "--cache-dir", str(tmp_path / "cache"))
+    fetch_command = ("fetch", site.url, "--allow-private", "--output", tmp_path / "skills", "--update", "--prune")
     for name, is_rollback in (("one", False), ("two", False), ("one", True)):
         site.entries = []
         site.add(name)
-        listed = run_command(*list_words)
-        fetched = run_command(*fetch_words, code=1 if is_rollback else 0)
+        listed = run_command(*list_command)
+        fetched = run_command(*fetch_command, code=1 if is_rollback else 0)
     assert "two" in listed.stdout
     assert f"{ROLLBACK}; serving the last copy" in listed.stderr
     assert fetched.stderr == f"mcp-skills-server: {site.url}: {ROLLBACK}\n"
-    listed = run_command(*list_words, "--allow-rollback")
+    listed = run_command(*list_command, "--allow-rollback")
     assert "one" in listed.stdout
     assert "two" not in listed.stdout
     assert ROLLBACK not in listed.stderr
-    run_command(*fetch_words, "--allow-rollback")
+    run_command(*fetch_command, "--allow-rollback")
     assert skill_names(tmp_path / "skills") == ["one"]

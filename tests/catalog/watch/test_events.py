@@ -106,13 +106,13 @@ def test_directory_created_while_its_parent_is_armed_is_watched(tmp_path: Path, 
     """It is created after the listing and before the watch, so it causes no event."""
     real_opened = module._opened
 
-    def slow(directories: set[str]) -> tuple[set[str], RustNotify]:
+    def create_and_open(directories: set[str]) -> tuple[set[str], RustNotify]:
         if str(tmp_path / "new") in directories and not (tmp_path / "new/late").exists():
             write_files(tmp_path / "new/late", {"SKILL.md": "x"})
         return real_opened(directories)
 
     with armed(tmp_path) as events:
-        monkeypatch.setattr(module, "_opened", slow)
+        monkeypatch.setattr(module, "_opened", create_and_open)
         (tmp_path / "new").mkdir()
         await_events(events, tmp_path / "new")
         assert str(tmp_path / "new/late") in watched_directories(events)
@@ -142,7 +142,7 @@ def test_watch_groups_stay_few_and_lose_no_event_when_merged(tmp_path: Path) -> 
         await_events(events, *(tmp_path / f"s{number}/SKILL.md" for number in range(64)))
 
 
-def test_edit_lists_no_directory_and_a_new_directory_only_itself(tmp_path: Path, monkeypatch: Patch) -> None:
+def test_edit_causes_no_directory_listing_and_a_new_directory_only_its_own(tmp_path: Path, monkeypatch: Patch) -> None:
     write_files(tmp_path, skills(*(f"s{number}" for number in range(100))))
     real_scandir, listed = os.scandir, list[str]()
     with armed(tmp_path) as events:

@@ -27,14 +27,14 @@ from mcp_skills_server.errors import StaleFileError
 
 
 @pytest.fixture(params=["directories", "trees"])
-def source(request: pytest.FixtureRequest, monkeypatch: Patch) -> str:
+def event_source(request: pytest.FixtureRequest, monkeypatch: Patch) -> str:
     """Watch single directories, as on Linux, or whole trees, as elsewhere."""
     if request.param == "trees":
         monkeypatch.setattr(events, "_WATCHES_TREES", True)
     return request.param
 
 
-@pytest.mark.usefixtures("source")
+@pytest.mark.usefixtures("event_source")
 @pytest.mark.parametrize("moment", ["before", "after", "read"])
 def test_edit_while_the_watch_is_armed_is_noticed(tmp_path: Path, monkeypatch: Patch, moment: str) -> None:
     """The edit comes before the directory is watched, before it is listed, or after the file was read."""
@@ -67,7 +67,7 @@ def test_edit_while_the_watch_is_armed_is_noticed(tmp_path: Path, monkeypatch: P
     assert done == [moment]
 
 
-@pytest.mark.usefixtures("source")
+@pytest.mark.usefixtures("event_source")
 def test_edits_and_new_moved_or_deleted_directories_are_noticed(tmp_path: Path) -> None:
     root = write_files(tmp_path / "root", skills("one", "deep/down/five"))
     write_files(tmp_path / "outside", skills("two/three"))
@@ -93,7 +93,7 @@ def test_edits_and_new_moved_or_deleted_directories_are_noticed(tmp_path: Path) 
         listener.until(serves("one"))
 
 
-@pytest.mark.usefixtures("source")
+@pytest.mark.usefixtures("event_source")
 def test_root_that_is_recreated_at_once_stays_watched(tmp_path: Path) -> None:
     """The new directory may have the inode of the old one, but the old watch reports nothing of it."""
     root = write_files(tmp_path / "root", skills("one"))
@@ -105,7 +105,7 @@ def test_root_that_is_recreated_at_once_stays_watched(tmp_path: Path) -> None:
         edit_and_wait(listener, root, "two", 3)
 
 
-@pytest.mark.usefixtures("source")
+@pytest.mark.usefixtures("event_source")
 def test_missing_root_is_logged_and_watched_again_once_it_is_back(tmp_path: Path, log: LogQueue) -> None:
     root = write_files(tmp_path / "root", skills("one"))
     write_files(tmp_path / "other", skills("two"))
@@ -120,7 +120,7 @@ def test_missing_root_is_logged_and_watched_again_once_it_is_back(tmp_path: Path
         edit_and_wait(listener, root, "one", 3)
 
 
-@pytest.mark.usefixtures("source")
+@pytest.mark.usefixtures("event_source")
 def test_root_that_is_missing_at_start_is_served_once_it_appears(tmp_path: Path) -> None:
     root = write_files(tmp_path / "root", skills("one"))
     registry = Registry([root])
@@ -210,7 +210,7 @@ def test_edit_is_found_after_an_inotify_queue_overflow(tmp_path: Path, monkeypat
         edit_and_wait(listener, tmp_path, "three/four", 2)
 
 
-@pytest.mark.usefixtures("source")
+@pytest.mark.usefixtures("event_source")
 def test_root_in_an_ignored_directory_of_another_root_is_watched(tmp_path: Path) -> None:
     write_files(tmp_path, skills("one", ".agents/skills/two"))
     with watching(tmp_path, tmp_path / ".agents/skills") as (_, listener):
@@ -257,7 +257,7 @@ def test_unstopped_watcher_does_not_keep_its_process_alive(tmp_path: Path) -> No
     assert subprocess.run(command, capture_output=True, timeout=DEADLINE, check=True).stdout == b"ends\n"
 
 
-@pytest.mark.usefixtures("source")
+@pytest.mark.usefixtures("event_source")
 def test_root_that_is_a_link_is_followed_to_its_new_target(tmp_path: Path) -> None:
     """git-sync and Kubernetes publish a folder by an atomic replace of one link."""
     for name in ("first", "second"):
@@ -271,7 +271,7 @@ def test_root_that_is_a_link_is_followed_to_its_new_target(tmp_path: Path) -> No
         listener.until(has_version("from-second", 2))
 
 
-@pytest.mark.usefixtures("source")
+@pytest.mark.usefixtures("event_source")
 def test_edits_in_served_dot_folders_are_noticed(tmp_path: Path) -> None:
     write_files(tmp_path, skills(".curated/one"))
     with watching(tmp_path, limits=Limits(hidden=True)) as (_, listener):

@@ -38,7 +38,7 @@ LIMITS = Path("/proc/sys/user")
 
 
 def limited(root: Path, name: str, number: str) -> None:
-    """Start with a limit that is too low, and raise it later."""
+    """Set a limit that is too low before the watch begins, and restore it later."""
     file = LIMITS / name
     before = file.read_text()
     file.write_text(number)
@@ -118,7 +118,7 @@ def mounts(root: Path) -> None:
 
 
 def run_scenario(file: str, scenario: str, root: Path, *arguments: str, by: list[str]) -> list[str]:
-    """Run a function of a test file in a confined process, and return the lines that it prints."""
+    """Run a function of a test file in a process that `by` confines; return the printed lines."""
     command = [*by, sys.executable, "-W", "error", file, scenario, str(root), *arguments]
     environment = os.environ | {"PYTHONPATH": str(TESTS), "HOME": str(root)}
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=environment)

@@ -35,9 +35,9 @@ def long_git_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def upstream(tmp_path: Path) -> Upstream:
     """An upstream repository with two skills below `skills/`, and other files."""
-    made = Upstream(tmp_path / "remotes" / "acme.git")
-    made.commit(BASE)
-    return made
+    repository = Upstream(tmp_path / "remotes" / "acme.git")
+    repository.commit(BASE)
+    return repository
 
 
 @pytest.fixture

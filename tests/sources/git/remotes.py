@@ -64,7 +64,7 @@ SKILL_PATHS = [
 
 
 def served_paths(follower: Follower) -> list[str]:
-    return [path for path, what in read_tree(follower.path).items() if what != "directory"]
+    return [path for path, content in read_tree(follower.path).items() if content != "directory"]
 
 
 class TreeItem(NamedTuple):
@@ -78,11 +78,11 @@ class TreeItem(NamedTuple):
 class Upstream:
     """A bare upstream repository. Its objects are written directly, so that trees may be malformed."""
 
-    def __init__(self, directory: Path, *, filters: bool = True, ids: str = "sha1") -> None:
+    def __init__(self, directory: Path, *, filters: bool = True, object_format: str = "sha1") -> None:
         self.directory = directory
-        self._ids = ids
+        self._object_format = object_format
         self._commits = 0
-        init = ["git", "init", "--quiet", "--bare", "--initial-branch=main", f"--object-format={ids}"]
+        init = ["git", "init", "--quiet", "--bare", "--initial-branch=main", f"--object-format={object_format}"]
         subprocess.run([*init, str(directory)], check=True, timeout=20)
         self.git("config", "uploadpack.allowFilter", str(filters).lower())
 
@@ -106,12 +106,12 @@ class Upstream:
         """Commit a tree, and return the id."""
         ref = branch if branch.startswith("refs/") else f"refs/heads/{branch}"
         self._commits += 1
-        before = ""
+        tip = ""
         if not orphan:
-            before = self.git("for-each-ref", "--format=%(objectname)", parent or ref)
-        follows = f"parent {before}\n" if before else ""
-        who = f"n <n@example.com> {CLOCK + 60 * self._commits} +0000"
-        commit = self._object("commit", f"tree {tree}\n{follows}author {who}\ncommitter {who}\n\nmade".encode())
+            tip = self.git("for-each-ref", "--format=%(objectname)", parent or ref)
+        parents = f"parent {tip}\n" if tip else ""
+        person = f"n <n@example.com> {CLOCK + 60 * self._commits} +0000"
+        commit = self._object("commit", f"tree {tree}\n{parents}author {person}\ncommitter {person}\n\nchange".encode())
         self.git("update-ref", ref, commit)
         return commit
 
@@ -143,7 +143,7 @@ class Upstream:
 
     def _object(self, kind: str, raw: bytes) -> str:
         whole = f"{kind} {len(raw)}\0".encode() + raw
-        name = hashlib.new(self._ids, whole).hexdigest()
+        name = hashlib.new(self._object_format, whole).hexdigest()
         place = self.directory / "objects" / name[:2] / name[2:]
         place.parent.mkdir(exist_ok=True)
         place.write_bytes(zlib.compress(whole, 1))

@@ -6,7 +6,6 @@ import getpass
 import os
 import pwd
 import shutil
-import socket
 import ssl
 import subprocess
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ import pytest
 
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.sources.source import UnacceptableError, UnreachableError
+from ports import free_port
 from sources.fetching import fetch_to_cache, open_follower
 from sources.git.remotes import SKILL_PATHS, GitServer, Upstream, served_paths, skill
 from sources.oci.registries import self_signed
@@ -74,8 +74,7 @@ def ssh_server(tmp_path: Path) -> Iterator[tuple[int, Path]]:
     shutil.copy(folder / "user.pub", folder / "authorized_keys")
     if os.geteuid() == 0:
         Path("/run/sshd").mkdir(exist_ok=True)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     (folder / "sshd_config").write_text(
         f"Port {port}\nListenAddress 127.0.0.1\nHostKey {folder}/host\nPidFile none\nStrictModes no\n"
         f"AuthorizedKeysFile {folder}/authorized_keys\nPasswordAuthentication no\n"
@@ -157,7 +156,7 @@ class Signers:
         signature = (self._folder / "payload.sig").read_text().strip().replace("\n", "\n ")
         head, _, message = raw.partition(b"\n\n")
         if tampered:
-            message = message.replace(b"made", b"evil")
+            message = message.replace(b"change", b"evil")
         signed = head + f"\ngpgsig {signature}\n\n".encode() + message
         commit = self._upstream.git("hash-object", "-t", "commit", "-w", "--stdin", given=signed)
         self._upstream.git("update-ref", "refs/heads/main", commit)
@@ -198,8 +197,8 @@ def test_signature_by_expired_or_wrong_purpose_key_is_refused(
     signers.allow()
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "git").symlink_to(shutil.which("git") or "")
-    with monkeypatch.context() as without:
-        without.setenv("PATH", str(tmp_path / "bin"))
+    with monkeypatch.context() as patch:
+        patch.setenv("PATH", str(tmp_path / "bin"))
         with pytest.raises(UnreachableError, match="ssh-keygen is not installed"):
             fetch_to_cache(upstream.url, tmp_path, signers=signers.allowed)
     fetch_to_cache(upstream.url, tmp_path, signers=signers.allowed)

@@ -88,5 +88,5 @@ def test_other_text_is_no_git_address(given: str) -> None:
     ("git+https://git.example/acme/refunds.git", "refunds"),
     ("git+https://git.example/acme#skills/refunds", "refunds"), ("git+file:///srv/my%20skills/", "my skills"),
 ])  # fmt: skip
-def test_name_is_that_of_repository_or_folder(given: str, name: str) -> None:
+def test_name_of_address_is_that_of_its_folder_or_repository(given: str, name: str) -> None:
     assert parse_address(given).name == name

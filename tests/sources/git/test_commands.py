@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from forkserver import Popen
-from sources.fetching import run_command
+from sources.fetching import cache_option, listed_names, run_command
 from sources.git.remotes import BASE, GitServer, Upstream, link, skill
 from sources.publishers import Publisher
 from wire import COMMAND, DEADLINE, Wire, serving
@@ -24,34 +24,30 @@ LISTED = "notifications/skills/list_changed"
 LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"1" * 64 + b"\nsize 12345\n"
 
 
-def cache(tmp_path: Path) -> list[str]:
-    return ["--cache-dir", str(tmp_path / "cache")]
-
-
 def test_list_show_and_validate_accept_git_root(server: GitServer, upstream: Upstream, tmp_path: Path) -> None:
     given = f"{server.url}/acme.git@main#skills"
-    listed = run_command("list", given, *cache(tmp_path), "--format", "json")
+    listed = run_command("list", given, *cache_option(tmp_path), "--format", "json")
     skills = {each["path"]: each for each in json.loads(listed.stdout)["skills"]}
     assert skills.keys() == {"alpha", "beta"}
     assert skills["alpha"]["origin"] == given
     commit = upstream.git("rev-parse", "main")
     assert json.loads(listed.stdout)["sources"] == [{"root": given, "revision": commit}]
-    assert f"{given}: revision {commit}" in run_command("list", given, *cache(tmp_path)).stderr
-    shown = run_command("show", given, "alpha", *cache(tmp_path))
+    assert f"{given}: revision {commit}" in run_command("list", given, *cache_option(tmp_path)).stderr
+    shown = run_command("show", given, "alpha", *cache_option(tmp_path))
     assert given in shown.stdout
     assert f"revision:    {commit}" in shown.stdout
-    run_command("validate", given, *cache(tmp_path))
+    run_command("validate", given, *cache_option(tmp_path))
 
 
 def test_refused_skill_and_lfs_pointer_are_reported_with_hints(upstream: Upstream, tmp_path: Path) -> None:
     pointer = skill("alpha", assets__model_bin=LFS_POINTER)
     upstream.commit({**BASE, **pointer, **skill("bad", evil=link("/etc/passwd"))})
-    listed = run_command("list", upstream.url, *cache(tmp_path), "--format", "json")
+    listed = run_command("list", upstream.url, *cache_option(tmp_path), "--format", "json")
     (problem,) = [each for each in json.loads(listed.stdout)["problems"] if each["code"] == "source-refused"]
     assert problem["path"] == f"{upstream.url}/skills/bad"
     assert "'evil' is a symbolic link" in problem["message"]
     assert problem["hint"]
-    done = run_command("validate", upstream.url, *cache(tmp_path), code=1)
+    done = run_command("validate", upstream.url, *cache_option(tmp_path), code=1)
     assert done.stdout.count("[source-refused]") == 1
     assert "symbolic link" not in done.stderr
     assert re.search(r"model\.bin:1: error: .*\[lfs-pointer\]", done.stdout)
@@ -70,36 +66,32 @@ def test_unavailable_root_is_reported_with_exit_code_2(upstream: Upstream, tmp_p
         (["git+http://127.0.0.1:9/a"], "no answer"),
         ([upstream.url, "--require-signed-commits", str(tmp_path / "signers")], "is not signed by anybody"),
     ):
-        done = run_command("list", *words, *cache(tmp_path), code=2)
+        done = run_command("list", *words, *cache_option(tmp_path), code=2)
         assert not done.stdout
         assert reason in done.stderr.splitlines()[-1]
 
 
-def skill_names(wire: Wire) -> list[str]:
-    return sorted(each["frontmatter"]["name"] for each in wire.every_skill())
-
-
 def until_served(wire: Wire, *expected: str) -> None:
-    while skill_names(wire) != [*expected]:
+    while listed_names(wire) != [*expected]:
         wire.until(LISTED)
 
 
 def test_new_commit_is_served_but_rewritten_branch_only_when_accepted(upstream: Upstream, tmp_path: Path) -> None:
     with GitServer(upstream.directory.parent) as server:
-        given = [f"{server.url}/acme.git", *cache(tmp_path)]
+        given = [f"{server.url}/acme.git", *cache_option(tmp_path)]
         with serving(*given, "--refresh", "1") as wire:
             until_served(wire, "alpha", "beta")
             upstream.commit({**BASE, **skill("gamma")})
             until_served(wire, "alpha", "beta", "gamma")
             upstream.commit(skill("delta"), orphan=True)
             wire.wait_for_log(b"was rewritten")
-            assert len(skill_names(wire)) == 3
+            assert len(listed_names(wire)) == 3
             listed = run_command("list", *given, "--accept-rewritten")
             assert "delta" in listed.stdout
             until_served(wire, "delta")
     with serving(*given) as wire:  # the remote server is gone
         wire.wait_for_log(b"serving the last copy")
-        assert skill_names(wire) == ["delta"]
+        assert listed_names(wire) == ["delta"]
 
 
 def test_fetch_writes_skills_into_folder(server: GitServer, upstream: Upstream, tmp_path: Path) -> None:
@@ -131,9 +123,9 @@ def silent_server() -> Iterator[Publisher]:
     "words",
     [["serve", "{root}"], ["rpc", "{root}"], ["acp", "{root}", "--", sys.executable, "-c", "input()"]],
 )
-def test_git_ends_with_its_server(words: list[str], silent_server: Publisher, tmp_path: Path) -> None:
+def test_git_ends_when_its_server_ends(words: list[str], silent_server: Publisher, tmp_path: Path) -> None:
     root = f"git+{silent_server.url}/a.git"
-    given = [words[0], *cache(tmp_path), *(each.format(root=root) for each in words[1:])]
+    given = [words[0], *cache_option(tmp_path), *(each.format(root=root) for each in words[1:])]
     with Popen([*COMMAND, *given], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert silent_server.reached.wait(DEADLINE)
         assert is_git_running(silent_server.port)
@@ -143,22 +135,22 @@ def test_git_ends_with_its_server(words: list[str], silent_server: Publisher, tm
 
 
 def wait_for_git_to_end(port: int) -> None:
-    """Wait until no git is left: it notices its closed pipe late on a busy machine."""
+    """Wait for the end of git, which notices its closed pipe late on a busy machine."""
     deadline = time.monotonic() + DEADLINE
     while is_git_running(port):
         assert time.monotonic() < deadline
 
 
 def is_git_running(port: int) -> bool:
-    """Tell whether a git connects to this port; the server's own command line has it, too."""
+    """Tell whether a git connects to this port, which the server's command line names too."""
     listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
     lines = [line for line in listed.splitlines() if f"127.0.0.1:{port}/a.git" in line]
     return any("mcp_skills_server" not in line for line in lines)
 
 
-def test_update_of_lock_file_moves_one_skill(upstream: Upstream, tmp_path: Path) -> None:
+def test_update_of_one_locked_skill_leaves_the_others(upstream: Upstream, tmp_path: Path) -> None:
     upstream.commit({**skill("alpha", "Old alpha."), **skill("beta", "Old beta.", model_bin=LFS_POINTER)})
-    lock = ("--lock", str(tmp_path / "skills.lock"), *cache(tmp_path))
+    lock = ("--lock", str(tmp_path / "skills.lock"), *cache_option(tmp_path))
     done = run_command("lock", f"{upstream.url}@main", "--output", *lock[1:])
     assert re.match("mcp-skills-server: WARNING: .*model.bin", done.stderr)
     upstream.commit({**skill("alpha", "New alpha."), **skill("beta", "New beta.", model_bin=LFS_POINTER)})
@@ -177,17 +169,17 @@ def test_running_server_follows_lock_file_to_other_commit(upstream: Upstream, tm
     file = tmp_path / "skills.lock"
     lock = str(file)
     given = f"{upstream.url}@main"
-    run_command("lock", given, "--output", lock, *cache(tmp_path))
+    run_command("lock", given, "--output", lock, *cache_option(tmp_path))
     assert upstream.git("rev-parse", "main") in file.read_text()
-    with serving("--lock", lock, "--frozen", *cache(tmp_path)) as wire:
-        assert skill_names(wire) == ["alpha"]
+    with serving("--lock", lock, "--frozen", *cache_option(tmp_path)) as wire:
+        assert listed_names(wire) == ["alpha"]
         upstream.commit({**skill("alpha", "New."), **skill("beta")})
-        updated = run_command("update", "--lock", lock, *cache(tmp_path)).stdout
+        updated = run_command("update", "--lock", lock, *cache_option(tmp_path)).stdout
         assert updated == "changed  skills/alpha\nadded    skills/beta\n"
         wire.wait_for_log(b"was reloaded; it names 2 skills")
-        assert skill_names(wire) == ["alpha", "beta"]
+        assert listed_names(wire) == ["alpha", "beta"]
         shutil.rmtree(upstream.directory)
         other = re.sub('revision = "[0-9a-f]{40}', 'revision = "' + "1" * 40, file.read_text())
         file.write_text(other)
         wire.wait_for_log(b"the former lock stays in force")
-        assert skill_names(wire) == ["alpha", "beta"]
+        assert listed_names(wire) == ["alpha", "beta"]

@@ -52,7 +52,7 @@ def test_history_has_commits_of_skill_with_diffs(suffix: str, folder: str, filte
     second, first = found.commits
     assert "+Other words." in second.lines
     assert "-Read on." in second.lines
-    assert (second.author, second.subject) == ("n", "made")
+    assert (second.author, second.subject) == ("n", "change")
     assert (second.time, second.is_whole) == (1_700_000_120, True)
     assert "+++ b/skills/alpha/references/guide.md" in first.lines
     assert not any("beta" in line for each in found.commits for line in each.lines)
@@ -64,7 +64,7 @@ def test_history_is_fetched_once_for_all_processes(server: GitServer, upstream: 
     histories = Histories()
     assert len(history_of(histories, follower, "alpha").commits) == 2
     before = len(server.asked)
-    for each in (histories, Histories()):  # the second stands for another process
+    for each in (histories, Histories()):  # the second one plays another process
         assert len(history_of(each, follower, "alpha").commits) == 2
     assert len(server.asked) == before
     assert len(history_of(histories, follower, "beta").commits) == 2
@@ -176,5 +176,6 @@ def test_log_of_local_repository_is_bounded(upstream: Upstream) -> None:
     found = history.read_log(git, history.pathspecs("skills/alpha"), "main")
     assert found is not None
     assert len(found) == history.MOST
+    assert any(each.lines for each in found)
     assert not any(each.is_whole for each in found if each.lines)
     assert history.read_log(git, history.pathspecs("skills/alpha"), "--output=x") is None

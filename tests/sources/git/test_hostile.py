@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from time import monotonic
@@ -28,7 +29,7 @@ from wire import DEADLINE
 pytestmark = pytest.mark.needs_program("git")
 
 
-def test_bad_skill_is_refused_alone(upstream: Upstream, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_bad_skill_refuses_no_other(upstream: Upstream, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     upstream.commit(
         {
             **skill("good"),
@@ -74,10 +75,8 @@ def test_path_traversal_in_tree_is_never_written(upstream: Upstream, tmp_path: P
     for number, tree in enumerate(_malformed_trees(upstream)):
         upstream.commit_tree(tree, orphan=True)
         inside = tmp_path / "cache" / str(number)
-        try:
+        with suppress(SourceError):
             assert set(served_paths(fetch_to_cache(upstream.url, inside))) <= {"bad/SKILL.md", "SKILL.md"}
-        except SourceError:
-            continue
         assert not list(inside.rglob("evil*"))
         assert not (tmp_path / "evil").exists()
         assert not Path("/etc/evil").exists()

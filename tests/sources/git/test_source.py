@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import anyio
@@ -42,7 +43,7 @@ def test_only_skills_of_a_commit_are_fetched(filters: bool, tmp_path: Path) -> N
 
 
 def test_sha256_repository_is_fetched(tmp_path: Path) -> None:
-    upstream = Upstream(tmp_path / "a.git", ids="sha256")
+    upstream = Upstream(tmp_path / "a.git", object_format="sha256")
     commit = upstream.commit(BASE)
     follower = fetch_to_cache(upstream.url, tmp_path)
     assert served_paths(follower) == SKILL_PATHS
@@ -63,7 +64,7 @@ def test_branch_tag_or_id_selects_the_commit(upstream: Upstream, tmp_path: Path)
         assert "skills/gamma/SKILL.md" in served_paths(follower)
 
 
-def test_folder_of_repository_is_the_root(upstream: Upstream, tmp_path: Path) -> None:
+def test_fragment_of_address_selects_a_folder_as_root(upstream: Upstream, tmp_path: Path) -> None:
     follower = fetch_to_cache(f"{upstream.url}#skills", tmp_path)
     assert served_paths(follower) == [path.removeprefix("skills/") for path in SKILL_PATHS]
 
@@ -192,10 +193,8 @@ def test_damaged_objects_are_fetched_again(upstream: Upstream, tmp_path: Path) -
         pack.write_bytes(b"damaged")
     upstream.commit({**BASE, **skill("gamma")})
     for _ in range(2):
-        try:
+        with suppress(UnreachableError):
             anyio.run(follower.refresh)
-        except UnreachableError:
-            continue
     assert "skills/gamma/SKILL.md" in served_paths(follower)
 
 
@@ -224,10 +223,10 @@ os.write(out, Git(Path(sys.argv[1]), "", "none").run("hash-object", "--stdin", s
 """
 
 
-@pytest.mark.parametrize("first", [0, 3])
-def test_git_reads_its_stdin_whichever_descriptors_are_free(first: int, tmp_path: Path) -> None:
-    """A pipe of the server may get a standard descriptor if those are free."""
-    words = [sys.executable, "-c", SCRIPT, str(tmp_path / "none"), str(first)]
+@pytest.mark.parametrize("first_closed", [0, 3])
+def test_git_reads_its_stdin_whichever_descriptors_are_free(first_closed: int, tmp_path: Path) -> None:
+    """A pipe of the server may get descriptor 0, 1 or 2 if it is free."""
+    words = [sys.executable, "-c", SCRIPT, str(tmp_path / "none"), str(first_closed)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=DEADLINE, check=False)
     expected = hashlib.sha1(b"blob 6\0given\n", usedforsecurity=False).hexdigest()
     assert done.stdout.strip() == expected, done.stderr

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import os
-import socket
 import subprocess
 import threading
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,6 +15,7 @@ from typing import Any
 
 from format.archives import END, block, tar_gz
 from mcp_skills_server.sources.oci import manifests
+from ports import free_port
 from sources.publishers import Publisher, ReceivedRequest, Route, digest, respond_with
 
 DEADLINE = 30.0
@@ -45,8 +45,7 @@ def docker_registry(
 ) -> Iterator[DockerRegistry]:
     """Run a docker-registry on a free port, with its blobs in the folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     http: dict[str, Any] = {"addr": f"127.0.0.1:{port}", "secret": "of-this-test"}
     certificate = None
     if tls:
@@ -120,7 +119,7 @@ class FakeRegistry(Publisher):
         return super()._route(request)
 
     def blob(self, raw: bytes, route: Route | None = None) -> str:
-        """Publish a blob and return its digest; `route` replaces the response with its bytes."""
+        """Publish a blob and return its digest; `route` is its response, by default the bytes."""
         self.routes[f"/v2/{REPOSITORY}/blobs/{digest(raw)}"] = respond_with(raw) if route is None else route
         return digest(raw)
 

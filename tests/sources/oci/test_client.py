@@ -26,7 +26,7 @@ from tables import each_row
 
 ADA = Credentials("ada", "s3cret")
 BASIC = "Basic " + base64.b64encode(b"ada:s3cret").decode()
-NO_EXCEPTIONS = OriginPolicy()
+DEFAULT_POLICY = OriginPolicy()
 PRIVATE_AND_HTTP = OriginPolicy(private=True, http=True)
 BOUNDS = Bounds(read_s=2, download_s=5)
 MANIFEST = f"/v2/{REPOSITORY}/manifests/1.0"
@@ -38,7 +38,7 @@ def call_client(
     registry: FakeRegistry,
     method: str,
     *given: object,
-    trust: OriginPolicy = NO_EXCEPTIONS,
+    trust: OriginPolicy = DEFAULT_POLICY,
     access: Access | None = None,
 ) -> Any:
     """Call a method of the client, by default without credentials."""

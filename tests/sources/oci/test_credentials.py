@@ -32,7 +32,7 @@ def write_config(folder: Path, config: Any) -> dict[str, str]:
     ("registry.example", "https://registry.example"), ("registry.example", "https://registry.example/v2/"),
     ("docker.io", "https://index.docker.io/v1/"),
 ])  # fmt: skip
-def test_entry_of_registry_is_found(tmp_path: Path, registry: str, key: str) -> None:
+def test_credentials_of_registry_are_found_under_each_spelling(tmp_path: Path, registry: str, key: str) -> None:
     environment = write_config(tmp_path, {"auths": {"other.example": {"auth": "x"}, key: {"auth": PAIR}}})
     assert find_credentials(registry, environment) == ADA
     assert find_credentials("registry.example.evil.example", environment) is None

@@ -99,7 +99,7 @@ def test_artifact_without_skill_is_refused() -> None:
             read(*layers)
 
 
-def test_bad_skill_is_refused_alone() -> None:
+def test_bad_skill_refuses_no_other() -> None:
     contents = read_layers(
         [
             layer({"a/SKILL.md": A, "b/SKILL.md": A, "b/.env": b"x", "c/SKILL.md": A, "c/big": bytes(2000)}),

@@ -15,7 +15,7 @@ import jwt
 import pytest
 
 from mcp_skills_server.sources.oci.manifests import MANIFEST
-from sources.fetching import run_command
+from sources.fetching import cache_option, run_command
 from sources.oci.registries import REPOSITORY, DockerRegistry, docker_config, docker_registry, htpasswd, self_signed
 from sources.publishers import Publisher, ReceivedRequest, respond_with
 from sources.test_mirrors import ORIGIN, wait_for_skills
@@ -38,20 +38,16 @@ def skills(tmp_path: Path) -> Path:
     return folder
 
 
-def in_cache(tmp_path: Path) -> list[str]:
-    return ["--cache-dir", str(tmp_path / "cache")]
-
-
 def test_pushed_collection_is_listed_and_cached(registry: DockerRegistry, skills: Path, tmp_path: Path) -> None:
     pushed = run_command("push", skills, registry.named())
     pinned = pushed.stdout.strip()
     assert pinned.startswith(f"oci+http://{registry.host}/{REPOSITORY}@sha256:")
     assert "2 new" in pushed.stderr
     for named in (registry.named(), pinned):
-        listed = run_command("list", named, *in_cache(tmp_path)).stdout
+        listed = run_command("list", named, *cache_option(tmp_path)).stdout
         assert "alpha" in listed
         assert "beta" in listed
-    assert "references/données.md" in run_command("show", registry.named(), "alpha", *in_cache(tmp_path)).stdout
+    assert "references/données.md" in run_command("show", registry.named(), "alpha", *cache_option(tmp_path)).stdout
     (kept,) = (tmp_path / "cache" / "oci").glob("*1.0-*/skills")
     for path in ("alpha/SKILL.md", "alpha/references/données.md", "beta/scripts/run.py"):
         assert (kept / path).read_bytes() == (skills / path).read_bytes()
@@ -59,7 +55,7 @@ def test_pushed_collection_is_listed_and_cached(registry: DockerRegistry, skills
 
 def test_pushed_skill_is_an_artifact_of_its_own(registry: DockerRegistry, skills: Path, tmp_path: Path) -> None:
     run_command("push", skills / "alpha", registry.named("team/alpha", "2.0"))
-    (line,) = run_command("list", registry.named("team/alpha", "2.0"), *in_cache(tmp_path)).stdout.splitlines()[1:]
+    (line,) = run_command("list", registry.named("team/alpha", "2.0"), *cache_option(tmp_path)).stdout.splitlines()[1:]
     assert line.startswith("alpha")
     # `oras pull` writes the file with this name
     request = Request(f"http://{registry.host}/v2/team/alpha/manifests/2.0", headers={"Accept": MANIFEST})
@@ -68,18 +64,18 @@ def test_pushed_skill_is_an_artifact_of_its_own(registry: DockerRegistry, skills
     assert layer["annotations"] == {"org.opencontainers.image.title": "alpha.tar.gz"}
     pushed = run_command("push", skills, registry.named("team/each", "3"), "--each").stdout.split()
     assert [line.rpartition("@")[0].rpartition("/")[2] for line in pushed] == ["alpha", "beta"]
-    assert "beta" in run_command("list", registry.named("team/each/beta", "3"), *in_cache(tmp_path)).stdout
+    assert "beta" in run_command("list", registry.named("team/each/beta", "3"), *cache_option(tmp_path)).stdout
 
 
 def test_error_for_plain_http_registry_suggests_oci_http(registry: DockerRegistry, tmp_path: Path) -> None:
-    done = run_command("list", registry.named().replace("oci+http://", "oci://"), *in_cache(tmp_path), code=2)
+    done = run_command("list", registry.named().replace("oci+http://", "oci://"), *cache_option(tmp_path), code=2)
     assert "it speaks plain HTTP there: write" in done.stderr
     assert "oci+http://" in done.stderr
 
 
 def test_push_sends_only_changed_skill(registry: DockerRegistry, skills: Path, tmp_path: Path) -> None:
     def stored_blobs() -> set[tuple[Path, int]]:
-        """Return each file of the registry, with its time."""
+        """Return each file of the registry with its modification time."""
         files = (tmp_path / "registry" / "blobs").rglob("data")
         return {(path, path.stat().st_mtime_ns) for path in files}
 
@@ -94,17 +90,17 @@ def test_push_sends_only_changed_skill(registry: DockerRegistry, skills: Path, t
     # layer, manifest and index; the configuration is the same
     assert len(stored_blobs() - before) == 3
     assert before <= stored_blobs()
-    assert "Other" in run_command("show", registry.named(), "beta", *in_cache(tmp_path)).stdout
+    assert "Other" in run_command("show", registry.named(), "beta", *cache_option(tmp_path)).stdout
 
 
 def test_last_copy_is_served_when_registry_is_gone(skills: Path, tmp_path: Path) -> None:
     with docker_registry(tmp_path / "registry") as registry:
         run_command("push", skills, registry.named())
-        with serving(registry.named(), *in_cache(tmp_path)) as wire:
+        with serving(registry.named(), *cache_option(tmp_path)) as wire:
             served = wait_for_skills(wire, "alpha", "beta")
             assert {each["_meta"][ORIGIN] for each in served.values()} == {registry.named()}
             wire.kill()
-    listed = run_command("list", registry.named(), *in_cache(tmp_path))
+    listed = run_command("list", registry.named(), *cache_option(tmp_path))
     assert "alpha" in listed.stdout
     assert "serving the last copy" in listed.stderr
 
@@ -118,33 +114,33 @@ def test_password_is_sent_over_tls(skills: Path, tmp_path: Path) -> None:
         wrong = trusted | {"DOCKER_CONFIG": str(docker_config(tmp_path / "wrong", registry.host, "ada", "0ther"))}
         without = trusted | {"DOCKER_CONFIG": str(tmp_path / "none")}
         run_command("push", skills, registry.named(), **known)
-        assert "alpha" in run_command("list", registry.named(), *in_cache(tmp_path), **known).stdout
+        assert "alpha" in run_command("list", registry.named(), *cache_option(tmp_path), **known).stdout
         for environment in (wrong, without):
-            done = run_command("list", registry.named(), *in_cache(tmp_path / "other"), code=2, **environment)
+            done = run_command("list", registry.named(), *cache_option(tmp_path / "other"), code=2, **environment)
             assert f"'docker login {registry.host}'" in done.stderr
             assert "s3cret" not in done.stderr
             assert "0ther" not in done.stderr
             assert len(done.stderr.splitlines()) == 1
             done = run_command("push", skills, registry.named(), code=2, **environment)
             assert "asks for permission" in done.stderr
-        done = run_command("list", registry.named(), *in_cache(tmp_path / "other"), code=2, SSL_CERT_FILE="")
+        done = run_command("list", registry.named(), *cache_option(tmp_path / "other"), code=2, SSL_CERT_FILE="")
         assert "cannot be reached" in done.stderr
         assert "certificate" in done.stderr
 
 
 class TokenServer:
-    """A token server for a docker-registry. Only with the password a token allows any action."""
+    """A token server for a docker-registry. A token allows no action if the password is missing."""
 
     def __init__(self, folder: Path, site: Publisher) -> None:
         folder.mkdir()
         certificate, key = self_signed(folder)
         self._key = key.read_bytes()
         self._headers = {"x5c": [base64.b64encode(ssl.PEM_cert_to_DER_cert(certificate.read_text())).decode()]}
-        site.routes["/token"] = self._answer
+        site.routes["/token"] = self._issue
         token = {"realm": f"{site.url}/token", "service": "tests", "issuer": "tests"}
         self.auth = {"token": {**token, "rootcertbundle": str(certificate)}}
 
-    def _answer(self, request: ReceivedRequest) -> Iterator[bytes]:
+    def _issue(self, request: ReceivedRequest) -> Iterator[bytes]:
         query = parse_qs(urlsplit(request.path).query)
         kind, name, actions = query["scope"][0].split(":")
         expected = "Basic " + base64.b64encode(b"ada:s3cret").decode()
@@ -164,7 +160,7 @@ def test_token_is_fetched_with_scope_of_command(skills: Path, tmp_path: Path) ->
         tokens = TokenServer(tmp_path / "tokens", site)
         with docker_registry(tmp_path / "registry", auth=tokens.auth) as registry:
             known = {"DOCKER_CONFIG": str(docker_config(tmp_path / "docker", registry.host, "ada", "s3cret"))}
-            # the token server has another port and plain http, which both must be allowed
+            # another port and plain http of the token server must each be allowed
             done = run_command("push", skills, registry.named(), code=2, **known)
             assert "plain http; --allow-http" in done.stderr
             assert not site.asked
@@ -172,9 +168,9 @@ def test_token_is_fetched_with_scope_of_command(skills: Path, tmp_path: Path) ->
             run_command("push", skills, registry.named(), *allowed, **known)
             assert {each.path.rpartition("%3A")[2] for each in site.asked} == {"pull%2Cpush"}
             site.asked.clear()
-            listed = run_command("list", registry.named(), *allowed, *in_cache(tmp_path), **known)
+            listed = run_command("list", registry.named(), *allowed, *cache_option(tmp_path), **known)
             assert "alpha" in listed.stdout
             assert [each.path.rpartition("%3A")[2] for each in site.asked] == ["pull"]
             without = {"DOCKER_CONFIG": str(tmp_path / "none")}
-            done = run_command("list", registry.named(), *allowed, *in_cache(tmp_path / "other"), code=2, **without)
+            done = run_command("list", registry.named(), *allowed, *cache_option(tmp_path / "other"), code=2, **without)
             assert "asks for permission" in done.stderr

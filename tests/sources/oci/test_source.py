@@ -85,7 +85,7 @@ def test_refused_skill_is_not_requested_again(
     assert (follower.path / "good" / "SKILL.md").read_bytes() == skill_md("good", "New.")
 
 
-@pytest.mark.parametrize("status", [503, 403, 404, 200])
+@pytest.mark.parametrize("status", [503, 403, 404, 200])  # 200 has an empty body
 @pytest.mark.parametrize("missing_kind", ["manifests", "blobs"])
 def test_unavailable_artifact_is_retried_and_removes_nothing(
     registry: FakeRegistry, tmp_path: Path, missing_kind: str, status: int

@@ -64,7 +64,7 @@ def run_proxy(raw: bytes, agent: Sequence[str], *options: str | Path) -> subproc
 
 
 def wait_until_gone(pid: int) -> None:
-    """Wait until a process has ended; a zombie of another parent has."""
+    """Wait until a process has ended. A zombie counts, since its parent may not be this process."""
     deadline = time.monotonic() + DEADLINE
     with suppress(ProcessLookupError, FileNotFoundError):
         while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
@@ -158,7 +158,7 @@ def test_flooding_agent_is_blocked_without_using_memory(tmp_path: Path) -> None:
         assert pages * os.sysconf("SC_PAGE_SIZE") < 24 << 20
 
 
-def test_agent_that_reads_nothing_blocks_the_editor_alone() -> None:
+def test_agent_that_reads_nothing_blocks_only_the_editor() -> None:
     code = "import os, time\nos.write(1, b'begun\\n')\nwhile True: os.write(1, b'.\\n'); time.sleep(0.05)"
     with running_proxy(python(code)) as process:
         assert read_line(process.stdout) == b"begun\n"
@@ -185,7 +185,7 @@ def test_agent_that_reads_nothing_is_terminated_when_the_editor_leaves() -> None
 
 
 def flooding_agent(lines: int, done: Path) -> list[str]:
-    """Return the command of an agent that writes these lines, and then the file `done`."""
+    """Return the command of an agent that writes so many lines and then creates the file `done`."""
     write = f"for _ in range({lines}): os.write(1, b'x' * 999 + b'\\n')"
     return python(f"import os\n{write}\nopen({str(done)!r}, 'w')")
 
@@ -228,7 +228,7 @@ def test_editor_that_pauses_receives_all_output_of_an_ended_agent(tmp_path: Path
 
 
 def test_slow_editor_receives_all_output_after_it_closes_stdin(tmp_path: Path) -> None:
-    """Each small piece that it reads extends the grace period; 64 KiB take longer than that."""
+    """Each small read extends the grace period, which is shorter than the read of all output."""
     with running_proxy(flooding_agent(200, tmp_path / "done"), "--grace", "1") as process:
         select.select([], [], [], 0.5)  # until the pipes are full
         process.stdin.close()
@@ -298,7 +298,7 @@ def test_agent_that_ignores_signals_is_killed_with_its_child(end: signal.Signals
             wait_until_gone(pid)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_PDEATHSIG exists on Linux alone")
+@pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_PDEATHSIG exists only on Linux")
 def test_agent_ends_when_the_proxy_is_killed() -> None:
     code = "import os, time\nos.write(1, b'%d\\n' % os.getpid())\nwhile True: time.sleep(9)"
     with running_proxy(python(code)) as process:
@@ -319,7 +319,7 @@ while True: time.sleep(9)
 
 
 def test_stopped_process_handles_sigterm_before_it_is_killed() -> None:
-    """Both the agent, and a process that it leaves behind, which ignores the SIGHUP of Linux."""
+    """Test the agent, and an orphan of it that ignores SIGHUP, which Linux sends to stopped orphans."""
     catches = CATCHES_SIGNAL.format(number=int(signal.SIGTERM))
     stopped = catches.replace("while", "os.kill(os.getpid(), signal.SIGSTOP)\nwhile")
     orphan = f"import signal\nsignal.signal(signal.SIGHUP, signal.SIG_IGN)\n{stopped}"

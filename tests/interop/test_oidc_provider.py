@@ -1,6 +1,6 @@
-"""A person signs in to the page at the certified `oidc-provider`, through its own forms.
+"""Sign-in to the page at the certified issuer `oidc-provider`, through the forms of the issuer.
 
-It runs where `make interop` has installed the package, and is skipped where it has not.
+Skipped unless `make interop` has installed the package.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from wire import FIXTURES, ROOT, serving
 
 GOLDEN = ROOT / "tests" / "golden"
 GIVEN = {"topic": "the budget", "deadline": "Friday"}
-# Whether the client declares the extension is the fourth column.
+# The fourth column: whether the client declares the extension.
 CASES: list[tuple[str, Path, list[str], bool, str, dict[str, Any]]] = [
     ("list.union", FIXTURES / "acme", [], False, "skills/list", {}),
     ("list.sep-2640", FIXTURES / "acme", [], True, "skills/list", {}),

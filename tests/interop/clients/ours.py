@@ -1,6 +1,7 @@
 """Check a server with the client of this package; write the checks to stdout in the form of checks.json.
 
-Run it with the interpreter that has this package. Arguments: protocol version, target as JSON ({url} or {command, args}).
+Run it with the interpreter that has this package. Arguments: protocol version, target as JSON ({url} or
+{command, args}).
 """
 
 from __future__ import annotations

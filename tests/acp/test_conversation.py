@@ -33,7 +33,7 @@ def request(identifier: object, method: str, **params: Any) -> bytes:
 def announced(raw: bytes) -> list[tuple[str, list[str]]]:
     """Return (session id, skill names) of each notification.
 
-    Before the session id comes the kind of the update unless it is of commands, or the method.
+    Unless the update is of commands, its kind or its method precedes the session id.
     """
     out: list[tuple[str, list[str]]] = []
     for each in raw.splitlines():

@@ -23,6 +23,7 @@ import forkserver
 from mcp_skills_server.acp import proxy
 from mcp_skills_server.acp.proxy import AgentProcess, NotStartedError
 from tables import each_row
+from web.http_wire import wait_until
 from wire import COMMAND, DEADLINE, write_skill
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX processes and signals")
@@ -190,13 +191,6 @@ def flooding_agent(lines: int, done: Path) -> list[str]:
     return python(f"import os\n{write}\nopen({str(done)!r}, 'w')")
 
 
-def wait_for_file(path: Path) -> None:
-    deadline = time.monotonic() + DEADLINE
-    while not path.exists():
-        assert time.monotonic() < deadline
-        select.select([], [], [], 0.01)
-
-
 @each_row(
     ("lines", "end", "roots"),  # 100 lines fit into two pipes, so that the agent can end
     [(100, signal.SIGTERM, 0), (10**9, signal.SIGHUP, 1), (100, "close", 1), (10**9, "close", 0)],
@@ -210,7 +204,7 @@ def test_editor_that_reads_nothing_does_not_delay_the_exit(
     with running_proxy(flooding_agent(lines, done), *options) as process:
         assert select.select([process.stdout], [], [], DEADLINE)[0]
         if lines == 100:
-            wait_for_file(done)
+            wait_until(done.exists)
         if isinstance(end, str):
             process.stdin.close()
         else:
@@ -221,7 +215,7 @@ def test_editor_that_reads_nothing_does_not_delay_the_exit(
 def test_editor_that_pauses_receives_all_output_of_an_ended_agent(tmp_path: Path) -> None:
     done = tmp_path / "done"
     with running_proxy(flooding_agent(100, done)) as process:
-        wait_for_file(done)
+        wait_until(done.exists)
         select.select([], [], [], 1)  # longer than `_LINGER_S`
         assert len(process.stdout.read()) == 100_000
         assert process.wait(DEADLINE) == 0

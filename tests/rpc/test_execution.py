@@ -19,8 +19,9 @@ from mcp_skills_server.rpc.blobs import BlobStore
 from mcp_skills_server.runtime.scripts import approvals, processes, runner, sandbox
 from mcp_skills_server.runtime.scripts.approvals import Approval
 from mcp_skills_server.runtime.scripts.settings import ScriptSettings
-from rpc.build import ACTIONS, CallFailedError, RpcServer, toml, write
+from rpc.build import ACTIONS, RpcServer, toml, write
 from tables import each_row
+from wire import WireError
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform == "win32", reason="POSIX processes")]
 
@@ -298,7 +299,7 @@ async def test_input_blobs_must_exist_and_be_at_most_64() -> None:
         ("execute_skill", {"name": "text.line-count", "input_blobs": ["../../etc/passwd"]}),
         ("read_blob", {"blob_id": "blob:1"}),
     ):
-        with pytest.raises(CallFailedError, match="Unknown blob") as caught:
+        with pytest.raises(WireError, match="Unknown blob") as caught:
             await rpc.call(method, **params)
         assert caught.value.code == -32602
     assert caught.value.data == {"blob_id": "blob:1"}
@@ -306,7 +307,7 @@ async def test_input_blobs_must_exist_and_be_at_most_64() -> None:
     for _ in range(execution.MAX_INPUT_BLOBS + 1):
         names.append((await rpc.call("create_blob", content="a\ud800\n"))["blob_id"])
     assert (await rpc.call("read_blob", blob_id=names[0]))["content"] == "a\ufffd\n"
-    with pytest.raises(CallFailedError, match="at most 64 blobs"):
+    with pytest.raises(WireError, match="at most 64 blobs"):
         await rpc.call("execute_skill", name="text.line-count", input_blobs=names)
     result = await run(rpc, name="text.line-count", input_blobs=names[:-1] * 2)
     assert (result["status"], result["output"]) == ("completed", {"lines": 64})
@@ -415,7 +416,7 @@ async def test_at_most_sixteen_existing_skills_are_mounted(tmp_path: Path) -> No
         write(tmp_path / name, toml(name))
     rpc = make_rpc("off", tmp_path, allow_code=True)
     for mounted, message in ((names, "at most 16 skills can be mounted"), (["gone"], "Unknown skill 'gone'")):
-        with pytest.raises(CallFailedError, match=message):
+        with pytest.raises(WireError, match=message):
             await rpc.call("run_code", language="sh", code="true", mount_skills=mounted)
     result = await run(rpc, "run_code", language="sh", code="true", mount_skills=names[1:])
     assert result["status"] == "completed"

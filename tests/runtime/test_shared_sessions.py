@@ -64,7 +64,7 @@ class Store:
 
 
 class Replica:
-    """A process with shared sessions, used as `server/tools.py` does."""
+    """A replica with shared sessions, which are called in the way of `server/tools.py`."""
 
     def __init__(self, tree: Path, store: Store, settings: RuntimeSettings | None = None, **more: Any) -> None:
         self.runtime = Runtime(load_registry(tree), settings)

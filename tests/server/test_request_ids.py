@@ -24,7 +24,7 @@ def registry() -> Registry:
 def test_end_of_stdin_cancels_requests_with_similar_ids(
     pair: tuple[int, str], registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Regression guard: if both ids had one key, a hidden request would keep the process alive."""
+    """If both ids had the same key, one request would stay uncancelled and delay the exit."""
 
     async def hang(*_: object) -> bytes:
         await anyio.Event().wait()

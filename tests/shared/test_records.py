@@ -185,7 +185,7 @@ async def test_full_redis_refuses_only_writes_and_is_logged_once(
 # Buckets
 
 
-async def test_bucket_gives_its_tokens_and_then_the_wait(link: Link) -> None:
+async def test_take_returns_0_while_tokens_last_and_then_the_wait(link: Link) -> None:
     bucket = SharedBucket(link, "requests", most=3, per_second=0.01)
     assert [await bucket.take("a") for _ in range(3)] == [0, 0, 0]
     assert 90 < await bucket.take("a") <= 100

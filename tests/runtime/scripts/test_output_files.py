@@ -172,7 +172,7 @@ def test_lack_of_file_descriptors_is_reported_as_temporary(
         return original(*args, **options)
 
     monkeypatch.setattr(os, "open", failing_open)
-    if refuse_from >= (4 if output_files.BY_DESCRIPTOR else 1):
+    if refuse_from >= (4 if output_files.BY_DESCRIPTOR else 1):  # the calls of `os.open` for this file
         assert read(str(top), "a/b/file", 100) == b"inside"
     else:
         assert f"cannot be read now ({os.strerror(number)}); try again" in error_of(top, "a/b/file")

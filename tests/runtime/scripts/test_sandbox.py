@@ -126,7 +126,7 @@ def needs_setpriv(test: Any) -> Any:
 
 @pytest.fixture(params=[pytest.param(each, marks=needs_bubblewrap) for each in ("setpriv", "namespace")])
 def user_change(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """How scripts of root become nobody: by setpriv, or only by a user namespace."""
+    """Both ways in which scripts of root become nobody: setpriv, or only a user namespace."""
     if request.param == "namespace":
         monkeypatch.setattr(sandbox, "_setpriv_choices", lambda: [None])
     return request.param

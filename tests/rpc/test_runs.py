@@ -13,7 +13,7 @@ from mcp_skills_server.runtime.scripts.outcome import OURS, Outcome
 from tables import each_row
 
 GOOD = Outcome(
-    "code/main.sh", 0, "", "", 5, timed_out=False, stdout_truncated=False, stderr_truncated=False, sandbox="off"
+    "code/main.sh", 0, "", "", 5, timed_out=False, stdout_truncated=False, stderr_truncated=False, sandbox="none"
 )
 
 

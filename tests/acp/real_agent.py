@@ -13,7 +13,7 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 
 
 class RealAgent:
-    """Answers the prompt `commands` with its own commands, others with servers and skills."""
+    """Agent that sends its own commands for the prompt `commands`, else its servers and skills."""
 
     def __init__(self) -> None:
         self.servers: dict[str, list[Any]] = {}

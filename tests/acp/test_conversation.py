@@ -33,7 +33,7 @@ def request(identifier: object, method: str, **params: Any) -> bytes:
 def announced(raw: bytes) -> list[tuple[str, list[str]]]:
     """Return (session id, skill names) of each notification.
 
-    Before the session id comes the kind of the update unless it is of commands, or the method.
+    Unless the update is of commands, its kind or its method precedes the session id.
     """
     out: list[tuple[str, list[str]]] = []
     for each in raw.splitlines():
@@ -182,7 +182,7 @@ def test_server_name_differs_from_thousands_of_taken_names() -> None:
     assert added["name"] == "skills-12000"
 
 
-def test_server_is_added_to_useful_session_setups_alone() -> None:
+def test_server_is_added_only_to_session_setups_that_can_use_it() -> None:
     setup = request(1, "session/new", mcpServers=[])
     changed = new_conversation().to_agent(setup)
     server = {"name": "skills", "command": "/bin/skills", "args": ["serve"], "env": []}
@@ -282,7 +282,7 @@ def test_session_id_has_at_most_1024_characters() -> None:
     assert announced_sessions(conversation.announce(TWO)) == ["s", "t" * 1024]
 
 
-def test_too_deeply_nested_commands_affect_their_session_alone() -> None:
+def test_too_deeply_nested_commands_affect_only_their_session() -> None:
     conversation = open_conversation()
     load_session(conversation, "t")
     limit = sys.getrecursionlimit()

@@ -23,6 +23,7 @@ import forkserver
 from mcp_skills_server.acp import proxy
 from mcp_skills_server.acp.proxy import AgentProcess, NotStartedError
 from tables import each_row
+from web.http_wire import wait_until
 from wire import COMMAND, DEADLINE, write_skill
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX processes and signals")
@@ -64,7 +65,7 @@ def run_proxy(raw: bytes, agent: Sequence[str], *options: str | Path) -> subproc
 
 
 def wait_until_gone(pid: int) -> None:
-    """Wait until a process has ended; a zombie of another parent has."""
+    """Wait until a process has ended. A zombie counts, since its parent may not be this process."""
     deadline = time.monotonic() + DEADLINE
     with suppress(ProcessLookupError, FileNotFoundError):
         while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
@@ -158,7 +159,7 @@ def test_flooding_agent_is_blocked_without_using_memory(tmp_path: Path) -> None:
         assert pages * os.sysconf("SC_PAGE_SIZE") < 24 << 20
 
 
-def test_agent_that_reads_nothing_blocks_the_editor_alone() -> None:
+def test_agent_that_reads_nothing_blocks_only_the_editor() -> None:
     code = "import os, time\nos.write(1, b'begun\\n')\nwhile True: os.write(1, b'.\\n'); time.sleep(0.05)"
     with running_proxy(python(code)) as process:
         assert read_line(process.stdout) == b"begun\n"
@@ -185,16 +186,9 @@ def test_agent_that_reads_nothing_is_terminated_when_the_editor_leaves() -> None
 
 
 def flooding_agent(lines: int, done: Path) -> list[str]:
-    """Return the command of an agent that writes these lines, and then the file `done`."""
+    """Return the command of an agent that writes so many lines and then creates the file `done`."""
     write = f"for _ in range({lines}): os.write(1, b'x' * 999 + b'\\n')"
     return python(f"import os\n{write}\nopen({str(done)!r}, 'w')")
-
-
-def wait_for_file(path: Path) -> None:
-    deadline = time.monotonic() + DEADLINE
-    while not path.exists():
-        assert time.monotonic() < deadline
-        select.select([], [], [], 0.01)
 
 
 @each_row(
@@ -210,7 +204,7 @@ def test_editor_that_reads_nothing_does_not_delay_the_exit(
     with running_proxy(flooding_agent(lines, done), *options) as process:
         assert select.select([process.stdout], [], [], DEADLINE)[0]
         if lines == 100:
-            wait_for_file(done)
+            wait_until(done.exists)
         if isinstance(end, str):
             process.stdin.close()
         else:
@@ -221,14 +215,14 @@ def test_editor_that_reads_nothing_does_not_delay_the_exit(
 def test_editor_that_pauses_receives_all_output_of_an_ended_agent(tmp_path: Path) -> None:
     done = tmp_path / "done"
     with running_proxy(flooding_agent(100, done)) as process:
-        wait_for_file(done)
+        wait_until(done.exists)
         select.select([], [], [], 1)  # longer than `_LINGER_S`
         assert len(process.stdout.read()) == 100_000
         assert process.wait(DEADLINE) == 0
 
 
 def test_slow_editor_receives_all_output_after_it_closes_stdin(tmp_path: Path) -> None:
-    """Each small piece that it reads extends the grace period; 64 KiB take longer than that."""
+    """Each small read extends the grace period, which is shorter than the read of all output."""
     with running_proxy(flooding_agent(200, tmp_path / "done"), "--grace", "1") as process:
         select.select([], [], [], 0.5)  # until the pipes are full
         process.stdin.close()
@@ -298,7 +292,7 @@ def test_agent_that_ignores_signals_is_killed_with_its_child(end: signal.Signals
             wait_until_gone(pid)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_PDEATHSIG exists on Linux alone")
+@pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_PDEATHSIG exists only on Linux")
 def test_agent_ends_when_the_proxy_is_killed() -> None:
     code = "import os, time\nos.write(1, b'%d\\n' % os.getpid())\nwhile True: time.sleep(9)"
     with running_proxy(python(code)) as process:
@@ -319,7 +313,7 @@ while True: time.sleep(9)
 
 
 def test_stopped_process_handles_sigterm_before_it_is_killed() -> None:
-    """Both the agent, and a process that it leaves behind, which ignores the SIGHUP of Linux."""
+    """Test the agent, and an orphan of it that ignores SIGHUP, which Linux sends to stopped orphans."""
     catches = CATCHES_SIGNAL.format(number=int(signal.SIGTERM))
     stopped = catches.replace("while", "os.kill(os.getpid(), signal.SIGSTOP)\nwhile")
     orphan = f"import signal\nsignal.signal(signal.SIGHUP, signal.SIG_IGN)\n{stopped}"

@@ -121,7 +121,7 @@ async def test_closed_library_sends_no_update_and_keeps_no_task(tmp_path: Path) 
         assert await connection.next() == ("a", [])
         write_skill(tmp_path / "one")
         registry.refresh()  # its update would be sent at the next await
-    with AcpSkills(registry) as others:  # its updates would follow a late one of `skills`
+    with AcpSkills(registry) as others:  # a late update of `skills` would precede theirs
         others.announce(connection, "b")
         assert await connection.next() == ("b", ["one"])
         write_skill(tmp_path / "two")

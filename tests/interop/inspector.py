@@ -1,4 +1,4 @@
-"""Inspector's command line with a server that needs a token. One request plays its browser."""
+"""The command line of the MCP Inspector with a server that needs a token. A GET replaces its browser."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NAVIGATE = "Please navigate to: "
 
 
 def _browse(stream: IO[str], output: list[str]) -> None:
-    """Open the address that it prints for its user, and follow the redirects."""
+    """Open the address that Inspector prints for its user, and follow the redirects."""
     for line in stream:
         output.append(line)
         if line.startswith(_NAVIGATE):
@@ -30,7 +30,7 @@ def _browse(stream: IO[str], output: list[str]) -> None:
 
 
 def inspect(home: Path, url: str, era: str, method: str, *options: str) -> str:
-    """Return its output for a method after signing in. It keeps its state below `home`, but no token."""
+    """Return the output of Inspector for a method. Its state is kept below `home`, its token is not."""
     environment = {
         **os.environ,
         "HOME": str(home),

@@ -1,5 +1,5 @@
-// An issuer by the certified package `oidc-provider`: node oidc_provider.mjs MODULE RESOURCE CALLBACK [DENY]. Prints its URL.
-// The access tokens of the resource are JWTs with groups; whoever gives a name in its form is signed in by it.
+// Issuer of the certified package `oidc-provider`: node oidc_provider.mjs MODULE RESOURCE CALLBACK. Prints its URL.
+// The access tokens of the resource are JWTs with groups. The form signs in any user name.
 import { createServer } from "node:http";
 import { pathToFileURL } from "node:url";
 
@@ -12,15 +12,15 @@ const provider = new Provider(url, {
   clients: [
     { client_id: "page", redirect_uris: [callback], token_endpoint_auth_method: "none", grant_types: ["authorization_code"] },
   ],
-  cookies: { keys: ["made up for a test"] },
+  cookies: { keys: ["a key for tests"] },
   findAccount: (_, sub) => ({ accountId: sub, claims: () => ({ sub, preferred_username: `${sub}@acme` }) }),
   extraTokenClaims: (_, token) =>
     ({ preferred_username: `${token.accountId}@acme`, realm_access: { roles: ["finance"] } }),
   features: {
     resourceIndicators: {
       enabled: true,
-      getResourceServerInfo: (_, asked) => {
-        if (asked !== resource) throw new Error("another resource");
+      getResourceServerInfo: (_, requested) => {
+        if (requested !== resource) throw new Error("another resource");
         return { scope: "skills:read", audience: resource, accessTokenFormat: "jwt" };
       },
     },

@@ -98,7 +98,7 @@ def test_expectation_of_a_passed_check_is_reported_as_stale() -> None:
         assert judge("base", [failed], BASELINE).stale == []
 
 
-def test_one_failed_check_fails_all_of_the_same_id() -> None:
+def test_passed_check_hides_no_failed_one_of_the_same_id() -> None:
     verdict = judge("base", [check("SUCCESS", "two"), check("FAILURE", "two"), check("SUCCESS", "two")], {})
     assert len(verdict.unexpected) == 1
     verdict = judge("base", [check("SUCCESS"), check("FAILURE"), check("FAILURE")], BASELINE)
@@ -177,7 +177,7 @@ def test_expected_counts_are_read_from_disk() -> None:
     assert counts["file"] > counts["skill"]
 
 
-def test_uninstallable_clients_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clients_that_are_not_installed_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tools.interop.referees.CACHE", tmp_path)
     assert [each.suite for each in libraries({})] == ["sdk", "ext-skills", "ours ext-skills", "ours typescript-sdk"]
     some = {each.suite: each for each in libraries({"langchain": Path("python")})}

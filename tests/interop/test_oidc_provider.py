@@ -1,6 +1,6 @@
-"""A person signs in to the page at the certified `oidc-provider`, through its own forms.
+"""Sign-in to the page at the certified issuer `oidc-provider`, through the forms of the issuer.
 
-It runs where `make interop` has installed the package, and is skipped where it has not.
+Skipped unless `make interop` has installed the package.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ pytestmark = pytest.mark.skipif(not (MODULE.exists() and NODE.exists()), reason=
 
 @contextmanager
 def issuer(port: int) -> Iterator[str]:
-    own = f"http://127.0.0.1:{port}"
-    command = [str(NODE), str(SCRIPT), str(MODULE), f"{own}/mcp", f"{own}/ui/oauth/callback"]
+    """Yield the URL of an issuer for the page at this port."""
+    page_url = f"http://127.0.0.1:{port}"
+    command = [str(NODE), str(SCRIPT), str(MODULE), f"{page_url}/mcp", f"{page_url}/ui/oauth/callback"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         try:
             assert process.stdout is not None
@@ -91,10 +92,10 @@ class Browser:
 def test_person_signs_in_at_certified_provider(tmp_path: Path, more: str) -> None:
     browser = Browser()
     with page(tmp_path, more) as server:
-        place, text = browser.get(f"http://127.0.0.1:{server.port}/ui/oauth/begin")
-        place, text = browser.submit(place, text, login="ann", password="x")
-        place, text = browser.submit(place, text)  # consent
-        assert f"127.0.0.1:{server.port}/ui/oauth/callback" in place, text
+        url, text = browser.get(f"http://127.0.0.1:{server.port}/ui/oauth/begin")
+        url, text = browser.submit(url, text, login="ann", password="x")
+        url, text = browser.submit(url, text)  # consent
+        assert f"127.0.0.1:{server.port}/ui/oauth/callback" in url, text
         _, text = browser.get(f"http://127.0.0.1:{server.port}/ui/")
         assert "billing" in visible_text(text) and "ann" in visible_text(text)
         assert "signing in at the issuer failed" not in server.stderr
@@ -103,8 +104,8 @@ def test_person_signs_in_at_certified_provider(tmp_path: Path, more: str) -> Non
 def test_refusal_of_issuer_is_shown_and_logged(tmp_path: Path) -> None:
     with page(tmp_path) as server:
         browser = Browser()
-        place, text = browser.get(f"http://127.0.0.1:{server.port}/ui/oauth/begin")
-        place, text = browser.get(f"{place}/abort")
-        why = "refused the sign-in (access_denied: End-User aborted interaction)"
-        assert why in visible_text(text)
-        server.wait_for_log(f"signing in at the issuer failed: .*{re.escape(why)}")
+        url, text = browser.get(f"http://127.0.0.1:{server.port}/ui/oauth/begin")
+        url, text = browser.get(f"{url}/abort")
+        reason = "refused the sign-in (access_denied: End-User aborted interaction)"
+        assert reason in visible_text(text)
+        server.wait_for_log(f"signing in at the issuer failed: .*{re.escape(reason)}")

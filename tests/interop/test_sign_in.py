@@ -1,6 +1,6 @@
-"""Inspector signs in: from a 401 to the issuer, and back with a token.
+"""Sign-in of the MCP Inspector: from a 401 to the issuer, and back with a token.
 
-It runs where `make interop` has installed Inspector, and is skipped where it has not.
+Skipped unless `make interop` has installed Inspector.
 """
 
 from __future__ import annotations

@@ -13,17 +13,9 @@ from mcp_skills_server.rpc.methods import Methods
 from mcp_skills_server.rpc.server import Rpc
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.scripts.settings import ScriptSettings
-from wire import ROOT, write_skill
+from wire import ROOT, WireError, write_skill
 
 ACTIONS = ROOT / "fixtures" / "actions"
-
-
-class CallFailedError(Exception):
-    def __init__(self, error: dict[str, Any]) -> None:
-        super().__init__(error["message"])
-        self.code: int = error["code"]
-        self.message: str = error["message"]
-        self.data: Any = error.get("data")
 
 
 class RpcServer:
@@ -51,14 +43,14 @@ class RpcServer:
         """Return the result of a call.
 
         Raises:
-            CallFailedError: the answer is an error.
+            WireError: the answer is an error.
         """
         answer = await self.send({"jsonrpc": "2.0", "id": "x", "method": method, "params": params})
         assert len(answer) == 3
         assert answer["jsonrpc"] == "2.0"
         assert answer["id"] == "x"
         if "error" in answer:
-            raise CallFailedError(answer["error"])
+            raise WireError(answer["error"])
         return answer["result"]
 
     async def names(self, **params: Any) -> list[str]:

@@ -19,8 +19,9 @@ from mcp_skills_server.rpc.blobs import BlobStore
 from mcp_skills_server.runtime.scripts import approvals, processes, runner, sandbox
 from mcp_skills_server.runtime.scripts.approvals import Approval
 from mcp_skills_server.runtime.scripts.settings import ScriptSettings
-from rpc.build import ACTIONS, CallFailedError, RpcServer, toml, write
+from rpc.build import ACTIONS, RpcServer, toml, write
 from tables import each_row
+from wire import WireError
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform == "win32", reason="POSIX processes")]
 
@@ -30,13 +31,14 @@ FIELDS = {"status", "run_id", "summary", "output", "output_blobs", "logs_preview
 
 
 @pytest.fixture(scope="module", params=["off", pytest.param("required", marks=pytest.mark.needs_program("bwrap"))])
-def box(request: pytest.FixtureRequest) -> Any:
+def sandbox_mode(request: pytest.FixtureRequest) -> Any:
+    """Each value of `--sandbox`; `temporary` allows "off" to root too."""
     return request.param
 
 
 @pytest.fixture(autouse=True)
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Parent of the work directories. Root may run without a sandbox, as other users may."""
+    """Return the parent of the work directories. Allow root to run scripts without a sandbox."""
     folder = tmp_path / "tmp"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -47,15 +49,21 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def make_rpc(
-    box: Any, *roots: Path | MirroredRoot, allow_code: bool = False, blobs: BlobStore | None = None, **settings: Any
+    sandbox_mode: Any,
+    *roots: Path | MirroredRoot,
+    allow_code: bool = False,
+    blobs: BlobStore | None = None,
+    **settings: Any,
 ) -> RpcServer:
-    """Return a server that executes scripts in the sandbox `box`."""
+    """Return a server that executes scripts with this value of `--sandbox`."""
     settings = {"timeout_s": 20, "output_bytes": 4096, **settings}
-    return RpcServer(*roots, scripts=ScriptSettings(sandbox=box, **settings), allow_code=allow_code, blobs=blobs)
+    return RpcServer(
+        *roots, scripts=ScriptSettings(sandbox=sandbox_mode, **settings), allow_code=allow_code, blobs=blobs
+    )
 
 
-def created(temporary: Path, pattern: str = "session-*") -> list[Path]:
-    """Return the paths below the temporary folder, by default those of work directories."""
+def paths_below(temporary: Path, pattern: str = "session-*") -> list[Path]:
+    """Return the matching paths below the temporary folder, by default the work directories."""
     return [*temporary.rglob(pattern)]
 
 
@@ -91,8 +99,8 @@ def write_shell(root: Path, code: str) -> Path:
 
 
 @pytest.mark.requirement("SP-25", "SP-27", "SP-28", "SP-33")
-async def test_example_action_runs_as_documented(box: Any, temporary: Path) -> None:
-    rpc = make_rpc(box, ACTIONS, secrets={"salesforce/leads-sync": {"SALESFORCE_API_KEY": "k", "OTHER": "o"}})
+async def test_example_action_runs_as_documented(sandbox_mode: Any, temporary: Path) -> None:
+    rpc = make_rpc(sandbox_mode, ACTIONS, secrets={"salesforce/leads-sync": {"SALESFORCE_API_KEY": "k", "OTHER": "o"}})
     blob = await rpc.call("create_blob", content="name,mail\na,b\nc,d\n", kind="text/csv")
     assert set(blob) == {"blob_id", "size_bytes"}
     assert blob["size_bytes"] == 18
@@ -102,11 +110,11 @@ async def test_example_action_runs_as_documented(box: Any, temporary: Path) -> N
     assert result["output"] == {"env": "prod", "leads": 2, "authorised": True}
     assert "2 leads for prod" in result["logs_preview"]
     assert result["output_blobs"] == []
-    assert not created(temporary)
+    assert not paths_below(temporary)
 
 
-async def test_output_files_of_a_run_become_blobs(box: Any) -> None:
-    rpc = make_rpc(box, ACTIONS)
+async def test_output_files_of_a_run_become_blobs(sandbox_mode: Any) -> None:
+    rpc = make_rpc(sandbox_mode, ACTIONS)
     result = await run(rpc, name="salesforce.contacts.export")
     (blob,) = result["output_blobs"]
     assert (result["status"], result["output"]) == ("completed", {"contacts": 2})
@@ -119,8 +127,8 @@ async def test_output_files_of_a_run_become_blobs(box: Any) -> None:
 
 
 @pytest.mark.requirement("SP-25", "SP-32")
-async def test_program_reads_its_input_blobs_and_prints_its_output(box: Any) -> None:
-    rpc = make_rpc(box, ACTIONS)
+async def test_program_reads_its_input_blobs_and_prints_its_output(sandbox_mode: Any) -> None:
+    rpc = make_rpc(sandbox_mode, ACTIONS)
     blobs = [(await rpc.call("create_blob", content=text))["blob_id"] for text in ("a\nb\n", "c\n")]
     result = await run(rpc, name="text.line-count", input_blobs=blobs, timeout_ms=600_000)
     assert result["status"] == "completed"
@@ -137,10 +145,10 @@ async def test_arguments_are_given_to_a_program_as_a_file(tmp_path: Path) -> Non
     assert (await run(make_rpc("off", tmp_path), name="thing"))["output"] == {}
 
 
-async def test_function_gets_the_arguments_and_imports_sibling_modules(box: Any, tmp_path: Path) -> None:
+async def test_function_gets_the_arguments_and_imports_sibling_modules(sandbox_mode: Any, tmp_path: Path) -> None:
     code = "import near\ndef main(args):\n    print('printed')\n    return {'got': args, 'near': near.X}\n"
     write_python(tmp_path, code, code__near_py="X = 5\n")
-    result = await run(make_rpc(box, tmp_path), name="thing", args={"a": "é"})
+    result = await run(make_rpc(sandbox_mode, tmp_path), name="thing", args={"a": "é"})
     assert result["output"] == {"got": {"a": "é"}, "near": 5}
     assert result["logs_preview"] == "printed\n"
 
@@ -190,17 +198,17 @@ async def test_action_that_cannot_run_fails_with_the_reason(
 
 @pytest.mark.requirement("SP-33")
 async def test_only_declared_secrets_are_passed_to_a_run(
-    box: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sandbox_mode: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("KEPT_BACK", "1")
+    monkeypatch.setenv("OF_THE_SERVER", "1")
     text = toml("thing", runtime=PYTHON, permissions='secrets = ["API_KEY"]')
     write(tmp_path / "thing", text, code__main_py="import os\ndef main(args):\n    return dict(os.environ)\n")
     missing = "^thing needs API_KEY, which the operator of this server has not given to it$"
-    await assert_fails(make_rpc(box, tmp_path), "secret_missing", missing, name="thing")
+    await assert_fails(make_rpc(sandbox_mode, tmp_path), "secret_missing", missing, name="thing")
     other = {"other": {"API_KEY": "not this one"}, "https://example.com#thing": {"API_KEY": "nor this"}}
-    await assert_fails(make_rpc(box, tmp_path, secrets=other), "secret_missing", missing, name="thing")
+    await assert_fails(make_rpc(sandbox_mode, tmp_path, secrets=other), "secret_missing", missing, name="thing")
     secrets = {**other, "thing": {"API_KEY": "k", "OTHER": "o"}}
-    environment = (await run(make_rpc(box, tmp_path, secrets=secrets), name="thing"))["output"]
+    environment = (await run(make_rpc(sandbox_mode, tmp_path, secrets=secrets), name="thing"))["output"]
     assert environment["API_KEY"] == "k"
     assert set(environment) <= {
         "API_KEY", "HOME", "LANG", "LC_CTYPE", "PATH", "PWD", "SKILL_DIR", "SKILL_WORKSPACE", "TMPDIR", "SKILL_RUN",
@@ -208,8 +216,10 @@ async def test_only_declared_secrets_are_passed_to_a_run(
 
 
 @pytest.mark.requirement("SP-30", "SP-31", "SP-32")
-async def test_sandboxed_action_has_no_network_user_or_writable_skill(box: Any, tmp_path: Path) -> None:
-    if box == "off":
+async def test_sandboxed_action_runs_as_nobody_without_network_or_writable_skill(
+    sandbox_mode: Any, tmp_path: Path
+) -> None:
+    if sandbox_mode == "off":
         pytest.skip("needs a sandbox")
     code = (
         "import os, socket\n"
@@ -219,11 +229,11 @@ async def test_sandboxed_action_has_no_network_user_or_writable_skill(box: Any, 
         "            os.access('/skills/acme.thing', os.W_OK), [name for _, name in socket.if_nameindex()]]\n"
     )
     write(tmp_path / "thing", toml("acme.thing", runtime=PYTHON), code__main_py=code, name="thing")
-    result = await run(make_rpc(box, tmp_path), name="acme.thing")
+    result = await run(make_rpc(sandbox_mode, tmp_path), name="acme.thing")
     assert result["output"] == [65534, "/workspace", ["acme.thing"], "/skills/acme.thing", False, ["lo"]]
 
 
-async def test_links_fifos_and_directories_do_not_become_blobs(box: Any, tmp_path: Path) -> None:
+async def test_links_fifos_and_directories_do_not_become_blobs(sandbox_mode: Any, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("secret")
     write_shell(
@@ -231,7 +241,7 @@ async def test_links_fifos_and_directories_do_not_become_blobs(box: Any, tmp_pat
         f'cd "$SKILL_WORKSPACE/output_blobs" && ln -s {secret} a && mkfifo b && mkdir c && echo d > d && ln d e\n'
         "echo f > f",
     )
-    rpc = make_rpc(box, tmp_path / "root")
+    rpc = make_rpc(sandbox_mode, tmp_path / "root")
     result = await run(rpc, name="thing")
     (blob,) = result["output_blobs"]
     assert (await rpc.call("read_blob", blob_id=blob))["content"] == "f\n"
@@ -241,10 +251,10 @@ async def test_links_fifos_and_directories_do_not_become_blobs(box: Any, tmp_pat
     "ln -s /etc/passwd result.json", "mkfifo result.json", "mkdir result.json",
     "rm -rf output_blobs; ln -s / output_blobs",
 ])  # fmt: skip
-async def test_result_that_is_no_regular_file_is_ignored(box: Any, tmp_path: Path, command: str) -> None:
+async def test_result_that_is_no_regular_file_is_ignored(sandbox_mode: Any, tmp_path: Path, command: str) -> None:
     code = f"os.chdir(os.environ['SKILL_WORKSPACE'])\n    os.system('{command}')\n    os._exit(0)\n"
     write_python(tmp_path, f"import os\ndef main(args):\n    {code}")
-    await assert_fails(make_rpc(box, tmp_path), "execution_failed", "without a result", name="thing")
+    await assert_fails(make_rpc(sandbox_mode, tmp_path), "execution_failed", "without a result", name="thing")
 
 
 @each_row("deleted", ["", "/output_blobs"])
@@ -289,7 +299,7 @@ async def test_input_blobs_must_exist_and_be_at_most_64() -> None:
         ("execute_skill", {"name": "text.line-count", "input_blobs": ["../../etc/passwd"]}),
         ("read_blob", {"blob_id": "blob:1"}),
     ):
-        with pytest.raises(CallFailedError, match="Unknown blob") as caught:
+        with pytest.raises(WireError, match="Unknown blob") as caught:
             await rpc.call(method, **params)
         assert caught.value.code == -32602
     assert caught.value.data == {"blob_id": "blob:1"}
@@ -297,7 +307,7 @@ async def test_input_blobs_must_exist_and_be_at_most_64() -> None:
     for _ in range(execution.MAX_INPUT_BLOBS + 1):
         names.append((await rpc.call("create_blob", content="a\ud800\n"))["blob_id"])
     assert (await rpc.call("read_blob", blob_id=names[0]))["content"] == "a\ufffd\n"
-    with pytest.raises(CallFailedError, match="at most 64 blobs"):
+    with pytest.raises(WireError, match="at most 64 blobs"):
         await rpc.call("execute_skill", name="text.line-count", input_blobs=names)
     result = await run(rpc, name="text.line-count", input_blobs=names[:-1] * 2)
     assert (result["status"], result["output"]) == ("completed", {"lines": 64})
@@ -312,7 +322,7 @@ async def test_waiting_run_writes_no_files(tmp_path: Path, temporary: Path) -> N
     async def run_one() -> None:
         results.append(await run(rpc, name="thing", input_blobs=[blob]))
         if len(results) == 4:  # the fifth one runs
-            (written,) = created(temporary, f"blobs/{blob[5:]}")
+            (written,) = paths_below(temporary, f"blobs/{blob.removeprefix('blob:')}")
             (written.parent.parent / "stop").touch()
 
     async with anyio.create_task_group() as tasks:
@@ -321,7 +331,7 @@ async def test_waiting_run_writes_no_files(tmp_path: Path, temporary: Path) -> N
     assert [each["status"] for each in results] == ["failed"] * 4 + ["completed"]
     assert {each["error"]["type"] for each in results[:4]} == {"not_run"}
     assert "1 scripts are running already" in results[0]["error"]["message"]
-    assert not created(temporary)
+    assert not paths_below(temporary)
 
 
 async def test_cancelled_run_leaves_no_files(tmp_path: Path, temporary: Path) -> None:
@@ -330,9 +340,9 @@ async def test_cancelled_run_leaves_no_files(tmp_path: Path, temporary: Path) ->
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(partial(rpc.call, "execute_skill", name="thing"))
         await anyio.to_thread.run_sync(gate.read_text)  # wait until it runs
-        assert created(temporary)
+        assert paths_below(temporary)
         tasks.cancel_scope.cancel()
-    assert not created(temporary)
+    assert not paths_below(temporary)
 
 
 @pytest.mark.requirement("SP-26", "X-27")
@@ -344,18 +354,18 @@ async def test_cancelled_run_leaves_no_files(tmp_path: Path, temporary: Path) ->
     ("shell", "echo $0 | sed 's,.*/,,'", None, "main.sh\n"),
 ])  # fmt: skip
 async def test_code_runs_in_each_supported_language(
-    box: Any, language: str, code: str, entrypoint: str | None, output: Any
+    sandbox_mode: Any, language: str, code: str, entrypoint: str | None, output: Any
 ) -> None:
-    rpc = make_rpc(box, ACTIONS, allow_code=True)
+    rpc = make_rpc(sandbox_mode, ACTIONS, allow_code=True)
     params = {"language": language, "code": code, "entrypoint": entrypoint, "args": {"a": "b"}}
     result = await run(rpc, "run_code", **params)
     assert (result["status"], result["output"]) == ("completed", output), result
-    await assert_fails(make_rpc(box, ACTIONS), "execution_disabled", "--allow-code", "run_code", **params)
+    await assert_fails(make_rpc(sandbox_mode, ACTIONS), "execution_disabled", "--allow-code", "run_code", **params)
 
 
 @pytest.mark.requirement("SP-26", "SP-32")
-async def test_code_sees_mounted_skills_and_its_input_blobs(box: Any) -> None:
-    rpc = make_rpc(box, ACTIONS, allow_code=True)
+async def test_code_sees_mounted_skills_and_its_input_blobs(sandbox_mode: Any) -> None:
+    rpc = make_rpc(sandbox_mode, ACTIONS, allow_code=True)
     blob = (await rpc.call("create_blob", content="from a blob"))["blob_id"]
     code = (
         "cd $SKILL_DIR; ls; head -c 16 weather/resources/table.md; "
@@ -406,7 +416,7 @@ async def test_at_most_sixteen_existing_skills_are_mounted(tmp_path: Path) -> No
         write(tmp_path / name, toml(name))
     rpc = make_rpc("off", tmp_path, allow_code=True)
     for mounted, message in ((names, "at most 16 skills can be mounted"), (["gone"], "Unknown skill 'gone'")):
-        with pytest.raises(CallFailedError, match=message):
+        with pytest.raises(WireError, match=message):
             await rpc.call("run_code", language="sh", code="true", mount_skills=mounted)
     result = await run(rpc, "run_code", language="sh", code="true", mount_skills=names[1:])
     assert result["status"] == "completed"

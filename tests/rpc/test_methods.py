@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from mcp_skills_server.rpc import guide
-from rpc.build import ACTIONS, CallFailedError, RpcServer, toml, write
+from rpc.build import ACTIONS, RpcServer, toml, write
 from tables import each_row
-from wire import FIXTURES, write_skill
+from wire import FIXTURES, WireError, write_skill
 
 pytestmark = pytest.mark.anyio
 
@@ -74,11 +74,11 @@ async def test_next_page_continues_after_skills_came_and_went(tmp_path: Path) ->
 
 @each_row("cursor", ["", "x", "é", "W10", "W1tdXQ", "a" * 20_000])
 async def test_foreign_cursor_is_refused(rpc: RpcServer, cursor: str) -> None:
-    with pytest.raises(CallFailedError, match="Invalid cursor") as caught:
+    with pytest.raises(WireError, match="Invalid cursor") as caught:
         await rpc.call("list_skills", cursor=cursor)
     assert caught.value.code == -32602
     other = (await rpc.call("list_skills", limit=1))["next_cursor"]
-    with pytest.raises(CallFailedError, match="of the same list"):
+    with pytest.raises(WireError, match="of the same list"):
         await rpc.call("list_skills", namespace="salesforce", cursor=other)
 
 
@@ -95,7 +95,7 @@ async def test_unknown_version_error_names_the_latest_twenty(tmp_path: Path) -> 
     for number in range(22):
         write(tmp_path / f"v{number}", toml("same", f"1.0.{number}"), name="same")
     known = ", ".join(f"1.0.{number}" for number in range(2, 22))
-    with pytest.raises(CallFailedError, match=f"same has no version '2'; known: {known}$"):
+    with pytest.raises(WireError, match=f"same has no version '2'; known: {known}$"):
         await RpcServer(tmp_path).call("describe_skill", name="same", version="2")
 
 
@@ -149,7 +149,7 @@ async def test_guide_is_a_skill_and_has_its_own_method(rpc: RpcServer) -> None:
     "file:///etc/passwd", "\ufffd", "a" * 9000,
 ])  # fmt: skip
 async def test_path_outside_of_the_skill_is_refused(rpc: RpcServer, path: str) -> None:
-    with pytest.raises(CallFailedError, match="has no file") as caught:
+    with pytest.raises(WireError, match="has no file") as caught:
         await rpc.call("read_skill_file", name="salesforce.leads.sync", path=path)
     assert caught.value.code == -32602
     assert caught.value.data["name"] == "salesforce.leads.sync"
@@ -163,7 +163,7 @@ async def test_path_outside_of_the_skill_is_refused(rpc: RpcServer, path: str) -
 async def test_binary_file_is_refused(tmp_path: Path) -> None:
     write_skill(tmp_path / "thing")
     (tmp_path / "thing" / "picture.png").write_bytes(b"\x89PNG\0\xff")
-    with pytest.raises(CallFailedError, match="is not a text file"):
+    with pytest.raises(WireError, match="is not a text file"):
         await RpcServer(tmp_path).call("read_skill_file", name="thing", path="picture.png")
 
 
@@ -186,7 +186,7 @@ async def test_binary_file_is_refused(tmp_path: Path) -> None:
 async def test_unknown_skill_version_or_file_is_named_in_the_error(
     rpc: RpcServer, method: str, params: dict[str, Any], message: str, data: dict[str, Any]
 ) -> None:
-    with pytest.raises(CallFailedError, match=message) as caught:
+    with pytest.raises(WireError, match=message) as caught:
         await rpc.call(method, **params)
     assert (caught.value.code, caught.value.data) == (-32602, data)
 
@@ -194,7 +194,7 @@ async def test_unknown_skill_version_or_file_is_named_in_the_error(
 @pytest.mark.requirement("SP-21", "SP-22", "X-28")
 @each_row("method", ["", "LIST_SKILLS", "skills/list", "initialize", "salesforce.leads.sync", "__class__"])
 async def test_unknown_method_is_not_found(rpc: RpcServer, method: str) -> None:
-    with pytest.raises(CallFailedError, match="Method not found") as caught:
+    with pytest.raises(WireError, match="Method not found") as caught:
         await rpc.call(method)
     assert caught.value.code == -32601
 
@@ -208,7 +208,7 @@ async def test_execution_is_disabled_by_default(rpc: RpcServer, method: str, par
     result = await rpc.call(method, **params)
     assert (result["status"], result["error"]["type"]) == ("failed", "execution_disabled")
     assert "--allow-scripts" in result["error"]["message"]
-    with pytest.raises(CallFailedError):
+    with pytest.raises(WireError):
         await rpc.call(method, **{name: [] for name in params})
 
 

@@ -13,7 +13,7 @@ from mcp_skills_server.runtime.scripts.outcome import OURS, Outcome
 from tables import each_row
 
 GOOD = Outcome(
-    "code/main.sh", 0, "", "", 5, timed_out=False, stdout_truncated=False, stderr_truncated=False, sandbox="off"
+    "code/main.sh", 0, "", "", 5, timed_out=False, stdout_truncated=False, stderr_truncated=False, sandbox="none"
 )
 
 
@@ -58,7 +58,7 @@ def test_failed_run_has_an_error_of_its_cause(
 
 
 @each_row(("message", "summary"), [(" \n", "ValueError"), ("two\n lines", "two lines"), ("x" * 5000, "x" * 200)])
-def test_failure_summary_has_200_characters_and_message_and_log_4000(message: str, summary: str) -> None:
+def test_summary_is_cut_at_200_characters_and_message_and_log_at_4000(message: str, summary: str) -> None:
     result = jsonrpc.dump({"error": {"type": "ValueError", "message": message}})
     done = to_run("t", replace(GOOD, exit_code=1, stderr="y" * 4001), result, (), called=True, remark="")
     assert (done.summary, done.error, done.logs_preview) == (summary, ("ValueError", message[:4000]), "y" * 4000)

@@ -118,17 +118,17 @@ def test_calls_in_a_batch_are_counted(raw: bytes, count: int) -> None:
 def test_exception_is_an_internal_error_with_a_logged_traceback(
     rpc: RpcServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def broken(*_: object) -> None:
+    async def fail(*_: object) -> None:
         raise ZeroDivisionError("secret detail")
 
-    monkeypatch.setattr(rpc.methods, "call", broken)
+    monkeypatch.setattr(rpc.methods, "call", fail)
     answer = send(rpc, LIST)
     assert answer == {"jsonrpc": "2.0", "id": 1, "error": {"code": -32603, "message": "Internal error"}}
     assert "secret detail" in caplog.text
 
 
 @pytest.mark.requirement("SP-19")
-def test_calls_leave_no_state() -> None:
+def test_cursor_of_one_server_is_valid_on_another() -> None:
     one, other = RpcServer(ACTIONS), RpcServer(ACTIONS)
     cursor = send(one, LIST)["result"]["next_cursor"]
     page = {**LIST, "params": {"cursor": cursor}}

@@ -1,4 +1,4 @@
-"""Fixtures: a session over `SKILL_FILES`."""
+"""Fixtures: a registry of the skills in `SKILL_FILES`, and a session of it."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ async def test_dependencies_are_loaded_one_level_deep_if_enabled(tmp_path: Path)
     note = receipt["structuredContent"]["note"]
     assert "needed: c." in note
     assert "unknown skills: gone." in note
-    assert "not here" not in str(await load(session, "d"))
+    assert "note" not in (await load(session, "d"))["structuredContent"]
     session = Runtime(registry, RuntimeSettings(load_dependencies=True, max_loaded=1)).session()
     message = await load_error(session, "a")
     assert "At most 1 skill" in message
@@ -171,7 +171,7 @@ async def test_disk_paths_are_shown_only_if_enabled(session: Session, registry: 
     assert listed_names(listing) == ["refunds", "data-analysis", "pdf-processing"]
 
 
-async def test_skills_of_one_name_are_told_apart_by_path(tmp_path: Path) -> None:
+async def test_skills_of_the_same_name_are_distinguished_by_path(tmp_path: Path) -> None:
     registry = load_registry(write_files(tmp_path, skills("x/report", "y/report")))
     session, earlier = Runtime(registry).session(), Runtime(registry).session()
     message = await load_error(session, "report")

@@ -101,9 +101,7 @@ def test_overview_names_roots_by_last_path_component(tmp_path: Path) -> None:
     assert str(tmp_path) not in shown
 
 
-def test_news_counts_skills_added_and_removed_since_a_generation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_news_counts_skills_added_and_removed_since_a_generation(tmp_path: Path) -> None:
     registry = Registry([write_files(tmp_path, skills("a", "b"))])
     briefing = Runtime(registry).briefing
     generations = [briefing.generation]

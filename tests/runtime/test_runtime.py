@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import anyio
 import pytest
 
 from catalog.forest import skills, write_files
@@ -46,9 +47,9 @@ async def test_runtime_on_event_loop_loads_in_a_thread(registry: Registry, monke
         async with runtime.session() as session:
             assert "2 skills here" in await session.instructions()
             first = make_work_directory(session)
-        assert not any(map(os.path.exists, [first]))
+        assert not await anyio.Path(first).exists()
         second = make_work_directory(runtime.session())
-    assert not any(map(os.path.exists, [second, os.path.dirname(second)]))
+    assert not await anyio.Path(second).parent.exists()
     await runtime.load()  # a second load has no effect
     assert len(threads) == 1
     assert threads[0] != threading.get_ident()

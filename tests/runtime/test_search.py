@@ -24,14 +24,14 @@ from wire import FIXTURES, ROOT
 
 
 def registry(*skills: Skill) -> Registry:
-    made = Registry([])
-    made.snapshot = build.snapshot(*skills)
-    return made
+    built = Registry([])
+    built.snapshot = build.snapshot(*skills)
+    return built
 
 
 def skill(path: str, *headings: str, opening: str = "", **fields: Any) -> Skill:
-    made = build.skill(path, **fields)
-    return replace(made, reading=made.reading._replace(headings=headings, opening=opening))
+    built = build.skill(path, **fields)
+    return replace(built, reading=built.reading._replace(headings=headings, opening=opening))
 
 
 def find(search: Search, query: str, limit: int = 5) -> list[str]:
@@ -120,7 +120,7 @@ def test_only_last_word_of_query_matches_as_prefix() -> None:
 
 
 def test_query_and_text_are_truncated_at_limits() -> None:
-    """A last word that is cut to "q" is too short to match as a prefix."""
+    """At the limit the last word "qz" is cut to "q", which is too short to match as a prefix."""
     skills = [*FILLER, skill("one", description="Qz.")]
     for start, expected in (("x " * 999, ["one"]), ("x " * 999 + " ", [])):
         assert find_among(f"{start}qz", *skills) == expected
@@ -266,9 +266,9 @@ def test_updated_index_equals_new_index(states: list[dict[str, list[str]]]) -> N
     registry = Registry([])
     search = Search(registry)
     for state in states:
-        made = {path: skill(path, *words, description=" ".join(words), tags=words) for path, words in state.items()}
-        kept = {path: old for path, old in registry.snapshot.skills.items() if path in made and len(made) % 2}
-        registry.snapshot = Snapshot(made | kept)
+        new = {path: skill(path, *words, description=" ".join(words), tags=words) for path, words in state.items()}
+        kept = {path: old for path, old in registry.snapshot.skills.items() if path in new and len(new) % 2}
+        registry.snapshot = Snapshot(new | kept)
         for query in ("alpha", "beta gamma", "alhpa", "uber", "本語", "x y", "alpha beta", "a", "gam"):
             assert find(search, query) == find(Search(registry), query)
 

@@ -320,7 +320,7 @@ def test_suggested_paths_are_limited() -> None:
 async def test_path_traversal_is_refused_without_disk_access(
     tmp_path: Path, session: Session, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "secret.txt").write_text("do not tell")
+    (tmp_path / "secret.txt").write_text("confidential")
     await call_tool(session, "skills_load", names=["data-analysis", "pdf-processing"])
     for target, name in ((disk, "read"), (registry, "read"), (registry, "refresh")):
         monkeypatch.setattr(target, name, unexpected_call)
@@ -333,7 +333,7 @@ async def test_path_traversal_is_refused_without_disk_access(
     ):  # fmt: skip
         message = await error_of(session, "skills_read", {"path": path})
         assert "is not a file of the skill" in message, path
-        assert "do not tell" not in message, path
+        assert "confidential" not in message, path
 
 
 @pytest.mark.requirement("RT-17")

@@ -44,7 +44,7 @@ async def open_session(sessions: Sessions, owner: str | None = None) -> Session:
 
 
 def error_for(sessions: Sessions, handle: str, owner: str | None = None) -> str:
-    """Return the message for a handle that finds nothing, without the handle."""
+    """Return the error for an unknown handle, with "it" in place of the handle."""
     with pytest.raises(RequestError) as caught:
         sessions.find(handle, owner)
     assert repr(handle[:100]) in str(caught.value)

@@ -36,15 +36,15 @@ class Store:
 
     def __init__(self) -> None:
         self.texts: dict[str, str] = {}
-        self.away = False
+        self.is_down = False
         self.before_write: Callable[[str], Awaitable[Any]] | None = None
         self.reads = self.writes = 0
 
     async def read(self, name: str, group: str | None) -> str | None:
         self.reads += 1
         await anyio.lowlevel.checkpoint()
-        if self.away:
-            raise RequestError("away")
+        if self.is_down:
+            raise RequestError("store is down")
         return self.texts.get(name)
 
     async def write(self, name: str, group: str | None, text: str, *, replaces: str | None) -> None:
@@ -53,18 +53,18 @@ class Store:
             hook, self.before_write = self.before_write, None
             await hook(name)
         await anyio.lowlevel.checkpoint()
-        if self.away:
-            raise RequestError("away")
+        if self.is_down:
+            raise RequestError("store is down")
         if self.texts.get(name) not in (replaces, text):
             raise RequestError("changed meanwhile")
         self.texts[name] = text
 
-    async def leave(self, _: str) -> None:
-        self.away = True
+    async def go_down(self, _: str) -> None:
+        self.is_down = True
 
 
 class Replica:
-    """A process with shared sessions, used as `server/tools.py` does."""
+    """A replica with shared sessions, which are called in the way of `server/tools.py`."""
 
     def __init__(self, tree: Path, store: Store, settings: RuntimeSettings | None = None, **more: Any) -> None:
         self.runtime = Runtime(load_registry(tree), settings)
@@ -144,25 +144,25 @@ async def test_concurrent_calls_on_one_replica_lose_no_change(tree: Path, store:
 async def test_known_session_is_read_only_during_store_outage(tree: Path, store: Store) -> None:
     one, two = Replica(tree, store), Replica(tree, store)
     handle = (await one.call("load", names=["a"])).session_id
-    store.away = True
+    store.is_down = True
     await one.call("read", handle, path="SKILL.md")
     for replica in (one, two):
-        with pytest.raises(RequestError, match="away"):
+        with pytest.raises(RequestError, match="store is down"):
             await replica.call("load", handle, names=["b"])
-    with pytest.raises(RequestError, match="away"):
+    with pytest.raises(RequestError, match="store is down"):
         await two.call("read", handle, path="SKILL.md")
     assert (len(one.sessions), len(two.sessions)) == (1, 0)
-    store.away = False
+    store.is_down = False
     assert names(await one.call("list", handle)) == names(await two.call("list", handle)) == ["a"]
 
 
 async def test_session_created_during_outage_is_shared_after_it(tree: Path, store: Store) -> None:
     one, two = Replica(tree, store), Replica(tree, store)
-    store.away = True
+    store.is_down = True
     session = await one.call("load", names=["b"])
     assert names(await one.call("load", session.session_id, names=["c"], mode="add")) == ["b", "c"]
     assert not one.sessions.is_shared(session)
-    store.away = False
+    store.is_down = False
     await one.call("list", session.session_id)
     assert one.sessions.is_shared(session)
     assert names(await two.call("list", session.session_id)) == ["b", "c"]
@@ -171,10 +171,10 @@ async def test_session_created_during_outage_is_shared_after_it(tree: Path, stor
 async def test_change_is_rolled_back_if_write_fails(tree: Path, store: Store) -> None:
     one, two = Replica(tree, store), Replica(tree, store)
     handle = (await one.call("load", names=["a"])).session_id
-    store.before_write = store.leave
-    with pytest.raises(RequestError, match="away"):
+    store.before_write = store.go_down
+    with pytest.raises(RequestError, match="store is down"):
         await one.call("load", handle, names=["b"])
-    store.away = False
+    store.is_down = False
     assert names(await one.call("list", handle)) == ["a"]
     assert names(await two.call("load", handle, names=["c"], mode="add")) == ["a", "c"]
     assert names(await one.call("list", handle)) == ["a", "c"]
@@ -203,9 +203,9 @@ async def test_session_with_lost_record_stays_known_until_it_is_written(tree: Pa
     one = Replica(tree, store)
     handle = (await one.call("load", names=["a"])).session_id
     store.texts.clear()
-    store.before_write = store.leave
+    store.before_write = store.go_down
     assert names(await one.call("list", handle)) == ["a"]
-    store.away = False
+    store.is_down = False
     assert names(await one.call("list", handle)) == ["a"]
     assert handle in store.texts
 

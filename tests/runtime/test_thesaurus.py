@@ -35,13 +35,13 @@ def test_unrelated_words_share_no_concept() -> None:
 
 def test_lookup_covers_endings_stems_and_compounds() -> None:
     entries = ("zyxwv", "kqjhg", "zyx", "qzj*", "qw*", "wxyz", "x" * 40, "y" * 41, "one_zyxwv_two", "kqjhgf")
-    made = Thesaurus()
+    built = Thesaurus()
     for number, entry in enumerate(entries):
-        made._add(entry, 9_000 + number)
+        built._add(entry, 9_000 + number)
 
     def numbers_of(text: str, *, parts: bool = True) -> list[int]:
         """Return the indexes in `entries` of the concepts of a text."""
-        found = made.concepts(text.split(), parts=parts)
+        found = built.concepts(text.split(), parts=parts)
         return [int(each[2:-1]) for each in found if each.startswith("c9")]
 
     for text, numbers in (

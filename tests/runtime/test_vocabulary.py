@@ -14,9 +14,9 @@ from tables import each_row
 
 
 def vocabulary(*words: str, letters: int = 2) -> Vocabulary:
-    made = Vocabulary(sqlite3.connect(":memory:"), "words", letters)
-    made.add({*words})
-    return made
+    built = Vocabulary(sqlite3.connect(":memory:"), "words", letters)
+    built.add({*words})
+    return built
 
 
 @each_row(

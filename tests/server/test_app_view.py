@@ -27,10 +27,10 @@ VIEWS = {"skills_list": "ui://mcp-skills-server/catalogue", "skills_load": "ui:/
 CAPABILITIES = {"serverTools": {}, "updateModelContext": {"text": {}}}
 LIST: dict[str, Any] = {"name": "skills_list", "arguments": {}}
 FIND_FOREIGN = """() => {
-  const made = "LI H2 P DL DT DD BUTTON ARTICLE PRE UL DETAILS SUMMARY".split(" ");
+  const created = "LI H2 P DL DT DD BUTTON ARTICLE PRE UL DETAILS SUMMARY".split(" ");
   const attributes = ["dir", "aria-label", "open"];
   const found = [...document.querySelectorAll("#list *, #loaded *, #status *")].filter((each) =>
-    !made.includes(each.tagName) || each.getAttributeNames().some((name) => !attributes.includes(name)));
+    !created.includes(each.tagName) || each.getAttributeNames().some((name) => !attributes.includes(name)));
   return [window.hit, document.title, document.scripts.length, ...found.map((each) => each.outerHTML.slice(0, 200))];
 }"""
 """Finds global effects, and elements and attributes that the view's script does not create."""
@@ -44,8 +44,8 @@ SIZE = """() => JSON.stringify(
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
     """A browser, in which each test opens a context."""
-    with browser() as made:
-        yield made
+    with browser() as opened:
+        yield opened
 
 
 @pytest.fixture(params=["plain", pytest.param("ext-apps", marks=pytest.mark.skipif(

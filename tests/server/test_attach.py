@@ -475,7 +475,7 @@ async def test_template_of_both_server_and_skills_is_listed_once(tmp_path: Path)
         assert listed.ttl_ms == 0  # the server's own result has no time to live
 
 
-# The pages of the server's prompts, and those of them that are read.
+# The server has so many `pages` of prompts, of which `read` are requested.
 @each_row(("pages", "read"), [(2, 2), (1000, 100)])
 async def test_at_most_100_pages_of_the_servers_prompts_are_read(tmp_path: Path, pages: int, read: int) -> None:
     cursors: list[Any] = []

@@ -1,4 +1,4 @@
-"""A dialect that is added to the table alone, as the server names none."""
+"""A dialect that is added only to the table. The server's code names no dialect."""
 
 from __future__ import annotations
 

@@ -12,14 +12,14 @@ from programs import UNSANDBOXED, needs_unsandboxed
 from wire import FIXTURES, ROOT, serving
 
 GOLDEN = ROOT / "tests" / "golden"
-GIVEN = {"topic": "the budget", "deadline": "Friday"}
-# Whether the client declares the extension is the fourth column.
+ARGUMENTS = {"topic": "the budget", "deadline": "Friday"}
+# The fourth column: whether the client declares the extension.
 CASES: list[tuple[str, Path, list[str], bool, str, dict[str, Any]]] = [
     ("list.union", FIXTURES / "acme", [], False, "skills/list", {}),
     ("list.sep-2640", FIXTURES / "acme", [], True, "skills/list", {}),
     ("list.sep-2076", FIXTURES, ["--dialect", "sep-2076", "--page-size", "12"], False, "skills/list", {}),
     ("get.by-name", FIXTURES, [], False, "skills/get", {"name": "incident-report"}),
-    ("get.with-arguments", FIXTURES, [], False, "skills/get", {"name": "meeting-notes", "arguments": GIVEN}),
+    ("get.with-arguments", FIXTURES, [], False, "skills/get", {"name": "meeting-notes", "arguments": ARGUMENTS}),
     ("get.nested-files", FIXTURES, [], False, "skills/get", {"name": "release-checklist"}),
     ("get.by-uri", FIXTURES, [], False, "skills/get", {"uri": "skill://polite-greetings/SKILL.md"}),
     ("resources", FIXTURES / "acme", [], False, "resources/list", {}),

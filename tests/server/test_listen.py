@@ -31,6 +31,7 @@ class Listener:
     """A client of one listen stream with a filter of these URIs."""
 
     def __init__(self, *uris: str) -> None:
+        # `run` pops the filter from this list, so that no other reference keeps it.
         self.filter = [{"resourceSubscriptions": list(uris), "junk": Junk("x" * 10_000)}]
         self.received: list[tuple[str, Any]] = []
         self.acknowledged = anyio.Event()
@@ -184,7 +185,7 @@ async def test_rebound_client_is_notified_of_its_new_grants_once_its_stream_is_o
         await anyio.wait_all_tasks_blocked()
         assert client.sent == ["notifications/resources/list_changed"]
         assert compared == [(of_a, of_b)]
-        # The grants change, and the client changes back: it may know either permissions.
+        # The grants are swapped, and the client is rebound: its lists may be those of either grant.
         permissions[new], permissions[old] = of_a, of_b
         compared.clear()
         notifier.rebind(client, old)()

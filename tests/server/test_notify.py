@@ -72,7 +72,7 @@ def test_each_edit_is_notified_once_for_the_lists_that_it_changes(folder: Path, 
 
 
 @pytest.mark.requirement("MCP-34", "MCP-36")
-def test_modern_client_gets_the_notifications_of_its_open_streams_alone(folder: Path) -> None:
+def test_modern_client_gets_only_the_notifications_of_its_open_streams(folder: Path) -> None:
     with serving(folder, era="modern") as wire:
         wire.every_skill()
         cancelled = wire.listen(skillsListChanged=True)

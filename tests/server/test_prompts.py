@@ -136,12 +136,13 @@ def test_message_lists_the_linked_files_in_order_of_the_body(tmp_path: Path) -> 
     assert lines[1:] == ["- skill://a/guide.md (the guide)", "- skill://a/data.zzz"]
 
 
-def test_message_of_an_invalid_skill_links_served_files_alone(tmp_path: Path) -> None:
+def test_message_of_an_invalid_skill_links_only_served_files(tmp_path: Path) -> None:
     write_files(tmp_path / "a", {"SKILL.md": skill_md("Not A", body="See [x](x.md)."), "x.md": ""})
     registry = load_registry(tmp_path)
     assert prompt_names(registry) == ["Not A"]
     messages = get_prompt(registry, "Not A")["messages"]
     assert [each["content"]["type"] for each in messages] == ["text", "text"]
+    assert "skill://a/x.md" not in messages[1]["content"]["text"]
     served = get_prompt(registry, "Not A", Settings(dialect="sep-2076"))["messages"]
     assert served[1]["content"]["text"].endswith("- skill://a/x.md (x)")
 

@@ -1,4 +1,4 @@
-"""Proposal tools over MCP: offer, permissions, and records, over stdio and HTTP."""
+"""Proposal tools over stdio and HTTP: when they are listed, permissions, and the audit log."""
 
 from __future__ import annotations
 

@@ -109,7 +109,9 @@ os.symlink("/etc/passwd", "passwd")
 """
 
 
-def test_output_files_are_read_in_the_session_of_the_script_alone(tmp_path: Path, era: Era, sandbox_mode: str) -> None:
+def test_output_files_are_readable_only_in_the_session_of_the_script(
+    tmp_path: Path, era: Era, sandbox_mode: str
+) -> None:
     write_skill(tmp_path / "alpha", scripts__write_py=WRITE_FILES)
     with serving(tmp_path, "--allow-scripts", "--sandbox", sandbox_mode, era=era) as wire:
         handle = load(wire)

@@ -40,7 +40,7 @@ def test_instructions_are_utf8_with_lf_for_any_encoding_of_the_file(wire: Wire, 
 
 
 @pytest.mark.requirement("S76-8")
-# `named` is the part of the params that the message names.
+# `named` is a part of the error's message.
 @each_row(("params", "named"), [
     ({}, "name"), ({"name": None}, "name"), ({"name": 5}, "name"), ({"uri": ["x"]}, "uri"), ({"name": ""}, "''"),
     ({"name": "../commit-messages"}, "../commit-messages"), ({"name": "meeting-notes"}, "topic"),
@@ -65,7 +65,7 @@ def test_get_by_uri_returns_the_entry_of_the_list(wire: Wire) -> None:
 
 
 @pytest.mark.requirement("S40-5", "S40-7", "X-2")
-def test_invalid_skill_is_served_in_sep_2076_alone(tmp_path: Path, era: Era) -> None:
+def test_invalid_skill_is_served_only_in_sep_2076(tmp_path: Path, era: Era) -> None:
     write_skill(tmp_path / "good")
     write_skill(tmp_path / "Shouting", name="Shouting")
     (write_skill(tmp_path / "torn") / "SKILL.md").write_text("---\nname: [\n---\n")

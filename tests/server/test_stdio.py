@@ -106,7 +106,7 @@ def test_process_ends_quietly_when_its_client_stops_reading(method: str | None) 
 
 
 def test_invalid_message_gets_an_error_and_the_next_request_works(era: Era) -> None:
-    """Also before the handshake."""
+    """Test invalid messages before and after the handshake."""
     with serving(FIXTURES, era=era, opened=False) as wire:
         wire._id = 100
         for opened in (False, True):
@@ -126,7 +126,7 @@ def test_invalid_message_gets_an_error_and_the_next_request_works(era: Era) -> N
         assert b"Traceback" not in wire.stderr
 
 
-def test_unfinished_line_that_is_too_long_is_refused_without_memory() -> None:
+def test_unfinished_line_that_is_too_long_is_refused_and_not_buffered() -> None:
     with serving(FIXTURES) as wire:
         wire.request("skills/list")
         memory = Path(f"/proc/{wire.process.pid}/statm")
@@ -196,12 +196,12 @@ def test_handshake_of_a_host_with_native_skills_needs_no_scan(tmp_path: Path) ->
 SLOW = {
     "mcp", "mcp_types", "pydantic", "starlette", "httpx", "httpx2", "uvicorn", "opentelemetry", "jsonschema",
 }  # fmt: skip
-"""Without anyio, which watchfiles imports in the thread of the watch, after the first scan."""
+"""Slow to import. Not anyio: watchfiles imports it in the watch thread, after the first scan."""
 LATE = {
     "filelock", "tomllib", "yaml", "dialects.wellknown", "format.archive", "format.frontmatter",
     "runtime.search_index", "runtime.scripts", "runtime.search", "sources", "validation",
 }  # fmt: skip
-"""Imported only to read, run or search something: sqlite3 reads the index."""
+"""Imported only to read, run or search skills; a start with an index needs only sqlite3."""
 
 
 def test_start_imports_no_sdk_and_with_an_index_no_reader_of_skills(tmp_path: Path) -> None:

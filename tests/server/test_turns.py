@@ -1,4 +1,4 @@
-"""Round-robin reads of large files, over MCP, by tools, and over the RPC interface."""
+"""Fair scheduling of reads of large files by owner, over MCP, by tools, and over `/rpc`."""
 
 from __future__ import annotations
 

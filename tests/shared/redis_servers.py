@@ -1,4 +1,4 @@
-"""A real `redis-server` for tests, and a listener in its place that is no Redis."""
+"""A real `redis-server` for tests, and a TCP listener that stands in for a broken one."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ SECRET = "very-secret-indeed"
     ("rediss://cache", "rediss://cache:6379/0", {"ssl_min_version": TLSVersion.TLSv1_2}),
     ("unix:///run/redis.sock?db=2", "unix:///run/redis.sock", {"path": "/run/redis.sock", "db": 2}),
 ])  # fmt: skip
-def test_address_gives_the_settings_of_connections(url: str, shown: str, options: dict[str, Any]) -> None:
+def test_address_is_parsed_into_connection_settings(url: str, shown: str, options: dict[str, Any]) -> None:
     settings = redis_settings(url)
     assert settings.shown == shown
     assert settings.database == options.get("db", 0)

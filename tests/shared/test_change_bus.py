@@ -45,12 +45,12 @@ class Replica:
 def replicas(redis: RealRedis, count: int) -> Iterator[list[Replica]]:
     before = count_subscribers(redis)
     with ExitStack() as stack:
-        made = [Replica(redis) for _ in range(count)]
-        for each in made:
+        started = [Replica(redis) for _ in range(count)]
+        for each in started:
             each.bus.start()
             stack.callback(each.bus.stop)
-        wait_until(lambda: count_subscribers(redis) == before + len(made), "the replicas")
-        yield made
+        wait_until(lambda: count_subscribers(redis) == before + len(started), "the replicas")
+        yield started
 
 
 def count_subscribers(redis: RealRedis) -> int:
@@ -78,8 +78,8 @@ def test_scans_are_throttled_and_foreign_messages_ignored(redis: RealRedis, capl
     with replicas(redis, 2) as (a, b):
         for _ in range(500):
             a.bus.notify(FOLDERS)
-        whole = '{"changed":"sources","from":"x"}'.ljust(512)
-        for message in ('{"changed":"x","from":"x"}', whole, f"{whole} ", "[1]", '{"changed":"folders"}', "\\xff"):
+        longest = '{"changed":"sources","from":"x"}'.ljust(512)
+        for message in ('{"changed":"x","from":"x"}', longest, f"{longest} ", "[1]", '{"changed":"folders"}', "\\xff"):
             redis.say("publish", "mcp-skills:changes", message)
         wait_until(lambda: b.folders and b.sources)
         assert b.folders <= 3  # the first immediately, later ones together after a second

@@ -107,5 +107,5 @@ SETTINGS: Any = SimpleNamespace(database=7)
     (exceptions.InvalidResponse("Protocol Error"), "the server there is not Redis (Protocol Error)"),
     (ValueError("x" * 99), "the server there is not Redis (ValueError)"),
 ])  # fmt: skip
-def test_reason_of_each_failure(error: Exception, reason: str) -> None:
+def test_reason_names_the_cause_of_each_failure(error: Exception, reason: str) -> None:
     assert module._reason(error, SETTINGS).startswith(reason)

@@ -48,7 +48,7 @@ async def test_closed_connection_is_reopened_and_aclose_leaves_none(redis: RealR
     link = Link(redis_settings(redis.url))
     for _ in range(2):
         await session_records(link).write("a", "me", "one", replaces=None)
-        assert len(redis.say("client", "list").splitlines()) == 2  # the other one is that of redis-cli
+        assert len(redis.say("client", "list").splitlines()) == 2  # one of them is the connection of redis-cli
         redis.say("client", "kill", "type", "normal")
     await session_records(link).read("a", "me")
     await link.aclose()
@@ -116,7 +116,7 @@ async def test_group_beyond_its_share_loses_its_own_oldest_record(link: Link) ->
     assert await records.read("mine", "me") == "kept"
 
 
-async def test_group_at_the_limit_of_all_evicts_its_own_or_is_refused(link: Link) -> None:
+async def test_group_evicts_its_own_record_at_the_total_limit_or_is_refused(link: Link) -> None:
     records = session_records(link, share=10, whole=4)
     for each in range(4):
         await records.write(f"a {each}", "a", "text", replaces=None)
@@ -162,7 +162,7 @@ async def test_foreign_value_is_missing_or_refused(link: Link, redis: RealRedis)
         await records.write("binary", "me", "text", replaces=None)
 
 
-async def test_full_redis_refuses_writes_alone_and_is_logged_once(
+async def test_full_redis_refuses_only_writes_and_is_logged_once(
     link: Link, redis: RealRedis, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
@@ -185,7 +185,7 @@ async def test_full_redis_refuses_writes_alone_and_is_logged_once(
 # Buckets
 
 
-async def test_bucket_gives_its_tokens_and_then_the_wait(link: Link) -> None:
+async def test_take_returns_0_while_tokens_last_and_then_the_wait(link: Link) -> None:
     bucket = SharedBucket(link, "requests", most=3, per_second=0.01)
     assert [await bucket.take("a") for _ in range(3)] == [0, 0, 0]
     assert 90 < await bucket.take("a") <= 100

@@ -67,11 +67,11 @@ def test_hang_up_or_wake_but_not_data_ends_the_wait(event: str) -> None:
         ours, theirs = writer, reader
     write(writer, b"data")
     with ThreadPoolExecutor(1) as pool:
-        is_hung_up = pool.submit(wait_for_hang_up, ours, wake)
+        wait = pool.submit(wait_for_hang_up, ours, wake)
         if event == "wake":
             os.write(waker, b"x")
         os.close(theirs)
-        assert is_hung_up.result(DEADLINE) is (event != "wake")
+        assert wait.result(DEADLINE) is (event != "wake")
     for each in (ours, wake, waker):
         os.close(each)
 

@@ -1,7 +1,7 @@
 """Check a server with the FastMCP client; write the checks to stdout in the form of checks.json.
 
-Run by the python of a virtual environment that has it. Arguments: protocol version, target as JSON ({url} or
-{command, args}).
+Run it with the interpreter of a virtual environment that has FastMCP. Arguments: protocol version, target as JSON
+({url} or {command, args}).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ async def is_same(client: Any, entry: Any) -> bool:
     return await client.get_skill(entry.uri) == entry
 
 
-async def is_proved(client: Any, file: Any) -> bool:
+async def is_verified(client: Any, file: Any) -> bool:
     (content,) = await client.read_resource(file.uri)
     text = getattr(content, "text", None)
     raw = base64.b64decode(content.blob) if text is None else text.encode()
@@ -58,14 +58,14 @@ async def is_unknown(client: Any, uri: str) -> bool:
     return False
 
 
-async def ask(client: Any, version: str) -> None:
+async def check_skills(client: Any, version: str) -> None:
     """Use every method of skills that this client has."""
     await check("era", is_version(client, version))
     entries = await check("list", client.list_skills()) or []
     for entry in entries:
         await check(f"skill {entry.uri}", is_same(client, entry))
         for file in entry.resources:
-            await check(f"file {entry.uri} {file.uri}", is_proved(client, file))
+            await check(f"file {entry.uri} {file.uri}", is_verified(client, file))
     if entries:
         await check("unknown", is_unknown(client, "skill://nobody/has/this/SKILL.md"))
 
@@ -74,7 +74,7 @@ async def call(client: Any, name: str, **arguments: Any) -> Any:
     return await client.call_tool(name, arguments, raise_on_error=False)
 
 
-async def skills_of(client: Any) -> Any:
+async def listed_skills(client: Any) -> Any:
     return (await call(client, "skills_list", limit=200)).structured_content["skills"]
 
 
@@ -82,7 +82,7 @@ async def is_described(tool: Any) -> bool:
     return bool(tool.title and tool.description)
 
 
-async def is_used(client: Any, skill: Any) -> bool:
+async def is_usable(client: Any, skill: Any) -> bool:
     receipt = (await call(client, "skills_load", names=[skill["name"]])).structured_content
     (loaded,), session = receipt["active_skills"], receipt["session"]
     read = await call(client, "skills_read", path="SKILL.md", session=session)
@@ -96,42 +96,42 @@ async def is_refused(client: Any, session: str) -> bool:
     return answer.is_error and "skills_load" in answer.content[0].text
 
 
-async def ask_tools(client: Any) -> None:
+async def check_tools(client: Any) -> None:
     """List the tools, and load, read and unload every skill with them."""
     for tool in await check("tools/list", client.list_tools()) or []:
         await check(f"tool {tool.name}", is_described(tool))
-    for skill in await check("skills_list", skills_of(client)) or []:
-        await check(f"use {skill['name']}", is_used(client, skill))
+    for skill in await check("skills_list", listed_skills(client)) or []:
+        await check(f"use {skill['name']}", is_usable(client, skill))
     await check("unknown session", is_refused(client, "nobody"))
 
 
-async def is_got(client: Any, prompt: Any) -> bool:
+async def is_gettable(client: Any, prompt: Any) -> bool:
     given = {each.name: "this" for each in prompt.arguments or () if each.required}
     return "<skill name=" in (await client.get_prompt(prompt.name, given)).messages[0].content.text
 
 
-async def is_completed(client: Any, name: str) -> bool:
+async def is_completable(client: Any, name: str) -> bool:
     reference = PromptReference(type="ref/prompt", name=name)
     completion = await client.complete(reference, {"name": "audience", "value": "every"})
     return completion.values == ["everybody who took part"]
 
 
-async def ask_prompts(client: Any) -> None:
+async def check_prompts(client: Any) -> None:
     """List the prompts, get each, and complete an argument."""
     prompts = await check("prompts/list", client.list_prompts()) or []
     for prompt in prompts:
-        await check(f"prompt {prompt.name}", is_got(client, prompt))
+        await check(f"prompt {prompt.name}", is_gettable(client, prompt))
     if any(prompt.name == "meeting-notes" for prompt in prompts):
-        await check("completion/complete", is_completed(client, "meeting-notes"))
+        await check("completion/complete", is_completable(client, "meeting-notes"))
 
 
 async def main(version: str, target: dict[str, Any]) -> None:
     where = target.get("url") or StdioTransport(target["command"], target["args"], keep_alive=False)
     mode = "legacy" if version == "2025-11-25" else "auto"
     async with Client(where, mode=mode, extensions=[SkillsClientExtension()]) as client:
-        await ask(client, version)
-        await ask_tools(client)
-        await ask_prompts(client)
+        await check_skills(client, version)
+        await check_tools(client)
+        await check_prompts(client)
     print(json.dumps(_CHECKS))
 
 

@@ -1,6 +1,6 @@
 """A FastMCP server over stdio with its own resource and the skills of a folder.
 
-Run by the python of a virtual environment that has both packages. Argument: the folder.
+Run it with the interpreter of a virtual environment that has both packages. Argument: the folder.
 """
 
 from __future__ import annotations

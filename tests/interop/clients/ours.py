@@ -1,6 +1,7 @@
 """Check a server with the client of this package; write the checks to stdout in the form of checks.json.
 
-Run by the python that has this package. Arguments: protocol version, target as JSON ({url} or {command, args}).
+Run it with the interpreter that has this package. Arguments: protocol version, target as JSON ({url} or
+{command, args}).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ async def main(version: str, target: dict[str, Any]) -> None:
         note("list", "; ".join(client.refused))
         for skill in skills:
             same = await client.get(skill.uri) == skill
-            note(f"skill {skill.uri}", "" if same else "skills/get says something else than skills/list")
+            note(f"skill {skill.uri}", "" if same else "skills/get differs from skills/list")
             for path in skill.files or ():
                 try:
                     await client.read(skill, path)

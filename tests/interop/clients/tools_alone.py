@@ -119,7 +119,7 @@ async def pydantic_ai(target: dict[str, Any], legacy: bool) -> AsyncIterator[Hos
         yield Host(str(toolset.client.protocol_version), tools, call)
 
 
-async def ask(host: Host, version: str) -> None:
+async def check_tools(host: Host, version: str) -> None:
     """Use the skills as a model would."""
     skills: list[str] = []
 
@@ -132,8 +132,8 @@ async def ask(host: Host, version: str) -> None:
         return "" if skills else f"no skill in {found:.200}"
 
     async def unknown() -> str:
-        said = await host.call("skills_read", {"path": "SKILL.md", "session": "nobody"})
-        return "" if "skills_load" in said else f"does not say what to do: {said:.200}"
+        error = await host.call("skills_read", {"path": "SKILL.md", "session": "nobody"})
+        return "" if "skills_load" in error else f"no remedy in {error:.200}"
 
     await check("era", era)
     for name, description in host.tools.items():
@@ -152,7 +152,7 @@ async def ask(host: Host, version: str) -> None:
                 return f"no handle in {loaded:.300}"
             read = await host.call("skills_read", {"path": "SKILL.md", "skill": name, "session": found[1]})
             if not read.lstrip("\ufeff").startswith("---"):
-                return f"this is no SKILL.md: {read:.300}"
+                return f"not a SKILL.md: {read:.300}"
             left = await host.call("skills_unload", {"all": True, "session": found[1]})
             return "" if found[1] in left and name not in left.replace(found[1], "") else f"still loaded: {left:.300}"
 
@@ -165,7 +165,7 @@ _LIBRARIES: dict[str, Any] = {"langchain": langchain, "openai-agents": openai_ag
 
 async def main(library: str, version: str, target: dict[str, Any]) -> None:
     async with _LIBRARIES[library](target, version == "2025-11-25") as host:
-        await ask(host, version)
+        await check_tools(host, version)
     print(json.dumps(_CHECKS))
 
 

@@ -17,7 +17,7 @@ async function check(id, work) {
   }
 }
 
-// What each library calls the same things. `load` and `read` verify sizes and digests, and `load` the frontmatter.
+// The same operations by the names of each library. `load` and `read` verify sizes and digests, and `load` the frontmatter.
 const libraries = {
   async sdk(client) {
     const { SkillsClient } = await import("@modelcontextprotocol/client/ext/skills");
@@ -54,7 +54,7 @@ const transport = target.url
 await client.connect(transport);
 
 // The library validates what a tool returns against the output schema that it listed.
-async function askToolsAndPrompts() {
+async function checkToolsAndPrompts() {
   const call = (name, args) => client.callTool({ name, arguments: args });
   let tools = [];
   await check("tools/list", async () => void ({ tools } = await client.listTools()));
@@ -77,7 +77,7 @@ async function askToolsAndPrompts() {
   }
   await check("unknown session", async () => {
     const { isError, content } = await call("skills_read", { path: "SKILL.md", session: "nobody" });
-    return isError && content[0].text.includes("skills_load") ? "" : "no word of what to do";
+    return isError && content[0].text.includes("skills_load") ? "" : "no remedy in the error";
   });
   let prompts = [];
   await check("prompts/list", async () => void ({ prompts } = await client.listPrompts()));
@@ -85,7 +85,7 @@ async function askToolsAndPrompts() {
     await check(`prompt ${name}`, async () => {
       const given = Object.fromEntries(declared.filter((each) => each.required).map((each) => [each.name, "this"]));
       const { messages } = await client.getPrompt({ name, arguments: given });
-      return messages[0].content.text.includes("<skill name=") ? "" : "the skill is not in it";
+      return messages[0].content.text.includes("<skill name=") ? "" : "no skill in the prompt";
     });
   }
   if (prompts.some(({ name }) => name === "meeting-notes")) {
@@ -100,7 +100,7 @@ async function askToolsAndPrompts() {
 const skills = await libraries[library](client);
 let entries = [];
 await check("era", () => (client.getNegotiatedProtocolVersion() === version ? "" : client.getNegotiatedProtocolVersion()));
-await check("supported", () => (skills.supported() ? "" : "the extension or directoryRead is not seen"));
+await check("supported", () => (skills.supported() ? "" : "no extension or no directoryRead"));
 await check("list", async () => void (entries = await skills.list()));
 for (const entry of entries) {
   await check(`skill ${entry.uri}`, async () =>
@@ -123,6 +123,6 @@ await check("unknown", async () => {
   }
   return "no error";
 });
-if (library === "sdk") await askToolsAndPrompts();
+if (library === "sdk") await checkToolsAndPrompts();
 await client.close();
 console.log(JSON.stringify(checks));

@@ -30,7 +30,7 @@ Start = Callable[..., Embeddings]
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """A function that starts embeddings and, unless told otherwise, waits for all vectors."""
+    """A function that starts embeddings and, by default, waits for all vectors."""
     with ExitStack() as stack:
 
         def start_one(
@@ -41,12 +41,12 @@ def start() -> Iterator[Start]:
             pause_s: float = 0.05,
             wait: bool = True,
         ) -> Embeddings:
-            made = Embeddings(registry, embedder, folder and Index(folder), pause_s=pause_s)
-            stack.callback(made.close)
-            made.start()
+            embeddings = Embeddings(registry, embedder, folder and Index(folder), pause_s=pause_s)
+            stack.callback(embeddings.close)
+            embeddings.start()
             if wait:
-                assert made.wait(DEADLINE)
-            return made
+                assert embeddings.wait(DEADLINE)
+            return embeddings
 
         yield start_one
 
@@ -88,14 +88,14 @@ def test_vectors_follow_edits(top: Path, start: Start) -> None:
     with tiny.endpoint() as served:
         embeddings = start(registry, Endpoint(served.url, "tiny"))
         assert [path for path, _ in embeddings.ranked("plum")] == ["beta"]
-        served.asked.clear()
+        served.inputs.clear()
         write(top / "beta", "All about a lorry")
         write(top / "delta", "A pear")
         (top / "gamma/SKILL.md").unlink()
         write_files(top, {"unusable/SKILL.md": "---\nname: unusable\n"})
         write(top / "alpha", "All about an automobile", "Another body.")
         refresh(registry, embeddings)
-        assert [sorted(each) for each in served.asked] == [["beta\nAll about a lorry", "delta\nA pear"]]
+        assert [sorted(each) for each in served.inputs] == [["beta\nAll about a lorry", "delta\nA pear"]]
         assert [path for path, _ in embeddings.ranked("plum")] == ["delta"]
         assert sorted(embeddings.ranked("car")) == [("alpha", 1), ("beta", 1)]
         assert embeddings.ranked("refund") == []
@@ -103,7 +103,7 @@ def test_vectors_follow_edits(top: Path, start: Start) -> None:
             write(top / f"more-{number}", "A bill")
         refresh(registry, embeddings)
         assert len(embeddings.ranked("refund")) == 60
-        assert max(map(len, served.asked)) == 64
+        assert max(map(len, served.inputs)) == 64
 
 
 def test_hidden_skills_do_not_count_toward_result_limit(top: Path, start: Start) -> None:
@@ -125,9 +125,9 @@ def test_cached_vectors_are_reused_by_next_process(tmp_path: Path, top: Path, st
             if expected == 4:
                 write(top / "delta", "A pear")
             start(load_registry(top), Endpoint(served.url, "tiny"), tmp_path)
-            assert sum(map(len, served.asked)) == expected
+            assert sum(map(len, served.inputs)) == expected
         start(load_registry(top), Endpoint(served.url, "other"), tmp_path)
-        assert sum(map(len, served.asked)) == 4 + 4
+        assert sum(map(len, served.inputs)) == 4 + 4
 
 
 def test_search_falls_back_to_full_text_if_model_fails(
@@ -150,9 +150,9 @@ def test_search_falls_back_to_full_text_if_model_fails(
         for served.status, found in ((503, []), (200, ["beta"])):
             assert find(search, "plum") == found
         search = Search(registry, start(registry, Endpoint(served.url, "tiny"), pause_s=DEADLINE))
-        served.status, asked = 503, len(served.asked)
+        served.status, before = 503, len(served.inputs)
         assert find(search, "orchard") == find(search, "orchard") == ["beta"]
-        assert len(served.asked) == asked + 1, "no request during the pause after a failure"
+        assert len(served.inputs) == before + 1, "no request during the pause after a failure"
     assert caplog.messages[2:] == [failed, "embeddings work again", failed]
 
 
@@ -164,9 +164,9 @@ def test_all_vectors_are_recomputed_if_their_length_changes(tmp_path: Path, top:
         write(top / "delta", "A pear")
         refresh(registry, embeddings)
         assert sorted(embeddings.ranked("plum")) == [("beta", 1), ("delta", 1)]
-        served.asked.clear()
+        served.inputs.clear()
         start(load_registry(top), Endpoint(served.url, "tiny"), tmp_path)
-        assert served.asked == []
+        assert served.inputs == []
 
 
 def test_cached_vectors_of_different_lengths_are_recomputed(tmp_path: Path, top: Path, start: Start) -> None:
@@ -175,9 +175,9 @@ def test_cached_vectors_of_different_lengths_are_recomputed(tmp_path: Path, top:
         start(registry, Endpoint(served.url, "tiny"), tmp_path)
         with closing(sqlite3.connect(tmp_path / "skills.sqlite3", isolation_level=None)) as database:
             database.execute("UPDATE memo SET value = x'00000000' WHERE key = (SELECT min(key) FROM memo)")
-        served.asked.clear()
+        served.inputs.clear()
         embeddings = start(registry, Endpoint(served.url, "tiny"), tmp_path)
-        assert sum(map(len, served.asked)) == 3 and [path for path, _ in embeddings.ranked("plum")] == ["beta"]
+        assert sum(map(len, served.inputs)) == 3 and [path for path, _ in embeddings.ranked("plum")] == ["beta"]
 
 
 def test_vectors_unused_for_a_month_are_evicted(tmp_path: Path, top: Path, start: Start) -> None:

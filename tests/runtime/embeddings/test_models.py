@@ -24,8 +24,8 @@ def test_local_model_and_endpoint_return_unit_vectors(tmp_path: Path) -> None:
     with tiny.endpoint() as served:
         models: list[Embedder] = [LocalModel(tiny.model(tmp_path)), Endpoint(served.url, "tiny", "s3cret")]
         for model in models:
-            made = model.embed(["car automobile", "refund", "nothing known"], 10)
-            assert made.tolist() == [[1, 0, 0], [0, 0, 1], [0, 0, 0]]
+            vectors = model.embed(["car automobile", "refund", "nothing known"], 10)
+            assert vectors.tolist() == [[1, 0, 0], [0, 0, 1], [0, 0, 0]]
         assert served.paths == ["/v1/embeddings"]
         assert served.headers[0]["authorization"] == "Bearer s3cret"
 
@@ -72,11 +72,11 @@ def test_models_have_distinct_keys_and_invalid_folder_is_refused(tmp_path: Path)
 
 def test_endpoint_verifies_certificates_even_if_default_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ssl, "_create_default_https_context", ssl._create_unverified_context)
-    made = Mock(side_effect=OSError("not connected"))
-    monkeypatch.setattr(http.client, "HTTPSConnection", made)
+    connect = Mock(side_effect=OSError("not connected"))
+    monkeypatch.setattr(http.client, "HTTPSConnection", connect)
     with pytest.raises(EmbeddingError, match=r"^x\.example: not connected$"):
         Endpoint("https://x.example/v1", "tiny", "s3cret").embed(["car"], 10)
-    assert made.call_args.kwargs["context"].verify_mode is ssl.CERT_REQUIRED
+    assert connect.call_args.kwargs["context"].verify_mode is ssl.CERT_REQUIRED
 
 
 def test_embedding_libraries_are_imported_lazily() -> None:

@@ -44,10 +44,11 @@ def model(folder: Path) -> Path:
 
 
 class Endpoint:
-    """The requests to an endpoint, and the response that it sends."""
+    """A fake endpoint: the requests that it received, and the response that it sends."""
 
     def __init__(self) -> None:
-        self.asked: list[list[str]] = []
+        self.inputs: list[list[str]] = []
+        """The texts of each request."""
         self.headers: list[dict[str, str]] = []
         self.paths: list[str] = []
         self.status = 200
@@ -55,31 +56,31 @@ class Endpoint:
         self.more: list[float] = []
         """Elements that are appended to every vector."""
         self.url = ""
-        self.moved = threading.Condition()
+        self.received = threading.Condition()
 
     def wait_for(self, requests: int) -> None:
-        with self.moved:
-            assert self.moved.wait_for(lambda: len(self.asked) >= requests, DEADLINE)
+        with self.received:
+            assert self.received.wait_for(lambda: len(self.inputs) >= requests, DEADLINE)
 
 
 @contextmanager
 def endpoint() -> Iterator[Endpoint]:
-    it = Endpoint()
+    served = Endpoint()
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            asked: dict[str, Any] = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            texts = asked["input"]
-            with it.moved:
-                it.asked.append(texts)
-                it.headers.append({name.lower(): value for name, value in self.headers.items()})
-                it.paths.append(self.path)
-                it.moved.notify_all()
-            rows = [{"index": number, "embedding": vector(text) + it.more} for number, text in enumerate(texts)]
-            body = it.body
+            request: dict[str, Any] = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            texts = request["input"]
+            with served.received:
+                served.inputs.append(texts)
+                served.headers.append({name.lower(): value for name, value in self.headers.items()})
+                served.paths.append(self.path)
+                served.received.notify_all()
+            rows = [{"index": number, "embedding": vector(text) + served.more} for number, text in enumerate(texts)]
+            body = served.body
             if body is None:
-                body = json.dumps({"data": rows[::-1], "model": asked["model"]}).encode()
-            self.send_response(it.status)
+                body = json.dumps({"data": rows[::-1], "model": request["model"]}).encode()
+            self.send_response(served.status)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -90,9 +91,9 @@ def endpoint() -> Iterator[Endpoint]:
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
-        it.url = f"http://127.0.0.1:{server.server_port}/v1"
+        served.url = f"http://127.0.0.1:{server.server_port}/v1"
         try:
-            yield it
+            yield served
         finally:
             server.shutdown()
             thread.join()

@@ -20,8 +20,8 @@ from pathlib import Path
 from mcp_skills_server.runtime.scripts import approvals
 file, name, count, approvals._LOCK_S = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
 for number in range(count):
-    made = approvals.Approval("https://example.com", f"{name}-{number}", "sha256:0", 0.0)
-    approvals.update(file, lambda known: [*known, made])
+    approval = approvals.Approval("https://example.com", f"{name}-{number}", "sha256:0", 0.0)
+    approvals.update(file, lambda known: [*known, approval])
 """
 
 

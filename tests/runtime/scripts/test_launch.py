@@ -57,7 +57,7 @@ def test_script_cannot_read_keyring_of_operator(tmp_path: Path) -> None:
         pytest.skip("the number of keyctl is not known here")
     keyctl, add_key = NUMBERS[platform.machine()]
     search = SEARCH.format(KEYCTL=keyctl)
-    operator = tmp_path / "give.py"
+    operator = tmp_path / "add_key.py"
     operator.write_text(OPERATOR.format(KEYCTL=keyctl, ADD_KEY=add_key))
     done = query([sys.executable, str(operator), launch.__file__, search])
     if done.returncode == 3:

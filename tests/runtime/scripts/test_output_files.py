@@ -54,7 +54,8 @@ def error_of(top: Path, path: str, most: int = 100) -> str:
 @pytest.mark.usefixtures("access")
 def test_output_file_is_read_by_relative_path(top: Path) -> None:
     open_files = len(os.listdir("/proc/self/fd"))
-    assert read(str(top), "plain", 5) == b"plain" and len(os.listdir("/proc/self/fd")) == open_files
+    assert read(str(top), "plain", 5) == b"plain"
+    assert len(os.listdir("/proc/self/fd")) == open_files, "a descriptor stays open"
     assert read(str(top), "a/b/file", 100) == b"inside"
     assert "has 5 bytes, and at most 4 are read" in error_of(top, "plain", 4)
     for path in ("none", "a/none", "none/file", "plain/file", "a/b/c/d"):
@@ -115,7 +116,7 @@ def test_directory_swapped_for_symlink_is_not_followed(top: Path) -> None:
 
 @given(st.lists(st.sampled_from(PARTS), max_size=6).map("/".join))
 def test_any_path_reads_only_files_inside(tmp_path_factory: pytest.TempPathFactory, path: str) -> None:
-    top = tmp_path_factory.getbasetemp() / "asked"
+    top = tmp_path_factory.getbasetemp() / "any-path"
     if not top.exists():
         write_files(top, {"file": "inside", "a/file": "inside"})
         if sys.platform != "win32":
@@ -138,7 +139,7 @@ def test_changed_files_are_listed_and_unprintable_names_counted(top: Path) -> No
         (top / f"n{number:02}").write_text("x")
     assert OutputFile("plain", 5) in files_since(str(top), since, 99)[0]
     files, more = files_since(str(top), 0, 50)
-    assert (len(files), more) == (50, 62 + 4 - 50) and list(files) == sorted(files, key=lambda made: made.path)
+    assert (len(files), more) == (50, 62 + 4 - 50) and list(files) == sorted(files, key=lambda file: file.path)
 
 
 @pytest.mark.usefixtures("access")
@@ -171,7 +172,7 @@ def test_lack_of_file_descriptors_is_reported_as_temporary(
         return original(*args, **options)
 
     monkeypatch.setattr(os, "open", failing_open)
-    if refuse_from >= (4 if output_files.BY_DESCRIPTOR else 1):
+    if refuse_from >= (4 if output_files.BY_DESCRIPTOR else 1):  # the calls of `os.open` for this file
         assert read(str(top), "a/b/file", 100) == b"inside"
     else:
         assert f"cannot be read now ({os.strerror(number)}); try again" in error_of(top, "a/b/file")

@@ -207,9 +207,9 @@ def test_run_needs_a_grant_for_scripts_or_code(tmp_path: Path) -> None:
 
     def refusal(skill: Skill | None, laid_out: Sequence[Skill], *grants: tuple[str, May]) -> str:
         """Return the subject of the refusal for want of a grant; "" if it may run."""
-        made = Permissions([Grant(("*",), (Pattern(path),), frozenset({may})) for path, may in grants])
+        permissions = Permissions([Grant(("*",), (Pattern(path),), frozenset({may})) for path, may in grants])
         try:
-            policy.decide(skill, laid_out, permissions=made)
+            policy.decide(skill, laid_out, permissions=permissions)
         except RunRefusedError as error:
             by, message = error.by, str(error)
         else:

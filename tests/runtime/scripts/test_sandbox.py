@@ -41,11 +41,11 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Registry:
 
 @pytest.fixture(autouse=True)
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    place = tmp_path / "tmp"
-    place.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(place))
-    yield place
-    assert list(place.iterdir()) == []
+    directory = tmp_path / "tmp"
+    directory.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(directory))
+    yield directory
+    assert list(directory.iterdir()) == []
 
 
 async def run(registry: Registry, name: str, *args: str, **settings: Any) -> Outcome:
@@ -111,9 +111,7 @@ async def test_server_environment_is_unreadable_through_proc(
 @needs_bubblewrap
 @pytest.mark.requirement("SP-30")
 @pytest.mark.parametrize("place", ["home", "skills", "temporary", "/etc/shadow", "/root/.bashrc", "/var/log", "/sys"])
-async def test_other_files_are_absent_and_user_is_nobody(
-    registry: Registry, tmp_path: Path, temporary: Path, place: str
-) -> None:
+async def test_other_files_are_absent_and_user_is_nobody(registry: Registry, tmp_path: Path, place: str) -> None:
     (tmp_path / "secret").write_text("x")
     paths = {"home": f"{Path.home()}/.profile", "skills": registry.roots[0].path, "temporary": str(tmp_path)}
     outcome = await run(registry, "look.py", paths.get(place, place))
@@ -128,7 +126,7 @@ def needs_setpriv(test: Any) -> Any:
 
 @pytest.fixture(params=[pytest.param(each, marks=needs_bubblewrap) for each in ("setpriv", "namespace")])
 def user_change(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The change of root's scripts to nobody: by setpriv, else by a user namespace alone."""
+    """Both ways in which scripts of root become nobody: setpriv, or only a user namespace."""
     if request.param == "namespace":
         monkeypatch.setattr(sandbox, "_setpriv_choices", lambda: [None])
     return request.param
@@ -159,8 +157,8 @@ async def test_scripts_of_root_run_as_nobody_for_the_kernel(tmp_path: Path) -> N
     outcome = await runner.run(registry.snapshot.skills["zoo"], "scripts/own.sh", workspace, workdir="a/b")
     assert outcome.stdout.startswith("made\n"), outcome.stderr
     assert "nosuid" in outcome.stdout
-    made = [f"{workspace.path}/{each}" for each in ("a", "a/b", "a/b/made")]
-    for stat in map(os.lstat, [*made, folder / "sh"]):
+    created = [f"{workspace.path}/{each}" for each in ("a", "a/b", "a/b/made")]
+    for stat in map(os.lstat, [*created, folder / "sh"]):
         assert (stat.st_uid, stat.st_gid) == (65534, 65534)
     assert os.lstat(workspace.path).st_gid == 65534
     runner.close()

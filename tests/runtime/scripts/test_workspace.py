@@ -30,9 +30,9 @@ def test_any_prepared_workdir_lies_inside(workdir: str) -> None:
         os.symlink("loop", f"{work.path}/loop")
         Path(work.path, "file").touch()
         with suppress(RequestError):
-            made = work.prepare(workdir)
-            assert os.path.isdir(made) and os.path.realpath(made) == made
-            assert f"{made}/".startswith(f"{work.path}/")
+            prepared = work.prepare(workdir)
+            assert os.path.isdir(prepared) and os.path.realpath(prepared) == prepared
+            assert f"{prepared}/".startswith(f"{work.path}/")
         assert os.listdir(top) == ["session"]
 
 
@@ -53,7 +53,7 @@ def test_work_directory_replaced_by_symlink_is_recreated(work: Workspace, tmp_pa
         assert os.stat(directory).st_mode & 0o777 == 0o700
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="by descriptors")
+@pytest.mark.skipif(sys.platform == "win32", reason="descriptors of directories are POSIX")
 def test_directory_is_not_created_through_late_symlink(
     work: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -74,7 +74,7 @@ def test_directory_is_not_created_through_late_symlink(
     assert list(away.iterdir()) == []
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root gives files away")
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root changes owners")
 def test_created_and_filled_files_belong_to_script_user(tmp_path: Path) -> None:
     work = Workspace(str(tmp_path / "session"), lambda _: None, 65534)
     (tmp_path / "mine").touch()
@@ -135,7 +135,7 @@ def test_run_directory_is_private_and_lists_up_to_50_files(work: Workspace, tmp_
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="blocks are not told there")
+@pytest.mark.skipif(sys.platform == "win32", reason="stat reports no blocks there")
 def test_exceeds_counts_disk_blocks_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each entry costs 1 KiB, and each block 512 bytes. Hard links share their blocks; symlinks have their own."""
     top = [str(tmp_path)]

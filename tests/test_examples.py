@@ -28,11 +28,6 @@ def loop() -> Any:
     return module
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.mark.anyio
 @pytest.mark.requirement("RT-4", "RT-5", "RT-6", "RT-7", "RT-21", "RT-23")
 async def test_agent_loop_follows_linear_flow(sandbox_mode: Any) -> None:

@@ -70,10 +70,10 @@ class Run:
     def lost(self) -> str:
         """Return why the conversation cannot be measured, "" if it can."""
         if not self.trace.instructions() and not self.trace.tools():
-            asked = "the server answered nothing" if self.trace.requests() else "the server was not asked"
+            state = "the server answered nothing" if self.trace.requests() else "the server was not asked"
             last = self.trace.log().strip().splitlines()[-1:]
             said = f" (it said {last[0]!r})" if last else ""
-            return f"the entry was not accepted: {asked}{said}; the host {self.ended.reason()}"
+            return f"the entry was not accepted: {state}{said}; the host {self.ended.reason()}"
         if self.script.first is None:
             return f"no request reached the model; the host {self.ended.reason()}"
         return ""

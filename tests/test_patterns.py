@@ -28,7 +28,7 @@ compiler: Any = importlib.import_module("re._compiler")
 SOURCE = Path(mcp_skills_server.__file__).parent
 MANY = 256
 """A repeat with a higher bound counts as unbounded."""
-WHOLE = {"match", "fullmatch", "pattern"}
+AT_ONE_POSITION = {"match", "fullmatch", "pattern"}
 """Methods that try a pattern at one position. All others try it at every position."""
 _ALPHABET = [chr(each) for each in range(0x300)] + ["\u2028", "\u3042", "\U000e0041"]
 _REPEATS = ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT")
@@ -134,30 +134,32 @@ def _characters(op: Any, value: Any, flags: int) -> frozenset[str]:
 
 @cache
 def patterns() -> list[tuple[str, re.Pattern[Any], bool]]:
-    """Return (place, pattern, whether it is searched for) of every named or inline pattern."""
+    """Return the place of every named or inline pattern, the pattern, and whether it is searched for."""
     found: list[tuple[str, re.Pattern[Any], bool]] = []
     for each in pkgutil.walk_packages([str(SOURCE)], "mcp_skills_server."):
         if each.ispkg or each.name.endswith("__main__"):
             continue
         module = importlib.import_module(each.name)
         tree = ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8"))
-        whole = _used_whole(tree)
+        anchored = _used_at_one_position(tree)
         classes = (v for v in vars(module).values() if isinstance(v, type) and v.__module__ == each.name)
         for holder in (module, *classes):
             for name, value in vars(holder).items():
                 if isinstance(value, re.Pattern):
-                    found.append((f"{each.name}.{name}", value, name not in whole))
+                    found.append((f"{each.name}.{name}", value, name not in anchored))
                 elif hasattr(value, "cache_info") and value.__annotations__.get("return") == "re.Pattern[str]":
                     found.append((f"{each.name}.{name}", value(), True))
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and _name(node.func.value) == "re":
                 first = node.args[0] if node.args else None
                 if node.func.attr not in {"compile", "escape"} and isinstance(first, ast.Constant):
-                    found.append((f"{each.name}:{node.lineno}", re.compile(first.value), node.func.attr not in WHOLE))
+                    found.append(
+                        (f"{each.name}:{node.lineno}", re.compile(first.value), node.func.attr not in AT_ONE_POSITION)
+                    )
     return found
 
 
-def _used_whole(tree: ast.AST) -> set[str]:
+def _used_at_one_position(tree: ast.AST) -> set[str]:
     """Return the names of patterns that are only tried at one position."""
     used: dict[str, set[str]] = {}
     attributes = {id(node.value): node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
@@ -166,7 +168,7 @@ def _used_whole(tree: ast.AST) -> set[str]:
             used.setdefault(node.attr, set()).add(attributes.get(id(node), "other"))
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
             used.setdefault(node.id, set()).add(attributes.get(id(node), "other"))
-    return {name for name, ways in used.items() if ways <= WHOLE}
+    return {name for name, ways in used.items() if ways <= AT_ONE_POSITION}
 
 
 def _name(node: ast.AST) -> str | None:
@@ -178,7 +180,7 @@ EXCEPTIONS = {
     "hosts.jsontext._COMMENTS": "a text or comment that is not closed ends at the end, so it never fails",
     "hosts.jsontext._TRAILING": "as _COMMENTS",
 }
-"""Patterns that are linear although their shape alone does not show it."""
+"""Patterns that are linear although their structure does not show it."""
 
 
 def test_every_pattern_is_linear():

@@ -37,7 +37,7 @@ _READY_S = 20.0
 
 
 class SkillsRequest(types.Request[dict[str, Any], str]):
-    """A request for a method of SEP-2076, which the SDK does not know."""
+    """A request for a method of SEP-2076, which the SDK does not support."""
 
     method: str
     params: dict[str, Any]
@@ -48,7 +48,7 @@ class SkillsResult(types.Result):
 
 
 class SkillNotifications(ClientExtension):
-    """Receives `notifications/skills/list_changed`, which the SDK's client does not know either."""
+    """An extension that receives `notifications/skills/list_changed`, which the SDK's client does not support."""
 
     identifier = "com.example/skill-notifications"
 

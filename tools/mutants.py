@@ -171,7 +171,7 @@ def _of_statement(node: ast.stmt) -> Iterator[tuple[ast.expr | ast.stmt, str]]:
 
 
 class Attack:
-    """Applies changes and runs the tests of their lines."""
+    """A runner of the tests of changed lines."""
 
     def __init__(self, runner: Runner, recording: Recording, most_seconds: float, tests: Sequence[str]) -> None:
         self._runner = runner
@@ -199,7 +199,7 @@ class Attack:
                 if reports is None:
                     return "timeout", remaining[0]
                 failed = next((test for test, outcome, _ in reports if outcome == "failed"), "")
-                if not reports:  # the module cannot be imported, or pytest does not know one of the tests
+                if not reports:  # the module cannot be imported, or one of the tests is unknown to pytest
                     unknown = {test for test in remaining if not self._is_sound(test)}
                     if not unknown:
                         return "killed", remaining[0]

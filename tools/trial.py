@@ -68,7 +68,7 @@ def _write(module: Path, source: bytes) -> None:
 
 
 class Runner:
-    """Runs tests in a copy of the tree. Each run is a fork of a process with the libraries loaded."""
+    """A runner of tests in a copy of the tree. Each run is a fork of a process that has imported the libraries."""
 
     def __init__(self, place: Path) -> None:
         self.bench = Bench(place)

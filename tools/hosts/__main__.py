@@ -104,10 +104,12 @@ def measure(installed: InstalledHost, scratch: Path) -> Result:
         if seen is not None and not seen.faults:
             result.facts["a slash command of a hostile skill"] = "ran nothing, read no file"
     if program.approval or program.install:
-        asked = converse("not approved", Plan(lambda _root, _trace: [_load(setting.LONG[0]), _PROPOSE], approved=False))
-        if asked is not None:
+        refused = converse(
+            "not approved", Plan(lambda _root, _trace: [_load(setting.LONG[0]), _PROPOSE], approved=False)
+        )
+        if refused is not None:
             words = program.approval or (f"install {installed.host} {' '.join(program.install)}",)
-            result.facts["approval"] = f"without `{' '.join(words)}`: {facts.refusal(asked)}"
+            result.facts["approval"] = f"without `{' '.join(words)}`: {facts.refusal(refused)}"
     else:
         result.facts["approval"] = "none asked for"
     return result

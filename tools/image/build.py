@@ -30,7 +30,7 @@ class ImageError(Exception):
 
 
 class Steps:
-    """Prints steps and checks."""
+    """A printer of steps and checks."""
 
     def __init__(self) -> None:
         self._begun = time.monotonic()

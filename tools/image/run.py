@@ -232,7 +232,7 @@ exec chroot "$PLACE" /usr/bin/setpriv --reuid "${USERS%:*}" --regid "${USERS#*:}
 
 @contextmanager
 def _locked(built: Built, scratch: Path, steps: Steps, temporary: bool = False, **more: str) -> Generator[Container]:
-    """Run the image as an orchestrator does, with a token file and, if asked, a `/tmp` of its own."""
+    """Run the image as an orchestrator does, with a token file and, if `temporary`, its own `/tmp`."""
     place, config = built.place, built.config
     tokens = scratch / "tokens"
     tokens.write_text(f"# for the test\nimage={TOKEN}\n", encoding="utf-8")

@@ -87,18 +87,18 @@ class Client(ABC):
     def rate(self, prepared: Sequence[bytes], count: int) -> float:
         """Send `count` of these requests in turn, pipelined; return requests a second."""
 
-    def ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+    def request(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """Return the result of a request.
 
         Raises:
-            BenchError: the answer is an error.
+            BenchError: the response is an error.
         """
         return result_of(self.time(self.prepare(method, params))[1])
 
-    def shake_hands(self) -> float:
+    def open(self) -> float:
         """Send the first request of the era; return the seconds from process start to response."""
         legacy = self.era == "legacy"
-        self.ask(*(("initialize", _HELLO) if legacy else ("server/discover", {})))
+        self.request(*(("initialize", _HELLO) if legacy else ("server/discover", {})))
         return perf_counter() - self.started
 
     def resident(self) -> int:
@@ -131,9 +131,9 @@ class StdioClient(Client):
         super().__exit__(*error)
         self._stdout.close()
 
-    def shake_hands(self) -> float:
+    def open(self) -> float:
         """Send the first request of the era, and `initialized` in the legacy era."""
-        seconds = super().shake_hands()
+        seconds = super().open()
         if self.era == "legacy":
             self._stdin.write(b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n')
         return seconds
@@ -162,7 +162,7 @@ class StdioClient(Client):
                 continue
             line = self._line(_TIMEOUT_S)
             if b'"error":' in line[:100]:
-                raise BenchError(f"an answer among many is an error: {line[:500]!r}")
+                raise BenchError(f"one of many responses is an error: {line[:500]!r}")
             answered += b'"result":' in line
         return count / (perf_counter() - start)
 
@@ -276,7 +276,7 @@ class HttpClient(Client):
                     if not is_whole(received[each]):
                         continue
                     if b'"result":' not in received[each]:
-                        raise BenchError(f"an answer among many is an error: {received[each][:500]!r}")
+                        raise BenchError(f"one of many responses is an error: {received[each][:500]!r}")
                     answered += 1
                     received[each] = b""
                     if sent < count:
@@ -317,7 +317,7 @@ def result_of(answer: bytes) -> dict[str, Any]:
     """Return the result of a response.
 
     Raises:
-        BenchError: the answer is an error.
+        BenchError: the response is an error.
     """
     parsed: dict[str, Any] = json.loads(answer)
     if "result" not in parsed:

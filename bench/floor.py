@@ -40,7 +40,7 @@ async def serve_stdio(server: Server[Any]) -> None:
 
 
 def serve_http(server: Server[Any], port: int) -> None:
-    """Serve over streamable HTTP, with uvicorn as this server has it."""
+    """Serve over streamable HTTP, with the uvicorn settings of this server."""
     import socket
 
     import uvicorn

@@ -30,12 +30,12 @@ MEASURES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """A goal: the highest ratio of a figure of this server to another's, or the highest number.
+    """A goal: a bound on a figure of this server, or on its ratio to the figure of another subject.
 
     Attributes:
-        key: of the measure.
-        beside: the key of the other, or nothing where `most` is the figure itself.
-        most: the ratio, or the figure. Of what is counted a second the ratio is the least.
+        key: the key of the measure.
+        beside: the key of the other subject; "" if `most` bounds the figure itself.
+        most: the highest ratio or figure; for a rate per second the lowest.
     """
 
     key: str

@@ -37,7 +37,7 @@ class Series:
     Attributes:
         subject: its key.
         visits: the figures by key, one mapping for each round.
-        failure: why there are none, or nothing.
+        failure: the error of a failed visit, if any.
     """
 
     subject: str
@@ -97,9 +97,9 @@ class Skills:
 
     def _record(self, ours: Subject, era: Era) -> None:
         with self.client(ours, era, "stdio") as client:
-            client.shake_hands()
-            asked = {each[0][0]: each[0][1] for each in questions(self.size, 1).values()}
-            answers = {method: client.ask(method, params) for method, params in asked.items()}
+            client.open()
+            requested = {each[0][0]: each[0][1] for each in questions(self.size, 1).values()}
+            answers = {method: client.request(method, params) for method, params in requested.items()}
         answers["skills/list"]["nextCursor"] = "x"
         (self._scratch / f"{era}.json").write_text(json.dumps(answers), encoding="utf-8")
 
@@ -111,14 +111,14 @@ def visit(skills: Skills, subject: Subject, era: Era, transport: str, requests: 
         BenchError, TimeoutError: the server did not answer as it should.
     """
     with skills.client(subject, era, transport) as client:
-        cold = client.shake_hands()
+        cold = client.open()
         pages = -(-skills.size // 50) if subject.is_constant else None
         figures = {"cold": cold * _MS, "catalogue": (cold + _list_all(client, skills.size, pages)) * _MS}
         figures["resident"] = client.resident() / _MB
-        asked = {
+        requested = {
             key: [client.prepare(*each) for each in rows] for key, rows in questions(skills.size, requests).items()
         }
-        for key, prepared in asked.items():
+        for key, prepared in requested.items():
             result_of(client.time(prepared[-1])[1])  # raise for an error, which would be fast
             turns = prepared * (requests // len(prepared) + 1)
             times = _times(client, turns[:requests])
@@ -179,8 +179,8 @@ def run(
             for each in subjects:
                 if era in each.eras:
                     series = Series(each.key, era, transport, skills.size)
-                    asked = (skills, each, era, transport, requests)
-                    turns.append((series, lambda asked=asked: visit(*asked)))
+                    requested = (skills, each, era, transport, requests)
+                    turns.append((series, lambda requested=requested: visit(*requested)))
     turns += [(Series(WALK, era, "stdio", skills.size), lambda: {"catalogue": skills.walk()}) for era in ERAS]
     for number in range(rounds):
         shift = number * len(turns) // rounds

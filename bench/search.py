@@ -1,7 +1,7 @@
 """`python -m bench.search [FOLDER]...`: measure how often search ranks a right skill first, and in the first five.
 
-The catalogue is the made-up skills of `questions/`, the fixtures, and the folders. Questions on skills that are in none
-of them are left out. Skills fall into two halves by their names: tune on one, believe the other.
+The catalogue is the made-up skills of `questions/`, the fixtures, and the folders. Questions about other skills are
+left out. Skills are split into two halves by their names: one half to tune search on, one half to validate.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def rows(name: str) -> Iterator[list[str]]:
             yield line.split("\t")
 
 
-def make(folder: Path) -> None:
+def write_made_up_skills(folder: Path) -> None:
     for name, description, *_ in rows("made_up.tsv"):
         place = folder / name
         place.mkdir()
@@ -61,26 +61,26 @@ def make(folder: Path) -> None:
         (place / "SKILL.md").write_text(text, encoding="utf-8")
 
 
-def slip(word: str, chance: random.Random) -> str:
+def with_typo(word: str, chance: random.Random) -> str:
     if len(word) < 5:
         return word
     at = chance.randrange(1, len(word) - 2)
     return word[:at] + word[at + 1] + word[at] + word[at + 2 :]
 
 
-def questions(there: set[str]) -> Iterator[tuple[str, str, str]]:
+def questions(existing: set[str]) -> Iterator[tuple[str, str, str]]:
     """Yield kind, skill and text of each query about an existing skill."""
     chance = random.Random(7)
     for row in (*rows("made_up.tsv"), *rows("collections.tsv")):
         name, sentence, other = row[0], row[-2], row[-1]
-        if name not in there:
+        if name not in existing:
             continue
         yield "sentence", name, sentence
         if other != "-":
             yield "other language", name, other.partition(":")[2]
         words = name.split("-")
         yield "keyword", name, " ".join(words[:3])
-        yield "typo", name, " ".join(slip(word, chance) for word in words)
+        yield "typo", name, " ".join(with_typo(word, chance) for word in words)
 
 
 def main(folders: list[str]) -> None:
@@ -89,7 +89,7 @@ def main(folders: list[str]) -> None:
         for name in line.split() if not line.startswith("#") else ():
             same[name] |= {*line.split()}
     with tempfile.TemporaryDirectory() as made:
-        make(Path(made))
+        write_made_up_skills(Path(made))
         registry = Registry([made, str(FIXTURES), *folders])
         registry.load()
     skills = registry.snapshot.skills

@@ -30,7 +30,7 @@ class Start:
     Attributes:
         root: the folder of skills.
         constants: JSON of method -> result, for the floor.
-        port: of loopback, for HTTP; None for stdin and stdout.
+        port: the port on loopback for HTTP; None for stdio.
     """
 
     root: Path
@@ -44,13 +44,13 @@ class Subject:
 
     Attributes:
         key: its name for `--only`.
-        label: what the page calls it.
+        label: its name on the page.
         release: its version.
         command: returns the command that starts it.
-        eras: those in which it knows `skills/list` and `skills/get`.
-        is_constant: it answers constants, so it is asked for as many pages as there would be.
-        keeps_cache: what it keeps in the user's cache lasts from one start to the next.
-        notifies: it tells of changes.
+        eras: those in which it has `skills/list` and `skills/get`.
+        is_constant: its results are constants, so the client requests as many pages as a server would have.
+        keeps_cache: it keeps its cache from one start to the next.
+        notifies: it sends notifications of changes.
     """
 
     key: str
@@ -112,7 +112,7 @@ def gather(only: Sequence[str]) -> tuple[list[Subject], dict[str, str]]:
     """Install the requested subjects; return the installed ones, and the reason for each other.
 
     Args:
-        only: keys of `OTHERS`, or nothing for all. This server is always there: the floor answers what it answers.
+        only: keys of `OTHERS`, or nothing for all. This server is always included, since the floor repeats its results.
     """
     subjects = own()
     left_out: dict[str, str] = {}

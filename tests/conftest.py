@@ -51,7 +51,7 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(autouse=True)
-def logging_as_before() -> Iterator[None]:
+def restored_logging() -> Iterator[None]:
     """Restore the logging that a command of a test may have set up in this process."""
     ours, root = logging.getLogger("mcp_skills_server"), logging.getLogger()
     levels, handlers = (ours.level, root.level), [*root.handlers]
@@ -83,7 +83,7 @@ def era(request: pytest.FixtureRequest) -> Era:
     ]
 )
 def sandbox_mode(request: pytest.FixtureRequest) -> str:
-    """Each value of `--sandbox` that does not depend on an installed program."""
+    """Each value of `--sandbox`."""
     return request.param
 
 

@@ -122,7 +122,7 @@ def params(draw: st.DrawFn, given: dict[str, Any] | None, *, enveloped: bool) ->
 
 @st.composite
 def conversation(draw: st.DrawFn, *, patient: bool) -> list[bytes]:
-    """Return the lines of a client. One that is not `patient` uses unique ids, and cancels no request."""
+    """Return the lines of a client. Only a patient one repeats ids, cancels, or sends stateful requests."""
     modern = draw(st.booleans())
     out: list[Any] = []
     if draw(st.integers(0, 5)):  # usually with a handshake
@@ -140,11 +140,11 @@ def conversation(draw: st.DrawFn, *, patient: bool) -> list[bytes]:
             sent = draw(params(given, enveloped=enveloped))
             out.append(request if sent is None else {**request, "params": sent})
         elif kind == 9:
-            method, told = draw(st.sampled_from(NOTIFICATIONS))
-            out.append({"method": method} if told is None else {"method": method, "params": told})
+            method, given = draw(st.sampled_from(NOTIFICATIONS))
+            out.append({"method": method} if given is None else {"method": method, "params": given})
         elif kind == 10 and patient:
-            taken_back = draw(st.one_of(IDS, JUNK))
-            out.append({"method": "notifications/cancelled", "params": {"requestId": taken_back}})
+            identifier = draw(st.one_of(IDS, JUNK))
+            out.append({"method": "notifications/cancelled", "params": {"requestId": identifier}})
         else:
             answer = {"id": 1, "result": {}}
             out.append(draw(st.sampled_from([*(case.raw for case in MALFORMED), b"x" * 70_000, answer])))

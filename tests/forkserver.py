@@ -1,8 +1,8 @@
 """Fork server: start the program from a process that has imported it, which saves 0.7 s each time.
 
-What a test gets is a process like any other: its own descriptors, folder, environment, signals and exit code, and
-`Popen` and `run` are those of `subprocess`. Only the imports are shared. A test whose subject is how the interpreter
-starts (what is imported, how soon the first answer comes) uses `subprocess`.
+The process is like any other: it has its own descriptors, folder, environment, signals and exit code, and only shares
+imports. `Popen` and `run` have the interface of `subprocess`. A test of the start itself (imported modules, time to the
+first response) uses `subprocess`.
 
 Run as a program, this file is the fork server. It ends with the process that started it.
 """
@@ -35,7 +35,7 @@ _STATUS: Final = struct.Struct("=ii")
 """A process id and, when the process ended, its exit status."""
 _SIZE: Final = struct.Struct("=Q")
 _DESCRIPTORS: Final = 4
-"""stdin, stdout, stderr and the socket that the process id and the exit status come back on."""
+"""stdin, stdout, stderr, and the socket that returns the process id and the exit status."""
 _one_at_a_time = threading.Lock()
 
 
@@ -67,11 +67,11 @@ def _server() -> socket.socket:
 class Popen(subprocess.Popen[Any]):
     """`subprocess.Popen`, where `[sys.executable, "-m", PROGRAM, ...]` and `[sys.executable, "-c", ...]` are forked.
 
-    Whatever else is asked for (another program, descriptors to pass, a session of its own, other settings of the
-    interpreter in the environment) starts as it always does.
+    Any other process (another program, passed descriptors, a new session, other interpreter settings in the
+    environment) is started by `subprocess`.
     """
 
-    _ended: socket.socket | None = None
+    _status_socket: socket.socket | None = None
 
     def _execute_child(self, *given: Any) -> None:
         start: Any = super()._execute_child  # type: ignore[misc]
@@ -85,7 +85,7 @@ class Popen(subprocess.Popen[Any]):
             "folder": os.path.abspath(named["cwd"] or os.curdir),
             "environment": dict(os.environ if named["env"] is None else named["env"]),
         }
-        self._ended, theirs = socket.socketpair(socket.AF_UNIX)
+        self._status_socket, theirs = socket.socketpair(socket.AF_UNIX)
         with theirs:
             passed = [number if end == -1 else end for number, end in enumerate(ends)]
             body = json.dumps(job).encode()
@@ -94,11 +94,11 @@ class Popen(subprocess.Popen[Any]):
                 _server().sendall(body)
         names = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
         self._close_pipe_fds(*(named[each] for each in names))  # type: ignore[attr-defined]
-        self.pid, _ = _status(self._ended)
+        self.pid, _ = _status(self._status_socket)
         self._child_created = True
 
     def _internal_poll(self, *given: Any, **named: Any) -> int | None:
-        if self._ended is None:
+        if self._status_socket is None:
             return super()._internal_poll(*given, **named)  # type: ignore[misc]
         try:
             return self._wait(0)
@@ -106,30 +106,30 @@ class Popen(subprocess.Popen[Any]):
             return None
 
     def _wait(self, timeout: float | None) -> int:
-        if self._ended is None:
+        if self._status_socket is None:
             return super()._wait(timeout)  # type: ignore[misc]
         if self.returncode is None:
             ready = select.poll()
-            ready.register(self._ended, select.POLLIN)
+            ready.register(self._status_socket, select.POLLIN)
             if not ready.poll(None if timeout is None else max(0, timeout * 1000)):
                 raise subprocess.TimeoutExpired(self.args, timeout or 0)
         with self._waitpid_lock:  # type: ignore[attr-defined]
             if self.returncode is None:
-                _, status = _status(self._ended)
-                self._ended.close()
+                _, status = _status(self._status_socket)
+                self._status_socket.close()
                 self.returncode = os.waitstatus_to_exitcode(status)
             return self.returncode
 
 
 def _can_be_forked(named: Mapping[str, Any]) -> bool:
-    plain = ("preexec_fn", "pass_fds", "shell", "start_new_session")
+    unsupported = ("preexec_fn", "pass_fds", "shell", "start_new_session")
     words = named["args"]
     environment = os.environ if named["env"] is None else named["env"]
     return (
         _of_interpreter(environment) == _AT_START
         and isinstance(words, list)
         and (words[:3] == [sys.executable, "-m", PROGRAM] or words[:2] == [sys.executable, "-c"])
-        and not any(named[each] for each in plain)
+        and not any(named[each] for each in unsupported)
     )
 
 
@@ -147,7 +147,7 @@ def _read(source: socket.socket, size: int) -> bytes:
 
 def _status(source: socket.socket) -> tuple[int, int]:
     if not (raw := _read(source, _STATUS.size)):
-        raise EOFError("the fork server ended; what it said is on stderr")
+        raise EOFError("the fork server ended; its output is on stderr")
     pid, status = _STATUS.unpack(raw)
     return pid, status
 
@@ -207,7 +207,7 @@ def _become(job: Mapping[str, Any], streams: list[int]) -> None:
 
 
 def _import_program() -> None:
-    """Import each module of the program, and the libraries that functions of it import."""
+    """Import each module of the program, and the libraries that its functions import."""
     package = import_module(PROGRAM)
     for module in pkgutil.walk_packages(package.__path__, f"{PROGRAM}."):
         if not module.name.endswith(".__main__"):
@@ -216,15 +216,15 @@ def _import_program() -> None:
         import_module(name)
     templates = import_module(f"{PROGRAM}.web.ui.app")._templates()
     for name in templates.list_templates():
-        templates.get_template(name)  # to compile them all costs 400 ms
+        templates.get_template(name)  # compiling them all takes 400 ms
     gc.collect()
     gc.freeze()  # a collection in a child would copy every page
 
 
-def _run(asked: list[str]) -> None:
+def _run(arguments: list[str]) -> None:
     """Run the program, or the code of a test."""
     sys.path[0] = os.getcwd()
-    kind, what, *sys.argv[1:] = asked
+    kind, what, *sys.argv[1:] = arguments
     code: Any = 0
     try:
         if kind == "-m":
@@ -242,7 +242,7 @@ def _run(asked: list[str]) -> None:
 def _end(code: int) -> None:
     """Exit as the interpreter does, but without tearing down its modules, which takes 80 of 90 ms.
 
-    Returns where a stream cannot be flushed, for which the interpreter has words of its own.
+    Return only if a stream cannot be flushed, so that the interpreter reports it.
     """
     threading._shutdown()
     atexit._run_exitfuncs()
@@ -256,6 +256,6 @@ if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it without a traceback
     os.fsync = lambda _: None  # as in conftest.py
     _import_program()
-    asked = _fork_for_each_job(socket.socket(fileno=int(sys.argv[1])))
-    if asked is not None:
-        _run(asked)
+    arguments = _fork_for_each_job(socket.socket(fileno=int(sys.argv[1])))
+    if arguments is not None:
+        _run(arguments)

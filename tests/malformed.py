@@ -30,20 +30,21 @@ class Case:
 
 
 MALFORMED = [
-    Case("garbage", b"junk", -32700), Case("half", raw()[:-9], -32700), Case("nothing but NUL", b"\0" * 1000, -32700),
+    Case("garbage", b"junk", -32700), Case("cut short", raw()[:-9], -32700),
+    Case("nothing but NUL", b"\0" * 1000, -32700),
     Case("not UTF-8", raw(params={"name": "X"}).replace(b"X", b"\xe9"), -32700),
-    Case("half a character in UTF-8", raw(params={"name": "X"}).replace(b"X", b"\xed\xa0\xbd"), -32700),
+    Case("a surrogate in UTF-8", raw(params={"name": "X"}).replace(b"X", b"\xed\xa0\xbd"), -32700),
     Case("UTF-16", raw().decode().encode("utf-16").replace(b"\n", b""), -32700),
     Case("NaN", raw(params={"name": float("nan")}), -32700),
-    Case("a number without end", raw(params={"name": 1}).replace(b"1", b"1" * 5000), -32700),
+    Case("a number of 5000 digits", raw(params={"name": 1}).replace(b"1", b"1" * 5000), -32700),
     Case("a number too large", raw(params={"name": 1}).replace(b"1", b"1e999"), -32700),
-    Case("too deep to be read", b"[" * 100_000, -32700),
-    Case("deep", raw(params={"name": "X"}).replace(b'"X"', b"[" * 150 + b"]" * 150), -32600, 7),
+    Case("nested too deep to parse", b"[" * 100_000, -32700),
+    Case("nested too deep", raw(params={"name": "X"}).replace(b'"X"', b"[" * 150 + b"]" * 150), -32600, 7),
     Case("a batch", b"[" + raw() + b"," + raw(id=8) + b"]", -32600), Case("an empty batch", b"[]", -32600),
     Case("a number", b"5", -32600), Case("a text", b'"text"', -32600), Case("null", b"null", -32600),
-    Case("an empty object", b"{}", -32600), Case("another JSON-RPC", raw(jsonrpc="1.0"), -32600, 7),
-    Case("another JSON-RPC and a text as id", raw(jsonrpc=2, id="seven"), -32600, "seven"),
-    Case("no JSON-RPC", request_without("jsonrpc"), -32600, 7), Case("id null", raw(id=None), -32600),
+    Case("an empty object", b"{}", -32600), Case("another version", raw(jsonrpc="1.0"), -32600, 7),
+    Case("another version and a text as id", raw(jsonrpc=2, id="seven"), -32600, "seven"),
+    Case("no version", request_without("jsonrpc"), -32600, 7), Case("id null", raw(id=None), -32600),
     Case("id 1.5", raw(id=1.5), -32600), Case("id 1.0", raw(id=1.0), -32600),
     Case("id an object", raw(id={}), -32600), Case("id an array", raw(id=[7]), -32600),
     Case("id true", raw(id=True), -32600), Case("id too long", raw(id="x" * 1001), -32600),
@@ -51,8 +52,8 @@ MALFORMED = [
     Case("params an array", raw(params=[1]), -32600, 7),
     Case("params a text", raw(params="text"), -32600, 7),
     Case("a notification with an array", request_without("id", method="notifications/x", params=[1]), -32600),
-    Case("a notification of another JSON-RPC", request_without("id", method="notifications/x", jsonrpc="1.0"), -32600),
-    Case("half a response", request_without("method", result=5), -32600),
+    Case("a notification of another version", request_without("id", method="notifications/x", jsonrpc="1.0"), -32600),
+    Case("a response without id", request_without("method", result=5), -32600),
 ]  # fmt: skip
 """Messages that are refused."""
 

@@ -1,4 +1,4 @@
-"""Record the outcome of each test, so that `make requirements` can tell skipped tests from passed ones."""
+"""Record the outcome of each test, so that `make requirements` can distinguish skipped from passed tests."""
 
 from __future__ import annotations
 

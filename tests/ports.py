@@ -1,4 +1,4 @@
-"""Free ports for servers that must know theirs before they start. Many areas use it, so it mirrors no module."""
+"""Free ports for servers that need a fixed port before they start."""
 
 from __future__ import annotations
 

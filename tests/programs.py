@@ -1,7 +1,7 @@
 """The mark of tests that need an optional program, and the summary of those that were skipped.
 
-`@pytest.mark.needs_program("bwrap")` skips a test where the program is on no folder of `PATH`. Only its absence does:
-a program that is there and does not work fails the test. `make test` runs all other tests, `make test-programs` those
+`@pytest.mark.needs_program("bwrap")` skips a test if the program is not on `PATH`. A program that is present but does
+not work fails the test. `make test` runs all other tests, `make test-programs` those
 with the mark. The hooks are for `conftest.py` to import.
 """
 
@@ -21,9 +21,9 @@ UNSANDBOXED = (
     if not hasattr(os, "geteuid") or os.geteuid()
     else ("--sandbox", "required", "--script-network")
 )
-"""Options for scripts that connect to this machine: no sandbox, or for root, who must use one, one with network."""
+"""Options for scripts that connect to this machine: no sandbox, or a sandbox with network for root, who needs one."""
 needs_unsandboxed = pytest.mark.needs_program(*(["bwrap"] if UNSANDBOXED[1] == "required" else []))
-"""The mark of tests that use `LOOSE`."""
+"""The mark of tests that use `UNSANDBOXED`."""
 
 
 def pytest_configure(config: pytest.Config) -> None:

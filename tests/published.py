@@ -1,7 +1,7 @@
-"""The rules of formats that others publish, as JSON schemas written from their texts, to judge what we write.
+"""JSON schemas of foreign formats, written from their specifications, to validate the files of this project.
 
-They are no copies: each says what the published one says of the fields that this project writes, and is closed, so
-that a field that it does not know is a failure. The dates are those of the texts.
+They are no copies: each covers the fields that this project writes, and rejects every other field. The dates are those
+of the specifications.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def closed(required: Mapping[str, Any], optional: Mapping[str, Any] | None = Non
 
 
 def faults(schema: Schema, document: object) -> list[str]:
-    """Return the violations of a document, each with its place."""
+    """Return the violations of a document, each with its path."""
     found = Draft202012Validator(schema).iter_errors(document)  # pyright: ignore[reportUnknownMemberType]
     return [f"{'/'.join(map(str, each.absolute_path))}: {each.message}" for each in found]
 
@@ -124,9 +124,9 @@ _ENTRIES: Final[Schema] = {"type": "array", "items": _ENTRY}
 AI_CATALOG: Final = closed({"specVersion": {"const": "1.0"}, "entries": _ENTRIES}, {"host": _HOST})
 """AI Catalog 1.0 with entries by address."""
 _QUERIES: Final[Schema] = {**_TEXTS, "minItems": 2, "maxItems": 5}
-_ASKED: Final[Schema] = {**_ENTRY, "properties": {**_ENTRY["properties"], "representativeQueries": _QUERIES}}
+_ARD_ENTRY: Final[Schema] = {**_ENTRY, "properties": {**_ENTRY["properties"], "representativeQueries": _QUERIES}}
 ARD: Final = closed(
-    {"specVersion": {"const": "1.0"}, "entries": {"type": "array", "minItems": 1, "items": _ASKED}}, {"host": _HOST}
+    {"specVersion": {"const": "1.0"}, "entries": {"type": "array", "minItems": 1, "items": _ARD_ENTRY}}, {"host": _HOST}
 )
 """A manifest of Agentic Resource Discovery 0.91."""
 

@@ -51,9 +51,9 @@ class IdleWatcher(Watcher):
 
 
 class Script:
-    """A client that says these lines, as `Pipes`, and keeps the messages that it receives in `received`.
+    """A client with the interface of `Pipes` that sends these lines, and keeps the replies in `received`.
 
-    One that is patient waits for what each line calls for before it says the next.
+    A patient client waits for the response to each line before it sends the next.
     """
 
     max_line = 1 << 16
@@ -62,7 +62,7 @@ class Script:
         self.received: list[dict[str, Any]] = []
         self._lines = lines
         self._patient = patient
-        self._heard = anyio.Event()
+        self._has_received = anyio.Event()
 
     async def lines(self) -> AsyncIterator[bytes | None]:
         for line in self._lines:
@@ -74,18 +74,18 @@ class Script:
                 if not isinstance(found, Message) or found.kind == "request":
                     with anyio.fail_after(DEADLINE):
                         while len(self.received) == before:
-                            self._heard = anyio.Event()
-                            await self._heard.wait()
+                            self._has_received = anyio.Event()
+                            await self._has_received.wait()
                 for _ in range(20):  # let notifications and their consequences follow the response
                     await anyio.lowlevel.checkpoint()
 
     async def flush(self) -> None:
-        """As `Pipes.flush`."""
+        """Do nothing: `send` is not buffered."""
 
     def send_now(self, raw: bytes) -> bool:
         assert raw.endswith(b"\n") and raw.count(b"\n") == 1
         self.received.append(json.loads(HANDLE.sub("HANDLE", raw.decode())))
-        self._heard.set()
+        self._has_received.set()
         return True
 
     async def send(self, raw: bytes) -> None:
@@ -104,9 +104,9 @@ def replies_to(
     """Return the messages that a client which sends these lines receives."""
     script = Script(lines, patient=patient)
 
-    async def held() -> None:
+    async def run() -> None:
         with anyio.fail_after(DEADLINE):
             await serve_script(script, registry, settings, views)
 
-    anyio.run(held)
+    anyio.run(run)
     return script.received

@@ -1,7 +1,7 @@
 """Count the lines of Python that a call runs, so that a test can assert its cost without a clock.
 
-A step is one line of Python that runs. What happens inside one line (a hash, a copy, a regular expression) is no
-step: for patterns see `test_patterns.py`.
+A step is one executed line of Python. Work inside a line (a hash, a copy, a regular expression) does not count: for
+patterns see `test_patterns.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 
 def steps(call: Callable[[], object]) -> int:
-    """Return how many lines of Python the call runs, whether or not it raises."""
+    """Return how many lines of Python the call executes, whether or not it raises."""
     count = 0
 
     def local(_: FrameType, event: str, __: Any) -> Any:
@@ -25,7 +25,7 @@ def steps(call: Callable[[], object]) -> int:
     before = sys.gettrace()
     sys.settrace(lambda _, __, ___: local)
     try:
-        with suppress(Exception):  # a refusal has its cost too
+        with suppress(Exception):  # the steps up to a refusal count too
             call()
     finally:
         sys.settrace(before)

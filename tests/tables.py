@@ -15,7 +15,7 @@ def each_row(names: str | Sequence[str], table: Iterable[Any]) -> Callable[[Call
     """Run a test on every row of a table, as one case that names every failing row.
 
     The arguments are those of `pytest.mark.parametrize`. Each row has a `tmp_path` and a `monkeypatch` of its own and
-    an empty `capsys` and `caplog`; it shares every other fixture, so a test whose fixtures keep state is parametrized.
+    an empty `capsys` and `caplog`; rows share other fixtures, so parametrize a test whose fixtures keep state.
     """
     columns = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
     rows = list(table)
@@ -27,34 +27,34 @@ def each_row(names: str | Sequence[str], table: Iterable[Any]) -> Callable[[Call
                 values = dict(zip(columns, row if len(columns) > 1 else [row], strict=True))
                 with ExitStack() as stack:
                     fresh = _fresh(fixtures, number, stack)
-                    yield _noting(failures, f"row {number}: {row!r:.200}"), {**fresh, **values}
+                    yield _collecting(failures, f"row {number}: {row!r:.200}"), {**fresh, **values}
             if failures:
                 named = "; ".join(f"{type(error).__name__} in {error.__notes__[-1]}" for error in failures)
                 raise BaseExceptionGroup(f"{len(failures)} of {len(rows)} rows fail: {named}", failures)
 
         @functools.wraps(test)
         def all_rows(*args: Any, **fixtures: Any) -> None:
-            for noting, values in calls(fixtures, []):
-                with noting:
+            for collecting, values in calls(fixtures, []):
+                with collecting:
                     test(*args, **values)
 
         @functools.wraps(test)
         async def all_rows_awaited(*args: Any, **fixtures: Any) -> None:
-            for noting, values in calls(fixtures, []):
-                with noting:
+            for collecting, values in calls(fixtures, []):
+                with collecting:
                     await test(*args, **values)
 
-        made = all_rows_awaited if inspect.iscoroutinefunction(test) else all_rows
+        decorated = all_rows_awaited if inspect.iscoroutinefunction(test) else all_rows
         signature = inspect.signature(test)
         others = [each for name, each in signature.parameters.items() if name not in columns]
-        made.__dict__["__signature__"] = signature.replace(parameters=others)
-        return made
+        decorated.__dict__["__signature__"] = signature.replace(parameters=others)
+        return decorated
 
     return decorate
 
 
 @contextmanager
-def _noting(failures: list[BaseException], row: str) -> Iterator[None]:
+def _collecting(failures: list[BaseException], row: str) -> Iterator[None]:
     """Collect a failure, with a note of its row."""
     try:
         yield

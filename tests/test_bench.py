@@ -48,7 +48,7 @@ def test_report_names_measured_and_skipped_peers() -> None:
     b'Transfer-Encoding: chunked\r\n\r\nc\r\n{"result":{"\r\nd\r\na":1},"id":1}\r\n0\r\n\r\n',
     b'content-length: 51\r\n\r\nevent: message\r\ndata: {"id":1,"result":{"a":1}}\r\n\r\n',
 ])  # fmt: skip
-def test_response_with_error_has_no_figure(answer: bytes) -> None:
+def test_complete_response_is_parsed_and_error_is_refused(answer: bytes) -> None:
     response = b"HTTP/1.1 200 OK\r\n" + answer
     assert is_whole(response) and not is_whole(response[:-1])
     assert result_of(body_of(response)) == {"a": 1}
@@ -56,7 +56,7 @@ def test_response_with_error_has_no_figure(answer: bytes) -> None:
         result_of(b'{"id":1,"error":{"code":1}}')
 
 
-def test_reason_contains_no_address() -> None:
+def test_install_error_is_reported_without_registry_address() -> None:
     reason = best_line("npm error code EPERM\nnpm error not allowed by https://registry.invalid/some/package\n")
     assert "not allowed" in reason and "://" not in reason
     assert "does not have it" in best_line("npm error code E404\nnpm error 404 GET https://registry.invalid/x")

@@ -161,7 +161,7 @@ def test_empty_token_or_issuer_variable_is_refused(variable: str, wanted: str) -
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
 
 
-def shape_of_dot_folders(top: Path) -> Path:
+def write_dot_folders(top: Path) -> Path:
     """Write a collection with every skill in a dot folder, and folders that no scan may enter."""
     for path in (".curated/one", ".curated/two", ".system/three", "plugin/.claude/skills/four", ".git/hooks/five"):
         write_skill(top / path)
@@ -171,7 +171,7 @@ def shape_of_dot_folders(top: Path) -> Path:
 
 
 def test_skills_in_dot_folders_are_counted_and_named(tmp_path: Path) -> None:
-    shape_of_dot_folders(tmp_path)
+    write_dot_folders(tmp_path)
     message = (
         f"mcp-skills-server: {tmp_path}: 5 skills in folders whose names begin with a dot: .curated, .system, "
         "plugin/.claude; name one as root, or give --hidden\n"
@@ -189,7 +189,7 @@ def test_skills_in_dot_folders_are_counted_and_named(tmp_path: Path) -> None:
 def test_hidden_option_serves_skills_in_dot_folders(
     tmp_path: Path, given: list[str], environment: dict[str, str]
 ) -> None:
-    shape_of_dot_folders(tmp_path)
+    write_dot_folders(tmp_path)
     (tmp_path / ".curated/one/.secret").write_text("x")
     found = json_of("list", tmp_path, *given, **environment)
     assert [each["path"] for each in found["skills"]] == [
@@ -203,7 +203,7 @@ def test_hidden_option_serves_skills_in_dot_folders(
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 def test_uri_with_dot_folder_works_in_every_method(tmp_path: Path, era: Era) -> None:
-    two, uri = shape_of_dot_folders(tmp_path) / ".curated/two", "skill://.curated/two"
+    two, uri = write_dot_folders(tmp_path) / ".curated/two", "skill://.curated/two"
     (two / "guide.md").write_text("Read on.\n")
     (two / "also.md").symlink_to("guide.md")
     (two / ".secret").write_text("x")
@@ -282,9 +282,9 @@ def test_validate_shows_progress_only_on_a_terminal(tmp_path: Path) -> None:
     for number in range(3):
         write_skill(tmp_path / f"skill-{number}")
     assert run("validate", tmp_path).stderr == ""
-    with terminal("validate", tmp_path) as person:
-        assert person.end() == 0 and "Checking skills" in person.seen and "100%" in person.seen
-        assert person.seen.endswith("3 skills, 0 errors, 0 warnings\r\n")
+    with terminal("validate", tmp_path) as screen:
+        assert screen.end() == 0 and "Checking skills" in screen.seen and "100%" in screen.seen
+        assert screen.seen.endswith("3 skills, 0 errors, 0 warnings\r\n")
 
 
 @each_row(("variable", "value", "message"), [
@@ -325,11 +325,11 @@ def test_interrupted_command_exits_with_130(monkeypatch: pytest.MonkeyPatch) -> 
         with pytest.raises(SystemExit) as ended:
             start()
         assert ended.value.code == 130 and "130 ended by" in (ROOT / "README.md").read_text(encoding="utf-8")
-        monkeypatch.setattr("mcp_skills_server.cli.main", interrupted)  # as by an import
+        monkeypatch.setattr("mcp_skills_server.cli.main", interrupted)  # as if the import itself were interrupted
 
 
 @each_row("error", [OSError(errno.ENOSPC, "full", "file"), OSError(errno.EACCES, "no")])
-def test_oserror_that_is_no_output_failure_is_reported_as_bug(monkeypatch: pytest.MonkeyPatch, error: OSError) -> None:
+def test_oserror_unrelated_to_output_is_raised(monkeypatch: pytest.MonkeyPatch, error: OSError) -> None:
     monkeypatch.setattr("mcp_skills_server.commands.look.load_registry", Mock(side_effect=error))
     with pytest.raises(OSError, match=r"full|no"):
         main(["list", "."])
@@ -343,7 +343,7 @@ def test_oserror_that_is_no_output_failure_is_reported_as_bug(monkeypatch: pytes
 def test_http_options_over_stdio_are_named_in_one_warning(
     options: list[str], environment: dict[str, str], message: str | None
 ) -> None:
-    """Tokens above all, which protect nothing over stdio."""
+    """Without the warning, tokens over stdio would seem to protect something."""
     done = run("serve", FIXTURES, *options, **environment)
     warned = [line for line in done.stderr.split("\n") if "WARNING" in line]
     wanted = [f"mcp-skills-server: WARNING: no effect without --transport http: {message}"] if message else []
@@ -374,7 +374,7 @@ def test_standard_stream_closed_by_parent_is_treated_as_empty(command: str, clos
     assert done.returncode == 0 and b"Traceback" not in done.stderr
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no disk that is full")
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 @each_row(("command", "message", "code"), [
     ("serve", "the server ends: stdout cannot be written (No space left on device)", 0),
     ("rpc", "the server ends: stdout cannot be written (No space left on device)", 0),
@@ -396,10 +396,10 @@ def test_table_fits_terminal_width_and_has_colours(tmp_path: Path, environment: 
     write_skill(tmp_path / "tea", description="x" * 500)
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "SKILL.md").write_text("---\nname: other\ndescription: " + "y" * 300 + "\n---\n")
-    with terminal("list", tmp_path, environment=environment, stderr=subprocess.DEVNULL) as person:
-        assert person.end() == 0 and ("\x1b[31m" in person.seen) is coloured
-    assert ("\x1b[1mPATH" in person.seen) is coloured and person.seen.count("\x1b[1m") == coloured
-    lines = re.sub(r"\x1b\[[0-9;]*m", "", person.seen).splitlines()
+    with terminal("list", tmp_path, environment=environment, stderr=subprocess.DEVNULL) as screen:
+        assert screen.end() == 0 and ("\x1b[31m" in screen.seen) is coloured
+    assert ("\x1b[1mPATH" in screen.seen) is coloured and screen.seen.count("\x1b[1m") == coloured
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", screen.seen).splitlines()
     assert len(lines) == 3 and max(map(len, lines)) == 90
 
 
@@ -417,6 +417,6 @@ def test_output_is_written_in_any_encoding_and_json_stays_valid(
         main([*arguments[:1], str(tmp_path), *arguments[1:]])
     sys.stdout.flush()
     assert ended.value.code in {0, 1}
-    text = written.getvalue().decode("utf-8" if encoding == "ascii" else encoding)  # click takes ASCII for no locale
+    text = written.getvalue().decode("utf-8" if encoding == "ascii" else encoding)  # click replaces ASCII by UTF-8
     if "json" in arguments:
         assert "日本" in str(json.loads(text))

@@ -47,10 +47,10 @@ def _validated(registry: Registry, code: str = "") -> list[Problem]:
     return [*registry.problems(), *noted]
 
 
-def test_bundle_that_is_not_stored_has_a_reason():
-    for made in GENERATED_CODES:
-        assert [path.name for path in (BROKEN / made).iterdir()] == ["README.md"]
-        assert 0 < (BROKEN / made / "README.md").read_text().count("\n") <= 2
+def test_generated_bundle_has_a_readme_with_the_reason():
+    for code in GENERATED_CODES:
+        assert [path.name for path in (BROKEN / code).iterdir()] == ["README.md"]
+        assert 0 < (BROKEN / code / "README.md").read_text().count("\n") <= 2
 
 
 @pytest.mark.requirement("ASG-18", "X-2", "S40-5")
@@ -65,15 +65,15 @@ def test_each_bundle_yields_its_code_and_standing(code: str, tmp_path: Path, mon
         assert found.severity == row.severity and found.message and found.hint
         assert any(found.path.startswith(root.shown) for root in registry.roots)
         assert "\n" not in str(found) and str(found).endswith(f"[{code}]")
-        _names_the_line_with_the_fault(found)
+        _assert_line_has_the_fault(found)
     worst = min((skill.standing for skill in registry.snapshot.skills.values()), default=None)
     assert worst == (None if code == "root-missing" or gate_of(code) is not None else row.allows)
 
 
-def _names_the_line_with_the_fault(found: Problem) -> None:
+def _assert_line_has_the_fault(found: Problem) -> None:
     if found.code in EVIDENCE:
         assert found.line is not None
-        # A line beyond the last one is where something is missing.
+        # A missing body is reported on the line after the last one.
         lines = [*Path(found.path).read_bytes().split(b"\n"), b""]
         assert EVIDENCE[found.code] in lines[found.line - 1]
     else:
@@ -84,8 +84,8 @@ def _names_the_line_with_the_fault(found: Problem) -> None:
 def test_valid_skill_is_served_beside_any_broken_one(tmp_path: Path):
     root = tmp_path / "root"
     shutil.copytree(BROKEN, root, symlinks=True)
-    for made in GENERATED_CODES:
-        create_bundle(root / made)
+    for code in GENERATED_CODES:
+        create_bundle(root / code)
     (root / "sound").mkdir()
     (root / "sound" / "SKILL.md").write_text(skill_md("sound"))
 
@@ -94,8 +94,7 @@ def test_valid_skill_is_served_beside_any_broken_one(tmp_path: Path):
     found |= {each.code for each in notes(registry, [*registry.snapshot.skills.values()])}
     sound = registry.snapshot.skills["sound"]
     assert (sound.standing, sound.problems) == (Standing.VALID, ())
-    # Two codes need a second or a vanishing root, one a marketplace as root, one an error of the system, one a file
-    # of another user.
+    # These need a second root, a vanishing root, a marketplace, a system error, and a file of another user.
     refused = {code for code in CODES if gate_of(code) is not None}
     assert found == set(CODES) - {"shadowed", "root-missing", "plugin-elsewhere", "unreadable", "hard-link"} - refused
 

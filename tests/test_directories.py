@@ -28,12 +28,12 @@ def test_directories_follow_xdg(
     assert not any(tmp_path.iterdir())
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="as in a container")
+@pytest.mark.skipif(sys.platform != "linux", reason="containers run Linux")
 def test_user_without_home_gets_container_directories(monkeypatch: pytest.MonkeyPatch) -> None:
-    def nobody(number: int) -> None:
+    def no_such_user(number: int) -> None:
         raise KeyError(number)
 
-    monkeypatch.setattr("pwd.getpwuid", nobody)
+    monkeypatch.setattr("pwd.getpwuid", no_such_user)
     for variable in ("HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME"):
         monkeypatch.delenv(variable, raising=False)
     assert cache_directory() == Path("/.cache/mcp-skills-server")

@@ -21,7 +21,7 @@ PROGRAMS = ("mcp-skills-server ", "make ", "npx ", "curl ", "git ", "pip ", "pyt
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 SHELLS = ("", "sh", "bash", "console")
 GRAMMAR = re.compile(r"\.\.\.|…|\[[A-Z]|\bHOST\b|<[a-z]")
-"""Placeholders, which are no words of a command."""
+"""Placeholders of a usage line, which cannot be pasted."""
 
 
 def commands(text: str) -> list[str]:
@@ -43,14 +43,14 @@ def test_every_command_of_a_code_block_can_be_pasted(page: Path) -> None:
 
 
 LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)")
-MADE = {"options.md", "codes.md", "threats.md"}
+GENERATED = {"options.md", "codes.md", "threats.md"}
 """Pages that `make docs` generates from the code."""
 
 
 @each_row("page", PAGES)
 def test_every_link_to_a_page_resolves(page: Path) -> None:
     for path, anchor in LINK.findall(BLOCK.sub("", page.read_text(encoding="utf-8"))):
-        if "//" not in path and path not in MADE:
+        if "//" not in path and path not in GENERATED:
             target = page.parent / path if path else page
             assert target.exists(), path
             if anchor:

@@ -28,15 +28,10 @@ def loop() -> Any:
     return module
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.mark.anyio
 @pytest.mark.requirement("RT-4", "RT-5", "RT-6", "RT-7", "RT-21", "RT-23")
 async def test_agent_loop_follows_linear_flow(sandbox_mode: Any) -> None:
-    """History is append-only; loaded skills stand at the top of the next call only."""
+    """History is append-only; loaded skills are only at the top of the next call."""
     example = loop()
     model = example.ScriptedModel(iter(example.MOVES))
     registry = Registry([example.HERE / "skills", example.HERE / "more-skills"])

@@ -14,7 +14,7 @@ import forkserver
 from tables import each_row
 from wire import COMMAND, DEADLINE, FIXTURES
 
-SAYS = """
+PRINTS = """
 import os, sys
 print(sys.argv, os.getcwd(), os.environ.get("TONE"), sys.stdin.read(), sorted(map(int, os.listdir("/dev/fd")))[:4])
 print("aside", file=sys.stderr)
@@ -24,7 +24,7 @@ WAITS = "import sys\nprint('here', flush=True)\nsys.stdin.read()"
 
 
 def test_forked_process_equals_subprocess(tmp_path: Path) -> None:
-    words = [sys.executable, "-c", SAYS, "a b", ""]
+    words = [sys.executable, "-c", PRINTS, "a b", ""]
     environment = {**os.environ, "TONE": "warm"}
     ours, theirs = (
         run(words, input="given", cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)

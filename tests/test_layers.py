@@ -22,7 +22,7 @@ LAYERS = (
     ("runtime", "publish", "sources", "provenance"), ("proposals",), ("server", "acp", "rpc", "authoring"),
     ("web",), ("commands",), ("cli",), ("__main__",),
 )  # fmt: skip
-"""The lowest first. Packages on one line do not import each other, but for the lowest line."""
+"""The lowest first. Packages on one line do not import each other, except on the lowest line."""
 LAYER = {package: number for number, packages in enumerate(LAYERS) for package in packages}
 PURE = (
     "model/", "codes.py", "format/", "validation/", "dialects/", "hosts/edit.py", "hosts/jsontext.py",
@@ -51,7 +51,7 @@ MODULES = sorted(path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*
 
 @cache
 def tree_of(module: str) -> ast.Module:
-    """Parse a module: each worker of a run collects this file, and one runs it."""
+    """Parse a module, once for all tests."""
     return ast.parse((SOURCE / module).read_text(encoding="utf-8"))
 
 
@@ -257,9 +257,9 @@ def test_test_names_begin_with_their_subject() -> None:
     assert {path: names for path, names in found.items() if names} == {}
 
 
-PLAIN_WORDS = re.compile(r"\b(room|rooms|house|laws?|mend(?:s|ed)?|told|wish(?:es)?|in earnest)\b", re.IGNORECASE)
+IDIOMS = re.compile(r"\b(room|rooms|house|laws?|mend(?:s|ed)?|told|wish(?:es)?|in earnest)\b", re.IGNORECASE)
 
 
-def test_source_has_no_idiom_of_the_word_list() -> None:
-    found = {module: PLAIN_WORDS.findall((SOURCE / module).read_text(encoding="utf-8")) for module in MODULES}
+def test_source_has_no_listed_idiom() -> None:
+    found = {module: IDIOMS.findall((SOURCE / module).read_text(encoding="utf-8")) for module in MODULES}
     assert {module: words for module, words in found.items() if words} == {}

@@ -1,4 +1,4 @@
-"""The distributions: the wheel has what users need, the source distribution what its own tests need."""
+"""Wheel and source distribution: their content, and installation on a bare machine."""
 
 from __future__ import annotations
 
@@ -94,16 +94,16 @@ def test_wheel_installs_manual_page(wheel: zipfile.ZipFile) -> None:
 @pytest.fixture(scope="module")
 def index(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A local index: a folder with our wheel and those of all its dependencies."""
-    house = tmp_path_factory.mktemp("index")
+    folder = tmp_path_factory.mktemp("index")
     packages = needed("mcp-skills-server")
     del packages["mcp-skills-server"]
-    fill(house, packages.values())
-    shutil.copy(next(built.glob("*.whl")), house)
-    return house
+    fill(folder, packages.values())
+    shutil.copy(next(built.glob("*.whl")), folder)
+    return folder
 
 
-def bare(place: Path, index: Path, command: list[str]) -> str:
-    """Run a program in an empty home with this index alone, and return its output."""
+def run_bare(place: Path, index: Path, command: list[str]) -> str:
+    """Run a program in an empty home with only this index, and return its output."""
     environment = {
         "HOME": str(place), "PATH": os.pathsep.join(map(str, (place / ".local" / "bin", PROGRAMS, "/usr/bin", "/bin"))),
         "UV_OFFLINE": "1", "UV_NO_INDEX": "1", "UV_FIND_LINKS": str(index), "UV_PYTHON": sys.executable,
@@ -119,7 +119,7 @@ def bare(place: Path, index: Path, command: list[str]) -> str:
 def test_one_command_runs_program_from_an_index_on_bare_machine(command: str, index: Path, tmp_path: Path) -> None:
     program, *words = command.split()
     listed = subprocess.run([*COMMAND, "list", str(FIXTURES)], capture_output=True, text=True, check=True)
-    output = bare(tmp_path, index, [str(PROGRAMS / program), *words, "mcp-skills-server", "list", str(FIXTURES)])
+    output = run_bare(tmp_path, index, [str(PROGRAMS / program), *words, "mcp-skills-server", "list", str(FIXTURES)])
     assert output == listed.stdout
 
 
@@ -135,9 +135,9 @@ def test_default_install_is_small() -> None:
 def test_bare_machine_uses_skill_in_host_within_a_minute(index: Path, tmp_path: Path) -> None:
     """Install the program, add it to a host, start it as the host would, and load a skill."""
     program = tmp_path / ".local" / "bin" / "mcp-skills-server"
-    bare(tmp_path, index, ["uv", "tool", "install", "--quiet", "mcp-skills-server"])
-    bare(tmp_path, index, [str(program), "install", "cursor", str(FIXTURES)])
-    assert "works: 17 skills" in bare(tmp_path, index, [str(program), "doctor", "cursor"])
+    run_bare(tmp_path, index, ["uv", "tool", "install", "--quiet", "mcp-skills-server"])
+    run_bare(tmp_path, index, [str(program), "install", "cursor", str(FIXTURES)])
+    assert "works: 17 skills" in run_bare(tmp_path, index, [str(program), "doctor", "cursor"])
     entry = json.loads((tmp_path / ".cursor" / "mcp.json").read_text(encoding="utf-8"))["mcpServers"]["skills"]
     assert entry["command"].startswith(str(tmp_path))
     hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "host", "version": "1"}}

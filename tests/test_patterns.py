@@ -1,7 +1,7 @@
 """Every regular expression of the package is linear in its input.
 
-What a pattern does inside is no step that can be counted, so its shape is judged: whatever could make it try one piece
-of text more than once for each place is refused. Atomic groups and possessive repeats never give back, so they pass.
+The work inside a pattern cannot be counted as steps, so its structure is analysed: a pattern is refused if it could
+read the same text more than once per position. Atomic groups and possessive repeats do not backtrack, so they pass.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ compiler: Any = importlib.import_module("re._compiler")
 SOURCE = Path(mcp_skills_server.__file__).parent
 MANY = 256
 """A repeat with a higher bound counts as unbounded."""
-WHOLE = {"match", "fullmatch", "pattern"}
+AT_ONE_POSITION = {"match", "fullmatch", "pattern"}
 """Methods that try a pattern at one position. All others try it at every position."""
 _ALPHABET = [chr(each) for each in range(0x300)] + ["\u2028", "\u3042", "\U000e0041"]
 _REPEATS = ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT")
@@ -41,9 +41,8 @@ class Piece:
     takes: frozenset[str]
     least: int
     """The fewest characters that it consumes; 0 also if it may fail without consuming any."""
-    endless: bool = False
-    gives_back: bool = False
-    """Whether it backtracks."""
+    unbounded: bool = False
+    backtracks: bool = False
     may_fail: bool = True
 
 
@@ -53,26 +52,26 @@ def parsed(pattern: re.Pattern[Any]) -> Any:
 
 
 def _shared(pieces: list[Piece]) -> Iterator[str]:
-    """Return whether a text can be divided between two repeats in many ways."""
+    """Yield a fault for two repeats that can divide a text between them in many ways."""
     for place, piece in enumerate(pieces):
-        if piece.endless and piece.gives_back:
+        if piece.unbounded and piece.backtracks:
             for later in pieces[place + 1 :]:
-                if later.endless and later.takes & piece.takes:
-                    yield "two repeats without end may share what they take"
+                if later.unbounded and later.takes & piece.takes:
+                    yield "two unbounded repeats may match the same text"
                 if later.least and not later.takes & piece.takes:
                     break
 
 
 def faults(pattern: re.Pattern[Any], *, searched: bool) -> list[str]:
-    """Return the parts of the pattern that could read a text many times."""
+    """Return the reasons why the pattern could read a text many times."""
     found: list[str] = []
     for pieces in _ways(parsed(pattern), int(pattern.flags), found):
         found += _shared(pieces)
         for place, piece in enumerate(pieces):
             fails = any(each.may_fail for each in pieces[place + 1 :])
             apart = any(each.least and not each.takes & piece.takes for each in pieces[:place])
-            if searched and piece.endless and fails and not apart:
-                found.append("searched for at every place, and each may read on to the same end")
+            if searched and piece.unbounded and fails and not apart:
+                found.append("searched for at every position, and each search may read to the same end")
     return sorted(set(found))
 
 
@@ -80,17 +79,17 @@ def _ways(parsed: Iterable[tuple[Any, Any]], flags: int, found: list[str]) -> li
     """Return each sequence of pieces that the alternatives of the pattern allow."""
     ways: list[list[Piece]] = [[]]
     for op, value in parsed:
-        ways = [[*before, *after] for before in ways for after in _one(op, value, flags, found)]
+        ways = [[*before, *after] for before in ways for after in _ways_of_item(op, value, flags, found)]
         assert len(ways) < 20_000
     return ways
 
 
-def _one(item: Any, value: Any, flags: int, found: list[str]) -> list[list[Piece]]:
+def _ways_of_item(item: Any, value: Any, flags: int, found: list[str]) -> list[list[Piece]]:
     op = str(item)
     if op == "SUBPATTERN":
         return _ways(value[3], flags, found)
     if op == "ATOMIC_GROUP":
-        return [[replace(piece, gives_back=False) for piece in way] for way in _ways(value, flags, found)]
+        return [[replace(piece, backtracks=False) for piece in way] for way in _ways(value, flags, found)]
     if op == "BRANCH":
         return [way for branch in value[1] for way in _ways(branch, flags, found)]
     if op == "AT":
@@ -105,7 +104,7 @@ def _one(item: Any, value: Any, flags: int, found: list[str]) -> list[list[Piece
             before = takes if op == "ASSERT" else frozenset(_ALPHABET) - takes
             return [[Piece(before, int(all(len(way) == 1 for way in ways)))]]
         # A lookahead or atomic group does not backtrack once it matched, but may read any length.
-        return [[Piece(takes, 0, any(piece.endless for way in ways for piece in way), False), Piece(frozenset(), 0)]]
+        return [[Piece(takes, 0, any(piece.unbounded for way in ways for piece in way), False), Piece(frozenset(), 0)]]
     if op not in _REPEATS:
         return [[Piece(_characters(item, tuple(value) if isinstance(value, list) else value, flags), 1)]]
     least, most, inner = value
@@ -113,12 +112,14 @@ def _one(item: Any, value: Any, flags: int, found: list[str]) -> list[list[Piece
     if most == 1:
         return ways if least else [[], *([replace(piece, may_fail=False) for piece in way] for way in ways)]
     takes = frozenset[str]().union(*(piece.takes for way in ways for piece in way))
-    endless, gives_back = most > MANY, op != "POSSESSIVE_REPEAT"
-    if endless and gives_back and any(piece.endless and piece.gives_back for way in ways for piece in way):
-        found.append("a repeat without end inside a repeat without end")
-    inside = any(piece.endless for way in ways for piece in way)
-    loop = Piece(takes, least if len(ways) == 1 and len(ways[0]) == 1 else 0, endless or inside, gives_back, least > 0)
-    return [[loop]] if loop.least or not least else [[*way, loop] for way in ways]  # what comes once comes as it is
+    unbounded, backtracks = most > MANY, op != "POSSESSIVE_REPEAT"
+    if unbounded and backtracks and any(piece.unbounded and piece.backtracks for way in ways for piece in way):
+        found.append("an unbounded repeat inside an unbounded repeat")
+    inside = any(piece.unbounded for way in ways for piece in way)
+    loop = Piece(
+        takes, least if len(ways) == 1 and len(ways[0]) == 1 else 0, unbounded or inside, backtracks, least > 0
+    )
+    return [[loop]] if loop.least or not least else [[*way, loop] for way in ways]  # the first round is exact
 
 
 @cache
@@ -133,30 +134,32 @@ def _characters(op: Any, value: Any, flags: int) -> frozenset[str]:
 
 @cache
 def patterns() -> list[tuple[str, re.Pattern[Any], bool]]:
-    """Return (place, pattern, whether it is searched for) of every named or inline pattern."""
+    """Return the place of every named or inline pattern, the pattern, and whether it is searched for."""
     found: list[tuple[str, re.Pattern[Any], bool]] = []
     for each in pkgutil.walk_packages([str(SOURCE)], "mcp_skills_server."):
         if each.ispkg or each.name.endswith("__main__"):
             continue
         module = importlib.import_module(each.name)
         tree = ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8"))
-        whole = _used_whole(tree)
+        anchored = _used_at_one_position(tree)
         classes = (v for v in vars(module).values() if isinstance(v, type) and v.__module__ == each.name)
         for holder in (module, *classes):
             for name, value in vars(holder).items():
                 if isinstance(value, re.Pattern):
-                    found.append((f"{each.name}.{name}", value, name not in whole))
+                    found.append((f"{each.name}.{name}", value, name not in anchored))
                 elif hasattr(value, "cache_info") and value.__annotations__.get("return") == "re.Pattern[str]":
                     found.append((f"{each.name}.{name}", value(), True))
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and _name(node.func.value) == "re":
                 first = node.args[0] if node.args else None
                 if node.func.attr not in {"compile", "escape"} and isinstance(first, ast.Constant):
-                    found.append((f"{each.name}:{node.lineno}", re.compile(first.value), node.func.attr not in WHOLE))
+                    found.append(
+                        (f"{each.name}:{node.lineno}", re.compile(first.value), node.func.attr not in AT_ONE_POSITION)
+                    )
     return found
 
 
-def _used_whole(tree: ast.AST) -> set[str]:
+def _used_at_one_position(tree: ast.AST) -> set[str]:
     """Return the names of patterns that are only tried at one position."""
     used: dict[str, set[str]] = {}
     attributes = {id(node.value): node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
@@ -165,19 +168,19 @@ def _used_whole(tree: ast.AST) -> set[str]:
             used.setdefault(node.attr, set()).add(attributes.get(id(node), "other"))
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
             used.setdefault(node.id, set()).add(attributes.get(id(node), "other"))
-    return {name for name, ways in used.items() if ways <= WHOLE}
+    return {name for name, ways in used.items() if ways <= AT_ONE_POSITION}
 
 
 def _name(node: ast.AST) -> str | None:
     return node.id if isinstance(node, ast.Name) else None
 
 
-SHORT_OR_SURE = {
+EXCEPTIONS = {
     "format.manifest._VERSION": "sees 128 characters at most",
     "hosts.jsontext._COMMENTS": "a text or comment that is not closed ends at the end, so it never fails",
     "hosts.jsontext._TRAILING": "as _COMMENTS",
 }
-"""Patterns that are linear although their shape alone does not show it."""
+"""Patterns that are linear although their structure does not show it."""
 
 
 def test_every_pattern_is_linear():
@@ -185,8 +188,8 @@ def test_every_pattern_is_linear():
     assert len(patterns()) > 50 and {searched for _, _, searched in patterns()} == {True, False}
     found = {where: faults(pattern, searched=searched) for where, pattern, searched in patterns()}
     offenders = {where.removeprefix("mcp_skills_server."): each for where, each in found.items() if each}
-    assert {where: each for where, each in offenders.items() if where not in SHORT_OR_SURE} == {}
-    assert offenders.keys() == SHORT_OR_SURE.keys()
+    assert {where: each for where, each in offenders.items() if where not in EXCEPTIONS} == {}
+    assert offenders.keys() == EXCEPTIONS.keys()
 
 
 @each_row(("pattern", "searched", "fine"), [
@@ -207,13 +210,13 @@ def test_superlinear_patterns_are_recognized(pattern: str, searched: bool, fine:
 def stops_halfway(parsed: Iterable[tuple[Any, Any]], *, inside: bool = False) -> bool:
     """Return whether a possessive repeat has a group that may fail after its first item.
 
-    These versions go on behind what the failed round had taken already: `(?:-[a-z]++)*+` takes the end of `a-` in
-    `a--`. `(?:-[a-z][a-z]*+)*+` and, where nothing is taken twice, `(?:-[a-z]++)*` mean the same everywhere.
+    These versions continue after the text that the failed round had matched: `(?:-[a-z]++)*+` takes the end of `a-` in
+    `a--`. `(?:-[a-z][a-z]*+)*+` and, if no text is matched twice, `(?:-[a-z]++)*` mean the same everywhere.
     """
     for place, (op, value) in enumerate(parsed):
         if inside and place and str(op) in {*_REPEATS, "BRANCH", "ASSERT", "ASSERT_NOT"}:
-            may_stay_out = str(op) == "POSSESSIVE_REPEAT" and value[0] == 0
-            if not may_stay_out:
+            may_be_absent = str(op) == "POSSESSIVE_REPEAT" and value[0] == 0
+            if not may_be_absent:
                 return True
         within = inside or str(op) == "POSSESSIVE_REPEAT"
         if any(stops_halfway(each, inside=within) for each in _groups(value)):
@@ -243,7 +246,7 @@ def test_possessive_repeat_of_unsupported_content_is_recognized(pattern: str, wr
     assert stops_halfway(parser.parse(pattern)) is wrong
 
 
-# A second check: functions that read foreign text, run on their worst cases, within a budget of processor time
+# A second check: functions that read foreign text, with their worst cases, within a limit of processor time
 
 BUDGET_S = 60
 _WORST = """
@@ -276,7 +279,7 @@ _SHAPES = [
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no limit on processor time")
-def test_worst_case_texts_stay_within_step_budget():
+def test_worst_case_texts_stay_within_processor_time():
     script = _WORST.format(budget=BUDGET_S, shapes=_SHAPES)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr[-2000:]

@@ -59,7 +59,7 @@ REQUIREMENT = re.compile(r"\b(?!UTF)[A-Z]+[0-9]*-[0-9]+\b")
 
 
 def test_public_docstrings_cite_no_requirement_ids() -> None:
-    """Requirement IDs stand in tests and in comments only."""
+    """Requirement IDs belong in tests and comments. Every class and function has a docstring to check."""
     offenders = [n for n in NAMES if isinstance(public(n), type | types.FunctionType) and not inspect.getdoc(public(n))]
     for label, subject in [*((name, public(name)) for name in NAMES), *EVERY]:
         offenders += [f"{label}: {each}" for each in REQUIREMENT.findall(inspect.getdoc(subject) or "")]

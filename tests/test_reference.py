@@ -30,11 +30,6 @@ def programs(page: Path) -> list[str]:
     return PYTHON.findall(page.read_text(encoding="utf-8"))
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def test_reference_has_every_exported_name_once() -> None:
     named = re.findall(r"^::: mcp_skills_server\.(\w+)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     assert sorted(named) == NAMES
@@ -51,23 +46,23 @@ async def test_reference_examples_use_every_exported_name_and_run(
     used = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
     assert [each for each in NAMES if each not in used] == []
     code = compile(text, PAGE.name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
-    spoken = eval(code, {"__name__": "reference"})
-    if inspect.isawaitable(spoken):
-        await spoken
+    result = eval(code, {"__name__": "reference"})
+    if inspect.isawaitable(result):
+        await result
 
 
 def test_generated_pages_have_every_option_and_code() -> None:
-    made = pages()
-    assert [code for code in CODES if f"| `{code}` |" not in made["codes.md"]] == []
-    named = set(re.findall(r"`(--[a-z-]+)", made["options.md"]))
+    generated = pages()
+    assert [code for code in CODES if f"| `{code}` |" not in generated["codes.md"]] == []
+    named = set(re.findall(r"`(--[a-z-]+)", generated["options.md"]))
     for name in COMMANDS:
         command = cli.get_command(click.Context(cli), name)
         assert command is not None
         assert {each for option in command.params for each in option.opts if each.startswith("--")} <= named, name
     assert re.search(
-        r"^\| `--page-size` .*\| `MCP_SKILLS_PAGE_SIZE` \| `50` \|.*\| serve", made["options.md"], re.MULTILINE
+        r"^\| `--page-size` .*\| `MCP_SKILLS_PAGE_SIZE` \| `50` \|.*\| serve", generated["options.md"], re.MULTILINE
     )
-    assert "| `no-token` | `web/guards.py` | `tests/web/test_guards.py::" in made["threats.md"]
+    assert "| `no-token` | `web/guards.py` | `tests/web/test_guards.py::" in generated["threats.md"]
 
 
 def test_manual_page_is_up_to_date() -> None:

@@ -43,7 +43,7 @@ def over_stdio(folder: Path, *options: str) -> StdioServerParameters:
     return StdioServerParameters(command=sys.executable, args=arguments)
 
 
-def listed(path: str, raw: bytes) -> dict[str, Any]:
+def file_entry(path: str, raw: bytes) -> dict[str, Any]:
     return {"uri": BASE + path, "digest": "sha256:" + hashlib.sha256(raw).hexdigest(), "size": len(raw)}
 
 
@@ -52,11 +52,11 @@ def entry(**changes: Any) -> dict[str, Any]:
     return {
         "uri": f"{BASE}SKILL.md",
         "frontmatter": {"name": "one", "description": "The one skill."},
-        "resources": [listed("SKILL.md", SKILL), listed("notes/a%20b.md", b"notes")],
+        "resources": [file_entry("SKILL.md", SKILL), file_entry("notes/a%20b.md", b"notes")],
     } | changes
 
 
-def lying(pages: Callable[[str | None], dict[str, Any]], read: Callable[[str], bytes] | None = None) -> Server[Any]:
+def scripted(pages: Callable[[str | None], dict[str, Any]], read: Callable[[str], bytes] | None = None) -> Server[Any]:
     """Return a server with these pages of `skills/list` and bytes of `resources/read`."""
     server: Server[Any] = Server("made-up")
     server.extensions = {EXTENSION: {}}
@@ -171,7 +171,7 @@ async def test_download_is_complete_and_verified(tmp_path: Path) -> None:
 @pytest.mark.requirement("S40-43")
 async def test_file_that_differs_from_its_listing_is_refused(tmp_path: Path) -> None:
     files = {f"{BASE}SKILL.md": SKILL}
-    async with SkillsClient.connect(lying(lambda _: {"skills": [entry()]}, files.__getitem__)) as client:
+    async with SkillsClient.connect(scripted(lambda _: {"skills": [entry()]}, files.__getitem__)) as client:
         (skill,) = await client.list()
         assert await client.read(skill) == SKILL
         for raw in (b"other", b"notes and more"):
@@ -188,19 +188,19 @@ async def test_file_that_differs_from_its_listing_is_refused(tmp_path: Path) -> 
 @pytest.mark.requirement("S40-45")
 async def test_frontmatter_that_differs_from_its_listing_is_refused() -> None:
     announced = entry(frontmatter={"name": "one", "description": "The one skill.", "allowed-tools": "Read"})
-    async with SkillsClient.connect(lying(lambda _: {"skills": [announced]}, lambda _: SKILL)) as client:
+    async with SkillsClient.connect(scripted(lambda _: {"skills": [announced]}, lambda _: SKILL)) as client:
         (skill,) = await client.list()
         with pytest.raises(UnprovedError, match="differs from the server's listing"):  # S40-45
             await client.read(skill)
 
 
 async def test_bad_entry_is_skipped_and_endless_pages_are_refused() -> None:
-    async with SkillsClient.connect(lying(lambda _: {"skills": [{"uri": 1}, entry(), 7]})) as client:
+    async with SkillsClient.connect(scripted(lambda _: {"skills": [{"uri": 1}, entry(), 7]})) as client:
         assert [skill.name for skill in await client.list()] == ["one"]
         assert len(client.refused) == 2
     for first, then, count in ((1, 1, "1,000"), (50_000, 1, "50,001")):
         pages = {None: {"skills": [7] * first, "nextCursor": "x"}, "x": {"skills": [7] * then, "nextCursor": "x"}}
-        async with SkillsClient.connect(lying(pages.__getitem__)) as client:
+        async with SkillsClient.connect(scripted(pages.__getitem__)) as client:
             with pytest.raises(UnprovedError, match=f"does not end: {count} entries"):
                 await client.list()
 
@@ -209,12 +209,12 @@ async def test_change_during_a_lost_stream_is_reported(caplog: pytest.LogCapture
     entries, filters = [entry(), entry(uri=f"{BASE}2/SKILL.md")], list[Any]()
     caplog.set_level("INFO")
 
-    async def ends(_context: Any, params: Params) -> dict[str, Any]:
+    async def fail(_context: Any, params: Params) -> dict[str, Any]:
         filters.append((params.model_extra or {})["notifications"])
         raise MCPError(types.INTERNAL_ERROR, "the server is busy")
 
-    server = lying(lambda _: {"skills": entries})
-    server.add_request_handler("subscriptions/listen", Params, ends)
+    server = scripted(lambda _: {"skills": entries})
+    server.add_request_handler("subscriptions/listen", Params, fail)
     async with SkillsClient.connect(server) as client:
         assert client._extension is not None and len(await client.list()) == 1
         client._extension.listening.set()
@@ -229,7 +229,7 @@ async def test_change_during_a_lost_stream_is_reported(caplog: pytest.LogCapture
 
 
 async def test_unlisted_files_need_unproved(tmp_path: Path) -> None:
-    server = lying(lambda _: {"skills": [entry(resources="dynamic")]}, lambda _: SKILL)
+    server = scripted(lambda _: {"skills": [entry(resources="dynamic")]}, lambda _: SKILL)
     async with SkillsClient.connect(server) as client:
         (skill,) = await client.list()
         assert not skill.is_proved
@@ -349,7 +349,7 @@ def test_entry_is_parsed() -> None:
         ({"frontmatter": {"name": "one"}}, "no description"),
         ({"frontmatter": {"name": "two", "description": "x"}}, "does not have the skill's name"),  # S40-14
         *(({"resources": each}, "not a list of files") for each in (None, "all")),  # S40-38
-        ({"resources": [listed("notes.md", b"")]}, "lacks SKILL.md"),
+        ({"resources": [file_entry("notes.md", b"")]}, "lacks SKILL.md"),
     ],
 )
 def test_entry_against_the_specification_is_refused(changes: dict[str, Any], why: str) -> None:
@@ -374,6 +374,6 @@ def test_entry_against_the_specification_is_refused(changes: dict[str, Any], why
     ],
 )
 def test_listed_file_against_the_specification_is_refused(files: list[dict[str, Any]], why: str) -> None:
-    others = [listed(file.get("path", "SKILL.md"), b"") | file for file in files]
+    others = [file_entry(file.get("path", "SKILL.md"), b"") | file for file in files]
     with pytest.raises(EntryRefusedError, match=why):
-        parse_entry(entry(resources=[listed("SKILL.md", SKILL), *others]))
+        parse_entry(entry(resources=[file_entry("SKILL.md", SKILL), *others]))

@@ -53,23 +53,23 @@ def test_only_a_failed_test_proves_a_defence(found: Outcome | None, reason: str)
 
 
 def test_run_reports_unproved_defences_and_leaves_the_tree_alone(tmp_path: Path) -> None:
-    shown = next(each for each in TABLE if each.test == FAST)
-    kept = replace(shown, name="kept", after=shown.before + " ")
-    broken = replace(shown, name="broken", after="count_")
-    unknown = replace(shown, name="unknown", test=FAST + "_not")
-    before = (ROOT / shown.path).read_bytes()
+    proved = next(each for each in TABLE if each.test == FAST)
+    kept = replace(proved, name="kept", after=proved.before + " ")
+    broken = replace(proved, name="broken", after="count_")
+    unknown = replace(proved, name="unknown", test=FAST + "_not")
+    before = (ROOT / proved.path).read_bytes()
     runner = Runner(tmp_path)
     try:
         # pytest runs no test if one of its arguments is unknown.
-        wrong, skipped = judge([shown, kept, broken], [runner])
+        wrong, skipped = judge([proved, kept, broken], [runner])
         wrong |= judge([unknown], [runner])[0]
-        assert (runner.bench.tree / shown.path).read_bytes() == before
+        assert (runner.bench.tree / proved.path).read_bytes() == before
     finally:
         runner.close()
     assert wrong.keys() == {"kept", "broken", "unknown"} and not skipped
     assert wrong["kept"] == "its test is passed without the defence"
     assert "NameError" in wrong["broken"] and "absent" in wrong["unknown"]
-    assert (ROOT / shown.path).read_bytes() == before
+    assert (ROOT / proved.path).read_bytes() == before
 
 
 def test_threats_are_listed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""`make demo`: start the server on fixtures/skills, talk to it as a host would, show what comes back, then a page.
+"""`make demo`: start the server on fixtures/skills, send the requests of a host, print the responses, then show a page.
 
 In a terminal the page stays until Enter, at most `STAYS_S`. Without a terminal the demo reads the
 page itself and exits. `DEMO_STAY=1` makes it stay there too, `DEMO_STAY=0` exit in a terminal too.
@@ -36,40 +36,40 @@ STAYS_S = 600
 _READY_S = 20.0
 
 
-class Ask(types.Request[dict[str, Any], str]):
-    """A request for a method of SEP-2076, which the SDK does not know."""
+class SkillsRequest(types.Request[dict[str, Any], str]):
+    """A request for a method of SEP-2076, which the SDK does not support."""
 
     method: str
     params: dict[str, Any]
 
 
-class Answer(types.Result):
+class SkillsResult(types.Result):
     model_config = ConfigDict(extra="allow")
 
 
 class SkillNotifications(ClientExtension):
-    """Receives `notifications/skills/list_changed`, which the SDK's client does not know either."""
+    """An extension that receives `notifications/skills/list_changed`, which the SDK's client does not support."""
 
     identifier = "com.example/skill-notifications"
 
-    def __init__(self, heard: Callable[[], None]) -> None:
-        self._heard = heard
+    def __init__(self, on_change: Callable[[], None]) -> None:
+        self._on_change = on_change
 
     def notifications(self) -> Sequence[NotificationBinding[Any]]:
-        async def hear(_: types.NotificationParams) -> None:
-            self._heard()
+        async def handle(_: types.NotificationParams) -> None:
+            self._on_change()
 
         method = "notifications/skills/list_changed"
-        return [NotificationBinding(method=method, params_type=types.NotificationParams, handler=hear)]
+        return [NotificationBinding(method=method, params_type=types.NotificationParams, handler=handle)]
 
 
 def title(text: str) -> None:
     print(f"\n\033[1m{text}\033[0m" if sys.stdout.isatty() else f"\n== {text}")
 
 
-async def ask(client: Client, method: str, **params: Any) -> dict[str, Any]:
+async def request(client: Client, method: str, **params: Any) -> dict[str, Any]:
     """Send a request and return its result as JSON."""
-    result = await client.session.send_request(Ask(method=method, params=params), Answer)
+    result = await client.session.send_request(SkillsRequest(method=method, params=params), SkillsResult)
     return result.model_dump(by_alias=True, mode="json", exclude_none=True)
 
 
@@ -80,10 +80,10 @@ def cut(text: str, width: int) -> str:
 
 async def listing(client: Client) -> list[dict[str, Any]]:
     skills: list[dict[str, Any]] = []
-    page = await ask(client, "skills/list")
+    page = await request(client, "skills/list")
     skills += page["skills"]
     while "nextCursor" in page:
-        page = await ask(client, "skills/list", cursor=page["nextCursor"])
+        page = await request(client, "skills/list", cursor=page["nextCursor"])
         skills += page["skills"]
     return skills
 
@@ -95,7 +95,7 @@ async def demo(folder: Path) -> None:
     changed = anyio.Event()
     arrived = 0.0
 
-    def heard() -> None:
+    def record_change() -> None:
         nonlocal arrived
         arrived = time.perf_counter()
         print("   <- notifications/skills/list_changed")
@@ -103,7 +103,9 @@ async def demo(folder: Path) -> None:
 
     begun = time.perf_counter()
     parameters = StdioServerParameters(command=command[0], args=command[1:])
-    async with Client(stdio_client(parameters), mode="legacy", extensions=[SkillNotifications(heard)]) as client:
+    async with Client(
+        stdio_client(parameters), mode="legacy", extensions=[SkillNotifications(record_change)]
+    ) as client:
         assert client.server_info is not None
         print(f"   {client.server_info.name} {client.server_info.version} answered after", end=" ")
         print(f"{time.perf_counter() - begun:.2f} s, speaking MCP {client.protocol_version}")
@@ -118,7 +120,7 @@ async def demo(folder: Path) -> None:
             print(f"   {skill['name']:{width}}  {skill.get('version', ''):6} {files:3} files {size:7,} bytes  {about}")
 
         title("3. skills/get with arguments: meeting-notes, for the topic 'the summer party'")
-        got = await ask(client, "skills/get", name="meeting-notes", arguments={"topic": "the summer party"})
+        got = await request(client, "skills/get", name="meeting-notes", arguments={"topic": "the summer party"})
         for line in got["instructions"].splitlines()[:6]:
             print(f"   | {cut(line, 100)}")
 
@@ -158,7 +160,7 @@ async def demo(folder: Path) -> None:
         with anyio.fail_after(10):
             await changed.wait()
         print(f"   heard {1000 * (arrived - saved):.0f} ms after the save")
-        got = await ask(client, "skills/get", name="commit-messages")
+        got = await request(client, "skills/get", name="commit-messages")
         print(f"   skills/get now ends with: {got['instructions'].splitlines()[-1]!r}")
     print("   the server has ended with its client")
 

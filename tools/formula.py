@@ -1,12 +1,12 @@
 """Write a Homebrew formula: `python -m tools.formula --lock pylock.toml --url URL --sha256 HEX > mcp-skills-server.rb`.
 
-The lock is a `pylock.toml` (PEP 751) with the files of the index that releases go to, as one command makes it from
-constraints.txt:
+The lock is a `pylock.toml` (PEP 751) with the files of the index that releases are published on, made from
+constraints.txt by one command:
 
     uv pip compile pyproject.toml --constraint constraints.txt --format pylock.toml --output-file pylock.toml
 
-`--url` and `--sha256` are of our own source distribution there. A version that is not that of constraints.txt is
-refused. No formula lies in the repository, since its addresses are those of an index.
+`--url` and `--sha256` are those of our source distribution there. A locked version that differs from constraints.txt is
+refused. The repository has no formula, since its addresses depend on the index.
 """
 
 from __future__ import annotations

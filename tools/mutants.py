@@ -1,12 +1,12 @@
-"""Mutation testing: change the source, one small fault at a time, and see whether a test fails.
+"""Mutation testing: change the source, one small fault at a time, and check that a test fails.
 
 `python -m tools.mutants --record` runs the suite once and keeps which tests execute which lines. Then
-`python -m tools.mutants format --sample 20` draws 20 changes of `src/mcp_skills_server/format/`, makes each in a copy
-of the tree, and runs the tests that execute the changed lines, until one fails. A change that all of them pass is a
-survivor: either it changes nothing that anybody could see, or a test is missing. The draw depends on `--seed` alone,
-and `--at format/links.py:120` makes every change of one line.
+`python -m tools.mutants format --sample 20` draws 20 changes of `src/mcp_skills_server/format/`, applies each in a
+copy of the tree, and runs the tests that execute the changed lines, until one fails. A change that all of them pass
+is a survivor: either it changes nothing observable, or a test is missing. The draw depends only on `--seed`, and
+`--at format/links.py:120` applies every change of one line.
 
-Not for CI: a survivor costs a run of all tests of its line, and whether it matters takes a reader.
+Not for CI: a survivor costs a run of all tests of its line, and a person must judge whether it matters.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tools.recording import Recording, record
 from tools.trial import ROOT, SOURCE, Runner
 
 TOP: Final = "top"
-"""The name of the modules outside every package."""
+"""The name for the modules outside every package."""
 
 _RUN_S: Final = 20.0
 """Seconds of tests in one run of pytest."""
@@ -57,7 +57,7 @@ class Change:
     Attributes:
         path: the module, from the root of the project.
         start, end: the bytes that are replaced.
-        old, new: what stands there, and what does then.
+        old, new: their text, and its replacement.
     """
 
     path: str
@@ -70,7 +70,7 @@ class Change:
     def __str__(self) -> str:
         return f"{self.path}:{self.line}: {_one_line(self.old)}  ->  {_one_line(self.new)}"
 
-    def made(self, source: bytes) -> bytes:
+    def applied_to(self, source: bytes) -> bytes:
         return source[: self.start] + self.new.encode() + source[self.end :]
 
 
@@ -89,7 +89,7 @@ def changes(path: str, source: bytes) -> list[Change]:
         starts.append(starts[-1] + len(line))
 
     found: dict[tuple[int, int, str], Change] = {}
-    for node, new in _ideas(ast.parse(source)):
+    for node, new in _replacements(ast.parse(source)):
         start = starts[node.lineno - 1] + node.col_offset
         end = starts[(node.end_lineno or node.lineno) - 1] + (node.end_col_offset or 0)
         change = Change(path, node.lineno, start, end, source[start:end].decode(), new)
@@ -99,7 +99,7 @@ def changes(path: str, source: bytes) -> list[Change]:
 
 def _compiles(change: Change) -> bool:
     """Return whether the changed module compiles; a pattern of `match`, say, takes no parentheses."""
-    source = change.made((ROOT / change.path).read_bytes())
+    source = change.applied_to((ROOT / change.path).read_bytes())
     try:
         compile(source, "changed", "exec", dont_inherit=True)
     except (SyntaxError, ValueError):
@@ -107,7 +107,7 @@ def _compiles(change: Change) -> bool:
     return True
 
 
-def _ideas(tree: ast.Module) -> Iterator[tuple[ast.expr | ast.stmt, str]]:
+def _replacements(tree: ast.Module) -> Iterator[tuple[ast.expr | ast.stmt, str]]:
     """Yield a node and its replacement."""
     todo: list[ast.AST] = [tree]
     while todo:
@@ -171,7 +171,7 @@ def _of_statement(node: ast.stmt) -> Iterator[tuple[ast.expr | ast.stmt, str]]:
 
 
 class Attack:
-    """Applies changes and runs the tests of their lines."""
+    """A runner of the tests of changed lines."""
 
     def __init__(self, runner: Runner, recording: Recording, most_seconds: float, tests: Sequence[str]) -> None:
         self._runner = runner
@@ -184,7 +184,7 @@ class Attack:
     def result(self, change: Change) -> tuple[str, str]:
         """Return `killed`, `timeout`, `survived` or `unfinished`, and the test that noticed.
 
-        `unfinished` is a change with more tests than `most_seconds` have room for, of which none that ran noticed it.
+        `unfinished` is a change that no test noticed within `most_seconds`, although more tests remain.
         """
         spent = 0.0
         last = change.line + change.old.count("\n")
@@ -194,12 +194,12 @@ class Attack:
             spent += seconds
             remaining = [test for test in tests if test not in self._unsound]
             while remaining:
-                with self._runner.bench.changed(change.path, change.made):
+                with self._runner.bench.changed(change.path, change.applied_to):
                     reports = self._runner.run(remaining, _FLOOR_S + _TIMES * seconds)
                 if reports is None:
                     return "timeout", remaining[0]
                 failed = next((test for test, outcome, _ in reports if outcome == "failed"), "")
-                if not reports:  # the module cannot be imported, or pytest does not know one of the tests
+                if not reports:  # the module cannot be imported, or one of the tests is unknown to pytest
                     unknown = {test for test in remaining if not self._is_sound(test)}
                     if not unknown:
                         return "killed", remaining[0]
@@ -240,7 +240,7 @@ def modules_of(package: str) -> list[str]:
     return sorted(module.relative_to(ROOT).as_posix() for module in found)
 
 
-def drawn(package: str, sample: int, seed: int, at: str) -> list[Change]:
+def draw(package: str, sample: int, seed: int, at: str) -> list[Change]:
     """Return the changes to make: all of one line, or a sample of a package."""
     found = [change for path in modules_of(package) for change in changes(path, (ROOT / path).read_bytes())]
     if at:
@@ -268,7 +268,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("name a package, such as format")
     if options.record:
         record()
-    draws = {package: drawn(package, options.sample, options.seed, options.at) for package in options.packages}
+    draws = {package: draw(package, options.sample, options.seed, options.at) for package in options.packages}
     if options.list:
         print("\n".join(str(change) for changes in draws.values() for change in changes))
         return 0

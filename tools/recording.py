@@ -1,8 +1,8 @@
 """Record which tests execute which lines of the source, and find the tests of a line, for `mutants`.
 
-The record is a run of the whole suite under coverage.py, 13 minutes on two cores. A line that the tests of this process
-execute is kept with the test; one that a process which they start executes is kept with their file, since a server that
-one test started serves the others of its file as well.
+The record is a run of the whole suite under coverage.py, 13 minutes on two cores. A line that runs in the process of
+the tests is recorded for the test. A line that runs in a process which a test started is recorded for the test's file,
+since all tests of a file may share a server.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def record() -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Record each process that a test starts under the test's file."""
-    import forkserver  # of the tests; all its processes would be recorded as one
+    import forkserver  # of the tests; its forks would be recorded as one process
 
     start, kill = subprocess.Popen.__init__, subprocess.Popen.kill
 

@@ -40,8 +40,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def pages() -> dict[str, str]:
     """Return the pages by their names."""
-    made = {"options.md": _options(), "codes.md": _codes(), "threats.md": _threats()}
-    return {name: "\n\n".join(parts) + "\n" for name, parts in made.items()}
+    generated = {"options.md": _options(), "codes.md": _codes(), "threats.md": _threats()}
+    return {name: "\n\n".join(parts) + "\n" for name, parts in generated.items()}
 
 
 def man() -> str:
@@ -63,7 +63,7 @@ def man() -> str:
 
 
 def _roff(text: str) -> str:
-    """Return text as a line of roff that is no request."""
+    """Escape text as a line of roff that is not parsed as a request."""
     line = " ".join(text.replace("`", "").replace("\\", "\\e").replace("-", "\\-").split())
     return f"\\&{line}" if line.startswith((".", "'")) else line
 

@@ -1,7 +1,7 @@
 """Compare the rules of docs/requirements.md with the marks of the tests, in both directions.
 
 Every rule has a test, or a row in the page's table of rules that no test here can prove, with the reason. A test that
-was skipped in its last run is no proof, and is counted apart. Tests are collected and not run.
+was skipped in its last run is no proof, and is counted separately. Tests are collected, not run.
 
 Exits with 1 if a rule has neither a test nor a reason, or both, or if a mark names no rule.
 """
@@ -147,10 +147,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     reasons = parse_reasons(text)
     found = _Collector()
     os.chdir(ROOT)
-    with redirect_stdout(io.StringIO()) as said:
+    with redirect_stdout(io.StringIO()) as output:
         code = pytest.main(["--collect-only", "-qq", "-p", "no:cacheprovider"], plugins=[found])
     if code:
-        errors.append(f"the tests cannot be collected: {said.getvalue()[-2000:]}")
+        errors.append(f"the tests cannot be collected: {output.getvalue()[-2000:]}")
     tests = found.tests
     errors += problems(rules, tests, reasons)
     if options.all:

@@ -1,6 +1,6 @@
 """`python -m tools.screenshots [FOLDER]...`: take the screenshots of docs/images in Chromium at 1440x900.
 
-With `--all DIR` every view at three widths, light and dark, goes to DIR instead, to be looked at.
+With `--all DIR` it saves every view at three widths, light and dark, in DIR instead, for a review.
 """
 
 from __future__ import annotations

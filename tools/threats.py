@@ -48,7 +48,7 @@ class Threat:
     Attributes:
         module: where the defence is, below the package.
         test: the node ID of the test that fails without it, without parameters.
-        before, after: the patch: a text that stands in the module once, and what replaces it.
+        before, after: the patch: a text that the module has once, and its replacement.
     """
 
     name: str
@@ -125,7 +125,7 @@ def verdict(found: Outcome | None) -> str:
     return f"its patch breaks the module: {found.why}" if _BROKEN.search(found.why) else ""
 
 
-def without(runner: Runner, threat: Threat) -> str:
+def fault_without_defence(runner: Runner, threat: Threat) -> str:
     """Return what is wrong with a threat's patch or test, "" if the test fails without the defence."""
     with runner.bench.changed(threat.path, threat.patched):
         reports = runner.run([threat.test], _ONE_S)
@@ -138,7 +138,7 @@ def judge(threats: Sequence[Threat], runners: Sequence[Runner]) -> tuple[dict[st
     skipped: dict[str, str] = {}
     todo: queue.SimpleQueue[Threat] = queue.SimpleQueue()
 
-    def pass_first(runner: Runner, rows: Sequence[Threat]) -> None:
+    def run_unpatched(runner: Runner, rows: Sequence[Threat]) -> None:
         tests = [*dict.fromkeys(row.test for row in rows)]
         reports = runner.run(tests, _ALL_S, "--maxfail=0") if tests else []
         for row in rows:
@@ -151,12 +151,12 @@ def judge(threats: Sequence[Threat], runners: Sequence[Runner]) -> tuple[dict[st
             else:
                 wrong[row.name] = f"its test does not pass as things are: {found.kind}, {found.why}"
 
-    def take_away(runner: Runner) -> None:
+    def run_patched(runner: Runner) -> None:
         with suppress(queue.Empty):
             while True:
                 row = todo.get_nowait()
                 began = time.monotonic()
-                found = without(runner, row)
+                found = fault_without_defence(runner, row)
                 if found:
                     wrong[row.name] = found
                 print(f"{'WRONG' if found else 'shown':8}  {row.name}  {time.monotonic() - began:.1f} s", flush=True)
@@ -167,8 +167,8 @@ def judge(threats: Sequence[Threat], runners: Sequence[Runner]) -> tuple[dict[st
         ordered[len(ordered) * n // len(runners) : len(ordered) * (n + 1) // len(runners)] for n in range(len(runners))
     ]
     with ThreadPoolExecutor(len(runners)) as pool:
-        list(pool.map(pass_first, runners, shares))
-        list(pool.map(take_away, runners))
+        list(pool.map(run_unpatched, runners, shares))
+        list(pool.map(run_patched, runners))
     return wrong, skipped
 
 

@@ -45,17 +45,17 @@ class Bench:
         script.chmod(0o755)
 
     @contextmanager
-    def changed(self, path: str, made: Callable[[bytes], bytes]) -> Generator[None]:
-        """Replace the content of a file by `made` of it, until the context ends.
+    def changed(self, path: str, change: Callable[[bytes], bytes]) -> Generator[None]:
+        """Replace the content of a file by its changed content, until the context ends.
 
         Args:
             path: the file, from the root of the project.
-            made: from the text to the changed one.
+            change: returns the changed content.
         """
         file = self.tree / path
         source = file.read_bytes()
         try:
-            _write(file, made(source))
+            _write(file, change(source))
             yield
         finally:
             _write(file, source)
@@ -64,11 +64,11 @@ class Bench:
 def _write(module: Path, source: bytes) -> None:
     module.write_bytes(source)
     for compiled in (module.parent / "__pycache__").glob(f"{module.stem}.*.pyc"):
-        compiled.unlink()  # it looks fresh for a source of the same size and second
+        compiled.unlink()  # otherwise valid for a source of the same size and second
 
 
 class Runner:
-    """Runs tests in a copy of the tree. Each run is a fork of a process with the libraries loaded."""
+    """A runner of tests in a copy of the tree. Each run is a fork of a process that has imported the libraries."""
 
     def __init__(self, place: Path) -> None:
         self.bench = Bench(place)
@@ -84,9 +84,9 @@ class Runner:
     def run(self, tests: Sequence[str], seconds: float, *options: str) -> list[Sequence[str]] | None:
         """Run these tests and return their reports, or None after a timeout."""
         self._reports.unlink(missing_ok=True)
-        asked = {"arguments": [*OPTIONS, *options, *tests], "reports": str(self._reports), "seconds": seconds}
+        job = {"arguments": [*OPTIONS, *options, *tests], "reports": str(self._reports), "seconds": seconds}
         into, out = cast("IO[str]", self._process.stdin), cast("IO[str]", self._process.stdout)
-        print(json.dumps(asked), file=into, flush=True)
+        print(json.dumps(job), file=into, flush=True)
         if out.readline().strip() == "overdue":
             return None
         return json.loads(self._reports.read_text()) if self._reports.exists() else []
@@ -115,19 +115,19 @@ def serve() -> None:
     for name in _PRELOADED:
         __import__(name)
     for line in sys.stdin:
-        asked = json.loads(line)
+        job = json.loads(line)
         child = os.fork()
         if child == 0:
             try:
-                _pytest(asked["arguments"], asked["reports"])
+                _pytest(job["arguments"], job["reports"])
             finally:
-                os._exit(0)  # never return into this loop; without reports nothing passes
-        timer = threading.Timer(asked["seconds"], _kill, [child])
+                os._exit(0)  # never return into this loop; without reports no test counts as passed
+        timer = threading.Timer(job["seconds"], _kill, [child])
         timer.start()
         os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
         is_overdue = not timer.is_alive()
         timer.cancel()
-        _kill(child)  # with its processes
+        _kill(child)  # and the processes that it started
         os.waitpid(child, 0)
         print("overdue" if is_overdue else "done", flush=True)
 

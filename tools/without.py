@@ -1,8 +1,8 @@
 """Run a command on a `PATH` without some programs: `python tools/without.py bwrap -- make test`.
 
-Each folder of `PATH` that has one of them is replaced by a folder of links to everything else in it. All other folders
-stay as they are. `PYTHON`, with which `make` builds `.venv`, is the `python3` of the whole `PATH`. The exit code is the
-command's.
+Each folder of `PATH` that has one of them is replaced by a folder of links to its other files. All other folders stay
+unchanged. `PYTHON`, with which `make` builds `.venv`, is the `python3` of the original `PATH`. The exit code is that of
+the command.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ def path_without(names: set[str], path: str, links: Path) -> str:
     for number, folder in enumerate(path.split(os.pathsep)):
         kept = folder
         if any(os.path.lexists(os.path.join(folder, name)) for name in names):
-            made = links / str(number)
-            made.mkdir()
+            filtered = links / str(number)
+            filtered.mkdir()
             for found in os.listdir(folder):
                 if found not in names:
-                    (made / found).symlink_to(os.path.abspath(os.path.join(folder, found)))
-            kept = str(made)
+                    (filtered / found).symlink_to(os.path.abspath(os.path.join(folder, found)))
+            kept = str(filtered)
         folders.append(kept)
     return os.pathsep.join(folders)
 

@@ -15,7 +15,7 @@ try:
     from fastmcp.skills.provider import SkillsDirectoryProvider
 
     options: dict[str, Any] = {}
-except ImportError:  # before 4.2 it stood elsewhere, and the methods of SEP-2640 had to be asked for
+except ImportError:  # before 4.2 it was in another module, and the methods of SEP-2640 were an option
     from fastmcp.server.providers.skills import SkillsDirectoryProvider
     from fastmcp.skills.extension import SkillsExtension
 

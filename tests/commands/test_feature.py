@@ -169,7 +169,7 @@ def test_change_noticed_by_one_replica_reaches_the_others(tmp_path: Path) -> Non
         write_files(tree, {**skills("b"), "a/SKILL.md": skill_md("a", body="Other.")})
         replicas[0].registry.refresh()
         wait_until(lambda: all("b" in each.registry.snapshot.skills for each in replicas))
-        assert publish_count(redis) == "1"  # replicas do not publish a change that they were told of
+        assert publish_count(redis) == "1"  # replicas do not publish a received change again
 
 
 @pytest.mark.needs_program("redis-server")
@@ -199,7 +199,7 @@ def test_replicas_share_sessions_and_report_their_connection(tmp_path: Path) -> 
 
 
 SERVER: Any = SimpleNamespace()
-"""A server without parts: a feature that reads one has accepted an invalid option."""
+"""A server without attributes: a feature that accepts an invalid option fails on it."""
 
 
 @each_row(("embeddings", "model", "message"), [
@@ -241,7 +241,7 @@ SCRIPT_OPTIONS = {
 }  # fmt: skip
 
 
-@each_row((("options", "message")), [
+@each_row(("options", "message"), [
     *(({name: value}, "give --allow-scripts too") for name, value in SCRIPT_OPTIONS.items()),
     *(({"allow_scripts": True, "interpreters": (each,)}, "write .EXT=PROGRAM") for each in (".py", "py=/x", ".py=")),
     *(({"allow_scripts": True, "script_secrets": (each,)}, "write SKILL:VARIABLE") for each in ("A", ":A", "a/b:")),

@@ -125,7 +125,7 @@ def test_bounds_and_defaults_of_options_match_the_golden_file() -> None:
     assert GOLDEN_OPTIONS.read_text(encoding="utf-8") == bounds_and_defaults()
 
 
-def test_traits_of_the_options_of_serve() -> None:
+def test_serve_options_have_their_traits() -> None:
     traits = {each.name: traits_of(each) for each in commands()["serve"].params}
 
     def names_with(trait: str, value: object = True) -> set[str | None]:

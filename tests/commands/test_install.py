@@ -51,7 +51,7 @@ CODE = """{
     "emoji": "\\ud83d\\ude00 ü"
 }
 """
-VSCODE = """// Servers of everybody
+VSCODE = """// Shared servers
 {
 \t"inputs": [
 \t\t{"type": "promptString", "id": "key", "description": "API key", "password": true}, // asked once
@@ -592,7 +592,7 @@ def test_file_changed_during_the_edit_is_refused(
 
 
 @each_row("host", REMOTE)
-def test_url_entry_has_the_shape_of_each_host(platform: Platform, skills: Path, host: str) -> None:
+def test_url_entry_has_the_form_of_each_host(platform: Platform, skills: Path, host: str) -> None:
     path = write_config(platform, host)
     before = read_config(host, path)
     run(platform, host, "--url", URL, "--token-env", "TOKEN")

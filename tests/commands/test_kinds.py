@@ -48,11 +48,11 @@ def run(*words: str) -> Result:
 @pytest.mark.parametrize("name", ["folder", *FETCHED])
 def test_source_is_locked_compared_and_updated(name: str, cwd: Path) -> None:
     open_source = folder_source if name == "folder" else KINDS[name].open
-    with open_source(cwd) as place:
-        place.publish("first", ())
-        assert exit_code(run("lock", place.given, "--output", "skills.lock")) == 0
+    with open_source(cwd) as source:
+        source.publish("first", ())
+        assert exit_code(run("lock", source.given, "--output", "skills.lock")) == 0
         assert exit_code(run("outdated", "--lock", "skills.lock")) == 0
-        place.publish("second", ())
+        source.publish("second", ())
         assert exit_code(run("outdated", "--lock", "skills.lock")) == 1
         done = run("diff", "--lock", "skills.lock")
         assert exit_code(done) == 1 and "good: changed" in done.stdout
@@ -62,24 +62,24 @@ def test_source_is_locked_compared_and_updated(name: str, cwd: Path) -> None:
 
 @pytest.mark.parametrize("name", FETCHED)
 def test_source_is_fetched_and_updated(name: str, cwd: Path) -> None:
-    with KINDS[name].open(cwd) as place:
-        place.publish("first", ())
-        assert exit_code(run("fetch", place.given, "--output", "to")) == 0
+    with KINDS[name].open(cwd) as source:
+        source.publish("first", ())
+        assert exit_code(run("fetch", source.given, "--output", "to")) == 0
         assert (cwd / "to" / "good" / "SKILL.md").read_bytes() == skill_md("good", "first")
-        place.publish("second", ())
-        done = run("diff", "to", place.given)
+        source.publish("second", ())
+        done = run("diff", "to", source.given)
         assert exit_code(done) == 1
         assert "-first" in done.stdout and "+second" in done.stdout
         # An update starts no command from its record, so the source is given again.
-        sources = [place.given] if name == "mcp" else []
+        sources = [source.given] if name == "mcp" else []
         done = run("fetch", *sources, "--output", "to", "--update")
         assert exit_code(done) == 0 and "1 updated" in done.stderr
-        assert exit_code(run("diff", "to", place.given)) == 0
+        assert exit_code(run("diff", "to", source.given)) == 0
 
 
 def test_fetch_starts_no_command_that_a_record_names(cwd: Path) -> None:
-    with KINDS["mcp"].open(cwd) as place:
-        assert exit_code(run("fetch", place.given, "--output", "to")) == 0
+    with KINDS["mcp"].open(cwd) as source:
+        assert exit_code(run("fetch", source.given, "--output", "to")) == 0
     (record,) = (cwd / "to" / ".mcp-skills" / "sources").glob("*.json")
     text = record.read_text(encoding="utf-8")
     record.write_text(text.replace("mcp+stdio:python", "mcp+stdio:touch ran"), encoding="utf-8")
@@ -91,10 +91,11 @@ def test_fetch_starts_no_command_that_a_record_names(cwd: Path) -> None:
 @pytest.mark.parametrize("name", FETCHED)
 def test_unsigned_skill_is_not_written(name: str, cwd: Path) -> None:
     private, public = key_pair(cwd / "keys")
+    # A source has the skills `good` and `bad`; only `bad` gets a signature here.
     signature = Member(SIGNATURE_FILE, sign({"SKILL.md": skill_md("bad")}, private))
-    with KINDS[name].open(cwd) as place:
-        place.publish("first", [signature])
-        done = run("fetch", place.given, "--output", "to", "--require-signature", str(public))
+    with KINDS[name].open(cwd) as source:
+        source.publish("first", [signature])
+        done = run("fetch", source.given, "--output", "to", "--require-signature", str(public))
         assert exit_code(done) == 1
         assert "refused: good: it has no signature" in done.stderr
         assert done.stderr.count("refused:") == 1

@@ -290,7 +290,7 @@ def test_locked_site_is_served_from_cache_after_changes_and_offline(team: Path) 
         change_skill(team)
         shutil.rmtree(team / "skills" / "greetings")
         done = run("outdated")
-        for _ in range(200):  # until the site has noticed the change
+        for _ in range(200):  # until the site serves the change
             if not exit_code(done):
                 done = run("outdated")
         assert "changed  refunds" in done.stdout

@@ -237,8 +237,8 @@ def test_broken_token_file_is_reported_and_the_old_tokens_stay(
     caplog.set_level("INFO", "mcp_skills_server")
     tokens_file = config.with_name("tokens")
     replace(tokens_file, f"a={OLD}\n")
-    made = make_reloading(config)
-    reloader, tokens = made.reloader, made.tokens
+    reloading = make_reloading(config)
+    reloader, tokens = reloading.reloader, reloading.tokens
     before = [*tokens]
     if broken is None:
         tokens_file.unlink()
@@ -261,30 +261,30 @@ def test_tokens_and_grants_are_replaced_atomically(config: Path) -> None:
     tokens_file = config.with_name("tokens")
     replace(tokens_file, f"a={OLD} groups=y\n")
     replace(config, TEXT + GRANT.replace("*'", "group:x'", 1))
-    made = make_reloading(config)
+    reloading = make_reloading(config)
     member = Principal("token", "b", groups=frozenset("x"))
     # Groups of the token, and True if a member of group x has the view of everyone.
     states: list[tuple[set[str], bool]] = []
 
     def groups() -> set[str]:
-        return {*next(iter(made.tokens)).groups}
+        return {*next(iter(reloading.tokens)).groups}
 
     def record_state() -> None:
-        states.append((groups(), made.views.of(member) is made.views.of(None)))
+        states.append((groups(), reloading.views.of(member) is reloading.views.of(None)))
 
     def record_around(swap: Callable[[], object]) -> None:
         record_state()
         swap()
         record_state()
 
-    made.tokens.between_requests = record_around
-    made.views.on_replaced(lambda _before, _now: states.append((groups(), False)))
+    reloading.tokens.between_requests = record_around
+    reloading.views.on_replaced(lambda _before, _now: states.append((groups(), False)))
     replace(tokens_file, f"a={OLD} groups=x\n")
     replace(config, TEXT + GRANT.replace("**", "open/*"))
-    made.reloader.reload()
+    reloading.reloader.reload()
     assert states == [({"y"}, False), ({"x"}, False), ({"x"}, True)]
     states.clear()
-    made.reloader.reload()
+    reloading.reloader.reload()
     assert states == []  # unchanged files replace nothing
 
 

@@ -42,7 +42,7 @@ class RpcProcess:
         assert self.process.stdin and self.process.stdout
         self.stdin, self.stdout = self.process.stdin, self.process.stdout
         self.stderr = b""
-        # A killed process ends a test that would wait for a line forever.
+        # Without it, a test could wait for a line forever.
         self._watchdog = threading.Timer(3 * DEADLINE, self.process.kill)
         self._watchdog.start()
 

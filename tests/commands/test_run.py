@@ -50,7 +50,7 @@ def run_script(wire: Wire) -> dict[str, Any]:
     return wire.request("tools/call", {"name": "skills_run_script", "arguments": arguments})
 
 
-def text(result: dict[str, Any]) -> str:
+def text_of(result: dict[str, Any]) -> str:
     return " ".join(part.get("text", "") for part in result["content"])
 
 
@@ -61,11 +61,11 @@ def test_script_of_a_site_runs_only_as_approved(site: Server, published: Path, t
     run("list", address, *options(tmp_path))
     with serving(address, *options(tmp_path), *allowed) as wire:
         refused = run_script(wire)
-        assert refused["isError"] and "--allow-scripts-of" in text(refused)
+        assert refused["isError"] and "--allow-scripts-of" in text_of(refused)
     with serving(address, *options(tmp_path), *allowed, "--allow-scripts-of", f"{address}/") as wire:
         refused = run_script(wire)
-        assert refused["isError"] and "was never approved" in text(refused)
-        digest = text(refused).rpartition("--digest ")[2].strip()
+        assert refused["isError"] and "was never approved" in text_of(refused)
+        digest = text_of(refused).rpartition("--digest ")[2].strip()
         assert approve(tmp_path, address, "thing", "--digest", "sha256:" + "0" * 64).returncode == 2
         assert run_script(wire)["isError"]
         done = approve(tmp_path, address, "thing", "--digest", digest)
@@ -73,14 +73,14 @@ def test_script_of_a_site_runs_only_as_approved(site: Server, published: Path, t
         assert digest in done.stdout and "scripts/run.py" in done.stdout
         assert run_script(wire)["structuredContent"]["stdout"] == "1\n"
         assert approve(tmp_path, address, "thing", "--revoke").returncode == 0
-        assert "was never approved" in text(run_script(wire))
+        assert "was never approved" in text_of(run_script(wire))
         assert approve(tmp_path, address, "thing").returncode == 0
         assert run_script(wire)["structuredContent"]["stdout"] == "1\n"
     (published / "thing" / "scripts" / "run.py").write_text("print(2)\n")
     wait_until_fetched(address, tmp_path, b"print(2)\n")
     with serving(address, *options(tmp_path), *allowed, "--allow-scripts-of", address) as wire:
         refused = run_script(wire)
-        assert refused["isError"] and "changed since it was approved on 2" in text(refused)
+        assert refused["isError"] and "changed since it was approved on 2" in text_of(refused)
 
 
 def wait_until_fetched(address: str, tmp_path: Path, raw: bytes) -> None:
@@ -98,7 +98,7 @@ def test_script_fetched_into_a_folder_needs_approval(site: Server, tmp_path: Pat
     assert [each["origin"] for each in json_of("list", mine)["skills"]] == [address]
     allowed = ["--allow-scripts", *UNSANDBOXED, "--approvals", str(tmp_path / "approvals.json")]
     with serving(mine, *allowed, "--allow-scripts-of", address) as wire:
-        assert "was never approved" in text(run_script(wire))
+        assert "was never approved" in text_of(run_script(wire))
         assert approve(tmp_path, str(mine), "thing").returncode == 0
         assert run_script(wire)["structuredContent"]["stdout"] == "1\n"
     shutil.copytree(mine / "thing", tmp_path / "own" / "thing")

@@ -69,9 +69,9 @@ def test_serve_without_a_root_lists_folders_only_at_a_terminal(tmp_path: Path) -
 def test_new_skill_is_valid_except_for_its_placeholders(tmp_path: Path, name: str) -> None:
     skill = tmp_path / "my skills" / name
     done = invoke("new", name, "--directory", tmp_path / "my skills")
-    made, hint = done.stderr.splitlines()
+    created, hint = done.stderr.splitlines()
     assert done.stdout == ""
-    assert made.startswith("mcp-skills-server: made ") and "references/details.md" in made
+    assert created.startswith("mcp-skills-server: made ") and "references/details.md" in created
     assert f"mcp-skills-server validate '{skill}' --strict" in hint
     files = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
     if os.name == "posix":

@@ -142,7 +142,7 @@ def test_load_prompt_has_no_template_syntax_of_the_skill(name: str) -> None:
     assert "skills_search" in prompts.load_prompt(unnamed, "$1", {})
 
 
-@each_row(("argument", "begun", "expected"), [
+@each_row(("argument", "prefix", "expected"), [
     ({"enum": ["red", "green", "Rose"]}, "r", ["red", "Rose"]), ({"enum": ["red"]}, "", ["red"]),
     ({"enum": ["red"]}, "RE", ["red"]), ({"enum": ["red"]}, "ed", []),
     ({"choices": ["b"], "enum": ["a"], "examples": ["c", "a"], "default": "d"}, "", ["a", "b", "c", "d"]),
@@ -150,9 +150,9 @@ def test_load_prompt_has_no_template_syntax_of_the_skill(name: str) -> None:
     ({"examples": "one", "choices": {"two": 2}}, "", ["one"]), ({}, "", []),
 ])  # fmt: skip
 def test_suggestions_are_the_values_that_start_with_the_text(
-    argument: dict[str, Any], begun: str, expected: list[str]
+    argument: dict[str, Any], prefix: str, expected: list[str]
 ) -> None:
-    assert prompts.suggestions({"name": "x", **argument}, begun) == expected
+    assert prompts.suggestions({"name": "x", **argument}, prefix) == expected
 
 
 @each_row(("before", "after", "is_changed"), [

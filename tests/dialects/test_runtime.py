@@ -123,7 +123,7 @@ def test_without_skills_there_are_no_instructions_and_no_tools() -> None:
     for active in (None, ()):
         assert runtime.instructions(Overview(), UNLIMITED, scripts=True, active=active) == ""
     assert runtime.definitions(Overview(), UNLIMITED, scripts=True, handles=True) == []
-    # A skill that is withheld from the overview can be loaded still.
+    # A skill that is not in the overview can still be loaded.
     text = runtime.instructions(Overview(), UNLIMITED, scripts=False, active=[loaded("secret")])
     assert "MUST" in text and '<skill name="secret">' in text
     assert "<available_skills>" not in text
@@ -241,7 +241,7 @@ def read_part(
 
 
 def continuation_of(note: str) -> dict[str, int]:
-    """Return the arguments with which a note says to continue."""
+    """Return the arguments that a note names for the next part."""
     hint = note.partition("go on with ")[2]
     return {name: int(value) for name, value in re.findall(r"(\w+)=(\d+)", hint)}
 
@@ -393,7 +393,7 @@ LONG_BODY = "".join(
 
 
 def continuation_in(body: str) -> dict[str, str]:
-    """Return the arguments with which a truncated body says to read on."""
+    """Return the arguments that a truncated body names for the rest."""
     hint = body.rpartition("\n\n[")[2].partition("skills_read")[2]
     return dict(re.findall(r'(\w+)="?([^",.\]]+(?:\.md)?)', hint))
 

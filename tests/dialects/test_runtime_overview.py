@@ -25,7 +25,7 @@ from .overviews import build_overview
 
 UNLIMITED = 100_000
 FIRST_LINE_CHARACTERS = 240
-"""What a host keeps that shows the first line alone."""
+"""Characters that a host keeps if it shows only the first line."""
 HOST_CHARACTERS = 4_096
 """The length at which some hosts truncate."""
 SIZES = (17, 148, 600, 10_000)

@@ -1,6 +1,6 @@
 """Hostile and damaged archives, each with the reason of its refusal.
 
-Headers are laid out byte by byte, because the standard library writes few of these.
+Headers are built byte by byte, because the standard library cannot write most of these.
 """
 
 from __future__ import annotations
@@ -56,7 +56,6 @@ GOOD = block("SKILL.md", SKILL_MD)
 
 
 def tar_gz(*blocks: bytes, end: bytes = END, level: int = 9) -> bytes:
-
     return gzip.compress(b"".join(blocks) + end, level, mtime=0)
 
 

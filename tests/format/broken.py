@@ -1,4 +1,4 @@
-"""A broken bundle for each code: stored as a fixture, or made here if git cannot store it."""
+"""A broken bundle for each code: stored as a fixture, or generated here if git cannot store it."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ GENERATED_CODES = (
     "skill-md-too-large", "unreadable", "too-deep", "too-many-files", "too-many-bytes", "root-missing", "file-name",
     "file-irregular", "hard-link", "file-name-backslash", "file-name-portable", "secret",
 )  # fmt: skip
-"""Codes whose bundle `fill` creates."""
+"""Codes whose bundle `create_bundle` creates."""
 
 
 def create_bundle(bundle: Path) -> None:
-    """Create the bundle of the code in `MADE` that the empty directory `bundle` is named after."""
+    """Create the bundle of a generated code in the empty directory that has its name."""
     place, text = bundle, skill_md(bundle.name)
     match bundle.name:
         case "skill-md-too-large":
@@ -95,12 +95,12 @@ def cause_fault(code: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         # Only root can create another user's file.
         monkeypatch.setattr(disk, "owner_of", lambda *_: os.geteuid() + 1)
     elif code == "unreadable":
-        # Root may open everything, so `os.open` itself refuses.
+        # Root can open every folder, so `os.open` itself fails.
         really_open = os.open
 
-        def refusing(path: Any, *arguments: Any, **options: Any) -> int:
+        def failing_open(path: Any, *arguments: Any, **options: Any) -> int:
             if os.fsdecode(path).rpartition("/")[2] == "locked":
                 raise PermissionError(13, "Permission denied", path)
             return really_open(path, *arguments, **options)
 
-        monkeypatch.setattr(os, "open", refusing)
+        monkeypatch.setattr(os, "open", failing_open)

@@ -12,12 +12,10 @@ from mcp_skills_server.model import Standing
 
 
 def framed(text: str, body: str = "Read on.\n") -> bytes:
-
     return f"---\n{text}\n---\n{body}".encode()
 
 
 def document(text: str) -> Document:
-
     return parse(framed(text))
 
 

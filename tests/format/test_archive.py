@@ -274,7 +274,7 @@ def padded_zip(size: int, total: int) -> bytes:
     return zipped(member, comment=b"-" * (total - len(zipped(member))))
 
 
-_FILE = block("a", b"!")
+_MEMBER = block("a", b"!")
 _DEEP = "/".join("x" * 31)
 
 
@@ -287,7 +287,7 @@ _DEEP = "/".join("x" * 31)
 def test_path_limit_is_exact(path: str, suffix: str, reason: str) -> None:
     assert unpack(pack({path: (b"", False)})[1])
     with pytest.raises(ArchiveRefusedError, match=reason):
-        unpack(tar_gz(pax(path=path + suffix), _FILE))
+        unpack(tar_gz(pax(path=path + suffix), _MEMBER))
 
 
 @pytest.mark.requirement("WK-30")
@@ -306,10 +306,10 @@ def test_member_limit_is_exact(names: list[str], one_more: str, reason: str) -> 
 
 @pytest.mark.requirement("WK-30")
 @each_row(("fits", "exceeds", "reason"), [
-    (tar_gz(*headers(1 << 16), _FILE), tar_gz(*headers((1 << 16) + 1), _FILE), "a header of 65537 bytes"),
-    (tar_gz(*headers(*[1 << 16] * 16), _FILE, level=0), tar_gz(*headers(*[1 << 16] * 16, 20), _FILE, level=0),
+    (tar_gz(*headers(1 << 16), _MEMBER), tar_gz(*headers((1 << 16) + 1), _MEMBER), "a header of 65537 bytes"),
+    (tar_gz(*headers(*[1 << 16] * 16), _MEMBER, level=0), tar_gz(*headers(*[1 << 16] * 16, 20), _MEMBER, level=0),
      "headers of more than 1048576 bytes"),
-    (tar_gz(_FILE, end=END + bytes(1 << 20), level=0), tar_gz(_FILE, end=END + bytes((1 << 20) + 1), level=0),
+    (tar_gz(_MEMBER, end=END + bytes(1 << 20), level=0), tar_gz(_MEMBER, end=END + bytes((1 << 20) + 1), level=0),
      "data follows the end"),
     (tar_gz(block("a", bytes((1 << 20) - 1536))), tar_gz(block("a", bytes((1 << 20) - 1536)), end=END + b"\0"),
      "more than 200 times its size"),
@@ -371,7 +371,7 @@ def test_tar_of_only_full_stored_blocks_is_complete():
 
 
 def unpack_or_refuse(raw: bytes) -> None:
-    """Unpack, and allow no exception but a refusal."""
+    """Unpack; any exception but a refusal fails the test."""
     with suppress(ArchiveRefusedError):
         check_paths(unpack(raw))
 

@@ -109,7 +109,7 @@ def test_heading_is_the_first_of_level_one_as_plain_text(body: str, expected: st
     "```\n" + "===\n" * 250_000, "> # a\n" * 150_000, "# " + "[" * 1_000_000,
 ])  # fmt: skip
 def test_heading_search_takes_bounded_time(body: str):
-    """Each scan searches every body for it, and a body may have a megabyte."""
+    """Each scan searches every body, which may have a megabyte."""
     found = heading(body)
     assert found is None or len(found) <= len(body)
     assert len(headings(body)) <= 40

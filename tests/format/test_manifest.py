@@ -185,7 +185,7 @@ FIELDS = st.sampled_from(
 PATHS = st.lists(st.text(min_size=1, max_size=8), min_size=1, max_size=4).map("/".join)
 
 
-def check(found: Findings) -> None:
+def assert_valid(found: Findings) -> None:
     """Assert the invariants of every result."""
     assert all(each.code in CODES and each.message and each.hint for each in found.problems)
     if found.manifest is None:
@@ -199,15 +199,15 @@ def check(found: Findings) -> None:
 
 @given(st.dictionaries(FIELDS, VALUES, max_size=6), st.dictionaries(FIELDS, VALUES, max_size=4), PATHS)
 def test_any_table_is_a_manifest_or_refused(table: dict[str, Any], frontmatter: dict[str, Any], path: str) -> None:
-    check(read(tomli_w.dumps(table).encode(), frontmatter, path))
+    assert_valid(read(tomli_w.dumps(table).encode(), frontmatter, path))
     synthesised = read(None, frontmatter, path)
     assert synthesised.manifest is not None
-    check(synthesised)
+    assert_valid(synthesised)
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_manifest_or_refused(raw: bytes) -> None:
-    check(read(raw))
+    assert_valid(read(raw))
 
 
 @each_row(("opening", "closing"), [("{a = ", "}"), ("[", "]")])
@@ -232,7 +232,6 @@ BUILDS = st.from_regex(r"[0-9A-Za-z-]{1,5}(\.[0-9A-Za-z-]{1,5})?", fullmatch=Tru
 
 @st.composite
 def versions(draw: st.DrawFn) -> Version:
-
     text = ".".join(draw(st.lists(NUMBERS, min_size=1, max_size=3)))
     if draw(st.booleans()):
         text += "-" + ".".join(draw(st.lists(WORDS, min_size=1, max_size=3)))

@@ -20,7 +20,7 @@ ANY_TEXT = st.lists(_PIECES | st.text(max_size=3), max_size=40).map("".join)
 
 
 def tags(text: str) -> list[str]:
-    """Return the tags of this project that a lenient reader finds, who ignores blanks and hidden characters."""
+    """Return this project's tags, found as by a reader that ignores blanks and hidden characters."""
     visible = re.sub(f"[{INVISIBLE}]", "", text)
     found = re.findall(r"<\s*(/?)\s*([a-zA-Z_]+)(?![\w.:-])", visible)
     return [slash + name.lower() for slash, name in found if name.lower() in _FRAMES]

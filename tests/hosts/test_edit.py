@@ -55,7 +55,7 @@ def test_custom_command_is_recognized_only_with_serve() -> None:
     ({"type": "local", "command": ["a", "b"]}, ["a", "b"]), ({"url": "https://example.com"}, []),
     ({"command": "a", "args": [1]}, []), ({"command": 3}, []), (["a"], []), (None, []),
 ])  # fmt: skip
-def test_command_line_of_an_entry(entry: object, expected: list[str]) -> None:
+def test_command_line_of_an_entry_is_read(entry: object, expected: list[str]) -> None:
     assert command_line_of(entry) == expected
 
 
@@ -284,7 +284,7 @@ def test_separated_toml_tables_keep_their_order() -> None:
     assert tomltext.drop("[a.b]\nx = 1\n\n# c\n[a.b.c]\n\n", "a", "b") == "\n# c\n\n"
 
 
-def test_lines_of_toml_keys() -> None:
+def test_toml_keys_have_their_line_numbers() -> None:
     text = (
         "\nroots = [\n  'a',\n]\n'a.b' = 1\nx.y = 2\n\n[[source]] # c\nfrom = '''\n[[source]]\n'''\n"
         "[source.more]\nz = 1\n[[source]]\nfrom = {q = 1}\n[t.u]\n# c\nv = 1\n"

@@ -42,7 +42,7 @@ def test_lines_of_a_body_are_found_in_text_and_json() -> None:
     ('{"content":[{"text":"Active skills: a."}],"x":{"active_skills":[]}}', "text and structuredContent"),
     ("Permission denied", "neither text nor structure as sent"),
 ])  # fmt: skip
-def test_form_of_a_tool_result(result: str, expected: str) -> None:
+def test_form_of_a_tool_result_is_recognized(result: str, expected: str) -> None:
     assert facts.form(result) == expected
 
 
@@ -137,15 +137,15 @@ def test_server_without_answers_or_requests_is_reported(tmp_path: Path) -> None:
 
 def test_missing_host_is_reported_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "CACHE", tmp_path)
-    result = command.measured("codex", namespaced=True)
+    result = command.try_to_measure("codex", namespaced=True)
     assert result.facts == {} and "without --offline" in result.failures[0]
     (tmp_path / "codex").mkdir()
     (tmp_path / "codex" / "failed.txt").write_text("npm error 404")
-    assert command.measured("codex", namespaced=True).failures == ["could not be installed: npm error 404"]
+    assert command.try_to_measure("codex", namespaced=True).failures == ["could not be installed: npm error 404"]
     program = tmp_path / "codex" / "node_modules" / ".bin" / "codex"
     program.parent.mkdir(parents=True)
     program.touch()  # not executable
-    assert "could not be started" in command.measured("codex", namespaced=True).failures[0]
+    assert "could not be started" in command.try_to_measure("codex", namespaced=True).failures[0]
 
 
 def test_proxies_are_unreachable_without_a_network_namespace(tmp_path: Path) -> None:
@@ -193,12 +193,12 @@ def test_process_outside_the_group_of_a_run_is_killed(tmp_path: Path) -> None:
 
 def test_new_table_replaces_the_old_one() -> None:
     columns = {"A 1": {"era": "old | new", "tools": "whole"}, "B": {"failed": "no npm"}}
-    made = command.markdown(columns)
+    table = command.markdown(columns)
     page = f"before\n{command.BEGIN}\nold\n{command.END}\nafter\n"
-    new = between_markers(page, made, command.BEGIN, command.END)
+    new = between_markers(page, table, command.BEGIN, command.END)
     assert new.startswith("before\n") and new.endswith("\nafter\n") and "\nold\n" not in new
     assert r"| era | old \| new |  |" in new and "| failed |  | no npm |" in new
-    assert between_markers(new, made, command.BEGIN, command.END) == new
+    assert between_markers(new, table, command.BEGIN, command.END) == new
     assert command.read_table(new) == columns and command.read_table("") == {}
 
 

@@ -33,7 +33,7 @@ APPLICATIONS = {"linux": ".config", "darwin": "Library/Application Support", "wi
 
 
 @each_row("system", APPLICATIONS)
-def test_location_of_user_and_project_files_on_each_system(tmp_path: Path, system: str) -> None:
+def test_user_and_project_files_are_located_on_each_system(tmp_path: Path, system: str) -> None:
     platform = Platform.of(system, tmp_path, tmp_path / "project", {})
     desktop = {"claude-desktop": "Claude/claude_desktop_config.json", "vscode": "Code/User/mcp.json"}
     users = {host: f"{APPLICATIONS[system]}/{file}" for host, file in desktop.items()}
@@ -66,7 +66,7 @@ def test_environment_variables_move_folders(
     assert location(HOSTS[host], Platform.of(system, tmp_path, tmp_path, environment)) == tmp_path / expected
 
 
-def test_claude_desktop_file_of_a_packaged_application(tmp_path: Path) -> None:
+def test_claude_desktop_file_of_a_packaged_application_is_found(tmp_path: Path) -> None:
     platform = Platform.of("win32", tmp_path, tmp_path, {"LOCALAPPDATA": str(tmp_path / "local")})
     row = HOSTS["claude-desktop"]
     inside = "LocalCache/Roaming/Claude/claude_desktop_config.json"

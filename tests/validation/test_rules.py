@@ -248,7 +248,7 @@ def test_message_names_the_invalid_value(fields: dict[str, Any], message: str):
 
 
 @each_row("key", ["disable-model-invocation", "user-invocable", "argument-hint"])
-def test_host_field_at_the_top_level_is_told_to_stay(key: str) -> None:
+def test_host_field_at_the_top_level_has_a_hint_to_leave_it_there(key: str) -> None:
     """Below `metadata:` it would have no effect, here and in the hosts."""
     (found,) = problems(VALID | {key: "x"})
     assert found.code == "field-unknown" and found.hint.startswith("leave it there")

@@ -1,8 +1,8 @@
 """`make hosts`: drive real hosts over the entry that `install` wrote, each with a scripted model on loopback.
 
-Installs them from npm below `.hosts/` (over a gigabyte), as new as they are today, or what is there with --offline.
-Each runs unattended, in an empty home, with no network but loopback. What is shown to their models, and what
-our tools return, becomes their columns of the table in docs/interop.md; the columns of other hosts stay.
+Installs the newest hosts from npm below `.hosts/` (over a gigabyte); --offline uses the installed ones. Each runs
+unattended, in an empty home, with no network but loopback. The texts that reach their models, and the results of our
+tools, become their columns of the table in docs/interop.md; the columns of other hosts stay.
 
 Exits with 1 if an entry was not accepted, our tools could not be reached, or search, load or read failed. A host
 that cannot be installed or started is named with the reason.
@@ -50,7 +50,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Place:
+class InstalledHost:
     """An installed host, the folders of its `PATH`, and whether it has a network namespace of its own."""
 
     host: str
@@ -70,15 +70,15 @@ class Place:
         return self.modules / ".bin" / self.program.binary
 
 
-def measure(place: Place, scratch: Path) -> Result:
-    program = place.program
-    about = json.loads((place.modules / program.package / "package.json").read_text(encoding="utf-8"))
+def measure(installed: InstalledHost, scratch: Path) -> Result:
+    program = installed.program
+    about = json.loads((installed.modules / program.package / "package.json").read_text(encoding="utf-8"))
     result = Result(about["version"])
 
     def converse(label: str, plan: Plan) -> Run | None:
         folder = scratch / label
         folder.mkdir()
-        run = _converse(place, folder, plan)
+        run = _converse(installed, folder, plan)
         lost = run.lost() or "; ".join(run.faults)
         if not lost and plan.approved and run.ended.code != 0:
             lost = f"the host {run.ended.reason()}"
@@ -104,17 +104,19 @@ def measure(place: Place, scratch: Path) -> Result:
         if seen is not None and not seen.faults:
             result.facts["a slash command of a hostile skill"] = "ran nothing, read no file"
     if program.approval or program.install:
-        asked = converse("not approved", Plan(lambda _root, _trace: [_load(setting.LONG[0]), _PROPOSE], approved=False))
-        if asked is not None:
-            words = program.approval or (f"install {place.host} {' '.join(program.install)}",)
-            result.facts["approval"] = f"without `{' '.join(words)}`: {facts.refusal(asked)}"
+        refused = converse(
+            "not approved", Plan(lambda _root, _trace: [_load(setting.LONG[0]), _PROPOSE], approved=False)
+        )
+        if refused is not None:
+            words = program.approval or (f"install {installed.host} {' '.join(program.install)}",)
+            result.facts["approval"] = f"without `{' '.join(words)}`: {facts.refusal(refused)}"
     else:
         result.facts["approval"] = "none asked for"
     return result
 
 
-def _converse(place: Place, folder: Path, plan: Plan) -> Run:
-    program = place.program
+def _converse(installed: InstalledHost, folder: Path, plan: Plan) -> Run:
+    program = installed.program
     home, project, root = folder / "home", folder / "project", folder / "skills"
     home.mkdir()
     project.mkdir()
@@ -123,16 +125,16 @@ def _converse(place: Place, folder: Path, plan: Plan) -> Run:
     tee = trace.write_program([sys.executable, "-m", "mcp_skills_server"])
     script = Script(deque(plan.steps(root, trace)), lambda: trace.wait(lambda: bool(trace.tools()), READY))
     with serving(script.decide) as model:
-        env = setting.environment(home, place.path, program.environment(model.url), namespaced=place.namespaced)
+        env = setting.environment(home, installed.path, program.environment(model.url), namespaced=installed.namespaced)
         program.prepare(home, model.url)
         ours_install = program.install if plan.approved else ()
-        words = ["install", place.host, root, "--command", tee, *ours_install]
+        words = ["install", installed.host, root, "--command", tee, *ours_install]
         done = setting.run([sys.executable, "-m", "mcp_skills_server", *words], env, project)
         if done.code != 0:
             return Run(names, script, trace, done, 0, [f"install {done.reason()}"])
         if plan.slash and program.slash is not None:
-            setting.hostile(root, project)
-            ended = setting.run([place.binary, *program.slash(setting.HOSTILE)], env, project)
+            setting.write_hostile_skill(root, project)
+            ended = setting.run([installed.binary, *program.slash(setting.HOSTILE)], env, project)
             faults = [*model.faults]
             if (project / setting.HIT).exists():
                 faults.append("a slash command ran a command of the skill's text")
@@ -142,7 +144,7 @@ def _converse(place: Place, folder: Path, plan: Plan) -> Run:
             if setting.HOSTILE not in seen:
                 faults.append("the slash command did not reach the model")
             return Run(names, script, trace, ended, len(model.requests), faults)
-        command = [place.binary, *program.command, *(program.approval if plan.approved else ()), *plan.more]
+        command = [installed.binary, *program.command, *(program.approval if plan.approved else ()), *plan.more]
         ended = setting.run(command, env, project)
         return Run(names, script, trace, ended, len(model.requests), model.faults)
 
@@ -218,19 +220,19 @@ def main() -> int:
             _install("node", NODE)
         for host in chosen:
             _install(host, PROGRAMS[host].package)
-    words = setting.alone()
+    words = setting.namespace_command()
     arguments = [*chosen, *(["--namespaced"] if words else [])]
-    return setting.reenter(words, arguments, ROOT)
+    return setting.rerun_inside(words, arguments, ROOT)
 
 
 def _install(folder: str, package: str) -> None:
     """Install the newest release of a package. On failure store the reason, and use the installed one."""
-    there = CACHE / folder
-    there.mkdir(parents=True, exist_ok=True)
-    failed = there / "failed.txt"
+    target = CACHE / folder
+    target.mkdir(parents=True, exist_ok=True)
+    failed = target / "failed.txt"
     failed.unlink(missing_ok=True)
     print(f"installing {package} ...", flush=True)
-    options = ("--prefix", str(there), "--cache", str(CACHE / "npm-cache"), "--no-audit", "--no-fund", "--no-save")
+    options = ("--prefix", str(target), "--cache", str(CACHE / "npm-cache"), "--no-audit", "--no-fund", "--no-save")
     try:
         call(["npm", "install", *options, f"{package}@latest"], seconds=NPM_LIMIT)
     except (RefereeError, OSError) as error:
@@ -248,7 +250,7 @@ def _drive(chosen: Sequence[str], namespaced: bool) -> int:
     for host in chosen:
         program = PROGRAMS[host]
         print(f"{program.title} ...", flush=True)
-        result = measured(host, namespaced=namespaced)
+        result = try_to_measure(host, namespaced=namespaced)
         result.facts = {"seen on": seen, **result.facts}
         columns[f"{program.title} {result.version}".strip()] = result.facts
         for row, fact in result.facts.items():
@@ -302,19 +304,19 @@ def markdown(columns: Mapping[str, Mapping[str, str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in cells)
 
 
-def measured(host: str, *, namespaced: bool) -> Result:
-    """Measure one host, or return why it could not be installed or started."""
+def try_to_measure(host: str, *, namespaced: bool) -> Result:
+    """Measure one host. If it cannot be installed or started, the result has the reason."""
     node = CACHE / "node" / "node_modules" / NODE / "bin"
     found = shutil.which("node")
     path = [folder for folder in (node, Path(found).parent if found else None) if folder and folder.is_dir()]
-    place = Place(host, path, namespaced)
-    if not place.binary.exists():
+    installed = InstalledHost(host, path, namespaced)
+    if not installed.binary.exists():
         failed = CACHE / host / "failed.txt"
         reason = failed.read_text(encoding="utf-8") if failed.exists() else "not installed; run without --offline"
         return Result("", failures=[f"could not be installed: {reason}"])
     try:
         with tempfile.TemporaryDirectory(prefix="hosts-", ignore_cleanup_errors=True) as scratch:
-            return measure(place, Path(scratch))
+            return measure(installed, Path(scratch))
     except (OSError, json.JSONDecodeError) as error:
         return Result("", failures=[f"could not be started: {error}"])
 

@@ -68,12 +68,12 @@ class Run:
     faults: Sequence[str]
 
     def lost(self) -> str:
-        """Return why the conversation cannot be measured, "" if it can."""
+        """Return why the conversation cannot be evaluated, "" if it can."""
         if not self.trace.instructions() and not self.trace.tools():
-            asked = "the server answered nothing" if self.trace.requests() else "the server was not asked"
+            state = "the server answered nothing" if self.trace.requests() else "the server was not asked"
             last = self.trace.log().strip().splitlines()[-1:]
-            said = f" (it said {last[0]!r})" if last else ""
-            return f"the entry was not accepted: {asked}{said}; the host {self.ended.reason()}"
+            log = f" (it said {last[0]!r})" if last else ""
+            return f"the entry was not accepted: {state}{log}; the host {self.ended.reason()}"
         if self.script.first is None:
             return f"no request reached the model; the host {self.ended.reason()}"
         return ""
@@ -119,12 +119,12 @@ def judge_catalogue(result: Result, label: str, run: Run) -> None:
         return
     result.facts["tools"] = _deferred(script, first)
     last = script.after[next(reversed(script.after))] if script.after else equipped
-    said: list[tuple[str, str]] = []
+    parts: list[tuple[str, str]] = []
     for when, shown in (("", first), ("while deferred ", script.deferred), ("later ", last)):
         part = _part(trace.instructions(), shown.text, run.names) if shown is not None else ""
-        if part and (not said or said[-1][1] != part):
-            said.append((when, part))
-    result.facts[f"instructions, {label}"] = " · ".join(when + part for when, part in said)
+        if part and (not parts or parts[-1][1] != part):
+            parts.append((when, part))
+    result.facts[f"instructions, {label}"] = " · ".join(when + part for when, part in parts)
     tool = ours(equipped.tools)["skills_load"]
     result.facts[f"description of skills_load, {label}"] = _part(
         [tools["skills_load"] for tools in trace.tools() if tools], tool.description, run.names
@@ -140,8 +140,8 @@ def _part(versions: Sequence[str], shown: str, names: Sequence[str]) -> str:
     if len(there) < 40:
         return f"none of {len(whole)}"
     seen, held = names_in(there, names), names_in(whole, names)
-    said = f"all {len(whole)}" if there == whole else f"{len(there)} of {len(whole)}"
-    return f"{said}; {seen} names" + (f", {held} were sent" if seen < held else "")
+    size = f"all {len(whole)}" if there == whole else f"{len(there)} of {len(whole)}"
+    return f"{size}; {seen} names" + (f", {held} were sent" if seen < held else "")
 
 
 def _deferred(script: Script, first: Seen) -> str:
@@ -162,8 +162,10 @@ def judge_calls(result: Result, run: Run) -> None:
     result.facts["search, load, read, propose"] = f"**fail**: {', '.join(broken)}" if broken else "work"
     for label, (good, complaint) in checks.items():
         if not good:
-            said = answers.get(label)
-            result.failures.append(f"{complaint}: {said[:200]!r}" if said is not None else f"{complaint}: no answer")
+            answer = answers.get(label)
+            result.failures.append(
+                f"{complaint}: {answer[:200]!r}" if answer is not None else f"{complaint}: no answer"
+            )
     result.facts["a result comes as"] = form(answers.get("load", ""))
     for length in setting.LONG:
         whole = lines_in(setting.long_body(length))
@@ -200,7 +202,7 @@ def change(run: Run) -> str:
     script, trace = run.script, run.trace
     if setting.ADDED not in script.answers.get("added", ""):
         return "**not found by skills_search**"
-    said = "re-lists tools" if trace.count("tools/list") > 1 else "does not re-list tools"
+    relisting = "re-lists tools" if trace.count("tools/list") > 1 else "does not re-list tools"
     shown: dict[str, str] = {}
     for label in ("later", "again"):
         later = script.after.get(label)
@@ -212,7 +214,7 @@ def change(run: Run) -> str:
             if names_in(text, [setting.ADDED]):
                 shown.setdefault(place, place if label == "later" else f"{place} after one more search for tools")
     where = f"shown in {' and '.join(shown.values())}" if shown else "not shown"
-    return f"{said}; found by skills_search; {where}"
+    return f"{relisting}; found by skills_search; {where}"
 
 
 def refusal(run: Run) -> str:

@@ -24,8 +24,8 @@ _Answer = tuple[dict[str, Any], Sequence[dict[str, Any] | str]]
 class Tool:
     """A tool as it is shown to the model.
 
-    `group` is its namespace, if the API has namespaces; `bridge` is the host's tool that calls it, if a search alone
-    shows the tool.
+    `group` is its namespace, if the API has namespaces. `bridge` is the host's tool that calls it, if only a search
+    returns it.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Seen:
 class Turn:
     """A turn of the model: one call, or a text that ends the conversation.
 
-    `kind` is `search` for a call of the API's own search among deferred tools (Responses alone has such a kind).
+    `kind` is `search` for a call of the API's own search among deferred tools (only Responses has this kind).
     """
 
     text: str = ""
@@ -193,7 +193,7 @@ _REVIEWED: Final = re.compile(r"<function>(\{.*\})</function>")
 
 
 def _reviewed(result: str) -> Iterator[Tool]:
-    """Yield the tools in the result of Qwen Code's search, which never join the others."""
+    """Yield the tools in the result of Qwen Code's search, which it does not add to the list of tools."""
     if result.startswith("<functions>"):
         for found in _REVIEWED.finditer(result):
             schema = json.loads(found[1])
@@ -232,8 +232,8 @@ def write_answer(api: Api, path: str, body: Body, turn: Turn, number: int) -> tu
     out = ""
     for event in events:
         named = isinstance(event, dict) and "type" in event
-        said = event if isinstance(event, str) else json.dumps(event)
-        out += f"event: {event['type']}\ndata: {said}\n\n" if named else f"data: {said}\n\n"
+        data = event if isinstance(event, str) else json.dumps(event)
+        out += f"event: {event['type']}\ndata: {data}\n\n" if named else f"data: {data}\n\n"
     return "text/event-stream", out.encode()
 
 

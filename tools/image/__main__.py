@@ -1,11 +1,11 @@
 """`make image`: build the container image and test it, on a Debian machine without a Docker engine.
 
-buildah builds with chroot isolation and the vfs driver, so neither a daemon nor a container runtime is needed, only
-root. The base is a small Debian from debootstrap under the name that the Dockerfile's FROM asks for. The build has no
+buildah builds with chroot isolation and the vfs driver, which need root, but no daemon and no container runtime. The
+base is a small Debian from debootstrap, with the name in the Dockerfile's FROM. The build has no
 network: the wheels are fetched here, with this machine's pip, and mounted.
 
-Then the image runs twice in a network namespace of its own, where every port is free and no other host is reachable:
-as buildah runs it, and as an orchestrator would, with a read-only root, no capabilities and as process 1. A second
+Then the image runs twice in a new network namespace, where every port is free and no other host is reachable: once by
+buildah, and once as an orchestrator would run it, with a read-only root, no capabilities and as process 1. A second
 image, which has the extras for teams, runs the same way with a Redis of this machine.
 The base and both images are kept in a cache folder for the next run.
 """
@@ -29,9 +29,9 @@ from tools.image.build import (
     Buildah,
     ImageError,
     Steps,
+    build_image,
     check_manifests,
     fetch_wheels,
-    make,
     make_base,
     run,
 )
@@ -90,13 +90,13 @@ def main() -> None:
             wheels = scratch / "wheels"
             fetch_wheels(buildah, base[1], wheels, steps)
             own_network()
-            built = make(buildah, wheels, scratch, steps)
+            built = build_image(buildah, wheels, scratch, steps)
             check_manifests(built.config, steps)
             run_by_buildah(built, buildah, steps)
             run_locked(built, scratch, steps)
             run_with_git(built, buildah, scratch, steps)
             extras = f"[{','.join(EXTRAS)}]"
-            built = make(buildah, wheels, scratch, steps, image=f"{NAME}:extras", extras=extras)
+            built = build_image(buildah, wheels, scratch, steps, image=f"{NAME}:extras", extras=extras)
             run_with_extras(built, scratch, steps)
         except (ImageError, AssertionError) as failure:
             print(f"\nFAILED: {failure}", flush=True)

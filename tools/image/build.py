@@ -30,7 +30,7 @@ class ImageError(Exception):
 
 
 class Steps:
-    """Prints steps and checks."""
+    """A printer of steps and checks."""
 
     def __init__(self) -> None:
         self._begun = time.monotonic()
@@ -38,7 +38,7 @@ class Steps:
     def step(self, text: str) -> None:
         print(f"\n[{time.monotonic() - self._begun:5.1f} s] {text}", flush=True)
 
-    def saw(self, text: str) -> None:
+    def note(self, text: str) -> None:
         print(f"          {text}", flush=True)
 
     def check(self, condition: bool, text: str) -> None:
@@ -49,7 +49,7 @@ class Steps:
         """
         if not condition:
             raise ImageError(text)
-        self.saw(f"ok  {text}")
+        self.note(f"ok  {text}")
 
 
 def run(arguments: Sequence[str | Path], **options: Any) -> str:
@@ -70,7 +70,7 @@ class Buildah:
     """buildah with its own storage, and the containers to remove."""
 
     storage: Path
-    made: list[str] = field(default_factory=list)
+    containers: list[str] = field(default_factory=list)
 
     def command(self, *arguments: str | Path) -> list[str]:
         places = ["--root", str(self.storage / "root"), "--runroot", str(self.storage / "run")]
@@ -81,15 +81,15 @@ class Buildah:
 
     def container(self, image: str) -> str:
         name = self("from", "--pull-never", image)
-        self.made.append(name)
+        self.containers.append(name)
         return name
 
     def remove(self, name: str) -> None:
         self("rm", name)
-        self.made.remove(name)
+        self.containers.remove(name)
 
     def clean(self) -> None:
-        for name in list(self.made):
+        for name in list(self.containers):
             with suppress(ImageError):
                 self.remove(name)
 
@@ -103,10 +103,10 @@ def make_base(buildah: Buildah, name: str, fresh: bool, steps: Steps) -> None:
     steps.step(f"the base image, {name}")
     present = subprocess.run(buildah.command("inspect", "--type", "image", name), capture_output=True, check=False)
     if present.returncode == 0 and not fresh:
-        steps.saw("kept from the last time (--fresh makes it anew)")
+        steps.note("kept from the last time (--fresh makes it anew)")
         return
     if present.returncode == 0:
-        buildah("rmi", "--force", name)  # or the old image would stay without a name
+        buildah("rmi", "--force", name)  # otherwise the old image would stay, untagged
     container = buildah.container("scratch")
     place = Path(buildah("mount", container))
     run(["debootstrap", "--variant=minbase", f"--include={PACKAGES}", SUITE, place])
@@ -120,17 +120,17 @@ def make_base(buildah: Buildah, name: str, fresh: bool, steps: Steps) -> None:
     buildah("config", "--env", "PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "--cmd", "python3", container)
     buildah("commit", "--quiet", "--format", "docker", container, name)
     buildah.remove(container)
-    steps.saw(f"made by debootstrap: Debian {SUITE}, {PACKAGES}")
+    steps.note(f"made by debootstrap: Debian {SUITE}, {PACKAGES}")
 
 
-def look_at(buildah: Buildah, image: str, place: Path, scratch: Path, steps: Steps) -> dict[str, Any]:
+def check_image(buildah: Buildah, image: str, place: Path, scratch: Path, steps: Steps) -> dict[str, Any]:
     """Check the metadata and content of the image, and return its configuration."""
     steps.step("what was built")
     inspected = json.loads(buildah("inspect", "--type", "image", image))
     config: dict[str, Any] = inspected["Docker"]["config"]
     for key in ("User", "Entrypoint", "Cmd", "StopSignal", "Volumes", "ExposedPorts"):
-        steps.saw(f"{key}: {json.dumps(config.get(key))}")
-    steps.saw(f"Healthcheck: {json.dumps(config['Healthcheck']['Test'])}")
+        steps.note(f"{key}: {json.dumps(config.get(key))}")
+    steps.note(f"Healthcheck: {json.dumps(config['Healthcheck']['Test'])}")
     uid = config["User"].partition(":")[0]
     steps.check(uid.isdecimal() and int(uid) > 0, f"the user is a number and not root: {config['User']}")
     steps.check(config["Entrypoint"] == ["/app/bin/mcp-skills-server"], "the entry point is in exec form, no shell")
@@ -150,16 +150,16 @@ def look_at(buildah: Buildah, image: str, place: Path, scratch: Path, steps: Ste
     steps.check(not writable, "all of /app belongs to root, and nobody else may write there")
     left = [each for each in ("build", "app/bin/pip", "etc/pip.conf") if (place / each).exists()]
     steps.check(not left and not any((place / "mnt").iterdir()), "nothing is left of pip, the wheels and the sources")
-    size = _weigh(place)
-    app = _weigh(place / "app")
-    steps.saw(f"size: {size / 1e6:.0f} MB, of which /app {app / 1e6:.0f} MB")
+    size = _size_of(place)
+    app = _size_of(place / "app")
+    steps.note(f"size: {size / 1e6:.0f} MB, of which /app {app / 1e6:.0f} MB")
     with tempfile.TemporaryDirectory(dir=scratch) as archive:
         buildah("push", "--quiet", image, f"oci:{archive}")
-        steps.saw(f"compressed: {_weigh(Path(archive)) / 1e6:.0f} MB")
+        steps.note(f"compressed: {_size_of(Path(archive)) / 1e6:.0f} MB")
     return config
 
 
-def _weigh(place: Path) -> int:
+def _size_of(place: Path) -> int:
     return sum(each.lstat().st_size for each in place.rglob("*") if each.is_file() and not each.is_symlink())
 
 
@@ -196,8 +196,8 @@ def fetch_wheels(buildah: Buildah, base: str, wheels: Path, steps: Steps) -> Non
     """Fetch everything that the build installs, as wheels for the base's Python."""
     steps.step("the wheels, with this machine's pip")
     container = buildah.container(base)
-    asked = "import sys; print('%d.%d' % sys.version_info[:2])"
-    version = buildah("run", "--isolation", "chroot", container, "--", "python3", "-c", asked)
+    code = "import sys; print('%d.%d' % sys.version_info[:2])"
+    version = buildah("run", "--isolation", "chroot", container, "--", "python3", "-c", code)
     buildah.remove(container)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     wanted = [*project["build-system"]["requires"], *project["project"]["dependencies"]]
@@ -205,7 +205,7 @@ def fetch_wheels(buildah: Buildah, base: str, wheels: Path, steps: Steps) -> Non
     wanted += OLDER
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet", "--only-binary", ":all:"]
     run([*pip, "--python-version", version, "--constraint", ROOT / "constraints.txt", "--dest", wheels, *wanted])
-    steps.saw(f"{len(list(wheels.iterdir()))} wheels for Python {version}")
+    steps.note(f"{len(list(wheels.iterdir()))} wheels for Python {version}")
 
 
 def _build(buildah: Buildah, wheels: Path, steps: Steps, name: str, extras: str) -> None:
@@ -216,7 +216,7 @@ def _build(buildah: Buildah, wheels: Path, steps: Steps, name: str, extras: str)
     describe = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     revision = subprocess.run(describe, cwd=ROOT, capture_output=True, text=True, check=False)
     with suppress(ImageError):
-        buildah("rmi", "--force", name)  # or the old image would stay without a name
+        buildah("rmi", "--force", name)  # otherwise the old image would stay, untagged
     buildah(
         *("build", "--quiet", "--isolation", "chroot", "--pull-never", "--format", "docker"),
         # Only docker's format keeps a HEALTHCHECK. vfs copies whole layers, so use few.
@@ -228,11 +228,13 @@ def _build(buildah: Buildah, wheels: Path, steps: Steps, name: str, extras: str)
     )
 
 
-def make(buildah: Buildah, wheels: Path, scratch: Path, steps: Steps, *, image: str = NAME, extras: str = "") -> Built:
+def build_image(
+    buildah: Buildah, wheels: Path, scratch: Path, steps: Steps, *, image: str = NAME, extras: str = ""
+) -> Built:
     _build(buildah, wheels, steps, image, extras)
     container = buildah.container(image)
     place = Path(buildah("mount", container))
-    config = look_at(buildah, image, place, scratch, steps)
+    config = check_image(buildah, image, place, scratch, steps)
     # If the image declares a volume, this buildah mounts an empty folder over the given one.
     buildah("config", "--volume", "/skills-", container)
     return Built(container, place, config)

@@ -109,7 +109,7 @@ def _server_below(pid: int) -> int | None:
     return None
 
 
-def talk(server: Container, steps: Steps) -> None:
+def check_served_skills(server: Container, steps: Steps) -> None:
     """Check in both eras that the mounted skills are listed and files match their digests."""
     expected = {str(each.parent.relative_to(SKILLS)) for each in SKILLS.rglob("SKILL.md")}
     for era in ERAS:
@@ -134,7 +134,7 @@ def talk(server: Container, steps: Steps) -> None:
 def end_and_check(server: Container, steps: Steps) -> None:
     """Send SIGTERM while a stream of each era is open."""
     now, most = (int(server.status(key)[0]) / 1024 for key in ("VmRSS", "VmHWM"))
-    steps.saw(f"memory: {now:.0f} MiB, at the most {most:.0f} MiB")
+    steps.note(f"memory: {now:.0f} MiB, at the most {most:.0f} MiB")
     with client(server, "legacy", token=server.token) as old, client(server, "modern", token=server.token) as new:
         streams = {"legacy": old.hear(), "modern": new.hear()}
         begun = time.monotonic()
@@ -144,13 +144,13 @@ def end_and_check(server: Container, steps: Steps) -> None:
         steps.check(code == 0, f"SIGTERM, with a stream of each era open: exit code {code}")
         steps.check(took < ENDING, f"after {took:.2f} s")
         for era, stream in streams.items():
-            said = stream.rest()
-            whole = bool(stream.whole) and (era == "legacy" or "result" in said[-1])
-            steps.check(whole, f"the {era} stream ended properly, its last words: {said[-1:]}")
-    server.kill()  # it has ended; this reads the rest of its log
+            messages = stream.rest()
+            whole = bool(stream.whole) and (era == "legacy" or "result" in messages[-1])
+            steps.check(whole, f"the {era} stream ended properly, its last message: {messages[-1:]}")
+    server.kill()  # the server has ended; this reads the rest of its log
     lines = [line for line in server.stderr.splitlines() if ": ok in " not in line]  # one for each request
     for line in lines:
-        steps.saw(f"    {line}")
+        steps.note(f"    {line}")
     wrong = [line for line in lines if line.startswith(("mcp-skills-server: ERROR", "Traceback"))]
     steps.check(not wrong, "no error in its log, above")
 
@@ -196,7 +196,7 @@ def run_by_buildah(built: Built, buildah: Buildah, steps: Steps) -> None:
         steps.check(server.get("/readyz") == (200, b"ready"), "/readyz: 200 ready")
         uids, gids = server.status("Uid"), server.status("Gid")
         steps.check(set(uids) == set(gids) == {"10001"}, f"uid and gid of the process: {uids[0]}, {gids[0]}")
-        talk(server, steps)
+        check_served_skills(server, steps)
         checked = run(healthcheck)
         steps.check(checked.returncode == 0, f"HEALTHCHECK: exit code 0, {checked.stdout.strip()!r}")
         refused = server.send("POST", "/mcp", b"{}", {"Host": "evil.example"})
@@ -232,7 +232,7 @@ exec chroot "$PLACE" /usr/bin/setpriv --reuid "${USERS%:*}" --regid "${USERS#*:}
 
 @contextmanager
 def _locked(built: Built, scratch: Path, steps: Steps, temporary: bool = False, **more: str) -> Generator[Container]:
-    """Run the image as an orchestrator does, with a token file and, if asked, a `/tmp` of its own."""
+    """Run the image as an orchestrator does, with a token file and, if `temporary`, its own `/tmp`."""
     place, config = built.place, built.config
     tokens = scratch / "tokens"
     tokens.write_text(f"# for the test\nimage={TOKEN}\n", encoding="utf-8")
@@ -249,7 +249,7 @@ def _locked(built: Built, scratch: Path, steps: Steps, temporary: bool = False, 
         *(*(f"{key}={value}" for key, value in more.items()), *config["Entrypoint"], *config["Cmd"]),
     ]
     with Container(command, TOKEN) as server:
-        steps.saw(f"ready {server.seconds:.2f} s after its start")
+        steps.note(f"ready {server.seconds:.2f} s after its start")
         steps.check(server.status("NSpid")[-1] == "1", "the server is process 1, with no shell around it")
         steps.check(set(server.status("Uid")) == {"10001"}, f"its uid is {server.status('Uid')[0]}")
         yield server
@@ -270,7 +270,7 @@ def run_locked(built: Built, scratch: Path, steps: Steps) -> None:
         steps.check({"/", "/skills"} <= read_only, f"mounted read-only: {' '.join(sorted(read_only))}")
         steps.check(server.get("/readyz") == (200, b"ready"), "/readyz: 200 ready, without a token")
         steps.check(server.send("POST", "/mcp", b"{}").status == 401, "/mcp without a token: 401")
-        talk(server, steps)
+        check_served_skills(server, steps)
 
 
 def run_with_git(built: Built, buildah: Buildah, scratch: Path, steps: Steps) -> None:
@@ -298,7 +298,7 @@ def run_with_extras(built: Built, scratch: Path, steps: Steps) -> None:
         redis_server(scratch / "redis") as redis,
         _locked(built, scratch, steps, temporary=True, MCP_SKILLS_REDIS=redis.url, **wanted) as server,
     ):
-        talk(server, steps)
+        check_served_skills(server, steps)
         call: dict[str, Any] = {"name": "skills_load", "arguments": {"names": ["meeting-notes"]}}
         result = HttpClient(server, "modern", token=TOKEN).request("tools/call", call)
         keys = redis.all_keys()

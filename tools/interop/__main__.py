@@ -4,8 +4,8 @@ Installs pinned referees below `.interop/`, runs each against a real server in b
 some in parallel, and counts every check itself: a referee that skips its checks still reports "passed". Checks that are
 expected to fail are listed in tests/interop/expected-failures.yaml, each with a reason.
 
-Exits with 1 after an unexpected result. Without npm, or if it cannot install, it says so and exits with 0 (with
---required: 1).
+Exits with 1 after an unexpected result. Without npm, or if an installation fails, it prints the reason and exits with
+0 (with --required: 1).
 """
 
 from __future__ import annotations
@@ -113,13 +113,13 @@ def runs(url: str, pythons: Mapping[str, Path]) -> Iterator[Run]:
     for site, address in (("live", url), ("static", None)):
         work = partial(installed_by_vercel, address)
         yield Run("skills (Vercel)", PACKAGES[VERCEL], "discovery", site, "vercel", work)
-    there = list(libraries(pythons))
-    for each in there:
+    clients = list(libraries(pythons))
+    for each in clients:
         for transport, address, era in pairs:
             if era in each.eras and not (address and each.serve):
                 yield Run(each.name, each.version, era, transport, each.suite, partial(client, each, era, address))
     # The valid skills must be visible beside skills with every kind of problem.
-    for each in there:
+    for each in clients:
         if each.serve:
             continue
         era = each.eras[0]

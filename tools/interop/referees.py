@@ -137,27 +137,27 @@ def inspector(era: str, url: str | None) -> list[Check]:
     """Run Inspector's command line: verify every skill, then use resources, tools and prompts."""
     target = ["--server-url", url, "--transport", "http"] if url else ["--", *SERVE, str(SKILLS)]
 
-    def ask(*arguments: str, good: Iterable[int] = (0,)) -> str:
+    def run_inspector(*arguments: str, good: Iterable[int] = (0,)) -> str:
         options = ["--cli", "--protocol-era", era, "--format", "json", *arguments]
         return call([str(NODE), str(PROGRAM), *options, *target], good=good, home=True)
 
     def result(*arguments: str, good: Iterable[int] = (0,)) -> dict[str, Any]:
-        return json.loads(ask("--method", *arguments, good=good))["result"]
+        return json.loads(run_inspector("--method", *arguments, good=good))["result"]
 
     def use(tool: str, **arguments: Any) -> dict[str, Any]:
         # 5 means a result with isError.
-        asked = ("--tool-name", tool, "--tool-args-json", json.dumps(arguments))
-        return result("tools/call", *asked, good=(0, 5))
+        options = ("--tool-name", tool, "--tool-args-json", json.dumps(arguments))
+        return result("tools/call", *options, good=(0, 5))
 
     # 7, 8 and 9 mean that a skill failed or could not be verified; the report names it.
-    report = ask("--method", "skills/list", "--verify", "--require-digests", good=(0, 7, 8, 9))
+    report = run_inspector("--method", "skills/list", "--verify", "--require-digests", good=(0, 7, 8, 9))
     checks = inspector_checks(era, report)
-    there = bundles()
-    checks.append(all_there(era, checks, {kind: there[kind] for kind in ("skill", "file")}))
+    expected = bundles()
+    checks.append(all_there(era, checks, {kind: expected[kind] for kind in ("skill", "file")}))
 
-    def look(question: str, right: Callable[[], bool]) -> None:
+    def check(question: str, is_right: Callable[[], bool]) -> None:
         try:
-            status, message = ("SUCCESS", "") if right() else ("FAILURE", "not what it should be")
+            status, message = ("SUCCESS", "") if is_right() else ("FAILURE", "not what it should be")
         except (RefereeError, KeyError, ValueError) as error:
             status, message = "FAILURE", f"{type(error).__name__}: {error}"
         checks.append(Check(era, question, status, message))
@@ -178,9 +178,9 @@ def inspector(era: str, url: str | None) -> list[Check]:
 
     def one() -> bool:
         reports = inspector_checks(
-            era, ask("--method", "skills/get", "--uri", "skill://colour-palettes/SKILL.md", "--verify")
+            era, run_inspector("--method", "skills/get", "--uri", "skill://colour-palettes/SKILL.md", "--verify")
         )
-        return all(check.good for check in reports)
+        return all(each.good for each in reports)
 
     def search() -> bool:
         found = use("skills_search", query="word a commit")["structuredContent"]["skills"]
@@ -190,7 +190,7 @@ def inspector(era: str, url: str | None) -> list[Check]:
         receipt = use("skills_load", names=["meeting-notes"])["structuredContent"]
         answer = use("skills_read", path="SKILL.md", session=receipt["session"])
         text = answer["content"][0]["text"]
-        # Every run is a new connection, over stdio also a new server, which does not know the handle.
+        # Every run is a new connection, and over stdio a new server, to which the handle is unknown.
         if url is None:
             return answer["isError"] is True and "skills_load" in text
         return text.encode() == (SKILLS / "meeting-notes" / "SKILL.md").read_bytes()
@@ -199,18 +199,18 @@ def inspector(era: str, url: str | None) -> list[Check]:
         got = result("prompts/get", "--prompt-name", "meeting-notes", "--prompt-args", "topic=budget")
         return "**budget** for everybody who took part" in got["messages"][0]["content"]["text"]
 
-    look("initialize", lambda: result("initialize")["protocolVersion"] == ERAS[era])
-    look("skills/get", one)
-    look("resources/list", lambda: len(result("resources/list")["resources"]) == there["skill"])
-    look("resources/templates/list", lambda: bool(result("resources/templates/list")["resourceTemplates"]))
-    look("resources/read", read)
-    look("resources/directory/read", directory)
+    check("initialize", lambda: result("initialize")["protocolVersion"] == ERAS[era])
+    check("skills/get", one)
+    check("resources/list", lambda: len(result("resources/list")["resources"]) == expected["skill"])
+    check("resources/templates/list", lambda: bool(result("resources/templates/list")["resourceTemplates"]))
+    check("resources/read", read)
+    check("resources/directory/read", directory)
     # With --strict it exits with 6 if a schema is invalid for some model.
-    look("tools/list", lambda: tuple(tool["name"] for tool in result("tools/list", "--strict")["tools"]) == TOOLS)
-    look("tools/call skills_search", search)
-    look("tools/call skills_load, skills_read", load_and_read)
-    look("prompts/list", lambda: len(result("prompts/list")["prompts"]) == there["prompt"])
-    look("prompts/get", prompt)
+    check("tools/list", lambda: tuple(tool["name"] for tool in result("tools/list", "--strict")["tools"]) == TOOLS)
+    check("tools/call skills_search", search)
+    check("tools/call skills_load, skills_read", load_and_read)
+    check("prompts/list", lambda: len(result("prompts/list")["prompts"]) == expected["prompt"])
+    check("prompts/get", prompt)
     return checks
 
 
@@ -221,7 +221,7 @@ def installed_by_vercel(url: str | None) -> list[Check]:
     """Install every skill that a site publishes with the npm package `skills`, and compare every byte.
 
     The site is the live server, or without a URL a static tree behind Python's own web server. The client drops a byte
-    order mark at the beginning of a SKILL.md, so the rest is compared there.
+    order mark at the beginning of a SKILL.md, so the comparison ignores it.
     """
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
         where = Path(scratch)
@@ -277,13 +277,13 @@ class Library:
     """A client library, driven by a small program in tests/interop/clients.
 
     Attributes:
-        name: what the table calls it.
-        version: as installed.
+        name: its name in the table.
+        version: the installed version.
         suite: its name in the baseline.
-        command: the program, to be followed by the protocol version and the target.
-        kinds: what it sees: each skill, file, tool and prompt, and each use of a skill by tools.
-        eras: those that it can be made to speak.
-        serve: starts another server than ours, to be followed by a folder; that one is driven over stdio alone.
+        command: the program, which the protocol version and the target follow.
+        kinds: the kinds of its checks: skill, file, tool, prompt, and use of a skill by tools.
+        eras: the protocol eras that it supports.
+        serve: the command of another server than ours, which a folder follows; it runs over stdio only.
     """
 
     name: str
@@ -301,7 +301,7 @@ def client(library: Library, era: str, url: str | None, folder: Path = SKILLS) -
     target = {"url": url} if url else {"command": program, "args": [*arguments, str(folder)]}
     checks = parse_checks(era, json.loads(call([*library.command, ERAS[era], json.dumps(target)], home=True)))
     if folder == SKILLS:
-        # A list that was refused has its own failure; what would have been in it is not counted.
+        # A refused list is one failure, not another for each skill and file in it.
         refused = {"skill", "file"} if any(check.id == "list" and not check.good for check in checks) else set[str]()
         wanted = {kind: count for kind, count in bundles().items() if kind in library.kinds - refused}
         checks.append(all_there(era, checks, wanted))
@@ -332,7 +332,7 @@ def libraries(pythons: Mapping[str, Path]) -> Iterator[Library]:
         command, serve = (python("fastmcp-server", f"fastmcp_{each}.py") for each in ("client", "server"))
         yield Library(name, version, "fastmcp-server", command, all_kinds, serve=serve)
     ours = [sys.executable, str(HERE / "clients" / "ours.py")]
-    if "fastmcp-server" in pythons:  # in the legacy era it has resources alone, and not all
+    if "fastmcp-server" in pythons:  # in the legacy era it has only resources, and not all
         serve = [str(pythons["fastmcp-server"]), str(ROOT / "bench" / "servers" / "fastmcp_server.py")]
         version = PYTHON_PACKAGES["fastmcp-server"][1]
         yield Library("our client, FastMCP", version, "ours fastmcp", ours, frozenset({"skill"}), serve=serve)
@@ -341,7 +341,7 @@ def libraries(pythons: Mapping[str, Path]) -> Iterator[Library]:
     for name, package in (("ext-skills", EXT_SKILLS), ("typescript-sdk", "@modelcontextprotocol/server")):
         serve = [str(NODE), str(program), name]
         yield Library(f"our client, {name}", PACKAGES[package], f"ours {name}", ours, skills, serve=serve)
-    # These know tools alone, and the first two have their SDK choose the era.
+    # These use only tools; the SDK of the first two chooses the era.
     for suite, eras in (("langchain", ("legacy",)), ("openai-agents", ("modern",)), ("pydantic-ai", tuple(ERAS))):
         if suite in pythons:
             command = python(suite, "tools_alone.py", suite)

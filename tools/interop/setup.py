@@ -36,12 +36,12 @@ class RefereeError(Exception):
 def call(
     command: Sequence[str], *, seconds: float = LONGEST_RUN_S, good: Iterable[int] = (0,), home: bool = False
 ) -> str:
-    """Run to the end and return stdout. With `home`, what it remembers stays below `.interop/`.
+    """Run a program to its end and return stdout. With `home`, its home folder is below `.interop/`.
 
     Raises:
-        RefereeError: it ended otherwise than it should, or not in time.
+        RefereeError: the exit code is not in `good`, or it timed out.
     """
-    # For each thread its own, because a referee that remembers something is alone with it.
+    # One home per thread, because referees that run in parallel must not share state.
     own = CACHE / "home" / threading.current_thread().name
     if home:
         own.mkdir(parents=True, exist_ok=True)
@@ -178,21 +178,21 @@ def serving(log: list[str]) -> Iterator[str]:
     command = [*SERVE, str(SKILLS), "--transport", "http", "--port", "0"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     found: list[str] = []
-    heard = threading.Event()
+    ready = threading.Event()
 
-    def hear() -> None:
+    def read_log() -> None:
         assert process.stderr is not None
         for line in process.stderr:
             log.append(line.rstrip())
             if address := _LISTENING.search(line):
                 found.append(address[1])
-                heard.set()
-        heard.set()
+                ready.set()
+        ready.set()
 
-    thread = threading.Thread(target=hear, daemon=True)
+    thread = threading.Thread(target=read_log, daemon=True)
     thread.start()
     try:
-        heard.wait(20)
+        ready.wait(20)
         if not found:
             raise RefereeError("the server does not listen: " + " / ".join(log[-5:]))
         yield found[0]

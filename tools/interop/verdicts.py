@@ -40,10 +40,10 @@ def parse_checks(scenario: str, raw: object) -> list[Check]:
 def all_there(scenario: str, checks: Iterable[Check], wanted: Mapping[str, int]) -> Check:
     """Check that a client saw every skill, file and so on; the first word of a check's ID is the kind."""
     kinds = Counter(check.id.split(" ", 1)[0] for check in checks)
-    seen, there = (", ".join(f"{count[kind]} x {kind}" for kind in wanted) for count in (kinds, wanted))
-    if seen == there:
+    seen, expected = (", ".join(f"{count[kind]} x {kind}" for kind in wanted) for count in (kinds, wanted))
+    if seen == expected:
         return Check(scenario, "all there", "SUCCESS")
-    return Check(scenario, "all there", "FAILURE", f"{seen}; there is {there}")
+    return Check(scenario, "all there", "FAILURE", f"{seen}; there is {expected}")
 
 
 Baseline = Mapping[tuple[str, str, str], str]

@@ -67,10 +67,12 @@ def _repeat(soak: Deployment, work: Callable[[Deployment, random.Random], None],
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="make soak", description="Servers, clients, writers and death, for minutes.")
+    parser = argparse.ArgumentParser(
+        prog="make soak", description="Run servers under edits, clients and kills, for minutes."
+    )
     parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--seed", type=int, default=None, help="draw the same lots again")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write what was counted to FILE")
+    parser.add_argument("--seed", type=int, default=None, help="repeat the random choices of a run")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the counts to FILE")
     options = parser.parse_args()
     if shutil.which("redis-server") is None:
         print("soak: there is no redis-server on PATH; install it", file=sys.stderr)

@@ -44,15 +44,15 @@ class Follower(threading.Thread):
         stream = connection.hear()
         self._fetch(connection)
         while not self._soak.gate.over.is_set():
-            heard: list[Any] = []
+            received: list[Any] = []
             with suppress(Empty):
-                heard.append(stream.messages.get(timeout=0.5))
+                received.append(stream.messages.get(timeout=0.5))
                 while True:  # coalesce all that arrived meanwhile
-                    heard.append(stream.messages.get_nowait())
-            if any(each is None or "method" not in each for each in heard):
+                    received.append(stream.messages.get_nowait())
+            if any(each is None or "method" not in each for each in received):
                 raise ConnectionResetError("the stream ended")
-            self._soak.score.add("notifications", len(heard))
-            if any(each["method"] == SKILLS_CHANGED for each in heard):
+            self._soak.score.add("notifications", len(received))
+            if any(each["method"] == SKILLS_CHANGED for each in received):
                 self._fetch(connection)
 
     def _fetch(self, connection: HttpClient) -> None:
@@ -105,21 +105,23 @@ def run_tool_session(soak: Deployment, rng: random.Random) -> None:
     """Run a session of the tools whose requests go to random replicas."""
     began, handle = monotonic(), None
     for _ in range(rng.randrange(3, 12)):
-        target, asked = rng.choice(soak.targets[1:]), monotonic()
+        target, sent_at = rng.choice(soak.targets[1:]), monotonic()
         connection = HttpClient(target.server, "modern")
         given = {"names": [FIXED]} if handle is None else {"session": handle, "skill": FIXED, "path": "SKILL.md"}
         call = {"name": "skills_load" if handle is None else "skills_read", "arguments": given}
         try:
             result = connection.request("tools/call", call)
         except CONNECTION_ERRORS as error:
-            soak.record_lost_response(target, asked, "a session", error)
+            soak.record_lost_response(target, sent_at, "a session", error)
             continue
         if not result.get("isError"):
             handle = handle or result["structuredContent"]["session"]
             soak.score.add("session requests")
             continue
         text = result["content"][0]["text"]
-        starting = target.may_lose_response(asked) and "Unknown session" not in text  # it connects to Redis, or scans
+        starting = (
+            target.may_lose_response(sent_at) and "Unknown session" not in text
+        )  # the server still connects to Redis, or scans
         if soak.redis_killed_at + LAG_S >= began or starting:
             soak.score.add("session requests without Redis")
         else:

@@ -209,7 +209,7 @@ class Target:
         self.killed_at = monotonic()
 
     def may_lose_response(self, since: float) -> bool:
-        """Return whether a request sent at `since` may have lost its response."""
+        """Return whether a kill may have lost the response to a request sent at `since`."""
         return self.killed_at + LAG_S >= since
 
     def end(self) -> None:
@@ -220,7 +220,7 @@ class Target:
 
 
 class Deployment:
-    """The folder, the servers and Redis, how they are killed, and which lost responses that excuses."""
+    """The folder, the servers and Redis, their kills, and the lost responses that kills excuse."""
 
     def __init__(self, scratch: Path, seed: int) -> None:
         self.score, self.gate, self.seed = Score(), Gate(), seed

@@ -287,6 +287,6 @@ def test_server_searches_by_meaning(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             while not found and time.monotonic() < deadline:  # vectors are made in the background
                 found = wire.request("tools/call", search)["structuredContent"]["skills"]
         assert models.headers[0]["authorization"] == "Bearer s3cret"
-    assert models.asked[0] == ["alpha\nThing\nAll about an automobile"]
+    assert models.inputs[0] == ["alpha\nThing\nAll about an automobile"]
     assert [each["name"] for each in found] == ["alpha"]
     assert (cache / "index" / "skills.sqlite3").exists()

@@ -12,6 +12,7 @@ import pytest
 
 from catalog.forest import load_registry
 from mcp_skills_server.web.ui.pages import triggers
+from runtime.embeddings import tiny
 from web.http_wire import Server, client, wait_until
 from web.ui.serving import get, make_context, page_serving, skill_paths, text_of, visible_text
 from wire import FIXTURES, write_skill
@@ -54,6 +55,14 @@ def test_catalogue_filters_and_sorts_including_left_out_skills(server: Server) -
     assert listed_paths(server, "?sort=name")[:3] == ["Loud", "a", "c%20d%26e"]
     assert {*listed_paths(server, "?problem=any")} >= {"Loud", "same", "torn"}
     assert get(server, "/ui/skills/c%20d%26e").status == 200
+
+
+def test_catalogue_searches_by_meaning_with_embeddings(tmp_path: Path) -> None:
+    write_skill(tmp_path / "alpha", description="All about an automobile")
+    with tiny.endpoint() as models:
+        options = ("--embeddings", models.url, "--embeddings-model", "tiny")
+        with page_serving(tmp_path, *options) as server:
+            wait_until(lambda: listed_paths(server, "?q=driving+a+lorry") == ["alpha"])
 
 
 def test_catalogue_has_links_json_and_left_out_skills(server: Server) -> None:

@@ -161,10 +161,10 @@ def test_token_is_sent_only_to_the_site_and_never_printed(site: Publisher, tmp_p
         assert done.returncode == 1 and "--fetch-origin" in done.stderr
         done = fetch(*words, "--fetch-origin", other.url, TOKEN="very-secret")
         assert done.returncode == 0
-        assert {each.headers.get("authorization") for each in site.asked} == {"Bearer very-secret"}
-        assert {each.headers.get("x-team") for each in site.asked} == {"billing"}
-        assert other.asked
-        assert not any({"authorization", "x-team"} & each.headers.keys() for each in other.asked)
+        assert {each.headers.get("authorization") for each in site.requests} == {"Bearer very-secret"}
+        assert {each.headers.get("x-team") for each in site.requests} == {"billing"}
+        assert other.requests
+        assert not any({"authorization", "x-team"} & each.headers.keys() for each in other.requests)
     assert "very-secret" not in done.stdout + done.stderr
     written = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
     assert not any(b"very-secret" in raw for raw in written)

@@ -26,4 +26,4 @@ def test_inspector_signs_in(tmp_path: Path, era: str) -> None:
         found = json.loads(inspect(tmp_path, mcp_url(server.port), era, "prompts/list"))
         assert [each["name"] for each in found["result"]["prompts"]] == ["one"]
         assert login.resources == [mcp_url(server.port)]
-        assert {"/register", "/authorize", "/token"} <= {*login.asked}
+        assert {"/register", "/authorize", "/token"} <= {*login.requests}

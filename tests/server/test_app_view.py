@@ -90,7 +90,7 @@ def view_in_host(
         expect(frame.locator("#catalogue, #skill").filter(visible=True)).to_have_count(1)
         yield page, frame
         assert visit.refused == []
-        addresses = {urlsplit(each).netloc for each in visit.asked if each != "about:srcdoc"}
+        addresses = {urlsplit(each).netloc for each in visit.requests if each != "about:srcdoc"}
         assert addresses == {"host.test"}
 
 

@@ -84,7 +84,7 @@ class _Connection(socketserver.StreamRequestHandler):
         self._site.connections.append(self.connection)
         with suppress(OSError):
             while request := self._request():
-                self._site.asked.append(request)
+                self._site.requests.append(request)
                 self._site.reached.set()
                 route = self._site._route(request)
                 for piece in [route] if isinstance(route, bytes) else route(request):
@@ -105,13 +105,13 @@ class _Server(socketserver.ThreadingTCPServer):
 
 
 class Publisher:
-    """A site on a free port. `asked` lists all requests so far; `headers` are those of the index."""
+    """A site on a free port. `requests` has all so far; `headers` are those of the index."""
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.routes: dict[str, Route] = {}
         self.entries: list[Any] = []
         self.headers: dict[str, str] = {}
-        self.asked: list[ReceivedRequest] = []
+        self.requests: list[ReceivedRequest] = []
         self.connections: list[socket.socket] = []
         self.closing = threading.Event()
         self.reached = threading.Event()
@@ -140,7 +140,7 @@ class Publisher:
 
     @property
     def paths(self) -> list[str]:
-        return [each.path for each in self.asked]
+        return [each.path for each in self.requests]
 
     def add(self, name: str, raw: bytes | None = None, route: Route | None = None, **changed: Any) -> bytes:
         """Publish a skill, by default a lone SKILL.md; `route` is its response, by default the bytes."""

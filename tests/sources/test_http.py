@@ -32,7 +32,7 @@ def test_private_address_and_plain_http_are_refused_by_default(site: Publisher) 
         for trust in (OriginPolicy(), OriginPolicy(http=True)):
             with pytest.raises(UnacceptableError, match="--allow-private"):
                 download(url, trust)
-    assert not site.asked
+    assert not site.requests
     for trust in (OriginPolicy(), OriginPolicy(private=True)):
         with pytest.raises(UnacceptableError, match="plain http"):
             download("http://skills.example/a", trust)
@@ -65,7 +65,7 @@ def test_connection_uses_first_reachable_checked_address(site: Publisher) -> Non
     trust = OriginPolicy(private=True, http=True)
     assert download(f"http://rebinding.example:{site.port}/a", trust, resolve=resolver).body == b"a"
     assert resolver.await_count == 1
-    assert site.asked[0].headers["host"] == f"rebinding.example:{site.port}"
+    assert site.requests[0].headers["host"] == f"rebinding.example:{site.port}"
 
 
 @each_row("error", [OSError("no such name"), UnicodeError("label too long")])
@@ -111,8 +111,8 @@ def test_proxy_is_used_except_for_hosts_in_no_proxy(site: Publisher, monkeypatch
     monkeypatch.setenv("https_proxy", site.url.removeprefix("http://"))
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     assert download("http://skills.example/a", OriginPolicy(http=True)).body == b"by proxy"
-    assert site.asked[0].headers["host"] == "skills.example"
-    assert site.asked[0].headers["proxy-authorization"] == "Basic bWU6cEBzcw=="
+    assert site.requests[0].headers["host"] == "skills.example"
+    assert site.requests[0].headers["proxy-authorization"] == "Basic bWU6cEBzcw=="
     assert download(f"{site.url}/a").body == b"a"
     with pytest.raises(UnreachableError, match="cannot be reached: 404"):
         download("https://skills.example/a", OriginPolicy())
@@ -124,7 +124,7 @@ def test_private_address_is_refused_behind_proxy(site: Publisher, monkeypatch: p
     for host in ("169.254.169.254", "10.0.0.1", "0x7f.1", "[::1]", "localhost", "a.localhost", "2852039166"):
         with pytest.raises(UnacceptableError, match="--allow-private"):
             download(f"https://{host}/a", OriginPolicy(http=True))
-    assert not site.asked
+    assert not site.requests
 
 
 @each_row("proxy", ["gopher://127.0.0.1:1", "http://", "http://127.0.0.1:99999", "socks5://127.0.0.1:1"])
@@ -143,7 +143,7 @@ def test_response_is_returned_unmodified(site: Publisher) -> None:
     assert response.status == 200
     assert response.headers["etag"] == '"1"'
     assert response.headers["content-type"] == "text/plain"
-    (request,) = site.asked
+    (request,) = site.requests
     assert request.path == "/a?b=c;d"
     assert request.headers["host"] == f"127.0.0.1:{site.port}"
     assert request.headers["accept-encoding"] == "identity"
@@ -183,11 +183,11 @@ def test_disconnected_request_is_retried_unless_it_has_content(site: Publisher, 
 
     if content is None:
         assert anyio.run(run) == b"a"
-        assert len(site.asked) == 2
+        assert len(site.requests) == 2
     else:
         with pytest.raises(UnreachableError, match="broke off"):
             anyio.run(run)
-        assert len(site.asked) == 1
+        assert len(site.requests) == 1
 
 
 @each_row(("statuses", "kind", "reason"), [
@@ -236,12 +236,12 @@ def test_allowed_origin_gets_no_token(site: Publisher) -> None:
         secret = (("Authorization", "Bearer very-secret"),)
         with pytest.raises(UnacceptableError, match=f"--fetch-origin {other.url} allows it") as caught:
             download(f"{site.url}/a", OriginPolicy(private=True, headers=secret))
-        assert not other.asked
+        assert not other.requests
         assert "very-secret" not in str(caught.value)
         trust = OriginPolicy(frozenset({other.url}), private=True, headers=secret)
         assert download(f"{site.url}/a", trust).body == b"b"
-        assert site.asked[-1].headers["authorization"] == "Bearer very-secret"
-        assert "authorization" not in other.asked[0].headers
+        assert site.requests[-1].headers["authorization"] == "Bearer very-secret"
+        assert "authorization" not in other.requests[0].headers
         assert "very-secret" not in repr(trust)
 
 
@@ -259,7 +259,7 @@ def test_slow_drip_response_times_out(site: Publisher, response: bytes) -> None:
 def test_redirects_are_limited_in_number_and_total_time(site: Publisher) -> None:
     with pytest.raises(UnacceptableError, match="more than 5 redirects"):
         download_route(site, redirect("/a"), bounds=Bounds())
-    assert len(site.asked) == 6
+    assert len(site.requests) == 6
     with pytest.raises((UnreachableError, UnacceptableError)):
         download_route(site, site.drip(redirect("/a"), 0.004), bounds=Bounds(download_s=0.5, redirects=10_000))
 

@@ -40,7 +40,7 @@ def test_fresh_index_is_not_requested_again(site: Publisher, output: Path) -> No
     assert site.paths == [INDEX, "/a/a"]
     assert fetch(site, output, revalidate=True).unchanged == ("a",)
     assert site.paths == [INDEX, "/a/a", INDEX]
-    assert "if-none-match" in site.asked[-1].headers
+    assert "if-none-match" in site.requests[-1].headers
 
 
 @pytest.mark.parametrize("changed", [{"asked_at": 9e99}, {"fresh_s": float("nan")}, {"fresh_s": 9e99, "asked_at": 0}])
@@ -64,7 +64,7 @@ def test_no_store_index_is_not_stored(site: Publisher, output: Path) -> None:
     assert record.body == ""
     assert not record.validators
     fetch(site, output)
-    assert "if-none-match" not in site.asked[-1].headers
+    assert "if-none-match" not in site.requests[-1].headers
 
 
 def test_fresh_index_is_requested_again_after_refusal(site: Publisher, output: Path) -> None:

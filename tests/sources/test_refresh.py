@@ -57,7 +57,7 @@ def test_files_are_fetched_unmodified_and_only_once(site: Publisher, output: Pat
     first, *artifacts, last = site.paths
     assert first == last == INDEX
     assert sorted(artifacts) == ["/a/lone", "/a/packed"]
-    assert "if-none-match" in site.asked[-1].headers
+    assert "if-none-match" in site.requests[-1].headers
 
 
 @pytest.mark.requirement("WK-52", "WK-53", "WK-54")
@@ -174,7 +174,7 @@ def test_index_over_skill_limit_is_refused(site: Publisher, output: Path) -> Non
 def test_secret_in_url_is_stored_privately_and_not_displayed(site: Publisher, output: Path) -> None:
     site.add("a")
     assert fetch(f"{site.url}{INDEX}?key=very-secret", output).added == ("a",)
-    assert site.asked[0].path == f"{INDEX}?key=very-secret"
+    assert site.requests[0].path == f"{INDEX}?key=very-secret"
     files = [path for path in output.rglob("*") if path.is_file() and b"very-secret" in path.read_bytes()]
     private = [*files, output / ".mcp-skills" / "skills"]
     assert files

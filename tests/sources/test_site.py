@@ -80,7 +80,7 @@ def test_rollback_is_refused_unless_allowed(site: Publisher, output: Path) -> No
         publish(site, body)
         assert fetch(site, output, revalidate=True).ok
     publish(site, "One.")
-    before = len(site.asked)
+    before = len(site.requests)
     with pytest.raises(RollbackError, match="it went back"):
         fetch(site, output, revalidate=True)
     assert site.paths[before:] == [INDEX]

@@ -42,13 +42,13 @@ class AuthorizationServer(OAuthAuthorizationServerProvider[AuthorizationCode, Re
     """The state of the server.
 
     Attributes:
-        asked: the paths of the received requests, in order.
+        requests: the paths of the received requests, in order.
     """
 
     def __init__(self, url: str) -> None:
         self.url = url
         self.user, self.groups = "ann", ["finance"]
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self.clients: dict[str, OAuthClientInformationFull] = {}
         self.resources: list[str | None] = []
         self._codes: dict[str, AuthorizationCode] = {}
@@ -109,7 +109,7 @@ class AuthorizationServer(OAuthAuthorizationServerProvider[AuthorizationCode, Re
 
         async def record_path(scope: Any, receive: Any, send: Any) -> None:
             if scope["type"] == "http":
-                self.asked.append(scope["path"])
+                self.requests.append(scope["path"])
             await app(scope, receive, send)
 
         return record_path  # type: ignore[return-value]

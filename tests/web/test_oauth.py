@@ -147,7 +147,7 @@ def test_sdk_client_signs_in_from_challenge(tmp_path: Path, mode: Any) -> None:
     ):
         assert anyio.run(work, server) == ["one"]
         server.wait_for_log("authenticated as ann")
-        assert {"/register", "/authorize", "/token"} <= {*login.asked}
+        assert {"/register", "/authorize", "/token"} <= {*login.requests}
         assert login.resources == [mcp_url(server.port)]
         assert storage.tokens is not None and storage.tokens.scope == "skills:read"
         assert storage.tokens.access_token not in server.stderr
@@ -286,7 +286,7 @@ def test_fetch_returns_status_and_follows_no_redirect() -> None:
         assert site.paths == [*expected]
         failed = anyio.run(oauth.fetch, f"{site.url}/b", b"code=x")
         assert failed == (500, b"read after a POST")
-        assert {each.headers["accept-encoding"] for each in site.asked} == {"identity"}
+        assert {each.headers["accept-encoding"] for each in site.requests} == {"identity"}
 
 
 ENDLESS = endless(b"HTTP/1.1 200 OK\r\n\r\n", b" " * 65536)

@@ -63,12 +63,12 @@ def test_history_is_fetched_once_for_all_processes(server: GitServer, upstream: 
     follower = fetch_to_cache(f"{server.url}/acme.git#skills", tmp_path)
     histories = Histories()
     assert len(history_of(histories, follower, "alpha").commits) == 2
-    before = len(server.asked)
+    before = len(server.requests)
     for each in (histories, Histories()):  # the second one plays another process
         assert len(history_of(each, follower, "alpha").commits) == 2
-    assert len(server.asked) == before
+    assert len(server.requests) == before
     assert len(history_of(histories, follower, "beta").commits) == 2
-    assert len(server.asked) > before  # the blobs of beta are fetched on demand
+    assert len(server.requests) > before  # the blobs of beta are fetched on demand
 
 
 def test_history_follows_served_commit_and_is_rebuilt_if_deleted(upstream: Upstream, tmp_path: Path) -> None:
@@ -115,9 +115,9 @@ def test_failed_history_fetch_is_retried_after_a_minute(server: GitServer, upstr
     first = history_of(histories, follower)
     assert not first.commits
     assert first.note.startswith("The history could not be fetched: ")
-    before = len(server.asked)
+    before = len(server.requests)
     assert history_of(histories, follower) == first
-    assert len(server.asked) == before
+    assert len(server.requests) == before
     server.redirect_for = None
     now = 61.0
     assert len(history_of(histories, follower).commits) == 1

@@ -145,7 +145,7 @@ def test_redirects_are_not_followed(server: GitServer, upstream: Upstream, tmp_p
                 with pytest.raises(UnreachableError, match="it is elsewhere"):
                     anyio.run(each.refresh)
         assert served_paths(follower) == SKILL_PATHS
-        assert not elsewhere.asked
+        assert not elsewhere.requests
 
 
 REFS = "/a.git/info/refs"

@@ -82,15 +82,15 @@ def test_poll_of_unchanged_repository_requests_only_refs(server: GitServer, upst
     follower = fetch_to_cache(f"{server.url}/acme.git", tmp_path)
     before = read_tree(follower.path)
     for each in (follower, open_follower(f"{server.url}/acme.git", tmp_path)):
-        server.asked.clear()
+        server.requests.clear()
         anyio.run(each.refresh)
         assert server.paths == ["/acme.git/info/refs?service=git-upload-pack", "/acme.git/git-upload-pack"]
     assert read_tree(follower.path) == before
     pinned = f"{server.url}/acme.git@{follower.state.revision}"
     fetch_to_cache(pinned, tmp_path)
-    server.asked.clear()
+    server.requests.clear()
     assert served_paths(fetch_to_cache(pinned, tmp_path)) == SKILL_PATHS
-    assert not server.asked
+    assert not server.requests
 
 
 def test_names_of_cache_folders_are_stable(tmp_path: Path) -> None:

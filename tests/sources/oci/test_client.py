@@ -111,11 +111,11 @@ def test_error_for_absent_tag_lists_present_tags(registry: FakeRegistry) -> None
         (respond_with(b"<html>", 500), ""),
     ):
         registry.routes[TAGS] = page
-        registry.asked.clear()
+        registry.requests.clear()
         with pytest.raises(AbsentError) as caught:
             call_client(registry, "digest")
         assert str(caught.value).partition(" 1.0")[2].lstrip(";, ") == reason
-        assert len(registry.asked) == 2
+        assert len(registry.requests) == 2
 
 
 def test_password_is_sent_after_challenge_and_remembered(registry: FakeRegistry) -> None:
@@ -123,8 +123,8 @@ def test_password_is_sent_after_challenge_and_remembered(registry: FakeRegistry)
     access = access_with(registry, ADA)
     for count in (2, 3):
         call_client(registry, "manifest", "1.0", access=access)
-        assert len(registry.asked) == count
-    assert [request.headers.get("authorization") for request in registry.asked] == [None, BASIC, BASIC]
+        assert len(registry.requests) == count
+    assert [request.headers.get("authorization") for request in registry.requests] == [None, BASIC, BASIC]
 
 
 def add_token_server(registry: FakeRegistry, body: bytes = b'{"token":"abc"}') -> None:
@@ -138,7 +138,7 @@ def test_token_is_requested_once_with_scope_of_repository(registry: FakeRegistry
     access = access_with(registry, ADA)
     for _ in range(2):
         call_client(registry, "manifest", "1.0", access=access)
-    (request,) = [each for each in registry.asked if each.path.startswith("/token")]
+    (request,) = [each for each in registry.requests if each.path.startswith("/token")]
     assert request.path == "/token?service=here&scope=repository%3Ateam%2Fskills%3Apull"
     assert request.headers["authorization"] == BASIC
 
@@ -151,13 +151,13 @@ def test_token_is_renewed_before_it_expires(registry: FakeRegistry) -> None:
         now = seconds
         call_client(registry, "manifest", "1.0", access=access)
         assert len([path for path in registry.paths if path.startswith("/token")]) == tokens
-    assert not [each for each in registry.asked if "authorization" in each.headers and "token" in each.path]
+    assert not [each for each in registry.requests if "authorization" in each.headers and "token" in each.path]
 
 
 def test_identity_token_is_sent_in_body(registry: FakeRegistry) -> None:
     add_token_server(registry)
     call_client(registry, "manifest", "1.0", access=access_with(registry, Credentials("", "identity", identity=True)))
-    (request,) = [each for each in registry.asked if each.path.startswith("/token")]
+    (request,) = [each for each in registry.requests if each.path.startswith("/token")]
     assert (request.method, request.path) == ("POST", "/token")
     assert "authorization" not in request.headers
     assert request.headers["content-type"] == "application/x-www-form-urlencoded"
@@ -175,7 +175,7 @@ def test_forbidden_realm_gets_no_password(registry: FakeRegistry, reason: str, r
             call_client(registry, "manifest", "1.0", access=access_with(registry, ADA))
         assert reason in str(caught.value)
         assert "s3cret" not in str(caught.value)
-    assert not [each for each in registry.asked if "authorization" in each.headers]
+    assert not [each for each in registry.requests if "authorization" in each.headers]
 
 
 def test_redirect_or_large_response_of_token_server_is_refused(registry: FakeRegistry) -> None:
@@ -200,19 +200,19 @@ def test_malformed_token_is_not_sent(registry: FakeRegistry, body: bytes) -> Non
     add_token_server(registry, body)
     with pytest.raises(UnacceptableError, match="no token that can be used"):
         call_client(registry, "manifest", "1.0")
-    assert not [each for each in registry.asked if "authorization" in each.headers]
+    assert not [each for each in registry.requests if "authorization" in each.headers]
 
 
 def test_second_or_unknown_challenge_is_not_answered(registry: FakeRegistry) -> None:
     add_token_server(registry, b'{"token":"other"}')
     with pytest.raises(UnacceptableError, match=r"'docker login 127\.0\.0\.1:"):
         call_client(registry, "manifest", "1.0")
-    assert len(registry.asked) == 3
+    assert len(registry.requests) == 3
     for count, challenge in enumerate(("Negotiate", ""), 4):
         require_authorization(registry, "never", challenge)
         with pytest.raises(UnacceptableError, match="asks for permission"):
             call_client(registry, "manifest", "1.0", access=access_with(registry, ADA))
-        assert len(registry.asked) == count
+        assert len(registry.requests) == count
 
 
 def test_unreadable_credentials_are_reported_only_if_needed(registry: FakeRegistry) -> None:
@@ -236,12 +236,12 @@ def test_redirect_to_other_host_has_no_authorization(registry: FakeRegistry) -> 
         registry.blob(b"content", redirect(f"http://localhost:{storage.port}/blob?signature=x", 307))
         storage.routes["/blob"] = respond_with(b"content")
         assert call_client(registry, "blob", CONTENT, trust=PRIVATE_AND_HTTP, access=access) == b"content"
-        assert registry.asked[-1].headers["authorization"] == BASIC
+        assert registry.requests[-1].headers["authorization"] == BASIC
         assert storage.paths == ["/blob?signature=x"]
         storage.routes["/blob"] = respond_with(b"", 401, www_authenticate='Basic realm="x"')
         with pytest.raises(UnacceptableError, match="asks for permission"):
             call_client(registry, "blob", CONTENT, trust=PRIVATE_AND_HTTP, access=access)
-        assert not [each for each in storage.asked if "authorization" in each.headers]
+        assert not [each for each in storage.requests if "authorization" in each.headers]
 
 
 @each_row(("location", "reason"), [
@@ -275,7 +275,7 @@ def test_registry_name_with_loopback_address_is_refused(
     monkeypatch.setattr(http, "resolve", resolve_to_loopback)
     with pytest.raises(UnacceptableError, match="which is not public"):
         anyio.run(run)
-    assert not registry.asked
+    assert not registry.requests
 
 
 def test_push_with_wrong_digest_or_status_is_refused(registry: FakeRegistry) -> None:

@@ -163,14 +163,14 @@ def test_token_is_fetched_with_scope_of_command(skills: Path, tmp_path: Path) ->
             # another port and plain http of the token server must each be allowed
             done = run_command("push", skills, registry.named(), code=2, **known)
             assert "plain http; --allow-http" in done.stderr
-            assert not site.asked
+            assert not site.requests
             allowed = ("--allow-http", "--allow-private")
             run_command("push", skills, registry.named(), *allowed, **known)
-            assert {each.path.rpartition("%3A")[2] for each in site.asked} == {"pull%2Cpush"}
-            site.asked.clear()
+            assert {each.path.rpartition("%3A")[2] for each in site.requests} == {"pull%2Cpush"}
+            site.requests.clear()
             listed = run_command("list", registry.named(), *allowed, *cache_option(tmp_path), **known)
             assert "alpha" in listed.stdout
-            assert [each.path.rpartition("%3A")[2] for each in site.asked] == ["pull"]
+            assert [each.path.rpartition("%3A")[2] for each in site.requests] == ["pull"]
             without = {"DOCKER_CONFIG": str(tmp_path / "none")}
             done = run_command("list", registry.named(), *allowed, *cache_option(tmp_path / "other"), code=2, **without)
             assert "asks for permission" in done.stderr

@@ -22,10 +22,10 @@ from sources.publishers import respond_with, skill_md
 def requests_since_last_call(registry: FakeRegistry) -> list[str]:
     """Return method and path of each request since the last call, as "GET blobs/sha256"."""
     requests: list[str] = []
-    for each in registry.asked:
+    for each in registry.requests:
         path = each.path.removeprefix(f"/v2/{REPOSITORY}/")
         requests.append(f"{each.method} {path.partition(':')[0]}")
-    registry.asked.clear()
+    registry.requests.clear()
     return requests
 
 

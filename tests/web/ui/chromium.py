@@ -48,11 +48,11 @@ def page_width(page: Page) -> int:
 
 @dataclass
 class PageRecord:
-    """A page, the URLs that it `asked` for, and its errors and dialogs, as `refused`."""
+    """A page, the URLs that it `requests`, and its errors and dialogs, as `refused`."""
 
     page: Page
     refused: list[str] = field(default_factory=list[str])
-    asked: list[str] = field(default_factory=list[str])
+    requests: list[str] = field(default_factory=list[str])
 
 
 @contextmanager
@@ -75,7 +75,7 @@ def open_page(chromium: Browser, **options: Any) -> Iterator[PageRecord]:
     seen = PageRecord(context.new_page())
     seen.page.on("console", lambda message: message.type == "error" and seen.refused.append(message.text))
     seen.page.on("pageerror", lambda error: seen.refused.append(str(error)))
-    seen.page.on("request", lambda request: seen.asked.append(request.url))
+    seen.page.on("request", lambda request: seen.requests.append(request.url))
     seen.page.on("dialog", lambda dialog: (seen.refused.append(f"dialog {dialog.message}"), dialog.dismiss()))
     try:
         yield seen

@@ -96,7 +96,7 @@ def test_catalogue_searches_while_typing_and_works_by_keyboard(chromium: Browser
         expect(page.locator("#results")).to_contain_text("No skill matches.")
         page.get_by_role("searchbox").fill("")
         expect(main.get_by_role("link", name="csv-profiling", exact=True)).to_be_visible()
-        assert all("part=1" in url for url in seen.asked if "/ui/?" in url)
+        assert all("part=1" in url for url in seen.requests if "/ui/?" in url)
         main.get_by_role("link", name="csv-profiling", exact=True).press("Enter")
         expect(page).to_have_url(f"{origin}/ui/skills/csv-profiling")
 
@@ -288,7 +288,7 @@ def test_hostile_skills_inject_nothing_into_any_view(chromium: Browser, tmp_path
             assert page.url == f"{origin}/ui/{view}", view
             assert find_harm(page, plain=view.startswith("raw/")) == [], view
     assert downloads == [f"raw/{paths[0]}?file=fake.png"]
-    assert {urlsplit(url).netloc for url in seen.asked if not url.startswith("data:")} == {urlsplit(origin).netloc}
+    assert {urlsplit(url).netloc for url in seen.requests if not url.startswith("data:")} == {urlsplit(origin).netloc}
 
 
 HARMFUL_MARKUP = (

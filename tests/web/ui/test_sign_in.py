@@ -266,8 +266,8 @@ def test_cross_site_requests_do_not_consume_the_sign_in_rate_limit(tmp_path: Pat
                     if path == "/ui/oauth/begin":
                         assert (marked.status, unmarked.status) == (403, 303)
             assert get(server, "/ui/oauth/begin", **{"Sec-Fetch-Site": "same-origin"}).status == 303
-            assert {*issuer.asked} <= {"/.well-known/oauth-authorization-server", "/keys"}
-            assert len(issuer.asked) <= 4
+            assert {*issuer.requests} <= {"/.well-known/oauth-authorization-server", "/keys"}
+            assert len(issuer.requests) <= 4
 
 
 def test_page_without_client_id_accepts_bearer_tokens_only(tmp_path: Path, skills: Path) -> None:

@@ -47,11 +47,11 @@ def test_skill_view_follows_own_edits_until_skill_is_removed(chromium: Browser, 
         page.get_by_role("link", name="refunds", exact=True).click()
         page.wait_for_url("**/skills/refunds")  # else the status below is that of the catalogue
         expect(page.locator(".live")).to_have_text("")
-        requests = len(seen.asked)
+        requests = len(seen.requests)
         write_skill(skills / "other", description="Something else.")
         write_skill(skills / "refunds", body="# Second\n")
         expect(page.locator("#rendered")).to_contain_text("Second")
-        updates = [url for url in seen.asked[requests:] if "part=1" in url]
+        updates = [url for url in seen.requests[requests:] if "part=1" in url]
         assert len(updates) == 1, "an edit of another skill causes no update"
         write_skill(skills / "refunds", name="refund")
         expect(page.get_by_role("region", name="Problems")).to_contain_text("name")

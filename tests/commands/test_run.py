@@ -165,5 +165,7 @@ def test_run_passes_arguments_and_exit_code_and_explains_its_sandbox(
     ("skill", "script", "message"),
     [("nobody", "scripts/hello.py", "'list' shows"), ("greet", "scripts/no.py", "its scripts are scripts/hello.py")],
 )
-def test_unknown_skill_or_script_is_reported_in_one_line(root: Path, skill: str, script: str, message: str) -> None:
-    assert message in refusal("run", root, skill, script)
+def test_unknown_skill_or_script_is_reported_in_one_line(
+    root: Path, skill: str, script: str, message: str, sandbox_mode: str
+) -> None:
+    assert message in refusal("run", root, skill, script, "--sandbox", sandbox_mode)

@@ -25,12 +25,18 @@ from wire import COMMAND, DEADLINE, FIXTURES, ROOT, write_skill
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals as POSIX has them")
 
 
+@each_row("command", [["serve"], ["serve", "--transport", "http"], ["rpc"], ["ui", "--no-open"]])
 @each_row("number", [signal.SIGTERM, signal.SIGINT])
-def test_signal_during_startup_ends_the_command_with_0(number: signal.Signals) -> None:
-    code = "import os, signal\nfrom mcp_skills_server.commands.running import end_on_signals\nend_on_signals()\n"
-    code += f"os.kill(os.getpid(), {number:d})\nwhile True: signal.pause()\n"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=DEADLINE, check=True)
-    assert done.stderr == b""
+def test_signal_during_startup_ends_the_command_with_0(command: list[str], number: signal.Signals) -> None:
+    """The signal arrives before the event loop handles it: when the command sets up its log."""
+    code = (
+        "import os, sys\nfrom mcp_skills_server.commands import logs\n"
+        f"logs.log_to_stderr = lambda *_, **__: os.kill(os.getpid(), {number:d})\n"
+        "from mcp_skills_server.cli import main\nmain(sys.argv[1:])\n"
+    )
+    words = [sys.executable, "-c", code, *command, str(FIXTURES)]
+    done = subprocess.run(words, capture_output=True, stdin=subprocess.DEVNULL, timeout=DEADLINE, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_sighup_reloads_unless_the_process_ignores_it() -> None:

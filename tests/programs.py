@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 
 MARK = "needs_program"
-UNSANDBOXED = (
+WITH_NETWORK = (
     ("--sandbox", "off")
     if not hasattr(os, "geteuid") or os.geteuid()
     else ("--sandbox", "required", "--script-network")
 )
 """Options for scripts that connect to this machine: no sandbox, or a sandbox with network for root, who needs one."""
-needs_unsandboxed = pytest.mark.needs_program(*(["bwrap"] if UNSANDBOXED[1] == "required" else []))
-"""The mark of tests that use `UNSANDBOXED`."""
+needs_script_network = pytest.mark.needs_program(*(["bwrap"] if WITH_NETWORK[1] == "required" else []))
+"""The mark of tests that use `WITH_NETWORK`."""
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from commands.calls import invoke, json_of, refusal, run
-from programs import UNSANDBOXED, needs_unsandboxed
+from programs import WITH_NETWORK, needs_script_network
 from rpc.build import toml
 from tables import each_row
 from web.http_wire import Server, http_serving
@@ -54,10 +54,10 @@ def text_of(result: dict[str, Any]) -> str:
     return " ".join(part.get("text", "") for part in result["content"])
 
 
-@needs_unsandboxed
+@needs_script_network
 def test_script_of_a_site_runs_only_as_approved(site: Server, published: Path, tmp_path: Path) -> None:
     address = f"http://127.0.0.1:{site.port}"
-    allowed = ["--allow-scripts", *UNSANDBOXED, "--approvals", str(tmp_path / "approvals.json")]
+    allowed = ["--allow-scripts", *WITH_NETWORK, "--approvals", str(tmp_path / "approvals.json")]
     run("list", address, *options(tmp_path))
     with serving(address, *options(tmp_path), *allowed) as wire:
         refused = run_script(wire)
@@ -91,12 +91,12 @@ def wait_until_fetched(address: str, tmp_path: Path, raw: bytes) -> None:
     pytest.fail("the site never published the change")
 
 
-@needs_unsandboxed
+@needs_script_network
 def test_script_fetched_into_a_folder_needs_approval(site: Server, tmp_path: Path) -> None:
     address, mine = f"http://127.0.0.1:{site.port}", tmp_path / "mine"
     run("fetch", address, "--output", mine, "--allow-private")
     assert [each["origin"] for each in json_of("list", mine)["skills"]] == [address]
-    allowed = ["--allow-scripts", *UNSANDBOXED, "--approvals", str(tmp_path / "approvals.json")]
+    allowed = ["--allow-scripts", *WITH_NETWORK, "--approvals", str(tmp_path / "approvals.json")]
     with serving(mine, *allowed, "--allow-scripts-of", address) as wire:
         assert "was never approved" in text_of(run_script(wire))
         assert approve(tmp_path, str(mine), "thing").returncode == 0

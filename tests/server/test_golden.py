@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from programs import UNSANDBOXED, needs_unsandboxed
+from programs import WITH_NETWORK, needs_script_network
 from wire import FIXTURES, ROOT, serving
 
 GOLDEN = ROOT / "tests" / "golden"
@@ -23,7 +23,7 @@ CASES: list[tuple[str, Path, list[str], bool, str, dict[str, Any]]] = [
     ("get.nested-files", FIXTURES, [], False, "skills/get", {"name": "release-checklist"}),
     ("get.by-uri", FIXTURES, [], False, "skills/get", {"uri": "skill://polite-greetings/SKILL.md"}),
     ("resources", FIXTURES / "acme", [], False, "resources/list", {}),
-    ("tools", FIXTURES / "acme", ["--allow-scripts", *UNSANDBOXED], False, "tools/list", {}),
+    ("tools", FIXTURES / "acme", ["--allow-scripts", *WITH_NETWORK], False, "tools/list", {}),
     ("tools.skills-list", FIXTURES / "acme", [], False, "tools/call", {"name": "skills_list"}),
     ("prompts", FIXTURES, [], False, "prompts/list", {}),
     ("prompts.get", FIXTURES, [], False, "prompts/get", {"name": "release-checklist"}),
@@ -35,7 +35,10 @@ CASES: list[tuple[str, Path, list[str], bool, str, dict[str, Any]]] = [
 )
 @pytest.mark.parametrize(
     ("name", "root", "options", "extension", "method", "params"),
-    [pytest.param(*each, id=each[0], marks=needs_unsandboxed if UNSANDBOXED[0] in each[2] else ()) for each in CASES],
+    [
+        pytest.param(*each, id=each[0], marks=needs_script_network if WITH_NETWORK[0] in each[2] else ())
+        for each in CASES
+    ],
 )
 def test_result_equals_its_golden_file(
     *, name: str, root: Path, options: list[str], extension: bool, method: str, params: dict[str, Any]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from programs import UNSANDBOXED, needs_unsandboxed
+from programs import WITH_NETWORK, needs_script_network
 from tables import each_row
 from wire import EXTENSION, FIXTURES, META, Era, Wire, WireError, serving, write_skill
 
@@ -135,10 +135,10 @@ def test_host_with_native_skills_gets_each_skill_once(era: Era, tmp_path: Path) 
         assert [each["name"] for each in wire.request("prompts/list")["prompts"]] == ["Not_The_Folder"]
 
 
-@needs_unsandboxed
+@needs_script_network
 def test_script_tool_names_no_skill_to_a_host_with_native_skills(era: Era, tmp_path: Path) -> None:
     write_skill(tmp_path / "valid")
-    with serving(tmp_path, "--allow-scripts", *UNSANDBOXED, era=era, host="claude-code", extension=True) as wire:
+    with serving(tmp_path, "--allow-scripts", *WITH_NETWORK, era=era, host="claude-code", extension=True) as wire:
         tools = wire.request("tools/list")["tools"]
         assert "skills_run_script" in [each["name"] for each in tools]
         assert "valid" not in json.dumps(tools)

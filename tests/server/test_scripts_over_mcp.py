@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from mcp_skills_server.runtime.scripts.processes import query
-from programs import UNSANDBOXED, needs_unsandboxed
+from programs import WITH_NETWORK, needs_script_network
 from server.test_tools import error_text
 from web.http_wire import Stream, client, http_serving
 from wire import DEADLINE, Era, serving, write_skill
@@ -139,19 +139,19 @@ def test_output_files_are_readable_only_in_the_session_of_the_script(
             assert "No script has run" in read("out/report.txt")["content"][0]["text"]
 
 
-@needs_unsandboxed
+@needs_script_network
 def test_script_of_an_excluded_source_is_refused(folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     file.write_text(f"[[source]]\nfrom = '{folder}'\nscripts = false\n")
-    with serving("--config", file, "--allow-scripts", *UNSANDBOXED) as wire:
+    with serving("--config", file, "--allow-scripts", *WITH_NETWORK) as wire:
         refused = wire.request("tools/call", script_call(load(wire), "scripts/hello.py"))
         assert "excluded the scripts of its source" in error_text(refused)
 
 
-@needs_unsandboxed
+@needs_script_network
 @pytest.mark.requirement("X-29")
 def test_script_reports_progress_and_is_killed_when_cancelled(folder: Path, listener: socket.socket, era: Era) -> None:
-    with serving(folder, "--allow-scripts", *UNSANDBOXED, era=era) as wire:
+    with serving(folder, "--allow-scripts", *WITH_NETWORK, era=era) as wire:
         handle = load(wire)
         params = {**blocking_call(handle, listener), "_meta": {"progressToken": "p"}}
         identifier = wire.start("tools/call", params)
@@ -167,10 +167,10 @@ def test_script_reports_progress_and_is_killed_when_cancelled(folder: Path, list
         assert result["structuredContent"]["exit_code"] == 3
 
 
-@needs_unsandboxed
+@needs_script_network
 @pytest.mark.parametrize("end", ["stdin", "SIGTERM"])
 def test_script_ends_with_the_server(folder: Path, listener: socket.socket, end: str, era: Era) -> None:
-    with serving(folder, "--allow-scripts", *UNSANDBOXED, era=era) as wire:
+    with serving(folder, "--allow-scripts", *WITH_NETWORK, era=era) as wire:
         wire.start("tools/call", blocking_call(load(wire), listener))
         connection = accept_script(listener)
         if end == "stdin":
@@ -180,9 +180,9 @@ def test_script_ends_with_the_server(folder: Path, listener: socket.socket, end:
         wait_for_end(connection)
 
 
-@needs_unsandboxed
+@needs_script_network
 def test_script_ends_when_its_http_client_disconnects(folder: Path, listener: socket.socket) -> None:
-    with http_serving(folder, "--allow-scripts", *UNSANDBOXED) as server, client(server, "modern") as one:
+    with http_serving(folder, "--allow-scripts", *WITH_NETWORK) as server, client(server, "modern") as one:
         params = {**blocking_call(load(one), listener), "_meta": {"progressToken": "p"}}
         message = one.message("tools/call", params)
         stream = Stream(server, "POST", json.dumps(message).encode(), one.headers(message))

@@ -15,6 +15,7 @@ from click.testing import Result
 
 from commands.calls import exit_code, invoke, refusal
 from mcp_skills_server.provenance.lock import read
+from sources.fetching import listed_names
 from tables import each_row
 from web.http_wire import http_serving
 from wire import Wire, serving, write_skill
@@ -48,14 +49,10 @@ def serving_locked(team: Path, *options: str | Path) -> AbstractContextManager[W
     return serving("--lock", team / "skills.lock", *options)
 
 
-def skill_names(wire: Wire) -> list[str]:
-    return sorted(each["frontmatter"]["name"] for each in wire.every_skill())
-
-
 def names_served_frozen(team: Path, *options: str | Path) -> list[str]:
     """Return the names of the skills of a server with `--lock --frozen`."""
     with serving_locked(team, "--frozen", *options) as wire:
-        return skill_names(wire)
+        return listed_names(wire)
 
 
 def test_lock_names_sources_and_skills_and_is_reproducible(team: Path) -> None:
@@ -206,19 +203,19 @@ def test_every_command_takes_roots_from_the_configuration(team: Path) -> None:
         assert output in run(*command.split(), *options).stdout, command
     assert exit_code(run("publish", "--output", "public", *options)) == 0
     with serving("--config", team / "conf" / "skills.toml", "--frozen") as wire:
-        assert skill_names(wire) == ["greetings", "refunds"]
+        assert listed_names(wire) == ["greetings", "refunds"]
 
 
 def test_server_serves_only_locked_skills_and_logs_the_others(team: Path) -> None:
     run("lock", "skills")
     write_skill(team / "skills" / "new")
     with serving_locked(team, "--frozen") as wire:
-        assert skill_names(wire) == ["greetings", "refunds"]
+        assert listed_names(wire) == ["greetings", "refunds"]
         wire.wait_for_log(b"serving 2 skills")
         wire.wait_for_log(b"the lock file does not name this skill")
         change_skill(team)
         wire.until("notifications/skills/list_changed")
-        assert skill_names(wire) == ["greetings"]
+        assert listed_names(wire) == ["greetings"]
         wire.wait_for_log(b"its files are not those that the lock file names")
     message = refused("serve", "--lock", "skills.lock", "--frozen")
     assert "refunds cannot be served: its files are not those that the lock file names" in message
@@ -243,17 +240,17 @@ def test_running_server_reloads_its_lock_file(team: Path) -> None:
         run("lock", "skills", "more")
         wire.process.send_signal(signal.SIGHUP)
         wire.wait_for_log(b"restart the server; the former lock stays in force")
-        assert skill_names(wire) == ["new", "refunds"]
+        assert listed_names(wire) == ["new", "refunds"]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGHUP")
 def test_sighup_rescans_every_source(team: Path) -> None:
     with serving(team / "skills", "--no-watch") as wire:
-        assert skill_names(wire) == ["greetings", "refunds"]
+        assert listed_names(wire) == ["greetings", "refunds"]
         write_skill(team / "skills" / "new")
         wire.process.send_signal(signal.SIGHUP)
         wire.wait_for_log(b"polling every source now")
-        assert skill_names(wire) == ["greetings", "new", "refunds"]
+        assert listed_names(wire) == ["greetings", "new", "refunds"]
 
 
 def test_given_roots_select_among_the_locked_ones(team: Path) -> None:
@@ -278,7 +275,7 @@ def test_changed_skill_of_replaced_archive_is_not_served(team: Path) -> None:
     assert len(before) == 64 and changed == "  changed  skills/refunds"
     assert moved.startswith(f"skills.tar.gz: {before[:12]} -> ") and len(moved) == len("skills.tar.gz: ") + 28
     with serving_locked(team) as wire:
-        assert skill_names(wire) == ["greetings"]
+        assert listed_names(wire) == ["greetings"]
 
 
 def test_locked_site_is_served_from_cache_after_changes_and_offline(team: Path) -> None:

@@ -119,9 +119,8 @@ def run_tool_session(soak: Deployment, rng: random.Random) -> None:
             soak.score.add("session requests")
             continue
         text = result["content"][0]["text"]
-        starting = (
-            target.may_lose_response(sent_at) and "Unknown session" not in text
-        )  # the server still connects to Redis, or scans
+        # A restarted server connects to Redis and scans before it knows the session.
+        starting = target.may_lose_response(sent_at) and "Unknown session" not in text
         if soak.redis_killed_at + LAG_S >= began or starting:
             soak.score.add("session requests without Redis")
         else:

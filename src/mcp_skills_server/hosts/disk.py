@@ -58,7 +58,7 @@ def replace(found: HostFile, new: bytes) -> Path | None:
         backup = _back_up(found)
         _write(found.target, new, found.status)
     except OSError as error:
-        raise UsageError(f"cannot be written ({error.strerror}); --dry-run prints it") from None
+        raise UsageError(f"cannot be written ({error.strerror}); apply --dry-run by hand") from None
     return backup
 
 

@@ -170,13 +170,9 @@ class RootState:
             grace: keep a skill as it was for `QUIET_S` if its SKILL.md is gone or became worse.
         """
         known = {directory: self.skills[directory] for directory in self.skills.below(subtree)}
-        namespace = ""
-        if subtree and "" in self.skills:
-            namespace = self.skills[""].path
         found = Scan(
             self.root,
             recalled or known,
-            namespace,
             self.limits,
             self._roots,
             self._nested,
@@ -194,7 +190,7 @@ class RootState:
             if not is_gone or not os.path.isdir(self.root.path):
                 self._report_missing(error)
                 return missing is None
-            self.root.forget_links(subtree)
+            self.root.links.replace_below(subtree, {})
         if self._gate is not None or self.root.off or self._refused:
             self._refuse(subtree, found, known)
         gone = {path: each for path, each in known.items() if found.skills.get(path) is not each}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -183,24 +182,6 @@ def _kind_of_ignored(entry: os.DirEntry[str]) -> str:
     if entry.is_dir(follow_symlinks=False) and is_utf8(entry.name):
         return "ignored folder"
     return "ignored"
-
-
-def fallback_entry(root_path: str, path: str, error: OSError) -> Directory | None:
-    """Return the result of a full walk at a directory that cannot be opened, None for nothing."""
-    if isinstance(error, PermissionError):
-        return Directory(path, unreadable=True)
-    if error.errno in MISSING_ERRORS:
-        return link_at(root_path, path)
-    return None
-
-
-def link_at(root_path: str, path: str) -> Directory | None:
-    """Return a Directory for the parent of a link, holding that link alone, or None for no link."""
-    found = disk.lstat_below(root_path, path)
-    if found is None or not stat.S_ISLNK(found.st_mode):
-        return None
-    parent, _, name = path.rpartition("/")
-    return Directory(parent, unserved={name: "link"})
 
 
 def ignored_in(root_path: str, directory: str) -> list[str]:

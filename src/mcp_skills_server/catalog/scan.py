@@ -16,11 +16,10 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
 from mcp_skills_server.catalog import disk, tree
-from mcp_skills_server.catalog.bundle import REFUSALS, Bundle, open_hint
+from mcp_skills_server.catalog.bundle import REFUSALS, Bundle, ScannedFiles, open_hint
 from mcp_skills_server.catalog.fetched import Origins
 from mcp_skills_server.catalog.path_map import above, join, levels, within
 from mcp_skills_server.catalog.roots import FolderLink, Limits, Root, link_state
-from mcp_skills_server.catalog.scanned_files import ScannedFiles
 from mcp_skills_server.catalog.tree import Directory
 from mcp_skills_server.codes import problem, standing
 from mcp_skills_server.format.ignored import VENV_MARKER, is_entered

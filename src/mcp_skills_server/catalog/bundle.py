@@ -80,7 +80,7 @@ class ScannedFiles:
     def unchanged(self, found: SkillFile) -> SkillFile | None:
         """Return the known file at this location if its signature is the same, or None.
 
-        An index may be wrong about a file: `Reader.read` hashes all it reads, so no bytes are
+        An index may be wrong about a file: `Registry.read` hashes all it reads, so no bytes are
         served under another digest.
         """
         old = self._taken.get(found.location) or self._known.get(found.location)

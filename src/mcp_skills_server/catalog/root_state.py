@@ -43,10 +43,6 @@ class RootState:
         self._gate = gate
         self._roots = roots
         self.skills = PathMap[Skill]()
-        self.is_moved = False
-        """Whether a skill came, went or got another path since the last merge of the roots."""
-        self.replaced: set[str] = set()
-        """Directories of all other skills that scans replaced since then."""
         self.unsaved: set[str] = set()
         """Directories whose skill changed or went since the index was last saved."""
         self.missing: Problem | None = None
@@ -196,9 +192,6 @@ class RootState:
         gone = {path: each for path, each in known.items() if found.skills.get(path) is not each}
         came = {path: each for path, each in found.skills.items() if known.get(path) is not each}
         self.skills.replace(gone, came)
-        self.replaced |= came.keys()
-        if gone.keys() != came.keys() or any(gone[each].path != came[each].path for each in gone):
-            self.is_moved = True
         self._kept.replace_below(subtree, found.kept)
         self._dotted.replace_below(subtree, dict.fromkeys(found.skipped_dot_folders))
         if recalled is None:

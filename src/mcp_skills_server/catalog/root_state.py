@@ -189,17 +189,17 @@ class RootState:
             self.root.links.replace_below(subtree, {})
         if self._gate is not None or self.root.off or self._refused:
             self._refuse(subtree, found, known)
-        gone = {path: each for path, each in known.items() if found.skills.get(path) is not each}
-        came = {path: each for path, each in found.skills.items() if known.get(path) is not each}
-        self.skills.replace(gone, came)
+        directories = known.keys() | found.skills.keys()
+        changed = {each for each in directories if known.get(each) is not found.skills.get(each)}
+        self.skills.replace_below(subtree, found.skills)
         self._kept.replace_below(subtree, found.kept)
         self._dotted.replace_below(subtree, dict.fromkeys(found.skipped_dot_folders))
         if recalled is None:
-            self.unsaved |= gone.keys() | came.keys()
+            self.unsaved |= changed
         else:
-            self.unsaved = (recalled.keys() | came.keys()) - (found.unread & found.skills.keys())
+            self.unsaved = (recalled.keys() | changed) - (found.unread & found.skills.keys())
         is_news = self._replace_problems(subtree, found.problems)
-        return bool(gone or came or is_news or missing is not None)
+        return bool(changed or is_news or missing is not None)
 
     def _refuse(self, subtree: str, found: Scan, known: Mapping[str, Skill]) -> None:
         """Remove refused skills from a scan's result: one must not hide a skill of a later root."""

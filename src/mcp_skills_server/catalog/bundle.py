@@ -38,6 +38,7 @@ class FileRefusal(NamedTuple):
 
 REFUSALS: Final[Mapping[str, FileRefusal]] = {
     "irregular": FileRefusal("file-irregular", "{} is not a regular file"),
+    "folder": FileRefusal("skill-md-irregular", "{} is a directory"),
     "foreign": FileRefusal(
         "hard-link",
         "{} is a hard link to a file that belongs to another user than its folder, and is not "

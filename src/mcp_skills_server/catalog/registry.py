@@ -438,10 +438,8 @@ class Registry:
 
     # Problems
 
-    @property
-    def permissions(self) -> None:
-        """None: the registry belongs to no principal. As `FilteredSkills.permissions`."""
-        return
+    permissions: Final = None
+    """The registry belongs to no principal, unlike `FilteredSkills`."""
 
     @property
     def weight(self) -> int:

@@ -250,8 +250,6 @@ class Scan:
             if code != "unreadable":
                 code = "skill-md-irregular"
             return problem(code, message.format(SKILL_MD), hint=hint)
-        if here.folder_as_manifest:
-            return problem("skill-md-irregular", "SKILL.md is a directory")
         for name in here.files if not inside else ():
             if name.lower() == "skill.md":
                 place = self.root.show(join(here.path, name))

@@ -43,12 +43,12 @@ class Directory:
         unserved: kind by name, for each name that is neither served nor entered.
             "link"; "irregular", not a regular file; "foreign", a hard link to a file of another
             user than the folder's; "unnamed", not UTF-8, the name escaped; "denied", the directory
-            may be read but not entered; "ignored" and "ignored folder", names that are never part
-            of a skill; "dotted", a dot folder outside of every skill that was not entered.
+            may be read but not entered; "folder", a SKILL.md that is a directory, which is entered;
+            "ignored" and "ignored folder", names that are never part of a skill; "dotted", a dot
+            folder outside of every skill that was not entered.
         directories: a list below a skill; elsewhere an iterator, usable once, while the walk's
             first directory is open.
         holds_manifest: an entry has the name SKILL.md, be it a file, a directory or anything else.
-        folder_as_manifest: SKILL.md is a directory.
         surplus: number of files beyond those kept.
         is_truncated: the directories below are deeper than the walk goes, and unknown.
         is_withheld: a nested skill without a SKILL.md now, whose files the outer skill must not
@@ -60,7 +60,6 @@ class Directory:
     unserved: dict[str, str] = field(default_factory=dict[str, str])
     directories: Iterable[Directory] = ()
     holds_manifest: bool = False
-    folder_as_manifest: bool = False
     unreadable: bool = False
     surplus: int = 0
     is_truncated: bool = False
@@ -135,8 +134,9 @@ class Walk:
                         unserved[name] = "denied"
         if path and VENV_MARKER in files:
             return None
-        here.folder_as_manifest = SKILL_MD in inner
-        here.holds_manifest = SKILL_MD in files or SKILL_MD in unserved or here.folder_as_manifest
+        if SKILL_MD in inner:
+            unserved[SKILL_MD] = "folder"
+        here.holds_manifest = SKILL_MD in files or SKILL_MD in unserved
         # A broken skill counts, too: a folder in a skill is no collection of skills.
         is_skill = here.holds_manifest or _SKILL_MD_FOLDED in map(str.lower, files)
         inside = inside or is_skill

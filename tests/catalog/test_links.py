@@ -13,7 +13,6 @@ from catalog.watched import edit_and_wait, has_version, serves, watching, write_
 from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Limits, MirroredRoot
-from mcp_skills_server.errors import StaleFileError
 
 
 @pytest.fixture
@@ -113,18 +112,6 @@ def test_link_target_swapped_for_another_link_is_not_opened(project: Path, monke
     monkeypatch.setattr(disk, "open_real", swap)
     registry = load_registry(project / ".claude/skills")
     assert_served(registry, [], problems=["link-outside"])
-
-
-def test_file_is_stale_after_its_link_was_moved_to_another_folder(project: Path) -> None:
-    link = project / ".claude/skills/pdf"
-    registry = load_registry(project / ".claude/skills")
-    write_files(project, {**skills("other/pdf"), "other/pdf/references/a.md": "b"})
-    link.unlink()
-    link.symlink_to("../../other/pdf")
-    with pytest.raises(StaleFileError) as raised:
-        registry.read(registry.snapshot.skills["pdf"].files["references/a.md"])
-    registry.rescan(raised.value.path)
-    assert registry.read(registry.snapshot.skills["pdf"].files["references/a.md"]) == b"b"
 
 
 @pytest.mark.parametrize("poll", [False, True])

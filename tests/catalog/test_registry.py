@@ -282,6 +282,7 @@ def perform(top: Path, operation: Operation) -> list[str]:
 @example([[write(f"one/{each}SKILL.md", B) for each in ("", "b/")], [remove("one/SKILL.md")]])
 @example([[write(f"one/{each}/SKILL.md", B) for each in ("a", "a/b")], [remove("one/a/b/SKILL.md")]])
 @example([[write("one/a/b/s/x.md", "")], [Operation("link", "one/a/b/s/b", ".")]])
+@example([[write(f"one/{each}/SKILL.md", A) for each in ("a", "a0")], [remove("one/a/SKILL.md")]])
 def test_incremental_refresh_equals_a_fresh_scan(steps: list[list[Operation]], *, hidden: bool) -> None:
     """Its changes are exactly the differences of the two snapshots."""
     with tempfile.TemporaryDirectory() as folder, mock.patch.object(tree, "MOST_LEVELS", 3):

@@ -20,7 +20,6 @@ from catalog.forest import (
     assert_served,
     load_registry,
     problem_codes,
-    skill_md,
     skills,
     valid_paths,
     write_files,
@@ -112,36 +111,6 @@ def test_skill_of_the_earlier_root_shadows_that_of_a_later_one(tmp_path: Path) -
     assert f"{one}/acme/inner" in shadowed["acme"].message
     reversed_roots = load_registry(two, one)
     assert {reversed_roots.snapshot.skills[path].root for path in valid_paths(reversed_roots)} == {0}
-
-
-def test_shadowed_skill_is_served_once_the_shadowing_one_is_gone(tmp_path: Path) -> None:
-    write_files(tmp_path / "one", skills("a"))
-    write_files(tmp_path / "two", skills("a", "a/b"))
-    registry = load_registry(tmp_path / "one", tmp_path / "two")
-    shutil.rmtree(tmp_path / "one/a")
-    changes = registry.refresh([str(tmp_path / "one/a")])
-    assert_served(registry, ["a", "a/b"], problems=[])
-    assert (changes.before["a"].root, changes.after["a"].root) == (0, 1)
-    assert "a/b" not in changes.before
-    write_files(tmp_path / "one", skills("a"))
-    registry.refresh([str(tmp_path / "one/a")])
-    assert_served(registry, ["a"], problems=["shadowed", "shadowed"])
-
-
-def test_edit_of_a_shadowed_skill_does_not_affect_the_served_one(tmp_path: Path) -> None:
-    registry = load_registry(
-        write_files(tmp_path / "one", skills("a")), write_files(tmp_path / "two", skills("a", "a/in", "b"))
-    )
-    for version, paths in (("1", None), ("2", [str(tmp_path / each / "a/SKILL.md") for each in ("two", "one")])):
-        write_files(tmp_path / "one", {"a/SKILL.md": skill_md("a", f"version: served {version}")})
-        write_files(tmp_path / "two", {"a/SKILL.md": skill_md("a", f"version: shadowed {version}")})
-        write_files(tmp_path / "two", {"a/in/SKILL.md": skill_md("in", f"version: shadowed {version}")})
-        changes = registry.refresh(paths)
-        assert registry.snapshot.skills["a"].frontmatter["version"] == f"served {version}"
-        assert changes.after["a"].root == changes.before["a"].root == 0
-        assert problem_codes(registry).count("shadowed") == 2
-    write_files(tmp_path / "two", skills("a"))
-    assert not registry.refresh([str(tmp_path / "two/a/SKILL.md")])
 
 
 def test_refresh_ignores_paths_outside_of_the_roots(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from catalog.forest import skills, write_files
 from forkserver import run
 from mcp_skills_server.catalog.gates import Selection
 from mcp_skills_server.catalog.registry import Registry
@@ -59,19 +58,6 @@ def test_selection_patterns_match_path_name_or_tag(
     assert off == {"acme/refunds", "acme/invoices", "tea"} - left
 
 
-def test_excluded_skill_shadows_none_of_a_later_root(tmp_path: Path) -> None:
-    roots = [write_files(tmp_path / name, skills("tea")) for name in ("one", "two")]
-    registry = Registry(roots, gate=Selection(exclude=("draft",)))
-    assert loaded_skills(registry) == {"tea"}
-    assert registry.snapshot.skills["tea"].root == 0
-    write_skill(tmp_path / "one" / "tea", description="x\ntags: [draft]")
-    registry.refresh()
-    assert registry.snapshot.skills["tea"].root == 1
-    write_skill(tmp_path / "one" / "tea")
-    registry.refresh()
-    assert registry.snapshot.skills["tea"].root == 0
-
-
 def test_skills_off_file_switches_skills_off_and_on(root: Path) -> None:
     (root / "skills-off.txt").write_text("# not now\n\nacme/refunds/\n ./tea\n", encoding="utf-8")
     registry = Registry([root])
@@ -89,16 +75,6 @@ def test_skills_off_file_switches_skills_off_and_on(root: Path) -> None:
     registry.refresh([str(root / "skills-off.txt")])
     assert set(registry.snapshot.skills) == {"acme/refunds", "acme/invoices", "tea"}
     assert not [each for each in registry.snapshot.problems if each.code == "switched-off"]
-
-
-def test_server_notifies_clients_of_a_switched_skill(root: Path) -> None:
-    with serving(root) as wire:
-        whole = listed_names(wire)
-        for on, left in ((False, whole - {"tea"}), (True, whole)):
-            switch(str(root), "tea", on=on)
-            wire.until("notifications/skills/list_changed")
-            assert listed_names(wire) == left
-            assert (root / "skills-off.txt").exists() is not on
 
 
 def test_unreadable_switches_are_not_overwritten(root: Path) -> None:

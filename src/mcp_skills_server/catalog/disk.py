@@ -128,9 +128,13 @@ def owner_of(handle: Handle, name: str) -> int:
     """
     if not name:
         return os.stat(handle).st_uid
+    return _lstat(handle, name).st_uid
+
+
+def _lstat(handle: Handle, name: str) -> os.stat_result:
     if isinstance(handle, int):
-        return os.stat(name, dir_fd=handle, follow_symlinks=False).st_uid
-    return os.lstat(f"{handle}/{name}").st_uid
+        return os.stat(name, dir_fd=handle, follow_symlinks=False)
+    return os.lstat(f"{handle}/{name}")
 
 
 def read(
@@ -213,10 +217,7 @@ def lstat_below(root_path: str, location: str) -> os.stat_result | None:
     parent, _, last = location.rpartition("/")
     try:
         with open_directory(root_path, parent) as handle:
-            if isinstance(handle, int):
-                found = os.stat(last, dir_fd=handle, follow_symlinks=False)
-            else:
-                found = os.lstat(f"{handle}/{last}")
+            found = _lstat(handle, last)
             if is_foreign_hard_link(found, handle):
                 return None
             return found

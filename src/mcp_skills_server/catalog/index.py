@@ -7,7 +7,6 @@ at any time. Its content is trusted, so only this user may own and write the fil
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import logging
@@ -168,26 +167,19 @@ class Index:
     def _do(self, work: Callable[[sqlite3.Connection], Any], *, create: bool) -> Any:
         """Run `work` in one transaction and return its result; None without a usable file."""
         with self._lock:
-            if self._is_given_up:
-                return None
-            try:
-                if self._connection is None and not self._is_there(create=create):
-                    return None
-            except OSError as error:
-                if error.errno in (errno.ELOOP, errno.EISDIR):
-                    self._discard("it is a link or a folder")
-                return None
-            except UnusableFileError as error:
-                self._discard(str(error))
+            is_there = self._connection is not None or os.path.lexists(self.path)
+            if self._is_given_up or not (create or is_there):
                 return None
             import sqlite3  # late import: a start without an index needs no sqlite3
 
             try:
-                connection = self._connection or self._open()
+                connection = self._connection or self._open(create=create)
                 with connection:
                     if create:
                         connection.execute("BEGIN IMMEDIATE")
                     return work(connection)
+            except OSError:
+                return None  # this user may not write there
             except UnusableFileError as error:
                 self._discard(str(error))
             except sqlite3.DatabaseError as error:
@@ -203,37 +195,24 @@ class Index:
                     self._discard(f"it is damaged ({error})")
             return None
 
-    def _is_there(self, *, create: bool) -> bool:
-        """Tell whether a file exists that only this user can have written; `create` makes one.
+    def _open(self, *, create: bool) -> sqlite3.Connection:
+        """Open the file, which only this user can have written; `create` makes it if missing.
 
         Raises:
-            OSError: the file cannot be opened or made.
-            UnusableFileError: another user may have written it.
-        """
-        folder = self.path.parent
-        if create:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if not os.access(folder, os.W_OK):
-                return False
-            _check_owner(os.lstat(folder), "its folder", stat.S_ISDIR)
-            flags = os.O_CREAT | os.O_RDWR | getattr(os, "O_NOFOLLOW", 0)
-            os.close(os.open(self.path, flags, 0o600))
-        try:
-            _check_owner(os.lstat(folder), "its folder", stat.S_ISDIR)
-            _check_owner(os.lstat(self.path), "it", stat.S_ISREG)
-        except FileNotFoundError:
-            return False
-        return True
-
-    def _open(self) -> sqlite3.Connection:
-        """Open the file.
-
-        Raises:
-            UnusableFileError: the file has another format.
+            OSError: the file is missing, or cannot be made.
+            UnusableFileError: another user may have written it, or it has another format.
             sqlite3.Error: the file is damaged, or locked for too long.
         """
         import sqlite3
 
+        folder = self.path.parent
+        if create:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _check_owner(os.lstat(folder), "its folder", stat.S_ISDIR)
+        if create:
+            with suppress(FileExistsError):
+                os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        _check_owner(os.lstat(self.path), "it", stat.S_ISREG)
         connection = sqlite3.connect(
             self.path, timeout=_BUSY_S, check_same_thread=False, isolation_level=None
         )

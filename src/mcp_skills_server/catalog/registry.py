@@ -1,32 +1,65 @@
 """Registry of the skills of several roots, kept current as one immutable Snapshot.
 
 Readers take `snapshot` and keep it; a refresh builds the next one and swaps it in atomically. A
-refresh scans only the skills that a change touches.
+refresh scans only the skills that a change touches. A file is served only if its bytes match the
+digest that the snapshot lists.
 """
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain
-from typing import Self
+from typing import Final, NamedTuple, Self
 
+from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.checks import Checks
+from mcp_skills_server.catalog.disk import digest_of
 from mcp_skills_server.catalog.gates import Gate
 from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.path_map import outermost
-from mcp_skills_server.catalog.reader import Reader
 from mcp_skills_server.catalog.root_state import RootState
 from mcp_skills_server.catalog.roots import Limits, MirroredRoot, Root, merge, open_roots
 from mcp_skills_server.catalog.scan import Arm
 from mcp_skills_server.catalog.threads import in_thread
 from mcp_skills_server.codes import problem
-from mcp_skills_server.model import Changes, Problem, Skill, Snapshot
+from mcp_skills_server.errors import StaleFileError
+from mcp_skills_server.model import SKILL_MD, Changes, Problem, Skill, SkillFile, Snapshot
 
 logger = logging.getLogger(__name__)
+
+_CHANGED: Final = disk.MISSING_ERRORS | {errno.EFBIG}
+_CACHED_BODIES: Final = 64
+"""Each has at most `Limits.skill_md` bytes."""
+
+
+class Body(NamedTuple):
+    """Parsed body of a SKILL.md: the skill's instructions.
+
+    Attributes:
+        text: UTF-8 text with LF line ends, without frontmatter.
+        linked: link text (or "") by bundled file that the text refers to, in order.
+        line: 1-based line of SKILL.md on which the text begins.
+    """
+
+    text: str
+    linked: Mapping[str, str]
+    line: int = 1
+
+
+@lru_cache(_CACHED_BODIES)
+def _body(skill: Skill, raw: bytes) -> Body:
+    from mcp_skills_server.format import frontmatter
+    from mcp_skills_server.format.links import linked_files, references
+
+    document = frontmatter.parse(raw)
+    linked = linked_files(references(document.body), skill.files, SKILL_MD)
+    return Body(document.body, linked, document.body_line)
 
 
 class Listeners:
@@ -57,7 +90,7 @@ class Listeners:
                 logger.exception("a listener failed")
 
 
-class Registry(Reader):
+class Registry:
     """The skills of some directories, empty until loaded. Thread-safe.
 
     `with Registry(["skills"]) as registry:` loads it; `async with` does so without blocking the
@@ -75,7 +108,7 @@ class Registry(Reader):
         gate: refuses skills that must not be served, such as those that a lock file does not name.
 
     Attributes:
-        roots: the directories, in their order.
+        roots: the directories, in their order; `SkillFile.root` is an index into them.
         snapshot: all skills as of the last scan; immutable, and replaced by the next scan.
         loaded: set when the first scan is done.
         index: as given; None with a gate, which must check every skill anew.
@@ -94,7 +127,7 @@ class Registry(Reader):
         index: Index | None = None,
         gate: Gate | None = None,
     ) -> None:
-        super().__init__(open_roots(roots))
+        self.roots = open_roots(roots)
         self.limits = limits = limits or Limits()
         self.snapshot = Snapshot({})
         self.loaded = threading.Event()
@@ -307,37 +340,14 @@ class Registry(Reader):
 
     def _swap(self, *, defer: bool = False) -> Changes:
         """Replace the snapshot by one of the roots as they are now, and notify the listeners."""
-        old = self.snapshot.skills
-        if any(state.is_moved for state in self._states):
-            skills, self._shadowed = self._merge()
-            changes = Changes(
-                {path: skill for path, skill in old.items() if skills.get(path) is not skill},
-                {path: skill for path, skill in skills.items() if old.get(path) is not skill},
-            )
-        else:
-            changes = self._replaced()
-            skills = {**old, **changes.after}
-        for state in self._states:
-            state.is_moved = False
-            state.replaced.clear()
+        old, (skills, self._shadowed) = self.snapshot.skills, self._merge()
+        changes = Changes(
+            {path: skill for path, skill in old.items() if skills.get(path) is not skill},
+            {path: skill for path, skill in skills.items() if old.get(path) is not skill},
+        )
         self.snapshot = Snapshot(skills, self._unattached_problems())
         self._notify(changes, defer=defer)
         return changes
-
-    def _replaced(self) -> Changes:
-        """Return the changes since the last merge, in which skills were replaced in their places.
-
-        These hide and reveal no skill, and a hidden one stays hidden.
-        """
-        before: dict[str, Skill] = {}
-        after: dict[str, Skill] = {}
-        for state in self._states:
-            for directory in sorted(state.replaced):
-                skill = state.skills[directory]
-                served = self.snapshot.skills.get(skill.path)
-                if served and (served.root, served.directory) == (skill.root, directory):
-                    before[skill.path], after[skill.path] = served, skill
-        return Changes(before, after)
 
     def _notify(self, changes: Changes, *, defer: bool = False) -> None:
         """Call the listeners with all deferred changes and these, or defer these, too.
@@ -371,12 +381,65 @@ class Registry(Reader):
             shadowed.append(problem("shadowed", text).at(hidden_at, skill.path))
         return merged, shadowed
 
+    # Reading
+
+    def read(self, file: SkillFile) -> bytes:
+        """Return the bytes of a file, verified against its digest.
+
+            skill = registry.snapshot.skills["refunds"]
+            raw = registry.read(skill.files["references/policy.md"])
+
+        Raises:
+            StaleFileError: the bytes differ from those that were scanned; `rescan` scans the file
+                again.
+        """
+        path = os.path.join(self.roots[file.root].path, file.location)
+        try:
+            raw, _ = disk.read(path, file.size)
+        except OSError as error:
+            reason = None if error.errno in _CHANGED else error.strerror
+            raise StaleFileError(path, reason) from None
+        if file.digest != digest_of(raw):
+            file.signature = ""  # force a rescan: a quick rewrite may leave the same time stamp
+            raise StaleFileError(path)
+        return raw
+
+    def read_all(self, skill: Skill) -> dict[str, bytes]:
+        """Return the bytes of every file of a skill, by path.
+
+        Raises:
+            StaleFileError: as for `read`.
+        """
+        return {path: self.read(file) for path, file in skill.files.items()}
+
+    def digest_over(self, skill: Skill) -> str:
+        """Return one digest of all paths and files of a skill, as approvals and lock files use it.
+
+        Raises:
+            StaleFileError: a file could not be read.
+        """
+        whole = hashlib.sha256()
+        for path, file in sorted(skill.files.items()):
+            digest = file.digest or digest_of(self.read(file))
+            whole.update(path.encode() + b"\0" + digest.encode() + b"\n")
+        return f"sha256:{whole.hexdigest()}"
+
+    def body(self, skill: Skill) -> Body:
+        """Return the skill's instructions and the files that they refer to.
+
+        Raises:
+            StaleFileError: as for `read`.
+        """
+        return _body(skill, self.read(skill.files[SKILL_MD]))
+
+    def place(self, skill: Skill) -> str:
+        """Return the absolute path of the skill's directory, for programs on the same disk."""
+        return os.path.join(self.roots[skill.root].path, *skill.directory.split("/")).rstrip(os.sep)
+
     # Problems
 
-    @property
-    def permissions(self) -> None:
-        """None: the registry belongs to no principal. As `FilteredSkills.permissions`."""
-        return
+    permissions: Final = None
+    """The registry belongs to no principal, unlike `FilteredSkills`."""
 
     @property
     def weight(self) -> int:

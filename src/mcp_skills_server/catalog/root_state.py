@@ -43,10 +43,6 @@ class RootState:
         self._gate = gate
         self._roots = roots
         self.skills = PathMap[Skill]()
-        self.is_moved = False
-        """Whether a skill came, went or got another path since the last merge of the roots."""
-        self.replaced: set[str] = set()
-        """Directories of all other skills that scans replaced since then."""
         self.unsaved: set[str] = set()
         """Directories whose skill changed or went since the index was last saved."""
         self.missing: Problem | None = None
@@ -170,13 +166,9 @@ class RootState:
             grace: keep a skill as it was for `QUIET_S` if its SKILL.md is gone or became worse.
         """
         known = {directory: self.skills[directory] for directory in self.skills.below(subtree)}
-        namespace = ""
-        if subtree and "" in self.skills:
-            namespace = self.skills[""].path
         found = Scan(
             self.root,
             recalled or known,
-            namespace,
             self.limits,
             self._roots,
             self._nested,
@@ -194,23 +186,20 @@ class RootState:
             if not is_gone or not os.path.isdir(self.root.path):
                 self._report_missing(error)
                 return missing is None
-            self.root.forget_links(subtree)
+            self.root.links.replace_below(subtree, {})
         if self._gate is not None or self.root.off or self._refused:
             self._refuse(subtree, found, known)
-        gone = {path: each for path, each in known.items() if found.skills.get(path) is not each}
-        came = {path: each for path, each in found.skills.items() if known.get(path) is not each}
-        self.skills.replace(gone, came)
-        self.replaced |= came.keys()
-        if gone.keys() != came.keys() or any(gone[each].path != came[each].path for each in gone):
-            self.is_moved = True
+        directories = known.keys() | found.skills.keys()
+        changed = {each for each in directories if known.get(each) is not found.skills.get(each)}
+        self.skills.replace_below(subtree, found.skills)
         self._kept.replace_below(subtree, found.kept)
         self._dotted.replace_below(subtree, dict.fromkeys(found.skipped_dot_folders))
         if recalled is None:
-            self.unsaved |= gone.keys() | came.keys()
+            self.unsaved |= changed
         else:
-            self.unsaved = (recalled.keys() | came.keys()) - (found.unread & found.skills.keys())
+            self.unsaved = (recalled.keys() | changed) - (found.unread & found.skills.keys())
         is_news = self._replace_problems(subtree, found.problems)
-        return bool(gone or came or is_news or missing is not None)
+        return bool(changed or is_news or missing is not None)
 
     def _refuse(self, subtree: str, found: Scan, known: Mapping[str, Skill]) -> None:
         """Remove refused skills from a scan's result: one must not hide a skill of a later root."""

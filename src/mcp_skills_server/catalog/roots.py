@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -106,7 +106,7 @@ class Root:
         layout: layout of its plugins; None for a folder that is neither plugin nor marketplace.
         off: the folders of skills that are switched off.
         links: the links to directories that the last scans found outside of skills, by
-            root-relative path; `set_link` and `forget_links` change them.
+            root-relative path.
     """
 
     index: int
@@ -118,38 +118,17 @@ class Root:
     layout: Layout | None = None
     off: frozenset[str] = frozenset()
     links: PathMap[FolderLink] = field(default_factory=PathMap[FolderLink])
-    _followed: dict[str, str] = field(default_factory=dict[str, str])
-    """The root-relative paths of followed links, by their real targets."""
-
-    def set_link(self, location: str, link: FolderLink) -> None:
-        """Record a scanned link, or replace it."""
-        self._unfollow(location)
-        self.links.replace((), {location: link})
-        if link.target:
-            self._followed[_slashed(link.target)] = location
-
-    def forget_links(self, subtree: str) -> None:
-        """Remove the links at or below a root-relative path."""
-        for location in self.links.below(subtree):
-            self._unfollow(location)
-        self.links.replace_below(subtree, {})
-
-    def _unfollow(self, location: str) -> None:
-        link = self.links.get(location)
-        if link is not None and link.target:
-            del self._followed[_slashed(link.target)]
 
     def behind_link(self, path: str) -> str | None:
         """Return the root-relative path at which a link serves a real path, or None."""
-        path = _slashed(path)
-        for up in above(path) if self._followed else ():
-            if up in self._followed:
-                return self._followed[up] + path[len(up) :]
+        for location, link in self.links.items():
+            if link.target and (path == link.target or path.startswith(link.target + os.sep)):
+                return location + path[len(link.target) :].replace(os.sep, "/")
         return None
 
     def locate(self, location: str) -> Location:
         """Resolve a root-relative path through followed links."""
-        for up in above(location) if self._followed else ():
+        for up in above(location) if self.links else ():
             link = self.links.get(up)
             if link is not None and link.target:
                 return Location(link.target, up, location[len(up) + 1 :])
@@ -173,17 +152,6 @@ class Root:
                 self.layout = read_layout(self.path)
             except UsageError as error:
                 logger.warning("%s; serving its skills as before", error)
-
-    def skill_path(self, location: str, skills: Container[str]) -> str:
-        """Return the skill path of a directory; a plugin's skill is below the plugin's name.
-
-        `skills` has the directories of all skills that may contain it.
-        """
-        outer = next((up for up in above(location) if up in skills), location)
-        if self.layout is None or self.layout.namespace(outer) is None:
-            return location
-        parent = outer.rpartition("/")[0]
-        return f"{self.layout.namespace(outer)}/{location.removeprefix(parent).lstrip('/')}"
 
 
 def open_roots(roots: Sequence[str | os.PathLike[str] | MirroredRoot]) -> tuple[Root, ...]:
@@ -244,9 +212,10 @@ def merge(roots: Iterable[Iterable[Skill]]) -> tuple[dict[str, Skill], list[tupl
     hidden: list[tuple[Skill, Skill]] = []
     for skills in roots:
         mine: dict[str, Skill] = {}
+        tops = {path.partition("/")[0] for path in merged}
         for skill in skills:
             path, owner = skill.path, None
-            if merged:
+            if path.partition("/")[0] in tops:  # otherwise nothing owns it: most skills of a root
                 owner = next((up for up in (path, *above(path)) if up in merged), None)
                 owner = owner or next(iter(merged.below(path)), None)
             if owner is not None:
@@ -257,7 +226,3 @@ def merge(roots: Iterable[Iterable[Skill]]) -> tuple[dict[str, Skill], list[tupl
                 mine[path] = skill
         merged.replace((), mine)
     return merged, hidden
-
-
-def _slashed(path: str) -> str:
-    return path.replace(os.sep, "/")

@@ -9,17 +9,17 @@ Unchanged skills and files keep their objects from the last scan.
 from __future__ import annotations
 
 import os
+import stat
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
 from mcp_skills_server.catalog import disk, tree
-from mcp_skills_server.catalog.bundle import REFUSALS, Bundle, open_hint
+from mcp_skills_server.catalog.bundle import REFUSALS, Bundle, ScannedFiles, open_hint
 from mcp_skills_server.catalog.fetched import Origins
 from mcp_skills_server.catalog.path_map import above, join, levels, within
 from mcp_skills_server.catalog.roots import FolderLink, Limits, Root, link_state
-from mcp_skills_server.catalog.scanned_files import ScannedFiles
 from mcp_skills_server.catalog.tree import Directory
 from mcp_skills_server.codes import problem, standing
 from mcp_skills_server.format.ignored import VENV_MARKER, is_entered
@@ -52,7 +52,6 @@ class Scan:
 
     Attributes:
         known: the skills of the last scan by directory; in the first scan those of the index.
-        namespace: for a scan of a subtree, the path of the skill that the root itself is; else "".
         roots: all served roots: their content is not served a second time through a link.
         nested: directories that earlier scans found to be nested skills; this scan adds to them.
         grace: the skills in their grace period at the last scan; None for no grace period.
@@ -65,7 +64,6 @@ class Scan:
 
     root: Root
     known: Mapping[str, Skill]
-    namespace: str
     limits: Limits
     roots: Sequence[Root]
     nested: set[str]
@@ -98,22 +96,24 @@ class Scan:
 
     def _visit_subtree(self, subtree: str) -> None:
         """Visit the directory `subtree` just as a scan of the whole root would."""
-        if levels(subtree) > tree.MOST_LEVELS:
-            # The whole scan sees links one level deeper, by their parent.
-            if levels(subtree) == tree.MOST_LEVELS + 1:
-                self._visit(tree.link_at(self.root.path, subtree), inside=False)
-            return
         if any(os.path.lexists(self._at(join(up, VENV_MARKER))) for up in above(subtree) if up):
+            return
+        found = disk.lstat_below(self.root.path, subtree)
+        if found is not None and stat.S_ISLNK(found.st_mode):
+            # The whole scan sees links one level deeper, by their parent.
+            if levels(subtree) <= tree.MOST_LEVELS + 1:
+                self._links.append(subtree)
+            return
+        if levels(subtree) > tree.MOST_LEVELS:
             return
         self._entering(subtree)
         try:
             with disk.open_directory(self.root.path, subtree) as handle:
-                self._visit(self._walk(handle, subtree), inside=False)
-        except OSError as error:
-            found = tree.fallback_entry(self.root.path, subtree, error) if subtree else None
-            if found is None:
+                self._visit(self._walk(handle, subtree))
+        except PermissionError:
+            if not subtree:
                 raise
-            self._visit(found, inside=False)
+            self._visit(Directory(subtree, unreadable=True))
 
     def _walk(self, handle: disk.Handle, path: str) -> Directory | None:
         limits = self.limits
@@ -132,38 +132,29 @@ class Scan:
         """Return the absolute path of a root-relative one."""
         return os.path.join(self.root.path, location)
 
-    def _visit(self, here: Directory | None, *, inside: bool) -> None:
+    def _visit(self, here: Directory | None, outer: Skill | None = None) -> None:
         """Build the skill of this directory, if it is one, and those of the directories below.
 
-        `inside` is True within the directory of another skill.
+        `outer` is the innermost skill around the directory.
         """
         if here is None:
             return
-        reads, skill = self._files.reads, None
-        if self._may_be_skill(here, inside=inside):
-            skill = self._read_skill(here, inside=inside)
-        kept = self._in_grace(here, skill)
-        skill = kept or skill
+        reads, found = self._files.reads, self._read_skill(here, outer)
+        kept = self._in_grace(here, found)
+        skill = kept or found
         if skill is not None:
             self.skills[here.path] = skill
-            if not here.path:
-                self.namespace = skill.path
-        elif not inside:
+        elif outer is None:
             self._report_outside(here)
         for inner in here.directories:
-            self._visit(inner, inside=inside or skill is not None)
+            self._visit(inner, skill or outer)
         if skill is None:
-            if inside and not here.holds_manifest:
+            if outer is not None and not here.holds_manifest:
                 self._withhold(here)
         elif kept is None:
             self.skills[here.path] = self._completed(here, skill)
             if here.path in self.known and self._files.reads == reads:
                 self.unread.add(here.path)
-
-    def _may_be_skill(self, here: Directory, *, inside: bool) -> bool:
-        if inside:
-            return here.holds_manifest
-        return self.root.layout is None or self.root.layout.namespace(here.path) is not None
 
     def _completed(self, here: Directory, skill: Skill) -> Skill:
         """Return the skill with its files and final standing; the known object if equal."""
@@ -216,11 +207,14 @@ class Scan:
 
     # SKILL.md
 
-    def _read_skill(self, here: Directory, *, inside: bool) -> Skill | None:
+    def _read_skill(self, here: Directory, outer: Skill | None) -> Skill | None:
         """Return the skill without files, known only after the directories below, or None."""
-        if here.holds_manifest and not inside:
+        layout = self.root.layout
+        if outer is None and layout is not None and layout.namespace(here.path) is None:
+            return None
+        if here.holds_manifest and outer is None:
             self._note_nested(here)
-        manifest = self._manifest(here, inside=inside)
+        manifest = self._manifest(here, inside=outer is not None)
         if manifest is None:
             return None
         old, place = self.known.get(here.path), ""
@@ -228,7 +222,7 @@ class Scan:
             place, reading = manifest.path, _unusable(manifest)
         else:
             reading = self._reading(here, manifest, old)
-        path = self._path(here, reading)
+        path = self._path(here, reading, outer)
         if reading.problems:
             place = place or self.root.show(join(here.path, SKILL_MD))
             problems = tuple(found.at(place, path) for found in reading.problems)
@@ -256,8 +250,6 @@ class Scan:
             if code != "unreadable":
                 code = "skill-md-irregular"
             return problem(code, message.format(SKILL_MD), hint=hint)
-        if here.folder_as_manifest:
-            return problem("skill-md-irregular", "SKILL.md is a directory")
         for name in here.files if not inside else ():
             if name.lower() == "skill.md":
                 place = self.root.show(join(here.path, name))
@@ -285,18 +277,21 @@ class Scan:
             return old.reading
         return read_skill_md(raw, self._directory_name(here))
 
-    def _path(self, here: Directory, reading: Reading) -> str:
+    def _path(self, here: Directory, reading: Reading, outer: Skill | None) -> str:
+        layout = self.root.layout
+        if outer is not None:
+            return join(outer.path, here.path.removeprefix(outer.directory).lstrip("/"))
+        if here.path and layout is not None:
+            return f"{layout.namespace(here.path)}/{self._directory_name(here)}"
         if here.path:
-            if self.namespace:
-                return f"{self.namespace}/{here.path}"
-            return self.root.skill_path(here.path, self.skills)
+            return here.path
         # A root that is a skill takes its name as path, unless that is no single path segment.
         name = reading.frontmatter.get("name")
         is_segment = isinstance(name, str) and "/" not in name and name not in {"", ".", ".."}
         if not isinstance(name, str) or not is_segment or not name.isprintable():
             name = self._directory_name(here)
-        if self.root.layout is not None:
-            return join(self.root.layout.folders[""], name)
+        if layout is not None:
+            return f"{layout.folders['']}/{name}"
         return name
 
     def _directory_name(self, here: Directory) -> str:
@@ -313,9 +308,12 @@ class Scan:
 
     # Links to folders
 
+    def _set_link(self, location: str, link: FolderLink) -> None:
+        self.root.links.replace((), {location: link})
+
     def _follow_links(self, subtree: str) -> None:
         """Serve each linked skill folder once, and report other links to directories."""
-        self.root.forget_links(subtree)
+        self.root.links.replace_below(subtree, {})
         # Deterministic order: outer folders first, and always the same one of two links to a
         # folder.
         targets = sorted(
@@ -325,18 +323,18 @@ class Scan:
             state = link_state(self._at(location))
             if os.path.lexists(target) and not os.path.isdir(target):
                 continue
-            self.root.set_link(location, FolderLink("", state))
+            self._set_link(location, FolderLink("", state))
             if not state:
                 continue
             try:
                 reason = self._why_not(location, target)
                 if reason is None:
-                    self.root.set_link(location, FolderLink(target, state))
+                    self._set_link(location, FolderLink(target, state))
                     reason = self._follow(location, target)
             except OSError as error:
                 reason = f"leads to a directory that cannot be opened ({error.strerror})"
             if reason:
-                self.root.set_link(location, FolderLink("", state))
+                self._set_link(location, FolderLink("", state))
                 hint = "serve the folder it leads to as a root of its own"
                 if _below(target, self.root.path) is not None:
                     hint = "remove the link, since the folder it leads to is part of this root"
@@ -380,7 +378,7 @@ class Scan:
                     return "leads to a directory whose SKILL.md belongs to another user"
             elif self._in_grace(found, None) is None:
                 return _NO_SKILL
-            self._visit(found, inside=False)
+            self._visit(found)
         return None
 
     # Problems outside of every skill

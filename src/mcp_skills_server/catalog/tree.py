@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -44,12 +43,12 @@ class Directory:
         unserved: kind by name, for each name that is neither served nor entered.
             "link"; "irregular", not a regular file; "foreign", a hard link to a file of another
             user than the folder's; "unnamed", not UTF-8, the name escaped; "denied", the directory
-            may be read but not entered; "ignored" and "ignored folder", names that are never part
-            of a skill; "dotted", a dot folder outside of every skill that was not entered.
+            may be read but not entered; "folder", a SKILL.md that is a directory, which is entered;
+            "ignored" and "ignored folder", names that are never part of a skill; "dotted", a dot
+            folder outside of every skill that was not entered.
         directories: a list below a skill; elsewhere an iterator, usable once, while the walk's
             first directory is open.
         holds_manifest: an entry has the name SKILL.md, be it a file, a directory or anything else.
-        folder_as_manifest: SKILL.md is a directory.
         surplus: number of files beyond those kept.
         is_truncated: the directories below are deeper than the walk goes, and unknown.
         is_withheld: a nested skill without a SKILL.md now, whose files the outer skill must not
@@ -61,7 +60,6 @@ class Directory:
     unserved: dict[str, str] = field(default_factory=dict[str, str])
     directories: Iterable[Directory] = ()
     holds_manifest: bool = False
-    folder_as_manifest: bool = False
     unreadable: bool = False
     surplus: int = 0
     is_truncated: bool = False
@@ -136,8 +134,9 @@ class Walk:
                         unserved[name] = "denied"
         if path and VENV_MARKER in files:
             return None
-        here.folder_as_manifest = SKILL_MD in inner
-        here.holds_manifest = SKILL_MD in files or SKILL_MD in unserved or here.folder_as_manifest
+        if SKILL_MD in inner:
+            unserved[SKILL_MD] = "folder"
+        here.holds_manifest = SKILL_MD in files or SKILL_MD in unserved
         # A broken skill counts, too: a folder in a skill is no collection of skills.
         is_skill = here.holds_manifest or _SKILL_MD_FOLDED in map(str.lower, files)
         inside = inside or is_skill
@@ -183,24 +182,6 @@ def _kind_of_ignored(entry: os.DirEntry[str]) -> str:
     if entry.is_dir(follow_symlinks=False) and is_utf8(entry.name):
         return "ignored folder"
     return "ignored"
-
-
-def fallback_entry(root_path: str, path: str, error: OSError) -> Directory | None:
-    """Return the result of a full walk at a directory that cannot be opened, None for nothing."""
-    if isinstance(error, PermissionError):
-        return Directory(path, unreadable=True)
-    if error.errno in MISSING_ERRORS:
-        return link_at(root_path, path)
-    return None
-
-
-def link_at(root_path: str, path: str) -> Directory | None:
-    """Return a Directory for the parent of a link, holding that link alone, or None for no link."""
-    found = disk.lstat_below(root_path, path)
-    if found is None or not stat.S_ISLNK(found.st_mode):
-        return None
-    parent, _, name = path.rpartition("/")
-    return Directory(parent, unserved={name: "link"})
 
 
 def ignored_in(root_path: str, directory: str) -> list[str]:

@@ -19,8 +19,7 @@ from mcp_skills_server import codes
 from mcp_skills_server.access.grants import Grant, Grants, Permissions
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.path_map import join, within
-from mcp_skills_server.catalog.reader import Body
-from mcp_skills_server.catalog.registry import Listeners, Registry
+from mcp_skills_server.catalog.registry import Body, Listeners, Registry
 from mcp_skills_server.catalog.threads import in_thread, off_loop
 from mcp_skills_server.errors import REPEATS, StaleFileError, UnreadableError
 from mcp_skills_server.model import SKILL_MD, Changes, Skill, Snapshot, Standing
@@ -191,8 +190,7 @@ class FilteredSkills:
         self.forget()
         # Unfiltered: these take only objects that came from a filtered snapshot.
         self.read, self.body, self.place = registry.read, registry.body, registry.place
-        self.load, self.loaded, self.index = registry.load, registry.loaded, registry.index
-        self.roots, self.limits = registry.roots, registry.limits
+        self.roots, self.loaded = registry.roots, registry.loaded
 
     @property
     def snapshot(self) -> Snapshot:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias, cast
 
 from mcp_skills_server.catalog.gates import GateRefusal
-from mcp_skills_server.catalog.reader import Reader
+from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.codes import problem
 from mcp_skills_server.durable import read_regular, replace_file
 from mcp_skills_server.errors import UsageError
@@ -167,7 +167,7 @@ class Pins:
         self._skills = skills
         self._elsewhere = elsewhere
 
-    def __call__(self, reader: Reader, skill: Skill) -> GateRefusal | None:
+    def __call__(self, reader: Registry, skill: Skill) -> GateRefusal | None:
         """Return the refusal of a skill, or None if its files match the lock file."""
         root = reader.roots[skill.root].given
         # An unusable skill may have any size, so it is not hashed. Its refusal is silent, and a
@@ -184,7 +184,7 @@ class Pins:
             return GateRefusal(problem("lock-differs", message))
         return None
 
-    def unserved(self, reader: Reader, served: Mapping[str, Skill]) -> list[str]:
+    def unserved(self, reader: Registry, served: Mapping[str, Skill]) -> list[str]:
         """Return the paths of locked skills that are not served."""
         index = {root.given: root.index for root in reader.roots}
         return [

@@ -25,7 +25,7 @@ from typing import Any, Final, TypeAlias, cast
 
 from mcp_skills_server import __version__
 from mcp_skills_server.catalog.gates import GateRefusal
-from mcp_skills_server.catalog.reader import Reader
+from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.codes import problem
 from mcp_skills_server.durable import read_regular, untrusted_reason
 from mcp_skills_server.errors import SkillsServerError, UsageError, missing_extra
@@ -347,7 +347,7 @@ class SignatureGate:
         """The cache key under which `_refusals` is valid."""
         self._refusals: dict[str, GateRefusal | None] = {}
 
-    def __call__(self, reader: Reader, skill: Skill) -> GateRefusal | None:
+    def __call__(self, reader: Registry, skill: Skill) -> GateRefusal | None:
         """Return the refusal of a skill, or None if its signature is valid."""
         if skill.standing is Standing.UNUSABLE:  # may have any size, and is not served anyway
             return GateRefusal(None)
@@ -360,7 +360,7 @@ class SignatureGate:
         return self._refusals[digest]
 
     def _judge(
-        self, reader: Reader, skill: Skill, digest: str, key: str | None
+        self, reader: Registry, skill: Skill, digest: str, key: str | None
     ) -> GateRefusal | None:
         if self._cache is not None and key is not None and self._cache.has(key, digest):
             return None

@@ -74,7 +74,7 @@ return redis.call('DEL', KEYS[1])
 
 
 _TAKE: Final = """
-local most, rate, wanted = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local most, rate = tonumber(ARGV[1]), tonumber(ARGV[2])
 local time = redis.call('TIME')
 local now = time[1] + time[2] / 1000000
 local kept = redis.call('HMGET', KEYS[1], 'left', 'at')
@@ -82,7 +82,7 @@ local left, at = tonumber(kept[1] or ''), tonumber(kept[2] or '')
 if not left or not at or at > now then left, at = most, now end
 left = math.min(most, left + (now - at) * rate)
 local wait = 0
-if left >= wanted then left = left - wanted else wait = (wanted - left) / rate end
+if left >= 1 then left = left - 1 else wait = (1 - left) / rate end
 redis.call('HSET', KEYS[1], 'left', string.format('%.6f', left), 'at', string.format('%.6f', now))
 redis.call('PEXPIRE', KEYS[1], math.ceil((most - left) / rate * 1000) + 1000)
 return string.format('%.6f', wait)
@@ -93,17 +93,14 @@ class Records:
     """Records of one kind. Methods raise SharedError while Redis is unavailable.
 
     An unused record expires after `ttl_s` seconds. One group has at most `share` records, and all
-    groups have `whole`.
+    groups have `WHOLE`.
     """
 
-    def __init__(
-        self, link: Link, kind: str, *, ttl_s: float, share: int, whole: int = WHOLE
-    ) -> None:
+    def __init__(self, link: Link, kind: str, *, ttl_s: float, share: int) -> None:
         self._link = link
         self._kind = kind
         self._ttl_ms = max(1, int(ttl_s * 1000))
         self._share = share
-        self._whole = whole
 
     def _keys(self, name: str, group: str | None) -> tuple[str, list[str]]:
         member, owner = hashed(name), hashed(group or "")
@@ -141,15 +138,15 @@ class Records:
         before = ""
         if replaces is not None:
             before = hashlib.sha1(replaces.encode(), usedforsecurity=False).hexdigest()
-        share = self._whole if group is None else self._share
+        share = WHOLE if group is None else self._share
         place = self._link.key(self._kind, "")
-        given = [raw, before, self._ttl_ms, member, place, share, self._whole]
+        given = [raw, before, self._ttl_ms, member, place, share, WHOLE]
         done = await self._link.run(f"writing a {self._kind}", _WRITE, keys, given)
         if done == b"changed":
             text = "was changed through another replica meanwhile; call again"
             raise ChangedMeanwhileError(f"the {self._kind} {text}")
         if done == b"full":
-            text = f"all {self._whole:,} shared ones are in use; try again later"
+            text = f"all {WHOLE:,} shared ones are in use; try again later"
             raise FullError(f"too many {self._kind}s: {text}")
 
     async def delete(self, name: str, group: str | None) -> None:
@@ -169,11 +166,10 @@ class SharedBucket:
         self._kind = kind
         self._given = [repr(float(most)), repr(float(per_second))]
 
-    async def take(self, name: str, amount: float = 1) -> float:
-        """Take this amount from a bucket and return 0; otherwise return the seconds to wait."""
+    async def take(self, name: str) -> float:
+        """Take a token from a bucket and return 0; otherwise return the seconds to wait."""
         key = self._link.key("bucket", self._kind, hashed(name))
-        given = [*self._given, repr(float(amount))]
-        return float(await self._link.run(f"counting {self._kind}", _TAKE, [key], given))
+        return float(await self._link.run(f"counting {self._kind}", _TAKE, [key], self._given))
 
 
 def hashed(text: str) -> str:

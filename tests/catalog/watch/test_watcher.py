@@ -18,7 +18,6 @@ from catalog.forest import DEADLINE, ChangeListener, Patch, skill_md, skills, wr
 from catalog.watched import LogQueue, ScriptedEvents, edit_and_wait, has_version, serves, watching, write_version
 from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.roots import Limits
 from mcp_skills_server.catalog.scan import Scan
 from mcp_skills_server.catalog.watch import Watcher, events
 from mcp_skills_server.catalog.watch import watcher as module
@@ -269,11 +268,3 @@ def test_root_that_is_a_link_is_followed_to_its_new_target(tmp_path: Path) -> No
         assert (changes.before.keys(), changes.after.keys()) == ({"from-first"}, {"from-second"})
         write_version(tmp_path, "second/from-second", 2)
         listener.until(has_version("from-second", 2))
-
-
-@pytest.mark.usefixtures("event_source")
-def test_edits_in_served_dot_folders_are_noticed(tmp_path: Path) -> None:
-    write_files(tmp_path, skills(".curated/one"))
-    with watching(tmp_path, limits=Limits(hidden=True)) as (_, listener):
-        write_files(tmp_path, skills(".curated/two"))
-        listener.until(serves(".curated/one", ".curated/two"))

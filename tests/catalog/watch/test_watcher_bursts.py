@@ -15,11 +15,10 @@ from unittest.mock import Mock
 import pytest
 
 from catalog.forest import DEADLINE, Patch, skills, write_files
-from catalog.watched import ScriptedEvents, edit_and_wait, watching, write_version
+from catalog.watched import ScriptedEvents, edit_and_wait, watching
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.watch import watcher as module
 from mcp_skills_server.catalog.watch.watcher import Burst
-from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import Changes
 from tables import each_row
 from wire import Era, Wire, WireError, serving, write_skill
@@ -92,18 +91,6 @@ def test_client_that_reads_during_a_burst_is_notified_once(repository: Path) -> 
         finally:
             done.set()
             reader.join(DEADLINE)
-
-
-def test_change_that_a_read_found_is_reported_without_an_event(tmp_path: Path, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(module, "DirectoryEvents", ScriptedEvents)
-    write_files(tmp_path, skills("one"))
-    with watching(tmp_path) as (registry, listener):
-        write_version(tmp_path, "one", 2)
-        with pytest.raises(StaleFileError) as stale:
-            registry.read(registry.snapshot.skills["one"].files["SKILL.md"])
-        registry.rescan(stale.value.path)
-        assert registry.snapshot.skills["one"].frontmatter["version"] == 2
-        assert listener.next().after.keys() == {"one"}
 
 
 def test_burst_with_pauses_causes_one_refresh_and_a_later_edit_another(tmp_path: Path, monkeypatch: Patch) -> None:

@@ -60,8 +60,6 @@ class DirectoryEvents:
         self._enters = enters
         self._entered: set[str] = set()
         self._groups: list[tuple[set[str], RustNotify]] = []
-        self._denied: set[str] = set()
-        """Directories that were unreadable or missing when they were to be watched."""
         self._pending: set[tuple[int, str]] = set()
         """Events of absorbed groups, not yet returned."""
 
@@ -84,10 +82,7 @@ class DirectoryEvents:
                 )
         if _WATCHES_TREES:
             entered &= set(self._tops)
-        new = entered.difference(*(watched for watched, _ in self._groups))
-        readable = {each for each in new if os.access(each, os.R_OK)}
-        self._denied = (self._denied | new) - readable
-        new = {each for each in readable if os.path.isdir(each)}
+        new = {each for each in entered if not self._is_watched(each) and _is_readable(each)}
         if new:
             self._watch(new)
         return bool(new)
@@ -124,30 +119,28 @@ class DirectoryEvents:
 
     def _watch_new(self, changes: Iterable[tuple[int, str]]) -> None:
         """Watch new directories and all below them, until a listing shows no others."""
-        came = [path for kind, path in changes if self._may_be_allowed_now(path) or kind == _ADDED]
-        watched: set[str] = set()
+        done: set[str] = set()
         while True:
-            found = {each for path in came for each in self._directories(path)}
-            new = found - watched - self._denied
+            # any event of a directory may be that it can be read now
+            new = {
+                each
+                for kind, path in changes
+                for each in self._directories(path)
+                if kind == _ADDED or not self._is_watched(each)
+            } - done
             if not new:
                 return
             self._watch(new)
-            watched |= new
+            done |= new
 
-    def _may_be_allowed_now(self, path: str) -> bool:
-        """Remove `path` and all below it from the denied set; tell whether any was in it."""
-        found = {each for each in self._denied if each == path or each.startswith(path + os.sep)}
-        self._denied -= found
-        return bool(found)
+    def _is_watched(self, directory: str) -> bool:
+        return any(directory in watched for watched, _ in self._groups)
 
     def _directories(self, path: str) -> Iterator[str]:
         """Yield a directory and those below it that a scan enters."""
         above = [each for each in self._tops if f"{path}{os.sep}".startswith(each + os.sep)]
         level = path.count(os.sep) - max(above, key=len, default=path).count(os.sep)
-        if level > MOST_LEVELS or os.path.islink(path) or not os.path.isdir(path):
-            return
-        if not os.access(path, os.R_OK):
-            self._denied.add(path)
+        if level > MOST_LEVELS or os.path.islink(path) or not _is_readable(path):
             return
         yield path
         with suppress(OSError), os.scandir(path) as entries:
@@ -200,7 +193,7 @@ def _opened(directories: set[str]) -> tuple[set[str], RustNotify]:
     from watchfiles._rust_notify import RustNotify, WatchfilesRustInternalError
 
     for _ in range(_TRIES):
-        there = {each for each in directories if os.path.isdir(each) and os.access(each, os.R_OK)}
+        there = set(filter(_is_readable, directories))
         try:
             # watchfiles' option to ignore denied directories would also hide an exhausted watch
             # limit.
@@ -210,6 +203,10 @@ def _opened(directories: set[str]) -> tuple[set[str], RustNotify]:
         except (OSError, WatchfilesRustInternalError) as error:
             raise CannotWatchError(_reason(str(error))) from None
     raise WatchLostError("directories come and go faster than they can be watched")
+
+
+def _is_readable(directory: str) -> bool:
+    return os.path.isdir(directory) and os.access(directory, os.R_OK)
 
 
 def _reason(error: str) -> str:

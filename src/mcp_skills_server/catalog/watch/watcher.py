@@ -20,7 +20,8 @@ from typing import Final, Self
 
 from mcp_skills_server.catalog.path_map import outermost
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.roots import Root, identity, link_state
+from mcp_skills_server.catalog.roots import FolderLink, Root, identity, link_state
+from mcp_skills_server.catalog.scan import Arm
 from mcp_skills_server.catalog.threads import in_thread
 from mcp_skills_server.catalog.watch.events import CannotWatchError, DirectoryEvents, WatchLostError
 
@@ -180,29 +181,27 @@ class Watcher:
             except Exception:
                 # Any bug: a catalogue that no longer follows its folder is worse than a traceback.
                 self._report("the file watch failed; arming it again", traceback=True)
-                self._load_or_refresh()
+                self._scan()
+                self._registry.settle()
                 self.armed.set()
             self._stop.wait(_PAUSE_S)
 
     def _follow_events(self) -> None:
         """Follow events until a root or the target of a link differs, or a full scan is due."""
         roots = self._registry.roots
-        identities = [identity(root.given) for root in roots]
+        places = _places(roots)
         # Resolve the roots anew: a root may be a link that was moved since the start.
-        targets = _targets(roots)
-        tops = [*(os.path.realpath(root.given) for root in roots), *targets]
+        tops = [os.path.realpath(root.given) for root in roots]
+        # No event is reported behind a link.
+        tops += [link.target for root in roots for link in [*root.links.values()] if link.target]
         with closing(DirectoryEvents(tops, self._stop, self._registry.enters)) as events:
             self._arm(events)
-            links = [{**root.links} for root in roots]
             due, reported, patience = time.monotonic() + self._reconcile, -_CALM_S, _FIRST_S
             while (
                 not self._stop.is_set()
                 and time.monotonic() < due
-                and [identity(root.given) for root in roots] == identities
-                # a change here ends the watch; the next one covers the new targets
-                and _targets(roots) == targets
-                # the same path may be another directory, which nothing watches yet
-                and [{**root.links} for root in roots] == links
+                # a change here ends the watch; the next one covers the new directories
+                and _places(roots) == places
             ):
                 paths = events.wait(patience) | _changed_links(roots)
                 if paths:
@@ -217,14 +216,9 @@ class Watcher:
 
     def _arm(self, events: DirectoryEvents) -> None:
         """Scan, and watch what the scan enters, until a scan enters nothing new."""
-        if not self._registry.loaded.is_set():
-            self._registry.load(events.enter)
-        else:
-            self._registry.refresh(arm=events.enter, defer=True)
+        self._scan(events.enter)
         while events.arm():
-            # Deferred: the changes may be the first half of a burst whose second half comes as
-            # events.
-            self._registry.refresh(arm=events.enter, defer=True)
+            self._scan(events.enter)
         self.armed.set()
         if self._trouble:
             logger.warning("file events work again; changes are noticed at once")
@@ -241,7 +235,8 @@ class Watcher:
     def _poll_until(self, until: float) -> None:
         while not self._stop.is_set() and (began := time.monotonic()) < until:
             worked = time.thread_time()
-            self._load_or_refresh()
+            self._scan()
+            self._registry.settle()
             self.armed.set()
             self._registry.save_index()
             worked, now = time.thread_time() - worked, time.monotonic()
@@ -253,17 +248,21 @@ class Watcher:
             logger.warning(trouble, exc_info=traceback)
             self._trouble = trouble
 
-    def _load_or_refresh(self) -> None:
+    def _scan(self, arm: Arm | None = None) -> None:
         if self._registry.loaded.is_set():
-            self._registry.refresh()
-            self._registry.settle()
+            # Deferred: the changes may be the first half of a burst whose second half comes as
+            # events.
+            self._registry.refresh(arm=arm, defer=True)
         else:
-            self._registry.load()
+            self._registry.load(arm)
 
 
-def _targets(roots: Iterable[Root]) -> list[str]:
-    """Return the real paths of linked skill folders, since no event is reported behind a link."""
-    return sorted({link.target for root in roots for link in [*root.links.values()] if link.target})
+def _places(roots: Iterable[Root]) -> list[tuple[tuple[int, ...], dict[str, FolderLink]]]:
+    """Return the identity of each root and its links, which tell what is to be watched.
+
+    The same path may be another directory, which nothing watches yet.
+    """
+    return [(identity(root.given), {**root.links}) for root in roots]
 
 
 def _changed_links(roots: Iterable[Root]) -> set[str]:

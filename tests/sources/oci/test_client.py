@@ -143,14 +143,15 @@ def test_token_is_requested_once_with_scope_of_repository(registry: FakeRegistry
     assert request.headers["authorization"] == BASIC
 
 
-def test_token_is_renewed_before_it_expires(registry: FakeRegistry) -> None:
-    add_token_server(registry, b'{"access_token":"abc","expires_in":100}')
-    now = 0.0
-    access = Access(parse_reference(registry.named()), find=lambda _: None, clock=lambda: now)
-    for seconds, tokens in ((0, 1), (80, 1), (95, 2)):
-        now = seconds
+def test_expired_token_is_renewed(registry: FakeRegistry) -> None:
+    add_token_server(registry)
+    access = access_with(registry, None)
+    for token in ("abc", "def"):
+        realm = f'Bearer realm="{registry.url}/token"'
+        require_authorization(registry, f"Bearer {token}", realm)
+        registry.routes["/token"] = respond_with(json.dumps({"access_token": token, "expires_in": 1}).encode())
         call_client(registry, "manifest", "1.0", access=access)
-        assert len([path for path in registry.paths if path.startswith("/token")]) == tokens
+    assert len([path for path in registry.paths if path.startswith("/token")]) == 2
     assert not [each for each in registry.requests if "authorization" in each.headers and "token" in each.path]
 
 

@@ -139,13 +139,6 @@ class Follower:
             SourceError: the source cannot be fetched now.
             UsageError: a local setting or folder is wrong, not the source.
         """
-        try:
-            return await self._refresh(anew=anew)
-        finally:
-            # Set after the state: a listing that waited must not report the source as unread.
-            self.read_once.set()
-
-    async def _refresh(self, *, anew: bool) -> float:
         source = self.source  # `switch` may replace it meanwhile
         try:
             revision = await source.resolve(anew=anew)
@@ -163,12 +156,15 @@ class Follower:
             logger.exception("%s: could not be fetched", self.name)
             self._change(trouble="it could not be fetched")
             raise SourceError("it could not be fetched") from error
+        else:
+            if not self.state.ready and self.arrived is not None:
+                await to_thread.run_sync(self.arrived, str(self.path))
+            self._change(ready=True, trouble=None, current=time.time())
+            return revision.next_check_s if is_complete else source.check_s
         finally:
             self._change(looked=time.time())
-        if not self.state.ready and self.arrived is not None:
-            await to_thread.run_sync(self.arrived, str(self.path))
-        self._change(ready=True, trouble=None, current=self.state.looked)
-        return revision.next_check_s if is_complete else source.check_s
+            # Set after the state: a listing that waited must not report the source as unread.
+            self.read_once.set()
 
     def _change(self, **fields: Any) -> None:
         self.state = replace(self.state, **fields)

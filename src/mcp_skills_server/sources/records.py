@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from mcp_skills_server.catalog.fetched import RECORDS
 from mcp_skills_server.format.archive import check_paths
@@ -78,7 +78,7 @@ class IndexRecord:
         return self.body.encode("utf-8", "surrogateescape")
 
 
-_Record: TypeAlias = SkillRecord | IndexRecord | UnitRecord
+_Record: TypeAlias = SkillRecord | IndexRecord
 _T = TypeVar("_T", bound=_Record)
 
 
@@ -137,7 +137,7 @@ def _read(folder: str, name: str, kind: type[_T]) -> _T | None:
     """Read a record file, or return None if it is missing or malformed."""
     try:
         with open(f"{folder}/{name}", "rb", buffering=0) as file:
-            record = _adapter(kind).validate_python(json.loads(file.read()))
+            record: _T = _adapter(kind).validate_python(json.loads(file.read()))
         # Untrusted: the folder may be a foreign copy, and paths in records are moved and removed.
         if isinstance(record, SkillRecord):
             if name != f"{record_key(record.name)}.json":
@@ -150,7 +150,7 @@ def _read(folder: str, name: str, kind: type[_T]) -> _T | None:
 
 
 @cache
-def _adapter(kind: type[_T]) -> TypeAdapter[_T]:
+def _adapter(kind: type[_Record]) -> TypeAdapter[Any]:
     from pydantic import TypeAdapter  # imported on first use: a server of local folders needs none
 
     return TypeAdapter(kind)

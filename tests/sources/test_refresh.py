@@ -311,15 +311,6 @@ def test_nested_skills_of_archive_are_stored_by_name(tmp_path: Path, output: Pat
     ]
 
 
-@pytest.mark.requirement("WK-26")
-def test_archive_format_is_detected_by_content(site: Publisher, output: Path) -> None:
-    suffix, raw = archive.pack({"SKILL.md": (skill_md("a"), False), "b.txt": (b"b", False)})
-    assert suffix == ".tar.gz"
-    for media_type in ("application/gzip", "application/zip", "application/octet-stream", "text/plain"):
-        site.add("a", raw, route=respond_with(raw, content_type=media_type))
-        assert fetch(site, output / media_type).added == ("a",)
-
-
 @pytest.mark.requirement("WK-14", "WK-15", "WK-48", "WK-60", "X-23")
 def test_bad_artifact_refuses_only_its_skill(site: Publisher, output: Path) -> None:
     raw = skill_md("bad")

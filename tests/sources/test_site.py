@@ -119,29 +119,6 @@ def test_index_of_unknown_version_is_not_in_history(site: Publisher, output: Pat
     assert [each.history for each in read_indexes(output)] == [{}]
 
 
-def test_follower_serves_last_copy_until_rollback_ends(
-    site: Publisher, follower: Follower, caplog: pytest.LogCaptureFixture
-) -> None:
-    for body in ("One.", "Two."):
-        publish(site, body)
-        anyio.run(follower.refresh)
-    for _ in range(2):
-        publish(site, "One.")
-        with pytest.raises(RollbackError) as refused:
-            anyio.run(follower.refresh)
-        follower.report_failure(refused.value)
-        assert follower.state.trouble == ROLLBACK
-        assert follower.state.ready
-        assert served_body(follower.path) == "Two."
-    assert [record.message for record in caplog.records] == [f"{follower.name}: {ROLLBACK}; serving the last copy"]
-    publish(site, "Two.")
-    anyio.run(follower.refresh)
-    assert follower.state.trouble is None
-    publish(site, "Three.")
-    anyio.run(follower.refresh)
-    assert served_body(follower.path) == "Three."
-
-
 def test_rollback_accepted_by_one_process_holds_for_others(site: Publisher, follower: Follower, tmp_path: Path) -> None:
     for body in ("One.", "Two."):
         publish(site, body)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
@@ -118,11 +117,6 @@ def record_key(name: str) -> str:
 def index_file_name(key: str) -> str:
     """Return the file name for the index with this key."""
     return f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
-
-
-def epoch_s() -> float:
-    """Return the time in whole seconds since the epoch."""
-    return float(int(time.time()))
 
 
 def _all(folder: str, kind: type[_T]) -> list[_T]:

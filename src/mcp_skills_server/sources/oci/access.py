@@ -195,22 +195,15 @@ class Access:
     Args:
         reference: the artifact; its repository and `actions` are the scope of tokens.
         actions: "pull", or "pull,push".
-        find: finds the operator's credentials for a registry; blocks.
     """
 
-    def __init__(
-        self,
-        reference: OciReference,
-        actions: str = "pull",
-        find: Callable[[str], Credentials | None] = find_credentials,
-    ) -> None:
+    def __init__(self, reference: OciReference, actions: str = "pull") -> None:
         self.trouble = ""
         """Reason why the operator's credentials could not be read, or ""."""
         self.authorization: str | None = None
         """Authorization header that answers the last challenge, or None."""
         self._registry = reference.registry
         self._scope = f"repository:{urlsplit(reference.base).path.removeprefix('/v2/')}:{actions}"
-        self._find = find
         self._credentials: Credentials | None = None
         self._has_looked = False
 
@@ -222,7 +215,7 @@ class Access:
         if not self._has_looked:
             self._has_looked = True
             try:
-                self._credentials = await to_thread.run_sync(self._find, self._registry)
+                self._credentials = await to_thread.run_sync(find_credentials, self._registry)
             except UsageError as error:
                 self.trouble = str(error)
         offered = parse_challenges(challenge)

@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_skills_server.dialects.wellknown import DIRECTORY_0_1, IndexRefusedError
-from mcp_skills_server.sources.folder import BusyError, FetchedFolder
 from mcp_skills_server.sources.http import LONGEST_S, fresh_s
 from mcp_skills_server.sources.mirrors import Follower
 from mcp_skills_server.sources.records import IndexRecord, read_indexes, read_records
@@ -232,23 +231,6 @@ def test_withdrawn_skill_fetched_by_another_process_is_removed(site: Publisher, 
     site.add("b")  # without it the index would equal the first one, which is a rollback
     anyio.run(first.refresh)
     assert skill_names(first.path) == ["a", "b"]
-
-
-def test_refused_or_locked_fetch_is_retried_at_next_poll(site: Publisher, follower: Follower, tmp_path: Path) -> None:
-    site.add("a", route=respond_with(b"", 503))
-    assert anyio.run(follower.refresh) == 300
-    assert not follower.has_copy
-    site.add("a")
-    with FetchedFolder.opened(follower.path), pytest.raises(BusyError, match="another process fetches into"):
-        anyio.run(follower.refresh)
-    assert follower.state.trouble is not None
-    anyio.run(follower.refresh)
-    assert follower.has_copy
-    assert follower.state.trouble is None
-    restarted = open_follower(site.url, tmp_path / "cache")
-    assert restarted.state.ready
-    assert restarted.path == follower.path
-    assert follower.path.parent.parent == tmp_path / "cache" / "sites"
 
 
 ROLLBACK = "it went back to an earlier index; --allow-rollback takes it"

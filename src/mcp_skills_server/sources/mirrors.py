@@ -45,7 +45,6 @@ logger = logging.getLogger(__name__)
 Note: TypeAlias = Callable[[str, tuple[Problem, ...]], object]
 """Called in another thread with the served revision and its problems."""
 
-_LISTEN_S: Final = 0.1
 _LEAST_POLL_S: Final = 1.0
 """Minimum seconds between two requested polls."""
 _TRIM_S: Final = 600.0
@@ -186,12 +185,6 @@ class Follower:
             check_s = self.source.check_s
             longest = max(check_s, self.source.last_retry_s)
             wait = retry = min(retry * 2, longest) or min(check_s, _FIRST_RETRY_S)
-
-    async def listen(self) -> None:
-        """Poll whenever the publisher announces a change, until cancelled."""
-        while not self.read_once.is_set():  # noqa: ASYNC110, an event of threads; the first copy comes sooner alone
-            await anyio.sleep(_LISTEN_S)
-        await self.source.listen(self.look)
 
     def look(self) -> None:
         """Make `follow` poll now. Call it in the event loop of `follow`."""
@@ -471,7 +464,7 @@ class Mirrors:
         async with BlockingPortal() as self._portal, anyio.create_task_group() as tasks:
             for follower in self.followers:
                 tasks.start_soon(follower.follow)
-                tasks.start_soon(follower.listen)
+                tasks.start_soon(follower.source.listen, follower.look)
             tasks.start_soon(self._trim_cache)
             await to_thread.run_sync(self._stop.wait, abandon_on_cancel=True)
             tasks.cancel_scope.cancel()

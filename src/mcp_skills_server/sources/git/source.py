@@ -255,7 +255,6 @@ def read_files(skill: WantedSkill, out: IO[bytes], limits: UnpackLimits) -> tupl
         size = _size(out.readline(), file.object_id)
         if refused is None:
             try:
-                tree.parse_name(file.path)
                 tree.reserve(file.path, size)
             except ArchiveRefusedError as error:
                 refused = error

@@ -285,7 +285,6 @@ class Mirrors:
         self._kinds: Final = kinds
         self.followers: list[Follower] = []
         """In the order of the roots; a root with two pins has two followers."""
-        self._arrived: Callable[[str], object] | None = None
         self._links: Path | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -365,12 +364,8 @@ class Mirrors:
             anyio.run(fetch_all)
             trim(self._settings.cache, self._settings.cache_bytes)
 
-    def start(self, arrived: Callable[[str], object] | None = None) -> None:
-        """Follow every source in a thread, until `stop`.
-
-        Once `first_read` has waited, `arrived` is called as `Follower.arrived`.
-        """
-        self._arrived = arrived
+    def start(self) -> None:
+        """Follow every source in a thread, until `stop`."""
         if self.followers:
             run = partial(anyio.run, self._follow)
             self._thread = threading.Thread(target=run, name="skills-sources", daemon=True)
@@ -380,8 +375,13 @@ class Mirrors:
         """Return the names of the sources that were never read. Thread-safe."""
         return [each.name for each in self.states() if not each.ready and each.current is None]
 
-    def first_read(self, seconds: float) -> Callable[[], object] | None:
-        """Return a function that waits `seconds` at most for sources never read; None for none."""
+    def first_read(
+        self, seconds: float, arrived: Callable[[str], object]
+    ) -> Callable[[], object] | None:
+        """Return a function that waits `seconds` at most for sources never read; None for none.
+
+        `arrived` is as `Follower.arrived`, for the sources that are still unread then.
+        """
         unread = [each for each in self.followers if not each.read_once.is_set()]
         end = time.monotonic() + seconds
 
@@ -390,16 +390,9 @@ class Mirrors:
                 if not follower.read_once.wait(max(0.0, end - time.monotonic())):
                     said = "%s: not read within %g seconds; serving without it until it is"
                     logger.warning(said, follower.name, seconds)
-            report_arrivals()
+                follower.arrived = arrived
 
-        def report_arrivals() -> None:
-            for follower in self.followers:
-                follower.arrived = self._arrived
-
-        if unread:
-            return cache(wait)
-        report_arrivals()
-        return None
+        return cache(wait) if unread else None
 
     def look(self) -> int:
         """Poll all remote sources now and return their number. Thread-safe."""

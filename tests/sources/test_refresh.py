@@ -109,24 +109,6 @@ def test_only_wanted_skills_are_fetched(site: Publisher, output: Path) -> None:
     assert skill_names(output) == ["a", "b", "c"]
 
 
-def test_changed_skill_is_updated_and_withdrawn_skill_is_pruned_on_request(site: Publisher, output: Path) -> None:
-    for name in ("a", "b", "c"):
-        site.add(name)
-    fetch(site, output)
-    site.add("b", skill_md("b", "Read more."))
-    site.entries = [each for each in site.entries if each["name"] != "c"]
-    report = fetch(site, output)
-    assert (report.updated, report.unchanged) == (("b",), ("a",))
-    assert (report.gone, report.pruned) == (("c",), ())
-    assert b"Read more." in (output / "b" / "SKILL.md").read_bytes()
-    assert skill_names(output) == ["a", "b", "c"]
-    assert report.ok
-    report = fetch(site, output, prune=True)
-    assert report.pruned == ("c",)
-    assert skill_names(output) == ["a", "b"]
-    assert [record.name for record in read_records(output)] == ["a", "b"]
-
-
 def test_edited_or_foreign_skill_is_never_pruned(site: Publisher, output: Path) -> None:
     for name in ("a", "b"):
         site.add(name)
@@ -353,15 +335,6 @@ def test_bad_entry_refuses_only_itself(site: Publisher, output: Path) -> None:
     assert all(str(each).isprintable() for each in report.refused)
     for _, reason in bad:
         assert any(reason in each.reason for each in report.refused)
-
-
-def test_ignored_file_in_index_of_0_1_0_refuses_its_skill(site: Publisher, output: Path) -> None:
-    site.list_files({"a": {"SKILL.md": skill_md("a"), ".git/config": b"[core]"}})
-    report = fetch(site, output)
-    (refusal,) = report.refused
-    assert refusal.name == "a"
-    assert ".git/config" in refusal.reason
-    assert skill_names(output) == []
 
 
 @pytest.mark.parametrize(("raw", "most"), [(b"PK", (4 << 20) + 1000), (None, 1 << 20)])

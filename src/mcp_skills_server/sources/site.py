@@ -112,9 +112,9 @@ class Site(Source):
     async def plan(self, revision: Revision, known: IndexRecord) -> AsyncGenerator[Plan]:
         """Plan the skills that the index offers."""
         found: _FoundIndex = revision.content
-        index, record = found.index, found.record
+        index, record = found.index, replace(found.record, history=known.history)
         if index.version is not None:
-            record = with_history(record, known, allow_rollback=self._fetch.allow_rollback)
+            record = with_history(record, allow_rollback=self._fetch.allow_rollback)
         if not record.validators and not _left_s(record):
             record = replace(record, body="")
         units: list[Unit] = []
@@ -318,15 +318,15 @@ def _left_s(record: IndexRecord) -> float:
     return max(0.0, min(record.fresh_s, LONGEST_S) - since)  # in this order NaN is 0
 
 
-def with_history(record: IndexRecord, known: IndexRecord, *, allow_rollback: bool) -> IndexRecord:
+def with_history(record: IndexRecord, *, allow_rollback: bool) -> IndexRecord:
     """Add the digest of a fetched index to the history of its URL, and detect a rollback.
 
-    `known` is the previous record. An impostor or a stale replica can replay a valid old index.
+    An impostor or a stale replica can replay a valid old index.
 
     Raises:
         RollbackError: the site serves an index that it had replaced before.
     """
-    history = dict(known.history)
+    history = dict(record.history)
     digest, digests = hashlib.sha256(record.raw).hexdigest(), history.get(record.asked, ())
     if digest in digests[:-1] and not allow_rollback:
         raise RollbackError("it went back to an earlier index; --allow-rollback takes it")

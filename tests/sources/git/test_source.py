@@ -64,11 +64,6 @@ def test_branch_tag_or_id_selects_the_commit(upstream: Upstream, tmp_path: Path)
         assert "skills/gamma/SKILL.md" in served_paths(follower)
 
 
-def test_fragment_of_address_selects_a_folder_as_root(upstream: Upstream, tmp_path: Path) -> None:
-    follower = fetch_to_cache(f"{upstream.url}#skills", tmp_path)
-    assert served_paths(follower) == [path.removeprefix("skills/") for path in SKILL_PATHS]
-
-
 @pytest.mark.parametrize("folder", ["#skills/alpha", ""])
 def test_skill_at_root_gets_folder_of_its_name(folder: str, upstream: Upstream, tmp_path: Path) -> None:
     if not folder:

@@ -6,7 +6,7 @@ import base64
 import json
 import os
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import create_autospec
@@ -25,6 +25,7 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.cli import cli
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import SIGNATURE_FILE
+from mcp_skills_server.provenance import signatures
 from mcp_skills_server.provenance.lock import read as read_lock
 from mcp_skills_server.provenance.signatures import Identity, ProofCache, SignatureGate, UnsignedError, Verifier, sign
 from tables import each_row
@@ -199,6 +200,15 @@ def test_signature_of_another_payload_or_over_one_mebibyte_is_refused(
     assert capsys.readouterr().out == ""
 
 
+def test_signature_with_field_in_snake_case_is_refused(pair: KeyPair, capfd: pytest.CaptureFixture[str]) -> None:
+    """The library prints this field, which anybody can write, to the protocol's stdout before it checks a key."""
+    signature = json.loads(sign(SKILL, pair.private))
+    material = signature["verificationMaterial"]
+    material["public_key"] = {**material.pop("publicKey"), "hint": ""}
+    assert refusal(pair.public, {**SKILL, SIGNATURE_FILE: json.dumps(signature).encode()}) == "signature-invalid"
+    assert capfd.readouterr().out == ""
+
+
 @each_row(("content", "uses", "reason"), [
     (b"", (Verifier, sign), "PEM file"), (b"no key", (Verifier, sign), "PEM file"),
     (b"-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----\n", (Verifier, sign), "PEM file"),
@@ -246,6 +256,23 @@ def test_only_signed_skills_are_served(tmp_path: Path, pair: KeyPair) -> None:
     done = CliRunner().invoke(cli, ["serve", str(root), "--require-signature", str(tmp_path / "none")])
     assert isinstance(done.exception, UsageError)
     assert "cannot be read" in str(done.exception)
+
+
+def test_skill_is_dropped_when_its_certificate_expires(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Later(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> datetime:
+            return datetime.now(tz) + timedelta(days=100)
+
+    key, own, root = certified(tmp_path, days=10)
+    thing = write_skill(tmp_path / "skills" / "thing")
+    files = {path.name: path.read_bytes() for path in thing.iterdir()}
+    (thing / SIGNATURE_FILE).write_bytes(sign(files, key, certificates=[own]))
+    with Registry([tmp_path / "skills"], gate=SignatureGate(Verifier([root]))) as registry:
+        assert [*registry.snapshot.skills] == ["thing"]
+        monkeypatch.setattr(signatures, "datetime", Later)
+        registry.refresh()
+        assert not registry.snapshot.skills
 
 
 def test_proof_is_private_and_valid_for_its_keys_and_digest_only(tmp_path: Path) -> None:

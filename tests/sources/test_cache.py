@@ -96,9 +96,10 @@ def test_leased_folder_is_not_evicted(tmp_path: Path) -> None:
     assert not [*(tmp_path / "sites").iterdir()]
 
 
-def test_trim_removes_leftovers_of_killed_process_and_follows_no_link(tmp_path: Path) -> None:
-    sites, mine = tmp_path / "cache" / "sites", tmp_path / "mine"
-    for folder in (sites / ".gone-0123", mine):
+def test_trim_removes_leftovers_of_killed_process_but_no_link_and_no_other_folder(tmp_path: Path) -> None:
+    """`--cache-dir ~` is a mistake that must not delete `~/documents/taxes`."""
+    sites, mine, taxes = tmp_path / "cache" / "sites", tmp_path / "mine", tmp_path / "cache" / "documents" / "taxes"
+    for folder in (sites / ".gone-0123", mine, taxes):
         folder.mkdir(parents=True)
         (folder / "file").write_bytes(b"x" * 1_000)
     (sites / "link").symlink_to(mine)
@@ -106,6 +107,7 @@ def test_trim_removes_leftovers_of_killed_process_and_follows_no_link(tmp_path: 
     trim(tmp_path / "cache", 0)
     assert [each.name for each in sites.iterdir()] == ["link"]
     assert (mine / "file").exists()
+    assert (taxes / "file").exists()
 
 
 def test_unwritable_cache_is_reported(tmp_path: Path) -> None:

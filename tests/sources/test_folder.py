@@ -11,7 +11,7 @@ import pytest
 
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format.archive import Files
-from mcp_skills_server.sources.folder import ConflictError, FetchedFolder, SkillState
+from mcp_skills_server.sources.folder import BusyError, ConflictError, FetchedFolder, SkillState
 from mcp_skills_server.sources.records import SkillRecord, read_records
 from tables import each_row
 
@@ -190,7 +190,7 @@ def test_undeletable_old_files_do_not_block_commit(tmp_path: Path, monkeypatch: 
     assert os.listdir(tmp_path / ".mcp-skills" / "stage") == ["old-a"]
 
 
-def test_unusable_folder_is_reported(tmp_path: Path) -> None:
+def test_unusable_or_locked_folder_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(UsageError, match="cannot be written"), FetchedFolder.opened(tmp_path / "file"):
         pass
@@ -200,6 +200,12 @@ def test_unusable_folder_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is no folder"), FetchedFolder.opened(tmp_path / "linked"):
         pass
     assert not os.listdir(tmp_path / "elsewhere")
+    with (
+        FetchedFolder.opened(tmp_path / "busy"),
+        pytest.raises(BusyError, match="another process fetches into"),
+        FetchedFolder.opened(tmp_path / "busy"),
+    ):
+        pass
 
 
 VALID_RECORD = {"name": "a", "source": "s", "url": "u", "digest": "", "files": {}, "former": None}

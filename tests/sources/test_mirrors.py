@@ -25,7 +25,6 @@ from mcp_skills_server.sources.oci.source import Oci
 from mcp_skills_server.sources.site import Site
 from mcp_skills_server.sources.source import SourceSettings
 from sources.fetching import cache_option, run_command
-from sources.oci.registries import tar
 from sources.publishers import INDEX, Publisher, ReceivedRequest, respond_with
 from tables import each_row
 from web.http_wire import Server, client, http_serving
@@ -161,20 +160,6 @@ def test_path_of_archive_reaches_no_client(tmp_path: Path) -> None:
             replies.append(wire.call("skills_run_script", path="alpha/scripts/x.py", session=session))
         assert str(tmp_path) not in json.dumps(replies)
         assert "one.zip" in json.dumps(replies)
-
-
-def test_replaced_archive_is_served(tmp_path: Path) -> None:
-    path = tmp_path / "team.tgz"
-    fresh = tmp_path / "fresh"
-    before = skill_text("alpha").encode()
-    after = skill_text("alpha", "Another one, of some length.").encode()
-    path.write_bytes(tar({"repo/skills/alpha/SKILL.md": before, "repo/README.md": b"no skill"}))
-    with serving(path) as wire:
-        assert skills_by_name(wire)["alpha"]["_meta"] == {ORIGIN: path.name}
-        fresh.write_bytes(tar({"alpha/SKILL.md": after, "b": b"x"}))
-        fresh.replace(path)
-        wire.until(LISTED)
-        assert skills_by_name(wire)["alpha"]["frontmatter"]["description"].startswith("Another one")
 
 
 @each_row("raw", [b"", b"PK no archive"])

@@ -1,21 +1,219 @@
-"""Site source: a cache that processes share, and refusal of a rollback to an earlier index."""
+"""Index of a site: discovery, cache headers, versions, refusal, and rollback."""
 
 from __future__ import annotations
 
+import gzip
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import anyio
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from mcp_skills_server.sources.folder import BusyError, FetchedFolder
+from mcp_skills_server.dialects.wellknown import DIRECTORY_0_1, IndexRefusedError
+from mcp_skills_server.sources.http import LONGEST_S, fresh_s
 from mcp_skills_server.sources.mirrors import Follower
-from mcp_skills_server.sources.records import IndexRecord, read_indexes
+from mcp_skills_server.sources.records import IndexRecord, read_indexes, read_records
 from mcp_skills_server.sources.site import MOST_INDEXES, with_history
-from mcp_skills_server.sources.source import RollbackError
-from sources.fetching import LOCAL, fetch, fetch_to_cache, open_follower, run_command, skill_names
-from sources.publishers import INDEX, Publisher, respond_with, skill_md
+from mcp_skills_server.sources.source import AbsentError, RollbackError, UnacceptableError, UnreachableError
+from sources.fetching import LOCAL, fetch, fetch_to_cache, open_follower, read_tree, run_command, skill_names
+from sources.publishers import (
+    INDEX,
+    INDEX_0_1,
+    Publisher,
+    Route,
+    entry,
+    index_of,
+    redirect,
+    respond_and_close,
+    respond_with,
+    skill_md,
+)
+from tables import each_row
+
+
+@pytest.mark.requirement("WK-40")
+def test_fresh_index_is_not_requested_again(site: Publisher, output: Path) -> None:
+    site.headers = {"cache-control": "max-age=3600"}
+    site.add("a")
+    fetch(site, output)
+    assert fetch(site, output).unchanged == ("a",)
+    assert site.paths == [INDEX, "/a/a"]
+    assert fetch(site, output, revalidate=True).unchanged == ("a",)
+    assert site.paths == [INDEX, "/a/a", INDEX]
+    assert "if-none-match" in site.requests[-1].headers
+
+
+@pytest.mark.parametrize("changed", [{"asked_at": 9e99}, {"fresh_s": float("nan")}, {"fresh_s": 9e99, "asked_at": 0}])
+def test_implausible_freshness_in_record_is_ignored(site: Publisher, output: Path, changed: dict[str, float]) -> None:
+    site.headers = {"cache-control": "max-age=3600"}
+    site.add("a")
+    fetch(site, output)
+    (path,) = (output / ".mcp-skills" / "sources").iterdir()
+    path.write_text(json.dumps({**json.loads(path.read_bytes()), **changed}))
+    for _ in range(2):  # the second time the record is plausible
+        fetch(site, output)
+        assert site.paths == [INDEX, "/a/a", INDEX]
+
+
+@pytest.mark.requirement("WK-40")
+def test_no_store_index_is_not_stored(site: Publisher, output: Path) -> None:
+    site.headers = {"cache-control": "private, NO-STORE"}
+    site.add("a")
+    fetch(site, output)
+    (record,) = read_indexes(output)
+    assert record.body == ""
+    assert not record.validators
+    fetch(site, output)
+    assert "if-none-match" not in site.requests[-1].headers
+
+
+def test_fresh_index_is_requested_again_after_refusal(site: Publisher, output: Path) -> None:
+    site.headers = {"cache-control": "max-age=3600"}
+    site.add("a", route=respond_with(skill_md("a", "Newer than the index.")))
+    report = fetch(site, output)
+    assert not report.ok
+    assert not skill_names(output)
+    site.add("a", skill_md("a", "Newer than the index."))
+    assert fetch(site, output).added == ("a",)
+
+
+@pytest.mark.requirement("WK-39", "WK-16")
+def test_urls_are_relative_to_redirected_index(site: Publisher, output: Path) -> None:
+    raw = skill_md("a")
+    site.routes[INDEX] = redirect("/v2/index.json", 301)
+    site.routes["/v2/index.json"] = respond_with(index_of([entry("a", raw, "files/a.md")]))
+    site.routes["/v2/files/a.md"] = respond_with(raw)
+    report = fetch(site, output)
+    assert report.added == ("a",)
+    assert report.url == f"{site.url}/v2/index.json"
+    assert read_records(output)[0].url == f"{site.url}/v2/files/a.md"
+
+
+@pytest.mark.requirement("WK-41", "WK-44", "WK1-12", "WK1-14")
+def test_site_of_0_1_0_is_fetched_file_by_file(site: Publisher, output: Path) -> None:
+    guide = f"{DIRECTORY_0_1}a/references/b%20c.md"
+    site.list_files({"a": {"SKILL.md": skill_md("a"), "references/b c.md": b"b c"}})
+    report = fetch(site, output)
+    assert report.version == "0.1.0"
+    assert report.added == ("a",)
+    assert "no digests to verify files" in report.warnings[0]
+    assert (output / "a" / "references" / "b c.md").read_bytes() == b"b c"
+    assert fetch(site, output).unchanged == ("a",)
+    site.routes[guide] = respond_with(b"more")
+    assert fetch(site, output).updated == ("a",)
+    for route, reason in (
+        (respond_with(b"<html>Sign in", content_type="text/html"), "a web page (HTML)"),
+        (respond_with(b"nothing", 404), "is not there"),
+        (respond_with(b"packed", content_encoding="gzip"), "came compressed (gzip)"),
+    ):
+        site.routes[guide] = route
+        assert reason in fetch(site, output).refused[0].reason
+    assert (output / "a" / "references" / "b c.md").read_bytes() == b"more"
+
+
+@pytest.mark.parametrize(
+    "first",
+    [respond_with(b"", 404), respond_with(b"", 410), respond_with(b"<!doctype html>", content_type="text/html")],
+)
+def test_next_candidate_is_requested_if_index_is_absent(site: Publisher, output: Path, first: bytes) -> None:
+    site.routes[INDEX] = first
+    site.routes[INDEX_0_1] = respond_with(b'{"skills": []}')
+    assert fetch(site, output).version == "0.1.0"
+
+
+@pytest.mark.requirement("X-23")
+@pytest.mark.parametrize(("route", "kind", "reason"), [
+    (respond_with(b"{"), IndexRefusedError, "is not JSON"),
+    (respond_with(b"", length=(16 << 20) + 1), UnacceptableError, "at most 16777216 are taken"),
+    (respond_with(gzip.compress(index_of([])), content_encoding="gzip"), IndexRefusedError, "came compressed"),
+    (respond_with(b"", 401), UnacceptableError, "--token-env"),
+    (respond_with(b"", 503), UnreachableError, "does not answer now"),
+    (redirect("http://10.0.0.1/"), UnacceptableError, "another origin"),
+    (respond_and_close(respond_with(b"{", length=10)), UnreachableError, "broke off"),
+])  # fmt: skip
+def test_bad_index_fails_without_further_candidates(
+    site: Publisher, output: Path, route: Route, kind: type[Exception], reason: str
+) -> None:
+    site.add("a")
+    fetch(site, output)
+    before = read_tree(output.parent.parent)
+    site.routes[INDEX] = route
+    site.routes[INDEX_0_1] = respond_with(b'{"skills": []}')
+    with pytest.raises(kind, match=reason) as caught:
+        fetch(site, output, prune=True)
+    message = str(caught.value)
+    assert len(message.splitlines()) == 1
+    assert message.isprintable()
+    assert INDEX_0_1 not in site.paths
+    assert read_tree(output.parent.parent) == before  # the last good copy
+
+
+def test_absent_index_is_reported_with_all_candidates(site: Publisher, output: Path) -> None:
+    site.routes[INDEX] = respond_with(b"", 404)
+    with pytest.raises(AbsentError, match=r"no index of skills: .*/index\.json is not there \(status 404\)"):
+        fetch(f"{site.url}/docs", output)
+    assert len(site.paths) == 4
+    hint = rf"if this is a repository, write git\+{re.escape(site.url)}/acme/skills$"
+    with pytest.raises(AbsentError, match=hint):
+        fetch(f"{site.url}/acme/skills", output)
+
+
+@pytest.mark.requirement("WK-42", "WK-43", "X-23")
+def test_index_of_unknown_version_is_reported_and_not_processed(site: Publisher, output: Path) -> None:
+    site.add("a")
+    fetch(site, output)
+    later = {"$schema": "https://x/9", "skills": [site.entries[0] | {"name": "b"}]}
+    site.routes[INDEX] = respond_with(json.dumps(later).encode())
+    report = fetch(site, output, prune=True)
+    assert report.version is None
+    assert not report.ok
+    assert "unknown version" in report.warnings[0]
+    assert report.gone == ()
+    assert skill_names(output) == ["a"]
+    assert site.paths[-1] == INDEX
+    assert [len(digests) for digests in read_indexes(output)[0].history.values()] == [1]
+
+
+@pytest.mark.requirement("WK-12", "WK-45", "WK-46", "X-23")
+def test_unknown_fields_or_types_and_differing_descriptions_do_not_fail_a_fetch(site: Publisher, output: Path) -> None:
+    site.add("a", type="mcp-bundle")
+    site.add("b", description="Does c.")
+    site.add("c", version="7", files=["x"], later={"b": 1})
+    report = fetch(site, output)
+    assert report.ok
+    assert report.added == ("b", "c")
+    warning_of_a, warning_of_b = report.warnings
+    assert warning_of_a == "a: its type 'mcp-bundle' is unknown, and so it is passed over"
+    assert warning_of_b.startswith("b: ")
+    assert "has another description" in warning_of_b
+
+
+NOW = 1_784_109_600.0
+DATE = "Wed, 15 Jul 2026 10:00:00 GMT"
+IN_AN_HOUR = "Wed, 15 Jul 2026 11:00:00 GMT"
+
+
+@pytest.mark.requirement("WK-40")
+@each_row(("expected", "control", "others"), [
+    (None, "", {}), (None, "public", {}), (300, "Public, Max-Age=300, must-revalidate", {}),
+    (300, 'max-age="300"', {}), (300, "max-age=300, max-age=900", {}), (200, "max-age=300", {"age": "100"}),
+    (0, "max-age=300", {"age": "900"}), (300, "max-age=300", {"age": "old"}), (0, "max-age=300, no-cache", {}),
+    (0, "no-store", {}), (0, "max-age=-5", {}), (None, "s-maxage=300", {}), (LONGEST_S, "max-age=" + "9" * 5000, {}),
+    (3600, "", {"expires": IN_AN_HOUR, "date": DATE}), (0, "", {"expires": DATE, "date": IN_AN_HOUR}),
+    (0, "", {"expires": "0"}), (3600, "", {"expires": IN_AN_HOUR}), (5, "max-age=5", {"expires": IN_AN_HOUR}),
+])  # fmt: skip
+def test_freshness_follows_cache_headers(expected: float | None, control: str, others: dict[str, str]) -> None:
+    assert fresh_s({"cache-control": control, **others}, NOW) == expected
+
+
+@given(st.dictionaries(st.sampled_from(["cache-control", "expires", "date", "age"]), st.text()))
+def test_any_cache_headers_give_bounded_freshness(headers: dict[str, str]) -> None:
+    seconds = fresh_s(headers, NOW)
+    assert seconds is None or 0 <= seconds <= LONGEST_S
 
 
 @pytest.fixture
@@ -36,23 +234,6 @@ def test_withdrawn_skill_fetched_by_another_process_is_removed(site: Publisher, 
     assert skill_names(first.path) == ["a", "b"]
 
 
-def test_refused_or_locked_fetch_is_retried_at_next_poll(site: Publisher, follower: Follower, tmp_path: Path) -> None:
-    site.add("a", route=respond_with(b"", 503))
-    assert anyio.run(follower.refresh) == 300
-    assert not follower.has_copy
-    site.add("a")
-    with FetchedFolder.opened(follower.path), pytest.raises(BusyError, match="another process fetches into"):
-        anyio.run(follower.refresh)
-    assert follower.state.trouble is not None
-    anyio.run(follower.refresh)
-    assert follower.has_copy
-    assert follower.state.trouble is None
-    restarted = open_follower(site.url, tmp_path / "cache")
-    assert restarted.state.ready
-    assert restarted.path == follower.path
-    assert follower.path.parent.parent == tmp_path / "cache" / "sites"
-
-
 ROLLBACK = "it went back to an earlier index; --allow-rollback takes it"
 
 
@@ -67,9 +248,8 @@ def served_body(folder: Path) -> str:
 
 def test_index_history_is_limited_per_url() -> None:
     digests = tuple(f"{number:064x}" for number in range(MOST_INDEXES))
-    known = IndexRecord("key", "given", "place", history={"place": digests, "other": ("0" * 64,)})
-    record = IndexRecord("key", "given", "place", body="{}")
-    history = with_history(record, known, allow_rollback=False).history
+    record = IndexRecord("key", "given", "place", body="{}", history={"place": digests, "other": ("0" * 64,)})
+    history = with_history(record, allow_rollback=False).history
     assert history["place"][:-1] == digests[1:]
     assert history["place"][-1] not in digests
     assert history["other"] == ("0" * 64,)
@@ -111,35 +291,6 @@ def test_return_from_other_index_version_is_no_rollback(site: Publisher, output:
     assert fetch(site, output, revalidate=True).version == "0.1.0"
     del site.routes[INDEX]
     assert fetch(site, output, revalidate=True).unchanged == ("a",)
-
-
-def test_index_of_unknown_version_is_not_in_history(site: Publisher, output: Path) -> None:
-    site.routes[INDEX] = respond_with(json.dumps({"$schema": "https://example.com/of-tomorrow", "skills": []}).encode())
-    assert fetch(site, output).version is None
-    assert [each.history for each in read_indexes(output)] == [{}]
-
-
-def test_follower_serves_last_copy_until_rollback_ends(
-    site: Publisher, follower: Follower, caplog: pytest.LogCaptureFixture
-) -> None:
-    for body in ("One.", "Two."):
-        publish(site, body)
-        anyio.run(follower.refresh)
-    for _ in range(2):
-        publish(site, "One.")
-        with pytest.raises(RollbackError) as refused:
-            anyio.run(follower.refresh)
-        follower.report_failure(refused.value)
-        assert follower.state.trouble == ROLLBACK
-        assert follower.state.ready
-        assert served_body(follower.path) == "Two."
-    assert [record.message for record in caplog.records] == [f"{follower.name}: {ROLLBACK}; serving the last copy"]
-    publish(site, "Two.")
-    anyio.run(follower.refresh)
-    assert follower.state.trouble is None
-    publish(site, "Three.")
-    anyio.run(follower.refresh)
-    assert served_body(follower.path) == "Three."
 
 
 def test_rollback_accepted_by_one_process_holds_for_others(site: Publisher, follower: Follower, tmp_path: Path) -> None:

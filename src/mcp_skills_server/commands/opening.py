@@ -84,9 +84,9 @@ class OpenedRoots:
 
         if self.mirrors is not None:
             self.mirrors.report_to(self.registry.note)
-            self.mirrors.start(load)
-            self.registry.await_sources = self.mirrors.first_read(first_load)
+            self.registry.await_sources = self.mirrors.first_read(first_load, load)
             self.registry.unread_sources = self.mirrors.unread
+            self.mirrors.start()
 
     def load_and_follow(self, options: FollowOptions) -> None:
         """Load the skills and keep them current."""

@@ -45,7 +45,6 @@ logger = logging.getLogger(__name__)
 Note: TypeAlias = Callable[[str, tuple[Problem, ...]], object]
 """Called in another thread with the served revision and its problems."""
 
-_LISTEN_S: Final = 0.1
 _LEAST_POLL_S: Final = 1.0
 """Minimum seconds between two requested polls."""
 _TRIM_S: Final = 600.0
@@ -139,13 +138,6 @@ class Follower:
             SourceError: the source cannot be fetched now.
             UsageError: a local setting or folder is wrong, not the source.
         """
-        try:
-            return await self._refresh(anew=anew)
-        finally:
-            # Set after the state: a listing that waited must not report the source as unread.
-            self.read_once.set()
-
-    async def _refresh(self, *, anew: bool) -> float:
         source = self.source  # `switch` may replace it meanwhile
         try:
             revision = await source.resolve(anew=anew)
@@ -163,12 +155,15 @@ class Follower:
             logger.exception("%s: could not be fetched", self.name)
             self._change(trouble="it could not be fetched")
             raise SourceError("it could not be fetched") from error
+        else:
+            if not self.state.ready and self.arrived is not None:
+                await to_thread.run_sync(self.arrived, str(self.path))
+            self._change(ready=True, trouble=None, current=time.time())
+            return revision.next_check_s if is_complete else source.check_s
         finally:
             self._change(looked=time.time())
-        if not self.state.ready and self.arrived is not None:
-            await to_thread.run_sync(self.arrived, str(self.path))
-        self._change(ready=True, trouble=None, current=self.state.looked)
-        return revision.next_check_s if is_complete else source.check_s
+            # Set after the state: a listing that waited must not report the source as unread.
+            self.read_once.set()
 
     def _change(self, **fields: Any) -> None:
         self.state = replace(self.state, **fields)
@@ -190,12 +185,6 @@ class Follower:
             check_s = self.source.check_s
             longest = max(check_s, self.source.last_retry_s)
             wait = retry = min(retry * 2, longest) or min(check_s, _FIRST_RETRY_S)
-
-    async def listen(self) -> None:
-        """Poll whenever the publisher announces a change, until cancelled."""
-        while not self.read_once.is_set():  # noqa: ASYNC110, an event of threads; the first copy comes sooner alone
-            await anyio.sleep(_LISTEN_S)
-        await self.source.listen(self.look)
 
     def look(self) -> None:
         """Make `follow` poll now. Call it in the event loop of `follow`."""
@@ -296,7 +285,6 @@ class Mirrors:
         self._kinds: Final = kinds
         self.followers: list[Follower] = []
         """In the order of the roots; a root with two pins has two followers."""
-        self._arrived: Callable[[str], object] | None = None
         self._links: Path | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -376,12 +364,8 @@ class Mirrors:
             anyio.run(fetch_all)
             trim(self._settings.cache, self._settings.cache_bytes)
 
-    def start(self, arrived: Callable[[str], object] | None = None) -> None:
-        """Follow every source in a thread, until `stop`.
-
-        Once `first_read` has waited, `arrived` is called as `Follower.arrived`.
-        """
-        self._arrived = arrived
+    def start(self) -> None:
+        """Follow every source in a thread, until `stop`."""
         if self.followers:
             run = partial(anyio.run, self._follow)
             self._thread = threading.Thread(target=run, name="skills-sources", daemon=True)
@@ -391,8 +375,13 @@ class Mirrors:
         """Return the names of the sources that were never read. Thread-safe."""
         return [each.name for each in self.states() if not each.ready and each.current is None]
 
-    def first_read(self, seconds: float) -> Callable[[], object] | None:
-        """Return a function that waits `seconds` at most for sources never read; None for none."""
+    def first_read(
+        self, seconds: float, arrived: Callable[[str], object]
+    ) -> Callable[[], object] | None:
+        """Return a function that waits `seconds` at most for sources never read; None for none.
+
+        `arrived` is as `Follower.arrived`, for the sources that are still unread then.
+        """
         unread = [each for each in self.followers if not each.read_once.is_set()]
         end = time.monotonic() + seconds
 
@@ -401,16 +390,9 @@ class Mirrors:
                 if not follower.read_once.wait(max(0.0, end - time.monotonic())):
                     said = "%s: not read within %g seconds; serving without it until it is"
                     logger.warning(said, follower.name, seconds)
-            report_arrivals()
+                follower.arrived = arrived
 
-        def report_arrivals() -> None:
-            for follower in self.followers:
-                follower.arrived = self._arrived
-
-        if unread:
-            return cache(wait)
-        report_arrivals()
-        return None
+        return cache(wait) if unread else None
 
     def look(self) -> int:
         """Poll all remote sources now and return their number. Thread-safe."""
@@ -475,7 +457,7 @@ class Mirrors:
         async with BlockingPortal() as self._portal, anyio.create_task_group() as tasks:
             for follower in self.followers:
                 tasks.start_soon(follower.follow)
-                tasks.start_soon(follower.listen)
+                tasks.start_soon(follower.source.listen, follower.look)
             tasks.start_soon(self._trim_cache)
             await to_thread.run_sync(self._stop.wait, abandon_on_cancel=True)
             tasks.cancel_scope.cancel()

@@ -9,15 +9,17 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
-from functools import partial
-from typing import Any, Final, TypeAlias, TypeVar
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from mcp_skills_server.catalog.fetched import RECORDS
 from mcp_skills_server.format.archive import check_paths
 from mcp_skills_server.format.ignored import STATE_DIR
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 INDEXES: Final = f"{STATE_DIR}/sources"
 """Directory of index records in a folder of fetched skills."""
@@ -75,7 +77,7 @@ class IndexRecord:
         return self.body.encode("utf-8", "surrogateescape")
 
 
-_Record: TypeAlias = SkillRecord | IndexRecord | UnitRecord
+_Record: TypeAlias = SkillRecord | IndexRecord
 _T = TypeVar("_T", bound=_Record)
 
 
@@ -117,11 +119,6 @@ def index_file_name(key: str) -> str:
     return f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
 
 
-def epoch_s() -> float:
-    """Return the time in whole seconds since the epoch."""
-    return float(int(time.time()))
-
-
 def _all(folder: str, kind: type[_T]) -> list[_T]:
     try:
         names = sorted(name for name in os.listdir(folder) if name.endswith(".json"))
@@ -134,44 +131,20 @@ def _read(folder: str, name: str, kind: type[_T]) -> _T | None:
     """Read a record file, or return None if it is missing or malformed."""
     try:
         with open(f"{folder}/{name}", "rb", buffering=0) as file:
-            record = _decoded(kind, json.loads(file.read()))
+            record: _T = _adapter(kind).validate_python(json.loads(file.read()))
         # Untrusted: the folder may be a foreign copy, and paths in records are moved and removed.
         if isinstance(record, SkillRecord):
             if name != f"{record_key(record.name)}.json":
                 return None
             for paths in ([record.name], record.files, record.former or {}):
                 check_paths(paths)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return None  # ArchiveRefusedError is a ValueError
+    except (OSError, ValueError, RecursionError):
+        return None  # the errors of pydantic and of `check_paths` are ValueErrors
     return record
 
 
-def _decoded(kind: type[_T], data: dict[str, Any]) -> _T:
-    """Decode a record's fields by type; a field without default is required."""
-    there = [each for each in fields(kind) if each.name in data]
-    return kind(**{each.name: _DECODERS[str(each.type)](data[each.name]) for each in there})
+@cache
+def _adapter(kind: type[_Record]) -> TypeAdapter[Any]:
+    from pydantic import TypeAdapter  # imported on first use: a server of local folders needs none
 
-
-def _texts(found: Any) -> tuple[str, ...]:
-    return tuple(map(str, found))
-
-
-def _by_name(decode: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda found: {name: decode(each) for name, each in found.items()}
-
-
-def _optional(decode: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda found: None if found is None else decode(found)
-
-
-_DECODERS: Final[Mapping[str, Callable[[Any], Any]]] = {
-    "str": str,
-    "float": float,
-    "tuple[str, ...]": _texts,
-    "tuple[str, ...] | None": _optional(_texts),
-    "Mapping[str, str]": _by_name(str),
-    "Mapping[str, str] | None": _optional(_by_name(str)),
-    "Mapping[str, tuple[str, ...]]": _by_name(_texts),
-    "Mapping[str, UnitRecord]": _by_name(partial(_decoded, UnitRecord)),
-}
-"""Decoders by the annotation of a field."""
+    return TypeAdapter(kind)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -31,7 +32,6 @@ from mcp_skills_server.format import archive
 from mcp_skills_server.format.archive import Files, UnpackLimits
 from mcp_skills_server.format.uris import bare
 from mcp_skills_server.model import SKILL_MD
-from mcp_skills_server.sources import records
 from mcp_skills_server.sources.addresses import check_fetchable, shown
 from mcp_skills_server.sources.cache import CacheFolder
 from mcp_skills_server.sources.http import (
@@ -99,7 +99,7 @@ class Site(Source):
         """Return the index as a revision, from the recorded copy while that is fresh."""
         known = read_index(self.place, self.key)
         if known is not None and self._is_pinned:
-            known = replace(known, asked_at=records.epoch_s(), fresh_s=LONGEST_S)
+            known = replace(known, asked_at=time.time(), fresh_s=LONGEST_S)
         try:
             found = await self.find(known, anew=anew and not self._is_pinned)
         except IndexRefusedError as error:
@@ -112,9 +112,9 @@ class Site(Source):
     async def plan(self, revision: Revision, known: IndexRecord) -> AsyncGenerator[Plan]:
         """Plan the skills that the index offers."""
         found: _FoundIndex = revision.content
-        index, record = found.index, found.record
+        index, record = found.index, replace(found.record, history=known.history)
         if index.version is not None:
-            record = with_history(record, known, allow_rollback=self._fetch.allow_rollback)
+            record = with_history(record, allow_rollback=self._fetch.allow_rollback)
         if not record.validators and not _left_s(record):
             record = replace(record, body="")
         units: list[Unit] = []
@@ -197,7 +197,7 @@ class Site(Source):
         raise AbsentError(f"no index of skills: {'; '.join(map(str, missing))}{hint}")
 
     def _record(self, place: str, answer: Response, held: IndexRecord | None) -> IndexRecord:
-        headers, now = answer.headers, records.epoch_s()
+        headers, now = answer.headers, time.time()
         fresh = fresh_s(headers, now) or 0.0
         if answer.status == 304 and held is not None:
             renewed = _validators(answer) or held.validators
@@ -312,21 +312,21 @@ def _left_s(record: IndexRecord) -> float:
 
     A request time in the future means that a clock was wrong: the index counts as stale.
     """
-    since = records.epoch_s() - record.asked_at
+    since = time.time() - record.asked_at
     if since < 0:
         return 0.0
     return max(0.0, min(record.fresh_s, LONGEST_S) - since)  # in this order NaN is 0
 
 
-def with_history(record: IndexRecord, known: IndexRecord, *, allow_rollback: bool) -> IndexRecord:
+def with_history(record: IndexRecord, *, allow_rollback: bool) -> IndexRecord:
     """Add the digest of a fetched index to the history of its URL, and detect a rollback.
 
-    `known` is the previous record. An impostor or a stale replica can replay a valid old index.
+    An impostor or a stale replica can replay a valid old index.
 
     Raises:
         RollbackError: the site serves an index that it had replaced before.
     """
-    history = dict(known.history)
+    history = dict(record.history)
     digest, digests = hashlib.sha256(record.raw).hexdigest(), history.get(record.asked, ())
     if digest in digests[:-1] and not allow_rollback:
         raise RollbackError("it went back to an earlier index; --allow-rollback takes it")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from mcp_skills_server.codes import problem
 from mcp_skills_server.dialects import wellknown
-from mcp_skills_server.errors import SkillsServerError
+from mcp_skills_server.errors import SkillsServerError, listed
 from mcp_skills_server.format import media
 from mcp_skills_server.format.archive import Files, UnpackLimits, check_paths
 from mcp_skills_server.format.ignored import ignored, summarize
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 PINNED_S: Final = 86_400.0
 """Seconds between two polls of a revision that never changes: only the copy on disk can."""
-_NAMES_SHOWN: Final = 10
 Fault: TypeAlias = Literal["publisher", "network", "here"]
 """The party at fault for a refusal. Only the publisher's is no reason to try again."""
 
@@ -209,7 +208,9 @@ class FetchReport:
     def changes(self) -> str:
         """The names of the changed skills in one line, "" for none."""
         parts = ("added", self.added), ("changed", self.updated), ("removed", self.pruned)
-        return "; ".join(f"{what} {_some(names)}" for what, names in parts if names)
+        return "; ".join(
+            f"{what} {listed([*map(printable, names)])}" for what, names in parts if names
+        )
 
     def lines(self, origin: str) -> tuple[str, ...]:
         """Return lines for the operator: warnings, and refusals not by the publisher's fault."""
@@ -233,12 +234,6 @@ class FetchReport:
             problem("lfs-pointer", media.LFS_FAULT, 1).at(f"{origin}/{name}/{path}", name)
             for name, path in self.pointers
         ]
-
-
-def _some(names: tuple[str, ...]) -> str:
-    left = len(names) - _NAMES_SHOWN
-    more = f" and {left} more" if left > 0 else ""
-    return ", ".join(map(printable, names[:_NAMES_SHOWN])) + more
 
 
 # Sources

@@ -63,6 +63,17 @@ SKILL_PATHS = [
 """The paths of `BASE` that are fetched."""
 
 
+HEADERS = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-git-upload-pack-advertisement\r\n\r\n"
+
+
+def packet(raw: bytes) -> bytes:
+    return b"%04x" % (len(raw) + 4) + raw
+
+
+ADVERTISEMENT = HEADERS + packet(b"# service=git-upload-pack\n") + b"0000"
+"""The beginning of a response of a git server, before its refs."""
+
+
 def served_paths(follower: Follower) -> list[str]:
     return [path for path, content in read_tree(follower.path).items() if content != "directory"]
 

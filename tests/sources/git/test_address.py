@@ -61,7 +61,7 @@ HOST = "https://git.example"
         ("git+file:///PATH", ("file://host/a", "file:///")),
         ("plain http", ("http://git.example/a", "http://127.0.0.1.evil.example/a")),
         ("no folder of a repository", [f"{HOST}/a#{folder}" for folder in ("../b", "x/../b", "x//b", ".")]),
-        ("credential helper", ("https://me:hunter2@git.example/a",)),
+        ("credential helper", ("https://me:hunter2@git.example/a", "https://hunter2@git.example/a")),  # a token
     ],
 )
 def test_malformed_or_dangerous_address_is_refused_without_its_password(reason: str, given: Sequence[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -15,7 +16,7 @@ import pytest
 
 from forkserver import Popen
 from sources.fetching import cache_option, listed_names, run_command
-from sources.git.remotes import BASE, GitServer, Upstream, link, skill
+from sources.git.remotes import ADVERTISEMENT, BASE, GitServer, Upstream, link, skill
 from sources.publishers import Publisher
 from wire import COMMAND, DEADLINE, Wire, serving
 
@@ -112,10 +113,16 @@ def test_fetch_writes_skills_into_folder(server: GitServer, upstream: Upstream, 
 
 
 @pytest.fixture
-def silent_server() -> Iterator[Publisher]:
-    """A git server that never responds."""
+def endless_server() -> Iterator[Publisher]:
+    """A git server that trickles bytes for ever, so git's own timeout never expires."""
     with Publisher() as site:
-        site.routes["/a.git/info/refs"] = site.stall()
+
+        def trickle(_: object) -> Iterator[bytes]:
+            yield ADVERTISEMENT
+            while not site.closing.wait(0.2):
+                yield b"03e8" + b"x" * 996
+
+        site.routes["/a.git/info/refs"] = trickle
         yield site
 
 
@@ -123,15 +130,20 @@ def silent_server() -> Iterator[Publisher]:
     "words",
     [["serve", "{root}"], ["rpc", "{root}"], ["acp", "{root}", "--", sys.executable, "-c", "input()"]],
 )
-def test_git_ends_when_its_server_ends(words: list[str], silent_server: Publisher, tmp_path: Path) -> None:
-    root = f"git+{silent_server.url}/a.git"
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_git_ends_when_its_server_ends(
+    words: list[str], is_killed: bool, endless_server: Publisher, tmp_path: Path
+) -> None:
+    root = f"git+{endless_server.url}/a.git"
     given = [words[0], *cache_option(tmp_path), *(each.format(root=root) for each in words[1:])]
     with Popen([*COMMAND, *given], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert silent_server.reached.wait(DEADLINE)
-        assert is_git_running(silent_server.port)
+        assert endless_server.reached.wait(DEADLINE)
+        assert is_git_running(endless_server.port)
+        if is_killed:
+            process.kill()
         process.communicate(b"\n", timeout=DEADLINE)
-        assert process.returncode == 0
-    wait_for_git_to_end(silent_server.port)
+        assert process.returncode == (-signal.SIGKILL if is_killed else 0)
+    wait_for_git_to_end(endless_server.port)
 
 
 def wait_for_git_to_end(port: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import anyio
 import pytest
@@ -107,11 +108,14 @@ def test_history_excludes_nested_skills(upstream: Upstream, tmp_path: Path) -> N
     assert "Secret." in repr(fetch_history(upstream.url, tmp_path, "skills/alpha/inner"))
 
 
-def test_failed_history_fetch_is_retried_after_a_minute(server: GitServer, upstream: Upstream, tmp_path: Path) -> None:
+def test_failed_history_fetch_is_retried_after_a_minute(
+    server: GitServer, upstream: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     follower = fetch_to_cache(f"{server.url}/acme.git", tmp_path)
     server.redirect_for = lambda _: (404, "/")
-    now = 0.0
-    histories = Histories(lambda: now)
+    clock = Mock(return_value=0.0)
+    monkeypatch.setattr(history, "monotonic", clock)
+    histories = Histories()
     first = history_of(histories, follower)
     assert not first.commits
     assert first.note.startswith("The history could not be fetched: ")
@@ -119,7 +123,7 @@ def test_failed_history_fetch_is_retried_after_a_minute(server: GitServer, upstr
     assert history_of(histories, follower) == first
     assert len(server.requests) == before
     server.redirect_for = None
-    now = 61.0
+    clock.return_value = 61.0
     assert len(history_of(histories, follower).commits) == 1
 
 

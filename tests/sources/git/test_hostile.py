@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from time import monotonic
+from unittest.mock import Mock
 
 import anyio
 import pytest
 
+from mcp_skills_server.errors import UsageError
+from mcp_skills_server.sources import grouping
 from mcp_skills_server.sources.source import (
     Bounds,
     FetchLimits,
@@ -21,7 +25,19 @@ from mcp_skills_server.sources.source import (
     UnreachableError,
 )
 from sources.fetching import fetch_to_cache, open_follower
-from sources.git.remotes import SKILL_PATHS, SUBMODULE, GitServer, TreeItem, Upstream, link, served_paths, skill
+from sources.git.remotes import (
+    ADVERTISEMENT,
+    HEADERS,
+    SKILL_PATHS,
+    SUBMODULE,
+    GitServer,
+    TreeItem,
+    Upstream,
+    link,
+    packet,
+    served_paths,
+    skill,
+)
 from sources.publishers import Publisher, Route, endless, respond_and_close, respond_with, skill_md
 from tables import each_row
 from wire import DEADLINE
@@ -69,6 +85,32 @@ def _malformed_trees(upstream: Upstream) -> Iterator[str]:
         yield upstream.tree_of([TreeItem(name, "40000", upstream.tree_of([skill_file]))])
     twice = [TreeItem(b"x", "100644", evil), TreeItem(b"x", "100644", skill_file.object_id)]
     yield upstream.tree_of([TreeItem(b"bad", "40000", upstream.tree_of([skill_file, *twice]))])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of another user")
+def test_repository_of_another_user_in_shared_cache_runs_no_program(upstream: Upstream, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    objects = open_follower(upstream.url, cache).path.parent / "objects"  # an attacker can compute its name, too
+    for folder in ("objects", "refs"):
+        (objects / folder).mkdir(parents=True)
+    (objects / "HEAD").write_text("ref: refs/kept/current\n")
+    (objects / "config").write_text(
+        "[core]\n\trepositoryformatversion = 1\n\tbare = true\n[extensions]\n\tpartialclone = source\n"
+        f'[remote "source"]\n\tuploadpack = "touch {tmp_path}/run; git-upload-pack"\n'
+    )
+    for each in (cache, *cache.rglob("*")):
+        os.chown(each, 12345, 12345)
+    with pytest.raises(UsageError, match="belongs to another user"):
+        fetch_to_cache(upstream.url, cache)
+    assert not (tmp_path / "run").exists()
+
+
+def test_each_folder_of_a_tree_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A listing within its limit can have 60,000 names at the end of a deep chain of trees."""
+    owner = Mock(wraps=grouping._owner)
+    monkeypatch.setattr(grouping, "_owner", owner)
+    grouping.group_by_skill({"s/SKILL.md": 0} | {f"{'a/' * 2000}{number}": 0 for number in range(50)}, hidden=False)
+    assert owner.call_count == 2
 
 
 def test_path_traversal_in_tree_is_never_written(upstream: Upstream, tmp_path: Path) -> None:
@@ -149,20 +191,12 @@ def test_redirects_are_not_followed(server: GitServer, upstream: Upstream, tmp_p
 
 
 REFS = "/a.git/info/refs"
-HEADERS = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-git-upload-pack-advertisement\r\n\r\n"
-
-
-def _packet(raw: bytes) -> bytes:
-    return b"%04x" % (len(raw) + 4) + raw
-
-
-ADVERTISEMENT = HEADERS + _packet(b"# service=git-upload-pack\n") + b"0000"
 
 
 def _endless_refs(_: object) -> Iterator[bytes]:
     yield ADVERTISEMENT
     for number in count(1):
-        yield b"".join(_packet(b"%040x refs/heads/b%d-%d\n" % (number, number, each)) for each in range(1000))
+        yield b"".join(packet(b"%040x refs/heads/b%d-%d\n" % (number, number, each)) for each in range(1000))
 
 
 @each_row("kind", ["silence", "bytes", "refs"])
@@ -188,7 +222,7 @@ def test_endless_response_times_out_and_git_is_killed(kind: str, tmp_path: Path)
     [
         (respond_with(b"<html>", content_type="text/html"), "no repository"),
         (
-            respond_and_close(ADVERTISEMENT + _packet(b"ERR evil \x1b[31m" + b"x" * 5000)),
+            respond_and_close(ADVERTISEMENT + packet(b"ERR evil \x1b[31m" + b"x" * 5000)),
             "git could not fetch it (remote error: evil",
         ),
     ],

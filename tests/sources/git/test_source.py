@@ -64,11 +64,6 @@ def test_branch_tag_or_id_selects_the_commit(upstream: Upstream, tmp_path: Path)
         assert "skills/gamma/SKILL.md" in served_paths(follower)
 
 
-def test_fragment_of_address_selects_a_folder_as_root(upstream: Upstream, tmp_path: Path) -> None:
-    follower = fetch_to_cache(f"{upstream.url}#skills", tmp_path)
-    assert served_paths(follower) == [path.removeprefix("skills/") for path in SKILL_PATHS]
-
-
 @pytest.mark.parametrize("folder", ["#skills/alpha", ""])
 def test_skill_at_root_gets_folder_of_its_name(folder: str, upstream: Upstream, tmp_path: Path) -> None:
     if not folder:
@@ -86,11 +81,6 @@ def test_poll_of_unchanged_repository_requests_only_refs(server: GitServer, upst
         anyio.run(each.refresh)
         assert server.paths == ["/acme.git/info/refs?service=git-upload-pack", "/acme.git/git-upload-pack"]
     assert read_tree(follower.path) == before
-    pinned = f"{server.url}/acme.git@{follower.state.revision}"
-    fetch_to_cache(pinned, tmp_path)
-    server.requests.clear()
-    assert served_paths(fetch_to_cache(pinned, tmp_path)) == SKILL_PATHS
-    assert not server.requests
 
 
 def test_names_of_cache_folders_are_stable(tmp_path: Path) -> None:

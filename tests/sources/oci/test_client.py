@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import anyio
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.sources import http
 from mcp_skills_server.sources.http import HttpClient
+from mcp_skills_server.sources.oci import access as access_module
 from mcp_skills_server.sources.oci import manifests
 from mcp_skills_server.sources.oci.access import Access, Credentials
 from mcp_skills_server.sources.oci.client import RegistryClient
@@ -41,19 +43,23 @@ def call_client(
     trust: OriginPolicy = DEFAULT_POLICY,
     access: Access | None = None,
 ) -> Any:
-    """Call a method of the client, by default without credentials."""
+    """Call a method of a client of the registry."""
     reference = parse_reference(registry.named())
 
     async def run() -> object:
         async with HttpClient(BOUNDS) as http_client:
-            client = RegistryClient(http_client, reference, access or access_with(registry, None), trust)
+            client = RegistryClient(http_client, reference, access or Access(reference), trust)
             return await getattr(client, method)(*given)
 
     return anyio.run(run)
 
 
-def access_with(registry: FakeRegistry, credentials: Credentials | None) -> Access:
-    return Access(parse_reference(registry.named()), find=lambda _: credentials)
+@pytest.fixture(autouse=True)
+def find(monkeypatch: pytest.MonkeyPatch) -> Mock:
+    """The search for the operator's credentials, by default without result."""
+    mock = Mock(return_value=None)
+    monkeypatch.setattr(access_module, "find_credentials", mock)
+    return mock
 
 
 def require_authorization(registry: FakeRegistry, wanted: str, challenge: str) -> None:
@@ -118,9 +124,10 @@ def test_error_for_absent_tag_lists_present_tags(registry: FakeRegistry) -> None
         assert len(registry.requests) == 2
 
 
-def test_password_is_sent_after_challenge_and_remembered(registry: FakeRegistry) -> None:
+def test_password_is_sent_after_challenge_and_remembered(registry: FakeRegistry, find: Mock) -> None:
+    find.return_value = ADA
     require_authorization(registry, BASIC, 'Basic realm="x"')
-    access = access_with(registry, ADA)
+    access = Access(parse_reference(registry.named()))
     for count in (2, 3):
         call_client(registry, "manifest", "1.0", access=access)
         assert len(registry.requests) == count
@@ -133,9 +140,10 @@ def add_token_server(registry: FakeRegistry, body: bytes = b'{"token":"abc"}') -
     registry.routes["/token"] = respond_with(body)
 
 
-def test_token_is_requested_once_with_scope_of_repository(registry: FakeRegistry) -> None:
+def test_token_is_requested_once_with_scope_of_repository(registry: FakeRegistry, find: Mock) -> None:
+    find.return_value = ADA
     add_token_server(registry)
-    access = access_with(registry, ADA)
+    access = Access(parse_reference(registry.named()))
     for _ in range(2):
         call_client(registry, "manifest", "1.0", access=access)
     (request,) = [each for each in registry.requests if each.path.startswith("/token")]
@@ -143,20 +151,22 @@ def test_token_is_requested_once_with_scope_of_repository(registry: FakeRegistry
     assert request.headers["authorization"] == BASIC
 
 
-def test_token_is_renewed_before_it_expires(registry: FakeRegistry) -> None:
-    add_token_server(registry, b'{"access_token":"abc","expires_in":100}')
-    now = 0.0
-    access = Access(parse_reference(registry.named()), find=lambda _: None, clock=lambda: now)
-    for seconds, tokens in ((0, 1), (80, 1), (95, 2)):
-        now = seconds
+def test_expired_token_is_renewed(registry: FakeRegistry) -> None:
+    add_token_server(registry)
+    access = Access(parse_reference(registry.named()))
+    for token in ("abc", "def"):
+        realm = f'Bearer realm="{registry.url}/token"'
+        require_authorization(registry, f"Bearer {token}", realm)
+        registry.routes["/token"] = respond_with(json.dumps({"access_token": token, "expires_in": 1}).encode())
         call_client(registry, "manifest", "1.0", access=access)
-        assert len([path for path in registry.paths if path.startswith("/token")]) == tokens
+    assert len([path for path in registry.paths if path.startswith("/token")]) == 2
     assert not [each for each in registry.requests if "authorization" in each.headers and "token" in each.path]
 
 
-def test_identity_token_is_sent_in_body(registry: FakeRegistry) -> None:
+def test_identity_token_is_sent_in_body(registry: FakeRegistry, find: Mock) -> None:
+    find.return_value = Credentials("", "identity", identity=True)
     add_token_server(registry)
-    call_client(registry, "manifest", "1.0", access=access_with(registry, Credentials("", "identity", identity=True)))
+    call_client(registry, "manifest", "1.0")
     (request,) = [each for each in registry.requests if each.path.startswith("/token")]
     assert (request.method, request.path) == ("POST", "/token")
     assert "authorization" not in request.headers
@@ -168,21 +178,25 @@ def test_identity_token_is_sent_in_body(registry: FakeRegistry) -> None:
     ("plain http", ("http://tokens.example/token", "http://127.0.0.1:1/token")),
     ("cannot be asked", ("file:///etc/passwd", "https://ada:x@tokens.example/", "")),
 ])  # fmt: skip
-def test_forbidden_realm_gets_no_password(registry: FakeRegistry, reason: str, realms: tuple[str, ...]) -> None:
+def test_forbidden_realm_gets_no_password(
+    registry: FakeRegistry, find: Mock, reason: str, realms: tuple[str, ...]
+) -> None:
+    find.return_value = ADA
     for realm in realms:
         require_authorization(registry, "never", f'Bearer realm="{realm}"')
         with pytest.raises(UnacceptableError) as caught:
-            call_client(registry, "manifest", "1.0", access=access_with(registry, ADA))
+            call_client(registry, "manifest", "1.0")
         assert reason in str(caught.value)
         assert "s3cret" not in str(caught.value)
     assert not [each for each in registry.requests if "authorization" in each.headers]
 
 
-def test_redirect_or_large_response_of_token_server_is_refused(registry: FakeRegistry) -> None:
+def test_redirect_or_large_response_of_token_server_is_refused(registry: FakeRegistry, find: Mock) -> None:
+    find.return_value = ADA
     add_token_server(registry)
     registry.routes["/token"] = redirect(f"{registry.url}/elsewhere")
     with pytest.raises(UnacceptableError, match="status 302"):
-        call_client(registry, "manifest", "1.0", access=access_with(registry, ADA))
+        call_client(registry, "manifest", "1.0")
     assert "/elsewhere" not in registry.paths
     registry.routes["/token"] = respond_with(b" " * 65_537)
     with pytest.raises(UnacceptableError, match="at most 65536 are taken"):
@@ -203,7 +217,8 @@ def test_malformed_token_is_not_sent(registry: FakeRegistry, body: bytes) -> Non
     assert not [each for each in registry.requests if "authorization" in each.headers]
 
 
-def test_second_or_unknown_challenge_is_not_answered(registry: FakeRegistry) -> None:
+def test_second_or_unknown_challenge_is_not_answered(registry: FakeRegistry, find: Mock) -> None:
+    find.return_value = ADA
     add_token_server(registry, b'{"token":"other"}')
     with pytest.raises(UnacceptableError, match=r"'docker login 127\.0\.0\.1:"):
         call_client(registry, "manifest", "1.0")
@@ -211,25 +226,22 @@ def test_second_or_unknown_challenge_is_not_answered(registry: FakeRegistry) -> 
     for count, challenge in enumerate(("Negotiate", ""), 4):
         require_authorization(registry, "never", challenge)
         with pytest.raises(UnacceptableError, match="asks for permission"):
-            call_client(registry, "manifest", "1.0", access=access_with(registry, ADA))
+            call_client(registry, "manifest", "1.0")
         assert len(registry.requests) == count
 
 
-def test_unreadable_credentials_are_reported_only_if_needed(registry: FakeRegistry) -> None:
-    def broken(_: str) -> Credentials | None:
-        raise UsageError("config.json is not JSON; correct it")
-
-    access = Access(parse_reference(registry.named()), find=broken)
+def test_unreadable_credentials_are_reported_only_if_needed(registry: FakeRegistry, find: Mock) -> None:
+    find.side_effect = UsageError("config.json is not JSON; correct it")
     add_token_server(registry)
-    call_client(registry, "manifest", "1.0", access=access)  # a token without credentials suffices
+    call_client(registry, "manifest", "1.0")  # a token without credentials suffices
     registry.routes["/token"] = respond_with(b"", 401)
-    access = Access(parse_reference(registry.named()), find=broken)
     with pytest.raises(UnacceptableError, match=r"asks for permission .* config\.json is not JSON; correct it"):
-        call_client(registry, "manifest", "1.0", access=access)
+        call_client(registry, "manifest", "1.0")
 
 
-def test_redirect_to_other_host_has_no_authorization(registry: FakeRegistry) -> None:
-    access = access_with(registry, ADA)
+def test_redirect_to_other_host_has_no_authorization(registry: FakeRegistry, find: Mock) -> None:
+    find.return_value = ADA
+    access = Access(parse_reference(registry.named()))
     require_authorization(registry, BASIC, 'Basic realm="x"')
     call_client(registry, "manifest", "1.0", access=access)
     with Publisher() as storage:

@@ -49,17 +49,6 @@ def test_malformed_manifest_is_refused(raw: bytes, reason: str) -> None:
         decode_manifest(raw, 10)
 
 
-def test_index_of_platforms_is_one_artifact() -> None:
-    arm, amd = ({"os": "linux", "architecture": each} for each in ("arm64", "amd64"))
-    attestation = entry("3", platform={"os": "unknown", "architecture": "unknown"})
-    note = entry("4", platform=amd, annotations={"vnd.docker.reference.type": "attestation-manifest"})
-    listed = [entry("1", platform=arm), entry("2", platform=amd), attestation, note]
-    decoded = decode_manifest(encoded(manifests=listed), 10)
-    assert isinstance(decoded, Collection)
-    assert decoded.platforms
-    assert decoded.chosen.digest[-1] == "2"
-
-
 def test_index_of_skills_with_platforms_is_a_collection() -> None:
     linux = {"os": "linux", "architecture": "amd64"}
     named = [entry(each, platform=linux, annotations={manifests.SKILL_NAME: each}) for each in "12"]

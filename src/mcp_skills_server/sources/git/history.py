@@ -13,10 +13,10 @@ import os
 import re
 import secrets
 import stat
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 from typing import Final, NamedTuple
 
 from filelock import FileLock, Timeout
@@ -166,8 +166,7 @@ class _Failure(NamedTuple):
 class Histories:
     """Histories of all git sources. Thread-safe."""
 
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        self._now = now
+    def __init__(self) -> None:
         self._failed: dict[Path, _Failure] = {}
         """The last failure, by folder of a source."""
 
@@ -186,7 +185,7 @@ class Histories:
             return History(note="It is not known which commit this skill is from.")
         tip = Tip(known.body, known.asked)
         failure = self._failed.get(source)
-        if failure and failure.commit == tip.commit and self._now() < failure.until:
+        if failure and failure.commit == tip.commit and monotonic() < failure.until:
             return History(note=failure.why)
         try:
             # whether plain http is allowed was checked when the source was opened
@@ -202,7 +201,7 @@ class Histories:
             why = f"The history could not be fetched: {error}"
         except (UsageError, GitFailedError, OSError):
             why = "The history could not be read."
-        self._failed[source] = _Failure(tip.commit, self._now() + _AGAIN_S, why)
+        self._failed[source] = _Failure(tip.commit, monotonic() + _AGAIN_S, why)
         return History(note=why)
 
 

@@ -14,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -130,7 +129,6 @@ class Git:
         git = shutil.which("git")
         if git is None:
             raise UnreachableError("the program git is not installed; install git 2.30 or newer")
-        deadline = time.monotonic() + seconds
         with (
             tempfile.TemporaryFile() as stdin,
             tempfile.TemporaryFile() as stderr,
@@ -163,7 +161,7 @@ class Git:
                     raise UnreachableError("the server ends")
                 yield out
                 out.close()
-                code = process.wait(max(0.1, deadline - time.monotonic()) + 5)
+                code = process.wait()
             except BrokenPipeError:
                 code = -1
             finally:

@@ -15,7 +15,7 @@ from anyio import to_thread
 
 from mcp_skills_server.durable import read_regular
 from mcp_skills_server.errors import UsageError, quoted
-from mcp_skills_server.format import excerpts, file_names, media
+from mcp_skills_server.format import excerpts, media
 from mcp_skills_server.format.archive import ArchiveRefusedError, Files, UnpackLimits
 from mcp_skills_server.format.archive.tree import Tree, check_name, decode_name
 from mcp_skills_server.format.ignored import is_ignored, summarize
@@ -229,11 +229,6 @@ def select(
     skills: dict[str, WantedSkill] = {}
     for folder, found in grouped.items():
         skill = skills[folder] = WantedSkill(folder)
-        try:
-            if folder:
-                check_name(folder)
-        except ArchiveRefusedError as error:
-            skill.fault = str(error)
         for each in found.values():
             for entry in each:
                 _add(skill, entry)
@@ -243,8 +238,6 @@ def select(
         lines = [f"{each.is_executable:d} {each.object_id} {each.path}\0" for each in wanted]
         listed = "".join((f"{skill.fault}\0", *lines))
         skill.key = hashlib.sha256(listed.encode("utf-8", "surrogateescape")).hexdigest()
-    for fault in file_names.faults(sorted(skills)):
-        skills[fault.path].fault = skills[fault.path].fault or fault.message
     return skills, passed
 
 
@@ -262,7 +255,6 @@ def read_files(skill: WantedSkill, out: IO[bytes], limits: UnpackLimits) -> tupl
         size = _size(out.readline(), file.object_id)
         if refused is None:
             try:
-                tree.parse_name(file.path)
                 tree.reserve(file.path, size)
             except ArchiveRefusedError as error:
                 refused = error

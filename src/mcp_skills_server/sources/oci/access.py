@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 import subprocess
-import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,9 +28,6 @@ from mcp_skills_server.sources.oci.reference import OciReference
 from mcp_skills_server.sources.source import UnacceptableError
 
 _CLIENT: Final = "mcp-skills-server"
-_UNSAID_S: Final = 60
-_LONGEST_S: Final = 3600
-_LEEWAY_S: Final = 10
 _TOKEN: Final = re.compile("[!-~]{1,32768}")
 MOST_BYTES: Final = 1 << 16
 """Maximum size of a token server's response."""
@@ -199,60 +195,40 @@ class Access:
     Args:
         reference: the artifact; its repository and `actions` are the scope of tokens.
         actions: "pull", or "pull,push".
-        find: finds the operator's credentials for a registry; blocks.
     """
 
-    def __init__(
-        self,
-        reference: OciReference,
-        actions: str = "pull",
-        find: Callable[[str], Credentials | None] = find_credentials,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, reference: OciReference, actions: str = "pull") -> None:
         self.trouble = ""
         """Reason why the operator's credentials could not be read, or ""."""
+        self.authorization: str | None = None
+        """Authorization header that answers the last challenge, or None."""
         self._registry = reference.registry
         self._scope = f"repository:{urlsplit(reference.base).path.removeprefix('/v2/')}:{actions}"
-        self._find = find
-        self._clock = clock
-        self._scheme = ""
-        self._parameters: Mapping[str, str] = {}
-        self._token = ""
-        self._token_until = 0.0
         self._credentials: Credentials | None = None
         self._has_looked = False
 
-    async def header(self, ask: Ask) -> str | None:
-        """Return the Authorization header by the last challenge, or None, or raise SourceError."""
-        if self._scheme == "basic":
-            return self._credentials and self._credentials.basic
-        if self._scheme != "bearer":
-            return None
-        if self._token_until <= self._clock():
-            await self._fetch(ask)
-        return f"Bearer {self._token}"
+    async def admit(self, challenge: str, ask: Ask) -> None:
+        """Set `authorization` to an answer to this WWW-Authenticate header, or raise SourceError.
 
-    async def admit(self, header: str, ask: Ask) -> str | None:
-        """Answer a WWW-Authenticate header with an Authorization, or None, or raise SourceError."""
-        offered = parse_challenges(header)
+        An expired token is renewed in this way, too: the registry then sends a challenge.
+        """
         if not self._has_looked:
             self._has_looked = True
             try:
-                self._credentials = await to_thread.run_sync(self._find, self._registry)
+                self._credentials = await to_thread.run_sync(find_credentials, self._registry)
             except UsageError as error:
                 self.trouble = str(error)
-        self._token_until = 0.0
-        self._scheme = ""
+        offered = parse_challenges(challenge)
+        answer = None
         if "bearer" in offered:
-            self._scheme = "bearer"
+            answer = f"Bearer {await self._fetch_token(offered['bearer'], ask)}"
         elif "basic" in offered and self._credentials is not None:
-            self._scheme = "basic"
-        self._parameters = offered.get(self._scheme, {})
-        return await self.header(ask)
+            answer = self._credentials.basic
+        self.authorization = answer
 
-    async def _fetch(self, ask: Ask) -> None:
-        """Fetch a token from the token server that the registry names."""
-        realm, service = self._parameters.get("realm", ""), self._parameters.get("service")
+    async def _fetch_token(self, parameters: Mapping[str, str], ask: Ask) -> str:
+        """Fetch a token from the token server that a challenge names."""
+        realm, service = parameters.get("realm", ""), parameters.get("service")
         try:
             realm = wellknown.absolute(realm, realm)
         except ValueError as error:
@@ -277,11 +253,9 @@ class Access:
             found = mapping(json.loads(raw))
         except (ValueError, RecursionError):
             found = {}
-        token, life = found.get("token") or found.get("access_token"), found.get("expires_in")
+        token = found.get("token") or found.get("access_token")
         if not isinstance(token, str) or not _TOKEN.fullmatch(token):
             raise UnacceptableError(
                 f"the token server of {self._registry} answers with no token that can be used"
             )
-        seconds = life if isinstance(life, int) and not isinstance(life, bool) else _UNSAID_S
-        self._token = token
-        self._token_until = self._clock() + max(0, min(seconds, _LONGEST_S) - _LEEWAY_S)
+        return token

@@ -145,12 +145,12 @@ class RegistryClient:
                 follow=content is None,  # a redirect could send the content elsewhere
             )
 
-        found = await send(await self._access.header(self._ask_for_token))
+        found = await send(self._access.authorization)
         if found.status == 401 and wellknown.origin(found.url) == self._home:
             challenge = found.headers.get("www-authenticate", "")
-            admitted = await self._access.admit(challenge, self._ask_for_token)
-            if admitted is not None:
-                found = await send(admitted)
+            await self._access.admit(challenge, self._ask_for_token)
+            if self._access.authorization is not None:
+                found = await send(self._access.authorization)
         if found.status in {401, 403}:
             raise UnacceptableError(self._denied(found))
         check_now(found)

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
-import anyio
 from anyio import to_thread
 
 from mcp_skills_server import __version__
@@ -53,7 +52,6 @@ from mcp_skills_server.sources.source import (
     check_skill,
 )
 
-_UNPACKERS: Final = 4
 _OVERHEAD: Final = 4 << 20
 """Maximum bytes of archives beyond their files."""
 LIMITS: Final = UnpackLimits(files=20_000, bytes=256 << 20, file=64 << 20)
@@ -105,7 +103,6 @@ class Oci(Source):
     @asynccontextmanager
     async def plan(self, revision: Revision, known: IndexRecord) -> AsyncGenerator[Plan]:  # noqa: ARG002
         """Read the manifest, or the index and its manifests, into a plan."""
-        unpackers = anyio.CapacityLimiter(_UNPACKERS)
         async with self._client() as client:
             units: list[Unit] = []
             for each in await self._artifacts(client, revision.digest):
@@ -115,9 +112,9 @@ class Oci(Source):
                 units.append(Unit(fingerprint, label, is_named=bool(name), item=each))
 
             async def fetch(unit: Unit) -> UnitContents:
-                unpack = await self._download(client, unit.item)
+                read = await self._download(client, unit.item)
                 try:
-                    found = await to_thread.run_sync(unpack, limiter=unpackers)
+                    found = await to_thread.run_sync(read)
                 except (ArchiveRefusedError, UnacceptableError) as error:
                     raise ContentRefusedError(str(error)) from None
                 warnings = tuple(f"{unit.label}: {line}" for line in found.warnings)
@@ -141,7 +138,7 @@ class Oci(Source):
     async def _download(
         self, client: RegistryClient, artifact: _Artifact
     ) -> Callable[[], UnitContents]:
-        """Download and verify an artifact's layers; return a blocking function that unpacks it."""
+        """Download and verify an artifact's layers; return a blocking function that reads them."""
         manifest = artifact.manifest or await self._manifest(client, artifact.digest)
         if isinstance(manifest, Collection) and manifest.platforms:
             manifest = await self._manifest(client, manifest.chosen.digest)

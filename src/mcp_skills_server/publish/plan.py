@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -140,13 +139,12 @@ def is_output_path(path: str) -> bool:
 def _in_the_way(gone: set[str], ours: Iterable[str]) -> tuple[list[str], frozenset[str]]:
     """Return the files to delete before `ours` can be put, and the paths that change kind."""
     files = frozenset(ours)
-    ordered = sorted(files)
+    folders = {folder for path in files for folder in parent_folders(path)}
     early: list[str] = []
     changed: set[str] = set()
     for path in gone:
         found = files.intersection(parent_folders(path))
-        position = bisect_left(ordered, f"{path}/")
-        if position < len(ordered) and ordered[position].startswith(f"{path}/"):
+        if path in folders:
             found |= {path}
         changed |= found
         if found:

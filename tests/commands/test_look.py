@@ -54,7 +54,9 @@ def test_list_and_show_print_skills_and_fit_the_terminal(tmp_path: Path, monkeyp
         *(f"SKILL.md  83     sha256:{digests['SKILL.md']}", f"a.md      1      sha256:{digests['a.md']}"),
     ]
     assert "[description-vague]" in problem and (blank, last) == ("", "# Thing")
-    assert "served:      no" in invoke("show", "root", "worse").stdout
+    worse = invoke("show", "root", "worse").stdout
+    assert "served:      no" in worse and "[frontmatter-missing]" in worse
+    assert [each["served"] for each in json_of("list", "root")["skills"]] == [False, True, False]
     found = json_of("show", "root", "worse")
     assert (found["instructions"], found["revision"], found["served"]) == ("", None, False)
     write_skill(tmp_path / "root/good", description="Does a thing when it is asked to. " * 5)

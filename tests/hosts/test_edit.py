@@ -251,9 +251,15 @@ def test_new_toml_keys_follow_the_header_in_order(head: str, expected: str) -> N
     assert tomltext.put(head, "s", "n", entry) == expected
 
 
-def test_toml_key_that_is_a_table_is_refused() -> None:
-    with pytest.raises(UsageError, match="args has a form that cannot be edited here"):
-        tomltext.put("[s.n]\nargs.first = 1\n", "s", "n", {"args": ["a"]})
+@each_row(("text", "name"), [
+    ("[s.n]\nargs.first = 1\n", "s.n.args"), ("[s]\nn = { command = 'x' }\n", "s.n"), ("s.n.command = 'x'\n", "s.n"),
+])  # fmt: skip
+def test_toml_entry_in_inline_or_dotted_form_is_refused(text: str, name: str) -> None:
+    with pytest.raises(UsageError, match=f"^{name} has a form that cannot be edited here"):
+        tomltext.put(text, "s", "n", {"args": ["a"]})
+    if name == "s.n":
+        with pytest.raises(UsageError, match=f"^{name} has a form"):
+            tomltext.drop(text, "s", "n")
 
 
 SEPARATED = """\

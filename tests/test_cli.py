@@ -372,18 +372,6 @@ def test_output_that_cannot_be_written_is_reported_in_one_line(command: str, mes
     assert done.returncode == code
 
 
-@each_row(("environment", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False)])
-def test_table_fits_terminal_width_and_has_colours(tmp_path: Path, environment: dict[str, str], coloured: bool) -> None:
-    write_skill(tmp_path / "tea", description="x" * 500)
-    (tmp_path / "bad").mkdir()
-    (tmp_path / "bad" / "SKILL.md").write_text("---\nname: other\ndescription: " + "y" * 300 + "\n---\n")
-    with terminal("list", tmp_path, environment=environment, stderr=subprocess.DEVNULL) as screen:
-        assert screen.end() == 0 and ("\x1b[31m" in screen.seen) is coloured
-    assert ("\x1b[1mPATH" in screen.seen) is coloured and screen.seen.count("\x1b[1m") == coloured
-    lines = re.sub(r"\x1b\[[0-9;]*m", "", screen.seen).splitlines()
-    assert len(lines) == 3 and max(map(len, lines)) == 90
-
-
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252", "utf-8"])
 @pytest.mark.parametrize("arguments", [["list"], ["validate", "--format", "json"]], ids=" ".join)
 def test_output_is_written_in_any_encoding_and_json_stays_valid(

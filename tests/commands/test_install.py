@@ -196,8 +196,12 @@ def test_opencode_jsonc_file_is_edited_if_it_exists(tmp_path: Path, skills: Path
 
 
 @EVERY_HOST
-def test_new_file_holds_one_entry(platform: Platform, skills: Path, host: str) -> None:
+@each_row("content", [None, "", "\n", "  \n"])
+def test_new_or_empty_file_gets_one_entry(tmp_path: Path, skills: Path, host: str, content: str | None) -> None:
+    platform = platform_below(tmp_path)
     path = location(HOSTS[host], platform)
+    if content is not None:
+        write_config(platform, host, content)
     words = [sys.executable, "serve", str(skills)]
     assert "restart" in stderr_of(platform, host, skills, "--command", sys.executable)
     expected: dict[str, object] = {"command": words[0], "args": words[1:]}
@@ -208,10 +212,12 @@ def test_new_file_holds_one_entry(platform: Platform, skills: Path, host: str) -
     elif host == "opencode":
         expected = {"type": "local", "command": words, "enabled": True}
     assert read_config(host, path) == {HOSTS[host].section: {"skills": expected}}
-    assert file_names(path) == [path.name]
+    assert file_names(path) == ([path.name] if content is None else [path.name, f"{path.name}.bak"])
     raw = path.read_bytes()
     assert str(skills).encode() in raw
     assert raw.endswith(b"\n") and not raw.endswith(b"\n\n")
+    run(platform, host, "--uninstall", "--command", sys.executable)
+    assert not read_config(host, path).get(HOSTS[host].section)
 
 
 FILE_FORMATS: dict[str, Callable[[bytes], bytes]] = {
@@ -438,17 +444,6 @@ def test_broken_file_is_refused_and_unchanged(
         assert "; " in message.replace(reason, "", 1)  # what to do follows the semicolon
     assert path.read_bytes() == before
     assert file_names(path) == [path.name]
-
-
-@each_row("content", ["", "\n", "  \n"])
-@each_row("host", ["cursor", "gemini-cli", "vscode", "codex"])
-def test_empty_file_gets_an_entry(platform: Platform, skills: Path, host: str, content: str) -> None:
-    path = write_config(platform, host, content)
-    section = HOSTS[host].section
-    run(platform, host, skills)
-    assert list(read_config(host, path)[section]) == ["skills"]
-    run(platform, host, "--uninstall")
-    assert not read_config(host, path).get(section)
 
 
 @each_row("name", ["pipe", "loop", "home", "file/below.json"])

@@ -57,7 +57,19 @@ def test_list_and_show_print_skills_and_fit_the_terminal(tmp_path: Path, monkeyp
     assert "[description-vague]" in problem and (blank, last) == ("", "# Thing")
     worse = invoke("show", "root", "worse").stdout
     assert "served:      no" in worse and "[frontmatter-missing]" in worse
-    assert [each["served"] for each in json_of("list", "root")["skills"]] == [False, True, False]
+    bad, listed, unusable = json_of("list", "root")["skills"]
+    assert listed == {
+        "name": "one", "path": "one", "uri": "skill://one/SKILL.md", "title": "Thing", "description": "Does one thing.",
+        "version": "1.2", "files": 2, "bytes": 84, "origin": None, "problems": 1, "served": True,
+    }  # fmt: skip
+    assert not bad["served"] and not unusable["served"]
+    found = json_of("show", "root", "one")
+    assert found["frontmatter"] == {"name": "one", "description": "Does one thing.", "metadata": {"version": "1.2"}}
+    assert [(each["path"], each["uri"], each["size"], each["digest"]) for each in found["files"]] == [
+        ("SKILL.md", "skill://one/SKILL.md", 83, f"sha256:{digests['SKILL.md']}"),
+        ("a.md", "skill://one/a.md", 1, f"sha256:{digests['a.md']}"),
+    ]
+    assert found["instructions"] == "# Thing"
     found = json_of("show", "root", "worse")
     assert (found["instructions"], found["revision"], found["served"]) == ("", None, False)
     write_skill(tmp_path / "root/good", description="Does a thing when it is asked to. " * 5)

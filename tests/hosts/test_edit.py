@@ -19,7 +19,7 @@ from tables import each_row
 CURRENT = ["/opt/app/bin/mcp-skills-server"]
 
 
-@each_row("line", [
+OURS = [
     "mcp-skills-server serve /skills", r"C:\Tools\mcp-skills-server.exe serve C:\skills",
     "python -m mcp_skills_server serve /skills", "/usr/bin/python3.13 -m mcp_skills_server serve /skills",
     r"C:\Python\pythonw.exe -m mcp_skills_server serve C:\skills", "py -3.12 -m mcp_skills_server serve",
@@ -27,19 +27,18 @@ CURRENT = ["/opt/app/bin/mcp-skills-server"]
     "uvx mcp-skills-server serve /skills", "uvx mcp-skills-server@1.2 serve",
     "uvx --from mcp-skills-server[acp]==1.2 mcp-skills-server serve",
     "uv run --directory /app mcp-skills-server serve", "pipx run --spec mcp-skills-server==1.2 mcp-skills-server serve",
-])  # fmt: skip
-def test_command_line_of_this_server_is_recognized(line: str) -> None:
-    assert starts_this_server(line.split(), CURRENT)
-
-
-@each_row("line", [
+]  # fmt: skip
+OTHERS = [
     "", "npx -y filesystem /home/me/mcp-skills-server", "npx mcp-skills-server", "my-mcp-skills-server serve",
     "other --config mcp-skills-server", "mcp-skills-server-2 serve", "python -m mcp_skills_server_2 serve", "python",
     "pytest -m mcp_skills_server serve", "npx mcp_skills_server serve", "uvx --from mcp-skills-server other",
     "uvx mcp-skills-server-extras serve", "uvx",
-])  # fmt: skip
-def test_command_line_of_another_server_is_not_recognized(line: str) -> None:
-    assert not starts_this_server(line.split(), CURRENT)
+]  # fmt: skip
+
+
+@each_row("line", [*OURS, *OTHERS])
+def test_command_line_of_this_server_is_recognized(line: str) -> None:
+    assert starts_this_server(line.split(), CURRENT) is (line in OURS)
 
 
 def test_custom_command_is_recognized_only_with_serve() -> None:

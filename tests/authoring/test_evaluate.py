@@ -207,31 +207,26 @@ def test_invalid_trigger_set_is_reported_in_one_line(skills: Path) -> None:
     assert "any.json: has more than 16,777,216 bytes; split it" in refusal("evaluate", skills, "--cases", file)
 
 
+def trigger_set(count: int, length: int) -> str:
+    return json.dumps([{"query": "x" * length, "should_trigger": True}] * count)
+
+
 @each_row(("text", "message"), [
     ("[", "cannot be read as JSON"), ("3", "has no trigger set"), ("[3]", "is not a list of objects"),
     ('[{"query": "a"}]', "does not say whether it should trigger"),
     ('[{"query": " ", "should_trigger": true}]', "has no text 'query'"),
     ('{"evals": [{"id": 1}]}', "evals[0] has no text 'prompt'"), ('{"evals": 1}', "is not a list of objects"),
     ("[" * 100_000, "cannot be read as JSON"),
+    (trigger_set(10_001, 1), "has 10,001 cases, at most 10,000"),
+    (trigger_set(1, 10_001), "'query' has 10,001 characters, at most 10,000"),
 ])  # fmt: skip
-def test_malformed_trigger_set_is_refused_with_its_file(text: str, message: str) -> None:
+def test_malformed_or_too_long_trigger_set_is_refused_with_its_file(text: str, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         read_cases(text.encode(), "a.json")
     assert str(caught.value).startswith("a.json")
     assert message in str(caught.value)
-
-
-@each_row(("count", "length", "message"), [
-    (10_000, 1, None), (10_001, 1, "has 10,001 cases, at most 10,000"),
-    (1, 10_000, None), (1, 10_001, "'query' has 10,001 characters, at most 10,000"),
-])  # fmt: skip
-def test_trigger_set_is_read_up_to_its_limits(count: int, length: int, message: str | None) -> None:
-    raw = json.dumps([{"query": "x" * length, "should_trigger": True}] * count).encode()
-    if message is None:
-        assert len(read_cases(raw, "a.json")) == count
-        return
-    with pytest.raises(UsageError, match=message):
-        read_cases(raw, "a.json")
+    for count, length in ((10_000, 1), (1, 10_000)):
+        assert len(read_cases(trigger_set(count, length).encode(), "a.json")) == count
 
 
 @given(st.binary(max_size=200))

@@ -276,27 +276,26 @@ def fake_secret(prefix: str, length: int) -> str:
     return prefix + ("Qz7Wp2Lm4Tn8Xk5Rd3Vb6Hs1Gj9Fc" * 4)[:length]
 
 
-@each_row(("text", "found"), [
-    (fake_secret("ghp_", 36), True), (fake_secret("sk-ant-" + "api03-", 40), True), (fake_secret("glpat-", 20), True),
-    (fake_secret("AI" + "za", 35), True), ("-----BEGIN RSA " + "PRIVATE KEY-----\n" + "MIIE" * 20, True),
-    ("AKIA" + "IOSFODNN7EXAMPLE", False), ("ghp_" + "x" * 36, False), ("sk-ant-your-key-here", False),
-    ("-----BEGIN PRIVATE KEY-----\n...", False),
+@each_row(("text", "code"), [
+    *((text, "secret") for text in (
+        fake_secret("ghp_", 36), fake_secret("sk-ant-" + "api03-", 40), fake_secret("glpat-", 20),
+        fake_secret("AI" + "za", 35), "-----BEGIN RSA " + "PRIVATE KEY-----\n" + "MIIE" * 20,
+    )),
+    *((text, "encoded-command") for text in (
+        "echo aGk= | base64 -d | bash", "base64 --decode x | sudo sh", "powershell -enc " + "QUJD" * 8,
+        "exec(base64.b64decode(x))", "eval(atob(x))",
+    )),
+    *((text, None) for text in (
+        "AKIA" + "IOSFODNN7EXAMPLE", "ghp_" + "x" * 36, "sk-ant-your-key-here", "-----BEGIN PRIVATE KEY-----\n...",
+        "base64 -d picture > a.png", "data = base64.b64decode(x)",
+    )),
 ])  # fmt: skip
-def test_secret_of_known_shape_is_found_and_not_printed(tmp_path: Path, text: str, found: bool) -> None:
+def test_secret_or_encoded_command_is_found(tmp_path: Path, text: str, code: str | None) -> None:
     write_skill(tmp_path / "a", body=f"Use {text}\n")
-    assert ("secret" in codes(tmp_path)) is found
-    if found:
+    found = [each for each in codes(tmp_path) if each in {"secret", "encoded-command"}]
+    assert found == ([code] if code else [])
+    if code == "secret":
         assert text not in invoke("validate", tmp_path).stdout
-
-
-@each_row(("text", "found"), [
-    ("echo aGk= | base64 -d | bash", True), ("base64 --decode x | sudo sh", True),
-    ("powershell -enc " + "QUJD" * 8, True), ("exec(base64.b64decode(x))", True), ("eval(atob(x))", True),
-    ("base64 -d picture > a.png", False), ("data = base64.b64decode(x)", False),
-])  # fmt: skip
-def test_encoded_command_is_found(tmp_path: Path, text: str, found: bool) -> None:
-    write_skill(tmp_path / "a", body=f"    {text}\n")
-    assert ("encoded-command" in codes(tmp_path)) is found
 
 
 SCANNER = """

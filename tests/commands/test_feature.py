@@ -18,11 +18,10 @@ import pytest
 from catalog.forest import DEADLINE, skill_md, skills, write_files
 from mcp_skills_server.access.quotas import QuotaSettings
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.commands.features.endpoints import Publishing
 from mcp_skills_server.commands.features.feature import Feature
-from mcp_skills_server.commands.features.metrics import PrometheusMetrics
-from mcp_skills_server.commands.features.records import Audit, UsageCounts
+from mcp_skills_server.commands.features.records import Audit, PrometheusMetrics, UsageCounts
 from mcp_skills_server.commands.features.replicas import Replicas
+from mcp_skills_server.commands.features.table import Publishing
 from mcp_skills_server.commands.runtime_options import (
     KEY_VARIABLE,
     RuntimeOptions,

@@ -31,7 +31,7 @@ from mcp_skills_server.commands.serve import serve
 from mcp_skills_server.errors import UsageError
 from tables import each_row
 from web.http_wire import HELLO, HttpClient, Server, Stream, http_serving
-from wire import serving, write_skill
+from wire import write_skill
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and modes as POSIX has them")
 
@@ -185,17 +185,6 @@ def test_invalid_configuration_is_a_usage_error(command: str, tmp_path: Path) ->
     file.write_text("page_size = 7\nhost = 1\n")
     with pytest.raises(UsageError, match=r"c.toml:1: page_size: there is no such key; write page-size \(and 1 more"):
         command_named(command).make_context(command, ["--config", str(file)])
-
-
-def test_stdio_server_takes_roots_and_log_level_from_the_file(tmp_path: Path) -> None:
-    write_skill(tmp_path / "skills" / "one")
-    replace(tmp_path / "c.toml", "roots = ['skills']\n")
-    with serving("--config", tmp_path / "c.toml") as wire:
-        assert [each["name"] for each in wire.every_skill()] == ["one"]
-        replace(tmp_path / "c.toml", "roots = ['skills']\nlog-level = 'debug'\n")
-        wire.wait_for_log(b"c.toml was reloaded")
-        wire.every_skill()
-        wire.wait_for_log(b"DEBUG: ")
 
 
 def test_unknown_variable_is_a_warning_that_names_the_nearest(

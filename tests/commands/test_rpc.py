@@ -26,25 +26,12 @@ from wire import COMMAND, DEADLINE, FIXTURES, ROOT, write_skill
 GOLDEN = ROOT / "tests" / "golden"
 
 
-class RpcProcess:
-    """A running `rpc` command and its pipes."""
+class RpcProcess(forkserver.Popen):
+    """A running `rpc` command; `said` is its stderr once it has ended."""
 
-    def __init__(self, errors: IO[bytes], *arguments: str | Path, environment: dict[str, str] | None) -> None:
-        self._errors = errors
-        self.process = forkserver.Popen(
-            [*COMMAND, "rpc", *map(str, arguments)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            cwd=ROOT,
-            env={**os.environ, **(environment or {})},
-        )
-        assert self.process.stdin and self.process.stdout
-        self.stdin, self.stdout = self.process.stdin, self.process.stdout
-        self.stderr = b""
-        # Without it, a test could wait for a line forever.
-        self._watchdog = threading.Timer(3 * DEADLINE, self.process.kill)
-        self._watchdog.start()
+    stdin: IO[bytes]
+    stdout: IO[bytes]
+    said = b""
 
     def send(self, message: Any) -> None:
         raw = message if isinstance(message, bytes) else json.dumps(message).encode()
@@ -66,33 +53,28 @@ class RpcProcess:
         self.stdin.close()
         return [json.loads(line) for line in self.stdout]
 
-    def wait(self) -> int:
-        """Wait for the end, and return the exit code."""
-        code = self.process.wait(DEADLINE)
-        self._errors.seek(0)
-        self.stderr = self._errors.read()
-        return code
-
-    def kill(self) -> None:
-        self._watchdog.cancel()
-        if self.process.poll() is None:
-            self.process.kill()
-        self.wait()
-        for stream in (self.stdin, self.stdout):
-            with suppress(BrokenPipeError):
-                stream.close()
-
 
 @contextmanager
 def rpc_process(*arguments: str | Path, environment: dict[str, str] | None = None) -> Iterator[RpcProcess]:
     """Run `rpc` with these roots and options; fail if it prints a traceback."""
     with tempfile.TemporaryFile() as errors:
-        rpc = RpcProcess(errors, *arguments, environment=environment)
+        rpc = RpcProcess(
+            [*COMMAND, "rpc", *map(str, arguments)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
+            cwd=ROOT, env={**os.environ, **(environment or {})},
+        )  # fmt: skip
+        # Without it, a test could wait for a line forever.
+        watchdog = threading.Timer(3 * DEADLINE, rpc.kill)
+        watchdog.start()
         try:
             yield rpc
         finally:
+            watchdog.cancel()
             rpc.kill()
-    assert b"Traceback" not in rpc.stderr, rpc.stderr.decode()
+            with suppress(BrokenPipeError), rpc:
+                pass
+            errors.seek(0)
+            rpc.said = errors.read()
+    assert b"Traceback" not in rpc.said, rpc.said.decode()
 
 
 @pytest.fixture(scope="module")
@@ -155,9 +137,9 @@ def test_process_ends_while_stdin_is_open(reason: signal.Signals | str) -> None:
             rpc.send(guide)
         elif reason == "signal while stdout is not read":
             rpc.send([guide] * 100)
-            rpc.process.send_signal(signal.SIGTERM)
+            rpc.send_signal(signal.SIGTERM)
         else:
-            rpc.process.send_signal(reason)
+            rpc.send_signal(reason)
         assert rpc.wait() == 0
 
 
@@ -189,7 +171,7 @@ def test_broken_manifest_is_reported_on_stderr_with_its_line(tmp_path: Path) -> 
     with rpc_process(tmp_path) as rpc:
         assert len(rpc.call("list_skills")["result"]["skills"]) == 1
         assert (rpc.close(), rpc.wait()) == ([], 0)
-    assert re.search(rb"thing/skill.toml:1: error: it is not valid TOML.*\[manifest-syntax\]", rpc.stderr)
+    assert re.search(rb"thing/skill.toml:1: error: it is not valid TOML.*\[manifest-syntax\]", rpc.said)
 
 
 SHELL = 'entrypoint = "code/main.sh"'
@@ -245,7 +227,7 @@ def test_running_script_ends_with_the_process_and_leaves_no_files(
             assert time.monotonic() < deadline
             time.sleep(0.02)
         if reason == "signal":
-            rpc.process.send_signal(signal.SIGTERM)
+            rpc.send_signal(signal.SIGTERM)
         else:
             rpc.stdin.close()
             rpc.stdout.close()
@@ -265,5 +247,5 @@ SCRIPTS = ["--allow-scripts", "--sandbox", "off", "--script-secret"]
 def test_invalid_usage_is_reported_in_one_line(options: list[str], message: str) -> None:
     with rpc_process(ACTIONS, *options, environment={"LD_PRELOAD": ""}) as rpc:
         assert (rpc.close(), rpc.wait()) == ([], 2)
-    assert message in rpc.stderr.decode()
-    assert rpc.stderr.count(b"\n") == 1
+    assert message in rpc.said.decode()
+    assert rpc.said.count(b"\n") == 1

@@ -55,10 +55,3 @@ def test_token_without_a_file_is_printed_with_its_line(tmp_path: Path) -> None:
     for file in (wrong, tmp_path / "no" / "tokens", tmp_path / "pipe"):
         assert str(file) in refusal("token", "new", "x", "--token-file", file)
     assert wrong.read_text() == "ci=short\n"
-
-
-def test_oversized_token_file_is_refused_and_unchanged(tmp_path: Path) -> None:
-    whole = f"first=sha256:{'1' * 64}\n" + "# more\n" * 200_000 + f"last=sha256:{'2' * 64}\n"
-    (tmp_path / "tokens").write_text(whole)
-    assert "too large for a token file" in refusal("token", "new", "x", "--token-file", tmp_path / "tokens")
-    assert (tmp_path / "tokens").read_text() == whole

@@ -130,15 +130,6 @@ def test_new_overwrites_nothing(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["file", "folder", "link"]
 
 
-def test_new_leaves_nothing_after_a_failed_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "rename", fail)
-    assert "No space left" in refusal("new", "refunds", "--directory", tmp_path)
-    assert not list(tmp_path.iterdir())
-
-
 @given(st.text(min_size=20, max_size=200))
 def test_any_description_is_kept_or_refused(description: str) -> None:
     try:

@@ -43,7 +43,7 @@ def test_modules_that_read_wall_clock_are_known() -> None:
         "catalog/disk.py",
         "catalog/index.py",
         "catalog/tree.py",
-        "commands/features/metrics.py",
+        "commands/features/records.py",
         "commands/options.py",
         "commands/run.py",
         "commands/reloading.py",

@@ -19,7 +19,7 @@ from tables import each_row
 CURRENT = ["/opt/app/bin/mcp-skills-server"]
 
 
-@each_row("line", [
+OURS = [
     "mcp-skills-server serve /skills", r"C:\Tools\mcp-skills-server.exe serve C:\skills",
     "python -m mcp_skills_server serve /skills", "/usr/bin/python3.13 -m mcp_skills_server serve /skills",
     r"C:\Python\pythonw.exe -m mcp_skills_server serve C:\skills", "py -3.12 -m mcp_skills_server serve",
@@ -27,19 +27,18 @@ CURRENT = ["/opt/app/bin/mcp-skills-server"]
     "uvx mcp-skills-server serve /skills", "uvx mcp-skills-server@1.2 serve",
     "uvx --from mcp-skills-server[acp]==1.2 mcp-skills-server serve",
     "uv run --directory /app mcp-skills-server serve", "pipx run --spec mcp-skills-server==1.2 mcp-skills-server serve",
-])  # fmt: skip
-def test_command_line_of_this_server_is_recognized(line: str) -> None:
-    assert starts_this_server(line.split(), CURRENT)
-
-
-@each_row("line", [
+]  # fmt: skip
+OTHERS = [
     "", "npx -y filesystem /home/me/mcp-skills-server", "npx mcp-skills-server", "my-mcp-skills-server serve",
     "other --config mcp-skills-server", "mcp-skills-server-2 serve", "python -m mcp_skills_server_2 serve", "python",
     "pytest -m mcp_skills_server serve", "npx mcp_skills_server serve", "uvx --from mcp-skills-server other",
     "uvx mcp-skills-server-extras serve", "uvx",
-])  # fmt: skip
-def test_command_line_of_another_server_is_not_recognized(line: str) -> None:
-    assert not starts_this_server(line.split(), CURRENT)
+]  # fmt: skip
+
+
+@each_row("line", [*OURS, *OTHERS])
+def test_command_line_of_this_server_is_recognized(line: str) -> None:
+    assert starts_this_server(line.split(), CURRENT) is (line in OURS)
 
 
 def test_custom_command_is_recognized_only_with_serve() -> None:
@@ -251,9 +250,15 @@ def test_new_toml_keys_follow_the_header_in_order(head: str, expected: str) -> N
     assert tomltext.put(head, "s", "n", entry) == expected
 
 
-def test_toml_key_that_is_a_table_is_refused() -> None:
-    with pytest.raises(UsageError, match="args has a form that cannot be edited here"):
-        tomltext.put("[s.n]\nargs.first = 1\n", "s", "n", {"args": ["a"]})
+@each_row(("text", "name"), [
+    ("[s.n]\nargs.first = 1\n", "s.n.args"), ("[s]\nn = { command = 'x' }\n", "s.n"), ("s.n.command = 'x'\n", "s.n"),
+])  # fmt: skip
+def test_toml_entry_in_inline_or_dotted_form_is_refused(text: str, name: str) -> None:
+    with pytest.raises(UsageError, match=f"^{name} has a form that cannot be edited here"):
+        tomltext.put(text, "s", "n", {"args": ["a"]})
+    if name == "s.n":
+        with pytest.raises(UsageError, match=f"^{name} has a form"):
+            tomltext.drop(text, "s", "n")
 
 
 SEPARATED = """\

@@ -441,7 +441,7 @@ def parse(raw: bytes, path: str) -> Configuration:
     reading = _FileReading(lines_of(text), os.path.dirname(file))
     options = {key: each for key, each in given.items() if key not in _TABLES}
     known = {key: _key(each) for key, each in parameters().items()}
-    values = reading.values(options, known, [*known, *_TABLES])
+    values = reading.values(options, known)
     tables = {name: reading.tables(name, given[name]) if name in given else [] for name in _TABLES}
     reading.check(tables, values.get("roots", ()), given.get("oauth"))
     if reading.faults:
@@ -483,26 +483,23 @@ class _FileReading:
         out: list[dict[str, Any]] = []
         for number, each in enumerate(found):
             at: _Place = (name, number) if table.is_array else (name,)
-            out.append(self.values(each, table.keys, [*table.keys], at))
+            out.append(self.values(each, table.keys, at))
             for key, known in table.keys.items():
                 if known.missing and key not in each:
                     self.blame((*at, key), "it is missing", f"write {known.missing}")
         return out
 
     def values(
-        self,
-        given: Mapping[str, Any],
-        keys: Mapping[str, _Key],
-        known: Sequence[str],
-        at: _Place = (),
+        self, given: Mapping[str, Any], keys: Mapping[str, _Key], at: _Place = ()
     ) -> dict[str, Any]:
-        """Return the values of valid keys; `known` has the names to suggest for an unknown key."""
+        """Return the values of valid keys, of the file itself or of the table `at`."""
         out: dict[str, Any] = {}
         for name, value in given.items():
             if name not in keys:
                 hint = _PAGE
                 is_table = not at and isinstance(value, dict)
-                if near := _meant(name, [*_TABLES] if is_table else known):
+                known = [] if is_table else [*keys]
+                if near := _meant(name, known if at else [*known, *_TABLES]):
                     hint = f"write {near}"
                 elif is_table:
                     hint = f"put its keys at the top of the file; {_PAGE}"

@@ -199,10 +199,8 @@ class _Option(click.Option):
             **{each.name: more.pop(each.name) for each in fields(Traits) if each.name in more}
         )
         super().__init__(*names, **more)
-
-    def resolve_envvar_value(self, ctx: click.Context) -> str | None:  # noqa: ARG002, as click calls it
-        """Return the value of the option's first nonempty variable, alike for every command."""
-        return next((value for each in variables_of(self) if (value := os.environ.get(each))), None)
+        keys = dict.fromkeys((key_of(self), self.name or ""))
+        self.envvar = [f"{PREFIX}{each.replace('-', '_').upper()}" for each in keys]
 
     def make_metavar(self, ctx: click.Context) -> str:
         """Return click's word for the value; N for a number with limits, which stand behind it."""
@@ -276,9 +274,6 @@ def key_of(parameter: click.Parameter) -> str:
 
 def variables_of(parameter: click.Parameter) -> list[str]:
     """Return the environment variables of an option or an argument, the documented one first."""
-    own = [parameter.envvar] if isinstance(parameter.envvar, str) else [*(parameter.envvar or ())]
-    if not isinstance(parameter, _Option):
-        return own
-    keys = (key_of(parameter), parameter.name or "")
-    names = [f"{PREFIX}{each.replace('-', '_').upper()}" for each in keys]
-    return [*dict.fromkeys((*names, *own))]
+    if isinstance(parameter.envvar, str):
+        return [parameter.envvar]
+    return [*(parameter.envvar or ())]

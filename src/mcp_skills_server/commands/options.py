@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 import click
@@ -29,8 +30,6 @@ from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import Standing
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from mcp_skills_server.access.tokens import Token, TokenLines
     from mcp_skills_server.catalog.index import Index
     from mcp_skills_server.catalog.registry import Registry
@@ -77,11 +76,7 @@ optional_roots: Final = _argument(required=False, metavar="[ROOT...]")
 
 def path_or_none(given: str | None) -> Path | None:
     """Return the path of an option, or None if it is missing or empty."""
-    from pathlib import Path
-
-    if given:
-        return Path(given)
-    return None
+    return Path(given) if given else None
 
 
 class LimitOptions(

@@ -213,7 +213,11 @@ class Reloader:
     def _follow(self) -> None:
         last = self._seen
         while True:
-            is_requested = self._wait_for_request()
+            try:
+                self._requests.get(timeout=_POLL_S if self._seen or self._tokens else None)
+                is_requested = True
+            except Empty:  # the next poll of the files is due
+                is_requested = False
             # stat before reading, so that a write in between counts as another change
             before, last = last, self._stat_files()
             if self._tokens is not None and time.time() - self._warned > _DAY_S:
@@ -228,14 +232,6 @@ class Reloader:
                     self._opened.poll_now()
             except Exception:  # a bug must not end the polling
                 logger.exception("the configuration could not be reloaded")
-
-    def _wait_for_request(self) -> bool:
-        """Return True after a request, or False when the next poll of the files is due."""
-        try:
-            self._requests.get(timeout=_POLL_S if self._seen or self._tokens else None)
-        except Empty:
-            return False
-        return True
 
 
 def _signature(path: str) -> tuple[int, ...] | None:

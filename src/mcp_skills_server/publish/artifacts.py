@@ -80,7 +80,6 @@ class Artifacts:
         self._kept: dict[str, tuple[Artifact, ArtifactSlot]] = {}
         self._retired: dict[str, float] = {}
         self._former: dict[str, Published] = {}
-        self._unpacked: tuple[str, archive.Files] = ("", {})
 
     def put(self, artifact: Artifact, raw: bytes) -> None:
         """Spool an artifact, or raise OSError if there is no space."""
@@ -97,14 +96,10 @@ class Artifacts:
 
     def unpacked(self, artifact: Artifact) -> archive.Files:
         """Unpack a spooled artifact, or raise KeyError if it is not retained."""
-        path, files = self._unpacked
-        if path != artifact.path:
-            raw = self.read(artifact)
-            files = {SKILL_MD: (raw, False)}
-            if artifact.kind == "archive":
-                files = archive.unpack(raw, _NO_LIMITS)
-            self._unpacked = (artifact.path, files)
-        return files
+        raw = self.read(artifact)
+        if artifact.kind == "archive":
+            return archive.unpack(raw, _NO_LIMITS)
+        return {SKILL_MD: (raw, False)}
 
     def former(self, name: str) -> Published | None:
         """Return the retained earlier version of a published skill, or None."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -20,7 +19,6 @@ from mcp_skills_server.publish.artifacts import Item
 from mcp_skills_server.publish.folder import OutputFolder, parent_folders
 
 RECORD: Final = ".mcp-skills-server.json"
-JOURNAL: Final = ".mcp-skills-server.next"
 _FORMAT: Final = 2
 _LINES: Final = (",\n", ": ")
 """One line for each file, for readable diffs of records."""
@@ -50,11 +48,16 @@ class PublishRecord:
     """sha256 in hex of every file that this program wrote, by its path in the folder."""
     retired: Mapping[str, int] = field(default_factory=dict[str, int])
     """Artifacts that the index no longer names, with the epoch seconds when that was noticed."""
+    begun: Mapping[str, set[str]] = field(default_factory=dict[str, set[str]])
+    """Digests that a run may write, by path: a write-ahead log, empty once the run has ended."""
 
     def encode(self) -> bytes:
         """Encode the record; equal records give equal bytes."""
         retired, files = (dict(sorted(each.items())) for each in (self.retired, self.files))
-        return _encode(retired=retired, files=files)
+        written: dict[str, Any] = {"format": _FORMAT, "retired": retired, "files": files}
+        if self.begun:
+            written["begun"] = {path: sorted(self.begun[path]) for path in sorted(self.begun)}
+        return json.dumps(written, ensure_ascii=False, separators=_LINES).encode() + b"\n"
 
 
 @dataclass(slots=True)
@@ -140,13 +143,12 @@ def is_output_path(path: str) -> bool:
 def _in_the_way(gone: set[str], ours: Iterable[str]) -> tuple[list[str], frozenset[str]]:
     """Return the files to delete before `ours` can be put, and the paths that change kind."""
     files = frozenset(ours)
-    ordered = sorted(files)
+    folders = {folder for path in files for folder in parent_folders(path)}
     early: list[str] = []
     changed: set[str] = set()
     for path in gone:
         found = files.intersection(parent_folders(path))
-        position = bisect_left(ordered, f"{path}/")
-        if position < len(ordered) and ordered[position].startswith(f"{path}/"):
+        if path in folders:
             found |= {path}
         changed |= found
         if found:
@@ -161,47 +163,16 @@ def hex_of(digest: str) -> str:
 
 def decode_record(raw: bytes | None) -> PublishRecord:
     """Decode a record, empty for None, or raise ValueError."""
-    files, retired = _decode(raw, "files", "retired")
-    try:
-        return PublishRecord(
-            {str(path): str(digest) for path, digest in files.items()},
-            {str(path): int(since) for path, since in retired.items()},
-        )
-    except (TypeError, OverflowError) as error:
-        raise ValueError(error) from None
-
-
-def encode_journal(files: Mapping[str, Iterable[str]]) -> bytes:
-    """Encode the journal of a run: the digests that it may write, by path.
-
-    The next run uses it after a crash, like a write-ahead log.
-    """
-    return _encode(files={path: sorted(digests) for path, digests in sorted(files.items())})
-
-
-def _encode(**fields: Mapping[str, Any]) -> bytes:
-    written = {"format": _FORMAT, **fields}
-    return json.dumps(written, ensure_ascii=False, separators=_LINES).encode() + b"\n"
-
-
-def decode_journal(raw: bytes | None) -> dict[str, set[str]]:
-    """Decode a journal, empty for None, or raise ValueError."""
-    (files,) = _decode(raw, "files")
-    try:
-        return {str(path): set(map(str, digests)) for path, digests in files.items()}
-    except TypeError as error:
-        raise ValueError(error) from None
-
-
-def _decode(raw: bytes | None, *names: str) -> list[dict[str, Any]]:
-    """Return the JSON objects of these names, empty ones for None; may raise ValueError."""
     if raw is None:
-        return [{} for _ in names]
+        return PublishRecord()
     try:
         fields: Any = json.loads(raw)
-        found = [fields[name] for name in ("format", *names)]
-    except (RecursionError, LookupError, TypeError) as error:
+        if fields["format"] != _FORMAT:
+            raise ValueError
+        return PublishRecord(
+            {str(path): str(digest) for path, digest in fields["files"].items()},
+            {str(path): int(since) for path, since in fields["retired"].items()},
+            {str(path): {*map(str, each)} for path, each in fields.get("begun", {}).items()},
+        )
+    except (RecursionError, LookupError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(error) from None
-    if found[0] != _FORMAT or not all(isinstance(each, dict) for each in found[1:]):
-        raise ValueError
-    return found[1:]

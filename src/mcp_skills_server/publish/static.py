@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Final, TypeAlias
 
 from mcp_skills_server.catalog.disk import digest_of
@@ -23,14 +24,11 @@ from mcp_skills_server.publish.folder import STAGING, OutputFolder
 from mcp_skills_server.publish.plan import (
     HEADERS,
     INDEXES,
-    JOURNAL,
     RECORD,
     OutdatedFile,
     PublishPlan,
     PublishRecord,
-    decode_journal,
     decode_record,
-    encode_journal,
     hex_of,
     is_output_path,
     make_plan,
@@ -125,7 +123,7 @@ class StaticSite:
         if not os.path.isdir(self._folder.path):
             raise UsageError(f"{self._folder.shown}: not a folder; give --output a folder")
         found = set(os.listdir(self._folder.path))
-        if not {RECORD, JOURNAL} & found and found - {STAGING}:
+        if RECORD not in found and found - {STAGING}:
             raise UsageError(
                 f"{self._folder.shown}: the folder is not empty and not written by this program "
                 f"({RECORD} is missing), and stays as it is; give --output a folder of its own"
@@ -135,17 +133,16 @@ class StaticSite:
     def _records(self) -> tuple[PublishRecord, _Claims]:
         """Return the record, and by path the digests that a file of ours can have.
 
-        The journal of a killed run has those that it may have written.
+        Among these are the ones that a killed run may have written.
         """
-        kept, begun = self._folder.read(RECORD), self._folder.read(JOURNAL)
         try:
-            record, journal = decode_record(kept), decode_journal(begun)
+            record = decode_record(self._folder.read(RECORD))
         except ValueError:
             reason = f"{RECORD} there cannot be read; remove the folder, or give --output another"
             raise UsageError(f"{self._folder.shown}: {reason}") from None
         claims = {path: {digest} for path, digest in record.files.items() if is_output_path(path)}
-        for path in filter(is_output_path, journal):
-            claims.setdefault(path, set()).update(journal[path])
+        for path in filter(is_output_path, record.begun):
+            claims.setdefault(path, set()).update(record.begun[path])
         return record, claims
 
     def _plan(
@@ -162,12 +159,12 @@ class StaticSite:
 
     def _carry_out(self, plan: PublishPlan, claims: _Claims, kept: PublishRecord) -> None:
         if plan.put:
-            # Journal first: after a crash, the next run still knows which files are ours.
-            begun = {path: {*claims[path]} for path in claims.keys() - kept.files.keys()}
+            # The log first: after a crash, the next run still knows which files are ours.
+            begun = {**kept.begun}
             for item in plan.put:
                 path = item.path.lstrip("/")
                 begun[path] = {hex_of(item.digest), *claims.get(path, ())}
-            self._folder.replace(JOURNAL, encode_journal(begun), lasting=True)
+            self._folder.replace(RECORD, replace(kept, begun=begun).encode(), lasting=True)
         fresh: list[str] = []
         for path in plan.early:
             self._folder.delete(path, claims[path])
@@ -185,10 +182,8 @@ class StaticSite:
         self._folder.sync(fresh)
         for path in plan.stale:
             self._folder.delete(path, claims[path])
-        if plan.record != kept:
+        if plan.put or plan.record != kept:
             self._folder.replace(RECORD, plan.record.encode(), lasting=True)
-        with suppress(FileNotFoundError):
-            os.unlink(os.path.join(self._folder.path, JOURNAL))
 
     def _raw(self, path: str, item: Item) -> bytes:
         try:

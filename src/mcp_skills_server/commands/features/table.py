@@ -1,22 +1,227 @@
-"""All features of `serve`. A new one is a module of this package and a row here."""
+"""The features of `serve`, most of them with their classes. A new one is a row of `FEATURES`."""
 
 from __future__ import annotations
 
-from typing import Final
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
-from mcp_skills_server.commands.features.endpoints import (
-    OAuth,
-    PageFeature,
-    Publishing,
-    SkillsProtocol,
-    Webhook,
+import click
+
+from mcp_skills_server.commands.features.feature import Feature, Server
+from mcp_skills_server.commands.features.records import (
+    Audit,
+    PrometheusMetrics,
+    Traces,
+    UsageCounts,
 )
-from mcp_skills_server.commands.features.feature import Feature
-from mcp_skills_server.commands.features.metrics import PrometheusMetrics
-from mcp_skills_server.commands.features.records import Audit, Traces, UsageCounts
 from mcp_skills_server.commands.features.replicas import Replicas
-from mcp_skills_server.commands.features.shown import PromptsFeature, ToolsFeature
+from mcp_skills_server.commands.fields import (
+    count,
+    flag,
+    many,
+    option,
+    seconds,
+    switch,
+    text,
+    values_of,
+)
+from mcp_skills_server.commands.opening import proposals_at
 from mcp_skills_server.commands.runtime_options import ScriptsFeature, SearchByMeaning
+from mcp_skills_server.errors import UsageError
+
+if TYPE_CHECKING:
+    from mcp_skills_server.access.oauth import ResourceServer
+    from mcp_skills_server.web.part import Part
+
+logger = logging.getLogger(__name__)
+
+
+class ToolsFeature(Feature, heading="Tools", example="--prefer finance --max-loaded 3"):
+    """Tools to load, read and search skills, and the instructions about them."""
+
+    tools: bool = switch(
+        True, "Offer tools to load, read and search skills, for hosts without support for skills."
+    )
+    catalog_chars: int | None = option(
+        None,
+        "How long the instructions, and the description of skills_load, may be. By default 4000, "
+        "since hosts cut what is over 4,096, and 10000 for those that are known to cut nothing.",
+        type=click.IntRange(min=0),
+        metavar="CHARACTERS",
+    )
+    prefer: tuple[str, ...] = many(
+        "Skills with this tag are described to models before others where not all descriptions "
+        "fit.",
+        "TAG",
+    )
+    max_loaded: int = count(8, "Skills that a session may have loaded at once.")
+    load_dependencies: bool = switch(
+        False, "Also load the skills in the dependencies.skills of a skill, one level deep."
+    )
+    local_paths: bool = switch(
+        True, "Over stdio, tell models the directories of local skills, for their shell."
+    )
+    only_http = False
+
+    def start(self, server: Server) -> None:
+        folder, roots = server.options.proposals, server.opened.registry.roots
+        if folder is not None and not self.tools:  # before the folder is made
+            raise UsageError("--proposals offers tools, and --no-tools none; leave one of them out")
+        proposals = proposals_at(folder, [each.path for each in roots])
+        server.settings = replace(server.settings, tools=self.tools, proposals=proposals)
+        server.runtime.settings = server.runtime.settings._replace(
+            max_loaded=self.max_loaded,
+            overview_characters=self.catalog_chars,
+            local_root_dirs=self.local_paths and not server.over_http,
+            preferred_tags=self.prefer,
+            load_dependencies=self.load_dependencies,
+        )
+
+
+class PromptsFeature(Feature, heading="Prompts", example="--prompt 'acme/*'"):
+    """A prompt for each skill."""
+
+    prompts: bool = switch(True, "Offer each skill as a prompt, a slash command in most hosts.")
+    prompt_choice: tuple[str, ...] = many(
+        "Only skills whose name or path matches appear as prompts, such as 'acme/*'.",
+        "PATTERN",
+        "--prompt",
+    )
+    prompt_page_size: int = count(1000, "Prompts in a page; some hosts show only the first page.")
+    only_http = False
+
+    def start(self, server: Server) -> None:
+        chosen = values_of(self, "prompts", "prompt_choice", "prompt_page_size")
+        server.settings = replace(server.settings, **chosen)
+
+
+class Publishing(Feature, heading="Discovery (--transport http)", example="--publish-open"):
+    """Discovery by `/.well-known/agent-skills`, the AI Catalog and the Server Card."""
+
+    publish: bool = switch(
+        True,
+        "Also publish the skills below /.well-known/agent-skills, to the clients that may use MCP.",
+    )
+    publish_only: bool = flag("Publish the skills and answer no MCP.")
+    publish_open: bool = flag("Require no token for published files, even if /mcp requires one.")
+    publish_grace: float = seconds(
+        3600, "How long to keep what an index has named after it changed."
+    )
+    only_http = False
+
+    def start(self, server: Server) -> None:
+        if self.publish_only and not self.publish:
+            raise UsageError("--publish-only and --no-publish leave nothing to serve; give one")
+        if self.publish_only and not server.over_http:
+            raise UsageError("--publish-only publishes over HTTP; give --transport http")
+
+    def part(self, server: Server) -> Part | None:
+        if not self.publish:
+            return None
+        from mcp_skills_server.web.published import Publisher
+
+        is_open, alone = self.publish_open, self.publish_only
+        return Publisher(server.views, is_open=is_open, alone=alone, grace_s=self.publish_grace)
+
+
+class SkillsProtocol(Feature, heading="Skills Protocol (--transport http)", example="--no-rpc"):
+    """The Skills Protocol at `/rpc`."""
+
+    rpc: bool = switch(
+        True, "Also answer the Skills Protocol at /rpc, to the clients that may use MCP."
+    )
+
+    def part(self, server: Server) -> Part | None:
+        if not self.rpc:
+            return None
+        from mcp_skills_server.web.rpc import SkillsProtocolEndpoint
+
+        allow_code = server.feature(ScriptsFeature).allow_code
+        return SkillsProtocolEndpoint(server.runtime, server.views, allow_code=allow_code)
+
+
+class Webhook(
+    Feature, heading="Webhook (--transport http)", example="--refresh-secret a-long-random-text"
+):
+    """The webhook of a source's host, such as GitHub, which makes the server poll all sources."""
+
+    refresh_secret: str | None = text(
+        "Answer webhooks of GitHub, GitLab, Gitea or Forgejo at /refresh that prove knowledge of "
+        "this secret, and poll the sources at once. Meant for MCP_SKILLS_REFRESH_SECRET.",
+        "SECRET",
+        is_secret=True,
+    )
+
+    def part(self, server: Server) -> Part | None:
+        if self.refresh_secret is None:
+            return None
+        from mcp_skills_server.web.refresh import PATH, WebhookEndpoint, checked_secret
+
+        secret = checked_secret(self.refresh_secret)
+        if server.opened.mirrors is None:
+            logger.warning(
+                "--refresh-secret: %s has nothing to fetch; every ROOT is a folder", PATH
+            )
+        return WebhookEndpoint(secret)
+
+
+class OAuth(
+    Feature,
+    heading="OAuth (--transport http)",
+    example="--oauth-issuer https://id.example --oauth-audience https://skills.example/mcp",
+):
+    """Access tokens of an OAuth 2.1 issuer."""
+
+    oauth_issuer: str | None = text(
+        "Accept the access tokens of this OAuth 2.1 issuer, spelled as in its metadata. The "
+        "table [oauth] of a configuration has more settings.",
+        "URL",
+        in_file=False,
+        if_empty="an issuer",
+    )
+    oauth_audience: str | None = text(
+        "The aud that these tokens must have.", "TEXT", in_file=False, if_empty="an audience"
+    )
+    oauth_resource: str | None = text(
+        "The URL of the endpoint for clients, if not the audience.", "URL", in_file=False
+    )
+    resource_server: ResourceServer | None = None
+    """Verifies the tokens; None if there is no issuer."""
+
+    def start(self, server: Server) -> None:
+        from mcp_skills_server.commands.config_file import oauth_settings
+
+        settings = oauth_settings(server.options.config, vars(self))
+        if settings is None:
+            return
+        from mcp_skills_server.access.oauth import ResourceServer
+        from mcp_skills_server.web.oauth import fetch
+
+        self.resource_server = ResourceServer(settings, fetch)
+
+    def part(self, server: Server) -> Part | None:  # noqa: ARG002
+        if self.resource_server is None:
+            return None
+        from mcp_skills_server.web.oauth import ResourceMetadata
+
+        return ResourceMetadata(self.resource_server)
+
+
+class PageFeature(Feature, heading="Page (--transport http)", example="--ui"):
+    """The web page for people, at `/ui`."""
+
+    ui: bool = flag("Show the skills to people at /ui, if they may use MCP.")
+
+    def part(self, server: Server) -> Part | None:
+        if not self.ui:
+            return None
+        from mcp_skills_server.web.settings import UiSettings
+        from mcp_skills_server.web.ui.app import PagePart  # lazy, since it loads templates
+
+        settings = UiSettings(counts=server.feature(UsageCounts).store)
+        return PagePart(server.runtime, server.settings, settings, server.views)
+
 
 FEATURES: Final[tuple[type[Feature], ...]] = (
     ToolsFeature,

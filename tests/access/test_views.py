@@ -211,10 +211,10 @@ def answers_over_rpc(views: Views) -> list[bytes]:
 def responses_of_discovery(views: Views, paths: Sequence[str]) -> list[dict[str, Any]]:
     """Return the ASGI messages to Ann for requests of these paths, without the `Vary` header."""
 
-    def make(skill_set: SkillSet, logged: set[str] | None = None) -> Discovery:
-        return Discovery(Publication(skill_set), shared=False, logged=logged)
+    def make(skill_set: SkillSet, logged: set[str]) -> Discovery:
+        return Discovery(Publication(skill_set), logged, shared=False)
 
-    endpoint = DiscoveryByGrants(views, make) if views.are_restricted else make(views.registry)
+    endpoint = DiscoveryByGrants(views, make)
     sent: list[dict[str, Any]] = []
 
     async def send(message: Any) -> None:

@@ -324,7 +324,7 @@ def test_at_most_twenty_unpublished_skills_are_logged_and_again_after_a_fix(
 ) -> None:
     files = {f"s{number:02}/SKILL.md": skill_md("x") for number in range(count)}
     publication = Publication(load_registry(write_files(tmp_path, files)))
-    endpoint, edition = Discovery(publication, shared=True), publication.edition()
+    endpoint, edition = Discovery(publication, set(), shared=True), publication.edition()
     fixed = replace(edition, left_out=(), left_out_0_1=())
     for each in (edition, edition, fixed, edition):
         endpoint._log_left_out(each)

@@ -98,22 +98,22 @@ class Discovery:
         origins: origins that browsers may come from; "*" for any (WK-38).
         max_age: cache lifetime of an index in seconds.
         has_card: whether there is an MCP endpoint, whose Server Card the catalog names.
-        logged: messages logged before, shared by the endpoints of other sets of grants.
+        logged: messages logged before, shared by the endpoints of all sets of grants.
     """
 
     def __init__(
         self,
         publication: Publication,
+        logged: set[str],
         *,
         shared: bool,
         origins: Collection[str] = (),
         max_age: int = MAX_AGE_S,
         has_card: bool = True,
-        logged: set[str] | None = None,
     ) -> None:
         self.publication = publication
         self._lock = anyio.Lock()
-        self._logged: set[str] = set() if logged is None else logged
+        self._logged = logged
         self._max_age = max_age
         self._has_card = has_card
         self._scope = "public" if shared else "private"
@@ -320,7 +320,7 @@ class Discovery:
 
 
 class DiscoveryByGrants:
-    """Discovery endpoint where grants are in force: each principal finds what it may read.
+    """Discovery endpoint: each principal finds what it may read.
 
     Args:
         make: returns the endpoint of a set of skills, given the messages logged before.

@@ -64,19 +64,18 @@ class Publisher(Part):
         """Return the routes of discovery and, with MCP, of the Server Card."""
         policy = http.policy
 
-        def make(skill_set: SkillSet, logged: set[str] | None = None) -> Discovery:
+        def make(skill_set: SkillSet, logged: set[str]) -> Discovery:
             keeping = RetentionPolicy(seconds=self._grace_s)
             return Discovery(
                 Publication(skill_set, http.root_path, keeping=keeping),
+                logged,
                 shared=policy.is_open or {*PREFIXES} <= {*policy.open_below},
                 origins=policy.origins,
                 max_age=min(MAX_AGE_S, int(self._grace_s)),
                 has_card=http.answers_mcp,
-                logged=logged,
             )
 
-        views = self._views
-        discovery = DiscoveryByGrants(views, make) if views.are_restricted else make(views.registry)
+        discovery = DiscoveryByGrants(self._views, make)
         paths = [*(prefix.rstrip("/") + "{rest:path}" for prefix in PREFIXES), CATALOG, ARD]
         routes = [Route(path, discovery) for path in paths]
         if http.answers_mcp:

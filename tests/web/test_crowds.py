@@ -54,14 +54,14 @@ def crowd(server: Server, count: int, address: str = "127.0.0.1", data: bytes = 
 
 def test_descriptors_are_divided_into_connections_and_files() -> None:
     assert divide_descriptors(1000, 20_000, 10) == Budget(1000)
-    assert divide_descriptors(1000, 160, 0) == Budget(70, 5, 5)
-    assert divide_descriptors(1000, 191, 0) == Budget(86, 5, 5)
+    assert divide_descriptors(1000, 160, 0) == Budget(75, 5)
+    assert divide_descriptors(1000, 191, 0) == Budget(91, 5)
     for limit in range(16, 4000):
         budget = divide_descriptors(1000, limit, 7)
-        assert min(budget.slots, budget.spare, budget.arriving) >= 1
-        files = limit - 7 - budget.slots - budget.spare - budget.arriving
-        assert files >= 6
-        assert files >= 128 or budget.slots <= limit // 2
+        assert min(budget.slots, budget.spare) >= 1
+        files = limit - 7 - budget.slots - budget.spare
+        assert files >= 7
+        assert files >= 136 or budget.slots <= limit // 2
     with pytest.raises(UsageError, match="at least 16 "):
         divide_descriptors(1000, 10, 7)
 
@@ -73,7 +73,7 @@ def test_listener_reuses_address_and_has_small_send_buffer() -> None:
         assert size in (256 << 10, 512 << 10)  # Linux doubles it
 
 
-NEEDED = 1000 + 8 + 8 + 128
+NEEDED = 1000 + 8 + 136
 """Descriptors for 1,000 connections, beside those that are open already."""
 
 

@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from copy import copy
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 import anyio
 from mcp.server.lowlevel.server import Server
@@ -33,13 +33,16 @@ from mcp_skills_server.errors import REPEATS
 from mcp_skills_server.model.clients import client_of
 from mcp_skills_server.server.sdk import Context, connection_of, principal, quota_owner, scope_of
 from mcp_skills_server.web.connections import client_to_evict
-from mcp_skills_server.web.rates import refuse, send_error
+from mcp_skills_server.web.rates import error_response, quota_refusal
+from mcp_skills_server.web.settings import HttpSettings
 
 if TYPE_CHECKING:
     from mcp.server.connection import Connection
     from mcp.server.context import CallNext, HandlerResult
 
 logger = logging.getLogger(__name__)
+
+OnFollow: TypeAlias = Callable[[object, Principal | None], Callable[[], object]]
 
 _HANDSHAKE: Final = "mcp_skills_server.handshake"
 """Key in the ASGI scope of a handshake: the name that the client gives itself."""
@@ -187,39 +190,30 @@ class _Session:
 class HttpSessions:
     """ASGI endpoint over the SDK's session managers that limits the number of sessions.
 
+    An owner over its quota loses its longest idle session. Beyond the limit of all sessions, the
+    owner with most does.
+
     Args:
-        idle_timeout: seconds without a request after which a session ends.
-        max_body: bytes of a request.
-        most: sessions at once. Beyond it the owner with most loses its longest idle one.
-        share: sessions of one owner at once; None for no such limit.
+        on_follow: called with the connection and the principal before a session's GET stream opens;
+            the function that it returns is called when the stream is open.
     """
 
-    def __init__(
-        self,
-        server: Server[Any],
-        *,
-        idle_timeout: float,
-        max_body: int,
-        most: int,
-        share: int | None = None,
-    ) -> None:
+    def __init__(self, server: Server[Any], http: HttpSettings, on_follow: OnFollow) -> None:
         self._manager = StreamableHTTPSessionManager(
             server,
-            session_idle_timeout=idle_timeout,
-            max_request_body_size=max_body,
+            session_idle_timeout=http.session_idle,
+            max_request_body_size=http.max_body,
             max_sessions=None,
         )
         self._stateless = StreamableHTTPSessionManager(
-            _without_lifespan(server), stateless=True, max_request_body_size=max_body
+            _without_lifespan(server), stateless=True, max_request_body_size=http.max_body
         )
-        self._most = most
-        self._share = share
+        self._most = http.max_sessions
+        self._share = http.quotas.sessions
         self._held: set[_Session] = set()
         self._by_public_id: dict[bytes, _Session] = {}
         self._streams: set[anyio.CancelScope] = set()
-        self.on_follow: Callable[[object, Principal | None], Callable[[], object]] | None = None
-        """Called with the connection and the principal before a session's GET stream opens; the
-        function that it returns is called when the stream is open."""
+        self._on_follow = on_follow
         server.middleware.append(self._note_connection)
 
     @asynccontextmanager
@@ -269,8 +263,8 @@ class HttpSessions:
     async def _follow(self, session: _Session, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve the GET stream of a session, which carries notifications of changes."""
         opened = None
-        if self.on_follow is not None and session.connection is not None:
-            opened = self.on_follow(session.connection, principal(scope))
+        if session.connection is not None:
+            opened = self._on_follow(session.connection, principal(scope))
         started = False
 
         async def sending(message: Message) -> None:
@@ -298,7 +292,7 @@ class HttpSessions:
                 extra=REPEATS,
             )
         if not id_.startswith(_KEPT_PREFIX) or scope["method"] == "DELETE":
-            await send_error(send, 404, _NOT_FOUND)
+            await error_response(404, _NOT_FOUND)(scope, receive, send)
         elif scope["method"] == "POST":
             await self._stateless.handle_request(scope, receive, send)
         else:
@@ -322,31 +316,30 @@ class HttpSessions:
             await send(message)
 
         try:
-            if await self._admit(session, scope, send):
-                await self._manager.handle_request(
-                    {**scope, _SESSION_KEY: session}, receive, sending
-                )
+            refusal = await self._refusal(session, scope)
+            if refusal is not None:
+                await refusal(scope, receive, send)
+                return
+            await self._manager.handle_request({**scope, _SESSION_KEY: session}, receive, sending)
         finally:
             self._end_request(session)
             if session.id is None:
                 self._held.discard(session)
 
-    async def _admit(self, session: _Session, scope: Scope, send: Send) -> bool:
-        """Return whether a session may open, evicting one if needed; if not, send a refusal."""
+    async def _refusal(self, session: _Session, scope: Scope) -> Response | None:
+        """Return None if a session may open, after evicting one if needed, else the refusal."""
         owner = session.owner
         held = Counter(each.owner for each in self._held if each is not session)
         if self._share is not None and held[owner] >= self._share and not await self._evict(owner):
-            await refuse(scope, send, _QUOTA, self._share)
-            return False
+            return quota_refusal(scope, _QUOTA, self._share)
         if len(self._held) > self._most:
             idle = {each.owner for each in self._held if not each.requests}
             if not await self._evict(client_to_evict(held, owner, idle)):
                 message = "refused a session: all %d are in use (--max-sessions)"
                 logger.warning(message, self._most, extra=REPEATS)
                 error = {"code": jsonrpc.INTERNAL_ERROR, "message": "Too many open sessions"}
-                await send_error(send, 503, error)
-                return False
-        return True
+                return error_response(503, error)
+        return None
 
     def _end_request(self, session: _Session) -> None:
         session.requests -= 1

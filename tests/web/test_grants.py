@@ -26,6 +26,7 @@ skills = ["tea"]
 """
 CHANGED = "notifications/resources/list_changed"
 PROMPTS = "notifications/prompts/list_changed"
+UPDATED = "notifications/resources/updated"
 
 
 def configure(folder: Path, grants: str) -> Path:
@@ -109,14 +110,21 @@ def test_legacy_client_whose_groups_change_is_disconnected_and_notified_on_recon
     grants = "[[grant]]\nwho = ['group:{}']\nskills = ['finance/**']\n[[grant]]\nwho = ['group:{}']\nskills = ['tea']\n"
     config = configure(folder, grants.format("money", "drinks"))
     with http_serving("--config", config) as server, client(server, "legacy", token=ANN) as ann:
-        stream = ann.hear()
+        tax = "skill://finance/tax/SKILL.md"
+        stream = ann.hear(tax)
         assert names(ann) == ["refunds", "tax"]
         set_groups("drinks")
         server.wait_for_log("the tokens were reloaded")
         assert stream.rest() == []
         stream = ann.follow()
-        assert (CHANGED, None) in stream.until(PROMPTS)
+        received = stream.until(PROMPTS)
+        assert (CHANGED, None) in received and (UPDATED, tax) in received
         assert names(ann) == ["tea"]
+        # The skill that she subscribed to has left her view.
+        write_skill(folder / "skills" / "finance" / "tax", description="Counts what is owed.")
+        server.wait_for_log("skill finance/tax: changed")
+        write_skill(folder / "skills" / "tea", description="Makes green tea.")
+        assert (UPDATED, tax) not in stream.until(PROMPTS)
         # Both files at once: the client is disconnected before it is notified of the grants.
         set_groups("kitchen")
         configure(folder, grants.format("kitchen", "drinks"))

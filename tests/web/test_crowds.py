@@ -215,20 +215,6 @@ def test_unauthenticated_crowd_evicts_no_authenticated_client() -> None:
 
 
 @linux
-def test_endless_sessions_of_one_address_evict_only_its_own() -> None:
-    with http_serving(FIXTURES, "--max-sessions", "20") as server, ExitStack() as stack:
-        other = stack.enter_context(client(server, "legacy", source="127.0.0.2"))
-        hog = [stack.enter_context(client(server, "legacy")) for _ in range(100)]
-        stack.enter_context(client(server, "legacy", source="127.0.0.3"))
-        assert len(other.every_skill()) == 17  # the oldest session, but of another address
-        first, last = hog[0], hog[-1]
-        assert first.post(first.message("skills/list")).error == (404, -32001, None)
-        assert last.request("skills/list")["skills"]
-        first.session = None
-        first.open()  # as the protocol requires after 404
-
-
-@linux
 def test_session_with_open_stream_is_not_evicted() -> None:
     with http_serving(FIXTURES, "--max-sessions", "5") as server, ExitStack() as stack:
 

@@ -12,7 +12,6 @@ algorithm.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import logging
 import math
@@ -26,6 +25,7 @@ import jwt
 from mcp_skills_server.access.jwt import precheck_token, verify_token
 from mcp_skills_server.access.principal import Admission, RefusedError, UnavailableError
 from mcp_skills_server.access.settings import KEY_TYPES, OAuthSettings, is_loopback, is_secure
+from mcp_skills_server.access.tokens import hash_of
 from mcp_skills_server.errors import REPEATS, SkillsServerError, clipped
 
 logger = logging.getLogger(__name__)
@@ -232,7 +232,7 @@ class ResourceServer:
         algorithm, kid = precheck_token(token, self.settings)
         key = await self.issuer.key(kid, algorithm)
         principal, expires = verify_token(token, key, algorithm, self.settings)
-        return Admission(principal, hashlib.sha256(token.encode()).digest(), expires)
+        return Admission(principal, hash_of(token), expires)
 
 
 def metadata_urls(issuer: str) -> list[str]:

@@ -47,7 +47,7 @@ class Refusal:
             headers["www-authenticate"] = self._challenge(oauth)
         elif self.status == 503:
             headers["retry-after"] = str(self.retry_after_s)
-        return error_response(self.status, {"code": code, "message": self.message}, headers)
+        return error_response(self.status, code, self.message, headers)
 
     def _challenge(self, oauth: ResourceServer | None) -> str:
         parameters = {"realm": "mcp-skills-server"}

@@ -13,7 +13,7 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack, suppress
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 from weakref import WeakValueDictionary
 
 import anyio
@@ -21,7 +21,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mcp_skills_server.access.quotas import Rates
-from mcp_skills_server.dialects.jsonrpc import QUOTA_EXCEEDED
+from mcp_skills_server.dialects import jsonrpc
 from mcp_skills_server.errors import REPEATS, RequestError
 from mcp_skills_server.server.sdk import address, principal, quota_owner
 from mcp_skills_server.telemetry import events
@@ -53,10 +53,14 @@ Returns the seconds to wait, 0 if it was counted. Raises RequestError if it cann
 
 
 def error_response(
-    status: int, error: Mapping[str, Any], headers: Mapping[str, str] | None = None
+    status: int,
+    code: int,
+    message: str,
+    headers: Mapping[str, str] | None = None,
+    data: Mapping[str, str] | None = None,
 ) -> Response:
     """Return a JSON-RPC error for a request whose id was not read."""
-    return JSONResponse({"jsonrpc": "2.0", "id": None, "error": error}, status, headers)
+    return JSONResponse(jsonrpc.error(None, code, message, data), status, headers)
 
 
 def quota_refusal(scope: Scope, quota: str, most: int, wait: float = 1.0) -> Response:
@@ -66,9 +70,8 @@ def quota_refusal(scope: Scope, quota: str, most: int, wait: float = 1.0) -> Res
     events.emit_refusal(scope["method"], quota, principal=principal(scope), address=address(scope))
     seconds = max(1, math.ceil(wait))
     message = f"Over the quota {quota} ({most:,}); try again in {seconds} s"
-    error = {"code": QUOTA_EXCEEDED, "message": message, "data": {"quota": quota}}
     headers = {"cache-control": "no-store", "retry-after": str(seconds)}
-    return error_response(429, error, headers)
+    return error_response(429, jsonrpc.QUOTA_EXCEEDED, message, headers, {"quota": quota})
 
 
 async def refuse_with_delay(

@@ -53,8 +53,8 @@ _ENVELOPE: Final = "io.modelcontextprotocol/protocolVersion"
 _ID_S: Final = 1.0
 """Seconds to wait for an earlier request of the same id, which the SDK clears late."""
 _SESSION_KEY: Final = "mcp_skills_server.session"
-_NOT_FOUND: Final = {"code": -32001, "message": "Session not found"}
-"""The TypeScript SDK's response: its code makes hosts open another session."""
+_NOT_FOUND: Final = -32001
+"""The TypeScript SDK's code of an unknown session: it makes hosts open another one."""
 _KEPT_PREFIX: Final = b"kept-"
 """Prefix of session ids of clients that keep using a lost session."""
 _QUOTA: Final = "sessions"
@@ -292,7 +292,8 @@ class HttpSessions:
                 extra=REPEATS,
             )
         if not id_.startswith(_KEPT_PREFIX) or scope["method"] == "DELETE":
-            await error_response(404, _NOT_FOUND)(scope, receive, send)
+            response = error_response(404, _NOT_FOUND, "Session not found")
+            await response(scope, receive, send)
         elif scope["method"] == "POST":
             await self._stateless.handle_request(scope, receive, send)
         else:
@@ -337,8 +338,7 @@ class HttpSessions:
             if not await self._evict(client_to_evict(held, owner, idle)):
                 message = "refused a session: all %d are in use (--max-sessions)"
                 logger.warning(message, self._most, extra=REPEATS)
-                error = {"code": jsonrpc.INTERNAL_ERROR, "message": "Too many open sessions"}
-                return error_response(503, error)
+                return error_response(503, jsonrpc.INTERNAL_ERROR, "Too many open sessions")
         return None
 
     def _end_request(self, session: _Session) -> None:

@@ -10,6 +10,7 @@ session, so eviction sends it the DELETE that a client would send.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -17,6 +18,7 @@ from contextlib import asynccontextmanager
 from copy import copy
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from weakref import WeakValueDictionary
 
 import anyio
 from mcp.server.lowlevel.server import Server
@@ -68,8 +70,9 @@ class Messages:
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._under_way: dict[tuple[bytes, str], anyio.Event] = {}
-        """Running requests by session and text of the id: the SDK does not tell "1" from 1."""
+        self._under_way = WeakValueDictionary[tuple[bytes, str], asyncio.Lock]()
+        """Held by a running request, by session and text of its id: the SDK does not tell "1" from
+        1."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse an invalid message with 400, or pass it on."""
@@ -113,28 +116,17 @@ class Messages:
         if session is None or id_ is None:
             await self._app(scope, replay, send)
             return
-        async with self._reserved(session, id_) as is_free:
-            if is_free:
-                await self._app(scope, replay, send)
-            else:
-                await _refuse(duplicate(id_), scope, receive, send)
-
-    @asynccontextmanager
-    async def _reserved(self, session: bytes, id_: RequestId) -> AsyncGenerator[bool]:
-        """Reserve a request id of a session. Yield False if it stays in use for `_ID_S` seconds."""
-        place = session, str(id_)
-        with anyio.move_on_after(_ID_S):
-            while (other := self._under_way.get(place)) is not None:
-                await other.wait()
-        if place in self._under_way:
-            yield False
-            return
-        mine = self._under_way[place] = anyio.Event()
+        reserved = self._under_way.setdefault((session, str(id_)), asyncio.Lock())
         try:
-            yield True
+            async with asyncio.timeout(_ID_S):
+                await reserved.acquire()
+        except TimeoutError:
+            await _refuse(duplicate(id_), scope, receive, send)
+            return
+        try:
+            await self._app(scope, replay, send)
         finally:
-            del self._under_way[place]
-            mine.set()
+            reserved.release()
 
 
 def _first_headers(scope: Scope) -> dict[bytes, bytes]:

@@ -65,9 +65,7 @@ class State(IntEnum):
 class Slot:
     """The slot of one connection. Its owner is an address until a request is authenticated."""
 
-    def __init__(
-        self, slots: Slots, owner: str = "", close: Callable[[], None] = lambda: None
-    ) -> None:
+    def __init__(self, slots: Slots, owner: str, close: Callable[[], object]) -> None:
         self._slots = slots
         self.owner = owner
         self.close = close
@@ -246,9 +244,10 @@ def protocol_with_timeouts(
     unread = Unread(share=share_unread)
 
     class Timed(H11Protocol):
-        def __init__(self, *, app_state: dict[str, Any], **kwargs: Any) -> None:
-            self._slot = Slot(slots)
-            super().__init__(app_state={**app_state, SLOT: self._slot}, **kwargs)
+        _slot: Slot
+
+        def __init__(self, **kwargs: Any) -> None:
+            super().__init__(**kwargs)
             self.conn = _UnambiguousConnection(h11.SERVER)
             self._expected: object = None
             self._send_timer: asyncio.TimerHandle | None = None
@@ -258,9 +257,9 @@ def protocol_with_timeouts(
 
         def connection_made(self, transport: asyncio.Transport) -> None:
             super().connection_made(transport)
-            if self.client:
-                self._slot.owner = owner_of(None, self.client[0]) or ""
-            self._slot.close = transport.abort
+            owner = owner_of(None, self.client[0]) if self.client else None
+            self._slot = Slot(slots, owner or "", transport.abort)
+            self.app_state = {**self.app_state, SLOT: self._slot}
             slots.enter(self._slot)
             self._update_send_timeout()
             self._check_reading()

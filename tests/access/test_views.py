@@ -32,9 +32,12 @@ from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.server.sdk import PRINCIPAL
 from mcp_skills_server.web.discovery import Discovery, DiscoveryByGrants
+from mcp_skills_server.web.guards import make_policy
+from mcp_skills_server.web.settings import HttpSettings
 from scripted import replies_to
 
 ANN = Principal("token", "ann")
+HTTP = HttpSettings("127.0.0.1", 0, make_policy("127.0.0.1", (), (), ()))
 PATHS = ("alpha", "alpha/inner", "alpha/inner/core", "beta", "team/x", "team/y", "team/y/z", "other/x", "deep/er/q")
 ABSENT = ("gamma", "team/none", "alpha/none", "team")
 PATTERNS = (*PATHS, "*", "**", "team/*", "team/**", "alpha/**", "*/x", "**/x", "alpha*", "none/**")
@@ -211,10 +214,10 @@ def answers_over_rpc(views: Views) -> list[bytes]:
 def responses_of_discovery(views: Views, paths: Sequence[str]) -> list[dict[str, Any]]:
     """Return the ASGI messages to Ann for requests of these paths, without the `Vary` header."""
 
-    def make(skill_set: SkillSet, logged: set[str] | None = None) -> Discovery:
-        return Discovery(Publication(skill_set), shared=False, logged=logged)
+    def make(skill_set: SkillSet, logged: set[str]) -> Discovery:
+        return Discovery(Publication(skill_set), logged, HTTP)
 
-    endpoint = DiscoveryByGrants(views, make) if views.are_restricted else make(views.registry)
+    endpoint = DiscoveryByGrants(views, make)
     sent: list[dict[str, Any]] = []
 
     async def send(message: Any) -> None:

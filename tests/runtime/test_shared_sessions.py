@@ -223,6 +223,10 @@ async def test_owner_is_checked_on_every_replica(tree: Path, store: Store) -> No
         await two.call("list", handle, "beta")
     assert "alpha" not in store.texts[handle]
     assert re.search(r'"owner":"[0-9a-f]{64}"', store.texts[handle])
+    for owner in ("\u00e9", "\ud800"):  # a record of another program
+        store.texts["h" * 24] = json.dumps({"version": 1, "owner": owner, "since": 0, "skills": []})
+        with pytest.raises(UnknownSessionError):
+            await two.call("list", "h" * 24, "alpha")
 
 
 async def test_expired_session_is_restored_from_its_record(tree: Path, store: Store) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import signal
 import socket
 import sys
+import tomllib
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -19,7 +21,7 @@ from hypothesis import strategies as st
 from mcp_skills_server.web.connections import Slot, Slots, State, Unread, client_to_evict
 from tables import each_row
 from web.http_wire import PROBE, Server, client, exchange, http_serving, patched, token_file, wait_until
-from wire import FIXTURES, write_skill
+from wire import FIXTURES, ROOT, write_skill
 
 MIB = 1 << 20
 
@@ -256,6 +258,13 @@ def read_all(connection: socket.socket) -> bytes:
     while piece := connection.recv(1 << 20):
         received += piece
     return received
+
+
+def test_required_h11_rejects_malformed_chunk_ends() -> None:
+    """Before 0.16, h11 accepts any two bytes as the end of a chunk: request smuggling."""
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        dependencies = tomllib.load(file)["project"]["dependencies"]
+    assert any(re.fullmatch(r"h11>=0\.(1[6-9]|[2-9]\d)", each) for each in dependencies)
 
 
 BODY = b"0\r\n\r\n" + PROBE[:-2] + b"Connection: close\r\n\r\n"

@@ -25,17 +25,16 @@ from mcp_skills_server.dialects.wellknown import DIRECTORY
 from mcp_skills_server.format import archive
 from mcp_skills_server.publish.publication import Publication
 from mcp_skills_server.web.discovery import Discovery
+from mcp_skills_server.web.guards import make_policy
+from mcp_skills_server.web.settings import HttpSettings
 from publish.test_static import write
 from tables import each_row
 from web.http_wire import (
     Reply,
     Server,
-    bearer_header,
     client,
     http_serving,
     patched,
-    startup_error,
-    token_file,
     wait_until,
 )
 from wire import DEADLINE, FIXTURES, write_skill
@@ -45,8 +44,6 @@ OLD_INDEX = "/.well-known/skills/index.json"
 OLD_SKILL = "/.well-known/skills/plain-english/SKILL.md"
 SITE = "http://localhost"
 FOLDERS = {path.parent.name: path.parent for path in FIXTURES.rglob("SKILL.md")}
-TOKEN = "ops=0123456789abcdef"
-BEARER = bearer_header("0123456789abcdef")
 
 
 def get(server: Server, path: str, **headers: str) -> Reply:
@@ -324,7 +321,8 @@ def test_at_most_twenty_unpublished_skills_are_logged_and_again_after_a_fix(
 ) -> None:
     files = {f"s{number:02}/SKILL.md": skill_md("x") for number in range(count)}
     publication = Publication(load_registry(write_files(tmp_path, files)))
-    endpoint, edition = Discovery(publication, shared=True), publication.edition()
+    http = HttpSettings("127.0.0.1", 0, make_policy("127.0.0.1", (), (), ()))
+    endpoint, edition = Discovery(publication, set(), http), publication.edition()
     fixed = replace(edition, left_out=(), left_out_0_1=())
     for each in (edition, edition, fixed, edition):
         endpoint._log_left_out(each)
@@ -348,10 +346,6 @@ def test_mcp_and_discovery_are_served_together_or_alone(folder: Path) -> None:
         wait_until(lambda: len(entries(server)) == 3)
     with http_serving(folder, "--publish-only", "--no-watch") as server:
         assert len(entries(server)) == 3
-
-
-def test_publish_only_requires_http() -> None:
-    assert "--transport http" in startup_error(FIXTURES, "--transport", "stdio", "--publish-only")
 
 
 @pytest.mark.requirement("WK-38", "X-21")
@@ -425,29 +419,6 @@ def test_ard_adds_queries_of_trigger_sets_to_catalog_entries(tmp_path: Path) -> 
         assert queries["several"] == [f"Please do {number}" for number in (0, 1, 3, 4, 5)]
         assert queries["plain"] is queries["once"] is None
         assert document["entries"] == get_json(server, CATALOG)["entries"]
-
-
-@pytest.mark.requirement("WK-59")
-def test_published_documents_require_token_and_apply_grants(tmp_path: Path) -> None:
-    for name in ("open", "secret"):
-        write_skill(tmp_path / "skills" / name)
-    config = tmp_path / "c.toml"
-    config.write_text('[[grant]]\nwho = ["token:ops"]\nskills = ["open"]\n', encoding="utf-8")
-    options = (tmp_path / "skills", "--token-file", token_file(tmp_path, TOKEN))
-    with http_serving(*options, "--config", config) as server:
-        (entry,) = entries(server, **BEARER)
-        for path in (INDEX, OLD_INDEX, CATALOG, ARD, entry["url"]):
-            assert get(server, path).status == 401, path
-        assert get(server, CARD).status == 200
-        reply = get(server, entry["url"], **BEARER)
-        assert reply.status == 200
-        assert reply.headers["Cache-Control"] == "private, max-age=31536000, immutable"
-        for path in (CATALOG, ARD):
-            body = get(server, path, **BEARER).body
-            assert b":skill:open" in body and b"secret" not in body
-    with http_serving(*options, "--publish-open") as server:
-        for path in (CATALOG, ARD):
-            assert b":skill:secret" in get(server, path).body
 
 
 def test_card_name_is_derived_from_host() -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from mcp_skills_server.dialects.aicatalog import ARD, CARD, CATALOG
+from mcp_skills_server.dialects.wellknown import DIRECTORY, DIRECTORY_0_1, INDEX
 from web.http_wire import HttpClient, Server, bearer_header, client, http_serving, startup_error, token_file
 from wire import Era, write_skill
 
@@ -26,6 +28,7 @@ skills = ["tea"]
 """
 CHANGED = "notifications/resources/list_changed"
 PROMPTS = "notifications/prompts/list_changed"
+UPDATED = "notifications/resources/updated"
 
 
 def configure(folder: Path, grants: str) -> Path:
@@ -109,14 +112,21 @@ def test_legacy_client_whose_groups_change_is_disconnected_and_notified_on_recon
     grants = "[[grant]]\nwho = ['group:{}']\nskills = ['finance/**']\n[[grant]]\nwho = ['group:{}']\nskills = ['tea']\n"
     config = configure(folder, grants.format("money", "drinks"))
     with http_serving("--config", config) as server, client(server, "legacy", token=ANN) as ann:
-        stream = ann.hear()
+        tax = "skill://finance/tax/SKILL.md"
+        stream = ann.hear(tax)
         assert names(ann) == ["refunds", "tax"]
         set_groups("drinks")
         server.wait_for_log("the tokens were reloaded")
         assert stream.rest() == []
         stream = ann.follow()
-        assert (CHANGED, None) in stream.until(PROMPTS)
+        received = stream.until(PROMPTS)
+        assert (CHANGED, None) in received and (UPDATED, tax) in received
         assert names(ann) == ["tea"]
+        # The skill that she subscribed to has left her view.
+        write_skill(folder / "skills" / "finance" / "tax", description="Counts what is owed.")
+        server.wait_for_log("skill finance/tax: changed")
+        write_skill(folder / "skills" / "tea", description="Makes green tea.")
+        assert (UPDATED, tax) not in stream.until(PROMPTS)
         # Both files at once: the client is disconnected before it is notified of the grants.
         set_groups("kitchen")
         configure(folder, grants.format("kitchen", "drinks"))
@@ -146,8 +156,9 @@ def test_scripts_run_only_for_granted_principals(folder: Path, sandbox_mode: str
         assert result["structuredContent"]["stdout"] == "7\n"
 
 
-def test_discovery_and_skills_protocol_apply_grants_and_forbid_shared_caching(folder: Path) -> None:
-    path = "/.well-known/agent-skills/index.json"
+@pytest.mark.requirement("WK-59")
+def test_published_documents_require_token_and_apply_grants(folder: Path) -> None:
+    path = DIRECTORY + INDEX
     config = configure(folder, GRANTS + '[[grant]]\nwho = ["*"]\nskills = ["open"]\n')
     write_skill(folder / "skills" / "open")
     with http_serving("--config", config) as server:
@@ -156,14 +167,24 @@ def test_discovery_and_skills_protocol_apply_grants_and_forbid_shared_caching(fo
         assert [*urls] == ["open", "refunds", "tax"]
         assert index.headers["Vary"] == "authorization"
         assert "private" in index.headers["Cache-Control"]
-        assert server.send("GET", urls["tax"], headers=bearer_header(ANN)).status == 200
+        for each in (path, DIRECTORY_0_1 + INDEX, CATALOG, ARD, urls["tax"]):
+            assert server.send("GET", each).status == 401, each
+        assert server.send("GET", CARD).status == 200
+        artifact = server.send("GET", urls["tax"], headers=bearer_header(ANN))
+        assert artifact.status == 200
+        assert artifact.headers["Cache-Control"] == "private, max-age=31536000, immutable"
         assert server.send("GET", urls["tax"], headers=bearer_header(BOB)).status == 404
+        for each in (CATALOG, ARD):
+            body = server.send("GET", each, headers=bearer_header(BOB)).body
+            assert b":skill:tea" in body and b"tax" not in body
         skills = server.rpc("list_skills", token=BOB)["result"]["skills"]
         assert [each["name"] for each in skills] == ["open", "skills.protocol.guide", "tea"]
     with http_serving("--config", config, "--publish-open") as server:
         index = server.send("GET", path)
         assert [each["name"] for each in json.loads(index.body)["skills"]] == ["open"]
         assert "public" in index.headers["Cache-Control"]
+        for each in (CATALOG, ARD):
+            assert b":skill:open" in server.send("GET", each).body
 
 
 def test_grant_to_principal_requires_authentication(folder: Path) -> None:

@@ -26,12 +26,17 @@ def text(tmp_path: Path) -> str:
     """The metrics of a server after some requests."""
     write_skill(tmp_path / "a", notes_md="other")
     write_skill(tmp_path / "b", name="torn", description='"')
-    with http_serving(tmp_path, "--metrics") as server, client(server, "modern") as reader:
+    tokens = {"MCP_SKILLS_TOKENS": f"ops={SECRET}"}
+    with (
+        http_serving(tmp_path, "--metrics", environment=tokens) as server,
+        client(server, "modern", token=SECRET) as reader,
+    ):
         reader.request("skills/list")
         reader.read("skill://a/SKILL.md")
         reader.read("skill://a/notes.md")
         reader.post(reader.message("no/such/method"))
-        reply = server.send("GET", "/metrics")
+        assert server.send("GET", "/metrics").status == 401
+        reply = server.send("GET", "/metrics", headers=bearer_header(SECRET))
     assert reply.status == 200
     assert reply.headers["Content-Type"].startswith("text/plain")
     return reply.body.decode()
@@ -59,16 +64,6 @@ def test_promtool_accepts_metrics(text: str) -> None:
     ours = "".join(line for line in lines if re.match(r"(# (HELP|TYPE) )?(mcp_|skills_)", line))
     done = subprocess.run(["promtool", "check", "metrics"], input=ours, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
-
-
-def test_metrics_are_off_by_default_and_require_token(tmp_path: Path) -> None:
-    write_skill(tmp_path / "a")
-    with http_serving(tmp_path) as server:
-        assert server.send("GET", "/metrics").status == 404
-    tokens = {"MCP_SKILLS_TOKENS": f"ops={SECRET}"}
-    with http_serving(tmp_path, "--metrics", environment=tokens) as server:
-        assert server.send("GET", "/metrics").status == 401
-        assert server.send("GET", "/metrics", headers=bearer_header(SECRET)).status == 200
 
 
 def test_metrics_have_own_address_and_host_check(tmp_path: Path) -> None:

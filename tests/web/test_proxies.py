@@ -123,7 +123,7 @@ def test_endpoints_answer_with_and_without_root_path(root: str) -> None:
     [
         ("/mcp/", 307, "/mcp"), ("/mcp//?a=b&c", 307, "/mcp?a=b&c"), ("//evil.example/", 404, None),
         ("//evil.example/mcp/", 404, None), ("/mcp2/", 404, None), ("/", 404, None), ("//", 404, None),
-        ("/%2f/mcp/", 404, None),
+        ("/%2f/mcp/", 404, None), ("/mcp/x", 404, None), ("/healthz/x", 404, None),
     ],
 )  # fmt: skip
 def test_trailing_slash_redirects_to_no_other_host(

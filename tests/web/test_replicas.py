@@ -20,7 +20,7 @@ from shared.redis_servers import RealRedis, answering, redis_server
 from sources.git.remotes import Upstream, skill
 from sources.oci.registries import self_signed
 from tables import each_row
-from web.http_wire import HttpClient, Server, client, http_serving, token_file, wait_until
+from web.http_wire import HttpClient, Server, client, http_serving, wait_until
 from wire import DEADLINE, ROOT, write_skill
 
 pytestmark = pytest.mark.needs_program("redis-server")
@@ -86,12 +86,6 @@ def load(caller: HttpClient, *names: str) -> str:
     return call_ok(caller, "load", names=list(names))["structuredContent"]["session"]
 
 
-def active_after(caller: HttpClient, session: str, tool: str = "load", **more: Any) -> list[str]:
-    """Load or unload skills, and return the active skills of the session."""
-    result = call_ok(caller, tool, session=session, **more)
-    return [each["name"] for each in result["structuredContent"]["active_skills"]]
-
-
 def is_loaded(reader: HttpClient, session: str, skill: str) -> bool:
     result = reader.call("skills_read", session=session, skill=skill, path="SKILL.md")
     if not result.get("isError"):
@@ -106,47 +100,6 @@ def redis_status(server: Server) -> str:
     reply = server.send("GET", "/readyz?verbose")
     assert reply.status == 200
     return reply.body.decode().splitlines()[-1]
-
-
-@pytest.mark.requirement("X-15")
-def test_session_survives_killed_replica(redis: RealRedis, skills: Path) -> None:
-    with two_clients(skills, redis.url) as (first, second):
-        session = load(first, "alpha")
-        assert is_loaded(second, session, "alpha")
-        assert active_after(second, session, names=["beta"], mode="add") == ["alpha", "beta"]
-        assert is_loaded(first, session, "beta")  # loaded through the other replica
-        assert active_after(first, session, "unload", names=["alpha"]) == ["beta"]
-        first.server.process.send_signal(signal.SIGKILL)
-        first.server.process.wait(DEADLINE)
-        assert not is_loaded(second, session, "alpha")
-        assert is_loaded(second, session, "beta")
-        assert active_after(second, session, names=["gamma"], mode="add") == ["beta", "gamma"]
-
-
-@pytest.mark.requirement("X-15", "MCP-11")
-def test_session_of_another_principal_is_refused_like_unknown_one(
-    redis: RealRedis, skills: Path, tmp_path: Path
-) -> None:
-    tokens = {"alpha": "a" * 16, "beta": "b" * 16}
-    file = token_file(tmp_path, *(f"{name}={secret}" for name, secret in tokens.items()))
-    with (
-        replicas(skills, redis.url, "--token-file", file) as (a, b),
-        client(a, "modern", token=tokens["alpha"]) as alpha,
-        client(b, "modern", token=tokens["alpha"]) as alpha_on_b,
-        client(b, "modern", token=tokens["beta"]) as beta,
-    ):
-        session = load(alpha, "alpha")
-        messages: set[str] = set()
-        for handle in (session, "A" * 24, "x", ""):
-            message = error_of(beta, "load", names=["beta"], session=handle)
-            messages.add(message.replace(repr(handle), "it"))
-        assert len(messages) == 1
-        assert UNKNOWN_SESSION in messages.pop()
-        assert is_loaded(alpha_on_b, session, "alpha")
-        # Now the replica has the session in memory.
-        assert UNKNOWN_SESSION in error_of(beta, "load", names=["beta"], session=session)
-    for secret in (session, "alpha", "beta"):
-        assert not any(secret in key for key in redis.all_keys())
 
 
 def assert_reads_work(reader: HttpClient) -> None:
@@ -267,7 +220,8 @@ def test_documented_redis_acl_suffices(redis: RealRedis, skills: Path) -> None:
     url = redis.url.replace("redis://", f"redis://skills:{PASSWORD}@")
     with two_clients(skills, url) as (first, second):
         session = load(first, "alpha")
-        assert active_after(second, session, names=["beta"], mode="add") == ["alpha", "beta"]
+        call_ok(second, "load", session=session, names=["beta"], mode="add")
+        assert is_loaded(first, session, "beta")
         write_skill(skills / "delta")
         assert redis_status(first.server).endswith(": connected")
         assert "redis://" not in first.server.stderr + second.server.stderr

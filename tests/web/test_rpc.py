@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rpc.build import ACTIONS, toml, write
-from web.http_wire import JSON, Reply, Server, client, http_serving, wait_until
+from web.http_wire import JSON, Reply, Server, client, http_serving, token_file, wait_until
 from wire import ROOT, write_skill
 
 GOLDEN = ROOT / "tests" / "golden"
@@ -111,3 +111,21 @@ def test_disconnect_ends_run_and_leaves_no_files(tmp_path: Path, sandbox_mode: s
         wait_until(lambda: not [*temporary.glob("*/session-*")])
         assert started.signal(signal.SIGTERM)[0] == 0
     assert not [*temporary.iterdir()]
+
+
+def test_files_mounted_for_inline_code_are_audited(tmp_path: Path, sandbox_mode: str) -> None:
+    write_skill(tmp_path / "skills" / "tax", rates_md="19 percent\n")
+    audit, token = tmp_path / "audit", "anns-made-up-token-0123456789"
+    options = ("--rpc", "--allow-scripts", "--allow-code", "--sandbox", sandbox_mode, "--audit-log", audit)
+    with http_serving(tmp_path / "skills", "--token-file", token_file(tmp_path, f"ann={token}"), *options) as server:
+        listed = server.rpc("list_skills", token=token)["result"]["skills"]
+        code = "import os, pathlib\nfor f in pathlib.Path(os.environ['SKILL_DIR']).rglob('*.md'): print(f.read_text())"
+        arguments = {
+            "language": "python",
+            "code": code,
+            "mount_skills": [each["name"] for each in listed if "tax" in each["name"]],
+        }
+        done = server.rpc("run_code", token=token, **arguments)
+    assert "19 percent" in json.dumps(done), done
+    events = [json.loads(line) for line in audit.read_text().splitlines()]
+    assert {"tax"} <= {each.get("skill") for each in events}, events

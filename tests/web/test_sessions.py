@@ -279,4 +279,4 @@ async def test_id_is_reusable_once_its_request_has_ended(monkeypatch: pytest.Mon
             slow.proceed.release()
         assert await asyncio.gather(first, second, *others) == [200] * 4
     assert slow.ids == [7, "7", 7, 7]
-    assert app._under_way == {}
+    assert not app._under_way

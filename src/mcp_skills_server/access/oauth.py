@@ -12,7 +12,6 @@ algorithm.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import logging
 import math
@@ -26,6 +25,7 @@ import jwt
 from mcp_skills_server.access.jwt import precheck_token, verify_token
 from mcp_skills_server.access.principal import Admission, RefusedError, UnavailableError
 from mcp_skills_server.access.settings import KEY_TYPES, OAuthSettings, is_loopback, is_secure
+from mcp_skills_server.access.tokens import hash_of
 from mcp_skills_server.errors import REPEATS, SkillsServerError, clipped
 
 logger = logging.getLogger(__name__)
@@ -51,7 +51,6 @@ class Issuer:
 
     def __init__(self, url: str, fetch: Fetch, now: Callable[[], float] = time.monotonic) -> None:
         self._url = url
-        self._metadata_urls = metadata_urls(url)
         self._fetch = fetch
         self._now = now
         self._raw: tuple[dict[str, Any], ...] = ()
@@ -135,7 +134,7 @@ class Issuer:
     async def _fetch_keys_url(self) -> str:
         """Fetch the issuer's metadata, and return the URL of its keys (`jwks_uri`)."""
         failed: SkillsServerError = _UnusableError("it has no metadata (RFC 8414 or OpenID)")
-        for place in self._metadata_urls:
+        for place in metadata_urls(self._url):
             try:
                 status, body = await self._fetch(place)
             except SkillsServerError as error:
@@ -154,7 +153,6 @@ class Issuer:
             if not isinstance(address, str) or not is_secure(address) or not self._allows(address):
                 raise _UnusableError(f"{place} has no https URL of its keys (jwks_uri)")
             self._metadata = metadata
-            self._metadata_urls = [place, *(each for each in self._metadata_urls if each != place)]
             return address
         raise failed
 
@@ -234,7 +232,7 @@ class ResourceServer:
         algorithm, kid = precheck_token(token, self.settings)
         key = await self.issuer.key(kid, algorithm)
         principal, expires = verify_token(token, key, algorithm, self.settings)
-        return Admission(principal, hashlib.sha256(token.encode()).digest(), expires)
+        return Admission(principal, hash_of(token), expires)
 
 
 def metadata_urls(issuer: str) -> list[str]:

@@ -8,7 +8,6 @@ client's share of them.
 from __future__ import annotations
 
 import secrets
-import threading
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final
@@ -57,10 +56,7 @@ def make_app(
 
     `parts` must already have configured `http`.
     """
-    catalogue: Part = _Catalogue(runtime, watcher)
-    if http.answers_mcp:
-        catalogue = _Mcp(runtime, settings, http, watcher, views)
-    parts = [*parts, catalogue]
+    parts = [*parts, _Mcp(runtime, settings, http, watcher, views)]
     routes = [route for part in parts for route in part.routes(http)]
 
     middleware = [Middleware(_RequestIds, events=runtime.events)]
@@ -97,21 +93,14 @@ def make_app(
         is_known = who is not None or (http.policy.is_open and not http.is_private)
         return is_known and views.is_admin(who)
 
-    routes += probes.routes(
-        runtime.registry,
-        http.site_states,
-        drain,
-        http.status_lines,
-        may_read_places,
-        allow_empty=http.allow_empty,
-    )
+    routes += probes.routes(runtime.registry, http, drain, may_read_places)
     app = Starlette(routes=routes, middleware=middleware, lifespan=lifespan)
     redirect_relatively(app.router)
     return app, end_streams
 
 
 class _Mcp(Part):
-    """The MCP endpoint, `/mcp`."""
+    """The catalogue, loaded and kept current, and its MCP endpoint, `/mcp`, if there is one."""
 
     def __init__(
         self,
@@ -132,17 +121,12 @@ class _Mcp(Part):
             views=views,
         )
         self._attachment.recent = http.recent
-        self._sessions = HttpSessions(
-            server,
-            idle_timeout=http.session_idle,
-            max_body=http.max_body,
-            most=http.max_sessions,
-            share=http.quotas.sessions,
-        )
-        self._sessions.on_follow = self._attachment.notifier.rebind
+        self._sessions = HttpSessions(server, http, self._attachment.notifier.rebind)
 
     def routes(self, http: HttpSettings) -> Sequence[BaseRoute]:
         """Return the route of the endpoint."""
+        if not http.answers_mcp:
+            return ()
         return [Route("/mcp", RequestBodyLimitMiddleware(Messages(self._sessions), http.max_body))]
 
     @asynccontextmanager
@@ -159,27 +143,6 @@ class _Mcp(Part):
         """
         self._attachment.notifier.close()
         self._sessions.end_streams()
-
-
-class _Catalogue(Part):
-    """The catalogue, loaded and kept current, without an MCP endpoint."""
-
-    def __init__(self, runtime: Runtime, watcher: Watcher | None) -> None:
-        self._registry = runtime.registry
-        self._watcher = watcher
-
-    @asynccontextmanager
-    async def running(self) -> AsyncGenerator[None]:
-        """Load the skills, and watch them for changes."""
-        if self._watcher is None:
-            threading.Thread(target=self._registry.load, name="skills-load", daemon=True).start()
-            yield
-            return
-        self._watcher.start()
-        try:
-            yield
-        finally:
-            self._watcher.stop()
 
 
 class _RequestIds:

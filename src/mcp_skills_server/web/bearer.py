@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import unquote_to_bytes
 
-from starlette.types import Scope, Send
+from starlette.responses import Response
+from starlette.types import Scope
 
 from mcp_skills_server.access.principal import Admission, RefusedError, ScopeError, UnavailableError
 from mcp_skills_server.access.tokens import Token, find_token, format_time
 from mcp_skills_server.errors import REPEATS
-from mcp_skills_server.web.rates import send_error
+from mcp_skills_server.web.rates import error_response
 
 if TYPE_CHECKING:
     from mcp_skills_server.access.oauth import ResourceServer  # imports the signature library
@@ -38,15 +39,15 @@ class Refusal:
     """The error code of RFC 6750, "" if the request has no token."""
     retry_after_s: int = 1  # with status 503
 
-    async def send(self, send: Send, oauth: ResourceServer | None = None) -> None:
-        """Send the refusal. The challenge names `oauth`, if given, as the source of tokens."""
+    def response(self, oauth: ResourceServer | None) -> Response:
+        """Return the response. The challenge names `oauth`, if given, as the source of tokens."""
         code = -32603 if self.status == 503 else -32600
-        headers: list[tuple[bytes, bytes]] = []
+        headers: dict[str, str] = {}
         if self.status == 401 or self.error:
-            headers = [(b"www-authenticate", self._challenge(oauth).encode("latin-1"))]
+            headers["www-authenticate"] = self._challenge(oauth)
         elif self.status == 503:
-            headers = [(b"retry-after", str(self.retry_after_s).encode())]
-        await send_error(send, self.status, {"code": code, "message": self.message}, headers)
+            headers["retry-after"] = str(self.retry_after_s)
+        return error_response(self.status, code, self.message, headers)
 
     def _challenge(self, oauth: ResourceServer | None) -> str:
         parameters = {"realm": "mcp-skills-server"}

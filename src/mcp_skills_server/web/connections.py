@@ -32,8 +32,8 @@ MOST_UNUSED_BODY: Final = 1 << 22
 """Bytes read of an unused request body: many clients send all before they read the response."""
 _SPARE_S: Final = 2.0
 """Timeout in seconds of a request on a spare slot, of which there are few."""
-_STALLED_CHECKS: Final = 4
-"""Checks in a row, one per timeout, after which a client that read nothing is cut off."""
+_STALLED_TIMEOUTS: Final = 4
+"""Timeouts of a request after which a client that read nothing is cut off."""
 _CLIENT_SENDS: Final = (h11.IDLE, h11.SEND_BODY)
 """States of h11 in which the client must send something."""
 
@@ -65,9 +65,7 @@ class State(IntEnum):
 class Slot:
     """The slot of one connection. Its owner is an address until a request is authenticated."""
 
-    def __init__(
-        self, slots: Slots, owner: str = "", close: Callable[[], None] = lambda: None
-    ) -> None:
+    def __init__(self, slots: Slots, owner: str, close: Callable[[], object]) -> None:
         self._slots = slots
         self.owner = owner
         self.close = close
@@ -246,22 +244,22 @@ def protocol_with_timeouts(
     unread = Unread(share=share_unread)
 
     class Timed(H11Protocol):
-        def __init__(self, *, app_state: dict[str, Any], **kwargs: Any) -> None:
-            self._slot = Slot(slots)
-            super().__init__(app_state={**app_state, SLOT: self._slot}, **kwargs)
+        _slot: Slot
+
+        def __init__(self, **kwargs: Any) -> None:
+            super().__init__(**kwargs)
             self.conn = _UnambiguousConnection(h11.SERVER)
             self._expected: object = None
             self._send_timer: asyncio.TimerHandle | None = None
             self._unused_body = 0
             self._waiting = 0
-            self._stalled_checks = 0
             self._read_timer: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: asyncio.Transport) -> None:
             super().connection_made(transport)
-            if self.client:
-                self._slot.owner = owner_of(None, self.client[0]) or ""
-            self._slot.close = transport.abort
+            owner = owner_of(None, self.client[0]) if self.client else None
+            self._slot = Slot(slots, owner or "", transport.abort)
+            self.app_state = {**self.app_state, SLOT: self._slot}
             slots.enter(self._slot)
             self._update_send_timeout()
             self._check_reading()
@@ -329,19 +327,16 @@ def protocol_with_timeouts(
             self.transport.close()
 
         def _check_reading(self) -> None:
-            """Abort the connection if its client read nothing for `_STALLED_CHECKS` checks."""
-            waiting = 0
+            """Abort the connection if its client read nothing since the last check."""
+            waiting, pause = 0, _STALLED_TIMEOUTS * seconds
             if self.transport.is_closing() or self.flow.write_paused:
                 waiting = self.transport.get_write_buffer_size()
-            self._stalled_checks += 1
-            if not 0 < self._waiting <= waiting:
-                self._stalled_checks = 0
-            self._waiting = waiting
-            if self._stalled_checks == _STALLED_CHECKS:
+            if 0 < self._waiting <= waiting:
                 message = "cut off a client that did not read its response for %g s"
-                logger.info(message, _STALLED_CHECKS * seconds, extra=REPEATS)
+                logger.info(message, pause, extra=REPEATS)
                 self.transport.abort()
-            else:
-                self._read_timer = self.loop.call_later(seconds, self._check_reading)
+                return
+            self._waiting = waiting
+            self._read_timer = self.loop.call_later(pause, self._check_reading)
 
     return Timed

@@ -8,10 +8,9 @@ that wait for it.
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -26,6 +25,7 @@ from starlette.types import Receive, Scope, Send
 from mcp_skills_server.authoring.evaluation import own_cases
 from mcp_skills_server.catalog.threads import off_loop
 from mcp_skills_server.catalog.views import LruCache, SkillSet, Views, weigh
+from mcp_skills_server.dialects import jsonrpc
 from mcp_skills_server.dialects.aicatalog import (
     ARD,
     ARD_MEDIA_TYPE,
@@ -38,12 +38,13 @@ from mcp_skills_server.dialects.aicatalog import (
 from mcp_skills_server.dialects.wellknown import DIRECTORY, DIRECTORY_0_1, INDEX, INDEX_MEDIA_TYPE
 from mcp_skills_server.errors import SkillsServerError
 from mcp_skills_server.format import media
-from mcp_skills_server.model import SKILL_MD, Json, Skill, printable
+from mcp_skills_server.model import SKILL_MD, Skill, printable
 from mcp_skills_server.publish.artifacts import Edition
 from mcp_skills_server.publish.publication import Publication
 from mcp_skills_server.server.sdk import address, principal
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.events import Use
+from mcp_skills_server.web.settings import HttpSettings
 
 logger = logging.getLogger(__name__)
 
@@ -94,33 +95,29 @@ class Discovery:
     """ASGI endpoint of both discovery formats.
 
     Args:
-        shared: whether shared caches may store responses, as where no token is required.
-        origins: origins that browsers may come from; "*" for any (WK-38).
+        logged: messages logged before, shared by the endpoints of all sets of grants.
         max_age: cache lifetime of an index in seconds.
-        has_card: whether there is an MCP endpoint, whose Server Card the catalog names.
-        logged: messages logged before, shared by the endpoints of other sets of grants.
     """
 
     def __init__(
         self,
         publication: Publication,
-        *,
-        shared: bool,
-        origins: Collection[str] = (),
+        logged: set[str],
+        http: HttpSettings,
         max_age: int = MAX_AGE_S,
-        has_card: bool = True,
-        logged: set[str] | None = None,
     ) -> None:
+        policy = http.policy
+        is_public = policy.is_open or {*PREFIXES} <= {*policy.open_below}
         self.publication = publication
         self._lock = anyio.Lock()
-        self._logged: set[str] = set() if logged is None else logged
+        self._logged = logged
         self._max_age = max_age
-        self._has_card = has_card
-        self._scope = "public" if shared else "private"
+        self._has_card = http.answers_mcp
+        self._scope = "public" if is_public else "private"
         self._common = dict(_SAFE)
-        if "*" in origins:
+        if "*" in policy.origins:  # WK-38
             self._common["access-control-allow-origin"] = "*"
-        if publication.registry.permissions is not None and not shared:
+        if publication.registry.permissions is not None and not is_public:
             self._common["vary"] = "authorization"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -192,7 +189,7 @@ class Discovery:
             skill, made = each.skill, each.artifact
             queries = self._queries(skill) if with_queries else ()
             skills.append(CatalogSkill(skill, made.path, made.digest, made.media_type, queries))
-        return encoded(catalog(site, DIRECTORY + INDEX, skills, has_card=self._has_card))
+        return jsonrpc.dump(catalog(site, DIRECTORY + INDEX, skills, has_card=self._has_card))
 
     def _queries(self, published: Skill) -> list[str]:
         registry = self.publication.registry
@@ -320,7 +317,7 @@ class Discovery:
 
 
 class DiscoveryByGrants:
-    """Discovery endpoint where grants are in force: each principal finds what it may read.
+    """Discovery endpoint: each principal finds what it may read.
 
     Args:
         make: returns the endpoint of a set of skills, given the messages logged before.
@@ -340,11 +337,6 @@ def site_of(scope: Scope) -> str:
     """Return the URL of this server as the client sees it. The guard has checked the host."""
     host = Headers(scope=scope).get("host", "localhost")
     return f"{scope.get('scheme', 'http')}://{host}{scope.get('root_path', '')}"
-
-
-def encoded(value: Mapping[str, Json]) -> bytes:
-    """Return a document as compact JSON in UTF-8."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
 async def _chunks(read: _Read, chunk: bytes, start: int, length: int) -> AsyncGenerator[bytes]:

@@ -142,14 +142,14 @@ class Guard:
         host, origin = headers.get(b"host"), headers.get(b"origin")
         if not policy.host_allowed(host):
             logger.warning("refused Host %.100r; --allowed-host admits it", host, extra=REPEATS)
-            await self._refuse(scope, send, _HOST_REFUSED)
+            await self._refuse(scope, receive, send, _HOST_REFUSED)
         elif not policy.origin_allowed(origin) and not _is_form_of_own_page(
             scope, policy, host or "", origin or ""
         ):
             logger.warning(
                 "refused Origin %.100r; --allowed-origin admits it", origin, extra=REPEATS
             )
-            await self._refuse(scope, send, _ORIGIN_REFUSED)
+            await self._refuse(scope, receive, send, _ORIGIN_REFUSED)
         elif (
             policy.is_open
             or scope["path"].startswith(policy.open_below)
@@ -163,7 +163,7 @@ class Guard:
                 if admission.status != 401 or not await self._failures.is_over(
                     scope, receive, send
                 ):
-                    await self._refuse(scope, send, admission)
+                    await self._refuse(scope, receive, send, admission)
                 return
             who = admission.principal
             logger.debug("%s authenticated as %s", scope["method"], who.name)
@@ -182,7 +182,6 @@ class Guard:
             started = True
             await send(message)
 
-        self._loop = asyncio.get_running_loop()
         deadline = anyio.current_time() + admission.expires - time.time()
         with anyio.CancelScope(deadline=deadline) as until_removed:
             self._open[until_removed] = admission.hashed
@@ -195,7 +194,7 @@ class Guard:
                 if started:
                     await send({"type": "http.response.body", "body": b""})
                 else:
-                    await self._refuse(scope, send, EXPIRED)
+                    await self._refuse(scope, receive, send, EXPIRED)
 
     def _cancel_revoked(self, removed: frozenset[bytes]) -> None:
         """Cancel the open responses of removed tokens. Call in the event loop, if one runs."""
@@ -204,31 +203,26 @@ class Guard:
                 each.cancel()
 
     def _call_in_loop(self, work: Callable[[], object]) -> None:
-        """Call `work` in the event loop, so between requests, and wait. Safe in any thread."""
-        loop = self._loop
-        try:
-            is_here = asyncio.get_running_loop() is loop
-        except RuntimeError:
-            is_here = False
-        if loop is None or loop.is_closed() or is_here:
+        """Call `work` in the event loop, so between requests, and wait. For other threads."""
+        if self._loop is None or self._loop.is_closed():
             work()
             return
 
         async def call() -> None:
             work()
 
-        wait([asyncio.run_coroutine_threadsafe(call(), loop)], _LOOP_CALL_TIMEOUT_S)
+        wait([asyncio.run_coroutine_threadsafe(call(), self._loop)], _LOOP_CALL_TIMEOUT_S)
 
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
         slot: Slot | None = scope.get("state", {}).get(SLOT)
         if slot is None or slot.admit(quota_owner(scope)):
             await self._app(scope, receive, send)
         else:
-            await self._refuse(scope, send, _BUSY)
+            await self._refuse(scope, receive, send, _BUSY)
 
-    async def _refuse(self, scope: Scope, send: Send, refusal: Refusal) -> None:
+    async def _refuse(self, scope: Scope, receive: Receive, send: Send, refusal: Refusal) -> None:
         emit_refusal(scope["method"], refusal.reason, address=address(scope))
-        await refusal.send(send, self._policy.oauth)
+        await refusal.response(self._policy.oauth)(scope, receive, send)
 
 
 def _is_form_of_own_page(scope: Scope, policy: Policy, host: str, origin: str) -> bool:

@@ -26,6 +26,7 @@ from mcp_skills_server.server.sdk import principal
 if TYPE_CHECKING:
     from mcp_skills_server.sources.mirrors import SourceState
     from mcp_skills_server.telemetry.metrics import Metrics
+    from mcp_skills_server.web.settings import HttpSettings
 
 logger = logging.getLogger(__name__)
 
@@ -52,31 +53,19 @@ class Drain:
 
 
 def routes(
-    registry: Registry,
-    site_states: Callable[[], Sequence[SourceState]],
-    drain: Drain,
-    status_lines: Callable[[], Sequence[str]],
-    may: Callable[[Principal | None], bool],
-    *,
-    allow_empty: bool,
+    registry: Registry, http: HttpSettings, drain: Drain, may: Callable[[Principal | None], bool]
 ) -> list[Route]:
     """Return the routes of `/healthz` and `/readyz`.
 
-    Args:
-        site_states: returns the state of each root that is a site.
-        status_lines: returns a line for each dependency beside the roots, such as the last reload
-            and Redis; none affects readiness.
-        may: whether a principal may see the locations of sources.
-        allow_empty: whether the server is ready although no root had a skill since the start, as
-            with an unmounted volume.
+    `may` decides which principals may see the locations of sources.
     """
-    had_skills = allow_empty
+    had_skills = http.allow_empty
 
     async def alive(_: Request) -> PlainTextResponse:
         return PlainTextResponse("alive\n")
 
     async def ready(request: Request) -> PlainTextResponse:
-        known = site_states()
+        known = http.site_states()
         for_operator = may(principal(request.scope))
         missing = [f"{site.name}: {site.trouble}" for site in known if not site.ready]
         if not for_operator:
@@ -96,7 +85,7 @@ def routes(
             lines = [f"{missing[0]} (and {len(missing) - 1} more; see /readyz?verbose)"]
         if "verbose" in request.query_params:
             if for_operator:
-                lines += [*_lines(registry, known), *status_lines()]
+                lines += [*_lines(registry, known), *http.status_lines()]
             else:
                 failing = count_failing(registry, known)
                 lines.append(f"{len(registry.roots)} roots, {failing} of them failing")

@@ -14,7 +14,7 @@ from starlette.routing import BaseRoute, Route
 
 from mcp_skills_server import __version__
 from mcp_skills_server.catalog.views import SkillSet, Views
-from mcp_skills_server.dialects import aicatalog
+from mcp_skills_server.dialects import aicatalog, jsonrpc
 from mcp_skills_server.dialects.aicatalog import ARD, CARD, CATALOG
 from mcp_skills_server.dialects.wellknown import DIRECTORY, INDEX
 from mcp_skills_server.publish.artifacts import RetentionPolicy
@@ -24,7 +24,6 @@ from mcp_skills_server.web.discovery import (
     PREFIXES,
     Discovery,
     DiscoveryByGrants,
-    encoded,
     matches_tag,
     site_of,
 )
@@ -62,21 +61,13 @@ class Publisher(Part):
 
     def routes(self, http: HttpSettings) -> Sequence[BaseRoute]:
         """Return the routes of discovery and, with MCP, of the Server Card."""
-        policy = http.policy
 
-        def make(skill_set: SkillSet, logged: set[str] | None = None) -> Discovery:
+        def make(skill_set: SkillSet, logged: set[str]) -> Discovery:
             keeping = RetentionPolicy(seconds=self._grace_s)
-            return Discovery(
-                Publication(skill_set, http.root_path, keeping=keeping),
-                shared=policy.is_open or {*PREFIXES} <= {*policy.open_below},
-                origins=policy.origins,
-                max_age=min(MAX_AGE_S, int(self._grace_s)),
-                has_card=http.answers_mcp,
-                logged=logged,
-            )
+            publication = Publication(skill_set, http.root_path, keeping=keeping)
+            return Discovery(publication, logged, http, min(MAX_AGE_S, int(self._grace_s)))
 
-        views = self._views
-        discovery = DiscoveryByGrants(views, make) if views.are_restricted else make(views.registry)
+        discovery = DiscoveryByGrants(self._views, make)
         paths = [*(prefix.rstrip("/") + "{rest:path}" for prefix in PREFIXES), CATALOG, ARD]
         routes = [Route(path, discovery) for path in paths]
         if http.answers_mcp:
@@ -87,7 +78,7 @@ class Publisher(Part):
 def _card(request: Request) -> Response:
     """Return the Server Card, which needs no token and which any browser may read."""
     versions = [*HANDSHAKE_PROTOCOL_VERSIONS, *MODERN_PROTOCOL_VERSIONS]
-    raw = encoded(
+    raw = jsonrpc.dump(
         aicatalog.server_card(f"{site_of(request.scope)}/mcp", _NAME, __version__, versions)
     )
     etag = f'"{hashlib.sha256(raw).hexdigest()}"'

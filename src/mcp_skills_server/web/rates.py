@@ -9,19 +9,19 @@ that is refused often waits a second for each 429, which slows down a flood (tar
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import math
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack, suppress
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 from weakref import WeakValueDictionary
 
 import anyio
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mcp_skills_server.access.quotas import Rates
-from mcp_skills_server.dialects.jsonrpc import QUOTA_EXCEEDED
+from mcp_skills_server.dialects import jsonrpc
 from mcp_skills_server.errors import REPEATS, RequestError
 from mcp_skills_server.server.sdk import address, principal, quota_owner
 from mcp_skills_server.telemetry import events
@@ -34,7 +34,7 @@ OPEN_PATHS: Final = frozenset(("/healthz", "/readyz"))
 COUNT_BATCH: Final = "mcp_skills_server.count_batch"
 """Key in the ASGI scope of the function that counts further requests in a batch.
 
-It takes their number. Over the quota it sends 429 and returns True.
+It takes their number, and returns the refusal if they exceed the quota.
 """
 _REQUESTS: Final = "requests-per-minute"
 _FAILURES: Final = "failed-authentications-per-minute"
@@ -52,26 +52,26 @@ Returns the seconds to wait, 0 if it was counted. Raises RequestError if it cann
 """
 
 
-async def send_error(
-    send: Send, status: int, error: dict[str, Any], headers: Iterable[tuple[bytes, bytes]] = ()
-) -> None:
-    """Send a JSON-RPC error for a request whose id was not read."""
-    body = json.dumps({"jsonrpc": "2.0", "id": None, "error": error}).encode()
-    own = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": status, "headers": [*own, *headers]})
-    await send({"type": "http.response.body", "body": body})
+def error_response(
+    status: int,
+    code: int,
+    message: str,
+    headers: Mapping[str, str] | None = None,
+    data: Mapping[str, str] | None = None,
+) -> Response:
+    """Return a JSON-RPC error for a request whose id was not read."""
+    return JSONResponse(jsonrpc.error(None, code, message, data), status, headers)
 
 
-async def refuse(scope: Scope, send: Send, quota: str, most: int, wait: float = 1.0) -> None:
-    """Send and log a 429: `quota` is its configuration key, `most` its size, `wait` in s."""
+def quota_refusal(scope: Scope, quota: str, most: int, wait: float = 1.0) -> Response:
+    """Log and return a 429: `quota` is its configuration key, `most` its size, `wait` in s."""
     owner = quota_owner(scope)
     logger.warning("quota %s: %s exceeded %s; answered with 429", quota, owner, most, extra=REPEATS)
     events.emit_refusal(scope["method"], quota, principal=principal(scope), address=address(scope))
     seconds = max(1, math.ceil(wait))
     message = f"Over the quota {quota} ({most:,}); try again in {seconds} s"
-    error = {"code": QUOTA_EXCEEDED, "message": message, "data": {"quota": quota}}
-    headers = [(b"cache-control", b"no-store"), (b"retry-after", str(seconds).encode())]
-    await send_error(send, 429, error, headers)
+    headers = {"cache-control": "no-store", "retry-after": str(seconds)}
+    return error_response(429, jsonrpc.QUOTA_EXCEEDED, message, headers, {"quota": quota})
 
 
 async def refuse_with_delay(
@@ -89,7 +89,7 @@ async def refuse_with_delay(
                 if left < 0:  # stop reading (backpressure)
                     await anyio.sleep_forever()
             return  # the client disconnected
-    await refuse(scope, send, quota, most, wait)
+    await quota_refusal(scope, quota, most, wait)(scope, receive, send)
 
 
 class FailedAuthentications:
@@ -152,11 +152,11 @@ class RequestLimits:
             await self._app(scope, receive, send)
             return
 
-        async def count_batch(count: int) -> bool:
+        def count_batch(count: int) -> Response | None:
             wait = rate.take(owner, count)
-            if wait > 0:
-                await refuse(scope, send, _REQUESTS, rate.per_minute, wait)
-            return wait > 0
+            if wait <= 0:
+                return None
+            return quota_refusal(scope, _REQUESTS, rate.per_minute, wait)
 
         wait = rate.take(owner)
         # over the rate here means over that of all replicas

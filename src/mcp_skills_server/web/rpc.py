@@ -7,13 +7,13 @@ a call (CSRF). A body is read up to its limit. When the client disconnects, its 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import anyio
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
-from starlette.types import Receive, Scope, Send
 
 from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.rpc.blobs import BlobStore
@@ -47,47 +47,37 @@ class SkillsProtocolEndpoint(Part):
             return ()
         blobs = BlobStore(share=http.quotas.blob_bytes)
         methods = Methods(self._runtime, self._allow_code, blobs, views=self._views)
-        return [route(Rpc(methods, http.max_body))]
+        endpoint = partial(_answer, Rpc(methods, http.max_body))
+        return [Route(PATH, endpoint, methods=["POST"])]
 
 
-class _Sent(Response):
-    """A response that was already sent."""
+async def _answer(rpc: Rpc, request: Request) -> Response:
+    scope = request.scope
+    if request.headers.get("content-type", "").split(";", 1)[0].strip().lower() != _JSON:
+        return Response(f"send {_JSON}\n", 415, media_type="text/plain")
+    body = bytearray()
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > rpc.max_message:
+                return Response(rpc.too_long(), 413, {"Connection": "close"}, _JSON)
+    except ClientDisconnect:
+        return Response(status_code=400)  # the client disconnected
+    count_batch = scope.get(COUNT_BATCH)
+    if count_batch is not None:
+        refusal = count_batch(rpc.calls_in(bytes(body)) - 1)
+        if refusal is not None:
+            return refusal
+    reply = None
+    async with anyio.create_task_group() as tasks:
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send nothing."""
-
-
-def route(rpc: Rpc) -> Route:
-    """Return the route of the Skills Protocol. The caller loads the registry."""
-
-    async def endpoint(request: Request) -> Response:
-        if request.headers.get("content-type", "").split(";", 1)[0].strip().lower() != _JSON:
-            return Response(f"send {_JSON}\n", 415, media_type="text/plain")
-        body = bytearray()
-        try:
-            async for chunk in request.stream():
-                body += chunk
-                if len(body) > rpc.max_message:
-                    return Response(rpc.too_long(), 413, {"Connection": "close"}, _JSON)
-        except ClientDisconnect:
-            return Response(status_code=400)  # the client disconnected
-        answer = Response(status_code=204)
-        count_batch = request.scope.get(COUNT_BATCH)
-        if count_batch is not None and await count_batch(rpc.calls_in(bytes(body)) - 1):
-            return _Sent()
-        async with anyio.create_task_group() as tasks:
-
-            async def end_with_client() -> None:
-                await request.receive()  # after the body only a disconnect follows
-                tasks.cancel_scope.cancel()
-
-            tasks.start_soon(end_with_client)
-            scope = request.scope
-            owner = quota_owner(scope)
-            reply = await rpc.answer(bytes(body), owner, principal(scope), address(scope))
-            if reply is not None:
-                answer = Response(reply, media_type=_JSON)
+        async def end_with_client() -> None:
+            await request.receive()  # after the body only a disconnect follows
             tasks.cancel_scope.cancel()
-        return answer
 
-    return Route(PATH, endpoint, methods=["POST"])
+        tasks.start_soon(end_with_client)
+        reply = await rpc.answer(bytes(body), quota_owner(scope), principal(scope), address(scope))
+        tasks.cancel_scope.cancel()
+    if reply is None:
+        return Response(status_code=204)
+    return Response(reply, media_type=_JSON)

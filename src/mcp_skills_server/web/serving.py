@@ -47,12 +47,11 @@ _SEND_BUFFER: Final = 256 << 10
 Its default is megabytes, refilled when a third is read: until then a slow reader looks like one
 that does not read.
 """
-_FILES: Final = 128
-"""File descriptors for all but connections: skill files, script pipes, watches, downloads."""
-_FEWEST_FILES: Final = 6
+_FILES: Final = 136
+"""File descriptors for all but connections with a slot: skill files, script pipes, watches,
+downloads, and the one or two connections that asyncio accepts per tick."""
+_FEWEST_FILES: Final = 7
 _SPARE: Final = 8
-_ARRIVING: Final = 8
-"""Connections that asyncio accepted, without a slot yet: it accepts one or two per tick."""
 _EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -65,7 +64,6 @@ class Budget:
 
     slots: int  # regular connections at once
     spare: int = _SPARE  # further connections, for short requests
-    arriving: int = _ARRIVING  # accepted connections without a slot yet
 
 
 def divide_descriptors(wanted: int, limit: int, used: int) -> Budget:
@@ -77,14 +75,13 @@ def divide_descriptors(wanted: int, limit: int, used: int) -> Budget:
     free = limit - used
     files = min(_FILES, max(_FEWEST_FILES, free // 2))
     spare = min(_SPARE, max(1, free // 32))
-    arriving = min(_ARRIVING, max(1, free // 32))
-    slots = min(wanted, free - files - spare - arriving)
+    slots = min(wanted, free - files - spare)
     if slots < 1:
         least = limit + 1 - slots
         raise UsageError(
             f"{limit} open files leave none for connections; allow at least {least} (ulimit -n)"
         )
-    return Budget(slots, spare, arriving)
+    return Budget(slots, spare)
 
 
 def connection_budget(wanted: int) -> Budget:
@@ -99,7 +96,7 @@ def connection_budget(wanted: int) -> Budget:
         return Budget(wanted)
     limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     used = _open_files()
-    needed = used + wanted + _SPARE + _ARRIVING + _FILES
+    needed = used + wanted + _SPARE + _FILES
     if resource.RLIM_INFINITY != limit < needed and most != limit:
         raised = needed if most == resource.RLIM_INFINITY else min(needed, most)
         try:
@@ -166,16 +163,15 @@ async def serve_http(
     settings: Settings,
     http: HttpSettings,
     watcher: Watcher | None,
-    views: Views | None = None,
+    views: Views,
     *,
-    parts: Sequence[Part] = (),
+    parts: Sequence[Part],
     listening: Callable[[str], object] | None = None,
 ) -> None:
     """Serve over streamable HTTP until SIGTERM or SIGINT.
 
     Args:
         watcher: watches for changes; None to watch for none.
-        views: the skills of each principal; None if everyone has all.
         listening: called once with the address when the server accepts connections.
 
     Raises:
@@ -185,7 +181,6 @@ async def serve_http(
     drain = Drain(http.drain)
     for part in parts:
         http = part.configure(http)
-    views = views or Views(runtime.registry)
     app, end = make_app(runtime, settings, http, watcher, views, parts=parts, drain=drain)
     listener = _open_listener(http.host, http.port)
     allowed = connection_budget(http.max_connections)

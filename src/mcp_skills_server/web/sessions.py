@@ -10,13 +10,15 @@ session, so eviction sends it the DELETE that a client would send.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from copy import copy
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from weakref import WeakValueDictionary
 
 import anyio
 from mcp.server.lowlevel.server import Server
@@ -33,13 +35,16 @@ from mcp_skills_server.errors import REPEATS
 from mcp_skills_server.model.clients import client_of
 from mcp_skills_server.server.sdk import Context, connection_of, principal, quota_owner, scope_of
 from mcp_skills_server.web.connections import client_to_evict
-from mcp_skills_server.web.rates import refuse, send_error
+from mcp_skills_server.web.rates import error_response, quota_refusal
+from mcp_skills_server.web.settings import HttpSettings
 
 if TYPE_CHECKING:
     from mcp.server.connection import Connection
     from mcp.server.context import CallNext, HandlerResult
 
 logger = logging.getLogger(__name__)
+
+OnFollow: TypeAlias = Callable[[object, Principal | None], Callable[[], object]]
 
 _HANDSHAKE: Final = "mcp_skills_server.handshake"
 """Key in the ASGI scope of a handshake: the name that the client gives itself."""
@@ -50,8 +55,8 @@ _ENVELOPE: Final = "io.modelcontextprotocol/protocolVersion"
 _ID_S: Final = 1.0
 """Seconds to wait for an earlier request of the same id, which the SDK clears late."""
 _SESSION_KEY: Final = "mcp_skills_server.session"
-_NOT_FOUND: Final = {"code": -32001, "message": "Session not found"}
-"""The TypeScript SDK's response: its code makes hosts open another session."""
+_NOT_FOUND: Final = -32001
+"""The TypeScript SDK's code of an unknown session: it makes hosts open another one."""
 _KEPT_PREFIX: Final = b"kept-"
 """Prefix of session ids of clients that keep using a lost session."""
 _QUOTA: Final = "sessions"
@@ -65,8 +70,9 @@ class Messages:
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._under_way: dict[tuple[bytes, str], anyio.Event] = {}
-        """Running requests by session and text of the id: the SDK does not tell "1" from 1."""
+        self._under_way = WeakValueDictionary[tuple[bytes, str], asyncio.Lock]()
+        """Held by a running request, by session and text of its id: the SDK does not tell "1" from
+        1."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse an invalid message with 400, or pass it on."""
@@ -110,28 +116,17 @@ class Messages:
         if session is None or id_ is None:
             await self._app(scope, replay, send)
             return
-        async with self._reserved(session, id_) as is_free:
-            if is_free:
-                await self._app(scope, replay, send)
-            else:
-                await _refuse(duplicate(id_), scope, receive, send)
-
-    @asynccontextmanager
-    async def _reserved(self, session: bytes, id_: RequestId) -> AsyncGenerator[bool]:
-        """Reserve a request id of a session. Yield False if it stays in use for `_ID_S` seconds."""
-        place = session, str(id_)
-        with anyio.move_on_after(_ID_S):
-            while (other := self._under_way.get(place)) is not None:
-                await other.wait()
-        if place in self._under_way:
-            yield False
-            return
-        mine = self._under_way[place] = anyio.Event()
+        reserved = self._under_way.setdefault((session, str(id_)), asyncio.Lock())
         try:
-            yield True
+            async with asyncio.timeout(_ID_S):
+                await reserved.acquire()
+        except TimeoutError:
+            await _refuse(duplicate(id_), scope, receive, send)
+            return
+        try:
+            await self._app(scope, replay, send)
         finally:
-            del self._under_way[place]
-            mine.set()
+            reserved.release()
 
 
 def _first_headers(scope: Scope) -> dict[bytes, bytes]:
@@ -187,39 +182,30 @@ class _Session:
 class HttpSessions:
     """ASGI endpoint over the SDK's session managers that limits the number of sessions.
 
+    An owner over its quota loses its longest idle session. Beyond the limit of all sessions, the
+    owner with most does.
+
     Args:
-        idle_timeout: seconds without a request after which a session ends.
-        max_body: bytes of a request.
-        most: sessions at once. Beyond it the owner with most loses its longest idle one.
-        share: sessions of one owner at once; None for no such limit.
+        on_follow: called with the connection and the principal before a session's GET stream opens;
+            the function that it returns is called when the stream is open.
     """
 
-    def __init__(
-        self,
-        server: Server[Any],
-        *,
-        idle_timeout: float,
-        max_body: int,
-        most: int,
-        share: int | None = None,
-    ) -> None:
+    def __init__(self, server: Server[Any], http: HttpSettings, on_follow: OnFollow) -> None:
         self._manager = StreamableHTTPSessionManager(
             server,
-            session_idle_timeout=idle_timeout,
-            max_request_body_size=max_body,
+            session_idle_timeout=http.session_idle,
+            max_request_body_size=http.max_body,
             max_sessions=None,
         )
         self._stateless = StreamableHTTPSessionManager(
-            _without_lifespan(server), stateless=True, max_request_body_size=max_body
+            _without_lifespan(server), stateless=True, max_request_body_size=http.max_body
         )
-        self._most = most
-        self._share = share
+        self._most = http.max_sessions
+        self._share = http.quotas.sessions
         self._held: set[_Session] = set()
         self._by_public_id: dict[bytes, _Session] = {}
         self._streams: set[anyio.CancelScope] = set()
-        self.on_follow: Callable[[object, Principal | None], Callable[[], object]] | None = None
-        """Called with the connection and the principal before a session's GET stream opens; the
-        function that it returns is called when the stream is open."""
+        self._on_follow = on_follow
         server.middleware.append(self._note_connection)
 
     @asynccontextmanager
@@ -269,8 +255,8 @@ class HttpSessions:
     async def _follow(self, session: _Session, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve the GET stream of a session, which carries notifications of changes."""
         opened = None
-        if self.on_follow is not None and session.connection is not None:
-            opened = self.on_follow(session.connection, principal(scope))
+        if session.connection is not None:
+            opened = self._on_follow(session.connection, principal(scope))
         started = False
 
         async def sending(message: Message) -> None:
@@ -298,7 +284,8 @@ class HttpSessions:
                 extra=REPEATS,
             )
         if not id_.startswith(_KEPT_PREFIX) or scope["method"] == "DELETE":
-            await send_error(send, 404, _NOT_FOUND)
+            response = error_response(404, _NOT_FOUND, "Session not found")
+            await response(scope, receive, send)
         elif scope["method"] == "POST":
             await self._stateless.handle_request(scope, receive, send)
         else:
@@ -322,31 +309,29 @@ class HttpSessions:
             await send(message)
 
         try:
-            if await self._admit(session, scope, send):
-                await self._manager.handle_request(
-                    {**scope, _SESSION_KEY: session}, receive, sending
-                )
+            refusal = await self._refusal(session, scope)
+            if refusal is not None:
+                await refusal(scope, receive, send)
+                return
+            await self._manager.handle_request({**scope, _SESSION_KEY: session}, receive, sending)
         finally:
             self._end_request(session)
             if session.id is None:
                 self._held.discard(session)
 
-    async def _admit(self, session: _Session, scope: Scope, send: Send) -> bool:
-        """Return whether a session may open, evicting one if needed; if not, send a refusal."""
+    async def _refusal(self, session: _Session, scope: Scope) -> Response | None:
+        """Return None if a session may open, after evicting one if needed, else the refusal."""
         owner = session.owner
         held = Counter(each.owner for each in self._held if each is not session)
         if self._share is not None and held[owner] >= self._share and not await self._evict(owner):
-            await refuse(scope, send, _QUOTA, self._share)
-            return False
+            return quota_refusal(scope, _QUOTA, self._share)
         if len(self._held) > self._most:
             idle = {each.owner for each in self._held if not each.requests}
             if not await self._evict(client_to_evict(held, owner, idle)):
                 message = "refused a session: all %d are in use (--max-sessions)"
                 logger.warning(message, self._most, extra=REPEATS)
-                error = {"code": jsonrpc.INTERNAL_ERROR, "message": "Too many open sessions"}
-                await send_error(send, 503, error)
-                return False
-        return True
+                return error_response(503, jsonrpc.INTERNAL_ERROR, "Too many open sessions")
+        return None
 
     def _end_request(self, session: _Session) -> None:
         session.requests -= 1

@@ -51,11 +51,15 @@ class HttpSettings:
     keep_alive: int = 5  # seconds that an idle connection stays open
     drain: float = 0  # seconds from SIGTERM to shutdown, in which `/readyz` fails
     make_tool_sessions: Callable[[Runtime], ToolSessions] = ToolSessions
-    status_lines: Callable[[], Sequence[str]] = tuple  # a line for each dependency, such as Redis
+    status_lines: Callable[[], Sequence[str]] = tuple
+    """Returns a line for each dependency beside the roots, such as the last reload and Redis; none
+    affects readiness."""
     page_sessions: Records | None = None  # shared by replicas; None where each has its own
     recent: RecentNotifications | None = None
     """Repeats notifications when another replica has caught up; None without replicas."""
-    allow_empty: bool = True  # whether the server is ready although no root has a skill
+    allow_empty: bool = True
+    """Whether the server is ready although no root had a skill since the start, as with an
+    unmounted volume."""
     answers_mcp: bool = True  # whether there is an MCP endpoint
     start_path: str = "/mcp"  # in the log line at startup
     is_private: bool = False  # whether only the user who started the server may use it

@@ -286,7 +286,7 @@ async def test_output_blobs_are_limited_in_number_and_bytes(
     write_shell(tmp_path, f'cd "$SKILL_WORKSPACE/output_blobs"; for i in {loop}')
     blobs = BlobStore(most_bytes=most_bytes)
     for number in range(owners):
-        blobs.add(b"x" * 25, "text/plain", f"owner {number}")
+        blobs.add(b"x" * 25, f"owner {number}")
     result = await run(make_rpc("off", tmp_path, blobs=blobs), name="thing")
     assert (result["status"], len(result["output_blobs"])) == ("completed", kept)
     assert "some files in output_blobs are above the limits" in result["logs_preview"]

@@ -28,7 +28,6 @@ from mcp_skills_server.server.eras import (
     PING,
     Era,
     Fault,
-    FaultError,
     McpClient,
     Params,
 )
@@ -53,7 +52,6 @@ _LAST_ANSWERS_S: Final = 1.5
 _Method: TypeAlias = "Callable[[PendingRequest], Awaitable[dict[str, Any]]]"
 
 _BEFORE_THE_HANDSHAKE = frozenset({INITIALIZE, PING})
-_NO_HANDSHAKE = Fault(jsonrpc.INVALID_PARAMS, "the session is not open; send `initialize` first")
 
 
 @dataclass(slots=True, eq=False)
@@ -107,7 +105,7 @@ def _answer(id_: RequestId, result: dict[str, Any]) -> bytes:
 
 
 def _refusal(id_: RequestId, fault: Fault) -> bytes:
-    return jsonrpc.dump(jsonrpc.error(id_, fault.code, fault.message, fault.data))
+    return jsonrpc.dump(jsonrpc.error(id_, fault.code, str(fault), fault.data))
 
 
 class Connection:
@@ -195,15 +193,19 @@ class Connection:
         Raises:
             BrokenPipeError: the client closed its end.
         """
-        era, method = request.era, request.method
-        fault = era.envelope_fault(method, request.params)
-        if fault is None:
+        era, method, params = request.era, request.method, request.params or {}
+        invalid: Fault | None = None
+        try:
+            era.check(method, params)
             if era.modern:
-                request.client = eras.client_of_envelope(request.params or {})
-            fault = era.params_fault(method, request.params)
+                request.client = eras.client_of_envelope(params)
+        except Fault as fault:
+            invalid = fault
         with _observed(request) as event:
             try:
-                result = era.in_era(method, await self._result(request, fault))
+                if invalid is not None:
+                    raise invalid
+                result = era.in_era(method, await self._result(request))
                 answer = _answer(request.id, result)
             except BrokenPipeError:
                 raise
@@ -216,14 +218,12 @@ class Connection:
                 event.outcome = eras.outcome_of_result(result)
             return answer
 
-    async def _result(self, request: PendingRequest, fault: Fault | None) -> dict[str, Any]:
-        if fault is not None:
-            raise FaultError(fault)
+    async def _result(self, request: PendingRequest) -> dict[str, Any]:
         method = self._methods.get(request.method)
         if method is None:  # disabled by the operator
-            raise FaultError(eras.unknown(request.method))
+            raise eras.unknown(request.method)
         if not request.is_open and request.method not in _BEFORE_THE_HANDSHAKE:
-            raise FaultError(_NO_HANDSHAKE)
+            raise Fault(jsonrpc.INVALID_PARAMS, "the session is not open; send `initialize` first")
         return await method(request)
 
     async def _call(self, request: PendingRequest) -> dict[str, Any]:

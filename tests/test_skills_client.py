@@ -327,7 +327,7 @@ async def test_server_errors_reach_caller_and_changes_need_connect() -> None:
     async with Client(over_stdio(FIXTURES)) as inner:
         client = SkillsClient(inner.session)
         with pytest.raises(UsageError, match=r"SkillsClient\.connect"):
-            client.changes()
+            await client.changes().__aenter__()
     async with SkillsClient.connect(over_stdio(FIXTURES)) as client:
         with pytest.raises(MCPError, match="Unknown skill URI"):
             await client.get("skill://none/SKILL.md")

@@ -132,7 +132,6 @@ class Connection:
         self._requests: dict[tuple[type, object], PendingRequest] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._short = asyncio.Semaphore(_MOST_SHORT)
-        self._ends: list[Callable[[], object]] = []
         self._reading: asyncio.Task[Any] | None = None
         self._error: BaseException | None = None
 
@@ -158,8 +157,6 @@ class Connection:
                 request.cancel()
             while self._tasks:
                 await asyncio.wait(self._tasks)
-            for work in reversed(self._ends):
-                work()
         if self._error is not None:
             raise self._error
 
@@ -173,8 +170,7 @@ class Connection:
                 await self._lines.flush()
 
     def add_exit_callback(self, work: Callable[[], object]) -> None:
-        """Call `work` when the connection ends."""
-        self._ends.append(work)
+        """Do nothing: the notifier ends with its only client."""
 
     async def send(self, method: str, params: dict[str, Any] | None) -> None:
         """Send a notification.

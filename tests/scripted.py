@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -18,26 +17,10 @@ from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.attachment import Attachment
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.server.stdio import Connection
-from wire import write_skill
+from wire import DEADLINE
 
-DEADLINE = 20.0
 HANDLE = re.compile(r"(?<=Session: )[\w-]{24}(?= )|(?<=\"session\":\")[\w-]{24}(?=\")")
 """Session handles, which are random."""
-
-
-def two_skills(folder: Path) -> Registry:
-    """Write and load the two skills that `conversations` names."""
-    write_skill(folder / "a", body="# Thing\n\nSee [the guide](guide.md) \u2028 für 表.\n", guide_md="guide")
-    (folder / "a" / "data.bin").write_bytes(bytes(range(256)))
-    (folder / "b").mkdir()
-    (folder / "b" / "SKILL.md").write_text(
-        "---\nname: b\ndescription: Makes tea.\nmetadata:\n  nothing: null\narguments:\n"
-        "  - name: topic\n    title: Topic\n---\n{{topic}}\n",
-        encoding="utf-8",
-    )
-    out = Registry([folder])
-    out.load()
-    return out
 
 
 class IdleWatcher(Watcher):

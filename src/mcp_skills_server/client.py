@@ -13,7 +13,7 @@ import hashlib
 import logging
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
@@ -276,9 +276,8 @@ class SkillsClient:
             raise UsageError(f"{target}: cannot be written: {error.strerror or error}") from None
         return target
 
-    def changes(
-        self, *, poll_s: float = 60.0
-    ) -> AbstractAsyncContextManager[AsyncIterator[SkillChanges]]:
+    @asynccontextmanager
+    async def changes(self, *, poll_s: float = 60.0) -> AsyncGenerator[AsyncIterator[SkillChanges]]:
         """Watch changes: `async with client.changes() as changes: async for change in changes`.
 
         The first change is relative to the last listing, so that none after `list` is lost.
@@ -290,14 +289,9 @@ class SkillsClient:
             UsageError: the client has no extension.
             MCPError: a later listing fails.
         """
-        if self._extension is None:
+        extension = self._extension
+        if extension is None:
             raise UsageError("changes need the extension of this client: use SkillsClient.connect")
-        return self._followed(self._extension, poll_s)
-
-    @asynccontextmanager
-    async def _followed(
-        self, extension: SkillsExtension, poll_s: float
-    ) -> AsyncGenerator[AsyncIterator[SkillChanges]]:
         async with anyio.create_task_group() as tasks:
             if self._session.protocol_version in MODERN_PROTOCOL_VERSIONS:
                 await tasks.start(self._listen, extension)

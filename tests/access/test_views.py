@@ -17,7 +17,6 @@ from hypothesis import Phase, example, given, note, settings
 from hypothesis import strategies as st
 
 from catalog.forest import load_registry
-from conversations import ENVELOPE, EXTENSION, HANDSHAKE
 from mcp_skills_server.access.grants import Grant, Grants, Pattern
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.registry import Registry
@@ -35,6 +34,8 @@ from mcp_skills_server.web.discovery import Discovery, DiscoveryByGrants
 from mcp_skills_server.web.guards import make_policy
 from mcp_skills_server.web.settings import HttpSettings
 from scripted import replies_to
+from web.http_wire import HELLO, MODERN_META
+from wire import EXTENSION
 
 ANN = Principal("token", "ann")
 HTTP = HttpSettings("127.0.0.1", 0, make_policy("127.0.0.1", (), (), ()))
@@ -162,11 +163,11 @@ REQUESTS = list(client_requests())
 def messages_of(requests: Sequence[tuple[str, dict[str, Any]]], *, modern: bool) -> list[bytes]:
     """Return the messages of a client of one era that makes these requests."""
     if modern:
-        meta: dict[str, Any] = {"_meta": ENVELOPE}
+        meta: dict[str, Any] = {"_meta": MODERN_META}
         messages: list[dict[str, Any]] = [{"id": 0, "method": "server/discover", "params": meta}]
     else:
         meta = {}
-        handshake = {**HANDSHAKE, "capabilities": EXTENSION}
+        handshake = {**HELLO, "capabilities": {"extensions": {EXTENSION: {}}}}
         messages = [{"id": 0, "method": "initialize", "params": handshake}, {"method": "notifications/initialized"}]
     for id_, (method, params) in enumerate(requests, 1):
         messages.append({"id": id_, "method": method, "params": {**params, **meta}})

@@ -45,8 +45,7 @@ def test_protocol_has_eight_methods() -> None:
     (dialect.listing, {"limit": 1000}, (None, "names", 1000, None)),
     (dialect.listing, {"limit": 1001}, (None, "names", 1000, None)),
     (dialect.description, {"name": "a"}, ("a", None, "summary")),
-    (dialect.blob_content, {"content": "x"}, ("x", "text/plain")),
-    (dialect.blob_content, {"content": "x", "kind": "text/csv"}, ("x", "text/csv")),
+    (dialect.blob_content, {"content": "x", "kind": "text/csv"}, "x"),
     (dialect.blob_request, {"blob_id": "b"}, ("b", "sample_head", 4096)),
     (dialect.blob_request, {"blob_id": "b", "mode": "full"}, ("b", "full", None)),
 ])  # fmt: skip

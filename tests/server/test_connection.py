@@ -9,15 +9,15 @@ import anyio
 import pytest
 
 from catalog.forest import load_registry
-from conversations import ENVELOPE, HANDSHAKE
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.server.stdio import Connection, PendingRequest
 from scripted import Script, replies_to, serve_script
 from tables import each_row
+from web.http_wire import HELLO, MODERN_META
 from wire import DEADLINE, FIXTURES
 
-LISTEN = {"notifications": {"skillsListChanged": True}, "_meta": ENVELOPE}
+LISTEN = {"notifications": {"skillsListChanged": True}, "_meta": MODERN_META}
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def test_lost_client_is_not_logged(registry: Registry, caplog: pytest.LogCapture
 def test_cancelled_request_gets_no_answer_and_frees_its_id(registry: Registry) -> None:
     listen = {"id": "7", "method": "subscriptions/listen", "params": LISTEN}
     cancel = {"method": "notifications/cancelled", "params": {"requestId": "7"}}
-    discover = {"id": 8, "method": "server/discover", "params": {"_meta": ENVELOPE}}
+    discover = {"id": 8, "method": "server/discover", "params": {"_meta": MODERN_META}}
     lines = encoded(listen, cancel, listen, discover)
     received = replies_to(lines, registry, Settings(), patient=True)
     acknowledged = "notifications/subscriptions/acknowledged"
@@ -87,7 +87,7 @@ def test_at_most_32_short_requests_run_beside_streams(registry: Registry, monkey
 
     monkeypatch.setattr(Connection, "answer", answer_slowly)
     listen = [{"id": -number, "method": "subscriptions/listen", "params": LISTEN} for number in range(1, 41)]
-    get = {"uri": f"skill://{next(iter(registry.snapshot.skills))}/SKILL.md", "_meta": ENVELOPE}
+    get = {"uri": f"skill://{next(iter(registry.snapshot.skills))}/SKILL.md", "_meta": MODERN_META}
     requests = [{"id": number, "method": "skills/get", "params": get} for number in range(300)]
     received = replies_to(encoded(*listen, *requests), registry, Settings(), patient=False)
     answered = sorted(each["id"] for each in received if each.get("id", -1) >= 0)
@@ -97,7 +97,7 @@ def test_at_most_32_short_requests_run_beside_streams(registry: Registry, monkey
 
 def test_legacy_request_before_the_handshake_is_refused(registry: Registry) -> None:
     skills = {"method": "skills/list"}
-    handshake = {"id": 2, "method": "initialize", "params": HANDSHAKE}
+    handshake = {"id": 2, "method": "initialize", "params": HELLO}
     lines = encoded({"id": 1, **skills}, {"id": 0, "method": "ping"}, handshake, {"id": 3, **skills})
     early, ping, _, late = replies_to(lines, registry, Settings(), patient=True)
     assert early["error"]["code"] == -32602
@@ -108,7 +108,7 @@ def test_legacy_request_before_the_handshake_is_refused(registry: Registry) -> N
 
 def test_id_of_a_pending_request_is_refused(registry: Registry) -> None:
     listen = {"id": 5, "method": "subscriptions/listen", "params": LISTEN}
-    skills = {"method": "skills/list", "params": {"_meta": ENVELOPE}}
+    skills = {"method": "skills/list", "params": {"_meta": MODERN_META}}
     lines = encoded(listen, {"id": 5, **skills}, {"id": "5", **skills})
     received = replies_to(lines, registry, Settings(), patient=True)
     (error,) = [each["error"] for each in received if "error" in each]
@@ -120,43 +120,10 @@ def test_id_of_a_pending_request_is_refused(registry: Registry) -> None:
 def test_second_handshake_replaces_the_client(registry: Registry) -> None:
     get = {"method": "skills/get", "params": {"uri": f"skill://{next(iter(registry.snapshot.skills))}/SKILL.md"}}
     capabilities = {"extensions": {"io.modelcontextprotocol/skills": {}}}
-    extended = {**HANDSHAKE, "capabilities": capabilities}
+    extended = {**HELLO, "capabilities": capabilities}
     lines = encoded(
-        {"id": 1, "method": "initialize", "params": HANDSHAKE}, {"id": 2, **get},
+        {"id": 1, "method": "initialize", "params": HELLO}, {"id": 2, **get},
         {"id": 3, "method": "initialize", "params": extended}, {"id": 4, **get},
     )  # fmt: skip
     _, first, _, second = replies_to(lines, registry, Settings(), patient=True)
     assert first["result"] != second["result"]
-
-
-@pytest.mark.parametrize("pair", [(7, "7"), (10, "1_0")])
-def test_end_of_stdin_cancels_requests_with_similar_ids(
-    pair: tuple[int, str], registry: Registry, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """If both ids had the same key, one request would stay uncancelled and delay the exit."""
-
-    async def hang(*_: object) -> bytes:
-        await anyio.Event().wait()
-        return b""
-
-    monkeypatch.setattr(Connection, "answer", hang)
-    lines = encoded(*[{"id": each, "method": "skills/list", "params": {"_meta": ENVELOPE}} for each in pair])
-
-    async def has_ended() -> bool:
-        with anyio.move_on_after(6):
-            await serve_script(Script(lines, patient=False), registry, Settings())
-            return True
-        return False
-
-    assert anyio.run(has_ended)
-
-
-def test_cancel_of_another_id_is_ignored(registry: Registry) -> None:
-    """Python's `int("1_0")` is 10, but these ids are different."""
-    listen = {"id": 10, "method": "subscriptions/listen", "params": LISTEN}
-    cancel = {"method": "notifications/cancelled", "params": {"requestId": "1_0"}}
-    lines = encoded(listen, cancel, listen, {"id": 8, "method": "server/discover", "params": {"_meta": ENVELOPE}})
-    received = replies_to(lines, registry, Settings(), patient=True)
-    methods = [each.get("method") for each in received]
-    # The second `listen` is refused, since the first one still runs.
-    assert methods.count("notifications/subscriptions/acknowledged") == 1

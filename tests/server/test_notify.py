@@ -10,8 +10,8 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from conversations import HANDSHAKE
 from tables import each_row
+from web.http_wire import HELLO
 from wire import META, SCHEMAS, Era, Wire, WireError, serving, write_skill
 
 SKILLS = "notifications/skills/list_changed"
@@ -103,7 +103,7 @@ def test_acknowledgement_has_the_accepted_part_of_the_filter(
 
 def test_legacy_subscription_takes_any_spelling_of_the_uri_after_the_handshake(folder: Path) -> None:
     with serving(folder, opened=False) as wire:
-        wire.request("initialize", HANDSHAKE)
+        wire.request("initialize", HELLO)
         with pytest.raises(WireError, match=r"^-32002: "):
             wire.request("resources/subscribe", {"uri": "skill://a/none.md"})
         subscribe(wire, "skill://b/%7A%7A.md")

@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
-from conversations import HANDSHAKE
 from malformed import LONE_SURROGATES, MALFORMED
 from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.transport import MAX_LINE
 from tables import each_row
+from web.http_wire import HELLO
 from wire import COMMAND, DEADLINE, FIXTURES, META, SLOW_LOAD, SOON, VERSIONS, Era, Wire, WireError, serving
 
 
@@ -47,7 +47,7 @@ def test_each_line_of_stdout_is_one_message_with_the_id_of_its_request(era: Era)
 @each_row(("method", "params", "code", "requested"), [
     ("skills/list", {"_meta": {META + "clientCapabilities": 5}}, -32602, None),
     ("skills/list", {"_meta": {META + "protocolVersion": "2031-01-01"}}, -32022, "2031-01-01"),
-    ("initialize", HANDSHAKE, -32022, HANDSHAKE["protocolVersion"]),
+    ("initialize", HELLO, -32022, HELLO["protocolVersion"]),
 ])  # fmt: skip
 def test_modern_connection_refuses_other_versions_and_invalid_envelopes(
     method: str, params: dict[str, Any], code: int, requested: str | None
@@ -92,7 +92,7 @@ def test_process_ends_quietly_when_its_client_stops_reading(method: str | None) 
     pipe = subprocess.PIPE
     process: Any = subprocess.Popen(command, bufsize=0, stdin=pipe, stdout=pipe, stderr=pipe)
     with process:
-        process.stdin.write(message(id=0, method="initialize", params=HANDSHAKE))
+        process.stdin.write(message(id=0, method="initialize", params=HELLO))
         assert process.stdout.readline()
         process.stdout.close()
         if method is not None:
@@ -208,7 +208,7 @@ def test_start_imports_no_sdk_and_with_an_index_no_reader_of_skills(tmp_path: Pa
     registry = Registry([FIXTURES], index=Index(tmp_path / "known" / "index", least=1))
     registry.load()
     registry.save_index()
-    handshake = message(id=1, method="initialize", params=HANDSHAKE)
+    handshake = message(id=1, method="initialize", params=HELLO)
     raw = handshake + message(id=2, method="skills/list")
     for cache, *options in (("new",), ("known",), ("known", "--no-watch")):
         serve = ["serve", str(FIXTURES), "--cache-dir", str(tmp_path / cache), *options]

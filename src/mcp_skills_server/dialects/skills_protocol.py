@@ -142,12 +142,13 @@ def code_execution(params: Mapping[str, Any]) -> CodeExecution:
     )
 
 
-def blob_content(params: Mapping[str, Any]) -> tuple[str, str]:
-    """Parse the params of `create_blob` into content and media type."""
+def blob_content(params: Mapping[str, Any]) -> str:
+    """Parse the content from the params of `create_blob`; nothing depends on its media type."""
     content = _text(params, "content")
     if content is None:
         raise RequestError("content is missing; give the text to store")
-    return content, _text(params, "kind") or "text/plain"
+    _text(params, "kind")
+    return content
 
 
 def blob_request(params: Mapping[str, Any]) -> BlobRequest:

@@ -10,7 +10,6 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from mcp_skills_server.errors import RequestError
@@ -18,15 +17,6 @@ from mcp_skills_server.model import printable
 from mcp_skills_server.runtime.quota import Owner, Quota, QuotaError
 
 PREFIX: Final = "blob:"
-
-
-@dataclass(frozen=True, slots=True)
-class Blob:
-    """A blob: bytes, media type, and time of last use in seconds of the store's clock."""
-
-    raw: bytes
-    kind: str
-    used: float
 
 
 class BlobStore:
@@ -45,7 +35,8 @@ class BlobStore:
         self._quota = Quota[str]("blobs", most_bytes, share, name="blob-bytes")
         self._idle_s = idle_s
         self._now = now
-        self._kept: OrderedDict[str, Blob] = OrderedDict()
+        self._kept: OrderedDict[str, tuple[bytes, float]] = OrderedDict()
+        """The bytes and the time of last use of each blob, least recently used first."""
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -54,7 +45,7 @@ class BlobStore:
         """Return the byte limit of one owner."""
         return self._quota.limit(owner)
 
-    def add(self, raw: bytes, kind: str, owner: Owner = None) -> str:
+    def add(self, raw: bytes, owner: Owner = None) -> str:
         """Store a blob and return its name.
 
         Raises:
@@ -69,26 +60,25 @@ class BlobStore:
         # Charge a minimum size for small blobs, which bounds their number too.
         for gone in self._quota.claim(name, owner, max(len(raw), self._least)):
             del self._kept[gone]
-        self._kept[name] = Blob(raw, kind, self._now())
+        self._kept[name] = raw, self._now()
         return name
 
-    def get(self, name: str) -> Blob:
-        """Return a blob and refresh its idle time.
+    def get(self, name: str) -> bytes:
+        """Return the bytes of a blob and refresh its idle time.
 
         Raises:
             RequestError: the blob never existed, or was evicted.
         """
         self._drop_idle()
-        found = self._kept.get(name)
-        if found is None:
+        if name not in self._kept:
             shown = printable(name[:100])
             raise RequestError(f"Unknown blob {shown!r}: it never existed, or has expired")
-        fresh = self._kept[name] = Blob(found.raw, found.kind, self._now())
-        self._kept.move_to_end(name)
+        raw, _ = self._kept.pop(name)
+        self._kept[name] = raw, self._now()
         self._quota.renew(name)
-        return fresh
+        return raw
 
     def _drop_idle(self) -> None:
-        while self._kept and self._now() - next(iter(self._kept.values())).used > self._idle_s:
+        while self._kept and self._now() - next(iter(self._kept.values()))[1] > self._idle_s:
             name, _ = self._kept.popitem(last=False)
             self._quota.release(name)

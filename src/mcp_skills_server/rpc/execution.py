@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NamedTuple, cast
@@ -22,7 +22,6 @@ from mcp_skills_server.access.grants import Permissions
 from mcp_skills_server.dialects import jsonrpc
 from mcp_skills_server.dialects.skills_protocol import DISABLED, CodeExecution, Execution, Run
 from mcp_skills_server.errors import RequestError
-from mcp_skills_server.format import media
 from mcp_skills_server.format.manifest import ACTION, Manifest
 from mcp_skills_server.model import Json, Skill, printable
 from mcp_skills_server.rpc import launcher
@@ -177,7 +176,7 @@ class Executor:
         if len(wanted) > MAX_INPUT_BLOBS:
             raise RequestError(f"at most {MAX_INPUT_BLOBS} blobs can be passed to a run")
         files = {
-            BLOBS_IN + "/" + name.removeprefix(PREFIX): self._blobs.get(name).raw for name in wanted
+            BLOBS_IN + "/" + name.removeprefix(PREFIX): self._blobs.get(name) for name in wanted
         }
         try:
             files |= {launcher.ARGS: jsonrpc.dump(request.args), **(code or {})}
@@ -207,8 +206,8 @@ class Executor:
         if not harvest.is_whole:
             remark = _LEFT_OUT
         try:
-            for name, raw in harvest.files.items():
-                made.append(self._blobs.add(raw, media.media_type(name) or "text/plain", owner))
+            for raw in harvest.files:
+                made.append(self._blobs.add(raw, owner))
         except QuotaError:
             remark = _LEFT_OUT
         return to_run(title, outcome, harvest.result, tuple(made), called=called, remark=remark)
@@ -244,7 +243,7 @@ class _Output(NamedTuple):
     """The output of a run: its result, output blob files, and whether those are complete."""
 
     result: bytes | None
-    files: Mapping[str, bytes]
+    files: Sequence[bytes]
     is_whole: bool
 
 
@@ -252,10 +251,10 @@ def _collect_output(work: str, most: int) -> _Output:
     """Read the output of a run from its work directory, whose files are untrusted."""
     directory = output_files.open_directory(work)
     if directory is None:
-        return _Output(None, {}, True)
+        return _Output(None, [], True)
     with directory:
         result = directory.read(launcher.RESULT, MAX_RESULT)
-        files: dict[str, bytes] = {}
+        files: list[bytes] = []
         inner = directory.open_subdirectory(BLOBS_OUT)
         if inner is None:
             return _Output(result, files, True)
@@ -266,7 +265,7 @@ def _collect_output(work: str, most: int) -> _Output:
                     break
                 raw = inner.read(name, most)
                 if raw is not None:
-                    files[name] = raw
+                    files.append(raw)
                     most -= len(raw)
         return _Output(result, files, len(files) == len(names))
 

@@ -21,8 +21,9 @@ from anyio import to_thread
 
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.path_map import join
+from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.threads import in_thread, limit_large_answers
-from mcp_skills_server.catalog.views import LruCache, SkillSet, View, Views, retry_when_stale, weigh
+from mcp_skills_server.catalog.views import View, Views, retry_when_stale
 from mcp_skills_server.codes import problem
 from mcp_skills_server.dialects import skills_protocol as dialect
 from mcp_skills_server.dialects.jsonrpc import METHOD_NOT_FOUND, QUOTA_EXCEEDED
@@ -59,8 +60,6 @@ Key: TypeAlias = tuple[str, manifests.Key]
 
 _LOAD_PATIENCE_S: Final = 60.0
 _VERSIONS_SHOWN: Final = 20
-_MOST_SKILLS: Final = 100_000
-"""The most skills in all restricted catalogues together, about 300 bytes each."""
 _ENTRY_BYTES: Final = 400
 """The estimated bytes of a list entry without its description."""
 _NO_SCRIPTS: Final = (
@@ -88,19 +87,10 @@ class SkillVersion:
 
 
 class Catalogue:
-    """The skills of a snapshot by name and version.
-
-    Of duplicates the first one wins; `shadowed` has the others.
-    """
+    """The skills of a snapshot by name and version, each of which has one entry."""
 
     def __init__(self, entries: Iterable[SkillVersion]) -> None:
-        found: dict[tuple[str, str], SkillVersion] = {}
-        self.shadowed: list[SkillVersion] = []
-        for entry in entries:
-            place = entry.manifest.name, entry.manifest.version.text
-            if found.setdefault(place, entry) is not entry:
-                self.shadowed.append(entry)
-        self._ordered = sorted(found.values(), key=lambda entry: entry.key)
+        self._ordered = sorted(entries, key=lambda entry: entry.key)
         self._by_name: dict[str, list[SkillVersion]] = {}
         self._by_namespace: dict[str, list[SkillVersion]] = {}
         for entry in self._ordered:
@@ -131,58 +121,52 @@ class Catalogue:
 
 
 class CatalogueCache:
-    """Cache of the current snapshot's catalogue.
+    """Cache of the catalogue of each snapshot in use, those of restricted views included."""
 
-    Attributes:
-        problems: problems of the last snapshot's manifests, sorted by path and line.
-        logged: the logged problems, shared by the catalogues of all sets of grants.
-    """
-
-    def __init__(self, skill_set: SkillSet, logged: set[Problem]) -> None:
-        self._skill_set = skill_set
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
         self._lock = threading.Lock()
-        self._made: tuple[Snapshot, Catalogue] = Snapshot({}), Catalogue(())
-        self.logged = logged
-        self.problems: tuple[Problem, ...] = ()
+        self._made: WeakKeyDictionary[Snapshot, Catalogue] = WeakKeyDictionary()
+        self._logged: set[Problem] = set()
 
     def known(self, snapshot: Snapshot) -> Catalogue | None:
         """Return the cached catalogue of this snapshot, or None."""
-        made_from, catalogue = self._made
-        return catalogue if made_from is snapshot else None
+        return self._made.get(snapshot)
 
-    def make(self, snapshot: Snapshot) -> Catalogue:
-        """Return the catalogue of this snapshot, reading each `skill.toml` that is not cached.
+    def make(self, view: View) -> Catalogue:
+        """Return the catalogue of a view, reading each `skill.toml` that is not cached.
 
         Raises:
             OSError: a `skill.toml` changed.
         """
+        snapshot = view.snapshot
         with self._lock:
             known = self.known(snapshot)
             if known is not None:
                 return known
             problems: list[Problem] = []
             skills = [snapshot.skills[path] for path in snapshot.paths(Standing.LENIENT)]
-            described, fields = guide.described()
-            entries = [SkillVersion(described, fields, None)]
+            entries: dict[tuple[str, str], SkillVersion] = {}
             for skill in sorted(skills, key=lambda skill: (skill.root, skill.path)):
                 found = self._read(skill)
                 problems += [self._placed(each, skill) for each in found.problems]
                 if found.manifest is None:
                     continue
+                name, version = found.manifest.name, found.manifest.version.text
                 # a later version would replace the built-in one
-                if found.manifest.name == GUIDE_SKILL:
+                if name == GUIDE_SKILL:
                     taken = f"{GUIDE_SKILL} is the name of the built-in skill"
                     problems.append(self._hidden(skill, taken))
+                elif (name, version) in entries:
+                    taken = f"{name} {version} is also that of another skill"
+                    problems.append(self._hidden(skill, taken))
                 else:
-                    entries.append(SkillVersion(found.manifest, skill.frontmatter, skill))
-            catalogue = Catalogue(entries)
-            for entry in catalogue.shadowed:
-                if entry.skill is not None:
-                    same = f"{entry.manifest.name} {entry.manifest.version.text}"
-                    taken = f"{same} is also that of another skill"
-                    problems.append(self._hidden(entry.skill, taken))
-            self._log(problems)
-            self._made = snapshot, catalogue
+                    entry = SkillVersion(found.manifest, skill.frontmatter, skill)
+                    entries[name, version] = entry
+            described, fields = guide.described()
+            catalogue = Catalogue([SkillVersion(described, fields, None), *entries.values()])
+            self._log(problems, is_whole=view.skill_set.permissions is None)
+            self._made[snapshot] = catalogue
             return catalogue
 
     def _read(self, skill: Skill) -> Findings:
@@ -191,7 +175,7 @@ class CatalogueCache:
         file, raw = skill.files.get(SKILL_TOML), None
         if file is not None:
             try:
-                raw = self._skill_set.read(file)
+                raw = self._registry.read(file)
             except OSError as error:
                 if file.digest:
                     raise
@@ -206,16 +190,15 @@ class CatalogueCache:
 
     def _placed(self, found: Problem, skill: Skill) -> Problem:
         file = SKILL_TOML if SKILL_TOML in skill.files else SKILL_MD
-        root = self._skill_set.roots[skill.root]
+        root = self._registry.roots[skill.root]
         return found.at(root.show(join(skill.directory, file)), skill.path)
 
-    def _log(self, problems: list[Problem]) -> None:
+    def _log(self, problems: list[Problem], *, is_whole: bool) -> None:
         problems.sort(key=lambda each: (each.path, each.line or 0, each.code))
-        self.problems = tuple(problems)
-        fresh = [each for each in self.problems if each not in self.logged]
-        if self._skill_set.permissions is None or len(self.logged) > _MOST_LOGGED:
-            self.logged.clear()  # a problem that comes back is logged again
-        self.logged.update(self.problems)
+        fresh = [each for each in problems if each not in self._logged]
+        if is_whole or len(self._logged) > _MOST_LOGGED:
+            self._logged.clear()  # a problem that comes back is logged again
+        self._logged.update(problems)
         for each in fresh[:_LOGGED_AT_ONCE]:
             logger.warning("%s", each)
         if len(fresh) > _LOGGED_AT_ONCE:
@@ -259,10 +242,7 @@ class Methods:
             dialect.READ_BLOB: self._read_blob,
             dialect.GUIDE: self._guide,
         }
-        self.catalogues = CatalogueCache(runtime.registry, set())
-        self._restricted = LruCache(
-            partial(CatalogueCache, logged=self.catalogues.logged), weigh, _MOST_SKILLS
-        )
+        self.catalogues = CatalogueCache(runtime.registry)
         if runtime.scripts is not None:
             from mcp_skills_server.rpc.execution import Executor
 
@@ -388,29 +368,26 @@ class Methods:
         return dialect.run(done)
 
     async def _create_blob(self, params: Mapping[str, Any], client: RpcClient) -> Result:
-        content, kind = dialect.blob_content(params)
+        content = dialect.blob_content(params)
         if self._executor is None:
             return dialect.refusal(dialect.DISABLED, _NO_SCRIPTS)
         raw = content.encode("utf-8")
-        return dialect.blob_made(self._blobs.add(raw, kind, client.owner), len(raw))
+        return dialect.blob_made(self._blobs.add(raw, client.owner), len(raw))
 
     async def _read_blob(self, params: Mapping[str, Any], _client: RpcClient) -> Result:
         request = dialect.blob_request(params)
         if self._executor is None:
             return dialect.refusal(dialect.DISABLED, _NO_SCRIPTS)
         try:
-            return dialect.blob_part(self._blobs.get(request.blob_id).raw, request)
+            return dialect.blob_part(self._blobs.get(request.blob_id), request)
         except RequestError as error:
             raise CallError(str(error), {"blob_id": clipped(request.blob_id)}) from None
 
     # Helpers
 
     async def _catalogue(self, view: View) -> Catalogue:
-        catalogues = self.catalogues
-        if view.skill_set is not self._registry:
-            catalogues = self._restricted.of(view.skill_set)
-        known = catalogues.known(view.snapshot)
-        return known or await in_thread(catalogues.make, view.snapshot)
+        known = self.catalogues.known(view.snapshot)
+        return known or await in_thread(self.catalogues.make, view)
 
     async def _find(self, catalogue: Catalogue, name: str, version: str | None) -> SkillVersion:
         """Return a skill in this or the latest version; CallError suggests others."""

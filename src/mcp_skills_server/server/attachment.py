@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Callable, Container, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Container, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import cache, partial
 from typing import Any, Final
@@ -238,37 +238,35 @@ class Attachment:
 
     def _compare_tools(self) -> None:
         """Notify clients if the first scan changed the tools that they were shown before it."""
-        # A client may since have been shown other tools, so the next change is compared with none.
         shown, self._tools_shown = self._tools_shown, None
         if shown is not None and shown != self.tools.tool_variants(self.registry):
             self.notifier.publish([_TOOLS])
 
-    def _notify(self, work: Callable[[], None]) -> None:
+    def _publish(self, changes: Changes) -> None:
+        """Notify the principals that have skills among the changed ones."""
+
+        @cache
+        def left_to(skill_set: SkillSet) -> list[Notice]:
+            return self._notices(skill_set.filter_changes(changes))
+
+        self._notify(lambda who: left_to(self.views.of(who)))
+
+    def _publish_new_grants(self, before: Grants, now: Grants) -> None:
+        """Notify the principals whose permissions differ."""
+        between = cache(self._notices_between)
+        self._notify(lambda who: between(before.permissions(who), now.permissions(who)))
+
+    def _notify(self, notices_for: Callable[[Principal | None], Collection[Notice]]) -> None:
+        # Clients know no skills before the first scan, so no change either.
+        if not self.is_ready:
+            return
+        work = partial(self.notifier.publish_to_each, notices_for)
         work()
         if self.recent is not None:
             self.recent.add(work)
 
-    def _publish(self, changes: Changes) -> None:
-        # Clients know no skills before the first scan, so no change either.
-        if not self.is_ready:
-            return
-        if self.views.are_restricted:  # notify the principals that have skills among them
-            left_to = cache(partial(self._notices_within, changes))
-            publish = self.notifier.publish_to_each
-            self._notify(lambda: publish(lambda who: left_to(self.views.of(who))))
-            return
-        tools = False
-        if self.settings.tools and runtime.changed(changes.before, changes.after):
-            now = self.tools.tool_variants(self.registry)
-            tools, self._tools_shown = now != self._tools_shown, now
-        found = notify.notices(changes, self.settings, tools=tools)
-        self._notify(lambda: self.notifier.publish(found))
-
-    def _notices_within(self, changes: Changes, skill_set: SkillSet) -> list[Notice]:
-        return self._notices(skill_set.filter_changes(changes))
-
     def _notices(self, left: Changes) -> list[Notice]:
-        # May notify in vain: an exact comparison would render the tools for each set of grants.
+        # May notify in vain: an exact comparison would render the tools for each change.
         tools = self.settings.tools and runtime.changed(left.before, left.after)
         if left:
             return notify.notices(left, self.settings, tools=tools)
@@ -282,18 +280,6 @@ class Attachment:
             if self.tools.tool_variants(sets[0]) != self.tools.tool_variants(sets[1]):
                 found.append(_TOOLS)
         return found
-
-    def _publish_new_grants(self, before: Grants, now: Grants) -> None:
-        """Notify the principals whose permissions differ."""
-        between = cache(self._notices_between)
-
-        def work() -> None:
-            self.notifier.publish_to_each(
-                lambda who: between(before.permissions(who), now.permissions(who))
-            )
-
-        if self.is_ready:
-            self._notify(work)
 
 
 def _merge(capabilities: dict[str, Json], key: str, ours: dict[str, Json]) -> None:

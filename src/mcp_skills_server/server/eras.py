@@ -5,7 +5,8 @@ client; in the modern era every request does, in an envelope.
 
 A shape is a type, a tuple of alternatives, a set of words, `[shape]` for an array, or a mapping for
 an object. A key that ends with `?` may be absent or null, because many clients write null for an
-absent field. The key `*` stands for all other keys, which are otherwise unchecked.
+absent field. The key `*` stands for all other keys, which are otherwise unchecked. A shape has the
+fields that this server reads.
 """
 
 from __future__ import annotations
@@ -44,7 +45,6 @@ PING: Final = "ping"
 _VERSION: Final = "io.modelcontextprotocol/protocolVersion"
 _CAPABILITIES: Final = "io.modelcontextprotocol/clientCapabilities"
 _CLIENT: Final = "io.modelcontextprotocol/clientInfo"
-_LOG_LEVEL: Final = "io.modelcontextprotocol/logLevel"
 
 _TYPE_NAMES: Final[Mapping[type, str]] = {
     str: "a string",
@@ -95,66 +95,38 @@ def _first(reasons: Any) -> str | None:
     return next((each for each in reasons if each is not None), None)
 
 
-_LEVEL: Final = frozenset(
-    {"alert", "critical", "debug", "emergency", "error", "info", "notice", "warning"}
-)
-_THEME: Final = frozenset({"light", "dark"})
-_ICON: Final[Shape] = {"src": str, "mimeType?": str, "sizes?": [str], "theme?": _THEME}
-_CLIENT_INFO: Final[Shape] = {
-    "name": str, "version": str, "title?": str, "description?": str, "websiteUrl?": str,
-    "icons?": [_ICON],
-}  # fmt: skip
-_OBJECTS: Final[Shape] = {"*": dict}
-_REQUESTS: Final[Shape] = {
-    "sampling?": {"createMessage?": dict},
-    "elicitation?": {"create?": dict},
-}
-_BOTH_CAPABILITIES: Final[Mapping[str, Shape]] = {
-    "experimental?": _OBJECTS,
-    "extensions?": _OBJECTS,
-    "sampling?": {"context?": dict, "tools?": dict},
-    "elicitation?": {"form?": dict, "url?": dict},
-}
+_CLIENT_INFO: Final[Shape] = {"name": str, "version": str}
+_CLIENT_CAPABILITIES: Final[Shape] = {"extensions?": {"*": dict}}
 _TOKEN: Final[Mapping[str, Shape]] = {"progressToken?": (str, int)}
 _LEGACY_ENVELOPE: Final[Shape] = {"_meta?": _TOKEN}
 _MODERN_ENVELOPE: Final[Shape] = {
     "_meta": {
         _VERSION: str,
-        _CAPABILITIES: {**_BOTH_CAPABILITIES, "roots?": dict},
+        _CAPABILITIES: _CLIENT_CAPABILITIES,
         f"{_CLIENT}?": _CLIENT_INFO,
-        f"{_LOG_LEVEL}?": _LEVEL,
         **_TOKEN,
     }
 }
-_INPUT_ANSWERS: Final[Mapping[str, Shape]] = {"inputResponses?": dict, "requestState?": str}
 _REFERENCE: Final[Shape] = (
-    {"type": frozenset({"ref/prompt"}), "name": str, "title?": str},
+    {"type": frozenset({"ref/prompt"}), "name": str},
     {"type": frozenset({"ref/resource"}), "uri": str},
 )
 
 _BOTH: Final[Mapping[str, Shape]] = {
     **{method: {} for method in SKILLS},
     "tools/list": {"cursor?": str},
-    "tools/call": {"name": str, "arguments?": dict, "task?": {"ttl?": int}, **_INPUT_ANSWERS},
+    "tools/call": {"name": str, "arguments?": dict},
     "prompts/list": {"cursor?": str},
-    "prompts/get": {"name": str, "arguments?": {"*": str}, **_INPUT_ANSWERS},
+    "prompts/get": {"name": str, "arguments?": {"*": str}},
     "resources/list": {"cursor?": str},
     "resources/templates/list": {"cursor?": str},
-    "resources/read": {"uri": str, **_INPUT_ANSWERS},
-    "completion/complete": {
-        "argument": {"name": str, "value": str},
-        "ref": _REFERENCE,
-        "context?": {"arguments?": {"*": str}},
-    },
+    "resources/read": {"uri": str},
+    "completion/complete": {"argument": {"name": str, "value": str}, "ref": _REFERENCE},
 }
 _LEGACY: Final[Mapping[str, Shape]] = {
     **_BOTH,
     INITIALIZE: {
-        "capabilities": {
-            **_BOTH_CAPABILITIES,
-            "roots?": {"listChanged?": bool},
-            "tasks?": {"list?": dict, "cancel?": dict, "requests?": _REQUESTS},
-        },
+        "capabilities": _CLIENT_CAPABILITIES,
         "clientInfo": _CLIENT_INFO,
         "protocolVersion": str,
     },
@@ -191,20 +163,13 @@ _ONLY_MODERN: Final = ("resultType", "ttlMs", "cacheScope")
 Params: TypeAlias = Mapping[str, Any]
 
 
-class Fault(NamedTuple):
-    """The error response to a request; `message` is one line for people."""
+class Fault(SkillsServerError):  # noqa: N818 - it is also returned
+    """The error response to a request; its message is one line for people."""
 
-    code: int
-    message: str
-    data: Any = None
-
-
-class FaultError(SkillsServerError):
-    """Raised to respond to a request with a fault."""
-
-    def __init__(self, fault: Fault) -> None:
-        super().__init__(fault.message)
-        self.fault = fault
+    def __init__(self, code: int, message: str, data: Any = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.data = data
 
 
 def outcome_of_error(code: int) -> Outcome:
@@ -250,23 +215,21 @@ class Era(NamedTuple):
     modern: bool
     shapes: Mapping[str, Shape]
 
-    def envelope_fault(self, method: str, params: Params | None) -> Fault | None:
-        """Return the fault of a request's envelope, or None."""
+    def check(self, method: str, params: Params) -> None:
+        """Raise the Fault of a request's envelope, method or params."""
         if self.modern:
-            return _not_modern(method, params or {})
-        return _not_legacy(method, params or {})
-
-    def params_fault(self, method: str, params: Params | None) -> Fault | None:
-        """Return the fault of a request's method or params, or None."""
+            _check_modern(method, params)
+        else:
+            _check_legacy(method, params)
         shape = self.shapes.get(method)
         if shape is None:
-            return unknown(method)
-        return _shape_fault(params or {}, shape)
+            raise unknown(method)
+        _check_shape(params, shape)
 
     def fault_of(self, error: Exception, method: str) -> Fault:
         """Map a handler's exception to a fault: client errors by code, bugs as -32603, logged."""
-        if isinstance(error, FaultError):
-            return error.fault
+        if isinstance(error, Fault):
+            return error
         if isinstance(error, NotServedError):
             code = INVALID_PARAMS if self.modern else _LEGACY_NOT_FOUND
             return Fault(code, str(error), {"uri": error.uri})
@@ -317,26 +280,25 @@ def _has_envelope(params: Params | None) -> bool:
     return isinstance(meta, dict) and _VERSION in meta
 
 
-def _shape_fault(params: Params, shape: Shape) -> Fault | None:
+def _check_shape(params: Params, shape: Shape) -> None:
     reason = shape_error(params, shape)
-    if reason is None:
-        return None
-    return Fault(INVALID_PARAMS, f"Invalid params: {reason}")
+    if reason is not None:
+        raise Fault(INVALID_PARAMS, f"Invalid params: {reason}")
 
 
-def _not_legacy(method: str, params: Params) -> Fault | None:
-    if method == INITIALIZE or not _has_envelope(params):
-        return _shape_fault(params, _LEGACY_ENVELOPE)
-    return Fault(
-        INVALID_REQUEST,
-        "this connection serves the handshake protocol era; requests carrying the 2026-07-28 "
-        "envelope are not accepted on it",
-    )
+def _check_legacy(method: str, params: Params) -> None:
+    if method != INITIALIZE and _has_envelope(params):
+        raise Fault(
+            INVALID_REQUEST,
+            "this connection serves the handshake protocol era; requests carrying the 2026-07-28 "
+            "envelope are not accepted on it",
+        )
+    _check_shape(params, _LEGACY_ENVELOPE)
 
 
-def _not_modern(method: str, params: Params) -> Fault | None:
+def _check_modern(method: str, params: Params) -> None:
     if method == INITIALIZE:
-        return _unsupported(
+        raise _unsupported(
             "connection is serving the 2026-07-28 protocol; the initialize handshake is not "
             "accepted",
             params.get("protocolVersion"),
@@ -347,8 +309,8 @@ def _not_modern(method: str, params: Params) -> Fault | None:
         version = cast(Params, meta).get(_VERSION)
     # checked first, because another revision may have another envelope
     if isinstance(version, str) and version not in _MODERN_VERSIONS:
-        return _unsupported("Unsupported protocol version", version)
-    return _shape_fault(params, _MODERN_ENVELOPE)
+        raise _unsupported("Unsupported protocol version", version)
+    _check_shape(params, _MODERN_ENVELOPE)
 
 
 def _unsupported(message: str, requested: object) -> Fault:

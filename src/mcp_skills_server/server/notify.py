@@ -411,9 +411,7 @@ class RecentNotifications:
     def add(self, notify: Callable[[], None], *, announced: bool = True) -> None:
         """Store a notification that was just sent; call it in the event loop."""
         self._notified.append((monotonic(), notify))
-        # The timer frees memory even if no other notification follows.
         self._loop = asyncio.get_running_loop()
-        self._loop.call_later(_REMEMBERED_S, self._forget)
         if announced:
             self._announce()
 
@@ -424,12 +422,10 @@ class RecentNotifications:
                 self._loop.call_soon_threadsafe(self._repeat)
 
     def _repeat(self) -> None:
-        for _, notify in [*self._notified]:
-            notify()
-
-    def _forget(self) -> None:
-        while self._notified and self._notified[0][0] <= monotonic() - _REMEMBERED_S:
-            self._notified.popleft()
+        earliest = monotonic() - _REMEMBERED_S
+        for sent, notify in [*self._notified]:
+            if sent > earliest:
+                notify()
 
 
 def _params(notice: Notice, meta: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -95,7 +95,7 @@ def map_errors(call: SdkHandler) -> SdkHandler:
             raise
         except Exception as error:
             fault = eras.era_of_version(ctx.protocol_version).fault_of(error, ctx.method)
-            raise MCPError(code=fault.code, message=fault.message, data=fault.data) from None
+            raise MCPError(code=fault.code, message=str(fault), data=fault.data) from None
 
     return guarded
 

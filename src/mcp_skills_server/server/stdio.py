@@ -28,7 +28,6 @@ from mcp_skills_server.server.eras import (
     PING,
     Era,
     Fault,
-    FaultError,
     McpClient,
     Params,
 )
@@ -53,7 +52,6 @@ _LAST_ANSWERS_S: Final = 1.5
 _Method: TypeAlias = "Callable[[PendingRequest], Awaitable[dict[str, Any]]]"
 
 _BEFORE_THE_HANDSHAKE = frozenset({INITIALIZE, PING})
-_NO_HANDSHAKE = Fault(jsonrpc.INVALID_PARAMS, "the session is not open; send `initialize` first")
 
 
 @dataclass(slots=True, eq=False)
@@ -62,9 +60,7 @@ class PendingRequest:
 
     Attributes:
         client: of the connection; in the modern era, of the request once its envelope is validated.
-        is_open: whether the handshake was complete on arrival.
-        is_done: whether its work has ended, after which no progress is reported.
-        is_cancelled: whether the client cancelled it.
+        is_done: whether it was answered or cancelled, after which nothing is sent for it.
         cancel: cancels the work.
     """
 
@@ -73,9 +69,7 @@ class PendingRequest:
     params: Params | None
     era: Era
     client: McpClient = eras.UNKNOWN_CLIENT
-    is_open: bool = True
     is_done: bool = False
-    is_cancelled: bool = False
     cancel: Callable[[], object] = lambda: None
 
 
@@ -107,7 +101,7 @@ def _answer(id_: RequestId, result: dict[str, Any]) -> bytes:
 
 
 def _refusal(id_: RequestId, fault: Fault) -> bytes:
-    return jsonrpc.dump(jsonrpc.error(id_, fault.code, fault.message, fault.data))
+    return jsonrpc.dump(jsonrpc.error(id_, fault.code, str(fault), fault.data))
 
 
 class Connection:
@@ -134,7 +128,6 @@ class Connection:
         self._requests: dict[tuple[type, object], PendingRequest] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._short = asyncio.Semaphore(_MOST_SHORT)
-        self._ends: list[Callable[[], object]] = []
         self._reading: asyncio.Task[Any] | None = None
         self._error: BaseException | None = None
 
@@ -160,8 +153,6 @@ class Connection:
                 request.cancel()
             while self._tasks:
                 await asyncio.wait(self._tasks)
-            for work in reversed(self._ends):
-                work()
         if self._error is not None:
             raise self._error
 
@@ -175,8 +166,7 @@ class Connection:
                 await self._lines.flush()
 
     def add_exit_callback(self, work: Callable[[], object]) -> None:
-        """Call `work` when the connection ends."""
-        self._ends.append(work)
+        """Do nothing: the notifier ends with its only client."""
 
     async def send(self, method: str, params: dict[str, Any] | None) -> None:
         """Send a notification.
@@ -195,15 +185,19 @@ class Connection:
         Raises:
             BrokenPipeError: the client closed its end.
         """
-        era, method = request.era, request.method
-        fault = era.envelope_fault(method, request.params)
-        if fault is None:
+        era, method, params = request.era, request.method, request.params or {}
+        invalid: Fault | None = None
+        try:
+            era.check(method, params)
             if era.modern:
-                request.client = eras.client_of_envelope(request.params or {})
-            fault = era.params_fault(method, request.params)
+                request.client = eras.client_of_envelope(params)
+        except Fault as fault:
+            invalid = fault
         with _observed(request) as event:
             try:
-                result = era.in_era(method, await self._result(request, fault))
+                if invalid is not None:
+                    raise invalid
+                result = era.in_era(method, await self._result(request))
                 answer = _answer(request.id, result)
             except BrokenPipeError:
                 raise
@@ -216,14 +210,13 @@ class Connection:
                 event.outcome = eras.outcome_of_result(result)
             return answer
 
-    async def _result(self, request: PendingRequest, fault: Fault | None) -> dict[str, Any]:
-        if fault is not None:
-            raise FaultError(fault)
+    async def _result(self, request: PendingRequest) -> dict[str, Any]:
         method = self._methods.get(request.method)
         if method is None:  # disabled by the operator
-            raise FaultError(eras.unknown(request.method))
-        if not request.is_open and request.method not in _BEFORE_THE_HANDSHAKE:
-            raise FaultError(_NO_HANDSHAKE)
+            raise eras.unknown(request.method)
+        is_open = self._is_open or request.era.modern
+        if not is_open and request.method not in _BEFORE_THE_HANDSHAKE:
+            raise Fault(jsonrpc.INVALID_PARAMS, "the session is not open; send `initialize` first")
         return await method(request)
 
     async def _call(self, request: PendingRequest) -> dict[str, Any]:
@@ -299,10 +292,7 @@ class Connection:
         method, params = message.fields["method"], message.fields.get("params")
         if self._era is None:
             self._era = eras.era_of(method, params)
-        is_open = self._is_open or self._era.modern
-        request = PendingRequest(
-            message.id, method, params, self._era, self._client, is_open=is_open
-        )
+        request = PendingRequest(message.id, method, params, self._era, self._client)
         self._requests[_key(request.id)] = request
         if method not in _LONG:
             await self._short.acquire()
@@ -323,7 +313,7 @@ class Connection:
 
     async def _answer(self, request: PendingRequest) -> None:
         answer = await self.answer(request)
-        if request.is_cancelled:
+        if request.is_done:  # cancelled
             return
         if request.method == INITIALIZE and request.client is not self._client:  # succeeded
             self._client, self._is_open = request.client, True
@@ -345,7 +335,7 @@ class Connection:
             error = task.exception()
         if not request.is_done:
             self._finish(request)
-            if self._is_closing and error is None and not request.is_cancelled:
+            if self._is_closing and error is None:
                 with suppress(BrokenPipeError):
                     self._lines.send_now(_refusal(request.id, _CLOSED) + b"\n")
         if error is not None and self._error is None:  # the client closed its end
@@ -357,7 +347,6 @@ class Connection:
         if method == _CANCELLED:
             request = self._requests.get(_key(params.get("requestId")))
             if request is not None:
-                request.is_cancelled = True
                 request.cancel()
                 self._finish(request)  # before the task ends some event loop turns later
         elif method == _INITIALIZED:

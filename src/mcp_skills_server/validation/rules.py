@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from types import NoneType
 from typing import Final
 
-from mcp_skills_server.format import fields, hidden, links
+from mcp_skills_server.format import fields, hidden
 from mcp_skills_server.format.excerpts import literal
 from mcp_skills_server.format.frontmatter import Document
 from mcp_skills_server.model import Json, Problem
@@ -390,8 +390,6 @@ def _body_long(skill: SkillMd) -> Iterator[Finding]:
 
 @RULES.rule("reference-deep", deep=True)
 def _reference_deep(skill: SkillMd) -> Iterator[Finding]:
-    if not any(path.count("/") > 1 for path in skill.files):
-        return
     for target, line in _targets(skill).items():
         if target in skill.files and target.count("/") > 1:
             yield Finding(f"{literal(target)} lies more than one level below the skill", line)
@@ -402,8 +400,6 @@ def _reference_missing(skill: SkillMd) -> Iterator[Finding]:
     def is_there(target: str) -> bool:
         return target in skill.files or any(path.startswith(target + "/") for path in skill.files)
 
-    if not links.may_lead_elsewhere(skill.document.body, is_there):
-        return
     # Code spans are left out: most words in them that look like paths are none.
     for target, line in _targets(skill, code=False).items():
         if not is_there(target):
@@ -412,8 +408,6 @@ def _reference_missing(skill: SkillMd) -> Iterator[Finding]:
 
 @RULES.rule("reference-outside", deep=True)
 def _reference_outside(skill: SkillMd) -> Iterator[Finding]:
-    if ".." not in skill.document.body and "%2e" not in skill.document.body.lower():
-        return
     for reference in skill.references:
         if reference.kind == "outside":
             message = (

@@ -257,10 +257,10 @@ from mcp_skills_server.validation import rules, text as texts
 from mcp_skills_server.validation.rule import TextFile
 from mcp_skills_server.web import discovery
 for shape in ["curl ", "curl |", "curl " * 190 + "|" + " " * 9000]:
-    texts.RULES.check(TextFile(shape * ((4 << 20) // len(shape))), deep=True)
+    texts.RULES.check(TextFile(shape * ((4 << 20) // len(shape))))
 for shape in {shapes}:
     text = shape * ((1 << 18) // len(shape))
-    texts.RULES.check(TextFile(text), deep=True)
+    texts.RULES.check(TextFile(text))
     fields = frontmatter.Document({{"allowed-tools": text}}, {{}}, "", 1, ())
     rules.check(fields, "a"), rules.check_deeply(fields, ())
     list(file_names.faults([text]))

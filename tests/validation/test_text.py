@@ -16,7 +16,7 @@ from tables import each_row
 
 
 def lint(text: str, markdown: str = "", first_line: int = 1) -> list[Problem]:
-    return RULES.check(TextFile(text, markdown, first_line), deep=True)
+    return RULES.check(TextFile(text, markdown, first_line))
 
 
 def codes_in(text: str) -> list[str]:

@@ -10,10 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dialects.build import skill, snapshot
+from dialects.build import AVAILABLE_SKILL, skill, snapshot
+from mcp_skills_server.codes import standing
 from mcp_skills_server.dialects import acp
 from mcp_skills_server.dialects.acp import AgentResponse, InitializeRequest, SessionEnd, SessionRequest, UpdateForms
+from mcp_skills_server.format.frontmatter import Document
 from mcp_skills_server.model import ORIGIN, Standing
+from mcp_skills_server.validation.rules import check
 from steps import step_growth
 from tables import each_row
 from wire import ROOT
@@ -93,7 +96,7 @@ def test_entry_has_metadata_and_origin_in_meta() -> None:
     metadata = {"author": "example-org", "version": "1.0"}
     pdf = skill("pdf-processing", description=description, license="Apache-2.0", metadata=metadata)
     assert acp.entry(pdf) == golden("skill")
-    assert acp.why_invalid(acp.entry(pdf)) is None
+    AVAILABLE_SKILL.validate(golden("skill"))
     meta = acp.entry(replace(pdf, origin="https://example.com")).get("_meta")
     assert meta == {**metadata, ORIGIN: "https://example.com"}
 
@@ -131,32 +134,29 @@ def test_split_tools_loses_only_separators(text: str) -> None:
 
 
 @pytest.mark.requirement("ACP-1", "ACP-2", "ACP-3", "ACP-5", "ACP-6", "ACPX-1")
-@each_row(("change", "word"), [
-    ({"name": "a--b"}, "name"), ({"name": "-a"}, "name"), ({"name": "a-"}, "name"), ({"name": "A"}, "name"),
-    ({"name": "a\n"}, "name"), ({"name": ""}, "name"), ({"name": "a" * 65}, "name"), ({"name": None}, "name"),
-    ({"description": ""}, "description"), ({"description": "x" * 1025}, "description"),
-    ({"license": 1}, "license"), ({"compatibility": "x" * 501}, "compatibility"),
-    ({"allowedTools": "Bash"}, "allowedTools"), ({"allowedTools": [1]}, "allowedTools"), ({"_meta": []}, "_meta"),
-    ({"metadata": {}}, "metadata"),
+@each_row("fields", [
+    {"name": "a" * 64, "description": "x" * 1024, "compatibility": "x" * 500}, {"license": "", "allowed-tools": ["a"]},
+    {"description": "\u200b" + "x" * 1023, "allowed-tools": "Bash(a b) Read", "metadata": {"a": "b"}, "hooks": {}},
 ])  # fmt: skip
-def test_invalid_available_skill_is_refused_by_its_field(change: dict[str, Any], word: str) -> None:
-    assert word in (acp.why_invalid({"name": "a", "description": "Does a.", **change}) or "")
-
-
-def test_available_skill_of_the_greatest_lengths_is_valid() -> None:
-    for description in ("x", "x" * 1024):
-        longest = {"name": "a" * 64, "description": description, "compatibility": "x" * 500}
-        assert acp.why_invalid(longest) is None
-    assert acp.why_invalid("a") == "it is not an object"
+def test_valid_skill_is_a_valid_available_skill(fields: dict[str, Any]) -> None:
+    one = skill(fields.get("name", "a"), **fields)
+    assert standing(check(Document(one.frontmatter, {}, "Do it.", 1, ()), one.path)) is Standing.VALID
+    (sent,) = acp.available(snapshot(one)).skills
+    AVAILABLE_SKILL.validate(sent)
+    invalid: list[dict[str, Any]] = [{"name": "a--b"}, {"license": 1}, {"compatibility": ""}, {"allowed-tools": 1}]
+    for change in (*invalid, {"metadata": []}, {"description": "x" * 1025}):
+        frontmatter = {"name": "a", "description": "Does a.", **change}
+        assert standing(check(Document(frontmatter, {}, "Do it.", 1, ()), "a")) is Standing.LENIENT
 
 
 @pytest.mark.requirement("ACPX-14")
 def test_duplicate_name_is_sent_from_the_earlier_root() -> None:
     first = replace(skill("z/same"), root=0)
     later = replace(skill("a/same"), root=1)
-    found = acp.available(snapshot(later, first, skill("weak", standing=Standing.LENIENT), skill("odd", license=["x"])))
+    unseen, weak = skill("unseen", description="\u200b"), skill("weak", standing=Standing.LENIENT)
+    found = acp.available(snapshot(later, first, weak, unseen))
     assert [each["name"] for each in found.skills] == ["same"]
-    assert [path for path, _ in found.left_out] == ["odd", "a/same"]
+    assert [path for path, _ in found.left_out] == ["unseen", "a/same"]
     assert "z/same" in dict(found.left_out)["a/same"]
 
 

@@ -14,7 +14,6 @@ from typing import Any, Final, NamedTuple, NotRequired, TypeAlias, TypedDict, ca
 from mcp_skills_server.format import hidden, identity
 from mcp_skills_server.format.fields import texts
 from mcp_skills_server.model import ORIGIN, Json, Skill, Snapshot, Standing
-from mcp_skills_server.validation import rules as limits
 
 META_KEY: Final = "mcp-skills-server"
 """The key in the `_meta` of capabilities that announces this project's extensions."""
@@ -41,10 +40,6 @@ Key: TypeAlias = tuple[str, object]
 JavaScript."""
 _SERVER_NAME: Final = "skills"
 """The base name of the added MCP server, numbered if it is taken."""
-_NAME: Final = re.compile(r"[a-z0-9]++(?:-[a-z0-9]++)*")
-_FIELDS: Final = frozenset(
-    ("name", "description", "license", "compatibility", "allowedTools", "_meta")
-)
 
 
 def messages_of(message: object) -> list[Params]:
@@ -295,51 +290,24 @@ def entry(skill: Skill) -> AvailableSkill:
     return cast("AvailableSkill", out)
 
 
-def why_invalid(value: object) -> str | None:
-    """Return why this is not a valid AvailableSkill, in one line, or None if it is."""
-    if not isinstance(value, dict):
-        return "it is not an object"
-    fields = cast("dict[str, object]", value)
-    name, description = fields.get("name"), fields.get("description")
-    if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > limits.MAX_NAME:
-        return (
-            f"its name is not 1 to {limits.MAX_NAME} lower-case letters, digits and single hyphens"
-        )
-    if not isinstance(description, str) or not 1 <= len(description) <= limits.MAX_DESCRIPTION:
-        return f"its description is not a string of 1 to {limits.MAX_DESCRIPTION} characters"
-    if not isinstance(fields.get("license", ""), str):
-        return "its license is not a string"
-    compatibility = fields.get("compatibility", "")
-    if not isinstance(compatibility, str) or len(compatibility) > limits.MAX_COMPATIBILITY:
-        return f"its compatibility is not a string of at most {limits.MAX_COMPATIBILITY} characters"
-    tools = fields.get("allowedTools", [])
-    if not isinstance(tools, list) or texts(cast("list[Json]", tools)) != tools:
-        return "its allowedTools is not a list of strings"
-    if not isinstance(fields.get("_meta", {}), dict):
-        return "its _meta is not an object"
-    unknown = sorted(fields.keys() - _FIELDS)
-    if unknown:
-        return f"it has the unknown field {unknown[0]}"
-    return None
-
-
 def available(snapshot: Snapshot) -> Available:
     """Return the skills of a snapshot to send over ACP: valid ones, with unique names.
 
-    ACP identifies a skill by name. Of duplicates the first by root, then by path, wins.
+    ACP identifies a skill by name. Of duplicates the first by root, then by path, wins. A valid
+    skill is a valid AvailableSkill, unless its description has hidden characters only.
     """
     chosen: dict[str, Skill] = {}
     left_out: list[tuple[str, str]] = []
     valid = [snapshot.skills[path] for path in snapshot.paths(Standing.VALID)]
     # ACPX-14: prefer the earlier root
     for skill in sorted(valid, key=lambda each: (each.root, each.path)):
-        reason = why_invalid(entry(skill))
-        if reason is None and skill.name in chosen:
+        if not hidden.strip(skill.description):
+            left_out.append((skill.path, "its description has hidden characters only"))
+        elif skill.name in chosen:
             reason = f"{skill.name} is also the name of {chosen[skill.name].path}"
-        if reason is None:
-            chosen[skill.name] = skill
-        else:
             left_out.append((skill.path, reason))
+        else:
+            chosen[skill.name] = skill
     return Available(tuple(entry(chosen[name]) for name in sorted(chosen)), tuple(left_out))
 
 

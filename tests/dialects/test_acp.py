@@ -22,7 +22,7 @@ from tables import each_row
 from wire import ROOT
 
 
-def test_batch_is_parsed_into_its_initialize_and_session_requests() -> None:
+def test_initialize_and_session_requests_are_parsed() -> None:
     version_1 = {"id": 0, "method": "initialize", "params": {"protocolVersion": 1, "clientCapabilities": {"a": 1}}}
     version_2 = {"id": 1, "method": "initialize", "params": {"protocolVersion": 2, "capabilities": {"b": 2}}}
     bare = {"id": 2, "method": "initialize"}
@@ -30,25 +30,25 @@ def test_batch_is_parsed_into_its_initialize_and_session_requests() -> None:
     load = {"id": None, "method": "session/load", "params": {"sessionId": "s"}}
     close = {"id": 2.5, "method": "session/close", "params": {"sessionId": "s"}}
     others = [{"id": 3, "method": "session/prompt"}, {"method": "session/new"}, 5]
-    assert acp.parse_requests([version_1, version_2, bare, new, load, close, *others]) == [
+    assert [acp.parse_request(each) for each in (version_1, version_2, bare, new, load, close, *others)] == [
         InitializeRequest(("number", 0), 1, {"a": 1}), InitializeRequest(("number", 1), 2, {"b": 2}),
         InitializeRequest(("number", 2), 1, None), SessionRequest(("str", "n"), None),
-        SessionRequest(("NoneType", None), "s"), SessionEnd(("number", 2.5), "s"),
+        SessionRequest(("NoneType", None), "s"), SessionEnd(("number", 2.5), "s"), None, None, None,
     ]  # fmt: skip
 
 
 def test_ids_of_different_types_have_different_keys() -> None:
-    keys = [acp.parse_responses({"id": id_, "result": {}})[0].key for id_ in (1, "1", True, None, 1.0)]
-    assert keys[0] == keys[4] and len(set(keys)) == 4
+    responses = [acp.parse_response({"id": id_, "result": {}}) for id_ in (1, "1", True, None, 1.0)]
+    assert responses[0] == responses[4] and len({each.key for each in responses if each is not None}) == 4
 
 
 def test_responses_are_parsed_and_other_messages_ignored() -> None:
     key = ("number", 1)
-    assert acp.parse_responses({"id": 1, "result": {"a": 1}, "error": None}) == [AgentResponse(key, {"a": 1})]
-    assert acp.parse_responses({"id": 1, "error": {"code": -1}}) == [AgentResponse(key, None)]
-    assert acp.parse_responses({"id": None, "error": {"code": -1}}) == []
+    assert acp.parse_response({"id": 1, "result": {"a": 1}, "error": None}) == AgentResponse(key, {"a": 1})
+    assert acp.parse_response({"id": 1, "error": {"code": -1}}) == AgentResponse(key, None)
+    assert acp.parse_response({"id": None, "error": {"code": -1}}) is None
     for other in ({"id": 1, "method": "x", "result": {}}, {"id": [], "result": {}}, {"id": 1}, 5):
-        assert acp.parse_responses(other) == []
+        assert acp.parse_response(other) is None
 
 
 def test_response_decides_the_version_and_the_session_id() -> None:
@@ -77,13 +77,11 @@ def server_named(name: str) -> dict[str, Any]:
 ])  # fmt: skip
 def test_with_server_adds_the_server_and_changes_nothing_else(before: Any, after: Any) -> None:
     request: dict[str, Any] = {"id": 1, "method": "session/new", "params": before}
-    text = acp.with_server(json.dumps(request, indent=1), server_named)
-    assert json.loads(text) == {**request, "params": after}
-    assert ("\n" in text) is (before == after)  # an unchanged message keeps its bytes
-    other = {"id": 1, "method": "session/prompt", "params": {"mcpServers": []}}
-    load = {"method": "session/load", "params": before, "id": None}
-    batch = acp.with_server(json.dumps([{"a": 1}, other, load]), server_named)
-    assert json.loads(batch) == [{"a": 1}, other, {**load, "params": after}]
+    text = acp.with_server(request, server_named)
+    if before == after:
+        assert text is None
+    else:
+        assert text is not None and json.loads(text) == {**request, "params": after}
 
 
 def golden(name: str) -> dict[str, Any]:
@@ -261,8 +259,8 @@ def test_agent_updates_are_parsed_nested_and_flat() -> None:
     extension = {"method": acp.EXTENSION_METHOD, "params": {"sessionId": "s", "availableSkills": []}}
     other = {"method": "session/update", "params": {"sessionId": "s", "update": {"sessionUpdate": "_other"}}}
     without_session = {"method": "session/update", "params": {"update": {"sessionUpdate": acp.SKILLS_UPDATE}}}
-    assert acp.parse_updates([nested, flat, extension, other, without_session, 5]) == [
+    assert [acp.parse_update(each) for each in (nested, flat, extension, other, without_session, 5)] == [
         ("s", acp.SKILLS_UPDATE, {"sessionUpdate": acp.SKILLS_UPDATE}),
         ("s", acp.COMMANDS_UPDATE, {"sessionUpdate": acp.COMMANDS_UPDATE, "x": 1}),
-        ("s", acp.EXTENSION_METHOD, {"availableSkills": []}),
-    ]
+        ("s", acp.EXTENSION_METHOD, {"availableSkills": []}), None, None, None,
+    ]  # fmt: skip

@@ -22,10 +22,6 @@ def descriptor(skill: Skill) -> dict[str, Json]:
     return prompts.descriptor(skill, entry)
 
 
-def changed(before: list[Skill], after: list[Skill], *chosen: str) -> bool:
-    return prompts.changed(build.snapshot(*before).skills, build.snapshot(*after).skills, chosen, descriptor)
-
-
 @pytest.mark.requirement("ASG-22")
 @each_row(("fields", "offered"), [
     ({}, True), ({"user_invocable": False}, False), ({"user_invocable": "false"}, False),
@@ -147,19 +143,13 @@ def test_suggestions_are_the_values_that_start_with_the_text(
     assert prompts.suggestions({"name": "x", **argument}, prefix) == expected
 
 
-@each_row(("before", "after", "is_changed"), [
-    ({}, {}, False), ({}, {"description": "Does more."}, True), ({}, {"title": "A"}, True),
-    ({}, {"arguments": [{"name": "x"}]}, True), ({}, {"argument_hint": "<x>"}, True),
-    ({}, {"user_invocable": False}, True), ({"user_invocable": False}, {}, True), ({}, {"license": "MIT"}, False),
-    ({}, {"disable_model_invocation": True}, False),
-    ({"user_invocable": False}, {"user_invocable": False, "description": "Does more."}, False),
-    ({}, {"name": "b"}, True),
-])  # fmt: skip
-def test_changed_compares_only_listed_fields(before: dict[str, Any], after: dict[str, Any], is_changed: bool) -> None:
-    assert changed([build.skill("a", **before)], [build.skill("a", **after)]) is is_changed
-
-
 @each_row(("before", "after", "chosen", "is_changed"), [
+    *(([build.skill("a", **before)], [build.skill("a", **after)], (), is_changed) for before, after, is_changed in (
+        ({}, {}, False), ({}, {"description": "Does more."}, True), ({}, {"title": "A"}, True),
+        ({}, {"arguments": [{"name": "x"}]}, True), ({}, {"argument_hint": "<x>"}, True),
+        ({}, {"user_invocable": False}, True), ({"user_invocable": False}, {}, True), ({}, {"license": "MIT"}, False),
+        ({}, {"disable_model_invocation": True}, False), ({}, {"name": "b"}, True),
+        ({"user_invocable": False}, {"user_invocable": False, "description": "Does more."}, False))),
     ([], [], (), False), ([], [build.skill("a")], (), True), ([build.skill("a")], [], (), True),
     ([build.skill("a")], [build.skill("b/a")], (), True),
     ([], [build.skill("a", standing=Standing.UNUSABLE)], (), False),
@@ -167,7 +157,8 @@ def test_changed_compares_only_listed_fields(before: dict[str, Any], after: dict
     ([build.skill("a")], [build.skill("a", description="Does more.")], ("b",), False),
     ([], [build.skill("x/b", user_invocable=False)], ("b",), True),  # its name may be shared now
 ])  # fmt: skip
-def test_changed_reports_added_and_removed_prompts(
+def test_changed_compares_listed_fields_and_names(
     before: list[Skill], after: list[Skill], chosen: tuple[str, ...], is_changed: bool
 ) -> None:
-    assert changed(before, after, *chosen) is is_changed
+    found = prompts.changed(build.snapshot(*before).skills, build.snapshot(*after).skills, chosen, descriptor)
+    assert found is is_changed

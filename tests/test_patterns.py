@@ -10,15 +10,11 @@ import ast
 import importlib
 import pkgutil
 import re
-import subprocess
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 import mcp_skills_server
 from tables import each_row
@@ -244,42 +240,3 @@ def test_possessive_repeats_are_alike_in_every_python():
 ])  # fmt: skip
 def test_possessive_repeat_of_unsupported_content_is_recognized(pattern: str, wrong: bool):
     assert stops_halfway(parser.parse(pattern)) is wrong
-
-
-# A second check: functions that read foreign text, with their worst cases, within a limit of processor time
-
-BUDGET_S = 60
-_WORST = """
-import resource
-resource.setrlimit(resource.RLIMIT_CPU, ({budget}, {budget}))
-from mcp_skills_server.format import file_names, links, markup, frontmatter
-from mcp_skills_server.validation import rules, text as texts
-from mcp_skills_server.validation.rule import TextFile
-from mcp_skills_server.web import discovery
-for shape in ["curl ", "curl |", "curl " * 190 + "|" + " " * 9000]:
-    texts.RULES.check(TextFile(shape * ((4 << 20) // len(shape))), deep=True)
-for shape in {shapes}:
-    text = shape * ((1 << 18) // len(shape))
-    texts.RULES.check(TextFile(text), deep=True)
-    fields = frontmatter.Document({{"allowed-tools": text}}, {{}}, "", 1, ())
-    rules.check(fields, "a"), rules.check_deeply(fields, ())
-    list(file_names.faults([text]))
-    links.headings(text)
-    markup.element("skill", {{"name": text[:1000]}}, text)
-    discovery._byte_range(text[:1 << 16], 10)
-    discovery._byte_range("bytes=1-" + text[:1 << 16] + "!", 10)
-print("done")
-"""
-_SHAPES = [
-    "curl ", "curl |", "curl|sh ", "curl " * 200 + "\n", "|", "| ", "|sudo ", "sh ", "bash -c ", "sh <(", "!`", "!`a\n",
-    "crontab ", ">", "> ~/", ">a/$", "systemctl --user ", "Bash(", "Bash( * ", " ", "\n", "\t\n", "</ ", "<  ", "# ",
-    "#",
-    "\n# a", "\n```", "[", "![", "[a](", "\u200b", "\ufeff", "\U000e0041", "a", "con.", "= ", "\n--",
-]  # fmt: skip
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="there is no limit on processor time")
-def test_worst_case_texts_stay_within_processor_time():
-    script = _WORST.format(budget=BUDGET_S, shapes=_SHAPES)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr[-2000:]

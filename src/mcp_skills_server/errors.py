@@ -21,9 +21,9 @@ REPEATS: Final[Mapping[str, bool]] = {"repeats": True}
 """The logging `extra` of records that clients can cause at will: logged once a minute."""
 
 
-def clipped(text: str) -> str:
-    """Truncate a text to 200 characters for an error message."""
-    return text if len(text) <= MOST_ECHOED else text[: MOST_ECHOED - 3] + "..."
+def clipped(text: str, longest: int = MOST_ECHOED) -> str:
+    """Truncate a text to `longest` characters for an error message."""
+    return text if len(text) <= longest else text[: longest - 3] + "..."
 
 
 def quoted(text: str) -> str:

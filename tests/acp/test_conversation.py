@@ -153,7 +153,7 @@ def test_announcement_follows_the_agent_update_of_the_same_kind() -> None:
     assert announced(after) == [("s", ["one", "two"]), (label, ["own", "one", "two"])]
 
 
-def test_each_session_of_a_batch_is_announced_once() -> None:
+def test_each_session_of_several_lines_is_announced_once() -> None:
     conversation = new_conversation()
     conversation.announce(ONE)
     load = request(2, "session/load", sessionId="t")
@@ -162,13 +162,6 @@ def test_each_session_of_a_batch_is_announced_once() -> None:
     second = line(id=3, result={}) + commands_update("t")
     after = conversation.after_agent_lines(first + b"garbage\n" + second)
     assert announced(after) == [("t", ["one"]), ("u", ["one"])]
-    setup = {"id": 1, "method": "session/new", "params": {"mcpServers": []}}
-    batch = [setup, {"id": 2, "method": "session/prompt"}]
-    changed = json.loads(conversation.to_agent(json.dumps(batch).encode()))
-    assert [server["name"] for server in changed[0]["params"]["mcpServers"]] == ["skills"]
-    responses = [{"id": 1, "result": {"sessionId": "s"}}, {"id": 2, "result": {}}]
-    after = conversation.after_agent_lines(json.dumps(responses).encode() + b"\n")
-    assert announced(after) == [("s", ["one"])]
 
 
 def test_server_name_differs_from_thousands_of_taken_names() -> None:

@@ -14,6 +14,7 @@ import acp
 import pytest
 from acp.schema import ClientCapabilities
 
+from dialects.build import AVAILABLE_SKILL
 from mcp_skills_server.dialects import acp as dialect
 from wire import COMMAND, DEADLINE, write_skill
 
@@ -52,7 +53,7 @@ def skill_names(update: Any) -> list[str]:
     assert update.session_update == "available_commands_update"
     details = update.field_meta[dialect.DETAILS]
     assert [each["name"] for each in details] == update.field_meta["availableSkills"]
-    assert all(dialect.why_invalid(each) is None for each in details)
+    assert all(map(AVAILABLE_SKILL.is_valid, details))
     return update.field_meta["availableSkills"]
 
 

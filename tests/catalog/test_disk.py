@@ -11,13 +11,10 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from catalog.forest import Patch, consume_walk, load_registry, problem_codes, skill_md, skills, write_files
 from mcp_skills_server.catalog import disk, tree
 from mcp_skills_server.errors import StaleFileError
-from mcp_skills_server.format import ignored
 from mcp_skills_server.model import SkillFile
 from tables import each_row
 
@@ -215,12 +212,6 @@ def test_walk_and_failed_reads_leak_no_descriptor(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="too large"):
         disk.read(str(tmp_path / "a/b/c/file.md"), 0)
     assert len(os.listdir("/proc/self/fd")) == before
-
-
-@given(st.text(min_size=1, max_size=12) | st.sampled_from(["node_modules", "__pycache__", "4913", "a.swp", "~$x"]))
-def test_each_ignored_name_passes_the_quick_check_of_its_first_and_last_character(name: str) -> None:
-    if tree.is_ignored(name):
-        assert name[0] in ignored.FIRST_CHARS or name[-1] in ignored.LAST_CHARS
 
 
 def test_ignored_names_are_listed_except_inside_ignored_folders_and_nested_skills(tmp_path: Path) -> None:

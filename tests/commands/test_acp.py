@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import forkserver
+from dialects.build import AVAILABLE_SKILL
 from mcp_skills_server.dialects import acp
 from tables import each_row
 from wire import COMMAND, DEADLINE, ROOT, write_skill
@@ -109,6 +110,6 @@ def test_guide_links_to_the_specification_and_names_options_and_fields() -> None
     announced = f'clientCapabilities._meta["{acp.META_KEY}"]'
     assert all(word in guide for word in (announced, acp.NESTED, acp.NOTIFICATION, acp.EXTENSION_METHOD, acp.DETAILS))
     examples = [json.loads(each) for each in re.findall(r"```json\n(.*?)```", guide, re.DOTALL)]
-    found = [acp.parse_updates(example) for example in examples]
-    details = found[-1][0][2]["_meta"][acp.DETAILS]
-    assert details and all(acp.why_invalid(each) is None for each in details)
+    found = [update for update in map(acp.parse_update, examples) if update is not None]
+    details = found[-1].fields["_meta"][acp.DETAILS]
+    assert details and all(map(AVAILABLE_SKILL.is_valid, details))

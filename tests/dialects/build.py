@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
 
 from mcp_skills_server.dialects.dialect import EntryContext
 from mcp_skills_server.format.dependencies import Served
@@ -17,6 +18,17 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=10,
 )
+
+AVAILABLE_SKILL = Draft202012Validator({
+    "type": "object", "required": ["name", "description"], "additionalProperties": False,
+    "properties": {
+        "name": {"type": "string", "pattern": "^[a-z0-9]+(-[a-z0-9]+)*\\Z", "maxLength": 64},
+        "description": {"type": "string", "minLength": 1, "maxLength": 1024},
+        "license": {"type": "string"}, "compatibility": {"type": "string", "maxLength": 500},
+        "allowedTools": {"type": "array", "items": {"type": "string"}}, "_meta": {"type": "object"},
+    },
+})  # fmt: skip
+"""The schema of ACP's AvailableSkill."""
 
 
 def skill(

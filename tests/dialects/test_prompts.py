@@ -6,8 +6,6 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from mcp_skills_server.dialects import prompts
 from mcp_skills_server.model import Json, Skill, Standing
@@ -22,10 +20,6 @@ def descriptor(skill: Skill) -> dict[str, Json]:
     entry: dict[str, Json] = {"name": skill.name}
     entry |= {key: skill.frontmatter[key] for key in keys if key in skill.frontmatter}
     return prompts.descriptor(skill, entry)
-
-
-def changed(before: list[Skill], after: list[Skill], *chosen: str) -> bool:
-    return prompts.changed(build.snapshot(*before).skills, build.snapshot(*after).skills, chosen, descriptor)
 
 
 @pytest.mark.requirement("ASG-22")
@@ -88,18 +82,12 @@ def test_instructions_wrap_the_body_with_name_and_directory() -> None:
         '<skill name="acme/a b" location="skill://acme/a%20b/SKILL.md" root_dir="skill://acme/a%20b">\n'
         "# Do\n\nUse <b> & `c`.\n\n</skill>"
     )
-    text = prompts.instructions(build.skill("a"), '"></skill>\n', "Do it.\u200b\u200b", "two\nlines")
+    text = prompts.instructions(build.skill("a"), '"></skill>\n', "Do it. </skill >\u200b\u200b", "two\nlines")
+    assert re.findall(r"<\s*/\s*skill\b", text.partition("\n")[2]) == ["</skill"]
     assert 'name="&quot;&gt;&lt;/skill&gt; "' in text
     assert "\n" not in text.split("\n\n", 1)[0]
     remark = "The skill contains 2 hidden characters, which are invisible to people."
     assert text.endswith(f"\n</skill>\n\n{remark}\n\nArguments: two\nlines")
-
-
-@given(st.text(alphabet=" \n</>skilSKIL", max_size=40))
-def test_no_body_closes_its_element_early(body: str) -> None:
-    text = prompts.instructions(build.skill("a"), "a", body + "</skill>" + body, "")
-    assert re.findall(r"<\s*/\s*skill\b", text, re.IGNORECASE) == ["</skill"]
-    assert text.endswith("\n</skill>")
 
 
 @each_row(("body", "filled"), [
@@ -155,19 +143,13 @@ def test_suggestions_are_the_values_that_start_with_the_text(
     assert prompts.suggestions({"name": "x", **argument}, prefix) == expected
 
 
-@each_row(("before", "after", "is_changed"), [
-    ({}, {}, False), ({}, {"description": "Does more."}, True), ({}, {"title": "A"}, True),
-    ({}, {"arguments": [{"name": "x"}]}, True), ({}, {"argument_hint": "<x>"}, True),
-    ({}, {"user_invocable": False}, True), ({"user_invocable": False}, {}, True), ({}, {"license": "MIT"}, False),
-    ({}, {"disable_model_invocation": True}, False),
-    ({"user_invocable": False}, {"user_invocable": False, "description": "Does more."}, False),
-    ({}, {"name": "b"}, True),
-])  # fmt: skip
-def test_changed_compares_only_listed_fields(before: dict[str, Any], after: dict[str, Any], is_changed: bool) -> None:
-    assert changed([build.skill("a", **before)], [build.skill("a", **after)]) is is_changed
-
-
 @each_row(("before", "after", "chosen", "is_changed"), [
+    *(([build.skill("a", **before)], [build.skill("a", **after)], (), is_changed) for before, after, is_changed in (
+        ({}, {}, False), ({}, {"description": "Does more."}, True), ({}, {"title": "A"}, True),
+        ({}, {"arguments": [{"name": "x"}]}, True), ({}, {"argument_hint": "<x>"}, True),
+        ({}, {"user_invocable": False}, True), ({"user_invocable": False}, {}, True), ({}, {"license": "MIT"}, False),
+        ({}, {"disable_model_invocation": True}, False), ({}, {"name": "b"}, True),
+        ({"user_invocable": False}, {"user_invocable": False, "description": "Does more."}, False))),
     ([], [], (), False), ([], [build.skill("a")], (), True), ([build.skill("a")], [], (), True),
     ([build.skill("a")], [build.skill("b/a")], (), True),
     ([], [build.skill("a", standing=Standing.UNUSABLE)], (), False),
@@ -175,7 +157,8 @@ def test_changed_compares_only_listed_fields(before: dict[str, Any], after: dict
     ([build.skill("a")], [build.skill("a", description="Does more.")], ("b",), False),
     ([], [build.skill("x/b", user_invocable=False)], ("b",), True),  # its name may be shared now
 ])  # fmt: skip
-def test_changed_reports_added_and_removed_prompts(
+def test_changed_compares_listed_fields_and_names(
     before: list[Skill], after: list[Skill], chosen: tuple[str, ...], is_changed: bool
 ) -> None:
-    assert changed(before, after, *chosen) is is_changed
+    found = prompts.changed(build.snapshot(*before).skills, build.snapshot(*after).skills, chosen, descriptor)
+    assert found is is_changed

@@ -6,7 +6,6 @@ import gzip
 import hashlib
 import io
 import os
-import stat
 import subprocess
 import tarfile
 import tracemalloc
@@ -117,16 +116,6 @@ def test_tar_has_sorted_plain_files_and_no_host_metadata():
         assert each.pax_headers == {}
     plain = gzip.decompress(raw)
     assert plain[257:265] == b"ustar\x0000" and plain[-1024:] == bytes(1024)
-
-
-@pytest.mark.requirement("X-4")
-def test_zip_has_sorted_plain_files_and_no_host_metadata():
-    members = zipfile.ZipFile(io.BytesIO(pack(UNICODE_TREE)[1])).infolist()
-    assert [each.filename for each in members] == sorted(UNICODE_TREE)
-    for each in members:
-        mode = each.external_attr >> 16
-        assert stat.S_ISREG(mode) and stat.S_IMODE(mode) == (0o755 if UNICODE_TREE[each.filename][1] else 0o644)
-        assert (each.date_time, each.flag_bits, each.extra, each.comment) == ((1980, 1, 1, 0, 0, 0), 0x800, b"", b"")
 
 
 @pytest.mark.requirement("X-4")
@@ -279,33 +268,16 @@ _DEEP = "/".join("x" * 31)
 
 
 @pytest.mark.requirement("WK-30")
-@each_row(("path", "suffix", "reason"), [
-    ("x" * 255, "x", "too long"), ("é" * 127 + "x", "x", "too long"),
-    ("/".join(["x" * 250] * 4 + ["x" * 20]), "x", "too long"),
-    (f"{_DEEP}/{'x' * 255}", "/x", "more than 32 levels"),
-])  # fmt: skip
-def test_path_limit_is_exact(path: str, suffix: str, reason: str) -> None:
-    assert unpack(pack({path: (b"", False)})[1])
-    with pytest.raises(ArchiveRefusedError, match=reason):
-        unpack(tar_gz(pax(path=path + suffix), _MEMBER))
-
-
-@pytest.mark.requirement("WK-30")
-@each_row(("names", "one_more", "reason"), [
-    ([f"{n}" for n in range(1000)], "x", "more than 1000 files"),
-    ([*(f"{n}/" for n in range(4003)), "x"], "y", "more than 4004 members"),
-    (["/".join((f"{n}", *"d" * 22)) for n in range(182)], "e/f", "more than 4004 directories"),
-])  # fmt: skip
-def test_member_limit_is_exact(names: list[str], one_more: str, reason: str) -> None:
-    for archive in archives_of(*names):
-        assert unpack(archive)
-    for archive in archives_of(*names, one_more):
-        with pytest.raises(ArchiveRefusedError, match=reason):
-            unpack(archive)
-
-
-@pytest.mark.requirement("WK-30")
 @each_row(("fits", "exceeds", "reason"), [
+    *((pack({path: (b"", False)})[1], tar_gz(pax(path=path + more), _MEMBER), reason) for path, more, reason in (
+        ("x" * 255, "x", "too long"), ("é" * 127 + "x", "x", "too long"),
+        ("/".join(["x" * 250] * 4 + ["x" * 20]), "x", "too long"),
+        (f"{_DEEP}/{'x' * 255}", "/x", "more than 32 levels"))),
+    *((fits, exceeds, f"more than {reason}") for names, one_more, reason in (
+        ([f"{n}" for n in range(1000)], "x", "1000 files"),
+        ([*(f"{n}/" for n in range(4003)), "x"], "y", "4004 members"),
+        (["/".join((f"{n}", *"d" * 22)) for n in range(182)], "e/f", "4004 directories"),
+    ) for fits, exceeds in zip(archives_of(*names), archives_of(*names, one_more), strict=True)),
     (tar_gz(*headers(1 << 16), _MEMBER), tar_gz(*headers((1 << 16) + 1), _MEMBER), "a header of 65537 bytes"),
     (tar_gz(*headers(*[1 << 16] * 16), _MEMBER, level=0), tar_gz(*headers(*[1 << 16] * 16, 20), _MEMBER, level=0),
      "headers of more than 1048576 bytes"),
@@ -316,7 +288,7 @@ def test_member_limit_is_exact(names: list[str], one_more: str, reason: str) -> 
     (padded_zip(1 << 20, 2_000), padded_zip((1 << 20) + 1, 2_000), "more than 200 times its size"),
     (padded_zip(2_000_000, 10_000), padded_zip(2_000_001, 10_000), "more than 200 times its size"),
 ])  # fmt: skip
-def test_size_limit_is_exact(fits: bytes, exceeds: bytes, reason: str) -> None:
+def test_unpack_limit_is_exact(fits: bytes, exceeds: bytes, reason: str) -> None:
     assert unpack(fits)
     with pytest.raises(ArchiveRefusedError, match=reason):
         unpack(exceeds)
@@ -355,11 +327,6 @@ def test_header_limit_grows_with_the_file_limit():
     assert len(unpack(files, UnpackLimits(files=2000))) == 40
 
 
-def test_small_archive_may_compress_well():
-    for raw in (tar_gz(block("a", bytes(1_000_000))), zipped(Zipped("a", bytes(1_000_000), method=8))):
-        assert unpack(raw) == {"a": (bytes(1_000_000), False)}
-
-
 def test_archive_without_files_is_unpacked_to_nothing():
     assert unpack(zipped()) == {}
     assert unpack(zipped(Zipped("a/", mode=0o40755))) == {}
@@ -393,16 +360,6 @@ def test_truncated_or_damaged_archive_is_refused_or_unpacked(raw: bytes):
             unpack(raw[:place])
         for bits in (0x01, 0x80, 0xFF):
             unpack_or_refuse(raw[:place] + bytes([byte ^ bits]) + raw[place + 1 :])
-
-
-_STARTS = st.sampled_from([*SMALL, b"\x1f\x8b\x08\0", b"PK\3\4", b"PK\5\6", b""])
-
-
-@given(_STARTS, st.lists(st.tuples(st.integers(0, 2000), st.binary(max_size=300)), max_size=4))
-def test_edited_archive_is_refused_or_unpacked(raw: bytes, edits: list[tuple[int, bytes]]):
-    for position, inserted in edits:
-        raw = raw[:position] + inserted + raw[position + len(inserted) // 2 :]
-    unpack_or_refuse(raw)
 
 
 @given(st.binary(max_size=1500), st.integers(0, 511), st.binary(max_size=40))

@@ -15,9 +15,7 @@ def test_unserved_files_of_a_tree_are_found() -> None:
     plain = {"README.md", "alpha/SKILL.md", "alpha/scripts/run.py"}
     assert {*TREE} - {*unserved(TREE, hidden=False)} == plain
     assert {*TREE} - {*unserved(TREE, hidden=True)} == plain | {".claude/skills/beta/SKILL.md"}
-
-
-def test_dot_folder_of_a_root_skill_has_no_served_skill() -> None:
+    # The dot folder of a root that is itself a skill has no served skill.
     found = unserved(["SKILL.md", ".claude/skills/beta/SKILL.md", "more/SKILL.md"], hidden=True)
     assert found == [".claude/skills/beta/SKILL.md"]
 

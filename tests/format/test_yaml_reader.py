@@ -18,13 +18,6 @@ from .skill_md import codes, document, each_parser, fatal, typed
 MAX_DEPTH, MAX_EXPANSION, MAX_NODES, MAX_YAML = 24, 1 << 20, 10_000, 1 << 17
 
 
-def value_of(text: str) -> Json:
-    """Return the value of a plain scalar."""
-    found = document(f"value: {text}").frontmatter
-    assert found is not None
-    return found["value"]
-
-
 @pytest.mark.requirement("S40-13")
 @each_parser
 @each_row(("text", "expected"), [
@@ -262,12 +255,3 @@ def test_alias_bomb_is_refused():
 def test_five_megabytes_of_junk_have_one_problem(junk: bytes, code: str):
     found = parse(junk)
     assert (found.frontmatter, codes(found)) == (None, [code])
-
-
-@each_row("text", [
-    "1" + "_" * 130_000 + "x", "0x" + "1_" * 60_000 + "x", "1:" + "1:" * 60_000 + "x", "1" * 130_000 + "x",
-    "." + "_" * 130_000, "-" * 130_000,
-])  # fmt: skip
-def test_text_like_a_number_is_parsed_in_linear_time(text: str):
-    """A pattern with backtracking takes minutes here."""
-    assert value_of(text) == text

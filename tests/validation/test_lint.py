@@ -8,7 +8,7 @@ import pytest
 
 from dialects.build import skill, snapshot
 from mcp_skills_server.model import SKILL_MD, Skill, Standing
-from mcp_skills_server.validation.lint import CATALOG, NAMES, FileNames, lint_file, lint_names
+from mcp_skills_server.validation.lint import lint_catalog, lint_file, lint_names
 from tables import each_row
 
 HEAD = "---\nname: a\ndescription: Shows what is found in a file, when asked.\n---\n"
@@ -35,15 +35,15 @@ def test_lint_of_a_file_depends_on_its_kind(
 
 def test_version_control_folder_is_reported_except_in_a_root_skill() -> None:
     one = skill("a")
-    assert [each.code for each in lint_names(one, [SKILL_MD], [".git", ".envrc"])] == ["ignored-file"]
+    assert [each.code for each in lint_names(one, [SKILL_MD], [".git"])] == ["ignored-file"]
     root = replace(one, directory="")
-    assert lint_names(root, [SKILL_MD], [".git"]) == []
+    assert [*lint_names(root, [SKILL_MD], [".git"])] == []
     assert [each.code for each in lint_names(root, [SKILL_MD], [".git", ".envrc"])] == ["ignored-file"]
 
 
 def test_file_name_is_reported_with_its_path_and_code() -> None:
     unserved = [f".{number}" for number in range(7)]
-    found = NAMES.check(FileNames(["SKILL.md", "a\u200b.md", "con.md", "B.md", "b.md"], unserved), deep=True)
+    found = [*lint_names(skill("a"), [SKILL_MD, "a\u200b.md", "con.md", "B.md", "b.md"], unserved)]
     assert [(each.code, each.path) for each in found] == [
         ("ignored-file", ""), ("hidden-characters", "a\u200b.md"), ("file-name-portable", "con.md"),
         ("file-name-portable", "b.md"),
@@ -52,17 +52,17 @@ def test_file_name_is_reported_with_its_path_and_code() -> None:
     assert found[1].hint == "rename the file without it"
 
 
-def lint_catalog(*skills: Skill) -> list[tuple[str, str, str]]:
+def problems_among(*skills: Skill) -> list[tuple[str, str, str]]:
     """Return the code, skill and path of each problem among these skills."""
-    return [(each.code, each.skill, each.path) for each in CATALOG.check(snapshot(*skills), deep=True)]
+    return [(each.code, each.skill, each.path) for each in lint_catalog(snapshot(*skills))]
 
 
 @pytest.mark.requirement("S40-37")
 def test_shared_name_is_reported_for_each_listed_skill_with_five_others() -> None:
     unlisted = skill("c/y", standing=Standing.LENIENT)
-    found = lint_catalog(skill("a/x"), skill("b/x"), skill("b/y"), unlisted)
+    found = problems_among(skill("a/x"), skill("b/x"), skill("b/y"), unlisted)
     assert found == [("name-shared", "a/x", ""), ("name-shared", "b/x", "")]
-    first, *_ = CATALOG.check(snapshot(*(skill(f"{number}/x") for number in range(9))), deep=True)
+    first, *_ = lint_catalog(snapshot(*(skill(f"{number}/x") for number in range(9))))
     assert first.message == "the name x is also that of 1/x, 2/x, 3/x, 4/x, 5/x and 3 more"
 
 
@@ -70,4 +70,4 @@ def test_shared_name_is_reported_for_each_listed_skill_with_five_others() -> Non
 def test_dependency_on_an_unserved_skill_file_is_reported() -> None:
     resources = ["skill://b/SKILL.md", "skill://b/gone.md", "x://y"]
     dependent = skill("a", dependencies={"tools": ["t"], "resources": resources})
-    assert lint_catalog(dependent, skill("b")) == [("dependency-unresolved", "a", SKILL_MD)]
+    assert problems_among(dependent, skill("b")) == [("dependency-unresolved", "a", SKILL_MD)]

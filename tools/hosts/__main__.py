@@ -17,6 +17,7 @@ import os
 import platform
 import re
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections import deque
@@ -51,11 +52,10 @@ class Plan:
 
 @dataclass(frozen=True)
 class InstalledHost:
-    """An installed host, the folders of its `PATH`, and whether it has a network namespace of its own."""
+    """An installed host, and the folders of its `PATH`."""
 
     host: str
     path: Sequence[Path]
-    namespaced: bool
 
     @property
     def program(self) -> Program:
@@ -125,28 +125,28 @@ def _converse(installed: InstalledHost, folder: Path, plan: Plan) -> Run:
     tee = trace.write_program([sys.executable, "-m", "mcp_skills_server"])
     script = Script(deque(plan.steps(root, trace)), lambda: trace.wait(lambda: bool(trace.tools()), READY))
     with serving(script.decide) as model:
-        env = setting.environment(home, installed.path, program.environment(model.url), namespaced=installed.namespaced)
+        env = setting.environment(home, installed.path, program.environment(model.url))
         program.prepare(home, model.url)
         ours_install = program.install if plan.approved else ()
         words = ["install", installed.host, root, "--command", tee, *ours_install]
         done = setting.run([sys.executable, "-m", "mcp_skills_server", *words], env, project)
         if done.code != 0:
-            return Run(names, script, trace, done, 0, [f"install {done.reason()}"])
+            return Run(names, script, trace, done, [f"install {done.reason()}"])
         if plan.slash and program.slash is not None:
             setting.write_hostile_skill(root, project)
             ended = setting.run([installed.binary, *program.slash(setting.HOSTILE)], env, project)
             faults = [*model.faults]
             if (project / setting.HIT).exists():
                 faults.append("a slash command ran a command of the skill's text")
-            seen = json.dumps([each.body for each in model.requests])
+            seen = json.dumps(model.bodies)
             if setting.PRIVATE in seen:
                 faults.append("a slash command sent a file of the user's to the model")
             if setting.HOSTILE not in seen:
                 faults.append("the slash command did not reach the model")
-            return Run(names, script, trace, ended, len(model.requests), faults)
+            return Run(names, script, trace, ended, faults)
         command = [installed.binary, *program.command, *(program.approval if plan.approved else ()), *plan.more]
         ended = setting.run(command, env, project)
-        return Run(names, script, trace, ended, len(model.requests), model.faults)
+        return Run(names, script, trace, ended, model.faults)
 
 
 def _load(length: int) -> Step:
@@ -204,14 +204,13 @@ def main() -> int:
     parser.add_argument("hosts", nargs="*", metavar="HOST", help=f"of {', '.join(PROGRAMS)}  [default: all]")
     parser.add_argument("--offline", action="store_true", help="install nothing; take what is below .hosts/")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--namespaced", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     unknown = [host for host in options.hosts if host not in PROGRAMS]
     if unknown:
         parser.error(f"unknown host {unknown[0]!r}; there are {', '.join(PROGRAMS)}")
     chosen = list(dict.fromkeys(options.hosts)) or list(PROGRAMS)
     if options.inside:
-        return _drive(chosen, options.namespaced)
+        return _drive(chosen)
     if sys.platform != "linux":
         print("make hosts: runs on linux only", file=sys.stderr)
         return 1
@@ -220,9 +219,10 @@ def main() -> int:
             _install("node", NODE)
         for host in chosen:
             _install(host, PROGRAMS[host].package)
-    words = setting.namespace_command()
-    arguments = [*chosen, *(["--namespaced"] if words else [])]
-    return setting.rerun_inside(words, arguments, ROOT)
+    # Root needs no user namespace.
+    own_network = ["unshare", "-n"] if os.geteuid() == 0 else ["unshare", "-r", "-n"]
+    command = [*own_network, sys.executable, "-m", "tools.hosts", "--inside", *chosen]
+    return subprocess.run(command, cwd=ROOT, check=False).returncode
 
 
 def _install(folder: str, package: str) -> None:
@@ -239,18 +239,15 @@ def _install(folder: str, package: str) -> None:
         failed.write_text(best_line(str(error)), encoding="utf-8")
 
 
-def _drive(chosen: Sequence[str], namespaced: bool) -> int:
-    if namespaced:
-        setting.loopback_up()
+def _drive(chosen: Sequence[str]) -> int:
+    setting.loopback_up()
     columns: dict[str, dict[str, str]] = {}
     seen = datetime.datetime.now(datetime.UTC).date().isoformat()
-    if not namespaced:
-        seen += ", with proxies that lead nowhere instead of a network of its own"
     failed = False
     for host in chosen:
         program = PROGRAMS[host]
         print(f"{program.title} ...", flush=True)
-        result = try_to_measure(host, namespaced=namespaced)
+        result = try_to_measure(host)
         result.facts = {"seen on": seen, **result.facts}
         columns[f"{program.title} {result.version}".strip()] = result.facts
         for row, fact in result.facts.items():
@@ -304,12 +301,12 @@ def markdown(columns: Mapping[str, Mapping[str, str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in cells)
 
 
-def try_to_measure(host: str, *, namespaced: bool) -> Result:
+def try_to_measure(host: str) -> Result:
     """Measure one host. If it cannot be installed or started, the result has the reason."""
     node = CACHE / "node" / "node_modules" / NODE / "bin"
     found = shutil.which("node")
     path = [folder for folder in (node, Path(found).parent if found else None) if folder and folder.is_dir()]
-    installed = InstalledHost(host, path, namespaced)
+    installed = InstalledHost(host, path)
     if not installed.binary.exists():
         failed = CACHE / host / "failed.txt"
         reason = failed.read_text(encoding="utf-8") if failed.exists() else "not installed; run without --offline"

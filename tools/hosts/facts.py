@@ -64,7 +64,6 @@ class Run:
     script: Script
     trace: Trace
     ended: setting.Ended
-    requests: int
     faults: Sequence[str]
 
     def lost(self) -> str:

@@ -428,29 +428,14 @@ def ours(tools: Iterable[Tool]) -> dict[str, Tool]:
 
 
 @dataclass
-class Recorded:
-    """A request. `api` is None if it requests no turn."""
-
-    method: str
-    path: str
-    body: Any
-    api: Api | None
-    seen: Seen | None
-
-
-@dataclass
 class Model:
-    """The requests so far, and the function that decides the next turn."""
+    """The bodies of the POST requests so far, and the function that decides the next turn."""
 
     decide: Callable[[Seen], Turn]
-    requests: list[Recorded] = field(default_factory=list[Recorded])
+    bodies: list[Any] = field(default_factory=list[Any])
     faults: list[str] = field(default_factory=list[str])
     lock: threading.Lock = field(default_factory=threading.Lock)
     url: str = ""
-
-    def turns(self) -> list[Recorded]:
-        """Return the requests of the conversation, which offer tools; others are for titles and the like."""
-        return [each for each in self.requests if each.seen is not None and each.seen.tools]
 
 
 @contextmanager
@@ -462,7 +447,6 @@ def serving(decide: Callable[[Seen], Turn]) -> Iterator[Model]:
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
-            model.requests.append(Recorded("GET", self.path, None, None, None))
             if "/models" in self.path:
                 self._answer("application/json", b'{"object":"list","data":[],"models":[]}')
             else:
@@ -486,13 +470,14 @@ def serving(decide: Callable[[Seen], Turn]) -> Iterator[Model]:
                 self._answer("application/json", b'{"error":{"message":"the scripted model failed"}}', 400)
 
         def _turn(self, api: Api | None, body: Any) -> None:
-            seen = read_request(api, body) if api else None
-            model.requests.append(Recorded("POST", self.path, body, api, seen))
-            if api is None or seen is None:
+            model.bodies.append(body)
+            if api is None:
                 self._answer("application/json", b'{"input_tokens":1,"totalTokens":1}')
                 return
+            seen = read_request(api, body)
+            # Requests without tools, such as for a title, take no turn of the conversation.
             turn = model.decide(seen) if seen.tools else Turn("{}")
-            self._answer(*write_answer(api, self.path, body, turn, len(model.requests)))
+            self._answer(*write_answer(api, self.path, body, turn, len(model.bodies)))
 
         def _body(self) -> bytes:
             if "chunked" in self.headers.get("Transfer-Encoding", ""):

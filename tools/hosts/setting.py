@@ -12,7 +12,6 @@ import signal
 import socket
 import struct
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,6 @@ from typing import Any, Final
 
 LIMIT: Final = 120
 """Timeout of a run, in seconds."""
-_DEAD: Final = "http://127.0.0.1:9"
 _SIOCSIFFLAGS: Final = 0x8914
 _IFF_UP: Final = 1
 
@@ -41,35 +39,21 @@ class Ended:
         return f"{end}: {words[-1].strip()[:300]}"
 
 
-def namespace_command() -> list[str]:
-    """Return the command that runs another in a new network namespace, [] if that is impossible."""
-    program = shutil.which("unshare")
-    if program is None:
-        return []
-    words = [program, "-n"] if os.geteuid() == 0 else [program, "-r", "-n"]
-    done = subprocess.run([*words, "true"], capture_output=True, check=False, timeout=LIMIT)
-    return words if done.returncode == 0 else []
-
-
 def loopback_up() -> None:
     """Bring up loopback, which is down in a new namespace."""
     with socket.socket() as handle:
         fcntl.ioctl(handle, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _IFF_UP))
 
 
-def environment(home: Path, path: Sequence[Path], more: Mapping[str, str], *, namespaced: bool) -> dict[str, str]:
+def environment(home: Path, path: Sequence[Path], more: Mapping[str, str]) -> dict[str, str]:
     """Return an environment with its own home, and only the system's programs."""
-    variables = {
+    return {
         "HOME": str(home),
         "PATH": os.pathsep.join([*map(str, path), "/usr/local/bin", "/usr/bin", "/bin"]),
         "LANG": "C.UTF-8",
         "TERM": "dumb",
-        "NO_PROXY": "127.0.0.1,localhost",
         **more,
     }
-    if not namespaced:
-        variables |= dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy"), _DEAD)
-    return variables
 
 
 def run(command: Sequence[str | Path], env: Mapping[str, str], folder: Path, limit: float = LIMIT) -> Ended:
@@ -109,11 +93,6 @@ def _kill_daemons(home: str | None) -> None:
         with contextlib.suppress(OSError):
             if f"HOME={home}".encode() in file.read_bytes().split(b"\0"):
                 os.kill(int(file.parent.name), signal.SIGKILL)
-
-
-def rerun_inside(words: Sequence[str], arguments: Sequence[str], root: Path) -> int:
-    command = [*words, sys.executable, "-m", "tools.hosts", "--inside", *arguments]
-    return subprocess.run(command, cwd=root, check=False).returncode
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import hashlib
 import json
 import os
 import signal
-import socket
-import struct
 import subprocess
 import time
 from collections.abc import Generator, Mapping, Sequence
@@ -17,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
+from tools.hosts.setting import loopback_up
 from tools.image.build import DEADLINE, SKILLS, Buildah, Built, ImageError, Steps
 
 from shared.redis_servers import redis_server
@@ -41,9 +39,7 @@ def own_network() -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(CLONE_NEWNET):
         raise ImageError(f"no network namespace: {os.strerror(ctypes.get_errno())}")
-    flags, up = 0x8914, 0x1  # SIOCSIFFLAGS, IFF_UP
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
-        fcntl.ioctl(control, flags, struct.pack("16sh", b"lo", up))
+    loopback_up()
 
 
 class Container(Server):

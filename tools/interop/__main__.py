@@ -48,26 +48,19 @@ from tools.interop.setup import (
     unavailable,
 )
 from tools.interop.verdicts import Baseline, Check, Verdict, judge, read_baseline
+from tools.pages import table
 
 
 def summary(rows: Sequence[tuple[Run, Verdict]]) -> str:
     head = ("referee", "version", "era", "transport", "passed", "failed", "warned", "skipped", "expected", "UNEXPECTED")
-    lines: list[tuple[str, ...]] = [head]
+    lines: list[Sequence[str]] = [head]
     for run, verdict in rows:
         counts = verdict.counts
         other = sum(counts.values()) - sum(counts[each] for each in ("SUCCESS", "INFO", "WARNING", "SKIPPED"))
         numbers = (counts["SUCCESS"], other, counts["WARNING"], counts["SKIPPED"], verdict.expected)
         shown = (*map(str, numbers), str(len(verdict.unexpected)))
         lines.append((run.referee, run.version, run.era, run.transport, *shown))
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    out: list[str] = []
-    for line in lines:
-        cells = [
-            cell.ljust(width) if number < 4 else cell.rjust(width)
-            for number, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ]
-        out.append("  ".join(cells).rstrip())
-    return "\n".join(out)
+    return table(lines, right=range(4, len(head)))
 
 
 def report(rows: Sequence[tuple[Run, Verdict]]) -> int:

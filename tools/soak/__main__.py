@@ -10,7 +10,6 @@ repeats the same random choices, but not their timing.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import shutil
@@ -72,7 +71,6 @@ def main() -> int:
     )
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=None, help="repeat the random choices of a run")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the counts to FILE")
     options = parser.parse_args()
     if shutil.which("redis-server") is None:
         print("soak: there is no redis-server on PATH; install it", file=sys.stderr)
@@ -99,9 +97,6 @@ def main() -> int:
         score.fail("nothing was verified; give it more minutes")
     print(f"\nafter the last edit all clients were up to date within {score.slowest:.2f} s")
     print(f"{len(score.failures)} failures")
-    if options.json is not None:
-        about = {"seed": seed, "minutes": options.minutes, "counts": score.counts, "failures": score.failures}
-        options.json.write_text(json.dumps({**about, "processes": rows, "slowest_s": score.slowest}, indent=2) + "\n")
     return 1 if score.failures else 0
 
 

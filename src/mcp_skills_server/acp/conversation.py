@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from threading import Lock
 from typing import Any, Final
@@ -55,47 +55,50 @@ class Conversation:
         return b"\n".join(map(self._line_to_agent, lines.split(b"\n")))
 
     def _line_to_agent(self, line: bytes) -> bytes:
-        text, message = _read(line)
-        requests = acp.parse_requests(message)
+        message = _read(line)
+        request = acp.parse_request(message)
         with self._lock:
-            for each in requests:
-                if each.key is not None:
-                    _put(self._pending, each.key, each)
+            if request is not None and request.key is not None:
+                _put(self._pending, request.key, request)
             version, can = self._version, self._starts_servers and bool(self._command)
-        opens = any(isinstance(each, SessionRequest) for each in requests)
-        if not (can and opens and self._may_add()):
+        if not (can and isinstance(request, SessionRequest) and self._may_add()):
             return line
-        changed = acp.with_server(text, lambda name: acp.server(name, self._command, version))
-        return changed.encode("utf-8")
+        changed = acp.with_server(message, lambda name: acp.server(name, self._command, version))
+        return line if changed is None else changed.encode("utf-8")
 
     def after_agent_lines(self, lines: bytes) -> bytes:
         """Return the lines to send to the client after these whole lines of the agent, if any."""
         due: dict[str, bool] = {}
         with self._lock:
             for line in lines.split(b"\n"):
-                _, message = _read(line)
-                for session_id in self._handle_responses(message):
-                    due[session_id] = True
-                for each in self._store_updates(message):
-                    by_extension = each.kind == acp.EXTENSION_METHOD
-                    due[each.session_id] = due.get(each.session_id, False) or by_extension
+                message = _read(line)
+                response, update = acp.parse_response(message), acp.parse_update(message)
+                if response is not None:
+                    session_id = self._handle_response(response)
+                    if session_id is not None:
+                        due[session_id] = True
+                elif update is not None and self._store_update(update):
+                    by_extension = update.kind == acp.EXTENSION_METHOD
+                    due[update.session_id] = due.get(update.session_id, False) or by_extension
             return self._lines(due)
 
-    def _handle_responses(self, message: object) -> Iterable[str]:
-        """Yield the sessions that these responses open, and update the state."""
-        for response in acp.parse_responses(message):
-            request = self._pending.pop(response.key, None)
-            if isinstance(request, acp.InitializeRequest):
-                self._record_handshake(request, response)
-            elif isinstance(request, SessionRequest):
-                session_id = acp.opened_session_id(request, response)
-                if session_id is not None and len(session_id) <= _LONGEST_ID:
-                    _put(self._open, session_id, None)
-                    yield session_id
-                self._agent_updates.keep(self._expected())
-            elif isinstance(request, acp.SessionEnd) and response.result is not None:
-                self._open.pop(request.session_id or "", None)
-                self._agent_updates.keep(self._expected())
+    def _handle_response(self, response: AgentResponse) -> str | None:
+        """Update the state, and return the session that this response opens, or None."""
+        request = self._pending.pop(response.key, None)
+        opened: str | None = None
+        if isinstance(request, acp.InitializeRequest):
+            self._record_handshake(request, response)
+        elif isinstance(request, SessionRequest):
+            opened = acp.opened_session_id(request, response)
+            if opened is not None and len(opened) > _LONGEST_ID:
+                opened = None
+            if opened is not None:
+                _put(self._open, opened, None)
+            self._agent_updates.keep(self._expected())
+        elif isinstance(request, acp.SessionEnd) and response.result is not None:
+            self._open.pop(request.session_id or "", None)
+            self._agent_updates.keep(self._expected())
+        return opened
 
     def _record_handshake(self, request: acp.InitializeRequest, response: AgentResponse) -> None:
         if response.result is not None:
@@ -103,16 +106,14 @@ class Conversation:
             self._forms = acp.accepted_forms(self._version, request.capabilities)
             self._starts_servers = acp.starts_servers(self._version, response.result)
 
-    def _store_updates(self, message: object) -> Iterable[acp.AgentUpdate]:
-        """Store the agent's own updates, which overwrote ours, and yield them."""
-        expected = self._expected()
-        for each in acp.parse_updates(message):
-            is_short = len(each.session_id) <= _LONGEST_ID
-            is_merged = each.kind in acp.merged_kinds(self._forms)
-            if is_merged and is_short and expected(each.session_id):
-                self._agent_updates.put(each.session_id, each.kind, each.fields)
-                if each.session_id in self._open:
-                    yield each
+    def _store_update(self, update: acp.AgentUpdate) -> bool:
+        """Store the agent's own update; return True if it overwrote ours in an open session."""
+        is_short = len(update.session_id) <= _LONGEST_ID
+        is_merged = update.kind in acp.merged_kinds(self._forms)
+        if not (is_merged and is_short and self._expected()(update.session_id)):
+            return False
+        self._agent_updates.put(update.session_id, update.kind, update.fields)
+        return update.session_id in self._open
 
     def _expected(self) -> Callable[[str], bool]:
         """Return a test for open or pending sessions; a load replays before its response."""
@@ -194,13 +195,12 @@ class _AgentUpdates:
         self._bytes -= len(self._texts.pop(key, None) or "")
 
 
-def _read(line: bytes) -> tuple[str, object]:
-    """Decode a line into text and JSON, or "" and None."""
+def _read(line: bytes) -> object:
+    """Decode the JSON of a line, or return None."""
     try:
-        text = line.decode("utf-8")
-        return text, json.loads(text)
+        return json.loads(line.decode("utf-8"))
     except (ValueError, RecursionError):
-        return "", None
+        return None
 
 
 def _put(kept: OrderedDict[Any, Any], key: object, value: object) -> None:

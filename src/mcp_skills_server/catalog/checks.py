@@ -166,7 +166,7 @@ def inspect(registry: Registry, skill: Skill) -> list[Problem]:
     )
     own = {path: file for path, file in skill.files.items() if not path.startswith(inner)}
     located = root.locate(skill.directory)
-    found = lint.lint_names(skill, own, tree.ignored_in(located.base, located.rest))
+    found = [*lint.lint_names(skill, own, tree.ignored_in(located.base, located.rest))]
     # unreadable files that the scan reported
     known = {each.path for each in skill.problems if each.code == "unreadable"}
     for path, file in own.items():
@@ -186,7 +186,7 @@ def among(registry: Registry, snapshot: Snapshot) -> list[Problem]:
     from mcp_skills_server.validation import lint
 
     found: list[Problem] = []
-    for each in lint.CATALOG.check(snapshot, deep=True):
+    for each in lint.lint_catalog(snapshot):
         skill = snapshot.skills[each.skill]
         place = join(skill.directory, each.path) if each.path else skill.directory
         found.append(each.at(registry.roots[skill.root].show(place), skill.path))

@@ -18,8 +18,6 @@ from mcp_skills_server.catalog.disk import (
     to_utf8,
 )
 from mcp_skills_server.format.ignored import (
-    FIRST_CHARS,
-    LAST_CHARS,
     VENV_MARKER,
     is_entered,
     is_ignored,
@@ -105,7 +103,7 @@ class Walk:
             for entry in entries:
                 name = entry.name
                 try:
-                    if (name[0] in FIRST_CHARS or name[-1] in LAST_CHARS) and is_ignored(name):
+                    if is_ignored(name):
                         unserved[to_utf8(name)] = _kind_of_ignored(entry)
                     elif not name.isascii() and not is_utf8(name):
                         unserved[to_utf8(name)] = "unnamed"

@@ -14,7 +14,6 @@ from typing import Any, Final, NamedTuple, NotRequired, TypeAlias, TypedDict, ca
 from mcp_skills_server.format import hidden, identity
 from mcp_skills_server.format.fields import texts
 from mcp_skills_server.model import ORIGIN, Json, Skill, Snapshot, Standing
-from mcp_skills_server.validation import rules as limits
 
 META_KEY: Final = "mcp-skills-server"
 """The key in the `_meta` of capabilities that announces this project's extensions."""
@@ -41,18 +40,6 @@ Key: TypeAlias = tuple[str, object]
 JavaScript."""
 _SERVER_NAME: Final = "skills"
 """The base name of the added MCP server, numbered if it is taken."""
-_NAME: Final = re.compile(r"[a-z0-9]++(?:-[a-z0-9]++)*")
-_FIELDS: Final = frozenset(
-    ("name", "description", "license", "compatibility", "allowedTools", "_meta")
-)
-
-
-def messages_of(message: object) -> list[Params]:
-    """Return the JSON objects in one message or in a batch."""
-    several = [message]
-    if isinstance(message, list):
-        several = cast("list[object]", message)
-    return [cast("Params", each) for each in several if isinstance(each, dict)]
 
 
 def as_dict(value: object) -> Params:
@@ -109,39 +96,37 @@ class AgentResponse(NamedTuple):
     result: Params | None
 
 
-def parse_requests(message: object) -> list[Request]:
-    """Return a client's `initialize`, session-opening and session-ending requests."""
-    out: list[Request] = []
-    for each in messages_of(message):
-        method, params = each.get("method"), as_dict(each.get("params"))
-        if "id" not in each or not isinstance(method, str):
-            continue
-        key, session_id = _key(each["id"]), params.get("sessionId")
-        if not isinstance(session_id, str):
-            session_id = None
-        if method == "initialize":
-            announced = params.get("capabilities", params.get("clientCapabilities"))
-            version = as_version(params.get("protocolVersion")) or 1
-            out.append(InitializeRequest(key, version, announced))
-        elif method in SETUPS:
-            out.append(SessionRequest(key, None if method in _CREATING else session_id))
-        elif method in _ENDINGS:
-            out.append(SessionEnd(key, session_id))
-    return out
+def parse_request(message: object) -> Request | None:
+    """Return a client's request if it is `initialize`, or opens or ends a session, else None."""
+    fields = as_dict(message)
+    method, params = fields.get("method"), as_dict(fields.get("params"))
+    if "id" not in fields or not isinstance(method, str):
+        return None
+    key, session_id = _key(fields["id"]), params.get("sessionId")
+    if not isinstance(session_id, str):
+        session_id = None
+    if method == "initialize":
+        announced = params.get("capabilities", params.get("clientCapabilities"))
+        version = as_version(params.get("protocolVersion")) or 1
+        return InitializeRequest(key, version, announced)
+    if method in SETUPS:
+        return SessionRequest(key, None if method in _CREATING else session_id)
+    if method in _ENDINGS:
+        return SessionEnd(key, session_id)
+    return None
 
 
-def parse_responses(message: object) -> list[AgentResponse]:
-    """Return the agent's responses in one message or batch."""
-    out: list[AgentResponse] = []
-    for each in messages_of(message):
-        key = _key(each.get("id"))
-        if "method" in each or key is None or not ("result" in each or "error" in each):
-            continue
-        failed = each.get("error") is not None
-        # An error with id null reports an unreadable message, not the request of id null.
-        if not failed or key[1] is not None:
-            out.append(AgentResponse(key, None if failed else as_dict(each.get("result"))))
-    return out
+def parse_response(message: object) -> AgentResponse | None:
+    """Return the agent's response, or None for any other message."""
+    fields = as_dict(message)
+    key = _key(fields.get("id"))
+    if "method" in fields or key is None or not ("result" in fields or "error" in fields):
+        return None
+    if fields.get("error") is None:
+        return AgentResponse(key, as_dict(fields.get("result")))
+    if key[1] is None:  # reports an unreadable message, not the request of id null
+        return None
+    return AgentResponse(key, None)
 
 
 def opened_session_id(request: SessionRequest, response: AgentResponse) -> str | None:
@@ -187,29 +172,22 @@ def server(name: str, command: Sequence[str], version: int) -> dict[str, Any]:
     return out
 
 
-def with_server(text: str, make: Callable[[str], Mapping[str, Any]]) -> str:
-    """Add an MCP server to each request of a message or batch that opens a session.
+def with_server(request: object, make: Callable[[str], Mapping[str, Any]]) -> str | None:
+    """Return a request that opens a session with an MCP server added, or None if it takes none.
 
     `make` returns the server for a name, which is unique in the request.
-
-    Raises:
-        ValueError: the text is not JSON.
     """
-    message: Any = json.loads(text)
-    is_changed = False
-    for each in messages_of(message):
-        params = each.get("params")
-        if "id" not in each or each.get("method") not in SETUPS or not isinstance(params, dict):
-            continue
-        params = cast("Params", params)
-        if isinstance(params.get("mcpServers"), list | None):
-            servers = list_in(params, "mcpServers")
-            taken = [as_dict(other).get("name") for other in servers]
-            params["mcpServers"] = [*servers, make(_free_name(taken))]
-            is_changed = True
-    if is_changed:
-        return json.dumps(message)
-    return text
+    fields = as_dict(request)
+    params = fields.get("params")
+    if not isinstance(params, dict):
+        return None
+    params = cast("Params", params)
+    if not isinstance(params.get("mcpServers"), list | None):
+        return None
+    servers = list_in(params, "mcpServers")
+    taken = [as_dict(other).get("name") for other in servers]
+    added = {**params, "mcpServers": [*servers, make(_free_name(taken))]}
+    return json.dumps({**fields, "params": added})
 
 
 def _free_name(taken: Sequence[object]) -> str:
@@ -295,51 +273,24 @@ def entry(skill: Skill) -> AvailableSkill:
     return cast("AvailableSkill", out)
 
 
-def why_invalid(value: object) -> str | None:
-    """Return why this is not a valid AvailableSkill, in one line, or None if it is."""
-    if not isinstance(value, dict):
-        return "it is not an object"
-    fields = cast("dict[str, object]", value)
-    name, description = fields.get("name"), fields.get("description")
-    if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > limits.MAX_NAME:
-        return (
-            f"its name is not 1 to {limits.MAX_NAME} lower-case letters, digits and single hyphens"
-        )
-    if not isinstance(description, str) or not 1 <= len(description) <= limits.MAX_DESCRIPTION:
-        return f"its description is not a string of 1 to {limits.MAX_DESCRIPTION} characters"
-    if not isinstance(fields.get("license", ""), str):
-        return "its license is not a string"
-    compatibility = fields.get("compatibility", "")
-    if not isinstance(compatibility, str) or len(compatibility) > limits.MAX_COMPATIBILITY:
-        return f"its compatibility is not a string of at most {limits.MAX_COMPATIBILITY} characters"
-    tools = fields.get("allowedTools", [])
-    if not isinstance(tools, list) or texts(cast("list[Json]", tools)) != tools:
-        return "its allowedTools is not a list of strings"
-    if not isinstance(fields.get("_meta", {}), dict):
-        return "its _meta is not an object"
-    unknown = sorted(fields.keys() - _FIELDS)
-    if unknown:
-        return f"it has the unknown field {unknown[0]}"
-    return None
-
-
 def available(snapshot: Snapshot) -> Available:
     """Return the skills of a snapshot to send over ACP: valid ones, with unique names.
 
-    ACP identifies a skill by name. Of duplicates the first by root, then by path, wins.
+    ACP identifies a skill by name. Of duplicates the first by root, then by path, wins. A valid
+    skill is a valid AvailableSkill, unless its description has hidden characters only.
     """
     chosen: dict[str, Skill] = {}
     left_out: list[tuple[str, str]] = []
     valid = [snapshot.skills[path] for path in snapshot.paths(Standing.VALID)]
     # ACPX-14: prefer the earlier root
     for skill in sorted(valid, key=lambda each: (each.root, each.path)):
-        reason = why_invalid(entry(skill))
-        if reason is None and skill.name in chosen:
+        if not hidden.strip(skill.description):
+            left_out.append((skill.path, "its description has hidden characters only"))
+        elif skill.name in chosen:
             reason = f"{skill.name} is also the name of {chosen[skill.name].path}"
-        if reason is None:
-            chosen[skill.name] = skill
-        else:
             left_out.append((skill.path, reason))
+        else:
+            chosen[skill.name] = skill
     return Available(tuple(entry(chosen[name]) for name in sorted(chosen)), tuple(left_out))
 
 
@@ -447,16 +398,15 @@ class AgentUpdate(NamedTuple):
     fields: Params
 
 
-def parse_updates(message: object) -> list[AgentUpdate]:
-    """Return an agent's updates of commands and skills, nested or flat."""
-    out: list[AgentUpdate] = []
-    for each in messages_of(message):
-        method, params = each.get("method"), dict(as_dict(each.get("params")))
-        session_id = params.pop("sessionId", None)
-        update, kind = params, method
-        if method == UPDATE:
-            update = as_dict(params.get("update", params))
-            kind = update.get("sessionUpdate")
-        if isinstance(session_id, str) and kind in KINDS:
-            out.append(AgentUpdate(session_id, kind, update))
-    return out
+def parse_update(message: object) -> AgentUpdate | None:
+    """Return an agent's update of commands or skills, nested or flat, or None."""
+    fields = as_dict(message)
+    method, params = fields.get("method"), dict(as_dict(fields.get("params")))
+    session_id = params.pop("sessionId", None)
+    update, kind = params, method
+    if method == UPDATE:
+        update = as_dict(params.get("update", params))
+        kind = update.get("sessionUpdate")
+    if isinstance(session_id, str) and kind in KINDS:
+        return AgentUpdate(session_id, kind, update)
+    return None

@@ -30,6 +30,9 @@ DIRECTORY: Final = "/.well-known/agent-skills/"
 DIRECTORY_0_1: Final = "/.well-known/skills/"
 INDEX: Final = "index.json"
 INDEX_MEDIA_TYPE: Final = "application/json"
+MOST_INDEX_BYTES: Final = 16 << 20
+_MOST_FILES: Final = 1000
+"""The most files of an entry of 0.1.0 that are fetched."""
 SKILL_MD_KIND: Final[Kind] = "skill-md"
 ARCHIVE_KIND: Final[Kind] = "archive"
 _IN_URL: Final = re.compile(r"[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]+")
@@ -236,14 +239,6 @@ class DigestMismatchError(SkillsServerError, ValueError):
     """An artifact's digest differs from the index: it is corrupt, stale or tampered with."""
 
 
-class IndexLimits(NamedTuple):
-    """Limits: bytes and entries of an index, files of a 0.1.0 entry."""
-
-    bytes: int = 16 << 20
-    skills: int = 20_000
-    files: int = 1000
-
-
 @dataclass(frozen=True, slots=True)
 class SiteEntry:
     """A skill in a site's index: an artifact with its digest, or the files of version 0.1.0.
@@ -288,7 +283,7 @@ class SiteIndex(NamedTuple):
     warnings: tuple[str, ...] = ()
 
 
-def decode(raw: bytes, url: str, limits: IndexLimits | None = None) -> SiteIndex:
+def decode(raw: bytes, url: str, most_skills: int = 20_000) -> SiteIndex:
     """Decode an index into usable and unusable entries.
 
     `url` is the base of relative URLs in the index: its address after redirects (RFC 3986 5.1.3).
@@ -297,8 +292,7 @@ def decode(raw: bytes, url: str, limits: IndexLimits | None = None) -> SiteIndex
     Raises:
         IndexRefusedError: it is not an index, or exceeds a limit.
     """
-    limits = limits or IndexLimits()
-    document = _object(raw, limits)
+    document = _object(raw)
     schema = document.get("$schema", _ABSENT)
     if schema not in (_ABSENT, SCHEMA):
         shown = quoted(str(schema))
@@ -308,11 +302,11 @@ def decode(raw: bytes, url: str, limits: IndexLimits | None = None) -> SiteIndex
     if not isinstance(listed, list):
         raise IndexRefusedError("the index has no list 'skills'")
     listed = cast("list[Any]", listed)
-    if len(listed) > limits.skills:
-        most = f"at most {limits.skills} are read"
+    if len(listed) > most_skills:
+        most = f"at most {most_skills} are read"
         raise IndexRefusedError(f"the index has {len(listed)} entries, {most}")
     if schema is _ABSENT:
-        entries, unusable = _entries(listed, lambda entry: _entry_0_1(entry, url, limits))
+        entries, unusable = _entries(listed, lambda entry: _entry_0_1(entry, url))
         return SiteIndex("0.1.0", entries, unusable, (_NO_SCHEMA,))
     entries, unusable = _entries(listed, lambda entry: _entry(entry, url))
     return SiteIndex("0.2.0", entries, unusable)
@@ -366,9 +360,10 @@ class _EntryRefusedError(SkillsServerError, ValueError):
         self.is_fault = is_fault
 
 
-def _object(raw: bytes, limits: IndexLimits) -> dict[str, Any]:
-    if len(raw) > limits.bytes:
-        raise IndexRefusedError(f"the index has {len(raw)} bytes, at most {limits.bytes} are read")
+def _object(raw: bytes) -> dict[str, Any]:
+    if len(raw) > MOST_INDEX_BYTES:
+        most = f"at most {MOST_INDEX_BYTES} are read"
+        raise IndexRefusedError(f"the index has {len(raw)} bytes, {most}")
     try:
         text = raw.decode("utf-8-sig")
         document: object = json.loads(text, parse_constant=_no_constant)
@@ -426,7 +421,7 @@ def _entry(fields: Mapping[str, Any], base: str) -> SiteEntry:
         raise _EntryRefusedError(f"its url {quoted(url)}: {error}") from None
 
 
-def _entry_0_1(fields: Mapping[str, Any], base: str, limits: IndexLimits) -> SiteEntry:
+def _entry_0_1(fields: Mapping[str, Any], base: str) -> SiteEntry:
     name, description = _described(fields)
     listed: Json = fields.get("files")
     paths = texts(listed)
@@ -434,8 +429,8 @@ def _entry_0_1(fields: Mapping[str, Any], base: str, limits: IndexLimits) -> Sit
         raise _EntryRefusedError("it has no list 'files' of paths")
     if SKILL_MD not in paths:
         raise _EntryRefusedError(f"its list of files lacks {SKILL_MD}")
-    if len(paths) > limits.files:
-        raise _EntryRefusedError(f"it has {len(paths)} files, at most {limits.files} are fetched")
+    if len(paths) > _MOST_FILES:
+        raise _EntryRefusedError(f"it has {len(paths)} files, at most {_MOST_FILES} are fetched")
     fault = _fault_0_1(paths)
     if fault is not None:
         raise _EntryRefusedError(fault)

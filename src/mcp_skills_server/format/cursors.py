@@ -13,7 +13,7 @@ import binascii
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, TypeVar, overload
+from typing import Any, Final, TypeVar
 
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.model import Skill
@@ -28,10 +28,6 @@ each in JSON) and a name in it, a third longer in base64; the rest is margin."""
 _T = TypeVar("_T")
 
 
-@overload
-def encode(kind: str, key: str) -> str: ...
-@overload
-def encode(kind: str, key: None) -> None: ...
 def encode(kind: str, key: str | None) -> str | None:
     """Return the cursor that continues the list `kind` after `key`, or None if `key` is None."""
     if key is None:

@@ -11,9 +11,6 @@ from typing import Final
 
 from mcp_skills_server.model import SKILL_MD, printable
 
-FIRST_CHARS: Final = frozenset(".~#n_4")
-LAST_CHARS: Final = frozenset("~pox_")
-"""First and last characters of ignored names: two look-ups rule out most other names."""
 _IGNORED: Final = frozenset(("node_modules", "__pycache__", "4913"))
 _ENDS: Final = ("~", ".swp", ".swo", ".swx", "___jb_tmp___", "___jb_old___")
 _BEGINNINGS: Final = ("~$", "#")

@@ -1,17 +1,17 @@
 """Extraction of file references and headings from the Markdown body of a skill.
 
 A CommonMark parser finds links, reference links, images and code spans. A code span counts if one
-of its words names a bundled file, because authors point to scripts that way. Headings for a search
-are found line by line, without the parser. The list of the bundle's files decides which targets
-exist, not the disk.
+of its words names a bundled file, because authors point to scripts that way. Headings are found
+line by line, without the parser. The list of the bundle's files decides which targets exist, not
+the disk.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import cache
-from itertools import islice
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from urllib.parse import unquote
 
@@ -21,15 +21,6 @@ if TYPE_CHECKING:
 
 # The parser has escaped braces and angle brackets by then.
 _ELSEWHERE: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:|//|#|/|\{|%7B|\$|<|%3C")
-_PLAIN_HEADING: Final = re.compile(
-    r" {0,3}#[ \t]++(?!\s)([^\\`*_\[\]<>&!#~\n\r\v\f\x1c-\x1e\x85\u2028\u2029]++)(?:\n|\Z)"
-)
-_LINK_TARGET: Final = re.compile(
-    r"\]\([ \t\n]*+(?!\)|[/#]|[A-Za-z][A-Za-z0-9+.-]*+:)(?:(?P<path>[A-Za-z0-9_./-]++)(?=[)#? "
-    r"\t\n]))?"
-)
-"""A link target that may be a relative path; `path` matches where every parser agrees on it."""
-_MAYBE_HEADING: Final = re.compile(r"^ {0,3}(?:#[ \t]|=+[ \t]*$)", re.MULTILINE)
 _READ: Final = 262_144
 """Characters at the start of a body that are searched for references."""
 _PIECE: Final = 16_384
@@ -38,18 +29,18 @@ _MOST_BRACKETS: Final = 2_000
 
 None of 911 real bodies comes near either bound. References beyond a bound are not found.
 """
-_HEADING_SEARCH: Final = 16_384
 _HEADING_LINE: Final = 1_024
 _HEADINGS_SEARCH: Final = 65_536
 _HEADINGS_MOST: Final = 40
 _HEADINGS_LENGTH: Final = 2_000
 # A heading, a fence or a setext underline. It begins with the line end, because searching for one
 # literal character is fast.
-_MARKED_LINE: Final = re.compile(r"\n(?:#{1,3}[ \t]|[ \t]*```|[ \t]*~~~|==|--)[^\n]*")
+_MARKED_LINE: Final = re.compile(r"\n(?: {0,3}(#{1,3})[ \t]|[ \t]*```|[ \t]*~~~|=|--)[^\n]*")
 _FENCE: Final = re.compile(r"`{3,}|~{3,}")
 _UNDERLINE: Final = re.compile(r"\n(?:=+|-+)[ \t]*\Z")
 _NO_PARAGRAPH: Final = ("#", "|", ">", "- ", "* ", "+ ", "    ", "```", "~~~")
 _SIGN_OF_MARKUP: Final = re.compile(r"[\[*`\\~#]")
+_SIGN_OF_INLINE: Final = re.compile(r"[\\`*_\[\]<>&!#~]")
 # Inline markup: only the text of a link or an image remains. Marks of emphasis and code, and those
 # that close a heading, are removed.
 _MARKUP: Final = re.compile(
@@ -91,20 +82,6 @@ def references(body: str) -> list[Reference]:
     return found
 
 
-def may_lead_elsewhere(body: str, is_known: Callable[[str], bool]) -> bool:
-    """Tell whether a link or an image may lead to a path for which `is_known` is false.
-
-    False is exact, True may be wrong. No parser is used: `references` takes a hundred times longer.
-    """
-    for found in _LINK_TARGET.finditer(body):
-        target = ""
-        if found["path"]:
-            target = _normal(found["path"])
-        if target == "" or (target is not None and not is_known(target)):
-            return True
-    return "]:" in body  # may define the target of a link
-
-
 def _pieces(content: str, line: int) -> Iterator[tuple[int, str]]:
     """Yield (line, text) of a block, of a long block line by line, skipping lines over `_PIECE`."""
     if len(content) <= _PIECE:
@@ -125,12 +102,9 @@ def _parsed(text: str, known: dict[str, Any]) -> list[Token]:
 def _inline(tokens: list[Token], line: int) -> Iterator[Reference]:
     for position, token in enumerate(tokens):
         if token.type == "link_open":
-            yield from _reference(
-                str(token.attrs.get("href", "")),
-                _text(_until_close(tokens, position)),
-                line,
-                "link",
-            )
+            # Links are not nested.
+            inside = takewhile(lambda each: each.type != "link_close", tokens[position + 1 :])
+            yield from _reference(str(token.attrs.get("href", "")), _text(inside), line, "link")
         elif token.type == "image":
             yield from _reference(str(token.attrs.get("src", "")), token.content, line, "image")
         elif token.type == "code_inline":
@@ -153,18 +127,7 @@ def _reference(
         yield Reference(path, text, line, "outside")
 
 
-def _until_close(tokens: list[Token], start: int) -> list[Token]:
-    depth = 0
-    for position in range(start, len(tokens)):
-        depth += (
-            tokens[position].nesting if tokens[position].type in {"link_open", "link_close"} else 0
-        )
-        if depth == 0:
-            return tokens[start + 1 : position]
-    return tokens[start + 1 :]
-
-
-def _text(tokens: list[Token]) -> str:
+def _text(tokens: Iterable[Token]) -> str:
     out: list[str] = []
     for token in tokens:
         if token.type in {"text", "text_special", "code_inline", "image"}:
@@ -200,40 +163,24 @@ def linked_files(found: list[Reference], files: Collection[str], skip: str) -> d
 
 def heading(body: str) -> str | None:
     """Return the first level-1 heading as plain text, ATX or setext, or None."""
-    plain = _PLAIN_HEADING.match(body)
-    if plain:  # the usual case, which spares importing the parser (50 ms)
-        return " ".join(plain[1].split())
-    read = 0
-    for candidate in _MAYBE_HEADING.finditer(body):
-        if candidate.start() < read:
+    for level, written in _heading_lines(body):
+        if level > 1:
             continue
-        if candidate.start() > _HEADING_SEARCH:
-            break
-        # At least double the last length: a code block full of comments must not cause a parse of
-        # the body for each.
-        least = max(candidate.end(), 2 * read)
-        end = body.find("\n", least, least + _HEADING_LINE)
-        if end >= 0:
-            read = end
-        else:
-            read = least + _HEADING_LINE
+        if not _SIGN_OF_INLINE.search(written):  # spares importing the parser (50 ms)
+            return " ".join(written.split()) or None
         known: dict[str, Any] = {}
-        tokens = _parser().parse(body[:read], known)
-        for position, token in enumerate(tokens):
-            if token.type == "heading_open" and token.tag == "h1" and token.level == 0:
-                written = tokens[position + 1].content[:_HEADING_LINE]
-                return _text(_parsed(written, known)) or None
+        _, content, _ = _parser().parse(f"# {written}", known)
+        return _text(_parsed(content.content, known)) or None
     return None
 
 
 def headings(body: str) -> tuple[str, ...]:
     """Return the headings of levels 1 to 3 as plain text: at most 40, and 2,000 characters in all.
 
-    Every scan calls this and only a search uses the result, so lines are matched without a parser.
-    Headings that are indented, quoted or in a list are skipped. A setext heading of several lines
-    is reduced to its last line.
+    Every scan calls this and only a search uses the result, so markup is removed without a parser.
     """
-    written = "\n".join(islice(_heading_lines("\n" + body[:_HEADINGS_SEARCH]), _HEADINGS_MOST))
+    lines = islice(_heading_lines(body), _HEADINGS_MOST)
+    written = "\n".join(line for _, line in lines)
     out: list[str] = []
     left = _HEADINGS_LENGTH
     if _SIGN_OF_MARKUP.search(written):
@@ -246,15 +193,20 @@ def headings(body: str) -> tuple[str, ...]:
     return tuple(out)
 
 
-def _heading_lines(body: str) -> Iterator[str]:
-    """Yield the text of each heading as written; `body` must begin with a line end."""
+def _heading_lines(body: str) -> Iterator[tuple[int, str]]:
+    """Yield (level, text as written) of each heading at the beginning of a body, without a parser.
+
+    Headings that are quoted or in a list are skipped. A setext heading of several lines is reduced
+    to its last line.
+    """
+    body = "\n" + body[:_HEADINGS_SEARCH]
     fence = ""
     for found in _MARKED_LINE.finditer(body):
-        line = found[0]
-        if line[1] == "#":
+        if found[1]:
             if not fence:
-                yield line.lstrip("\n#")[:_HEADING_LINE]
+                yield len(found[1]), body[found.end(1) : found.end()].strip()[:_HEADING_LINE]
             continue
+        line = found[0]
         text = line.strip()
         ticks = _FENCE.match(text)
         if fence:
@@ -264,8 +216,8 @@ def _heading_lines(body: str) -> Iterator[str]:
             fence = ticks[0]
         elif _UNDERLINE.match(line):
             before = body[body.rfind("\n", 0, found.start()) + 1 : found.start()][:_HEADING_LINE]
-            if not before.startswith(_NO_PARAGRAPH):
-                yield before
+            if before and not before.startswith(_NO_PARAGRAPH):
+                yield 1 if text[0] == "=" else 2, before
 
 
 @cache

@@ -22,8 +22,8 @@ from anyio import to_thread
 
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.dialects.wellknown import (
+    MOST_INDEX_BYTES,
     DigestMismatchError,
-    IndexLimits,
     IndexRefusedError,
     SiteEntry,
     SiteIndex,
@@ -156,22 +156,20 @@ class Site(Source):
     async def find(self, known: IndexRecord | None, *, anew: bool = False) -> _FoundIndex:
         """Return the site's index: the recorded one while it is fresh, unless `anew`."""
         # WK-40, WK-41
-        limits = IndexLimits(skills=self._fetch.limits.skills)
         record = known
         total_s = self._fetch.limits.total_s
         try:
             with anyio.fail_after(total_s):
                 async with self._opened() as downloader:
                     if record is None or not record.body or anew or not _left_s(record):
-                        record = await self._ask(downloader, limits.bytes, known)
-                decode = partial(wellknown.decode, record.raw, record.url, limits)
-                return _FoundIndex(record, await to_thread.run_sync(decode), downloader.http.bytes)
+                        record = await self._ask(downloader, known)
+                most = self._fetch.limits.skills
+                index = await to_thread.run_sync(wellknown.decode, record.raw, record.url, most)
+                return _FoundIndex(record, index, downloader.http.bytes)
         except TimeoutError:
             raise UnreachableError(f"it took longer than {total_s:g} s") from None
 
-    async def _ask(
-        self, downloader: Downloader, max_bytes: int, known: IndexRecord | None
-    ) -> IndexRecord:
+    async def _ask(self, downloader: Downloader, known: IndexRecord | None) -> IndexRecord:
         """Request the index at each candidate URL until one has it."""
         missing: list[AbsentError] = []
         for place in self._places:
@@ -181,7 +179,7 @@ class Site(Source):
                 held, validators = known, known.validators
             try:
                 answer = await downloader.get(
-                    place, max_bytes, accept="application/json", validators=validators
+                    place, MOST_INDEX_BYTES, accept="application/json", validators=validators
                 )
                 if answer.is_html:
                     raise AbsentError(f"{shown(place)} is a web page (HTML) and no index")

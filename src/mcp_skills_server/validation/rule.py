@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
-from mcp_skills_server.codes import CODES, problem
+from mcp_skills_server.codes import problem
 from mcp_skills_server.format.frontmatter import Document
 from mcp_skills_server.format.links import Reference, references
 from mcp_skills_server.model import Json, Problem
@@ -26,51 +26,32 @@ class Finding(NamedTuple):
     message: str
     line: int | None = None
     hint: str | None = None
-    path: str = ""
-    """Path of the file in the skill; "" for the file that the rule checks, or the whole skill."""
-    skill: str = ""
-    """Skill path, if the subject holds several skills."""
 
 
 Check: TypeAlias = Callable[[T], Iterable[Finding]]
-
-
-class Rule(NamedTuple, Generic[T]):
-    """A rule; a deep one runs at `validate` only, the others also at every scan."""
-
-    code: str
-    deep: bool
-    check: Check[T]
 
 
 class Rules(Generic[T]):
     """A registry of the rules for one type of subject, in the order of their reports."""
 
     def __init__(self) -> None:
-        self.rules: list[Rule[T]] = []
+        self.checks: list[tuple[str, Check[T]]] = []
 
-    def rule(self, code: str, *, deep: bool = False) -> Callable[[Check[T]], Check[T]]:
-        """Return a decorator that registers a function as the rule of this code.
-
-        Raises:
-            KeyError: the code has no row in `codes.CODES`.
-        """
-        if code not in CODES:
-            raise KeyError(f"the code {code!r} has no row in codes.py")
+    def rule(self, code: str) -> Callable[[Check[T]], Check[T]]:
+        """Return a decorator that registers a function as the rule of this code."""
 
         def add(check: Check[T]) -> Check[T]:
-            self.rules.append(Rule(code, deep, check))
+            self.checks.append((code, check))
             return check
 
         return add
 
-    def check(self, subject: T, *, deep: bool) -> list[Problem]:
-        """Run either the deep or the other rules, and return problems with paths in the skill."""
+    def check(self, subject: T) -> list[Problem]:
+        """Run the rules, and return their problems."""
         return [
-            problem(row.code, found.message, found.line, found.hint).at(found.path, found.skill)
-            for row in self.rules
-            if row.deep is deep
-            for found in row.check(subject)
+            problem(code, found.message, found.line, found.hint)
+            for code, check in self.checks
+            for found in check(subject)
         ]
 
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from types import NoneType
 from typing import Final
 
-from mcp_skills_server.format import fields, hidden, links
+from mcp_skills_server.format import fields, hidden
 from mcp_skills_server.format.excerpts import literal
 from mcp_skills_server.format.frontmatter import Document
 from mcp_skills_server.model import Json, Problem
@@ -63,30 +63,28 @@ _MAX_CHARACTERS: Final = 20_000  # about 5,000 tokens
 
 
 RULES = Rules[SkillMd]()
+"""The rules that every scan checks."""
+DEEP_RULES = Rules[SkillMd]()
+"""The rules that only `validate` checks."""
 
 
-def check(document: Document, directory: str) -> tuple[Problem, ...]:
+def check(document: Document, directory: str) -> list[Problem]:
     """Return the problems that every scan reports in a SKILL.md.
 
     Args:
         document: the parsed file; unreadable frontmatter gives no problems here.
         directory: the name of its directory, which the skill's name must equal.
     """
-    return _check(document, directory, (), deep=False)
-
-
-def check_deeply(document: Document, files: Collection[str]) -> tuple[Problem, ...]:
-    """Return the problems that only `validate` reports in a SKILL.md of a skill with `files`."""
-    return _check(document, "", files, deep=True)
-
-
-def _check(
-    document: Document, directory: str, files: Collection[str], *, deep: bool
-) -> tuple[Problem, ...]:
     if document.frontmatter is None:
-        return ()
-    skill = SkillMd(document, document.frontmatter, directory, files)
-    return tuple(RULES.check(skill, deep=deep))
+        return []
+    return RULES.check(SkillMd(document, document.frontmatter, directory))
+
+
+def check_deeply(document: Document, files: Collection[str]) -> list[Problem]:
+    """Return the problems that only `validate` reports in a SKILL.md of a skill with `files`."""
+    if document.frontmatter is None:
+        return []
+    return DEEP_RULES.check(SkillMd(document, document.frontmatter, "", files))
 
 
 # The fields that the specification names
@@ -206,7 +204,7 @@ def _is_list_of_texts(value: Json) -> bool:
     return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 
-@RULES.rule("broad-permission", deep=True)
+@DEEP_RULES.rule("broad-permission")
 def _broad_permission(skill: SkillMd) -> Iterator[Finding]:
     tools = skill.frontmatter.get("allowed-tools")
     entries = tools if isinstance(tools, list) else [tools]
@@ -214,13 +212,13 @@ def _broad_permission(skill: SkillMd) -> Iterator[Finding]:
         yield skill.at("allowed-tools", "allowed-tools allows every shell command")
 
 
-@RULES.rule("description-when", deep=True)
+@DEEP_RULES.rule("description-when")
 def _description_when(skill: SkillMd) -> Iterator[Finding]:
     if skill.description and not _WHEN.search(skill.description):
         yield skill.at("description", "the description does not say when to use the skill")
 
 
-@RULES.rule("compatibility-form", deep=True)
+@DEEP_RULES.rule("compatibility-form")
 def _compatibility_form(skill: SkillMd) -> Iterator[Finding]:
     value = skill.frontmatter.get("compatibility")
     if isinstance(value, str) and value and not _CHECKABLE.search(value):
@@ -388,32 +386,26 @@ def _body_long(skill: SkillMd) -> Iterator[Finding]:
         yield Finding(f"the body has {length}; 5,000 are advised", line)
 
 
-@RULES.rule("reference-deep", deep=True)
+@DEEP_RULES.rule("reference-deep")
 def _reference_deep(skill: SkillMd) -> Iterator[Finding]:
-    if not any(path.count("/") > 1 for path in skill.files):
-        return
     for target, line in _targets(skill).items():
         if target in skill.files and target.count("/") > 1:
             yield Finding(f"{literal(target)} lies more than one level below the skill", line)
 
 
-@RULES.rule("reference-missing", deep=True)
+@DEEP_RULES.rule("reference-missing")
 def _reference_missing(skill: SkillMd) -> Iterator[Finding]:
     def is_there(target: str) -> bool:
         return target in skill.files or any(path.startswith(target + "/") for path in skill.files)
 
-    if not links.may_lead_elsewhere(skill.document.body, is_there):
-        return
     # Code spans are left out: most words in them that look like paths are none.
     for target, line in _targets(skill, code=False).items():
         if not is_there(target):
             yield Finding(f"the body refers to {literal(target)}, which is not in the skill", line)
 
 
-@RULES.rule("reference-outside", deep=True)
+@DEEP_RULES.rule("reference-outside")
 def _reference_outside(skill: SkillMd) -> Iterator[Finding]:
-    if ".." not in skill.document.body and "%2e" not in skill.document.body.lower():
-        return
     for reference in skill.references:
         if reference.kind == "outside":
             message = (
@@ -431,7 +423,7 @@ def _targets(skill: SkillMd, *, code: bool = True) -> dict[str, int]:
     return lines
 
 
-@RULES.rule("placeholder", deep=True)
+@DEEP_RULES.rule("placeholder")
 def _body_placeholder(skill: SkillMd) -> Iterator[Finding]:
     lines = list(template.placeholders(skill.document.body))
     if lines:

@@ -82,7 +82,7 @@ _MOST_PARSED: Final = 262_144
 _TICKS: Final = re.compile(r"(?<!`)`+")
 
 
-@RULES.rule("hidden-characters", deep=True)
+@RULES.rule("hidden-characters")
 def _hidden_characters(file: TextFile) -> Iterator[Finding]:
     # NUL bytes have their own code, `nul-byte`.
     found = [(at, character) for at, character in hidden.find(file.text) if character != "\0"]
@@ -92,20 +92,20 @@ def _hidden_characters(file: TextFile) -> Iterator[Finding]:
         yield Finding(message, file.text.count("\n", 0, at) + 1)
 
 
-@RULES.rule("lfs-pointer", deep=True)
+@RULES.rule("lfs-pointer")
 def _lfs_pointer(file: TextFile) -> Iterator[Finding]:
     if media.is_lfs_pointer(file.text.encode("utf-8", "replace")):
         yield Finding(media.LFS_FAULT, 1)
 
 
-@RULES.rule("pipe-to-shell", deep=True)
+@RULES.rule("pipe-to-shell")
 def _pipe_to_shell(file: TextFile) -> Iterator[Finding]:
     given = (found.span() for found in _GIVEN.finditer(file.text))
     spans = sorted((*_after_pipes(file.text), *given), key=itemgetter(1))
     return _first(file.text, spans, "a download goes straight into an interpreter:")
 
 
-@RULES.rule("secret", deep=True)
+@RULES.rule("secret")
 def _secret(file: TextFile) -> Iterator[Finding]:
     if not any(mark in file.text for mark in _SECRET_MARKS):
         return
@@ -143,10 +143,10 @@ for _each in (
     _Command("persistence", "something is set to start automatically:", _PERSISTENCE, (
         "crontab", "systemctl", "launchctl", "schtasks", "shrc", "prof", "_keys")),
 ):  # fmt: skip
-    RULES.rule(_each.code, deep=True)(_each.check)
+    RULES.rule(_each.code)(_each.check)
 
 
-@RULES.rule("hidden-comment", deep=True)
+@RULES.rule("hidden-comment")
 def _hidden_comment(file: TextFile) -> Iterator[Finding]:
     found = [each for each in comments(file.markdown) if not suppressions.is_suppression(each[1])]
     if found:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from mcp_skills_server.dialects.wellknown import SCHEMA, IndexLimits, SiteIndex, decode
+from mcp_skills_server.dialects.wellknown import SCHEMA, SiteIndex, decode
 
 HEX = "0123456789abcdef" * 4
 DIGEST = f"sha256:{HEX}"
@@ -29,5 +29,5 @@ def decode_index(*entries: Any, url: str = URL, **top: Any) -> SiteIndex:
     return decode(json.dumps({"$schema": SCHEMA, "skills": list(entries), **top}).encode(), url)
 
 
-def decode_old_index(*entries: Any, url: str = OLD_URL, limits: IndexLimits | None = None) -> SiteIndex:
-    return decode(json.dumps({"skills": list(entries)}).encode(), url, limits)
+def decode_old_index(*entries: Any, url: str = OLD_URL) -> SiteIndex:
+    return decode(json.dumps({"skills": list(entries)}).encode(), url)

@@ -225,12 +225,6 @@ def test_trace_context_of_message_is_bounded(meta: object, kept: dict[str, str])
         assert events.trace_of(method, {"name": name}) == Trace({}, {}, "", "", "")
 
 
-def test_trace_context_is_not_extracted_without_a_tracer(publisher: Events, published: list[Event]) -> None:
-    with publisher.serving(), events.Request("mcp", "x", principal=None, trace=lambda: pytest.fail("extracted")):
-        pass
-    assert [event.trace for event in published] == [None]
-
-
 @contextmanager
 def collector() -> Iterator[tuple[str, SimpleQueue[ExportTraceServiceRequest]]]:
     """Run an OTLP collector over HTTP. Yield its address and a queue of the requests that it receives."""

@@ -102,8 +102,9 @@ class Rpc:
         except CallError as error:
             return _error(messages.id_of(message), error)
         try:
-            with events.observe(
-                "skills-protocol", call.method, principal=principal, address=address, id_=call.id
+            trace = events.trace_of(call.method, id_=call.id)
+            with events.Request(
+                "skills-protocol", call.method, principal=principal, address=address, trace=trace
             ):
                 result = await self.methods.call(call.method, call.params, owner, principal)
             answer = jsonrpc.dump(messages.result(call.id, result))

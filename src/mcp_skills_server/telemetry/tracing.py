@@ -26,7 +26,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from opentelemetry.util.types import AttributeValue
 
 import mcp_skills_server
-from mcp_skills_server.telemetry.events import CATALOGUE, Carrier, Event, Events, Trace, Use
+from mcp_skills_server.telemetry.events import CATALOGUE, Carrier, Event, Events, Use
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,6 @@ _OTHER: Final = "_OTHER"
 _MOST_USES: Final = 32
 _FLUSH_S: Final = 1.0
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-_UNTRACED: Final = Trace({}, {})
 _W3C: Final = TraceContextTextMapPropagator()
 ToolOf: TypeAlias = Callable[[str], str | None]
 
@@ -58,7 +57,6 @@ class Tracing:
 
     def subscribe_to(self, events: Events) -> None:
         """Subscribe to the events of a server."""
-        events.wants_traces = True
         events.subscribe(self.record)
 
     def record(self, event: Event) -> None:
@@ -95,7 +93,7 @@ class Tracing:
 
     def _target(self, event: Event) -> str:
         """Return the tool or prompt, if it exists: span names must have low cardinality."""
-        target = (event.trace or _UNTRACED).target
+        target = event.trace.target
         if event.method == "tools/call":
             return self._tool_of(target) or ""
         if event.uses:
@@ -121,7 +119,7 @@ class Tracing:
 
 
 def _request_attributes(event: Event, method: str, target: str) -> dict[str, AttributeValue]:
-    said = event.trace or _UNTRACED
+    said = event.trace
     found: dict[str, AttributeValue] = {"network.transport": "pipe"}
     if event.address is not None:
         found = {"network.transport": "tcp", "network.protocol.name": "http"}
@@ -159,8 +157,7 @@ def _error_type(event: Event) -> str:
 
 def _parent_and_links(event: Event, ambient: SpanContext) -> tuple[Context, list[Link]]:
     """Return (parent context, links) of a span; the message's trace context overrides HTTP's."""
-    said = event.trace or _UNTRACED
-    around, own = _context(said.http), _context(said.message)
+    around, own = _context(event.trace.http), _context(event.trace.message)
     if ambient.is_valid:
         around = trace.set_span_in_context(trace.NonRecordingSpan(ambient), Context())
     if own is None:

@@ -247,12 +247,11 @@ class PagePart(Part):
         # without the skill's path, which another field of the event has
         method = f"GET {BASE}{view.path.partition('/{')[0]}"
         who, client = viewer.principal, address(request.scope)
-        with events.observe(events.PAGE, method, principal=who, address=client) as event:
+        with events.Request(events.PAGE, method, principal=who, address=client) as event:
             try:
                 return await retry_when_stale(runtime.skill_set, handler)
             except (HTTPException, RequestError, UnreadableError) as error:
-                if event is not None:
-                    event.outcome = "refused"
+                event.outcome = "refused"
                 return _refusal(ctx, error)
 
     def _posted(self, work: FormWork) -> Callable[[Request], Awaitable[Response]]:

@@ -19,6 +19,7 @@ from mcp.client import Client
 from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 from opentelemetry import trace
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult
@@ -258,30 +259,18 @@ def attributes(owner: Any) -> dict[str, str]:
     return {attribute.key: attribute.value.string_value for attribute in owner.attributes}
 
 
-class FakeExporter(InMemorySpanExporter):
-    is_shut_down = False
-    result = SpanExportResult.SUCCESS
-
-    def export(self, spans: Any) -> SpanExportResult:
-        return self.result
-
-    def shutdown(self) -> None:
-        self.is_shut_down = True
-
-
-def test_export_failure_and_recovery_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    inner = FakeExporter()
-    outer = _LoggingExporter(inner, "http://x")
+def test_export_failure_and_recovery_are_logged_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exporter = _LoggingExporter()
     success, failure = SpanExportResult.SUCCESS, SpanExportResult.FAILURE
     for result, levels in (
         (success, []), (failure, ["ERROR"]), (failure, []), (success, ["WARNING"]), (success, []), (failure, ["ERROR"]),
     ):  # fmt: skip
         caplog.clear()
-        inner.result = result
-        assert outer.export([]) is result
+        monkeypatch.setattr(OTLPSpanExporter, "export", lambda *_, result=result: result)
+        assert exporter.export([]) is result
         assert [record.levelname for record in caplog.records] == levels
-    outer.shutdown()
-    assert inner.is_shut_down
 
 
 def test_collector_receives_one_span_per_request_and_the_rest_at_exit(tmp_path: Path, era: Era) -> None:

@@ -215,7 +215,7 @@ def test_locked_store_is_logged_once_and_loses_nothing(
     usage.record(event(use("load")))
     with monkeypatch.context() as patch:
         patch.setattr(store, "add", lambda _: {}["a bug"])
-        usage._try_to_flush()
+        usage.flush()
     assert caplog.messages[3:] == ["uses could not be written"]
 
 

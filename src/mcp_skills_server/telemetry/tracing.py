@@ -20,7 +20,7 @@ from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import AttributeValue
@@ -189,8 +189,7 @@ def make_provider() -> tuple[trace.TracerProvider, Callable[[], None]]:
     service = {"service.name": NAME, "service.version": mcp_skills_server.__version__}
     resource = Resource.create(service).merge(OTELResourceDetector().detect())
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-    exporter = _LoggingExporter(OTLPSpanExporter(), _shown_endpoint())
-    provider.add_span_processor(BatchSpanProcessor(exporter))
+    provider.add_span_processor(BatchSpanProcessor(_LoggingExporter()))
     # Its exporter would log every failed retry, which `_LoggingExporter` reports once.
     logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
 
@@ -202,30 +201,21 @@ def make_provider() -> tuple[trace.TracerProvider, Callable[[], None]]:
     return provider, stop
 
 
-class _LoggingExporter(SpanExporter):
+class _LoggingExporter(OTLPSpanExporter):
     """An exporter that logs only the first failure and the recovery."""
 
-    def __init__(self, exporter: SpanExporter, endpoint: str) -> None:
-        self._exporter = exporter
-        self._endpoint = endpoint
-        self._fails = False
+    _fails = False
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        result = self._exporter.export(spans)
+        result = super().export(spans)
         fails = result is not SpanExportResult.SUCCESS
         if fails and not self._fails:
             words = "traces cannot be sent and are lost (requests go on)"
-            logger.error("%s: %s; check that it accepts OTLP over HTTP", self._endpoint, words)
+            logger.error("%s: %s; check that it accepts OTLP over HTTP", _shown_endpoint(), words)
         elif self._fails and not fails:
-            logger.warning("%s: traces are sent again", self._endpoint)
+            logger.warning("%s: traces are sent again", _shown_endpoint())
         self._fails = fails
         return result
-
-    def shutdown(self) -> None:
-        self._exporter.shutdown()
-
-    def force_flush(self, timeout_millis: int = 30000) -> bool:
-        return self._exporter.force_flush(timeout_millis)
 
 
 def _shown_endpoint() -> str:

@@ -12,13 +12,12 @@ import socket
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
-from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, Final
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+from wsgiref.simple_server import WSGIRequestHandler
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.exposition import choose_encoder
+from prometheus_client.exposition import ThreadingWSGIServer, choose_encoder, make_wsgi_app
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
@@ -150,13 +149,12 @@ def serve_metrics(metrics: Metrics, host: str, port: int, admits: Callable[[str]
 
     `admits` decides on the Host header, against DNS rebinding.
     """
+    answer = make_wsgi_app(metrics.registry)
 
     def app(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         named = environ.get("HTTP_HOST", "")
         if admits(named):
-            body, content_type = metrics.render(environ.get("HTTP_ACCEPT", ""))
-            start_response("200 OK", [("Content-Type", content_type)])
-            return [body]
+            return answer(environ, start_response)
         words = "refused Host %.100r at --metrics-address; --allowed-host admits it"
         logger.warning(words, named, extra=REPEATS)
         start_response("403 Forbidden", [("Content-Type", "text/plain")])
@@ -167,9 +165,7 @@ def serve_metrics(metrics: Metrics, host: str, port: int, admits: Callable[[str]
     threading.Thread(target=server.serve_forever, name="skills-metrics", daemon=True).start()
 
 
-class _Server(ThreadingMixIn, WSGIServer):
-    daemon_threads = True
-
+class _Server(ThreadingWSGIServer):
     def __init__(self, host: str, port: int) -> None:
         if ":" in host:
             self.address_family = socket.AF_INET6

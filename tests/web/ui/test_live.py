@@ -139,10 +139,10 @@ async def test_owner_over_its_share_loses_its_oldest_stream() -> None:
     streams = [of_other, *[await started_stream(changes, ALL_SKILLS) for _ in range(2)]]
     assert await remaining(oldest) == ["event: replaced\ndata: 1\n\n"]
     assert [stream.is_replaced for stream in streams] == [False] * 3
-    assert len(changes) == 3
+    assert len(changes.slots) == 3
     for stream in streams:
-        changes.release(stream)
-    assert len(changes) == 0
+        changes.slots.release(stream)
+    assert len(changes.slots) == 0
 
 
 @pytest.mark.anyio
@@ -190,7 +190,7 @@ def test_disconnected_client_releases_its_stream(tmp_path: Path) -> None:
     context, open_streams = make_context(write_files(tmp_path, skills("one"))), list[int]()
 
     async def disconnect() -> dict[str, Any]:
-        open_streams.append(len(context.site.live))
+        open_streams.append(len(context.site.live.slots))
         return {"type": "http.disconnect"}
 
     async def serve() -> None:
@@ -201,7 +201,7 @@ def test_disconnected_client_releases_its_stream(tmp_path: Path) -> None:
 
     anyio.run(serve)
     assert open_streams == [1]
-    assert len(context.site.live) == 0
+    assert len(context.site.live.slots) == 0
 
 
 def test_stream_is_refused_when_other_owners_hold_all(tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ def test_stream_is_refused_when_other_owners_hold_all(tmp_path: Path) -> None:
     for after, start in (("9" * 19, int("9" * 19)), ("9" * 20, last), ("\u00b2", last)):
         stream = respond(f"after={after}")
         assert (stream.status_code, stream._after) == (200, start)
-        changes.release(stream)
+        changes.slots.release(stream)
     streams.append(changes.open(ALL_SKILLS, "last", 0, allow))
     refusal = respond()
     assert (refusal.status_code, refusal.headers["Retry-After"]) == (429, "60")

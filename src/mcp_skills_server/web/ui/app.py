@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from http import HTTPStatus
@@ -166,6 +166,7 @@ class PagePart(Part):
         self._sign_in = SignInEndpoints(self._sessions, http.policy, self._site.templates)
         self._site.revisions.start()
         self._site.live.follow(registry)
+        self._runtime.events.subscribe(self._site.activity.take)
         threading.Thread(target=self._prepare, name="skills-ui-search", daemon=True).start()
         routes = [
             *(Route(each.path, self._answer(each), methods=["GET"]) for each in VIEWS),
@@ -181,15 +182,6 @@ class PagePart(Part):
             *(Route(path, _to_page, methods=["GET"]) for path in ("/", BASE)),
             Mount(BASE, below),
         ]
-
-    @asynccontextmanager
-    async def running(self) -> AsyncGenerator[None]:
-        """Record runs and clients while the application runs."""
-        stop = self._runtime.events.subscribe(self._site.activity.take)
-        try:
-            yield
-        finally:
-            stop()
 
     def end_streams(self) -> None:
         """End the event streams of all views."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from bisect import bisect_left
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
 from contextlib import aclosing, suppress
 from itertools import islice
@@ -70,11 +69,6 @@ def _changes(found: Changes, snapshot: Snapshot) -> Iterator[Change]:
             yield Change("appeared", path)
         else:
             inside = nested_in(snapshot, before) | nested_in(snapshot, after)
-            below = f"{path}/"
-            for each in islice(paths, bisect_left(paths, below), None):
-                if not each.startswith(below):
-                    break
-                inside.add(each.removeprefix(below))
             folders = tuple(f"{each}/" for each in inside)
             old, new = before.files, after.files
             changed = (name for name in old.keys() | new if old.get(name) is not new.get(name))
@@ -93,15 +87,11 @@ class Live:
     def __init__(self, share: int | None = None) -> None:
         self._lock = threading.Lock()
         self._kept: tuple[Change, ...] = ()
-        self._slots = Quota[ChangeStream]("open live pages", MOST_STREAMS, share)
+        self.slots = Quota[ChangeStream]("open live pages", MOST_STREAMS, share)
         self.loop: asyncio.AbstractEventLoop | None = None
-        self._news = anyio.Event()
+        self.news = anyio.Event()
         self.since = time.time()
         self.is_closing = False
-
-    def __len__(self) -> int:
-        """Return the number of open streams."""
-        return len(self._slots)
 
     def follow(self, registry: Registry) -> None:
         """Record changes of the registry from now on, except those of the first scan."""
@@ -145,14 +135,10 @@ class Live:
             if permissions is None or permissions.can_read(each.path):
                 yield each
 
-    async def wait(self) -> None:
-        """Wait for a change, or for `wake`."""
-        await self._news.wait()
-
     def wake(self) -> None:
         """Wake all streams. Call this in the event loop."""
-        self._news.set()
-        self._news = anyio.Event()
+        self.news.set()
+        self.news = anyio.Event()
 
     def close(self) -> None:
         """End every stream. Browsers reconnect, if there is a server then."""
@@ -169,14 +155,10 @@ class Live:
         event. With `path` only changes of the skill at this path count.
         """
         made = ChangeStream(self, skills, after, has_access, path)
-        for oldest in self._slots.claim(made, owner):
+        for oldest in self.slots.claim(made, owner):
             oldest.is_replaced = True
             self.wake()
         return made
-
-    def release(self, stream: ChangeStream) -> None:
-        """Free the slot of a stream."""
-        self._slots.release(stream)
 
 
 class ChangeStream(StreamingResponse):
@@ -200,7 +182,7 @@ class ChangeStream(StreamingResponse):
             async with aclosing(self.lines):
                 await super().__call__(scope, receive, send)
         finally:
-            self._live.release(self)
+            self._live.slots.release(self)
 
     async def _lines(self) -> AsyncGenerator[str]:
         self._live.loop = asyncio.get_running_loop()
@@ -208,7 +190,7 @@ class ChangeStream(StreamingResponse):
         while True:
             with anyio.move_on_after(HEARTBEAT_S):
                 while self._is_quiet():
-                    await self._live.wait()
+                    await self._live.news.wait()
             if self.is_replaced:
                 yield _REPLACED
                 return

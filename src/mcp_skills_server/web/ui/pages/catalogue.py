@@ -214,12 +214,10 @@ def _row(
     ctx: Context, skill: Skill, query: ListQuery, used: Mapping[str, UsageRow], survey: Survey
 ) -> dict[str, Any]:
     """Return a skill's row in the list. `left_out` is the error that excludes it, or None."""
-    title, left_out = identity.title(skill), reason_left_out(skill)
+    title = identity.title(skill)
     why: Sequence[tuple[str, Sequence[str]]] = ()
     if title == skill.name:
         title = None
-    if left_out is not None:
-        left_out = shown_problem(ctx, left_out)
     if query.q:
         why = matched_fields(skill, query.q)
     return {
@@ -232,7 +230,7 @@ def _row(
         "tokens": tokens_of(skill),
         "files": len(skill.files),
         "problems": len(survey.by_skill.get(skill.path, ())),
-        "left_out": left_out,
+        "left_out": reason_left_out(ctx, skill),
         "loads": used.get(skill.path, _UNUSED).loads,
         "why": why,
         "changed": next((each.time for each in ctx.site.revisions.of(skill.path)), None),

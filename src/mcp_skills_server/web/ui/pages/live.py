@@ -21,10 +21,10 @@ from starlette.types import Receive, Scope, Send
 
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import SkillSet, nested_in
-from mcp_skills_server.model import Changes, Snapshot, Standing
+from mcp_skills_server.model import Changes, Snapshot
 from mcp_skills_server.runtime.quota import Owner, Quota, QuotaError
 from mcp_skills_server.server.sdk import quota_owner
-from mcp_skills_server.web.ui.context import Context, reason_left_out, shown_problem
+from mcp_skills_server.web.ui.context import Context, reason_left_out
 
 MOST_KEPT: Final = 1000
 """Changes kept in all."""
@@ -219,11 +219,7 @@ async def page(request: Request, ctx: Context) -> Response:
     live, skills = ctx.site.live, ctx.snapshot.skills
     changes = live.latest(ctx.runtime.skill_set)
     there = {each.path for each in changes if each.path in skills}
-    left_out: dict[str, str] = {}
-    for path in there:
-        if skills[path].standing < Standing.VALID:
-            reason = reason_left_out(skills[path])
-            left_out[path] = "" if reason is None else shown_problem(ctx, reason).message
+    left_out = {path: reason_left_out(ctx, skills[path]) for path in there}
     template = "changes.html" if "part" in request.query_params else "live.html"
     number = max((each.number for each in changes), default=0)
     return ctx.page(

@@ -273,17 +273,27 @@ def test_export_failure_and_recovery_are_logged_once(
         assert [record.levelname for record in caplog.records] == levels
 
 
-def test_collector_receives_one_span_per_request_and_the_rest_at_exit(tmp_path: Path, era: Era) -> None:
+def test_collector_receives_one_span_per_request_and_the_rest_at_exit(
+    tmp_path: Path, era: Era, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_skill(tmp_path / "a", body=BODY)
     call = b'{"jsonrpc":"2.0","id":"r1","method":"list_skills"}'
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "600000")
     with collector() as (endpoint, received):
-        environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_BSP_SCHEDULE_DELAY": "600000"}
-        with http_serving(tmp_path, "--traces", environment=environment) as server:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
+        with http_serving(tmp_path, "--traces") as server:
             with client(server, era) as mcp:
                 mcp.request("resources/read", {"uri": "skill://a/SKILL.md", "_meta": PARENT})
             server.send("POST", "/rpc", call, JSON | OTHER_PARENT)
             assert server.signal(signal.SIGTERM)[0] == 0
         request = received.get(timeout=DEADLINE)
+        monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "10")
+        with serving(tmp_path, "--traces", era=era) as wire:
+            wire.request("skills/list")
+            over_stdio: list[Any] = []
+            while not over_stdio:  # they arrive in batches
+                over_stdio = spans_named("skills/list", received.get(timeout=DEADLINE))
+    assert [attributes(span)["mcp.protocol.version"] for span in over_stdio] == [VERSIONS[era]]
     (read,) = spans_named("resources/read", request)
     (rpc,) = spans_named("list_skills", request)
     assert (read.trace_id.hex(), read.parent_span_id.hex()) == (TRACE_ID, SPAN_ID)
@@ -294,19 +304,6 @@ def test_collector_receives_one_span_per_request_and_the_rest_at_exit(tmp_path: 
     assert attributes(rpc)["jsonrpc.request.id"] == "r1"
     assert {attributes(batch.resource)["service.name"] for batch in request.resource_spans} == {"mcp-skills-server"}
     assert BODY not in repr(request)
-
-
-def test_stdio_span_has_the_protocol_revision(tmp_path: Path, era: Era, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_skill(tmp_path / "a")
-    with collector() as (endpoint, received):
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
-        monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "10")
-        with serving(tmp_path, "--traces", era=era) as wire:
-            wire.request("skills/list")
-            spans: list[Any] = []
-            while not spans:  # they arrive in batches
-                spans = spans_named("skills/list", received.get(timeout=DEADLINE))
-    assert [attributes(span)["mcp.protocol.version"] for span in spans] == [VERSIONS[era]]
 
 
 @pytest.mark.parametrize("is_silent", [False, True])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -147,7 +146,7 @@ def test_usage_and_catalogue_are_paginated_most_used_first(tmp_path: Path) -> No
         assert page.index(f"{nameless} 9,000") < page.index(f"{by}-0001 8,999") < page.index(f"{by}-0099 8,901")
 
 
-def test_source_rows_show_revision_and_errors_to_administrators(tmp_path: Path) -> None:
+def test_sources_show_kind_and_checks_and_errors_to_administrators(tmp_path: Path) -> None:
     url = "https://skills.example"
     write_files(tmp_path / "own", skills("one"))
     write_files(tmp_path / "copy", {"two/SKILL.md": skill_md("other")})
@@ -164,16 +163,9 @@ def test_source_rows_show_revision_and_errors_to_administrators(tmp_path: Path) 
         own, site = operation.source_rows(replace(context, is_admin=False))
         assert (own.name, site.name) == ("own", url)
         assert site.trouble and "secret" not in site.trouble
-
-
-def test_sources_view_shows_kind_and_last_check(tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "s.zip", "w") as archive:
-        archive.writestr("one/SKILL.md", skill_md("one"))
-    write_files(tmp_path / "own", skills("two"))
-    with page_serving(tmp_path / "s.zip", tmp_path / "own") as server:
-        text = visible_text(get(server, "/ui/sources"))
-        assert "own none 1 a local folder none" in text and "s.zip" in text and " UTC" in text
-        assert str(tmp_path / "own") not in text
+        text = visible_text(render_view(operation.sources, context))
+        assert "own none 1 a local folder none" in text and text.count("2001-09-09 01:46 UTC") == 1
+        assert str(tmp_path) not in text
 
 
 @pytest.fixture(scope="module")
@@ -201,9 +193,6 @@ def test_tools_view_calls_reading_tools_and_shows_results(server: Server) -> Non
     for host in ("generic", "opencode"):
         page = get(server, f"/ui/tools?tool=skills_load&arg.names=refunds&host={host}&call=1").body.decode()
         assert f"<option selected>{host}</option>" in page
-
-
-def test_tool_argument_is_escaped(server: Server) -> None:
     for argument in ("skills_search&arg.query", "skills_load&arg.names", "skills_list&arg.limit"):
         reply = get(server, f'/ui/tools?tool={argument}="<script>hit()</script>"&call=1')
         assert reply.status == 200

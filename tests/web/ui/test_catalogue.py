@@ -97,21 +97,6 @@ def test_search_has_the_ranking_of_skills_search_with_reasons() -> None:
         assert "No skill matches. Similar names: meeting-notes" in visible_text(get(server, "/ui/?q=meetxxx"))
 
 
-def test_catalogue_filters_by_use(tmp_path: Path) -> None:
-    for name in "ab":
-        write_skill(tmp_path / "skills" / name)
-    with page_serving(tmp_path / "skills", "--usage", f"sqlite:{tmp_path / 'usage.db'}") as server:
-        get(server, "/ui/skills/b")  # viewing the page does not count as a use
-        with client(server, "modern") as mcp:
-            mcp.read("skill://a/SKILL.md")
-        wait_until(lambda: listed_paths(server, "?used=used") == ["a"])  # written every second, read every five
-        assert listed_paths(server, "?used=never") == ["b"]
-        assert "Loaded 1 times" in visible_text(get(server, "/ui/skills/a"))
-        usage = visible_text(get(server, "/ui/usage"))
-        assert "Of 2 skills 1 was not used in the last 30 days" in usage
-        assert "a 1 0 0 0 1 " in usage and "b 0 0 0 0 0 never" in usage
-
-
 def test_long_catalogue_is_paginated(tmp_path: Path) -> None:
     for number in range(250):
         write_skill(tmp_path / f"skill-{number:05}", description=f"Does thing number {number} of many.", body="x" * 500)

@@ -23,7 +23,7 @@ from mcp_skills_server.web.ui.pages.operation import Activity
 from mcp_skills_server.web.ui.pages.problems import survey_of
 from web.http_wire import Server, bearer_header, client, token_file, wait_until
 from web.test_grants import ANN, BOB, configure
-from web.ui.serving import get, grant, make_context, page_serving, render_view, text_of, visible_text
+from web.ui.serving import get, grant, make_context, page_serving, render_view, skill_paths, text_of, visible_text
 from wire import FIXTURES
 
 
@@ -110,11 +110,16 @@ def test_administrator_sees_use_by_principal_and_host(folder: Path, grants: str)
             assert (text in page) is is_admin, text
 
 
-def test_server_without_tokens_hides_principals_and_clients(folder: Path) -> None:
+def test_server_without_tokens_shows_use_but_no_principals_and_clients(folder: Path) -> None:
     with page_serving(folder / "skills", "--usage", f"sqlite:{folder / 'usage.db'}") as server:
+        get(server, "/ui/skills/tea")  # viewing the page does not count as a use
         load_skill(server, folder)
+        wait_until(lambda: skill_paths(get(server, "/ui/?used=used")) == ["finance/refunds"])  # read every five seconds
+        assert skill_paths(get(server, "/ui/?used=never")) == ["tea"]
+        assert "Loaded 1 times" in visible_text(get(server, "/ui/skills/finance/refunds"))
         page = visible_text(get(server, "/ui/usage"))
-        assert " 1 0 0 0 " in page
+        assert "Of 2 skills 1 was not used in the last 30 days" in page
+        assert "finance/refunds 1 0 0 0 1 " in page and "tea 0 0 0 0 0 never" in page
         for text in (*ADMIN_HEADINGS, "wire"):
             assert text not in page
         for path in ("/ui/runs", "/ui/clients"):

@@ -233,7 +233,12 @@ def test_locked_new_file_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert len(pauses) == 1
 
 
-def test_foreign_or_damaged_file_is_refused_unchanged(tmp_path: Path) -> None:
+def test_file_is_private_and_a_foreign_or_damaged_one_is_refused(tmp_path: Path, store: UsageStore) -> None:
+    assert Path(store.name).stat().st_mode & 0o777 == 0o600
+    UsageStore(store.name)  # opens the file again, of the current version
+    Path(store.name).write_bytes(b"no database" * 100)
+    with pytest.raises(UsageError, match=r"usage.db: cannot be read \(.*\); name a file of counts"):
+        store.report()
     with pytest.raises(UsageError, match=r"there is no folder .*none; make it, or name another file"):
         UsageStore(str(tmp_path / "none" / "x.db"))
     file = tmp_path / "foreign.db"
@@ -247,14 +252,6 @@ def test_foreign_or_damaged_file_is_refused_unchanged(tmp_path: Path) -> None:
             connection.execute(f"PRAGMA user_version = {version}")
         with pytest.raises(UsageError, match="another version"):
             UsageStore(str(tmp_path / f"{version}.db"))
-
-
-def test_store_is_private_and_reports_damage(store: UsageStore) -> None:
-    assert Path(store.name).stat().st_mode & 0o777 == 0o600
-    UsageStore(store.name)  # opens the file again, of the current version
-    Path(store.name).write_bytes(b"no database" * 100)
-    with pytest.raises(UsageError, match=r"usage.db: cannot be read \(.*\); name a file of counts"):
-        store.report()
 
 
 def output_of(*arguments: str) -> str:

@@ -129,12 +129,6 @@ class _Principal(Protocol):
     def label(self) -> str: ...
 
 
-def _named(principal: _Principal | None) -> tuple[str | None, str]:
-    if principal is None:
-        return (None, "")
-    return (principal.id, principal.label)
-
-
 class Event(NamedTuple):
     """A request, a run, a decision on a proposal, or a change of a skill in the catalogue.
 
@@ -174,6 +168,20 @@ Reader: TypeAlias = Callable[[Event], None]
 
 request_id: Final[ContextVar[str | None]] = ContextVar("request_id", default=None)
 """The id of the current HTTP request."""
+
+
+def _event(
+    protocol: str,
+    method: str,
+    outcome: Outcome,
+    principal: _Principal | None = None,
+    **more: Any,
+) -> Event:
+    """Return an event that begins now, with the id of the current HTTP request."""
+    if principal is not None:
+        more |= {"principal": principal.id, "label": principal.label}
+    made = Event(time.time(), protocol, clipped(method), outcome, **more)
+    return made._replace(request=request_id.get())
 
 
 class Events:
@@ -224,20 +232,9 @@ class Events:
         self, use: Use, *, proposer: str, reviewer: str, label: str = "", address: str | None = None
     ) -> None:
         """Emit a reviewer's decision on a proposal; without `address` it was made by command."""
-        self.emit(
-            Event(
-                time.time(),
-                PAGE if address else COMMAND,
-                use.action,
-                "ok",
-                principal=reviewer,
-                address=address,
-                uses=(use,),
-                request=request_id.get(),
-                label=label,
-                proposer=proposer,
-            )
-        )
+        by = PAGE if address else COMMAND
+        made = _event(by, use.action, "ok", address=address, uses=(use,), proposer=proposer)
+        self.emit(made._replace(principal=reviewer, label=label))
 
     def emit_changes(self, changes: Changes) -> None:
         """Emit an event for each skill that appeared, changed or vanished."""
@@ -261,20 +258,8 @@ def emit_refusal(
     method: str, reason: str, *, principal: _Principal | None = None, address: str | None = None
 ) -> None:
     """Emit a refusal before any protocol; `reason` must be one of a few fixed texts."""
-    who, label = _named(principal)
-    _serving.get().emit(
-        Event(
-            time.time(),
-            "http",
-            clipped(method),
-            "refused",
-            principal=who,
-            address=address,
-            reason=reason,
-            request=request_id.get(),
-            label=label,
-        )
-    )
+    refusal = _event("http", method, "refused", principal, address=address, reason=reason)
+    _serving.get().emit(refusal)
 
 
 class Request:
@@ -292,19 +277,15 @@ class Request:
         trace: Trace | None = None,
     ) -> None:
         self.server: Final = _serving.get()
-        who, label = _named(principal)
-        self._draft = Event(
-            time.time(),
+        self._draft = _event(
             protocol,
-            clipped(method),
+            method,
             "begun",
-            principal=who,
+            principal,
             address=address,
             era=era,
             host=host and clipped(host),
-            request=request_id.get(),
             trace=trace or trace_of(method),
-            label=label,
         )
         """The event without what is known only later."""
         self.uses: dict[tuple[Action, str, str], str] = {}

@@ -100,7 +100,7 @@ async def remaining(stream: ChangeStream) -> list[str]:
 
 
 async def started_stream(changes: Live, skills: SkillSet, owner: str = "a") -> ChangeStream:
-    stream = changes.open(skills, owner, changes.number(skills), allow)
+    stream = ChangeStream(changes, skills, owner, changes.number(skills), allow)
     assert (await anext(stream.lines)).startswith("retry:")
     return stream
 
@@ -210,7 +210,7 @@ def test_stream_is_refused_when_other_owners_hold_all(tmp_path: Path) -> None:
         return anyio.run(live.events, Request({**scope, "query_string": query.encode()}), context)
 
     changes, context = Live(share=1), make_context(write_files(tmp_path, skills("one")))
-    streams = [changes.open(ALL_SKILLS, f"{number}", 0, allow) for number in range(1_023)]
+    streams = [ChangeStream(changes, ALL_SKILLS, f"{number}", 0, allow) for number in range(1_023)]
     context = replace(context, site=replace(context.site, live=changes))
     changes.note(appeared("one"))
     last = changes.last_number
@@ -219,7 +219,7 @@ def test_stream_is_refused_when_other_owners_hold_all(tmp_path: Path) -> None:
         stream = respond(f"after={after}")
         assert (stream.status_code, stream._after) == (200, start)
         changes.slots.release(stream)
-    streams.append(changes.open(ALL_SKILLS, "last", 0, allow))
+    streams.append(ChangeStream(changes, ALL_SKILLS, "last", 0, allow))
     refusal = respond()
     assert (refusal.status_code, refusal.headers["Retry-After"]) == (429, "60")
     assert not any(stream.is_replaced for stream in streams)

@@ -145,27 +145,24 @@ class Live:
         self.is_closing = True
         self.wake()
 
-    def open(
-        self, skills: SkillSet, owner: Owner, after: int, has_access: AccessCheck, path: str = ""
-    ) -> ChangeStream:
-        """Return a server-sent event stream: one `change` for all changes since `after`.
-
-        If an owner opens too many streams, its oldest one ends with the event `replaced`; with
-        QuotaError others hold all streams. A stream ends if `has_access` returns False before an
-        event. With `path` only changes of the skill at this path count.
-        """
-        made = ChangeStream(self, skills, after, has_access, path)
-        for oldest in self.slots.claim(made, owner):
-            oldest.is_replaced = True
-            self.wake()
-        return made
-
 
 class ChangeStream(StreamingResponse):
-    """A server-sent event stream of `Live.open`. It frees its slot however it ends."""
+    """A server-sent event stream: one `change` for all changes since `after`.
+
+    If an owner opens too many streams, its oldest one ends with the event `replaced`; with
+    QuotaError others hold all streams. A stream ends if `has_access` returns False before an event.
+    With `path` only changes of the skill at this path count. It frees its slot however it ends.
+    """
 
     def __init__(
-        self, live: Live, skills: SkillSet, after: int, has_access: AccessCheck, path: str
+        self,
+        live: Live,
+        skills: SkillSet,
+        owner: Owner,
+        after: int,
+        has_access: AccessCheck,
+        *,
+        path: str = "",
     ) -> None:
         self._live = live
         self._skills = skills
@@ -176,6 +173,9 @@ class ChangeStream(StreamingResponse):
         """Ends the stream, because its owner has opened too many later ones."""
         self.lines = self._lines()
         super().__init__(self.lines, media_type=_TYPE, headers={"x-accel-buffering": "no"})
+        for oldest in live.slots.claim(self, owner):
+            oldest.is_replaced = True
+            live.wake()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -237,7 +237,8 @@ async def events(request: Request, ctx: Context) -> Response:
     if text.isascii() and text.isdigit() and len(text) < 20:
         known = int(text)
     try:
-        return live.open(skills, owner, known, ctx.has_access, query.get("skill", ""))
+        path = query.get("skill", "")
+        return ChangeStream(live, skills, owner, known, ctx.has_access, path=path)
     except QuotaError as error:
         # A browser does not reconnect after a response of another type.
         return PlainTextResponse(f"{error}\n", 429, {"retry-after": "60"})

@@ -17,7 +17,7 @@ from wsgiref.simple_server import WSGIRequestHandler
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.exposition import ThreadingWSGIServer, choose_encoder, make_wsgi_app
+from prometheus_client.exposition import ThreadingWSGIServer, choose_encoder
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
@@ -149,12 +149,13 @@ def serve_metrics(metrics: Metrics, host: str, port: int, admits: Callable[[str]
 
     `admits` decides on the Host header, against DNS rebinding.
     """
-    answer = make_wsgi_app(metrics.registry)
 
     def app(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         named = environ.get("HTTP_HOST", "")
         if admits(named):
-            return answer(environ, start_response)
+            body, content_type = metrics.render(environ.get("HTTP_ACCEPT", ""))
+            start_response("200 OK", [("Content-Type", content_type)])
+            return [body]
         words = "refused Host %.100r at --metrics-address; --allowed-host admits it"
         logger.warning(words, named, extra=REPEATS)
         start_response("403 Forbidden", [("Content-Type", "text/plain")])

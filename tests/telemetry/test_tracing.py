@@ -55,7 +55,7 @@ def exporter() -> InMemorySpanExporter:
 def provider(publisher: Events, exporter: InMemorySpanExporter) -> TracerProvider:
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    Tracing(provider, (*LEGACY.shapes, "read_skill_file"), canonical).subscribe_to(publisher)
+    publisher.subscribe(Tracing(provider, (*LEGACY.shapes, "read_skill_file"), canonical).record)
     return provider
 
 
@@ -81,7 +81,7 @@ async def test_request_is_one_event_and_one_span_without_content(
     server, seen = Server[Any]("mine"), list[Event]()
     attachment = attach(server, Registry([tmp_path]), watch=False)
     attachment.events.subscribe(seen.append)
-    Tracing(provider, LEGACY.shapes, canonical).subscribe_to(attachment.events)
+    attachment.events.subscribe(Tracing(provider, LEGACY.shapes, canonical).record)
     with anyio.fail_after(DEADLINE):
         async with Client(server, mode=mode) as mcp:
             await mcp.read_resource("skill://a/SKILL.md")

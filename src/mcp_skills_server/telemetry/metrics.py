@@ -24,7 +24,7 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from mcp_skills_server.errors import REPEATS
-from mcp_skills_server.telemetry.events import CATALOGUE, PAGE, PROPOSING, Event, Events
+from mcp_skills_server.telemetry.events import CATALOGUE, PAGE, PROPOSING, Event
 from mcp_skills_server.telemetry.gauge import Gauge
 
 if TYPE_CHECKING:
@@ -89,10 +89,6 @@ class Metrics:
             "skills_proposals", "Skills that were proposed, approved or rejected.", ("action",)
         )
         self._skills: set[str] = set()
-
-    def subscribe_to(self, events: Events) -> None:
-        """Subscribe to the events of a server."""
-        events.subscribe(self.record)
 
     def record(self, event: Event) -> None:
         """Count an event."""

@@ -26,7 +26,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from opentelemetry.util.types import AttributeValue
 
 import mcp_skills_server
-from mcp_skills_server.telemetry.events import CATALOGUE, Carrier, Event, Events, Use
+from mcp_skills_server.telemetry.events import CATALOGUE, Carrier, Event, Use
 
 logger = logging.getLogger(__name__)
 
@@ -54,10 +54,6 @@ class Tracing:
         self._tracer = provider.get_tracer(NAME, mcp_skills_server.__version__)
         self._methods = frozenset(methods)
         self._tool_of = tool_of
-
-    def subscribe_to(self, events: Events) -> None:
-        """Subscribe to the events of a server."""
-        events.subscribe(self.record)
 
     def record(self, event: Event) -> None:
         """Record a span for the end of a request; ignore changes, starts and refused clients."""

@@ -51,7 +51,7 @@ class PrometheusMetrics(
         except ImportError:
             raise missing_extra("metrics", "metrics") from None
         self._metrics = Metrics(self._all_gauges, known_methods())
-        self._metrics.subscribe_to(server.runtime.events)
+        server.runtime.events.subscribe(self._metrics.record)
         if address is None:
             return
         from mcp_skills_server.web.guards import host_name

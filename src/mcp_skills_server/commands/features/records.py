@@ -180,7 +180,9 @@ class Traces(Feature, heading="Traces", example="--traces"):
         from mcp_skills_server.dialects import runtime
 
         provider, self._stop = make_provider()
-        Tracing(provider, known_methods(), runtime.canonical).subscribe_to(server.runtime.events)
+        server.runtime.events.subscribe(
+            Tracing(provider, known_methods(), runtime.canonical).record
+        )
 
     def stop(self) -> None:
         if self._stop is not None:

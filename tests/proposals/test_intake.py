@@ -18,7 +18,7 @@ from mcp_skills_server.catalog.roots import Limits, MirroredRoot
 from mcp_skills_server.errors import RequestError, UsageError
 from mcp_skills_server.model import SKILL_MD
 from mcp_skills_server.proposals.intake import MOST_BYTES, MOST_FILES, MOST_LINES, propose
-from mcp_skills_server.proposals.store import MOST_PER_PRINCIPAL, Proposal, ProposalError, ProposalStore, decode, encode
+from mcp_skills_server.proposals.store import MOST_PER_PRINCIPAL, Proposal, ProposalStore, decode, encode
 from tables import each_row
 from wire import write_skill
 
@@ -199,7 +199,7 @@ def test_record_round_trips_and_invalid_records_are_skipped(
     proposal = replace(DRAFT, id="20261124-0123456789ab", reason='"""\n[table]\nstate = "approved"', removed=("a",))
     assert decode(encode(proposal)) == proposal
     for raw in (b"\xff", b"id = 1", b'state = "served"', b"removed = [1]\nstate = 'pending'"):
-        with pytest.raises(ProposalError):
+        with pytest.raises(ValueError, match=r"invalid start byte|not text, or an unknown state"):
             decode(raw)
     (store.folder / proposal.id).mkdir()
     (store.folder / proposal.id / "proposal.toml").write_bytes(encode(replace(proposal, id="20261124-000000000000")))

@@ -10,7 +10,6 @@ from urllib.parse import quote
 
 import pytest
 
-from catalog.forest import load_registry
 from mcp_skills_server.web.ui.pages import triggers
 from runtime.embeddings import tiny
 from web.http_wire import Server, client, wait_until
@@ -110,18 +109,6 @@ def test_long_catalogue_is_paginated(tmp_path: Path) -> None:
         assert "<html" not in fragment
         assert html.unescape(fragment).count("/ui/?q=number&from=100") == 1
         assert not {*skill_paths(fragment)} & {*listed_paths(server, "?q=number&from=100")}
-
-
-def test_matched_fields_name_the_matching_words(tmp_path: Path) -> None:
-    write_skill(tmp_path / "refunds", description="Handles a refund of money.", body="# Steps\n\nDo it.\n")
-    skill = load_registry(tmp_path).snapshot.skills["refunds"]
-    for query, in_name, in_description in (
-        ("refund", ["refund"], ["refund"]), ("refunds money", ["refunds"], ["refunds", "money"]),
-        ("the of and", [], []), ("", [], []), ("nothing like it", [], []),
-    ):  # fmt: skip
-        fields = dict(triggers.matched_fields(skill, query))
-        assert [*fields.get("name", ())] == in_name
-        assert [*fields.get("description", ())] == in_description
 
 
 def test_ranking_has_reasons_and_similar_skills(tmp_path: Path) -> None:

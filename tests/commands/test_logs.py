@@ -12,7 +12,7 @@ import pytest
 
 from mcp_skills_server.commands import logs
 from mcp_skills_server.commands.logs import LineQueue
-from mcp_skills_server.telemetry.events import Events, observe
+from mcp_skills_server.telemetry.events import Events, Request
 from mcp_skills_server.telemetry.log import log_requests
 from tables import each_row
 from wire import DEADLINE
@@ -48,7 +48,7 @@ def test_lines_are_in_the_order_of_events(caplog: pytest.LogCaptureFixture) -> N
     logger.addHandler(handler)
     log_requests(server, logging.INFO)
     for number in range(50):
-        with server.serving(), observe("mcp", f"request {number}"):
+        with server.serving(), Request("mcp", f"request {number}"):
             pass
         logging.getLogger("mcp_skills_server.x").warning("warning %d%s", number, ":")
     logger.removeHandler(handler)
@@ -94,7 +94,7 @@ server = events.Events()
 log_requests(server, logging.INFO)
 events.request_id.set("the id")
 for number in range(100):
-    with server.serving(), events.observe("mcp", f"number {number}"):
+    with server.serving(), events.Request("mcp", f"number {number}"):
         pass
 events.request_id.set(None)
 if sys.argv[1] == "3":

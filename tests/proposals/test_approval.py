@@ -153,7 +153,10 @@ def test_files_approved_by_root_belong_to_owner_of_the_folder(workspace: Workspa
     assert (tmp_path / "target").stat().st_uid == 0
 
 
-def test_new_skill_is_not_written_through_a_symlink(workspace: Workspace, outside: Path) -> None:
+def test_proposal_is_not_written_through_a_symlink(workspace: Workspace, outside: Path) -> None:
+    (workspace.coffee / "more").symlink_to(outside)
+    workspace.registry.refresh()
+    workspace.assert_refused(workspace.propose("coffee", {"more/new.md": "new\n"}), "behind a link")
     proposal, tea = workspace.propose("tea/green", {}), workspace.skills / "tea"
     tea.symlink_to(outside)
     workspace.assert_refused(proposal, "is not a folder")
@@ -163,12 +166,6 @@ def test_new_skill_is_not_written_through_a_symlink(workspace: Workspace, outsid
     workspace.assert_refused(proposal, "already exists")
     (tea / "green").rename(tea / f"{STATE_DIR}-{proposal.id}")
     workspace.assert_refused(proposal, "File exists")
-
-
-def test_change_is_not_written_through_a_symlink(workspace: Workspace, outside: Path) -> None:
-    (workspace.coffee / "more").symlink_to(outside)
-    workspace.registry.refresh()
-    workspace.assert_refused(workspace.propose("coffee", {"more/new.md": "new\n"}), "behind a link")
 
 
 def test_own_proposal_and_unconfirmed_scripts_are_refused(workspace: Workspace) -> None:
@@ -196,17 +193,7 @@ def replace_file(skill: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [edit_file, add_file, replace_file])
-def test_approval_is_refused_after_an_edit_of_the_skill(workspace: Workspace, change: Callable[[Path], None]) -> None:
-    proposal = workspace.propose("coffee", {})
-    change(workspace.coffee)
-    workspace.registry.refresh()
-    assert review(workspace.registry, workspace.store, proposal).is_outdated
-    workspace.assert_refused(proposal, "changed since this was proposed")
-    assert workspace.store.get(proposal.id).state == "pending"
-
-
-@pytest.mark.parametrize("change", [edit_file, add_file, replace_file])
-def test_edit_during_approval_is_kept(
+def test_edit_during_or_before_approval_is_kept(
     workspace: Workspace, change: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proposal, edited = workspace.propose("coffee", {}), list[Any]()
@@ -221,6 +208,9 @@ def test_edit_during_approval_is_kept(
     with pytest.raises(RequestError, match="changed since this was proposed"):
         workspace.approve(proposal)
     assert [tree(workspace.coffee)] == edited and entry_names(workspace.skills) == ["coffee"]
+    workspace.registry.refresh()
+    assert review(workspace.registry, workspace.store, proposal).is_outdated
+    workspace.assert_refused(proposal, "changed since this was proposed")
     assert workspace.store.get(proposal.id).state == "pending"
 
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.errors import RequestError, UsageError
+from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import SKILL_MD
 from mcp_skills_server.proposals import store as proposals
 from mcp_skills_server.proposals.branches import Branches
 from mcp_skills_server.proposals.intake import propose
 from mcp_skills_server.proposals.store import ProposalStore
-from proposals.test_intake import DRAFT, base_of, manifest
+from proposals.test_intake import DRAFT, GREEN, base_of, manifest, refusal
 from server.test_tools import text_of
 from wire import serving, write_skill
 
@@ -68,27 +68,23 @@ def test_root_outside_a_working_copy_is_refused(tmp_path: Path, repository: Path
     with pytest.raises(UsageError, match="not in a git working copy"):
         Branches([str(tmp_path / "plain")])
     with Registry([tmp_path / "plain", repository / "skills"]) as registry:
-        with pytest.raises(RequestError, match="not in a git working copy"):
-            propose(registry, store, DRAFT, {SKILL_MD: manifest("green")})
+        assert "not in a git working copy" in refusal(registry, store, DRAFT, GREEN)
         assert store.list() == []
 
 
-def test_failed_storage_leaves_no_branch(
+def test_failed_proposal_leaves_neither_branch_nor_files(
     repository: Path, store: ProposalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
         raise OSError(errno.ENOSPC, "no space")
 
-    monkeypatch.setattr(proposals, "write_folder", fail)
-    with Registry([repository / "skills"]) as registry, pytest.raises(RequestError, match="cannot be stored"):
-        propose(registry, store, DRAFT, {SKILL_MD: manifest("green")})
-    assert git(repository, "branch", "--format=%(refname:short)") == "main"
-
-
-def test_failed_branch_stores_no_proposal(repository: Path, store: ProposalStore) -> None:
-    git(repository, "symbolic-ref", "HEAD", "refs/heads/unborn")
-    with Registry([repository / "skills"]) as registry, pytest.raises(RequestError, match="git cannot keep"):
-        propose(registry, store, DRAFT, {SKILL_MD: manifest("green")})
+    with Registry([repository / "skills"]) as registry:
+        with monkeypatch.context() as patch:
+            patch.setattr(proposals, "write_folder", fail)
+            assert "cannot be stored" in refusal(registry, store, DRAFT, GREEN)
+        assert git(repository, "branch", "--format=%(refname:short)") == "main"
+        git(repository, "symbolic-ref", "HEAD", "refs/heads/unborn")
+        assert "git cannot keep" in refusal(registry, store, DRAFT, GREEN)
     assert store.list() == []
 
 

@@ -72,7 +72,7 @@ async def test_reads_before_a_retry_are_not_counted(tmp_path: Path, publisher: E
             raise StaleFileError(str(tmp_path / "a" / "SKILL.md"))
         return raw
 
-    with publisher.serving(), events.Request("mcp", "x", principal=None):
+    with publisher.serving(), events.Request("mcp", "x"):
         raw = await retry_when_stale(registry, handler)
     (event,) = published
     assert event.bytes == len(raw)
@@ -91,19 +91,13 @@ async def test_cancelled_request_is_an_event_with_bounded_fields(publisher: Even
 
 def test_run_outside_a_request_is_an_event(publisher: Events, published: list[Event]) -> None:
     with publisher.serving():
-        with events.Request("mcp", "x", principal=None):
+        with events.Request("mcp", "x"):
             pass
         events.record_run("a", "scripts/x.py", "sha256:0")
-    assert not events.has_readers()
+    events.record_run("a", "scripts/y.py", "sha256:0")  # of no server
     _, run = published
     assert (run.protocol, run.outcome) == (events.LIBRARY, "begun")
     assert run.uses == (Use("run", "a", "scripts/x.py", "sha256:0"),)
-
-
-def test_no_event_is_built_without_a_reader(publisher: Events) -> None:
-    for context in (events.observe("mcp", "x"), publisher.serving()):
-        with context, events.observe("mcp", "x") as request:
-            assert request is None
 
 
 def test_failing_reader_affects_neither_others_nor_request(
@@ -113,7 +107,7 @@ def test_failing_reader_affects_neither_others_nor_request(
     unsubscribe = publisher.subscribe(lambda _: {}["a bug"])
     publisher.subscribe(later_reader.append)
     for _ in range(2):
-        with publisher.serving(), events.observe("mcp", "x"):
+        with publisher.serving(), events.Request("mcp", "x"):
             pass
         unsubscribe()
     assert len(published) == len(later_reader) == 2
@@ -147,9 +141,9 @@ async def test_servers_in_one_process_share_no_reader(tmp_path: Path, caplog: py
     other_attachment = attach(other, Registry([tmp_path / "b"]), watch=False)
     metrics, activity, of_other = Metrics(dict, ("resources/read",)), Activity(), list[Event]()
     AuditLog(str(tmp_path / "audit"), required=True).subscribe_to(publisher)
-    metrics.subscribe_to(publisher)
+    publisher.subscribe(metrics.record)
     publisher.subscribe(activity.take)
-    Tracing(TracerProvider(shutdown_on_exit=False), (), lambda _: None).subscribe_to(publisher)
+    publisher.subscribe(Tracing(TracerProvider(shutdown_on_exit=False), (), lambda _: None).record)
     log_requests(publisher)
     store = UsageStore(str(tmp_path / "usage.db"))
     stop = Usage(store, questions=True).start(publisher)
@@ -163,7 +157,7 @@ async def test_servers_in_one_process_share_no_reader(tmp_path: Path, caplog: py
     other_attachment.registry.refresh()
     stop()
     assert [event.skills for event in of_other if event.uses] == [("b",), ("c",)]
-    assert all(event.question == "" and event.trace is None for event in of_other)
+    assert all(event.question == "" for event in of_other)
     records = map(json.loads, (tmp_path / "audit").read_text().splitlines())
     assert {record.get("skill") for record in records} == {None, "a"}
     (line,) = (message for message in caplog.messages if "resources/read" in message)
@@ -182,13 +176,13 @@ def test_requests_are_logged_at_debug_level(publisher: Events, caplog: pytest.Lo
             assert caplog.messages == []
             principal = Principal("token", "alice")
             with events.Request("mcp", "skills/get", principal=principal, host="a host") as request:
-                request.add("load", "acme/refunds", "SKILL.md", "sha256:0", 5)
+                request.add(Use("load", "acme/refunds", "SKILL.md", "sha256:0"), 5)
         publisher.emit(Event(0, events.CATALOGUE, "", "appeared", uses=(Use("", "new", "SKILL.md", ""),)))
         (line,) = caplog.messages
         assert line.startswith("skills/get of acme/refunds: ok in ") and line.endswith(" ms (mcp, token:alice, a host)")
-        with events.Request("mcp", "skills/get", principal=None) as request:
+        with events.Request("mcp", "skills/get") as request:
             for number in range(25):
-                request.add("read", f"s{number}" * 200, "SKILL.md", "")
+                request.add(Use("read", f"s{number}" * 200, "SKILL.md", ""))
         line = caplog.messages[-1]
         assert "s19s" in line and "s20s" not in line and " and 5 more: ok in " in line and len(line) < 5_000
         publisher.emit(Event(0, "mcp", "x", "failed", milliseconds=1.23456))
@@ -200,6 +194,6 @@ def test_requests_are_logged_at_debug_level(publisher: Events, caplog: pytest.Lo
         rate_limited = [hasattr(record, "repeats") for record in caplog.records]
         assert rate_limited == [False, False, False, True], "else refused clients flood the log"
         unsubscribe()
-        with events.Request("mcp", "skills/get", principal=None):
+        with events.Request("mcp", "skills/get"):
             pass
     assert len(caplog.messages) == 4

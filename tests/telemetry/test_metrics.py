@@ -25,7 +25,7 @@ def nonzero_samples(metrics: Metrics) -> dict[str, float]:
 def test_each_kind_of_event_is_counted(publisher: Events) -> None:
     gauges = {"skills_one": Gauge("One.", 1), "skills_two": Gauge("Two.", {"x": 2.0}, "by")}
     metrics = Metrics(lambda: gauges, ("tools/call",))
-    metrics.subscribe_to(publisher)
+    publisher.subscribe(metrics.record)
     for emitted in (
         event("ok", "", "load", "read", "dropped", "run", "propose", milliseconds=2_000.0, bytes=5, found=3),
         event("refused", "load", "approve", found=0),

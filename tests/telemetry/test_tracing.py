@@ -19,6 +19,7 @@ from mcp.client import Client
 from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 from opentelemetry import trace
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult
@@ -54,7 +55,7 @@ def exporter() -> InMemorySpanExporter:
 def provider(publisher: Events, exporter: InMemorySpanExporter) -> TracerProvider:
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    Tracing(provider, (*LEGACY.shapes, "read_skill_file"), canonical).subscribe_to(publisher)
+    publisher.subscribe(Tracing(provider, (*LEGACY.shapes, "read_skill_file"), canonical).record)
     return provider
 
 
@@ -80,7 +81,7 @@ async def test_request_is_one_event_and_one_span_without_content(
     server, seen = Server[Any]("mine"), list[Event]()
     attachment = attach(server, Registry([tmp_path]), watch=False)
     attachment.events.subscribe(seen.append)
-    Tracing(provider, LEGACY.shapes, canonical).subscribe_to(attachment.events)
+    attachment.events.subscribe(Tracing(provider, LEGACY.shapes, canonical).record)
     with anyio.fail_after(DEADLINE):
         async with Client(server, mode=mode) as mcp:
             await mcp.read_resource("skill://a/SKILL.md")
@@ -225,12 +226,6 @@ def test_trace_context_of_message_is_bounded(meta: object, kept: dict[str, str])
         assert events.trace_of(method, {"name": name}) == Trace({}, {}, "", "", "")
 
 
-def test_trace_context_is_not_extracted_without_a_tracer(publisher: Events, published: list[Event]) -> None:
-    with publisher.serving(), events.Request("mcp", "x", principal=None, trace=lambda: pytest.fail("extracted")):
-        pass
-    assert [event.trace for event in published] == [None]
-
-
 @contextmanager
 def collector() -> Iterator[tuple[str, SimpleQueue[ExportTraceServiceRequest]]]:
     """Run an OTLP collector over HTTP. Yield its address and a queue of the requests that it receives."""
@@ -264,43 +259,41 @@ def attributes(owner: Any) -> dict[str, str]:
     return {attribute.key: attribute.value.string_value for attribute in owner.attributes}
 
 
-class FakeExporter(InMemorySpanExporter):
-    is_shut_down = False
-    result = SpanExportResult.SUCCESS
-
-    def export(self, spans: Any) -> SpanExportResult:
-        return self.result
-
-    def shutdown(self) -> None:
-        self.is_shut_down = True
-
-
-def test_export_failure_and_recovery_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    inner = FakeExporter()
-    outer = _LoggingExporter(inner, "http://x")
+def test_export_failure_and_recovery_are_logged_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exporter = _LoggingExporter()
     success, failure = SpanExportResult.SUCCESS, SpanExportResult.FAILURE
     for result, levels in (
         (success, []), (failure, ["ERROR"]), (failure, []), (success, ["WARNING"]), (success, []), (failure, ["ERROR"]),
     ):  # fmt: skip
         caplog.clear()
-        inner.result = result
-        assert outer.export([]) is result
+        monkeypatch.setattr(OTLPSpanExporter, "export", lambda *_, result=result: result)
+        assert exporter.export([]) is result
         assert [record.levelname for record in caplog.records] == levels
-    outer.shutdown()
-    assert inner.is_shut_down
 
 
-def test_collector_receives_one_span_per_request_and_the_rest_at_exit(tmp_path: Path, era: Era) -> None:
+def test_collector_receives_one_span_per_request_and_the_rest_at_exit(
+    tmp_path: Path, era: Era, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_skill(tmp_path / "a", body=BODY)
     call = b'{"jsonrpc":"2.0","id":"r1","method":"list_skills"}'
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "600000")
     with collector() as (endpoint, received):
-        environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_BSP_SCHEDULE_DELAY": "600000"}
-        with http_serving(tmp_path, "--traces", environment=environment) as server:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
+        with http_serving(tmp_path, "--traces") as server:
             with client(server, era) as mcp:
                 mcp.request("resources/read", {"uri": "skill://a/SKILL.md", "_meta": PARENT})
             server.send("POST", "/rpc", call, JSON | OTHER_PARENT)
             assert server.signal(signal.SIGTERM)[0] == 0
         request = received.get(timeout=DEADLINE)
+        monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "10")
+        with serving(tmp_path, "--traces", era=era) as wire:
+            wire.request("skills/list")
+            over_stdio: list[Any] = []
+            while not over_stdio:  # they arrive in batches
+                over_stdio = spans_named("skills/list", received.get(timeout=DEADLINE))
+    assert [attributes(span)["mcp.protocol.version"] for span in over_stdio] == [VERSIONS[era]]
     (read,) = spans_named("resources/read", request)
     (rpc,) = spans_named("list_skills", request)
     assert (read.trace_id.hex(), read.parent_span_id.hex()) == (TRACE_ID, SPAN_ID)
@@ -311,19 +304,6 @@ def test_collector_receives_one_span_per_request_and_the_rest_at_exit(tmp_path: 
     assert attributes(rpc)["jsonrpc.request.id"] == "r1"
     assert {attributes(batch.resource)["service.name"] for batch in request.resource_spans} == {"mcp-skills-server"}
     assert BODY not in repr(request)
-
-
-def test_stdio_span_has_the_protocol_revision(tmp_path: Path, era: Era, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_skill(tmp_path / "a")
-    with collector() as (endpoint, received):
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
-        monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "10")
-        with serving(tmp_path, "--traces", era=era) as wire:
-            wire.request("skills/list")
-            spans: list[Any] = []
-            while not spans:  # they arrive in batches
-                spans = spans_named("skills/list", received.get(timeout=DEADLINE))
-    assert [attributes(span)["mcp.protocol.version"] for span in spans] == [VERSIONS[era]]
 
 
 @pytest.mark.parametrize("is_silent", [False, True])

@@ -24,7 +24,7 @@ import tomli_w
 from filelock import FileLock
 
 from mcp_skills_server.durable import replace_file, untrusted_reason, write_folder
-from mcp_skills_server.errors import REPEATS, RequestError, SkillsServerError, UsageError
+from mcp_skills_server.errors import REPEATS, RequestError, UsageError
 from mcp_skills_server.model import Json
 
 if TYPE_CHECKING:
@@ -46,10 +46,6 @@ MOST_PER_PRINCIPAL: Final = 20
 """Pending proposals of one principal."""
 MOST_PENDING: Final = 200
 """Pending proposals of all principals."""
-
-
-class ProposalError(SkillsServerError, ValueError):
-    """The record of a proposal cannot be decoded. The message says why, in one line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,17 +90,14 @@ def encode(proposal: Proposal) -> bytes:
 
 
 def decode(raw: bytes) -> Proposal:
-    """Return the proposal of a record; raise ProposalError if the record is invalid."""
-    try:
-        found: Mapping[str, Any] = tomllib.loads(raw.decode())
-    except ValueError:
-        raise ProposalError("the record is not valid TOML") from None
+    """Return the proposal of a record; raise ValueError if the record is invalid."""
+    found: Mapping[str, Any] = tomllib.loads(raw.decode())
     removed: Any = found.get("removed", [])
     names = [each.name for each in fields(Proposal) if each.name != "removed"]
     texts = {name: found.get(name, "") for name in names}
     is_text = all(isinstance(value, str) for value in (*texts.values(), *removed))
     if not is_text or texts["state"] not in STATES:
-        raise ProposalError("the record has a field that is not text, or an unknown state")
+        raise ValueError("the record has a field that is not text, or an unknown state")
     return Proposal(**texts, removed=tuple(removed))
 
 
@@ -139,14 +132,14 @@ class ProposalStore:
         for name in filter(_ID.fullmatch, names):
             try:
                 found.append(self._read(name))
-            except (OSError, ProposalError) as error:
+            except (OSError, ValueError) as error:
                 folder = self.folder / name
                 logger.warning("%s: is not a proposal (%s)", folder, error, extra=REPEATS)
         return sorted(found, key=lambda each: (each.proposed, each.id), reverse=True)
 
     def get(self, id_: str) -> Proposal:
         """Return the proposal with this id; raise RequestError if there is none."""
-        with suppress(OSError, ProposalError):
+        with suppress(OSError, ValueError):
             if _ID.fullmatch(id_):
                 return self._read(id_)
         raise RequestError(f"there is no proposal {id_[:40]!r}; 'proposals list' shows all")
@@ -154,7 +147,7 @@ class ProposalStore:
     def _read(self, name: str) -> Proposal:
         found = decode((self.folder / name / _RECORD).read_bytes())
         if found.id != name:
-            raise ProposalError("its record has another id")
+            raise ValueError("its record has another id")
         return found
 
     def files(self, proposal: Proposal, which: str = _FILES) -> dict[str, bytes]:

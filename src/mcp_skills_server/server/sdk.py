@@ -101,8 +101,8 @@ def map_errors(call: SdkHandler) -> SdkHandler:
 
 
 async def record_event(attachment: Attachment, ctx: Context, call_next: CallNext) -> HandlerResult:
-    """Record each request as an event of the server, if events have readers (middleware)."""
-    if ctx.request_id is None or not attachment.events.has_readers:
+    """Record each request as an event of the server (middleware)."""
+    if ctx.request_id is None:
         return await call_next(ctx)
     client = ctx.session.client_params
     scope = scope_of(ctx)
@@ -116,7 +116,7 @@ async def record_event(attachment: Attachment, ctx: Context, call_next: CallNext
             era=eras.era_of_version(ctx.protocol_version).name,
             host=None if client is None else client.client_info.name,
             # An SDK session runs in the context of its first request, whose trace would be wrong.
-            trace=lambda: trace_of(
+            trace=trace_of(
                 ctx.method,
                 ctx.params,
                 ctx.request_id,

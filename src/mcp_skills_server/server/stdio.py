@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeAlias
@@ -75,21 +75,6 @@ class PendingRequest:
 
 async def _empty_result(_: PendingRequest) -> dict[str, Any]:
     return {}
-
-
-def _observed(request: PendingRequest) -> AbstractContextManager[events.Request | None]:
-    """Return the event of a request, a context for its work; None while events have no reader."""
-    if not events.has_readers():
-        return nullcontext()
-    method = request.method
-    return events.Request(
-        "mcp",
-        method,
-        principal=None,
-        era=request.era.name,
-        host=request.client.name,
-        trace=lambda: trace_of(method, request.params, request.id, version=request.client.version),
-    )
 
 
 def _answer(id_: RequestId, result: dict[str, Any]) -> bytes:
@@ -190,10 +175,18 @@ class Connection:
         try:
             era.check(method, params)
             if era.modern:
+<<<<<<< HEAD
                 request.client = eras.client_of_envelope(params)
         except Fault as fault:
             invalid = fault
         with _observed(request) as event:
+=======
+                request.client = eras.client_of_envelope(request.params or {})
+            fault = era.params_fault(method, request.params)
+        client = request.client
+        trace = trace_of(method, request.params, request.id, version=client.version)
+        with events.Request("mcp", method, era=era.name, host=client.name, trace=trace) as event:
+>>>>>>> page
             try:
                 if invalid is not None:
                     raise invalid
@@ -203,11 +196,9 @@ class Connection:
                 raise
             except Exception as error:
                 fault = era.fault_of(error, method)
-                if event is not None:
-                    event.code, event.outcome = fault.code, eras.outcome_of_error(fault.code)
+                event.code, event.outcome = fault.code, eras.outcome_of_error(fault.code)
                 return _refusal(request.id, fault)
-            if event is not None:
-                event.outcome = eras.outcome_of_result(result)
+            event.outcome = eras.outcome_of_result(result)
             return answer
 
     async def _result(self, request: PendingRequest) -> dict[str, Any]:

@@ -1,10 +1,9 @@
 """Publish/subscribe of a server's events: one for each request and each change of a skill.
 
 Subscribers (readers) are the log, the audit log, usage, metrics, traces and the page. Each server
-has its own `Events`; a context variable holds those of the current request. No event is built
-without a reader. An event holds no content, session handle or token, and search text only if the
-operator keeps it. W3C Trace Context is extracted only for a reader that wants it: its size is
-limited here, the reader validates it, and baggage is ignored.
+has its own `Events`; a context variable holds those of the current request. An event holds no
+content, session handle or token, and search text only if the operator keeps it. The size of the W3C
+Trace Context is limited here, the reader validates it, and baggage is ignored.
 """
 
 from __future__ import annotations
@@ -12,9 +11,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from contextvars import ContextVar, Token
-from functools import partial
 from types import TracebackType
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, cast
 
@@ -58,7 +56,7 @@ class Trace(NamedTuple):
     version: str = ""  # the negotiated revision of MCP
 
 
-http_carrier: Final[ContextVar[Carrier | None]] = ContextVar("http_carrier", default=None)
+http_carrier: Final[ContextVar[Carrier]] = ContextVar("http_carrier")
 """The trace context from the headers of the current HTTP request."""
 
 
@@ -85,7 +83,7 @@ def trace_of(
     if isinstance(meta, Mapping):
         message = _carrier(cast("Mapping[str, Any]", meta))
     if http is None:
-        http = http_carrier.get() or {}
+        http = http_carrier.get({})
     id_text = target = ""
     if id_ is not None:
         id_text = clipped(str(id_))
@@ -131,12 +129,6 @@ class _Principal(Protocol):
     def label(self) -> str: ...
 
 
-def _named(principal: _Principal | None) -> tuple[str | None, str]:
-    if principal is None:
-        return (None, "")
-    return (principal.id, principal.label)
-
-
 class Event(NamedTuple):
     """A request, a run, a decision on a proposal, or a change of a skill in the catalogue.
 
@@ -162,7 +154,7 @@ class Event(NamedTuple):
     question: str = ""  # text of a search, if a reader keeps it
     request: str | None = None  # id of the HTTP request, which the response carries
     code: int | None = None  # of the JSON-RPC error in the response
-    trace: Trace | None = None  # if a reader wants it
+    trace: Trace = Trace({}, {})
     label: str = ""  # readable name of the principal from its issuer
     proposer: str = ""  # author of the proposal that is decided on
 
@@ -178,27 +170,30 @@ request_id: Final[ContextVar[str | None]] = ContextVar("request_id", default=Non
 """The id of the current HTTP request."""
 
 
-def _always() -> bool:
-    return True
+def _event(
+    protocol: str,
+    method: str,
+    outcome: Outcome,
+    principal: _Principal | None = None,
+    **more: Any,
+) -> Event:
+    """Return an event that begins now, with the id of the current HTTP request."""
+    if principal is not None:
+        more |= {"principal": principal.id, "label": principal.label}
+    made = Event(time.time(), protocol, clipped(method), outcome, **more)
+    return made._replace(request=request_id.get())
 
 
 class Events:
     """A publisher of the events of one server."""
 
     def __init__(self) -> None:
-        self._readers: dict[object, tuple[Reader, Callable[[], bool]]] = {}
+        self._readers: dict[object, Reader] = {}
         self.before_reads: Reader | None = None
         """Called before the content of a file is sent, with an event of outcome "begun"; it refuses
         the request by raising NotRecordedError."""
         self.keeps_questions = False
         """Whether events hold the text of searches."""
-        self.wants_traces = False
-        """Whether events hold the trace context of requests."""
-
-    @property
-    def has_readers(self) -> bool:
-        """Return whether any reader wants events now."""
-        return any(wants() for _, wants in self._readers.values())
 
     @contextmanager
     def serving(self) -> Generator[None]:
@@ -209,23 +204,22 @@ class Events:
         finally:
             _serving.reset(token)
 
-    def subscribe(self, reader: Reader, wants: Callable[[], bool] = _always) -> Callable[[], None]:
+    def subscribe(self, reader: Reader) -> Callable[[], None]:
         """Call `reader` with each event, in its thread; return a function that ends this.
 
-        The reader must return at once. It is skipped while `wants` returns False. Its exceptions
-        are logged, except NotRecordedError for a run that is about to start, which refuses the run.
+        The reader must return at once. Its exceptions are logged, except NotRecordedError for a run
+        that is about to start, which refuses the run.
         """
         token = object()
-        self._readers[token] = reader, wants
+        self._readers[token] = reader
         return lambda: self._readers.pop(token, None) and None
 
     def emit(self, event: Event) -> None:
         """Pass an event to every reader; NotRecordedError prevents a run that is about to start."""
         unrecorded: NotRecordedError | None = None
-        for reader, wants in list(self._readers.values()):
+        for reader in list(self._readers.values()):
             try:
-                if wants():
-                    reader(event)
+                reader(event)
             except NotRecordedError as error:
                 unrecorded = error
             # A bug in one reader must affect neither the other readers nor the response.
@@ -238,25 +232,12 @@ class Events:
         self, use: Use, *, proposer: str, reviewer: str, label: str = "", address: str | None = None
     ) -> None:
         """Emit a reviewer's decision on a proposal; without `address` it was made by command."""
-        self.emit(
-            Event(
-                time.time(),
-                PAGE if address else COMMAND,
-                use.action,
-                "ok",
-                principal=reviewer,
-                address=address,
-                uses=(use,),
-                request=request_id.get(),
-                label=label,
-                proposer=proposer,
-            )
-        )
+        by = PAGE if address else COMMAND
+        made = _event(by, use.action, "ok", address=address, uses=(use,), proposer=proposer)
+        self.emit(made._replace(principal=reviewer, label=label))
 
     def emit_changes(self, changes: Changes) -> None:
         """Emit an event for each skill that appeared, changed or vanished."""
-        if not self.has_readers:
-            return
         now = time.time()
         for path, skill in sorted({**changes.before, **changes.after}.items()):
             outcome: Outcome = "changed"
@@ -273,31 +254,12 @@ _UNSERVED: Final = Events()
 _serving: Final[ContextVar[Events]] = ContextVar("serving", default=_UNSERVED)
 
 
-def has_readers() -> bool:
-    """Return whether any reader wants the events of the current server."""
-    return _serving.get().has_readers
-
-
 def emit_refusal(
     method: str, reason: str, *, principal: _Principal | None = None, address: str | None = None
 ) -> None:
     """Emit a refusal before any protocol; `reason` must be one of a few fixed texts."""
-    server = _serving.get()
-    if server.has_readers:
-        who, label = _named(principal)
-        server.emit(
-            Event(
-                time.time(),
-                "http",
-                clipped(method),
-                "refused",
-                principal=who,
-                address=address,
-                reason=reason,
-                request=request_id.get(),
-                label=label,
-            )
-        )
+    refusal = _event("http", method, "refused", principal, address=address, reason=reason)
+    _serving.get().emit(refusal)
 
 
 class Request:
@@ -308,33 +270,29 @@ class Request:
         protocol: str,
         method: str,
         *,
-        principal: _Principal | None,
+        principal: _Principal | None = None,
         address: str | None = None,
         era: str | None = None,
         host: str | None = None,
-        trace: Callable[[], Trace] | None = None,
+        trace: Trace | None = None,
     ) -> None:
-        self._server = _serving.get()
-        who, label = _named(principal)
-        self._draft = Event(
-            time.time(),
+        self.server: Final = _serving.get()
+        self._draft = _event(
             protocol,
-            clipped(method),
+            method,
             "begun",
-            principal=who,
+            principal,
             address=address,
             era=era,
             host=host and clipped(host),
-            request=request_id.get(),
-            trace=trace() if trace is not None and self._server.wants_traces else None,
-            label=label,
+            trace=trace or trace_of(method),
         )
         """The event without what is known only later."""
-        self._uses: dict[tuple[Action, str, str], str] = {}
+        self.uses: dict[tuple[Action, str, str], str] = {}
         """The digest of each use, by its action, skill and file."""
-        self._bytes = 0
-        self._question = ""
-        self._found: int | None = None
+        self.bytes = 0
+        self.question = ""
+        self.found: int | None = None
         self.outcome: Outcome | None = None
         """None derives it from the raised exception, if any."""
         self.code: int | None = None
@@ -349,75 +307,45 @@ class Request:
     ) -> None:
         _current.reset(self._token)
         outcome = self.outcome or ("ok" if error is None else _outcome_of(error))
-        self._server.emit(
-            self._event(outcome, tuple(Use(*use, digest) for use, digest in self._uses.items()))
+        self.server.emit(
+            self.event(outcome, *(Use(*use, digest) for use, digest in self.uses.items()))
         )
 
-    def add(self, action: Action, skill: str, file: str, digest: str, size: int = 0) -> None:
-        """Record a use, with arguments as in `Use`, and the number of bytes that were read."""
-        self._uses[action, skill, file] = digest
-        self._bytes += size
+    def add(self, use: Use, size: int = 0) -> None:
+        """Record a use, and the number of bytes that were read."""
+        self.uses[use[:3]] = use.digest
+        self.bytes += size
 
-    def record_read(self, use: Use, size: int) -> None:
-        """Record that a file is about to be sent; NotRecordedError must prevent it."""
-        if self._server.before_reads is not None:
-            self._server.before_reads(self._event("begun", (use,)))
-        self.add(*use, size)
-
-    def record_run(self, *uses: Use) -> None:
-        """Record the uses of a run that is about to start; NotRecordedError must prevent it."""
-        for use in uses:
-            self.add(*use)
-        self._server.emit(self._event("begun", uses))
-
-    def record_search(self, question: str, found: int) -> None:
-        """Record a search and the number of skills found; keep its text if a reader wants it."""
-        self._found = found
-        if self._server.keeps_questions:
-            self._question = clipped(question)
-
-    def reset_uses(self) -> None:
-        """Discard the recorded uses, before the work is retried."""
-        self._uses.clear()
-        self._bytes = 0
-
-    def _event(self, outcome: Outcome, uses: tuple[Use, ...]) -> Event:
+    def event(self, outcome: Outcome, *uses: Use) -> Event:
+        """Return the event as of now."""
         took = time.perf_counter() - self._started
         return self._draft._replace(
             outcome=outcome,
             uses=uses,
             milliseconds=took * 1000,
-            bytes=self._bytes,
-            found=self._found,
-            question=self._question,
+            bytes=self.bytes,
+            found=self.found,
+            question=self.question,
             code=self.code,
         )
-
-
-def observe(
-    protocol: str,
-    method: str,
-    *,
-    principal: _Principal | None = None,
-    address: str | None = None,
-    id_: object = None,
-) -> AbstractContextManager[Request | None]:
-    """Return a `Request` for a message with `id_`, or a no-op context manager without readers."""
-    if not has_readers():
-        return nullcontext()
-    trace = partial(trace_of, method, id_=id_)
-    return Request(protocol, method, principal=principal, address=address, trace=trace)
 
 
 _current: Final[ContextVar[Request | None]] = ContextVar("request", default=None)
 
 
 def record_read(skill: Skill, path: str) -> None:
-    """Record a read of the current request; NotRecordedError must prevent sending the file."""
+    """Record that a file of a skill is about to be sent; NotRecordedError must prevent it."""
+    file, action = skill.files[path], "load" if path == SKILL_MD else "read"
+    record_sent(Use(action, skill.path, path, file.digest or ""), file.size)
+
+
+def record_sent(use: Use, size: int) -> None:
+    """Record that so many bytes are about to be sent; NotRecordedError must prevent it."""
     request = _current.get()
     if request is not None:
-        file, action = skill.files[path], "load" if path == SKILL_MD else "read"
-        request.record_read(Use(action, skill.path, path, file.digest or ""), file.size)
+        if request.server.before_reads is not None:
+            request.server.before_reads(request.event("begun", use))
+        request.add(use, size)
 
 
 def record_mentions(skills: Iterable[Skill]) -> None:
@@ -434,12 +362,12 @@ def record_run(
     `digest` covers all files that are laid out for the run. `laid_out` maps each further skill that
     the run may read to the digest of all its files. NotRecordedError must prevent the run.
     """
-    if not has_readers():
-        return
     read = (Use("read", path, "", over) for path, over in (laid_out or {}).items())
     uses, request = (*read, Use("run", skill, file, digest)), _current.get()
     if request is not None:
-        request.record_run(*uses)
+        for use in uses:
+            request.add(use)
+        request.server.emit(request.event("begun", *uses))
     else:
         _serving.get().emit(
             Event(time=time.time(), protocol=LIBRARY, method="", outcome="begun", uses=uses)
@@ -447,24 +375,27 @@ def record_run(
 
 
 def record_search(question: str, found: int) -> None:
-    """Record a search of the current request."""
+    """Record a search of the current request; keep its text if a reader wants it."""
     request = _current.get()
     if request is not None:
-        request.record_search(question, found)
+        request.found = found
+        if request.server.keeps_questions:
+            request.question = clipped(question)
 
 
 def record_use(use: Use) -> None:
     """Record a use of a skill by the current request."""
     request = _current.get()
     if request is not None:
-        request.add(*use)
+        request.add(use)
 
 
 def reset_uses() -> None:
     """Reset the reads of the current request, which is retried because a file changed."""
     request = _current.get()
     if request is not None:
-        request.reset_uses()
+        request.uses.clear()
+        request.bytes = 0
 
 
 def _digest(skill: Skill) -> str:

@@ -18,11 +18,11 @@ def log_requests(events: Events, level: int = logging.DEBUG) -> Callable[[], Non
 
     `catalog/report.py` logs changes of the catalogue, with their reasons.
     """
-    return events.subscribe(partial(_log, level), partial(logger.isEnabledFor, level))
+    return events.subscribe(partial(_log, level))
 
 
 def _log(level: int, event: Event) -> None:
-    if event.protocol == CATALOGUE:
+    if event.protocol == CATALOGUE or not logger.isEnabledFor(level):
         return
     about = why = ""
     if event.skills:
@@ -47,6 +47,4 @@ def _log(level: int, event: Event) -> None:
     extra: dict[str, Any] = {"fields": {key: value for key, value in fields.items() if value}}
     if event.reason:  # refused before any protocol: such clients could flood the log
         extra |= REPEATS
-    # `logger.log` would inspect the stack for the caller, which takes longer than all the rest.
-    record = logger.makeRecord(logger.name, level, __file__, 0, line, given, None, extra=extra)
-    logger.handle(record)
+    logger.log(level, line, *given, extra=extra)

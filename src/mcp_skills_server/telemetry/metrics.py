@@ -12,20 +12,19 @@ import socket
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
-from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, Final
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+from wsgiref.simple_server import WSGIRequestHandler
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.exposition import choose_encoder
+from prometheus_client.exposition import ThreadingWSGIServer, choose_encoder
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from mcp_skills_server.errors import REPEATS
-from mcp_skills_server.telemetry.events import CATALOGUE, PAGE, PROPOSING, Event, Events
+from mcp_skills_server.telemetry.events import CATALOGUE, PAGE, PROPOSING, Event
 from mcp_skills_server.telemetry.gauge import Gauge
 
 if TYPE_CHECKING:
@@ -90,10 +89,6 @@ class Metrics:
             "skills_proposals", "Skills that were proposed, approved or rejected.", ("action",)
         )
         self._skills: set[str] = set()
-
-    def subscribe_to(self, events: Events) -> None:
-        """Subscribe to the events of a server."""
-        events.subscribe(self.record)
 
     def record(self, event: Event) -> None:
         """Count an event."""
@@ -167,9 +162,7 @@ def serve_metrics(metrics: Metrics, host: str, port: int, admits: Callable[[str]
     threading.Thread(target=server.serve_forever, name="skills-metrics", daemon=True).start()
 
 
-class _Server(ThreadingMixIn, WSGIServer):
-    daemon_threads = True
-
+class _Server(ThreadingWSGIServer):
     def __init__(self, host: str, port: int) -> None:
         if ":" in host:
             self.address_family = socket.AF_INET6

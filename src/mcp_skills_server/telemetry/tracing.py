@@ -20,13 +20,13 @@ from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import AttributeValue
 
 import mcp_skills_server
-from mcp_skills_server.telemetry.events import CATALOGUE, Carrier, Event, Events, Trace, Use
+from mcp_skills_server.telemetry.events import CATALOGUE, Carrier, Event, Use
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,6 @@ _OTHER: Final = "_OTHER"
 _MOST_USES: Final = 32
 _FLUSH_S: Final = 1.0
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-_UNTRACED: Final = Trace({}, {})
 _W3C: Final = TraceContextTextMapPropagator()
 ToolOf: TypeAlias = Callable[[str], str | None]
 
@@ -55,11 +54,6 @@ class Tracing:
         self._tracer = provider.get_tracer(NAME, mcp_skills_server.__version__)
         self._methods = frozenset(methods)
         self._tool_of = tool_of
-
-    def subscribe_to(self, events: Events) -> None:
-        """Subscribe to the events of a server."""
-        events.wants_traces = True
-        events.subscribe(self.record)
 
     def record(self, event: Event) -> None:
         """Record a span for the end of a request; ignore changes, starts and refused clients."""
@@ -95,7 +89,7 @@ class Tracing:
 
     def _target(self, event: Event) -> str:
         """Return the tool or prompt, if it exists: span names must have low cardinality."""
-        target = (event.trace or _UNTRACED).target
+        target = event.trace.target
         if event.method == "tools/call":
             return self._tool_of(target) or ""
         if event.uses:
@@ -121,7 +115,7 @@ class Tracing:
 
 
 def _request_attributes(event: Event, method: str, target: str) -> dict[str, AttributeValue]:
-    said = event.trace or _UNTRACED
+    said = event.trace
     found: dict[str, AttributeValue] = {"network.transport": "pipe"}
     if event.address is not None:
         found = {"network.transport": "tcp", "network.protocol.name": "http"}
@@ -159,8 +153,7 @@ def _error_type(event: Event) -> str:
 
 def _parent_and_links(event: Event, ambient: SpanContext) -> tuple[Context, list[Link]]:
     """Return (parent context, links) of a span; the message's trace context overrides HTTP's."""
-    said = event.trace or _UNTRACED
-    around, own = _context(said.http), _context(said.message)
+    around, own = _context(event.trace.http), _context(event.trace.message)
     if ambient.is_valid:
         around = trace.set_span_in_context(trace.NonRecordingSpan(ambient), Context())
     if own is None:
@@ -192,8 +185,7 @@ def make_provider() -> tuple[trace.TracerProvider, Callable[[], None]]:
     service = {"service.name": NAME, "service.version": mcp_skills_server.__version__}
     resource = Resource.create(service).merge(OTELResourceDetector().detect())
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-    exporter = _LoggingExporter(OTLPSpanExporter(), _shown_endpoint())
-    provider.add_span_processor(BatchSpanProcessor(exporter))
+    provider.add_span_processor(BatchSpanProcessor(_LoggingExporter()))
     # Its exporter would log every failed retry, which `_LoggingExporter` reports once.
     logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
 
@@ -205,30 +197,21 @@ def make_provider() -> tuple[trace.TracerProvider, Callable[[], None]]:
     return provider, stop
 
 
-class _LoggingExporter(SpanExporter):
+class _LoggingExporter(OTLPSpanExporter):
     """An exporter that logs only the first failure and the recovery."""
 
-    def __init__(self, exporter: SpanExporter, endpoint: str) -> None:
-        self._exporter = exporter
-        self._endpoint = endpoint
-        self._fails = False
+    _fails = False
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        result = self._exporter.export(spans)
+        result = super().export(spans)
         fails = result is not SpanExportResult.SUCCESS
         if fails and not self._fails:
             words = "traces cannot be sent and are lost (requests go on)"
-            logger.error("%s: %s; check that it accepts OTLP over HTTP", self._endpoint, words)
+            logger.error("%s: %s; check that it accepts OTLP over HTTP", _shown_endpoint(), words)
         elif self._fails and not fails:
-            logger.warning("%s: traces are sent again", self._endpoint)
+            logger.warning("%s: traces are sent again", _shown_endpoint())
         self._fails = fails
         return result
-
-    def shutdown(self) -> None:
-        self._exporter.shutdown()
-
-    def force_flush(self, timeout_millis: int = 30000) -> bool:
-        return self._exporter.force_flush(timeout_millis)
 
 
 def _shown_endpoint() -> str:

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from mcp_skills_server.errors import REPEATS, SkillsServerError, UsageError
+from mcp_skills_server.errors import REPEATS, UsageError
 from mcp_skills_server.model import Changes
 from mcp_skills_server.telemetry.events import CATALOGUE, PAGE, PROPOSING, Event, Events
 
@@ -83,10 +83,6 @@ _ADD_QUESTIONS: Final = """
 INSERT INTO questions VALUES (?, ?, ?)
 ON CONFLICT DO UPDATE SET times = times + excluded.times, last = max(last, excluded.last)
 """
-
-
-class NotStoredError(SkillsServerError):
-    """Raised when counts cannot be stored now; the message is the reason."""
 
 
 class Count(NamedTuple):
@@ -179,14 +175,18 @@ class UsageStore:
             raise UsageError(f"{file}: {fault}; name another file") from None
 
     def add(self, batch: Batch) -> None:
-        """Add a batch to the counts and delete expired ones, in one transaction."""
+        """Add a batch to the counts and delete expired ones, in one transaction.
+
+        Raises:
+            sqlite3.Error: nothing was stored.
+        """
         rows = [(*count, *found) for count, found in batch.counts.items()]
         now = self._now()
         gone = [(now, skill) for skill, is_served in batch.served.items() if not is_served]
         came = [(skill, now) for skill, is_served in batch.served.items() if is_served]
         asked = [(text, times, now) for text, times in batch.questions.items()]
         labels = [*batch.labels.items()]
-        with self._writing() as connection:
+        with closing(self._connect()) as connection, connection:
             connection.executemany("UPDATE served SET gone = ? WHERE skill = ?", gone)
             connection.executemany(
                 "INSERT INTO served VALUES (?, ?, NULL) ON CONFLICT DO UPDATE SET gone = NULL", came
@@ -254,15 +254,6 @@ class UsageStore:
         except sqlite3.Error as error:
             fault = f"{self.name}: cannot be read ({error}); name a file of counts"
             raise UsageError(fault) from None
-
-    @contextmanager
-    def _writing(self) -> Generator[sqlite3.Connection]:
-        """Open a connection in a transaction; raise NotStoredError if it fails."""
-        try:
-            with closing(self._connect()) as connection, connection:
-                yield connection
-        except sqlite3.Error as error:
-            raise NotStoredError(str(error)) from None
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self.name, timeout=_BUSY_S)
@@ -402,14 +393,22 @@ class Usage:
     def flush(self) -> None:
         """Store the buffered counts, or keep them for a retry if that fails."""
         try:
-            while (batch := self._next_batch()) is not None:
-                self._store.add(batch)
+            while True:
+                with self._lock:
+                    if self._unstored is None and self._waiting != Batch():
+                        self._unstored, self._waiting = self._waiting, Batch()
+                if self._unstored is None:
+                    break
+                self._store.add(self._unstored)
                 self._unstored = None
-        except NotStoredError as error:
+        except sqlite3.Error as error:
             if not self._fails:
                 words = "%s: uses cannot be counted (%s); requests go on"
                 logger.error(words, self._store.name, error)
                 self._fails = True
+            return
+        except Exception:  # a bug must not end the thread
+            logger.exception("uses could not be written", extra=REPEATS)
             return
         if self._fails or self._dropped:
             with self._lock:
@@ -420,23 +419,10 @@ class Usage:
                 lost = f"; {dropped:,} uses were lost meanwhile"
             logger.warning("%s: uses are counted again%s", self._store.name, lost)
 
-    def _next_batch(self) -> Batch | None:
-        """Return the next batch to store, or None if the buffer is empty."""
-        with self._lock:
-            if self._unstored is None and self._waiting != Batch():
-                self._unstored, self._waiting = self._waiting, Batch()
-            return self._unstored
-
     def _flush_periodically(self, end: Callable[[], None]) -> None:
         while not self._stopping.wait(_FLUSH_S):
-            self._try_to_flush()
+            self.flush()
         end()
-        self._try_to_flush()
+        self.flush()
         if self._unstored is not None:
             logger.error("%s: the last counts could not be written and are lost", self._store.name)
-
-    def _try_to_flush(self) -> None:
-        try:
-            self.flush()
-        except Exception:  # a bug must not end this thread
-            logger.exception("uses could not be written", extra=REPEATS)

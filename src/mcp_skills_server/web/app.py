@@ -167,9 +167,7 @@ class _RequestIds:
                 message["headers"] = [*message.get("headers", ()), (_REQUEST_ID, given.encode())]
             await send(message)
 
-        carrier = None
-        if self._events.wants_traces:
-            carrier = events.carrier_from_headers(scope["headers"])
+        carrier = events.carrier_from_headers(scope["headers"])
         reset, around = request_id.set(given), events.http_carrier.set(carrier)
         try:
             with self._events.serving():

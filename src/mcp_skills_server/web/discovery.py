@@ -143,15 +143,14 @@ class Discovery:
     async def _observed(self, scope: Scope) -> _Resource | None:
         """Return the resource of a request, and emit its one event before the response."""
         method = scope["method"]
-        with events.observe(
+        with events.Request(
             "discovery", method, principal=principal(scope), address=address(scope)
         ) as request:
             resource = await self._find(scope["path"], site_of(scope))
-            if request is not None:
-                if resource is None:
-                    request.outcome = "refused"
-                elif resource.use is not None and method == "GET":
-                    request.record_read(resource.use, resource.size)
+            if resource is None:
+                request.outcome = "refused"
+            elif resource.use is not None and method == "GET":
+                events.record_sent(resource.use, resource.size)
         return resource
 
     async def _find(self, path: str, site: str) -> _Resource | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import http.client
+import inspect
 import json
 import re
 import subprocess
@@ -137,4 +138,7 @@ def make_context(
 def render_view(view: Any, context: Context, query: str = "") -> str:
     """Render a view without a server."""
     request = Request({"type": "http", "method": "GET", "path": "/", "headers": [], "query_string": query.encode()})
-    return bytes(anyio.run(view, request, context).body).decode()
+    response = view(request, context)
+    if inspect.isawaitable(response):
+        response = anyio.run(lambda: response)
+    return bytes(response.body).decode()

@@ -10,7 +10,6 @@ from urllib.parse import quote
 
 import pytest
 
-from catalog.forest import load_registry
 from mcp_skills_server.web.ui.pages import triggers
 from runtime.embeddings import tiny
 from web.http_wire import Server, client, wait_until
@@ -97,21 +96,6 @@ def test_search_has_the_ranking_of_skills_search_with_reasons() -> None:
         assert "No skill matches. Similar names: meeting-notes" in visible_text(get(server, "/ui/?q=meetxxx"))
 
 
-def test_catalogue_filters_by_use(tmp_path: Path) -> None:
-    for name in "ab":
-        write_skill(tmp_path / "skills" / name)
-    with page_serving(tmp_path / "skills", "--usage", f"sqlite:{tmp_path / 'usage.db'}") as server:
-        get(server, "/ui/skills/b")  # viewing the page does not count as a use
-        with client(server, "modern") as mcp:
-            mcp.read("skill://a/SKILL.md")
-        wait_until(lambda: listed_paths(server, "?used=used") == ["a"])  # written every second, read every five
-        assert listed_paths(server, "?used=never") == ["b"]
-        assert "Loaded 1 times" in visible_text(get(server, "/ui/skills/a"))
-        usage = visible_text(get(server, "/ui/usage"))
-        assert "Of 2 skills 1 was not used in the last 30 days" in usage
-        assert "a 1 0 0 0 1 " in usage and "b 0 0 0 0 0 never" in usage
-
-
 def test_long_catalogue_is_paginated(tmp_path: Path) -> None:
     for number in range(250):
         write_skill(tmp_path / f"skill-{number:05}", description=f"Does thing number {number} of many.", body="x" * 500)
@@ -125,18 +109,6 @@ def test_long_catalogue_is_paginated(tmp_path: Path) -> None:
         assert "<html" not in fragment
         assert html.unescape(fragment).count("/ui/?q=number&from=100") == 1
         assert not {*skill_paths(fragment)} & {*listed_paths(server, "?q=number&from=100")}
-
-
-def test_matched_fields_name_the_matching_words(tmp_path: Path) -> None:
-    write_skill(tmp_path / "refunds", description="Handles a refund of money.", body="# Steps\n\nDo it.\n")
-    skill = load_registry(tmp_path).snapshot.skills["refunds"]
-    for query, in_name, in_description in (
-        ("refund", ["refund"], ["refund"]), ("refunds money", ["refunds"], ["refunds", "money"]),
-        ("the of and", [], []), ("", [], []), ("nothing like it", [], []),
-    ):  # fmt: skip
-        fields = dict(triggers.matched_fields(skill, query))
-        assert [*fields.get("name", ())] == in_name
-        assert [*fields.get("description", ())] == in_description
 
 
 def test_ranking_has_reasons_and_similar_skills(tmp_path: Path) -> None:

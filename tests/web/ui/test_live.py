@@ -100,7 +100,7 @@ async def remaining(stream: ChangeStream) -> list[str]:
 
 
 async def started_stream(changes: Live, skills: SkillSet, owner: str = "a") -> ChangeStream:
-    stream = changes.open(skills, owner, changes.number(skills), allow)
+    stream = ChangeStream(changes, skills, owner, changes.number(skills), allow)
     assert (await anext(stream.lines)).startswith("retry:")
     return stream
 
@@ -139,10 +139,10 @@ async def test_owner_over_its_share_loses_its_oldest_stream() -> None:
     streams = [of_other, *[await started_stream(changes, ALL_SKILLS) for _ in range(2)]]
     assert await remaining(oldest) == ["event: replaced\ndata: 1\n\n"]
     assert [stream.is_replaced for stream in streams] == [False] * 3
-    assert len(changes) == 3
+    assert len(changes.slots) == 3
     for stream in streams:
-        changes.release(stream)
-    assert len(changes) == 0
+        changes.slots.release(stream)
+    assert len(changes.slots) == 0
 
 
 @pytest.mark.anyio
@@ -190,7 +190,7 @@ def test_disconnected_client_releases_its_stream(tmp_path: Path) -> None:
     context, open_streams = make_context(write_files(tmp_path, skills("one"))), list[int]()
 
     async def disconnect() -> dict[str, Any]:
-        open_streams.append(len(context.site.live))
+        open_streams.append(len(context.site.live.slots))
         return {"type": "http.disconnect"}
 
     async def serve() -> None:
@@ -201,7 +201,7 @@ def test_disconnected_client_releases_its_stream(tmp_path: Path) -> None:
 
     anyio.run(serve)
     assert open_streams == [1]
-    assert len(context.site.live) == 0
+    assert len(context.site.live.slots) == 0
 
 
 def test_stream_is_refused_when_other_owners_hold_all(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_stream_is_refused_when_other_owners_hold_all(tmp_path: Path) -> None:
         return anyio.run(live.events, Request({**scope, "query_string": query.encode()}), context)
 
     changes, context = Live(share=1), make_context(write_files(tmp_path, skills("one")))
-    streams = [changes.open(ALL_SKILLS, f"{number}", 0, allow) for number in range(1_023)]
+    streams = [ChangeStream(changes, ALL_SKILLS, f"{number}", 0, allow) for number in range(1_023)]
     context = replace(context, site=replace(context.site, live=changes))
     changes.note(appeared("one"))
     last = changes.last_number
@@ -218,8 +218,8 @@ def test_stream_is_refused_when_other_owners_hold_all(tmp_path: Path) -> None:
     for after, start in (("9" * 19, int("9" * 19)), ("9" * 20, last), ("\u00b2", last)):
         stream = respond(f"after={after}")
         assert (stream.status_code, stream._after) == (200, start)
-        changes.release(stream)
-    streams.append(changes.open(ALL_SKILLS, "last", 0, allow))
+        changes.slots.release(stream)
+    streams.append(ChangeStream(changes, ALL_SKILLS, "last", 0, allow))
     refusal = respond()
     assert (refusal.status_code, refusal.headers["Retry-After"]) == (429, "60")
     assert not any(stream.is_replaced for stream in streams)
@@ -245,21 +245,6 @@ def recorded_revisions(folder: Path, kept: str = "") -> Iterator[Callable[[str, 
         wait_until(lambda: revisions._size == sum(map(history._size, [*revisions._kept.values()])))
 
 
-def test_each_change_is_one_diff_newest_first(tmp_path: Path) -> None:
-    write_skill(tmp_path / "a", body="one\n")
-    with recorded_revisions(tmp_path, "a") as revisions_of:
-        write_skill(tmp_path / "a", body="two\n", scripts__run_sh="#!/bin/sh\n")
-        (first,) = revisions_of("a", 1)
-        assert first.kind == "changed"
-        assert "script new: scripts/run.sh" in first.first
-        assert "-one" in first.lines and "+two" in first.lines
-        shutil.rmtree(tmp_path / "a")
-        assert [revision.kind for revision in revisions_of("a", 2)] == ["removed", "changed"]
-        write_skill(tmp_path / "a", body="three\n")
-        assert revisions_of("a", 3)[0].kind == "added"
-        assert revisions_of("b", 0) == []
-
-
 def test_changed_files_without_kept_content_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "_MOST_KEPT", 0)
     write_skill(tmp_path / "a", body="one\n", old_md="x")
@@ -269,6 +254,10 @@ def test_changed_files_without_kept_content_are_named(tmp_path: Path, monkeypatc
         (tmp_path / "a" / "old.md").unlink()
         write_skill(tmp_path / "a" / "inner", body="other\n")
         (revision,) = revisions_of("a", 1)
+        shutil.rmtree(tmp_path / "a")
+        revisions_of("a", 2)
+        write_skill(tmp_path / "a", body="three\n")
+        assert [revision.kind for revision in revisions_of("a", 3)] == ["added", "removed", "changed"]
     assert {*revision.lines} == {"file added: new.md", "file removed: old.md", "file changed: SKILL.md"}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +23,7 @@ from mcp_skills_server.web.ui.pages.operation import Activity
 from mcp_skills_server.web.ui.pages.problems import survey_of
 from web.http_wire import Server, bearer_header, client, token_file, wait_until
 from web.test_grants import ANN, BOB, configure
-from web.ui.serving import get, grant, make_context, page_serving, render_view, text_of, visible_text
+from web.ui.serving import get, grant, make_context, page_serving, render_view, skill_paths, text_of, visible_text
 from wire import FIXTURES
 
 
@@ -111,11 +110,16 @@ def test_administrator_sees_use_by_principal_and_host(folder: Path, grants: str)
             assert (text in page) is is_admin, text
 
 
-def test_server_without_tokens_hides_principals_and_clients(folder: Path) -> None:
+def test_server_without_tokens_shows_use_but_no_principals_and_clients(folder: Path) -> None:
     with page_serving(folder / "skills", "--usage", f"sqlite:{folder / 'usage.db'}") as server:
+        get(server, "/ui/skills/tea")  # viewing the page does not count as a use
         load_skill(server, folder)
+        wait_until(lambda: skill_paths(get(server, "/ui/?used=used")) == ["finance/refunds"])  # read every five seconds
+        assert skill_paths(get(server, "/ui/?used=never")) == ["tea"]
+        assert "Loaded 1 times" in visible_text(get(server, "/ui/skills/finance/refunds"))
         page = visible_text(get(server, "/ui/usage"))
-        assert " 1 0 0 0 " in page
+        assert "Of 2 skills 1 was not used in the last 30 days" in page
+        assert "finance/refunds 1 0 0 0 1 " in page and "tea 0 0 0 0 0 never" in page
         for text in (*ADMIN_HEADINGS, "wire"):
             assert text not in page
         for path in ("/ui/runs", "/ui/clients"):
@@ -147,7 +151,7 @@ def test_usage_and_catalogue_are_paginated_most_used_first(tmp_path: Path) -> No
         assert page.index(f"{nameless} 9,000") < page.index(f"{by}-0001 8,999") < page.index(f"{by}-0099 8,901")
 
 
-def test_source_rows_show_revision_and_errors_to_administrators(tmp_path: Path) -> None:
+def test_sources_show_kind_and_checks_and_errors_to_administrators(tmp_path: Path) -> None:
     url = "https://skills.example"
     write_files(tmp_path / "own", skills("one"))
     write_files(tmp_path / "copy", {"two/SKILL.md": skill_md("other")})
@@ -164,16 +168,9 @@ def test_source_rows_show_revision_and_errors_to_administrators(tmp_path: Path) 
         own, site = operation.source_rows(replace(context, is_admin=False))
         assert (own.name, site.name) == ("own", url)
         assert site.trouble and "secret" not in site.trouble
-
-
-def test_sources_view_shows_kind_and_last_check(tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "s.zip", "w") as archive:
-        archive.writestr("one/SKILL.md", skill_md("one"))
-    write_files(tmp_path / "own", skills("two"))
-    with page_serving(tmp_path / "s.zip", tmp_path / "own") as server:
-        text = visible_text(get(server, "/ui/sources"))
-        assert "own none 1 a local folder none" in text and "s.zip" in text and " UTC" in text
-        assert str(tmp_path / "own") not in text
+        text = visible_text(render_view(operation.sources, context))
+        assert "own none 1 a local folder none" in text and text.count("2001-09-09 01:46 UTC") == 1
+        assert str(tmp_path) not in text
 
 
 @pytest.fixture(scope="module")
@@ -201,9 +198,6 @@ def test_tools_view_calls_reading_tools_and_shows_results(server: Server) -> Non
     for host in ("generic", "opencode"):
         page = get(server, f"/ui/tools?tool=skills_load&arg.names=refunds&host={host}&call=1").body.decode()
         assert f"<option selected>{host}</option>" in page
-
-
-def test_tool_argument_is_escaped(server: Server) -> None:
     for argument in ("skills_search&arg.query", "skills_load&arg.names", "skills_list&arg.limit"):
         reply = get(server, f'/ui/tools?tool={argument}="<script>hit()</script>"&call=1')
         assert reply.status == 200

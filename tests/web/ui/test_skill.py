@@ -143,10 +143,11 @@ def test_change_is_shown_as_diff(tmp_path: Path) -> None:
     directory = write_skill(tmp_path / "a", body="# One\n\nfirst line\n")
     with page_serving(tmp_path) as server:
         assert "It has not changed." in visible_text(html_of(server, "/ui/history/a"))
-        write_skill(directory, body="# One\n\nsecond <b>line\n", more_md="new\n")
+        write_skill(directory, body="# One\n\nsecond <b>line\n", scripts__more_py="new\n")
         wait_until(lambda: "-first line" in visible_text(html_of(server, "/ui/history/a")))
         text = visible_text(html_of(server, "/ui/history/a"))
-        assert "+second <b>line" in text and "file added: more.md" in text
+        assert "+second <b>line" in text and "file added: scripts/more.py" in text
+        assert "script new: scripts/more.py" in text
         assert "changed" in visible_text(html_of(server, "/ui/skills/a"))
 
 

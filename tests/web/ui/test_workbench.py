@@ -126,7 +126,7 @@ def test_saving_queries_is_refused_cross_site_and_outside_the_skill(tmp_path: Pa
         assert (skill / "evals/trigger_queries.json").is_file()
 
 
-def test_local_skill_is_switched_off_and_on(tmp_path: Path) -> None:
+def test_local_skills_are_switched_off_until_none_is_left_and_on(tmp_path: Path) -> None:
     for name in ("tea", "coffee"):
         write_skill(tmp_path / "drinks" / name)
     off = tmp_path / "skills-off.txt"
@@ -142,15 +142,13 @@ def test_local_skill_is_switched_off_and_on(tmp_path: Path) -> None:
         assert "Switched off" in page and 'name="on" value="0:drinks/tea"' in page
         assert fetch(f"{origin}/ui/skills/drinks/tea", cookie).status == 404
         assert off.read_text(encoding="utf-8").splitlines()[1:] == ["drinks/tea"]
+        assert post_status("switch", origin, cookie, off="drinks/coffee") == 303
+        page = text_of(fetch(f"{origin}/ui/", cookie))
+        assert f"mcp-skills-server new {tmp_path}/my-skill" in html.unescape(page), "for the first skill"
+        assert f"<title>Skills - {tmp_path.name}</title>" in page
+        assert post_status("switch", origin, cookie, on="0:drinks/coffee") == 303
         assert post_status("switch", origin, cookie, on="0:drinks/tea") == 303
         assert fetch(f"{origin}/ui/skills/drinks/tea", cookie).status == 200 and not off.exists()
-
-
-def test_empty_folder_shows_command_for_first_skill(tmp_path: Path) -> None:
-    with signed_in(tmp_path) as (origin, cookie):
-        page = text_of(fetch(f"{origin}/ui/", cookie))
-        assert f"mcp-skills-server new {tmp_path}/my-skill" in html.unescape(page)
-        assert f"<title>Skills - {tmp_path.name}</title>" in page
 
 
 def test_server_page_is_read_only_and_compressed(skills: Path) -> None:

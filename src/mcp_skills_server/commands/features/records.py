@@ -189,7 +189,9 @@ class Traces(Feature, heading="Traces", example="--traces"):
         from mcp_skills_server.dialects import runtime
 
         provider, self._stop = make_provider()
-        Tracing(provider, known_methods(), runtime.canonical).subscribe_to(server.runtime.events)
+        server.runtime.events.subscribe(
+            Tracing(provider, known_methods(), runtime.canonical).record
+        )
 
     def stop(self) -> None:
         if self._stop is not None:
@@ -231,7 +233,7 @@ class PrometheusMetrics(
         except ImportError:
             raise missing_extra("metrics", "metrics") from None
         self._metrics = Metrics(self._all_gauges, known_methods())
-        self._metrics.subscribe_to(server.runtime.events)
+        server.runtime.events.subscribe(self._metrics.record)
         if address is None:
             return
         from mcp_skills_server.web.guards import host_name

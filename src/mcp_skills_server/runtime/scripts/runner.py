@@ -416,8 +416,6 @@ class Scripts:
 
     def _record(self, request: _RunRequest) -> None:
         """Emit the start event; raise NotRecordedError if the audit log fails. Blocks."""
-        if not self._server.has_readers:
-            return
         with self._server.serving():  # for runs outside of a request, too
             skill = request.skills.get(request.skill_directory)
             digests = {

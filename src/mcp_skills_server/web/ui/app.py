@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
+from anyio import to_thread
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.datastructures import MutableHeaders
@@ -75,8 +76,8 @@ _NOT_THERE: Final = (
 )
 
 PageOf: TypeAlias = Callable[[Request, Context], Awaitable[Response]]
-FormWork: TypeAlias = Callable[[Request, Context, Mapping[str, str]], Awaitable[str]]
-"""Handles a form, and returns the path of the view to redirect to."""
+FormWork: TypeAlias = Callable[[Request, Context, Mapping[str, str]], str]
+"""Handles a form in a thread, and returns the path of the view to redirect to."""
 CSP: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src "
     "'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -93,6 +94,15 @@ _HEADERS: Final = {
 }
 
 
+def _in_thread(page: Callable[[Request, Context], Response]) -> PageOf:
+    """Return a view that is made in a worker thread."""
+
+    async def made(request: Request, ctx: Context) -> Response:
+        return await to_thread.run_sync(page, request, ctx)
+
+    return made
+
+
 class _PageView(NamedTuple):
     """A view: its title in the navigation, "" for none, and the role that it requires."""
 
@@ -104,18 +114,18 @@ class _PageView(NamedTuple):
 
 
 VIEWS: Final = (
-    _PageView("/", catalogue.page, "Skills"),
+    _PageView("/", _in_thread(catalogue.page), "Skills"),
     _PageView("/skills/{path:path}", skill.page),
     _PageView("/files/{path:path}", skill.file),
     _PageView("/raw/{path:path}", skill.raw_file),
-    _PageView("/history/{path:path}", history.page),
+    _PageView("/history/{path:path}", _in_thread(history.page)),
     _PageView("/model", model.page, "What the model sees"),
-    _PageView("/try", triggers.page, "Trigger playground"),
+    _PageView("/try", _in_thread(triggers.page), "Trigger playground"),
     _PageView("/tools", tools.page, "Tools"),
     _PageView("/problems", problems.page, "Problems"),
-    _PageView("/proposals", proposals.page, "Proposals", review=True),
-    _PageView("/proposals/{id}", proposals.one, review=True),
-    _PageView("/usage", operation.usage, "Usage"),
+    _PageView("/proposals", _in_thread(proposals.page), "Proposals", review=True),
+    _PageView("/proposals/{id}", _in_thread(proposals.one), review=True),
+    _PageView("/usage", _in_thread(operation.usage), "Usage"),
     _PageView("/live", live.page, "Live"),
     _PageView("/live/events", live.events),
     _PageView("/sources", operation.sources, "Sources"),
@@ -166,6 +176,7 @@ class PagePart(Part):
         self._sign_in = SignInEndpoints(self._sessions, http.policy, self._site.templates)
         self._site.revisions.start()
         self._site.live.follow(registry)
+        self._runtime.events.subscribe(self._site.activity.take)
         threading.Thread(target=self._prepare, name="skills-ui-search", daemon=True).start()
         routes = [
             *(Route(each.path, self._answer(each), methods=["GET"]) for each in VIEWS),
@@ -181,15 +192,6 @@ class PagePart(Part):
             *(Route(path, _to_page, methods=["GET"]) for path in ("/", BASE)),
             Mount(BASE, below),
         ]
-
-    @asynccontextmanager
-    async def running(self) -> AsyncGenerator[None]:
-        """Record runs and clients while the application runs."""
-        stop = self._runtime.events.subscribe(self._site.activity.take)
-        try:
-            yield
-        finally:
-            stop()
 
     def end_streams(self) -> None:
         """End the event streams of all views."""
@@ -247,12 +249,11 @@ class PagePart(Part):
         # without the skill's path, which another field of the event has
         method = f"GET {BASE}{view.path.partition('/{')[0]}"
         who, client = viewer.principal, address(request.scope)
-        with events.observe(events.PAGE, method, principal=who, address=client) as event:
+        with events.Request(events.PAGE, method, principal=who, address=client) as event:
             try:
                 return await retry_when_stale(runtime.skill_set, handler)
             except (HTTPException, RequestError, UnreadableError) as error:
-                if event is not None:
-                    event.outcome = "refused"
+                event.outcome = "refused"
                 return _refusal(ctx, error)
 
     def _posted(self, work: FormWork) -> Callable[[Request], Awaitable[Response]]:
@@ -270,7 +271,8 @@ class PagePart(Part):
             if fields is None:
                 return _message(ctx, "The form is too long.", 400)
             try:
-                return RedirectResponse(base() + await work(request, ctx, fields), 303)
+                place = await to_thread.run_sync(work, request, ctx, fields)
+                return RedirectResponse(base() + place, 303)
             except (HTTPException, RequestError) as error:
                 return _refusal(ctx, error)
 

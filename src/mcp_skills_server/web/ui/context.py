@@ -13,9 +13,10 @@ from starlette.responses import HTMLResponse, Response
 
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.views import View
+from mcp_skills_server.codes import unlisting_problem
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.format import identity
-from mcp_skills_server.model import Problem, Skill, Snapshot, Standing
+from mcp_skills_server.model import Problem, Skill, Snapshot
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.sources.git.history import Histories
@@ -175,11 +176,10 @@ def source_name(ctx: Context, root: int) -> str:
     return os.path.basename(found.path) or "folder"
 
 
-def reason_left_out(skill: Skill) -> Problem | None:
-    """Return the first error of a skill that hosts are not served; None for a valid skill."""
-    if skill.standing is Standing.VALID:
-        return None
-    return next((each for each in skill.problems if each.severity == "error"), None)
+def reason_left_out(ctx: Context, skill: Skill) -> Problem | None:
+    """Return the problem why hosts are not served a skill; None for a valid skill."""
+    found = unlisting_problem(skill.problems)
+    return found and shown_problem(ctx, found)
 
 
 def shown_problem(ctx: Context, problem: Problem) -> Problem:

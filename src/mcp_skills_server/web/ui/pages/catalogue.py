@@ -7,11 +7,9 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from anyio import to_thread
 from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -94,12 +92,9 @@ class ListQuery:
 _facets: WeakKeyDictionary[Snapshot, dict[str, Any]] = WeakKeyDictionary()
 
 
-async def page(request: Request, ctx: Context) -> Response:
-    """Return the list, or only its rows if the query has `part`."""
-    return await to_thread.run_sync(_page, request.query_params, ctx)
-
-
-def _page(given: QueryParams, ctx: Context) -> Response:
+def page(request: Request, ctx: Context) -> Response:
+    """Return the list, or only its rows if the query has `part`. Blocks."""
+    given = request.query_params
     query, survey = ListQuery.of(given), survey_of(ctx)
     found = _find(ctx, query, survey)
     if given.get("format") == "json":
@@ -126,8 +121,8 @@ def _switched_off(ctx: Context) -> dict[str, tuple[Root, str]]:
     return {f"{root.index}:{place}": (root, place) for root in roots for place in sorted(root.off)}
 
 
-async def switch_skill(_: Request, ctx: Context, fields: Mapping[str, str]) -> str:
-    """Switch a local skill on or off for all programs, and return where to go."""
+def switch_skill(_: Request, ctx: Context, fields: Mapping[str, str]) -> str:
+    """Switch a local skill on or off for all programs, and return where to go. Blocks."""
     if not ctx.site.is_local:
         raise HTTPException(403, "Switch skills on the local page ('mcp-skills-server ui').")
     registry, skill = ctx.runtime.registry, ctx.snapshot.skills.get(fields.get("off", ""))
@@ -138,8 +133,8 @@ async def switch_skill(_: Request, ctx: Context, fields: Mapping[str, str]) -> s
         (root, place), is_on = known[fields["on"]], True
     else:
         raise RequestError("Only skills in your own folders can be switched on and off.")
-    await to_thread.run_sync(partial(switch, root.path, place, on=is_on))
-    await registry.arefresh()
+    switch(root.path, place, on=is_on)
+    registry.refresh()
     return "/"
 
 
@@ -214,12 +209,10 @@ def _row(
     ctx: Context, skill: Skill, query: ListQuery, used: Mapping[str, UsageRow], survey: Survey
 ) -> dict[str, Any]:
     """Return a skill's row in the list. `left_out` is the error that excludes it, or None."""
-    title, left_out = identity.title(skill), reason_left_out(skill)
+    title = identity.title(skill)
     why: Sequence[tuple[str, Sequence[str]]] = ()
     if title == skill.name:
         title = None
-    if left_out is not None:
-        left_out = shown_problem(ctx, left_out)
     if query.q:
         why = matched_fields(skill, query.q)
     return {
@@ -232,7 +225,7 @@ def _row(
         "tokens": tokens_of(skill),
         "files": len(skill.files),
         "problems": len(survey.by_skill.get(skill.path, ())),
-        "left_out": left_out,
+        "left_out": reason_left_out(ctx, skill),
         "loads": used.get(skill.path, _UNUSED).loads,
         "why": why,
         "changed": next((each.time for each in ctx.site.revisions.of(skill.path)), None),

@@ -15,7 +15,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from anyio import to_thread
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -173,15 +172,15 @@ def commits(folder: str, root: str, without: Sequence[str] = ()) -> list[Commit]
     return read_log(Git(top / ".git", "", "none"), pathspecs(inside, without)) or []
 
 
-async def page(request: Request, ctx: Context) -> Response:
-    """Return the view of a skill's history."""
+def page(request: Request, ctx: Context) -> Response:
+    """Return the view of a skill's history. Blocks."""
     skill = skill_of(request, ctx)
     events.record_mentions([skill])
     return ctx.page(
         "history.html",
         skill=skill,
         revisions=ctx.site.revisions.of(skill.path),
-        by_git=await to_thread.run_sync(_by_git, ctx, skill),
+        by_git=_by_git(ctx, skill),
     )
 
 

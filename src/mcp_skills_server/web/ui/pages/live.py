@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from bisect import bisect_left
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
 from contextlib import aclosing, suppress
 from itertools import islice
@@ -22,10 +21,10 @@ from starlette.types import Receive, Scope, Send
 
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import SkillSet, nested_in
-from mcp_skills_server.model import Changes, Snapshot, Standing
+from mcp_skills_server.model import Changes, Snapshot
 from mcp_skills_server.runtime.quota import Owner, Quota, QuotaError
 from mcp_skills_server.server.sdk import quota_owner
-from mcp_skills_server.web.ui.context import Context, reason_left_out, shown_problem
+from mcp_skills_server.web.ui.context import Context, reason_left_out
 
 MOST_KEPT: Final = 1000
 """Changes kept in all."""
@@ -70,11 +69,6 @@ def _changes(found: Changes, snapshot: Snapshot) -> Iterator[Change]:
             yield Change("appeared", path)
         else:
             inside = nested_in(snapshot, before) | nested_in(snapshot, after)
-            below = f"{path}/"
-            for each in islice(paths, bisect_left(paths, below), None):
-                if not each.startswith(below):
-                    break
-                inside.add(each.removeprefix(below))
             folders = tuple(f"{each}/" for each in inside)
             old, new = before.files, after.files
             changed = (name for name in old.keys() | new if old.get(name) is not new.get(name))
@@ -93,15 +87,11 @@ class Live:
     def __init__(self, share: int | None = None) -> None:
         self._lock = threading.Lock()
         self._kept: tuple[Change, ...] = ()
-        self._slots = Quota[ChangeStream]("open live pages", MOST_STREAMS, share)
+        self.slots = Quota[ChangeStream]("open live pages", MOST_STREAMS, share)
         self.loop: asyncio.AbstractEventLoop | None = None
-        self._news = anyio.Event()
+        self.news = anyio.Event()
         self.since = time.time()
         self.is_closing = False
-
-    def __len__(self) -> int:
-        """Return the number of open streams."""
-        return len(self._slots)
 
     def follow(self, registry: Registry) -> None:
         """Record changes of the registry from now on, except those of the first scan."""
@@ -145,45 +135,34 @@ class Live:
             if permissions is None or permissions.can_read(each.path):
                 yield each
 
-    async def wait(self) -> None:
-        """Wait for a change, or for `wake`."""
-        await self._news.wait()
-
     def wake(self) -> None:
         """Wake all streams. Call this in the event loop."""
-        self._news.set()
-        self._news = anyio.Event()
+        self.news.set()
+        self.news = anyio.Event()
 
     def close(self) -> None:
         """End every stream. Browsers reconnect, if there is a server then."""
         self.is_closing = True
         self.wake()
 
-    def open(
-        self, skills: SkillSet, owner: Owner, after: int, has_access: AccessCheck, path: str = ""
-    ) -> ChangeStream:
-        """Return a server-sent event stream: one `change` for all changes since `after`.
-
-        If an owner opens too many streams, its oldest one ends with the event `replaced`; with
-        QuotaError others hold all streams. A stream ends if `has_access` returns False before an
-        event. With `path` only changes of the skill at this path count.
-        """
-        made = ChangeStream(self, skills, after, has_access, path)
-        for oldest in self._slots.claim(made, owner):
-            oldest.is_replaced = True
-            self.wake()
-        return made
-
-    def release(self, stream: ChangeStream) -> None:
-        """Free the slot of a stream."""
-        self._slots.release(stream)
-
 
 class ChangeStream(StreamingResponse):
-    """A server-sent event stream of `Live.open`. It frees its slot however it ends."""
+    """A server-sent event stream: one `change` for all changes since `after`.
+
+    If an owner opens too many streams, its oldest one ends with the event `replaced`; with
+    QuotaError others hold all streams. A stream ends if `has_access` returns False before an event.
+    With `path` only changes of the skill at this path count. It frees its slot however it ends.
+    """
 
     def __init__(
-        self, live: Live, skills: SkillSet, after: int, has_access: AccessCheck, path: str
+        self,
+        live: Live,
+        skills: SkillSet,
+        owner: Owner,
+        after: int,
+        has_access: AccessCheck,
+        *,
+        path: str = "",
     ) -> None:
         self._live = live
         self._skills = skills
@@ -194,13 +173,16 @@ class ChangeStream(StreamingResponse):
         """Ends the stream, because its owner has opened too many later ones."""
         self.lines = self._lines()
         super().__init__(self.lines, media_type=_TYPE, headers={"x-accel-buffering": "no"})
+        for oldest in live.slots.claim(self, owner):
+            oldest.is_replaced = True
+            live.wake()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             async with aclosing(self.lines):
                 await super().__call__(scope, receive, send)
         finally:
-            self._live.release(self)
+            self._live.slots.release(self)
 
     async def _lines(self) -> AsyncGenerator[str]:
         self._live.loop = asyncio.get_running_loop()
@@ -208,7 +190,7 @@ class ChangeStream(StreamingResponse):
         while True:
             with anyio.move_on_after(HEARTBEAT_S):
                 while self._is_quiet():
-                    await self._live.wait()
+                    await self._live.news.wait()
             if self.is_replaced:
                 yield _REPLACED
                 return
@@ -237,11 +219,7 @@ async def page(request: Request, ctx: Context) -> Response:
     live, skills = ctx.site.live, ctx.snapshot.skills
     changes = live.latest(ctx.runtime.skill_set)
     there = {each.path for each in changes if each.path in skills}
-    left_out: dict[str, str] = {}
-    for path in there:
-        if skills[path].standing < Standing.VALID:
-            reason = reason_left_out(skills[path])
-            left_out[path] = "" if reason is None else shown_problem(ctx, reason).message
+    left_out = {path: reason_left_out(ctx, skills[path]) for path in there}
     template = "changes.html" if "part" in request.query_params else "live.html"
     number = max((each.number for each in changes), default=0)
     return ctx.page(
@@ -259,7 +237,8 @@ async def events(request: Request, ctx: Context) -> Response:
     if text.isascii() and text.isdigit() and len(text) < 20:
         known = int(text)
     try:
-        return live.open(skills, owner, known, ctx.has_access, query.get("skill", ""))
+        path = query.get("skill", "")
+        return ChangeStream(live, skills, owner, known, ctx.has_access, path=path)
     except QuotaError as error:
         # A browser does not reconnect after a response of another type.
         return PlainTextResponse(f"{error}\n", 429, {"retry-after": "60"})

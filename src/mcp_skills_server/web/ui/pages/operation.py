@@ -14,7 +14,6 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from anyio import to_thread
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -124,13 +123,9 @@ _OTHERS: Final = (
 )
 
 
-async def usage(request: Request, ctx: Context) -> Response:
+def usage(request: Request, ctx: Context) -> Response:
     """Return the usage view. Searches and others' usage may reveal skills: few may see them."""
-    return await to_thread.run_sync(_usage, ctx, start_of(request.query_params))
-
-
-def _usage(ctx: Context, first: int) -> Response:
-    report = ctx.site.usage.read()
+    first, report = start_of(request.query_params), ctx.site.usage.read()
     lines, searches = _lines(ctx, report), None
     if ctx.is_admin:
         searches = report

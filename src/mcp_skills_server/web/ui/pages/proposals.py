@@ -7,7 +7,6 @@ from difflib import SequenceMatcher
 from itertools import zip_longest
 from typing import Final, NamedTuple
 
-from anyio import to_thread
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -52,25 +51,12 @@ class FileSides(NamedTuple):
     rows: Sequence[Side]
 
 
-async def page(_: Request, ctx: Context) -> Response:
-    """Return the list: pending proposals, and decided ones."""
-    found = await to_thread.run_sync(_store(ctx).list)
-    own = [each for each in found if may_review(ctx, each.name)]
+def page(_: Request, ctx: Context) -> Response:
+    """Return the list: pending proposals, and decided ones. Blocks."""
+    own = [each for each in _store(ctx).list() if may_review(ctx, each.name)]
     pending = [each for each in own if each.state == "pending"]
     decided = [each for each in own if each.state != "pending"]
     return ctx.page("proposals.html", pending=pending, decided=decided)
-
-
-async def one(request: Request, ctx: Context) -> Response:
-    """Return the view of one proposal."""
-    return await to_thread.run_sync(_one, ctx, request.path_params["id"])
-
-
-async def decide(request: Request, ctx: Context, fields: Mapping[str, str]) -> str:
-    """Approve or reject a proposal as the form says, and return where to go."""
-    id_ = request.path_params["id"]
-    await to_thread.run_sync(_decide, ctx, id_, fields, address(request.scope))
-    return f"/proposals/{id_}"
 
 
 def may_review(ctx: Context, name: str | None = None) -> bool:
@@ -102,8 +88,9 @@ def _found(ctx: Context, id_: str) -> Proposal:
     return proposal
 
 
-def _one(ctx: Context, id_: str) -> Response:
-    registry, proposal = ctx.runtime.registry, _found(ctx, id_)
+def one(request: Request, ctx: Context) -> Response:
+    """Return the view of one proposal. Blocks."""
+    registry, proposal = ctx.runtime.registry, _found(ctx, request.path_params["id"])
     found = review(registry, _store(ctx), proposal)
     manifest, _ = found.after.get(SKILL_MD, (b"", False))
     body = frontmatter.parse(manifest).body or ""
@@ -119,8 +106,10 @@ def _one(ctx: Context, id_: str) -> Response:
     )
 
 
-def _decide(ctx: Context, id_: str, fields: Mapping[str, str], client: str | None) -> None:
-    proposal, store, registry = _found(ctx, id_), _store(ctx), ctx.runtime.registry
+def decide(request: Request, ctx: Context, fields: Mapping[str, str]) -> str:
+    """Approve or reject a proposal as the form says, and return where to go. Blocks."""
+    proposal, store = _found(ctx, request.path_params["id"]), _store(ctx)
+    registry, client = ctx.runtime.registry, address(request.scope)
     reviewer = named = LOCAL
     label = ""
     if ctx.principal is not None:
@@ -138,6 +127,7 @@ def _decide(ctx: Context, id_: str, fields: Mapping[str, str], client: str | Non
         raise RequestError("Choose approve or reject.")
     use, by = Use(decision, proposal.name, proposal.id, proposal.base), proposal.principal
     ctx.runtime.events.emit_decision(use, proposer=by, reviewer=named, label=label, address=client)
+    return f"/proposals/{proposal.id}"
 
 
 def sides(before: Files, after: Files) -> Iterator[FileSides]:

@@ -262,11 +262,9 @@ def _seen_by(ctx: Context, skill: Skill) -> list[tuple[str, str]]:
     """Return each audience of a skill, and why it does not see the skill; "" if it does."""
     settings = ctx.site.settings
     host, model, user = "", "", ""
-    if skill.standing is not Standing.VALID:
-        first = reason_left_out(skill)
-        host = "it violates the specification"
-        if first is not None:
-            host = shown_problem(ctx, first).text
+    left_out = reason_left_out(ctx, skill)
+    if left_out is not None:
+        host = left_out.text
     if not runtime.is_offered(skill):
         model = "its frontmatter reserves it for users, it has no description, or it cannot be read"
     elif not settings.tools:

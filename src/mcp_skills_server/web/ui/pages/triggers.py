@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import urlencode
 
-from anyio import to_thread
-from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -72,12 +70,12 @@ class Ranking(NamedTuple):
     trouble: str = ""
 
 
-async def page(request: Request, ctx: Context) -> Response:
-    """Return the view, with a ranking if there is a prompt, and a check if there is a skill."""
-    return await to_thread.run_sync(_page, request.query_params, ctx)
+def page(request: Request, ctx: Context) -> Response:
+    """Return the view, with a ranking if there is a prompt, and a check if there is a skill.
 
-
-def _page(query: QueryParams, ctx: Context) -> Response:
+    Blocks.
+    """
+    query = request.query_params
     prompt = query.get("prompt", "").strip()[:LONGEST]
     skill = ctx.snapshot.skills.get(query.get("skill", ""))
     ranking, lines, checked = Ranking(), "", list[CheckedPrompt]()
@@ -100,8 +98,8 @@ def _page(query: QueryParams, ctx: Context) -> Response:
     )
 
 
-async def save(_: Request, ctx: Context, fields: Mapping[str, str]) -> str:
-    """Save the prompts of a form as its skill's trigger set, and return where to go."""
+def save(_: Request, ctx: Context, fields: Mapping[str, str]) -> str:
+    """Save the prompts of a form as its skill's trigger set, and return where to go. Blocks."""
     if not ctx.site.is_local:
         raise HTTPException(403, "Save queries on the local page ('mcp-skills-server ui').")
     skill = ctx.snapshot.skills.get(fields.get("skill", ""))
@@ -110,7 +108,7 @@ async def save(_: Request, ctx: Context, fields: Mapping[str, str]) -> str:
     cases = cases_of(fields.get("prompts", ""))
     if not cases:
         raise RequestError("There is no query.")
-    await to_thread.run_sync(_write, Path(ctx.runtime.registry.place(skill)), encode_cases(cases))
+    _write(Path(ctx.runtime.registry.place(skill)), encode_cases(cases))
     return f"/try?{urlencode({**fields, 'saved': 1})}#set"
 
 

@@ -107,19 +107,14 @@ class Rpc:
         except CallError as error:
             return _error(messages.id_of(message), error)
         try:
-<<<<<<< HEAD
             if is_over:
                 reason = (
                     "the responses to this batch are already too long; send this call on its own"
                 )
                 raise CallError(reason, code=INTERNAL_ERROR)
-            with events.observe(
-                "skills-protocol", call.method, principal=principal, address=address, id_=call.id
-=======
             trace = events.trace_of(call.method, id_=call.id)
             with events.Request(
                 "skills-protocol", call.method, principal=principal, address=address, trace=trace
->>>>>>> page
             ):
                 result = await self.methods.call(call.method, call.params, owner, principal)
             answer = jsonrpc.dump({"jsonrpc": "2.0", "id": call.id, "result": result})

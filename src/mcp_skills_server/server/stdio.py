@@ -175,18 +175,12 @@ class Connection:
         try:
             era.check(method, params)
             if era.modern:
-<<<<<<< HEAD
                 request.client = eras.client_of_envelope(params)
         except Fault as fault:
             invalid = fault
-        with _observed(request) as event:
-=======
-                request.client = eras.client_of_envelope(request.params or {})
-            fault = era.params_fault(method, request.params)
         client = request.client
-        trace = trace_of(method, request.params, request.id, version=client.version)
+        trace = trace_of(method, params, request.id, version=client.version)
         with events.Request("mcp", method, era=era.name, host=client.name, trace=trace) as event:
->>>>>>> page
             try:
                 if invalid is not None:
                     raise invalid

@@ -31,7 +31,7 @@ def test_session_record_with_invalid_owner_is_ignored(tmp_path: Path, owner: str
 
     async def open_session() -> None:
         with pytest.raises(UnknownSessionError):
-            await Replica(tree, store).sessions.open(handle, "ann", "ann")
+            await Replica(tree, store).call("list", handle, "ann")
 
     anyio.run(open_session)
 

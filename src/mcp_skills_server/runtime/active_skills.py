@@ -9,7 +9,6 @@ from __future__ import annotations
 from asyncio import Lock
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from mcp_skills_server.catalog.views import View, retry_when_stale
@@ -27,7 +26,6 @@ from mcp_skills_server.telemetry import events
 if TYPE_CHECKING:
     from mcp_skills_server.runtime.runtime import Runtime
 
-_own_change: Final[ContextVar[int | None]] = ContextVar("own_change", default=None)
 _MOST_NEEDED: Final = 64
 """The maximum number of dependencies of one skill that are followed."""
 _MOST_ERRORS: Final = 3
@@ -36,19 +34,6 @@ _MOST_ERRORS: Final = 3
 
 Active: TypeAlias = Mapping[str, tuple[Skill, Loaded]]
 """The loaded skills by skill path, the latest last. Treated as immutable."""
-
-
-def begin_call() -> None:
-    """Reset `call_change` for a new call in this context."""
-    _own_change.set(None)
-
-
-def call_change() -> int | None:
-    """Return the session's change count after this call's own change, or None if it made none.
-
-    The session's `change_count` may be higher, because concurrent calls change it as well.
-    """
-    return _own_change.get()
 
 
 class ActiveSkills:
@@ -62,11 +47,10 @@ class ActiveSkills:
         """Copy-on-write: replaced atomically, never mutated."""
         self._unused: set[str] = set()
         """Paths of loaded skills of which the model requested only the instructions."""
-        self._pending: tuple[tuple[str, str], ...] | None = None
-        """Path and digest of each skill that the next call loads after `restore`; None if none
-        is pending."""
+        self._pending: tuple[str, ...] | None = None
+        """Paths of the skills that the next call loads after `restore`; None if none is pending."""
         self.change_count = 0
-        """The number of loads and unloads so far, for optimistic concurrency."""
+        """The number of loads and unloads so far."""
         self._changing = Lock()
         """Serializes changes of `_loaded`, which wait for files."""
 
@@ -76,22 +60,16 @@ class ActiveSkills:
         return [loaded.name for loaded in loaded_list(self._loaded)]
 
     @property
-    def digests(self) -> tuple[tuple[str, str], ...]:
-        """Path and SKILL.md digest of each loaded or pending skill, the latest last."""
+    def paths(self) -> tuple[str, ...]:
+        """The paths of the loaded or pending skills, the latest last."""
         if self._pending is not None:
             return self._pending
-        return tuple((path, loaded.digest) for path, (_, loaded) in self._loaded.items())
+        return tuple(self._loaded)
 
-    async def restore(self, digests: tuple[tuple[str, str], ...], change_count: int) -> bool:
-        """Replace the loaded skills at the next call; return False if `change_count` differs.
-
-        The next call skips a skill that is absent or unusable by then.
-        """
+    async def restore(self, paths: tuple[str, ...]) -> None:
+        """Replace the loaded skills at the next call, except those absent or unusable by then."""
         async with self._changing:
-            if self.change_count != change_count:
-                return False
-            self._pending = digests
-            return True
+            self._pending = paths
 
     async def load(
         self, runtime: Runtime, names: Sequence[str], *, add: bool
@@ -143,7 +121,6 @@ class ActiveSkills:
         self._unused = {path for path in loaded if path not in self._loaded or path in self._unused}
         self._loaded = loaded
         self.change_count += 1
-        _own_change.set(self.change_count)
 
     def clear(self) -> None:
         """Discard the loaded and the pending skills without locking, at the session's end."""
@@ -210,7 +187,7 @@ class ActiveSkills:
     async def _current(self, runtime: Runtime, view: View) -> Active:
         """Return the loaded or pending skills from this view, rereading those that changed."""
         now: dict[str, tuple[Skill, Loaded]] = {}
-        for path, _ in self.digests:
+        for path in self.paths:
             found = view.snapshot.skills.get(path)
             known = self._loaded.get(path) if self._loaded_by is runtime else None
             if known is not None and found is known[0]:

@@ -8,21 +8,20 @@ record is written.
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import secrets
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from hashlib import sha256
 from hmac import compare_digest
-from sys import float_info
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, TypeAlias
 
 import anyio
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
-from mcp_skills_server.errors import REPEATS, RequestError, SkillsServerError
+from mcp_skills_server.errors import REPEATS, RequestError
 from mcp_skills_server.runtime.quota import Owner
 from mcp_skills_server.runtime.session import THIS_PROCESS, Session
 from mcp_skills_server.runtime.sessions import Sessions, UnknownSessionError
@@ -33,34 +32,25 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _HANDLE: Final = re.compile(r"[A-Za-z0-9_-]{22,64}")
-VERSION: Final = 1
+_VERSION: Final = 1
 _MOST_SKILLS: Final = 1000
-_LONGEST: Final = 4096
+_Text: TypeAlias = Annotated[str, Field(max_length=4096)]
 
 
-class SessionRecordError(SkillsServerError, ValueError):
-    """An error for a text that is not a session record of this version, and why."""
-
-
-@dataclass(frozen=True, slots=True)
-class SessionRecord:
+class SessionRecord(BaseModel):
     """The state of a session that replicas share, stored as versioned JSON.
 
-    It names skills by path without their content: each replica serves its own files.
+    It names skills by path without their content: each replica serves its own files. Unknown fields
+    are ignored.
     """
 
-    owner: str  # the SHA-256 of the owner, in hex digits; "" for none
-    since: float  # the time of the list of skills that the model was shown, in epoch seconds
-    skills: tuple[str, ...] = ()  # the paths of the loaded skills, the latest last
-    scripts_at: str = ""  # the process of the latest script, whose machine has the output files
+    model_config = ConfigDict(frozen=True, strict=True)
 
-    def text(self) -> str:
-        """Return the record as JSON."""
-        out: dict[str, Any] = {"version": VERSION, "owner": self.owner, "since": self.since}
-        out["skills"] = self.skills
-        if self.scripts_at:
-            out["scripts_at"] = self.scripts_at
-        return json.dumps(out, separators=(",", ":"))
+    version: Annotated[int, Field(ge=_VERSION, le=_VERSION)]
+    owner: _Text  # the SHA-256 of the owner, in hex digits; "" for none
+    since: FiniteFloat  # the time of the list of skills that the model was shown
+    skills: Annotated[tuple[_Text, ...], Field(max_length=_MOST_SKILLS)]  # paths, the latest last
+    scripts_at: _Text = ""  # the process of the latest script, whose machine has the output files
 
 
 class RecordStore(Protocol):
@@ -157,11 +147,13 @@ class SharedSessions(Sessions):
         """Write the record of a session if it changed; raise RequestError if a change is lost."""
         count, record = session.change_count, known.record
         if record is None or known.change_count != count:
-            record = SessionRecord(_owner(owner), session.since, session.loaded)
+            record = SessionRecord(
+                version=_VERSION, owner=_owner(owner), since=session.since, skills=session.loaded
+            )
         at = self._here if session.scripts_at == THIS_PROCESS else session.scripts_at
-        record = replace(record, scripts_at=at)
+        record = record.model_copy(update={"scripts_at": at})
         if record != known.record:
-            text = record.text()
+            text = record.model_dump_json()
             try:
                 await self._store.write(session.session_id, quota_owner, text, replaces=known.text)
             except RequestError:
@@ -184,13 +176,13 @@ class SharedSessions(Sessions):
 
     def _record(self, text: str, handle: str, owner: str | None) -> SessionRecord:
         try:
-            record = parse_record(text)
-        except SessionRecordError as error:
-            logger.warning("a shared session record is invalid: %s", error, extra=REPEATS)
+            record = SessionRecord.model_validate_json(text)
+        except ValidationError as error:
+            reason = error.errors()[0]["msg"]
+            logger.warning("a shared session record is invalid: %s", reason, extra=REPEATS)
             raise UnknownSessionError(handle) from None
         # As bytes: `compare_digest` rejects non-ASCII text, which a foreign record may hold.
-        theirs = record.owner.encode("utf-8", "surrogatepass")
-        if not compare_digest(theirs, _owner(owner).encode()):
+        if not compare_digest(record.owner.encode(), _owner(owner).encode()):
             raise UnknownSessionError(handle)
         return record
 
@@ -207,33 +199,3 @@ def shared_sessions_factory(
 ) -> Callable[[Runtime], Sessions]:
     """Return a factory of `SharedSessions` with this store, and `share` sessions per owner."""
     return lambda runtime: SharedSessions(runtime, store, share=share)
-
-
-def parse_record(text: str) -> SessionRecord:
-    """Parse a record, ignoring unknown fields; raise SessionRecordError for an invalid one."""
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        raise SessionRecordError("not JSON") from None
-    if not isinstance(found, dict):
-        raise SessionRecordError("not a JSON object")
-    fields = cast("dict[str, object]", found)
-    version, since = fields.get("version"), fields.get("since")
-    if isinstance(version, bool) or version != VERSION:
-        raise SessionRecordError(f"unsupported version {ascii(version)[:20]}")
-    if isinstance(since, bool) or not isinstance(since, int | float):
-        raise SessionRecordError("no time")
-    if not abs(since) <= float_info.max:
-        raise SessionRecordError("a time without end")
-    skills = fields.get("skills")
-    if not isinstance(skills, list) or len(cast("list[object]", skills)) > _MOST_SKILLS:
-        raise SessionRecordError("no list of skills")
-    paths = dict.fromkeys(_text(each, "skill") for each in cast("list[object]", skills))
-    owner, at = _text(fields.get("owner"), "owner"), _text(fields.get("scripts_at", ""), "place")
-    return SessionRecord(owner, float(since), tuple(paths), at)
-
-
-def _text(value: object, what: str) -> str:
-    if not isinstance(value, str) or len(value) > _LONGEST:
-        raise SessionRecordError(f"no text of the {what}")
-    return value

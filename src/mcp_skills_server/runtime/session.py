@@ -112,7 +112,7 @@ class Session(ClosingMixin):
         self._hosted = hosted
         self.since = steady_time() if since is None else since
         """The `steady_time` at which the model was shown the list of skills."""
-        self._active = ActiveSkills(runtime)
+        self._active = ActiveSkills()
         self._workspace: Workspace | None = None
 
     @property
@@ -201,12 +201,12 @@ class Session(ClosingMixin):
         """The number of loads and unloads in this process."""
         return self._active.change_count
 
-    async def restore(self, record: SessionRecord, here: str) -> None:
+    def restore(self, record: SessionRecord, here: str) -> None:
         """Apply another replica's record at the next call, with the skills of this replica.
 
         `here` is the name of this process in records.
         """
-        await self._active.restore(record.skills)
+        self._active.paths = record.skills
         self.since = record.since
         self.scripts_at = THIS_PROCESS if record.scripts_at == here else record.scripts_at
 
@@ -257,7 +257,7 @@ class Session(ClosingMixin):
         notes = [self._news(call)]
         if call.settings.load_dependencies:
             snapshot = call.runtime.skill_set.snapshot
-            skills = [skill for skill, each in active.values() if each in fresh]
+            skills = [each.skill for each in active.values() if each.loaded in fresh]
             found, missing = dependencies_of(snapshot, skills)
             more = [name_of(skill, snapshot) for skill in found if skill.path not in active]
             notes.append(dialect.depends_on(more, missing))

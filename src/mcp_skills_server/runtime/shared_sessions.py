@@ -109,7 +109,7 @@ class SharedSessions(Sessions):
                 known.record = known.text = None
             elif text != known.text:
                 record = self._record(text, handle, owner)
-                await session.restore(record, self._here)
+                session.restore(record, self._here)
                 known.record, known.text, known.change_count = record, text, session.change_count
             if changes:
                 yield session

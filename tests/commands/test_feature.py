@@ -181,10 +181,10 @@ def test_replicas_share_sessions_and_report_their_connection(tmp_path: Path) -> 
         sessions = first.http.make_tool_sessions(Runtime(first.registry))
         session = sessions.new()
         await session.call("skills_load", {"names": ["a"]})
-        await sessions.save(session, "me")
+        await sessions.add(session, "me")
         other_sessions = second.http.make_tool_sessions(Runtime(second.registry))
-        found = await other_sessions.open(session.session_id, "me")
-        await found.call("skills_list")
+        async with other_sessions.open(session.session_id, "me") as found:
+            await found.call("skills_list")
         assert found.active_skills == ["a"]
         for replica in (first, second):
             assert replica.feature.state().endswith(": connected")

@@ -93,7 +93,7 @@ def cause_fault(code: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         shutil.rmtree(root)
     elif code == "hard-link":
         # Only root can create another user's file.
-        monkeypatch.setattr(disk, "owner_of", lambda *_: os.geteuid() + 1)
+        monkeypatch.setattr(disk, "is_foreign_hard_link", lambda found, _: found.st_nlink > 1)
     elif code == "unreadable":
         # Root can open every folder, so `os.open` itself fails.
         really_open = os.open

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
 import anyio
-import pytest
-from anyio import to_thread
 from jsonschema import Draft202012Validator
 
-from catalog.forest import DEADLINE, skill_md
+from catalog.forest import skill_md
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.dialects import runtime as dialect
 from mcp_skills_server.model import Skill
@@ -80,40 +77,6 @@ def listed_names(result: Any) -> list[str]:
     return [each["name"] for each in result["structuredContent"]["skills"]]
 
 
-class BlockedRead:
-    """Blocks the first read of a SKILL.md body, in its thread, until it is released."""
-
-    def __init__(self, registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._released, self._reached = threading.Event(), threading.Event()
-        self._body = registry.body
-        monkeypatch.setattr(registry, "body", self._blocking_body)
-
-    def _blocking_body(self, skill: Skill) -> Any:
-        if not self._reached.is_set():
-            self._reached.set()
-            assert self._released.wait(DEADLINE)
-        return self._body(skill)
-
-    async def run_both(self, first: Callable[[], Awaitable[Any]], second: Callable[[], Awaitable[Any]]) -> list[Any]:
-        """Start `second` while `first` is blocked in its read, and return both results."""
-        results: list[Any] = []
-
-        async def run(function: Callable[[], Awaitable[Any]]) -> None:
-            results.append(await function())
-
-        try:
-            with anyio.fail_after(DEADLINE):
-                async with anyio.create_task_group() as group:
-                    group.start_soon(run, first)
-                    assert await to_thread.run_sync(self._reached.wait, DEADLINE)
-                    group.start_soon(run, second)
-                    await anyio.wait_all_tasks_blocked()
-                    self._released.set()
-        finally:
-            self._released.set()
-        return results
-
-
 class FakeScripts:
     """A script runner that returns each script's text as stdout; with `blocks`, after `release`."""
 
@@ -144,11 +107,6 @@ class FakeScripts:
         if options["progress"] is not None:
             await options["progress"](1.0)
         return Outcome(path, 0, raw.decode(), "", 1, False, False, False, "none")
-
-
-def long_skill_md(name: str, body: str = "Do it.") -> str:
-    """Return a SKILL.md so long that a thread parses it."""
-    return skill_md(name, body=f"{body}\n" + "And more of the same.\n" * 1000)
 
 
 def unexpected_call(*_: Any) -> Any:

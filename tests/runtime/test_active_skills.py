@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Awaitable, Callable
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
-from catalog.forest import load_registry, skill_md, skills, write_files
+from catalog.forest import DEADLINE, load_registry, skill_md, skills, write_files
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import SKILL_MD, Skill, Standing
@@ -19,12 +21,10 @@ from mcp_skills_server.runtime.runtime import Runtime, RuntimeSettings
 from mcp_skills_server.runtime.session import Session
 from runtime.support import (
     SKILL_FILES,
-    BlockedRead,
     active_names,
     call_tool,
     error_of,
     listed_names,
-    long_skill_md,
     read_text,
     text_of,
     unexpected_call,
@@ -296,6 +296,11 @@ async def test_loaded_skill_follows_edits_until_it_breaks_or_is_removed(
     instructions = await session.instructions()
     assert "Ask the user." not in instructions
     assert "Look at the data" in instructions
+    refunds.write_text(changed)
+    registry.refresh()
+    assert "Ask the user." in await session.instructions(), "it is usable again"
+    refunds.write_text("---\nname: refunds\n")
+    registry.refresh()
     assert active_names(await unload(session, "refunds")) == session.active_skills == ["data-analysis"]
     with monkeypatch.context() as patch:
         patch.setattr(registry, "read", unexpected_call)
@@ -307,12 +312,37 @@ async def test_loaded_skill_follows_edits_until_it_breaks_or_is_removed(
     assert session.active_skills == []
 
 
+async def run_both(
+    monkeypatch: pytest.MonkeyPatch, first: Callable[[], Awaitable[Any]], second: Callable[[], Awaitable[Any]]
+) -> list[Any]:
+    """Start `second` while `first` waits for its read of a skill, and return both results."""
+    released = anyio.Event()
+    prepare = active_skills._prepare
+    results: list[Any] = []
+
+    async def prepare_later(*arguments: Any) -> Any:
+        await released.wait()
+        return await prepare(*arguments)
+
+    async def run(function: Callable[[], Awaitable[Any]]) -> None:
+        results.append(await function())
+
+    monkeypatch.setattr(active_skills, "_prepare", prepare_later)
+    with anyio.fail_after(DEADLINE):
+        async with anyio.create_task_group() as group:
+            for function in (first, second):
+                group.start_soon(run, function)
+                await anyio.wait_all_tasks_blocked()
+            released.set()
+    return results
+
+
 @pytest.mark.requirement("RT-8")
 async def test_concurrent_loads_respect_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    registry = load_registry(write_files(tmp_path, {"a/SKILL.md": long_skill_md("a")} | skills("b", "c", "d")))
+    registry = load_registry(write_files(tmp_path, skills("a", "b", "c", "d")))
     session = Runtime(registry, RuntimeSettings(max_loaded=2)).session()
-    blocked = BlockedRead(registry, monkeypatch)
-    results = await blocked.run_both(
+    results = await run_both(
+        monkeypatch,
         lambda: session.call("skills_load", {"names": ["a", "b"], "mode": "add"}),
         lambda: session.call("skills_load", {"names": ["c", "d"], "mode": "add"}),
     )
@@ -330,12 +360,11 @@ async def test_concurrent_loads_respect_the_limit(tmp_path: Path, monkeypatch: p
 async def test_load_during_refresh_of_instructions_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str, arguments: dict[str, Any], expected: list[str]
 ) -> None:
-    registry = load_registry(write_files(tmp_path, {"a/SKILL.md": long_skill_md("a", "Old.")} | skills("b")))
+    registry = load_registry(write_files(tmp_path, {"a/SKILL.md": skill_md("a", body="Old.")} | skills("b")))
     session = Runtime(registry).session()
     await load(session, "a")
-    (tmp_path / "a" / SKILL_MD).write_text(long_skill_md("a", "New."))
+    (tmp_path / "a" / SKILL_MD).write_text(skill_md("a", body="New."))
     registry.refresh()
-    blocked = BlockedRead(registry, monkeypatch)
-    await blocked.run_both(session.instructions, lambda: call_tool(session, tool, **arguments))
+    await run_both(monkeypatch, session.instructions, lambda: call_tool(session, tool, **arguments))
     assert session.active_skills == expected
     assert "Old." not in await session.instructions()

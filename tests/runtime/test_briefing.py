@@ -13,7 +13,7 @@ from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.model.clients import client_of
-from mcp_skills_server.runtime.briefing import Briefing, _fitting, _words_of
+from mcp_skills_server.runtime.briefing import Briefing, _fitting, _words_of, steady_time
 from mcp_skills_server.runtime.runtime import Runtime, RuntimeSettings
 from mcp_skills_server.runtime.session import Session
 
@@ -101,11 +101,11 @@ def test_overview_names_roots_by_last_path_component(tmp_path: Path) -> None:
     assert str(tmp_path) not in shown
 
 
-def test_news_counts_skills_added_and_removed_since_a_generation(tmp_path: Path) -> None:
+def test_news_counts_skills_added_and_removed_since_a_time(tmp_path: Path) -> None:
     registry = Registry([write_files(tmp_path, skills("a", "b"))])
     briefing = Runtime(registry).briefing
-    generations = [briefing.generation]
     registry.load()
+    times: list[float] = []
     assert briefing.news(0) is None
     unannounced = {"a/more.md": "x", "e/SKILL.md": skill_md("e", "disable-model-invocation: true")}
     for files, removed, news in (
@@ -117,15 +117,9 @@ def test_news_counts_skills_added_and_removed_since_a_generation(tmp_path: Path)
         (tmp_path / removed / "SKILL.md").unlink()
         registry.refresh()
         assert news in str(briefing.news(0))
-        assert briefing.news(briefing.generation) is None
-        generations.append(briefing.generation)
-    assert "1 added and 2 removed." in str(briefing.news(generations[1]))
-    # Another process finds its own generation by the time.
-    times = [briefing.time_of(each) for each in generations]
-    assert times == sorted(times)
-    assert [briefing.generation_at(each) for each in times] == generations
-    assert briefing.generation_at(0) == generations[0]
-    assert briefing.generation_at(times[-1] + 60) == generations[-1]
+        times.append(steady_time())
+        assert briefing.news(times[-1]) is None
+    assert "1 added and 2 removed." in str(briefing.news(times[0]))
 
 
 def test_news_is_limited_and_ends_with_close(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +130,7 @@ def test_news_is_limited_and_ends_with_close(tmp_path: Path, monkeypatch: pytest
     write_files(tmp_path, skills("f", "g", "h", "i", "j"))
     registry.refresh()
     assert "3 added or more." in str(runtime.briefing.news(0))
-    assert closed.briefing.generation == 0
+    assert closed.briefing.news(0) is None
 
 
 async def test_only_search_and_load_results_carry_news(tmp_path: Path) -> None:

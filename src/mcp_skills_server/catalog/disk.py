@@ -75,17 +75,19 @@ def is_foreign_hard_link(found: os.stat_result, handle: Handle) -> bool:
     links within one owner's files are common: package stores and backups use them.
     """
     is_linked = stat.S_ISREG(found.st_mode) and found.st_nlink > 1
-    return is_linked and found.st_uid != owner_of(handle, "")
+    return is_linked and found.st_uid != os.stat(handle).st_uid
 
 
 @contextmanager
-def open_directory(root_path: str, path: str) -> Generator[Handle]:
+def open_directory(root_path: str, path: str, *, follow: bool = True) -> Generator[Handle]:
     """Open a directory below a root, one path segment at a time, following no link.
+
+    With `follow` the root itself may be a link.
 
     Raises:
         OSError: the directory is missing, is no directory, or has a link in its path.
     """
-    handle = enter(None, root_path, follow=True)
+    handle = enter(None, root_path, follow=follow)
     try:
         for step in path.split("/") if path else ():
             inner = enter(handle, step)
@@ -118,20 +120,12 @@ def open_real(path: str) -> Generator[Handle]:
         os.close(handle)
 
 
-def owner_of(handle: Handle, name: str) -> int:
-    """Return the owner (uid) of a name in an open directory, "" for the directory itself.
-
-    A link is not followed.
+def lstat(handle: Handle, name: str) -> os.stat_result:
+    """Return the status of a name in an open directory, not following a link.
 
     Raises:
         OSError: nothing has this name.
     """
-    if not name:
-        return os.stat(handle).st_uid
-    return _lstat(handle, name).st_uid
-
-
-def _lstat(handle: Handle, name: str) -> os.stat_result:
     if isinstance(handle, int):
         return os.stat(name, dir_fd=handle, follow_symlinks=False)
     return os.lstat(f"{handle}/{name}")
@@ -217,7 +211,7 @@ def lstat_below(root_path: str, location: str) -> os.stat_result | None:
     parent, _, last = location.rpartition("/")
     try:
         with open_directory(root_path, parent) as handle:
-            found = _lstat(handle, last)
+            found = lstat(handle, last)
             if is_foreign_hard_link(found, handle):
                 return None
             return found

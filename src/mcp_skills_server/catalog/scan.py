@@ -368,13 +368,13 @@ class Scan:
         with disk.open_real(target) as handle:
             # Check the opened directory, since the link may lead elsewhere by now (TOCTOU).
             owner = os.lstat(self._at(location)).st_uid
-            if disk.owner_of(handle, "") != owner:
+            if os.stat(handle).st_uid != owner:
                 return "leads to a directory of another user than the link's"
             found = self._walk(handle, location)
             if found is None:
                 return _NO_SKILL
             if found.holds_manifest:
-                if disk.owner_of(handle, SKILL_MD) != owner:
+                if disk.lstat(handle, SKILL_MD).st_uid != owner:
                     return "leads to a directory whose SKILL.md belongs to another user"
             elif self._in_grace(found, None) is None:
                 return _NO_SKILL

@@ -13,12 +13,14 @@ import shutil
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from typing import Any, Final, NamedTuple, cast
 
 import anyio
 from anyio import to_thread
 
 from mcp_skills_server.access.grants import Permissions
+from mcp_skills_server.catalog import disk
 from mcp_skills_server.dialects import jsonrpc
 from mcp_skills_server.dialects.skills_protocol import DISABLED, CodeExecution, Execution, Run
 from mcp_skills_server.errors import RequestError
@@ -249,25 +251,23 @@ class _Output(NamedTuple):
 
 def _collect_output(work: str, most: int) -> _Output:
     """Read the output of a run from its work directory, whose files are untrusted."""
-    directory = output_files.open_directory(work)
-    if directory is None:
-        return _Output(None, [], True)
-    with directory:
-        result = directory.read(launcher.RESULT, MAX_RESULT)
-        files: list[bytes] = []
-        inner = directory.open_subdirectory(BLOBS_OUT)
-        if inner is None:
-            return _Output(result, files, True)
-        with inner:
-            names = sorted(inner.names(MAX_OUTPUT_BLOBS * 4))
+    result: bytes | None = None
+    names: list[str] = []
+    files: list[bytes] = []
+    with output_files.skip_absent():
+        with disk.open_directory(work, "", follow=False) as directory:
+            result = output_files.read_plain(directory, launcher.RESULT, MAX_RESULT)
+        with disk.open_directory(work, BLOBS_OUT, follow=False) as directory:
+            with os.scandir(directory) as entries:
+                names = sorted(entry.name for entry in islice(entries, MAX_OUTPUT_BLOBS * 4))
             for name in names:
                 if len(files) == MAX_OUTPUT_BLOBS:
                     break
-                raw = inner.read(name, most)
+                raw = output_files.read_plain(directory, name, most)
                 if raw is not None:
                     files.append(raw)
                     most -= len(raw)
-        return _Output(result, files, len(files) == len(names))
+    return _Output(result, files, len(files) == len(names))
 
 
 def to_run(

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from asyncio import Lock
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
-from contextvars import ContextVar
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from mcp_skills_server.catalog.views import View, retry_when_stale
 from mcp_skills_server.dialects import runtime as dialect
@@ -27,71 +25,43 @@ from mcp_skills_server.telemetry import events
 if TYPE_CHECKING:
     from mcp_skills_server.runtime.runtime import Runtime
 
-_own_change: Final[ContextVar[int | None]] = ContextVar("own_change", default=None)
 _MOST_NEEDED: Final = 64
 """The maximum number of dependencies of one skill that are followed."""
 _MOST_ERRORS: Final = 3
 """The maximum number of unknown names reported by one call, because each one costs a search."""
 
 
-Active: TypeAlias = Mapping[str, tuple[Skill, Loaded]]
+class ActiveSkill(NamedTuple):
+    """A loaded skill as read for a runtime: its name and files depend on other skills there."""
+
+    skill: Skill
+    loaded: Loaded
+    runtime: Runtime
+
+
+Active: TypeAlias = Mapping[str, ActiveSkill]
 """The loaded skills by skill path, the latest last. Treated as immutable."""
-
-
-def begin_call() -> None:
-    """Reset `call_change` for a new call in this context."""
-    _own_change.set(None)
-
-
-def call_change() -> int | None:
-    """Return the session's change count after this call's own change, or None if it made none.
-
-    The session's `change_count` may be higher, because concurrent calls change it as well.
-    """
-    return _own_change.get()
 
 
 class ActiveSkills:
     """The loaded skills of a session, the latest last."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        self._loaded_by = runtime
-        """The runtime that made `_loaded`: a skill's name and files depend on the other skills in
-        its view."""
-        self._loaded: Active = {}
-        """Copy-on-write: replaced atomically, never mutated."""
+    def __init__(self) -> None:
+        self.paths: tuple[str, ...] = ()
+        """The paths of the loaded skills. A call leaves out those absent or unusable by then."""
+        self._active: Active = {}
+        """The loaded skills as last read."""
         self._unused: set[str] = set()
         """Paths of loaded skills of which the model requested only the instructions."""
-        self._pending: tuple[tuple[str, str], ...] | None = None
-        """Path and digest of each skill that the next call loads after `restore`; None if none
-        is pending."""
         self.change_count = 0
-        """The number of loads and unloads so far, for optimistic concurrency."""
+        """The number of loads and unloads so far."""
         self._changing = Lock()
-        """Serializes changes of `_loaded`, which wait for files."""
+        """Serializes reading and changes, which wait for files."""
 
     @property
     def names(self) -> list[str]:
         """The names of the loaded skills, the latest last."""
-        return [loaded.name for loaded in loaded_list(self._loaded)]
-
-    @property
-    def digests(self) -> tuple[tuple[str, str], ...]:
-        """Path and SKILL.md digest of each loaded or pending skill, the latest last."""
-        if self._pending is not None:
-            return self._pending
-        return tuple((path, loaded.digest) for path, (_, loaded) in self._loaded.items())
-
-    async def restore(self, digests: tuple[tuple[str, str], ...], change_count: int) -> bool:
-        """Replace the loaded skills at the next call; return False if `change_count` differs.
-
-        The next call skips a skill that is absent or unusable by then.
-        """
-        async with self._changing:
-            if self.change_count != change_count:
-                return False
-            self._pending = digests
-            return True
+        return [loaded.name for loaded in loaded_list(self._active)]
 
     async def load(
         self, runtime: Runtime, names: Sequence[str], *, add: bool
@@ -108,76 +78,72 @@ class ActiveSkills:
             UnreadableError: a file keeps changing while it is read.
         """
         async with self._changing:
-            await self._reload_if_needed(runtime)
-            kept: Active = self._loaded if add else {}
+            kept: Active = await self._read(runtime)
+            if not add:
+                kept = {}
             fresh = await retry_when_stale(
                 runtime.skill_set, lambda view: self._fresh(runtime, view, names, kept)
             )
             self._replace({**kept, **fresh})
-            return loaded_list(fresh), self._loaded
+            return loaded_list(fresh), self._active
 
     async def unload(self, runtime: Runtime, names: Collection[str]) -> Active:
         """Unload skills by name, path or location, ignoring others, and return the rest."""
         async with self._changing:
-            await self._reload_if_needed(runtime)
-            gone = {_path_of(runtime, self._loaded, name) for name in names}
-            self._replace({path: each for path, each in self._loaded.items() if path not in gone})
-            return self._loaded
+            active = await self._read(runtime)
+            gone = {_path_of(runtime, active, name) for name in names}
+            self._replace({path: each for path, each in active.items() if path not in gone})
+            return self._active
 
     async def unload_all(self) -> Active:
         """Unload every skill, after any load in progress, and return the empty mapping."""
         async with self._changing:
-            self._pending = None
             self._replace({})
-            return self._loaded
+            return self._active
 
     def mark_used(self, path: str) -> None:
         """Record that the model used more of this skill than its instructions."""
         self._unused.discard(path)
 
-    def _replace(self, loaded: Active) -> None:
+    def _replace(self, active: Active) -> None:
         """Replace the loaded skills, and emit "dropped" for each one unloaded without any use."""
-        for path, (_, before) in self._loaded.items():
-            if path in self._unused and path not in loaded:
-                events.record_use(events.Use("dropped", path, SKILL_MD, before.digest))
-        self._unused = {path for path in loaded if path not in self._loaded or path in self._unused}
-        self._loaded = loaded
+        for path, before in self._active.items():
+            if path in self._unused and path not in active:
+                events.record_use(events.Use("dropped", path, SKILL_MD, before.loaded.digest))
+        self._unused = {path for path in active if path not in self._active or path in self._unused}
+        self._active, self.paths = active, tuple(active)
         self.change_count += 1
-        _own_change.set(self.change_count)
 
     def clear(self) -> None:
-        """Discard the loaded and the pending skills without locking, at the session's end."""
-        self._loaded, self._pending = {}, None
+        """Discard the loaded skills without locking, at the session's end."""
+        self._active, self.paths = {}, ()
 
     async def refresh(self, runtime: Runtime) -> Active:
-        """Return the loaded skills, reloading edited ones and dropping removed ones.
+        """Return the loaded skills from this runtime, rereading edited ones.
 
-        If a file stays unreadable, nothing is reloaded. Then the result is empty if another
-        runtime made the loaded skills.
+        If a file stays unreadable, the result is what was read before for this runtime.
         """
-        if not self._is_current(runtime):
-            async with self._changing:
-                with suppress(UnreadableError):
-                    await self._reload(runtime)
-                return self._loaded if self._loaded_by is runtime else {}
-        return self._loaded
+        async with self._changing:
+            return await self._read(runtime)
 
-    def _is_current(self, runtime: Runtime) -> bool:
-        skills = runtime.skill_set.snapshot.skills
-        same = all(skills.get(path) is skill for path, (skill, _) in self._loaded.items())
-        return same and self._pending is None and self._loaded_by is runtime
+    async def _read(self, runtime: Runtime) -> Active:
+        """Implement `refresh` for a caller that holds `_changing`."""
 
-    async def _reload_if_needed(self, runtime: Runtime) -> None:
-        """Load pending skills, or reload those of another runtime. The caller holds `_changing`."""
-        if self._pending is not None or self._loaded_by is not runtime:
-            await self._reload(runtime)
+        async def read(view: View) -> Active:
+            active: dict[str, ActiveSkill] = {}
+            for path in self.paths:
+                skill, known = view.snapshot.skills.get(path), self._active.get(path)
+                if known is not None and known.skill is skill and known.runtime is runtime:
+                    active[path] = known
+                elif skill is not None and dialect.is_usable(skill):
+                    active[path] = ActiveSkill(skill, await _prepare(runtime, skill, view), runtime)
+            return active
 
-    async def _reload(self, runtime: Runtime) -> None:
-        """Reload the loaded or pending skills from this runtime. The caller holds `_changing`."""
-        self._loaded = await retry_when_stale(
-            runtime.skill_set, lambda view: self._current(runtime, view)
-        )
-        self._pending, self._loaded_by = None, runtime
+        try:
+            self._active = await retry_when_stale(runtime.skill_set, read)
+        except UnreadableError:
+            return {path: each for path, each in self._active.items() if each.runtime is runtime}
+        return self._active
 
     async def _fresh(
         self, runtime: Runtime, view: View, names: Sequence[str], kept: Active
@@ -192,7 +158,7 @@ class ActiveSkills:
         count = len(kept.keys() | wanted.keys())
         if count > most:
             loaded = ""
-            if self._loaded:
+            if self._active:
                 loaded = f" Loaded now: {', '.join(self.names)}."
             raise RequestError(
                 f"At most {most} skills can be loaded at once, and this would make {count}. Load "
@@ -205,24 +171,15 @@ class ActiveSkills:
                 f'{MOST_BYTES:,} of several. Load them one by one, with mode "add"'
             )
         # X-30
-        return {path: (each, await _prepare(runtime, each, view)) for path, each in wanted.items()}
-
-    async def _current(self, runtime: Runtime, view: View) -> Active:
-        """Return the loaded or pending skills from this view, rereading those that changed."""
-        now: dict[str, tuple[Skill, Loaded]] = {}
-        for path, _ in self.digests:
-            found = view.snapshot.skills.get(path)
-            known = self._loaded.get(path) if self._loaded_by is runtime else None
-            if known is not None and found is known[0]:
-                now[path] = known
-            elif found is not None and dialect.is_usable(found):
-                now[path] = (found, await _prepare(runtime, found, view))
-        return now
+        return {
+            path: ActiveSkill(skill, await _prepare(runtime, skill, view), runtime)
+            for path, skill in wanted.items()
+        }
 
 
 def loaded_list(active: Active) -> list[Loaded]:
     """Return the loaded skills, the latest last."""
-    return [loaded for _, loaded in active.values()]
+    return [each.loaded for each in active.values()]
 
 
 def find_active(
@@ -253,8 +210,8 @@ def find_active(
 
 def _path_of(runtime: Runtime, active: Active, wanted: str) -> str | None:
     """Return the path of the loaded skill of this name, skill path or location, or None."""
-    for path, (_, loaded) in active.items():
-        if wanted in {path, loaded.name, loaded.location}:
+    for path, each in active.items():
+        if wanted in {path, each.loaded.name, each.loaded.location}:
             return path
     located = runtime.locate(runtime.skill_set.snapshot, wanted)
     if located is None or located.path not in active:

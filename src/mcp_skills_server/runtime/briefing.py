@@ -37,6 +37,14 @@ _MOST_COUNTED: Final = 1_000
 """The maximum number of skills whose keywords are counted."""
 
 
+_CLOCK_OFFSET: Final = time.time() - time.monotonic()
+
+
+def steady_time() -> float:
+    """Return the time in epoch seconds, which later jumps of the wall clock do not affect."""
+    return _CLOCK_OFFSET + time.monotonic()
+
+
 class _Texts(NamedTuple):
     """The texts of one snapshot."""
 
@@ -57,11 +65,8 @@ class Briefing:
         self._preferred: Sequence[str] = ()
         self._texts: _Texts | None = None
         self._remembered: Snapshot | None = None
-        self._changes: deque[tuple[str, int]] = deque(maxlen=_MOST_KEPT)
-        self.generation = 0
-        """The number of changes so far, a version number to pass to `news` later."""
-        self._times: deque[tuple[float, int]] = deque(maxlen=_MOST_KEPT)
-        """Epoch seconds of each change, and the value of `generation` before it."""
+        self._changes: deque[tuple[float, str, int]] = deque(maxlen=_MOST_KEPT)
+        """`steady_time`, skill path and +1 or -1 of each added or removed skill."""
         self._unsubscribe = registry.subscribe(self._note)
 
     def close(self) -> None:
@@ -208,38 +213,30 @@ class Briefing:
 
     # Change notices
 
-    def news(self, since: int) -> str | None:
-        """Return one line with the net additions and removals since `since`; None for none."""
-        moved = self.generation - since
-        if moved <= 0:
-            return None
-        moves = list(self._changes)[-moved:]
+    def news(self, since: float) -> str | None:
+        """Return one line with the net additions and removals since `since`; None for none.
+
+        `since` is a `steady_time`, of this process or of another replica.
+        """
+        changes = list(self._changes)
         balance: Counter[str] = Counter()
-        for path, step in moves:
-            balance[path] += step
+        for at, path, step in changes:
+            if at > since:
+                balance[path] += step
         added = sum(step > 0 for step in balance.values())
         removed = sum(step < 0 for step in balance.values())
         if not added and not removed:
             return None
-        return runtime.change_notice(added, removed, uncounted=moved > len(moves))
-
-    def time_of(self, generation: int) -> float:
-        """Convert a `generation` to epoch seconds, which other processes can compare."""
-        return next((at for at, before in [*self._times] if before >= generation), time.time())
-
-    def generation_at(self, at: float) -> int:
-        """Convert epoch seconds to a `generation`, or the oldest known one for an earlier time."""
-        return next((before for then, before in [*self._times] if then >= at), self.generation)
+        is_full = len(changes) == _MOST_KEPT and changes[0][0] > since
+        return runtime.change_notice(added, removed, uncounted=is_full)
 
     def _note(self, changes: Changes) -> None:
         if not self._registry.loaded.is_set():
             return  # the first scan finds existing skills, which are not news
         before, after = _offered(changes.before), _offered(changes.after)
-        moves = [*((path, -1) for path in before - after), *((path, 1) for path in after - before)]
-        self._changes.extend(moves)
-        if moves:
-            self._times.append((time.time(), self.generation))
-        self.generation += len(moves)
+        now = steady_time()
+        self._changes.extend((now, path, -1) for path in before - after)
+        self._changes.extend((now, path, 1) for path in after - before)
 
 
 def name_of(skill: Skill, snapshot: Snapshot) -> str:

@@ -81,9 +81,6 @@ class Quota(Generic[_Key]):
     def __len__(self) -> int:
         return len(self._owners)
 
-    def __contains__(self, key: object) -> bool:
-        return key in self._owners
-
     def used(self, owner: Owner) -> int:
         """Return the amount that an owner holds."""
         return self._used_by.get(owner, 0)
@@ -114,8 +111,7 @@ class Quota(Generic[_Key]):
         own = self.used(owner) + amount - limit
         over = max(own, self._used + amount - self.total)
         going: list[_Key] = []
-        held = self._held.setdefault(owner, OrderedDict())
-        for each, size in held.items():
+        for each, size in self._held.get(owner, {}).items():
             if over <= 0:
                 break
             if not is_busy(each):
@@ -123,8 +119,6 @@ class Quota(Generic[_Key]):
                 over -= size
                 own -= size
         if over > 0:
-            if not held:
-                del self._held[owner]
             reason = f"the server's limit of {self.total:,} is reached; try again later"
             if own > 0:
                 reason = f"one client may have at most {limit:,}"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from mcp_skills_server.catalog.views import SkillSet
 from mcp_skills_server.model import Skill
 from mcp_skills_server.runtime.overlap import group_copies
-from mcp_skills_server.runtime.search_index import SENTENCE_WEIGHTS, SearchIndex, Term
+from mcp_skills_server.runtime.search_index import MOST_HITS, SENTENCE_WEIGHTS, SearchIndex, Term
 from mcp_skills_server.runtime.search_text import COMMON_WORDS, STOP_WORDS, words_of
 from mcp_skills_server.runtime.thesaurus import thesaurus
 
@@ -63,11 +63,6 @@ def _score(ranking: Ranking, scores: defaultdict[int, float], weight: float) -> 
 _QUERY_LENGTH: Final = 2_000
 _QUERY_WORDS: Final = 24
 """The maximum number of characters, and of words, of a query that are used."""
-_MOST_HITS: Final = 3_000
-"""The maximum number of occurrences that a query ranks, which bounds its time. The most common
-words are dropped first."""
-_COUNT_LIMIT: Final = _MOST_HITS + 1
-"""The limit of counting: a word with this many occurrences is dropped in any case."""
 _MOST_CORRECTED: Final = 6
 """The maximum number of words of a query whose spelling is corrected."""
 _MIN_SENTENCE_WORDS: Final = 3
@@ -155,12 +150,6 @@ class Search:
 class _Indexed(SearchIndex):
     """An index with the logic of queries."""
 
-    def _hits(self, term: Term) -> int:
-        return self.hits(term, _COUNT_LIMIT)
-
-    def _counted(self, words: Sequence[str]) -> dict[Term, int]:
-        return {term: self._hits(term) for term in map(Term, words)}
-
     def find(self, query: str, semantic: Sequence[tuple[str, float]] = ()) -> Iterator[Hit]:
         """Yield the matching skills: exact names and paths first, then by rank of their texts.
 
@@ -198,7 +187,7 @@ class _Indexed(SearchIndex):
         terms = self._terms(keywords, words[-1])
         # A concept of several words counts several times: BM25 adds up the repetitions of a term.
         meanings = Counter(thesaurus().concepts(words[:_QUERY_WORDS], parts=True))
-        concepts = self._selective({(term := Term(each)): self._hits(term) for each in meanings})
+        concepts = self._selective(self.hits(map(Term, meanings)))
         terms += [term for term in concepts for _ in range(min(meanings[term.word], _MOST_REPEATS))]
         if terms and not is_sentence:
             found = self.ranked(terms)
@@ -209,9 +198,7 @@ class _Indexed(SearchIndex):
         for row, rank in self.ranked(terms, weights=SENTENCE_WEIGHTS):
             scores[row] += rank
         also = dict.fromkeys([*map(Term, keywords), *terms])
-        opening = self._selective(
-            {term: self.opening_hits(term, _COUNT_LIMIT) for term in also}, _MOST_HITS // 2
-        )
+        opening = self._selective(self.hits(also, "openings"), MOST_HITS // 2)
         for row, rank in self.ranked_by_opening(opening, _MOST_EQUALS):
             scores[row] += _OPENING_WEIGHT * rank
         by_words = sorted(scores.items(), key=itemgetter(1))
@@ -241,18 +228,18 @@ class _Indexed(SearchIndex):
             terms = [Term(word)]
             if word == unfinished and (len(word) > 1 or not word.isascii()):
                 terms.append(Term(word, prefix=True))
-            hits = {term: self._hits(term) for term in terms}
+            hits = self.hits(terms)
             if max(hits.values()) * 1_000 <= len(self) and looked_at < _MOST_CORRECTED:
                 looked_at += 1
-                hits |= self._counted(self.titles.corrections(word))
+                hits |= self.hits(map(Term, self.titles.corrections(word)))
             if not any(hits.values()):
-                hits |= self._counted(self.descriptions.similar(word))
+                hits |= self.hits(map(Term, self.descriptions.similar(word)))
             found |= hits
         # If every word is in most skills, rank by the rarest one alone.
         rarest = sorted(found, key=lambda term: found[term] or len(self) + 1)[:1]
         return self._selective(found) or [term for term in rarest if found[term]]
 
-    def _selective(self, found: Mapping[Term, int], most: int = _MOST_HITS) -> list[Term]:
+    def _selective(self, found: Mapping[Term, int], most: int = MOST_HITS) -> list[Term]:
         """Return the terms of at most half of the skills, rarest first, within `most` hits."""
         selective = {term: hits for term, hits in found.items() if 0 < hits <= len(self) // 2}
         chosen: list[Term] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 from weakref import finalize
 
 from mcp_skills_server.dialects.runtime import LIST
@@ -42,6 +42,9 @@ SENTENCE_WEIGHTS: Final = WEIGHTS | {
 }
 """The weights for queries of many words, where one word in a name is weak evidence."""
 
+MOST_HITS: Final = 3_000
+"""The maximum number of occurrences that a query ranks, which bounds its time. The most common
+words are dropped first."""
 _COLUMNS: Final = ", ".join(WEIGHTS)
 _CONTENTLESS: Final = "content='', tokenize='porter ascii'"  # enough, as the texts are folded
 _TABLES: Final = (
@@ -129,17 +132,18 @@ class SearchIndex:
         """Return the rows of the skills with exactly this name or path, in folded form."""
         return [row for (row,) in self._db.execute("SELECT row FROM names WHERE name = ?", (name,))]
 
-    def hits(self, term: Term, most: int) -> int:
-        """Count the rows with the term in a field, up to `most`."""
-        return self._count("words", term, most)
+    def hits(
+        self, terms: Iterable[Term], table: Literal["words", "openings"] = "words"
+    ) -> dict[Term, int]:
+        """Count the rows with each term in a field, or in the opening of the body.
 
-    def opening_hits(self, term: Term, most: int) -> int:
-        """Count the rows with the term in their body's opening, up to `most`."""
-        return self._count("openings", term, most)
-
-    def _count(self, table: str, term: Term, most: int) -> int:
+        Beyond `MOST_HITS` the count ends, since such a term is not used.
+        """
         query = f"SELECT count(*) FROM (SELECT 1 FROM {table} WHERE {table} MATCH ? LIMIT ?)"  # noqa: S608
-        return int(self._db.execute(query, (_quoted(term), most)).fetchone()[0])
+        counts: dict[Term, int] = {}
+        for term in terms:
+            counts[term] = self._db.execute(query, (_quoted(term), MOST_HITS + 1)).fetchone()[0]
+        return counts
 
     def ranked(
         self,

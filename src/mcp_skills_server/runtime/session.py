@@ -26,12 +26,11 @@ from mcp_skills_server.model.clients import UNKNOWN, Client, client_of
 from mcp_skills_server.runtime.active_skills import (
     Active,
     ActiveSkills,
-    begin_call,
     dependencies_of,
     find_active,
     loaded_list,
 )
-from mcp_skills_server.runtime.briefing import name_of
+from mcp_skills_server.runtime.briefing import name_of, steady_time
 from mcp_skills_server.runtime.quota import Owner
 from mcp_skills_server.runtime.tool_arguments import invalid_arguments, path_in
 from mcp_skills_server.telemetry import events
@@ -88,12 +87,17 @@ class Session(ClosingMixin):
     Args:
         hosted: whether an orchestrator puts the instructions at the top of each model call. Else
             the session's handle is a tool argument, and results carry the instructions.
-        since: the `Briefing.generation` that the model was shown; the current one unless given.
+        since: the `steady_time` at which the model was shown the list of skills; now unless given.
         handle: the handle of a session that began in another process; a new one unless given.
     """
 
     def __init__(
-        self, runtime: Runtime, *, hosted: bool, since: int | None = None, handle: str | None = None
+        self,
+        runtime: Runtime,
+        *,
+        hosted: bool,
+        since: float | None = None,
+        handle: str | None = None,
     ) -> None:
         if handle is None:
             from secrets import token_urlsafe  # late: a handshake needs no session
@@ -102,14 +106,13 @@ class Session(ClosingMixin):
         self.session_id = handle
         """The unguessable handle."""
         self.calls = 0  # in progress
-        self.script_moves = 0  # how often script execution moved to this process
         self.scripts_at = ""
         """The process of the latest script: "" for none, "here" for this one, else its name."""
         self._runtime = runtime
         self._hosted = hosted
-        # It counts the changes of this runtime's skills only.
-        self._since = runtime, runtime.briefing.generation if since is None else since
-        self._active = ActiveSkills(runtime)
+        self.since = steady_time() if since is None else since
+        """The `steady_time` at which the model was shown the list of skills."""
+        self._active = ActiveSkills()
         self._workspace: Workspace | None = None
 
     @property
@@ -160,7 +163,6 @@ class Session(ClosingMixin):
             text then says how. No request of a model raises an exception.
         """
         self.calls += 1
-        begin_call()
         shared = of or self._runtime
         try:
             tool = dialect.canonical(name)
@@ -190,31 +192,23 @@ class Session(ClosingMixin):
     # State for other replicas
 
     @property
-    def shown_at(self) -> float:
-        """The time of the list of skills that the model was shown, in epoch seconds."""
-        return self._since[0].briefing.time_of(self._since[1])
-
-    @property
-    def loaded(self) -> tuple[tuple[str, str], ...]:
-        """Path and SKILL.md digest of each loaded skill, the latest last."""
-        return self._active.digests
+    def loaded(self) -> tuple[str, ...]:
+        """The paths of the loaded skills, the latest last."""
+        return self._active.paths
 
     @property
     def change_count(self) -> int:
         """The number of loads and unloads in this process."""
         return self._active.change_count
 
-    async def restore(self, record: SessionRecord, here: str, change_count: int) -> bool:
+    def restore(self, record: SessionRecord, here: str) -> None:
         """Apply another replica's record at the next call, with the skills of this replica.
 
-        `here` is the name of this process in records. If its count is not `change_count`, return
-        False and apply nothing.
+        `here` is the name of this process in records.
         """
-        if not await self._active.restore(record.skills, change_count):
-            return False
-        self._since = self._runtime, self._runtime.briefing.generation_at(record.since)
+        self._active.paths = record.skills
+        self.since = record.since
         self.scripts_at = THIS_PROCESS if record.scripts_at == here else record.scripts_at
-        return True
 
     # The tools
 
@@ -263,7 +257,7 @@ class Session(ClosingMixin):
         notes = [self._news(call)]
         if call.settings.load_dependencies:
             snapshot = call.runtime.skill_set.snapshot
-            skills = [skill for skill, each in active.values() if each in fresh]
+            skills = [each.skill for each in active.values() if each.loaded in fresh]
             found, missing = dependencies_of(snapshot, skills)
             more = [name_of(skill, snapshot) for skill in found if skill.path not in active]
             notes.append(dialect.depends_on(more, missing))
@@ -346,9 +340,7 @@ class Session(ClosingMixin):
         await scripts.ready()
         if self._workspace is None:
             self._workspace = scripts.workspace()
-        if self.scripts_at != THIS_PROCESS:
-            self.scripts_at = THIS_PROCESS
-            self.script_moves += 1
+        self.scripts_at = THIS_PROCESS
         events.record_mentions([skill])
         self._active.mark_used(skill.path)
         outcome = await scripts.run(
@@ -393,13 +385,9 @@ class Session(ClosingMixin):
         )
 
     def _news(self, call: _Request) -> str | None:
-        known, moment = self._since
-        if known is not call.runtime:
-            self._since = call.runtime, call.runtime.briefing.generation
-            return None
         if self._hosted:  # each model call has current instructions
             return None
-        return known.briefing.news(moment)
+        return call.runtime.briefing.news(self.since)
 
 
 class _Request(NamedTuple):

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from typing import Final, NamedTuple
 
 from mcp_skills_server.errors import RequestError
@@ -63,7 +64,7 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._open)
 
-    def new(self, since: int | None = None, runtime: Runtime | None = None) -> Session:
+    def new(self, since: float | None = None, runtime: Runtime | None = None) -> Session:
         """Return a new session without storing it; the caller calls `store` when needed."""
         return Session(runtime or self.runtime, hosted=False, since=since)
 
@@ -127,39 +128,34 @@ class Sessions:
         self.store(session, owner)
         return session
 
+    @asynccontextmanager
     async def open(
         self,
         handle: str,
         owner: str | None,
-        quota_owner: Owner = None,  # noqa: ARG002 - for `SharedSessions`
+        quota_owner: Owner = None,
         *,
-        changes: bool = False,  # noqa: ARG002
-    ) -> Session:
-        """Return the session of this handle, from memory or from a store of other replicas.
+        changes: bool = False,  # noqa: ARG002 - for `SharedSessions`
+    ) -> AsyncGenerator[Session]:
+        """Open the session of this handle for one call, and save it at the end of the call.
 
-        `changes` is True for a call that loads or unloads skills.
+        It comes from memory or from a store of other replicas. `changes` is True for a call that
+        loads or unloads skills.
 
         Raises:
             UnknownSessionError: as `find`.
-            RequestError: the session is not available now.
+            RequestError: the session is not available now, or at the end the change cannot be
+                stored.
         """
-        return self.find(handle, owner)
+        session = self.find(handle, owner)
+        yield session
+        self.store(session, owner, quota_owner)
 
-    async def save(
-        self,
-        session: Session,
-        owner: str | None,
-        quota_owner: Owner = None,
-        *,
-        change: int | None = None,  # noqa: ARG002
-    ) -> None:
-        """Store a session after a call, in memory and in the store of other replicas, if any.
-
-        `change` is the session's change count after the call's own change; None for no change.
+    async def add(self, session: Session, owner: str | None, quota_owner: Owner = None) -> None:
+        """Store a new session, in memory and in the store of other replicas, if any.
 
         Raises:
             QuotaError: as `store`.
-            RequestError: the call's change cannot be stored now.
         """
         self.store(session, owner, quota_owner)
 

@@ -1,27 +1,27 @@
 """Sessions shared by the replicas of a server through records in a common store.
 
 A record lists the loaded skills. Each call compares it with this replica's copy, and writes changes
-by compare-and-swap. While the store is down, open sessions can be read but not changed, and a new
-session is local to this replica until its record is written.
+by compare-and-swap. Calls that change one session run one after the other. While the store is down,
+open sessions can be read but not changed, and a new session is local to this replica until its
+record is written.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import secrets
-from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from hmac import compare_digest
-from sys import float_info
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, TypeAlias
 
 import anyio
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
-from mcp_skills_server.errors import REPEATS, RequestError, SkillsServerError
+from mcp_skills_server.errors import REPEATS, RequestError
 from mcp_skills_server.runtime.quota import Owner
 from mcp_skills_server.runtime.session import THIS_PROCESS, Session
 from mcp_skills_server.runtime.sessions import Sessions, UnknownSessionError
@@ -31,37 +31,26 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_MOST_REFUSED: Final = 64
-"""The maximum number of refused writes kept per session, for the calls in progress at that time."""
 _HANDLE: Final = re.compile(r"[A-Za-z0-9_-]{22,64}")
-VERSION: Final = 1
+_VERSION: Final = 1
 _MOST_SKILLS: Final = 1000
-_LONGEST: Final = 4096
+_Text: TypeAlias = Annotated[str, Field(max_length=4096)]
 
 
-class SessionRecordError(SkillsServerError, ValueError):
-    """An error for a text that is not a session record of this version, and why."""
-
-
-@dataclass(frozen=True, slots=True)
-class SessionRecord:
+class SessionRecord(BaseModel):
     """The state of a session that replicas share, stored as versioned JSON.
 
-    It names skills by path without their content: each replica serves its own files.
+    It names skills by path without their content: each replica serves its own files. Unknown fields
+    are ignored.
     """
 
-    owner: str  # the SHA-256 of the owner, in hex digits; "" for none
-    since: float  # the time of the list of skills that the model was shown, in epoch seconds
-    skills: tuple[tuple[str, str], ...] = ()  # paths and digests of loaded skills, the latest last
-    scripts_at: str = ""  # the process of the latest script, whose machine has the output files
+    model_config = ConfigDict(frozen=True, strict=True)
 
-    def text(self) -> str:
-        """Return the record as JSON."""
-        out: dict[str, Any] = {"version": VERSION, "owner": self.owner, "since": self.since}
-        out["skills"] = [{"path": path, "digest": digest} for path, digest in self.skills]
-        if self.scripts_at:
-            out["scripts_at"] = self.scripts_at
-        return json.dumps(out, separators=(",", ":"))
+    version: Annotated[int, Field(ge=_VERSION, le=_VERSION)]
+    owner: _Text  # the SHA-256 of the owner, in hex digits; "" for none
+    since: FiniteFloat  # the time of the list of skills that the model was shown
+    skills: Annotated[tuple[_Text, ...], Field(max_length=_MOST_SKILLS)]  # paths, the latest last
+    scripts_at: _Text = ""  # the process of the latest script, whose machine has the output files
 
 
 class RecordStore(Protocol):
@@ -78,18 +67,15 @@ class RecordStore(Protocol):
 
 @dataclass(slots=True)
 class _RecordCopy:
-    """This replica's copy of a session's record."""
+    """This replica's copy of a session's record, as last read or written."""
 
+    record: SessionRecord | None = None
     text: str | None = None
-    """The text last read or written. None means not stored yet; "" forces a reload from the store,
-    after a refused write."""
+    """The text of the record. None means not stored yet; "" forces a reload from the store, after a
+    refused write."""
     change_count: int = 0  # that of the session at that time
-    script_moves: int = 0  # those of the session at that time
-    refused: deque[range] = field(default_factory=lambda: deque[range](maxlen=_MOST_REFUSED))
-    """Ranges of `change_count` whose writes were refused."""
-    lost: bool = False  # the store lost the record, and the next write creates it
     lock: anyio.Lock = field(default_factory=anyio.Lock)
-    """Held while the record is read and compared, or written."""
+    """Held while the record is read or written, and during a whole call that changes it."""
 
 
 class SharedSessions(Sessions):
@@ -101,85 +87,82 @@ class SharedSessions(Sessions):
         self._here = secrets.token_hex(8)
         self._known: dict[str, _RecordCopy] = {}
 
+    @asynccontextmanager
     async def open(
         self, handle: str, owner: str | None, quota_owner: Owner = None, *, changes: bool = False
-    ) -> Session:
-        """Return the session of this handle, updated or created from its record if needed."""
+    ) -> AsyncGenerator[Session]:
+        """Open the session of this handle, updated or created from its record if needed."""
         if not _HANDLE.fullmatch(handle):
             raise UnknownSessionError(handle)
-        local = self._find_local(handle, owner)
-        known = self._known.get(handle)
-        if known is None or local is None:
-            return await self._create(handle, owner, quota_owner)
+        if handle not in self._known or self._find_local(handle, owner) is None:
+            await self._create(handle, owner, quota_owner)
+        known = self._known[handle]
         async with known.lock:
             try:
                 text = await self._store.read(handle, quota_owner)
             except RequestError:
                 if changes and known.text is not None:  # another replica may have changed it, too
                     raise
-                return self.find(handle, owner)  # reads need no store
-            if text is None:  # the store lost the record
-                known.lost = True
+                text = known.text  # reads need no store
+            session = self.find(handle, owner)
+            if text is None:  # the store lost the record, and the next write creates it
+                known.record = known.text = None
             elif text != known.text:
                 record = self._record(text, handle, owner)
-                # False if a concurrent call has a change to write: the store will refuse its write,
-                # and the next call reloads the record.
-                if await local.restore(record, self._here, known.change_count):
-                    known.text, known.script_moves, known.lost = text, local.script_moves, False
-            return self.find(handle, owner)
+                session.restore(record, self._here)
+                known.record, known.text, known.change_count = record, text, session.change_count
+            if changes:
+                yield session
+                self.store(session, owner, quota_owner)
+                await self._save(known, session, owner, quota_owner)
+                return
+        yield session
+        self.store(session, owner, quota_owner)
+        async with known.lock:
+            with suppress(RequestError):  # this call itself changed no skill
+                await self._save(known, session, owner, quota_owner)
 
-    async def _create(self, handle: str, owner: str | None, quota_owner: Owner) -> Session:
-        """Return a session of another replica, created here from its record."""
+    async def add(self, session: Session, owner: str | None, quota_owner: Owner = None) -> None:
+        """Store a new session in memory, and its record. Raises as `Sessions.add`."""
+        self.store(session, owner, quota_owner)
+        known = self._known[session.session_id] = _RecordCopy()
+        async with known.lock:
+            await self._save(known, session, owner, quota_owner)
+
+    async def _create(self, handle: str, owner: str | None, quota_owner: Owner) -> None:
+        """Create a session of another replica here, without the content of its record."""
         text = await self._store.read(handle, quota_owner)
         if text is None:
             raise UnknownSessionError(handle)
-        session = Session(self.runtime, hosted=False, handle=handle)
-        await session.restore(self._record(text, handle, owner), self._here, session.change_count)
-        if self._find_local(handle, owner) is not None:  # a concurrent call created it
-            return self.find(handle, owner)
-        self.end(handle)  # a stale copy that was idle here, but not on another replica
-        self.store(session, owner, quota_owner)
-        self._known[handle] = _RecordCopy(text)
-        return session
+        self._record(text, handle, owner)
+        if handle not in self._known or self._find_local(handle, owner) is None:
+            self.end(handle)  # a stale copy that was idle here, but not on another replica
+            session = Session(self.runtime, hosted=False, handle=handle)
+            self.store(session, owner, quota_owner)
+            self._known[handle] = _RecordCopy()
 
-    async def save(
-        self,
-        session: Session,
-        owner: str | None,
-        quota_owner: Owner = None,
-        *,
-        change: int | None = None,
+    async def _save(
+        self, known: _RecordCopy, session: Session, owner: str | None, quota_owner: Owner
     ) -> None:
-        """Store a session in memory, and its record if it changed. Raises as `Sessions.save`."""
-        handle = session.session_id
-        self.store(session, owner, quota_owner)
-        known = self._known.setdefault(handle, _RecordCopy())
-        async with known.lock:
-            # Another call's `save` included this change in its refused write.
-            if change is not None and any(change in each for each in known.refused):
-                raise RequestError("the session's change could not be stored; call again")
-            changed, moved = session.change_count, session.script_moves
-            is_same = (known.change_count, known.script_moves) == (changed, moved)
-            if known.text is not None and is_same and not known.lost:
-                return
-            at = self._here if session.scripts_at == THIS_PROCESS else session.scripts_at
-            text = SessionRecord(_owner(owner), session.shown_at, session.loaded, at).text()
-            old = None if known.lost else known.text
+        """Write the record of a session if it changed; raise RequestError if a change is lost."""
+        count, record = session.change_count, known.record
+        if record is None or known.change_count != count:
+            record = SessionRecord(
+                version=_VERSION, owner=_owner(owner), since=session.since, skills=session.loaded
+            )
+        at = self._here if session.scripts_at == THIS_PROCESS else session.scripts_at
+        record = record.model_copy(update={"scripts_at": at})
+        if record != known.record:
+            text = record.model_dump_json()
             try:
-                await self._store.write(handle, quota_owner, text, replaces=old)
+                await self._store.write(session.session_id, quota_owner, text, replaces=known.text)
             except RequestError:
-                if known.text is None:  # no other replica knows its handle yet
-                    return
-                if known.change_count != changed:
-                    refused = range(known.change_count + 1, changed + 1)
-                    known.refused.append(refused)
-                    known.text, known.change_count = "", changed
-                    if change is not None and change in refused:
-                        raise
-                # No error: this call's own load or unload, if any, is already written.
-                return
-            known.text, known.lost = text, False
-            known.change_count, known.script_moves = changed, moved
+                if known.text is None or known.change_count == count:
+                    return  # no other replica knows its handle yet, or no skill has changed
+                known.text, known.change_count = "", count
+                raise
+            known.record, known.text = record, text
+        known.change_count = count
 
     def is_shared(self, session: Session) -> bool:
         """Return True if every replica can open this session."""
@@ -193,13 +176,13 @@ class SharedSessions(Sessions):
 
     def _record(self, text: str, handle: str, owner: str | None) -> SessionRecord:
         try:
-            record = parse_record(text)
-        except SessionRecordError as error:
-            logger.warning("a shared session record is invalid: %s", error, extra=REPEATS)
+            record = SessionRecord.model_validate_json(text)
+        except ValidationError as error:
+            reason = error.errors()[0]["msg"]
+            logger.warning("a shared session record is invalid: %s", reason, extra=REPEATS)
             raise UnknownSessionError(handle) from None
         # As bytes: `compare_digest` rejects non-ASCII text, which a foreign record may hold.
-        theirs = record.owner.encode("utf-8", "surrogatepass")
-        if not compare_digest(theirs, _owner(owner).encode()):
+        if not compare_digest(record.owner.encode(), _owner(owner).encode()):
             raise UnknownSessionError(handle)
         return record
 
@@ -216,42 +199,3 @@ def shared_sessions_factory(
 ) -> Callable[[Runtime], Sessions]:
     """Return a factory of `SharedSessions` with this store, and `share` sessions per owner."""
     return lambda runtime: SharedSessions(runtime, store, share=share)
-
-
-def parse_record(text: str) -> SessionRecord:
-    """Parse a record, ignoring unknown fields; raise SessionRecordError for an invalid one."""
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        raise SessionRecordError("not JSON") from None
-    if not isinstance(found, dict):
-        raise SessionRecordError("not a JSON object")
-    fields = cast("dict[str, object]", found)
-    version, since = fields.get("version"), fields.get("since")
-    if isinstance(version, bool) or version != VERSION:
-        raise SessionRecordError(f"unsupported version {ascii(version)[:20]}")
-    if isinstance(since, bool) or not isinstance(since, int | float):
-        raise SessionRecordError("no time")
-    if not abs(since) <= float_info.max:
-        raise SessionRecordError("a time without end")
-    skills, at = _skills(fields.get("skills")), _text(fields, "scripts_at", "")
-    return SessionRecord(_text(fields, "owner"), float(since), skills, at)
-
-
-def _text(fields: dict[str, object], key: str, default: str | None = None) -> str:
-    value = fields.get(key, default)
-    if not isinstance(value, str) or len(value) > _LONGEST:
-        raise SessionRecordError(f"no text {key!r}")
-    return value
-
-
-def _skills(found: object) -> tuple[tuple[str, str], ...]:
-    if not isinstance(found, list) or len(cast("list[object]", found)) > _MOST_SKILLS:
-        raise SessionRecordError("no list of skills")
-    out: dict[str, str] = {}
-    for each in cast("list[object]", found):
-        if not isinstance(each, dict):
-            raise SessionRecordError("a skill is not an object")
-        entry = cast("dict[str, object]", each)
-        out[_text(entry, "path")] = _text(entry, "digest")
-    return tuple(out.items())

@@ -7,8 +7,9 @@ returns all that is loaded.
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Final
-from weakref import ReferenceType, WeakKeyDictionary, ref
+from weakref import WeakKeyDictionary
 
 from mcp_skills_server.catalog.views import SkillSet, View
 from mcp_skills_server.dialects import runtime
@@ -16,8 +17,7 @@ from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format import cursors
 from mcp_skills_server.model import Json, Standing
 from mcp_skills_server.model.clients import UNKNOWN, WIDEST, client_of
-from mcp_skills_server.runtime.active_skills import call_change
-from mcp_skills_server.runtime.runtime import Runtime
+from mcp_skills_server.runtime.briefing import steady_time
 from mcp_skills_server.runtime.session import Session
 from mcp_skills_server.runtime.sessions import Sessions, UnknownSessionError
 from mcp_skills_server.server.requests import Caller, Params, Result, Settings, with_unread
@@ -48,8 +48,8 @@ class Tools:
 
             self._proposing = ProposalTools(sessions.runtime.registry, proposals)
         self._session_of_connection = WeakKeyDictionary[Any, str]()
-        self._first_seen = WeakKeyDictionary[Any, tuple[ReferenceType[Runtime], int]]()
-        """The `Briefing.moment` of each connection's first call: most hosts list tools once."""
+        self._first_seen = WeakKeyDictionary[Any, float]()
+        """The `steady_time` of each connection's first call: most hosts list tools once."""
 
     def definitions(
         self, skill_set: SkillSet, elsewhere: Standing | None = None, client: str | None = None
@@ -77,7 +77,7 @@ class Tools:
         """Return all tools in one page, in a stable order (`tools/list`)."""
         if cursors.start_key(params, _KIND) is not None:
             raise RequestError("Invalid cursor: the list of tools has one page")
-        self._first_seen_moment(caller, self._sessions.runtime.restricted_to(view.skill_set))
+        self._first_seen_at(caller)
         elsewhere = settings.spoken.native_standing(caller.client, caller.extensions)
         tools = self.definitions(view.skill_set, elsewhere, caller.client)
         if runtime.apps.is_declared(caller.extensions):
@@ -114,45 +114,41 @@ class Tools:
         if self._proposing is not None and tool in self._proposing.tools:
             return await self._proposing.call(view, tool, given, shared, caller=caller)
         try:
-            session = await self._find_session(handle, caller, changes=tool in _CHANGING_TOOLS)
+            async with AsyncExitStack() as opened:
+                changes = tool in _CHANGING_TOOLS
+                found = await self._open_session(opened, handle, caller, changes=changes)
+                session = found or self._sessions.new(self._first_seen_at(caller), shared)
+                result = await session.call(
+                    name,
+                    given,
+                    progress=caller.progress,
+                    client=caller.client,
+                    owner=caller.quota_owner,
+                    of=shared,
+                )
+            has_handle = runtime.SESSION in result.get("structuredContent", {})
+            is_kept = has_handle or bool(session.active_skills)
+            if is_kept and found is None:
+                await self._sessions.add(session, caller.owner, caller.quota_owner)
         except RequestError as error:
             return runtime.failure(str(error))
-        if session is None:
-            session = self._sessions.new(self._first_seen_moment(caller, shared), shared)
-        result = await session.call(
-            name,
-            given,
-            progress=caller.progress,
-            client=caller.client,
-            owner=caller.quota_owner,
-            of=shared,
-        )
-        if runtime.SESSION in result.get("structuredContent", {}) or session.active_skills:
-            owners = caller.owner, caller.quota_owner
-            try:
-                await self._sessions.save(session, *owners, change=call_change())
-            except RequestError as error:
-                return runtime.failure(str(error))
+        if is_kept:
             if not self._sessions.is_shared(session) and "structuredContent" in result:
                 result = runtime.with_note(result, _NOT_SHARED)
             if caller.connection is not None:
                 self._session_of_connection[caller.connection] = session.session_id
         return result
 
-    def _first_seen_moment(self, caller: Caller, runtime: Runtime) -> int | None:
-        """Return the `Briefing.generation` of the connection's first call; None without one."""
+    def _first_seen_at(self, caller: Caller) -> float | None:
+        """Return the `steady_time` of the connection's first call; None without a connection."""
         if caller.list_connection is None:
             return None
-        known = self._first_seen.get(caller.list_connection)
-        # moments of different runtimes are not comparable
-        if known is None or known[0]() is not runtime:
-            known = ref(runtime), runtime.briefing.generation
-            self._first_seen[caller.list_connection] = known
-        return known[1]
+        return self._first_seen.setdefault(caller.list_connection, steady_time())
 
-    async def _find_session(
-        self, handle: object, caller: Caller, *, changes: bool
+    async def _open_session(
+        self, opened: AsyncExitStack, handle: object, caller: Caller, *, changes: bool
     ) -> Session | None:
+        """Open the session of a call until `opened` exits; None for a call that has none."""
         is_given = handle is not None
         if not is_given and caller.connection is not None:
             handle = self._session_of_connection.get(caller.connection)
@@ -164,7 +160,9 @@ class Tools:
             )
         owners = caller.owner, caller.quota_owner
         try:
-            return await self._sessions.open(handle, *owners, changes=changes)
+            return await opened.enter_async_context(
+                self._sessions.open(handle, *owners, changes=changes)
+            )
         except UnknownSessionError:
             if is_given:
                 raise

@@ -14,10 +14,12 @@ from mcp_skills_server.access.grants import Grant, Grants, Pattern
 from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import Views
+from mcp_skills_server.runtime.embeddings import index
 from mcp_skills_server.runtime.embeddings.index import Embeddings
 from mcp_skills_server.runtime.embeddings.models import Embedder, Endpoint, LocalModel
 from mcp_skills_server.runtime.search import Search
 from runtime.embeddings import tiny
+from web.http_wire import wait_until
 from wire import write_skill
 
 
@@ -25,11 +27,15 @@ def write(directory: Path, description: str, body: str = "Do it.") -> None:
     write_skill(directory, description=description, body=body)
 
 
+def wait_for_vectors(registry: Registry, embeddings: Embeddings) -> None:
+    wait_until(lambda: embeddings._seen is registry.snapshot)
+
+
 Start = Callable[..., Embeddings]
 
 
 @pytest.fixture
-def start() -> Iterator[Start]:
+def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     """A function that starts embeddings and, by default, waits for all vectors."""
     with ExitStack() as stack:
 
@@ -41,11 +47,12 @@ def start() -> Iterator[Start]:
             pause_s: float = 0.05,
             wait: bool = True,
         ) -> Embeddings:
-            embeddings = Embeddings(registry, embedder, folder and Index(folder), pause_s=pause_s)
+            monkeypatch.setattr(index, "PAUSE_S", pause_s)
+            embeddings = Embeddings(registry, embedder, folder and Index(folder))
             stack.callback(embeddings.close)
             embeddings.start()
             if wait:
-                assert embeddings.wait(DEADLINE)
+                wait_for_vectors(registry, embeddings)
             return embeddings
 
         yield start_one
@@ -68,7 +75,7 @@ def find(search: Search, query: str) -> list[str]:
 
 def refresh(registry: Registry, embeddings: Embeddings) -> None:
     registry.refresh()
-    assert embeddings.wait(DEADLINE)
+    wait_for_vectors(registry, embeddings)
 
 
 def test_semantic_search_finds_skill_without_common_words(tmp_path: Path, top: Path, start: Start) -> None:
@@ -142,7 +149,7 @@ def test_search_falls_back_to_full_text_if_model_fails(
         assert find(search, "plum") == []
         assert find(search, "orchard") == ["beta"]
         served.status = 200
-        assert embeddings.wait(DEADLINE)
+        wait_for_vectors(registry, embeddings)
         assert find(search, "plum") == ["beta"]
         failed = "embeddings failed: 127.0.0.1: HTTP status 503; searches use full text only"
         assert caplog.messages == [failed, "embeddings work again"]
@@ -167,17 +174,6 @@ def test_all_vectors_are_recomputed_if_their_length_changes(tmp_path: Path, top:
         served.inputs.clear()
         start(load_registry(top), Endpoint(served.url, "tiny"), tmp_path)
         assert served.inputs == []
-
-
-def test_cached_vectors_of_different_lengths_are_recomputed(tmp_path: Path, top: Path, start: Start) -> None:
-    registry = load_registry(top)
-    with tiny.endpoint() as served:
-        start(registry, Endpoint(served.url, "tiny"), tmp_path)
-        with closing(sqlite3.connect(tmp_path / "skills.sqlite3", isolation_level=None)) as database:
-            database.execute("UPDATE memo SET value = x'00000000' WHERE key = (SELECT min(key) FROM memo)")
-        served.inputs.clear()
-        embeddings = start(registry, Endpoint(served.url, "tiny"), tmp_path)
-        assert sum(map(len, served.inputs)) == 3 and [path for path, _ in embeddings.ranked("plum")] == ["beta"]
 
 
 def test_vectors_unused_for_a_month_are_evicted(tmp_path: Path, top: Path, start: Start) -> None:

@@ -18,17 +18,9 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from mcp_skills_server.runtime.scripts import approvals
-file, name, count, approvals._LOCK_S = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
-for number in range(count):
-    approval = approvals.Approval("https://example.com", f"{name}-{number}", "sha256:0", 0.0)
-    approvals.update(file, lambda known: [*known, approval])
+approvals._LOCK_S = 0.1
+approvals.update(Path(sys.argv[1]), lambda known: [*known, *known])
 """
-
-
-def start_adding(file: Path, name: str, count: int, timeout_s: float) -> subprocess.Popen[str]:
-    """Start a process that adds approvals one by one."""
-    command = [sys.executable, "-c", PROGRAM, str(file), name, str(count), str(timeout_s)]
-    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
 
 def check_files(file: Path) -> None:
@@ -46,17 +38,10 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_concurrent_updates_lose_no_approval(file: Path) -> None:
-    for process in [start_adding(file, name, 20, 60) for name in ("one", "two")]:
-        assert process.communicate()[1] == ""
-        assert process.returncode == 0
-    assert len({each.skill for each in read(file)}) == 41
-
-
 def test_update_holds_the_lock_from_read_to_write(file: Path) -> None:
     def edit(known: tuple[Approval, ...]) -> tuple[Approval, ...]:
-        with start_adding(file, "other", 1, 0.1) as process:
-            assert "another process is changing it; try again" in process.communicate()[1]
+        done = subprocess.run([sys.executable, "-c", PROGRAM, str(file)], capture_output=True, text=True, check=False)
+        assert "another process is changing it; try again" in done.stderr
         return known[:-1]
 
     update(file, edit)

@@ -162,7 +162,7 @@ def test_secret_is_bound_to_skill_and_source(tmp_path: Path) -> None:
     assert rights(policy, other).secrets == {"KEY": "theirs"}
     assert rights(policy, remote).secrets == {}
     needs = ["KEY", *(f"K{number}" for number in range(20))]
-    with pytest.raises(RunRefusedError, match=rf"^thing needs {', '.join(needs[:20])}, which") as caught:
+    with pytest.raises(RunRefusedError, match=rf"^thing needs {', '.join(needs[:20])} and 1 more, which") as caught:
         policy.decide(remote, [remote], needs=needs)
     assert caught.value.by == "secret"
 

@@ -161,20 +161,24 @@ async def test_outcome_has_exit_code_and_output(run: Runner, name: str, code: in
     assert outcome.stdout_truncated == outcome.stderr_truncated == (name == "flood.py")
 
 
-@pytest.mark.requirement("X-29", "SP-33")
+@pytest.mark.requirement("X-29", "SP-33", "RTI-8")
 @with_and_without_sandbox
 async def test_environment_has_given_variables_and_none_of_the_server(
     run: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TOP_SECRET", "hunter2")
-    given = {"GREETING": "grüß\ngott", "LANG": "de_DE.UTF-8"}
+    given = {"GREETING": "grüß\ngott", "LANG": "de_DE.UTF-8", "API_KEY": "declared by the skill"}
     outcome = await run("tell.py", "a b", "$HOME", "*", "", "ünï", env=given)
     argv, env, cwd, _ = json.loads(outcome.stdout)
     assert argv[1:] == ["a b", "$HOME", "*", "", "ünï"]
     assert given.items() <= env.items()
     assert "hunter2" not in outcome.stdout
-    allowed = {"PATH", "HOME", "TMPDIR", "LANG", "SKILL_DIR", "SKILL_WORKSPACE", "SKILL_RUN", "GREETING"}
+    allowed = {"PATH", "HOME", "TMPDIR", "LANG", "SKILL_DIR", "SKILL_WORKSPACE", "SKILL_RUN", *given}
     assert env.keys() <= allowed | {"PWD", "LC_CTYPE", "__CF_USER_TEXT_ENCODING"}
+    with pytest.raises(
+        RequestError, match=r"^env: TAR_OPTIONS is not passed on; this skill takes API_KEY, .*, GREETING"
+    ):
+        await run("tell.py", env={"TAR_OPTIONS": "--checkpoint-action=exec=id"})
     assert env["HOME"] == env["SKILL_WORKSPACE"] == cwd
     assert argv[0] == f"{env['SKILL_DIR']}/scripts/tell.py"
     if run.sandbox == "bubblewrap":
@@ -332,18 +336,6 @@ async def test_longest_arguments_and_variables_are_passed_or_reported(run: Runne
     outcome = await run("tell.py", *["x" * 16_384] * 256)
     assert outcome.exit_code == 127
     assert "too long" in outcome.stderr.lower()
-
-
-@pytest.mark.requirement("RTI-8")
-async def test_only_declared_or_allowed_variables_are_passed(run: Runner) -> None:
-    """Regression: TAR_OPTIONS executed a command."""
-    env = dict.fromkeys(("API_KEY", "LDAP_URL", "TZ", "lower", "KEY"), "1")
-    passed = json.loads((await run("tell.py", env=env)).stdout)[1]
-    assert {name: passed[name] for name in env} == env
-    for name in ("TAR_OPTIONS", "Lower"):
-        message = rf"^env: {name} is not passed on; this skill takes API_KEY, .*, KEY.*metadata\.env.*--script-env"
-        with pytest.raises(RequestError, match=message):
-            await run("tell.py", env={name: "--checkpoint-action=exec=id"})
 
 
 @each_row("seconds", [0, -1, 600.1, 1e308, float("nan"), float("inf"), 10**400, -(10**400)])
@@ -577,21 +569,6 @@ async def test_close_and_garbage_collection_remove_work_directories(registry: Re
     del run
     gc.collect()
     assert os.listdir(temporary) == []
-
-
-async def test_running_script_is_isolated_from_changes_on_disk(make_runner: MakeRunner, tmp_path: Path) -> None:
-    top = zoo.write(tmp_path / "skills")
-    script = top / "zoo" / "scripts" / "changed.sh"
-    script.write_text(
-        'echo one\nwhile [ ! -e "$SKILL_WORKSPACE/go" ]; do sleep 0.02; done\necho two; cat "$0" | wc -l\n'
-    )
-    run = make_runner(load_registry(top))
-
-    async def change(_: float) -> None:
-        script.write_text("echo evil\n" * 50)
-        (Path(run.workspace.path) / "go").write_text("")
-
-    assert (await run("changed.sh", progress=change)).stdout.split() == ["one", "two", "3"]
 
 
 def test_default_limits_equal_those_of_manual(registry: Registry) -> None:

@@ -164,7 +164,10 @@ def test_lay_out_copies_scanned_files_read_only(tmp_path: Path) -> None:
     lay_out(registry, skill, "SKILL.md", str(top))
     files = {path.relative_to(top).as_posix() for path in top.rglob("*") if path.is_file()}
     assert files == skill.files.keys()
-    assert (top / "scripts/junk").read_bytes() == (tmp_path / "skills/zoo/scripts/junk").read_bytes()
+    junk = tmp_path / "skills/zoo/scripts/junk"
+    assert (top / "scripts/junk").read_bytes() == junk.read_bytes()
+    junk.write_bytes(b"changed")
+    assert (top / "scripts/junk").read_bytes() != b"changed", "a running script is isolated from changes"
     for path, mode in (
         ("SKILL.md", 0o555), ("scripts/plain", 0o555), ("data/table.csv", 0o444), ("", 0o555), ("scripts", 0o555),
     ):  # fmt: skip

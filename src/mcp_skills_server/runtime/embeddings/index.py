@@ -33,29 +33,20 @@ _TEXT_LENGTH: Final = 2_000
 """The maximum number of characters of a text or a query that are embedded."""
 _QUERY_TIMEOUT_S: Final = 2.0
 _BATCH_TIMEOUT_S: Final = 30.0
-_PAUSE_S: Final = 30.0
+PAUSE_S: Final = 30.0
 """Seconds of backoff after a model failed."""
 
 
 class Embeddings:
     """A thread-safe vector index of a registry's skills.
 
-    `index` persists the vectors for the next process; `pause_s` is the backoff after a failure
-    of the model.
+    `index` persists the vectors for the next process.
     """
 
-    def __init__(
-        self,
-        registry: Registry,
-        embedder: Embedder,
-        index: Index | None,
-        *,
-        pause_s: float = _PAUSE_S,
-    ) -> None:
+    def __init__(self, registry: Registry, embedder: Embedder, index: Index | None) -> None:
         self._registry = registry
         self._embedder = embedder
         self._index = index
-        self._pause_s = pause_s
         self._lock = threading.Lock()
         self._known: dict[str, tuple[bytes, bytes]] = {}
         """Text digest and float32 vector of each skill, as bytes, by path."""
@@ -65,7 +56,6 @@ class Embeddings:
         self._failed = False
         self._retry_at = 0.0
         self._changed = threading.Event()
-        self._followed = threading.Condition()
         self._ended = False
         self._unsubscribe: Callable[[], None] | None = None
         self._thread = threading.Thread(target=self._run, name="embeddings", daemon=True)
@@ -83,11 +73,6 @@ class Embeddings:
             self._unsubscribe()
         self._ended = True
         self._changed.set()
-
-    def wait(self, timeout_s: float) -> bool:
-        """Wait until the current snapshot is embedded; return False after the timeout."""
-        with self._followed:
-            return self._followed.wait_for(lambda: self._seen is self._registry.snapshot, timeout_s)
 
     def ranked(self, query: str, among: Container[str] | None = None) -> list[tuple[str, float]]:
         """Return the paths of the skills nearest to the query, with the cosines, highest first.
@@ -123,19 +108,18 @@ class Embeddings:
     # The background thread
 
     def _run(self) -> None:
+        pause_s: float | None = None
         while True:
-            self._changed.wait()
+            self._changed.wait(pause_s)
             self._changed.clear()
             if self._ended:
                 return
+            pause_s = None
             try:
                 self._follow(self._registry.snapshot)
             except EmbeddingError as error:
                 self._record_failure(error)
-                # The retry handles the changes of the meantime, too.
-                timer = threading.Timer(self._pause_s, self._changed.set)
-                timer.daemon = True
-                timer.start()
+                pause_s = PAUSE_S
 
     def _follow(self, snapshot: Snapshot) -> None:
         """Embed the changed skills of a snapshot by batches; finished batches survive a failure."""
@@ -157,9 +141,6 @@ class Embeddings:
         kept: Mapping[bytes, bytes] = {}
         if self._index is not None:
             kept = self._index.memos(model, digests.values())
-        if len({self._length, *map(len, kept.values())} - {0}) > 1:
-            self._forget(model)
-            raise EmbeddingError("the cached vectors differ in length, so all are computed again")
         self._store({path: (each, kept[each]) for path, each in digests.items() if each in kept})
         missing = {digest: texts[path] for path, digest in digests.items() if digest not in kept}
         rest = iter(missing.items())
@@ -168,21 +149,28 @@ class Embeddings:
                 return
             made = self._embedder.embed([*batch.values()], _BATCH_TIMEOUT_S)
             self._record_success()
-            if self._length not in (0, made.shape[1] * made.itemsize):
-                self._forget(model)
-                raise EmbeddingError(
-                    "the length of the model's vectors has changed, so all are computed again"
-                )
             new = {digest: row.tobytes() for digest, row in zip(batch, made, strict=True)}
+            self._store({path: (each, new[each]) for path, each in digests.items() if each in new})
             if self._index is not None:
                 self._index.save_memos(model, new)
-            self._store({path: (each, new[each]) for path, each in digests.items() if each in new})
-        with self._followed:
-            self._seen = snapshot
-            self._followed.notify_all()
+        self._seen = snapshot
 
     def _store(self, vectors: Mapping[str, tuple[bytes, bytes]], gone: Iterable[str] = ()) -> None:
-        """Store (text digest, vector) pairs by path, and remove the paths in `gone`."""
+        """Store (text digest, vector) pairs by path, and remove the paths in `gone`.
+
+        Raises:
+            EmbeddingError: the vectors differ in length, since another model is now behind the same
+                key. All are discarded.
+        """
+        if len({self._length, *(len(vector) for _, vector in vectors.values())} - {0}) > 1:
+            if self._index is not None:
+                self._index.forget_memos(self._embedder.key)
+            with self._lock:
+                self._known, self._table = {}, None
+            self._seen = Snapshot({})
+            raise EmbeddingError(
+                "the length of the model's vectors has changed, so all are computed again"
+            )
         with self._lock:
             for path in gone:
                 self._known.pop(path, None)
@@ -194,18 +182,10 @@ class Embeddings:
         """The size of a vector in bytes; 0 while there is none."""
         return next((len(vector) for _, vector in self._known.values()), 0)
 
-    def _forget(self, model: str) -> None:
-        """Discard all vectors, because another model is now behind the same key."""
-        if self._index is not None:
-            self._index.forget_memos(model)
-        with self._lock:
-            self._known, self._table = {}, None
-        self._seen = Snapshot({})
-
     # Logging and backoff
 
     def _record_failure(self, error: EmbeddingError) -> None:
-        self._retry_at = time.monotonic() + self._pause_s
+        self._retry_at = time.monotonic() + PAUSE_S
         with self._lock:
             first, self._failed = not self._failed, True
         if first:

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from mcp_skills_server.access.grants import Permissions
 from mcp_skills_server.catalog.fetched import UNKNOWN
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.errors import RequestError, UsageError
+from mcp_skills_server.errors import RequestError, UsageError, listed
 from mcp_skills_server.format import identity
 from mcp_skills_server.format import manifest as manifests
 from mcp_skills_server.format.manifest import SKILL_TOML
@@ -31,7 +31,6 @@ from mcp_skills_server.runtime.scripts.settings import ScriptSettings
 logger = logging.getLogger(__name__)
 
 _PORTS: Final = {"https": ":443", "http": ":80"}
-_NAMES_SHOWN: Final = 20
 _INSTEAD: Final = "Read the script and reach its result another way, or ask the user"
 
 
@@ -123,9 +122,10 @@ class ExecutionPolicy:
             given = self._settings.secrets.get(reference(skill), {})
         missing = [name for name in needs if name not in given]
         if missing and skill is not None:
-            words = f"{printable(skill.path)} needs {', '.join(missing[:_NAMES_SHOWN])}"
             raise RunRefusedError(
-                f"{words}, which the operator of this server has not given to it", "secret"
+                f"{printable(skill.path)} needs {listed(missing)}, which the operator of this "
+                "server has not given to it",
+                "secret",
             )
         named = self._settings.network_of
         network = bool(laid_out) and all(reference(each) in named for each in laid_out)

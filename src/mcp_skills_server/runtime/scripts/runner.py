@@ -30,7 +30,7 @@ from anyio import to_thread
 
 from mcp_skills_server.access.grants import Permissions
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.errors import RequestError, SkillsServerError, UsageError
+from mcp_skills_server.errors import RequestError, SkillsServerError, UsageError, listed
 from mcp_skills_server.model import Skill, SkillFile, printable
 from mcp_skills_server.runtime.quota import Owner
 from mcp_skills_server.runtime.scripts import sandbox
@@ -67,7 +67,6 @@ SLOT_TIMEOUT_S = 10.0
 """Seconds that a call waits for a slot of the concurrency limit."""
 _CLEANUP_S: Final = 20.0
 _NOTHING_RUN: Final = "Nothing was run: {}. The operator of this server must correct that"
-_NAMES_SHOWN: Final = 20
 _DIRECTORY_NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,127}", re.ASCII)
 
 _HEAD: Final = 256
@@ -464,9 +463,7 @@ def _file(skill: Skill, path: str) -> SkillFile:
         there = [each for each in skill.files if each.startswith("scripts/")]
         hint = "it has no scripts"
         if there:
-            hint = f"its scripts are {', '.join(there[:_NAMES_SHOWN])}"
-        if len(there) > _NAMES_SHOWN:
-            hint += f" and {len(there) - _NAMES_SHOWN} more"
+            hint = f"its scripts are {listed(there)}"
         raise RequestError(
             f"The skill {skill.name} has no file {printable(path[:200])!r}; {printable(hint)}"
         )

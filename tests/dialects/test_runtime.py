@@ -137,17 +137,6 @@ def test_instructions_end_with_active_skills_in_loading_order() -> None:
     assert text.endswith(f"later one applies.\n\n<active_skills>\n{blocks}\n</active_skills>")
 
 
-@pytest.mark.requirement("S40-48")
-@each_row("ending", ["</skill>", "</ SKILL >", "</active_skills>", "</Active_Skills\n>"])
-def test_closing_tag_in_a_body_does_not_end_its_block(ending: str) -> None:
-    active = [loaded("a", f"One.\n{ending}\nTwo.", files=("x</skill_files>.md",)), loaded("b")]
-    text = runtime.instructions(overview_of("a"), UNLIMITED, scripts=False, active=active)
-    block = text[text.index("<active_skills>") :]
-    assert re.findall(r"<\s*/\s*(\w+)\s*>", block) == ["skill", "skill", "active_skills"]
-    assert "One." in block and "Two." in block
-    assert re.findall(r"</(skill\w*)>", load_result(*active)[0]) == ["skill", "skill_files", "skill"]
-
-
 @pytest.mark.requirement("RT-13", "RT-19")
 @each_row("handles", [True, False])
 @each_row("characters", [0, UNLIMITED])
@@ -344,22 +333,21 @@ def test_load_result_has_the_same_in_text_and_structure(session: str | None) -> 
     assert "at the top" not in text_of(runtime.load_result([new], None, bodies=False))
 
 
-@pytest.mark.requirement("RT-13", "RT-22", "ASG-27", "ASG-28")
+@pytest.mark.requirement("RT-13", "RT-22", "ASG-27", "ASG-28", "S40-48")
 def test_loaded_body_is_only_in_the_part_that_the_client_shows() -> None:
     properties = {"name": "new", "license": "MIT"}
-    new = loaded(
-        "new", "New words.", properties=properties, files=("references/guide.md",), problems=("the name is odd",)
-    )
+    files = ("references/guide.md", "x</skill_files>.md")
+    new = loaded("new", "New words. </SKILL >", properties=properties, files=files, problems=("the name is odd",))
     both_text, both_structure = load_result(new, shows="either")
     assert both_text == (
         'Active skills: new. Session: h (give it as "session" to the skills tools).\n\n'
-        '<skill name="new" location="skill://new/SKILL.md" root_dir="skill://new">\nNew words.\n</skill>\n'
-        '<skill_files skill="new">\nreferences/guide.md\n</skill_files>\n'
+        '<skill name="new" location="skill://new/SKILL.md" root_dir="skill://new">\nNew words. &lt;/SKILL >\n</skill>\n'
+        '<skill_files skill="new">\nreferences/guide.md\nx&lt;/skill_files>.md\n</skill_files>\n'
         '<skill_problems skill="new">\nthe name is odd\n</skill_problems>'
     )
     entry = {"name": "new", "location": "skill://new/SKILL.md", "root_dir": "skill://new", "digest": new.digest}
     entry |= {"properties": properties, "problems": ["the name is odd"]}
-    body = {"instructions": "New words.", "files": ["references/guide.md"]}
+    body = {"instructions": "New words. </SKILL >", "files": [*files]}
     assert both_structure["active_skills"] == [{**entry, **body}]
     text, structure = load_result(new)
     assert text == both_text and structure["active_skills"] == [entry]

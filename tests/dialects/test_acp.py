@@ -35,6 +35,11 @@ def test_initialize_and_session_requests_are_parsed() -> None:
     ]  # fmt: skip
 
 
+def test_ids_of_different_types_have_different_keys() -> None:
+    responses = [acp.parse_response({"id": id_, "result": {}}) for id_ in (1, "1", True, None, 1.0)]
+    assert responses[0] == responses[4] and len({each.key for each in responses if each is not None}) == 4
+
+
 def test_responses_are_parsed_and_other_messages_ignored() -> None:
     key = ("number", 1)
     assert acp.parse_response({"id": 1, "result": {"a": 1}, "error": None}) == AgentResponse(key, {"a": 1})
@@ -42,9 +47,6 @@ def test_responses_are_parsed_and_other_messages_ignored() -> None:
     assert acp.parse_response({"id": None, "error": {"code": -1}}) is None
     for other in ({"id": 1, "method": "x", "result": {}}, {"id": [], "result": {}}, {"id": 1}, 5):
         assert acp.parse_response(other) is None
-    # Ids of different types differ.
-    responses = [acp.parse_response({"id": id_, "result": {}}) for id_ in (1, "1", True, None, 1.0)]
-    assert responses[0] == responses[4] and len({each.key for each in responses if each is not None}) == 4
 
 
 def test_response_decides_the_version_and_the_session_id() -> None:

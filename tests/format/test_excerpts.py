@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from mcp_skills_server.format.excerpts import excerpt, literal, quoted
 from tables import each_row
 
@@ -18,3 +21,10 @@ def test_text_is_shown_as_excerpt_literal_or_quotation(
     assert excerpt(text) == as_excerpt
     assert literal(text) == as_literal
     assert quoted(text) == as_quoted
+
+
+@given(st.text())
+def test_excerpt_of_any_text_is_short_and_printable(text: str) -> None:
+    for shown in (excerpt(text), quoted(text)):
+        assert shown.isprintable() and len(shown) <= 62
+    assert literal(text).isprintable()

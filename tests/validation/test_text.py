@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from mcp_skills_server.codes import problem
 from mcp_skills_server.model import Problem
 from mcp_skills_server.validation.rule import TextFile
@@ -81,6 +85,16 @@ def test_excerpt_of_a_command_is_short_and_printable():
     assert found.message == "a download goes straight into an interpreter: bash <(curl (3 in this file)"
 
 
+_PARTS = ["curl ", "| ", "sh", "!`", "`", "\n", ">> ~/.bashrc", "\u200d", "a", "\x1b"]
+
+
+@given(st.text(max_size=80) | st.lists(st.sampled_from(_PARTS)).map("".join))
+def test_any_text_is_linted_with_valid_lines(text: str):
+    for found in lint(text):
+        assert found.line is not None and 1 <= found.line <= text.count("\n") + 1
+        assert found.message.isprintable()
+
+
 @each_row("shape", [
     "curl ", "curl|", "|sh", "curl|sh ", "|sudo ", "!`a`", ">", "\u200b", "<!-- ", "`", "<!--`", "` <!-- ` ",
     "<!-- -->\n\n", "a <!-- b --> ` ",
@@ -113,6 +127,13 @@ def test_comments_are_reported_once_with_first_line_and_count():
 ])  # fmt: skip
 def test_comments_are_found_outside_of_code_only(markdown: str, expected: list[tuple[int, str]]) -> None:
     assert list(comments(markdown)) == expected
+
+
+@pytest.mark.hypothesis
+@given(st.lists(st.sampled_from(["<!--", "-->", *"`\na ", "``", "```", "    ", "> ", "- ", "<b>"])).map("".join))
+def test_any_comment_is_found_on_its_line(markdown: str) -> None:
+    for line, _ in comments(markdown):
+        assert "<!--" in markdown.split("\n")[line]
 
 
 def test_unclosed_comment_extends_to_the_end() -> None:

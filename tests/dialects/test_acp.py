@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dialects.build import AVAILABLE_SKILL, skill, snapshot
 from mcp_skills_server.codes import standing
@@ -119,6 +121,14 @@ def test_allowed_tools_are_split_outside_parentheses(text: Any, tools: list[str]
 @each_row("shape", ["(", "a(b ", "()", "(,", ")(", "(()"])
 def test_split_tools_takes_linear_time(shape: str) -> None:
     assert step_growth(lambda times: lambda: acp.split_tools(shape * times), 300) <= 5
+
+
+@given(st.text(alphabet="ab(), \t*"))
+@pytest.mark.requirement("ACP-6")
+def test_split_tools_loses_only_separators(text: str) -> None:
+    tools = acp.split_tools(text)
+    assert all(tool.strip(" \t,") for tool in tools)
+    assert [each for each in "".join(tools) if each not in ", \t"] == [each for each in text if each not in ", \t"]
 
 
 @pytest.mark.requirement("ACP-1", "ACP-2", "ACP-3", "ACP-5", "ACP-6", "ACPX-1")

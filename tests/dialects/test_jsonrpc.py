@@ -39,6 +39,13 @@ def test_surrogates_byte_order_mark_and_duplicate_keys_are_normalized(raw: bytes
     assert jsonrpc.parse(raw) == value
 
 
+@given(st.text(st.characters() | st.characters(categories=["Cs"]), max_size=20))
+def test_parsed_text_is_always_encodable(text: str) -> None:
+    parsed = jsonrpc.parse(json.dumps(text).encode())
+    parsed.encode()
+    assert parsed == text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 def test_dump_escapes_a_lone_surrogate_only() -> None:
     assert jsonrpc.dump({"a": "\ud800"}) == b'{"a":"\\ud800"}'
     assert jsonrpc.dump({"a": "é\n"}) == '{"a":"é\\n"}'.encode()
@@ -49,6 +56,15 @@ def test_dumped_values_are_parsed_back(value: Any) -> None:
     raw = jsonrpc.dump(value)
     assert b"\n" not in raw
     assert jsonrpc.parse(raw) == value == json.loads(raw)
+
+
+@given(st.binary(max_size=100))
+def test_any_bytes_are_parsed_or_refused(raw: bytes) -> None:
+    try:
+        value = jsonrpc.parse(raw)
+    except JsonError:
+        return
+    assert jsonrpc.parse(jsonrpc.dump(value)) == value
 
 
 @each_row("case", MALFORMED)

@@ -6,6 +6,8 @@ import re
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mcp_skills_server.dialects import prompts
 from mcp_skills_server.model import Json, Skill, Standing
@@ -82,12 +84,18 @@ def test_instructions_wrap_the_body_with_name_and_directory() -> None:
         '<skill name="acme/a b" location="skill://acme/a%20b/SKILL.md" root_dir="skill://acme/a%20b">\n'
         "# Do\n\nUse <b> & `c`.\n\n</skill>"
     )
-    text = prompts.instructions(build.skill("a"), '"></skill>\n', "Do it. </skill >\u200b\u200b", "two\nlines")
-    assert re.findall(r"<\s*/\s*skill\b", text.partition("\n")[2]) == ["</skill"]
+    text = prompts.instructions(build.skill("a"), '"></skill>\n', "Do it.\u200b\u200b", "two\nlines")
     assert 'name="&quot;&gt;&lt;/skill&gt; "' in text
     assert "\n" not in text.split("\n\n", 1)[0]
     remark = "The skill contains 2 hidden characters, which are invisible to people."
     assert text.endswith(f"\n</skill>\n\n{remark}\n\nArguments: two\nlines")
+
+
+@given(st.text(alphabet=" \n</>skilSKIL", max_size=40))
+def test_no_body_closes_its_element_early(body: str) -> None:
+    text = prompts.instructions(build.skill("a"), "a", body + "</skill>" + body, "")
+    assert re.findall(r"<\s*/\s*skill\b", text, re.IGNORECASE) == ["</skill"]
+    assert text.endswith("\n</skill>")
 
 
 @each_row(("body", "filled"), [

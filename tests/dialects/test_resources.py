@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from mcp_skills_server.dialects import resources
 from mcp_skills_server.model import Standing
@@ -45,10 +48,10 @@ def test_completion_has_at_most_100_values_and_reads_one_more(count: int, more: 
     assert next(numbers, count) == min(101, count)
 
 
-@pytest.mark.requirement("MCP-12", "MCP-23", "MCP-24", "MCP-55", "X-3", "S40-18")
+@pytest.mark.requirement("MCP-12", "MCP-23", "MCP-24", "MCP-55", "X-3")
 @each_row(("path", "raw", "expected"), [
     ("SKILL.md", b"# T\r\n", {"mimeType": "text/markdown", "text": "# T\r\n"}),
-    ("a.md", b"\xef\xbb\xbf\r\n\r\0", {"mimeType": "text/markdown", "text": "\ufeff\r\n\r\0"}),
+    ("a.md", b"\xef\xbb\xbfx", {"mimeType": "text/markdown", "text": "\ufeffx"}),
     ("LICENSE", b"text", {"mimeType": "text/plain", "text": "text"}),
     ("empty", b"", {"mimeType": "text/plain", "text": ""}),
     ("a.svg", b"<svg/>", {"mimeType": "image/svg+xml", "text": "<svg/>"}),
@@ -62,3 +65,15 @@ def test_content_is_text_if_it_is_utf_8_text_and_else_a_blob(path: str, raw: byt
     assert resources.contents([resources.content(target, path, raw)], 7) == {
         "resultType": "complete", "ttlMs": 7, "cacheScope": "private", "contents": [{"uri": target, **expected}],
     }  # fmt: skip
+
+
+@pytest.mark.requirement("X-3", "S40-18", "MCP-55")
+@given(st.binary(max_size=60) | st.text(max_size=30).map(str.encode), st.sampled_from(["a.md", "a.png", "a", "a.json"]))
+@example(b"\xef\xbb\xbf\r\n\r\0", "a.md")
+def test_content_encodes_the_exact_bytes(raw: bytes, path: str):
+    item: Any = resources.content("skill://a/x", path, raw)
+    assert ("text" in item) != ("blob" in item)
+    if "text" in item:
+        assert item["text"].encode() == raw
+    else:
+        assert base64.b64decode(item["blob"], validate=True) == raw

@@ -289,6 +289,12 @@ def test_max_min_limit_is_the_greatest_that_fits(lengths: list[int], budget: int
     assert max_min_limit([5], -3) == 0
 
 
+@given(st.text("ab &;<>", max_size=40), st.integers(0, 45))
+def test_clipped_keeps_to_the_limit(text: str, most: int) -> None:
+    cut = clipped(text, most)
+    assert cut == text or (len(cut) <= most and text.startswith(cut.removesuffix("...")))
+
+
 @each_row(("text", "most", "cut"), [
     ("one two three", 12, "one two..."), ("one two three", 10, "one two..."), ("one two three", 9, "one..."),
     ("abcdefghij", 8, "abcde..."), ("abc&amp;def", 9, "abc..."), ("anything", 3, ""), ("anything", 4, "a..."),
@@ -297,6 +303,15 @@ def test_max_min_limit_is_the_greatest_that_fits(lengths: list[int], budget: int
 ])  # fmt: skip
 def test_clipped_ends_at_a_word_and_splits_no_entity(text: str, most: int, cut: str) -> None:
     assert clipped(text, most) == cut
+
+
+@given(st.text("ab\n", max_size=60), st.integers(1, 30))
+@example("one\n\ntwo\n\nthree", 8)
+def test_paragraphs_and_the_rest_are_the_text(text: str, most: int) -> None:
+    kept, position = paragraphs(text, most)
+    assert len(kept) <= most and text.startswith(kept)
+    assert not text[len(kept) : position].strip("\n")
+    assert position > 0 or not text
 
 
 @each_row(("text", "most", "expected"), [

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from base64 import b64decode
 from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mcp_skills_server.dialects import skills_protocol as dialect
@@ -104,6 +106,18 @@ def test_part_of_a_text_blob_ends_between_characters(
     assert part == {"content": content, "truncated": truncated}
     four_bytes = BlobRequest("b", "sample_head", 4)
     assert dialect.blob_part("a😀".encode(), four_bytes) == {"content": "a", "truncated": True}
-    for sample, base64 in (("sample_head", "Yf////8="), ("sample_tail", "/////2I=")):
-        binary = dialect.blob_part(b"a" + b"\xff" * 5 + b"b", BlobRequest("b", sample, 5))
-        assert binary == {"content": base64, "truncated": True, "encoding": "base64"}
+    assert dialect.blob_part(b"a" + b"\xff" * 5, BlobRequest("b", "sample_head", 5))["encoding"] == "base64"
+
+
+@example(b"\xff" * 9, "sample_head", 5)
+@given(st.binary(max_size=64), st.sampled_from(["sample_head", "sample_tail", "full"]), st.none() | st.integers(1, 80))
+def test_part_of_any_blob_is_its_beginning_or_end(raw: bytes, mode: Any, most: int | None) -> None:
+    part = dialect.blob_part(raw, BlobRequest("b", mode, most))
+    json.dumps(part)
+    decoded = str(part["content"]).encode()
+    if part.get("encoding") == "base64":
+        decoded = b64decode(decoded)
+    assert raw.endswith(decoded) if mode == "sample_tail" else raw.startswith(decoded)
+    assert len(decoded) <= (most or 64)
+    assert part["truncated"] == (most is not None and most < len(raw))
+    assert part["truncated"] or decoded == raw

@@ -362,6 +362,16 @@ def test_truncated_or_damaged_archive_is_refused_or_unpacked(raw: bytes):
             unpack_or_refuse(raw[:place] + bytes([byte ^ bits]) + raw[place + 1 :])
 
 
+_STARTS = st.sampled_from([*SMALL, b"\x1f\x8b\x08\0", b"PK\3\4", b"PK\5\6", b""])
+
+
+@given(_STARTS, st.lists(st.tuples(st.integers(0, 2000), st.binary(max_size=300)), max_size=4))
+def test_edited_archive_is_refused_or_unpacked(raw: bytes, edits: list[tuple[int, bytes]]):
+    for position, inserted in edits:
+        raw = raw[:position] + inserted + raw[position + len(inserted) // 2 :]
+    unpack_or_refuse(raw)
+
+
 @given(st.binary(max_size=1500), st.integers(0, 511), st.binary(max_size=40))
 def test_tar_with_any_header_is_refused_or_unpacked(body: bytes, position: int, field: bytes):
     head = bytearray(block("a"))

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format import arguments
@@ -83,3 +85,17 @@ def test_fill_in_takes_linear_time(shape: str):
         return lambda: fill_in(shape * times, {"a": "b"}, *declared)
 
     assert step_growth(call, 500) <= 5
+
+
+@given(st.text("{}ab\0é\n", max_size=40), st.dictionaries(st.sampled_from(["a", "b", "ab"]), st.text(max_size=3)))
+def test_fill_in_equals_a_replacement_from_left_to_right(body: str, values: dict[str, str]):
+    expected, rest = "", body
+    while rest:
+        name = next((each for each in values if rest.startswith("{{" + each + "}}")), None)
+        if name is None:
+            expected += rest[0]
+            rest = rest[1:]
+        else:
+            expected += values[name]
+            rest = rest[len(name) + 4 :]
+    assert fill_in(body, values, *({"name": name} for name in values)) == expected

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dialects.build import skill, snapshot
 from mcp_skills_server.errors import RequestError, quoted
@@ -55,6 +57,16 @@ def test_skill_below_the_required_standing_is_unknown_and_shares_no_name():
     for name, least, reason in (("broken/a", VALID, "Unknown skill"), ("a", Standing.LENIENT, "Several skills")):
         with pytest.raises(RequestError, match=reason):
             identity.require(served, name, least)
+
+
+@pytest.mark.requirement("S76-8")
+@given(st.sets(st.lists(st.sampled_from("abc"), min_size=1, max_size=3).map("/".join), min_size=1, max_size=8))
+def test_listed_names_are_unique_and_lead_back_to_their_skills(paths: set[str]):
+    served = snapshot(*map(skill, paths))
+    names = {identity.name_of(each, served, VALID): each for each in served.skills.values()}
+    assert len(names) == len(paths)
+    for name, each in names.items():
+        assert identity.require(served, name, VALID) is each
 
 
 def test_name_longer_than_the_longest_path_is_not_used():

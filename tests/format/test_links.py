@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from mcp_skills_server.format import links
 from mcp_skills_server.format.links import Reference, heading, headings, linked_files, references
+from steps import step_growth
 from tables import each_row
 
 FILES = ("SKILL.md", "a.md", "assets/logo.png", "references/b c.md", "references/ü.md", "scripts/run.py", "100%.md")
@@ -101,6 +102,10 @@ _COMMENTS = "```sh\n" + "# step\nrun\n" * 300 + "```\n\n"
 ])  # fmt: skip
 def test_heading_is_the_first_of_level_one_as_plain_text(body: str, expected: str | None):
     assert heading(body) == expected
+
+
+def test_heading_search_takes_linear_time() -> None:
+    assert step_growth(lambda times: lambda: heading("```\n" + "# \n" * times), 300) <= 6
 
 
 @given(st.text(st.characters(categories=("L", "N", "Zs"), include_characters=".,:;()-'\"/?%$+=@{}|^"), max_size=40))

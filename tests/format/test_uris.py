@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from urllib.parse import quote
 
 import pytest
 from hypothesis import example, given
@@ -82,6 +83,27 @@ def test_uri_is_decoded_to_its_paths_and_is_below_its_skill(skill: str, file: st
     assert re.fullmatch(
         r"skill://(?:[A-Za-z0-9!$&'()*+,;=._~-]|%[0-9A-F]{2})+(?:/[A-Za-z0-9!$&'()*+,;=._~:@%-]+)+", encoded
     )
+
+
+def _encoded(dots: str) -> st.SearchStrategy[str]:
+    """Return a strategy for these characters, each plain or percent-encoded in either case."""
+    each = [st.sampled_from([dot, f"%{ord(dot):02x}", f"%{ord(dot):02X}"]) for dot in dots]
+    return st.tuples(*each).map("".join)
+
+
+_OTHER_PIECES = ["a", "%00", "%c0%ae", "\u2024\u2024", "\uff0e\uff0e", "\u2215", "/", "//", ";", "%", "SKILL.md"]
+_TWICE = _encoded("..").map(lambda text: quote(text, safe=""))
+_TRAVERSAL = st.one_of(*map(_encoded, (".", "..", "../", "..\\", "/")), _TWICE, st.sampled_from(_OTHER_PIECES))
+_HOSTILE = st.lists(_TRAVERSAL, max_size=8).map("".join)
+
+
+@pytest.mark.requirement("MCP-55", "S40-30")
+@given(_HOSTILE | st.text(max_size=30))
+def test_no_encoding_of_a_path_traversal_is_accepted(text: str):
+    found = segments("skill://a/" + text)
+    if found is not None:
+        assert not {"", ".", ".."} & set(found)
+        assert not any("/" in segment or "\0" in segment for segment in found)
 
 
 def test_uri_of_the_longest_path_is_decoded():

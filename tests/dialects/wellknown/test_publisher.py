@@ -6,12 +6,14 @@ import json
 from urllib.parse import quote
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dialects.build import skill, snapshot
 from dialects.wellknown.indexes import DIGEST, HEX, OLD_URL, URL
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.dialects.wellknown import Artifact, SiteEntry, decode
-from mcp_skills_server.model import Skill, Standing
+from mcp_skills_server.model import Skill, Snapshot, Standing
 from tables import each_row
 
 
@@ -85,20 +87,34 @@ def test_skill_with_a_file_name_that_0_1_0_forbids_is_left_out(name: str):
     assert path == "a" and reason.startswith("discovery 0.1.0 does not allow the file name") and reason.isprintable()
 
 
+_SKILL = st.builds(
+    lambda name, description, files: skill(name, files, description=description),
+    st.from_regex(r"[a-z0-9]{1,5}(-[a-z0-9]{1,5}){0,3}", fullmatch=True),
+    st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=50).filter(str.strip),
+    st.lists(st.from_regex(r"[a-z]{1,5}(/[a-z ]{0,3}[a-z]){0,2}", fullmatch=True), max_size=3).filter(
+        lambda paths: not any(other.startswith(path + "/") for path in paths for other in paths)
+    ),
+)
+
+
 @pytest.mark.requirement("WK1-10", "WK1-14")
-@each_row("base", ["", "https://cdn.example/x"])
-def test_encoded_indexes_are_decoded_to_the_same_skills(base: str):
-    skills = [skill("a"), skill("b-2", ["a b.md", "x/y%20z", "~"], description="Grüßt\n 'alle' \"hier\".")]
-    index = decode(wellknown.encode(wellknown.index(with_artifacts(*skills), base)), URL)
+@given(st.lists(_SKILL, max_size=5, unique_by=lambda each: each.name), st.sampled_from(["", "https://cdn.example/x"]))
+def test_encoded_indexes_are_decoded_to_the_same_skills(skills: list[Skill], base: str):
+    published = wellknown.publishable(Snapshot({each.path: each for each in skills})).skills
+    pairs = with_artifacts(*published)
+    index = decode(wellknown.encode(wellknown.index(pairs, base)), URL)
     assert (index.version, index.unusable, index.warnings) == ("0.2.0", (), ())
     site = base or "https://example.com"
     assert index.entries == tuple(
         SiteEntry(each.name, each.description, artifact.kind, site + artifact.path, artifact.digest)
-        for each, artifact in with_artifacts(*skills)
+        for each, artifact in pairs
     )
-    old = decode(wellknown.encode(wellknown.index_0_1([(each, DIGEST) for each in skills])), OLD_URL)
-    assert (old.version, old.unusable) == ("0.1.0", ())
-    for entry, each in zip(old.entries, skills, strict=True):
+    old = decode(wellknown.encode(wellknown.index_0_1([(each, DIGEST) for each in published])), OLD_URL)
+    assert old.version == "0.1.0"
+    assert len(old.entries) + len(old.unusable) == len(skills)
+    if old.unusable:
+        return
+    for entry, each in zip(old.entries, published, strict=True):
         at = f"https://example.com{wellknown.DIRECTORY_0_1}{each.name}"
         assert (entry.name, entry.description) == (each.name, each.description)
         assert dict(entry.files) == {path: f"{at}/{quote(path)}" for path in each.files}

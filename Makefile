@@ -60,7 +60,7 @@ docs: $(VENV)/.docs  ## build the pages and the reference of the library into .s
 requirements: $(VENV)/.ready  ## which rule of docs/requirements.md has which test, both ways
 	@$(BIN)/python -m tools.requirements
 
-mutants: $(VENV)/.ready  ## break one package's source on purpose and see what its tests notice (ARGS="format --sample 20")
+mutants: $(VENV)/.ready  ## break one package's source on purpose and see what its tests notice (ARGS=--record first, then ARGS="format --sample 20")
 	@$(BIN)/python -m tools.mutants $(ARGS)
 
 threats: $(VENV)/.ready  ## take each defence of docs/security.md away, one at a time, and see its test fail (a minute or two)

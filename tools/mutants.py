@@ -1,12 +1,12 @@
 """Mutation testing: change the source, one small fault at a time, and check that a test fails.
 
+`python -m tools.mutants --record` runs the suite once and keeps which tests execute which lines. Then
 `python -m tools.mutants format --sample 20` draws 20 changes of `src/mcp_skills_server/format/`, applies each in a
-copy of the tree, and runs the tests of the package, the module's own file first, until one fails. A change that all of
-them pass is a survivor: either it changes nothing observable, or a test is missing, or a test of another package
-notices it (`--tests`). The draw depends only on `--seed`, and `--at format/links.py:120` applies every change of one
-line.
+copy of the tree, and runs the tests that execute the changed lines, until one fails. A change that all of them pass
+is a survivor: either it changes nothing observable, or a test is missing. The draw depends only on `--seed`, and
+`--at format/links.py:120` applies every change of one line.
 
-Not for CI: a survivor costs a run of all these tests, and a person must judge whether it matters.
+Not for CI: a survivor costs a run of all tests of its line, and a person must judge whether it matters.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import os
 import random
 import sys
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,15 +25,16 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
+from tools.recording import Recording, record
 from tools.trial import ROOT, SOURCE, Runner
 
 TOP: Final = "top"
 """The name for the modules outside every package."""
 
-_UNCHANGED_S: Final = 1800.0
+_RUN_S: Final = 20.0
+"""Seconds of tests in one run of pytest."""
 _FLOOR_S: Final = 60.0
-_TIMES: Final = 2
-"""A run on a changed module may take the floor and this many times the seconds of the run without a change."""
+_TIMES: Final = 4
 
 _COMPARISONS: Final[Mapping[type[ast.cmpop], type[ast.cmpop]]] = {
     ast.Eq: ast.NotEq,
@@ -171,42 +171,73 @@ def _of_statement(node: ast.stmt) -> Iterator[tuple[ast.expr | ast.stmt, str]]:
 
 
 class Attack:
-    """A runner of tests on changed modules. Tests that fail without a change are left out."""
+    """A runner of the tests of changed lines."""
 
-    def __init__(self, runner: Runner, tests: Sequence[str]) -> None:
+    def __init__(self, runner: Runner, recording: Recording, most_seconds: float, tests: Sequence[str]) -> None:
         self._runner = runner
+        self._recording = recording
+        self._most_seconds = most_seconds
         self._tests = tests
-        began = time.monotonic()
-        reports = runner.run(tests, _UNCHANGED_S, "--maxfail=0") or []
-        self._most_seconds = _FLOOR_S + _TIMES * (time.monotonic() - began)
-        self._left_out = [f"--deselect={test}" for test, outcome, _ in reports if outcome == "failed"]
-        if not any(outcome == "passed" for _, outcome, _ in reports):
-            raise ValueError(f"no test of {' '.join(tests)} passes without a change")
+        self._sound: set[str] = set()
+        self._unsound: set[str] = set()
 
     def result(self, change: Change) -> tuple[str, str]:
-        """Return `killed`, `timeout` or `survived`, and the test that noticed."""
-        own = f"test_{Path(change.path).stem.strip('_')}.py"
-        first = [path.relative_to(ROOT).as_posix() for test in self._tests for path in (ROOT / test).rglob(own)]
-        with self._runner.bench.changed(change.path, change.applied_to):
-            reports = self._runner.run([*first, *self._tests], self._most_seconds, *self._left_out)
-        if reports is None:
-            return "timeout", ""
-        if not reports:
-            return "killed", "the module cannot be imported"
-        failed = next((test for test, outcome, _ in reports if outcome == "failed"), "")
-        return ("killed" if failed else "survived"), failed
+        """Return `killed`, `timeout`, `survived` or `unfinished`, and the test that noticed.
+
+        `unfinished` is a change that no test noticed within `most_seconds`, although more tests remain.
+        """
+        spent = 0.0
+        last = change.line + change.old.count("\n")
+        for tests, seconds in self._runs(self._tests or self._recording.tests_of(change.path, change.line, last)):
+            if spent > self._most_seconds:
+                return "unfinished", ""
+            spent += seconds
+            remaining = [test for test in tests if test not in self._unsound]
+            while remaining:
+                with self._runner.bench.changed(change.path, change.applied_to):
+                    reports = self._runner.run(remaining, _FLOOR_S + _TIMES * seconds)
+                if reports is None:
+                    return "timeout", remaining[0]
+                failed = next((test for test, outcome, _ in reports if outcome == "failed"), "")
+                if not reports:  # the module cannot be imported, or one of the tests is unknown to pytest
+                    unknown = {test for test in remaining if not self._is_sound(test)}
+                    if not unknown:
+                        return "killed", remaining[0]
+                    remaining = [test for test in remaining if test not in unknown]
+                elif not failed:
+                    break
+                elif self._is_sound(failed):
+                    return "killed", failed
+                else:
+                    remaining.remove(failed)
+        return "survived", ""
+
+    def _runs(self, tests: Sequence[str]) -> Iterator[tuple[list[str], float]]:
+        """Split tests into runs of `_RUN_S` seconds."""
+        run: list[str] = []
+        total = 0.0
+        for test in tests:
+            run.append(test)
+            total += self._recording.seconds.get(test, 0)
+            if total > _RUN_S:
+                yield run, total
+                run, total = [], 0.0
+        if run:
+            yield run, total
+
+    def _is_sound(self, test: str) -> bool:
+        """Return whether the test passes without a change."""
+        if test not in self._sound | self._unsound:
+            reports = self._runner.run([test], _FLOOR_S)
+            passes = bool(reports) and all(outcome != "failed" for _, outcome, _ in reports)
+            (self._sound if passes else self._unsound).add(test)
+        return test in self._sound
 
 
 def modules_of(package: str) -> list[str]:
     folder = ROOT / SOURCE if package == TOP else ROOT / SOURCE / package
     found = folder.glob("*.py") if package == TOP else folder.rglob("*.py")
     return sorted(module.relative_to(ROOT).as_posix() for module in found)
-
-
-def tests_of(package: str) -> list[str]:
-    if package != TOP:
-        return [f"tests/{package}"]
-    return sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").glob("test_*.py"))
 
 
 def draw(package: str, sample: int, seed: int, at: str) -> list[Change]:
@@ -221,27 +252,37 @@ def draw(package: str, sample: int, seed: int, at: str) -> list[Change]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("packages", nargs="+", metavar="PACKAGE", help=f"a folder of {SOURCE}, or {TOP}")
+    parser.add_argument("packages", nargs="*", metavar="PACKAGE", help=f"a folder of {SOURCE}, or {TOP}")
     parser.add_argument("--sample", type=int, default=20, metavar="N", help="changes of each package (20)")
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="another seed draws other changes (1)")
     parser.add_argument("--at", default="", metavar="FILE:LINE", help="every change of one line, such as links.py:120")
-    parser.add_argument("--tests", nargs="+", default=(), metavar="TEST", help="run these instead of the package's")
+    parser.add_argument("--tests", nargs="+", default=(), metavar="TEST", help="run these, such as new ones, instead")
+    parser.add_argument("--seconds", type=float, default=90, metavar="S", help="tests to run for a change (90)")
     parser.add_argument("--list", action="store_true", help="print the changes and make none")
+    parser.add_argument("--record", action="store_true", help="find out which tests execute which lines, in minutes")
     options = parser.parse_args(arguments)
     unknown = [package for package in options.packages if package != TOP and not (ROOT / SOURCE / package).is_dir()]
     if unknown:
         parser.error(f"no such package: {', '.join(unknown)}")
+    if not options.packages and not options.record:
+        parser.error("name a package, such as format")
+    if options.record:
+        record()
     draws = {package: draw(package, options.sample, options.seed, options.at) for package in options.packages}
     if options.list:
         print("\n".join(str(change) for changes in draws.values() for change in changes))
         return 0
 
     os.environ.setdefault("TEST_DEADLINE_S", "10")
+    try:
+        recording = Recording()
+    except FileNotFoundError:
+        parser.error("nothing is recorded yet: run it with --record once")
     with tempfile.TemporaryDirectory(prefix="mutants-") as place:
         os.chmod(place, 0o755)  # tests start programs as other users
         runner = Runner(Path(place))
+        attack = Attack(runner, recording, options.seconds, options.tests)
         for package, todo in draws.items():
-            attack = Attack(runner, options.tests or tests_of(package))
             counts: Counter[str] = Counter()
             for change in todo:
                 result, test = attack.result(change)

@@ -24,7 +24,8 @@ OPTIONS: Final = ("-q", "-x", "-p", "no:cacheprovider", "-p", "no:randomly", "--
 _PRELOADED: Final = ("_pytest.config", "hypothesis", "anyio", "mcp.server.lowlevel", "starlette.requests", "uvicorn")
 """Libraries that most tests import."""
 _SKIPPED: Final = {
-    *(".git", ".venv", "__pycache__", ".pytest_cache", ".ruff_cache", ".hypothesis", ".interop", ".hosts", ".site"),
+    *(".git", ".venv", "__pycache__", ".pytest_cache", ".ruff_cache", ".hypothesis", ".interop", ".hosts"),
+    *(".site", ".coverage.d"),
 }
 
 

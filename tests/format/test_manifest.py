@@ -9,7 +9,11 @@ from codecs import BOM_UTF8
 from typing import Any
 
 import pytest
+import tomli_w
+from hypothesis import given
+from hypothesis import strategies as st
 
+from mcp_skills_server.codes import CODES
 from mcp_skills_server.format import manifest
 from mcp_skills_server.format.manifest import Findings, Version, parse_version
 from tables import each_row
@@ -87,7 +91,7 @@ def test_unreadable_skill_toml_is_an_error_with_its_line(raw: bytes, reason: str
 @each_row("fields", [
     *({"name": name} for name in ("Two words", ".a", "a..b", "a/b", "", 3, "é", "a" * 257)),
     *({"version": version} for version in ("latest", 1.0, "v1.0.0")), {"description": 1}, {"description": ["a"]},
-    {"namespace": 1}, {"kind": "tool"}, {"kind": True}, {"kind": ["action"]}, {"name": ["a"]}, {"version": [1]},
+    {"namespace": 1}, {"kind": "tool"}, {"kind": True},
 ])  # fmt: skip
 def test_invalid_required_field_is_an_error(fields: dict[str, Any]) -> None:
     found = read(toml(**fields))
@@ -97,7 +101,7 @@ def test_invalid_required_field_is_an_error(fields: dict[str, Any]) -> None:
 
 @each_row(("fields", "frontmatter", "code"), [
     ({"version": "1.0"}, {}, "manifest-form"), ({"tags": "a, b"}, {}, "manifest-form"),
-    ({"tags": [1]}, {}, "manifest-form"), ({"inputs": 3}, {}, "manifest-form"), ({"x": [[1, {}]]}, {"name": 5}, None),
+    ({"tags": [1]}, {}, "manifest-form"), ({"inputs": 3}, {}, "manifest-form"),
     ({"runtime": [1]}, {}, "manifest-form"), ({"permissions": "all"}, {}, "manifest-form"),
     *(({field: None}, {}, "manifest-incomplete") for field in ("kind", "version", "description", "name")),
     ({"kind": "action"}, {}, "manifest-runtime"), ({"description": "Other."}, {}, "manifest-disagrees"),
@@ -167,10 +171,38 @@ def test_manifest_is_synthesised_from_frontmatter_and_path(
     assert manifest is not None and manifest.synthesised
     assert (manifest.name, manifest.namespace, manifest.version.text) == expected
     assert (manifest.fields["kind"], manifest.fields["description"]) == ("instruction", "Refunds.")
-    odd = read(
-        None, {"name": 5, "metadata": "x", "tags": 5, "description": ["a"], "version": [1], "namespace": 2}
-    ).manifest
-    assert odd is not None and (odd.name, odd.fields["description"], "tags" in odd.fields) == ("2.refunds", "", False)
+
+
+SCALARS = st.one_of(
+    st.text(max_size=20), st.integers(), st.floats(), st.booleans(), st.datetimes(), st.dates(), st.times()
+)
+VALUES = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+)
+FIELDS = st.sampled_from(
+    ["name", "version", "description", "kind", "namespace", "tags", "runtime", "inputs", "permissions", "metadata", "x"]
+)
+PATHS = st.lists(st.text(min_size=1, max_size=8), min_size=1, max_size=4).map("/".join)
+
+
+def assert_valid(found: Findings) -> None:
+    """Assert the invariants of every result."""
+    assert all(each.code in CODES and each.message and each.hint for each in found.problems)
+    if found.manifest is None:
+        assert any(each.severity == "error" for each in found.problems)
+        return
+    fields = found.manifest.fields
+    assert all(isinstance(fields[name], str) for name in ("name", "version", "description", "kind", "namespace"))
+    assert found.manifest.name and fields["kind"] in {"action", "instruction"}
+    json.dumps(fields, allow_nan=False)
+
+
+@given(st.dictionaries(FIELDS, VALUES, max_size=6), st.dictionaries(FIELDS, VALUES, max_size=4), PATHS)
+def test_any_table_is_a_manifest_or_refused(table: dict[str, Any], frontmatter: dict[str, Any], path: str) -> None:
+    assert_valid(read(tomli_w.dumps(table).encode(), frontmatter, path))
+    synthesised = read(None, frontmatter, path)
+    assert synthesised.manifest is not None
+    assert_valid(synthesised)
 
 
 @given(st.binary(max_size=200))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from catalog.watched import edit_and_wait, has_version, serves, watching, write_
 from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Limits, MirroredRoot
+from steps import step_growth
 
 
 @pytest.fixture
@@ -148,3 +150,19 @@ def test_changes_of_links_and_their_targets_are_noticed(project: Path, poll: boo
         write_version(project / "other", "pdf", 7)
         listener.until(has_version("doc", 7))
         assert registry.snapshot.skills["doc"].files
+
+
+def test_changes_behind_links_are_found_in_linear_time(tmp_path: Path) -> None:
+    def refresh_of(count: int) -> Callable[[], object]:
+        names = [f"s{number}" for number in range(count)]
+        far, root = tmp_path / f"far{count}", tmp_path / f"root{count}"
+        write_files(far, skills(*names))
+        root.mkdir(exist_ok=True)
+        for name in names:
+            if not (root / name).is_symlink():
+                (root / name).symlink_to(far / name)
+        registry = load_registry(root)
+        assert len(registry.snapshot.skills) == count
+        return lambda: registry.refresh(str(far / name / "SKILL.md") for name in names)
+
+    assert step_growth(refresh_of, 50) <= 4.5

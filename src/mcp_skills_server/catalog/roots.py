@@ -106,7 +106,7 @@ class Root:
         layout: layout of its plugins; None for a folder that is neither plugin nor marketplace.
         off: the folders of skills that are switched off.
         links: the links to directories that the last scans found outside of skills, by
-            root-relative path.
+            root-relative path; `set_link` adds one.
     """
 
     index: int
@@ -118,12 +118,23 @@ class Root:
     layout: Layout | None = None
     off: frozenset[str] = frozenset()
     links: PathMap[FolderLink] = field(default_factory=PathMap[FolderLink])
+    _places: dict[str, str] = field(default_factory=dict[str, str])
+    """By real target, the link that followed it last; `links` tells whether it still does."""
+
+    def set_link(self, location: str, link: FolderLink) -> None:
+        """Record a scanned link, or replace it."""
+        self.links.replace((), {location: link})
+        if link.target:
+            self._places[_slashed(link.target)] = location
 
     def behind_link(self, path: str) -> str | None:
         """Return the root-relative path at which a link serves a real path, or None."""
-        for location, link in self.links.items():
-            if link.target and (path == link.target or path.startswith(link.target + os.sep)):
-                return location + path[len(link.target) :].replace(os.sep, "/")
+        path = _slashed(path)
+        for up in above(path) if self.links else ():
+            location = self._places.get(up, "")
+            link = self.links.get(location)
+            if link is not None and _slashed(link.target) == up:
+                return location + path[len(up) :]
         return None
 
     def locate(self, location: str) -> Location:
@@ -226,3 +237,7 @@ def merge(roots: Iterable[Iterable[Skill]]) -> tuple[dict[str, Skill], list[tupl
                 mine[path] = skill
         merged.replace((), mine)
     return merged, hidden
+
+
+def _slashed(path: str) -> str:
+    return path.replace(os.sep, "/")

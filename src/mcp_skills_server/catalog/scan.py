@@ -308,9 +308,6 @@ class Scan:
 
     # Links to folders
 
-    def _set_link(self, location: str, link: FolderLink) -> None:
-        self.root.links.replace((), {location: link})
-
     def _follow_links(self, subtree: str) -> None:
         """Serve each linked skill folder once, and report other links to directories."""
         self.root.links.replace_below(subtree, {})
@@ -323,18 +320,18 @@ class Scan:
             state = link_state(self._at(location))
             if os.path.lexists(target) and not os.path.isdir(target):
                 continue
-            self._set_link(location, FolderLink("", state))
+            self.root.set_link(location, FolderLink("", state))
             if not state:
                 continue
             try:
                 reason = self._why_not(location, target)
                 if reason is None:
-                    self._set_link(location, FolderLink(target, state))
+                    self.root.set_link(location, FolderLink(target, state))
                     reason = self._follow(location, target)
             except OSError as error:
                 reason = f"leads to a directory that cannot be opened ({error.strerror})"
             if reason:
-                self._set_link(location, FolderLink("", state))
+                self.root.set_link(location, FolderLink("", state))
                 hint = "serve the folder it leads to as a root of its own"
                 if _below(target, self.root.path) is not None:
                     hint = "remove the link, since the folder it leads to is part of this root"

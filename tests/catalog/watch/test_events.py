@@ -7,18 +7,16 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from watchfiles._rust_notify import RustNotify
 
 from catalog.forest import DEADLINE, Patch, consume_walk, skills, write_files
 from mcp_skills_server.catalog import disk, tree
-from mcp_skills_server.catalog.watch import events as module
 from mcp_skills_server.catalog.watch.events import CannotWatchError, DirectoryEvents, WatchLostError
 from mcp_skills_server.format.ignored import is_entered
 from tables import each_row
@@ -36,14 +34,20 @@ def armed(*tops: Path) -> Iterator[DirectoryEvents]:
         return all(is_entered(name, hidden=False) for name in path.split(os.sep) if name)
 
     with closing(DirectoryEvents(paths, threading.Event(), enters)) as events:
-        for top in paths:
+        scan(events)
+        yield events
+
+
+def scan(events: DirectoryEvents) -> None:
+    """Enter all directories, until all of them are watched."""
+    is_new = True
+    while is_new:
+        for top in events._tops:
             events.enter(top, "")
             entering = partial(events.enter, top)
             with disk.open_directory(top, "") as handle:
                 consume_walk(tree.Walk(0, 512, entering=entering).read_directory(handle, "", 12))
-        assert events.arm()
-        assert not events.arm()
-        yield events
+        is_new = events.arm()
 
 
 def watch_count() -> int:
@@ -70,11 +74,13 @@ def watched_directories(events: DirectoryEvents) -> set[str]:
 
 
 def await_events(events: DirectoryEvents, *paths: Path) -> None:
+    """Wait for events of these paths, and scan after each as a watcher does."""
     missing = {str(path) for path in paths}
     end = time.monotonic() + DEADLINE
     while missing:
         assert time.monotonic() < end, f"no event: {missing}"
         missing -= events.wait(1.0)
+        scan(events)
 
 
 def test_linked_and_ignored_directories_are_not_watched(tmp_path: Path) -> None:
@@ -102,31 +108,16 @@ def test_directory_below_two_roots_is_watched_and_reported_once(tmp_path: Path) 
         assert events.wait(DEADLINE) == {str(tmp_path / "inner/one/SKILL.md")}
 
 
-def test_directory_created_while_its_parent_is_armed_is_watched(tmp_path: Path, monkeypatch: Patch) -> None:
-    """It is created after the listing and before the watch, so it causes no event."""
-    real_opened = module._opened
-
-    def create_and_open(directories: set[str]) -> tuple[set[str], RustNotify]:
-        if str(tmp_path / "new") in directories and not (tmp_path / "new/late").exists():
-            write_files(tmp_path / "new/late", {"SKILL.md": "x"})
-        return real_opened(directories)
-
-    with armed(tmp_path) as events:
-        monkeypatch.setattr(module, "_opened", create_and_open)
-        (tmp_path / "new").mkdir()
-        await_events(events, tmp_path / "new")
-        assert str(tmp_path / "new/late") in watched_directories(events)
-
-
-def test_replaced_directory_is_watched_again(tmp_path: Path) -> None:
-    write_files(tmp_path, skills("one"))
-    with armed(tmp_path) as events:
+@each_row("remove", [shutil.rmtree, lambda path: path.rename(path.parent.with_name(f"away-{time.monotonic_ns()}"))])
+def test_replaced_directory_is_watched_again_with_those_below(tmp_path: Path, remove: Callable[[Path], object]) -> None:
+    root = write_files(tmp_path / "root", skills("one/deep"))
+    with armed(root) as events:
         for number in range(5):
-            shutil.rmtree(tmp_path / "one")
-            write_files(tmp_path, skills("one"))
-            await_events(events, tmp_path / "one")
-            (tmp_path / f"one/{number}.md").write_text("x")
-            await_events(events, tmp_path / f"one/{number}.md")
+            remove(root / "one")
+            write_files(root, skills("one/deep"))
+            await_events(events, root / "one")
+            (root / f"one/deep/{number}.md").write_text("x")
+            await_events(events, root / f"one/deep/{number}.md")
         assert len(events._groups) <= 2
     assert_watch_count(0)
 
@@ -140,17 +131,6 @@ def test_watch_groups_stay_few_and_lose_no_event_when_merged(tmp_path: Path) -> 
         for number in range(64):
             (tmp_path / f"s{number}/SKILL.md").write_text("y")
         await_events(events, *(tmp_path / f"s{number}/SKILL.md" for number in range(64)))
-
-
-def test_edit_causes_no_directory_listing_and_a_new_directory_only_its_own(tmp_path: Path, monkeypatch: Patch) -> None:
-    write_files(tmp_path, skills(*(f"s{number}" for number in range(100))))
-    real_scandir, listed = os.scandir, list[str]()
-    with armed(tmp_path) as events:
-        monkeypatch.setattr(os, "scandir", lambda path: listed.append(str(path)) or real_scandir(path))
-        (tmp_path / "s1/SKILL.md").write_text("x")
-        (tmp_path / "later").mkdir()
-        await_events(events, tmp_path / "s1/SKILL.md", tmp_path / "later")
-        assert set(listed) == {str(tmp_path / "later")}
 
 
 @each_row(("refusal", "error", "message"), [

@@ -92,6 +92,22 @@ def test_edits_and_new_moved_or_deleted_directories_are_noticed(tmp_path: Path) 
         listener.until(serves("one"))
 
 
+def test_directory_created_while_its_parent_is_armed_is_watched(tmp_path: Path, monkeypatch: Patch) -> None:
+    """It is created after the scan and before the watch, so it causes no event."""
+    real_opened = events._opened
+
+    def create_and_open(directories: set[str]) -> Any:
+        if str(tmp_path / "new") in directories and not (tmp_path / "new/late").exists():
+            write_files(tmp_path, skills("new/late"))
+        return real_opened(directories)
+
+    with watching(write_files(tmp_path, skills("one"))) as (_, listener):
+        monkeypatch.setattr(events, "_opened", create_and_open)
+        (tmp_path / "new").mkdir()
+        listener.until(serves("new/late", "one"))
+        edit_and_wait(listener, tmp_path, "new/late", 2)
+
+
 @pytest.mark.usefixtures("event_source")
 def test_root_that_is_recreated_at_once_stays_watched(tmp_path: Path) -> None:
     """The new directory may have the inode of the old one, but the old watch reports nothing of it."""

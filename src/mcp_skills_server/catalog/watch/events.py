@@ -10,12 +10,11 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Final
 
 from mcp_skills_server.catalog.disk import is_utf8, to_utf8
-from mcp_skills_server.catalog.tree import MOST_LEVELS
+from mcp_skills_server.catalog.path_map import above
 from mcp_skills_server.errors import SkillsServerError
 
 if TYPE_CHECKING:
@@ -25,7 +24,6 @@ _WATCHES_TREES: Final = sys.platform != "linux"
 _STEP_MS: Final = 20
 """Poll interval for events. An idle server wakes that often; halving it doubled the idle cost."""
 _POLL_MS: Final = 200
-_ADDED: Final = 1
 _DELETED: Final = 3
 _TRIES: Final = 10
 
@@ -42,8 +40,8 @@ class DirectoryEvents:
     """File events below some roots, absolute and resolved; an absent one is skipped.
 
     A scan calls `enter` for each directory, `arm` then watches them, and another scan finds what
-    changed before. Once `arm` finds nothing new to watch, no change can be missed. `wait` watches
-    directories that appear later, and reports one once all below it is watched.
+    changed before. Once `arm` finds nothing new to watch, no change can be missed. The same is done
+    after each change that `wait` returns, for the directories that came.
 
     Watches are kept in groups, because watchfiles cannot add a directory to a watch. A new group
     absorbs the groups that are no larger, so there are few. A directory is watched anew at most
@@ -68,7 +66,7 @@ class DirectoryEvents:
         self._entered.add(f"{top}{os.sep}{location}" if location else top)
 
     def arm(self) -> bool:
-        """Watch the directories entered since the last call; return False if none of them is new.
+        """Watch the directories entered since the last call; tell whether any of them is new.
 
         Raises:
             CannotWatchError: the system refuses to watch one of them.
@@ -91,8 +89,7 @@ class DirectoryEvents:
         """Return the absolute paths that changed, or an empty set after `seconds` or at the stop.
 
         Raises:
-            CannotWatchError: the system refuses to watch a new directory.
-            WatchLostError: a root is gone, or new directories come and go too fast.
+            WatchLostError: a root is gone, or watchfiles failed.
         """
         end = time.monotonic() + seconds
         while not self._stop.is_set() and time.monotonic() < end:
@@ -105,8 +102,9 @@ class DirectoryEvents:
             if any(kind == _DELETED and path in self._tops for kind, path in changes):
                 # a new directory at this path may even reuse the inode
                 raise WatchLostError("a root is gone")
-            if not _WATCHES_TREES:
-                self._watch_new(changes)
+            gone = {path for kind, path in changes if kind == _DELETED and self._is_watched(path)}
+            if gone:
+                self._forget(gone)
             if changes:
                 return {path for _, path in changes}
         return set()
@@ -117,36 +115,16 @@ class DirectoryEvents:
             notify.close()
         self._groups.clear()
 
-    def _watch_new(self, changes: Iterable[tuple[int, str]]) -> None:
-        """Watch new directories and all below them, until a listing shows no others."""
-        done: set[str] = set()
-        while True:
-            # any event of a directory may be that it can be read now
-            new = {
-                each
-                for kind, path in changes
-                for each in self._directories(path)
-                if kind == _ADDED or not self._is_watched(each)
-            } - done
-            if not new:
-                return
-            self._watch(new)
-            done |= new
+    def _forget(self, gone: Collection[str]) -> None:
+        """Forget the watches of directories that are gone, and of all below them.
+
+        Another directory may have the path now.
+        """
+        for watched, _ in self._groups:
+            watched -= {each for each in watched if not set(above(each)).isdisjoint(gone)}
 
     def _is_watched(self, directory: str) -> bool:
         return any(directory in watched for watched, _ in self._groups)
-
-    def _directories(self, path: str) -> Iterator[str]:
-        """Yield a directory and those below it that a scan enters."""
-        above = [each for each in self._tops if f"{path}{os.sep}".startswith(each + os.sep)]
-        level = path.count(os.sep) - max(above, key=len, default=path).count(os.sep)
-        if level > MOST_LEVELS or os.path.islink(path) or not _is_readable(path):
-            return
-        yield path
-        with suppress(OSError), os.scandir(path) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False) and self._enters(entry.path):
-                    yield from self._directories(entry.path)
 
     def _watch(self, directories: set[str]) -> None:
         """Watch directories in a new group, which absorbs the groups that are no larger."""

@@ -195,7 +195,11 @@ class Watcher:
         # No event is reported behind a link.
         tops += [link.target for root in roots for link in [*root.links.values()] if link.target]
         with closing(DirectoryEvents(tops, self._stop, self._registry.enters)) as events:
-            self._arm(events)
+            self._scan_and_watch(events)
+            self.armed.set()
+            if self._trouble:
+                logger.warning("file events work again; changes are noticed at once")
+                self._trouble = ""
             due, reported, patience = time.monotonic() + self._reconcile, -_CALM_S, _FIRST_S
             while (
                 not self._stop.is_set()
@@ -207,22 +211,22 @@ class Watcher:
                 if paths:
                     is_lone = time.monotonic() - reported > _CALM_S
                     paths = self._gather(events, Burst(paths, time.monotonic(), lone=is_lone))
-                    if self._registry.refresh(paths):
+                    if self._scan_and_watch(events, paths):
                         reported = time.monotonic()
                 self._registry.settle()
                 if not paths:
                     self._registry.save_index()
                 patience = _IDLE_S
 
-    def _arm(self, events: DirectoryEvents) -> None:
-        """Scan, and watch what the scan enters, until a scan enters nothing new."""
-        self._scan(events.enter)
+    def _scan_and_watch(self, events: DirectoryEvents, paths: Iterable[str] | None = None) -> bool:
+        """Scan, and watch what the scan enters, until a scan enters nothing new.
+
+        `paths` have changed; None for all. Tell whether skills changed.
+        """
+        is_changed = self._scan(events.enter, paths)
         while events.arm():
-            self._scan(events.enter)
-        self.armed.set()
-        if self._trouble:
-            logger.warning("file events work again; changes are noticed at once")
-            self._trouble = ""
+            is_changed |= self._scan(events.enter, paths)
+        return is_changed
 
     def _gather(self, events: DirectoryEvents, burst: Burst) -> set[str]:
         """Return the paths of all events of a burst that has begun, once it is over."""
@@ -248,13 +252,12 @@ class Watcher:
             logger.warning(trouble, exc_info=traceback)
             self._trouble = trouble
 
-    def _scan(self, arm: Arm | None = None) -> None:
-        if self._registry.loaded.is_set():
-            # Deferred: the changes may be the first half of a burst whose second half comes as
-            # events.
-            self._registry.refresh(arm=arm, defer=True)
-        else:
+    def _scan(self, arm: Arm | None = None, paths: Iterable[str] | None = None) -> bool:
+        if not self._registry.loaded.is_set():
             self._registry.load(arm)
+            return True
+        # Deferred: the changes may be the first half of a burst whose second half comes as events.
+        return bool(self._registry.refresh(paths, arm=arm, defer=True))
 
 
 def _places(roots: Iterable[Root]) -> list[tuple[tuple[int, ...], dict[str, FolderLink]]]:

@@ -460,22 +460,21 @@ def _directives(headers: Mapping[str, str]) -> dict[str, str]:
     return {name: value.strip().strip('"') for name, _, value in pairs}
 
 
-def fresh_s(headers: Mapping[str, str], now: float) -> float | None:
-    """Return the freshness from `now` in seconds, at most `LONGEST_S`; None if unspecified.
+def fresh_s(headers: Mapping[str, str], now: float) -> float:
+    """Return the freshness from `now` in seconds, at most `LONGEST_S`.
 
-    0 for `no-cache`, `no-store` and for malformed values.
+    0 if unspecified, for `no-cache` and `no-store`, and for malformed values.
     """
     found = _directives(headers)
+    life: float | None = None
     if "no-store" in found or "no-cache" in found:
         return 0.0
     if "max-age" in found:
-        life: float | None = _seconds(found["max-age"])
+        life = _seconds(found["max-age"])
     elif "expires" in headers:
         # measured from the answer's own date, for our clock may be another
         expires, date = _moment(headers["expires"]), _moment(headers.get("date", ""))
         life = expires and expires - (date or now)
-    else:
-        return None
     if life is None:
         return 0.0
     return min(max(life - (_seconds(headers.get("age", "")) or 0.0), 0.0), LONGEST_S)

@@ -198,7 +198,7 @@ class Site(Source):
 
     def _record(self, place: str, answer: Response, held: IndexRecord | None) -> IndexRecord:
         headers, now = answer.headers, time.time()
-        fresh = fresh_s(headers, now) or 0.0
+        fresh = fresh_s(headers, now)
         if answer.status == 304 and held is not None:
             renewed = _validators(answer) or held.validators
             return replace(held, given=self._given, validators=renewed, asked_at=now, fresh_s=fresh)

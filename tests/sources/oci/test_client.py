@@ -124,16 +124,6 @@ def test_error_for_absent_tag_lists_present_tags(registry: FakeRegistry) -> None
         assert len(registry.requests) == 2
 
 
-def test_password_is_sent_after_challenge_and_remembered(registry: FakeRegistry, find: Mock) -> None:
-    find.return_value = ADA
-    require_authorization(registry, BASIC, 'Basic realm="x"')
-    access = Access(parse_reference(registry.named()))
-    for count in (2, 3):
-        call_client(registry, "manifest", "1.0", access=access)
-        assert len(registry.requests) == count
-    assert [request.headers.get("authorization") for request in registry.requests] == [None, BASIC, BASIC]
-
-
 def add_token_server(registry: FakeRegistry, body: bytes = b'{"token":"abc"}') -> None:
     realm = f'Bearer realm="{registry.url}/token",service="here",scope="repository:other:delete"'
     require_authorization(registry, "Bearer abc", realm)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from functools import partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, Self, cast
 from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -29,7 +29,7 @@ from mcp_skills_server.sources.addresses import is_loopback, is_public, literal,
 from mcp_skills_server.sources.source import (
     AbsentError,
     Bounds,
-    OriginPolicy,
+    FetchSettings,
     UnacceptableError,
     UnreachableError,
 )
@@ -110,7 +110,7 @@ class HttpClient:
         self._proxies = getproxies()
         self._pools: dict[tuple[str, bool, bool], httpcore2.AsyncConnectionPool] = {}
 
-    async def __aenter__(self) -> HttpClient:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -315,13 +315,13 @@ class _PinningBackend(httpcore2.AsyncNetworkBackend):
         return found
 
 
-class Downloader:
-    """Downloads from one site and its redirects. Only the origin of `home` gets `trust.headers`."""
+class Downloader(HttpClient):
+    """Client of one site and its redirects. Only the origin of `home` gets `trust.headers`."""
 
-    def __init__(self, http: HttpClient, home: str, trust: OriginPolicy) -> None:
-        self.http: Final = http
+    def __init__(self, settings: FetchSettings, home: str) -> None:
+        super().__init__(settings.bounds, connections=settings.connections)
         self._home = wellknown.origin(home)
-        self._trust = trust
+        self._trust = settings.trust
 
     async def get(
         self,
@@ -339,7 +339,7 @@ class Downloader:
             SourceError: as `check_status` and `HttpClient.request`.
         """
         headers = {"Accept": accept, **(validators or {})}
-        found = await self.http.request("GET", url, headers, self._allow, max_bytes=most)
+        found = await self.request("GET", url, headers, self._allow, max_bytes=most)
         if found.status in _NEEDS_PERMISSION:
             named = shown(found.url)
             raise UnacceptableError(

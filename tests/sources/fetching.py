@@ -17,7 +17,7 @@ from examples import database_source
 import forkserver
 from mcp_skills_server.format.archive import Files
 from mcp_skills_server.sources import http
-from mcp_skills_server.sources.http import Downloader, HttpClient, Response
+from mcp_skills_server.sources.http import Downloader, Response
 from mcp_skills_server.sources.kinds import KINDS, open_source
 from mcp_skills_server.sources.mirrors import Follower
 from mcp_skills_server.sources.reconcile import reconcile
@@ -69,8 +69,8 @@ def download(
     """Download a URL, with `resolve` as the name resolver."""
 
     async def run() -> Response:
-        async with HttpClient(bounds) as client:
-            return await Downloader(client, url, trust).get(url, max_bytes, validators=validators)
+        async with Downloader(FetchSettings(trust=trust, bounds=bounds), url) as client:
+            return await client.get(url, max_bytes, validators=validators)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(http, "resolve", resolve)

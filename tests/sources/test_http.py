@@ -16,7 +16,14 @@ import pytest
 
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.sources.http import Downloader, Hop, HttpClient, Response
-from mcp_skills_server.sources.source import AbsentError, Bounds, OriginPolicy, UnacceptableError, UnreachableError
+from mcp_skills_server.sources.source import (
+    AbsentError,
+    Bounds,
+    FetchSettings,
+    OriginPolicy,
+    UnacceptableError,
+    UnreachableError,
+)
 from sources.fetching import ALLOW_PRIVATE, download
 from sources.oci.registries import self_signed
 from sources.publishers import Publisher, Route, redirect, respond_and_close, respond_with
@@ -161,11 +168,11 @@ def test_connection_is_reused_until_server_closes_it(site: Publisher, route: Rou
     site.routes["/a"] = route
 
     async def run() -> None:
-        async with HttpClient(Bounds(total_bytes=5)) as http:
-            downloader = Downloader(http, site.url, ALLOW_PRIVATE)
+        settings = FetchSettings(trust=ALLOW_PRIVATE, bounds=Bounds(total_bytes=5))
+        async with Downloader(settings, site.url) as downloader:
             for _ in range(5):
                 assert (await downloader.get(f"{site.url}/a", 1)).body == b"a"
-            assert http.bytes == 5
+            assert downloader.bytes == 5
             assert len(site.connections) == connections
             await downloader.get(f"{site.url}/a", 1)
 

@@ -29,23 +29,11 @@ from sources.hostile import KINDS, Member, mcp_server
 from sources.publishers import Publisher, respond_with, skill_md
 from tables import each_row
 from web.http_wire import http_serving
-from wire import COMMAND, FIXTURES, Wire, serving, write_skill
+from wire import Wire, serving, write_skill
 
 
 def serving_source(root: str, tmp_path: Path) -> AbstractContextManager[Wire]:
     return serving(root, "--cache-dir", tmp_path / "cache", "--refresh", "3600", "--first-load", "60")
-
-
-def test_skills_of_stdio_server_are_served_with_same_digests(tmp_path: Path) -> None:
-    def digests(wire: Wire) -> dict[str, list[str]]:
-        return {
-            each["frontmatter"]["name"]: sorted(file["digest"] for file in each["resources"])
-            for each in wire.request("skills/list")["skills"]
-        }
-
-    root = "mcp+stdio:" + shlex.join([*COMMAND, "serve", str(FIXTURES)])
-    with serving(FIXTURES) as direct, serving_source(root, tmp_path) as wire:
-        assert digests(wire) == digests(direct)
 
 
 def test_edit_at_http_server_is_followed_by_notification(tmp_path: Path) -> None:

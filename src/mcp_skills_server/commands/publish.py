@@ -37,7 +37,7 @@ from mcp_skills_server.publish.artifacts import Published
 from mcp_skills_server.publish.publication import Publication
 from mcp_skills_server.publish.static import StaticSite
 from mcp_skills_server.sources.oci.reference import OciReference, is_oci, parse_reference
-from mcp_skills_server.sources.source import Bounds, OriginPolicy, SourceError
+from mcp_skills_server.sources.source import Bounds, FetchSettings, OriginPolicy, SourceError
 
 if TYPE_CHECKING:
     from mcp_skills_server.sources.oci.push import Package
@@ -251,15 +251,14 @@ def push(options: PushOptions, arguments: tuple[str, ...]) -> int:
 
 async def _push(reference: OciReference, packed: Sequence[Package], options: PushOptions) -> None:
     """Push one skill, or a collection of several, and print its digest."""
-    from mcp_skills_server.sources.http import HttpClient
     from mcp_skills_server.sources.oci.access import Access
     from mcp_skills_server.sources.oci.client import RegistryClient
     from mcp_skills_server.sources.oci.push import push_collection, push_skill
 
     trust = OriginPolicy(private=options.allow_private, http=options.allow_http)
     bounds = Bounds(read_s=min(30.0, options.timeout), download_s=options.timeout)
-    async with HttpClient(bounds) as http:
-        client = RegistryClient(http, reference, Access(reference, "pull,push"), trust)
+    settings = FetchSettings(trust=trust, bounds=bounds)
+    async with RegistryClient(settings, reference, Access(reference, "pull,push")) as client:
         if len(packed) == 1:
             pushed = await push_skill(client, reference, packed[0])
         else:

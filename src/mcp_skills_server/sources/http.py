@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from functools import partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, Self, cast
 from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -29,7 +29,7 @@ from mcp_skills_server.sources.addresses import is_loopback, is_public, literal,
 from mcp_skills_server.sources.source import (
     AbsentError,
     Bounds,
-    OriginPolicy,
+    FetchSettings,
     UnacceptableError,
     UnreachableError,
 )
@@ -110,7 +110,7 @@ class HttpClient:
         self._proxies = getproxies()
         self._pools: dict[tuple[str, bool, bool], httpcore2.AsyncConnectionPool] = {}
 
-    async def __aenter__(self) -> HttpClient:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -315,13 +315,13 @@ class _PinningBackend(httpcore2.AsyncNetworkBackend):
         return found
 
 
-class Downloader:
-    """Downloads from one site and its redirects. Only the origin of `home` gets `trust.headers`."""
+class Downloader(HttpClient):
+    """Client of one site and its redirects. Only the origin of `home` gets `trust.headers`."""
 
-    def __init__(self, http: HttpClient, home: str, trust: OriginPolicy) -> None:
-        self.http: Final = http
+    def __init__(self, settings: FetchSettings, home: str) -> None:
+        super().__init__(settings.bounds, connections=settings.connections)
         self._home = wellknown.origin(home)
-        self._trust = trust
+        self._trust = settings.trust
 
     async def get(
         self,
@@ -339,7 +339,7 @@ class Downloader:
             SourceError: as `check_status` and `HttpClient.request`.
         """
         headers = {"Accept": accept, **(validators or {})}
-        found = await self.http.request("GET", url, headers, self._allow, max_bytes=most)
+        found = await self.request("GET", url, headers, self._allow, max_bytes=most)
         if found.status in _NEEDS_PERMISSION:
             named = shown(found.url)
             raise UnacceptableError(
@@ -460,22 +460,21 @@ def _directives(headers: Mapping[str, str]) -> dict[str, str]:
     return {name: value.strip().strip('"') for name, _, value in pairs}
 
 
-def fresh_s(headers: Mapping[str, str], now: float) -> float | None:
-    """Return the freshness from `now` in seconds, at most `LONGEST_S`; None if unspecified.
+def fresh_s(headers: Mapping[str, str], now: float) -> float:
+    """Return the freshness from `now` in seconds, at most `LONGEST_S`.
 
-    0 for `no-cache`, `no-store` and for malformed values.
+    0 if unspecified, for `no-cache` and `no-store`, and for malformed values.
     """
     found = _directives(headers)
+    life: float | None = None
     if "no-store" in found or "no-cache" in found:
         return 0.0
     if "max-age" in found:
-        life: float | None = _seconds(found["max-age"])
+        life = _seconds(found["max-age"])
     elif "expires" in headers:
         # measured from the answer's own date, for our clock may be another
         expires, date = _moment(headers["expires"]), _moment(headers.get("date", ""))
         life = expires and expires - (date or now)
-    else:
-        return None
     if life is None:
         return 0.0
     return min(max(life - (_seconds(headers.get("age", "")) or 0.0), 0.0), LONGEST_S)

@@ -38,7 +38,6 @@ from mcp_skills_server.sources.http import (
     LONGEST_S,
     UNSAID_S,
     Downloader,
-    HttpClient,
     Response,
     fresh_s,
     may_store,
@@ -132,7 +131,7 @@ class Site(Source):
         listed = None
         if index.version is not None:
             listed = {each.name for each in (*index.entries, *index.unusable)}
-        async with self._opened() as downloader:
+        async with Downloader(self._fetch, self._places[0]) as downloader:
             remarks: list[str] = []
             plan = Plan(
                 units,
@@ -146,12 +145,7 @@ class Site(Source):
                 warnings=remarks,
             )
             yield plan
-            plan.bytes = found.bytes + downloader.http.bytes
-
-    @asynccontextmanager
-    async def _opened(self) -> AsyncGenerator[Downloader]:
-        async with HttpClient(self._fetch.bounds, connections=self._fetch.connections) as http:
-            yield Downloader(http, self._places[0], self._fetch.trust)
+            plan.bytes = found.bytes + downloader.bytes
 
     async def find(self, known: IndexRecord | None, *, anew: bool = False) -> _FoundIndex:
         """Return the site's index: the recorded one while it is fresh, unless `anew`."""
@@ -160,12 +154,12 @@ class Site(Source):
         total_s = self._fetch.limits.total_s
         try:
             with anyio.fail_after(total_s):
-                async with self._opened() as downloader:
+                async with Downloader(self._fetch, self._places[0]) as downloader:
                     if record is None or not record.body or anew or not _left_s(record):
                         record = await self._ask(downloader, known)
                 most = self._fetch.limits.skills
                 index = await to_thread.run_sync(wellknown.decode, record.raw, record.url, most)
-                return _FoundIndex(record, index, downloader.http.bytes)
+                return _FoundIndex(record, index, downloader.bytes)
         except TimeoutError:
             raise UnreachableError(f"it took longer than {total_s:g} s") from None
 
@@ -196,7 +190,7 @@ class Site(Source):
 
     def _record(self, place: str, answer: Response, held: IndexRecord | None) -> IndexRecord:
         headers, now = answer.headers, time.time()
-        fresh = fresh_s(headers, now) or 0.0
+        fresh = fresh_s(headers, now)
         if answer.status == 304 and held is not None:
             renewed = _validators(answer) or held.validators
             return replace(held, given=self._given, validators=renewed, asked_at=now, fresh_s=fresh)

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import ssl
 import subprocess
+import time
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import NamedTuple
 from mcp_skills_server.sources.mirrors import Follower
 from sources.fetching import read_tree
 from sources.publishers import Publisher, ReceivedRequest, redirect, respond_with, skill_md
+from wire import DEADLINE
 
 CLOCK = 1_700_000_000
 """Time of the first commit, in seconds since the epoch; each further one is a minute later."""
@@ -76,6 +78,20 @@ ADVERTISEMENT = HEADERS + packet(b"# service=git-upload-pack\n") + b"0000"
 
 def served_paths(follower: Follower) -> list[str]:
     return [path for path, content in read_tree(follower.path).items() if content != "directory"]
+
+
+def wait_for_git_to_end(port: int) -> None:
+    """Wait for the end of git, which notices its closed pipe late on a busy machine."""
+    deadline = time.monotonic() + DEADLINE
+    while is_git_running(port):
+        assert time.monotonic() < deadline
+
+
+def is_git_running(port: int) -> bool:
+    """Tell whether a git connects to this port, which the server's command line names too."""
+    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    lines = [line for line in listed.splitlines() if f"127.0.0.1:{port}/a.git" in line]
+    return any("mcp_skills_server" not in line for line in lines)
 
 
 class TreeItem(NamedTuple):

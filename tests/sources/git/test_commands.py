@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +15,16 @@ import pytest
 
 from forkserver import Popen
 from sources.fetching import cache_option, listed_names, run_command
-from sources.git.remotes import ADVERTISEMENT, BASE, GitServer, Upstream, link, skill
+from sources.git.remotes import (
+    ADVERTISEMENT,
+    BASE,
+    GitServer,
+    Upstream,
+    is_git_running,
+    link,
+    skill,
+    wait_for_git_to_end,
+)
 from sources.publishers import Publisher
 from wire import COMMAND, DEADLINE, Wire, serving
 
@@ -144,20 +152,6 @@ def test_git_ends_when_its_server_ends(
         process.communicate(b"\n", timeout=DEADLINE)
         assert process.returncode == (-signal.SIGKILL if is_killed else 0)
     wait_for_git_to_end(endless_server.port)
-
-
-def wait_for_git_to_end(port: int) -> None:
-    """Wait for the end of git, which notices its closed pipe late on a busy machine."""
-    deadline = time.monotonic() + DEADLINE
-    while is_git_running(port):
-        assert time.monotonic() < deadline
-
-
-def is_git_running(port: int) -> bool:
-    """Tell whether a git connects to this port, which the server's command line names too."""
-    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
-    lines = [line for line in listed.splitlines() if f"127.0.0.1:{port}/a.git" in line]
-    return any("mcp_skills_server" not in line for line in lines)
 
 
 def test_update_of_one_locked_skill_leaves_the_others(upstream: Upstream, tmp_path: Path) -> None:

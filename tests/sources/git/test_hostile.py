@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
-from time import monotonic
 from unittest.mock import Mock
 
 import anyio
@@ -37,10 +35,10 @@ from sources.git.remotes import (
     packet,
     served_paths,
     skill,
+    wait_for_git_to_end,
 )
 from sources.publishers import Publisher, Route, endless, respond_and_close, respond_with, skill_md
 from tables import each_row
-from wire import DEADLINE
 
 pytestmark = pytest.mark.needs_program("git")
 
@@ -212,9 +210,7 @@ def test_endless_response_times_out_and_git_is_killed(kind: str, tmp_path: Path)
         with pytest.raises(UnreachableError) as failed:
             fetch_to_cache(f"git+{site.url}/a.git", tmp_path, fetch=bounds)
         assert "\n" not in str(failed.value)
-        deadline = monotonic() + DEADLINE  # a killed process ends late on a busy machine
-        while f"{site.url}/a.git" in subprocess.check_output(["ps", "-eo", "args"], text=True):
-            assert monotonic() < deadline
+        wait_for_git_to_end(site.port)
 
 
 @each_row(

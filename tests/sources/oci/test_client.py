@@ -14,14 +14,13 @@ import pytest
 
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.sources import http
-from mcp_skills_server.sources.http import HttpClient
 from mcp_skills_server.sources.oci import access as access_module
 from mcp_skills_server.sources.oci import manifests
 from mcp_skills_server.sources.oci.access import Access, Credentials
 from mcp_skills_server.sources.oci.client import RegistryClient
 from mcp_skills_server.sources.oci.manifests import Descriptor
 from mcp_skills_server.sources.oci.reference import parse_reference
-from mcp_skills_server.sources.source import AbsentError, Bounds, OriginPolicy, UnacceptableError
+from mcp_skills_server.sources.source import AbsentError, Bounds, FetchSettings, OriginPolicy, UnacceptableError
 from sources.oci.registries import REPOSITORY, FakeRegistry, digest
 from sources.publishers import Publisher, ReceivedRequest, Route, redirect, respond_with
 from tables import each_row
@@ -47,8 +46,8 @@ def call_client(
     reference = parse_reference(registry.named())
 
     async def run() -> object:
-        async with HttpClient(BOUNDS) as http_client:
-            client = RegistryClient(http_client, reference, access or Access(reference), trust)
+        settings = FetchSettings(trust=trust, bounds=BOUNDS)
+        async with RegistryClient(settings, reference, access or Access(reference)) as client:
             return await getattr(client, method)(*given)
 
     return anyio.run(run)
@@ -122,16 +121,6 @@ def test_error_for_absent_tag_lists_present_tags(registry: FakeRegistry) -> None
             call_client(registry, "digest")
         assert str(caught.value).partition(" 1.0")[2].lstrip(";, ") == reason
         assert len(registry.requests) == 2
-
-
-def test_password_is_sent_after_challenge_and_remembered(registry: FakeRegistry, find: Mock) -> None:
-    find.return_value = ADA
-    require_authorization(registry, BASIC, 'Basic realm="x"')
-    access = Access(parse_reference(registry.named()))
-    for count in (2, 3):
-        call_client(registry, "manifest", "1.0", access=access)
-        assert len(registry.requests) == count
-    assert [request.headers.get("authorization") for request in registry.requests] == [None, BASIC, BASIC]
 
 
 def add_token_server(registry: FakeRegistry, body: bytes = b'{"token":"abc"}') -> None:
@@ -280,9 +269,9 @@ def test_registry_name_with_loopback_address_is_refused(
         return ["127.0.0.1"]
 
     async def run() -> object:
-        async with HttpClient(BOUNDS) as client:
-            policy = OriginPolicy(http=True)
-            return await RegistryClient(client, reference, Access(reference), policy).digest()
+        settings = FetchSettings(trust=OriginPolicy(http=True), bounds=BOUNDS)
+        async with RegistryClient(settings, reference, Access(reference)) as client:
+            return await client.digest()
 
     monkeypatch.setattr(http, "resolve", resolve_to_loopback)
     with pytest.raises(UnacceptableError, match="which is not public"):

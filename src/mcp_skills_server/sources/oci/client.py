@@ -35,7 +35,7 @@ from mcp_skills_server.sources.oci.manifests import Descriptor
 from mcp_skills_server.sources.oci.reference import OciReference, is_digest
 from mcp_skills_server.sources.source import (
     AbsentError,
-    OriginPolicy,
+    FetchSettings,
     UnacceptableError,
     UnreachableError,
 )
@@ -49,20 +49,18 @@ _TAGS: Final = 1000
 _CODE: Final = re.compile("[A-Za-z0-9_]{1,40}")
 
 
-class RegistryClient:
+class RegistryClient(HttpClient):
     """Client of one repository. Methods raise SourceError for unexpected responses.
 
-    `trust` says where the registry may lead besides public https addresses.
+    `settings.trust` says where the registry may lead besides public https addresses.
     """
 
-    def __init__(
-        self, http: HttpClient, reference: OciReference, admission: Access, trust: OriginPolicy
-    ) -> None:
-        self.http: Final = http
+    def __init__(self, settings: FetchSettings, reference: OciReference, admission: Access) -> None:
+        super().__init__(settings.bounds, connections=settings.connections)
         self._reference = reference
         self._home = wellknown.origin(reference.base)
         self._access = admission
-        self._trust = trust
+        self._trust = settings.trust
 
     # Reading
 
@@ -134,7 +132,7 @@ class RegistryClient:
             url = f"{self._reference.base}{place}"
 
         async def send(admitted: str | None) -> Response:
-            return await self.http.request(
+            return await self.request(
                 method,
                 url,
                 headers,
@@ -160,7 +158,7 @@ class RegistryClient:
         self, method: str, url: str, headers: Mapping[str, str], content: bytes | None
     ) -> bytes:
         """Return a token server's response; no redirect, since the request may hold a password."""
-        found = await self.http.request(
+        found = await self.request(
             method,
             url,
             headers,

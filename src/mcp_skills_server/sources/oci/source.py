@@ -24,7 +24,6 @@ from mcp_skills_server.format.ignored import summarize
 from mcp_skills_server.model import SKILL_MD
 from mcp_skills_server.sources.cache import CacheFolder
 from mcp_skills_server.sources.grouping import group_by_skill, root_name
-from mcp_skills_server.sources.http import HttpClient
 from mcp_skills_server.sources.oci.access import Access
 from mcp_skills_server.sources.oci.client import RegistryClient
 from mcp_skills_server.sources.oci.manifests import (
@@ -163,11 +162,8 @@ class Oci(Source):
         except UnacceptableError as error:
             raise ContentRefusedError(str(error)) from None
 
-    @asynccontextmanager
-    async def _client(self) -> AsyncGenerator[RegistryClient]:
-        fetch = self.settings.fetch
-        async with HttpClient(fetch.bounds, connections=fetch.connections) as http:
-            yield RegistryClient(http, self._reference, self._access, fetch.trust)
+    def _client(self) -> RegistryClient:
+        return RegistryClient(self.settings.fetch, self._reference, self._access)
 
 
 @contextmanager

@@ -36,10 +36,6 @@ from wire import COMMAND, DEADLINE, FIXTURES, ROOT, Era, WireError, serving, wri
     (["list", "https://127.0.0.1:1"], "there is no copy of it"), (["srve", "fixtures/skills"], "Did you mean serve?"),
     (["install", "claude", "fixtures/skills"], "Did you mean claude-code or claude-desktop?"),
     (["install"], "Missing argument 'HOST'"),
-    (["install", "cursor", "https://skills.example/mcp"], "'install HOST --url https://skills.example/mcp'"),
-    (["install", "cursor", "--url", "https://me:secret@skills.example/mcp"], "--token-env"),
-    (["install", "cursor", "fixtures/skills", "--token-env", "TOKEN"], "give --url too"),
-    (["install", "cursor", "--url", "https://skills.example/mcp", "--token-env", "a b"], "name of a variable"),
     (["--dance"], "--dance"),
 ])  # fmt: skip
 def test_usage_error_prints_one_line_and_exits_with_2(arguments: list[str], message: str) -> None:

@@ -19,9 +19,8 @@ from catalog.forest import DEADLINE, skill_md, skills, write_files
 from mcp_skills_server.access.quotas import QuotaSettings
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.commands.features.feature import Feature
-from mcp_skills_server.commands.features.records import Audit, PrometheusMetrics, UsageCounts
+from mcp_skills_server.commands.features.records import PrometheusMetrics, UsageCounts
 from mcp_skills_server.commands.features.replicas import Replicas
-from mcp_skills_server.commands.features.table import Publishing
 from mcp_skills_server.commands.runtime_options import (
     KEY_VARIABLE,
     RuntimeOptions,
@@ -219,11 +218,8 @@ def test_invalid_embeddings_options_are_reported_in_one_line(
 
 
 @each_row(("feature", "message"), [
-    (Publishing(publish_only=True, publish=False), "leave nothing to serve"),
-    (Publishing(publish_only=True), "give --transport http"),
     (UsageCounts(usage_questions=True), "give --usage sqlite"),
-    (UsageCounts(usage="sqlite:"), "write sqlite:FILE"), (Audit(audit_required=True), "give --audit-log FILE too"),
-    (Audit(audit_log="-"), "stdout belongs to the protocol"),
+    (UsageCounts(usage="sqlite:"), "write sqlite:FILE"),
     (PrometheusMetrics(metrics_address=":1"), "metrics-address"),
     (PrometheusMetrics(metrics_address="a:b"), "metrics-address"),
     (PrometheusMetrics(metrics_address="127.0.0.1:65536"), "metrics-address"),
@@ -244,8 +240,13 @@ SCRIPT_OPTIONS = {
     *(({name: value}, "give --allow-scripts too") for name, value in SCRIPT_OPTIONS.items()),
     *(({"allow_scripts": True, "interpreters": (each,)}, "write .EXT=PROGRAM") for each in (".py", "py=/x", ".py=")),
     *(({"allow_scripts": True, "script_secrets": (each,)}, "write SKILL:VARIABLE") for each in ("A", ":A", "a/b:")),
+    ({"allow_scripts": True, "script_secrets": ("a/b:NOT_SET",)}, "no such variable in the server's environment"),
+    ({"allow_scripts": True, "script_secrets": ("a/b:LD_PRELOAD",)}, "programs that start the sandbox"),
 ])  # fmt: skip
-def test_invalid_script_options_are_refused(options: dict[str, Any], message: str) -> None:
+def test_invalid_script_options_are_refused(
+    options: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LD_PRELOAD", "")
     with pytest.raises(UsageError, match=message):
         script_settings(RuntimeOptions(**options))
 

@@ -19,31 +19,6 @@ from tables import each_row
 from wire import write_skill
 
 
-@pytest.mark.requirement("WK-14", "WK-15", "WK-19", "WK-20", "WK-21", "WK-23", "WK-24")
-def test_single_file_skill_is_published_as_markdown_and_others_as_archives(tmp_path: Path) -> None:
-    write_skill(tmp_path / "lone")
-    write_skill(tmp_path / "more", scripts__run_sh="exit 0\n")
-    (tmp_path / "more" / "scripts" / "run.sh").chmod(0o755)
-    publication = publication_of(tmp_path)
-    entries = parse_index(publication.edition().index)
-    assert {name: entry.kind for name, entry in entries.items()} == {"lone": "skill-md", "more": "archive"}
-    assert fetch(publication, entries["more"]) == {
-        "SKILL.md": ((tmp_path / "more" / "SKILL.md").read_bytes(), False),
-        "scripts/run.sh": (b"exit 0\n", True),
-    }
-
-
-def test_same_skills_give_the_same_bytes_in_any_folder(tmp_path: Path) -> None:
-    trees: list[list[tuple[str, bytes]]] = []
-    for folder, names in (("first", "ba"), ("another/folder", "ab")):
-        for name in names:
-            write_skill(tmp_path / folder / name, references__x_md=name)
-            os.utime(tmp_path / folder / name / "SKILL.md", (len(folder), 1))
-        publication = publication_of(tmp_path / folder)
-        trees.append([(each.path, each.read()) for each in publication.tree(publication.edition())])
-    assert trees[0] == trees[1]
-
-
 @pytest.mark.requirement("X-4", "X-19", "WK1-9")
 def test_non_ascii_file_name_needs_a_zip_and_keeps_its_skill_from_the_old_index(tmp_path: Path) -> None:
     write_skill(tmp_path / "plain")

@@ -132,12 +132,6 @@ def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         start_replica(Replicas(redis="redis://cache"), Registry([]))
 
 
-@each_row("options", [{"redis_password": "x"}, {"redis_ca": "/ca.pem"}])
-def test_redis_options_need_a_redis_url(options: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match="give --redis URL too"):
-        start_replica(Replicas(**options), Registry([]))
-
-
 @contextmanager
 def running_replicas(redis: RealRedis, tree: Path, count: int) -> Iterator[list[Replica]]:
     """Run replicas that do not watch their folder, as on a network file system."""
@@ -220,11 +214,12 @@ def test_invalid_embeddings_options_are_reported_in_one_line(
 @each_row(("feature", "message"), [
     (UsageCounts(usage_questions=True), "give --usage sqlite"),
     (UsageCounts(usage="sqlite:"), "write sqlite:FILE"),
+    (Replicas(redis_password="x"), "give --redis URL too"), (Replicas(redis_ca="/ca.pem"), "give --redis URL too"),
     (PrometheusMetrics(metrics_address=":1"), "metrics-address"),
     (PrometheusMetrics(metrics_address="a:b"), "metrics-address"),
     (PrometheusMetrics(metrics_address="127.0.0.1:65536"), "metrics-address"),
 ])  # fmt: skip
-def test_feature_that_cannot_work_over_stdio_is_refused(feature: Feature, message: str) -> None:
+def test_feature_that_cannot_work_is_refused(feature: Feature, message: str) -> None:
     server: Any = SimpleNamespace(over_http=False, runtime=SimpleNamespace(events=Events()))
     with pytest.raises(UsageError, match=message):
         feature.start(server)

@@ -517,6 +517,23 @@ def test_symlink_is_followed_and_kept(platform: Platform, skills: Path, tmp_path
     assert path.is_symlink() and read_entry("cursor", target)
 
 
+def test_file_of_16_mib_is_the_largest(platform: Platform, skills: Path) -> None:
+    path = write_config(platform, "cursor", "{}")
+    for size, reason in ((16 << 20, "not valid JSON"), ((16 << 20) + 1, "larger than 16 MiB; name")):
+        os.truncate(path, size)
+        assert reason in usage_error(platform, "cursor", skills)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root gives files away")
+def test_file_and_backup_keep_their_owner(platform: Platform, skills: Path) -> None:
+    path = write_config(platform, "cursor")
+    os.chown(path, 1000, 1001)
+    run(platform, "cursor", skills)
+    found = {name: (path.parent / name).stat() for name in file_names(path)}
+    owners = {name: (status.st_uid, status.st_gid) for name, status in found.items()}
+    assert owners == dict.fromkeys(("mcp.json", "mcp.json.bak"), (1000, 1001))
+
+
 @each_row("call", ["replace", "fsync"])
 def test_failed_write_leaves_the_old_file(
     tmp_path: Path, skills: Path, monkeypatch: pytest.MonkeyPatch, call: str

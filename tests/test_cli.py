@@ -12,13 +12,12 @@ import sys
 from pathlib import Path
 from unittest.mock import Mock
 
-import click
 import pytest
 
 import forkserver
 from commands.calls import json_of, run, terminal
 from mcp_skills_server import __main__
-from mcp_skills_server.cli import COMMANDS, HEADINGS, cli, main
+from mcp_skills_server.cli import COMMANDS, HEADINGS, main
 from tables import each_row
 from wire import COMMAND, DEADLINE, FIXTURES, ROOT, Era, WireError, serving, write_skill
 
@@ -36,10 +35,6 @@ from wire import COMMAND, DEADLINE, FIXTURES, ROOT, Era, WireError, serving, wri
     (["list", "https://127.0.0.1:1"], "there is no copy of it"), (["srve", "fixtures/skills"], "Did you mean serve?"),
     (["install", "claude", "fixtures/skills"], "Did you mean claude-code or claude-desktop?"),
     (["install"], "Missing argument 'HOST'"),
-    (["install", "cursor", "https://skills.example/mcp"], "'install HOST --url https://skills.example/mcp'"),
-    (["install", "cursor", "--url", "https://me:secret@skills.example/mcp"], "--token-env"),
-    (["install", "cursor", "fixtures/skills", "--token-env", "TOKEN"], "give --url too"),
-    (["install", "cursor", "--url", "https://skills.example/mcp", "--token-env", "a b"], "name of a variable"),
     (["--dance"], "--dance"),
 ])  # fmt: skip
 def test_usage_error_prints_one_line_and_exits_with_2(arguments: list[str], message: str) -> None:
@@ -234,22 +229,6 @@ def test_bad_environment_value_is_reported_by_variable_name(variable: str, value
     assert done.returncode == 2
     assert done.stderr.startswith(f"mcp-skills-server: {message}") and done.stderr.count("\n") == 1
     assert "--page-size" in run("serve", FIXTURES, "--page-size", "0", MCP_SKILLS_PAGE_SIZE="7").stderr
-
-
-@each_row("name", ["serve", "rpc", "acp"])
-def test_command_help_has_examples_before_grouped_options(name: str) -> None:
-    text = run(name, "--help", COLUMNS="100").stdout
-    heads = [line for line in text.split("\n") if line and not line.startswith(" ")]
-    assert heads[0].startswith("Usage:") and heads[-1] == "Other options:" and "Running scripts:" in heads
-    assert text.index("Example") < text.index(heads[1])
-    command = cli.get_command(click.Context(cli), name)
-    assert command is not None
-    for option in command.params:
-        if isinstance(option, click.Option):
-            assert len(re.findall(rf"^  {option.opts[0]}(?![\w-])", text, re.MULTILINE)) == 1, option.opts
-    if name == "serve":
-        _, _, below = text.partition("Over HTTP (--transport http):")
-        assert "--token-file" in below and "HTTP: " not in text
 
 
 def test_interrupted_command_exits_with_130(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from tools.reference import man  # noqa: E402
 from commands.test_fields import GOLDEN_OPTIONS, bounds_and_defaults  # noqa: E402
 from dialects.test_runtime_overview import SIZES, golden_file, golden_text  # noqa: E402
 from mcp_skills_server.dialects import runtime  # noqa: E402
-from test_reference import MANUAL  # noqa: E402
+from test_documents import MANUAL  # noqa: E402
 from web.test_protocols import PAGE, page  # noqa: E402
 from wire import serving  # noqa: E402
 

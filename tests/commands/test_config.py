@@ -15,11 +15,8 @@ from mcp_skills_server.access.settings import OAuthSettings
 from mcp_skills_server.cli import cli
 from mcp_skills_server.commands.config_file import READERS, ConfigurationError, oauth_settings, parameters, parse, read
 from mcp_skills_server.commands.opening import open_served
-from mcp_skills_server.commands.runtime_options import RuntimeOptions, script_settings
 from mcp_skills_server.commands.serve import ServeOptions, serve
-from mcp_skills_server.errors import RequestError, UsageError
-from mcp_skills_server.runtime.scripts.policy import ExecutionPolicy
-from mcp_skills_server.runtime.scripts.settings import ScriptSettings
+from mcp_skills_server.errors import UsageError
 from tables import each_row
 from wire import write_skill
 
@@ -341,22 +338,6 @@ def test_warning_begins_with_the_program_name(tmp_path: Path) -> None:
     (tmp_path / "c.toml").write_text(text)
     done = run("config", "grants", "token:laptop", "--config", "c.toml", cwd=tmp_path)
     assert done.stderr.startswith(f"mcp-skills-server: WARNING: {tmp_path}/tokens can be read by every user")
-
-
-def test_source_with_scripts_false_runs_none(tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        write_skill(tmp_path / name / name)
-    found = parse(b"roots = ['one']\n[[source]]\nfrom = 'two'\nscripts = false\n", f"{tmp_path}/c.toml")
-    options = ServeOptions(config=found)
-    opened = open_served(found.values["roots"], options)
-    registry, scripts = opened.registry, opened.scripts
-    assert scripts == {f"{tmp_path}/two": False}
-    registry.load()
-    policy = ExecutionPolicy(registry, ScriptSettings(roots=scripts))
-    policy.decide(None, [registry.snapshot.skills["one"]])
-    with pytest.raises(RequestError, match="excluded the scripts of its source"):
-        policy.decide(None, [registry.snapshot.skills["two"]])
-    assert script_settings(RuntimeOptions(), roots=scripts) is None
 
 
 @each_row("source", ["link", "two/SKILL.md"])

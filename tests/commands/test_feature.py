@@ -19,9 +19,8 @@ from catalog.forest import DEADLINE, skill_md, skills, write_files
 from mcp_skills_server.access.quotas import QuotaSettings
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.commands.features.feature import Feature
-from mcp_skills_server.commands.features.records import Audit, PrometheusMetrics, UsageCounts
+from mcp_skills_server.commands.features.records import PrometheusMetrics, UsageCounts
 from mcp_skills_server.commands.features.replicas import Replicas
-from mcp_skills_server.commands.features.table import Publishing
 from mcp_skills_server.commands.runtime_options import (
     KEY_VARIABLE,
     RuntimeOptions,
@@ -133,12 +132,6 @@ def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         start_replica(Replicas(redis="redis://cache"), Registry([]))
 
 
-@each_row("options", [{"redis_password": "x"}, {"redis_ca": "/ca.pem"}])
-def test_redis_options_need_a_redis_url(options: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match="give --redis URL too"):
-        start_replica(Replicas(**options), Registry([]))
-
-
 @contextmanager
 def running_replicas(redis: RealRedis, tree: Path, count: int) -> Iterator[list[Replica]]:
     """Run replicas that do not watch their folder, as on a network file system."""
@@ -219,16 +212,14 @@ def test_invalid_embeddings_options_are_reported_in_one_line(
 
 
 @each_row(("feature", "message"), [
-    (Publishing(publish_only=True, publish=False), "leave nothing to serve"),
-    (Publishing(publish_only=True), "give --transport http"),
     (UsageCounts(usage_questions=True), "give --usage sqlite"),
-    (UsageCounts(usage="sqlite:"), "write sqlite:FILE"), (Audit(audit_required=True), "give --audit-log FILE too"),
-    (Audit(audit_log="-"), "stdout belongs to the protocol"),
+    (UsageCounts(usage="sqlite:"), "write sqlite:FILE"),
+    (Replicas(redis_password="x"), "give --redis URL too"), (Replicas(redis_ca="/ca.pem"), "give --redis URL too"),
     (PrometheusMetrics(metrics_address=":1"), "metrics-address"),
     (PrometheusMetrics(metrics_address="a:b"), "metrics-address"),
     (PrometheusMetrics(metrics_address="127.0.0.1:65536"), "metrics-address"),
 ])  # fmt: skip
-def test_feature_that_cannot_work_over_stdio_is_refused(feature: Feature, message: str) -> None:
+def test_feature_that_cannot_work_is_refused(feature: Feature, message: str) -> None:
     server: Any = SimpleNamespace(over_http=False, runtime=SimpleNamespace(events=Events()))
     with pytest.raises(UsageError, match=message):
         feature.start(server)
@@ -244,8 +235,13 @@ SCRIPT_OPTIONS = {
     *(({name: value}, "give --allow-scripts too") for name, value in SCRIPT_OPTIONS.items()),
     *(({"allow_scripts": True, "interpreters": (each,)}, "write .EXT=PROGRAM") for each in (".py", "py=/x", ".py=")),
     *(({"allow_scripts": True, "script_secrets": (each,)}, "write SKILL:VARIABLE") for each in ("A", ":A", "a/b:")),
+    ({"allow_scripts": True, "script_secrets": ("a/b:NOT_SET",)}, "no such variable in the server's environment"),
+    ({"allow_scripts": True, "script_secrets": ("a/b:LD_PRELOAD",)}, "programs that start the sandbox"),
 ])  # fmt: skip
-def test_invalid_script_options_are_refused(options: dict[str, Any], message: str) -> None:
+def test_invalid_script_options_are_refused(
+    options: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LD_PRELOAD", "")
     with pytest.raises(UsageError, match=message):
         script_settings(RuntimeOptions(**options))
 

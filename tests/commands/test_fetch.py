@@ -62,17 +62,6 @@ def test_update_keeps_the_selection_of_skills(site: Publisher, tmp_path: Path) -
     assert sorted(os.listdir(tmp_path)) == [".mcp-skills", "refunds"]
 
 
-@pytest.mark.requirement("WK-48", "WK-60", "X-23")
-def test_wrong_digest_is_reported_and_exits_with_1(site: Publisher, tmp_path: Path) -> None:
-    site.routes["/a/billing"] = respond_with(skill_md("billing", "Tampered."))
-    done = fetch(site.url, "--output", tmp_path)
-    assert done.returncode == 1 and done.stdout == ""
-    first, last = done.stderr.splitlines()
-    assert first.startswith("mcp-skills-server: refused: billing: its digest is sha256:")
-    assert last.startswith(f"mcp-skills-server: {site.url}{INDEX}: 1 added, 1 refused")
-    assert sorted(os.listdir(tmp_path)) == [".mcp-skills", "refunds"]
-
-
 def test_exit_code_depends_on_the_fault_of_the_index(site: Publisher, tmp_path: Path) -> None:
     unknown_version = b'{"$schema": "x", "skills": []}'
     for body, message in ((b"{", "the index is not JSON"), (unknown_version, "unknown version")):

@@ -77,22 +77,27 @@ def test_field_has_the_type_of_its_option(name: str) -> None:
     assert not hints
 
 
-def test_help_has_a_valid_example_per_heading_and_every_variable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@each_row("name", ["serve", "rpc", "acp"])
+def test_help_has_a_valid_example_per_heading_and_every_option_and_variable(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "server.toml").touch()
-    command = commands()["serve"]
-    options = {name: each for each in command.params for name in (*each.opts, *each.secondary_opts)}
+    command = commands()[name]
+    options = {word: each for each in command.params for word in (*each.opts, *each.secondary_opts)}
     shown = command.get_help(click.Context(command))
-    _, *groups, rest = re.split(r"^(?=\S.*:$)", shown, flags=re.MULTILINE)
+    usage, *groups, rest = re.split(r"^(?=\S.*:$)", shown, flags=re.MULTILINE)
+    assert usage.startswith("Usage: ") and "Example" in usage
     for heading, example, *_ in map(str.splitlines, groups):
         assert example.startswith("  Example: --"), heading
         words = shlex.split(example.removeprefix("  Example: "))
         assert heading[:-1] in {traits_of(options[word]).heading for word in words if word in options}
-        command.make_context("serve", [*words, "skills"])
-    assert re.fullmatch(r"Other options:\n  (-h, )?--help .*", rest.rstrip())  # -h after an earlier call
-    assert not [name for name, each in options.items() if name[0] == "-" and variables_of(each)[0] not in shown]
+        command.make_context(name, [*words, "skills"])
+    assert rest.startswith("Other options:\n") and "--help " in rest  # -h after an earlier call
+    for word, each in options.items():
+        if word == each.opts[0] and word[0] == "-":
+            assert len(re.findall(rf"^  {word}(?![\w-])", shown, re.MULTILINE)) == 1, word
+            assert variables_of(each)[0] in shown
 
 
 def test_options_have_defaults() -> None:

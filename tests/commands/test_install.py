@@ -409,16 +409,6 @@ def test_dry_run_prints_a_patch_that_applies(tmp_path: Path, skills: Path, host:
     assert "nothing was changed" in stderr_of(platform, host, skills, "--dry-run")
 
 
-@EVERY_HOST
-def test_foreign_entry_of_the_same_name_is_refused(platform: Platform, skills: Path, host: str) -> None:
-    path = write_config(platform, host)
-    name = next(iter(read_config(host, path)[HOSTS[host].section]))
-    for options in (["--uninstall"], []):
-        message = usage_error(platform, host, skills, "--name", name, *options)
-        assert "another server" in message and "--name" in message
-    assert path.read_text(encoding="utf-8") == SAMPLES[host]
-
-
 @each_row(("host", "content", "reason"), [
     ("cursor", '{\n  "mcpServers": {,}\n}', "line 2"), ("claude-code", CODE[:200], "not valid JSON"),
     ("claude-desktop", '{\n// no\n"a": 1}', "line 2"), ("vscode", '{}\n/* "a"', "line 2 is not closed"),
@@ -465,7 +455,7 @@ def test_irregular_file_is_refused(tmp_path: Path, skills: Path, name: str) -> N
     (["gemini-cli", "--trust", "--uninstall"], "exclude each other"),
     (["cursor", "/", "--project", "--config", "x"], "exclude each other"),
     (["cursor", "/", "--config", ""], "regular file"), (["cursor", "--url", URL, "ROOT"], "exclude each other"),
-    (["cursor", "/", "--command", ""], "no such file"), (["cursor", URL], "this is an MCP endpoint, not a site"),
+    (["cursor", "/", "--command", ""], "no such file"), (["cursor", URL], f"'install HOST --url {URL}'"),
     (["cursor", "/", "--token-env", "TOKEN"], "give --url too"),
     (["cursor", "--url", URL, "--token-env", "a b"], "write the name of a variable"),
     (["cursor", "--url", "https://me@skills.example/mcp"], "would hold the password"),
@@ -527,6 +517,23 @@ def test_symlink_is_followed_and_kept(platform: Platform, skills: Path, tmp_path
     assert path.is_symlink() and read_entry("cursor", target)
 
 
+def test_file_of_16_mib_is_the_largest(platform: Platform, skills: Path) -> None:
+    path = write_config(platform, "cursor", "{}")
+    for size, reason in ((16 << 20, "not valid JSON"), ((16 << 20) + 1, "larger than 16 MiB; name")):
+        os.truncate(path, size)
+        assert reason in usage_error(platform, "cursor", skills)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root gives files away")
+def test_file_and_backup_keep_their_owner(platform: Platform, skills: Path) -> None:
+    path = write_config(platform, "cursor")
+    os.chown(path, 1000, 1001)
+    run(platform, "cursor", skills)
+    found = {name: (path.parent / name).stat() for name in file_names(path)}
+    owners = {name: (status.st_uid, status.st_gid) for name, status in found.items()}
+    assert owners == dict.fromkeys(("mcp.json", "mcp.json.bak"), (1000, 1001))
+
+
 @each_row("call", ["replace", "fsync"])
 def test_failed_write_leaves_the_old_file(
     tmp_path: Path, skills: Path, monkeypatch: pytest.MonkeyPatch, call: str
@@ -565,7 +572,8 @@ def test_url_entry_has_the_form_of_each_host(platform: Platform, skills: Path, h
     run(platform, host, "--url", URL, "--token-env", "TOKEN")
     assert read_entry(host, path) == REMOTE[host]
     for words in ([skills], ["--url", URL + "2"], ["--uninstall"]):
-        assert "another server" in usage_error(platform, host, *words)
+        message = usage_error(platform, host, *words)
+        assert "another server" in message and "--name" in message
     run(platform, host, "--uninstall", "--url", URL)
     assert read_config(host, path) == before
     # The URL replaces a stdio entry completely.

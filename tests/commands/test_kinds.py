@@ -1,9 +1,7 @@
-"""`fetch`, `lock`, `outdated` and `diff` with every kind of source."""
+"""`fetch`, `lock`, `outdated` and `diff` with every kind of fetched source."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,25 +11,15 @@ from commands.calls import exit_code, invoke
 from mcp_skills_server.model import SIGNATURE_FILE
 from mcp_skills_server.provenance.signatures import sign
 from provenance.test_signatures import key_pair
-from sources.hostile import KINDS, Member, PublishedSource
+from sources.hostile import KINDS, Member
 from sources.publishers import skill_md
 from tables import each_row
-from wire import write_skill
 
 FETCHED = [
     pytest.param(name, marks=[pytest.mark.needs_program(kind.program)] if kind.program else [])
     for name, kind in KINDS.items()
     if not kind.is_own
 ]
-
-
-@contextmanager
-def folder_source(path: Path) -> Iterator[PublishedSource]:
-    def publish(text: str, _: object) -> None:
-        write_skill(path / "own" / "good").joinpath("SKILL.md").write_bytes(skill_md("good", text))
-
-    publish("first", ())
-    yield PublishedSource(str(path / "own"), publish)
 
 
 @pytest.fixture
@@ -45,10 +33,9 @@ def run(*words: str) -> Result:
     return invoke(*words, "--allow-private", "--allow-http")
 
 
-@pytest.mark.parametrize("name", ["folder", *FETCHED])
+@pytest.mark.parametrize("name", FETCHED)
 def test_source_is_locked_compared_and_updated(name: str, cwd: Path) -> None:
-    open_source = folder_source if name == "folder" else KINDS[name].open
-    with open_source(cwd) as source:
+    with KINDS[name].open(cwd) as source:
         source.publish("first", ())
         assert exit_code(run("lock", source.given, "--output", "skills.lock")) == 0
         assert exit_code(run("outdated", "--lock", "skills.lock")) == 0

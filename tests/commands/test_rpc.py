@@ -233,19 +233,3 @@ def test_running_script_ends_with_the_process_and_leaves_no_files(
             rpc.stdout.close()
         assert rpc.wait() == 0
     assert not [*temporary.iterdir()]
-
-
-SCRIPTS = ["--allow-scripts", "--sandbox", "off", "--script-secret"]
-
-
-@each_row(("options", "message"), [
-    (["--allow-code"], "--allow-code is for scripts; give --allow-scripts too"),
-    ([*SCRIPTS, "a/b:NOT_SET"], "no such variable in the server's environment"),
-    ([*SCRIPTS, "a/b:LD_PRELOAD"], "programs that start the sandbox"),
-    ([*SCRIPTS, "HOME"], "--script-secret HOME: write SKILL:VARIABLE"), (["/nowhere"], "no such file or folder"),
-])  # fmt: skip
-def test_invalid_usage_is_reported_in_one_line(options: list[str], message: str) -> None:
-    with rpc_process(ACTIONS, *options, environment={"LD_PRELOAD": ""}) as rpc:
-        assert (rpc.close(), rpc.wait()) == ([], 2)
-    assert message in rpc.said.decode()
-    assert rpc.said.count(b"\n") == 1

@@ -32,7 +32,9 @@ def run_in_project(home: Path, *words: str) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
-def test_program_without_arguments_lists_skill_folders_of_this_machine(tmp_path: Path) -> None:
+def test_program_without_arguments_lists_skill_folders_or_suggests_new(tmp_path: Path) -> None:
+    code, text = run_in_project(tmp_path)
+    assert code == 2 and "mcp-skills-server new my-skill" in text
     write_skill(tmp_path / ".claude" / "skills" / "one")
     write_skill(tmp_path / ".claude" / "skills" / "two")
     write_skill(tmp_path / "project" / ".github" / "skills" / "three")
@@ -49,11 +51,6 @@ def test_program_without_arguments_lists_skill_folders_of_this_machine(tmp_path:
         ("1", "project"),
         ("2", tmp_path.name),  # listed once, although .agents/skills is a link to it
     ]
-
-
-def test_program_without_arguments_suggests_new_if_there_are_no_skills(tmp_path: Path) -> None:
-    code, text = run_in_project(tmp_path)
-    assert code == 2 and "mcp-skills-server new my-skill" in text
 
 
 def test_serve_without_a_root_lists_folders_only_at_a_terminal(tmp_path: Path) -> None:

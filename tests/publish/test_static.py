@@ -248,8 +248,7 @@ def crash_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
 
     for name in ("replace", "unlink", "rmdir", "makedirs"):
         monkeypatch.setattr(os, name, guard(getattr(os, name)))
-    for name in ("_remove", "_write"):
-        monkeypatch.setattr(folder, name, guard(getattr(folder, name)))
+    monkeypatch.setattr(folder, "_write", guard(folder._write))
 
 
 @pytest.mark.parametrize("fresh", [True, False])

@@ -322,7 +322,7 @@ def doctor(context: click.Context, options: DoctorOptions, host: str | None) -> 
                 trouble, count = anyio.run(_probe, entry, options.timeout)
             took = time.monotonic() - began
             state = trouble or f"works: {plural(count, 'skill')}, {took:.1f} s from start to list"
-            say(printable(f"{key}: {entry.name!r} in {entry.path}: {state}"))
+            say(f"{key}: {entry.name!r} in {entry.path}: {state}")
             failed += bool(trouble)
     if not found and not failed:
         say(f"no entry for this server; 'install {host or 'HOST'} DIR' writes one")
@@ -345,8 +345,7 @@ def _list_entries(platform: Platform) -> None:
             rows.append((key, here, entry.name, entry.fault or "configured", str(entry.path)))
         if not entries:
             rows.append((key, here, "-", "-", str(path)))
-    header = ("HOST", "HERE", "ENTRY", "STATE", "FILE")
-    say_table(header, [tuple(map(printable, row)) for row in rows])
+    say_table(("HOST", "HERE", "ENTRY", "STATE", "FILE"), rows)
 
 
 def _entries(host: Host, platform: Platform) -> Iterator[HostEntry]:

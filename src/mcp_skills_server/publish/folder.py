@@ -124,7 +124,7 @@ class OutputFolder:
     def clear(self) -> None:
         """Remove the staging folder, also that of a killed run."""
         with suppress(FileNotFoundError):
-            _remove(os.path.join(self.path, STAGING))
+            shutil.rmtree(os.path.join(self.path, STAGING))
 
     @contextmanager
     def locked(self) -> Generator[None]:
@@ -158,7 +158,3 @@ def _write(path: str, raw: bytes, *, lasting: bool) -> None:
         if lasting:
             file.flush()
             os.fsync(file.fileno())
-
-
-def _remove(tree: str) -> None:
-    shutil.rmtree(tree)

@@ -105,8 +105,10 @@ class Publication:
         with self._lock:
             made = self.current or self._revalidated()
             if made is None:
-                made = self._make()
-                self._install(made)
+                made, before = self._make(), self.latest
+                interval = _FRESH_S if self._settled else _FRESH_AFTER_FAILURE_S
+                self.latest, self._fresh_until = made, self._clock() + interval
+                self._artifacts.renew(before, made)
             return made
 
     def _revalidated(self) -> Edition | None:
@@ -193,11 +195,6 @@ class Publication:
         artifact = wellknown.artifact(skill.name, digest_of(raw), suffix)
         self._artifacts.put(artifact, raw)
         return Published(skill, artifact)
-
-    def _install(self, made: Edition) -> None:
-        before, self.latest = self.latest, made
-        self._fresh_until = self._clock() + (_FRESH_S if self._settled else _FRESH_AFTER_FAILURE_S)
-        self._artifacts.renew(before, made)
 
     # The content of editions
 

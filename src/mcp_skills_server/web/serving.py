@@ -27,7 +27,7 @@ from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.errors import REPEATS, UsageError
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.requests import Settings
-from mcp_skills_server.web.app import make_app
+from mcp_skills_server.web.app import McpEndpoint, make_app
 from mcp_skills_server.web.connections import SLOT, Slot, Slots, protocol_with_timeouts
 from mcp_skills_server.web.part import Part
 from mcp_skills_server.web.probes import Drain
@@ -172,7 +172,8 @@ async def serve_http(
     drain = Drain(http.drain)
     for part in parts:
         http = part.configure(http)
-    app, end = make_app(runtime, settings, http, watcher, views, parts=parts, drain=drain)
+    parts = [*parts, McpEndpoint(runtime, settings, http, watcher, views)]
+    app = make_app(runtime, http, views, parts, drain)
     listener = _open_listener(http.host, http.port)
     slots = connection_slots(http.max_connections)
 
@@ -204,7 +205,8 @@ async def serve_http(
 
             async def end_on_signal() -> None:
                 await drain.until_end(signals)
-                end()  # before the listener closes
+                for part in parts:
+                    part.end_streams()  # before the listener closes
                 server.should_exit = True
 
             tasks.start_soon(end_on_signal)

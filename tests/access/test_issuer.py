@@ -116,9 +116,9 @@ async def test_concurrent_requests_share_one_fetch_that_survives_cancellation() 
 async def test_unknown_key_ids_cause_one_fetch_per_thirty_seconds() -> None:
     web = FakeWeb(public())
     issuer = web.make_issuer()
-    for number in range(100):
-        await assert_refused(issuer, f"unknown-{number}")
-    assert len(web.requests) == 2
+    for kid in ("../../etc/passwd", "https://evil.example/keys", "one\x00", "x" * 10_000, "", *map(str, range(100))):
+        await assert_refused(issuer, kid)
+    assert web.requests == [METADATA_URL, KEYS_URL]
     web.publish_keys(public(), KEY_TWO)
     web.now += 29
     await assert_refused(issuer, "two")
@@ -126,13 +126,6 @@ async def test_unknown_key_ids_cause_one_fetch_per_thirty_seconds() -> None:
     assert await issuer.key("two", "ES256")  # the keys were rotated
     assert await issuer.key("one", "ES256")
     assert len(web.requests) == 4
-
-
-@each_row("kid", ["../../etc/passwd", "' OR 1=1 --", "https://evil.example/keys", "one\x00", "x" * 10_000, ""])
-async def test_hostile_key_id_causes_no_other_request(kid: str) -> None:
-    web = FakeWeb(public())
-    await assert_refused(web.make_issuer(), kid)
-    assert web.requests == [METADATA_URL, KEYS_URL]
 
 
 async def test_known_keys_stay_valid_while_issuer_is_down(caplog: pytest.LogCaptureFixture) -> None:

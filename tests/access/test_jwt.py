@@ -224,13 +224,6 @@ def test_key_id_must_be_text(kid: Any) -> None:
     assert error_of(f"{head}.{signed().split('.', 1)[1]}") == "its key id is not text"
 
 
-def test_any_changed_character_is_refused() -> None:
-    token = signed()
-    for index in range(0, len(token) - 1, 3):
-        other = "A" if token[index] != "A" else "B"
-        assert error_of(token[:index] + other + token[index + 1 :])
-
-
 @each_row(
     "token",
     [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import socket
 import sys
@@ -27,7 +26,7 @@ from web.http_wire import (
     pinging,
     startup_error,
 )
-from wire import DEADLINE, EXTENSION, FIXTURES, META, SLOW_LOAD, SOON, VERSIONS, Era, write_skill
+from wire import DEADLINE, FIXTURES, META, SLOW_LOAD, SOON, Era, write_skill
 
 SKILLS, RESOURCES, TOOLS, PROMPTS = (
     (f"notifications/{each}/list_changed", None) for each in ("skills", "resources", "tools", "prompts")
@@ -41,27 +40,6 @@ def folder(tmp_path: Path) -> Path:
     for name in ("a", "b"):
         write_skill(tmp_path / name, references__guide_md="guide", zz_md="last")
     return tmp_path
-
-
-@pytest.mark.requirement("MCP-5", "MCP-8", "MCP-30", "MCP-31", "S40-1", "S40-4", "S76-1", "X-11")
-def test_clients_that_declare_the_extension_get_entries_without_other_fields(server: Server, era: Era) -> None:
-    with (
-        client(server, era, opened=False) as plain,
-        client(server, era, extension=True) as declared,
-    ):
-        result = plain.open()
-        capabilities = result["capabilities"]
-        assert capabilities["extensions"] == {EXTENSION: {"directoryRead": True}}
-        assert capabilities["skills"] == {"listChanged": True}
-        assert capabilities["resources"] == {"subscribe": True, "listChanged": True}
-        assert result["instructions"]
-        if era == "legacy":
-            assert result["protocolVersion"] == VERSIONS["legacy"]
-        else:
-            assert result["supportedVersions"] == [VERSIONS["modern"]]
-            assert result["ttlMs"] >= 0 and result["cacheScope"]
-        for entry, extended in zip(declared.every_skill(), plain.every_skill(), strict=True):
-            assert entry == {key: extended[key] for key in ("uri", "frontmatter", "resources")}
 
 
 @pytest.mark.requirement("MCP-16", "MCP-17", "MCP-18", "MCP-55", "S40-30", "X-13")
@@ -191,12 +169,13 @@ def test_server_is_not_ready_before_first_scan(gate: Path, era: Era) -> None:
 def test_allowed_host_and_origin_are_served_with_cors_headers() -> None:
     app, foreign = "https://app.example", {"Origin": "https://evil.example"}
     allowed = {"Host": "mcp.example.com", "Origin": app}
-    preflight = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "mcp-method"}
+    preflight = {"Access-Control-Request-Method": "HEAD", "Access-Control-Request-Headers": "mcp-method"}
     options = ["--allowed-host", "mcp.example.com", "--allowed-origin", app]
     with http_serving(FIXTURES, *options) as server, client(server, "legacy", opened=False) as page:
         reply = page.post(page.message("initialize", HELLO), allowed)
         assert reply.headers["Access-Control-Allow-Origin"] == app
-        assert "Mcp-Session-Id" in reply.headers["Access-Control-Expose-Headers"]
+        assert {"Mcp-Session-Id", "ETag"} <= {*reply.headers["Access-Control-Expose-Headers"].split(", ")}
+        assert reply.headers["Vary"] == "Origin"
         reply = server.send("OPTIONS", headers=allowed | preflight)
         assert (reply.status, reply.headers["Access-Control-Allow-Origin"]) == (200, app)
         reply = server.send("OPTIONS", headers=allowed | preflight | foreign)
@@ -204,14 +183,6 @@ def test_allowed_host_and_origin_are_served_with_cors_headers() -> None:
         for wrong in (foreign, {"Host": "other.example.com"}):
             assert page.post(page.message("ping"), allowed | wrong).error == (403, -32600, None)
             assert server.send("GET", headers=allowed | wrong).error == (403, -32600, None)
-
-
-@pytest.mark.requirement("MCP-46")
-def test_server_listens_on_loopback_by_default(server: Server) -> None:
-    tables = [Path("/proc/net/tcp"), Path("/proc/net/tcp6")]
-    text = "".join(table.read_text() for table in tables if table.exists())
-    listening = re.findall(rf"(\S+:{server.port:04X}) \S+ 0A ", text)
-    assert listening == [f"0100007F:{server.port:04X}"]
 
 
 @pytest.mark.requirement("MCP-46")

@@ -15,7 +15,7 @@ import pytest
 
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.web import serving
-from mcp_skills_server.web.serving import Budget, divide_descriptors
+from mcp_skills_server.web.serving import divide_descriptors
 from tables import each_row
 from web.http_wire import PROBE, HttpClient, Server, bearer_header, client, exchange, http_serving, patched, wait_until
 from wire import DEADLINE, FIXTURES, SOON, write_skill
@@ -53,15 +53,17 @@ def crowd(server: Server, count: int, address: str = "127.0.0.1", data: bytes = 
 
 
 def test_descriptors_are_divided_into_connections_and_files() -> None:
-    assert divide_descriptors(1000, 20_000, 10) == Budget(1000)
-    assert divide_descriptors(1000, 160, 0) == Budget(75, 5)
-    assert divide_descriptors(1000, 191, 0) == Budget(91, 5)
+    def divided(limit: int, used: int) -> tuple[int, int]:
+        slots = divide_descriptors(1000, limit, used)
+        return slots.limit, slots.most_spare
+
+    assert [divided(20_000, 10), divided(160, 0), divided(191, 0)] == [(1000, 8), (75, 5), (91, 5)]
     for limit in range(16, 4000):
-        budget = divide_descriptors(1000, limit, 7)
-        assert min(budget.slots, budget.spare) >= 1
-        files = limit - 7 - budget.slots - budget.spare
+        regular, spare = divided(limit, 7)
+        assert min(regular, spare) >= 1
+        files = limit - 7 - regular - spare
         assert files >= 7
-        assert files >= 136 or budget.slots <= limit // 2
+        assert files >= 136 or regular <= limit // 2
     with pytest.raises(UsageError, match="at least 16 "):
         divide_descriptors(1000, 10, 7)
 
@@ -98,7 +100,8 @@ def test_limit_of_open_files_is_raised_up_to_hard_limit(
     monkeypatch.setattr(serving, "_open_files", lambda: 7)
     monkeypatch.setattr(resource, "getrlimit", lambda _: (limits[0] + 7, limits[1] + 7))
     monkeypatch.setattr(resource, "setrlimit", lambda _, given: calls.append(given[0] - 7))
-    assert serving.connection_budget(1000) == Budget(slots)
+    made = serving.connection_slots(1000)
+    assert (made.limit, made.most_spare) == (slots, 8)
     assert calls == raised
     warning = "999 connections at once, not 1000 (--max-connections): this process may open 1150 files (ulimit -n)"
     assert caplog.messages == [warning] * (1000 - slots)

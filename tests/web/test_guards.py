@@ -85,13 +85,6 @@ def test_allowed_host_matches_any_case_and_port(allowed: str, header: str) -> No
     assert loopback_policy(allowed).host_allowed(header)
 
 
-def test_allow_list_on_public_address_excludes_loopback_names() -> None:
-    policy = make_policy("0.0.0.0", ["mcp.example.com"], [], [])
-    for host in ("localhost", "sub.mcp.example.com", None):
-        assert not policy.host_allowed(host)
-    assert not policy.origin_allowed("http://localhost")
-
-
 @each_row("host", [None, "", "anything", "evil@x", "[::1"])
 def test_star_allows_every_host_but_no_origin(host: str | None) -> None:
     for policy in (make_policy("0.0.0.0", ["*"], [], []), loopback_policy("*", "mcp.example.com")):

@@ -27,7 +27,6 @@ pytestmark = pytest.mark.needs_program("redis-server")
 
 PASSWORD = "very-secret-indeed"
 LISTED = "notifications/skills/list_changed"
-UNKNOWN_SESSION = "Unknown session"
 
 
 @pytest.fixture
@@ -58,13 +57,6 @@ def two_clients(skills: Path, url: str, *options: str | Path, **more: Any) -> It
     """Run two replicas, and yield a modern client of each."""
     with replicas(skills, url, *options, **more) as servers, ExitStack() as stack:
         yield [stack.enter_context(client(server, "modern")) for server in servers]
-
-
-@contextmanager
-def single_client(skills: Path, url: str) -> Iterator[HttpClient]:
-    """Run a single replica, and yield a modern client."""
-    with replicas(skills, url, count=1) as (server,), client(server, "modern") as opened:
-        yield opened
 
 
 def call_ok(caller: HttpClient, tool: str, **arguments: Any) -> dict[str, Any]:
@@ -134,7 +126,7 @@ def test_reads_work_without_redis_and_sessions_recover(redis: RealRedis, skills:
             server.wait_for_log("answers again")
         # The new Redis is empty. A replica that knows the session writes it again.
         message = error_of(second, "read", session=session, skill="alpha", path="SKILL.md")
-        assert UNKNOWN_SESSION in message
+        assert "Unknown session" in message
         assert is_loaded(first, session, "alpha")
         assert is_loaded(second, session, "alpha")
         for server in servers:
@@ -167,14 +159,14 @@ def test_foreign_server_is_reported_once(skills: Path, answer: Callable[[Any], o
 
 def assert_reported_once(skills: Path, url: str, warning: str) -> None:
     """Assert that a replica warns once, without the password, and works without this Redis."""
-    with single_client(skills, url) as reader:
-        reader.server.wait_for_log(warning)
+    with replicas(skills, url, count=1) as (server,), client(server, "modern") as reader:
+        server.wait_for_log(warning)
         for _ in range(3):
             assert "one replica" in text_of(call_ok(reader, "load", names=["alpha"]))
             assert_reads_work(reader)
-        reader.server.wait_for_log("redis://")
-        assert reader.server.stderr.count("redis://") == 1
-        assert PASSWORD not in reader.server.stderr + redis_status(reader.server)
+        server.wait_for_log("redis://")
+        assert server.stderr.count("redis://") == 1
+        assert PASSWORD not in server.stderr + redis_status(server)
 
 
 @each_row(

@@ -196,16 +196,6 @@ def test_handle_works_only_with_token_of_same_principal(guarded: Server, era: Er
         assert "Commit messages" in read(second, handle)
 
 
-@pytest.mark.requirement("X-15", "MCP-10")
-def test_clients_have_separate_active_skills(server: Server, era: Era) -> None:
-    with client(server, era) as first, client(server, era) as second:
-        handle: str | None = load(first, "commit-messages")
-        load(second, "meeting-notes")
-        if era == "legacy":
-            handle = None  # the MCP session of a legacy client identifies its skills
-        assert "Commit messages" in read(first, handle)
-
-
 def test_malformed_message_is_answered_as_over_stdio(http_client: HttpClient) -> None:
     def send(body: bytes) -> Reply:
         return http_client.server.send(body=body, headers=http_client.headers(CALL))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, Literal, TypeAlias
@@ -29,7 +29,6 @@ EVERY_SKILL: Final = "**"
 _SEGMENTS: Final = "(?:[^/]*+/)*"
 _FOREIGN_WILDCARDS: Final = frozenset("?[]{}\\")
 """Wildcards of other programs, which would match literally here and are refused."""
-_LAST: Final = "\U0010ffff"
 _MOST_KNOWN: Final = 4096
 """Most principals whose permissions are cached."""
 
@@ -167,25 +166,20 @@ class Permissions:
         """Return whether the operator's data may be seen, which needs "admin" on every skill."""
         return any("admin" in each.may and each.covers_all for each in self.grants)
 
-    def readable(self, paths: Sequence[str]) -> Iterator[str]:
-        """Yield each readable path, out of skill paths in code point order, once.
+    def readable(self, paths: Sequence[str]) -> set[str]:
+        """Return the readable paths, out of skill paths in code point order.
 
         A binary search by the prefix of each pattern limits the paths that are matched.
         """
-        seen: set[str] = set()
+        out: set[str] = set()
         for pattern in {each for grant in self.grants for each in grant.skills}:
-            for path in _with_prefix(pattern.prefix, paths):
-                if path not in seen and pattern.matches(path):
-                    seen.add(path)
-                    yield path
-
-
-def _with_prefix(prefix: str, paths: Sequence[str]) -> Sequence[str]:
-    """Return the paths that begin with a prefix, or that equal it without its final slash."""
-    whole = prefix.removesuffix("/")
-    at = bisect_left(paths, whole)
-    own = paths[at : at + 1] if whole != prefix and at < len(paths) and paths[at] == whole else ()
-    return (*own, *paths[bisect_left(paths, prefix) : bisect_left(paths, prefix + _LAST)])
+            prefix = pattern.prefix.removesuffix("/")
+            at = bisect_left(paths, prefix)
+            while at < len(paths) and paths[at].startswith(prefix):
+                if pattern.matches(paths[at]):
+                    out.add(paths[at])
+                at += 1
+        return out
 
 
 class Grants:

@@ -8,7 +8,7 @@ client's share of them.
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final
 
@@ -43,20 +43,9 @@ _EXPOSED: Final = "Mcp-Session-Id, ETag, Content-Range, X-Request-Id, WWW-Authen
 
 
 def make_app(
-    runtime: Runtime,
-    settings: Settings,
-    http: HttpSettings,
-    watcher: Watcher | None,
-    views: Views,
-    *,
-    parts: Sequence[Part],
-    drain: Drain,
-) -> tuple[Starlette, Callable[[], None]]:
-    """Return the ASGI application, and a function that ends its open streams.
-
-    `parts` must already have configured `http`.
-    """
-    parts = [*parts, _Mcp(runtime, settings, http, watcher, views)]
+    runtime: Runtime, http: HttpSettings, views: Views, parts: Sequence[Part], drain: Drain
+) -> Starlette:
+    """Return the ASGI application. `parts` must already have configured `http`."""
     routes = [route for part in parts for route in part.routes(http)]
 
     middleware = [Middleware(_RequestIds, events=runtime.events)]
@@ -84,10 +73,6 @@ def make_app(
                 await stack.enter_async_context(part.running())
             yield
 
-    def end_streams() -> None:
-        for part in parts:
-            part.end_streams()
-
     def may_read_places(who: Principal | None) -> bool:
         # Probes carry no token or cookie, even where other requests need one.
         is_known = who is not None or (http.policy.is_open and not http.is_private)
@@ -96,10 +81,10 @@ def make_app(
     routes += probes.routes(runtime.registry, http, drain, may_read_places)
     app = Starlette(routes=routes, middleware=middleware, lifespan=lifespan)
     redirect_relatively(app.router)
-    return app, end_streams
+    return app
 
 
-class _Mcp(Part):
+class McpEndpoint(Part):
     """The catalogue, loaded and kept current, and its MCP endpoint, `/mcp`, if there is one."""
 
     def __init__(

@@ -83,8 +83,8 @@ class Slots:
     """The connection slots of a server: `limit` regular ones, and `spare` ones, at least one."""
 
     def __init__(self, limit: int, spare: int) -> None:
-        self._limit = limit
-        self._most_spare = spare
+        self.limit = limit
+        self.most_spare = spare
         self._taken: dict[Slot, None] = {}
         """Ordered by the start of their states: the first one in a state has been in it longest."""
         self._spare: dict[Slot, None] = {}
@@ -95,7 +95,7 @@ class Slots:
             self._taken[slot] = None
             return
         slot.is_spare = True
-        if len(self._spare) >= self._most_spare:
+        if len(self._spare) >= self.most_spare:
             held = Counter(each.owner for each in self._spare)
             self._evict(min(self._spare, key=lambda each: (each.state, -held[each.owner])))
         self._spare[slot] = None
@@ -137,7 +137,7 @@ class Slots:
         Idle connections are evicted first. An admitted client may evict a busy one of another
         client. That client must hold more than half of all slots, and more than this one then will.
         """
-        if len(self._taken) < self._limit:
+        if len(self._taken) < self.limit:
             return True
         held = Counter(each.owner for each in self._taken)
         for state in State:
@@ -147,7 +147,7 @@ class Slots:
                     first.setdefault(each.owner, each)
             able = [*first]
             if state is State.BUSY:
-                least = max(self._limit // 2, held[newcomer] + 1)
+                least = max(self.limit // 2, held[newcomer] + 1)
                 others = (each for each in first if is_admitted and each != newcomer)
                 able = [each for each in others if held[each] > least]
             client = client_to_evict(held, newcomer, able)
@@ -159,7 +159,7 @@ class Slots:
 
     def _warn(self, what: str) -> None:
         message = "all %s connections are in use (--max-connections); %s"
-        logger.warning(message, f"{self._limit:,}", what, extra=REPEATS)
+        logger.warning(message, f"{self.limit:,}", what, extra=REPEATS)
 
     def _evict(self, slot: Slot) -> None:
         self.leave(slot)

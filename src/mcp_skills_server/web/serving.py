@@ -15,7 +15,6 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import anyio
@@ -28,7 +27,7 @@ from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.errors import REPEATS, UsageError
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.requests import Settings
-from mcp_skills_server.web.app import make_app
+from mcp_skills_server.web.app import McpEndpoint, make_app
 from mcp_skills_server.web.connections import SLOT, Slot, Slots, protocol_with_timeouts
 from mcp_skills_server.web.part import Part
 from mcp_skills_server.web.probes import Drain
@@ -58,16 +57,8 @@ _EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 # File descriptors
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """Limits of connections."""
-
-    slots: int  # regular connections at once
-    spare: int = _SPARE  # further connections, for short requests
-
-
-def divide_descriptors(wanted: int, limit: int, used: int) -> Budget:
-    """Divide the `limit` of file descriptors, of which `used` are open, into connections and files.
+def divide_descriptors(wanted: int, limit: int, used: int) -> Slots:
+    """Divide the `limit` of file descriptors, of which `used` are open, into slots and files.
 
     Raises:
         UsageError: none is left for a connection.
@@ -81,11 +72,11 @@ def divide_descriptors(wanted: int, limit: int, used: int) -> Budget:
         raise UsageError(
             f"{limit} open files leave none for connections; allow at least {least} (ulimit -n)"
         )
-    return Budget(slots, spare)
+    return Slots(slots, spare)
 
 
-def connection_budget(wanted: int) -> Budget:
-    """Return the budget of this process, raising its limit of open files if needed.
+def connection_slots(wanted: int) -> Slots:
+    """Return the slots of this process, raising its limit of open files if needed.
 
     Raises:
         UsageError: no file descriptor is left for a connection.
@@ -93,7 +84,7 @@ def connection_budget(wanted: int) -> Budget:
     try:
         import resource
     except ImportError:  # Windows has no such limit
-        return Budget(wanted)
+        return Slots(wanted, _SPARE)
     limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     used = _open_files()
     needed = used + wanted + _SPARE + _FILES
@@ -107,11 +98,11 @@ def connection_budget(wanted: int) -> Budget:
     if limit == resource.RLIM_INFINITY or limit > needed:
         limit = needed
     out = divide_descriptors(wanted, limit, used)
-    if out.slots < wanted:
+    if out.limit < wanted:
         logger.warning(
             "%d connections at once, not %d (--max-connections): this process may open %d files "
             "(ulimit -n)",
-            out.slots,
+            out.limit,
             wanted,
             limit,
         )
@@ -181,9 +172,10 @@ async def serve_http(
     drain = Drain(http.drain)
     for part in parts:
         http = part.configure(http)
-    app, end = make_app(runtime, settings, http, watcher, views, parts=parts, drain=drain)
+    parts = [*parts, McpEndpoint(runtime, settings, http, watcher, views)]
+    app = make_app(runtime, http, views, parts, drain)
     listener = _open_listener(http.host, http.port)
-    allowed = connection_budget(http.max_connections)
+    slots = connection_slots(http.max_connections)
 
     async def handle(scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -195,9 +187,7 @@ async def serve_http(
 
     config = uvicorn.Config(
         handle,
-        http=protocol_with_timeouts(
-            http.request_timeout, Slots(allowed.slots, allowed.spare), http.quotas.unread_bytes
-        ),
+        http=protocol_with_timeouts(http.request_timeout, slots, http.quotas.unread_bytes),
         ws="none",
         log_config=None,
         access_log=False,
@@ -215,7 +205,8 @@ async def serve_http(
 
             async def end_on_signal() -> None:
                 await drain.until_end(signals)
-                end()  # before the listener closes
+                for part in parts:
+                    part.end_streams()  # before the listener closes
                 server.should_exit = True
 
             tasks.start_soon(end_on_signal)

@@ -72,11 +72,9 @@ def propose(
     return store.add(made, written)
 
 
-def with_proposal(
-    before: Files | None, written: Mapping[str, bytes], removed: Sequence[str]
-) -> Files:
+def with_proposal(before: Files, written: Mapping[str, bytes], removed: Sequence[str]) -> Files:
     """Return the files of a skill with a proposal applied; written files are not executable."""
-    kept = {path: each for path, each in (before or {}).items() if path not in removed}
+    kept = {path: each for path, each in before.items() if path not in removed}
     return kept | {path: (raw, False) for path, raw in written.items()}
 
 
@@ -152,13 +150,13 @@ def _root_and_files(
     skill: Skill | None,
     written: Mapping[str, bytes],
     removed: Sequence[str],
-) -> tuple[Root, Files | None]:
-    """Return the skill's root and current files, None for a new skill; refuse an outdated base."""
+) -> tuple[Root, Files]:
+    """Return the skill's root and current files, none for a new skill; refuse an outdated base."""
     if skill is None:
         if draft.base or removed:
             fault = f"there is no skill {quoted(draft.name)} to change"
             raise RequestError(f"{fault}; leave out base for a new one")
-        return _root_for(registry, draft.name), None
+        return _root_for(registry, draft.name), {}
     if skill.origin is not None:
         fault = f"{skill.path} comes from {skill.origin}"
         raise RequestError(f"{fault}; propose the change to its publisher")

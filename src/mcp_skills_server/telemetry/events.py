@@ -171,17 +171,13 @@ request_id: Final[ContextVar[str | None]] = ContextVar("request_id", default=Non
 
 
 def _event(
-    protocol: str,
-    method: str,
-    outcome: Outcome,
-    principal: _Principal | None = None,
-    **more: Any,
+    protocol: str, method: str, outcome: Outcome, principal: _Principal | None = None, **more: Any
 ) -> Event:
     """Return an event that begins now, with the id of the current HTTP request."""
     if principal is not None:
         more |= {"principal": principal.id, "label": principal.label}
-    made = Event(time.time(), protocol, clipped(method), outcome, **more)
-    return made._replace(request=request_id.get())
+    more["request"] = request_id.get()
+    return Event(time.time(), protocol, clipped(method), outcome, **more)
 
 
 class Events:

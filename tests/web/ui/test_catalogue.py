@@ -6,14 +6,22 @@ import html
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 from urllib.parse import quote
 
 import pytest
+from starlette.datastructures import QueryParams
 
-from mcp_skills_server.web.ui.pages import triggers
+from catalog.forest import load_registry, skill_md, write_files
+from mcp_skills_server.codes import problem
+from mcp_skills_server.model import Skill, Snapshot
+from mcp_skills_server.runtime.search import Hit
+from mcp_skills_server.web.ui.context import start_of
+from mcp_skills_server.web.ui.pages import catalogue, problems, tools, triggers
 from runtime.embeddings import tiny
 from web.http_wire import Server, client, wait_until
-from web.ui.serving import get, make_context, page_serving, skill_paths, text_of, visible_text
+from web.ui.serving import get, make_context, page_serving, render_view, skill_paths, text_of, visible_text
 from wire import FIXTURES, write_skill
 
 
@@ -136,3 +144,63 @@ def test_playground_accepts_any_prompt(server: Server) -> None:
     assert skill_paths(page) == ["a"] and "<b>tea</b></p>" not in page.body.decode().split("Found by")[0]
     assert "No skill matches." in visible_text(get(server, "/ui/try?prompt=%22%27%3Cscript%3E+qqqq"))
     assert get(server, f"/ui/try?prompt={'x' * 8_000}").status == 200
+
+
+def test_query_fields_are_parsed_within_bounds(tmp_path: Path) -> None:
+    assert start_of({"from": "999999"}) == 999_999
+    assert [start_of({"from": text}) for text in ("1000000", "-1", "\u00b2", "")] == [0, 0, 0, 0]
+    for kind, text, value in (
+        ("integer", "9" * 9, 999_999_999), ("integer", "9" * 10, "9" * 10), ("integer", "x", "x"), ("string", "1", "1"),
+        ("array", " a, ,b", ["a", "b"]), ("boolean", "true", True), ("boolean", "no", False),
+    ):  # fmt: skip
+        assert tools._value(text, kind) == value
+    cases = triggers.cases_of("\n".join(["x" * 2_001, " - y", "-", *map(str, range(19))]))
+    assert len(cases) == 20
+    assert [len(case.query) for case in cases[:2]] == [2_000, 1]
+    assert [case.should_trigger for case in cases[:3]] == [True, False, True]
+    page = render_view(tools.page, make_context(tmp_path), f"tool=skills_search&arg.query={'x' * 4_001}")
+    assert f'"{"x" * 4_000}"' in page or f">{'x' * 4_000}<" in page
+
+
+def test_catalogue_lists_are_bounded(tmp_path: Path) -> None:
+    tags = f"tags: {json.dumps([f't{number}' for number in range(201)])}"
+    paths = [f"kubernetes-{number}" for number in range(7)]
+    titles = [f"title: {title}" for title in ("Ships", paths[1])]
+    files = {
+        f"{path}/SKILL.md": skill_md(path, tags, *titles[number : number + 1]) for number, path in enumerate(paths)
+    }
+    registry = load_registry(write_files(tmp_path, files))
+    root_problems = [problem("root-missing", "is gone").at(f"/{number}", "") for number in range(101)]
+    registry.snapshot = Snapshot(dict(registry.snapshot.skills), tuple(root_problems))
+    context = make_context(registry=registry)
+    facets = catalogue._facets_of(context, problems.survey_of(context))
+    assert (len(facets["tags"]), len(facets["places"]), facets["left_out"]) == (200, 100, 0)
+    assert facets["sources"] == [("0", tmp_path.name, 7)]
+    rows = json.loads(render_view(catalogue.page, context, "format=json"))
+    assert [(len(row["tags"]), row["title"], row["files"]) for row in rows[:2]] == [(20, "Ships", 1), (20, None, 1)]
+    listing = catalogue._find(context, catalogue.ListQuery.of(QueryParams("q=kuberxxxs")), problems.survey_of(context))
+    assert (listing["rows"], len(listing["nearest"])) == ([], 6)
+    assert len(triggers.rank(context, "kuberxxxs").nearest) == 6
+
+
+def test_rank_is_described_in_words() -> None:
+    a, b = (SimpleNamespace(name=name) for name in "ab")
+    first, second = hits = [Hit(cast("Skill", a), 1.0), Hit(cast("Skill", b), 0.86)]
+    for ranking, rank, description in (
+        ([], None, "nothing found"), (hits, None, "not found; first is a"), (hits, 1, "rank 2, after a"),
+        (hits, 0, "first, but close to b"), ([first, second._replace(score=0.85)], 0, "first by far"),
+        ([first], 0, "first by far"), ([first._replace(score=None), second], 0, "first by far"),
+        ([first, second._replace(score=None)], 0, "first by far"),
+    ):  # fmt: skip
+        assert triggers._in_words(ranking, rank) == description
+
+
+def test_ranking_has_twenty_ranks_and_compares_first_five(tmp_path: Path) -> None:
+    for number in range(21):
+        write_skill(tmp_path / f"paint-{number:02}", description=f"Paints a fence with green paint, way {number}.")
+    places = triggers.rank(make_context(tmp_path), "paint a fence").places
+    assert [len(rank.near) for rank in places] == [3] * 5 + [0] * 15
+    assert (places[0].share, places[1].words[-12:]) == (1.0, " of the best")
+    page = render_view(triggers.page, make_context(tmp_path), "prompt=paint+a+fence")
+    assert len(skill_paths(page)) == 20
+    assert "of the best" in visible_text(page)

@@ -17,9 +17,10 @@ import anyio.lowlevel
 import pytest
 from starlette.requests import Request
 
-from catalog.forest import skill_md, skills, write_files
+from catalog.forest import load_registry, skill_md, skills, write_files
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import SkillSet
+from mcp_skills_server.model import Skill
 from mcp_skills_server.web.ui.pages import history, live
 from mcp_skills_server.web.ui.pages.history import Revisions, SkillRevision
 from mcp_skills_server.web.ui.pages.live import Change, ChangeStream, Live
@@ -276,3 +277,37 @@ def test_nested_skill_is_not_part_of_outer_history(tmp_path: Path) -> None:
         second = revisions_of("outer", 2)[0]
     assert "+two" in first.lines and "+three" in second.lines
     assert "secret" not in repr((first, second)) and "inner" not in repr((first, second))
+
+
+def test_history_is_bounded_in_lines_skills_revisions_and_bytes(tmp_path: Path) -> None:
+    def skill_of(count: int) -> Skill:
+        """Write a skill with a file of `count` lines."""
+        write_skill(tmp_path / f"a{count}", lines_md="x\n" * count)
+        registry.refresh()
+        return registry.snapshot.skills[f"a{count}"]
+
+    def revision_of(count: int) -> SkillRevision:
+        """Note a change that adds `count` lines."""
+        revisions._note(0.0, "a", None, empty)
+        revisions._note(0.0, "a", empty, skill_of(count))
+        return revisions.of("a")[0]
+
+    registry = load_registry(tmp_path)
+    revisions, empty = Revisions(registry), skill_of(0)
+    headers = len(revision_of(10).lines) - 10
+    for count, is_whole in ((500 - headers, True), (501 - headers, False)):
+        assert len(revision_of(count).lines) == 500
+        assert revision_of(count).is_whole is is_whole
+    for number in range(1_001):
+        revisions._note(float(number), f"s{number}", None, empty)
+    assert [len(revisions.of(path)) for path in ("a", "s0", "s1", "s1000")] == [0, 0, 1, 1]
+    for number in range(21):
+        before, after = (None, empty) if number % 2 else (empty, None)
+        revisions._note(float(number), "a", before, after)
+    assert [revision.time for revision in revisions.of("a")] == [*range(20, 0, -1)]
+    for size, is_kept in ((256 << 10, True), ((256 << 10) + 2, False)):
+        assert (len(revisions._read(skill_of(size // 2))["lines.md"][0]) == size) is is_kept
+    for size, kept in ((32 << 20, ["b"]), ((32 << 20) + 1, [])):
+        revisions = Revisions(registry)
+        revisions._keep("b", {"f": (bytes(size), False)})
+        assert [*revisions._kept] == kept

@@ -30,7 +30,7 @@ from mcp_skills_server.web.guards import make_policy
 from mcp_skills_server.web.rates import FailedAuthentications
 from mcp_skills_server.web.ui import session
 from mcp_skills_server.web.ui.session import PageSessions, Viewer
-from mcp_skills_server.web.ui.sign_in import Flow, SignInError
+from mcp_skills_server.web.ui.sign_in import Flow, SignInError, form_of
 from shared.redis_servers import redis_server
 from tables import each_row
 from web.authorization_server import AuthorizationServer, authorization_server
@@ -436,3 +436,17 @@ def test_replicas_share_sessions_through_redis(tmp_path: Path) -> None:
         assert 303 in statuses(proxy, cookie)
         redis.stop()
         assert get(first, "/ui/", Cookie=cookie).status == 200
+
+
+@each_row(
+    ("most", "over"),
+    [("a=" + "x" * 65_534, "a=" + "x" * 65_535), ("&".join(["a=b"] * 10), "&".join(["a=b"] * 11)), ("a=b", "a=\u00e4")],
+)
+def test_form_is_bounded_in_bytes_and_fields(most: str, over: str) -> None:
+    def form(raw: bytes) -> dict[str, str] | None:
+        async def receive() -> Any:
+            return {"type": "http.request", "body": raw, "more_body": False}
+
+        return anyio.run(form_of, Request({"type": "http", "method": "POST", "headers": []}, receive))
+
+    assert (form(most.encode()) or {}).keys() == {"a"} and form(over.encode()) is None

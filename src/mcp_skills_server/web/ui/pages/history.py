@@ -67,7 +67,12 @@ class Revisions:
 
     def start(self) -> None:
         """Track changes of the registry from now on, in a daemon thread."""
-        self._registry.subscribe(lambda changes: self._changes.put((time.time(), changes)))
+
+        def note(changes: Changes) -> None:
+            if self._registry.loaded.is_set():  # the first scan is not a change
+                self._changes.put((time.time(), changes))
+
+        self._registry.subscribe(note)
         threading.Thread(target=self._follow, name="skills-revisions", daemon=True).start()
 
     def of(self, path: str) -> list[SkillRevision]:
@@ -86,9 +91,6 @@ class Revisions:
                 time.sleep(0.01)  # let requests run
         while True:
             when, changes = self._changes.get()
-            came = changes.after.items()
-            if not changes.before and all(begun.skills.get(path) is skill for path, skill in came):
-                continue  # the first scan
             for path in sorted({*changes.before, *changes.after}):
                 try:
                     self._note(when, path, changes.before.get(path), changes.after.get(path))

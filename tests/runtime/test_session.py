@@ -599,7 +599,7 @@ async def test_concurrent_calls_see_only_skills_of_their_callers_view(registry: 
     call_narrow = partial(call, narrow_answers, narrow)
     with anyio.fail_after(DEADLINE):
         # The lock of changes is held, so all calls wait at their await of a file.
-        async with anyio.create_task_group() as tasks, session._active._changing:
+        async with anyio.create_task_group() as tasks, session.loaded._changing:
             for _ in range(2):
                 tasks.start_soon(partial(call_wide, "skills_load", names=["data-analysis"]))
                 await anyio.wait_all_tasks_blocked()

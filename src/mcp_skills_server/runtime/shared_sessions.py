@@ -109,8 +109,12 @@ class SharedSessions(Sessions):
                 known.record = known.text = None
             elif text != known.text:
                 record = self._record(text, handle, owner)
-                session.restore(record, self._here)
-                known.record, known.text, known.change_count = record, text, session.change_count
+                session.loaded.paths, session.since = record.skills, record.since
+                session.scripts_at = record.scripts_at
+                if record.scripts_at == self._here:
+                    session.scripts_at = THIS_PROCESS
+                known.record, known.text = record, text
+                known.change_count = session.loaded.change_count
             if changes:
                 yield session
                 self.store(session, owner, quota_owner)
@@ -145,10 +149,13 @@ class SharedSessions(Sessions):
         self, known: _RecordCopy, session: Session, owner: str | None, quota_owner: Owner
     ) -> None:
         """Write the record of a session if it changed; raise RequestError if a change is lost."""
-        count, record = session.change_count, known.record
+        count, record = session.loaded.change_count, known.record
         if record is None or known.change_count != count:
             record = SessionRecord(
-                version=_VERSION, owner=_owner(owner), since=session.since, skills=session.loaded
+                version=_VERSION,
+                owner=_owner(owner),
+                since=session.since,
+                skills=session.loaded.paths,
             )
         at = self._here if session.scripts_at == THIS_PROCESS else session.scripts_at
         record = record.model_copy(update={"scripts_at": at})

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import re
 import secrets
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -199,10 +199,3 @@ def _owner(owner: str | None) -> str:
     if owner is None:
         return ""
     return sha256(owner.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def shared_sessions_factory(
-    store: RecordStore, share: int | None = None
-) -> Callable[[Runtime], Sessions]:
-    """Return a factory of `SharedSessions` with this store, and `share` sessions per owner."""
-    return lambda runtime: SharedSessions(runtime, store, share=share)

@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from hmac import compare_digest
-from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Final, Protocol, TypeAlias
 
 import anyio
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
@@ -81,8 +81,8 @@ class _RecordCopy:
 class SharedSessions(Sessions):
     """The open sessions of this replica, and those of the others through records in `store`."""
 
-    def __init__(self, runtime: Runtime, store: RecordStore, **more: Any) -> None:
-        super().__init__(runtime, **more)
+    def __init__(self, runtime: Runtime, store: RecordStore, *, share: int | None = None) -> None:
+        super().__init__(runtime, share=share)
         self._store = store
         self._here = secrets.token_hex(8)
         self._known: dict[str, _RecordCopy] = {}

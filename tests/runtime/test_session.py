@@ -505,24 +505,12 @@ async def test_run_script_passes_arguments_on(script_session: Session, scripts: 
     assert default.options == {**dict.fromkeys(full.options), "args": (), "workdir": "."}
 
 
-@pytest.mark.requirement("RT-15", "RT-16", "RT-18", "X-30")
-async def test_script_of_unloaded_skill_is_refused(script_session: Session, scripts: FakeScripts) -> None:
+@pytest.mark.requirement("RT-15", "RT-16", "RT-18", "X-29", "X-30")
+async def test_only_script_of_loaded_skill_is_run(script_session: Session, scripts: FakeScripts) -> None:
     assert "No skill is loaded" in await run_error(script_session, "scripts/extract.py")
-    await call_tool(script_session, "skills_load", names=["pdf-processing"])
-    arguments = {"path": "scripts/plot.sh", "skill": "data-analysis"}
-    message = await error_of(script_session, "skills_run_script", arguments)
-    assert "'data-analysis' is not loaded" in message
-    await call_tool(script_session, "skills_load", names=["data-analysis"], mode="add")
-    outcome = await call_tool(script_session, "skills_run_script", path="scripts/plot.sh")
-    assert outcome["structuredContent"]["exit_code"] == 0
-    arguments = {"path": "scripts/extract.py", "skill": "pdf-processing"}
-    await call_tool(script_session, "skills_run_script", **arguments)
-    assert [run.skill.name for run in scripts.runs] == ["data-analysis", "pdf-processing"]
-
-
-@pytest.mark.requirement("RT-18", "X-29")
-async def test_file_outside_scripts_directory_is_not_run(script_session: Session, scripts: FakeScripts) -> None:
     await call_tool(script_session, "skills_load", names=["data-analysis", "pdf-processing"])
+    arguments = {"path": "scripts/x.sh", "skill": "refunds"}
+    assert "'refunds' is not loaded" in await error_of(script_session, "skills_run_script", arguments)
     for path in (
         "extract.py", "scripts/", "scripts", "references/guide.md", SKILL_MD, "assets/form.bin",
         "scripts/../assets/form.bin", "../data-analysis/scripts/plot.sh", "scripts/../../data-analysis/scripts/plot.sh",
@@ -535,6 +523,9 @@ async def test_file_outside_scripts_directory_is_not_run(script_session: Session
     )
     assert scripts.runs == []
     assert scripts.workspaces == []
+    await call_tool(script_session, "skills_load", names=["data-analysis", "refunds"])
+    await call_tool(script_session, "skills_run_script", path="scripts/plot.sh", skill="data-analysis")
+    assert [run.skill.name for run in scripts.runs] == ["data-analysis"]
 
 
 async def test_session_has_one_work_directory_until_close(script_session: Session, scripts: FakeScripts) -> None:
@@ -608,7 +599,7 @@ async def test_concurrent_calls_see_only_skills_of_their_callers_view(registry: 
     call_narrow = partial(call, narrow_answers, narrow)
     with anyio.fail_after(DEADLINE):
         # The lock of changes is held, so all calls wait at their await of a file.
-        async with anyio.create_task_group() as tasks, session._active._changing:
+        async with anyio.create_task_group() as tasks, session.loaded._changing:
             for _ in range(2):
                 tasks.start_soon(partial(call_wide, "skills_load", names=["data-analysis"]))
                 await anyio.wait_all_tasks_blocked()

@@ -13,6 +13,7 @@ import pytest
 
 from catalog.forest import DEADLINE, load_registry, skill_md, write_files
 from mcp_skills_server.errors import RequestError
+from mcp_skills_server.runtime import sessions as sessions_module
 from mcp_skills_server.runtime.quota import QuotaError
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.session import Session
@@ -24,8 +25,11 @@ DAY = 24 * 3600.0
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock(now=1000.0)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock of sessions, in days."""
+    clock = Clock(days=1.0)
+    monkeypatch.setattr(sessions_module, "time", Clock(monotonic=lambda: clock.days * DAY))
+    return clock
 
 
 @pytest.fixture
@@ -71,13 +75,13 @@ async def test_handles_are_unguessable(runtime: Runtime) -> None:
 
 @pytest.mark.requirement("X-15", "MCP-11")
 async def test_unknown_expired_and_foreign_handles_get_the_same_error(runtime: Runtime, clock: Clock) -> None:
-    sessions = Sessions(runtime, now=lambda: clock.now)
+    sessions = Sessions(runtime)
     session, expired, ownerless = [await open_session(sessions, owner) for owner in ("alpha", "beta", None)]
-    clock.now += DAY
+    clock.days += 1
     for each, owner in ((session, "alpha"), (ownerless, None)):
         sessions.store(each, owner)
     assert len(sessions) == 3
-    clock.now += 1
+    clock.days += 0.1
     messages = {error_for(sessions, session.session_id, owner) for owner in ("beta", None, "")}
     messages |= {error_for(sessions, handle, "beta") for handle in ("made-up", "", "x" * 10_000)}
     others = (expired, ownerless, sessions.new())
@@ -99,8 +103,11 @@ async def test_defaults_allow_4096_sessions_idle_for_a_day(runtime: Runtime) -> 
 
 
 @pytest.mark.requirement("X-15")
-async def test_least_recently_used_session_is_evicted_at_the_limit(runtime: Runtime) -> None:
-    sessions = Sessions(runtime, most=2)
+async def test_least_recently_used_session_is_evicted_at_the_limit(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions_module, "MOST", 2)
+    sessions = Sessions(runtime)
     one, two = await open_session(sessions), await open_session(sessions)
     sessions.find(one.session_id, None)
     three = await open_session(sessions)
@@ -111,13 +118,13 @@ async def test_least_recently_used_session_is_evicted_at_the_limit(runtime: Runt
 
 @pytest.mark.requirement("X-15")
 async def test_idle_session_expires(runtime: Runtime, clock: Clock) -> None:
-    sessions = Sessions(runtime, idle_s=60, now=lambda: clock.now)
+    sessions = Sessions(runtime)
     one, two = await open_session(sessions), await open_session(sessions)
-    clock.now += 60
+    clock.days += 1
     assert is_open(sessions, one)
-    clock.now += 1
+    clock.days += 0.1
     assert [is_open(sessions, each) for each in (one, two)] == [True, False]
-    clock.now += 61
+    clock.days += 1.1
     assert not is_open(sessions, one)
     three = await open_session(sessions)
     assert len(sessions) == 1
@@ -125,8 +132,11 @@ async def test_idle_session_expires(runtime: Runtime, clock: Clock) -> None:
     assert one.active_skills == two.active_skills == []
 
 
-async def test_refused_session_is_stored_after_others_expire(runtime: Runtime, clock: Clock) -> None:
-    sessions = Sessions(runtime, most=4, idle_s=60, now=lambda: clock.now)
+async def test_refused_session_is_stored_after_others_expire(
+    runtime: Runtime, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions_module, "MOST", 4)
+    sessions = Sessions(runtime)
     for each in "abcd":
         sessions.store(sessions.new(), None, each)
     refused = sessions.new()
@@ -135,7 +145,7 @@ async def test_refused_session_is_stored_after_others_expire(runtime: Runtime, c
         sessions.store(refused, None, "e")
     assert refused.active_skills == []
     assert len(sessions) == 4
-    clock.now += 61
+    clock.days += 1.1
     sessions.store(refused, None, "e")
     assert is_open(sessions, refused)
     assert len(sessions) == 1
@@ -147,11 +157,12 @@ async def run_script(session: Session) -> None:
 
 
 @pytest.mark.requirement("X-15")
-@pytest.mark.parametrize(("most", "elapsed"), [(1, 0.0), (2, 1.0), (100, 61.0), (1, 61.0)])
+@pytest.mark.parametrize(("most", "elapsed"), [(1, 0.0), (2, 0.1), (100, 1.1), (1, 1.1)])
 async def test_busy_session_is_neither_evicted_nor_expired(
-    runtime: Runtime, clock: Clock, most: int, elapsed: float
+    runtime: Runtime, clock: Clock, monkeypatch: pytest.MonkeyPatch, most: int, elapsed: float
 ) -> None:
-    sessions = Sessions(runtime, most=most, idle_s=60, now=lambda: clock.now)
+    monkeypatch.setattr(sessions_module, "MOST", most)
+    sessions = Sessions(runtime)
     scripts: Any = FakeScripts(runtime.registry, blocks=True)
     runtime.scripts = scripts
     busy, other, latest = await open_session(sessions), sessions.new(), sessions.new()
@@ -159,7 +170,7 @@ async def test_busy_session_is_neither_evicted_nor_expired(
         async with anyio.create_task_group() as group:
             group.start_soon(run_script, busy)
             await scripts.started.wait()
-            clock.now += elapsed
+            clock.days += elapsed
             for each in (other, latest):
                 with suppress(QuotaError):  # if `most` is 1
                     sessions.store(each, None)
@@ -169,7 +180,7 @@ async def test_busy_session_is_neither_evicted_nor_expired(
             assert is_open(sessions, busy)
             scripts.release.set()
     assert busy.calls == 0
-    clock.now += 61
+    clock.days += 1.1
     sessions.store(other, None)
     assert not is_open(sessions, busy)
     assert scripts.workspaces[0].close.called

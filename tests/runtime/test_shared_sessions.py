@@ -20,9 +20,10 @@ from pydantic import ValidationError
 
 from catalog.forest import load_registry, skills, write_files
 from mcp_skills_server.errors import RequestError
+from mcp_skills_server.runtime import sessions
 from mcp_skills_server.runtime.runtime import Runtime, RuntimeSettings
 from mcp_skills_server.runtime.session import Session
-from mcp_skills_server.runtime.sessions import UnknownSessionError
+from mcp_skills_server.runtime.sessions import IDLE_S, UnknownSessionError
 from mcp_skills_server.runtime.shared_sessions import SessionRecord, SharedSessions
 from runtime.support import FakeScripts, call_tool, error_of, text_of
 from tables import each_row
@@ -65,9 +66,9 @@ class Store:
 class Replica:
     """A replica with shared sessions, which are called in the way of `server/tools.py`."""
 
-    def __init__(self, tree: Path, store: Store, settings: RuntimeSettings | None = None, **more: Any) -> None:
+    def __init__(self, tree: Path, store: Store, settings: RuntimeSettings | None = None) -> None:
         self.runtime = Runtime(load_registry(tree), settings)
-        self.sessions = SharedSessions(self.runtime, store, **more)
+        self.sessions = SharedSessions(self.runtime, store)
 
     async def call(self, tool: str, handle: str | None = None, owner: str | None = None, **given: Any) -> Any:
         async with AsyncExitStack() as opened:
@@ -234,18 +235,21 @@ async def test_owner_is_checked_on_every_replica(tree: Path, store: Store) -> No
             await two.call("list", "h" * 24, "alpha")
 
 
-async def test_expired_session_is_restored_from_its_record(tree: Path, store: Store) -> None:
+async def test_expired_session_is_restored_from_its_record(
+    tree: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     now = 0.0
-    one, two = Replica(tree, store, idle_s=60, now=lambda: now), Replica(tree, store)
+    monkeypatch.setattr(sessions, "time", Mock(monotonic=lambda: now))
+    one, two = Replica(tree, store), Replica(tree, store)
     expired = await one.call("load", names=["a"])
     handle = expired.session_id
-    now = 61
+    now = IDLE_S + 1
     restored = await one.call("list", handle)
     assert restored is not expired
     assert names(restored) == ["a"]
     assert names(expired) == []
     assert len(one.sessions) == 1
-    now = 122
+    now *= 2
     other = await one.call("load", names=["b"])
     assert len(one.sessions) == 1
     assert [*one.sessions._known] == [other.session_id]

@@ -111,7 +111,8 @@ class Quota(Generic[_Key]):
         own = self.used(owner) + amount - limit
         over = max(own, self._used + amount - self.total)
         going: list[_Key] = []
-        for each, size in self._held.get(owner, {}).items():
+        held = self._held.get(owner, OrderedDict[_Key, int]())
+        for each, size in held.items():
             if over <= 0:
                 break
             if not is_busy(each):

@@ -165,7 +165,7 @@ class _Indexed(SearchIndex):
     def _ranked(self, words: list[str], semantic: Sequence[tuple[str, float]]) -> Ranking:
         keywords = list(dict.fromkeys(word for word in words if word not in STOP_WORDS))
         if keywords:
-            alike = [(row, -share) for path, share in semantic if (row := self.row(path))]
+            alike = [(row, -share) for path, share in semantic if (row := self._rows.get(path))]
             return self._by_texts(keywords[:_QUERY_WORDS], words, alike)
         # The query has stop words only, which may still be part of a name, or its beginning while
         # the user types.

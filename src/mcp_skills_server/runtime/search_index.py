@@ -124,10 +124,6 @@ class SearchIndex:
         """Return the skills of these rows, sorted by path."""
         return sorted((self._skills[row] for row in rows), key=lambda skill: skill.path)
 
-    def row(self, path: str) -> int | None:
-        """Return the row of the skill at this path, or None."""
-        return self._rows.get(path)
-
     def exact_matches(self, name: str) -> Iterable[int]:
         """Return the rows of the skills with exactly this name or path, in folded form."""
         return [row for (row,) in self._db.execute("SELECT row FROM names WHERE name = ?", (name,))]

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from mcp_skills_server.runtime.runtime import Runtime, RuntimeSettings
     from mcp_skills_server.runtime.scripts.runner import Scripts
     from mcp_skills_server.runtime.scripts.workspace import Workspace
-    from mcp_skills_server.runtime.shared_sessions import SessionRecord
 
 Progress: TypeAlias = Callable[[float], Awaitable[None]]
 """A callback, awaited regularly with the seconds that a script has been running."""
@@ -112,13 +111,14 @@ class Session(ClosingMixin):
         self._hosted = hosted
         self.since = steady_time() if since is None else since
         """The `steady_time` at which the model was shown the list of skills."""
-        self._active = ActiveSkills()
+        self.loaded = ActiveSkills()
+        """The loaded skills."""
         self._workspace: Workspace | None = None
 
     @property
     def active_skills(self) -> list[str]:
         """The names of the loaded skills, the latest last."""
-        return self._active.names
+        return self.loaded.names
 
     async def instructions(self) -> str:
         """Return the text for the top of the next model call; "" if there are no skills.
@@ -126,7 +126,7 @@ class Session(ClosingMixin):
         It has the rule, `<available_skills>`, and `<active_skills>` with the current text of each
         loaded skill.
         """
-        active = await self._active.refresh(self._runtime)
+        active = await self.loaded.refresh(self._runtime)
         return self._runtime.briefing.instructions(loaded_list(active))
 
     def tools(self) -> list[dict[str, Json]]:
@@ -174,7 +174,7 @@ class Session(ClosingMixin):
             invalid = invalid_arguments(tool, given)
             if invalid:
                 return dialect.failure(invalid)
-            active = await self._active.refresh(shared)
+            active = await self.loaded.refresh(shared)
             request = _Request(shared, active, progress, client_of(client), owner)
             return await _CALLS[tool](self, given, request)
         except RequestError as error:
@@ -184,31 +184,10 @@ class Session(ClosingMixin):
 
     def close(self) -> None:
         """End the session, and remove its work directory. Safe to call twice."""
-        self._active.clear()
+        self.loaded.clear()
         if self._workspace is not None:
             self._workspace.close()
             self._workspace = None
-
-    # State for other replicas
-
-    @property
-    def loaded(self) -> tuple[str, ...]:
-        """The paths of the loaded skills, the latest last."""
-        return self._active.paths
-
-    @property
-    def change_count(self) -> int:
-        """The number of loads and unloads in this process."""
-        return self._active.change_count
-
-    def restore(self, record: SessionRecord, here: str) -> None:
-        """Apply another replica's record at the next call, with the skills of this replica.
-
-        `here` is the name of this process in records.
-        """
-        self._active.paths = record.skills
-        self.since = record.since
-        self.scripts_at = THIS_PROCESS if record.scripts_at == here else record.scripts_at
 
     # The tools
 
@@ -253,7 +232,7 @@ class Session(ClosingMixin):
 
     async def _load(self, given: Mapping[str, Any], call: _Request) -> ToolResult:
         is_added = given.get("mode") == "add"
-        fresh, active = await self._active.load(call.runtime, given["names"], add=is_added)
+        fresh, active = await self.loaded.load(call.runtime, given["names"], add=is_added)
         notes = [self._news(call)]
         if call.settings.load_dependencies:
             snapshot = call.runtime.skill_set.snapshot
@@ -267,9 +246,9 @@ class Session(ClosingMixin):
     async def _unload(self, given: Mapping[str, Any], call: _Request) -> ToolResult:
         names: list[str] = given.get("names", [])
         if given.get("all"):
-            active = await self._active.unload_all()
+            active = await self.loaded.unload_all()
         elif names:
-            active = await self._active.unload(call.runtime, names)
+            active = await self.loaded.unload(call.runtime, names)
         else:
             words = "the names of the skills to unload, or all=true"
             raise RequestError(f"Give {dialect.UNLOAD} {words}")
@@ -289,7 +268,7 @@ class Session(ClosingMixin):
         async with limit_large_answers(skill.files[path].size, self.session_id):
             raw = await view.read(skill, path)
             if path != SKILL_MD:
-                self._active.mark_used(skill.path)
+                self.loaded.mark_used(skill.path)
             text = media.as_text(raw, media.media_type(path))
             if text is not None:
                 return _part_of(path, text, given, call.settings)
@@ -342,7 +321,7 @@ class Session(ClosingMixin):
             self._workspace = scripts.workspace()
         self.scripts_at = THIS_PROCESS
         events.record_mentions([skill])
-        self._active.mark_used(skill.path)
+        self.loaded.mark_used(skill.path)
         outcome = await scripts.run(
             skill,
             path,

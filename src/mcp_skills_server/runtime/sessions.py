@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Final, NamedTuple
 
@@ -33,7 +33,7 @@ class UnknownSessionError(RequestError):
 
 
 class _OpenSession(NamedTuple):
-    """A session with its owner and the time of its last use, by the clock of `Sessions`."""
+    """A session with its owner and the time of its last use, by `time.monotonic`."""
 
     session: Session
     owner: str | None
@@ -41,24 +41,14 @@ class _OpenSession(NamedTuple):
 
 
 class Sessions:
-    """The open sessions: at most `most`, and `share` per owner (None: a quarter of them).
+    """The open sessions: at most `MOST`, and `share` per owner (None: a quarter of them).
 
-    A session that is unused for `idle_s` seconds ends.
+    A session that is unused for `IDLE_S` seconds ends.
     """
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        *,
-        most: int = MOST,
-        idle_s: float = IDLE_S,
-        now: Callable[[], float] = time.monotonic,
-        share: int | None = None,
-    ) -> None:
+    def __init__(self, runtime: Runtime, *, share: int | None = None) -> None:
         self.runtime = runtime
-        self._quota = Quota[str]("sessions", most, share, name="runtime-sessions")
-        self._idle_s = idle_s
-        self._now = now
+        self._quota = Quota[str]("sessions", MOST, share, name="runtime-sessions")
         self._open: OrderedDict[str, _OpenSession] = OrderedDict()
 
     def __len__(self) -> int:
@@ -91,14 +81,14 @@ class Sessions:
                 raise
             for other in going:
                 self.end(other)
-        self._open[handle] = _OpenSession(session, owner, self._now())
+        self._open[handle] = _OpenSession(session, owner, time.monotonic())
         self._open.move_to_end(handle)
         self._end_idle()
 
     def _end_idle(self) -> None:
         over: list[str] = []
         for handle, each in self._open.items():
-            if self._now() - each.used <= self._idle_s:
+            if time.monotonic() - each.used <= IDLE_S:
                 break
             if not each.session.calls:
                 over.append(handle)
@@ -116,7 +106,7 @@ class Sessions:
         found = self._open.get(handle)
         if found is None or found.owner != owner:
             return None
-        if self._now() - found.used > self._idle_s and not found.session.calls:
+        if time.monotonic() - found.used > IDLE_S and not found.session.calls:
             return None
         return found.session
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 import logging
 import re
 import secrets
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from hmac import compare_digest
-from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Final, Protocol, TypeAlias
 
 import anyio
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
@@ -81,8 +81,8 @@ class _RecordCopy:
 class SharedSessions(Sessions):
     """The open sessions of this replica, and those of the others through records in `store`."""
 
-    def __init__(self, runtime: Runtime, store: RecordStore, **more: Any) -> None:
-        super().__init__(runtime, **more)
+    def __init__(self, runtime: Runtime, store: RecordStore, *, share: int | None = None) -> None:
+        super().__init__(runtime, share=share)
         self._store = store
         self._here = secrets.token_hex(8)
         self._known: dict[str, _RecordCopy] = {}
@@ -109,8 +109,12 @@ class SharedSessions(Sessions):
                 known.record = known.text = None
             elif text != known.text:
                 record = self._record(text, handle, owner)
-                session.restore(record, self._here)
-                known.record, known.text, known.change_count = record, text, session.change_count
+                session.loaded.paths, session.since = record.skills, record.since
+                session.scripts_at = record.scripts_at
+                if record.scripts_at == self._here:
+                    session.scripts_at = THIS_PROCESS
+                known.record, known.text = record, text
+                known.change_count = session.loaded.change_count
             if changes:
                 yield session
                 self.store(session, owner, quota_owner)
@@ -145,10 +149,13 @@ class SharedSessions(Sessions):
         self, known: _RecordCopy, session: Session, owner: str | None, quota_owner: Owner
     ) -> None:
         """Write the record of a session if it changed; raise RequestError if a change is lost."""
-        count, record = session.change_count, known.record
+        count, record = session.loaded.change_count, known.record
         if record is None or known.change_count != count:
             record = SessionRecord(
-                version=_VERSION, owner=_owner(owner), since=session.since, skills=session.loaded
+                version=_VERSION,
+                owner=_owner(owner),
+                since=session.since,
+                skills=session.loaded.paths,
             )
         at = self._here if session.scripts_at == THIS_PROCESS else session.scripts_at
         record = record.model_copy(update={"scripts_at": at})
@@ -192,10 +199,3 @@ def _owner(owner: str | None) -> str:
     if owner is None:
         return ""
     return sha256(owner.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def shared_sessions_factory(
-    store: RecordStore, share: int | None = None
-) -> Callable[[Runtime], Sessions]:
-    """Return a factory of `SharedSessions` with this store, and `share` sessions per owner."""
-    return lambda runtime: SharedSessions(runtime, store, share=share)

@@ -40,15 +40,11 @@ def test_variables_beyond_limits_are_refused(env: dict[str, str], message: str) 
     assert "\n" not in str(caught.value)
     with pytest.raises(RequestError, match=f"env: '{'é' * 80}' is not a valid"):
         checked_env({"é" * 81: ""}, None)
-
-
-@each_row(
-    "env",
-    [{f"V{each}": "x" * 32_766 for each in range(8)}, {"A": "x" * 32_768}, {f"V{each:03}": "" for each in range(256)},
-     {"A" * 256: ""}],
-)  # fmt: skip
-def test_variables_at_limits_are_accepted(env: dict[str, str]) -> None:
-    assert checked_env(env, env.keys()) == env
+    for accepted in (
+        {f"V{each}": "x" * 32_766 for each in range(8)}, {f"V{each:03}": "" for each in range(256)},
+        {"A": "x" * 32_768}, {"A" * 256: ""},
+    ):  # fmt: skip
+        assert checked_env(accepted, accepted.keys()) == accepted
 
 
 @each_row("allowed", [None, ["PATH", "LD_PRELOAD"]])

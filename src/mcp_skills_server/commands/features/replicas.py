@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
@@ -76,7 +77,7 @@ class Replicas(
         if find_spec("redis") is None:
             raise missing_extra("--redis", "redis")
         from mcp_skills_server.runtime.sessions import IDLE_S, MOST
-        from mcp_skills_server.runtime.shared_sessions import shared_sessions_factory
+        from mcp_skills_server.runtime.shared_sessions import SharedSessions
         from mcp_skills_server.server.notify import RecentNotifications
         from mcp_skills_server.shared.address import redis_settings
         from mcp_skills_server.shared.change_bus import CLIENTS, FOLDERS, SOURCES, ChangeBus
@@ -107,7 +108,7 @@ class Replicas(
             return bucket.take(owner)
 
         self._part = _Shared(
-            make_tool_sessions=shared_sessions_factory(records, share),
+            make_tool_sessions=partial(SharedSessions, store=records, share=share),
             page_sessions=Records(link, "page", ttl_s=_PAGE_IDLE_S, share=1),
             recent=recent,
             take_shared=take,

@@ -22,7 +22,7 @@ from mcp.shared.exceptions import MCPError
 from pydantic import ConfigDict
 
 from mcp_skills_server.client import SkillsClient, UnprovedError
-from mcp_skills_server.dialects.listed import EntryRefusedError, ListedSkill, parse_entry
+from mcp_skills_server.dialects.listed import EntryRefusedError, parse_entry
 from mcp_skills_server.errors import UsageError
 from tables import each_row
 from web.http_wire import http_serving
@@ -77,25 +77,43 @@ def scripted(pages: Callable[[str | None], dict[str, Any]], read: Callable[[str]
     return server
 
 
+ODD_FILES = {
+    "empty.md": b"", "Über uns.md": b"text\n", "日本語/説明.txt": b"\xef\xbb\xbfwith a BOM\r\n",
+    "a b/c%20d#e&f.md": "é\n".encode("latin-1"), "q&a=1+2.json": b"nul\0", "~.x": bytes(range(256)), "[x](y).md": b"",
+}  # fmt: skip
+"""Files with unusual names and bytes."""
+
+
 @MODES
 @pytest.mark.parametrize("transport", ["stdio", "http"])
-async def test_every_file_of_every_skill_is_read_and_verified(mode: str, transport: str) -> None:
+@pytest.mark.requirement("S40-14", "S40-16", "S40-17", "S40-18", "S76-12", "MCP-55", "X-3")
+async def test_every_file_of_every_skill_is_read_and_verified(tmp_path: Path, mode: str, transport: str) -> None:
+    odd = write_skill(tmp_path / "deep" / "er" / "odd")
+    for path, raw in ODD_FILES.items():
+        (odd / path).parent.mkdir(exist_ok=True)
+        (odd / path).write_bytes(raw)
+
     async def check(server: Any) -> None:
         async with SkillsClient.connect(server, mode=mode) as client:
             assert client.way == "skills"
             skills = await client.list()
             assert client.refused == () and all(skill.is_proved for skill in skills)
+            assert len(skills) == len(list(FIXTURES.rglob("SKILL.md"))) + 1
             for skill in skills:
-                folder = FIXTURES / skill.uri.removeprefix("skill://").removesuffix("/SKILL.md")
+                path = skill.uri.removeprefix("skill://").removesuffix("/SKILL.md")
+                folder = FIXTURES / path
                 assert skill.files is not None
+                if skill.name == "odd":
+                    folder = tmp_path / path
+                    assert skill.files.keys() == {"SKILL.md", *ODD_FILES}
                 for path in skill.files:
                     assert await client.read(skill, path) == (folder / path).read_bytes()
                 assert await client.get(skill.uri) == skill
 
     if transport == "stdio":
-        await check(over_stdio(FIXTURES))
+        await check(over_stdio(FIXTURES, str(tmp_path)))
         return
-    with http_serving(FIXTURES) as server:
+    with http_serving(FIXTURES, tmp_path) as server:
         await check(f"http://127.0.0.1:{server.port}/mcp")
 
 
@@ -122,16 +140,6 @@ async def test_changes_name_added_changed_and_removed_skills(tmp_path: Path, mod
         with pytest.raises(UnprovedError, match="is not a file of the skill"):
             await client.read(before["changes"], "notes.md")  # S40-44: a held entry does not grow
         assert await client.read(now["changes"], "notes.md") == b"new"
-
-
-async def test_change_between_list_and_changes_is_reported(tmp_path: Path) -> None:
-    write_skill(tmp_path / "one")
-    async with SkillsClient.connect(over_stdio(tmp_path), mode="legacy") as client:
-        await client.list()
-        write_skill(tmp_path / "two")
-        async with client.changes(poll_s=0.05) as changes:
-            with anyio.fail_after(DEADLINE):
-                assert [skill.name for skill in (await anext(changes)).added] == ["two"]
 
 
 async def test_endless_announcements_are_debounced(tmp_path: Path) -> None:
@@ -331,13 +339,6 @@ async def test_server_errors_reach_caller_and_changes_need_connect() -> None:
     async with SkillsClient.connect(over_stdio(FIXTURES)) as client:
         with pytest.raises(MCPError, match="Unknown skill URI"):
             await client.get("skill://none/SKILL.md")
-
-
-def test_entry_is_parsed() -> None:
-    skill = parse_entry(entry())
-    assert isinstance(skill, ListedSkill) and skill.files is not None
-    assert (skill.name, skill.uri, [*skill.files]) == ("one", f"{BASE}SKILL.md", ["SKILL.md", "notes/a b.md"])
-    assert skill.files["notes/a b.md"].size == 5
 
 
 @pytest.mark.requirement("S40-38")

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import re
-from contextlib import suppress
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.rpc.blobs import BlobStore
@@ -78,22 +75,3 @@ def test_owner_has_a_share_of_the_bytes_and_a_full_store_refuses() -> None:
         blobs.add(b"x", "e")
     assert [blobs.get(each) for each in kept] == [b"x" * 10] * 4
     assert blobs.get(blobs.add(b"y", "a")) == b"y"
-
-
-@given(st.lists(st.tuples(st.binary(max_size=12), st.integers(0, 40))))
-def test_limits_hold_for_any_sequence_of_blobs(steps: list[tuple[bytes, int]]) -> None:
-    now = [0.0]
-    blobs = BlobStore(most=3, most_bytes=20, idle_s=60, now=lambda: now[0])
-    names: dict[str, bytes] = {}
-    for raw, wait in steps:
-        now[0] += wait
-        name = blobs.add(raw)
-        names[name] = raw
-        assert blobs.get(name) == raw
-        kept: dict[str, bytes] = {}
-        for each in names:
-            with suppress(RequestError):
-                kept[each] = blobs.get(each)
-        assert kept.items() <= names.items()
-        assert len(kept) == len(blobs) <= 3
-        assert sum(map(len, kept.values())) <= 20

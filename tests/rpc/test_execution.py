@@ -98,21 +98,6 @@ def write_shell(root: Path, code: str) -> Path:
     return write(root / "thing", toml("thing", runtime=SHELL), code__main_sh=code)
 
 
-@pytest.mark.requirement("SP-25", "SP-27", "SP-28", "SP-33")
-async def test_example_action_runs_as_documented(sandbox_mode: Any, temporary: Path) -> None:
-    rpc = make_rpc(sandbox_mode, ACTIONS, secrets={"salesforce/leads-sync": {"SALESFORCE_API_KEY": "k", "OTHER": "o"}})
-    blob = await rpc.call("create_blob", content="name,mail\na,b\nc,d\n", kind="text/csv")
-    assert set(blob) == {"blob_id", "size_bytes"}
-    assert blob["size_bytes"] == 18
-    args = {"sheet_blob": blob["blob_id"], "env": "prod"}
-    result = await run(rpc, name="salesforce.leads.sync", args=args)
-    assert result["status"] == "completed", result
-    assert result["output"] == {"env": "prod", "leads": 2, "authorised": True}
-    assert "2 leads for prod" in result["logs_preview"]
-    assert result["output_blobs"] == []
-    assert not paths_below(temporary)
-
-
 async def test_output_files_of_a_run_become_blobs(sandbox_mode: Any) -> None:
     rpc = make_rpc(sandbox_mode, ACTIONS)
     result = await run(rpc, name="salesforce.contacts.export")
@@ -305,7 +290,9 @@ async def test_input_blobs_must_exist_and_be_at_most_64() -> None:
     assert caught.value.data == {"blob_id": "blob:1"}
     names: list[str] = []
     for _ in range(execution.MAX_INPUT_BLOBS + 1):
-        names.append((await rpc.call("create_blob", content="a\ud800\n"))["blob_id"])
+        blob = await rpc.call("create_blob", content="a\ud800\n")
+        assert (set(blob), blob["size_bytes"]) == ({"blob_id", "size_bytes"}, 5)
+        names.append(blob["blob_id"])
     assert (await rpc.call("read_blob", blob_id=names[0]))["content"] == "a\ufffd\n"
     with pytest.raises(WireError, match="at most 64 blobs"):
         await rpc.call("execute_skill", name="text.line-count", input_blobs=names)

@@ -11,7 +11,7 @@ import pytest
 from mcp_skills_server.rpc import guide
 from rpc.build import ACTIONS, RpcServer, toml, write
 from tables import each_row
-from wire import FIXTURES, WireError, write_skill
+from wire import WireError, write_skill
 
 pytestmark = pytest.mark.anyio
 
@@ -82,15 +82,6 @@ async def test_foreign_cursor_is_refused(rpc: RpcServer, cursor: str) -> None:
         await rpc.call("list_skills", namespace="salesforce", cursor=other)
 
 
-@pytest.mark.requirement("SP-9", "SP-12")
-@each_row(("version", "expected"), [(None, "1.2.0"), ("1.0.0", "1.0.0"), ("1.2.0-rc.1", "1.2.0-rc.1")])
-async def test_latest_version_is_the_default(rpc: RpcServer, version: str | None, expected: str) -> None:
-    result = (await rpc.call("describe_skill", name="weather", version=version))["skill"]
-    assert result["manifest"]["version"] == expected
-    table = await rpc.call("read_skill_file", name="weather", version=version, path="resources/table.md")
-    assert table == {"content": (ACTIONS / "weather" / expected / "resources/table.md").read_text()}
-
-
 async def test_unknown_version_error_names_the_latest_twenty(tmp_path: Path) -> None:
     for number in range(22):
         write(tmp_path / f"v{number}", toml("same", f"1.0.{number}"), name="same")
@@ -103,20 +94,6 @@ async def test_manifest_changed_since_the_scan_is_read_again(tmp_path: Path) -> 
     rpc = RpcServer(write(tmp_path / "thing", toml("thing")).parent)
     write(tmp_path / "thing", toml("thing", "1.0.1-changed"))
     assert await rpc.names() == [GUIDE, "thing 1.0.1-changed"]
-
-
-@pytest.mark.requirement("SP-10", "SP-11")
-@each_row(("detail", "count"), [("manifest", 1), ("summary", 2), (None, 2), ("full", 3)])
-async def test_each_detail_has_its_fields(rpc: RpcServer, detail: str | None, count: int) -> None:
-    fields = ["manifest", "skill_md_frontmatter", "skill_md_content"][:count]
-    for name in ("salesforce.leads.sync", "writing.tone", "skills.protocol.guide"):
-        result = await rpc.call("describe_skill", name=name, detail=detail)
-        assert [*result] == ["skill"]
-        assert [*result["skill"]] == fields
-        assert result["skill"]["manifest"]["name"] == name
-    raw = (ACTIONS / "salesforce" / "leads-sync" / "SKILL.md").read_text(encoding="utf-8")
-    result = await rpc.call("describe_skill", name="salesforce.leads.sync", detail="full")
-    assert result["skill"]["skill_md_content"] == raw
 
 
 @pytest.mark.requirement("X-25")
@@ -289,12 +266,3 @@ async def test_unreadable_manifest_is_logged(tmp_path: Path, caplog: pytest.LogC
     (place / "skill.toml").chmod(0)
     await rpc.names()
     assert "cannot be read" in caplog.text
-
-
-async def test_all_served_skills_are_listed() -> None:
-    rpc = RpcServer(FIXTURES)
-    skills = (await rpc.call("list_skills", limit=1000, detail="summary"))["skills"]
-    served = {path.replace("/", ".") for path in rpc.registry.snapshot.skills}
-    assert {each["name"] for each in skills} == served | {"skills.protocol.guide"}
-    for each in skills:
-        await rpc.call("describe_skill", name=each["name"], version=each["version"], detail="full")

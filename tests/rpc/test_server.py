@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import anyio
@@ -15,7 +14,6 @@ from dialects.build import JSON
 from mcp_skills_server.dialects.skills_protocol import METHODS
 from mcp_skills_server.rpc import server
 from mcp_skills_server.rpc.server import Rpc
-from mcp_skills_server.transport import Pipes
 from rpc.build import ACTIONS, RpcServer
 from tables import each_row
 
@@ -62,16 +60,6 @@ def test_notification_has_no_answer_even_if_it_fails(rpc: RpcServer) -> None:
     for note in (NOTE, {**NOTE, "method": "gone"}, {**NOTE, "params": []}, {**NOTE, "params": {"limit": 0}}):
         assert send(rpc, note) is None
     assert send(rpc, [NOTE, NOTE]) is None
-
-
-@pytest.mark.requirement("SP-16", "SP-18")
-def test_batch_is_answered_call_by_call(rpc: RpcServer) -> None:
-    ids: list[Any] = ["a", 7, None, 1.5]
-    batch = [{**LIST, "id": each} for each in ids] + [NOTE, 3, {**LIST, "id": True}, {**LIST, "params": [1]}]
-    answers = send(rpc, batch)
-    assert [each["id"] for each in answers] == [*ids, None, None, 1]
-    assert [each["error"]["code"] for each in answers if "error" in each] == [-32600, -32600, -32602]
-    assert all(each["result"]["skills"] for each in answers[:4])
 
 
 def test_batch_does_not_delay_another_request(rpc: RpcServer) -> None:
@@ -172,41 +160,3 @@ def test_any_message_has_a_well_formed_answer_or_none(rpc: RpcServer, message: A
             assert_well_formed(each)
     else:
         assert_well_formed(answer)
-
-
-class ScriptedPipes(Pipes):
-    """Pipes with given lines as input, which collect what is sent."""
-
-    def __init__(self, lines: list[bytes | None]) -> None:
-        self._lines = lines
-        self.sent: list[Any] = []
-
-    async def lines(self) -> AsyncIterator[bytes | None]:
-        for line in self._lines:
-            yield line
-
-    async def send(self, raw: bytes) -> None:
-        assert raw.index(b"\n") == len(raw) - 1
-        self.sent.append(json.loads(raw))
-
-    async def serve(self, work: Callable[[], Awaitable[None]], _: Any = None) -> None:
-        await work()
-
-
-@given(st.binary(max_size=60))
-def test_any_bytes_have_a_well_formed_answer_or_none(rpc: RpcServer, raw: bytes) -> None:
-    answer = send(rpc, raw)
-    if answer is not None:
-        assert_well_formed(answer)
-
-
-def test_loop_answers_more_lines_than_its_concurrency_limit_before_it_ends(
-    rpc: RpcServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls = [json.dumps({**LIST, "id": number}).encode() for number in range(9)]
-    pipes = ScriptedPipes([*calls, None, b"[]", json.dumps(NOTE).encode()])
-    monkeypatch.setattr(server, "Pipes", lambda _max_line: pipes)
-    monkeypatch.setattr(server, "_AT_ONCE", 2)
-    anyio.run(server.serve, rpc.server)
-    assert [each["error"]["code"] for each in pipes.sent if "error" in each] == [-32600, -32600]
-    assert sorted(each["id"] for each in pipes.sent if "result" in each) == [*range(9)]

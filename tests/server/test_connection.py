@@ -127,36 +127,3 @@ def test_second_handshake_replaces_the_client(registry: Registry) -> None:
     )  # fmt: skip
     _, first, _, second = replies_to(lines, registry, Settings(), patient=True)
     assert first["result"] != second["result"]
-
-
-@pytest.mark.parametrize("pair", [(7, "7"), (10, "1_0")])
-def test_end_of_stdin_cancels_requests_with_similar_ids(
-    pair: tuple[int, str], registry: Registry, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """If both ids had the same key, one request would stay uncancelled and delay the exit."""
-
-    async def hang(*_: object) -> bytes:
-        await anyio.Event().wait()
-        return b""
-
-    monkeypatch.setattr(Connection, "answer", hang)
-    lines = encoded(*[{"id": each, "method": "skills/list", "params": {"_meta": MODERN_META}} for each in pair])
-
-    async def has_ended() -> bool:
-        with anyio.move_on_after(6):
-            await serve_script(Script(lines, patient=False), registry, Settings())
-            return True
-        return False
-
-    assert anyio.run(has_ended)
-
-
-def test_cancel_of_another_id_is_ignored(registry: Registry) -> None:
-    """Python's `int("1_0")` is 10, but these ids are different."""
-    listen = {"id": 10, "method": "subscriptions/listen", "params": LISTEN}
-    cancel = {"method": "notifications/cancelled", "params": {"requestId": "1_0"}}
-    lines = encoded(listen, cancel, listen, {"id": 8, "method": "server/discover", "params": {"_meta": MODERN_META}})
-    received = replies_to(lines, registry, Settings(), patient=True)
-    methods = [each.get("method") for each in received]
-    # The second `listen` is refused, since the first one still runs.
-    assert methods.count("notifications/subscriptions/acknowledged") == 1

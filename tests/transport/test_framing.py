@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from collections.abc import Iterator
 
 from hypothesis import given
@@ -58,26 +57,3 @@ def test_too_long_line_is_reported_immediately_and_skipped() -> None:
     assert list(buffer.lines(b"g\nhi\nabcde\nj")) == [b"hi", None]
     assert list(buffer.lines(b"klmn")) == [None]
     assert buffer.rest() == b""
-
-
-def test_too_long_line_passes_in_pieces_and_the_next_line_is_whole() -> None:
-    buffer = LineBuffer(4)
-    assert list(buffer.blocks(b"abc")) == []
-    assert list(buffer.blocks(b"de")) == [(b"abcde", False)]
-    assert list(buffer.blocks(b"f")) == [(b"f", False)]
-    assert list(buffer.blocks(b"g\nhi\nj")) == [(b"g\n", False), (b"hi\n", True)]
-    assert buffer.rest() == b"j"
-
-
-def test_line_of_20_mb_is_not_buffered() -> None:
-    buffer = LineBuffer(1 << 20)
-    chunk = b"x" * (1 << 16)
-    tracemalloc.start()
-    try:
-        found = [line for _ in range(320) for line in buffer.lines(chunk)]
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert found == [None]
-    assert peak < 4 << 20
-    assert list(buffer.lines(b"\nnext\n")) == [b"next"]

@@ -88,11 +88,6 @@ def _is_id(value: object) -> bool:
     return value is None or (isinstance(value, str | int | float) and not isinstance(value, bool))
 
 
-def result(id_: Id, value: Mapping[str, Json]) -> dict[str, Any]:
-    """Return a success response."""
-    return {"jsonrpc": "2.0", "id": id_, "result": value}
-
-
 def failed(kind: str, message: str) -> Run:
     """Return the result of a run that could not start."""
     return Run(new_run_id(), message[:MAX_SUMMARY], error=(kind, message))

@@ -106,7 +106,7 @@ class Rpc:
                 "skills-protocol", call.method, principal=principal, address=address, id_=call.id
             ):
                 result = await self.methods.call(call.method, call.params, owner, principal)
-            answer = jsonrpc.dump(messages.result(call.id, result))
+            answer = jsonrpc.dump({"jsonrpc": "2.0", "id": call.id, "result": result})
         except CallError as error:
             answer = _error(call.id, error)
         except Exception:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 from weakref import ref
@@ -133,18 +134,14 @@ class Page(list[Json]):
     from which the next page starts, that of the page's last item; None on the last page.
     """
 
-    __slots__ = ("_json", "more")
-
     def __init__(self, items: Iterable[Json], more: str | None) -> None:
         super().__init__(items)
-        self.more, self._json = more, b""
+        self.more = more
 
-    @property
+    @cached_property
     def json(self) -> bytes:
         """The encoded page."""
-        if not self._json:
-            self._json = jsonrpc.dump(list(self))
-        return self._json
+        return jsonrpc.dump(self)
 
 
 def cached_page(snapshot: Snapshot, *key: Hashable) -> Page | None:

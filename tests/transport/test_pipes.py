@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import subprocess
 import sys
@@ -10,12 +11,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from wire import DEADLINE
 
 LARGE = b"large" * 100_000
 LINES = [b"%06d" % number for number in range(30_000)]
 ECHO = """
-import asyncio, sys
+import asyncio, os, sys
 from mcp_skills_server.transport import Pipes
 
 async def main():
@@ -31,17 +34,21 @@ async def main():
                     tasks.create_task(echo(line))
         finally:
             print("cleaned up", file=sys.stderr, flush=True)
-    await pipes.serve(work)
+    async def before_signalled():
+        print("signalled", file=sys.stderr, flush=True)
+    await pipes.serve(work, before_signalled)
 
 asyncio.run(main())
+if sys.argv[1:]:
+    os._exit(0)  # as every command does: a blocked write keeps a thread alive
 """
 
 
 @contextmanager
-def running(program: str) -> Iterator[Any]:
+def running(program: str, *arguments: str) -> Iterator[Any]:
     """Yield a process of this program with unbuffered pipes."""
-    pipe = subprocess.PIPE
-    with subprocess.Popen([sys.executable, "-c", program], stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0) as process:
+    command, pipe = [sys.executable, "-c", program, *arguments], subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0) as process:
         try:
             yield process
         finally:
@@ -102,6 +109,22 @@ def test_socket_serves_as_stdin_and_stdout() -> None:
         with ours.makefile("rb") as answers:
             assert sorted(answers.read().splitlines()) == sorted([LARGE, b"small"] * 3)
         assert stderr_at_exit(process) == [b"cleaned up"]
+
+
+@pytest.mark.parametrize("line", [b"small\n", b"large\n"])
+def test_write_to_a_lost_reader_ends_the_process_without_traceback(line: bytes) -> None:
+    with running(ECHO) as process:
+        process.stdout.close()
+        process.stdin.write(line)
+        assert stderr_at_exit(process) == [b"cleaned up"]
+
+
+def test_client_that_stops_reading_does_not_delay_the_exit() -> None:
+    with running(ECHO, "exit") as process:
+        process.stdin.write(b"large\n" * 4)
+        assert process.stdout.read(5) == b"large"
+        process.send_signal(signal.SIGTERM)
+        assert stderr_at_exit(process) == [b"signalled", b"cleaned up"]
 
 
 FLOOD = """

@@ -60,9 +60,7 @@ class PendingRequest:
 
     Attributes:
         client: of the connection; in the modern era, of the request once its envelope is validated.
-        is_open: whether the handshake was complete on arrival.
-        is_done: whether its work has ended, after which no progress is reported.
-        is_cancelled: whether the client cancelled it.
+        is_done: whether it was answered or cancelled, after which nothing is sent for it.
         cancel: cancels the work.
     """
 
@@ -71,9 +69,7 @@ class PendingRequest:
     params: Params | None
     era: Era
     client: McpClient = eras.UNKNOWN_CLIENT
-    is_open: bool = True
     is_done: bool = False
-    is_cancelled: bool = False
     cancel: Callable[[], object] = lambda: None
 
 
@@ -218,7 +214,8 @@ class Connection:
         method = self._methods.get(request.method)
         if method is None:  # disabled by the operator
             raise eras.unknown(request.method)
-        if not request.is_open and request.method not in _BEFORE_THE_HANDSHAKE:
+        is_open = self._is_open or request.era.modern
+        if not is_open and request.method not in _BEFORE_THE_HANDSHAKE:
             raise Fault(jsonrpc.INVALID_PARAMS, "the session is not open; send `initialize` first")
         return await method(request)
 
@@ -295,10 +292,7 @@ class Connection:
         method, params = message.fields["method"], message.fields.get("params")
         if self._era is None:
             self._era = eras.era_of(method, params)
-        is_open = self._is_open or self._era.modern
-        request = PendingRequest(
-            message.id, method, params, self._era, self._client, is_open=is_open
-        )
+        request = PendingRequest(message.id, method, params, self._era, self._client)
         self._requests[_key(request.id)] = request
         if method not in _LONG:
             await self._short.acquire()
@@ -319,7 +313,7 @@ class Connection:
 
     async def _answer(self, request: PendingRequest) -> None:
         answer = await self.answer(request)
-        if request.is_cancelled:
+        if request.is_done:  # cancelled
             return
         if request.method == INITIALIZE and request.client is not self._client:  # succeeded
             self._client, self._is_open = request.client, True
@@ -341,7 +335,7 @@ class Connection:
             error = task.exception()
         if not request.is_done:
             self._finish(request)
-            if self._is_closing and error is None and not request.is_cancelled:
+            if self._is_closing and error is None:
                 with suppress(BrokenPipeError):
                     self._lines.send_now(_refusal(request.id, _CLOSED) + b"\n")
         if error is not None and self._error is None:  # the client closed its end
@@ -353,7 +347,6 @@ class Connection:
         if method == _CANCELLED:
             request = self._requests.get(_key(params.get("requestId")))
             if request is not None:
-                request.is_cancelled = True
                 request.cancel()
                 self._finish(request)  # before the task ends some event loop turns later
         elif method == _INITIALIZED:

@@ -253,37 +253,22 @@ async def test_recent_notifications_are_announced_and_repeated_within_bounds(mon
     assert calls[-1] == 299
 
 
-@asynccontextmanager
-async def listening(folder: Path, key: str) -> AsyncGenerator[tuple[Attachment, asyncio.Queue[str]]]:
-    """Yield the attachment of a folder, and the methods sent on a stream with this filter key."""
-    write_skill(folder / "a")
+async def test_new_replica_repeats_all_list_changes_for_its_clients(tmp_path: Path) -> None:
+    write_skill(tmp_path / "a")
     sent: asyncio.Queue[str] = asyncio.Queue()
 
     async def send(method: str, _: dict[str, Any] | None) -> None:
         sent.put_nowait(method)
 
-    with Registry([folder]) as registry:
+    with Registry([tmp_path]) as registry:
         attachment = Attachment(registry, Settings(), None, None)
+        attachment.recent = RecentNotifications(lambda: sent.put_nowait("announced"))
         async with attachment.running(), asyncio.timeout(DEADLINE):
             stream = Stream(1, send, shared=False)
-            listen = asyncio.ensure_future(attachment.notifier.listen(stream, {key: True}))
+            listen = asyncio.ensure_future(attachment.notifier.listen(stream, {"resourcesListChanged": True}))
             assert await sent.get() == "notifications/subscriptions/acknowledged"
-            yield attachment, sent
+            await attachment.ready()
+            attachment.recent.repeat()
+            assert await sent.get() == "notifications/resources/list_changed"
             attachment.notifier.close()
             await listen
-
-
-async def test_new_replica_repeats_all_list_changes_for_its_clients(tmp_path: Path) -> None:
-    async with listening(tmp_path, "resourcesListChanged") as (attachment, sent):
-        attachment.recent = RecentNotifications(lambda: sent.put_nowait("announced"))
-        await attachment.ready()
-        attachment.recent.repeat()
-        assert await sent.get() == "notifications/resources/list_changed"
-
-
-async def test_tools_changed_right_after_the_first_scan_are_announced(tmp_path: Path) -> None:
-    async with listening(tmp_path, "toolsListChanged") as (attachment, sent):
-        await attachment.ready()
-        write_skill(tmp_path / "b")
-        attachment.registry.refresh()
-        assert await sent.get() == "notifications/tools/list_changed"

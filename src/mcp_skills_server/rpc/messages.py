@@ -79,11 +79,6 @@ def id_of(message: object) -> Id:
     return cast(Id, found) if _is_id(found) else None
 
 
-def needs_response(message: object) -> bool:
-    """Return whether a message needs a response, even an error: all but notifications do."""
-    return not isinstance(message, dict) or "id" in message
-
-
 def _is_id(value: object) -> bool:
     return value is None or (isinstance(value, str | int | float) and not isinstance(value, bool))
 

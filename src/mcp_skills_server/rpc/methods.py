@@ -87,19 +87,10 @@ class SkillVersion:
 
 
 class Catalogue:
-    """The skills of a snapshot by name and version.
-
-    Of duplicates the first one wins; `shadowed` has the others.
-    """
+    """The skills of a snapshot by name and version, each of which has one entry."""
 
     def __init__(self, entries: Iterable[SkillVersion]) -> None:
-        found: dict[tuple[str, str], SkillVersion] = {}
-        self.shadowed: list[SkillVersion] = []
-        for entry in entries:
-            place = entry.manifest.name, entry.manifest.version.text
-            if found.setdefault(place, entry) is not entry:
-                self.shadowed.append(entry)
-        self._ordered = sorted(found.values(), key=lambda entry: entry.key)
+        self._ordered = sorted(entries, key=lambda entry: entry.key)
         self._by_name: dict[str, list[SkillVersion]] = {}
         self._by_namespace: dict[str, list[SkillVersion]] = {}
         for entry in self._ordered:
@@ -155,25 +146,25 @@ class CatalogueCache:
                 return known
             problems: list[Problem] = []
             skills = [snapshot.skills[path] for path in snapshot.paths(Standing.LENIENT)]
-            described, fields = guide.described()
-            entries = [SkillVersion(described, fields, None)]
+            entries: dict[tuple[str, str], SkillVersion] = {}
             for skill in sorted(skills, key=lambda skill: (skill.root, skill.path)):
                 found = self._read(skill)
                 problems += [self._placed(each, skill) for each in found.problems]
                 if found.manifest is None:
                     continue
+                name, version = found.manifest.name, found.manifest.version.text
                 # a later version would replace the built-in one
-                if found.manifest.name == GUIDE_SKILL:
+                if name == GUIDE_SKILL:
                     taken = f"{GUIDE_SKILL} is the name of the built-in skill"
                     problems.append(self._hidden(skill, taken))
+                elif (name, version) in entries:
+                    taken = f"{name} {version} is also that of another skill"
+                    problems.append(self._hidden(skill, taken))
                 else:
-                    entries.append(SkillVersion(found.manifest, skill.frontmatter, skill))
-            catalogue = Catalogue(entries)
-            for entry in catalogue.shadowed:
-                if entry.skill is not None:
-                    same = f"{entry.manifest.name} {entry.manifest.version.text}"
-                    taken = f"{same} is also that of another skill"
-                    problems.append(self._hidden(entry.skill, taken))
+                    entry = SkillVersion(found.manifest, skill.frontmatter, skill)
+                    entries[name, version] = entry
+            described, fields = guide.described()
+            catalogue = Catalogue([SkillVersion(described, fields, None), *entries.values()])
             self._log(problems, is_whole=view.skill_set.permissions is None)
             self._made[snapshot] = catalogue
             return catalogue

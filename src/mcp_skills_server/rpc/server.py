@@ -67,10 +67,8 @@ class Rpc:
         size = 0
         for each in batch:
             await anyio.lowlevel.checkpoint()  # be fair to concurrent messages
-            if size > MAX_ANSWERS:
-                answer = _over(each)
-            else:
-                answer = await self._one(each, owner, principal, address)
+            is_over = size > MAX_ANSWERS
+            answer = await self._one(each, owner, principal, address, is_over=is_over)
             if answer is not None:
                 answers.append(answer)
                 size += len(answer)
@@ -95,13 +93,25 @@ class Rpc:
         return _error(None, CallError(message, code=INVALID_REQUEST))
 
     async def _one(
-        self, message: object, owner: Owner, principal: Principal | None, address: str | None
+        self,
+        message: object,
+        owner: Owner,
+        principal: Principal | None,
+        address: str | None,
+        *,
+        is_over: bool = False,
     ) -> bytes | None:
+        """Return the response to a call, an error if those to its batch `is_over` the limit."""
         try:
             call = messages.parse_call(message)
         except CallError as error:
             return _error(messages.id_of(message), error)
         try:
+            if is_over:
+                reason = (
+                    "the responses to this batch are already too long; send this call on its own"
+                )
+                raise CallError(reason, code=INTERNAL_ERROR)
             with events.observe(
                 "skills-protocol", call.method, principal=principal, address=address, id_=call.id
             ):
@@ -119,13 +129,6 @@ class Rpc:
 
 def _error(id_: jsonrpc.Id, error: CallError) -> bytes:
     return jsonrpc.dump(jsonrpc.error(id_, error.code, str(error), error.data))
-
-
-def _over(message: object) -> bytes | None:
-    if not messages.needs_response(message):
-        return None
-    reason = "the responses to this batch are already too long; send this call on its own"
-    return _error(messages.id_of(message), CallError(reason, code=INTERNAL_ERROR))
 
 
 async def serve(rpc: Rpc) -> None:

@@ -120,16 +120,6 @@ async def test_program_reads_its_input_blobs_and_prints_its_output(sandbox_mode:
     assert (result["output"], result["logs_preview"]) == ({"lines": 3}, "counted\n")
 
 
-async def test_arguments_are_given_to_a_program_as_a_file(tmp_path: Path) -> None:
-    write_shell(tmp_path, 'cat "$SKILL_WORKSPACE/args.json"')
-    deep: Any = 1
-    for _ in range(50):
-        deep = [deep]
-    args = {"é": ["\n", None, 1.5], "deep": deep}
-    assert (await run(make_rpc("off", tmp_path), name="thing", args=args))["output"] == args
-    assert (await run(make_rpc("off", tmp_path), name="thing"))["output"] == {}
-
-
 async def test_function_gets_the_arguments_and_imports_sibling_modules(sandbox_mode: Any, tmp_path: Path) -> None:
     code = "import near\ndef main(args):\n    print('printed')\n    return {'got': args, 'near': near.X}\n"
     write_python(tmp_path, code, code__near_py="X = 5\n")

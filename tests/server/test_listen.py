@@ -250,7 +250,7 @@ async def test_recent_notifications_are_announced_and_repeated_within_bounds(mon
     monkeypatch.setattr(notify, "_REMEMBERED_S", 0.0)
     recent.repeat()
     await asyncio.sleep(0)
-    assert calls[-1] == 299
+    assert len(calls) == 3 + 256
 
 
 async def test_new_replica_repeats_all_list_changes_for_its_clients(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.rpc.blobs import BlobStore
-from mcp_skills_server.rpc.methods import Methods
+from mcp_skills_server.rpc.methods import Methods, RpcClient
 from mcp_skills_server.rpc.server import Rpc
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.sdk import address, principal, quota_owner
@@ -83,8 +83,8 @@ def route(rpc: Rpc) -> Route:
 
             tasks.start_soon(end_with_client)
             scope = request.scope
-            owner = quota_owner(scope)
-            reply = await rpc.answer(bytes(body), owner, principal(scope), address(scope))
+            caller = RpcClient(quota_owner(scope), principal(scope), address(scope))
+            reply = await rpc.answer(bytes(body), caller)
             if reply is not None:
                 answer = Response(reply, media_type=_JSON)
             tasks.cancel_scope.cancel()

@@ -11,7 +11,6 @@ import anyio
 
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import Views
-from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.dialects.jsonrpc import Message, decode_message
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.attachment import Attachment
@@ -21,16 +20,6 @@ from wire import DEADLINE
 
 HANDLE = re.compile(r"(?<=Session: )[\w-]{24}(?= )|(?<=\"session\":\")[\w-]{24}(?=\")")
 """Session handles, which are random."""
-
-
-class IdleWatcher(Watcher):
-    """A watcher that does nothing, since the folder has been loaded."""
-
-    def start(self) -> None:
-        """Do nothing."""
-
-    def stop(self, timeout: float | None = None) -> None:
-        """Do nothing."""
 
 
 class Script:
@@ -76,7 +65,7 @@ class Script:
 
 
 async def serve_script(script: Script, registry: Registry, settings: Settings, views: Views | None = None) -> None:
-    attachment = Attachment(registry, settings, IdleWatcher(registry), Runtime(registry), views=views)
+    attachment = Attachment(registry, settings, None, Runtime(registry), views=views)
     async with attachment.running():
         await Connection(script, attachment).run()
 

@@ -25,7 +25,7 @@ from mcp_skills_server.dialects.wellknown import DIRECTORY, DIRECTORY_0_1, INDEX
 from mcp_skills_server.format import cursors
 from mcp_skills_server.model import SKILL_MD
 from mcp_skills_server.publish.publication import Publication
-from mcp_skills_server.rpc.methods import Methods
+from mcp_skills_server.rpc.methods import Methods, RpcClient
 from mcp_skills_server.rpc.server import Rpc
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.requests import Settings
@@ -205,7 +205,7 @@ def answers_over_rpc(views: Views) -> list[bytes]:
         answers: list[bytes] = []
         for method, params in calls:
             call = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
-            answer = await rpc.answer(call.encode(), None, ANN)
+            answer = await rpc.answer(call.encode(), RpcClient(principal=ANN))
             answers.append(RUN_ID.sub(b"", answer or b""))
         return answers
 

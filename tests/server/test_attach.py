@@ -23,6 +23,7 @@ from mcp.shared.exceptions import MCPError
 
 from mcp_skills_server import Registry, Settings, attach
 from mcp_skills_server.access.grants import Grant, Grants, Pattern
+from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.views import Views
@@ -492,25 +493,12 @@ async def test_at_most_100_pages_of_the_servers_prompts_are_read(tmp_path: Path,
     assert cursors == [None, *["more"] * (read - 1)]
 
 
-def test_quota_owner_is_the_token_else_the_address_else_none() -> None:
-    def scope(name: str | None, address: str | None) -> dict[str, Any]:
-        out: dict[str, Any] = {"client": None if address is None else (address, 1234)}
-        if name is not None:  # set by the SDK's authentication
-            out["user"] = AuthenticatedUser(AccessToken(token="t", client_id=name, scopes=[]))
-        return out
-
-    token, moved = scope("a", "192.0.2.1"), scope("a", "192.0.2.2")
-    other_token = scope("b", "192.0.2.1")
-    assert principal(token) is not None
-    for owner in (principal, quota_owner):
-        assert owner(token) == owner(moved)
-        assert owner(token) != owner(other_token)
-    address = scope(None, "192.0.2.1")
-    assert principal(address) is None
-    assert quota_owner(address) is not None
-    assert quota_owner(address) == quota_owner(scope(None, "192.0.2.1"))
-    for other in (scope(None, "192.0.2.2"), scope("192.0.2.1", None)):
-        assert quota_owner(address) != quota_owner(other)
-    for pipe in ({}, scope(None, None)):
-        assert principal(pipe) is None
-        assert quota_owner(pipe) is None
+def test_quota_owner_is_the_user_of_the_sdk_else_the_address_else_none() -> None:
+    address = {"client": ("192.0.2.1", 1234)}
+    user = {**address, "user": AuthenticatedUser(AccessToken(token="t", client_id="a", scopes=["read"]))}
+    who = principal(user)
+    assert who == Principal("user", "a", "", scopes=frozenset(["read"]))
+    assert who is not None and quota_owner(user) == who.key
+    assert (principal(address), quota_owner(address)) == (None, "address 192.0.2.1")
+    for pipe in ({}, {"client": None}):
+        assert (principal(pipe), quota_owner(pipe)) == (None, None)

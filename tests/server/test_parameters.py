@@ -75,4 +75,4 @@ def test_client_without_info_has_no_name() -> None:
     ("2025-11-25", "2025-11-25"), ("2020-01-01", "2025-11-25"),
 ])  # fmt: skip
 def test_handshake_negotiates_the_requested_revision_or_the_latest(requested: str, negotiated: str) -> None:
-    assert eras.handshake({"protocolVersion": requested}, {})["protocolVersion"] == negotiated
+    assert eras.handshake({"protocolVersion": requested})["protocolVersion"] == negotiated

@@ -101,7 +101,7 @@ def test_author_and_operator_choose_the_prompts(tmp_path: Path) -> None:
     chosen = Settings(prompt_choice=("acme/*", "hidden", "manual"))
     assert prompt_names(registry, chosen) == ["invoices", "refunds", "manual"]
     for name in ("hidden", "notes"):
-        assert not prompts.is_our_prompt(View(registry), chosen, name)
+        assert prompts.prompt_of(registry.snapshot, chosen, name) is None
         with pytest.raises(RequestError, match=f"Unknown prompt: '{name}'; known: invoices, refunds, manual$"):
             get_prompt(registry, name, chosen)
 

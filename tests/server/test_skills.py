@@ -30,15 +30,6 @@ def test_invalid_cursor_is_refused(wire: Wire, method: str, cursor: str) -> None
         wire.request(method, {"cursor": cursor})
 
 
-@pytest.mark.requirement("S76-7")
-@each_row("name", ["windows-paths", "text-encodings", "polite-greetings"])
-def test_instructions_are_utf8_with_lf_for_any_encoding_of_the_file(wire: Wire, name: str) -> None:
-    text = wire.request("skills/get", {"name": name})["instructions"]
-    assert "\r" not in text
-    assert not text.startswith("\ufeff")
-    assert wire.read(f"skill://{name}/SKILL.md") == (FIXTURES / name / "SKILL.md").read_bytes()
-
-
 @pytest.mark.requirement("S76-8")
 # `named` is a part of the error's message.
 @each_row(("params", "named"), [

@@ -206,10 +206,21 @@ class CatalogueCache:
 
 
 class RpcClient(NamedTuple):
-    """The client of a call: owner of its blobs, and authenticated principal or None."""
+    """The client of a call.
 
-    owner: Owner
-    principal: Principal | None
+    Attributes:
+        owner: the owner charged for its blobs and runs.
+        principal: the authenticated principal, or None.
+        address: its network address; None for a pipe.
+    """
+
+    owner: Owner = None
+    principal: Principal | None = None
+    address: str | None = None
+
+
+LOCAL_CLIENT: Final = RpcClient()
+"""The client of a pipe."""
 
 
 class Methods:
@@ -248,14 +259,8 @@ class Methods:
 
             self._executor = Executor(runtime.scripts, self._blobs)
 
-    async def call(
-        self,
-        method: str,
-        params: Mapping[str, Any],
-        owner: Owner = None,
-        principal: Principal | None = None,
-    ) -> Result:
-        """Handle one call; `principal` is None without authentication.
+    async def call(self, method: str, params: Mapping[str, Any], client: RpcClient) -> Result:
+        """Handle one call.
 
         Raises:
             CallError: the method is unknown, or its params cannot be served.
@@ -266,7 +271,7 @@ class Methods:
             message = f"Method not found: {printable(method[:100])!r}; known: {known}"
             raise CallError(message, code=METHOD_NOT_FOUND)
         try:
-            return await work(params, RpcClient(owner, principal))
+            return await work(params, client)
         except CallError:
             raise
         except QuotaError as error:

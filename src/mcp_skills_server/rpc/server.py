@@ -14,14 +14,12 @@ from typing import Any, Final, cast
 import anyio
 import anyio.lowlevel
 
-from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.dialects import jsonrpc
 from mcp_skills_server.dialects.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST
 from mcp_skills_server.errors import REPEATS
 from mcp_skills_server.rpc import messages
 from mcp_skills_server.rpc.messages import MAX_BATCH, CallError
-from mcp_skills_server.rpc.methods import Methods
-from mcp_skills_server.runtime.quota import Owner
+from mcp_skills_server.rpc.methods import LOCAL_CLIENT, Methods, RpcClient
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.transport import Pipes
 
@@ -42,23 +40,14 @@ class Rpc:
         self.methods = methods
         self.max_message = max_message
 
-    async def answer(
-        self,
-        raw: bytes,
-        owner: Owner = None,
-        principal: Principal | None = None,
-        address: str | None = None,
-    ) -> bytes | None:
-        """Return the response to a call or a batch, or None if there are only notifications.
-
-        `owner` is charged for stored blobs and runs; `address` is None for a pipe.
-        """
+    async def answer(self, raw: bytes, client: RpcClient = LOCAL_CLIENT) -> bytes | None:
+        """Return the response to a call or a batch, or None if there are only notifications."""
         try:
             message = messages.parse(raw)
         except CallError as error:
             return _error(None, error)
         if not isinstance(message, list):
-            return await self._one(message, owner, principal, address)
+            return await self._one(message, client)
         batch = cast(list[Any], message)
         if not batch or len(batch) > MAX_BATCH:
             reason = f"Invalid Request: a batch has 1 to {MAX_BATCH} calls"
@@ -68,7 +57,7 @@ class Rpc:
         for each in batch:
             await anyio.lowlevel.checkpoint()  # be fair to concurrent messages
             is_over = size > MAX_ANSWERS
-            answer = await self._one(each, owner, principal, address, is_over=is_over)
+            answer = await self._one(each, client, is_over=is_over)
             if answer is not None:
                 answers.append(answer)
                 size += len(answer)
@@ -93,13 +82,7 @@ class Rpc:
         return _error(None, CallError(message, code=INVALID_REQUEST))
 
     async def _one(
-        self,
-        message: object,
-        owner: Owner,
-        principal: Principal | None,
-        address: str | None,
-        *,
-        is_over: bool = False,
+        self, message: object, client: RpcClient, *, is_over: bool = False
     ) -> bytes | None:
         """Return the response to a call, an error if those to its batch `is_over` the limit."""
         try:
@@ -113,10 +96,11 @@ class Rpc:
                 )
                 raise CallError(reason, code=INTERNAL_ERROR)
             trace = events.trace_of(call.method, id_=call.id)
+            who, where = client.principal, client.address
             with events.Request(
-                "skills-protocol", call.method, principal=principal, address=address, trace=trace
+                "skills-protocol", call.method, principal=who, address=where, trace=trace
             ):
-                result = await self.methods.call(call.method, call.params, owner, principal)
+                result = await self.methods.call(call.method, call.params, client)
             answer = jsonrpc.dump({"jsonrpc": "2.0", "id": call.id, "result": result})
         except CallError as error:
             answer = _error(call.id, error)

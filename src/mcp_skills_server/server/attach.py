@@ -355,7 +355,7 @@ class MergedHandlers:
 
     async def _is_our_prompt(self, ctx: Context, params: Any) -> bool:
         view, settings = self._view(ctx), self._attachment.settings
-        if not settings.prompts or not prompts.is_our_prompt(view, settings, params.name):
+        if not settings.prompts or prompts.prompt_of(view.snapshot, settings, params.name) is None:
             return False
         return params.name not in await self._names(ctx, *_PROMPTS)
 

@@ -39,6 +39,8 @@ SKILLS: Final = frozenset({"skills/list", "skills/get", "resources/directory/rea
 
 Shape: TypeAlias = "type | tuple[Shape, ...] | frozenset[str] | list[Shape] | Mapping[str, Shape]"
 
+Params: TypeAlias = Mapping[str, Any]
+
 INITIALIZE: Final = "initialize"
 DISCOVER: Final = "server/discover"
 PING: Final = "ping"
@@ -155,12 +157,10 @@ _SERVER: Final = {
     "title": "Agent Skills",
     "version": mcp_skills_server.__version__,
 }
+_OWN_CAPABILITIES: Final[Params] = {"completions": {}}
 _SERVER_KEY: Final = "io.modelcontextprotocol/serverInfo"
 _ONLY_MODERN: Final = ("resultType", "ttlMs", "cacheScope")
 """Result fields that the legacy era does not have."""
-
-
-Params: TypeAlias = Mapping[str, Any]
 
 
 class Fault(SkillsServerError):  # noqa: N818 - it is also returned
@@ -341,17 +341,17 @@ def _negotiate(asked: str) -> str:
     return _LEGACY_VERSIONS[-1]
 
 
-def handshake(params: Params, capabilities: Params) -> dict[str, Any]:
+def handshake(params: Params) -> dict[str, Any]:
     """Return the result of `initialize`, without the additions for skills."""
     version = _negotiate(params["protocolVersion"])
-    return {"capabilities": capabilities, "protocolVersion": version, "serverInfo": _SERVER}
+    return {"capabilities": _OWN_CAPABILITIES, "protocolVersion": version, "serverInfo": _SERVER}
 
 
-def discovery(capabilities: Params) -> dict[str, Any]:
+def discovery() -> dict[str, Any]:
     """Return the result of `server/discover`, without the additions for skills."""
     return {
         "cacheScope": "private",
-        "capabilities": capabilities,
+        "capabilities": _OWN_CAPABILITIES,
         "resultType": "complete",
         "supportedVersions": list(_MODERN_VERSIONS),
         "ttlMs": 0,

@@ -87,11 +87,6 @@ async def complete_argument(view: View, settings: Settings, _: Caller, params: P
     return resources.completion(prompts.suggestions(argument, str(wanted["value"])))
 
 
-def is_our_prompt(view: View, settings: Settings, name: str) -> bool:
-    """Return whether `prompts/get` accepts this name."""
-    return _known(view.snapshot, settings, name) is not None
-
-
 class Names(NamedTuple):
     """A container of the names in `prompts/list` and of `others`, with fast membership tests."""
 
@@ -103,7 +98,7 @@ class Names(NamedTuple):
         if not isinstance(name, str) or name in self.others:
             return isinstance(name, str)
         snapshot = self.view.snapshot
-        skill = _known(snapshot, self.settings, name)
+        skill = prompt_of(snapshot, self.settings, name)
         return skill is not None and identity.name_of(skill, snapshot, prompts.LEAST) == name
 
 
@@ -152,7 +147,7 @@ def _offered(snapshot: Snapshot, settings: Settings, after: str | None) -> Itera
             yield skill
 
 
-def _known(snapshot: Snapshot, settings: Settings, name: str) -> Skill | None:
+def prompt_of(snapshot: Snapshot, settings: Settings, name: str) -> Skill | None:
     """Return the prompt with this name or skill path, or None."""
     skill = identity.lookup(snapshot, name, prompts.LEAST)
     if skill is not None and prompts.is_offered(skill, settings.prompt_choice):
@@ -166,7 +161,7 @@ def _find(snapshot: Snapshot, settings: Settings, name: str) -> Skill:
     Raises:
         RequestError: no prompt has the name, or several do; the message suggests others.
     """
-    skill = _known(snapshot, settings, name)
+    skill = prompt_of(snapshot, settings, name)
     if skill is not None:
         return skill
     alike = [snapshot.skills[path] for path in snapshot.named(name[:LONGEST_PATH], prompts.LEAST)]

@@ -221,13 +221,13 @@ class Connection:
     async def _initialize(self, request: PendingRequest) -> dict[str, Any]:
         params = request.params or {}
         client = eras.client_of_handshake(params)
-        shown = eras.handshake(params, {"completions": {}})
+        shown = eras.handshake(params)
         result = await self._attachment.advertise(shown, None, client.name, client.extensions)
         request.client = client
         return result
 
     async def _discover(self, request: PendingRequest) -> dict[str, Any]:
-        shown, client = eras.discovery({"completions": {}}), request.client
+        shown, client = eras.discovery(), request.client
         return await self._attachment.advertise(shown, None, client.name, client.extensions)
 
     async def _subscribe(self, request: PendingRequest) -> dict[str, Any]:

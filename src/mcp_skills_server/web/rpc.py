@@ -17,7 +17,7 @@ from starlette.routing import BaseRoute, Route
 
 from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.rpc.blobs import BlobStore
-from mcp_skills_server.rpc.methods import Methods
+from mcp_skills_server.rpc.methods import Methods, RpcClient
 from mcp_skills_server.rpc.server import Rpc
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.sdk import address, principal, quota_owner
@@ -76,7 +76,8 @@ async def _answer(rpc: Rpc, request: Request) -> Response:
             tasks.cancel_scope.cancel()
 
         tasks.start_soon(end_with_client)
-        reply = await rpc.answer(bytes(body), quota_owner(scope), principal(scope), address(scope))
+        client = RpcClient(quota_owner(scope), principal(scope), address(scope))
+        reply = await rpc.answer(bytes(body), client)
         tasks.cancel_scope.cancel()
     if reply is None:
         return Response(status_code=204)

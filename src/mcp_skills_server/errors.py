@@ -31,10 +31,10 @@ def quoted(text: str) -> str:
     return repr(clipped(text))
 
 
-def listed(names: Collection[str]) -> str:
-    """Return the first twenty names and the number of others, or "none", for a message."""
-    shown = ", ".join(map(clipped, islice(names, _MOST_LISTED)))
-    left = len(names) - _MOST_LISTED
+def listed(names: Collection[str], most: int = _MOST_LISTED) -> str:
+    """Return the first `most` names and the number of others, or "none", for a message."""
+    shown = ", ".join(map(clipped, islice(names, most)))
+    left = len(names) - most
     return f"{shown} and {left} more" if left > 0 else shown or "none"
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from mcp_skills_server.errors import listed
 from mcp_skills_server.model import SKILL_MD, printable
 
 _IGNORED: Final = frozenset(("node_modules", "__pycache__", "4913"))
@@ -91,7 +92,4 @@ def _is_served(path: str, skills: set[str], *, hidden: bool) -> bool:
 
 def summarize(paths: list[str]) -> str:
     """Format the first five paths and the number of the others for a one-line message."""
-    shown = ", ".join(printable(path[:_LONGEST_SHOWN]) for path in paths[:_NAMES_SHOWN])
-    if len(paths) > _NAMES_SHOWN:
-        return f"{shown} and {len(paths) - _NAMES_SHOWN} more"
-    return shown
+    return listed([printable(path[:_LONGEST_SHOWN]) for path in paths], _NAMES_SHOWN)

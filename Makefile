@@ -79,7 +79,7 @@ hosts: $(VENV)/.ready  ## drive seven real hosts with a scripted model (npm, ove
 	@$(BIN)/python -m tools.hosts $(ARGS)
 
 image: $(VENV)/.ready  ## build the container image and run it, with buildah and without a Docker engine
-	@$(BIN)/python -m tools.image --install
+	@$(BIN)/python -m tools.image
 
 bench-peers: $(VENV)/.ready  ## measure speed and memory beside other servers and a floor, and write docs/benchmarks.md (npm; ARGS=--quick: minutes)
 	@$(BIN)/python -m bench $(ARGS)

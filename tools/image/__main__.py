@@ -2,7 +2,7 @@
 
 buildah builds with chroot isolation and the vfs driver, which need root, but no daemon and no container runtime. The
 base is a small Debian from debootstrap, with the name in the Dockerfile's FROM. The build has no
-network: the wheels are fetched here, with this machine's pip, and mounted.
+network: the wheels are fetched here, with this machine's pip, and mounted. Missing programs are installed with apt-get.
 
 Then the image runs twice in a new network namespace, where every port is free and no other host is reachable: once by
 buildah, and once as an orchestrator would run it, with a read-only root, no capabilities and as process 1. A second
@@ -45,12 +45,10 @@ NEEDED: Final = {
 }
 
 
-def _need_tools(install: bool) -> None:
+def _install_tools() -> None:
     missing = [package for program, package in NEEDED.items() if shutil.which(program) is None]
     if not missing:
         return
-    if not install:
-        _fail(f"needs {' and '.join(missing)}; run: apt-get install --no-install-recommends {' '.join(missing)}")
     # Without Recommends, which would install a container runtime that chroot isolation does not use.
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     run(["apt-get", "update"], env=environment)
@@ -71,11 +69,10 @@ def main() -> None:
         "--cache", type=Path, default=home / "mcp-skills-server" / "image", help="where images are kept"
     )
     parser.add_argument("--fresh", action="store_true", help="make the base image anew")
-    parser.add_argument("--install", action="store_true", help="install buildah and debootstrap where they are missing")
     options = parser.parse_args()
     if os.geteuid() != 0:
         _fail("must run as root: debootstrap and chroot isolation need it")
-    _need_tools(options.install)
+    _install_tools()
     base = re.search(r"^ARG BASE=(\S+)$", (ROOT / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE)
     if base is None:
         _fail("the Dockerfile has no line ARG BASE=...")

@@ -39,6 +39,7 @@ def test_skills_that_share_a_name_are_named_by_path():
     assert str(caught.value) == "Several skills are named 'refunds'; ask for one of: acme/refunds, globex/refunds"
 
 
+@pytest.mark.requirement("S76-8")
 @each_row("least", [Standing.LENIENT, VALID])
 def test_name_that_is_the_path_of_another_skill_is_not_used(least: Standing):
     owner, deep = skill("refunds", name="payments", standing=least), skill("acme/refunds")

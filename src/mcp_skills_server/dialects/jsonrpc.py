@@ -38,8 +38,9 @@ MOST_LEVELS: Final = 100
 LONGEST_ID: Final = 1000
 """The maximum length of an id, in characters. The server stores an id during its request, and
 repeats it in each notification of a stream."""
-MAX_BYTES_BY_METHOD: Final[Mapping[str, int]] = {"subscriptions/listen": 64 << 10}
-"""The maximum size by method, in bytes, of messages whose content is stored indefinitely."""
+_LISTEN: Final = "subscriptions/listen"
+_MOST_LISTEN_BYTES: Final = 64 << 10
+"""The maximum size of this request, whose content is stored indefinitely."""
 
 _OBJECT_OR_NONE: Final = (dict, type(None))
 
@@ -170,12 +171,10 @@ def decode_message(raw: bytes | bytearray) -> Message | InvalidMessage:
         if kind == "response" or not _is_id(id_):
             id_ = None
         return InvalidMessage(INVALID_REQUEST, f"Invalid Request: {wrong}", id_)
-    longest = None
-    if kind == "request":
-        longest = MAX_BYTES_BY_METHOD.get(fields["method"])
-    if longest is not None and len(raw) > longest:
-        sizes = f"at most {longest:,} bytes, and this has {len(raw):,}"
-        reason = f"{fields['method']} accepts {sizes}; ask for fewer resources"
+    is_listen = kind == "request" and fields["method"] == _LISTEN
+    if is_listen and len(raw) > _MOST_LISTEN_BYTES:
+        sizes = f"at most {_MOST_LISTEN_BYTES:,} bytes, and this has {len(raw):,}"
+        reason = f"{_LISTEN} accepts {sizes}; ask for fewer resources"
         return InvalidMessage(INVALID_PARAMS, reason, fields["id"])
     return Message(fields, kind)
 

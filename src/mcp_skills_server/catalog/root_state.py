@@ -19,7 +19,7 @@ from mcp_skills_server.catalog.roots import Limits, Root
 from mcp_skills_server.catalog.scan import Arm, Kept, Scan
 from mcp_skills_server.catalog.switches import SWITCHES
 from mcp_skills_server.codes import problem
-from mcp_skills_server.format.ignored import VENV_MARKER, is_entered, is_ignored
+from mcp_skills_server.format.ignored import VENV_MARKER, is_entered
 from mcp_skills_server.model import SKILL_MD, Problem, Skill, Snapshot, Standing
 
 logger = logging.getLogger(__name__)
@@ -132,15 +132,10 @@ class RootState:
         return location is not None and self._enters(location)
 
     def _enters(self, location: str) -> bool:
-        names = [name for name in location.split("/") if name]
-        if not any(map(is_ignored, names)):
-            return True
-        hidden = self.limits.hidden and "" not in self.skills
-        for depth, name in enumerate(names, 1):
-            if not is_entered(name, hidden=hidden):
-                return False
-            hidden = hidden and "/".join(names[:depth]) not in self.skills
-        return True
+        # Dot names inside a skill count as entered, too, if those outside are: a scan then finds no
+        # change.
+        hidden = self.limits.hidden
+        return all(is_entered(name, hidden=hidden) for name in location.split("/") if name)
 
     def past_grace(self) -> list[str]:
         """Return the directories of the skills whose grace period is over."""

@@ -143,13 +143,3 @@ def test_refused_watch_is_reported_with_its_cause(
     monkeypatch.setattr("watchfiles._rust_notify.RustNotify", Mock(side_effect=refusal))
     with pytest.raises(error, match=message), armed(write_files(tmp_path, skills("one"))):
         pass
-
-
-def test_directory_missing_while_armed_is_watched_once_it_appears(tmp_path: Path) -> None:
-    with armed(tmp_path) as events:
-        events.enter(str(tmp_path), "a")
-        assert not events.arm()
-        (tmp_path / "a").mkdir()
-        await_events(events, tmp_path / "a")
-        (tmp_path / "a" / "SKILL.md").write_text("x")
-        await_events(events, tmp_path / "a" / "SKILL.md")

@@ -224,7 +224,7 @@ class Watcher:
         `paths` have changed; None for all. Tell whether skills changed.
         """
         is_changed = self._scan(events.enter, paths)
-        while events.arm():
+        while not self._stop.is_set() and events.arm():
             is_changed |= self._scan(events.enter, paths)
         return is_changed
 

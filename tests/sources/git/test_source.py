@@ -97,9 +97,9 @@ def test_nested_skill_can_replace_its_parent(upstream: Upstream, tmp_path: Path)
     assert served_paths(follower) == ["skills/gamma/delta/SKILL.md"]
 
 
-@pytest.mark.parametrize(("folder", "size"), [("#skills", 5_000), ("", 2 << 20)])
-def test_files_outside_of_skills_are_not_downloaded(folder: str, size: int, upstream: Upstream, tmp_path: Path) -> None:
-    """For one folder no other file is downloaded, for a whole repository no large one."""
+@pytest.mark.parametrize("folder", ["#skills", ""])
+def test_files_outside_of_skills_are_not_downloaded(folder: str, upstream: Upstream, tmp_path: Path) -> None:
+    size = 5_000
     upstream.commit({**BASE, **skill("alpha", big=bytes(size)), "src/large.bin": os.urandom(size)})
     follower = fetch_to_cache(upstream.url + folder, tmp_path)
     assert any(path.stat().st_size == size for path in follower.path.rglob("big"))

@@ -47,11 +47,6 @@ class GitAddress:
         return text
 
     @property
-    def commit(self) -> str | None:
-        """The commit that `ref` pins, or None for a branch or tag, which may move."""
-        return self.ref if is_commit(self.ref) else None
-
-    @property
     def name(self) -> str:
         """Directory name as of `git clone`: the last part of the folder or of the repository."""
         last = (self.folder or unquote(self.url)).rstrip("/").rpartition("/")[2]

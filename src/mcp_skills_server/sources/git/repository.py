@@ -1,9 +1,8 @@
 """Bare, partial clone of one remote: its refs, its newest commit, its blobs.
 
-Nothing is ever checked out. A clone for one folder fetches trees with the commit, and blobs on
-demand where the server supports it (`--filter=blob:none`). A clone for a whole repository fetches
-only large blobs on demand. The clone is a cache: it is removed when damaged or large. Only one
-process at a time fetches.
+Nothing is ever checked out. Trees are fetched with the commit, and blobs on demand where the server
+supports it (`--filter=blob:none`). The clone is a cache: it is removed when damaged or large. Only
+one process at a time fetches.
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ _FETCH: Final = (
     "--no-auto-maintenance",
 )  # fmt: skip
 _WITHOUT_BLOBS: Final = "--filter=blob:none"
-_WITHOUT_LARGE: Final = "--filter=blob:limit=1m"
 _NO_SUCH_OBJECT: Final = re.compile(
     "(?i)not our ref|unadvertised object|no such remote ref|couldn't find remote ref"
     "|did not send all necessary objects"
@@ -127,8 +125,8 @@ class Repository:
     def resolve(self) -> Tip:
         """Resolve the address to a commit, by one `ls-remote` unless it names a commit."""
         ref = self._address.ref
-        if self._address.commit is not None:
-            return Tip(self._address.commit, "")
+        if is_commit(ref):
+            return Tip(ref, "")
         self._make(40)
         if not ref:
             names = ["HEAD"]
@@ -159,11 +157,7 @@ class Repository:
     def fetch(self, tip: Tip) -> None:
         """Fetch a commit with its trees, and its blobs if the server cannot filter them out."""
         self._tidy(len(tip.commit))
-        # In a whole repository most files belong to skills: fetch them with the commit.
-        without = _WITHOUT_BLOBS
-        if not self._address.folder and self._depth == 1:
-            without = _WITHOUT_LARGE
-        shallow = (f"--depth={self._depth}", without, REMOTE)
+        shallow = (f"--depth={self._depth}", _WITHOUT_BLOBS, REMOTE)
         with self._said():
             try:
                 self._fetch(*shallow, f"+{tip.commit}:{_OURS}")

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
+import anyio
 from anyio import to_thread
 
 from mcp_skills_server import __version__
@@ -51,6 +52,8 @@ from mcp_skills_server.sources.source import (
     check_skill,
 )
 
+_UNPACKERS: Final = 4
+"""Artifacts that are unpacked at a time, since each may take `LIMITS.bytes` of memory."""
 _OVERHEAD: Final = 4 << 20
 """Maximum bytes of archives beyond their files."""
 LIMITS: Final = UnpackLimits(files=20_000, bytes=256 << 20, file=64 << 20)
@@ -102,6 +105,7 @@ class Oci(Source):
     @asynccontextmanager
     async def plan(self, revision: Revision, known: IndexRecord) -> AsyncGenerator[Plan]:  # noqa: ARG002
         """Read the manifest, or the index and its manifests, into a plan."""
+        unpackers = anyio.CapacityLimiter(_UNPACKERS)
         async with self._client() as client:
             units: list[Unit] = []
             for each in await self._artifacts(client, revision.digest):
@@ -113,7 +117,7 @@ class Oci(Source):
             async def fetch(unit: Unit) -> UnitContents:
                 read = await self._download(client, unit.item)
                 try:
-                    found = await to_thread.run_sync(read)
+                    found = await to_thread.run_sync(read, limiter=unpackers)
                 except (ArchiveRefusedError, UnacceptableError) as error:
                     raise ContentRefusedError(str(error)) from None
                 warnings = tuple(f"{unit.label}: {line}" for line in found.warnings)

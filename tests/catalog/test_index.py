@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 import sqlite3
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import closing
@@ -259,6 +260,13 @@ def test_no_index_is_kept_in_unwritable_folders_or_of_small_roots(top: Path, tmp
     for nowhere in (Index(tmp_path / "file" / "index", least=1), Index(tmp_path / "index")):
         assert visible_state(start(top, index=nowhere)) == visible_state(load_registry(top))
         assert not nowhere.path.exists()
+
+
+def test_python_without_sqlite_serves_without_an_index(top: Path, index: Index, monkeypatch: Patch) -> None:
+    monkeypatch.setitem(sys.modules, "sqlite3", None)
+    registry = start(top, index=index)
+    assert registry.snapshot.skills
+    assert index.skills(registry.roots[0], registry.limits) is None
 
 
 def test_limits_apply_to_indexed_skills(top: Path, index: Index) -> None:

@@ -33,7 +33,7 @@ def test_modules_that_read_wall_clock_are_known() -> None:
         if reads_wall_clock(ast.parse(path.read_bytes())):
             found.add(path.relative_to(SOURCE).as_posix())
     # Tests of clock jumps: unchanged files (below, tests/catalog/test_disk.py), freshness of an
-    # index (tests/sources/test_index.py), retention of artifacts (tests/publish/test_static.py),
+    # index (tests/sources/test_site.py), retention of artifacts (tests/publish/test_static.py),
     # and validity of certificates (tests/provenance/test_signatures.py).
     # The expiry of tokens and sign-ins (tests/access, tests/web/ui/test_sign_in.py) and the day of
     # a use (tests/telemetry/test_usage.py) depend on the wall clock by definition.
@@ -53,7 +53,7 @@ def test_modules_that_read_wall_clock_are_known() -> None:
         "publish/static.py",
         "runtime/briefing.py",
         "sources/mirrors.py",
-        "sources/records.py",
+        "sources/site.py",
         "telemetry/events.py",
         "telemetry/usage.py",
         "web/bearer.py",

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mcp_skills_server.server import eras
-from mcp_skills_server.server.eras import LEGACY, MODERN, Era, Fault
+from mcp_skills_server.server.eras import LEGACY, MODERN, Era, FaultError
 from tables import each_row
 from web.http_wire import HELLO, MODERN_META
 from wire import META
@@ -22,7 +22,7 @@ def fault_message(era: Era, method: str, params: dict[str, Any]) -> str | None:
     """Return the message about these params, or None if they are valid."""
     try:
         era.check(method, params)
-    except Fault as fault:
+    except FaultError as fault:
         return str(fault)
     return None
 

@@ -170,8 +170,11 @@ class Index:
             is_there = self._connection is not None or os.path.lexists(self.path)
             if self._is_given_up or not (create or is_there):
                 return None
-            import sqlite3  # late import: a start without an index needs no sqlite3
-
+            try:
+                import sqlite3  # late import: a start without an index needs no sqlite3
+            except ImportError:  # some Pythons lack it
+                self._is_given_up = True
+                return None
             try:
                 connection = self._connection or self._open(create=create)
                 with connection:

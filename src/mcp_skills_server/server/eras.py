@@ -163,7 +163,7 @@ _ONLY_MODERN: Final = ("resultType", "ttlMs", "cacheScope")
 """Result fields that the legacy era does not have."""
 
 
-class Fault(SkillsServerError):  # noqa: N818 - it is also returned
+class FaultError(SkillsServerError):
     """The error response to a request; its message is one line for people."""
 
     def __init__(self, code: int, message: str, data: Any = None) -> None:
@@ -216,7 +216,7 @@ class Era(NamedTuple):
     shapes: Mapping[str, Shape]
 
     def check(self, method: str, params: Params) -> None:
-        """Raise the Fault of a request's envelope, method or params."""
+        """Raise FaultError for an invalid envelope, method or params of a request."""
         if self.modern:
             _check_modern(method, params)
         else:
@@ -226,19 +226,19 @@ class Era(NamedTuple):
             raise unknown(method)
         _check_shape(params, shape)
 
-    def fault_of(self, error: Exception, method: str) -> Fault:
+    def fault_of(self, error: Exception, method: str) -> FaultError:
         """Map a handler's exception to a fault: client errors by code, bugs as -32603, logged."""
-        if isinstance(error, Fault):
+        if isinstance(error, FaultError):
             return error
         if isinstance(error, NotServedError):
             code = INVALID_PARAMS if self.modern else _LEGACY_NOT_FOUND
-            return Fault(code, str(error), {"uri": error.uri})
+            return FaultError(code, str(error), {"uri": error.uri})
         if isinstance(error, QuotaError):
-            return Fault(QUOTA_EXCEEDED, str(error), {"quota": error.quota})
+            return FaultError(QUOTA_EXCEEDED, str(error), {"quota": error.quota})
         if isinstance(error, RequestError):
-            return Fault(INVALID_PARAMS, str(error))
+            return FaultError(INVALID_PARAMS, str(error))
         logger.error("%s failed", method, exc_info=error, extra=REPEATS)
-        return Fault(INTERNAL_ERROR, "Internal error")
+        return FaultError(INTERNAL_ERROR, "Internal error")
 
     def in_era(self, method: str, result: Mapping[str, Any]) -> dict[str, Any]:
         """Convert a handler's result to the form of this era."""
@@ -256,9 +256,9 @@ LEGACY: Final = Era("legacy", False, _LEGACY)
 MODERN: Final = Era("modern", True, _MODERN)
 
 
-def unknown(method: str) -> Fault:
+def unknown(method: str) -> FaultError:
     """Return the fault of an unknown method."""
-    return Fault(METHOD_NOT_FOUND, "Method not found", method)
+    return FaultError(METHOD_NOT_FOUND, "Method not found", method)
 
 
 def era_of_version(version: str) -> Era:
@@ -283,12 +283,12 @@ def _has_envelope(params: Params | None) -> bool:
 def _check_shape(params: Params, shape: Shape) -> None:
     reason = shape_error(params, shape)
     if reason is not None:
-        raise Fault(INVALID_PARAMS, f"Invalid params: {reason}")
+        raise FaultError(INVALID_PARAMS, f"Invalid params: {reason}")
 
 
 def _check_legacy(method: str, params: Params) -> None:
     if method != INITIALIZE and _has_envelope(params):
-        raise Fault(
+        raise FaultError(
             INVALID_REQUEST,
             "this connection serves the handshake protocol era; requests carrying the 2026-07-28 "
             "envelope are not accepted on it",
@@ -313,11 +313,11 @@ def _check_modern(method: str, params: Params) -> None:
     _check_shape(params, _MODERN_ENVELOPE)
 
 
-def _unsupported(message: str, requested: object) -> Fault:
+def _unsupported(message: str, requested: object) -> FaultError:
     data: dict[str, Any] = {"supported": list(_MODERN_VERSIONS)}
     if isinstance(requested, str):
         data["requested"] = requested
-    return Fault(_UNSUPPORTED_VERSION, message, data)
+    return FaultError(_UNSUPPORTED_VERSION, message, data)
 
 
 def client_of_handshake(params: Params) -> McpClient:

@@ -27,7 +27,7 @@ from mcp_skills_server.server.eras import (
     INITIALIZE,
     PING,
     Era,
-    Fault,
+    FaultError,
     McpClient,
     Params,
 )
@@ -46,7 +46,7 @@ _LONG: Final = frozenset((_CALL, "subscriptions/listen"))
 """Methods exempt from `_MOST_SHORT`: they may run long, and wait for more than a disk."""
 _MOST_SHORT: Final = 32
 """The most other concurrent requests; each may hold a whole file until its response is sent."""
-_CLOSED: Final = Fault(-32000, "Connection closed")
+_CLOSED: Final = FaultError(-32000, "Connection closed")
 _LAST_ANSWERS_S: Final = 1.5
 """The grace period in seconds for pending requests after stdin ends."""
 _Method: TypeAlias = "Callable[[PendingRequest], Awaitable[dict[str, Any]]]"
@@ -85,7 +85,7 @@ def _answer(id_: RequestId, result: dict[str, Any]) -> bytes:
     return b'{"jsonrpc":"2.0","id":%b,"result":{%b}}' % (jsonrpc.dump(id_), b",".join(fields))
 
 
-def _refusal(id_: RequestId, fault: Fault) -> bytes:
+def _refusal(id_: RequestId, fault: FaultError) -> bytes:
     return jsonrpc.dump(jsonrpc.error(id_, fault.code, str(fault), fault.data))
 
 
@@ -171,12 +171,12 @@ class Connection:
             BrokenPipeError: the client closed its end.
         """
         era, method, params = request.era, request.method, request.params or {}
-        invalid: Fault | None = None
+        invalid: FaultError | None = None
         try:
             era.check(method, params)
             if era.modern:
                 request.client = eras.client_of_envelope(params)
-        except Fault as fault:
+        except FaultError as fault:
             invalid = fault
         client = request.client
         trace = trace_of(method, params, request.id, version=client.version)
@@ -201,7 +201,9 @@ class Connection:
             raise eras.unknown(request.method)
         is_open = self._is_open or request.era.modern
         if not is_open and request.method not in _BEFORE_THE_HANDSHAKE:
-            raise Fault(jsonrpc.INVALID_PARAMS, "the session is not open; send `initialize` first")
+            raise FaultError(
+                jsonrpc.INVALID_PARAMS, "the session is not open; send `initialize` first"
+            )
         return await method(request)
 
     async def _call(self, request: PendingRequest) -> dict[str, Any]:

@@ -90,9 +90,9 @@ BUDGETS = {
     "proposals": 790,
 }  # fmt: skip
 """Lines of each package; a tenth more is allowed. `runtime` includes search and scripts, `web` the page."""
-OVER = {"catalog": 4_646}
+OVER = {"catalog": 4_500}
 """Lines of packages that exceed their budgets and may not grow."""
-MOST_LINES = 55_528
+MOST_LINES = 54_250
 """Lines of the whole package, which may not grow."""
 
 

@@ -273,7 +273,8 @@ class SkillsClient:
         try:
             await to_thread.run_sync(write_folder, target, files)
         except OSError as error:
-            raise UsageError(f"{target}: cannot be written: {error.strerror or error}") from None
+            reason = f"cannot be written ({error.strerror or error})"
+            raise UsageError(f"{target}: {reason}; give another folder") from None
         return target
 
     @asynccontextmanager

@@ -294,7 +294,7 @@ def test_grants_prints_permissions_and_their_reasons(tmp_path: Path) -> None:
         (["token:laptop"], group, "token:laptop of finance"),
         (["user:x", "--group", "finance"], group, "user:x of finance"),
         (["user:5e2c"], "user:5e2c", "user:5e2c"),
-        ([group], group, "group:finance of finance"),
+        ([group], group, group),
     ):
         head, first, second, last = grants_lines(*words)
         assert head.split() == ["SKILL", "MAY", "WHY"]

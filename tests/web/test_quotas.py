@@ -190,7 +190,9 @@ def test_one_client_cannot_hold_all_script_slots(tmp_path: Path, sandbox_mode: s
 def test_calls_of_batch_count_each_but_refused_batch_counts_once(tmp_path: Path) -> None:
     calls = [{"jsonrpc": "2.0", "id": number, "method": "list_skills"} for number in range(5)]
     batch = json.dumps(calls).encode()
-    with quota_server(tmp_path, "requests-per-minute = 7", tokens=False) as server:
+    with quota_server(tmp_path, "requests-per-minute = 8", tokens=False) as server:
+        reply = server.send("POST", "/rpc", json.dumps(calls * 2).encode(), JSON)
+        assert reply.messages[0]["error"]["message"].endswith("; send at most 8 calls in a batch")
         reply = server.send("POST", "/rpc", batch, JSON)
         assert (reply.status, len(json.loads(reply.body))) == (200, 5)
         assert_over_quota(server.send("POST", "/rpc", batch, JSON), "requests-per-minute")

@@ -149,7 +149,9 @@ def grants(options: GrantsOptions, who: str) -> None:
             skill = may = ""
     if found:
         say_table(("SKILL", "MAY", "WHY"), rows)
-    of = f" of {', '.join(groups)}" if groups else ""
+    of = ""
+    if groups and not who.startswith("group:"):
+        of = f" of {', '.join(groups)}"
     say(f"{who}{of} reads {len(found):,} of {len(paths):,} skills", err=True)
 
 

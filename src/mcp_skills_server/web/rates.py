@@ -63,13 +63,19 @@ def error_response(
     return JSONResponse(jsonrpc.error(None, code, message, data), status, headers)
 
 
-def quota_refusal(scope: Scope, quota: str, most: int, wait: float = 1.0) -> Response:
-    """Log and return a 429: `quota` is its configuration key, `most` its size, `wait` in s."""
+def quota_refusal(
+    scope: Scope, quota: str, most: int, wait: float = 1.0, remedy: str = ""
+) -> Response:
+    """Log and return a 429: `quota` is its configuration key, `most` its size, `wait` in s.
+
+    `remedy` is for requests that are over the quota at any time.
+    """
     owner = quota_owner(scope)
     logger.warning("quota %s: %s exceeded %s; answered with 429", quota, owner, most, extra=REPEATS)
     events.emit_refusal(scope["method"], quota, principal=principal(scope), address=address(scope))
     seconds = max(1, math.ceil(wait))
-    message = f"Over the quota {quota} ({most:,}); try again in {seconds} s"
+    remedy = remedy or f"try again in {seconds} s"
+    message = f"Over the quota {quota} ({most:,}); {remedy}"
     headers = {"cache-control": "no-store", "retry-after": str(seconds)}
     return error_response(429, jsonrpc.QUOTA_EXCEEDED, message, headers, {"quota": quota})
 
@@ -156,7 +162,10 @@ class RequestLimits:
             wait = rate.take(owner, count)
             if wait <= 0:
                 return None
-            return quota_refusal(scope, _REQUESTS, rate.per_minute, wait)
+            remedy = ""
+            if count >= rate.per_minute:
+                remedy = f"send at most {rate.per_minute:,} calls in a batch"
+            return quota_refusal(scope, _REQUESTS, rate.per_minute, wait, remedy)
 
         wait = rate.take(owner)
         # over the rate here means over that of all replicas

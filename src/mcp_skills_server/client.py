@@ -9,7 +9,6 @@ must allow unverified reads with `unproved`.
 from __future__ import annotations
 
 import base64
-import hashlib
 import logging
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
@@ -46,6 +45,7 @@ from mcp_skills_server.errors import SkillsServerError, UsageError, quoted
 from mcp_skills_server.format import frontmatter
 from mcp_skills_server.format.archive import ArchiveRefusedError, check_paths
 from mcp_skills_server.model import DEEPEST_PATH, SKILL_MD
+from mcp_skills_server.model.digests import digest_of
 
 __all__ = [
     "EntryRefusedError", "ListedFile", "ListedSkill", "SkillChanges", "SkillsClient",
@@ -239,8 +239,7 @@ class SkillsClient:
             raw = await self._read_resource(file.uri)
         if file.digest:
             words = ""
-            digest = "sha256:" + hashlib.sha256(raw).hexdigest()
-            if digest != file.digest or len(raw) != file.size:  # S40-43
+            if digest_of(raw) != file.digest or len(raw) != file.size:  # S40-43
                 words = "the server's copy differs from its listing; get the skill again"
             elif path == SKILL_MD and frontmatter.parse(raw).frontmatter != skill.frontmatter:
                 words = "its frontmatter differs from the server's listing"  # S40-45

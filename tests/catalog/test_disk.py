@@ -16,6 +16,7 @@ from catalog.forest import Patch, consume_walk, load_registry, problem_codes, sk
 from mcp_skills_server.catalog import disk, tree
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import SkillFile
+from mcp_skills_server.model.digests import digest_of
 from tables import each_row
 
 
@@ -51,7 +52,7 @@ def test_file_that_grows_while_read_has_the_digest_of_the_read_bytes(tmp_path: P
 
     monkeypatch.setattr(os, "read", read)
     assert disk.ingest(str(tmp_path), "file", file, 100) == b"hello"
-    assert (file.size, file.digest) == (5, disk.digest_of(b"hello"))
+    assert (file.size, file.digest) == (5, digest_of(b"hello"))
 
 
 def test_file_is_stale_if_the_disk_fails_and_the_reason_is_named(tmp_path: Path, monkeypatch: Patch) -> None:
@@ -104,7 +105,7 @@ def test_changed_or_replaced_file_is_stale(
         assert not walked.digest
     else:
         assert disk.ingest(str(root), "d/file", walked, 100) == ingested
-        assert (walked.size, walked.digest) == (len(ingested), disk.digest_of(ingested))
+        assert (walked.size, walked.digest) == (len(ingested), digest_of(ingested))
 
 
 def test_file_is_settled_two_seconds_after_its_last_change(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ from mcp_skills_server.catalog.roots import Limits
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import Skill
+from mcp_skills_server.model.digests import digest_of
 
 FILES = {
     **skills("one", "group/two", "outer", "outer/inner"),
@@ -148,7 +149,7 @@ def execute(path: Path, *statements: str, values: tuple[object, ...] = ()) -> No
 
 def test_forged_digest_is_detected_by_the_read_and_corrected(top: Path, index: Index) -> None:
     """Another program of this user wrote the digest."""
-    true, false = disk.digest_of(b"notes"), "sha256:" + "0" * 64
+    true, false = digest_of(b"notes"), "sha256:" + "0" * 64
     start(top, index=index)
     execute(index.path, "UPDATE skill SET record = replace(record, ?, ?)", values=(true, false))
     again = load_registry(top, index=index)

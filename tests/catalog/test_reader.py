@@ -11,10 +11,10 @@ import pytest
 
 from catalog.forest import ChangeListener, Patch, load_registry, run_concurrently, skill_md, skills, write_files
 from mcp_skills_server.catalog import disk
-from mcp_skills_server.catalog.disk import digest_of
 from mcp_skills_server.catalog.roots import Limits
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import Standing
+from mcp_skills_server.model.digests import digest_of
 from tables import each_row
 
 

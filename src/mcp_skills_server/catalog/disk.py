@@ -9,7 +9,6 @@ callers pass names that a scan found.
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import stat
 import time
@@ -19,6 +18,7 @@ from typing import Final, TypeAlias
 
 from mcp_skills_server.format.ignored import is_ignored
 from mcp_skills_server.model import SkillFile
+from mcp_skills_server.model.digests import digest_of
 
 _NOFOLLOW: Final[int] = getattr(os, "O_NOFOLLOW", 0)
 _COMMON: Final[int] = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
@@ -56,16 +56,6 @@ def file_from(found: os.stat_result, root: int, location: str, now: int) -> Skil
     is_settled = found.st_mtime_ns < young and found.st_ctime_ns < young
     is_executable = bool(found.st_mode & stat.S_IXUSR)
     return SkillFile(root, location, found.st_size, signature(found), is_settled, "", is_executable)
-
-
-def digest_of(raw: bytes) -> str:
-    """Return the digest of these bytes as every protocol writes it: `sha256:` and 64 hex digits."""
-    return "sha256:" + hashlib.sha256(raw).hexdigest()
-
-
-def is_digest(text: str) -> bool:
-    """Tell whether a text has the shape of a digest."""
-    return len(text) == len("sha256:") + 64 and text.startswith("sha256:")
 
 
 def is_foreign_hard_link(found: os.stat_result, handle: Handle) -> bool:

@@ -22,11 +22,11 @@ from sys import intern
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import mcp_skills_server
-from mcp_skills_server.catalog.disk import is_digest
 from mcp_skills_server.catalog.roots import Limits, Root
 from mcp_skills_server.durable import untrusted_reason
 from mcp_skills_server.errors import SkillsServerError
 from mcp_skills_server.model import SKILL_MD, Json, Problem, Reading, Skill, SkillFile, Standing
+from mcp_skills_server.model.digests import is_digest
 
 if TYPE_CHECKING:
     import sqlite3

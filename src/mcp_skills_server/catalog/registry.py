@@ -19,7 +19,6 @@ from typing import Final, NamedTuple, Self
 
 from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.checks import Checks
-from mcp_skills_server.catalog.disk import digest_of
 from mcp_skills_server.catalog.gates import Gate
 from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.path_map import outermost
@@ -30,6 +29,7 @@ from mcp_skills_server.catalog.threads import in_thread
 from mcp_skills_server.codes import problem
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import SKILL_MD, Changes, Problem, Skill, SkillFile, Snapshot
+from mcp_skills_server.model.digests import digest_of
 
 logger = logging.getLogger(__name__)
 

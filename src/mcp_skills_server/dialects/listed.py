@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
@@ -11,11 +10,11 @@ from urllib.parse import unquote_to_bytes
 from mcp_skills_server.errors import SkillsServerError, quoted
 from mcp_skills_server.format.archive import ArchiveRefusedError, check_paths
 from mcp_skills_server.model import SKILL_MD
+from mcp_skills_server.model.digests import is_digest
 
 MOST_FILES: Final = 512
 MOST_BYTES: Final = 16 << 20
 """The limits of files and bytes per skill, which SEP-2640 makes every host accept (S40-39)."""
-_DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 LONGEST_URI: Final = 2048
 
 
@@ -110,7 +109,7 @@ def _files(raw: object, skill_uri: str) -> dict[str, ListedFile] | None:
         file = _mapping(each, f"{quoted(skill_uri)}: a file")
         uri, digest, size = file.get("uri"), file.get("digest"), file.get("size")
         # S40-18
-        if not isinstance(uri, str) or not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
+        if not isinstance(uri, str) or not is_digest(digest):
             raise EntryRefusedError(f"{quoted(skill_uri)}: a file has no uri, or no digest")
         if not isinstance(size, int) or isinstance(size, bool) or size < 0:
             raise EntryRefusedError(f"{quoted(uri)}: its size is not a number of bytes")

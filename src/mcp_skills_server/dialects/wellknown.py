@@ -5,7 +5,6 @@ Versions 0.2.0 and 0.1.0 use the directories `agent-skills` and `skills`.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,6 +19,7 @@ from mcp_skills_server.format.excerpts import quoted
 from mcp_skills_server.format.fields import texts
 from mcp_skills_server.format.frontmatter import Document
 from mcp_skills_server.model import SKILL_MD, Json, Skill, Snapshot, Standing, printable
+from mcp_skills_server.model.digests import digest_of, is_digest
 from mcp_skills_server.validation import rules
 
 Kind: TypeAlias = Literal["skill-md", "archive"]
@@ -43,7 +43,6 @@ _ABSENT: Final = object()
 _NO_SCHEMA: Final = (
     "the index has no $schema and is read as version 0.1.0, which has no digests to verify files"
 )
-_DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 def is_site(text: str) -> bool:
@@ -318,7 +317,7 @@ def verify_digest(raw: bytes, digest: str) -> None:
     Raises:
         DigestMismatchError: the digest differs.
     """
-    found = "sha256:" + hashlib.sha256(raw).hexdigest()
+    found = digest_of(raw)
     if found != digest:
         raise DigestMismatchError(f"its digest is {found}, but the index says {digest}")
 
@@ -410,7 +409,7 @@ def _entry(fields: Mapping[str, Any], base: str) -> SiteEntry:
         raise _EntryRefusedError(f"its type {quoted(kind)} is unknown", is_fault=False)
     name, description = _described(fields)
     digest = fields.get("digest")
-    if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
+    if not is_digest(digest):
         raise _EntryRefusedError("its digest is not 'sha256:' and 64 hex digits in lower case")
     url = fields.get("url")
     if not isinstance(url, str):

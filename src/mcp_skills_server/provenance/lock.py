@@ -15,7 +15,6 @@ each entry then lists the skills of its revision.
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -29,10 +28,10 @@ from mcp_skills_server.codes import problem
 from mcp_skills_server.durable import read_regular, replace_file
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import Skill, Standing, printable
+from mcp_skills_server.model.digests import is_digest
 
 _VERSION: Final = 1
 _MOST_BYTES: Final = 64 << 20
-_DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 _HEAD: Final = (
     "# Made by 'mcp-skills-server lock' and 'update'; do not edit. Commit it beside what it "
     "locks.\n"
@@ -89,7 +88,7 @@ def _source(number: int, found: Any) -> LockedSource:
     if unknown := entry.keys() - {"from", "revision", "skills"}:
         raise ValueError(f"source {number} has unknown keys: {', '.join(sorted(unknown))}")
     for path, digest in cast("dict[str, Any]", skills).items():
-        if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
+        if not is_digest(digest):
             fault = f"the digest of {path} is not 'sha256:' and 64 hex digits"
             raise ValueError(f"source {number}: {fault}")
     return LockedSource(given, revision, cast("dict[str, str]", skills))

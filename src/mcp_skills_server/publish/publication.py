@@ -15,7 +15,6 @@ from functools import partial
 from typing import Final
 
 from mcp_skills_server import codes
-from mcp_skills_server.catalog.disk import digest_of
 from mcp_skills_server.catalog.views import SkillSet
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.dialects.wellknown import Artifact
@@ -23,6 +22,7 @@ from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.format import archive
 from mcp_skills_server.format.archive import ArchiveRefusedError
 from mcp_skills_server.model import EVALS, SIGNATURE_FILE, SKILL_MD, Skill, Snapshot, Standing
+from mcp_skills_server.model.digests import digest_of
 from mcp_skills_server.publish.artifacts import (
     Artifacts,
     ArtifactSlot,

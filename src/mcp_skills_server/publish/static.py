@@ -15,10 +15,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final, TypeAlias
 
-from mcp_skills_server.catalog.disk import digest_of
 from mcp_skills_server.dialects.wellknown import DIRECTORY, DIRECTORY_0_1, INDEX, INDEX_MEDIA_TYPE
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import SKILL_MD, printable
+from mcp_skills_server.model.digests import digest_of
 from mcp_skills_server.publish.artifacts import Edition, Item
 from mcp_skills_server.publish.folder import STAGING, OutputFolder
 from mcp_skills_server.publish.plan import (

@@ -7,7 +7,6 @@ that wait for it.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
@@ -39,6 +38,7 @@ from mcp_skills_server.dialects.wellknown import DIRECTORY, DIRECTORY_0_1, INDEX
 from mcp_skills_server.errors import SkillsServerError
 from mcp_skills_server.format import media
 from mcp_skills_server.model import SKILL_MD, Skill, printable
+from mcp_skills_server.model.digests import digest_of
 from mcp_skills_server.publish.artifacts import Edition
 from mcp_skills_server.publish.publication import Publication
 from mcp_skills_server.server.sdk import address, principal
@@ -157,10 +157,8 @@ class Discovery:
         if path in (CATALOG, ARD):
             make = partial(self._catalog, await self._edition(), site, with_queries=path == ARD)
             raw = await to_thread.run_sync(make)
-            digest = f"sha256:{hashlib.sha256(raw).hexdigest()}"
-            return self._document(
-                ARD_MEDIA_TYPE if path == ARD else CATALOG_MEDIA_TYPE, digest, raw
-            )
+            media_type = ARD_MEDIA_TYPE if path == ARD else CATALOG_MEDIA_TYPE
+            return self._document(media_type, digest_of(raw), raw)
         if path == DIRECTORY + INDEX:
             edition = await self._edition()
             return self._document(INDEX_MEDIA_TYPE, edition.digest, edition.index)

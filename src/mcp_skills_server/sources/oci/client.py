@@ -16,9 +16,9 @@ from urllib.parse import urlencode, urlsplit, urlunsplit
 
 from anyio import to_thread
 
-from mcp_skills_server.catalog.disk import digest_of
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.format.fields import items, mapping
+from mcp_skills_server.model.digests import digest_of, is_digest
 from mcp_skills_server.sources import addresses
 from mcp_skills_server.sources.addresses import shown
 from mcp_skills_server.sources.http import (
@@ -32,7 +32,7 @@ from mcp_skills_server.sources.http import (
 from mcp_skills_server.sources.oci import access, manifests
 from mcp_skills_server.sources.oci.access import Access
 from mcp_skills_server.sources.oci.manifests import Descriptor
-from mcp_skills_server.sources.oci.reference import OciReference, is_digest
+from mcp_skills_server.sources.oci.reference import OciReference
 from mcp_skills_server.sources.source import (
     AbsentError,
     FetchSettings,

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from mcp_skills_server.format.fields import items, mapping
 from mcp_skills_server.model import Json
-from mcp_skills_server.sources.oci.reference import is_digest
+from mcp_skills_server.model.digests import is_digest
 from mcp_skills_server.sources.source import UnacceptableError
 
 MANIFEST: Final = "application/vnd.oci.image.manifest.v1+json"
@@ -107,7 +107,7 @@ def _descriptor(given: Json) -> Descriptor:
     # true is an int to Python
     if not isinstance(media_type, str) or type(size) is not int or size < 0:
         raise UnacceptableError("its manifest has a descriptor without media type or size")
-    if not isinstance(digest, str) or not is_digest(digest):
+    if not is_digest(digest):
         raise UnacceptableError("its manifest has a digest that is not sha256 and 64 hex digits")
     if found.get("urls"):
         raise UnacceptableError("a layer of it lies at other addresses (urls), which are not asked")

@@ -14,10 +14,10 @@ from typing import Any, Final
 import anyio
 from anyio import to_thread
 
-from mcp_skills_server.catalog.disk import digest_of
 from mcp_skills_server.errors import innermost
 from mcp_skills_server.format import archive
 from mcp_skills_server.format.archive import Files
+from mcp_skills_server.model.digests import digest_of
 from mcp_skills_server.sources.oci import manifests
 from mcp_skills_server.sources.oci.client import RegistryClient
 from mcp_skills_server.sources.oci.manifests import Collection, Descriptor

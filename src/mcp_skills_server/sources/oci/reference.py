@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from mcp_skills_server.errors import UsageError, quoted
+from mcp_skills_server.model.digests import is_digest
 from mcp_skills_server.sources import addresses
 
 LATEST: Final = "latest"
@@ -17,7 +18,6 @@ _REGISTRY: Final = re.compile(
 )
 _SEGMENT: Final = re.compile(r"[a-z0-9]++(?:(?:\.|__?|-++)[a-z0-9]++)*")
 _TAG: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
-_DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 _LONGEST: Final = 255
 _HUB: Final = "docker.io"
 _HUB_API: Final = "registry-1.docker.io"
@@ -83,11 +83,6 @@ def rejoined(texts: Iterable[str]) -> list[str]:
     return out
 
 
-def is_digest(text: object) -> bool:
-    """Tell whether this is an accepted digest: sha256 in lower case."""
-    return isinstance(text, str) and bool(_DIGEST.fullmatch(text))
-
-
 def parse_reference(text: str, *, http: bool = False) -> OciReference:
     """Parse an artifact reference; without tag and digest the tag is `latest`.
 
@@ -106,7 +101,7 @@ def parse_reference(text: str, *, http: bool = False) -> OciReference:
     above, between, last = named.rpartition("/")
     last, colon, tag = last.partition(":")
     repository = f"{above}{between}{last}"
-    if at and not _DIGEST.fullmatch(digest):
+    if at and not is_digest(digest):
         raise UsageError(f"{shown}: the digest is not sha256: and 64 hex digits; {_EXAMPLE}")
     if colon and not _TAG.fullmatch(tag):
         rule = "a tag has letters, digits, '_', '.' and '-', and at most 128 of them"

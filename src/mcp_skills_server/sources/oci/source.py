@@ -23,6 +23,7 @@ from mcp_skills_server.format import archive
 from mcp_skills_server.format.archive import ArchiveRefusedError, Files, UnpackLimits
 from mcp_skills_server.format.ignored import summarize
 from mcp_skills_server.model import SKILL_MD
+from mcp_skills_server.model.digests import is_digest
 from mcp_skills_server.sources.cache import CacheFolder
 from mcp_skills_server.sources.grouping import group_by_skill, root_name
 from mcp_skills_server.sources.oci.access import Access
@@ -35,7 +36,7 @@ from mcp_skills_server.sources.oci.manifests import (
     ImageManifest,
     decode_manifest,
 )
-from mcp_skills_server.sources.oci.reference import is_digest, parse_reference
+from mcp_skills_server.sources.oci.reference import parse_reference
 from mcp_skills_server.sources.reconcile import fetching
 from mcp_skills_server.sources.records import IndexRecord
 from mcp_skills_server.sources.source import (

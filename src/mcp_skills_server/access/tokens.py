@@ -21,7 +21,7 @@ from typing import Final
 
 from mcp_skills_server.access.principal import Admission, Principal
 from mcp_skills_server.durable import read_regular
-from mcp_skills_server.errors import UsageError
+from mcp_skills_server.errors import UsageError, listed
 
 logger = logging.getLogger(__name__)
 
@@ -322,9 +322,8 @@ def warn_of_expiry(tokens: Iterable[Token], now: float) -> None:
     ):
         ending = (each for each in tokens if start < each.expires <= end)
         if some := sorted(ending, key=lambda each: each.expires):
-            shown = ", ".join(f"{each.name} ({format_time(each.expires)})" for each in some[:20])
-            more = f" and {len(some) - 20} more" if len(some) > 20 else ""
-            logger.warning("tokens %s: %s%s; write new ones", words, shown, more)
+            shown = listed([f"{each.name} ({format_time(each.expires)})" for each in some])
+            logger.warning("tokens %s: %s; write new ones", words, shown)
 
 
 def format_time(seconds: float) -> str:

@@ -10,6 +10,7 @@ from typing import Final
 
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.codes import problem
+from mcp_skills_server.errors import listed
 from mcp_skills_server.format import media
 from mcp_skills_server.format.excerpts import literal
 from mcp_skills_server.model import SKILL_MD, Problem, Skill, Standing
@@ -96,9 +97,8 @@ def _unnamed_files(texts: Mapping[str, str], files: Iterable[str]) -> list[str]:
 
 def _unused_files(unused: Sequence[str]) -> Problem:
     """Return the note that no text of a skill names these files."""
-    more = f" and {len(unused) - _MOST_NAMED} more" if len(unused) > _MOST_NAMED else ""
-    names = ", ".join(map(literal, unused[:_MOST_NAMED]))
-    return problem("file-unused", f"no text of the skill names {names}{more}")
+    names = listed([*map(literal, unused)], _MOST_NAMED)
+    return problem("file-unused", f"no text of the skill names {names}")
 
 
 def _overlap(skill: Skill, other: Skill, share: float, more: int) -> Problem:

@@ -12,7 +12,7 @@ from mcp_skills_server.catalog.disk import open_directory
 from mcp_skills_server.catalog.path_map import levels
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Root
-from mcp_skills_server.errors import plural
+from mcp_skills_server.errors import listed, plural
 from mcp_skills_server.model import SKILL_MD
 
 _MOST_FOLDERS: Final = 5_000
@@ -33,9 +33,7 @@ class PassedOver(NamedTuple):
 
     def __str__(self) -> str:
         count = ("" if self.whole else "at least ") + plural(self.skills, "skill")
-        named = ", ".join(self.folders[:_NAMED])
-        if len(self.folders) > _NAMED:
-            named += f" and {len(self.folders) - _NAMED} more"
+        named = listed(self.folders, _NAMED)
         return (
             f"{self.root}: {count} in folders whose names begin with a dot: {named}; name one as "
             "root, or give --hidden"

@@ -13,6 +13,7 @@ from typing import Final, TypeAlias
 from mcp_skills_server import codes
 from mcp_skills_server.catalog.path_map import join
 from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.errors import listed
 from mcp_skills_server.model import SKILL_MD, Changes, Problem, Skill, Standing, printable
 
 logger = logging.getLogger(__name__)
@@ -182,11 +183,8 @@ def _line_of(
         return logging.INFO, f"{name}: served now"
     if not files:
         return logging.INFO, f"{name}: changed"
-    more = ""
-    if len(files) > _FILES_NAMED:
-        more = f" and {len(files) - _FILES_NAMED} more"
-    named = ", ".join(each + _became(old, new, each) for each in files[:_FILES_NAMED])
-    return logging.INFO, f"{name}: changed ({printable(named)}{more})"
+    named = listed([each + _became(old, new, each) for each in files], _FILES_NAMED)
+    return logging.INFO, f"{name}: changed ({printable(named)})"
 
 
 def _became(old: Skill, new: Skill, file: str) -> str:

@@ -8,7 +8,6 @@ token, encrypted with the cookie, and each replica verifies the token itself.
 from __future__ import annotations
 
 import base64
-import hashlib
 import hmac
 import secrets
 import time
@@ -23,7 +22,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mcp_skills_server.access.principal import Admission, Principal
-from mcp_skills_server.access.tokens import find_token
+from mcp_skills_server.access.tokens import find_token, hash_of
 from mcp_skills_server.errors import RequestError, SkillsServerError
 from mcp_skills_server.web.bearer import Refusal, authenticate
 from mcp_skills_server.web.guards import Policy
@@ -115,7 +114,7 @@ class PageSessions:
             return None
         cookie = request.cookies.get(_cookie(request), "")
         await self._synchronise(cookie)
-        key = _hashed(cookie)
+        key = hash_of(cookie)
         session, now = self._sessions.get(key), time.monotonic()
         if session is None:
             return None
@@ -136,7 +135,7 @@ class PageSessions:
 
     def redeem_one_time_secret(self, secret: str) -> Viewer | None:
         """Return the viewer for the one-time secret, and invalidate it; None for a wrong one."""
-        if self._secret_hash is None or not hmac.compare_digest(self._secret_hash, _hashed(secret)):
+        if self._secret_hash is None or not hmac.compare_digest(self._secret_hash, hash_of(secret)):
             return None
         self._secret_hash = None
         return Viewer()
@@ -162,7 +161,7 @@ class PageSessions:
     async def end(self, request: Request, response: Response | None = None) -> None:
         """End the session of a request, and remove its cookie in the response."""
         cookie = request.cookies.get(_cookie(request), "")
-        self._sessions.pop(_hashed(cookie), None)
+        self._sessions.pop(hash_of(cookie), None)
         if self._store is not None and cookie:
             with suppress(RequestError):
                 await self._store.delete(cookie, None)
@@ -176,7 +175,7 @@ class PageSessions:
         while len(self._sessions) >= _MOST:
             self._sessions.popitem(last=False)
         kept = replace(viewer, credential="")
-        self._sessions[_hashed(cookie)] = _ViewerSession(kept, time.monotonic())
+        self._sessions[hash_of(cookie)] = _ViewerSession(kept, time.monotonic())
 
     async def _synchronise(self, cookie: str) -> None:
         """Load a session that another replica began; drop one that another replica ended."""
@@ -187,8 +186,8 @@ class PageSessions:
         except RequestError:  # store unreachable: local sessions stay
             return
         if sealed is None:
-            self._sessions.pop(_hashed(cookie), None)
-        elif _hashed(cookie) not in self._sessions:
+            self._sessions.pop(hash_of(cookie), None)
+        elif hash_of(cookie) not in self._sessions:
             try:
                 credential = _cipher(cookie).decrypt(sealed.encode()).decode()
             except (InvalidToken, ValueError):
@@ -246,8 +245,4 @@ def _cookie(request: Request) -> str:
 
 def _cipher(cookie: str) -> Fernet:
     """Return a cipher whose key is the cookie, of which the store has only a hash."""
-    return Fernet(base64.urlsafe_b64encode(_hashed(f"session of the page: {cookie}")))
-
-
-def _hashed(text: str) -> bytes:
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()
+    return Fernet(base64.urlsafe_b64encode(hash_of(f"session of the page: {cookie}")))

@@ -91,11 +91,18 @@ def test_metadata_urls_follow_rfc_8414_and_openid_discovery(path: str, urls: lis
 
 
 @each_row("index", [0, 1, 2])
-async def test_metadata_is_found_at_any_of_the_urls(index: int) -> None:
+async def test_last_working_metadata_url_is_tried_first(index: int) -> None:
     url = f"{ISSUER}/tenant"
     web = FakeWeb(public(), issuer=url, metadata_url=metadata_urls(url)[index])
-    await web.make_issuer(url).key("one", "ES256")
+    issuer = web.make_issuer(url)
+    await issuer.key("one", "ES256")
     assert web.requests == [*metadata_urls(url)[: index + 1], KEYS_URL]
+    web.requests.clear()
+    await issuer.refresh()
+    assert web.requests == [metadata_urls(url)[index], KEYS_URL]
+    web.responses[metadata_urls(url)[index - 1]] = web.responses.pop(metadata_urls(url)[index])
+    await issuer.refresh()
+    assert web.requests[-1] == KEYS_URL, "metadata is found at another URL"
 
 
 async def test_concurrent_requests_share_one_fetch_that_survives_cancellation() -> None:

@@ -19,8 +19,9 @@ from catalog.forest import DEADLINE, skill_md, skills, write_files
 from mcp_skills_server.access.quotas import QuotaSettings
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.commands.features.feature import Feature
-from mcp_skills_server.commands.features.records import PrometheusMetrics, UsageCounts
+from mcp_skills_server.commands.features.records import Audit, PrometheusMetrics, UsageCounts
 from mcp_skills_server.commands.features.replicas import Replicas
+from mcp_skills_server.commands.features.table import Publishing
 from mcp_skills_server.commands.runtime_options import (
     KEY_VARIABLE,
     RuntimeOptions,
@@ -212,6 +213,8 @@ def test_invalid_embeddings_options_are_reported_in_one_line(
 
 
 @each_row(("feature", "message"), [
+    (Publishing(publish_only=True), "give --transport http"), (Audit(audit_required=True), "give --audit-log FILE too"),
+    (Audit(audit_log="-"), "stdout belongs to the protocol"),
     (UsageCounts(usage_questions=True), "give --usage sqlite"),
     (UsageCounts(usage="sqlite:"), "write sqlite:FILE"),
     (Replicas(redis_password="x"), "give --redis URL too"), (Replicas(redis_ca="/ca.pem"), "give --redis URL too"),

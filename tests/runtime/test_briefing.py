@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.model.clients import client_of
-from mcp_skills_server.runtime.briefing import Briefing, _fitting, _words_of, steady_time
+from mcp_skills_server.runtime.briefing import Briefing, _fitting, _words_of
 from mcp_skills_server.runtime.runtime import Runtime, RuntimeSettings
 from mcp_skills_server.runtime.session import Session
 
@@ -117,7 +118,7 @@ def test_news_counts_skills_added_and_removed_since_a_time(tmp_path: Path) -> No
         (tmp_path / removed / "SKILL.md").unlink()
         registry.refresh()
         assert news in str(briefing.news(0))
-        times.append(steady_time())
+        times.append(time.monotonic())
         assert briefing.news(times[-1]) is None
     assert "1 added and 2 removed." in str(briefing.news(times[0]))
 

@@ -71,6 +71,17 @@ def test_cancelled_request_gets_no_answer_and_frees_its_id(registry: Registry) -
     assert received[0]["params"]["notifications"] == LISTEN["notifications"]
 
 
+def test_cancel_of_another_id_is_ignored(registry: Registry) -> None:
+    """Python's `int("1_0")` is 10, but these ids are different."""
+    listen = {"id": 10, "method": "subscriptions/listen", "params": LISTEN}
+    cancel = {"method": "notifications/cancelled", "params": {"requestId": "1_0"}}
+    lines = encoded(listen, cancel, listen, {"id": 8, "method": "server/discover", "params": {"_meta": MODERN_META}})
+    received = replies_to(lines, registry, Settings(), patient=True)
+    methods = [each.get("method") for each in received]
+    # The second `listen` is refused, since the first one still runs.
+    assert methods.count("notifications/subscriptions/acknowledged") == 1
+
+
 def test_at_most_32_short_requests_run_beside_streams(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     running: set[object] = set()
     most = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import weakref
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -17,6 +18,7 @@ from mcp_skills_server.access.grants import Grant, Pattern, Permissions
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import RequestError
+from mcp_skills_server.model import Changes
 from mcp_skills_server.runtime.quota import Owner, QuotaError
 from mcp_skills_server.server import notify
 from mcp_skills_server.server.attachment import Attachment
@@ -248,6 +250,14 @@ async def test_recent_notifications_are_announced_and_repeated_within_bounds(mon
     await asyncio.sleep(0)
     assert calls[3:] == list(range(300 - 256, 300))
     monkeypatch.setattr(notify, "_REMEMBERED_S", 0.0)
+    changes = Changes({}, {})
+    kept = weakref.ref(changes)
+    recent.add(partial(calls.append, changes), announced=False)
+    del changes
+    expired = asyncio.Event()
+    asyncio.get_running_loop().call_later(0, expired.set)  # after the timer of `add`
+    await expired.wait()
+    assert kept() is None
     recent.repeat()
     await asyncio.sleep(0)
     assert len(calls) == 3 + 256

@@ -21,7 +21,8 @@ ARGUMENT = {"name": "x", "value": ""}
 def fault_message(era: Era, method: str, params: dict[str, Any]) -> str | None:
     """Return the message about these params, or None if they are valid."""
     try:
-        era.check(method, params)
+        era.check_envelope(method, params)
+        era.check_params(method, params)
     except FaultError as fault:
         return str(fault)
     return None

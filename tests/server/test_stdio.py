@@ -71,14 +71,14 @@ def test_signal_ends_the_process_soon_with_exit_code_0(era: Era, number: signal.
 
 
 @pytest.mark.requirement("MCP-37", "MCP-38")
-@pytest.mark.parametrize("end", ["stdin", "sigterm"])
+@pytest.mark.parametrize("end", ["stdin", "SIGTERM", "SIGINT"])
 def test_listen_stream_ends_with_result_and_notification_at_shutdown(end: str) -> None:
     with serving(FIXTURES, era="modern") as wire:
         stream = wire.listen(skillsListChanged=True)
         if end == "stdin":
             assert wire.close() == 0
         else:
-            assert wire.signal(signal.SIGTERM) == 0
+            assert wire.signal(signal.Signals[end]) == 0
         result = wire.finish(stream, 1)
         assert (result["resultType"], result["_meta"][META + "subscriptionId"]) == ("complete", stream)
         cancelled = wire.notification(1)

@@ -51,6 +51,7 @@ class Issuer:
 
     def __init__(self, url: str, fetch: Fetch, now: Callable[[], float] = time.monotonic) -> None:
         self._url = url
+        self._metadata_urls = metadata_urls(url)
         self._fetch = fetch
         self._now = now
         self._raw: tuple[dict[str, Any], ...] = ()
@@ -134,7 +135,7 @@ class Issuer:
     async def _fetch_keys_url(self) -> str:
         """Fetch the issuer's metadata, and return the URL of its keys (`jwks_uri`)."""
         failed: SkillsServerError = _UnusableError("it has no metadata (RFC 8414 or OpenID)")
-        for place in metadata_urls(self._url):
+        for place in self._metadata_urls:
             try:
                 status, body = await self._fetch(place)
             except SkillsServerError as error:
@@ -153,6 +154,7 @@ class Issuer:
             if not isinstance(address, str) or not is_secure(address) or not self._allows(address):
                 raise _UnusableError(f"{place} has no https URL of its keys (jwks_uri)")
             self._metadata = metadata
+            self._metadata_urls = [place, *(each for each in self._metadata_urls if each != place)]
             return address
         raise failed
 

@@ -21,17 +21,19 @@ _LAST_S = 1.0
 
 
 def settle_after_load(registry: Registry) -> None:
-    """Enable garbage collection after the first scan, as it took 1/6 of a scan of 10,000 skills.
-
-    The objects of that scan live long, and are exempt.
-    """
+    """Enable garbage collection after the first scan, as it took 1/6 of a scan of 10,000 skills."""
 
     def settle(_: object) -> None:
         unsubscribe()
-        gc.freeze()
-        gc.enable()
+        collect_from_now_on()
 
     unsubscribe = registry.subscribe(settle)
+
+
+def collect_from_now_on() -> None:
+    """Exempt the present, long-lived objects from garbage collection, and enable it."""
+    gc.freeze()
+    gc.enable()
 
 
 def print_waiting_hint(peer: str, *ways: str) -> None:

@@ -41,6 +41,7 @@ from mcp_skills_server.commands.options import (
 )
 from mcp_skills_server.commands.reloading import Reloader
 from mcp_skills_server.commands.running import (
+    collect_from_now_on,
     end_on_signals,
     exit_now,
     on_hangup,
@@ -165,7 +166,7 @@ def serve(
       mcp-skills-server serve --lock skills.lock --frozen
       MCP_SKILLS_ROOTS=/skills mcp-skills-server serve
     """
-    gc.disable()  # until the first scan is done
+    gc.disable()  # until the first scan is done, or HTTP is served
     end_on_signals()
     log_to_stderr(options.log_level, options.log_format, queued=True)
     server = _make_server(roots, options, features)
@@ -296,6 +297,7 @@ def _serve_http(context: click.Context, server: Server) -> None:
         http = replace(http, site_states=sources.states, poll_sources=sources.look)
     parts = [part for each in server.features if (part := each.part(server)) is not None]
     _follow(server, reloader)
+    collect_from_now_on()
     serving = partial(serve_http, parts=parts)
     anyio.run(serving, server.runtime, server.settings, http, server.watcher, server.views)
 

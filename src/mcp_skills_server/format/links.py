@@ -33,9 +33,11 @@ _HEADING_LINE: Final = 1_024
 _HEADINGS_SEARCH: Final = 65_536
 _HEADINGS_MOST: Final = 40
 _HEADINGS_LENGTH: Final = 2_000
-# A heading, a fence or a setext underline. It begins with the line end, because searching for one
-# literal character is fast.
-_MARKED_LINE: Final = re.compile(r"\n(?: {0,3}(#{1,3})[ \t]|[ \t]*```|[ \t]*~~~|=|--)[^\n]*")
+# A heading, a comment, a fence or a setext underline. It begins with the line end, because
+# searching for one literal character is fast.
+_MARKED_LINE: Final = re.compile(
+    r"\n(?: {0,3}(#{1,3})[ \t]| {0,3}(<!--)|[ \t]*```|[ \t]*~~~|=|--)[^\n]*"
+)
 _FENCE: Final = re.compile(r"`{3,}|~{3,}")
 _UNDERLINE: Final = re.compile(r"\n(?:=+|-+)[ \t]*\Z")
 _NO_PARAGRAPH: Final = ("#", "|", ">", "- ", "* ", "+ ", "    ", "```", "~~~")
@@ -200,11 +202,17 @@ def _heading_lines(body: str) -> Iterator[tuple[int, str]]:
     to its last line.
     """
     body = "\n" + body[:_HEADINGS_SEARCH]
-    fence = ""
+    fence, comment_end = "", 0
     for found in _MARKED_LINE.finditer(body):
+        if found.start() < comment_end:
+            continue
         if found[1]:
             if not fence:
                 yield len(found[1]), body[found.end(1) : found.end()].strip()[:_HEADING_LINE]
+            continue
+        if found[2]:
+            if not fence:
+                comment_end = body.find("-->", found.start()) % len(body)
             continue
         line = found[0]
         text = line.strip()

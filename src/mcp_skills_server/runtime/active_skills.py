@@ -124,7 +124,12 @@ class ActiveSkills:
         If a file stays unreadable, the result is what was read before for this runtime.
         """
         async with self._changing:
-            return await self._read(runtime)
+            try:
+                return await self._read(runtime)
+            except UnreadableError:
+                return {
+                    path: each for path, each in self._active.items() if each.runtime is runtime
+                }
 
     async def _read(self, runtime: Runtime) -> Active:
         """Implement `refresh` for a caller that holds `_changing`."""
@@ -139,10 +144,7 @@ class ActiveSkills:
                     active[path] = ActiveSkill(skill, await _prepare(runtime, skill, view), runtime)
             return active
 
-        try:
-            self._active = await retry_when_stale(runtime.skill_set, read)
-        except UnreadableError:
-            return {path: each for path, each in self._active.items() if each.runtime is runtime}
+        self._active = await retry_when_stale(runtime.skill_set, read)
         return self._active
 
     async def _fresh(

@@ -37,14 +37,6 @@ _MOST_COUNTED: Final = 1_000
 """The maximum number of skills whose keywords are counted."""
 
 
-_CLOCK_OFFSET: Final = time.time() - time.monotonic()
-
-
-def steady_time() -> float:
-    """Return the time in epoch seconds, which later jumps of the wall clock do not affect."""
-    return _CLOCK_OFFSET + time.monotonic()
-
-
 class _Texts(NamedTuple):
     """The texts of one snapshot."""
 
@@ -66,7 +58,7 @@ class Briefing:
         self._texts: _Texts | None = None
         self._remembered: Snapshot | None = None
         self._changes: deque[tuple[float, str, int]] = deque(maxlen=_MOST_KEPT)
-        """`steady_time`, skill path and +1 or -1 of each added or removed skill."""
+        """`time.monotonic`, skill path and +1 or -1 of each added or removed skill."""
         self._unsubscribe = registry.subscribe(self._note)
 
     def close(self) -> None:
@@ -216,7 +208,7 @@ class Briefing:
     def news(self, since: float) -> str | None:
         """Return one line with the net additions and removals since `since`; None for none.
 
-        `since` is a `steady_time`, of this process or of another replica.
+        `since` is a `time.monotonic` of this process.
         """
         changes = list(self._changes)
         balance: Counter[str] = Counter()
@@ -234,7 +226,7 @@ class Briefing:
         if not self._registry.loaded.is_set():
             return  # the first scan finds existing skills, which are not news
         before, after = _offered(changes.before), _offered(changes.after)
-        now = steady_time()
+        now = time.monotonic()
         self._changes.extend((now, path, -1) for path in before - after)
         self._changes.extend((now, path, 1) for path in after - before)
 

@@ -7,6 +7,7 @@ server use the same sessions. An error that a model can correct is a result, nev
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
@@ -30,7 +31,7 @@ from mcp_skills_server.runtime.active_skills import (
     find_active,
     loaded_list,
 )
-from mcp_skills_server.runtime.briefing import name_of, steady_time
+from mcp_skills_server.runtime.briefing import name_of
 from mcp_skills_server.runtime.quota import Owner
 from mcp_skills_server.runtime.tool_arguments import invalid_arguments, path_in
 from mcp_skills_server.telemetry import events
@@ -86,7 +87,7 @@ class Session(ClosingMixin):
     Args:
         hosted: whether an orchestrator puts the instructions at the top of each model call. Else
             the session's handle is a tool argument, and results carry the instructions.
-        since: the `steady_time` at which the model was shown the list of skills; now unless given.
+        since: the `time.monotonic` at which the model was shown the list of skills; now unless given.
         handle: the handle of a session that began in another process; a new one unless given.
     """
 
@@ -109,8 +110,8 @@ class Session(ClosingMixin):
         """The process of the latest script: "" for none, "here" for this one, else its name."""
         self._runtime = runtime
         self._hosted = hosted
-        self.since = steady_time() if since is None else since
-        """The `steady_time` at which the model was shown the list of skills."""
+        self.since = time.monotonic() if since is None else since
+        """The `time.monotonic` at which the model was shown the list of skills."""
         self.loaded = ActiveSkills()
         """The loaded skills."""
         self._workspace: Workspace | None = None

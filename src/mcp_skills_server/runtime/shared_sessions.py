@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import re
 import secrets
+import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _HANDLE: Final = re.compile(r"[A-Za-z0-9_-]{22,64}")
-_VERSION: Final = 1
+_VERSION: Final = 2
 _MOST_SKILLS: Final = 1000
 _Text: TypeAlias = Annotated[str, Field(max_length=4096)]
 
@@ -48,7 +49,7 @@ class SessionRecord(BaseModel):
 
     version: Annotated[int, Field(ge=_VERSION, le=_VERSION)]
     owner: _Text  # the SHA-256 of the owner, in hex digits; "" for none
-    since: FiniteFloat  # the time of the list of skills that the model was shown
+    since: FiniteFloat  # the epoch seconds of the list of skills that the model was shown
     skills: Annotated[tuple[_Text, ...], Field(max_length=_MOST_SKILLS)]  # paths, the latest last
     scripts_at: _Text = ""  # the process of the latest script, whose machine has the output files
 
@@ -73,6 +74,7 @@ class _RecordCopy:
     text: str | None = None
     """The text of the record. None means not stored yet; "" forces a reload from the store, after a
     refused write."""
+    is_lost: bool = False  # the store lost the record
     change_count: int = 0  # that of the session at that time
     lock: anyio.Lock = field(default_factory=anyio.Lock)
     """Held while the record is read or written, and during a whole call that changes it."""
@@ -106,14 +108,16 @@ class SharedSessions(Sessions):
                 text = known.text  # reads need no store
             session = self.find(handle, owner)
             if text is None:  # the store lost the record, and the next write creates it
+                known.is_lost = known.is_lost or known.text is not None
                 known.record = known.text = None
             elif text != known.text:
                 record = self._record(text, handle, owner)
-                session.loaded.paths, session.since = record.skills, record.since
+                session.loaded.paths = record.skills
+                session.since = _moved(record.since, time.time(), time.monotonic())
                 session.scripts_at = record.scripts_at
                 if record.scripts_at == self._here:
                     session.scripts_at = THIS_PROCESS
-                known.record, known.text = record, text
+                known.record, known.text, known.is_lost = record, text, False
                 known.change_count = session.loaded.change_count
             if changes:
                 yield session
@@ -154,7 +158,7 @@ class SharedSessions(Sessions):
             record = SessionRecord(
                 version=_VERSION,
                 owner=_owner(owner),
-                since=session.since,
+                since=_moved(session.since, time.monotonic(), time.time()),
                 skills=session.loaded.paths,
             )
         at = self._here if session.scripts_at == THIS_PROCESS else session.scripts_at
@@ -164,11 +168,12 @@ class SharedSessions(Sessions):
             try:
                 await self._store.write(session.session_id, quota_owner, text, replaces=known.text)
             except RequestError:
-                if known.text is None or known.change_count == count:
+                is_local = known.text is None and not known.is_lost
+                if is_local or known.change_count == count:
                     return  # no other replica knows its handle yet, or no skill has changed
                 known.text, known.change_count = "", count
                 raise
-            known.record, known.text = record, text
+            known.record, known.text, known.is_lost = record, text, False
         known.change_count = count
 
     def is_shared(self, session: Session) -> bool:
@@ -192,6 +197,14 @@ class SharedSessions(Sessions):
         if not compare_digest(record.owner.encode(), _owner(owner).encode()):
             raise UnknownSessionError(handle)
         return record
+
+
+def _moved(at: float, now: float, now_there: float) -> float:
+    """Convert a time to another clock, by the present time of both.
+
+    Replicas share only the wall clock, whose jumps must not affect the times of a process.
+    """
+    return now_there - (now - at)
 
 
 def _owner(owner: str | None) -> str:

@@ -238,6 +238,7 @@ class Attachment:
 
     def _compare_tools(self) -> None:
         """Notify clients if the first scan changed the tools that they were shown before it."""
+        # A client may since have been shown other tools, so the next change is compared with none.
         shown, self._tools_shown = self._tools_shown, None
         if shown is not None and shown != self.tools.tool_variants(self.registry):
             self.notifier.publish([_TOOLS])
@@ -245,9 +246,15 @@ class Attachment:
     def _publish(self, changes: Changes) -> None:
         """Notify the principals that have skills among the changed ones."""
 
+        may_show = True
+        if not self.views.are_restricted and self._change_tools(changes):
+            now = self.tools.tool_variants(self.registry)
+            may_show, self._tools_shown = now != self._tools_shown, now
+
         @cache
         def left_to(skill_set: SkillSet) -> list[Notice]:
-            return self._notices(skill_set.filter_changes(changes))
+            found = self._notices(skill_set.filter_changes(changes))
+            return [each for each in found if may_show or each != _TOOLS]
 
         self._notify(lambda who: left_to(self.views.of(who)))
 
@@ -266,11 +273,14 @@ class Attachment:
             self.recent.add(work)
 
     def _notices(self, left: Changes) -> list[Notice]:
-        # May notify in vain: an exact comparison would render the tools for each change.
-        tools = self.settings.tools and runtime.changed(left.before, left.after)
+        # May notify in vain: an exact comparison would render the tools for each set of grants.
         if left:
-            return notify.notices(left, self.settings, tools=tools)
+            return notify.notices(left, self.settings, tools=self._change_tools(left))
         return []
+
+    def _change_tools(self, changes: Changes) -> bool:
+        """Tell whether changes of skills may change the descriptions of the tools."""
+        return self.settings.tools and runtime.changed(changes.before, changes.after)
 
     def _notices_between(self, old: Permissions, new: Permissions) -> list[Notice]:
         """Return the notices for a principal whose permissions change from `old` to `new`."""

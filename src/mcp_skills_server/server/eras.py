@@ -215,12 +215,15 @@ class Era(NamedTuple):
     modern: bool
     shapes: Mapping[str, Shape]
 
-    def check(self, method: str, params: Params) -> None:
-        """Raise FaultError for an invalid envelope, method or params of a request."""
+    def check_envelope(self, method: str, params: Params) -> None:
+        """Raise FaultError for an invalid envelope of a request."""
         if self.modern:
             _check_modern(method, params)
         else:
             _check_legacy(method, params)
+
+    def check_params(self, method: str, params: Params) -> None:
+        """Raise FaultError for an unknown method, or invalid params, of a request."""
         shape = self.shapes.get(method)
         if shape is None:
             raise unknown(method)

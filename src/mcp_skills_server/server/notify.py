@@ -412,6 +412,8 @@ class RecentNotifications:
         """Store a notification that was just sent; call it in the event loop."""
         self._notified.append((monotonic(), notify))
         self._loop = asyncio.get_running_loop()
+        # The timer frees memory even if no other notification follows.
+        self._loop.call_later(_REMEMBERED_S, self._forget)
         if announced:
             self._announce()
 
@@ -422,10 +424,12 @@ class RecentNotifications:
                 self._loop.call_soon_threadsafe(self._repeat)
 
     def _repeat(self) -> None:
-        earliest = monotonic() - _REMEMBERED_S
-        for sent, notify in [*self._notified]:
-            if sent > earliest:
-                notify()
+        for _, notify in [*self._notified]:
+            notify()
+
+    def _forget(self) -> None:
+        while self._notified and self._notified[0][0] <= monotonic() - _REMEMBERED_S:
+            self._notified.popleft()
 
 
 def _params(notice: Notice, meta: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -173,11 +173,12 @@ class Connection:
         era, method, params = request.era, request.method, request.params or {}
         invalid: FaultError | None = None
         try:
-            era.check(method, params)
+            era.check_envelope(method, params)
             if era.modern:
                 request.client = eras.client_of_envelope(params)
-        except FaultError as fault:
-            invalid = fault
+            era.check_params(method, params)
+        except FaultError as error:
+            invalid = error
         client = request.client
         trace = trace_of(method, params, request.id, version=client.version)
         with events.Request("mcp", method, era=era.name, host=client.name, trace=trace) as event:
@@ -189,7 +190,8 @@ class Connection:
             except BrokenPipeError:
                 raise
             except Exception as error:
-                fault = era.fault_of(error, method)
+                # Its traceback would keep the request in memory until the next garbage collection.
+                fault = era.fault_of(error, method).with_traceback(None)
                 event.code, event.outcome = fault.code, eras.outcome_of_error(fault.code)
                 return _refusal(request.id, fault)
             event.outcome = eras.outcome_of_result(result)

@@ -7,6 +7,7 @@ returns all that is loaded.
 
 from __future__ import annotations
 
+import time
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
@@ -17,7 +18,6 @@ from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format import cursors
 from mcp_skills_server.model import Json, Standing
 from mcp_skills_server.model.clients import UNKNOWN, WIDEST, client_of
-from mcp_skills_server.runtime.briefing import steady_time
 from mcp_skills_server.runtime.session import Session
 from mcp_skills_server.runtime.sessions import Sessions, UnknownSessionError
 from mcp_skills_server.server.requests import Caller, Params, Result, Settings, with_unread
@@ -49,7 +49,7 @@ class Tools:
             self._proposing = ProposalTools(sessions.runtime.registry, proposals)
         self._session_of_connection = WeakKeyDictionary[Any, str]()
         self._first_seen = WeakKeyDictionary[Any, float]()
-        """The `steady_time` of each connection's first call: most hosts list tools once."""
+        """The `time.monotonic` of each connection's first call: most hosts list tools once."""
 
     def definitions(
         self, skill_set: SkillSet, elsewhere: Standing | None = None, client: str | None = None
@@ -140,10 +140,10 @@ class Tools:
         return result
 
     def _first_seen_at(self, caller: Caller) -> float | None:
-        """Return the `steady_time` of the connection's first call; None without a connection."""
+        """Return the `time.monotonic` of the connection's first call; None without a connection."""
         if caller.list_connection is None:
             return None
-        return self._first_seen.setdefault(caller.list_connection, steady_time())
+        return self._first_seen.setdefault(caller.list_connection, time.monotonic())
 
     async def _open_session(
         self, opened: AsyncExitStack, handle: object, caller: Caller, *, changes: bool

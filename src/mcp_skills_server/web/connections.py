@@ -32,8 +32,8 @@ MOST_UNUSED_BODY: Final = 1 << 22
 """Bytes read of an unused request body: many clients send all before they read the response."""
 _SPARE_S: Final = 2.0
 """Timeout in seconds of a request on a spare slot, of which there are few."""
-_STALLED_TIMEOUTS: Final = 4
-"""Timeouts of a request after which a client that read nothing is cut off."""
+_STALLED_CHECKS: Final = 4
+"""Checks in a row, one per timeout, after which a client that read nothing is cut off."""
 _CLIENT_SENDS: Final = (h11.IDLE, h11.SEND_BODY)
 """States of h11 in which the client must send something."""
 
@@ -253,6 +253,7 @@ def protocol_with_timeouts(
             self._send_timer: asyncio.TimerHandle | None = None
             self._unused_body = 0
             self._waiting = 0
+            self._stalled_checks = 0
             self._read_timer: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: asyncio.Transport) -> None:
@@ -327,16 +328,19 @@ def protocol_with_timeouts(
             self.transport.close()
 
         def _check_reading(self) -> None:
-            """Abort the connection if its client read nothing since the last check."""
-            waiting, pause = 0, _STALLED_TIMEOUTS * seconds
+            """Abort the connection if its client read nothing for `_STALLED_CHECKS` checks."""
+            waiting = 0
             if self.transport.is_closing() or self.flow.write_paused:
                 waiting = self.transport.get_write_buffer_size()
-            if 0 < self._waiting <= waiting:
-                message = "cut off a client that did not read its response for %g s"
-                logger.info(message, pause, extra=REPEATS)
-                self.transport.abort()
-                return
+            self._stalled_checks += 1
+            if not 0 < self._waiting <= waiting:
+                self._stalled_checks = 0
             self._waiting = waiting
-            self._read_timer = self.loop.call_later(pause, self._check_reading)
+            if self._stalled_checks == _STALLED_CHECKS:
+                message = "cut off a client that did not read its response for %g s"
+                logger.info(message, _STALLED_CHECKS * seconds, extra=REPEATS)
+                self.transport.abort()
+            else:
+                self._read_timer = self.loop.call_later(seconds, self._check_reading)
 
     return Timed

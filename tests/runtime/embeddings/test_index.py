@@ -176,6 +176,17 @@ def test_all_vectors_are_recomputed_if_their_length_changes(tmp_path: Path, top:
         assert served.inputs == []
 
 
+def test_cached_vectors_of_different_lengths_are_recomputed(tmp_path: Path, top: Path, start: Start) -> None:
+    registry = load_registry(top)
+    with tiny.endpoint() as served:
+        start(registry, Endpoint(served.url, "tiny"), tmp_path)
+        with closing(sqlite3.connect(tmp_path / "skills.sqlite3", isolation_level=None)) as database:
+            database.execute("UPDATE memo SET value = x'00000000' WHERE key = (SELECT min(key) FROM memo)")
+        served.inputs.clear()
+        embeddings = start(registry, Endpoint(served.url, "tiny"), tmp_path)
+        assert sum(map(len, served.inputs)) == 3 and [path for path, _ in embeddings.ranked("plum")] == ["beta"]
+
+
 def test_vectors_unused_for_a_month_are_evicted(tmp_path: Path, top: Path, start: Start) -> None:
     with tiny.endpoint() as served:
         start(load_registry(top), Endpoint(served.url, "tiny"), tmp_path)

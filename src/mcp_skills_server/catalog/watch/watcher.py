@@ -20,7 +20,7 @@ from typing import Final, Self
 
 from mcp_skills_server.catalog.path_map import outermost
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.roots import FolderLink, Root, identity, link_state
+from mcp_skills_server.catalog.roots import Root, identity, link_state
 from mcp_skills_server.catalog.scan import Arm
 from mcp_skills_server.catalog.threads import in_thread
 from mcp_skills_server.catalog.watch.events import CannotWatchError, DirectoryEvents, WatchLostError
@@ -192,41 +192,37 @@ class Watcher:
         places = _places(roots)
         # Resolve the roots anew: a root may be a link that was moved since the start.
         tops = [os.path.realpath(root.given) for root in roots]
-        # No event is reported behind a link.
-        tops += [link.target for root in roots for link in [*root.links.values()] if link.target]
+        tops += [target for _, targets in places for target in targets]
         with closing(DirectoryEvents(tops, self._stop, self._registry.enters)) as events:
-            self._scan_and_watch(events)
+            self._scan(events.enter)
+            while not self._stop.is_set() and events.arm():
+                self._scan(events.enter)
             self.armed.set()
+            links = [{**root.links} for root in roots]
             if self._trouble:
                 logger.warning("file events work again; changes are noticed at once")
                 self._trouble = ""
             due, reported, patience = time.monotonic() + self._reconcile, -_CALM_S, _FIRST_S
+            again: set[str] = set()
+            """Paths to scan again: directories that came with them were not watched before."""
             while (
                 not self._stop.is_set()
                 and time.monotonic() < due
                 # a change here ends the watch; the next one covers the new directories
                 and _places(roots) == places
+                and [{**root.links} for root in roots] == links
             ):
-                paths = events.wait(patience) | _changed_links(roots)
+                paths = again | events.wait(0 if again else patience) | _changed_links(roots)
                 if paths:
                     is_lone = time.monotonic() - reported > _CALM_S
                     paths = self._gather(events, Burst(paths, time.monotonic(), lone=is_lone))
-                    if self._scan_and_watch(events, paths):
+                    if self._scan(events.enter, paths):
                         reported = time.monotonic()
+                    again = paths if events.arm() else set()
                 self._registry.settle()
                 if not paths:
                     self._registry.save_index()
                 patience = _IDLE_S
-
-    def _scan_and_watch(self, events: DirectoryEvents, paths: Iterable[str] | None = None) -> bool:
-        """Scan, and watch what the scan enters, until a scan enters nothing new.
-
-        `paths` have changed; None for all. Tell whether skills changed.
-        """
-        is_changed = self._scan(events.enter, paths)
-        while not self._stop.is_set() and events.arm():
-            is_changed |= self._scan(events.enter, paths)
-        return is_changed
 
     def _gather(self, events: DirectoryEvents, burst: Burst) -> set[str]:
         """Return the paths of all events of a burst that has begun, once it is over."""
@@ -260,12 +256,16 @@ class Watcher:
         return bool(self._registry.refresh(paths, arm=arm, defer=True))
 
 
-def _places(roots: Iterable[Root]) -> list[tuple[tuple[int, ...], dict[str, FolderLink]]]:
-    """Return the identity of each root and its links, which tell what is to be watched.
+def _places(roots: Iterable[Root]) -> list[tuple[tuple[int, ...], list[str]]]:
+    """Return the identity of each root and the real targets of its links: what is to be watched.
 
-    The same path may be another directory, which nothing watches yet.
+    The same path may be another directory, which nothing watches yet. No event is reported behind a
+    link.
     """
-    return [(identity(root.given), {**root.links}) for root in roots]
+    return [
+        (identity(root.given), sorted(link.target for link in root.links.values() if link.target))
+        for root in roots
+    ]
 
 
 def _changed_links(roots: Iterable[Root]) -> set[str]:

@@ -87,7 +87,7 @@ class Session(ClosingMixin):
     Args:
         hosted: whether an orchestrator puts the instructions at the top of each model call. Else
             the session's handle is a tool argument, and results carry the instructions.
-        since: the `time.monotonic` at which the model was shown the list of skills; now unless given.
+        since: the `time.monotonic` at which the model was shown the list of skills; by default now.
         handle: the handle of a session that began in another process; a new one unless given.
     """
 

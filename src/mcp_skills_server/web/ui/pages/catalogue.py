@@ -23,6 +23,7 @@ from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format import identity
 from mcp_skills_server.format.fields import tags_of
 from mcp_skills_server.model import SKILL_MD, Skill, Snapshot, Standing
+from mcp_skills_server.runtime.search_index import NoFullTextError
 from mcp_skills_server.runtime.search_text import matched_fields
 from mcp_skills_server.telemetry.usage import UsageRow
 from mcp_skills_server.web.ui.context import (
@@ -145,22 +146,26 @@ def can_switch(ctx: Context, skill: Skill) -> bool:
 def _find(ctx: Context, query: ListQuery, survey: Survey) -> dict[str, Any]:
     """Return the skills that match a filter, in search order if there is a search, else by path.
 
-    `total` is None if not counted. `nearest` has skills with names like the words of a search
-    without results.
+    `total` is None if not counted; `trouble` is the error of a search. `nearest` has skills with
+    names like the words of a search without results.
     """
     skills, used = ctx.snapshot.skills, ctx.used()
     accept = _condition(query, used, survey)
-    total = None
+    total, trouble = None, ""
     nearest: Sequence[Skill] = ()
     by_path = [skills[path] for path in ctx.snapshot.paths(Standing.UNUSABLE)]
     if query.q:
         search = ctx.runtime.searches.of(ctx.runtime.skill_set)
-        most = query.start + PAGE_SIZE + 1
-        fitting = search.find(
-            query.q, most, lambda each: accept(each) and each.path in skills, by_meaning=True
-        )
-        if not fitting and not query.start:
-            nearest = search.nearest(query.q, _NEAREST, lambda each: each.path in skills)
+        fitting: list[Skill] = []
+        try:
+            most = query.start + PAGE_SIZE + 1
+            fitting += search.find(
+                query.q, most, lambda each: accept(each) and each.path in skills, by_meaning=True
+            )
+            if not fitting and not query.start:
+                nearest = search.nearest(query.q, _NEAREST, lambda each: each.path in skills)
+        except NoFullTextError as error:
+            trouble = str(error)
         # Unreadable skills are in no index; find them by path.
         unread = (each for each in by_path if each.standing is Standing.UNUSABLE)
         fitting += (
@@ -174,7 +179,7 @@ def _find(ctx: Context, query: ListQuery, survey: Survey) -> dict[str, Any]:
     end = query.start + PAGE_SIZE
     rows = [_row(ctx, each, query, used or {}, survey) for each in fitting[query.start : end]]
     more = len(fitting) > end
-    return {"rows": rows, "more": more, "total": total, "nearest": nearest}
+    return {"rows": rows, "more": more, "total": total, "trouble": trouble, "nearest": nearest}
 
 
 def _condition(

@@ -21,6 +21,7 @@ from mcp_skills_server.errors import RequestError
 from mcp_skills_server.model import EVALS, Skill
 from mcp_skills_server.runtime.overlap import Overlap, overlaps
 from mcp_skills_server.runtime.search import Hit
+from mcp_skills_server.runtime.search_index import NoFullTextError
 from mcp_skills_server.runtime.search_text import matched_fields
 from mcp_skills_server.web.ui.context import Context
 
@@ -62,10 +63,11 @@ class CheckedPrompt(NamedTuple):
 
 
 class Ranking(NamedTuple):
-    """Search results of a prompt, best first; else similar names."""
+    """Search results of a prompt, best first; else similar names, or the error of the search."""
 
     places: Sequence[Ranked] = ()
     nearest: Sequence[Skill] = ()
+    trouble: str = ""
 
 
 def page(request: Request, ctx: Context) -> Response:
@@ -148,7 +150,10 @@ def check(ctx: Context, skill: Skill, cases: Sequence[TriggerCase]) -> list[Chec
     search = ctx.runtime.searches.of(ctx.runtime.skill_set)
     found: list[CheckedPrompt] = []
     for case in cases:
-        hits = search.find_scored(case.query, MOST_RANKS, ctx.offers, by_meaning=True)
+        try:
+            hits = search.find_scored(case.query, MOST_RANKS, ctx.offers, by_meaning=True)
+        except NoFullTextError as error:
+            return [CheckedPrompt(case, False, str(error))]
         place = next((at for at, hit in enumerate(hits) if hit.skill.path == skill.path), None)
         is_passed = (place == 0) == case.should_trigger
         found.append(CheckedPrompt(case, is_passed, _in_words(hits, place)))
@@ -172,23 +177,26 @@ def _in_words(hits: Sequence[Hit], place: int | None) -> str:
 def rank(ctx: Context, prompt: str) -> Ranking:
     """Return the ranking of `skills_search` for a prompt. Embeddings may take two seconds."""
     search = ctx.runtime.searches.of(ctx.runtime.skill_set)
-    hits = search.find_scored(prompt, MOST_RANKS, ctx.offers, by_meaning=True)
-    if not hits:
-        return Ranking(nearest=search.nearest(prompt, _NEIGHBOURS, ctx.offers))
-    best = max((hit.score for hit in hits if hit.score is not None), default=0.0)
-    first = [hit.skill for hit in hits[:_COMPARED]]
-    places: list[Ranked] = []
-    for place, hit in enumerate(hits):
-        share, near, words = 1.0, list[Overlap](), _in_words(hits, 0)
-        if hit.score is not None:
-            share = max(0.0, hit.score) / (best or 1.0)
-        if place:
-            words = f"{share:.0%} of the best"
-        if place < _COMPARED:
-            text = hit.skill.description or hit.skill.name
-            alike = search.find(text, _NEIGHBOURS, ctx.offers)
-            candidates = overlaps(hit.skill, dict.fromkeys([*first, *alike]))
-            near = [each for each in candidates if each.share >= _MIN_OVERLAP][:_SHOWN]
-        why = matched_fields(hit.skill, prompt)
-        places.append(Ranked(hit.skill, hit.score, share, words, why, near))
+    try:
+        hits = search.find_scored(prompt, MOST_RANKS, ctx.offers, by_meaning=True)
+        if not hits:
+            return Ranking(nearest=search.nearest(prompt, _NEIGHBOURS, ctx.offers))
+        best = max((hit.score for hit in hits if hit.score is not None), default=0.0)
+        first = [hit.skill for hit in hits[:_COMPARED]]
+        places: list[Ranked] = []
+        for place, hit in enumerate(hits):
+            share, near, words = 1.0, list[Overlap](), _in_words(hits, 0)
+            if hit.score is not None:
+                share = max(0.0, hit.score) / (best or 1.0)
+            if place:
+                words = f"{share:.0%} of the best"
+            if place < _COMPARED:
+                text = hit.skill.description or hit.skill.name
+                alike = search.find(text, _NEIGHBOURS, ctx.offers)
+                candidates = overlaps(hit.skill, dict.fromkeys([*first, *alike]))
+                near = [each for each in candidates if each.share >= _MIN_OVERLAP][:_SHOWN]
+            why = matched_fields(hit.skill, prompt)
+            places.append(Ranked(hit.skill, hit.score, share, words, why, near))
+    except NoFullTextError as error:
+        return Ranking(trouble=str(error))
     return Ranking(places)

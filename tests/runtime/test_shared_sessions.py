@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from catalog.forest import load_registry, skills, write_files
-from mcp_skills_server.errors import RequestError
+from mcp_skills_server.errors import RequestError, StaleFileError
+from mcp_skills_server.model import SkillFile
 from mcp_skills_server.runtime import sessions
 from mcp_skills_server.runtime.runtime import Runtime, RuntimeSettings
 from mcp_skills_server.runtime.session import Session
@@ -70,7 +71,9 @@ class Replica:
         self.runtime = Runtime(load_registry(tree), settings)
         self.sessions = SharedSessions(self.runtime, store)
 
-    async def call(self, tool: str, handle: str | None = None, owner: str | None = None, **given: Any) -> Any:
+    async def call(
+        self, tool: str, handle: str | None = None, owner: str | None = None, *, fails: bool = False, **given: Any
+    ) -> Any:
         async with AsyncExitStack() as opened:
             session = self.sessions.new()
             if handle is not None:
@@ -79,7 +82,7 @@ class Replica:
             result: Any = await session.call(f"skills_{tool}", given)
         if handle is None:
             await self.sessions.add(session, owner, owner)
-        assert not result.get("isError"), result
+        assert result.get("isError", False) is fails, result
         return session
 
 
@@ -184,6 +187,40 @@ async def test_change_is_rolled_back_if_write_fails(tree: Path, store: Store) ->
     assert names(await one.call("list", handle)) == ["a", "c"]
 
 
+async def test_refused_write_of_a_lost_record_is_an_error(tree: Path, store: Store) -> None:
+    one, two = Replica(tree, store), Replica(tree, store)
+    handle = (await one.call("load", names=["a"])).session_id
+    await two.call("list", handle)
+    store.texts.clear()
+    store.before_write = lambda _: two.call("load", handle, names=["b"])
+    with pytest.raises(RequestError, match="changed meanwhile"):
+        await one.call("load", handle, names=["c"])
+    assert names(await one.call("list", handle)) == ["b"]
+    store.texts.clear()
+    store.before_write = store.go_down
+    with pytest.raises(RequestError, match="store is down"):
+        await one.call("load", handle, names=["c"])
+
+
+@each_row(("tool", "given"), [("load", {"names": ["c"], "mode": "add"}), ("unload", {"names": ["b"]})])
+async def test_unreadable_skill_of_another_replicas_session_stays_loaded(
+    tree: Path, store: Store, monkeypatch: pytest.MonkeyPatch, tool: str, given: dict[str, Any]
+) -> None:
+    one, two = Replica(tree, store), Replica(tree, store)
+    handle = (await one.call("load", names=["a", "b"])).session_id
+    read = two.runtime.registry.read
+
+    def fail_for_a(file: SkillFile) -> bytes:
+        if file.location.startswith("a/"):
+            raise StaleFileError("a/SKILL.md", "Input/output error")
+        return read(file)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(two.runtime.registry, "read", fail_for_a)
+        await two.call(tool, handle, fails=True, **given)
+    assert names(await two.call("list", handle)) == names(await one.call("list", handle)) == ["a", "b"]
+
+
 async def test_lost_record_is_written_again_by_replica_that_knows_session(
     tree: Path, store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -230,7 +267,7 @@ async def test_owner_is_checked_on_every_replica(tree: Path, store: Store) -> No
     assert "alpha" not in store.texts[handle]
     assert re.search(r'"owner":"[0-9a-f]{64}"', store.texts[handle])
     for owner in ("\u00e9", "\ud800"):  # a record of another program
-        store.texts["h" * 24] = json.dumps({"version": 1, "owner": owner, "since": 0, "skills": []})
+        store.texts["h" * 24] = json.dumps({"version": 2, "owner": owner, "since": 0, "skills": []})
         with pytest.raises(UnknownSessionError):
             await two.call("list", "h" * 24, "alpha")
 
@@ -314,7 +351,7 @@ async def test_news_counts_from_start_of_session_on_another_replica(tree: Path, 
 
 @given(st.floats(allow_nan=False, allow_infinity=False), st.lists(st.text(max_size=50)))
 def test_record_round_trips_and_unknown_fields_are_ignored(since: float, paths: list[str]) -> None:
-    record = SessionRecord(version=1, owner="x", since=since, skills=tuple(paths), scripts_at="y")
+    record = SessionRecord(version=2, owner="x", since=since, skills=tuple(paths), scripts_at="y")
     assert SessionRecord.model_validate_json(record.model_dump_json()) == record
     assert SessionRecord.model_validate({**record.model_dump(), "more": [1]}) == record
 
@@ -322,7 +359,8 @@ def test_record_round_trips_and_unknown_fields_are_ignored(since: float, paths: 
 @each_row(
     "change",
     [
-        {"version": 2}, {"version": True}, {"version": "1"}, {"since": None}, {"since": True}, {"since": 10**400},
+        {"version": 3}, {"version": 1}, {"version": True}, {"version": "1"}, {"since": None}, {"since": True},
+        {"since": 10**400},
         {"owner": 1}, {"owner": "x" * 4097}, {"scripts_at": None}, {"skills": [["a"]]}, {"version": 0},
         {"skills": ["x" * 4097]}, {"skills": "a"}, {"skills": [str(each) for each in range(1001)]},
         {"since": float("nan")}, {"version": None},
@@ -330,7 +368,7 @@ def test_record_round_trips_and_unknown_fields_are_ignored(since: float, paths: 
 )  # fmt: skip
 def test_record_of_invalid_shape_or_version_is_refused(change: dict[str, Any]) -> None:
     skills = [str(each) for each in range(1_000)]
-    valid = {"version": 1, "owner": "x" * 4_096, "since": 1.5, "skills": skills, "scripts_at": "here"}
+    valid = {"version": 2, "owner": "x" * 4_096, "since": 1.5, "skills": skills, "scripts_at": "here"}
     assert json.loads(SessionRecord.model_validate_json(json.dumps(valid)).model_dump_json()) == valid
     with pytest.raises(ValidationError):
         SessionRecord.model_validate_json(json.dumps({**valid, **change}))

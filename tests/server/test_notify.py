@@ -126,3 +126,19 @@ def test_dialect_has_its_own_notifications(folder: Path, era: Era, dialect: str,
         write_skill(folder / f"for-{dialect}")
         notified = {method for method, _ in counts(wire, wire.until(RESOURCES))}
         assert notified == {*methods, TOOLS, PROMPTS}
+
+
+def test_tools_are_announced_only_if_their_texts_change(tmp_path: Path) -> None:
+    """A short catalogue has some names without descriptions."""
+    for number in range(40):
+        write_skill(tmp_path / f"skill-{number}", description="Makes tea.")
+    counts: list[int] = []
+    with serving(tmp_path, "--catalog-chars", "500") as wire:
+        shown = wire.request("tools/list")
+        for name, description in (("skill-39", "Tea 1."), ("skill-39", "Tea 2."), ("skill-40", "Coffee.")):
+            write_skill(tmp_path / name, description=description)
+            received = wire.until(SKILLS) + wire.pending()
+            counts.append(sum(each["method"] == "notifications/tools/list_changed" for each in received))
+        # The first change cannot be compared, and the last one adds a name.
+        assert counts == [1, 0, 1]
+        assert wire.request("tools/list") != shown

@@ -245,9 +245,8 @@ class Attachment:
 
     def _publish(self, changes: Changes) -> None:
         """Notify the principals that have skills among the changed ones."""
-
         may_show = True
-        if not self.views.are_restricted and self._change_tools(changes):
+        if self.is_ready and not self.views.are_restricted and self._change_tools(changes):
             now = self.tools.tool_variants(self.registry)
             may_show, self._tools_shown = now != self._tools_shown, now
 

@@ -163,3 +163,24 @@ def test_burst_deadline_moves_with_each_event_up_to_the_longest_burst() -> None:
         now += 0.01
         burst.add(["/r/one/SKILL.md", "/r/two/SKILL.md"], now)
     assert now == pytest.approx(100.0 + LONGEST_S, abs=0.02)
+
+
+def test_edit_is_noticed_while_directories_keep_coming(tmp_path: Path) -> None:
+    files = {f"busy/old{number}/a.md": "a" for number in range(100)}
+    write_files(tmp_path, {**skills("busy", "other"), **files})
+    is_over = threading.Event()
+
+    def make_directories() -> None:
+        number = 0
+        while not is_over.wait(0.004):
+            (tmp_path / f"busy/new{number}").mkdir()
+            number += 1
+
+    with watching(tmp_path) as (_, listener):
+        maker = threading.Thread(target=make_directories)
+        maker.start()
+        try:
+            edit_and_wait(listener, tmp_path, "other", 2)
+        finally:
+            is_over.set()
+            maker.join()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import weakref
 from typing import Any
 
 import anyio
@@ -10,6 +12,9 @@ import pytest
 
 from catalog.forest import load_registry
 from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.runtime.runtime import Runtime
+from mcp_skills_server.server.attachment import Attachment
+from mcp_skills_server.server.eras import MODERN
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.server.stdio import Connection, PendingRequest
 from scripted import Script, replies_to, serve_script
@@ -138,3 +143,25 @@ def test_second_handshake_replaces_the_client(registry: Registry) -> None:
     )  # fmt: skip
     _, first, _, second = replies_to(lines, registry, Settings(), patient=True)
     assert first["result"] != second["result"]
+
+
+class WeakParams(dict[str, Any]):
+    """Params that a weak reference can watch."""
+
+
+@pytest.mark.anyio
+@each_row(("method", "params"), [("no/such", {}), ("skills/get", {"uri": 5}), ("skills/get", {"uri": "skill://none"})])
+async def test_refused_request_is_freed_at_once(registry: Registry, method: str, params: dict[str, Any]) -> None:
+    """Its exception would keep it until the next collection of cycles."""
+    attachment = Attachment(registry, Settings(), None, Runtime(registry))
+    connection = Connection(Script([], patient=False), attachment)
+    sent = WeakParams(params, _meta=MODERN_META)
+    is_kept = weakref.ref(sent)
+    gc.collect()
+    gc.disable()
+    try:
+        answer = await connection.answer(PendingRequest(1, method, sent, MODERN))
+        del sent
+        assert b"error" in answer and is_kept() is None
+    finally:
+        gc.enable()

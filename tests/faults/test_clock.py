@@ -37,6 +37,7 @@ def test_modules_that_read_wall_clock_are_known() -> None:
     # and validity of certificates (tests/provenance/test_signatures.py).
     # The expiry of tokens and sign-ins (tests/access, tests/web/ui/test_sign_in.py) and the day of
     # a use (tests/telemetry/test_usage.py) depend on the wall clock by definition.
+    # Replicas exchange times by the wall clock (tests/runtime/test_shared_sessions.py).
     # Other dates are only shown, or decide when an old index file is removed. All waits use
     # time.monotonic.
     assert found == {
@@ -51,7 +52,7 @@ def test_modules_that_read_wall_clock_are_known() -> None:
         "proposals/branches.py",
         "proposals/store.py",
         "publish/static.py",
-        "runtime/briefing.py",
+        "runtime/shared_sessions.py",
         "sources/mirrors.py",
         "sources/site.py",
         "telemetry/events.py",

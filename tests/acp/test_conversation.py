@@ -8,6 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mcp_skills_server.acp import conversation as module
 from mcp_skills_server.acp.conversation import Conversation
@@ -302,3 +304,11 @@ def test_unknown_message_passes_so_that_its_receiver_answers(unknown: bytes) -> 
     conversation = open_conversation()
     assert conversation.to_agent(unknown) == unknown
     assert conversation.after_agent_lines(unknown) == b""
+
+
+@given(st.lists(st.binary() | st.text().map(str.encode), max_size=4))
+def test_meaningless_bytes_pass_unchanged(parts: list[bytes]) -> None:
+    conversation = open_conversation()
+    raw = b'"session/new" "result"'.join(parts)
+    assert conversation.to_agent(raw) == raw
+    assert conversation.after_agent_lines(raw) == b""

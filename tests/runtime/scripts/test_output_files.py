@@ -78,6 +78,7 @@ def test_symlinks_and_hard_links_and_pipes_are_refused(top: Path) -> None:
     assert files_since(str(top), 0, 50)[0] == (OutputFile("a/b/file", 6), OutputFile("plain", 5))
     (top.parent / "other").symlink_to(top)
     assert files_since(str(top.parent / "other"), 0, 50) == ((), 0)
+    assert "has no file" in error_of(top.parent / "other", "plain")
 
 
 @POSIX

@@ -206,7 +206,7 @@ def test_invalid_record_is_refused(root: Path, output: Path) -> None:
     record = output / ".mcp-skills-server.json"
     before = files(output)
     for text in (
-        "no JSON", "[]", '{"format": 1, "files": [], "retired": {}}', '{"format": 2}',
+        "no JSON", "[]", '{"format": 1, "files": {}, "retired": {}}', '{"format": 2}',
         '{"format": 2, "files": 3, "retired": {}}', '{"format": 2, "files": {}, "retired": {"a": null}}',
         '{"format": 2, "files": {}, "retired": {"a": 1e999}}',
         '{"format": 2, "files": {}, "retired": {}, "begun": {"a": 3}}',

@@ -382,3 +382,12 @@ def test_fuse_scores_limited_places_and_keeps_other_rows() -> None:
     assert order.index(last) < FUSED + 1
     order.remove(last)
     assert order == [row for row, _ in ranking[:-1]]
+
+
+def test_words_of_removed_skills_are_no_longer_suggested() -> None:
+    index = SearchIndex()
+    index.follow(build.snapshot(build.skill("orchid", description="Waters plants.")))
+    assert index.titles.corrections("orchidd") == ["orchid"]
+    assert index.descriptions.similar("watersx") == ["waters"]
+    index.follow(build.snapshot())
+    assert index.titles.corrections("orchidd") == index.descriptions.similar("watersx") == []

@@ -118,20 +118,20 @@ class Root:
     layout: Layout | None = None
     off: frozenset[str] = frozenset()
     links: PathMap[FolderLink] = field(default_factory=PathMap[FolderLink])
-    _places: dict[str, str] = field(default_factory=dict[str, str])
+    _links_by_target: dict[str, str] = field(default_factory=dict[str, str])
     """By real target, the link that followed it last; `links` tells whether it still does."""
 
     def set_link(self, location: str, link: FolderLink) -> None:
         """Record a scanned link, or replace it."""
         self.links.replace((), {location: link})
         if link.target:
-            self._places[_slashed(link.target)] = location
+            self._links_by_target[_slashed(link.target)] = location
 
     def behind_link(self, path: str) -> str | None:
         """Return the root-relative path at which a link serves a real path, or None."""
         path = _slashed(path)
         for up in above(path) if self.links else ():
-            location = self._places.get(up, "")
+            location = self._links_by_target.get(up, "")
             link = self.links.get(location)
             if link is not None and _slashed(link.target) == up:
                 return location + path[len(up) :]

@@ -212,7 +212,9 @@ def _heading_lines(body: str) -> Iterator[tuple[int, str]]:
             continue
         if found[2]:
             if not fence:
-                comment_end = body.find("-->", found.start()) % len(body)
+                comment_end = body.find("-->", found.start())
+                if comment_end < 0:
+                    return  # the rest is a comment
             continue
         line = found[0]
         text = line.strip()

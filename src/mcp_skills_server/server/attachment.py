@@ -245,15 +245,17 @@ class Attachment:
 
     def _publish(self, changes: Changes) -> None:
         """Notify the principals that have skills among the changed ones."""
-        may_show = True
-        if self.is_ready and not self.views.are_restricted and self._change_tools(changes):
+        tools_are_same = False
+        if self.is_ready and not self.views.are_restricted and self._may_change_tools(changes):
             now = self.tools.tool_variants(self.registry)
-            may_show, self._tools_shown = now != self._tools_shown, now
+            tools_are_same, self._tools_shown = now == self._tools_shown, now
 
         @cache
         def left_to(skill_set: SkillSet) -> list[Notice]:
             found = self._notices(skill_set.filter_changes(changes))
-            return [each for each in found if may_show or each != _TOOLS]
+            if tools_are_same:
+                found = [each for each in found if each != _TOOLS]
+            return found
 
         self._notify(lambda who: left_to(self.views.of(who)))
 
@@ -274,10 +276,10 @@ class Attachment:
     def _notices(self, left: Changes) -> list[Notice]:
         # May notify in vain: an exact comparison would render the tools for each set of grants.
         if left:
-            return notify.notices(left, self.settings, tools=self._change_tools(left))
+            return notify.notices(left, self.settings, tools=self._may_change_tools(left))
         return []
 
-    def _change_tools(self, changes: Changes) -> bool:
+    def _may_change_tools(self, changes: Changes) -> bool:
         """Tell whether changes of skills may change the descriptions of the tools."""
         return self.settings.tools and runtime.changed(changes.before, changes.after)
 

@@ -35,7 +35,7 @@ def access(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 @pytest.fixture
 def top(tmp_path: Path) -> Path:
     (tmp_path / "secret").write_text("secret")
-    return write_files(tmp_path / "work", {"a/b/file": "inside", "plain": "plain"})
+    return write_files(tmp_path / "run", {"a/b/file": "inside", "plain": "plain"})
 
 
 def error_of(top: Path, path: str, most: int = 100) -> str:
@@ -73,7 +73,7 @@ def test_symlinks_and_hard_links_and_pipes_are_refused(top: Path) -> None:
     os.mkfifo(top / "pipe")
     for path in ("link", "second", "pipe"):
         assert "link or a special file" in error_of(top, path)
-    for path in ("up/secret", "a/etc/passwd", "up/work/plain"):
+    for path in ("up/secret", "a/etc/passwd", "up/run/plain"):
         assert "has no file" in error_of(top, path)
     assert files_since(str(top), 0, 50)[0] == (OutputFile("a/b/file", 6), OutputFile("plain", 5))
     (top.parent / "other").symlink_to(top)
@@ -84,7 +84,7 @@ def test_symlinks_and_hard_links_and_pipes_are_refused(top: Path) -> None:
 @POSIX
 def test_directory_swapped_for_symlink_is_not_followed(top: Path) -> None:
     """A race: a directory and a symlink to the outside take turns at the same path."""
-    write_files(top.parent, {"outside/file": "secret", "work/real/file": "inside"})
+    write_files(top.parent, {"outside/file": "secret", "run/real/file": "inside"})
     (top / "link").symlink_to(top.parent / "outside")
     done = threading.Event()
 

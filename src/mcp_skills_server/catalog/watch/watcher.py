@@ -189,7 +189,7 @@ class Watcher:
     def _follow_events(self) -> None:
         """Follow events until a root or the target of a link differs, or a full scan is due."""
         roots = self._registry.roots
-        places = _places(roots)
+        places = _watched_places(roots)
         # Resolve the roots anew: a root may be a link that was moved since the start.
         tops = [os.path.realpath(root.given) for root in roots]
         tops += [target for _, targets in places for target in targets]
@@ -209,7 +209,7 @@ class Watcher:
                 not self._stop.is_set()
                 and time.monotonic() < due
                 # a change here ends the watch; the next one covers the new directories
-                and _places(roots) == places
+                and _watched_places(roots) == places
                 and [{**root.links} for root in roots] == links
             ):
                 paths = again | events.wait(0 if again else patience) | _changed_links(roots)
@@ -256,14 +256,18 @@ class Watcher:
         return bool(self._registry.refresh(paths, arm=arm, defer=True))
 
 
-def _places(roots: Iterable[Root]) -> list[tuple[tuple[int, ...], list[str]]]:
+def _watched_places(roots: Iterable[Root]) -> list[tuple[tuple[int, ...], list[str]]]:
     """Return the identity of each root and the real targets of its links: what is to be watched.
 
     The same path may be another directory, which nothing watches yet. No event is reported behind a
     link.
     """
     return [
-        (identity(root.given), sorted(link.target for link in root.links.values() if link.target))
+        # a copy, since a scan of another thread may change the links meanwhile
+        (
+            identity(root.given),
+            sorted(link.target for link in [*root.links.values()] if link.target),
+        )
         for root in roots
     ]
 

@@ -177,7 +177,7 @@ def source_name(ctx: Context, root: int) -> str:
 
 
 def reason_left_out(ctx: Context, skill: Skill) -> Problem | None:
-    """Return the problem why hosts are not served a skill; None for a valid skill."""
+    """Return the problem that keeps a skill from hosts, as `shown_problem`; None if it is valid."""
     found = unlisting_problem(skill.problems)
     return found and shown_problem(ctx, found)
 

@@ -21,7 +21,7 @@ def test_descriptor_omits_absent_fields():
     assert set(resources.descriptor(skill("a"))) == {"uri", "name", "description", "mimeType", "size"}
     bare = resources.descriptor(skill("acme/a", only={}, standing=Standing.LENIENT))
     assert set(bare) == {"uri", "name", "mimeType", "size"}
-    assert bare["name"] == "a"
+    assert (bare["name"], bare["mimeType"]) == ("a", "text/markdown")
 
 
 SKILL = skill("a", ["notes.md", "LICENSE"], heading="T", license="MIT")

@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mcp_skills_server.dialects import sep2640
@@ -19,6 +19,7 @@ from .build import JSON, skill, snapshot
 
 @pytest.mark.requirement("S40-13")
 @given(st.dictionaries(st.text(max_size=8), JSON, max_size=5))
+@example({"description": " Blanks at both ends.\n"})
 def test_entry_has_a_copy_of_the_frontmatter_in_its_order(fields: dict[str, Any]):
     before = copy.deepcopy(fields)
     one = skill("a", only=fields)

@@ -89,7 +89,7 @@ def test_reserved_names_have_only_methods_and_keys_of_the_extension(wire: Wire) 
 
 
 @pytest.mark.requirement(
-    "S76-1", "S76-3", "S40-1", "S40-2", "S40-4", "S40C-1", "MCP-5", "MCP-12", "MCP-29", "MCP-30", "X-9"
+    "S76-1", "S40-1", "S40-4", "S40C-1", "MCP-5", "MCP-12", "MCP-29", "MCP-30", "X-9"
 )
 def test_handshake_declares_skills_the_extension_and_resources(era: Era) -> None:
     skills, extension = {"listChanged": True}, {EXTENSION: {"directoryRead": True}}
@@ -108,7 +108,7 @@ def test_handshake_declares_skills_the_extension_and_resources(era: Era) -> None
                 assert (result["ttlMs"], result["cacheScope"]) == (0, "private")
 
 
-@pytest.mark.requirement("MCP-31", "X-9", "X-10", "X-11", "S40-12")
+@pytest.mark.requirement("MCP-31", "X-9", "X-10", "X-11", "S40-12", "S40-15")
 def test_host_with_native_skills_gets_each_skill_once(era: Era, tmp_path: Path) -> None:
     """The tools and prompts list only lenient skills, which such a host cannot list natively."""
     write_skill(tmp_path / "valid")

@@ -61,7 +61,7 @@ def children(wire: Wire, uri: str) -> dict[str, str]:
         page = wire.request("resources/directory/read", {"uri": uri, "cursor": page["nextCursor"]})
         resources += page["resources"]
     assert page["ttlMs"] >= 0
-    assert page["cacheScope"] == "private"
+    assert (page["resultType"], page["cacheScope"]) == ("complete", "private")
     found: dict[str, str] = {}
     for each in resources:
         parent, _, name = each["uri"].rpartition("/")

@@ -47,7 +47,7 @@ def test_get_names_the_invalid_param(wire: Wire, params: dict[str, Any], named: 
     assert named in caught.value.message
 
 
-@pytest.mark.requirement("S40-23", "S40-25", "S40-26", "X-8")
+@pytest.mark.requirement("S40-2", "S40-23", "S40-25", "S40-26", "X-8")
 def test_get_by_uri_returns_the_entry_of_the_list(wire: Wire) -> None:
     for skill in wire.every_skill():
         result = wire.request("skills/get", {"uri": skill["uri"]})

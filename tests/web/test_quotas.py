@@ -46,13 +46,14 @@ def send(sender: HttpClient) -> Reply:
 
 
 def assert_over_quota(reply: Reply, quota: str) -> None:
-    assert reply.error == (429, -32000, None)
+    assert reply.error == (429, 429, None)
     error = reply.messages[0]["error"]
     assert error["data"] == {"quota": quota} and quota in error["message"]
     assert int(reply.headers["Retry-After"]) >= 1
     assert reply.headers["Cache-Control"] == "no-store"
 
 
+@pytest.mark.requirement("MCP-20")
 def test_client_over_request_rate_gets_429_but_others_do_not(tmp_path: Path) -> None:
     with quota_server(tmp_path, "requests-per-minute = 3") as server:
         alpha, beta = client_of(server, "alpha"), client_of(server, "beta")
@@ -99,7 +100,7 @@ def test_quotas_limit_streams_sessions_and_blob_bytes(tmp_path: Path, sandbox_mo
         handles = [load()["structuredContent"]["session"] for _ in range(2)]
         assert ["isError" in load(session=each) for each in handles] == [True, False]
         error = server.rpc("create_blob", token=TOKENS["alpha"], content="x" * 200_001)["error"]
-        assert (error["code"], error["data"]) == (-32000, {"quota": "blob-bytes"})
+        assert (error["code"], error["data"]) == (429, {"quota": "blob-bytes"})
         assert "blob-bytes" in error["message"]
 
 
@@ -180,7 +181,7 @@ def test_one_client_cannot_hold_all_script_slots(tmp_path: Path, sandbox_mode: s
         refused = run("alpha", "quick")
         assert refused["isError"] and "(quota runs)" in refused["content"][0]["text"]
         error = server.rpc("run_code", token=TOKENS["alpha"], language="python", code="print(1)")["error"]
-        assert (error["code"], error["data"]) == (-32000, {"quota": "runs"})
+        assert (error["code"], error["data"]) == (429, {"quota": "runs"})
         assert "isError" not in run("beta", "quick")
         (shared / "go").touch()
         assert "isError" not in holding.result(DEADLINE)

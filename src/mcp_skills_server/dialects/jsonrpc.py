@@ -26,8 +26,8 @@ INVALID_REQUEST: Final = -32600
 METHOD_NOT_FOUND: Final = -32601
 INVALID_PARAMS: Final = -32602
 INTERNAL_ERROR: Final = -32603
-QUOTA_EXCEEDED: Final = -32000
-"""Implementation-defined error code: the client exceeded a quota, which `data` names."""
+QUOTA_EXCEEDED: Final = 429
+"""Application-defined error code: the client exceeded a quota, which `data` names (MCP-20)."""
 
 Id: TypeAlias = str | int | float | None
 RequestId: TypeAlias = str | int

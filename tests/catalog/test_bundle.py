@@ -58,6 +58,7 @@ def test_skill_over_a_limit_keeps_skill_md_and_files_within_it(tmp_path: Path) -
     assert found[1].size <= 500
     assert none == ["SKILL.md"]
     assert [skill.standing for skill in found] == [Standing.LENIENT, Standing.LENIENT, Standing.UNUSABLE]
+    assert (Limits().files, Limits().bytes) == (512, 16 << 20)
 
 
 def test_skill_at_the_limits_is_served(tmp_path: Path) -> None:

@@ -67,6 +67,7 @@ def test_any_bytes_are_parsed_or_refused(raw: bytes) -> None:
     assert jsonrpc.parse(jsonrpc.dump(value)) == value
 
 
+@pytest.mark.requirement("MCP-15")
 @each_row("case", MALFORMED)
 def test_malformed_message_is_refused_with_its_readable_id(case: Case) -> None:
     refused = decode_message(case.raw)

@@ -30,9 +30,8 @@ CASES: list[tuple[str, Path, list[str], bool, str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.requirement(
-    "S76-3", "S76-4", "S76-6", "S76-7", "S76-19", "S76-20", "S40-11", "S40-12", "S40-13", "S40-15", "S40-18", "S40-20"
-)
+@pytest.mark.requirement("S76-3", "S76-4", "S76-6", "S76-7", "S76-19", "S76-20", "MCP-12")
+@pytest.mark.requirement("S40-11", "S40-12", "S40-13", "S40-15", "S40-18", "S40-20")
 @pytest.mark.parametrize(
     ("name", "root", "options", "extension", "method", "params"),
     [

@@ -38,6 +38,7 @@ def test_null_unknown_and_integral_params_are_valid(method: str, params: dict[st
     assert fault_message(LEGACY, method, params) is None
 
 
+@pytest.mark.requirement("MCP-2")
 @each_row(("era", "method", "params", "message"), [
     (LEGACY, "resources/read", {}, "params.uri is missing"),
     (LEGACY, "resources/read", {"uri": 5}, "params.uri must be a string"),

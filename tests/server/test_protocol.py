@@ -30,7 +30,7 @@ EVERY_METHOD: list[tuple[str, dict[str, Any]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.requirement("MCP-6", "MCP-10", "MCP-23", "MCP-25", "S40-20", "S40-23")
+@pytest.mark.requirement("MCP-6", "MCP-8", "MCP-10", "MCP-23", "MCP-25", "S40-20", "S40-23")
 @each_row(("method", "params"), EVERY_METHOD)
 def test_modern_request_is_stateless_and_its_result_private(method: str, params: dict[str, Any]) -> None:
     with serving(FIXTURES, era="modern", opened=False) as wire:
@@ -88,9 +88,8 @@ def test_reserved_names_have_only_methods_and_keys_of_the_extension(wire: Wire) 
             assert prefix == "io.modelcontextprotocol.skills" and field in frontmatter
 
 
-@pytest.mark.requirement(
-    "S76-1", "S40-1", "S40-4", "S40C-1", "MCP-5", "MCP-12", "MCP-29", "MCP-30", "X-9"
-)
+@pytest.mark.requirement("S76-1", "S40-1", "S40-4", "S40C-1", "X-9")
+@pytest.mark.requirement("MCP-5", "MCP-12", "MCP-23", "MCP-25", "MCP-29", "MCP-30")
 def test_handshake_declares_skills_the_extension_and_resources(era: Era) -> None:
     skills, extension = {"listChanged": True}, {EXTENSION: {"directoryRead": True}}
     for dialect, declared in (

@@ -20,7 +20,7 @@ def test_pages_list_every_skill_once_in_a_stable_order(era: Era) -> None:
         assert len(wire.request("skills/list")["skills"]) == 3
 
 
-@pytest.mark.requirement("MCP-21")
+@pytest.mark.requirement("MCP-21", "MCP-22")
 @each_row("method", [
     "skills/list", "resources/list", "resources/templates/list", "tools/list", "prompts/list",
 ])  # fmt: skip

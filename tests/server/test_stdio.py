@@ -60,6 +60,14 @@ def test_modern_connection_refuses_other_versions_and_invalid_envelopes(
     assert (caught.value.code, caught.value.data) == (code, data)
 
 
+@pytest.mark.requirement("MCP-52")
+def test_modern_connection_has_no_removed_method() -> None:
+    with serving(FIXTURES, era="modern") as wire:
+        for method in ("ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe", "tasks/list"):
+            with pytest.raises(WireError, match=r"^-32601: "):
+                wire.request(method)
+
+
 @each_row("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_ends_the_process_soon_with_exit_code_0(era: Era, number: signal.Signals) -> None:
     with serving(FIXTURES, era=era) as wire:

@@ -65,7 +65,8 @@ def test_entry_url_is_resolved_against_the_index_url(url: str, resolved: str):
     (None, "it is not an object"), (["a"], "it is not an object"), (fields(name=...), "there is no name"),
     (fields(name=""), "the name is empty or not text"), (fields(name="x" * 65), "at most 64"),
     (fields(name="A"), "the name holds 'A'"), (fields(name="a\n"), "the name holds '\\n'"),
-    (fields(name="-a"), "hyphen"), (fields(description=...), "there is no description"),
+    (fields(name="-a"), "hyphen"), (fields(name="a--b"), "hyphen"),
+    (fields(description=...), "there is no description"),
     (fields(description=["a"]), "the description is not text"),
     (fields(description=" "), "the description is empty"), (fields(description="x" * 1025), "at most 1024"),
     (fields(description="\ud800"), "lone surrogate"), (fields(type=...), "it has no type"),
@@ -91,7 +92,7 @@ def test_invalid_entry_is_reported_and_the_others_are_kept(invalid: Any, reason:
     assert str(unusable).isprintable() and len(str(unusable)) < 250
 
 
-@pytest.mark.requirement("WK-46", "X-23")
+@pytest.mark.requirement("WK-10", "WK-46", "X-23")
 def test_entry_of_an_unknown_type_is_skipped_without_a_fault():
     index = decode_index(fields(name="first", type="mcp-bundle", url=..., digest=...), fields(name="last"))
     assert [entry.name for entry in index.entries] == ["last"]
@@ -174,7 +175,7 @@ RAW = b"---\nname: a\ndescription: >\n  Does\n  a.\n---\nRead on.\n"
 ENTRY = SiteEntry("a", "Does a.", "archive", "https://example.com/a.zip", DIGEST)
 
 
-@pytest.mark.requirement("WK-14", "WK-15", "WK-27", "WK-48", "WK-49", "WK-60")
+@pytest.mark.requirement("WK-14", "WK-15", "WK-27", "WK-48", "WK-49", "WK-60", "WK-61")
 def test_verify_digest_refuses_other_bytes_and_malformed_digests():
     digest = "sha256:" + hashlib.sha256(RAW).hexdigest()
     wellknown.verify_digest(RAW, digest)

@@ -22,7 +22,8 @@ def with_artifacts(*skills: Skill) -> list[tuple[Skill, Artifact]]:
     return [(each, wellknown.artifact(each.name, DIGEST, suffixes[wellknown.kind(each)])) for each in skills]
 
 
-@pytest.mark.requirement("WK-6", "WK-7", "WK-9", "WK-10", "WK-12", "WK-13", "WK-16", "WK-17", "WK-19", "WK-20", "X-20")
+@pytest.mark.requirement("WK-6", "WK-7", "WK-9", "WK-10", "WK-12", "WK-13", "WK-16", "WK-17")
+@pytest.mark.requirement("WK-19", "WK-20", "WK-63", "X-20")
 def test_index_has_the_schema_and_an_entry_for_each_skill():
     skills = with_artifacts(skill("more", ["scripts/a.sh"], description="Grüßt."), skill("lone"))
     for base in ("", "https://cdn.example.com", "https://cdn.example.com/v1/", "/behind/a/proxy"):

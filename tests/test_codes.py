@@ -53,7 +53,7 @@ def test_generated_bundle_has_a_readme_with_the_reason():
         assert 0 < (BROKEN / code / "README.md").read_text().count("\n") <= 2
 
 
-@pytest.mark.requirement("ASG-18", "X-2", "S40-5")
+@pytest.mark.requirement("AS-9", "ASG-18", "X-2", "S40-5")
 @each_row("code", CODES)
 def test_each_bundle_yields_its_code_and_standing(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     roots, row = roots_of(code, tmp_path), CODES[code]

@@ -133,7 +133,7 @@ OPTIONAL_FIELDS = {
 }  # fmt: skip
 
 
-@pytest.mark.requirement("AS-3", "AS-8", "AS-10", "AS-11", "AS-12", "AS-14", "S76-4", "S76-19")
+@pytest.mark.requirement("AS-3", "AS-8", "AS-10", "AS-11", "AS-12", "AS-14", "ASG-16", "S76-4", "S76-19")
 def test_name_and_description_are_required_and_other_fields_optional():
     for fields in (VALID, VALID | OPTIONAL_FIELDS):
         assert problems(fields) == check_deeply(document(fields), ()) == []

@@ -125,7 +125,7 @@ def test_index_lists_every_fixture_and_artifacts_have_its_files(server: Server) 
         assert {path: raw for path, (raw, _) in fetched.items()} == expected
 
 
-@pytest.mark.requirement("WK1-1", "WK1-2", "WK1-4", "WK1-5", "WK1-6", "WK1-10", "WK1-11", "X-19")
+@pytest.mark.requirement("WK1-1", "WK1-2", "WK1-4", "WK1-5", "WK1-6", "WK1-10", "WK1-11", "X-18", "X-19")
 def test_discovery_0_1_index_and_files_are_served(server: Server) -> None:
     reply = get(server, OLD_INDEX)
     assert (reply.status, reply.headers["Content-Type"]) == (200, "application/json")
@@ -134,7 +134,9 @@ def test_discovery_0_1_index_and_files_are_served(server: Server) -> None:
     for entry in index.entries:
         for path, url in entry.files.items():
             raw = (FOLDERS[entry.name] / path).read_bytes()
-            assert get(server, url.removeprefix(SITE)).body == raw
+            reply = get(server, url.removeprefix(SITE))
+            assert reply.body == raw
+            assert path != "SKILL.md" or reply.headers["Content-Type"] == "text/markdown; charset=utf-8"
 
 
 @pytest.mark.requirement("WK-32", "WK-33", "WK-34", "X-22")
@@ -344,6 +346,8 @@ def test_published_documents_may_be_read_from_any_allowed_origin(folder: Path) -
         for headers in ({}, {"Origin": "https://any.example"}):
             reply = get(server, INDEX, **headers)
             assert reply.headers.get_all("Access-Control-Allow-Origin") == ["*"]
+    with http_serving(folder) as server:
+        assert "Access-Control-Allow-Origin" not in get(server, INDEX).headers
 
 
 def test_html_file_is_sandboxed_by_content_security_policy(folder: Path) -> None:

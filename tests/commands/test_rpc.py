@@ -83,7 +83,7 @@ def actions() -> Iterator[RpcProcess]:
         yield rpc
 
 
-@pytest.mark.requirement("SP-3", "SP-4", "SP-5", "SP-10", "SP-11", "SP-12", "SP-16", "SP-18")
+@pytest.mark.requirement("SP-3", "SP-4", "SP-5", "SP-10", "SP-11", "SP-12", "SP-16", "SP-18", "SP-23", "SP-24")
 @each_row("name", ["list", "describe", "read"])
 def test_requests_of_the_specification_get_its_responses(actions: RpcProcess, name: str) -> None:
     golden = json.loads((GOLDEN / f"skills_protocol.{name}.json").read_text(encoding="utf-8"))
@@ -96,7 +96,7 @@ def test_requests_of_the_specification_get_its_responses(actions: RpcProcess, na
     assert list(answer["result"]) == list(golden["response"]["result"])
 
 
-@pytest.mark.requirement("X-28", "SP-17", "SP-18", "SP-29")
+@pytest.mark.requirement("SP-3", "SP-9", "SP-10", "SP-17", "SP-18", "SP-21", "SP-22", "SP-29", "X-24", "X-28")
 def test_golden_session_is_answered_byte_for_byte(actions: RpcProcess) -> None:
     text = (GOLDEN / "skills_protocol.session.jsonl").read_text(encoding="utf-8").splitlines()
     assert len(text) > 30

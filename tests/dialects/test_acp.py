@@ -147,7 +147,7 @@ def test_valid_skill_is_a_valid_available_skill(fields: dict[str, Any]) -> None:
         assert standing(check(Document(frontmatter, {}, "Do it.", 1, ()), "a")) is Standing.LENIENT
 
 
-@pytest.mark.requirement("ACPX-14")
+@pytest.mark.requirement("ACP-1", "ACP-2", "ACP-3", "ACP-5", "ACPX-14")
 def test_duplicate_name_is_sent_from_the_earlier_root() -> None:
     first = replace(skill("z/same"), root=0)
     later = replace(skill("a/same"), root=1)

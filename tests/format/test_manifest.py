@@ -88,6 +88,7 @@ def test_unreadable_skill_toml_is_an_error_with_its_line(raw: bytes, reason: str
     assert reason in problem.message and problem.hint
 
 
+@pytest.mark.requirement("SP-5")
 @each_row("fields", [
     *({"name": name} for name in ("Two words", ".a", "a..b", "a/b", "", 3, "é", "a" * 257)),
     *({"version": version} for version in ("latest", 1.0, "v1.0.0")), {"description": 1}, {"description": ["a"]},

@@ -267,6 +267,7 @@ async def test_output_blobs_are_limited_in_number_and_bytes(
     assert "some files in output_blobs are above the limits" in result["logs_preview"]
 
 
+@pytest.mark.requirement("SP-27")
 async def test_input_blobs_must_exist_and_be_at_most_64() -> None:
     rpc = make_rpc("off", ACTIONS)
     for method, params in (

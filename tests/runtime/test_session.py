@@ -110,6 +110,8 @@ async def test_session_loads_reads_runs_and_switches_skills(script_session: Sess
     assert "Read [the guide]" not in third
     assert third.startswith(first)
     assert await read_text(session, "references/guide.md") == "Draw it.\n"
+    receipt = await call_tool(session, "skills.load", names=["pdf-processing"], mode="add")
+    assert active_names(receipt) == session.active_skills == ["data-analysis", "pdf-processing"]
     receipt = await call_tool(session, "skills.unload", all=True)
     assert receipt["structuredContent"] == {"active_skills": []}
     assert await session.instructions() == first

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -119,7 +120,7 @@ def visible_state(registry: Registry) -> dict[str, Any]:
     shown: dict[str, Any] = {}
     for path, skill in snapshot.skills.items():
         files = {name: (file.root, file.location, file.size, file.signature) for name, file in skill.files.items()}
-        reading = (dict(skill.frontmatter), skill.reading.heading, skill.reading.standing)
+        reading = (json.dumps(dict(skill.frontmatter)), skill.reading.heading, skill.reading.standing)
         shown[path] = (skill.root, skill.directory, reading, Counter(skill.problems), files, skill.standing)
     return {
         "skills": shown,

@@ -56,6 +56,18 @@ def test_edit_replaces_each_skill_that_has_the_file_and_reports_it(tmp_path: Pat
     assert changes.files == {("a", "in/ref.md"), ("a/in", "ref.md"), ("a", "new.md")}
 
 
+@pytest.mark.requirement("S40-13")
+@each_row(("before", "after"), [("true", "1"), ("0", "false"), ("1", "1.0"), ("{a: 1, b: 2}", "{b: 2, a: 1}")])
+def test_value_that_only_python_takes_for_the_old_one_is_read_again(before: str, after: str, tmp_path: Path) -> None:
+    def write(value: str) -> str:
+        return str(write_files(tmp_path, {"a/SKILL.md": skill_md("a", f"user-invocable: {value}")}) / "a")
+
+    write(before)
+    registry = load_registry(tmp_path)
+    registry.refresh([write(after)])
+    assert visible_state(registry) == visible_state(load_registry(tmp_path))
+
+
 @pytest.mark.requirement("X-7")
 def test_readers_never_see_a_partial_snapshot(tmp_path: Path) -> None:
     """Two generations of skills are swapped while two threads read snapshots."""

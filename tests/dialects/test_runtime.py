@@ -129,11 +129,11 @@ def test_without_skills_there_are_no_instructions_and_no_tools() -> None:
     assert "<available_skills>" not in text
 
 
-@pytest.mark.requirement("RT-6", "RT-7")
+@pytest.mark.requirement("RT-6", "RT-7", "S40-48")
 def test_instructions_end_with_active_skills_in_loading_order() -> None:
-    active = [loaded("b", "Do b."), loaded("a", "Do a.")]
+    active = [loaded("b", "Do b.")._replace(origin="https://b.example"), loaded("a", "Do a.")]
     text = runtime.instructions(overview_of("a", "b"), UNLIMITED, scripts=False, active=active)
-    blocks = '<skill name="b">\nDo b.\n</skill>\n<skill name="a">\nDo a.\n</skill>'
+    blocks = '<skill name="b" origin="https://b.example">\nDo b.\n</skill>\n<skill name="a">\nDo a.\n</skill>'
     assert text.endswith(f"later one applies.\n\n<active_skills>\n{blocks}\n</active_skills>")
 
 

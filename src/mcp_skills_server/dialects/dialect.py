@@ -17,6 +17,11 @@ Entry: TypeAlias = "dict[str, Json]"
 Result: TypeAlias = "dict[str, Json]"
 
 
+def cacheable(result: Mapping[str, Json], ttl_ms: int) -> Result:
+    """Add the envelope of MCP's complete results that a client may cache."""
+    return {"resultType": "complete", **result, "ttlMs": ttl_ms, "cacheScope": "private"}
+
+
 class EntryContext(NamedTuple):
     """A skill with the context that its entry depends on.
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Final
 
+from mcp_skills_server.dialects.dialect import cacheable
 from mcp_skills_server.format import hidden, identity, media
 from mcp_skills_server.format.uris import TEMPLATE, uri
 from mcp_skills_server.model import ORIGIN, SKILL_MD, Json, Skill
@@ -72,7 +73,7 @@ def completion(values: Iterable[str]) -> dict[str, Json]:
 
 def listing(descriptors: list[Json], next_cursor: str | None, ttl_ms: int) -> dict[str, Json]:
     """Return the result of `resources/list`."""
-    out = _cacheable("resources", descriptors, ttl_ms)
+    out = cacheable({"resources": descriptors}, ttl_ms)
     if next_cursor is not None:
         out["nextCursor"] = next_cursor
     return out
@@ -86,7 +87,7 @@ def template_listing(ttl_ms: int) -> dict[str, Json]:
         "title": "File of a skill",
         "description": "Any file of any skill: skill://<skill path>/<file path>",
     }
-    return _cacheable("resourceTemplates", [template], ttl_ms)
+    return cacheable({"resourceTemplates": [template]}, ttl_ms)
 
 
 def content(target: str, path: str, raw: bytes) -> dict[str, Json]:
@@ -101,8 +102,4 @@ def content(target: str, path: str, raw: bytes) -> dict[str, Json]:
 
 def contents(items: list[Json], ttl_ms: int) -> dict[str, Json]:
     """Return the result of `resources/read`."""
-    return _cacheable("contents", items, ttl_ms)
-
-
-def _cacheable(key: str, items: list[Json], ttl_ms: int) -> dict[str, Json]:
-    return {"resultType": "complete", key: items, "ttlMs": ttl_ms, "cacheScope": "private"}
+    return cacheable({"contents": items}, ttl_ms)

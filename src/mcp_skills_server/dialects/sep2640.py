@@ -6,10 +6,9 @@ and the digest and size of every file.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
-from mcp_skills_server.dialects.dialect import Dialect, Entry, EntryResult, Result
+from mcp_skills_server.dialects.dialect import Dialect, Entry, EntryResult, Result, cacheable
 from mcp_skills_server.errors import RequestError, clipped
 from mcp_skills_server.format import uris
 from mcp_skills_server.format.uris import uri
@@ -41,11 +40,6 @@ def entry(skill: Skill) -> Entry:
     return {"uri": target, "frontmatter": frontmatter, "resources": resources}
 
 
-def framed(result: Mapping[str, Json], ttl_ms: int) -> Result:
-    """Add this dialect's envelope to a result of `skills/list` or `skills/get`, in both eras."""
-    return {"resultType": "complete", **result, "ttlMs": ttl_ms, "cacheScope": "private"}  # S40-20
-
-
 def _result(entry: Entry) -> Result:
     return {"skill": entry}
 
@@ -59,5 +53,5 @@ DIALECT: Final = Dialect(
     parameter="uri",
     find=find,
     result=EntryResult(_result),
-    with_envelope=framed,
+    with_envelope=cacheable,  # S40-20, in both eras
 )

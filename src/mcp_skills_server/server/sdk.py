@@ -127,13 +127,11 @@ async def record_event(attachment: Attachment, ctx: Context, call_next: CallNext
     ):
         try:
             result = await call_next(ctx)
-        except MCPError as error:
-            request.code = error.error.code
-            request.outcome = eras.outcome_of_error(error.error.code)
-            raise
-        except ValidationError:
+        except (MCPError, ValidationError) as error:
             request.code = types.INVALID_PARAMS
-            request.outcome = "refused"
+            if isinstance(error, MCPError):
+                request.code = error.error.code
+            request.outcome = eras.outcome_of_error(request.code)
             raise
         if isinstance(result, dict):
             request.outcome = eras.outcome_of_result(result)

@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 
 from mcp_skills_server.catalog.views import SkillSet, View
 from mcp_skills_server.dialects import runtime
+from mcp_skills_server.dialects.dialect import cacheable
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format import cursors
 from mcp_skills_server.model import Json, Standing
@@ -82,13 +83,7 @@ class Tools:
         tools = self.definitions(view.skill_set, elsewhere, caller.client)
         if runtime.apps.is_declared(caller.extensions):
             tools = runtime.apps.with_views(tools)
-        result: Result = {
-            "resultType": "complete",
-            "tools": tools,
-            "ttlMs": settings.ttl_ms,
-            "cacheScope": "private",
-        }
-        return with_unread(result, view)
+        return with_unread(cacheable({"tools": [*tools]}, settings.ttl_ms), view)
 
     async def call_tool(self, view: View, _: Settings, caller: Caller, params: Params) -> Result:
         """Call a tool (`tools/call`); errors that the model can correct are results with `isError`.

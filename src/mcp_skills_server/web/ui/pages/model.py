@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from mcp_skills_server.catalog.views import View
 from mcp_skills_server.dialects import jsonrpc, runtime
+from mcp_skills_server.dialects.dialect import cacheable
 from mcp_skills_server.dialects.runtime import Overview, Shown
 from mcp_skills_server.dialects.table import AUTO
 from mcp_skills_server.format.dependencies import Served
@@ -135,12 +136,7 @@ async def method_answers(
     settings = ctx.site.settings
     if settings.tools:
         tools: list[Json] = [*ctx.runtime.briefing.tools(handles=True)]
-        result = {
-            "resultType": "complete",
-            "tools": tools,
-            "ttlMs": settings.ttl_ms,
-            "cacheScope": "private",
-        }
+        result = cacheable({"tools": tools}, settings.ttl_ms)
         raw = jsonrpc.dump(era.in_era("tools/list", result))
         yield MethodAnswer("tools/list", "", raw, len(tools), more=False)
     if settings.prompts:

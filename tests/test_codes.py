@@ -101,7 +101,7 @@ def test_valid_skill_is_served_beside_any_broken_one(tmp_path: Path):
 
 @pytest.mark.requirement("AS-1", "AS-15", "ASG-4")
 def test_any_directory_with_a_skill_md_is_a_skill(tmp_path: Path):
-    files = ["LICENSE", "SKILL.md", "anything/else/notes.md", "scripts/run.py"]
+    files = ["LICENSE", "SKILL.md", "anything/else/notes.md", "assets/logo.svg", "scripts/run.py"]
     for path in (*(f"skill/{file}" for file in files), "folder/notes.md", "loose.md"):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(skill_md("skill"))

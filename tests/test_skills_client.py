@@ -7,6 +7,7 @@ import hashlib
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -179,12 +180,16 @@ async def test_file_that_differs_from_its_listing_is_refused(tmp_path: Path) -> 
     files = {f"{BASE}SKILL.md": SKILL}
     async with SkillsClient.connect(scripted(lambda _: {"skills": [entry()]}, files.__getitem__)) as client:
         (skill,) = await client.list()
-        assert await client.read(skill) == SKILL
+        assert await client.read(skill) == SKILL and skill.files is not None
         for raw in (b"other", b"notes and more"):
             files[f"{BASE}notes/a%20b.md"] = raw
             for use in (client.read(skill, "notes/a b.md"), client.download(skill, tmp_path)):
                 with pytest.raises(UnprovedError, match="differs from its listing"):  # S40-43
                     await use
+        files[f"{BASE}notes/a%20b.md"] = b"notes"
+        wrong = replace(skill, files={"SKILL.md": replace(skill.files["SKILL.md"], size=len(SKILL) + 1)})
+        with pytest.raises(UnprovedError, match="differs from its listing"):
+            await client.read(wrong)
         files[f"{BASE}notes/a%20b.md"] = b""
         with pytest.raises(UnprovedError, match="is not Base64"):
             await client.read(skill, "notes/a b.md")
@@ -193,11 +198,18 @@ async def test_file_that_differs_from_its_listing_is_refused(tmp_path: Path) -> 
 
 @pytest.mark.requirement("S40-45")
 async def test_frontmatter_that_differs_from_its_listing_is_refused() -> None:
-    announced = entry(frontmatter={"name": "one", "description": "The one skill.", "allowed-tools": "Read"})
-    async with SkillsClient.connect(scripted(lambda _: {"skills": [announced]}, lambda _: SKILL)) as client:
-        (skill,) = await client.list()
-        with pytest.raises(UnprovedError, match="differs from the server's listing"):  # S40-45
-            await client.read(skill)
+    fields = {"name": "one", "description": "The one skill."}
+    raw = SKILL.replace(b"skill.\n", b"skill.\nuser-invocable: 1\n", 1)
+    files = [file_entry("SKILL.md", raw)]
+    for value, is_same in ((1, True), (1.0, True), (True, False), ("1", False), (None, False)):
+        announced = entry(frontmatter=fields | {"user-invocable": value}, resources=files)
+        async with SkillsClient.connect(scripted(lambda _, e=announced: {"skills": [e]}, lambda _: raw)) as client:
+            (skill,) = await client.list()
+            if is_same:
+                assert await client.read(skill) == raw
+                continue
+            with pytest.raises(UnprovedError, match="differs from the server's listing"):  # S40-45
+                await client.read(skill)
 
 
 async def test_bad_entry_is_skipped_and_endless_pages_are_refused() -> None:

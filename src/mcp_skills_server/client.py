@@ -36,6 +36,7 @@ from mcp_skills_server.dialects.listed import (
     EntryRefusedError,
     ListedFile,
     ListedSkill,
+    is_same,
     parse_entry,
     path_below,
 )
@@ -241,7 +242,9 @@ class SkillsClient:
             words = ""
             if digest_of(raw) != file.digest or len(raw) != file.size:  # S40-43
                 words = "the server's copy differs from its listing; get the skill again"
-            elif path == SKILL_MD and frontmatter.parse(raw).frontmatter != skill.frontmatter:
+            elif path == SKILL_MD and not is_same(
+                dict(frontmatter.parse(raw).frontmatter or {}), dict(skill.frontmatter)
+            ):
                 words = "its frontmatter differs from the server's listing"  # S40-45
             if words:
                 raise UnprovedError(f"{quoted(file.uri)}: {words}")

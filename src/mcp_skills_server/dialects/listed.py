@@ -9,7 +9,7 @@ from urllib.parse import unquote_to_bytes
 
 from mcp_skills_server.errors import SkillsServerError, quoted
 from mcp_skills_server.format.archive import ArchiveRefusedError, check_paths
-from mcp_skills_server.model import SKILL_MD
+from mcp_skills_server.model import SKILL_MD, Json
 from mcp_skills_server.model.digests import is_digest
 
 MOST_FILES: Final = 512
@@ -70,6 +70,15 @@ def parse_entry(raw: object) -> ListedSkill:
         raise EntryRefusedError(f"{quoted(uri)}: {reason}")
     files = _files(entry.get("resources"), uri)
     return ListedSkill(name, description, uri, files, frontmatter)
+
+
+def is_same(one: Json, other: Json) -> bool:
+    """Tell whether two JSON values are the same. To Python's `==`, 1 is also true."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(is_same(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(is_same, one, other))
+    return one == other and isinstance(one, bool) == isinstance(other, bool)
 
 
 def path_below(base: str, uri: str) -> str:

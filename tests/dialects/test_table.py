@@ -49,7 +49,8 @@ def test_client_that_declares_an_extension_gets_its_dialect_alone() -> None:
     ("auto", {"uri": "u", "name": "n"}, "sep-2640 u"), ("auto", {"name": "n"}, "sep-2076 n"),
     ("sep-2076", {"uri": "u", "name": "n"}, "sep-2076 n"), ("auto", {}, "Parameter 'name' or 'uri' is missing"),
     ("sep-2640", {"name": "n"}, "Parameter 'uri' is missing"), ("auto", {"uri": 5}, "Parameter 'uri' must be a string"),
-    ("auto", {"name": None}, "Parameter 'name' must be a string"),
+    ("auto", {"name": None}, "Parameter 'name' or 'uri' is missing"),
+    ("auto", {"uri": None, "name": "n"}, "sep-2076 n"),
 ])  # fmt: skip
 def test_parameter_selects_the_dialect_of_a_request(choice: str, params: dict[str, Any], answer: str) -> None:
     dialects = table.select_dialects(choice)

@@ -78,6 +78,7 @@ def test_error_about_a_uri_of_80_kb_is_short(registry: Registry, handler: Any, p
     assert len(str(caught.value)) < 1000
 
 
+@pytest.mark.requirement("S40-22", "S76-5")
 def test_pages_of_large_skills_are_shorter_and_complete(tmp_path: Path) -> None:
     metadata = "".join(f"\n  key{each}: {'x' * 1000}" for each in range(100))
     fields = f"metadata:{metadata}"

@@ -64,8 +64,8 @@ class DialectSet(NamedTuple):
             RequestError: the parameter is missing or not a string.
         """
         for each in self.dialects:
-            if each.parameter in params:
-                target = params[each.parameter]
+            target = params.get(each.parameter)
+            if target is not None:
                 if not isinstance(target, str):
                     raise RequestError(f"Parameter {each.parameter!r} must be a string")
                 return each, target

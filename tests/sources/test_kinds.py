@@ -93,6 +93,17 @@ def damage_records(folder: Path) -> None:
     (folder / "bad" / "mine.md").write_bytes(b"mine")
 
 
+def lose_skill(folder: Path) -> None:
+    """Delete a skill with its record, as a cleaner of old files does."""
+    shutil.rmtree(folder / "bad")
+    (folder / ".mcp-skills" / "skills" / "bad.json").unlink()
+
+
+def edit_skill_without_record(folder: Path) -> None:
+    (folder / ".mcp-skills" / "skills" / "bad.json").unlink()
+    (folder / "bad" / "SKILL.md").write_bytes(b"mine")
+
+
 @every_kind
 def test_damaged_copy_is_repaired(name: str, place: PublishedSource, tmp_path: Path) -> None:
     place.publish("first", [Member("scripts/more.md")])
@@ -105,7 +116,8 @@ def test_damaged_copy_is_repaired(name: str, place: PublishedSource, tmp_path: P
         lambda folder: shutil.rmtree(folder / "bad" / "scripts"),
         lambda folder: (folder / "bad" / "mine.md").write_bytes(b"mine"),
         lambda folder: (folder / "mine").mkdir() or (folder / "good" / "SKILL.md").unlink(),
-        damage_records,
+        lambda folder: (folder / "mine").mkdir(),
+        damage_records, lose_skill, edit_skill_without_record,
     ):
         if KINDS[name].keeps_copy:  # a process checks its files when it starts
             damage(follower.path)

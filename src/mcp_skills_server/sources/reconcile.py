@@ -130,13 +130,15 @@ def fetching(
 
 
 def _held(source: Source, revision: Revision) -> FetchReport | None:
-    """Report that the folder has a complete, unmodified revision, or return None. Needs no lock."""
+    """Report that the folder has exactly a complete revision, or return None. Needs no lock."""
     index = read_index(source.place, source.key)
     if index is None or index.revision != revision.digest:
         return None
     folder = FetchedFolder(source.place)
     records = {each.name: each for each in read_records(source.place) if each.source == source.key}
     try:
+        if len(records) != index.skills or any(folder.others(records)):
+            return None
         if any(folder.look(name, records)[0] is not SkillState.KEPT for name in records):
             return None
     except OSError:
@@ -304,6 +306,7 @@ class Reconciler:
         index = replace(
             index,
             wanted=self._ever_wanted,
+            skills=sum(it.source == self._source for it in read_records(self._folder.directory)),
             refused={each.name: each.reason for each in found if each.fault == "publisher"},
             units=self._memory,
         )

@@ -135,6 +135,26 @@ def test_first_of_two_skills_replaces_second_if_fetched_later(
     assert (tmp_path / "own" / "a" / "SKILL.md").read_bytes() == skill_md("a", "first")
 
 
+@pytest.mark.parametrize("is_first_late", [False, True])
+def test_skill_whose_name_differs_only_in_case_is_refused_for_that(
+    registry: FakeRegistry, tmp_path: Path, is_first_late: bool
+) -> None:
+    raw = tar({"Foo/SKILL.md": skill_md("Foo")})
+
+    def late(_: object) -> Iterator[bytes]:
+        if is_first_late:
+            registry.closing.wait(0.3)
+        yield respond_with(raw, connection="close")
+
+    first = registry.put(registry.manifest(registry.layer(raw)))
+    registry.blob(raw, late)
+    registry.collection({"1": first, "2": registry.skill("foo", {"SKILL.md": skill_md("foo")})}, "1.0")
+    (refused,) = fetch_to_folder(registry.named(), tmp_path / "own").refused
+    fault = "its name differs from that of 'Foo', which comes before it, only in case or Unicode form"
+    assert str(refused) == f"foo: {fault}"
+    assert skill_names(tmp_path / "own") == ["Foo"]
+
+
 @pytest.mark.parametrize(
     "push",
     [

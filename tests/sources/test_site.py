@@ -6,6 +6,7 @@ import gzip
 import json
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -243,6 +244,24 @@ def publish(site: Publisher, body: str) -> None:
 
 def served_body(folder: Path) -> str:
     return (folder / "a" / "SKILL.md").read_text().splitlines()[-1]
+
+
+@pytest.mark.parametrize("control", ["", "no-store", "max-age=3600"])
+def test_pinned_index_is_kept_and_any_other_is_not(site: Publisher, tmp_path: Path, control: str) -> None:
+    indexes = [index_of([entry("a", site.add("a", skill_md("a", text)), "/a/a")]) for text in ("one", "two")]
+
+    def publish(number: int) -> None:
+        site.add("a", skill_md("a", ("one", "two")[number]))
+        site.routes[INDEX] = respond_with(indexes[number], cache_control=control)
+
+    publish(0)
+    pin = fetch_to_cache(site.url, tmp_path).state.revision
+    for number, held in ((1, 1), (0, 0), (1, 0)):
+        publish(number)
+        pinned = open_follower(site.url, tmp_path, pin=pin)
+        anyio.run(partial(pinned.refresh, anew=True))
+        assert read_tree(pinned.path)["a/SKILL.md"] == skill_md("a", ("one", "two")[held])
+        assert (pinned.state.revision == pin) is (held == 0)
 
 
 def test_index_history_is_limited_per_url() -> None:

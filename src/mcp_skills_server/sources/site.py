@@ -96,9 +96,10 @@ class Site(Source):
     async def resolve(self, *, anew: bool = False) -> Revision:
         """Return the index as a revision, from the recorded copy while that is fresh."""
         known = read_index(self.place, self.key)
-        # any other index is the one that the site had when the pinned one was to be fetched
         if known is not None and _digest(known) == self.settings.pin:
             known, anew = replace(known, asked_at=time.time(), fresh_s=LONGEST_S), False
+        elif self.settings.pin is not None:
+            known = None  # the site had another index before, which must not be revalidated
         try:
             found = await self.find(known, anew=anew)
         except IndexRefusedError as error:

@@ -193,6 +193,17 @@ def test_damaged_objects_are_fetched_again(upstream: Upstream, tmp_path: Path) -
     assert "skills/gamma/SKILL.md" in served_paths(follower)
 
 
+def test_failed_fetch_leaves_no_temporary_pack(upstream: Upstream, tmp_path: Path) -> None:
+    follower = fetch_to_cache(upstream.url, tmp_path)
+    assert isinstance(follower.source, GitFolder)
+    follower.source._repository.git._most_bytes = 50_000
+    upstream.commit({**BASE, **skill("gamma", large_bin=os.urandom(200_000))})
+    with pytest.raises(UnreachableError, match="it has more than 4 GiB"):
+        anyio.run(follower.refresh)
+    (packs,) = tmp_path.glob("git/*/objects/objects/pack")
+    assert [each.name for each in packs.iterdir() if each.name.startswith("tmp")] == []
+
+
 def test_fetch_over_time_limit_is_ended(upstream: Upstream, tmp_path: Path) -> None:
     limits = FetchSettings(limits=FetchLimits(total_s=0.001))
     with pytest.raises(UnreachableError, match="no answer"):

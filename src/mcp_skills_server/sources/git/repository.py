@@ -69,7 +69,10 @@ _REASONS: Final = {
     "could not resolve host|name or service not known": "its host is not known; check the address",
     "certificate|ssl |tls ": "its certificate is not trusted; name its issuer in http.sslCAInfo",
     "no space left on device|quota exceeded": "the disk is full",
-    "ended by signal 25|file size limit|file too large": "it has more than 4 GiB",
+    # a killed index-pack says nothing
+    r"ended by signal 25|file size limit|file too large|\A.*invalid index-pack output\s*\Z": (
+        "it has more than 4 GiB, or git was killed"
+    ),
     "connection (?:refused|timed out|reset|closed)|(?:failed|couldn't) (?:to )?connect"
     "|unreachable|no route to host|too slow|timed out|timeout|no answer|early eof|hung up"
     "|broken pipe|returned error: [45]|empty reply|recv failure|send failure|remote end": (
@@ -285,7 +288,11 @@ class Repository:
         filters = [each for each in arguments if each.startswith("--filter=")]
         if filters and not self._filters:
             arguments = tuple(each for each in arguments if each not in filters)
-        self.git.run(*settings, *_FETCH, *arguments, seconds=self._fetch_s, given=given)
+        try:
+            self.git.run(*settings, *_FETCH, *arguments, seconds=self._fetch_s, given=given)
+        except GitFailedError:
+            self._remove_leftovers()  # a part of a pack, which may fill the disk
+            raise
         if filters and _NO_FILTER in self.git.warned:
             self._filters = False
 
@@ -322,18 +329,22 @@ class Repository:
             ) from None
 
     def _tidy(self, id_length: int) -> None:
-        """Remove files of a killed git, or the repository if it has grown or has other ids."""
+        """Remove what a killed git left, or the repository if it has grown or has other ids."""
         place = self._directory
         with suppress(OSError):
             is_long = "sha256" in (place / "config").read_text()
             packs = [*place.glob("objects/pack/*.pack")]
             if is_long != (id_length == 64) or len(packs) > _MOST_PACKS:
                 self.clear()
+        self._remove_leftovers()
+        self._make(id_length)
+
+    def _remove_leftovers(self) -> None:
+        """Remove the temporary files and locks of a killed git."""
         for pattern in ("*.lock", "refs/kept/*.lock", "objects/pack/tmp_*"):
-            for left in place.glob(pattern):
+            for left in self._directory.glob(pattern):
                 with suppress(OSError):
                     left.unlink()
-        self._make(id_length)
 
 
 def _reason(said: str) -> str | None:

@@ -67,7 +67,7 @@ _REASONS: Final = {
         "there is no repository there, or none that you may see"
     ),
     "could not resolve host|name or service not known": "its host is not known; check the address",
-    "certificate|ssl |tls ": "its certificate is not trusted; name its issuer in http.sslCAInfo",
+    "certificate": "its certificate is not trusted; name its issuer in http.sslCAInfo",
     "no space left on device|quota exceeded": "the disk is full",
     # a killed index-pack says nothing
     r"ended by signal 25|file size limit|file too large|\A.*invalid index-pack output\s*\Z": (
@@ -75,7 +75,7 @@ _REASONS: Final = {
     ),
     "connection (?:refused|timed out|reset|closed)|(?:failed|couldn't) (?:to )?connect"
     "|unreachable|no route to host|too slow|timed out|timeout|no answer|early eof|hung up"
-    "|broken pipe|returned error: [45]|empty reply|recv failure|send failure|remote end": (
+    "|broken pipe|ssl|tls|returned error: [45]|empty reply|recv failure|send failure|remote end": (
         _NO_ANSWER
     ),
     "unknown option|unknown switch|^usage:": ("the program git is too old; install 2.30 or newer"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Callable
@@ -191,6 +192,19 @@ def test_damaged_objects_are_fetched_again(upstream: Upstream, tmp_path: Path) -
         with suppress(UnreachableError):
             anyio.run(follower.refresh)
     assert "skills/gamma/SKILL.md" in served_paths(follower)
+
+
+def test_full_disk_at_first_fetch_leaves_no_broken_repository(upstream: Upstream, tmp_path: Path) -> None:
+    follower = open_follower(upstream.url, tmp_path)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        with pytest.raises(SourceError, match="cannot be written"):
+            anyio.run(follower.refresh)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    anyio.run(follower.refresh)
+    assert served_paths(follower) == SKILL_PATHS
 
 
 def test_failed_fetch_leaves_no_temporary_pack(upstream: Upstream, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Final, NamedTuple
 
+from mcp_skills_server.durable import replace_file
 from mcp_skills_server.errors import clipped
 from mcp_skills_server.model import printable
 from mcp_skills_server.sources.git.address import GitAddress, is_commit
@@ -322,7 +323,7 @@ class Repository:
                 folder.mkdir(parents=True, exist_ok=True)
             for name, text in (("HEAD", f"ref: {_OURS}\n"), ("config", config)):
                 if not (place / name).exists():
-                    (place / name).write_bytes(text.encode())
+                    replace_file(place / name, text.encode(), None)
         except OSError as error:
             raise SourceError(
                 f"{place} cannot be written ({error.strerror or error}); choose another --cache-dir"

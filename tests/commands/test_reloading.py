@@ -23,6 +23,7 @@ from mcp_skills_server.access.tokens import Tokens, read_token_file
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.cli import cli
+from mcp_skills_server.commands import reloading
 from mcp_skills_server.commands.config_file import command_named
 from mcp_skills_server.commands.opening import OpenedRoots, make_views
 from mcp_skills_server.commands.options import warn_of_unknown_variables
@@ -317,6 +318,33 @@ def test_tokens_that_expire_soon_are_named_and_state_is_one_line(
     registry = Registry([config.parent / "skills"])
     context = serve.make_context("serve", [str(config.parent)])
     assert Reloader(context, Views(registry), OpenedRoots(registry, None)).state() == ""
+
+
+def test_lock_file_whose_source_is_unreachable_is_retried(
+    config: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    reloader = make_reloading(config).reloader
+    answers = ["it is unreachable", "it is unreachable", "", ""]
+
+    def relock(_: OpenedRoots) -> str:
+        if not answers:
+            raise SystemExit  # ends `_follow`
+        if len(answers) == 1:
+            reloader.request_reload()
+        return answers.pop(0)
+
+    polls = iter([reloader._seen] * 100)
+    monkeypatch.setattr(Reloader, "_stat_files", lambda _: next(polls))
+    monkeypatch.setattr(OpenedRoots, "relock", relock)
+    monkeypatch.setattr(reloading, "_RETRY_S", 0.0)
+    monkeypatch.setattr(reloading, "_POLL_S", 0.01)
+    caplog.set_level("INFO", "mcp_skills_server")
+    reloader.reload()
+    assert reloader.refused == "it is unreachable"
+    with pytest.raises(SystemExit):
+        reloader._follow()
+    assert reloader.refused == ""
+    assert caplog.messages == ["it is unreachable", "the files are valid again, and fully in force"]
 
 
 def test_reload_does_not_turn_tokens_on(config: Path) -> None:

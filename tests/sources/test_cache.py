@@ -96,6 +96,15 @@ def test_leased_folder_is_not_evicted(tmp_path: Path) -> None:
     assert not [*(tmp_path / "sites").iterdir()]
 
 
+def test_leases_of_ended_processes_are_removed_at_the_next_start(tmp_path: Path) -> None:
+    origin = "https://other.example"
+    for _ in range(3):
+        with lease_in_other_process(tmp_path, origin):
+            mine = CacheFolder(tmp_path, "sites", origin)
+            assert len(os.listdir(mine.path / ".mcp-skills-used")) == 2
+        del mine
+
+
 def test_trim_removes_leftovers_of_killed_process_but_no_link_and_no_other_folder(tmp_path: Path) -> None:
     """`--cache-dir ~` is a mistake that must not delete `~/documents/taxes`."""
     sites, mine, taxes = tmp_path / "cache" / "sites", tmp_path / "mine", tmp_path / "cache" / "documents" / "taxes"

@@ -179,15 +179,25 @@ def test_commit_conflict_fails_only_its_own_skill(tmp_path: Path) -> None:
     assert not os.listdir(tmp_path / "b")
 
 
-def test_undeletable_old_files_do_not_block_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_undeletable_old_files_block_no_later_change_and_never_return(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError
 
     store_skill(tmp_path)
     monkeypatch.setattr(os, "rmdir", refuse)
-    assert store_skill(tmp_path, OTHER_FILES)
+    for number in range(2):
+        assert store_skill(tmp_path, {"SKILL.md": (b"%d" % number, False)})
+        assert state_of(tmp_path) is SkillState.KEPT
+    for _ in range(2):
+        with FetchedFolder.opened(tmp_path) as store:
+            store.remove("a")
+        assert state_of(tmp_path) is SkillState.ABSENT
+        assert store_skill(tmp_path)
+    monkeypatch.undo()
     assert state_of(tmp_path) is SkillState.KEPT
-    assert os.listdir(tmp_path / ".mcp-skills" / "stage") == ["old-a"]
+    assert not os.listdir(tmp_path / ".mcp-skills" / "stage")
 
 
 def test_unusable_or_locked_folder_is_reported(tmp_path: Path) -> None:

@@ -231,6 +231,23 @@ def test_source_is_ready_after_the_registry_scan_and_before_listings_go_on(tmp_p
     assert events[:2] == [(str(follower.path), False), ("read", True)]
 
 
+def test_first_fetch_after_the_wait_of_listings_is_announced(tmp_path: Path) -> None:
+    kind = Kind("memo", lambda given: given.startswith("memo:"), ScriptedSource)
+    mirrors = Mirrors(SourceSettings(tmp_path), (kind, *KINDS))
+    mirrors.root("memo:a")
+    (follower,) = mirrors.followers
+    assert isinstance(follower.source, ScriptedSource)
+    follower.source.answers = ["one", "two"]
+    announced: list[str] = []
+    wait = mirrors.first_read(0.0, announced.append)
+    assert wait is not None
+    wait()
+    for _ in range(2):
+        anyio.run(follower.refresh)
+        assert announced == [str(follower.path)]
+    assert mirrors.first_read(0.0, announced.append) is None
+
+
 def test_requested_poll_ends_wait_and_is_throttled_to_one_per_second(tmp_path: Path) -> None:
     source = ScriptedSource("memo:x", SourceSettings(tmp_path))
     anew: list[bool] = []

@@ -5,7 +5,9 @@ from __future__ import annotations
 import gzip
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -24,6 +26,7 @@ from sources.publishers import (
     INDEX,
     INDEX_0_1,
     Publisher,
+    ReceivedRequest,
     Route,
     entry,
     index_of,
@@ -243,6 +246,33 @@ def publish(site: Publisher, body: str) -> None:
 
 def served_body(folder: Path) -> str:
     return (folder / "a" / "SKILL.md").read_text().splitlines()[-1]
+
+
+@pytest.mark.parametrize("control", ["", "no-store", "max-age=3600", "last-modified"])
+def test_pinned_index_is_kept_and_any_other_is_not(site: Publisher, tmp_path: Path, control: str) -> None:
+    indexes = [index_of([entry("a", site.add("a", skill_md("a", text)), "/a/a")]) for text in ("one", "two")]
+
+    def publish(number: int) -> None:
+        site.add("a", skill_md("a", ("one", "two")[number]))
+        fields = {"cache_control": control}
+        if control == "last-modified":
+            fields = {"last_modified": "Fri, 27 Nov 2026 00:00:00 GMT"}
+
+        def respond(request: ReceivedRequest) -> Iterable[bytes]:
+            # as Apache does when an older file comes back
+            is_older = "if-modified-since" in request.headers
+            yield respond_with(b"" if is_older else indexes[number], 304 if is_older else 200, **fields)
+
+        site.routes[INDEX] = respond
+
+    publish(0)
+    pin = fetch_to_cache(site.url, tmp_path).state.revision
+    for number, held in ((1, 1), (0, 0), (1, 0)):
+        publish(number)
+        pinned = open_follower(site.url, tmp_path, pin=pin)
+        anyio.run(partial(pinned.refresh, anew=True))
+        assert read_tree(pinned.path)["a/SKILL.md"] == skill_md("a", ("one", "two")[held])
+        assert (pinned.state.revision == pin) is (held == 0)
 
 
 def test_index_history_is_limited_per_url() -> None:

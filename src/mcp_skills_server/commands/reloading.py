@@ -8,6 +8,7 @@ rates change at once; all other changes are logged in one line, to take effect a
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 import time
@@ -41,6 +42,8 @@ logger = logging.getLogger(__name__)
 _POLL_S: Final = 0.5
 """Seconds between polls; a changed file is read once it is equal at two polls (debounce)."""
 _DAY_S: Final = 86_400.0
+_RETRY_S: Final = 30.0
+"""Seconds between attempts to fetch what the lock file names."""
 
 
 class Reloader:
@@ -75,6 +78,7 @@ class Reloader:
         self._tokens = tokens
         self._warned = self.read_at = time.time()
         self.refused = ""
+        self._retry_at = math.inf
         self._requests: SimpleQueue[None] = SimpleQueue()
         self._seen = self._stat_files()
 
@@ -125,12 +129,20 @@ class Reloader:
             logger.warning("%s", each)
         if was and now and was != now:
             self._apply(before, was, now)
-        if refused := self._opened.relock():
+        if refused := self._relock():
             logger.warning("%s", refused)
             troubles.append(refused)
         if self.refused and not troubles:
             logger.info("the files are valid again, and fully in force")
         self.read_at, self.refused = time.time(), printable(" / ".join(troubles))
+
+    def _relock(self) -> str:
+        """Serve the lock file as it is now, or return the reason and retry later."""
+        self._retry_at = time.monotonic() + _RETRY_S
+        refused = self._opened.relock()
+        if not refused:
+            self._retry_at = math.inf
+        return refused
 
     def _swap(self, tokens: list[Token] | None, grants: Sequence[Grant] | None) -> None:
         """Replace tokens and grants atomically. None keeps the current one."""
@@ -223,10 +235,12 @@ class Reloader:
             if self._tokens is not None and time.time() - self._warned > _DAY_S:
                 self._warned = time.time()
                 warn_of_expiry(self._tokens, self._warned)
-            if not is_requested and (last == self._seen or last != before):
-                continue
-            self._seen = last
+            is_changed = last != self._seen and last == before
             try:
+                is_retried = time.monotonic() >= self._retry_at and not self._relock()
+                if not (is_requested or is_changed or is_retried):
+                    continue
+                self._seen = last
                 self.reload()
                 if is_requested:
                     self._opened.poll_now()

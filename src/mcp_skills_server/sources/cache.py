@@ -56,6 +56,7 @@ class CacheFolder:
                     make_own(each)
                 for each in (used, self.skills):
                     each.mkdir(exist_ok=True)
+                _is_leased(self.path)
                 self._use = FileLock(used / f"{os.getpid()}-{uuid.uuid4().hex[:8]}", timeout=0)
                 self._use.acquire()
             os.utime(used)
@@ -114,17 +115,24 @@ def make_own(folder: Path) -> None:
 def _take_away(cache: Path, folder: Path) -> Path | None:
     """Rename a folder out of the way and return its new path, or None if it is leased."""
     with _alone(cache):
-        for mark in [*(folder / _USED).glob("*")]:
-            lock = FileLock(mark, timeout=0)
-            try:
-                lock.acquire()
-            except Timeout:
-                return None
-            lock.release()
-            mark.unlink(missing_ok=True)  # a stale lease of a process that has ended
+        if _is_leased(folder):
+            return None
         gone = folder.with_name(f"{_GONE}{uuid.uuid4().hex[:12]}")
         os.rename(folder, gone)
         return gone
+
+
+def _is_leased(folder: Path) -> bool:
+    """Remove the leases of processes that have ended, and tell whether any is left."""
+    is_leased = False
+    for mark in [*(folder / _USED).glob("*")]:
+        try:
+            with FileLock(mark, timeout=0):
+                pass
+            mark.unlink(missing_ok=True)
+        except OSError:  # Timeout is one; or the lease is another user's
+            is_leased = True
+    return is_leased
 
 
 def _alone(cache: Path) -> FileLock:

@@ -13,6 +13,7 @@ import os
 import shutil
 import stat
 import sys
+import uuid
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -48,6 +49,7 @@ _OLD: Final = "old-"
 _GONE: Final = "gone-"
 _NEW: Final = "new-"
 _WRITING: Final = "writing-"
+_LEFT: Final = "left-"
 _NOFOLLOW: Final[int] = getattr(os, "O_NOFOLLOW", 0)
 
 
@@ -259,7 +261,14 @@ class FetchedFolder:
         """Delete all files of a skill on the stage."""
         key = record_key(name)
         for left in (f"{_OLD}{key}", f"{_GONE}{key}", f"{_NEW}{key}", f"{_WRITING}{key}.json"):
-            clear(self._stage / left)
+            self._clear(self._stage / left)
+
+    def _clear(self, path: Path) -> None:
+        """Delete a path; move what cannot be deleted to an unused name on the stage."""
+        clear(path)
+        if os.path.lexists(path):
+            with suppress(OSError):
+                os.rename(path, self._stage / f"{_LEFT}{uuid.uuid4().hex}")
 
     def remove(self, name: str, *, force: bool = False) -> None:
         """Remove a fetched skill and its record; raise ConflictError if edited or foreign."""
@@ -277,8 +286,8 @@ class FetchedFolder:
             for parent in [*Path(name).parents][:-1]:
                 (self.directory / parent).rmdir()
 
-    def remove_others(self, names: Collection[str]) -> None:
-        """Remove everything but these skills."""
+    def others(self, names: Collection[str]) -> Generator[Path]:
+        """Yield the paths of everything but these skills."""
         above = {parent.as_posix() for name in names for parent in Path(name).parents}
         todo = [""]
         while todo:
@@ -289,7 +298,12 @@ class FetchedFolder:
                     if place in above and entry.is_dir(follow_symlinks=False):
                         todo.append(f"{place}/")
                     elif place not in names and place != STATE_DIR:
-                        clear(Path(entry.path))
+                        yield Path(entry.path)
+
+    def remove_others(self, names: Collection[str]) -> None:
+        """Remove everything but these skills."""
+        for path in self.others(names):
+            self._clear(path)
 
     def put_index(self, index: IndexRecord) -> None:
         """Write the record of a source."""
@@ -319,7 +333,7 @@ class FetchedFolder:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 os.rename(each, target)
             else:
-                clear(each)
+                self._clear(each)
 
     def _record_path(self, name: str) -> str:
         return f"{self._records}/{record_key(name)}.json"

@@ -38,6 +38,7 @@ from mcp_skills_server.sources.source import (
     SourceError,
     SourceSettings,
     UnacceptableError,
+    UnreachableError,
 )
 
 logger = logging.getLogger(__name__)
@@ -420,7 +421,10 @@ class Mirrors:
         """
 
         async def fetch(source: Source) -> None:
-            await reconcile(source, await source.resolve())
+            report = await reconcile(source, await source.resolve())
+            for each in report.refused:
+                if each.fault != "publisher":
+                    raise UnreachableError(str(each))
 
         fetched: list[tuple[Follower, Source]] = []
         for follower in self.followers:
@@ -428,7 +432,11 @@ class Mirrors:
             if follower.link is not None and revision:
                 settings = replace(follower.source.settings, pin=revision)
                 source = cast("Source", open_source(follower.given, settings, self._kinds))
-                anyio.run(fetch, source)
+                try:
+                    anyio.run(fetch, source)
+                except SourceError as error:
+                    reason = follower.reason(error)
+                    raise UnreachableError(f"{follower.name}: {reason}") from None
                 fetched.append((follower, source))
 
         def switch() -> None:

@@ -21,7 +21,7 @@ import anyio
 from anyio import to_thread
 
 from mcp_skills_server.dialects.wellknown import DigestMismatchError
-from mcp_skills_server.errors import UsageError
+from mcp_skills_server.errors import UsageError, quoted
 from mcp_skills_server.format.archive import ArchiveRefusedError, Files, check_paths
 from mcp_skills_server.model import SKILL_MD
 from mcp_skills_server.sources.folder import (
@@ -130,13 +130,15 @@ def fetching(
 
 
 def _held(source: Source, revision: Revision) -> FetchReport | None:
-    """Report that the folder has a complete, unmodified revision, or return None. Needs no lock."""
+    """Report that the folder has exactly a complete revision, or return None. Needs no lock."""
     index = read_index(source.place, source.key)
     if index is None or index.revision != revision.digest:
         return None
     folder = FetchedFolder(source.place)
     records = {each.name: each for each in read_records(source.place) if each.source == source.key}
     try:
+        if len(records) != index.skills or any(folder.others(records)):
+            return None
         if any(folder.look(name, records)[0] is not SkillState.KEPT for name in records):
             return None
     except OSError:
@@ -172,8 +174,8 @@ class Reconciler:
         self._records = {record.name: record for record in read_records(folder.directory)}
         self._units = [self._placed(unit) for unit in plan.units]
         self._positions = {unit: position for position, unit in enumerate(self._units)}
-        self._owners: dict[str, Unit] = {}
-        """The unit of each skill name, by `_key`; the first unit wins."""
+        self._owners: dict[str, tuple[Unit, str]] = {}
+        """The unit of each skill, and its name, by `_key`; the first unit wins."""
         self._memory: dict[str, UnitRecord] = {}
         self._became: dict[str, str] = {}
         self._offered = {*map(self._place, plan.offered or ())}
@@ -230,7 +232,7 @@ class Reconciler:
                     verdicts[name] = self._judge(unit, name, self._records)
             if (memory or names) and all(each in _CURRENT for each in verdicts.values()):
                 self._became |= verdicts
-                self._owners |= dict.fromkeys(map(_key, names), unit)
+                self._owners |= {_key(name): (unit, name) for name in names}
                 if memory:
                     self._remember(unit, memory)
             else:
@@ -272,7 +274,7 @@ class Reconciler:
             batch, self._staged = self._staged, []
             failed = self._folder.commit(batch)
             for each in batch:
-                with self._refusing(self._owners[_key(each.name)], each.name):
+                with self._refusing(self._owners[_key(each.name)][0], each.name):
                     if each.name in failed:
                         record = self._records.get(each.name)
                         self._hold(each.name, self._folder.size(record) if record else 0)
@@ -304,6 +306,7 @@ class Reconciler:
         index = replace(
             index,
             wanted=self._ever_wanted,
+            skills=sum(it.source == self._source for it in read_records(self._folder.directory)),
             refused={each.name: each.reason for each in found if each.fault == "publisher"},
             units=self._memory,
         )
@@ -312,7 +315,7 @@ class Reconciler:
         except OSError as error:
             reason = error.strerror or error
             plan.warnings.append(f"what came is not remembered ({reason}); the next run asks anew")
-        order = sorted(self._became, key=lambda it: (self._positions[self._owners[_key(it)]], it))
+        order = sorted(self._became, key=lambda it: (self._positions[self._owners[_key(it)][0]], it))
         became = {each: tuple(it for it in order if self._became[it] == each) for each in _LISTS}
         report = _report_of(index, found)
         return replace(
@@ -381,19 +384,25 @@ class Reconciler:
         """Return the skill names of a unit that no earlier unit has."""
         taken: list[str] = []
         for name in skills:
-            other = self._owners.setdefault(_key(name), unit)
+            other, known = self._owners.setdefault(_key(name), (unit, name))
             if other is unit:
                 taken.append(name)
                 continue
-            loser = max(unit, other, key=self._positions.__getitem__)
-            self._refuse(loser, name, "another skill of this name comes before it", "publisher")
+            loser, lost, kept = unit, name, known
+            if self._positions[other] > self._positions[unit]:
+                loser, lost, kept = other, known, name
+            reason = "another skill of this name comes before it"
+            if lost != kept:
+                first = f"from that of {quoted(kept)}, which comes before it"
+                reason = f"its name differs {first}, only in case or Unicode form"
+            self._refuse(loser, lost, reason, "publisher")
             # the next revision may have no such conflict
             self._memory.pop(loser.fingerprint, None)
             if loser is other:  # the loser's skill is staged or already in place
                 self._staged = [each for each in self._staged if _key(each.name) != _key(name)]
                 for each in [each for each in self._became if _key(each) == _key(name)]:
                     del self._became[each]
-                self._owners[_key(name)] = unit
+                self._owners[_key(name)] = unit, name
                 taken.append(name)
         return taken
 

@@ -65,6 +65,7 @@ class IndexRecord:
     revision: str = ""  # the revision whose acceptable skills are all present, or ""
     refused: Mapping[str, str] = field(default_factory=dict[str, str])
     """The reason for each refused skill of that revision, by name."""
+    skills: int = 0  # the number of its skill records; one that is lost shows
     warnings: tuple[str, ...] = ()
     units: Mapping[str, UnitRecord] = field(default_factory=dict[str, UnitRecord])
     """By fingerprint, the units whose state the skill records do not show."""

@@ -86,7 +86,6 @@ class Site(Source):
         self._fetch = settings.fetch
         self._places = wellknown.candidates(given)
         # A pinned copy has its own folder: it is fetched once, and stays even if the site goes.
-        self._is_pinned = settings.pin is not None
         origin = bare(given)
         place = settings.output or CacheFolder(
             settings.cache, "sites", origin, given, settings.pin or ""
@@ -97,10 +96,12 @@ class Site(Source):
     async def resolve(self, *, anew: bool = False) -> Revision:
         """Return the index as a revision, from the recorded copy while that is fresh."""
         known = read_index(self.place, self.key)
-        if known is not None and self._is_pinned:
-            known = replace(known, asked_at=time.time(), fresh_s=LONGEST_S)
+        if known is not None and _digest(known) == self.settings.pin:
+            known, anew = replace(known, asked_at=time.time(), fresh_s=LONGEST_S), False
+        elif self.settings.pin is not None:
+            known = None  # the site had another index before, which must not be revalidated
         try:
-            found = await self.find(known, anew=anew and not self._is_pinned)
+            found = await self.find(known, anew=anew)
         except IndexRefusedError as error:
             if self.settings.output is not None:
                 raise
@@ -114,7 +115,8 @@ class Site(Source):
         index, record = found.index, replace(found.record, history=known.history)
         if index.version is not None:
             record = with_history(record, allow_rollback=self._fetch.allow_rollback)
-        if not record.validators and not _left_s(record):
+        is_pinned = revision.digest == self.settings.pin
+        if not record.validators and not _left_s(record) and not is_pinned:
             record = replace(record, body="")
         units: list[Unit] = []
         for entry in index.entries:

@@ -53,6 +53,12 @@ def test_credential_helper_supplies_password(upstream: Upstream, tmp_path: Path,
 
 
 @pytest.mark.needs_program("openssl")
+def test_failed_tls_handshake_is_no_untrusted_certificate(server: GitServer, tmp_path: Path) -> None:
+    plain = f"{server.url}/acme.git".replace("http://", "https://")
+    with pytest.raises(UnreachableError, match=r"no answer \(unable to access"):
+        fetch_to_cache(plain, tmp_path)
+
+
 def test_untrusted_certificate_is_refused(upstream: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     certificate, key = self_signed(tmp_path)
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

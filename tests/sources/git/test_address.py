@@ -23,6 +23,8 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
         ("https://git.example/%40acme/a@x", GitAddress("https://git.example/%40acme/a", "https", "x")),
         ("https://git.example/a#/skills/", GitAddress("https://git.example/a", "https", "", "skills")),
         ("https://git.example/a#my%20skills", GitAddress("https://git.example/a", "https", "", "my skills")),
+        ("https://git.example/a@b%231#100%25%20", GitAddress("https://git.example/a", "https", "b#1", "100% ")),
+        ("https://git.example/a@b%2541#a%2541", GitAddress("https://git.example/a", "https", "b%41", "a%41")),
         ("ssh://git@git.example:2222/a.git@main", GitAddress("ssh://git@git.example:2222/a.git", "ssh", "main")),
         ("ssh://git.example/~me/a", GitAddress("ssh://git.example/~me/a", "ssh")),
         ("file:///srv/a.git#x", GitAddress("file:///srv/a.git", "file", "", "x")),

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import hashlib
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
 import pytest
 
+from mcp_skills_server.sources.git.source import GitFolder
+from mcp_skills_server.sources.reconcile import reconcile
+from mcp_skills_server.sources.records import IndexRecord
 from mcp_skills_server.sources.source import (
     FetchLimits,
     FetchSettings,
     SourceError,
+    SourceSettings,
     UnacceptableError,
     UnreachableError,
 )
-from sources.fetching import fetch_to_cache, open_follower, read_tree, skill_names
+from sources.fetching import fetch_to_cache, fetch_to_folder, open_follower, read_tree, skill_names
 from sources.git.remotes import BASE, SKILL_PATHS, GitServer, Upstream, served_paths, skill
 from sources.publishers import skill_md
 from tables import each_row
@@ -188,10 +194,52 @@ def test_damaged_objects_are_fetched_again(upstream: Upstream, tmp_path: Path) -
     assert "skills/gamma/SKILL.md" in served_paths(follower)
 
 
+def test_full_disk_at_first_fetch_leaves_no_broken_repository(upstream: Upstream, tmp_path: Path) -> None:
+    follower = open_follower(upstream.url, tmp_path)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        with pytest.raises(SourceError, match="cannot be written"):
+            anyio.run(follower.refresh)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    anyio.run(follower.refresh)
+    assert served_paths(follower) == SKILL_PATHS
+
+
+def test_failed_fetch_leaves_no_temporary_pack(upstream: Upstream, tmp_path: Path) -> None:
+    follower = fetch_to_cache(upstream.url, tmp_path)
+    assert isinstance(follower.source, GitFolder)
+    follower.source._repository.git._most_bytes = 50_000
+    upstream.commit({**BASE, **skill("gamma", large_bin=os.urandom(200_000))})
+    with pytest.raises(UnreachableError, match="it has more than 4 GiB"):
+        anyio.run(follower.refresh)
+    (packs,) = tmp_path.glob("git/*/objects/objects/pack")
+    assert [each.name for each in packs.iterdir() if each.name.startswith("tmp")] == []
+
+
 def test_fetch_over_time_limit_is_ended(upstream: Upstream, tmp_path: Path) -> None:
     limits = FetchSettings(limits=FetchLimits(total_s=0.001))
     with pytest.raises(UnreachableError, match="no answer"):
         fetch_to_cache(upstream.url, tmp_path, fetch=limits)
+
+
+def test_processes_that_share_a_repository_take_turns(upstream: Upstream, tmp_path: Path) -> None:
+    fetch_to_folder(upstream.url, tmp_path / "one")
+    cache = SourceSettings(tmp_path / "cache", output=tmp_path / "other")
+    source = GitFolder(upstream.url, cache)
+
+    async def fetch_meanwhile() -> None:
+        revision = await source.resolve()
+        known = IndexRecord(source.key, source.key)
+        async with source.plan(revision, known):
+            limits = FetchLimits(total_s=0.1)
+            with pytest.raises(UnreachableError, match="lock"):
+                await reconcile(GitFolder(upstream.url, replace(cache, fetch=FetchSettings(limits=limits))), revision)
+        await reconcile(source, revision)
+
+    anyio.run(fetch_meanwhile)
+    assert skill_names(tmp_path / "other") == ["alpha", "beta"]
 
 
 def test_commit_over_skill_or_byte_limit_is_refused(upstream: Upstream, tmp_path: Path) -> None:

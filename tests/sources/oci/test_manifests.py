@@ -63,6 +63,18 @@ def test_index_of_skills_with_platforms_is_a_collection() -> None:
         assert [each.digest[-1] for each in decoded.entries] == ["1", "2"]
 
 
+def test_attestations_in_an_index_are_no_artifacts() -> None:
+    """Docker's buildx lists them for an unknown platform, in recent versions with an annotation."""
+    linux, unknown = ({"os": name, "architecture": name} for name in ("linux", "unknown"))
+    attestation = {"vnd.docker.reference.type": "attestation-manifest"}
+    for extra in ({"platform": unknown}, {"platform": linux, "annotations": attestation}):
+        raw = encoded(manifests=[entry("1", **extra), entry("2", platform=linux), entry("3", **extra)])
+        decoded = decode_manifest(raw, 10)
+        assert isinstance(decoded, Collection)
+        assert [each.digest[-1] for each in decoded.entries] == ["2"]
+        assert decoded.platforms
+
+
 def test_encoded_manifests_are_decoded() -> None:
     layer, config = Descriptor(manifests.CONTENT, D, 7), Descriptor(manifests.CONFIG, D, 2)
     raw = manifests.skill_manifest(config, layer, {"a": "é"})

@@ -14,7 +14,7 @@ from urllib.request import Request, urlopen
 import jwt
 import pytest
 
-from mcp_skills_server.sources.oci.manifests import MANIFEST
+from mcp_skills_server.sources.oci.manifests import INDEX, MANIFEST
 from sources.fetching import cache_option, run_command
 from sources.oci.registries import REPOSITORY, DockerRegistry, docker_config, docker_registry, htpasswd, self_signed
 from sources.publishers import Publisher, ReceivedRequest, respond_with
@@ -91,6 +91,23 @@ def test_push_sends_only_changed_skill(registry: DockerRegistry, skills: Path, t
     assert len(stored_blobs() - before) == 3
     assert before <= stored_blobs()
     assert "Other" in run_command("show", registry.named(), "beta", *cache_option(tmp_path)).stdout
+
+
+def test_push_restores_artifact_that_the_registry_deleted(
+    registry: DockerRegistry, skills: Path, tmp_path: Path
+) -> None:
+    """Retention policies delete artifacts without a tag, such as those of a collection."""
+    first = run_command("push", skills, registry.named()).stdout
+    place = f"http://{registry.host}/v2/{REPOSITORY}/manifests"
+    with urlopen(Request(f"{place}/1.0", headers={"Accept": INDEX}), timeout=DEADLINE) as response:
+        lost = json.load(response)["manifests"][1]["digest"]
+    urlopen(Request(f"{place}/{lost}", method="DELETE"), timeout=DEADLINE).close()
+    listed = run_command("list", registry.named(), *cache_option(tmp_path))
+    assert f"beta: {registry.host} has no {REPOSITORY} {lost}" in listed.stderr
+    second = run_command("push", skills, registry.named())
+    assert second.stdout == first
+    assert "1 new" in second.stderr
+    assert "beta" in run_command("list", registry.named(), *cache_option(tmp_path)).stdout
 
 
 def test_last_copy_is_served_when_registry_is_gone(skills: Path, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,9 +14,10 @@ import anyio
 import pytest
 
 from mcp_skills_server.sources import reconcile
+from mcp_skills_server.sources.mirrors import Mirrors
 from mcp_skills_server.sources.oci import manifests
-from mcp_skills_server.sources.source import UnacceptableError
-from sources.fetching import fetch_to_cache, fetch_to_folder, open_follower, skill_names
+from mcp_skills_server.sources.source import SourceSettings, UnacceptableError, UnreachableError
+from sources.fetching import LOCAL, fetch_to_cache, fetch_to_folder, open_follower, skill_names
 from sources.oci.registries import REPOSITORY, FakeRegistry, digest, tar
 from sources.publishers import respond_with, skill_md
 
@@ -101,6 +103,26 @@ def test_unavailable_artifact_is_retried_and_removes_nothing(
     assert skill_names(follower.path) == ["a", "late"]
 
 
+def test_pinned_copy_is_replaced_only_by_a_complete_one(registry: FakeRegistry, tmp_path: Path) -> None:
+    pins: list[str] = []
+    for text in ("before", "after"):
+        skills = publish(registry, "a", "b", text=text)
+        pins.append(registry.collection(skills))
+    mirrors = Mirrors(SourceSettings(tmp_path, fetch=LOCAL))
+    mirrors.root(registry.named(), pins[0])
+    (follower,) = mirrors.followers
+    anyio.run(follower.refresh)
+    place = f"/v2/{REPOSITORY}/manifests/{skills['b']}"
+    lost = registry.routes.pop(place)
+    with pytest.raises(UnreachableError, match=re.escape(f"{registry.named()}: b: ")):
+        mirrors.repinned({str(follower.path): pins[1]})
+    assert (follower.path / "b" / "SKILL.md").read_bytes() == skill_md("b", "before")
+    registry.routes[place] = lost
+    mirrors.repinned({str(follower.path): pins[1]})()
+    assert (follower.path / "b" / "SKILL.md").read_bytes() == skill_md("b", "after")
+    mirrors.stop()
+
+
 def test_first_of_two_skills_with_one_name_is_served(
     registry: FakeRegistry, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -133,6 +155,26 @@ def test_first_of_two_skills_replaces_second_if_fetched_later(
     (refused,) = fetch_to_folder(registry.named(), tmp_path / "own").refused
     assert str(refused) == "a: another skill of this name comes before it"
     assert (tmp_path / "own" / "a" / "SKILL.md").read_bytes() == skill_md("a", "first")
+
+
+@pytest.mark.parametrize("is_first_late", [False, True])
+def test_skill_whose_name_differs_only_in_case_is_refused_for_that(
+    registry: FakeRegistry, tmp_path: Path, is_first_late: bool
+) -> None:
+    raw = tar({"Foo/SKILL.md": skill_md("Foo")})
+
+    def late(_: object) -> Iterator[bytes]:
+        if is_first_late:
+            registry.closing.wait(0.3)
+        yield respond_with(raw, connection="close")
+
+    first = registry.put(registry.manifest(registry.layer(raw)))
+    registry.blob(raw, late)
+    registry.collection({"1": first, "2": registry.skill("foo", {"SKILL.md": skill_md("foo")})}, "1.0")
+    (refused,) = fetch_to_folder(registry.named(), tmp_path / "own").refused
+    fault = "its name differs from that of 'Foo', which comes before it, only in case or Unicode form"
+    assert str(refused) == f"foo: {fault}"
+    assert skill_names(tmp_path / "own") == ["Foo"]
 
 
 @pytest.mark.parametrize(

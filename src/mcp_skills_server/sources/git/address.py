@@ -38,12 +38,12 @@ class GitAddress:
 
     @property
     def shown(self) -> str:
-        """The address in its written form, without secrets."""
+        """The address in its written form, without secrets; it is parsed to an equal address."""
         text = f"git+{self.url}"
         if self.ref:
-            text += f"@{self.ref}"
+            text += f"@{self.ref}".replace("%", "%25").replace("#", "%23")
         if self.folder:
-            text += f"#{self.folder}"
+            text += f"#{self.folder}".replace("%", "%25")
         return text
 
     @property

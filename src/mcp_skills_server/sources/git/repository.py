@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Final, NamedTuple
 
+from mcp_skills_server.durable import replace_file
 from mcp_skills_server.errors import clipped
 from mcp_skills_server.model import printable
 from mcp_skills_server.sources.git.address import GitAddress, is_commit
@@ -67,12 +68,15 @@ _REASONS: Final = {
         "there is no repository there, or none that you may see"
     ),
     "could not resolve host|name or service not known": "its host is not known; check the address",
-    "certificate|ssl |tls ": "its certificate is not trusted; name its issuer in http.sslCAInfo",
+    "certificate": "its certificate is not trusted; name its issuer in http.sslCAInfo",
     "no space left on device|quota exceeded": "the disk is full",
-    "ended by signal 25|file size limit|file too large": "it has more than 4 GiB",
+    # a killed index-pack says nothing
+    r"ended by signal 25|file size limit|file too large|\A.*invalid index-pack output\s*\Z": (
+        "it has more than 4 GiB, or git was killed"
+    ),
     "connection (?:refused|timed out|reset|closed)|(?:failed|couldn't) (?:to )?connect"
     "|unreachable|no route to host|too slow|timed out|timeout|no answer|early eof|hung up"
-    "|broken pipe|returned error: [45]|empty reply|recv failure|send failure|remote end": (
+    "|broken pipe|ssl|tls|returned error: [45]|empty reply|recv failure|send failure|remote end": (
         _NO_ANSWER
     ),
     "unknown option|unknown switch|^usage:": ("the program git is too old; install 2.30 or newer"),
@@ -285,7 +289,11 @@ class Repository:
         filters = [each for each in arguments if each.startswith("--filter=")]
         if filters and not self._filters:
             arguments = tuple(each for each in arguments if each not in filters)
-        self.git.run(*settings, *_FETCH, *arguments, seconds=self._fetch_s, given=given)
+        try:
+            self.git.run(*settings, *_FETCH, *arguments, seconds=self._fetch_s, given=given)
+        except GitFailedError:
+            self._remove_leftovers()  # a part of a pack, which may fill the disk
+            raise
         if filters and _NO_FILTER in self.git.warned:
             self._filters = False
 
@@ -315,25 +323,29 @@ class Repository:
                 folder.mkdir(parents=True, exist_ok=True)
             for name, text in (("HEAD", f"ref: {_OURS}\n"), ("config", config)):
                 if not (place / name).exists():
-                    (place / name).write_bytes(text.encode())
+                    replace_file(place / name, text.encode(), None)
         except OSError as error:
             raise SourceError(
                 f"{place} cannot be written ({error.strerror or error}); choose another --cache-dir"
             ) from None
 
     def _tidy(self, id_length: int) -> None:
-        """Remove files of a killed git, or the repository if it has grown or has other ids."""
+        """Remove what a killed git left, or the repository if it has grown or has other ids."""
         place = self._directory
         with suppress(OSError):
             is_long = "sha256" in (place / "config").read_text()
             packs = [*place.glob("objects/pack/*.pack")]
             if is_long != (id_length == 64) or len(packs) > _MOST_PACKS:
                 self.clear()
+        self._remove_leftovers()
+        self._make(id_length)
+
+    def _remove_leftovers(self) -> None:
+        """Remove the temporary files and locks of a killed git."""
         for pattern in ("*.lock", "refs/kept/*.lock", "objects/pack/tmp_*"):
-            for left in place.glob(pattern):
+            for left in self._directory.glob(pattern):
                 with suppress(OSError):
                     left.unlink()
-        self._make(id_length)
 
 
 def _reason(said: str) -> str | None:

@@ -12,6 +12,7 @@ from typing import IO, Final, NamedTuple, TypeVar
 
 import anyio
 from anyio import to_thread
+from filelock import FileLock
 
 from mcp_skills_server.durable import read_regular
 from mcp_skills_server.errors import UsageError, quoted
@@ -80,7 +81,14 @@ class GitFolder(Source):
     @asynccontextmanager
     async def plan(self, revision: Revision, known: IndexRecord) -> AsyncGenerator[Plan]:
         """Fetch the trees of the commit, check signature and history, and plan the skills."""
-        yield await self._in_thread(self._plan, revision.content, known.body)
+        # Processes that fetch into different folders share the objects.
+        wait_s = self.settings.fetch.limits.total_s
+        lock = FileLock(self._kept.path / "objects.lock", wait_s, thread_local=False)
+        await self._in_thread(lock.acquire)
+        try:
+            yield await self._in_thread(self._plan, revision.content, known.body)
+        finally:
+            lock.release()
 
     async def _in_thread(self, function: Callable[..., _T], *given: object) -> _T:
         ended = threading.Event()

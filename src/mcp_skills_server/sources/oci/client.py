@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Mapping
 from functools import partial
-from typing import Final
+from typing import Final, Literal
 from urllib.parse import urlencode, urlsplit, urlunsplit
 
 from anyio import to_thread
@@ -68,7 +68,7 @@ class RegistryClient(HttpClient):
         """Return the digest that the reference names now, by one HEAD; None without the header."""
         found = await self._ask("HEAD", f"/manifests/{self._reference.wanted}", _MANIFESTS, 0)
         if found.status == 404:
-            raise await self._absent()
+            raise await self._absent(self._reference.wanted)
         digest = found.headers.get(_DIGEST)
         return digest if found.status == 200 and is_digest(digest) else None
 
@@ -80,7 +80,7 @@ class RegistryClient(HttpClient):
         """
         found = await self._ask("GET", f"/manifests/{wanted}", _MANIFESTS, manifests.MOST_BYTES)
         if found.status == 404:
-            raise await self._absent()
+            raise await self._absent(wanted)
         _check(found)
         said = wanted if is_digest(wanted) else found.headers.get(_DIGEST)
         return _verified(found.body, said, found.url), found.body
@@ -94,9 +94,9 @@ class RegistryClient(HttpClient):
 
     # Writing
 
-    async def has_blob(self, digest: str) -> bool:
-        """Tell whether the registry has this blob."""
-        return (await self._ask("HEAD", f"/blobs/{digest}", {}, 0)).status == 200
+    async def has(self, kind: Literal["blobs", "manifests"], digest: str) -> bool:
+        """Tell whether the registry has this blob or manifest."""
+        return (await self._ask("HEAD", f"/{kind}/{digest}", _MANIFESTS, 0)).status == 200
 
     async def upload(self, digest: str, raw: bytes) -> None:
         """Upload a blob."""
@@ -192,10 +192,9 @@ class RegistryClient(HttpClient):
             hint += f"; {self._access.trouble}"
         return f"{shown(response.url)} asks for permission (status {response.status}); {hint}"
 
-    async def _absent(self) -> AbsentError:
+    async def _absent(self, wanted: str) -> AbsentError:
         """Return the error for a missing manifest, with the last tags of the first page."""
-        wanted = self._reference
-        named = f"{wanted.registry} has no {wanted.repository} {wanted.wanted}"
+        named = f"{self._reference.registry} has no {self._reference.repository} {wanted}"
         headers = {"Accept": "application/json"}
         try:
             page = await self._ask("GET", f"/tags/list?n={_TAGS}", headers, _TAGS_PAGE)

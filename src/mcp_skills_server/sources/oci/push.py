@@ -20,13 +20,12 @@ from mcp_skills_server.format.archive import Files
 from mcp_skills_server.model.digests import digest_of
 from mcp_skills_server.sources.oci import manifests
 from mcp_skills_server.sources.oci.client import RegistryClient
-from mcp_skills_server.sources.oci.manifests import Collection, Descriptor
+from mcp_skills_server.sources.oci.manifests import Descriptor
 from mcp_skills_server.sources.oci.reference import OciReference
 from mcp_skills_server.sources.source import AbsentError
 
 _LICENSES: Final = "org.opencontainers.image.licenses"
 _WORKERS: Final = 6
-_MOST_ENTRIES: Final = 20_000
 _MOST_ANNOTATION: Final = 1024
 
 
@@ -72,12 +71,7 @@ async def push_collection(
 
     SourceError or ArchiveRefusedError leaves the tag unchanged.
     """
-    current, raw = await _current(client, reference.wanted)
-    there: set[str] = set()
-    if raw:
-        found = manifests.decode_manifest(raw, _MOST_ENTRIES)
-        if isinstance(found, Collection):  # so the registry has what it names
-            there = {each.digest for each in found.entries}
+    current = await _current(client, reference.wanted)
     entries: dict[int, Descriptor] = {}
     sizes: dict[str, int] = {}
     queue = iter(enumerate(packages))
@@ -85,7 +79,8 @@ async def push_collection(
     async def work() -> None:
         for place, package in queue:
             made = await to_thread.run_sync(_make, package)
-            if made.entry.digest not in there:
+            # the index may name it although the registry has deleted it
+            if not await client.has("manifests", made.entry.digest):
                 sizes[package.name] = await _send(client, made, made.entry.digest)
             entries[place] = made.entry
 
@@ -105,22 +100,22 @@ async def push_collection(
     return Pushed(digest, tuple(sorted(name for name, size in sizes.items() if size)), sent)
 
 
-async def _current(client: RegistryClient, wanted: str) -> tuple[str, bytes]:
-    """Return digest and bytes of the manifest that a tag or digest names now; "" for none."""
+async def _current(client: RegistryClient, wanted: str) -> str:
+    """Return the digest of the manifest that a tag or digest names now; "" for none."""
     try:
-        return await client.manifest(wanted)
+        return (await client.manifest(wanted))[0]
     except AbsentError:
-        return "", b""
+        return ""
 
 
 async def _send(client: RegistryClient, made: _BuiltArtifact, wanted: str) -> int:
     """Push an artifact under this tag or digest; return the bytes that were sent."""
     sent = 0
     for digest, raw in made.blobs:
-        if not await client.has_blob(digest):
+        if not await client.has("blobs", digest):
             await client.upload(digest, raw)
             sent += len(raw)
-    if sent or made.entry.digest != (await _current(client, wanted))[0]:
+    if sent or made.entry.digest != await _current(client, wanted):
         await client.put_manifest(wanted, manifests.MANIFEST, made.manifest)
         sent += len(made.manifest)
     return sent

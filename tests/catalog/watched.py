@@ -95,8 +95,8 @@ class ScriptedEvents:
 
     def enter(self, _top: str, _location: str) -> None: ...
 
-    def arm(self) -> bool:
-        return False
+    def arm(self) -> set[str]:
+        return set()
 
     def wait(self, seconds: float) -> set[str]:
         if self.script and self.script[0][0] <= self.now + seconds:

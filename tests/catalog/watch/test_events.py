@@ -40,14 +40,14 @@ def armed(*tops: Path) -> Iterator[DirectoryEvents]:
 
 def scan(events: DirectoryEvents) -> None:
     """Enter all directories, until all of them are watched."""
-    is_new = True
-    while is_new:
+    new = set(events._tops)
+    while new:
         for top in events._tops:
             events.enter(top, "")
             entering = partial(events.enter, top)
             with disk.open_directory(top, "") as handle:
                 consume_walk(tree.Walk(0, 512, entering=entering).read_directory(handle, "", 12))
-        is_new = events.arm()
+        new = events.arm()
 
 
 def watch_count() -> int:

@@ -10,6 +10,7 @@ import sys
 import threading
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import anyio
 import pytest
@@ -108,6 +109,26 @@ def test_directory_created_while_its_parent_is_armed_is_watched(tmp_path: Path, 
         edit_and_wait(listener, tmp_path, "new/late", 2)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a whole tree has one watch")
+def test_event_that_a_watch_lost_while_another_absorbed_it_is_made_up_for(tmp_path: Path, monkeypatch: Patch) -> None:
+    """watchfiles reads events in a thread of its own, which may lag behind the end of the watch."""
+    real_watch, done = DirectoryEvents._watch, list[str]()
+
+    def watch(source: DirectoryEvents, directories: set[str]) -> set[str]:
+        if not done and str(tmp_path / "new/late") in directories:
+            write_version(tmp_path, "one", 2)
+            while not done:
+                done.extend(path for _, path in events._events_of(source._groups[-1][1], 20))
+        return real_watch(source, directories)
+
+    monkeypatch.setattr(DirectoryEvents, "_watch", watch)
+    with watching(write_files(tmp_path, skills("one"))) as (_, listener):
+        write_files(tmp_path, skills("new/late"))
+        listener.until(serves("new/late", "one"))
+        listener.until(has_version("one", 2))
+    assert str(tmp_path / "one/SKILL.md") in done
+
+
 @pytest.mark.usefixtures("event_source")
 def test_root_that_is_recreated_at_once_stays_watched(tmp_path: Path) -> None:
     """The new directory may have the inode of the old one, but the old watch reports nothing of it."""
@@ -177,6 +198,34 @@ def test_failed_watch_is_logged_once_and_armed_again(tmp_path: Path, monkeypatch
         assert "file events work again" in log.next()
         edit_and_wait(listener, tmp_path, "one", 3)
     assert log.empty()
+
+
+@pytest.mark.parametrize("means", ["events", "polling", "polling for want of events"])
+def test_folder_is_followed_again_after_scans_failed(
+    tmp_path: Path, monkeypatch: Patch, log: LogQueue, means: str
+) -> None:
+    """An upgrade takes a module away that a scan imports late, for a moment."""
+    if means == "polling for want of events":
+        monkeypatch.setattr(module, "DirectoryEvents", Mock(side_effect=events.CannotWatchError("no events")))
+    real_run, failed, is_away = Scan.run, threading.Semaphore(0), threading.Event()
+
+    def run(scan: Scan, subtree: str) -> None:
+        if is_away.is_set():
+            failed.release()
+            raise ModuleNotFoundError("No module named 'rules'")
+        real_run(scan, subtree)
+
+    monkeypatch.setattr(Scan, "run", run)
+    with watching(write_files(tmp_path, skills("one")), poll=means == "polling") as (_, listener):
+        is_away.set()
+        write_version(tmp_path, "one", 2)
+        for _ in range(4):
+            assert failed.acquire(timeout=DEADLINE)
+        while "arming it again" not in log.next():
+            continue
+        is_away.clear()
+        listener.until(has_version("one", 2))
+        edit_and_wait(listener, tmp_path, "one", 3)
 
 
 def test_changes_of_non_utf8_names_are_not_logged(tmp_path: Path, log: LogQueue) -> None:

@@ -39,9 +39,9 @@ class WatchLostError(SkillsServerError):
 class DirectoryEvents:
     """File events below some roots, absolute and resolved; an absent one is skipped.
 
-    A scan calls `enter` for each directory, `arm` then watches them, and another scan finds what
-    changed before. Once `arm` finds nothing new to watch, no change can be missed. The same is done
-    after each change that `wait` returns, for the directories that came.
+    A scan calls `enter` for each directory, `arm` then watches them, and a scan of what `arm`
+    returns finds what changed before. Once it returns nothing, no change can be missed. The same is
+    done after each change that `wait` returns, for the directories that came.
 
     Watches are kept in groups, because watchfiles cannot add a directory to a watch. A new group
     absorbs the groups that are no larger, so there are few. A directory is watched anew at most
@@ -58,15 +58,15 @@ class DirectoryEvents:
         self._enters = enters
         self._entered: set[str] = set()
         self._groups: list[tuple[set[str], RustNotify]] = []
-        self._pending: set[tuple[int, str]] = set()
-        """Events of absorbed groups, not yet returned."""
 
     def enter(self, top: str, location: str) -> None:
         """Record that a scan of the root `top` enters the directory `location` below it."""
         self._entered.add(f"{top}{os.sep}{location}" if location else top)
 
-    def arm(self) -> bool:
-        """Watch the directories entered since the last call; tell whether any of them is new.
+    def arm(self) -> set[str]:
+        """Watch the directories entered since the last call; return those with a new watch.
+
+        Among them are those of absorbed groups, whose last events may be lost.
 
         Raises:
             CannotWatchError: the system refuses to watch one of them.
@@ -82,8 +82,8 @@ class DirectoryEvents:
             entered &= set(self._tops)
         new = {each for each in entered if not self._is_watched(each) and _is_readable(each)}
         if new:
-            self._watch(new)
-        return bool(new)
+            new = self._watch(new)
+        return new
 
     def wait(self, seconds: float) -> set[str]:
         """Return the absolute paths that changed, or an empty set after `seconds` or at the stop.
@@ -93,7 +93,7 @@ class DirectoryEvents:
         """
         end = time.monotonic() + seconds
         while not self._stop.is_set() and time.monotonic() < end:
-            changes, self._pending = self._pending, set()
+            changes = set[tuple[int, str]]()
             if not self._groups:
                 self._stop.wait(_STEP_MS / 1000)
             for _, notify in self._groups:
@@ -126,8 +126,11 @@ class DirectoryEvents:
     def _is_watched(self, directory: str) -> bool:
         return any(directory in watched for watched, _ in self._groups)
 
-    def _watch(self, directories: set[str]) -> None:
-        """Watch directories in a new group, which absorbs the groups that are no larger."""
+    def _watch(self, directories: set[str]) -> set[str]:
+        """Watch directories in a new group, which absorbs the groups that are no larger.
+
+        Return the directories of the group.
+        """
         absorbed: list[RustNotify] = []
         while self._groups and len(self._groups[-1][0]) <= len(directories):
             smaller, notify = self._groups.pop()
@@ -136,8 +139,7 @@ class DirectoryEvents:
         try:
             directories, notify = _opened(directories)
             self._groups.append((directories, notify))
-            for each in absorbed:
-                self._pending |= _events_of(each, 1)
+            return {*directories}
         finally:
             for each in absorbed:
                 each.close()

@@ -15,7 +15,7 @@ import os
 import threading
 import time
 from collections.abc import Iterable
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Final, Self
 
 from mcp_skills_server.catalog.path_map import outermost
@@ -166,23 +166,25 @@ class Watcher:
         if self._registry.await_sources is not None:
             # first: reading a source changes where its root's link leads
             self._registry.await_sources()
+        polled_until = float("inf") if self._poll else 0.0
         while not self._stop.is_set():
             try:
-                if self._poll:
-                    self._poll_until(float("inf"))
+                if time.monotonic() < polled_until:
+                    self._poll_until(polled_until)
                 else:
                     self._follow_events()
             except WatchLostError:
                 pass
             except CannotWatchError as error:
                 self._report(f"{error}; until then the folders are polled about once a second")
-                self._poll_until(time.monotonic() + _RETRY_S)
+                polled_until = time.monotonic() + _RETRY_S
                 continue
             except Exception:
                 # Any bug: a catalogue that no longer follows its folder is worse than a traceback.
                 self._report("the file watch failed; arming it again", traceback=True)
-                self._scan()
-                self._registry.settle()
+                with suppress(Exception):  # the scan may be what failed
+                    self._scan()
+                    self._registry.settle()
                 self.armed.set()
             self._stop.wait(_PAUSE_S)
 
@@ -204,7 +206,7 @@ class Watcher:
                 self._trouble = ""
             due, reported, patience = time.monotonic() + self._reconcile, -_CALM_S, _FIRST_S
             again: set[str] = set()
-            """Paths to scan again: directories that came with them were not watched before."""
+            """Directories to scan again, since their watch is new."""
             while (
                 not self._stop.is_set()
                 and time.monotonic() < due
@@ -218,7 +220,7 @@ class Watcher:
                     paths = self._gather(events, Burst(paths, time.monotonic(), lone=is_lone))
                     if self._scan(events.enter, paths):
                         reported = time.monotonic()
-                    again = paths if events.arm() else set()
+                    again = events.arm()
                 self._registry.settle()
                 if not paths:
                     self._registry.save_index()

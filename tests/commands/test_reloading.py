@@ -306,6 +306,30 @@ def test_changes_that_need_a_restart_are_reported_in_one_line(
     assert (message in caplog.messages) is are_grants_reloaded
 
 
+def test_grants_that_return_to_the_file_are_in_force(config: Path, caplog: pytest.LogCaptureFixture) -> None:
+    replace(config, TEXT + GRANT)
+    reloading = make_reloading(config)
+    assert reloading.views.permissions(None) is not None
+    for text in ("", GRANT.replace("**", "open/*")):
+        replace(config, TEXT + text)
+        reloading.reloader.reload()
+    permissions = reloading.views.permissions(None)
+    assert permissions is not None and not permissions.can_read_all
+    assert caplog.messages == [f"{config}: grant: this takes effect at the next start"]  # of the file without them
+
+
+def test_grants_of_a_server_without_them_wait_for_the_next_start(
+    config: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    replace(config, TEXT)
+    reloading = make_reloading(config)
+    for text in (GRANT, GRANT.replace("**", "open/*")):
+        replace(config, TEXT + text)
+        reloading.reloader.reload()
+        assert reloading.views.permissions(None) is None
+    assert caplog.messages == [f"{config}: grant: this takes effect at the next start"] * 2
+
+
 def test_tokens_that_expire_soon_are_named_and_state_is_one_line(
     config: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -110,15 +110,16 @@ def test_nesting_is_limited_to_100_levels() -> None:
     assert isinstance(decode_message(raw(params={"a": [[]] * 1000})), Message)
 
 
-def test_subscription_request_is_limited_to_64_kib() -> None:
-    listen = raw(method="subscriptions/listen", params={"notifications": {"resourceSubscriptions": ["x"]}})
-    longest = listen.replace(b'"x"', b'"%s"' % (b"x" * (65_537 - len(listen))))
+@each_row("method", ["initialize", "subscriptions/listen"])
+def test_request_that_is_stored_is_limited_to_64_kib(method: str) -> None:
+    stored = raw(method=method, params={"notifications": {"resourceSubscriptions": ["x"]}})
+    longest = stored.replace(b'"x"', b'"%s"' % (b"x" * (65_537 - len(stored))))
     assert isinstance(decode_message(longest), Message)
     refused = decode_message(longest + b" ")
     assert isinstance(refused, InvalidMessage)
     assert (refused.code, refused.id) == (-32602, 7)
     assert "65,536 bytes" in refused.message
-    other_method = longest.replace(b"subscriptions/listen", b"skills/list")
+    other_method = longest.replace(method.encode(), b"skills/list")
     assert isinstance(decode_message(other_method + b" " * 99), Message)
 
 

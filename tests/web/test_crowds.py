@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import signal
@@ -218,22 +219,42 @@ def test_unauthenticated_crowd_evicts_no_authenticated_client() -> None:
 
 
 @linux
-def test_session_with_open_stream_is_not_evicted() -> None:
-    with http_serving(FIXTURES, "--max-sessions", "5") as server, ExitStack() as stack:
+def test_session_with_open_stream_is_not_evicted(tmp_path: Path) -> None:
+    log = tmp_path / "audit.jsonl"
+    with http_serving(FIXTURES, "--max-sessions", "6", "--audit-log", log) as server, ExitStack() as stack:
 
         def opened(source: str) -> HttpClient:
             return stack.enter_context(client(server, "legacy", source=source))
 
         streams = [opened("127.0.0.1").follow() for _ in range(3)]
-        first, second = opened("127.0.0.2"), opened("127.0.0.2")
-        third = opened("127.0.0.3")
+        first, second, third = (opened("127.0.0.2") for _ in range(3))
+        fourth = opened("127.0.0.3")
         assert first.post(first.message("skills/list")).error == (404, -32001, None)
         assert second.request("skills/list")["skills"]
-        streams += [second.follow(), third.follow()]
+        streams += [each.follow() for each in (second, third, fourth)]
         late = HttpClient(server, "legacy")
-        assert late.post(late.message("initialize", {})).error == (503, -32603, None)
-        server.wait_for_log(r"refused a session: all 5 are in use \(--max-sessions\)")
+        refusal = late.post(late.message("initialize", {}))
+        assert refusal.error == (503, -32603, None)
+        assert refusal.headers["Retry-After"] == "1"
+        server.wait_for_log(r"refused a session: all 6 are in use \(--max-sessions\)")
         assert all(stream.whole is None for stream in streams)
+    refused = [each for each in map(json.loads, log.read_text().splitlines()) if each["event"] == "refuse"]
+    assert [(each["reason"], each["address"]) for each in refused] == [("busy", "127.0.0.1")]
+
+
+@linux
+def test_client_with_more_than_half_of_the_sessions_loses_a_busy_one() -> None:
+    with http_serving(FIXTURES, "--max-sessions", "4") as server, ExitStack() as stack:
+
+        def opened(source: str) -> HttpClient:
+            return stack.enter_context(client(server, "legacy", source=source))
+
+        streams = [opened("127.0.0.1").follow() for _ in range(4)]
+        one, other = opened("127.0.0.2"), opened("127.0.0.3")
+        for each in (one, other):
+            assert each.request("skills/list")["skills"]
+        assert streams[0].rest() == streams[1].rest() == []
+        assert all(stream.whole is None for stream in streams[2:])
 
 
 # A request, and the number of warnings if it is sent 100 times.

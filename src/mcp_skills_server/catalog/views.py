@@ -119,6 +119,11 @@ class Views:
         """True when there are grants, so that principals may see different skills."""
         return self._grants is not None
 
+    @property
+    def grants(self) -> tuple[Grant, ...] | None:
+        """The grants in force, None without restrictions."""
+        return None if self._grants is None else self._grants.grants
+
     def permissions(self, principal: Principal | None) -> Permissions | None:
         """Return the permissions of a principal; None without grants."""
         grants = self._grants

@@ -38,9 +38,9 @@ MOST_LEVELS: Final = 100
 LONGEST_ID: Final = 1000
 """The maximum length of an id, in characters. The server stores an id during its request, and
 repeats it in each notification of a stream."""
-_LISTEN: Final = "subscriptions/listen"
-_MOST_LISTEN_BYTES: Final = 64 << 10
-"""The maximum size of this request, whose content is stored indefinitely."""
+_LASTING: Final = frozenset(("initialize", "subscriptions/listen"))
+_MOST_LASTING_BYTES: Final = 64 << 10
+"""The maximum size of these requests: a session or stream stores them, parsed 18 times as large."""
 
 _OBJECT_OR_NONE: Final = (dict, type(None))
 
@@ -171,10 +171,10 @@ def decode_message(raw: bytes | bytearray) -> Message | InvalidMessage:
         if kind == "response" or not _is_id(id_):
             id_ = None
         return InvalidMessage(INVALID_REQUEST, f"Invalid Request: {wrong}", id_)
-    is_listen = kind == "request" and fields["method"] == _LISTEN
-    if is_listen and len(raw) > _MOST_LISTEN_BYTES:
-        sizes = f"at most {_MOST_LISTEN_BYTES:,} bytes, and this has {len(raw):,}"
-        reason = f"{_LISTEN} accepts {sizes}; ask for fewer resources"
+    is_lasting = kind == "request" and fields["method"] in _LASTING
+    if is_lasting and len(raw) > _MOST_LASTING_BYTES:
+        sizes = f"at most {_MOST_LASTING_BYTES:,} bytes, and this has {len(raw):,}"
+        reason = f"{fields['method']} accepts {sizes}; send less"
         return InvalidMessage(INVALID_PARAMS, reason, fields["id"])
     return Message(fields, kind)
 

@@ -33,7 +33,16 @@ from mcp_skills_server.dialects import jsonrpc
 from mcp_skills_server.dialects.jsonrpc import InvalidMessage, RequestId, decode_message, duplicate
 from mcp_skills_server.errors import REPEATS
 from mcp_skills_server.model.clients import client_of
-from mcp_skills_server.server.sdk import Context, connection_of, principal, quota_owner, scope_of
+from mcp_skills_server.server.sdk import (
+    Context,
+    address,
+    connection_of,
+    principal,
+    quota_owner,
+    scope_of,
+)
+from mcp_skills_server.telemetry import events
+from mcp_skills_server.web.bearer import Refusal
 from mcp_skills_server.web.connections import client_to_evict
 from mcp_skills_server.web.rates import error_response, quota_refusal
 from mcp_skills_server.web.settings import HttpSettings
@@ -60,6 +69,7 @@ _NOT_FOUND: Final = -32001
 _KEPT_PREFIX: Final = b"kept-"
 """Prefix of session ids of clients that keep using a lost session."""
 _QUOTA: Final = "sessions"
+_BUSY: Final = Refusal(503, "Too many open sessions", "busy")
 
 
 # Messages
@@ -183,7 +193,7 @@ class HttpSessions:
     """ASGI endpoint over the SDK's session managers that limits the number of sessions.
 
     An owner over its quota loses its longest idle session. Beyond the limit of all sessions, the
-    owner with most does.
+    owner with most does; one with more than half of them also loses busy ones.
 
     Args:
         on_follow: called with the connection and the principal before a session's GET stream opens;
@@ -326,11 +336,15 @@ class HttpSessions:
         if self._share is not None and held[owner] >= self._share and not await self._evict(owner):
             return quota_refusal(scope, _QUOTA, self._share)
         if len(self._held) > self._most:
-            idle = {each.owner for each in self._held if not each.requests}
-            if not await self._evict(client_to_evict(held, owner, idle)):
+            least = max(self._most // 2, held[owner] + 1)
+            able = {each.owner for each in self._held if not each.requests}
+            able |= {client for client in held if held[client] > least}
+            if not await self._evict(client_to_evict(held, owner, able), busy=True):
                 message = "refused a session: all %d are in use (--max-sessions)"
                 logger.warning(message, self._most, extra=REPEATS)
-                return error_response(503, jsonrpc.INTERNAL_ERROR, "Too many open sessions")
+                who, where = principal(scope), address(scope)
+                events.emit_refusal(scope["method"], _BUSY.reason, principal=who, address=where)
+                return _BUSY.response(None)
         return None
 
     def _end_request(self, session: _Session) -> None:
@@ -351,10 +365,14 @@ class HttpSessions:
             self._by_public_id.pop(session.public_id, None)
             logger.debug("a session of a legacy client ended")  # the id is a credential
 
-    async def _evict(self, owner: str | None) -> bool:
-        """Evict the longest idle session of an owner; return whether there was one."""
-        idle = [each for each in self._held if each.owner == owner and not each.requests]
-        session = min(idle, key=lambda each: each.idle_since, default=None)
+    async def _evict(self, owner: str | None, *, busy: bool = False) -> bool:
+        """Evict the longest idle session of an owner, or with `busy` a busy one if none is idle.
+
+        Return whether one was evicted.
+        """
+        mine = [each for each in self._held if each.owner == owner and each.id is not None]
+        able = [each for each in mine if busy or not each.requests]
+        session = min(able, key=lambda each: (each.requests > 0, each.idle_since), default=None)
         if session is None:
             return False
         self._forget(session)  # its client gets 404 from here on, and opens another

@@ -285,6 +285,20 @@ sys.exit(f"{ours} {others}" if not ours or others or not os.path.samefile(f"/dev
 CLOSED = "import os, sys; os.close(int(sys.argv[1])); os.execv(sys.executable, [sys.executable, *sys.argv[2:]])"
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows keeps a directory in use")
+@each_row("words", ["", "list .", f"lock {FIXTURES}", f"install cursor {FIXTURES} --print", "doctor"])
+def test_deleted_working_directory_is_reported_in_one_line(tmp_path: Path, words: str) -> None:
+    (gone := tmp_path / "gone").mkdir(exist_ok=True)
+    command = " ".join((sys.executable, "-m", "mcp_skills_server", words))
+    done = subprocess.run(
+        ["sh", "-c", f"rmdir {gone} && exec {command}"],
+        cwd=gone, capture_output=True, text=True, timeout=DEADLINE, check=False,
+    )  # fmt: skip
+    message = "the current folder no longer exists; change to one that does"
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (2, f"mcp-skills-server: {message}")
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="descriptors of POSIX")
 @each_row("closed", [0, 1, 2])
 @each_row("command", ["serve", "list", ""])

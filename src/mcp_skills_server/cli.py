@@ -94,6 +94,8 @@ def main(arguments: list[str] | None = None) -> None:
     except click.Abort:
         sys.exit(130)
     except OSError as error:
+        if error.filename is None and error.errno == errno.ENOENT:  # of os.getcwd
+            _fail("the current folder no longer exists; change to one that does")
         if error.filename is not None or error.errno not in _UNWRITABLE:
             raise
         from mcp_skills_server.commands.printing import forget_output

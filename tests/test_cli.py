@@ -94,12 +94,19 @@ def test_skill_limits_are_set_by_options(tmp_path: Path) -> None:
     assert found["code"] == "link-outside" and json_of("list", tmp_path / "a")["problems"] == []
 
 
-def test_closed_pipe_of_reader_is_no_error(tmp_path: Path) -> None:
+def test_closed_pipe_of_reader_does_not_change_the_exit_code(tmp_path: Path) -> None:
     for number in range(300):
         write_skill(tmp_path / f"skill-{number}", description="d" * 900)
-    script = f"set -o pipefail; {sys.executable} -m mcp_skills_server list {tmp_path} --format json | head -1"
-    done = subprocess.run(["bash", "-c", script], capture_output=True, timeout=DEADLINE, check=True)
-    assert done.stderr == b"" and done.stdout
+    write_skill(tmp_path / "faulty", description="")
+    for words, code in (("list", 0), ("list --format json", 0), ("rules", 0), ("validate", 1)):
+        root = [] if words == "rules" else [tmp_path]
+        reading, writing = os.pipe()
+        os.close(reading)
+        with open(writing, "w") as closed:
+            done = subprocess.run(
+                [*COMMAND, *words.split(), *root], stdout=closed, stderr=subprocess.PIPE, timeout=DEADLINE, text=True
+            )
+        assert (done.returncode, "Traceback" in done.stderr) == (code, False)
 
 
 def test_command_line_imports_lazily() -> None:
@@ -276,6 +283,20 @@ closed, others = int(sys.argv[1]), len(os.listdir("/dev/fd")) - 4
 sys.exit(f"{ours} {others}" if not ours or others or not os.path.samefile(f"/dev/fd/{closed}", os.devnull) else 0)
 """
 CLOSED = "import os, sys; os.close(int(sys.argv[1])); os.execv(sys.executable, [sys.executable, *sys.argv[2:]])"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows keeps a directory in use")
+@each_row("words", ["", "list .", f"lock {FIXTURES}", f"install cursor {FIXTURES} --print", "doctor"])
+def test_deleted_working_directory_is_reported_in_one_line(tmp_path: Path, words: str) -> None:
+    (gone := tmp_path / "gone").mkdir(exist_ok=True)
+    command = " ".join((sys.executable, "-m", "mcp_skills_server", words))
+    done = subprocess.run(
+        ["sh", "-c", f"rmdir {gone} && exec {command}"],
+        cwd=gone, capture_output=True, text=True, timeout=DEADLINE, check=False,
+    )  # fmt: skip
+    message = "the current folder no longer exists; change to one that does"
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (2, f"mcp-skills-server: {message}")
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="descriptors of POSIX")

@@ -93,13 +93,14 @@ def main(arguments: list[str] | None = None) -> None:
         _fail(error.format_message())
     except click.Abort:
         sys.exit(130)
-    except BrokenPipeError:
-        _forget_output()  # the reader (head, less) closed the pipe
-        sys.exit(0)
     except OSError as error:
+        if error.filename is None and error.errno == errno.ENOENT:  # of os.getcwd
+            _fail("the current folder no longer exists; change to one that does")
         if error.filename is not None or error.errno not in _UNWRITABLE:
             raise
-        _forget_output()
+        from mcp_skills_server.commands.printing import forget_output
+
+        forget_output()
         _fail(f"the output cannot be written ({error.strerror}); make space, or write it elsewhere")
     else:
         sys.exit(code if isinstance(code, int) else 0)
@@ -117,11 +118,6 @@ def _open_standard_streams() -> None:
     out: object = sys.stdout
     if isinstance(out, TextIOWrapper) and out.encoding.lower() != "utf-8":
         out.reconfigure(errors="backslashreplace")  # Python's own default for stderr
-
-
-def _forget_output() -> None:
-    """Redirect stdout to /dev/null, or Python fails again when it flushes stdout at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _help_hint(error: click.UsageError) -> str:

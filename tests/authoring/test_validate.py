@@ -83,6 +83,22 @@ def test_fingerprint_is_stable_when_lines_are_inserted(faulty: Path) -> None:
     assert fingerprints() == before != set()
 
 
+def test_reports_for_ci_name_files_from_the_working_directory(faulty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """GitHub matches no annotation of `./faulty/SKILL.md`, and a SARIF path below a base is relative."""
+    monkeypatch.chdir(faulty.parent)
+    reports: list[tuple[object, ...]] = []
+    for root in (".", "faulty", faulty):
+        annotation = invoke("validate", root, "--format", "github").stdout.splitlines()[0]
+        (run,) = json.loads(invoke("validate", root, "--format", "sarif").stdout)["runs"]
+        finding = json.loads(invoke("validate", root, "--format", "gitlab").stdout)[0]
+        location = run["results"][0]["locations"][0]["physicalLocation"]["artifactLocation"]
+        places = annotation.split("file=")[1].split(",")[0], location["uri"], finding["location"]["path"]
+        assert places == ("faulty/SKILL.md",) * 3
+        reports.append((annotation, run["results"], finding))
+    assert reports[0] == reports[1] == reports[2]
+    assert "file=/elsewhere/SKILL.md," in github(Problem("e", "error", "bad", "", 2, "/elsewhere/SKILL.md"))
+
+
 def test_github_annotation_escapes_location_and_message() -> None:
     problem = Problem("a/R:1", "warning", "50%, or: so\n", "fix it", None, "a:b,c.md")
     head = "file=a%3Ab%2Cc.md"

@@ -13,12 +13,13 @@ import click
 import pytest
 from click.core import ParameterSource
 
+from commands.calls import run
 from mcp_skills_server.cli import COMMANDS, cli
 from mcp_skills_server.commands.features.table import FEATURES
 from mcp_skills_server.commands.fields import Options, _Declared, traits_of, variables_of
 from mcp_skills_server.commands.options import WatchOptions
 from tables import each_row
-from wire import ROOT
+from wire import ROOT, write_skill
 
 GOLDEN_OPTIONS = ROOT / "tests" / "golden" / "options.txt"
 
@@ -161,6 +162,10 @@ def test_script_limits_match_their_documentation(command: str, option: str) -> N
     assert default(command, option) == int(found[1]) * UNITS[found[2] or ""]
 
 
+OWN_VARIABLES = {("context", "host"), ("validate", "watch"), ("plugin", "server"), ("install", "config")}
+"""Options that share only their name with one of `serve` or `acp`: the command is a part of their variable."""
+
+
 def test_every_option_is_read_from_the_variable_of_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """docs/container.md promises the variable MCP_SKILLS_ and the option's name."""
     not_read = []
@@ -168,13 +173,25 @@ def test_every_option_is_read_from_the_variable_of_its_name(monkeypatch: pytest.
         for each in command.params:
             if not isinstance(each, click.Option) or each.name == "help":
                 continue
-            long = next(word for word in each.opts if word.startswith("--"))
+            long = next(word for word in each.opts if word.startswith("--"))[2:]
+            words = f"{name} {long}" if (name, long) in OWN_VARIABLES else long
             with monkeypatch.context() as environment:
-                environment.setenv(f"MCP_SKILLS_{long[2:].replace('-', '_').upper()}", "some value")
+                environment.setenv(f"MCP_SKILLS_{re.sub('[ -]', '_', words).upper()}", "some value")
                 value, source = each.consume_value(click.Context(command), {})
             if source is not ParameterSource.ENVIRONMENT or "some" not in str(value):
                 not_read.append((name, long, value))
     assert not not_read
+
+
+def test_settings_of_a_server_do_not_set_options_with_another_meaning(tmp_path: Path) -> None:
+    write_skill(tmp_path / "skills/a")
+    (file := tmp_path / "server.toml").write_text('roots = ["skills"]\nhost = "0.0.0.0"\nwatch = true\nserver = true\n')
+    output = tmp_path / "plugin"
+    for command in (["context"], ["validate"], ["plugin", "--output", output, "--name", "a"]):
+        assert run(*command, "--config", file).returncode == 0
+    assert not (output / "mcp.json").exists()
+    shown = run("install", "codex", tmp_path / "skills", "--dry-run", MCP_SKILLS_CONFIG=str(file))
+    assert shown.returncode == 0 and "server.toml" not in shown.stdout
 
 
 @each_row("command", ["push", "bundle", "plugin", "approve", "verify", "evaluate", "context", "run"])

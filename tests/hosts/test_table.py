@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -91,3 +92,9 @@ def test_native_page_lists_the_folders_that_each_host_reads() -> None:
     for name, host in HOSTS.items():
         row = f"| `{name}` | " + ", ".join(f"`{each}`" for each in host.native) + " |"
         assert (row in page) is bool(host.native), name
+
+
+def test_page_names_the_hosts_whose_files_may_have_comments() -> None:
+    page = (Path(__file__).parents[2] / "docs/hosts.md").read_text(encoding="utf-8")
+    named = page.split("Comments are allowed")[1].split(".\n")[0]
+    assert re.findall("`([a-z-]+)`", named) == [name for name, row in HOSTS.items() if row.form != "json"]

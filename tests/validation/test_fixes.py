@@ -33,6 +33,10 @@ def fix(fields: str) -> tuple[str, list[Problem], list[Problem]]:
     ("metadata:\n  version: 1.10", 'metadata:\n  version: "1.10"'), ("author: me", 'metadata:\n  author: "me"'),
     ("author: me\nmetadata:\n    x: y", 'metadata:\n    author: "me"\n    x: y'),
     ("metadata:\n  x: y\nauthor: 'me'", "metadata:\n  author: 'me'\n  x: y"),
+    ("license: yes # sure", 'license: "yes" # sure'), ("author: me\t# or not", 'metadata:\n  author: "me"\t# or not'),
+    ("metadata:\n  x: 1 # one", 'metadata:\n  x: "1" # one'), ("author: 'a # b' # c", "metadata:\n  author: 'a # b' # c"),
+    ("allowed-tools: 'Read, Bash(it''s)'", "allowed-tools: Read Bash(it's)"),
+    ('allowed-tools: ["Bash(a #b)", Read]', 'allowed-tools: "Bash(a #b) Read"'),
 ])  # fmt: skip
 def test_fix_rewrites_the_form_of_a_field(fields: str, expected: str) -> None:
     after, found, done = fix(fields)
@@ -45,10 +49,22 @@ def test_fix_rewrites_the_form_of_a_field(fields: str, expected: str) -> None:
     "author: me\nmetadata: {x: y}", "license: 2", "author: me\nmetadata:\n  author: x", "allowed-tools: Bash(git, jq",
     "license: MIT\nauthor: one\n  and two\nmetadata:\n  x: y",
     "disable-model-invocation: true", "allowed-tools: Read Grep", "license: MIT",
+    "allowed-tools: [Read, Grep] # why", "allowed-tools: Read, Grep # why", 'allowed-tools: "Read, Grep" # why',
+    "allowed-tools:\n  - Read # why\n  - Grep", "allowed-tools: # why\n  - Read", "author: # nobody", "License: MIT",
+    "Allowed_Tools: Read",
 ])  # fmt: skip
 def test_fix_leaves_what_only_the_author_can_decide(fields: str) -> None:
     after, _, done = fix(fields)
     assert (after, done) == (fields, [])
+
+
+def test_fix_keeps_the_line_ends_of_windows() -> None:
+    fields = "license: yes\nallowed-tools:\n  - Read\n  - Grep\nauthor: me\nmetadata:\n  x: 1"
+    text = f"{HEAD}{fields}\n---\nText\u200b.\n"
+    found = [*parse(text.encode()).problems, *check(parse(text.encode()), "a"), problem("hidden-characters", "", 1)]
+    after, done = fix_text(text, found, "a")
+    assert len(done) == 5 and "\u200b" not in after
+    assert fix_text(text.replace("\n", "\r\n"), found, "a") == (after.replace("\n", "\r\n"), done)
 
 
 def test_problem_outside_the_lines_of_the_file_is_not_fixed() -> None:

@@ -229,6 +229,12 @@ def test_host_field_at_the_top_level_has_a_hint_to_leave_it_there(key: str) -> N
     assert found.code == "field-unknown" and found.hint.startswith("leave it there")
 
 
+@each_row(("key", "field"), [("License", "license"), ("allowed_tools", "allowed-tools"), ("METADATA", "metadata")])
+def test_misspelt_field_has_a_hint_with_the_specified_one(key: str, field: str) -> None:
+    (found,) = problems(VALID | {key: "x"})
+    assert (found.code, found.hint) == ("field-unknown", f"write {field}")
+
+
 @pytest.mark.requirement("S40-51")
 @each_row(("tools", "is_broad"), [
     ("Bash", True), ("Read Bash", True), ("Bash(*)", True), ("Bash(*:*)", True), ("Bash( * : * )", True),

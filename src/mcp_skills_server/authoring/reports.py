@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -30,7 +31,7 @@ def github(problem: Problem) -> str:
 
     line = "" if problem.line is None else f",line={problem.line}"
     return (
-        f"::{_GITHUB[problem.severity]} file={escaped(problem.path, ':,')}{line},"
+        f"::{_GITHUB[problem.severity]} file={escaped(_path(problem), ':,')}{line},"
         f"title={escaped(problem.code, ':,')}::{escaped(problem.text)}"
     )
 
@@ -49,7 +50,7 @@ def gitlab(problems: Iterable[Problem]) -> list[dict[str, Any]]:
             "check_name": each.code,
             "fingerprint": fingerprint,
             "severity": _GITLAB[each.severity],
-            "location": {"path": each.path, "lines": {"begin": each.line or 1}},
+            "location": {"path": _path(each), "lines": {"begin": each.line or 1}},
         }
         report.append(finding)
     return report
@@ -96,9 +97,16 @@ def sarif(problems: Iterable[Problem], fixed: Mapping[Problem, tuple[str, str]])
     return {"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}
 
 
+def _path(problem: Problem) -> str:
+    """Return a problem's path as CI systems match it: from the working directory, without `./`."""
+    path = problem.path
+    inside = os.path.relpath(path) if os.path.isabs(path) else path.removeprefix("./")
+    return path if inside.startswith("..") else inside
+
+
 def _fingerprint(problem: Problem) -> str:
     """Return a hash of a finding without its line, so that lines added above do not change it."""
-    text = "\0".join((problem.code, problem.path, problem.message))
+    text = "\0".join((problem.code, _path(problem), problem.message))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -116,10 +124,7 @@ def _rule(code: str) -> dict[str, Any]:
 
 
 def _result(problem: Problem, rule: int, fixed: tuple[str, str] | None) -> dict[str, Any]:
-    artifact = {
-        "uri": quote(problem.path.replace("\\", "/").removeprefix("./")),
-        "uriBaseId": _ROOT,
-    }
+    artifact = {"uri": quote(_path(problem).replace("\\", "/")), "uriBaseId": _ROOT}
     place: dict[str, Any] = {
         "artifactLocation": artifact,
         "region": {"startLine": problem.line or 1},

@@ -20,7 +20,7 @@ from mcp_skills_server.authoring.tokens import token_counter
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import SkillSet
 from mcp_skills_server.commands.fields import (
-    choice,
+    PREFIX,
     count,
     many,
     option,
@@ -293,7 +293,13 @@ def overlap(options: OverlapOptions, roots: tuple[str, ...]) -> int:
 
 
 class ContextOptions(TextOptions):
-    host: str = choice(*contexts.HOSTS, words="The host. generic: one that cuts nothing.")
+    shown_host: str = option(
+        "generic",
+        "The host. generic: one that cuts nothing.",
+        "--host",
+        type=click.Choice(contexts.HOSTS),
+        envvar=f"{PREFIX}CONTEXT_HOST",
+    )
     skills: tuple[str, ...] = many("Also show the result of loading this skill.", "NAME", "--skill")
     budget: int | None = option(
         None,
@@ -318,7 +324,7 @@ def context(options: ContextOptions, roots: tuple[str, ...]) -> int:
       mcp-skills-server context ~/skills --host claude-code --skill refunds
       mcp-skills-server context ~/skills --host gemini-cli --budget 4000
     """
-    host = contexts.HOSTS[options.host]
+    host = contexts.HOSTS[options.shown_host]
     registry = load_registry(roots, options)
     with Runtime(registry) as runtime:
         shown = contexts.shown_unasked(runtime, host)
@@ -339,7 +345,7 @@ def context(options: ContextOptions, roots: tuple[str, ...]) -> int:
         )
         say_json(
             {
-                "host": options.host,
+                "host": options.shown_host,
                 "version": host.version,
                 "unasked": unasked,
                 "loaded": loaded,
@@ -357,7 +363,7 @@ def context(options: ContextOptions, roots: tuple[str, ...]) -> int:
         say(f"=== {each.title}: {len(each.text):,} characters, {count(each.text):,} tokens{cut}")
         say_lines(each.text)
         say("")
-    say(f"{options.host}: {total:,} tokens unasked ({rule})")
+    say(f"{options.shown_host}: {total:,} tokens unasked ({rule})")
     whole, less, absent = (f"{len(each):,}" for each in names.values())
     say(f"of the skills {whole} have their description there, {less} less, {absent} are absent")
     if over:

@@ -106,6 +106,8 @@ def option(default: _T, words: str, *names: str, **more: Any) -> _T:
     Args:
         names: its names on the command line; by default the field's name with hyphens.
         more: arguments of `click.Option`; attributes of `Traits` except heading and example.
+            An option that shares its name but not its meaning with one of `serve` needs its own
+            field name and `envvar`, or a server's settings would set it.
     """
     settings = {"help": words, "show_default": True, **more}
     if not more.get("required"):
@@ -142,9 +144,9 @@ def many(words: str, metavar: str, *names: str, **more: Any) -> tuple[str, ...]:
     return option((), words, *names, metavar=metavar, multiple=True, **more)
 
 
-def flag(words: str, *names: str) -> bool:
+def flag(words: str, *names: str, **more: Any) -> bool:
     """Return a field that is True if the option is given."""
-    return option(False, words, *names, is_flag=True)
+    return option(False, words, *names, is_flag=True, **more)
 
 
 def switch(default: bool, words: str, **more: Any) -> bool:
@@ -200,7 +202,8 @@ class _Option(click.Option):
         )
         super().__init__(*names, **more)
         keys = dict.fromkeys((key_of(self), self.name or ""))
-        self.envvar = [f"{PREFIX}{each.replace('-', '_').upper()}" for each in keys]
+        if self.envvar is None:
+            self.envvar = [f"{PREFIX}{each.replace('-', '_').upper()}" for each in keys]
 
     def make_metavar(self, ctx: click.Context) -> str:
         """Return click's word for the value; N for a number with limits, which stand behind it."""

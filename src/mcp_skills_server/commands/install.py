@@ -18,6 +18,7 @@ import click
 
 from mcp_skills_server.catalog.roots import no_folder
 from mcp_skills_server.commands.fields import (
+    PREFIX,
     VARIABLE_NAME,
     Options,
     flag,
@@ -51,8 +52,11 @@ _SHOWN_LINES: Final = 3
 class InstallOptions(Options):
     name: str = option("skills", "The name of the server in the host.", show_default=True)
     project: bool = flag("Write the host's file of this project instead of the user's.")
-    config: str | None = option(
-        None, "Write this file instead of the host's own.", type=click.Path(), metavar="FILE"
+    config: str | None = text(
+        "Write this file instead of the host's own.",
+        "FILE",
+        type=click.Path(),
+        envvar=f"{PREFIX}INSTALL_CONFIG",
     )
     command: str | None = text(
         "What the host starts; a bare name is left to the host's PATH.  [default: this program]",

@@ -26,15 +26,28 @@ _SHORTEST: Final = 20
 _T = TypeVar("_T")
 
 
+def forget_output(number: int = 1) -> None:
+    """Redirect stdout or stderr to /dev/null, or Python fails again when it flushes it at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+
+
+def _echo(text: str, *, err: bool = False) -> None:
+    """Print a text, unless the reader (head, less) has closed the pipe."""
+    try:
+        click.echo(text, err=err)
+    except BrokenPipeError:
+        forget_output(2 if err else 1)
+
+
 def say(text: str, *, err: bool = False) -> None:
     """Print one line, with its unprintable characters escaped."""
-    click.echo(printable(text), err=err)
+    _echo(printable(text), err=err)
 
 
 def say_lines(text: str, *, err: bool = False) -> None:
     """Print several lines, with unprintable characters except tabs escaped."""
     for line in text.split("\n"):
-        click.echo("\t".join(printable(part) for part in line.split("\t")), err=err)
+        _echo("\t".join(printable(part) for part in line.split("\t")), err=err)
 
 
 def say_table(
@@ -68,7 +81,7 @@ def say_table(
         line = printable("  ".join([*cells, last]).rstrip())
         if has_colour:
             line = click.style(line, bold=number < 0 or None, fg=(colours or {}).get(number))
-        click.echo(line)
+        _echo(line)
 
 
 def say_json(value: Any) -> None:
@@ -83,7 +96,7 @@ def say_json(value: Any) -> None:
             each if each.isprintable() or each == "\n" else json.dumps(each)[1:-1]
             for each in written
         )
-    click.echo(written)
+    _echo(written)
 
 
 def more_suffix(count: int, hint: str = "") -> str:

@@ -10,12 +10,12 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final, cast
 
 from mcp_skills_server.format import hidden
 from mcp_skills_server.format.frontmatter import parse
 from mcp_skills_server.model import Problem
-from mcp_skills_server.validation.rules import HOST_FIELDS, check
+from mcp_skills_server.validation.rules import HOST_FIELDS, check, is_misspelt
 
 _FIELD: Final = re.compile(
     r"(?P<start>[ \t]*+(?:[\w.-]++|\"[^\"\n]*+\"|'[^'\n]*+')[ \t]*+:[ \t]++)(?P<value>[^\n]*+)\Z"
@@ -29,14 +29,15 @@ Correct = Callable[[list[str], int], bool]
 def fix_text(text: str, problems: Sequence[Problem], directory: str) -> tuple[str, list[Problem]]:
     """Return (text, fixed problems) of a SKILL.md in `directory` after applying all safe fixes."""
     done: list[Problem] = []
+    line_end = "\r\n" if text.count("\r\n") == text.count("\n") else "\n"
     # From the end, so that a correction does not move the lines of those that follow.
     for problem in sorted(problems, key=lambda each: -(each.line or 0)):
         correct = _CORRECTIONS.get(problem.code)
-        lines = text.split("\n")
+        lines = text.split(line_end)
         number = (problem.line or 0) - 1
         if correct is None or not 0 <= number < len(lines) or not correct(lines, number):
             continue
-        tried = "\n".join(lines)
+        tried = line_end.join(lines)
         if _is_better(text, tried, problem.code, directory):
             text = tried
             done.append(problem)
@@ -61,40 +62,42 @@ def _codes(text: str, directory: str) -> Counter[str]:
     return found
 
 
+def _without_comment(text: str) -> tuple[str, str]:
+    """Return (a plain YAML value, the blanks and the comment behind it)."""
+    padded = f" {text}"
+    starts = [each for each in (padded.find(" #"), padded.find("\t#")) if each >= 0]
+    value = text[: min(starts, default=len(text))].rstrip()
+    return value, text[len(value) :]
+
+
 def _value_in_quotes(lines: list[str], number: int) -> bool:
     found = _FIELD.match(lines[number])
     if found is None:
         return False
-    value = found["value"].rstrip()
+    value, rest = _without_comment(found["value"])
     if not value or value[0] in "\"'|>[{&*!":
         return False
     quoted = f'"{value}"'
     if '"' in value or "\\" in value:
         quoted = "'" + value.replace("'", "''") + "'"
-    lines[number] = found["start"] + quoted
+    lines[number] = found["start"] + quoted + rest
     return True
 
 
 def _tools_as_text(lines: list[str], number: int) -> bool:
-    found = _FIELD.match(f"{lines[number]} ")
-    if found is None:
+    value: Any = parse("\n".join(lines).encode()).frontmatter.get("allowed-tools")
+    tools = _split_by_commas(value) if isinstance(value, str) else value
+    if not lines[number].startswith("allowed-tools") or not isinstance(tools, list):
         return False
-    value = found["value"].strip()
+    text = " ".join(filter(None, (str(each).strip() for each in cast("list[object]", tools))))
     last = number + 1
-    if value.startswith("[") and value.endswith("]"):
-        tools = [each.strip().strip("\"'") for each in _split_by_commas(value[1:-1])]
-    elif value:
-        tools = [each.strip() for each in _split_by_commas(value.strip("\"'"))]
-    else:
-        while last < len(lines) and re.match(r"[ \t]*+-[ \t]", lines[last]):
-            last += 1
-        tools = [
-            each.strip().removeprefix("-").strip(" \t\"'") for each in lines[number + 1 : last]
-        ]
-    text = " ".join(filter(None, tools))
+    while lines[last][:1] in (" ", "\t", "-") and not lines[last].startswith("---"):
+        last += 1
+    if "".join(lines[number:last]).count("#") > text.count("#"):  # a comment would be lost
+        return False
     if re.search(r"[#:&*!]", text):
         text = json.dumps(text)
-    lines[number:last] = [found["start"] + text]
+    lines[number:last] = [f"allowed-tools: {text}"]
     return bool(text)
 
 
@@ -112,14 +115,18 @@ def _split_by_commas(text: str) -> list[str]:
 
 def _field_to_metadata(lines: list[str], number: int) -> bool:
     key, field = _KEY.match(lines[number]), _FIELD.match(lines[number])
-    if key is None or field is None or key[0] in HOST_FIELDS or not field["value"]:
+    if key is None or field is None or not field["value"]:
+        return False
+    if key[0] in HOST_FIELDS or is_misspelt(key[0]):
         return False
     below = lines[number + 1]  # exists: the closing fence follows
     goes_on = below[:1] in (" ", "\t", "-") and not below.startswith("---")
-    if goes_on or field["value"][0] in "[{|>&*!":  # a value of several lines, or not a plain one
+    if goes_on or field["value"][0] in "#[{|>&*!":  # several lines, or no plain value
         return False
-    value = field["value"].rstrip()
-    text = value if value[0] in "\"'" else json.dumps(value, ensure_ascii=False)
+    text = field["value"].rstrip()
+    if text[0] not in "\"'":
+        value, rest = _without_comment(text)
+        text = json.dumps(value, ensure_ascii=False) + rest
     del lines[number]
     for place, line in enumerate(lines):
         if re.match(r"metadata[ \t]*+:[ \t]*+\Z", line):

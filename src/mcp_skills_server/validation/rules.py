@@ -288,13 +288,24 @@ def _metadata_keys(skill: SkillMd) -> Iterator[Finding]:
             yield skill.at("metadata", f"metadata has both {literal(other)} and {literal(key)}")
 
 
+def _as_specified(key: str) -> str:
+    return key.lower().replace("_", "-")
+
+
+def is_misspelt(key: str) -> bool:
+    """Return True if a key differs from a specified field only in case, or by underscores."""
+    return key not in SPECIFIED_FIELDS and _as_specified(key) in SPECIFIED_FIELDS
+
+
 @RULES.rule("field-unknown")
 def _field_unknown(skill: SkillMd) -> Iterator[Finding]:
     for key, value in skill.frontmatter.items():
         if key in _KNOWN_FIELDS:
             continue
         hint = _READ_AT_THE_TOP
-        if key not in HOST_FIELDS:
+        if is_misspelt(key):
+            hint = f"write {_as_specified(key)}"
+        elif key not in HOST_FIELDS:
             text = value if isinstance(value, str) else skill.document.written.get(key)
             line = _as_text(key, value, text)
             hint = f"write {line} below 'metadata:', since strict validators refuse it here"

@@ -229,16 +229,16 @@ async def test_files_persist_between_runs_of_one_session(run: Runner) -> None:
 
 async def test_unusable_temporary_directory_is_reported(make_runner: MakeRunner, temporary: Path) -> None:
     run = make_runner()
-    top = Path(run.workspace.path).parent
-    top.chmod(0o777)
+    top = os.path.dirname(run.workspace.path)
+    os.chmod(top, 0o777)
     with pytest.raises(RequestError, match="its work directory is writable by other users"):
         await run("keep.sh", "one")
-    discard(str(top))
-    temporary.rmdir()
+    discard(top)
+    os.rmdir(temporary)
     for start in (run.scripts.workspace, make_runner):
         with pytest.raises(RequestError, match=r"cannot be made \(No such file or directory\)"):
             start()
-    temporary.mkdir()
+    os.mkdir(temporary)
     assert (await run("keep.sh", "one")).exit_code == 0
 
 

@@ -32,9 +32,7 @@ class Review(NamedTuple):
     is_outdated: bool  # the skill has changed since, so the proposal cannot be approved
 
 
-def review(
-    registry: Registry, store: ProposalStore, proposal: Proposal, seen: Snapshot
-) -> Review:
+def review(registry: Registry, store: ProposalStore, proposal: Proposal, seen: Snapshot) -> Review:
     """Compare a proposal with the skill as it is now. Reads and writes files.
 
     `seen` has the skills that the reviewer may know of, for similar ones.

@@ -452,7 +452,7 @@ async def test_deep_or_locked_directories_are_removed(run: Runner, name: str) ->
     outcome = await run(name)
     assert outcome.exit_code in {0, None}
     if name == "deep.py":
-        assert "bytes or 20,000 files, or could not be measured, and was emptied" in outcome.stderr
+        assert "bytes, had too many files, or could not be measured, and was emptied" in outcome.stderr
         assert os.listdir(run.workspace.path) == []
     run.workspace.close()
     assert not exists(run.workspace.path)

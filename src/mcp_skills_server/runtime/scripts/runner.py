@@ -57,13 +57,7 @@ from mcp_skills_server.runtime.scripts.processes import (
 )
 from mcp_skills_server.runtime.scripts.sandbox import Bubblewrap, SandboxView
 from mcp_skills_server.runtime.scripts.settings import ScriptSettings
-from mcp_skills_server.runtime.scripts.workspace import (
-    MOST_FILES,
-    RunDirectory,
-    Workspace,
-    discard,
-    lay_out,
-)
+from mcp_skills_server.runtime.scripts.workspace import RunDirectory, Workspace, discard, lay_out
 from mcp_skills_server.telemetry import events
 
 logger = logging.getLogger(__name__)
@@ -313,10 +307,10 @@ class Scripts:
         remarks = remarks_on(ended, reason, request.timeout_s, network_closed=closed)
         if emptied:
             files = (), 0
-            most = f"{self._settings.workspace_bytes:,} bytes or {MOST_FILES:,} files"
+            most = f"more than {self._settings.workspace_bytes:,} bytes, had too many files"
             remarks.append(
-                f"the session's work directory had more than {most}, or could not be measured, and "
-                "was emptied"
+                f"the session's work directory took {most}, or could not be measured, and was "
+                "emptied"
             )
         self._log(request, ended)
         return outcome_of(request.path, ended, "".join(map(as_line, remarks)), box, files)

@@ -18,7 +18,7 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Limits
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format.ignored import STATE_DIR
-from mcp_skills_server.model import SKILL_MD
+from mcp_skills_server.model import SKILL_MD, Snapshot
 from mcp_skills_server.proposals import approval
 from mcp_skills_server.proposals.intake import propose
 from mcp_skills_server.proposals.review import review, root_of
@@ -89,7 +89,7 @@ def test_approved_change_is_written_and_other_files_stay(workspace: Workspace) -
     changes = {"references/guide.md": "two\n", "references/new.md": "new\n", "references/old.md": None}
     proposal = workspace.propose("coffee", changes)
     before = tree(workspace.coffee)
-    reviewed = review(workspace.registry, workspace.store, proposal)
+    reviewed = review(workspace.registry, workspace.store, proposal, workspace.registry.snapshot)
     assert not reviewed.is_outdated
     assert reviewed.problems == reviewed.alike == []
     assert reviewed.difference is not None
@@ -111,7 +111,7 @@ def test_approved_change_is_written_and_other_files_stay(workspace: Workspace) -
     stored = workspace.store.folder
     for path, mode in ((stored, 0o700), (stored / ".lock", 0o600), (stored / proposal.id / "proposal.toml", 0o600)):
         assert path.stat().st_mode & 0o777 == mode
-    assert review(workspace.registry, workspace.store, decided).difference is not None
+    assert review(workspace.registry, workspace.store, decided, Snapshot({})).difference is not None
     workspace.assert_refused(proposal, "approved already, by token:bob")
     with pytest.raises(RequestError, match="approved already"):
         approval.reject(workspace.store, proposal.id, reviewer=LOCAL)
@@ -121,7 +121,7 @@ def test_review_uses_the_root_of_the_proposal(workspace: Workspace, tmp_path: Pa
     proposal = workspace.propose("coffee", {})
     write_skill(tmp_path / "first" / "tea")
     with Registry([tmp_path / "first", workspace.skills]) as registry:
-        assert not review(registry, workspace.store, proposal).is_outdated
+        assert not review(registry, workspace.store, proposal, registry.snapshot).is_outdated
         assert root_of(registry, replace(proposal, root="/gone")) == registry.roots[0]
 
 
@@ -135,6 +135,15 @@ def test_approved_new_skill_is_created_with_parent_folders(workspace: Workspace)
     change = workspace.propose("coffee", {})
     shutil.rmtree(workspace.coffee)
     workspace.assert_refused(change, "coffee no longer exists")
+
+
+def test_new_skill_in_or_around_a_skill_that_was_approved_first_is_refused(workspace: Workspace) -> None:
+    outer, inner = workspace.propose("tea", {}), workspace.propose("tea/green", {})
+    workspace.approve(outer)
+    workspace.assert_refused(inner, "'tea/green' would lie in or around another skill")
+    around, inside = workspace.propose("cocoa", {}), workspace.propose("cocoa/dark", {})
+    workspace.approve(inside)
+    workspace.assert_refused(around, "'cocoa' would lie in or around another skill")
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root gives files away")
@@ -209,7 +218,7 @@ def test_edit_during_or_before_approval_is_kept(
         workspace.approve(proposal)
     assert [tree(workspace.coffee)] == edited and entry_names(workspace.skills) == ["coffee"]
     workspace.registry.refresh()
-    assert review(workspace.registry, workspace.store, proposal).is_outdated
+    assert review(workspace.registry, workspace.store, proposal, workspace.registry.snapshot).is_outdated
     workspace.assert_refused(proposal, "changed since this was proposed")
     assert workspace.store.get(proposal.id).state == "pending"
 

@@ -193,6 +193,19 @@ def test_linked_fetched_and_nesting_skills_cannot_be_changed(tmp_path: Path, sto
         assert propose(registry, store, draft, {SKILL_MD: manifest("tea")}).place == str(plugin / "skills" / "tea")
 
 
+def test_refusal_of_nesting_skill_shows_nothing_of_nested_skills(tmp_path: Path, store: ProposalStore) -> None:
+    """Its proposer may have no grant for them."""
+    write_skill(tmp_path / "skills" / "nest")
+    write_skill(tmp_path / "skills" / "nest" / "egg", notes_md="the secret\n")
+    with Registry([tmp_path / "skills"]) as registry:
+        for base in ("", "sha256:" + "0" * 64, base_of(registry, "nest")):
+            for files in ({"egg/notes.md": "x"}, {"egg/notes.md": None}, {"egg/none": None}):
+                draft = replace(DRAFT, name="nest", base=base)
+                message = refusal(registry, store, draft, {**files})
+                assert "has skills in it" in message
+                assert "egg" not in message and "secret" not in message
+
+
 def test_record_round_trips_and_invalid_records_are_skipped(
     store: ProposalStore, caplog: pytest.LogCaptureFixture
 ) -> None:

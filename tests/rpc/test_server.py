@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 import anyio
@@ -14,6 +15,7 @@ from dialects.build import JSON
 from mcp_skills_server.dialects.skills_protocol import METHODS
 from mcp_skills_server.rpc import server
 from mcp_skills_server.rpc.server import Rpc
+from mcp_skills_server.telemetry.events import Event
 from rpc.build import ACTIONS, RpcServer
 from tables import each_row
 
@@ -60,6 +62,17 @@ def test_notification_has_no_answer_even_if_it_fails(rpc: RpcServer) -> None:
     for note in (NOTE, {**NOTE, "method": "gone"}, {**NOTE, "params": []}, {**NOTE, "params": {"limit": 0}}):
         assert send(rpc, note) is None
     assert send(rpc, [NOTE, NOTE]) is None
+
+
+def test_failed_run_is_an_event_with_outcome_refused(rpc: RpcServer) -> None:
+    """The audit log records it as a refusal, as it does over MCP."""
+    seen: list[Event] = []
+    end = rpc.runtime.events.subscribe(seen.append)
+    with rpc.runtime.events.serving():
+        anyio.run(partial(rpc.call, "execute_skill", name="salesforce.contacts.export"))  # scripts are not allowed
+        anyio.run(partial(rpc.call, "describe_skill", name="salesforce.contacts.export"))
+    end()
+    assert [(event.method, event.outcome) for event in seen] == [("execute_skill", "refused"), ("describe_skill", "ok")]
 
 
 def test_batch_does_not_delay_another_request(rpc: RpcServer) -> None:

@@ -312,6 +312,25 @@ async def test_loaded_skill_follows_edits_until_it_breaks_or_is_removed(
     assert session.active_skills == []
 
 
+async def test_unreadable_loaded_skill_can_be_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = load_registry(write_files(tmp_path, {"a/SKILL.md": skill_md("a", body="Old.")} | skills("b")))
+    session = Runtime(registry).session()
+    await load(session, "a")
+    (tmp_path / "a" / SKILL_MD).write_text(skill_md("a", body="New."))
+    registry.refresh()
+    body = registry.body
+
+    def body_of_others(skill: Skill) -> Any:
+        if skill.path == "a":
+            raise StaleFileError("a")
+        return body(skill)
+
+    monkeypatch.setattr(registry, "body", body_of_others)
+    assert "cannot be read" in await load_error(session, "b", mode="add")
+    assert active_names(await load(session, "b")) == session.active_skills == ["b"]
+    assert "Old." not in await session.instructions()
+
+
 async def run_both(
     monkeypatch: pytest.MonkeyPatch, first: Callable[[], Awaitable[Any]], second: Callable[[], Awaitable[Any]]
 ) -> list[Any]:

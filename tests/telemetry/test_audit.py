@@ -49,6 +49,7 @@ def test_record_has_principal_action_file_and_digest(tmp_path: Path, monkeypatch
     audit = AuditLog(str(file))
     audit.record(event("ok", LOAD, READ))
     audit.record(event("begun", RUN, method="tools/call"))
+    audit.record(event("refused", Use("", "a", "SKILL.md", "sha256:1"), RUN, method="tools/call"))
     audit.record(event("refused", Use("", "a", "SKILL.md", "sha256:1"), method="tools/call"))
     audit.record(event(method="initialize"))
     audit.record(event(method="tools/list"))
@@ -57,6 +58,7 @@ def test_record_has_principal_action_file_and_digest(tmp_path: Path, monkeypatch
         ("load", "ok", "SKILL.md"),
         ("read", "ok", "b.md"),
         ("run", "begun", "scripts/x.py"),
+        ("run", "refused", "scripts/x.py"),  # its result was an error
         ("refuse", "refused", "SKILL.md"),
         ("admit", "ok", None),
     ]
@@ -212,11 +214,13 @@ def test_file_that_cannot_be_opened_and_stdout_of_a_protocol_are_refused(tmp_pat
 def test_stdio_requests_are_recorded_without_content(tmp_path: Path, era: Era, sandbox_mode: str) -> None:
     folder, file = tmp_path / "skills", tmp_path / "audit"
     write_skill(folder / "a", body="Secret body.", notes_md="other", scripts__x_py="print('ran')\n")
+    (folder / "a" / "scripts" / "fail.py").write_text("raise SystemExit(3)\n")
     with serving(folder, "--audit-log", file, "--allow-scripts", "--sandbox", sandbox_mode, era=era) as wire:
         session = wire.call("skills_load", names=["a"])["structuredContent"]["session"]
         wire.request("resources/read", {"uri": "skill://a/notes.md"})
         result = wire.call("skills_run_script", path="scripts/x.py", session=session, args=["a-secret-argument"])
         assert "ran" in result["structuredContent"]["stdout"]
+        assert wire.call("skills_run_script", path="scripts/fail.py", session=session)["isError"]
         wire.call("skills_load", names=["no-such-thing"])
         for method, params in (
             ("resources/read", {"uri": "skill://no-such-thing/x"}),
@@ -231,6 +235,8 @@ def test_stdio_requests_are_recorded_without_content(tmp_path: Path, era: Era, s
         ("read", "ok", "notes.md"),
         ("run", "begun", "scripts/x.py"),
         ("run", "ok", "scripts/x.py"),
+        ("run", "begun", "scripts/fail.py"),
+        ("run", "refused", "scripts/fail.py"),
         *[("refuse", "refused", None)] * 4,
     ]
     read = records_of(file)[2]

@@ -157,7 +157,7 @@ def _store(options: LookOptions) -> ProposalStore:
 def _reviewed(options: LookOptions, store: ProposalStore, id_: str) -> Review:
     proposal = store.get(id_)
     with _registry(proposal, options) as registry:
-        return review(registry, store, proposal)
+        return review(registry, store, proposal, registry.snapshot)
 
 
 def _registry(proposal: Proposal, options: LookOptions) -> Registry:

@@ -21,7 +21,7 @@ from mcp_skills_server.durable import exchange, sync_paths
 from mcp_skills_server.errors import RequestError, listed
 from mcp_skills_server.format.ignored import STATE_DIR
 from mcp_skills_server.model import Skill
-from mcp_skills_server.proposals.intake import files_of, place_in, with_proposal
+from mcp_skills_server.proposals.intake import check_apart, files_of, place_in, with_proposal
 from mcp_skills_server.proposals.store import LOCAL, Proposal, ProposalStore
 from mcp_skills_server.provenance.difference import Files
 
@@ -119,6 +119,7 @@ def _write(registry: Registry, store: ProposalStore, proposal: Proposal, after: 
         if skill is None:
             if not proposal.is_new:
                 raise RequestError(f"{proposal.name} no longer exists; reject the proposal")
+            check_apart(registry, proposal.name)
             _make_parents(Path(root.path), place)
             staging.mkdir()
             _write_files(staging, after, (), place.parent)

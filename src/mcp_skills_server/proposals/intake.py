@@ -15,6 +15,7 @@ from typing import Final
 
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Root
+from mcp_skills_server.catalog.views import nested_in
 from mcp_skills_server.durable import write_folder
 from mcp_skills_server.errors import RequestError, listed, quoted
 from mcp_skills_server.format import file_names, hidden, ignored
@@ -53,7 +54,7 @@ def propose(
     skill = registry.snapshot.skills.get(draft.name)
     root, before = _root_and_files(registry, draft, skill, written, removed)
     after = with_proposal(before, written, removed)
-    _check_tree(after, skill)
+    _check_tree(after)
     if after == before:
         raise RequestError("the proposal changes nothing")
     with trial(registry, draft.name, root, after) as alone:
@@ -161,9 +162,11 @@ def _root_and_files(
         fault = f"{skill.path} comes from {skill.origin}"
         raise RequestError(f"{fault}; propose the change to its publisher")
     root = registry.roots[skill.root]
-    if not skill.directory or root.locate(skill.directory).link:
-        fault = f"{skill.path} is a root by itself, or a link, and cannot be replaced"
-        raise RequestError(f"{fault}; tell the user")
+    # Before its files are read: this caller may not read the skills in it, or know of them.
+    nested = nested_in(registry.snapshot, skill)
+    if nested or not skill.directory or root.locate(skill.directory).link:
+        fault = f"{skill.path} is a root by itself, or a link, or has skills in it"
+        raise RequestError(f"{fault}, and can only be changed by hand; tell the user")
     before = files_of(registry, skill)
     missing = [path for path in removed if path not in before]
     if missing:
@@ -192,11 +195,7 @@ def _root_for(registry: Registry, name: str) -> Root:
     if ignored.ignored([name]) or hidden.count(name):
         fault = f"{quoted(name)} is not a name that is served"
         raise RequestError(f"{fault}; name the new skill as in 'billing/refunds'")
-    for path in registry.snapshot.skills:
-        folded, other = f"{name}/".casefold(), f"{path}/".casefold()
-        if folded.startswith(other) or other.startswith(folded):
-            fault = f"{quoted(name)} would lie in or around another skill"
-            raise RequestError(f"{fault}; choose another name")
+    check_apart(registry, name)
     for root in registry.roots:
         is_a_skill = "" in {each.directory for each in registry.of_root(root).skills.values()}
         if root.origin is None and root.layout is None and not is_a_skill:
@@ -205,8 +204,17 @@ def _root_for(registry: Registry, name: str) -> Root:
     raise RequestError(f"{fault}; tell the user what you would have proposed")
 
 
-def _check_tree(after: Files, skill: Skill | None) -> None:
-    """Refuse names that a platform cannot hold or tell apart, and a skill with nested skills."""
+def check_apart(registry: Registry, name: str) -> None:
+    """Raise RequestError if a new skill of this path would lie in or around another one."""
+    for path in registry.snapshot.skills:
+        folded, other = f"{name}/".casefold(), f"{path}/".casefold()
+        if folded.startswith(other) or other.startswith(folded):
+            fault = f"{quoted(name)} would lie in or around another skill"
+            raise RequestError(f"{fault}; propose it under another name")
+
+
+def _check_tree(after: Files) -> None:
+    """Refuse names that a platform cannot hold or tell apart, and a tree without a SKILL.md."""
     try:
         check_paths(after)
     except ArchiveRefusedError as error:
@@ -216,6 +224,3 @@ def _check_tree(after: Files, skill: Skill | None) -> None:
         raise RequestError(f"{quoted(fault.path)}: {fault.message}; choose another name")
     if SKILL_MD not in after:
         raise RequestError(f"a skill needs a {SKILL_MD}")
-    if skill is not None and skill.nested:
-        fault = f"{skill.path} has skills in it ({listed(skill.nested)})"
-        raise RequestError(f"{fault}, and can only be changed by hand")

@@ -99,8 +99,10 @@ class Rpc:
             who, where = client.principal, client.address
             with events.Request(
                 "skills-protocol", call.method, principal=who, address=where, trace=trace
-            ):
+            ) as request:
                 result = await self.methods.call(call.method, call.params, client)
+                if result.get("status") == "failed":
+                    request.outcome = "refused"  # as for a tool's result with `isError`
             answer = jsonrpc.dump({"jsonrpc": "2.0", "id": call.id, "result": result})
         except CallError as error:
             answer = _error(call.id, error)

@@ -78,9 +78,9 @@ class ActiveSkills:
             UnreadableError: a file keeps changing while it is read.
         """
         async with self._changing:
-            kept: Active = await self._read(runtime)
-            if not add:
-                kept = {}
+            kept: Active = {}
+            if add:
+                kept = await self._read(runtime)
             fresh = await retry_when_stale(
                 runtime.skill_set, lambda view: self._fresh(runtime, view, names, kept)
             )
@@ -160,8 +160,8 @@ class ActiveSkills:
         count = len(kept.keys() | wanted.keys())
         if count > most:
             loaded = ""
-            if self._active:
-                loaded = f" Loaded now: {', '.join(self.names)}."
+            if kept:
+                loaded = f" Loaded now: {', '.join(each.name for each in loaded_list(kept))}."
             raise RequestError(
                 f"At most {most} skills can be loaded at once, and this would make {count}. Load "
                 f"fewer, or unload some with {dialect.UNLOAD} first.{loaded}"

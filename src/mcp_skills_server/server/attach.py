@@ -78,8 +78,13 @@ _LISTEN: Final = "subscriptions/listen"
 
 def make_standalone_server() -> Server[Any]:
     """Return the standalone server, with nothing attached yet."""
-    version = mcp_skills_server.__version__
-    server = Server[Any]("mcp-skills-server", version=version, title="Agent Skills")
+    server = Server[Any](
+        "mcp-skills-server",
+        version=mcp_skills_server.__version__,
+        title="Agent Skills",
+        # Else the SDK lists the tools before each call, to find parameters in headers.
+        get_tool_input_schema=lambda _: None,
+    )
     if isinstance(get_tracer_provider(), ProxyTracerProvider):  # none, so nothing records spans
         server.middleware.clear()
     return server

@@ -164,7 +164,8 @@ class AuditLog:
 def _lines(event: Event, left_out: int, recorded: Collection[str]) -> list[bytes]:
     if event.protocol == CATALOGUE:
         return []
-    if event.outcome == "refused":
+    has_run = any(use.action == "run" for use in event.uses)
+    if event.outcome == "refused" and not has_run:  # a script that failed was not refused
         return [_line(event, "refuse", next(iter(event.uses), None), left_out)]
     if event.method in _ADMITTING and event.outcome == "ok":
         return [_line(event, "admit", None)]

@@ -222,8 +222,24 @@ async def test_files_persist_between_runs_of_one_session(run: Runner) -> None:
     assert (await run("keep.sh", "four")).stdout == "one\ntwo\n"
     with pytest.raises(RequestError, match="start a new session"):
         await run("keep.sh", "five", workspace=other)
-    discard(run.workspace.path)  # as a cleanup of /tmp may do
-    assert (await run("keep.sh", "six")).exit_code == 0
+    for removed in (run.workspace.path, os.path.dirname(run.workspace.path)):
+        discard(removed)  # as a cleanup of /tmp may do
+        assert (await run("keep.sh", "six")).exit_code == 0
+
+
+async def test_unusable_temporary_directory_is_reported(make_runner: MakeRunner, temporary: Path) -> None:
+    run = make_runner()
+    top = os.path.dirname(run.workspace.path)
+    os.chmod(top, 0o777)
+    with pytest.raises(RequestError, match="its work directory is writable by other users"):
+        await run("keep.sh", "one")
+    discard(top)
+    os.rmdir(temporary)
+    for start in (run.scripts.workspace, make_runner):
+        with pytest.raises(RequestError, match=r"cannot be made \(No such file or directory\)"):
+            start()
+    os.mkdir(temporary)
+    assert (await run("keep.sh", "one")).exit_code == 0
 
 
 @with_and_without_sandbox
@@ -436,7 +452,7 @@ async def test_deep_or_locked_directories_are_removed(run: Runner, name: str) ->
     outcome = await run(name)
     assert outcome.exit_code in {0, None}
     if name == "deep.py":
-        assert "could not be measured, and was emptied" in outcome.stderr
+        assert "bytes, had too many files, or could not be measured, and was emptied" in outcome.stderr
         assert os.listdir(run.workspace.path) == []
     run.workspace.close()
     assert not exists(run.workspace.path)

@@ -84,6 +84,15 @@ def test_reviewer_sees_granted_proposals_and_decides(folder: Path) -> None:
     assert (record["principal"], record["proposer"], record["skill"]) == ("token:bob", "token:ann", "tea")
 
 
+def test_similar_skills_are_shown_only_to_reviewers_who_may_read_them(folder: Path) -> None:
+    write_skill(folder / "skills" / "spy", description="Does a thing when it is asked to.")
+    options = ("--config", configure(folder, GRANTS), "--proposals", folder / "kept")
+    with http_serving(*options, "--ui") as server:
+        path = f"/ui/proposals/{propose(server, ANN, 'tea')}"
+        assert "spy says much the same" in visible_text(get(server, path, **bearer_header(ANN)))
+        assert "spy" not in visible_text(get(server, path, **bearer_header(BOB)))
+
+
 def test_proposals_need_a_grant_on_a_server_but_not_locally(folder: Path) -> None:
     with page_serving(folder / "skills", "--proposals", folder / "kept") as server:
         assert "/ui/proposals" not in get(server, "/ui/").body.decode()

@@ -30,6 +30,7 @@ from anyio import to_thread
 
 from mcp_skills_server.access.grants import Permissions
 from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.durable import untrusted_reason
 from mcp_skills_server.errors import RequestError, SkillsServerError, UsageError, listed
 from mcp_skills_server.model import Skill, SkillFile, printable
 from mcp_skills_server.runtime.quota import Owner
@@ -306,7 +307,7 @@ class Scripts:
         remarks = remarks_on(ended, reason, request.timeout_s, network_closed=closed)
         if emptied:
             files = (), 0
-            most = f"more than {self._settings.workspace_bytes:,} bytes"
+            most = f"more than {self._settings.workspace_bytes:,} bytes, had too many files"
             remarks.append(
                 f"the session's work directory took {most}, or could not be measured, and was "
                 "emptied"
@@ -442,10 +443,23 @@ class Scripts:
         logger.info("ran %s of %s: %s, %d ms", request.path, whose, how, ended.duration_ms)
 
     def _directory(self) -> str:
-        if self._top is None or not os.path.isdir(self._top):
-            self._top = os.path.realpath(tempfile.mkdtemp(prefix="mcp-skills-scripts-"))
-            weakref.finalize(self, discard, self._top)  # runs at process exit at the latest
-        return self._top
+        """Return the directory of all work directories; remake it if a cleaner of /tmp removed it.
+
+        RequestError says that it cannot be used.
+        """
+        top = self._top
+        try:
+            if top is None:
+                top = self._top = os.path.realpath(tempfile.mkdtemp(prefix="mcp-skills-scripts-"))
+                weakref.finalize(self, discard, top)  # runs at process exit at the latest
+            with suppress(FileExistsError):
+                os.mkdir(top, 0o700)  # at the same path, below which open sessions have theirs
+            fault = untrusted_reason(os.lstat(top))
+        except OSError as error:
+            fault = f"cannot be made ({error.strerror})"
+        if top is None or fault:
+            raise RequestError(_NOTHING_RUN.format(f"its work directory {fault}"))
+        return top
 
     def _checked_timeout(self, timeout_s: float | None) -> float:
         most = self._settings.max_timeout_s

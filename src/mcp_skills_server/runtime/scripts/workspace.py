@@ -50,7 +50,8 @@ class Workspace:
         self._owner = owner
         self._lock = threading.Lock()
         self._runs = 0
-        make_directory(path, owner)
+        with suppress(OSError):  # the next `prepare` tries again, and its error is reported
+            make_directory(path, owner)
 
     def begin_run(self) -> None:
         """Register a run, which must call `end_run`; block while the directory is being emptied."""

@@ -12,7 +12,7 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Error, expect
+from playwright.sync_api import APIResponse, Browser, Error, Route, expect
 
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.model import SKILL_MD
@@ -207,6 +207,46 @@ def test_live_view_reports_lost_connection(chromium: Browser, skills: Path) -> N
             seen.page.goto(f"http://127.0.0.1:{server.port}/ui/live")
             expect(seen.page.get_by_role("status")).to_have_text(LIVE_STATUS)
         expect(seen.page.get_by_role("status")).to_have_text("The connection is lost; trying again.")
+
+
+def test_open_page_catches_up_with_edits_made_while_the_server_was_down(chromium: Browser, skills: Path) -> None:
+    with open_page(chromium) as seen:
+        page = seen.page
+        with page_serving(skills) as server:
+            page.goto(f"http://127.0.0.1:{server.port}/ui/")
+            expect(page.locator(".live")).to_have_text("")
+        expect(page.locator(".live")).to_have_text("The connection is lost; trying again.")
+        write_skill(skills / "two")
+        with page_serving(skills, "--port", str(server.port)):
+            expect(page.get_by_role("link", name="two", exact=True)).to_be_visible()
+            expect(page.locator(".live")).to_have_text("")
+
+
+def test_late_reply_to_an_update_does_not_replace_a_newer_search(chromium: Browser, skills: Path) -> None:
+    held: list[tuple[Route, APIResponse]] = []
+
+    def hold_first_update(route: Route) -> None:
+        if held or "q=refund" not in route.request.url:
+            route.continue_()
+        else:
+            held.append((route, route.fetch()))
+
+    write_skill(skills / "tea", description="Brews tea.")
+    with open_local_page(chromium, skills) as (seen, origin):
+        page = seen.page
+        page.goto(f"{origin}/ui/?q=refund")
+        expect(page.locator(".live")).to_have_text("")
+        page.route("**/ui/?*part=1*", hold_first_update)
+        with page.expect_request("**/ui/?*part=1*"):
+            write_skill(skills / "refunds", description="Something about a refund.")
+        page.get_by_role("searchbox").fill("tea")
+        expect(page).to_have_url(f"{origin}/ui/?q=tea")
+        expect(page.get_by_role("link", name="tea", exact=True)).to_be_visible()
+        route, reply = held[0]
+        with page.expect_response("**/ui/?q=tea&part=1"):  # the update, asked for again
+            route.fulfill(response=reply)
+        expect(page.get_by_role("link", name="tea", exact=True)).to_be_visible()
+        expect(page.get_by_role("link", name="refunds", exact=True)).to_have_count(0)
 
 
 def test_names_in_any_script_fit_on_a_phone(chromium: Browser, tmp_path: Path) -> None:

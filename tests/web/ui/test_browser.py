@@ -249,6 +249,33 @@ def test_late_reply_to_an_update_does_not_replace_a_newer_search(chromium: Brows
         expect(page.get_by_role("link", name="refunds", exact=True)).to_have_count(0)
 
 
+def test_update_keeps_the_focus_on_its_link(chromium: Browser, skills: Path) -> None:
+    write_skill(skills / "tea")
+    with open_local_page(chromium, skills) as (seen, _):
+        page, link = seen.page, seen.page.get_by_role("link", name="tea", exact=True)
+        expect(page.locator(".live")).to_have_text("")
+        link.focus()
+        write_skill(skills / "refunds", description="Something else.")
+        expect(page.locator("#results")).to_contain_text("Something else.")
+        expect(link).to_be_focused()
+
+
+def test_filter_keeps_the_chosen_order(chromium: Browser, skills: Path) -> None:
+    write_skill(skills / "tea", body="word " * 100)
+    for javascript in (True, False):
+        with open_local_page(chromium, skills, java_script_enabled=javascript) as (seen, origin):
+            page = seen.page
+            page.get_by_role("link", name="Tokens").click()
+            page.get_by_label("Problem").select_option("any")
+            page.get_by_role("button", name="Search").click()
+            page.wait_for_url("**problem=any*")
+            assert "sort=tokens" in page.url
+            page.get_by_label("Problem").select_option("")
+            page.get_by_role("button", name="Search").click()
+            page.wait_for_url(lambda url: "any" not in url)
+            assert page.locator("#results h2").all_text_contents() == ["tea", "refunds"]
+
+
 def test_names_in_any_script_fit_on_a_phone(chromium: Browser, tmp_path: Path) -> None:
     names = {  # and a part of each as the page shows it
         "long" * 30: "long", "rtl\u202ecod.exe": "U+202E", "تحليل": "تحليل", "👩\u200d👩\u200d👧": "👩", "技能": "技能",

@@ -120,6 +120,8 @@ local(document);
       const html = await answer.text();
       if (location.search !== asked) { show(); return; }  // a newer search is shown
       put(results, html);
+      const focused = [...results.querySelectorAll(at.localName)].find((each) => each.outerHTML === at.outerHTML);
+      if (focused && !at.isConnected) focused.focus({ preventScroll: true });
       const folds = results.querySelectorAll("details");
       if (folds.length === unfolded.length) folds.forEach((each, place) => { each.open = unfolded[place]; });
       if (quiet) { say(""); return; }

@@ -139,7 +139,6 @@ class PagePart(Part):
 
     _site: SharedContext
     _sessions: PageSessions
-    _sign_in: SignInEndpoints
 
     def __init__(self, runtime: Runtime, settings: Settings, ui: UiSettings, views: Views) -> None:
         self._runtime = runtime
@@ -173,7 +172,7 @@ class PagePart(Part):
             live=live.Live(http.quotas.streams),
             activity=operation.Activity(),
         )
-        self._sign_in = SignInEndpoints(self._sessions, http.policy, self._site.templates)
+        sign_in = SignInEndpoints(self._sessions, http.policy, self._site.templates)
         self._site.revisions.start()
         self._site.live.follow(registry)
         self._runtime.events.subscribe(self._site.activity.take)
@@ -184,7 +183,7 @@ class PagePart(Part):
             Route("/proposals/{id}", self._posted(proposals.decide), methods=["POST"]),
             Route("/switch", self._posted(catalogue.switch_skill), methods=["POST"]),
             Route("/static/{name}", _static, methods=["GET"]),
-            *self._sign_in.routes(),
+            *sign_in.routes(),
             Route("/{rest:path}", self._answer(_PageView("/*", _missing)), methods=["GET"]),
         ]
         below = _PageMiddleware(GZipMiddleware(Router(routes), _LEAST_COMPRESSED))
@@ -212,9 +211,6 @@ class PagePart(Part):
         async def answer(request: Request) -> Response:
             viewer = await self._sessions.viewer(request)
             if viewer is None:
-                wait = "authorization" in request.headers and self._sessions.count_failure(request)
-                if wait:
-                    return self._sign_in.too_often(wait)
                 return RedirectResponse(f"{base()}/sign-in", 303)
             if viewer.principal is not None:  # count it in the viewer's quotas
                 request.scope[PRINCIPAL] = viewer.principal

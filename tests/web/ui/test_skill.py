@@ -269,3 +269,13 @@ def test_commits_of_fetched_repository_are_shown_to_administrators_only(tmp_path
         )
         assert "Git commits" not in for_bob and "Other words" not in for_bob
         assert "Git commits" in for_ann and "+Other words." in for_ann and commit[:12] in for_ann
+
+
+def test_texts_that_are_cut_say_so(tmp_path: Path) -> None:
+    notes = "".join(f"  line {number:06}\n" for number in range(1_000))
+    fields = f"x\narguments: [{{name: city}}]\nnotes: |\n{notes.rstrip()}"
+    write_skill(tmp_path / "weather", description=fields, body="Weather of {{city}}\n" + "word\n" * 50_000)
+    with page_serving(tmp_path) as server:
+        page = get(server, "/ui/skills/weather?fill=1&arg.city=Bonn").body.decode()
+        assert "Weather of Bonn" in page and page.count("Only the beginning is shown.") == 1
+        assert re.search(r"line 0006\d\d\n(line 0)?[\d.line ]*\.\.\.</pre>", page)

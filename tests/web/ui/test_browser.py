@@ -276,6 +276,25 @@ def test_filter_keeps_the_chosen_order(chromium: Browser, skills: Path) -> None:
             assert page.locator("#results h2").all_text_contents() == ["tea", "refunds"]
 
 
+def test_print_shows_long_texts_whole(chromium: Browser, tmp_path: Path) -> None:
+    write_skill(tmp_path / "long", body="```\n" + "line " * 100 + "\nline" * 500 + "\n```\n")
+    hidden_parts = """() => [...document.querySelectorAll("main *")].filter((element) =>
+      /auto|scroll/.test(getComputedStyle(element).overflow + getComputedStyle(element).overflowX)
+      && (element.scrollHeight > element.clientHeight || element.scrollWidth > element.clientWidth)).length"""
+    with open_local_page(chromium, tmp_path) as (seen, origin):
+        page = seen.page
+        page.goto(f"{origin}/ui/skills/long")
+        expect(page.locator(".live")).to_have_text("")
+        write_skill(tmp_path / "long", description="other", body="```\n" + "word " * 100 + "\nword" * 500 + "\n```\n")
+        expect(page.locator("#rendered")).to_contain_text("word")
+        for view in ("skills/long", "skills/long?text=raw", "files/long?file=SKILL.md", "history/long", "model"):
+            page.goto(f"{origin}/ui/{view}")
+            page.emulate_media(media="screen")
+            assert page.evaluate(hidden_parts) > 0, view
+            page.emulate_media(media="print")
+            assert page.evaluate(hidden_parts) == 0, view
+
+
 def test_names_in_any_script_fit_on_a_phone(chromium: Browser, tmp_path: Path) -> None:
     names = {  # and a part of each as the page shows it
         "long" * 30: "long", "rtl\u202ecod.exe": "U+202E", "تحليل": "تحليل", "👩\u200d👩\u200d👧": "👩", "技能": "技能",

@@ -279,3 +279,15 @@ def test_texts_that_are_cut_say_so(tmp_path: Path) -> None:
         page = get(server, "/ui/skills/weather?fill=1&arg.city=Bonn").body.decode()
         assert "Weather of Bonn" in page and page.count("Only the beginning is shown.") == 1
         assert re.search(r"line 0006\d\d\n(line 0)?[\d.line ]*\.\.\.</pre>", page)
+
+
+def test_skill_with_line_breaks_in_its_folders_is_shown(tmp_path: Path) -> None:
+    write_skill(tmp_path / "a\nb" / "tea", x_md="text")
+    write_skill(tmp_path / "last\n")
+    with page_serving(tmp_path) as server:
+        for path in ("a%0Ab/tea", "last%0A"):
+            assert f'href="/ui/skills/{path}"' in get(server, "/ui/").body.decode()
+            assert get(server, f"/ui/skills/{path}").status == get(server, f"/ui/history/{path}").status == 200
+        assert get(server, "/ui/files/a%0Ab/tea?file=x.md").status == 200
+        gone = get(server, "/ui/no%0Asuch")
+        assert gone.status == 404 and "There is no such page." in visible_text(gone)

@@ -34,6 +34,7 @@ def text(tmp_path: Path) -> str:
         reader.request("skills/list")
         reader.read("skill://a/SKILL.md")
         reader.read("skill://a/notes.md")
+        reader.call("skills_search", query="a")
         reader.post(reader.message("no/such/method"))
         assert server.send("GET", "/metrics").status == 401
         reply = server.send("GET", "/metrics", headers=bearer_header(SECRET))
@@ -50,6 +51,8 @@ def test_operations_and_uses_are_counted(text: str) -> None:
 
     count = "mcp_server_operation_duration_seconds_count"
     assert value(f'{count}{{error_type="",mcp_method_name="resources/read"}}') == 2
+    assert value(f'{count}{{error_type="",mcp_method_name="tools/call"}}') == 1
+    assert "tools/list" not in text, "the SDK lists the tools before a call, unless it is told their schemas"
     assert value(f'{count}{{error_type="refused",mcp_method_name="_OTHER"}}') == 1
     assert value('skills_uses_total{action="load",skill="a"}') == 1
     assert value('skills_uses_total{action="read",skill="a"}') == 1

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Root
-from mcp_skills_server.model import Skill, Standing
+from mcp_skills_server.model import Skill, Snapshot, Standing
 from mcp_skills_server.proposals.approval import scripts_in
 from mcp_skills_server.proposals.intake import error_texts, files_of, trial, with_proposal
 from mcp_skills_server.proposals.store import BEFORE, Proposal, ProposalStore
@@ -32,8 +32,13 @@ class Review(NamedTuple):
     is_outdated: bool  # the skill has changed since, so the proposal cannot be approved
 
 
-def review(registry: Registry, store: ProposalStore, proposal: Proposal) -> Review:
-    """Compare a proposal with the skill as it is now. Reads and writes files."""
+def review(
+    registry: Registry, store: ProposalStore, proposal: Proposal, *, readable: Snapshot | None = None
+) -> Review:
+    """Compare a proposal with the skill as it is now. Reads and writes files.
+
+    `readable` has the skills that the reviewer may read; None for all.
+    """
     root = root_of(registry, proposal)
     skill = registry.of_root(root).skills.get(proposal.name)
     before: Files = {}
@@ -48,7 +53,7 @@ def review(registry: Registry, store: ProposalStore, proposal: Proposal) -> Revi
         problems = error_texts(alone)
         tried = next(iter(alone.snapshot.skills.values()), None)
         if tried is not None:
-            alike = _alike(tried, proposal.name, registry)
+            alike = _alike(tried, proposal.name, readable or registry.snapshot)
     return Review(
         proposal,
         before,
@@ -66,10 +71,10 @@ def root_of(registry: Registry, proposal: Proposal) -> Root:
     return next((each for each in registry.roots if each.path == proposal.root), registry.roots[0])
 
 
-def _alike(tried: Skill, name: str, registry: Registry) -> list[str]:
+def _alike(tried: Skill, name: str, readable: Snapshot) -> list[str]:
     others = [
         each
-        for path, each in registry.snapshot.skills.items()
+        for path, each in readable.skills.items()
         if path != name and each.standing > Standing.UNUSABLE
     ]
     same = [f"{each.path} has the same name" for each in others if each.name == tried.name]

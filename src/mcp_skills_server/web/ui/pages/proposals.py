@@ -91,7 +91,7 @@ def _found(ctx: Context, id_: str) -> Proposal:
 def one(request: Request, ctx: Context) -> Response:
     """Return the view of one proposal. Blocks."""
     registry, proposal = ctx.runtime.registry, _found(ctx, request.path_params["id"])
-    found = review(registry, _store(ctx), proposal)
+    found = review(registry, _store(ctx), proposal, readable=ctx.snapshot)
     manifest, _ = found.after.get(SKILL_MD, (b"", False))
     body = frontmatter.parse(manifest).body or ""
     return ctx.page(

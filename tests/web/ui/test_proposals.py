@@ -76,9 +76,17 @@ def test_reviewer_sees_granted_proposals_and_decides(folder: Path) -> None:
         assert decide(of_ann, decision="approve") == 400, "its script was not confirmed"
         assert decide(of_ann, decision="approve", message="thanks".ljust(1_001, "!"), scripts="1") == 303
         assert (folder / "skills" / "tea" / SKILL_MD).exists()
+        assert '"event":"read"' not in audit.read_text()
         decided = visible_text(view(f"/{of_ann}"))
         assert "Approved by token:bob" in decided and ": thanks" in decided
         assert decide(of_ann, decision="reject") == 400
+        with client(server, "modern", token=ANN) as wire:
+            base = wire.call("skills_load", names=["tea"])["structuredContent"]["active_skills"][0]["digest"]
+            files = {SKILL_MD: manifest("tea") + "More\n"}
+            change = wire.call("skills_propose", name="tea", files=files, reason="More", base=base)
+        view(f"/{change['structuredContent']['id']}")
+        record = json.loads(audit.read_text().splitlines()[-1])
+        assert (record["event"], record["skill"], record["principal"]) == ("read", "tea", "token:bob")
         with client(server, "modern", token=ANN) as wire:
             proposals = text_of(wire.call("skills_proposals"))
             assert "approved, thanks!" in proposals

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
+import json
 import os
 import re
 import subprocess
@@ -139,15 +140,18 @@ def test_path_traversal_is_refused(skills: Path) -> None:
             assert get(server, f"/ui/skills/{path}").status == 404, path
 
 
-def test_change_is_shown_as_diff(tmp_path: Path) -> None:
-    directory = write_skill(tmp_path / "a", body="# One\n\nfirst line\n")
-    with page_serving(tmp_path) as server:
+def test_change_is_shown_as_diff_and_recorded_as_read(tmp_path: Path) -> None:
+    directory, audit = write_skill(tmp_path / "a", body="# One\n\nfirst line\n"), tmp_path / "audit.jsonl"
+    with page_serving(tmp_path, "--audit-log", audit) as server:
         assert "It has not changed." in visible_text(html_of(server, "/ui/history/a"))
+        assert audit.read_bytes() == b"", "nothing of the skill was sent"
         write_skill(directory, body="# One\n\nsecond <b>line\n", scripts__more_py="new\n")
         wait_until(lambda: "-first line" in visible_text(html_of(server, "/ui/history/a")))
         text = visible_text(html_of(server, "/ui/history/a"))
         assert "+second <b>line" in text and "file added: scripts/more.py" in text
         assert "script new: scripts/more.py" in text
+        record = json.loads(audit.read_text(encoding="utf-8").splitlines()[-1])
+        assert (record["event"], record["method"], record["skill"]) == ("read", "GET /ui/history", "a")
         assert "changed" in visible_text(html_of(server, "/ui/skills/a"))
 
 

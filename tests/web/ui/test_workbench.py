@@ -111,6 +111,9 @@ def test_saving_queries_is_refused_cross_site_and_outside_the_skill(tmp_path: Pa
     skill, linked = (write_skill(tmp_path / "skills" / name) for name in "ab")
     (tmp_path / "outside").mkdir()
     (linked / "evals").symlink_to(tmp_path / "outside")
+    write_skill(tmp_path / "far")
+    inner = write_skill(tmp_path / "far" / "inner")
+    (tmp_path / "skills" / "c").symlink_to(tmp_path / "far")
     with signed_in(tmp_path / "skills") as (origin, cookie):
         assert post_status("try", origin, cookie, "http://evil.example", skill="a", prompts="x") == 403
         assert post_status("try", origin, skill="a", prompts="x") == 403
@@ -118,11 +121,14 @@ def test_saving_queries_is_refused_cross_site_and_outside_the_skill(tmp_path: Pa
             {"skill": "../outside", "prompts": "x"},
             {"skill": "a"},
             {"skill": "b", "prompts": "x"},
+            {"skill": "c", "prompts": "x"},
+            {"skill": "c/inner", "prompts": "x"},
             {"skill": "a", "prompts": "x" * 70_000},
         ):
             assert post_status("try", origin, cookie, **invalid) == 400, invalid
         assert not (skill / "evals").exists()
         assert not [*(tmp_path / "outside").iterdir()]
+        assert not (inner / "evals").exists()
         assert post_status("try", origin, cookie, skill="a", prompts="x") == 303
         assert (skill / "evals/trigger_queries.json").is_file()
 

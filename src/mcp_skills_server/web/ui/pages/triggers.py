@@ -134,8 +134,8 @@ def _refuse_loss(ctx: Context, skill: Skill) -> None:
 
 def _write(folder: Path, raw: bytes) -> None:
     evals = folder / EVALS
-    if evals.is_symlink() or folder.is_symlink():
-        raise RequestError("The folder evals is a link; write the queries there by hand.")
+    if evals.resolve() != evals:
+        raise RequestError("The folder evals lies behind a link; write the queries by hand.")
     try:
         evals.mkdir(exist_ok=True)
         replace_file(evals / _FILE, raw, None)

@@ -69,7 +69,7 @@ def test_concurrent_switches_are_kept_and_invalid_names_refused(tmp_path: Path) 
     assert switched_off(str(tmp_path)) == {*names}
     write_files(tmp_path, {"skills-off.txt": "one\n#".ljust(1 << 20)})
     assert switched_off(str(tmp_path)) == {"one"}, "the largest file that is read"
-    for name in ("", "#a", " a", "a "):
+    for name in ("", "#a", " a", "a ", "a\nb", "a\u2028b", "a\n"):
         with pytest.raises(RequestError, match="rename"):
             switch(str(tmp_path), name, on=False)
 

@@ -66,3 +66,10 @@ def test_skill_labels_are_bounded_and_search_counters_start_at_zero() -> None:
     assert len(uses) == 1_001
     assert uses['skills_uses_total{action="load",skill="_OTHER"}'] == 2
     assert uses['skills_uses_total{action="load",skill="s0"}'] == 2
+
+
+def test_malformed_accept_header_gets_the_default_format() -> None:
+    metrics = Metrics(dict, ())
+    for accept in ("text/plain; version=\xff", "application/openmetrics-text; version=x", "a;;,=", "x" * 9_000):
+        body, content_type = metrics.render(accept)
+        assert body.startswith(b"# HELP") and content_type.startswith("text/plain; version=0.0.4"), accept

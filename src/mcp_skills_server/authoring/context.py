@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from mcp_skills_server.dialects import runtime as dialect
-from mcp_skills_server.dialects.runtime import Offer
+from mcp_skills_server.dialects.runtime import Offer, ToolResult
 from mcp_skills_server.model import Skill
 from mcp_skills_server.model.clients import client_of
 from mcp_skills_server.runtime.briefing import name_of
@@ -91,12 +91,15 @@ async def shown_on_load(runtime: Runtime, host: HostContext, skill: Skill) -> Sh
     name = name_of(skill, runtime.registry.snapshot)
     async with Session(runtime, hosted=False) as session:
         result = await session.call(dialect.LOAD, {"names": [name]}, client=host.client or None)
-    shows = client_of(host.client).shows
-    if shows == "structure" and "structuredContent" in result:
+    return shown_result(f"Result of {dialect.LOAD} for {name}", result, host)
+
+
+def shown_result(title: str, result: ToolResult, host: HostContext) -> ShownText:
+    """Return the text that the host shows its model of the result of a tool."""
+    whole = "\n".join(str(block.get("text", "")) for block in result["content"])
+    if client_of(host.client).shows == "structure" and "structuredContent" in result:
         whole = json.dumps(result["structuredContent"], ensure_ascii=False)
-    else:
-        whole = "\n".join(str(block.get("text", "")) for block in result["content"])
-    return _text(f"Result of {dialect.LOAD} for {name}", whole, whole, host.result_characters)
+    return _text(title, whole, whole, host.result_characters)
 
 
 def _first_line(text: str) -> str:

@@ -55,7 +55,8 @@ def switch(root: str, location: str, *, on: bool) -> None:
         RequestError: the file cannot be read or written, or has no line for such a folder.
     """
     file = Path(root, SWITCHES)
-    if not location or location != location.strip() or location.startswith("#"):
+    is_line = location.splitlines() == [location.strip()] == [location]
+    if not is_line or location.startswith("#"):
         raise RequestError(f"{SWITCHES} cannot name this folder; rename the folder first.")
     try:
         with _lock:

@@ -129,7 +129,10 @@ class Metrics:
 
     def render(self, accept: str) -> tuple[bytes, str]:
         """Return (body, Content-Type) of a scrape in the format of an Accept header; may block."""
-        encoder, content_type = choose_encoder(accept)
+        try:
+            encoder, content_type = choose_encoder(accept)
+        except TypeError:  # a version that is not a number
+            encoder, content_type = choose_encoder("")
         return encoder(self.registry), content_type
 
     def _skill_label(self, skill: str) -> str:

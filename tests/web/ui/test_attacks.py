@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -178,6 +180,21 @@ def test_no_view_contains_withheld_skills_or_paths_of_the_disk(folder: Path) -> 
             assert leaks == [], view
         for view in (*VIEWS, "skills/finance/quagga", "history/finance/quagga"):
             assert str(folder) not in html_of(server, ANN, view), view
+
+
+def test_problems_of_folders_are_for_administrators_only(folder: Path) -> None:
+    (folder / "skills" / "group").mkdir()
+    os.mkdir(os.fsencode(folder / "skills" / "group") + b"/\xff")
+    (folder / "c.toml").write_text(CONFIGURATION + grant("bob", "**"))
+    with page_serving("--config", folder / "c.toml") as server:
+        summaries: list[str] = []
+        for token, is_shown in ((ANN, True), (BOB, False)):
+            wait_until(lambda token=token: "checking" not in html_of(server, token, ""))
+            for view in ("", "problems"):
+                assert ("not UTF-8" in html_of(server, token, view)) == is_shown, (view, token)
+            assert "shadowed" in html_of(server, token, "")
+            summaries += re.findall(r"\d+ errors?, \d+ warnings?", html_of(server, token, ""))
+        assert len(summaries) == 2 and summaries[0] != summaries[1]
 
 
 def test_number_of_withheld_change_is_hidden_and_stream_ends_when_its_grants_change(folder: Path) -> None:

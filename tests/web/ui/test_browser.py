@@ -12,7 +12,7 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Error, expect
+from playwright.sync_api import APIResponse, Browser, Error, Route, expect
 
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.model import SKILL_MD
@@ -207,6 +207,92 @@ def test_live_view_reports_lost_connection(chromium: Browser, skills: Path) -> N
             seen.page.goto(f"http://127.0.0.1:{server.port}/ui/live")
             expect(seen.page.get_by_role("status")).to_have_text(LIVE_STATUS)
         expect(seen.page.get_by_role("status")).to_have_text("The connection is lost; trying again.")
+
+
+def test_open_page_catches_up_with_edits_made_while_the_server_was_down(chromium: Browser, skills: Path) -> None:
+    with open_page(chromium) as seen:
+        page = seen.page
+        with page_serving(skills) as server:
+            page.goto(f"http://127.0.0.1:{server.port}/ui/")
+            expect(page.locator(".live")).to_have_text("")
+        expect(page.locator(".live")).to_have_text("The connection is lost; trying again.")
+        write_skill(skills / "two")
+        with page_serving(skills, "--port", str(server.port)):
+            expect(page.get_by_role("link", name="two", exact=True)).to_be_visible()
+            expect(page.locator(".live")).to_have_text("")
+
+
+def test_late_reply_to_an_update_does_not_replace_a_newer_search(chromium: Browser, skills: Path) -> None:
+    held: list[tuple[Route, APIResponse]] = []
+
+    def hold_first_update(route: Route) -> None:
+        if held or "q=refund" not in route.request.url:
+            route.continue_()
+        else:
+            held.append((route, route.fetch()))
+
+    write_skill(skills / "tea", description="Brews tea.")
+    with open_local_page(chromium, skills) as (seen, origin):
+        page = seen.page
+        page.goto(f"{origin}/ui/?q=refund")
+        expect(page.locator(".live")).to_have_text("")
+        page.route("**/ui/?*part=1*", hold_first_update)
+        with page.expect_request("**/ui/?*part=1*"):
+            write_skill(skills / "refunds", description="Something about a refund.")
+        page.get_by_role("searchbox").fill("tea")
+        expect(page).to_have_url(f"{origin}/ui/?q=tea")
+        expect(page.get_by_role("link", name="tea", exact=True)).to_be_visible()
+        route, reply = held[0]
+        with page.expect_response("**/ui/?q=tea&part=1"):  # the update, asked for again
+            route.fulfill(response=reply)
+        expect(page.get_by_role("link", name="tea", exact=True)).to_be_visible()
+        expect(page.get_by_role("link", name="refunds", exact=True)).to_have_count(0)
+
+
+def test_update_keeps_the_focus_on_its_link(chromium: Browser, skills: Path) -> None:
+    write_skill(skills / "tea")
+    with open_local_page(chromium, skills) as (seen, _):
+        page, link = seen.page, seen.page.get_by_role("link", name="tea", exact=True)
+        expect(page.locator(".live")).to_have_text("")
+        link.focus()
+        write_skill(skills / "refunds", description="Something else.")
+        expect(page.locator("#results")).to_contain_text("Something else.")
+        expect(link).to_be_focused()
+
+
+def test_filter_keeps_the_chosen_order(chromium: Browser, skills: Path) -> None:
+    write_skill(skills / "tea", body="word " * 100)
+    for javascript in (True, False):
+        with open_local_page(chromium, skills, java_script_enabled=javascript) as (seen, origin):
+            page = seen.page
+            page.get_by_role("link", name="Tokens").click()
+            page.get_by_label("Problem").select_option("any")
+            page.get_by_role("button", name="Search").click()
+            page.wait_for_url("**problem=any*")
+            assert "sort=tokens" in page.url
+            page.get_by_label("Problem").select_option("")
+            page.get_by_role("button", name="Search").click()
+            page.wait_for_url(lambda url: "any" not in url)
+            assert page.locator("#results h2").all_text_contents() == ["tea", "refunds"]
+
+
+def test_print_shows_long_texts_whole(chromium: Browser, tmp_path: Path) -> None:
+    write_skill(tmp_path / "long", body="```\n" + "line " * 100 + "\nline" * 500 + "\n```\n")
+    hidden_parts = """() => [...document.querySelectorAll("main *")].filter((element) =>
+      /auto|scroll/.test(getComputedStyle(element).overflow + getComputedStyle(element).overflowX)
+      && (element.scrollHeight > element.clientHeight || element.scrollWidth > element.clientWidth)).length"""
+    with open_local_page(chromium, tmp_path) as (seen, origin):
+        page = seen.page
+        page.goto(f"{origin}/ui/skills/long")
+        expect(page.locator(".live")).to_have_text("")
+        write_skill(tmp_path / "long", description="other", body="```\n" + "word " * 100 + "\nword" * 500 + "\n```\n")
+        expect(page.locator("#rendered")).to_contain_text("word")
+        for view in ("skills/long", "skills/long?text=raw", "files/long?file=SKILL.md", "history/long", "model"):
+            page.goto(f"{origin}/ui/{view}")
+            page.emulate_media(media="screen")
+            assert page.evaluate(hidden_parts) > 0, view
+            page.emulate_media(media="print")
+            assert page.evaluate(hidden_parts) == 0, view
 
 
 def test_names_in_any_script_fit_on_a_phone(chromium: Browser, tmp_path: Path) -> None:

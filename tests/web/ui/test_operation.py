@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from mcp_skills_server.web.ui.pages.problems import survey_of
 from web.http_wire import Server, bearer_header, client, token_file, wait_until
 from web.test_grants import ANN, BOB, configure
 from web.ui.serving import get, grant, make_context, page_serving, render_view, skill_paths, text_of, visible_text
-from wire import FIXTURES
+from wire import FIXTURES, write_skill
 
 
 def event(time: float = 1.0, outcome: Any = "ok", protocol: str = "mcp", **fields: Any) -> Event:
@@ -198,7 +199,16 @@ def test_tools_view_calls_reading_tools_and_shows_results(server: Server) -> Non
     for host in ("generic", "opencode"):
         page = get(server, f"/ui/tools?tool=skills_load&arg.names=refunds&host={host}&call=1").body.decode()
         assert f"<option selected>{host}</option>" in page
+    long = result_of("load&arg.names=refunds,invoices&host=claude-code")
+    assert '"active_skills": [{"name": "refunds"' in long, "the structure, which this host shows its model"
     for argument in ("skills_search&arg.query", "skills_load&arg.names", "skills_list&arg.limit"):
         reply = get(server, f'/ui/tools?tool={argument}="<script>hit()</script>"&call=1')
         assert reply.status == 200
         assert b"<script>hit" not in reply.body
+
+
+def test_tools_view_tells_what_a_host_cuts_off(tmp_path: Path) -> None:
+    write_skill(tmp_path / "long", body="word\n" * 60_000)
+    with page_serving(tmp_path) as server:
+        page = visible_text(get(server, "/ui/tools?tool=skills_load&arg.names=long&host=claude-code&call=1"))
+        assert re.search(r" 40,\d{3} bytes of text, about [\d,]+ tokens\. This host cuts off [\d,]+ characters\.", page)

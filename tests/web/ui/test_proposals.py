@@ -52,6 +52,7 @@ def test_reviewer_sees_granted_proposals_and_decides(folder: Path) -> None:
         return server.send("POST", f"/ui/proposals/{id_}", urlencode(fields).encode(), headers).status
 
     audit = folder / "audit"
+    write_skill(folder / "skills" / "hr" / "brewing", description="Does a thing when it is asked to.")
     options = ("--config", configure(folder, GRANTS), "--proposals", folder / "kept", "--audit-log", audit)
     with http_serving(*options, "--ui") as server:
         of_ann, of_bob = propose(server, ANN, "tea", run="#!/bin/sh\n"), propose(server, BOB, "tea/black")
@@ -61,6 +62,9 @@ def test_reviewer_sees_granted_proposals_and_decides(folder: Path) -> None:
         assert "New skill tea" in text and "token:ann" in text and "Better <script>" in text
         assert "run could run" in text and b'name="scripts"' in page.body
         assert b"<script>alert" not in page.body and b"<img src=x" not in page.body
+        assert "hr/brewing" not in text, "bob may not know of it"
+        of_all = visible_text(get(server, f"/ui/proposals/{of_ann}", **bearer_header(ANN)))
+        assert "hr/brewing says much the same" in of_all
         assert "another person must decide" in visible_text(view(f"/{of_bob}"))
         withheld = propose(server, ANN, "secret")
         assert "secret" not in visible_text(view())
@@ -72,9 +76,17 @@ def test_reviewer_sees_granted_proposals_and_decides(folder: Path) -> None:
         assert decide(of_ann, decision="approve") == 400, "its script was not confirmed"
         assert decide(of_ann, decision="approve", message="thanks".ljust(1_001, "!"), scripts="1") == 303
         assert (folder / "skills" / "tea" / SKILL_MD).exists()
+        assert '"event":"read"' not in audit.read_text()
         decided = visible_text(view(f"/{of_ann}"))
         assert "Approved by token:bob" in decided and ": thanks" in decided
         assert decide(of_ann, decision="reject") == 400
+        with client(server, "modern", token=ANN) as wire:
+            base = wire.call("skills_load", names=["tea"])["structuredContent"]["active_skills"][0]["digest"]
+            files = {SKILL_MD: manifest("tea") + "More\n"}
+            change = wire.call("skills_propose", name="tea", files=files, reason="More", base=base)
+        view(f"/{change['structuredContent']['id']}")
+        record = json.loads(audit.read_text().splitlines()[-1])
+        assert (record["event"], record["skill"], record["principal"]) == ("read", "tea", "token:bob")
         with client(server, "modern", token=ANN) as wire:
             proposals = text_of(wire.call("skills_proposals"))
             assert "approved, thanks!" in proposals

@@ -163,6 +163,23 @@ def test_failed_authentications_share_one_rate_limit_for_page_and_mcp(tmp_path: 
         assert sign_in(server, SECRET).status == 303  # the limit of an address does not affect valid tokens
 
 
+def test_wrong_bearer_tokens_at_any_endpoint_of_the_page_are_limited_and_audited(tmp_path: Path, skills: Path) -> None:
+    config, audit = tmp_path / "c.toml", tmp_path / "audit.jsonl"
+    config.write_text("[quota]\nfailed-authentications-per-minute = 2\n")
+    for method, path in (("GET", "/ui/"), ("GET", "/ui/sign-in"), ("POST", "/ui/try"), ("GET", "/ui/no-such")):
+        with page_serving(skills, "--config", config, "--audit-log", audit, environment=TOKENS) as server:
+            own = {"Origin": f"http://127.0.0.1:{server.port}"}
+            wrong = [
+                server.send(method, path, b"", own | bearer_header(f"wrong-{number}")).status for number in range(5)
+            ]
+            assert 429 not in wrong[:2] and wrong[2:] == [429] * 3, path
+            reply = server.send(method, path, b"", own | bearer_header("wrong"))
+            assert int(reply.headers["Retry-After"] or 0) >= 1 and reply.headers["Content-Security-Policy"]
+            assert server.send(method, path, b"", own | bearer_header(SECRET)).status != 429
+    recorded = [json.loads(line) for line in audit.read_text(encoding="utf-8").splitlines()]
+    assert [each["event"] for each in recorded if each.get("reason") == "unknown-token"] == ["refuse"] * (4 * 6)
+
+
 def test_session_ends_on_token_expiry_idle_timeout_and_eviction() -> None:
     policy = make_policy("127.0.0.1", (), (), read_tokens(f"laptop={SECRET}", "x").require_valid())
     sessions = PageSessions(policy, None, FailedAuthentications(Rates(QuotaSettings())), None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
+import json
 import os
 import re
 import subprocess
@@ -139,15 +140,18 @@ def test_path_traversal_is_refused(skills: Path) -> None:
             assert get(server, f"/ui/skills/{path}").status == 404, path
 
 
-def test_change_is_shown_as_diff(tmp_path: Path) -> None:
-    directory = write_skill(tmp_path / "a", body="# One\n\nfirst line\n")
-    with page_serving(tmp_path) as server:
+def test_change_is_shown_as_diff_and_recorded_as_read(tmp_path: Path) -> None:
+    directory, audit = write_skill(tmp_path / "a", body="# One\n\nfirst line\n"), tmp_path / "audit.jsonl"
+    with page_serving(tmp_path, "--audit-log", audit) as server:
         assert "It has not changed." in visible_text(html_of(server, "/ui/history/a"))
+        assert audit.read_bytes() == b"", "nothing of the skill was sent"
         write_skill(directory, body="# One\n\nsecond <b>line\n", scripts__more_py="new\n")
         wait_until(lambda: "-first line" in visible_text(html_of(server, "/ui/history/a")))
         text = visible_text(html_of(server, "/ui/history/a"))
         assert "+second <b>line" in text and "file added: scripts/more.py" in text
         assert "script new: scripts/more.py" in text
+        record = json.loads(audit.read_text(encoding="utf-8").splitlines()[-1])
+        assert (record["event"], record["method"], record["skill"]) == ("read", "GET /ui/history", "a")
         assert "changed" in visible_text(html_of(server, "/ui/skills/a"))
 
 
@@ -269,3 +273,25 @@ def test_commits_of_fetched_repository_are_shown_to_administrators_only(tmp_path
         )
         assert "Git commits" not in for_bob and "Other words" not in for_bob
         assert "Git commits" in for_ann and "+Other words." in for_ann and commit[:12] in for_ann
+
+
+def test_texts_that_are_cut_say_so(tmp_path: Path) -> None:
+    notes = "".join(f"  line {number:06}\n" for number in range(1_000))
+    fields = f"x\narguments: [{{name: city}}]\nnotes: |\n{notes.rstrip()}"
+    write_skill(tmp_path / "weather", description=fields, body="Weather of {{city}}\n" + "word\n" * 50_000)
+    with page_serving(tmp_path) as server:
+        page = get(server, "/ui/skills/weather?fill=1&arg.city=Bonn").body.decode()
+        assert "Weather of Bonn" in page and page.count("Only the beginning is shown.") == 1
+        assert re.search(r"line 0006\d\d\n(line 0)?[\d.line ]*\.\.\.</pre>", page)
+
+
+def test_skill_with_line_breaks_in_its_folders_is_shown(tmp_path: Path) -> None:
+    write_skill(tmp_path / "a\nb" / "tea", x_md="text")
+    write_skill(tmp_path / "last\n")
+    with page_serving(tmp_path) as server:
+        for path in ("a%0Ab/tea", "last%0A"):
+            assert f'href="/ui/skills/{path}"' in get(server, "/ui/").body.decode()
+            assert get(server, f"/ui/skills/{path}").status == get(server, f"/ui/history/{path}").status == 200
+        assert get(server, "/ui/files/a%0Ab/tea?file=x.md").status == 200
+        gone = get(server, "/ui/no%0Asuch")
+        assert gone.status == 404 and "There is no such page." in visible_text(gone)

@@ -111,6 +111,9 @@ def test_saving_queries_is_refused_cross_site_and_outside_the_skill(tmp_path: Pa
     skill, linked = (write_skill(tmp_path / "skills" / name) for name in "ab")
     (tmp_path / "outside").mkdir()
     (linked / "evals").symlink_to(tmp_path / "outside")
+    write_skill(tmp_path / "far")
+    inner = write_skill(tmp_path / "far" / "inner")
+    (tmp_path / "skills" / "c").symlink_to(tmp_path / "far")
     with signed_in(tmp_path / "skills") as (origin, cookie):
         assert post_status("try", origin, cookie, "http://evil.example", skill="a", prompts="x") == 403
         assert post_status("try", origin, skill="a", prompts="x") == 403
@@ -118,13 +121,34 @@ def test_saving_queries_is_refused_cross_site_and_outside_the_skill(tmp_path: Pa
             {"skill": "../outside", "prompts": "x"},
             {"skill": "a"},
             {"skill": "b", "prompts": "x"},
+            {"skill": "c", "prompts": "x"},
+            {"skill": "c/inner", "prompts": "x"},
             {"skill": "a", "prompts": "x" * 70_000},
         ):
             assert post_status("try", origin, cookie, **invalid) == 400, invalid
         assert not (skill / "evals").exists()
         assert not [*(tmp_path / "outside").iterdir()]
+        assert not (inner / "evals").exists()
         assert post_status("try", origin, cookie, skill="a", prompts="x") == 303
         assert (skill / "evals/trigger_queries.json").is_file()
+
+
+def test_saving_queries_keeps_a_set_that_the_form_cannot_show(skills: Path) -> None:
+    def entries(*queries: str) -> str:
+        return json.dumps([{"query": each, "should_trigger": True} for each in queries])
+
+    place = skills / "refunds" / "evals" / "trigger_queries.json"
+    place.parent.mkdir()
+    place.write_text(entries("pay back"), encoding="utf-8")
+    with signed_in(skills) as (origin, cookie):
+        assert post_status("try", origin, cookie, skill="refunds", prompts="x") == 303
+        assert json.loads(place.read_bytes())[0]["query"] == "x"
+        for kept in (entries(*map(str, range(21))), entries("a\nb"), entries("- a"), entries("x" * 2_001), "[{"):
+            place.write_text(kept, encoding="utf-8")
+            shown = f"{origin}/ui/raw/refunds?file=evals/trigger_queries.json"
+            wait_until(lambda kept=kept, shown=shown: text_of(fetch(shown, cookie)) == kept)
+            assert post_status("try", origin, cookie, skill="refunds", prompts="x") == 400, kept
+            assert place.read_text(encoding="utf-8") == kept
 
 
 def test_local_skills_are_switched_off_until_none_is_left_and_on(tmp_path: Path) -> None:

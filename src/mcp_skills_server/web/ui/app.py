@@ -6,6 +6,7 @@ meanwhile, it is called again with a new `Context`.
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -14,7 +15,7 @@ from dataclasses import replace
 from functools import cache
 from http import HTTPStatus
 from pathlib import Path
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from anyio import to_thread
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -75,6 +76,7 @@ _NOT_THERE: Final = (
     "There is no such page. Its skill may have been deleted, or you may not read it."
 )
 
+_R = TypeVar("_R", Route, Mount)
 PageOf: TypeAlias = Callable[[Request, Context], Awaitable[Response]]
 FormWork: TypeAlias = Callable[[Request, Context, Mapping[str, str]], str]
 """Handles a form in a thread, and returns the path of the view to redirect to."""
@@ -139,7 +141,6 @@ class PagePart(Part):
 
     _site: SharedContext
     _sessions: PageSessions
-    _sign_in: SignInEndpoints
 
     def __init__(self, runtime: Runtime, settings: Settings, ui: UiSettings, views: Views) -> None:
         self._runtime = runtime
@@ -173,24 +174,25 @@ class PagePart(Part):
             live=live.Live(http.quotas.streams),
             activity=operation.Activity(),
         )
-        self._sign_in = SignInEndpoints(self._sessions, http.policy, self._site.templates)
+        sign_in = SignInEndpoints(self._sessions, http.policy, self._site.templates)
         self._site.revisions.start()
         self._site.live.follow(registry)
         self._runtime.events.subscribe(self._site.activity.take)
         threading.Thread(target=self._prepare, name="skills-ui-search", daemon=True).start()
+        missing = _PageView("/*", _missing)
         routes = [
-            *(Route(each.path, self._answer(each), methods=["GET"]) for each in VIEWS),
+            *(_any_path(Route(each.path, self._answer(each), methods=["GET"])) for each in VIEWS),
             Route("/try", self._posted(triggers.save), methods=["POST"]),
             Route("/proposals/{id}", self._posted(proposals.decide), methods=["POST"]),
             Route("/switch", self._posted(catalogue.switch_skill), methods=["POST"]),
             Route("/static/{name}", _static, methods=["GET"]),
-            *self._sign_in.routes(),
-            Route("/{rest:path}", self._answer(_PageView("/*", _missing)), methods=["GET"]),
+            *sign_in.routes(),
+            _any_path(Route("/{rest:path}", self._answer(missing), methods=["GET"])),
         ]
         below = _PageMiddleware(GZipMiddleware(Router(routes), _LEAST_COMPRESSED))
         return [
             *(Route(path, _to_page, methods=["GET"]) for path in ("/", BASE)),
-            Mount(BASE, below),
+            _any_path(Mount(BASE, below)),
         ]
 
     def end_streams(self) -> None:
@@ -212,9 +214,6 @@ class PagePart(Part):
         async def answer(request: Request) -> Response:
             viewer = await self._sessions.viewer(request)
             if viewer is None:
-                wait = "authorization" in request.headers and self._sessions.count_failure(request)
-                if wait:
-                    return self._sign_in.too_often(wait)
                 return RedirectResponse(f"{base()}/sign-in", 303)
             if viewer.principal is not None:  # count it in the viewer's quotas
                 request.scope[PRINCIPAL] = viewer.principal
@@ -312,6 +311,12 @@ def _refusal(ctx: Context, error: HTTPException | RequestError | UnreadableError
     if isinstance(error, UnreadableError):
         return _message(ctx, str(error), 503)
     return _message(ctx, str(error), 400)
+
+
+def _any_path(route: _R) -> _R:
+    """Let a route match line breaks too, which the name of a folder may have."""
+    route.path_regex = re.compile(route.path_regex.pattern, re.DOTALL)
+    return route
 
 
 async def _missing(_: Request, __: Context) -> Response:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hmac
+import math
 import secrets
 import time
 from collections import OrderedDict
@@ -18,16 +19,19 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from cryptography.fernet import Fernet, InvalidToken
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
 from mcp_skills_server.access.principal import Admission, Principal
 from mcp_skills_server.access.tokens import find_token, hash_of
 from mcp_skills_server.errors import RequestError, SkillsServerError
+from mcp_skills_server.server.sdk import address
+from mcp_skills_server.telemetry import events
 from mcp_skills_server.web.bearer import Refusal, authenticate
 from mcp_skills_server.web.guards import Policy
 from mcp_skills_server.web.rates import FailedAuthentications
-from mcp_skills_server.web.ui.context import base
+from mcp_skills_server.web.ui.context import BASE, base
 
 if TYPE_CHECKING:
     from mcp_skills_server.shared.records import Records
@@ -101,14 +105,24 @@ class PageSessions:
         return bool(self._policy.tokens)
 
     async def viewer(self, request: Request, *, renew: bool = True) -> Viewer | None:
-        """Return the viewer; None if sign-in is required. `renew` extends the session."""
+        """Return the viewer; None if sign-in is required. `renew` extends the session.
+
+        Raises:
+            HTTPException: 429, the address sent too many wrong tokens.
+        """
         if self.is_open:
             return Viewer()
         if "authorization" in request.headers and not self.is_private:
             found = await authenticate(request.scope, self._policy.tokens, self._policy.oauth)
-            if isinstance(found, Refusal):
-                return None
-            return Viewer(found)
+            if not isinstance(found, Refusal):
+                return Viewer(found)
+            if renew and found.status == 401:
+                client = address(request.scope)
+                events.emit_refusal(f"{request.method} {BASE}", found.reason, address=client)
+                if wait := self.count_failure(request):
+                    words, after = too_often(wait)
+                    raise HTTPException(429, words, after)
+            return None
         is_navigation = request.headers.get("sec-fetch-mode", "navigate") == "navigate"
         if not is_navigation and is_of_other_page(request):
             return None
@@ -210,6 +224,12 @@ class PageSessions:
         if viewer.is_static_token and shown not in [each.admission for each in self._policy.tokens]:
             return False
         return shown.expires > time.time()
+
+
+def too_often(wait: float) -> tuple[str, dict[str, str]]:
+    """Return the words and headers of a 429 for an address that failed too often."""
+    seconds = max(1, math.ceil(wait))
+    return f"Too many attempts; try again in {seconds} s.", {"retry-after": str(seconds)}
 
 
 def is_of_own_page(request: Request) -> bool:

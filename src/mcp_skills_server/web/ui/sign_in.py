@@ -11,7 +11,6 @@ import hashlib
 import hmac
 import json
 import logging
-import math
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
@@ -31,7 +30,13 @@ from mcp_skills_server.telemetry import events
 from mcp_skills_server.web.guards import Policy
 from mcp_skills_server.web.oauth import fetch
 from mcp_skills_server.web.ui.context import BASE, base
-from mcp_skills_server.web.ui.session import PageSessions, Viewer, is_of_other_page, is_of_own_page
+from mcp_skills_server.web.ui.session import (
+    PageSessions,
+    Viewer,
+    is_of_other_page,
+    is_of_own_page,
+    too_often,
+)
 
 if TYPE_CHECKING:
     from mcp_skills_server.access.oauth import ResourceServer
@@ -176,15 +181,11 @@ class SignInEndpoints:
     def _refused(self, request: Request, trouble: str) -> Response:
         """Count a failed attempt, and return the form with the reason, or 429."""
         wait = self._sessions.count_failure(request)
-        if wait:
-            return self.too_often(wait)
-        return self._form(trouble, 403)
-
-    def too_often(self, wait: float) -> Response:
-        """Return 429 for an address that failed too often."""
-        seconds = max(1, math.ceil(wait))
-        response = self._form(f"Too many attempts; try again in {seconds} s.", 429)
-        response.headers["retry-after"] = str(seconds)
+        if not wait:
+            return self._form(trouble, 403)
+        words, after = too_often(wait)
+        response = self._form(words, 429)
+        response.headers.update(after)
         return response
 
 

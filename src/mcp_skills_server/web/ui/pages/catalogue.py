@@ -89,7 +89,8 @@ class ListQuery:
         return list_address("", fields, start)
 
 
-_facets: WeakKeyDictionary[Snapshot, dict[str, Any]] = WeakKeyDictionary()
+_facets: WeakKeyDictionary[Snapshot, dict[bool, dict[str, Any]]] = WeakKeyDictionary()
+"""By whether they are for an administrator."""
 
 
 def page(request: Request, ctx: Context) -> Response:
@@ -252,11 +253,13 @@ def _facets_of(ctx: Context, survey: Survey) -> dict[str, Any]:
     """Return the facets to filter by, with counts of skills, and totals of all skills.
 
     They are cached per snapshot once all its skills are checked. `places` has problems outside the
-    shown skills: unreadable folders, and skills that another one hides.
+    shown skills: skills that another one hides and, for administrators, unreadable folders.
     """
     snapshot = ctx.snapshot
-    found = _facets.get(snapshot)
+    made = _facets.setdefault(snapshot, {})
+    found = made.get(ctx.is_admin)
     if found is None:
+        places = [each for each in snapshot.problems if each.skill or ctx.is_admin]
         skills, by_skill = snapshot.skills.values(), survey.by_skill
         roots, tags, codes = Counter[int](), Counter[str](), Counter[str]()
         for skill in skills:
@@ -270,10 +273,10 @@ def _facets_of(ctx: Context, survey: Survey) -> dict[str, Any]:
             "codes": sorted(codes.items()),
             "left_out": sum(skill.standing is not Standing.VALID for skill in skills),
             "tokens": sum(map(tokens_of, skills)),
-            "places": [shown_problem(ctx, each) for each in snapshot.problems[:_MOST_PLACES]],
+            "places": [shown_problem(ctx, each) for each in places[:_MOST_PLACES]],
             "summary": survey.summary,
             "progress": survey.progress,
         }
         if survey.is_complete:
-            _facets[snapshot] = found
+            made[ctx.is_admin] = found
     return found

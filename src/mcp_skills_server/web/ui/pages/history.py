@@ -177,13 +177,12 @@ def commits(folder: str, root: str, without: Sequence[str] = ()) -> list[Commit]
 def page(request: Request, ctx: Context) -> Response:
     """Return the view of a skill's history. Blocks."""
     skill = skill_of(request, ctx)
-    events.record_mentions([skill])
-    return ctx.page(
-        "history.html",
-        skill=skill,
-        revisions=ctx.site.revisions.of(skill.path),
-        by_git=_by_git(ctx, skill),
-    )
+    revisions, by_git = ctx.site.revisions.of(skill.path), _by_git(ctx, skill)
+    if revisions or by_git.commits:
+        events.record_sent(events.Use("read", skill.path, "", ""), 0)
+    else:
+        events.record_mentions([skill])
+    return ctx.page("history.html", skill=skill, revisions=revisions, by_git=by_git)
 
 
 def _by_git(ctx: Context, skill: Skill) -> History:

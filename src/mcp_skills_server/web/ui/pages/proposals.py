@@ -24,6 +24,7 @@ from mcp_skills_server.provenance.difference import Files
 from mcp_skills_server.runtime.search import Search
 from mcp_skills_server.runtime.search_index import NoFullTextError
 from mcp_skills_server.server.sdk import address
+from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.events import Use
 from mcp_skills_server.web.ui.context import Context, without_folders
 from mcp_skills_server.web.ui.render import render
@@ -91,7 +92,9 @@ def _found(ctx: Context, id_: str) -> Proposal:
 def one(request: Request, ctx: Context) -> Response:
     """Return the view of one proposal. Blocks."""
     registry, proposal = ctx.runtime.registry, _found(ctx, request.path_params["id"])
-    found = review(registry, _store(ctx), proposal, ctx.runtime.skill_set.snapshot)
+    found = review(registry, _store(ctx), proposal, ctx.snapshot)
+    if found.before:
+        events.record_sent(Use("read", proposal.name, "", ""), 0)
     manifest, _ = found.after.get(SKILL_MD, (b"", False))
     body = frontmatter.parse(manifest).body or ""
     return ctx.page(

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from starlette.requests import Request
 from starlette.responses import Response
 
-from mcp_skills_server.authoring.context import HOSTS
+from mcp_skills_server.authoring.context import HOSTS, HostContext, ShownText, shown_result
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.runtime.session import Session
 from mcp_skills_server.web.ui.context import Argument, Context, choice_of
@@ -19,15 +19,14 @@ TOOLS: Final = (runtime.SEARCH, runtime.LOAD, runtime.READ, runtime.LIST)
 _HIDDEN: Final = frozenset((runtime.SESSION, runtime.CONVERSATION))
 _LONGEST: Final = 4_000
 """Characters of an argument."""
-_MOST_SHOWN: Final = 200_000
 
 
 class ToolAnswer(NamedTuple):
-    """A tool call and its result, as JSON, and the text that text-only hosts show a model."""
+    """A tool call and its result, as JSON, and what the host shows its model of the result."""
 
     call: str
     raw: str
-    text: str
+    shown: ShownText
     is_error: bool
 
 
@@ -54,7 +53,7 @@ async def page(request: Request, ctx: Context) -> Response:
             for each in arguments
             if each.value
         }
-        answer = await _call(ctx, tool, given, HOSTS[host].client)
+        answer = await _call(ctx, tool, given, HOSTS[host])
     return ctx.page(
         "tools.html",
         tools=TOOLS,
@@ -66,17 +65,19 @@ async def page(request: Request, ctx: Context) -> Response:
     )
 
 
-async def _call(ctx: Context, tool: str, arguments: Mapping[str, Any], client: str) -> ToolAnswer:
+async def _call(
+    ctx: Context, tool: str, arguments: Mapping[str, Any], host: HostContext
+) -> ToolAnswer:
     """Call a tool in a new session. Before a file is read its skill is loaded, as models do."""
     async with Session(ctx.runtime, hosted=False) as session:
         if tool == runtime.READ and "skill" in arguments:
             names = {"names": [arguments["skill"]]}
-            await session.call(runtime.LOAD, names, client=client, of=ctx.runtime)
-        result = await session.call(tool, dict(arguments), client=client, of=ctx.runtime)
-    text = "\n".join(str(block.get("text", "")) for block in result["content"])
+            await session.call(runtime.LOAD, names, client=host.client, of=ctx.runtime)
+        result = await session.call(tool, dict(arguments), client=host.client, of=ctx.runtime)
     raw = json.dumps(result, ensure_ascii=False, indent=2)
     called = json.dumps({"name": tool, "arguments": arguments}, ensure_ascii=False)
-    return ToolAnswer(called, raw[:_MOST_SHOWN], text[:_MOST_SHOWN], bool(result.get("isError")))
+    shown = shown_result("", result, host)
+    return ToolAnswer(called, raw, shown, bool(result.get("isError")))
 
 
 def _value(text: str, kind: object) -> Any:

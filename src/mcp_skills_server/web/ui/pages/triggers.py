@@ -15,9 +15,14 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from mcp_skills_server.authoring.evaluation import TriggerCase, encode_cases, own_cases
+from mcp_skills_server.authoring.evaluation import (
+    TriggerCase,
+    encode_cases,
+    own_cases,
+    read_cases,
+)
 from mcp_skills_server.durable import replace_file
-from mcp_skills_server.errors import RequestError
+from mcp_skills_server.errors import RequestError, UsageError
 from mcp_skills_server.model import EVALS, Skill
 from mcp_skills_server.runtime.overlap import Overlap, overlaps
 from mcp_skills_server.runtime.search import Hit
@@ -108,14 +113,29 @@ def save(_: Request, ctx: Context, fields: Mapping[str, str]) -> str:
     cases = cases_of(fields.get("prompts", ""))
     if not cases:
         raise RequestError("There is no query.")
+    _refuse_loss(ctx, skill)
     _write(Path(ctx.runtime.registry.place(skill)), encode_cases(cases))
     return f"/try?{urlencode({**fields, 'saved': 1})}#set"
 
 
+def _refuse_loss(ctx: Context, skill: Skill) -> None:
+    """Raise RequestError if the saved set has queries that a form does not show."""
+    file = skill.files.get(EVALS + _FILE)
+    if file is None:
+        return
+    try:
+        saved = read_cases(ctx.runtime.registry.read(file), EVALS + _FILE)
+    except (OSError, UsageError):
+        saved = []
+    if not saved or cases_of(_as_lines(saved)) != [each._replace(skill="") for each in saved]:
+        fault = f"more than {_MOST_PROMPTS} queries, long ones, several lines in one, or an error"
+        raise RequestError(f"{EVALS}{_FILE} has {fault}; edit it by hand, or delete it.")
+
+
 def _write(folder: Path, raw: bytes) -> None:
     evals = folder / EVALS
-    if evals.is_symlink() or folder.is_symlink():
-        raise RequestError("The folder evals is a link; write the queries there by hand.")
+    if evals.resolve() != evals:
+        raise RequestError("The folder evals lies behind a link; write the queries by hand.")
     try:
         evals.mkdir(exist_ok=True)
         replace_file(evals / _FILE, raw, None)
@@ -141,8 +161,12 @@ def cases_of(lines: str) -> list[TriggerCase]:
 def _own_prompts(ctx: Context, skill: Skill) -> str:
     """Return the cases of a skill's trigger set as lines."""
     cases, _ = own_cases(ctx.runtime.registry.read, skill, str)
-    marks, first = {True: "", False: f"{_UNWANTED} "}, cases[:_MOST_PROMPTS]
-    return "\n".join(f"{marks[each.should_trigger]}{each.query}" for _, each in first)
+    return _as_lines([case for _, case in cases[:_MOST_PROMPTS]])
+
+
+def _as_lines(cases: Sequence[TriggerCase]) -> str:
+    marks = {True: "", False: f"{_UNWANTED} "}
+    return "\n".join(f"{marks[each.should_trigger]}{each.query}" for each in cases)
 
 
 def check(ctx: Context, skill: Skill, cases: Sequence[TriggerCase]) -> list[CheckedPrompt]:

@@ -39,6 +39,18 @@ const put = (results, html) => {
   bind(results);
   local(results);
 };
+// Return a function that runs `work` once at a time, and once more after it if it was called meanwhile (coalescing).
+const coalesced = (work) => {
+  let running = false;
+  let again = false;
+  return async function run() {
+    if (running) { again = true; return; }
+    running = true;
+    await work();
+    running = false;
+    if (again) { again = false; run(); }
+  };
+};
 bind(document);
 local(document);
 
@@ -47,19 +59,9 @@ local(document);
   const form = document.getElementById("search");
   const results = document.getElementById("results");
   if (form && results) {
-    let asking = false;
-    let again = false;
     let shown = new URLSearchParams(new FormData(form)).toString();
 
-    // One request at a time. Input during a request is coalesced into one more request after it.
-    const ask = async () => {
-      if (asking) { again = true; return; }
-      asking = true;
-      await show();
-      asking = false;
-      if (again) { again = false; ask(); }
-    };
-    const show = async () => {
+    const ask = coalesced(async () => {
       const fields = new URLSearchParams();
       for (const [name, value] of new FormData(form)) if (value) fields.set(name, value);
       const now = fields.toString();
@@ -75,7 +77,7 @@ local(document);
       } catch {
         form.submit();
       }
-    };
+    });
     form.addEventListener("input", ask);
     form.addEventListener("submit", (event) => { event.preventDefault(); ask(); });
     document.addEventListener("keydown", (event) => {
@@ -97,9 +99,11 @@ local(document);
   const quiet = "quiet" in state.dataset;
   const say = (words) => { if (state.textContent !== words) state.textContent = words; };
   let source = null;
+  let isLost = false;
 
-  const show = async () => {
-    const fields = new URLSearchParams(location.search);
+  const show = coalesced(async () => {
+    const asked = location.search;
+    const fields = new URLSearchParams(asked);
     fields.set("part", "1");
     try {
       const answer = await fetch(`${location.pathname}?${fields}`, { redirect: "manual" });
@@ -113,7 +117,11 @@ local(document);
       }
       const known = new Set([...results.querySelectorAll("[id]")].map((each) => each.id));
       const unfolded = [...results.querySelectorAll("details")].map((each) => each.open);
-      put(results, await answer.text());
+      const html = await answer.text();
+      if (location.search !== asked) { show(); return; }  // a newer search is shown
+      put(results, html);
+      const focused = [...results.querySelectorAll(at.localName)].find((each) => each.outerHTML === at.outerHTML);
+      if (focused && !at.isConnected) focused.focus({ preventScroll: true });
       const folds = results.querySelectorAll("details");
       if (folds.length === unfolded.length) folds.forEach((each, place) => { each.open = unfolded[place]; });
       if (quiet) { say(""); return; }
@@ -121,18 +129,22 @@ local(document);
       const last = results.querySelector(".flash");
       if (last) say(`Last change: ${last.textContent.trim().replace(/\s+/g, " ")}`);
     } catch { /* the stream reports when the server is back */ }
-  };
+  });
   const follow = () => {
     const address = new URL(state.dataset.follows, location);
     address.searchParams.set("after", results.querySelector("[data-number]").dataset.number);
     source = new EventSource(address);
-    source.addEventListener("open", () => say(quiet ? "" : "Changes appear here as they happen."));
+    source.addEventListener("open", () => {
+      say(quiet ? "" : "Changes appear here as they happen.");
+      if (isLost) { isLost = false; show(); }  // a restarted server does not announce what changed before
+    });
     source.addEventListener("change", show);
     source.addEventListener("replaced", () => {
       source.close();
       say("This view is open too often; this one no longer updates.");
     });
     source.addEventListener("error", () => {
+      isLost = true;
       say(source.readyState === EventSource.CLOSED
         ? "Updates have stopped. Reload the page."
         : "The connection is lost; trying again.");

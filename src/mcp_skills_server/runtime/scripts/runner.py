@@ -143,7 +143,7 @@ class Scripts:
         """Return a new private work directory for one session."""
         box = self._sandbox()
         path = os.path.join(self._directory(), f"session-{secrets.token_hex(8)}")
-        made = Workspace(path, self._workspaces.discard, _user_of(box))
+        made = Workspace(path, self._workspaces.discard, None if box is None else box.user)
         self._workspaces.add(made)
         return made
 
@@ -349,7 +349,7 @@ class Scripts:
     ) -> Command:
         """Lay out the files of a run, and return the command to execute. Blocks."""
         bubblewrap = self._sandbox()
-        owner = _user_of(bubblewrap)
+        owner = None if bubblewrap is None else bubblewrap.user
         file = request.file
         interpreter = self._interpreters.choose(
             request.path, lambda: self._registry.read(file)[:_HEAD] if file is not None else b""
@@ -490,8 +490,3 @@ def _path_with(program: str) -> str:
     if directory in sandbox.PATH.split(":"):
         return sandbox.PATH
     return f"{directory}:{sandbox.PATH}"
-
-
-def _user_of(box: Bubblewrap | None) -> int | None:
-    """Return the user id of scripts in this sandbox; None for that of this process."""
-    return None if box is None else box.user

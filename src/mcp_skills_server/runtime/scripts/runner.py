@@ -10,6 +10,7 @@ model can correct is a RequestError that says how.
 
 from __future__ import annotations
 
+import errno
 import logging
 import math
 import os
@@ -30,7 +31,6 @@ from anyio import to_thread
 
 from mcp_skills_server.access.grants import Permissions
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.durable import untrusted_reason
 from mcp_skills_server.errors import RequestError, SkillsServerError, UsageError, listed
 from mcp_skills_server.model import Skill, SkillFile, printable
 from mcp_skills_server.runtime.quota import Owner
@@ -454,11 +454,11 @@ class Scripts:
                 weakref.finalize(self, discard, top)  # runs at process exit at the latest
             with suppress(FileExistsError):
                 os.mkdir(top, 0o700)  # at the same path, below which open sessions have theirs
-            fault = untrusted_reason(os.lstat(top))
+            if hasattr(os, "geteuid") and os.lstat(top).st_uid != os.geteuid():
+                raise FileExistsError(errno.EEXIST, "it belongs to another user")
         except OSError as error:
-            fault = f"cannot be made ({error.strerror})"
-        if top is None or fault:
-            raise RequestError(_NOTHING_RUN.format(f"its work directory {fault}"))
+            fault = f"its work directory cannot be made ({error.strerror})"
+            raise RequestError(_NOTHING_RUN.format(fault)) from None
         return top
 
     def _checked_timeout(self, timeout_s: float | None) -> float:

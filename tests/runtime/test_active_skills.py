@@ -14,9 +14,10 @@ import pytest
 
 from catalog.forest import DEADLINE, load_registry, skill_md, skills, write_files
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.errors import StaleFileError
-from mcp_skills_server.model import SKILL_MD, Skill, Standing
+from mcp_skills_server.errors import RequestError, StaleFileError
+from mcp_skills_server.model import SKILL_MD, Skill, Snapshot, Standing
 from mcp_skills_server.runtime import active_skills
+from mcp_skills_server.runtime.active_skills import find_active
 from mcp_skills_server.runtime.runtime import Runtime, RuntimeSettings
 from mcp_skills_server.runtime.session import Session
 from runtime.support import (
@@ -329,6 +330,13 @@ async def test_unreadable_loaded_skill_can_be_replaced(tmp_path: Path, monkeypat
     assert "cannot be read" in await load_error(session, "b", mode="add")
     assert active_names(await load(session, "b")) == session.active_skills == ["b"]
     assert "Old." not in await session.instructions()
+
+
+async def test_latest_skill_that_vanishes_during_a_call_is_named(session: Session, registry: Registry) -> None:
+    await load(session, "pdf-processing", "refunds")
+    active = await session.loaded.refresh(session._runtime)
+    with pytest.raises(RequestError, match="The skill 'acme/billing/refunds' is not loaded"):
+        find_active(session._runtime, active, Snapshot({}), None)
 
 
 async def run_both(

@@ -239,12 +239,22 @@ def test_stdio_requests_are_recorded_without_content(tmp_path: Path, era: Era, s
         ("run", "refused", "scripts/fail.py"),
         *[("refuse", "refused", None)] * 4,
     ]
+    assert records_of(file)[0]["host"] == "wire"
     read = records_of(file)[2]
     assert read["digest"] == "sha256:" + hashlib.sha256(b"other").hexdigest()
     assert read["host"] == "wire"
     text = file.read_text(encoding="utf-8")
     for content in ("Secret body", session, "a-secret-argument", "no-such-thing", "ran"):
         assert content not in text
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+def test_admission_over_http_names_the_host_program(tmp_path: Path, era: Era) -> None:
+    skills = write_skill(tmp_path / "skills" / "a")
+    with http_serving(skills, "--audit-log", tmp_path / "audit") as server, client(server, era) as wire:
+        wire.request("server/discover" if era == "modern" else "tools/list")
+    admitted = records_of(tmp_path / "audit")[0]
+    assert (admitted["event"], admitted["host"]) == ("admit", "wire")
 
 
 def test_http_requests_are_recorded_on_stdout_with_principal_and_address(tmp_path: Path) -> None:

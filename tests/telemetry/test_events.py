@@ -100,6 +100,15 @@ def test_run_outside_a_request_is_an_event(publisher: Events, published: list[Ev
     assert run.uses == (Use("run", "a", "scripts/x.py", "sha256:0"),)
 
 
+def test_run_replaces_the_mention_of_its_skill(publisher: Events, published: list[Event]) -> None:
+    """Else the span of the request would describe the mention."""
+    with publisher.serving(), events.Request("mcp", "x") as request:
+        for name in ("a", "b"):
+            request.add(Use("", name, "SKILL.md", ""))
+        events.record_run("a", "scripts/x.py", "sha256:0")
+    assert published[-1].uses == (Use("", "b", "SKILL.md", ""), Use("run", "a", "scripts/x.py", "sha256:0"))
+
+
 def test_failing_reader_affects_neither_others_nor_request(
     publisher: Events, published: list[Event], caplog: pytest.LogCaptureFixture
 ) -> None:

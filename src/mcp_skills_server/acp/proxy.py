@@ -293,15 +293,12 @@ class _Proxy:
         while not self._drained.wait(_POLL_S):
             now = time.monotonic()
             lingered = now - max(ended, self._active) > _LINGER_S
+            is_over = self._gone is not None and now - max(self._gone, self._active) > self._grace
             # A process that holds the pipe open gets `_LINGER_S`. An editor may read slowly, or
             # pause, until it leaves or a signal ends the conversation.
-            if lingered and (self._listening or self._is_over(now)):
+            if lingered and (self._listening or is_over):
                 break
         return code
-
-    def _is_over(self, now: float) -> bool:
-        """Return whether the shutdown began, and the grace period passed without traffic."""
-        return self._gone is not None and now - max(self._gone, self._active) > self._grace
 
     def signal(self, number: int) -> None:
         """Forward the signal; begin the shutdown unless it is SIGINT."""

@@ -266,12 +266,13 @@ def run(done: Run) -> dict[str, Json]:
     }
     if done.error is None:
         return out
-    return {**out, "error": _error(*done.error)}
+    kind, message = done.error
+    return {**out, "error": {"type": kind, "message": message}}
 
 
 def refusal(kind: str, message: str) -> dict[str, Json]:
     """Return the result of a blob method that failed or is disabled."""
-    return {"status": "failed", "summary": message, "error": _error(kind, message)}
+    return {"status": "failed", "summary": message, "error": {"type": kind, "message": message}}
 
 
 def blob_made(blob_id: str, size: int) -> dict[str, Json]:
@@ -295,7 +296,3 @@ def blob_part(raw: bytes, request: BlobRequest) -> dict[str, Json]:
             return {"content": whole.decode("utf-8"), "truncated": truncated}
     content = b64encode(part).decode("ascii")
     return {"content": content, "truncated": truncated, "encoding": "base64"}
-
-
-def _error(kind: str, message: str) -> dict[str, Json]:
-    return {"type": kind, "message": message}

@@ -33,10 +33,7 @@ class Review(NamedTuple):
 
 
 def review(registry: Registry, store: ProposalStore, proposal: Proposal, seen: Snapshot) -> Review:
-    """Compare a proposal with the skill as it is now. Reads and writes files.
-
-    `seen` has the skills that the reviewer may know of, for similar ones.
-    """
+    """Compare a proposal with its skill now, and with those that the reviewer can read. Blocks."""
     root = root_of(registry, proposal)
     skill = registry.of_root(root).skills.get(proposal.name)
     before: Files = {}

@@ -175,23 +175,18 @@ class ProposalStore:
                 pending = [each for each in self.list() if each.state == "pending"]
                 _check_quota(pending, proposal.principal)
                 write_folder(self.folder / id_, written)
-                if self._branches is not None:
-                    self._add_branch(self._branches, made, files)
+                try:
+                    if self._branches is not None:
+                        self._branches.add(made, files)
+                except (RequestError, OSError):
+                    shutil.rmtree(self.folder / id_)
+                    raise
         except OSError as error:
             words = "%s: a proposal cannot be written (%s)"
             logger.error(words, self.folder, error.strerror, extra=REPEATS)
             fault = "the proposal cannot be stored: the server cannot write it; tell its operator"
             raise RequestError(fault) from None
         return made
-
-    def _add_branch(
-        self, branches: Branches, proposal: Proposal, files: Mapping[str, bytes]
-    ) -> None:
-        try:
-            branches.add(proposal, files)
-        except (RequestError, OSError):
-            shutil.rmtree(self.folder / proposal.id)
-            raise
 
     def keep_before(self, proposal: Proposal, files: Mapping[str, bytes]) -> None:
         """Store the files that an approval is about to replace, unless that was done before."""

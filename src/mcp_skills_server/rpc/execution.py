@@ -8,7 +8,6 @@ untrusted: no symlink is followed, and all reads are bounded.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -62,7 +61,6 @@ _REFUSED: Final = {"grant": DISABLED, "source": "not_run", "secret": "secret_mis
 """The error kind by the missing condition, `RunRefusedError.by`."""
 _LONGEST_MS: Final = 10**12
 """A limit in milliseconds above all allowed ones that a float can hold."""
-_EXTENSION: Final = re.compile(r"[a-z0-9]{1,16}", re.ASCII)
 MAX_RESULT: Final = 1 << 20
 """The maximum JSON size of a function's result, in bytes."""
 _MAX_LOGS: Final = 4000
@@ -132,7 +130,7 @@ class Executor:
             RequestError: an input blob is unknown, or there are too many skills.
         """
         extension = _EXTENSIONS.get(request.language, f".{request.language}")
-        if not _EXTENSION.fullmatch(extension[1:]) or extension not in self._scripts.extensions:
+        if extension not in self._scripts.extensions:
             known = ", ".join(_languages(self._scripts.extensions))
             language = printable(request.language[:100])
             message = f"the language {language!r} is not supported here; supported: {known}"
@@ -191,7 +189,9 @@ class Executor:
         workspace = self._scripts.workspace()
         try:
             fill = partial(_fill, files, called)
-            timeout_s = _seconds(request.timeout_ms)
+            timeout_s: float | None = None
+            if request.timeout_ms is not None:
+                timeout_s = min(request.timeout_ms, _LONGEST_MS) / 1000
             outcome = await start(workspace=workspace, timeout_s=timeout_s, fill=fill)
             harvest = await to_thread.run_sync(_collect_output, workspace.path, limit)
         except QuotaError:
@@ -213,12 +213,6 @@ class Executor:
         except QuotaError:
             remark = _LEFT_OUT
         return to_run(title, outcome, harvest.result, tuple(made), called=called, remark=remark)
-
-
-def _seconds(timeout_ms: int | None) -> float | None:
-    if timeout_ms is None:
-        return None
-    return min(timeout_ms, _LONGEST_MS) / 1000
 
 
 def _languages(extensions: Iterable[str]) -> list[str]:

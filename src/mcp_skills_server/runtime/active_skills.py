@@ -204,7 +204,7 @@ def find_active(
     if path not in active or skill is None:
         names = ", ".join(loaded.name for loaded in loaded_list(active))
         raise RequestError(
-            f"The skill {str(name)[:200]!r} is not loaded; call {dialect.LOAD} with it first. "
+            f"The skill {(name or path)[:200]!r} is not loaded; call {dialect.LOAD} with it first. "
             f"Loaded now: {names}"
         )
     return skill

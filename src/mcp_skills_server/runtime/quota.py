@@ -52,10 +52,6 @@ def owner_of(principal: str | None, address: str | None) -> Owner:
     return f"address {parsed}"
 
 
-def _never_busy(_: object) -> bool:
-    return False
-
-
 class Quota(Generic[_Key]):
     """An account of the keys that owners hold. Callers of `claim` close the keys it evicts.
 
@@ -95,7 +91,7 @@ class Quota(Generic[_Key]):
         owner: Owner,
         amount: int = 1,
         *,
-        is_busy: Callable[[_Key], bool] = _never_busy,
+        is_busy: Callable[[_Key], bool] | None = None,
     ) -> list[_Key]:
         """Add a new key as its owner's latest, and return the owner's evicted keys, oldest first.
 
@@ -115,7 +111,7 @@ class Quota(Generic[_Key]):
         for each, size in held.items():
             if over <= 0:
                 break
-            if not is_busy(each):
+            if is_busy is None or not is_busy(each):
                 going.append(each)
                 over -= size
                 own -= size

@@ -75,7 +75,8 @@ class Vocabulary:
         word = word[:_LONGEST]
         ngrams = self._ngrams(word)
         alike: list[tuple[float, str]] = []
-        for other in self._sharing_one_of(self._rare_ngrams(ngrams)):
+        rare = self._db.execute(self._rare % ", ".join("?" * len(ngrams)), ngrams)
+        for other in self._sharing_one_of([ngram for (ngram,) in rare]):
             its = self._ngrams(other)
             share = 2 * len({*ngrams} & {*its}) / (len({*ngrams}) + len({*its}))
             if min(len(word), len(other)) >= _PART and (word in other or other in word):
@@ -104,10 +105,6 @@ class Vocabulary:
                 near[other] = distance
         least = min(near.values(), default=0)
         return [other for other, distance in near.items() if distance == least][:5]
-
-    def _rare_ngrams(self, ngrams: list[str]) -> list[str]:
-        found = self._db.execute(self._rare % ", ".join("?" * len(ngrams)), ngrams)
-        return [ngram for (ngram,) in found]
 
     def _sharing_one_of(self, ngrams: list[str]) -> list[str]:
         """Return the words with any of these n-grams, by BM25 rank."""

@@ -7,6 +7,7 @@ address.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeAlias, cast
 
@@ -70,9 +71,7 @@ def caller_of(ctx: Context, attachment: Attachment, others: FeaturesOf) -> Calle
     scope = scope_of(ctx)
     name, extensions = host_of(ctx)
     modern = eras.era_of_version(ctx.protocol_version) is eras.MODERN
-    connection = None
-    if not modern:
-        connection = connection_of(ctx)
+    connection = None if modern else connection_of(ctx)
     return Caller(
         extensions,
         served=partial(others, ctx),
@@ -104,8 +103,9 @@ async def record_event(attachment: Attachment, ctx: Context, call_next: CallNext
     """Record each request as an event of the server (middleware)."""
     if ctx.request_id is None:
         return await call_next(ctx)
-    client = ctx.session.client_params
-    scope = scope_of(ctx)
+    scope, host = scope_of(ctx), None
+    with suppress(ValidationError):  # of a handshake that will be refused
+        host, _ = host_of(ctx)
     with (
         attachment.events.serving(),
         events.Request(
@@ -114,7 +114,7 @@ async def record_event(attachment: Attachment, ctx: Context, call_next: CallNext
             principal=principal(scope),
             address=address(scope),
             era=eras.era_of_version(ctx.protocol_version).name,
-            host=None if client is None else client.client_info.name,
+            host=host,
             # An SDK session runs in the context of its first request, whose trace would be wrong.
             trace=trace_of(
                 ctx.method,
@@ -144,12 +144,9 @@ def host_of(ctx: Context) -> tuple[str | None, Mapping[str, Any]]:
     if ctx.method == "initialize":  # the session has it only after this request
         client = types.InitializeRequestParams.model_validate(ctx.params)
         capabilities = client.capabilities
-    name = None
-    if client is not None:
-        name = client.client_info.name
-    if capabilities is None:
-        return name, {}
-    return name, capabilities.extensions or {}
+    name = None if client is None else client.client_info.name
+    extensions = None if capabilities is None else capabilities.extensions
+    return name, extensions or {}
 
 
 def scope_of(ctx: Context) -> Mapping[str, Any]:

@@ -180,6 +180,8 @@ class Connection:
         except FaultError as error:
             invalid = error
         client = request.client
+        if method == INITIALIZE and invalid is None:  # the connection has it only afterwards
+            client = eras.client_of_handshake(params)
         trace = trace_of(method, params, request.id, version=client.version)
         with events.Request("mcp", method, era=era.name, host=client.name, trace=trace) as event:
             try:
@@ -224,8 +226,7 @@ class Connection:
 
     async def _initialize(self, request: PendingRequest) -> dict[str, Any]:
         params = request.params or {}
-        client = eras.client_of_handshake(params)
-        shown = eras.handshake(params)
+        client, shown = eras.client_of_handshake(params), eras.handshake(params)
         result = await self._attachment.advertise(shown, None, client.name, client.extensions)
         request.client = client
         return result

@@ -361,6 +361,7 @@ def record_run(
     read = (Use("read", path, "", over) for path, over in (laid_out or {}).items())
     uses, request = (*read, Use("run", skill, file, digest)), _current.get()
     if request is not None:
+        request.uses.pop(("", skill, SKILL_MD), None)  # the run replaces the mention of its skill
         for use in uses:
             request.add(use)
         request.server.emit(request.event("begun", *uses))

@@ -367,10 +367,9 @@ class Usage:
             counts[count] = Tally(1, moment)
         else:
             if not self._dropped:
-                words = (
-                    f"the buffer of {_MOST_WAITING:,} counts is full; further uses are not counted"
-                )
-                logger.error("%s: %s until it is written", self._store.name, words)
+                full = f"the buffer of {_MOST_WAITING:,} counts is full"
+                words = "%s: %s; further uses are not counted until it is written"
+                logger.error(words, self._store.name, full)
             self._dropped += 1
             self.lost += 1
 

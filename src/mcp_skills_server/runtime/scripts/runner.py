@@ -10,6 +10,7 @@ model can correct is a RequestError that says how.
 
 from __future__ import annotations
 
+import errno
 import logging
 import math
 import os
@@ -30,7 +31,6 @@ from anyio import to_thread
 
 from mcp_skills_server.access.grants import Permissions
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.durable import untrusted_reason
 from mcp_skills_server.errors import RequestError, SkillsServerError, UsageError, listed
 from mcp_skills_server.model import Skill, SkillFile, printable
 from mcp_skills_server.runtime.quota import Owner
@@ -143,7 +143,7 @@ class Scripts:
         """Return a new private work directory for one session."""
         box = self._sandbox()
         path = os.path.join(self._directory(), f"session-{secrets.token_hex(8)}")
-        made = Workspace(path, self._workspaces.discard, _user_of(box))
+        made = Workspace(path, self._workspaces.discard, None if box is None else box.user)
         self._workspaces.add(made)
         return made
 
@@ -349,7 +349,7 @@ class Scripts:
     ) -> Command:
         """Lay out the files of a run, and return the command to execute. Blocks."""
         bubblewrap = self._sandbox()
-        owner = _user_of(bubblewrap)
+        owner = None if bubblewrap is None else bubblewrap.user
         file = request.file
         interpreter = self._interpreters.choose(
             request.path, lambda: self._registry.read(file)[:_HEAD] if file is not None else b""
@@ -454,11 +454,11 @@ class Scripts:
                 weakref.finalize(self, discard, top)  # runs at process exit at the latest
             with suppress(FileExistsError):
                 os.mkdir(top, 0o700)  # at the same path, below which open sessions have theirs
-            fault = untrusted_reason(os.lstat(top))
+            if hasattr(os, "geteuid") and os.lstat(top).st_uid != os.geteuid():
+                raise FileExistsError(errno.EEXIST, "it belongs to another user")
         except OSError as error:
-            fault = f"cannot be made ({error.strerror})"
-        if top is None or fault:
-            raise RequestError(_NOTHING_RUN.format(f"its work directory {fault}"))
+            fault = f"its work directory cannot be made ({error.strerror})"
+            raise RequestError(_NOTHING_RUN.format(fault)) from None
         return top
 
     def _checked_timeout(self, timeout_s: float | None) -> float:
@@ -490,8 +490,3 @@ def _path_with(program: str) -> str:
     if directory in sandbox.PATH.split(":"):
         return sandbox.PATH
     return f"{directory}:{sandbox.PATH}"
-
-
-def _user_of(box: Bubblewrap | None) -> int | None:
-    """Return the user id of scripts in this sandbox; None for that of this process."""
-    return None if box is None else box.user

@@ -55,6 +55,15 @@ def test_get_by_uri_returns_the_entry_of_the_list(wire: Wire) -> None:
         assert "nextCursor" not in result
 
 
+@pytest.mark.requirement("S76-12")
+def test_get_by_name_names_every_other_file_by_a_readable_uri(wire: Wire) -> None:
+    for skill in wire.every_skill():
+        given = {each["name"]: "x" for each in skill.get("arguments", ())}
+        files = wire.request("skills/get", {"name": skill["name"], "arguments": given})["files"]
+        served = {each["uri"]: each["size"] for each in skill["resources"] if each["uri"] != skill["uri"]}
+        assert {each["uri"]: len(wire.read(each["uri"])) for each in files} == served
+
+
 @pytest.mark.requirement("S40-5", "S40-7", "X-2")
 def test_invalid_skill_is_served_only_in_sep_2076(tmp_path: Path, era: Era) -> None:
     write_skill(tmp_path / "good")

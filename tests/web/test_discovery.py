@@ -139,7 +139,7 @@ def test_discovery_0_1_index_and_files_are_served(server: Server) -> None:
             assert path != "SKILL.md" or reply.headers["Content-Type"] == "text/markdown; charset=utf-8"
 
 
-@pytest.mark.requirement("WK-32", "WK-33", "WK-34", "X-22")
+@pytest.mark.requirement("WK-21", "WK-32", "WK-33", "WK-34", "X-22")
 def test_content_types_are_exact_and_nothing_is_compressed(server: Server) -> None:
     types: dict[str, str] = {}
     for path in one_path_of_each_kind(server):

@@ -12,6 +12,7 @@ from mcp_skills_server.access.grants import Grant, Grants, Pattern
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import Views
+from mcp_skills_server.model import Standing
 from mcp_skills_server.rpc import guide
 from mcp_skills_server.rpc.methods import Methods, RpcClient
 from mcp_skills_server.runtime.runtime import Runtime
@@ -196,8 +197,10 @@ async def test_execution_is_disabled_by_default(rpc: RpcServer, method: str, par
 
 
 @pytest.mark.requirement("X-26")
-def test_dotted_name_exists_in_this_protocol_only() -> None:
+async def test_dotted_name_exists_in_this_protocol_only() -> None:
     rpc = RpcServer(ACTIONS)
+    assert "salesforce.contacts.export 0.2.1" in await rpc.names()
+    assert not rpc.registry.snapshot.named("salesforce.contacts.export", Standing.UNUSABLE)
     skill = rpc.registry.snapshot.skills["salesforce/contacts-export"]
     assert (skill.name, skill.path) == ("contacts-export", "salesforce/contacts-export")
     codes = {each.code for each in rpc.registry.problems() if each.skill == "salesforce/leads-sync"}

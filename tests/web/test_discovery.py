@@ -125,7 +125,7 @@ def test_index_lists_every_fixture_and_artifacts_have_its_files(server: Server) 
         assert {path: raw for path, (raw, _) in fetched.items()} == expected
 
 
-@pytest.mark.requirement("WK1-1", "WK1-2", "WK1-4", "WK1-5", "WK1-6", "WK1-10", "WK1-11", "X-18", "X-19")
+@pytest.mark.requirement("WK1-1", "WK1-2", "WK1-3", "WK1-4", "WK1-5", "WK1-6", "WK1-10", "WK1-11", "X-18", "X-19")
 def test_discovery_0_1_index_and_files_are_served(server: Server) -> None:
     reply = get(server, OLD_INDEX)
     assert (reply.status, reply.headers["Content-Type"]) == (200, "application/json")

@@ -101,11 +101,11 @@ def map_errors(call: SdkHandler) -> SdkHandler:
 
 
 async def record_event(attachment: Attachment, ctx: Context, call_next: CallNext) -> HandlerResult:
-    """Record each request as an event of the server (middleware)."""
+    """Record each request as an event of the server, and name an invalid param (middleware)."""
     if ctx.request_id is None:
         return await call_next(ctx)
     client = ctx.session.client_params
-    scope = scope_of(ctx)
+    scope, era = scope_of(ctx), eras.era_of_version(ctx.protocol_version)
     with (
         attachment.events.serving(),
         events.Request(
@@ -113,7 +113,7 @@ async def record_event(attachment: Attachment, ctx: Context, call_next: CallNext
             ctx.method,
             principal=principal(scope),
             address=address(scope),
-            era=eras.era_of_version(ctx.protocol_version).name,
+            era=era.name,
             host=None if client is None else client.client_info.name,
             # An SDK session runs in the context of its first request, whose trace would be wrong.
             trace=trace_of(
@@ -126,6 +126,9 @@ async def record_event(attachment: Attachment, ctx: Context, call_next: CallNext
         ) as request,
     ):
         try:
+            reason = eras.shape_error(ctx.params or {}, era.shapes.get(ctx.method, {}))
+            if reason is not None:
+                raise MCPError(types.INVALID_PARAMS, f"Invalid params: {reason}")
             result = await call_next(ctx)
         except (MCPError, ValidationError) as error:
             request.code = types.INVALID_PARAMS

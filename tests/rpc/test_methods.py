@@ -130,7 +130,7 @@ async def test_guide_is_a_skill_and_has_its_own_method(rpc: RpcServer) -> None:
 @each_row("path", [
     "gone.md", "../leads-sync/SKILL.md", "../contacts-export/SKILL.md", "..", ".", "/etc/passwd", "./SKILL.md", "code",
     "code/../SKILL.md", "SKILL.md/", "skill.md", "C:\\x", "..\\SKILL.md", "SKILL.md\0", "%2e%2e/SKILL.md", "~/x",
-    "file:///etc/passwd", "\ufffd", "a" * 9000,
+    "file:///etc/passwd", "\ufffd", "a" * 9000, "../SKILL.md", "/SKILL.md",
 ])  # fmt: skip
 async def test_path_outside_of_the_skill_is_refused(rpc: RpcServer, path: str) -> None:
     with pytest.raises(WireError, match="has no file") as caught:

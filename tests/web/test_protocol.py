@@ -153,7 +153,7 @@ def test_unknown_or_removed_method_is_not_found(modern: HttpClient, method: str)
 @each_row(("method", "params", "fault"), [
     ("resources/read", {}, "params.uri is missing"), ("tools/call", {"arguments": {}}, "params.name is missing"),
     ("prompts/get", {"name": "x", "arguments": {"a": 5}}, "params.arguments.a must be a string"),
-    ("completion/complete", {}, "params.argument is missing"), ("resources/list", {"cursor": 5}, "params.cursor must be"),
+    ("completion/complete", {}, "params.argument is missing"), ("resources/list", {"cursor": 5}, "params.cursor must"),
 ])  # fmt: skip
 def test_invalid_param_is_named(http_client: HttpClient, method: str, params: dict[str, Any], fault: str) -> None:
     (answer,) = http_client.post(http_client.message(method, params)).messages

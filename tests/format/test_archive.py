@@ -118,7 +118,7 @@ def test_tar_has_sorted_plain_files_and_no_host_metadata():
     assert plain[257:265] == b"ustar\x0000" and plain[-1024:] == bytes(1024)
 
 
-@pytest.mark.requirement("X-4")
+@pytest.mark.requirement("WKO-9", "X-4")
 @each_row(("path", "suffix"), [
     ("a" * 100, TAR_GZ), ("a" * 101, ZIP), ("a" * 155 + "/" + "b" * 100, TAR_GZ),
     ("a" * 156 + "/" + "b" * 100, ZIP), ("a" * 155 + "/" + "b" * 101, ZIP),
@@ -267,7 +267,7 @@ _MEMBER = block("a", b"!")
 _DEEP = "/".join("x" * 31)
 
 
-@pytest.mark.requirement("WK-30")
+@pytest.mark.requirement("WK-30", "WKO-9")
 @each_row(("fits", "exceeds", "reason"), [
     *((pack({path: (b"", False)})[1], tar_gz(pax(path=path + more), _MEMBER), reason) for path, more, reason in (
         ("x" * 255, "x", "too long"), ("é" * 127 + "x", "x", "too long"),

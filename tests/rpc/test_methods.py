@@ -12,6 +12,7 @@ from mcp_skills_server.access.grants import Grant, Grants, Pattern
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import Views
+from mcp_skills_server.model import Standing
 from mcp_skills_server.rpc import guide
 from mcp_skills_server.rpc.methods import Methods, RpcClient
 from mcp_skills_server.runtime.runtime import Runtime
@@ -129,7 +130,7 @@ async def test_guide_is_a_skill_and_has_its_own_method(rpc: RpcServer) -> None:
 @each_row("path", [
     "gone.md", "../leads-sync/SKILL.md", "../contacts-export/SKILL.md", "..", ".", "/etc/passwd", "./SKILL.md", "code",
     "code/../SKILL.md", "SKILL.md/", "skill.md", "C:\\x", "..\\SKILL.md", "SKILL.md\0", "%2e%2e/SKILL.md", "~/x",
-    "file:///etc/passwd", "\ufffd", "a" * 9000,
+    "file:///etc/passwd", "\ufffd", "a" * 9000, "../SKILL.md", "/SKILL.md",
 ])  # fmt: skip
 async def test_path_outside_of_the_skill_is_refused(rpc: RpcServer, path: str) -> None:
     with pytest.raises(WireError, match="has no file") as caught:
@@ -196,8 +197,10 @@ async def test_execution_is_disabled_by_default(rpc: RpcServer, method: str, par
 
 
 @pytest.mark.requirement("X-26")
-def test_dotted_name_exists_in_this_protocol_only() -> None:
+async def test_dotted_name_exists_in_this_protocol_only() -> None:
     rpc = RpcServer(ACTIONS)
+    assert "salesforce.contacts.export 0.2.1" in await rpc.names()
+    assert not rpc.registry.snapshot.named("salesforce.contacts.export", Standing.UNUSABLE)
     skill = rpc.registry.snapshot.skills["salesforce/contacts-export"]
     assert (skill.name, skill.path) == ("contacts-export", "salesforce/contacts-export")
     codes = {each.code for each in rpc.registry.problems() if each.skill == "salesforce/leads-sync"}

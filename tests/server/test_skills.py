@@ -30,7 +30,7 @@ def test_invalid_cursor_is_refused(wire: Wire, method: str, cursor: str) -> None
         wire.request(method, {"cursor": cursor})
 
 
-@pytest.mark.requirement("S76-8")
+@pytest.mark.requirement("S40-24", "S40C-5", "S76-8", "X-8")
 # `named` is a part of the error's message.
 @each_row(("params", "named"), [
     ({}, "name"), ({"name": None}, "name"), ({"name": 5}, "name"), ({"uri": ["x"]}, "uri"), ({"name": ""}, "''"),
@@ -38,7 +38,8 @@ def test_invalid_cursor_is_refused(wire: Wire, method: str, cursor: str) -> None
     ({"name": "meeting-notes", "arguments": {"topic": 5}}, "topic"),
     ({"name": "meeting-notes", "arguments": {"topic": "x", "colour": "red"}}, "colour"),
     ({"name": "commit-messages", "arguments": {"x": "y"}}, "x"),
-    ({"name": "commit-messages", "arguments": ["x"]}, "arguments"),
+    ({"name": "commit-messages", "arguments": ["x"]}, "arguments"), ({"uri": "skill://none/SKILL.md"}, "skill://none"),
+    ({"uri": "skill://commit-messages"}, "skill://commit-messages"), ({"uri": "", "name": "commit-messages"}, "URI"),
 ])  # fmt: skip
 def test_get_names_the_invalid_param(wire: Wire, params: dict[str, Any], named: str) -> None:
     with pytest.raises(WireError) as caught:
@@ -53,6 +54,15 @@ def test_get_by_uri_returns_the_entry_of_the_list(wire: Wire) -> None:
         result = wire.request("skills/get", {"uri": skill["uri"]})
         assert result["skill"] == skill
         assert "nextCursor" not in result
+
+
+@pytest.mark.requirement("S76-12")
+def test_get_by_name_names_every_other_file_by_a_readable_uri(wire: Wire) -> None:
+    for skill in wire.every_skill():
+        given = {each["name"]: "x" for each in skill.get("arguments", ())}
+        files = wire.request("skills/get", {"name": skill["name"], "arguments": given})["files"]
+        served = {each["uri"]: each["size"] for each in skill["resources"] if each["uri"] != skill["uri"]}
+        assert {each["uri"]: len(wire.read(each["uri"])) for each in files} == served
 
 
 @pytest.mark.requirement("S40-5", "S40-7", "X-2")

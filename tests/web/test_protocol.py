@@ -149,6 +149,18 @@ def test_unknown_or_removed_method_is_not_found(modern: HttpClient, method: str)
     assert modern.post(message).error == (404, -32601, message["id"])
 
 
+@pytest.mark.requirement("S40-30")
+@each_row(("method", "params", "fault"), [
+    ("resources/read", {}, "params.uri is missing"), ("tools/call", {"arguments": {}}, "params.name is missing"),
+    ("prompts/get", {"name": "x", "arguments": {"a": 5}}, "params.arguments.a must be a string"),
+    ("completion/complete", {}, "params.argument is missing"), ("resources/list", {"cursor": 5}, "params.cursor must"),
+])  # fmt: skip
+def test_invalid_param_is_named(http_client: HttpClient, method: str, params: dict[str, Any], fault: str) -> None:
+    (answer,) = http_client.post(http_client.message(method, params)).messages
+    assert answer["error"]["code"] == -32602
+    assert answer["error"]["message"].startswith(f"Invalid params: {fault}")
+
+
 @pytest.mark.requirement("MCP-44")
 def test_notification_gets_202_without_body(http_client: HttpClient) -> None:
     cancelled = {"requestId": 1, "_meta": MODERN_META}

@@ -227,8 +227,9 @@ class Scan:
             place = place or self.root.show(join(here.path, SKILL_MD))
             problems = tuple(found.at(place, path) for found in reading.problems)
             reading = reading._replace(problems=problems)
-            # Not by equality: in Python 1 equals True, and dicts are equal in any order.
-            if old is not None and repr(old.reading) == repr(reading):
+            # Not by equality alone: in Python 1 equals True, and dicts are equal in any order.
+            is_known = old is not None and reading.frontmatter is old.reading.frontmatter
+            if old is not None and old.reading == reading and (is_known or not reading.frontmatter):
                 reading = old.reading
         origin, index = self._origin(here.path), self.root.index
         return Skill(path, index, here.path, reading, {}, (), reading.standing, origin=origin)

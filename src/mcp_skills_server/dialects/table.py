@@ -5,7 +5,7 @@ To add one, write its module and the module's test, and add a row here; nothing 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from mcp_skills_server.dialects import sep2076, sep2640
@@ -85,13 +85,6 @@ class DialectSet(NamedTuple):
             out["extensions"] = {**(there if isinstance(there, dict) else {}), **extensions}
         return out
 
-    def with_envelope(self, result: Result, ttl_ms: int) -> Result:
-        """Add the envelope of each dialect to a result of `skills/list`."""
-        for each in self.dialects:
-            if each.with_envelope is not None:
-                result = each.with_envelope(result, ttl_ms)
-        return result
-
 
 def select_dialects(name: str) -> DialectSet:
     """Return the dialects for a value of `--dialect`.
@@ -104,6 +97,14 @@ def select_dialects(name: str) -> DialectSet:
     dialects = tuple(each for each in TABLE.values() if name in (AUTO, each.name))
     notifications = {key: method for each in dialects for key, method in each.notifications.items()}
     return DialectSet(dialects, max(each.least for each in dialects), notifications)
+
+
+def with_envelope(dialects: Iterable[Dialect], result: Result, ttl_ms: int) -> Result:
+    """Add the envelope of each dialect to a result of `skills/list` or `skills/get`."""
+    for each in dialects:
+        if each.with_envelope is not None:
+            result = each.with_envelope(result, ttl_ms)
+    return result
 
 
 def listing(entries: list[Json], next_cursor: str | None) -> Result:

@@ -128,7 +128,6 @@ def _completions(snapshot: Snapshot, begun: str, least: Standing) -> Iterator[st
 
 def canonical(view: View, settings: Settings, target: str) -> str | None:
     """Return the canonical URI of a served file, or None if there is none."""
-    found = uris.find(view.snapshot, target, settings.least)
-    if found is None:
+    if uris.find(view.snapshot, target, settings.least) is None:
         return None
-    return uri(found[0].path, found[1])
+    return uris.canonical(target)

@@ -100,10 +100,11 @@ def map_errors(call: SdkHandler) -> SdkHandler:
 
 
 async def record_event(attachment: Attachment, ctx: Context, call_next: CallNext) -> HandlerResult:
-    """Record each request as an event of the server (middleware)."""
+    """Record each request as an event of the server, and name an invalid param (middleware)."""
     if ctx.request_id is None:
         return await call_next(ctx)
-    scope, host = scope_of(ctx), None
+    scope, era = scope_of(ctx), eras.era_of_version(ctx.protocol_version)
+    host = None
     with suppress(ValidationError):  # of a handshake that will be refused
         host, _ = host_of(ctx)
     with (
@@ -113,7 +114,7 @@ async def record_event(attachment: Attachment, ctx: Context, call_next: CallNext
             ctx.method,
             principal=principal(scope),
             address=address(scope),
-            era=eras.era_of_version(ctx.protocol_version).name,
+            era=era.name,
             host=host,
             # An SDK session runs in the context of its first request, whose trace would be wrong.
             trace=trace_of(
@@ -126,6 +127,9 @@ async def record_event(attachment: Attachment, ctx: Context, call_next: CallNext
         ) as request,
     ):
         try:
+            reason = eras.shape_error(ctx.params or {}, era.shapes.get(ctx.method, {}))
+            if reason is not None:
+                raise MCPError(types.INVALID_PARAMS, f"Invalid params: {reason}")
             result = await call_next(ctx)
         except (MCPError, ValidationError) as error:
             request.code = types.INVALID_PARAMS

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from mcp_skills_server.catalog.views import View
 from mcp_skills_server.dialects.dialect import Dialect, Entry, EntryContext, EntryResult
-from mcp_skills_server.dialects.table import listing
+from mcp_skills_server.dialects.table import listing, with_envelope
 from mcp_skills_server.format import arguments, cursors
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.model import Skill
@@ -31,7 +31,7 @@ async def list_skills(view: View, settings: Settings, caller: Caller, params: Pa
         if all(each.served is _NOTHING for each in subjects):
             requests.cache_page(page, view.snapshot, *key)
     result = listing(page, cursors.encode(_CURSOR, page.more))
-    result = settings.spoken.with_envelope(result, settings.ttl_ms)
+    result = with_envelope(settings.spoken.dialects, result, settings.ttl_ms)
     return requests.with_unread(result, view)
 
 
@@ -54,9 +54,7 @@ async def get_skill(view: View, settings: Settings, caller: Caller, params: Para
         text = arguments.fill_in(body.text, arguments.declared(skill.frontmatter), given, target)
         subject = await _subject(skill, view, settings, caller, (dialect,))
         made = dialect.result.write(subject, text, body.linked)
-    if dialect.with_envelope is None:
-        return made
-    return dialect.with_envelope(made, settings.ttl_ms)
+    return with_envelope((dialect,), made, settings.ttl_ms)
 
 
 async def _subject(

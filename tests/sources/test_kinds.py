@@ -80,6 +80,7 @@ def test_last_copy_is_served_during_outage_and_after_restart(
         assert line.isprintable()
         assert each.state.ready
         assert each.state.trouble
+        assert each.state.revision == follower.state.revision != ""
         assert served_files(each) == before
     without_copy = open_follower(place.given, tmp_path / "empty", QUICK)
     (line,) = warnings_of_refresh(without_copy, caplog)

@@ -30,6 +30,7 @@ from mcp_skills_server.sources.cache import private_folder, trim
 from mcp_skills_server.sources.folder import BusyError, clear, folder_stamp
 from mcp_skills_server.sources.kinds import KINDS, Kind, open_source
 from mcp_skills_server.sources.reconcile import reconcile
+from mcp_skills_server.sources.records import read_index
 from mcp_skills_server.sources.source import (
     FetchReport,
     Revision,
@@ -96,13 +97,14 @@ class Follower:
         self._refused: tuple[str, UnacceptableError] | None = None
         """The digest of the last refused revision, and the reason."""
         self._reported: tuple[str, ...] = ()
-        self._noted: tuple[str, tuple[Problem, ...]] = "", ()
         self.read_once = threading.Event()
         """Set when there is a copy, or the first fetch has ended."""
         self.state = SourceState(source.origin, ready=False, trouble="not fetched yet")
         if self.has_copy:
-            self._change(ready=True, trouble=None)
+            known = read_index(source.place, source.key)
+            self._change(ready=True, trouble=None, revision=known.revision if known else "")
             self.read_once.set()
+        self._noted: tuple[str, tuple[Problem, ...]] = self.state.revision, ()
         self._waiting: anyio.CancelScope | None = None
         self._is_asked = False
         self._asked_at: float | None = None

@@ -118,7 +118,9 @@ def test_damaged_copy_is_repaired(name: str, place: PublishedSource, tmp_path: P
         lambda folder: (folder / "bad" / "mine.md").write_bytes(b"mine"),
         lambda folder: (folder / "mine").mkdir() or (folder / "good" / "SKILL.md").unlink(),
         lambda folder: (folder / "mine").mkdir(),
-        damage_records, lose_skill, edit_skill_without_record,
+        damage_records,
+        lose_skill,
+        edit_skill_without_record,
     ):
         if KINDS[name].keeps_copy:  # a process checks its files when it starts
             damage(follower.path)

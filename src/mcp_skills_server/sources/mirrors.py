@@ -26,7 +26,7 @@ from mcp_skills_server.codes import problem
 from mcp_skills_server.errors import UsageError, clipped
 from mcp_skills_server.model import Problem, printable
 from mcp_skills_server.sources.addresses import relative_to_site
-from mcp_skills_server.sources.cache import private_folder, trim
+from mcp_skills_server.sources.cache import make_own, private_folder, trim
 from mcp_skills_server.sources.folder import BusyError, clear, folder_stamp
 from mcp_skills_server.sources.kinds import KINDS, Kind, open_source
 from mcp_skills_server.sources.reconcile import reconcile
@@ -412,14 +412,15 @@ class Mirrors:
                 source.check_s = seconds
                 self._look_at(follower)
 
-    def repinned(self, revisions: Mapping[str, str]) -> Callable[[], None]:
-        """Fetch other revisions of pinned sources; return a function that switches to all of them.
+    def repin(self, revisions: Mapping[str, str]) -> None:
+        """Fetch other revisions of pinned sources, then switch to all of them, and poll.
 
         Blocks. `revisions` is by absolute served folder; folders of other sources are skipped.
 
         Raises:
             SourceError: a revision cannot be fetched now; no source was changed.
             UsageError: a revision is malformed, or a local setting or folder is wrong.
+            OSError: a source cannot be switched. Try again.
         """
 
         async def fetch(source: Source) -> None:
@@ -441,12 +442,9 @@ class Mirrors:
                     raise UnreachableError(f"{follower.name}: {reason}") from None
                 fetched.append((follower, source))
 
-        def switch() -> None:
-            for follower, source in fetched:
-                follower.switch(source)
-            self.look()
-
-        return switch
+        for follower, source in fetched:
+            follower.switch(source)
+        self.look()
 
     def stop(self) -> None:
         """Stop fetching, and remove the temporary folders of this process."""
@@ -483,6 +481,7 @@ class Mirrors:
 
 def _point_link(link: Path, folder: Path) -> None:
     """Point a symlink to a folder, atomically."""
+    make_own(link.parent)  # a cleaner of old temporary files may have removed it
     fresh = link.with_name(f"{link.name}.fresh")
     clear(fresh)
     fresh.symlink_to(folder, target_is_directory=True)

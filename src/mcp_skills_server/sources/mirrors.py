@@ -26,7 +26,7 @@ from mcp_skills_server.codes import problem
 from mcp_skills_server.errors import UsageError, clipped
 from mcp_skills_server.model import Problem, printable
 from mcp_skills_server.sources.addresses import relative_to_site
-from mcp_skills_server.sources.cache import make_own, private_folder, trim
+from mcp_skills_server.sources.cache import PrivateFolder, make_own, trim
 from mcp_skills_server.sources.folder import BusyError, clear, folder_stamp
 from mcp_skills_server.sources.kinds import KINDS, Kind, open_source
 from mcp_skills_server.sources.reconcile import reconcile
@@ -288,7 +288,7 @@ class Mirrors:
         self._kinds: Final = kinds
         self.followers: list[Follower] = []
         """In the order of the roots; a root with two pins has two followers."""
-        self._links: Path | None = None
+        self._links: PrivateFolder | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._portal: BlockingPortal | None = None
@@ -318,10 +318,10 @@ class Mirrors:
                 clear(source.place)
                 raise UsageError(f"{given}: {error}; give another one, or a folder") from None
         elif pin is not None:
-            self._links = self._links or private_folder()
+            self._links = self._links or PrivateFolder()
             # Windows needs a privilege for links: without one, a new pin needs a restart
             with suppress(OSError):
-                link = self._links / str(len(self.followers))
+                link = self._links.skills / str(len(self.followers))
                 _point_link(link, source.place)
                 follower.link = link
         self.followers.append(follower)
@@ -455,7 +455,7 @@ class Mirrors:
             if not follower.source.remote:
                 clear(follower.source.place)
         if self._links is not None:
-            clear(self._links)
+            clear(self._links.skills)
 
     def _look_at(self, follower: Follower) -> None:
         if self._portal is not None:  # before the start, the first poll is still to come

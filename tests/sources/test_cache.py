@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.sources.cache import CacheFolder, trim
+from mcp_skills_server.sources.cache import CacheFolder, PrivateFolder, trim
 
 LEASE_SCRIPT = """
 import sys
@@ -117,6 +117,19 @@ def test_trim_removes_leftovers_of_killed_process_but_no_link_and_no_other_folde
     assert [each.name for each in sites.iterdir()] == ["link"]
     assert (mine / "file").exists()
     assert (taxes / "file").exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no cleaner of temporary files that heeds locks")
+def test_private_folder_is_locked_against_cleaners_of_temporary_files() -> None:
+    import fcntl
+
+    folder = PrivateFolder()
+    descriptor = os.open(folder.skills, os.O_RDONLY)
+    with pytest.raises(BlockingIOError):
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # as systemd-tmpfiles does
+    del folder
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(descriptor)
 
 
 def test_unwritable_cache_is_reported(tmp_path: Path) -> None:

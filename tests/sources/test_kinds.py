@@ -80,6 +80,7 @@ def test_last_copy_is_served_during_outage_and_after_restart(
         assert line.isprintable()
         assert each.state.ready
         assert each.state.trouble
+        assert each.state.revision == follower.state.revision != ""
         assert served_files(each) == before
     without_copy = open_follower(place.given, tmp_path / "empty", QUICK)
     (line,) = warnings_of_refresh(without_copy, caplog)
@@ -117,7 +118,9 @@ def test_damaged_copy_is_repaired(name: str, place: PublishedSource, tmp_path: P
         lambda folder: (folder / "bad" / "mine.md").write_bytes(b"mine"),
         lambda folder: (folder / "mine").mkdir() or (folder / "good" / "SKILL.md").unlink(),
         lambda folder: (folder / "mine").mkdir(),
-        damage_records, lose_skill, edit_skill_without_record,
+        damage_records,
+        lose_skill,
+        edit_skill_without_record,
     ):
         if KINDS[name].keeps_copy:  # a process checks its files when it starts
             damage(follower.path)

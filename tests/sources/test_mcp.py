@@ -23,10 +23,11 @@ from mcp_skills_server.sources.source import (
     SourceError,
     SourceSettings,
     UnacceptableError,
+    UnreachableError,
 )
-from sources.fetching import listed_names, run_command
+from sources.fetching import listed_names, open_follower, run_command, skill_names
 from sources.hostile import KINDS, Member, mcp_server
-from sources.publishers import Publisher, respond_with, skill_md
+from sources.publishers import Publisher, digest, respond_with, skill_md
 from tables import each_row
 from web.http_wire import http_serving
 from wire import Wire, serving, write_skill
@@ -98,9 +99,21 @@ def test_file_with_wrong_digest_or_path_refuses_only_its_skill(tmp_path: Path) -
     done = run_command("list", root, "--cache-dir", tmp_path / "cache")
     assert "good" in done.stdout
     assert "bad" not in done.stdout
-    assert "mcp+stdio:python/bad: error" in done.stderr
-    assert "source-refused" in done.stderr
+    assert "bad: 'skill://bad/a.md': the server's copy differs from its listing" in done.stderr
     assert not [*tmp_path.rglob("x.md")]
+
+
+def test_skill_that_differed_from_its_listing_is_read_again(tmp_path: Path) -> None:
+    listed, edited = ({"good": {"SKILL.md": skill_md("good"), "a.md": text}} for text in (b"as listed", b"edited..."))
+    root = mcp_server(tmp_path, edited, {"skill://good/a.md": digest(b"as listed")})
+    follower = open_follower(root, tmp_path / "cache")
+    for _ in range(2):
+        with pytest.raises(UnreachableError, match="differs from its listing"):
+            anyio.run(follower.refresh)
+    mcp_server(tmp_path, listed)
+    anyio.run(follower.refresh)
+    assert skill_names(follower.path) == ["good"]
+    assert follower.state.revision
 
 
 def test_token_is_sent_but_not_logged_displayed_or_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

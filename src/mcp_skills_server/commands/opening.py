@@ -128,13 +128,12 @@ class OpenedRoots:
                 for folder, entry in entries.items()
                 if entry.revision != self.entries[folder].revision
             }
-            switch = self.mirrors and self.mirrors.repinned(moved)
-        except (UsageError, SourceError) as error:
+            if self.mirrors is not None:
+                self.mirrors.repin(moved)
+        except (UsageError, SourceError, OSError) as error:
             return f"{error}; the former lock stays in force"
         self.entries = entries
         self.pins.replace(*_pinned(entries))
-        if switch is not None:
-            switch()
         self.registry.loaded.wait()
         self.registry.refresh()
         count = sum(len(each.skills) for each in entries.values())

@@ -240,12 +240,9 @@ def push(options: PushOptions, arguments: tuple[str, ...]) -> int:
         for each in packed:
             repository = f"{reference.repository}/{each.name}"
             anyio.run(_push, replace(reference, repository=repository), [each], options)
-    except ArchiveRefusedError as error:
+    except (ArchiveRefusedError, SourceError) as error:
         remark(str(error))
-        return 1
-    except SourceError as error:
-        remark(str(error))
-        return 2
+        return 2 if isinstance(error, SourceError) else 1
     return 0
 
 

@@ -115,7 +115,7 @@ class Verifier:
         if SIGNATURE_FILE not in files:
             message = f"it has no signature, which is a file {SIGNATURE_FILE}"
             raise UnsignedError("signature-missing", message)
-        bundle = _bundle(files[SIGNATURE_FILE])
+        bundle, names = _bundle(files[SIGNATURE_FILE])
         with tempfile.TemporaryDirectory(prefix="mcp-skills-") as place:
             skill, signature = _write_files(Path(place), files), Path(place, SIGNATURE_FILE)
             signature.write_bytes(files[SIGNATURE_FILE])
@@ -130,7 +130,11 @@ class Verifier:
                 if "signature-files" in faults:
                     code = "signature-files"
                 raise UnsignedError(code, _FAULTS[code])
-        _check_all_is_signed(bundle, files)
+        # A large file may be signed in parts, `name:start:end`.
+        whole = names | {name.rsplit(":", 2)[0] for name in names}
+        # The library skips paths that the signature declares as ignored, but they are served.
+        if any(path not in whole for path in files if path != SIGNATURE_FILE):
+            raise UnsignedError("signature-files", "it has files that were not signed")
         _check_is_valid(bundle)
 
 
@@ -243,8 +247,8 @@ def _fault(make: Callable[[], Any], skill: Path, signature: Path) -> str:
     return ""
 
 
-def _bundle(raw: bytes) -> dict[str, Any]:
-    """Parse a signature and check its required parts."""
+def _bundle(raw: bytes) -> tuple[dict[str, Any], set[str]]:
+    """Parse a signature, check its required parts, and return it with the names of its files."""
     try:
         if len(raw) > _MOST_BYTES:
             raise ValueError(len(raw))
@@ -255,11 +259,12 @@ def _bundle(raw: bytes) -> dict[str, Any]:
         # Without a hint the library prints to stdout.
         if "publicKey" in material and not material["publicKey"]["hint"]:
             raise ValueError("hint")
-        json.loads(base64.b64decode(bundle["dsseEnvelope"]["payload"]))
+        payload = json.loads(base64.b64decode(bundle["dsseEnvelope"]["payload"]))
+        names = {str(each["name"]) for each in payload["predicate"]["resources"]}
     except (ValueError, KeyError, TypeError, RecursionError):
         message = "the signature cannot be read, or an outdated program made it"
         raise UnsignedError("signature-invalid", message) from None
-    return cast("dict[str, Any]", bundle)
+    return cast("dict[str, Any]", bundle), names
 
 
 def _has_other_names(value: Any) -> bool:
@@ -268,19 +273,6 @@ def _has_other_names(value: Any) -> bool:
         fields = cast("dict[str, Any]", value)
         return any("_" in key for key in fields) or any(map(_has_other_names, fields.values()))
     return isinstance(value, list) and any(map(_has_other_names, cast("list[Any]", value)))
-
-
-def _check_all_is_signed(bundle: Mapping[str, Any], files: Files) -> None:
-    """Check that the signature covers every file, even ignored paths, which are served as well."""
-    try:
-        payload = json.loads(base64.b64decode(bundle["dsseEnvelope"]["payload"]))
-        names = {str(each["name"]) for each in payload["predicate"]["resources"]}
-    except (KeyError, TypeError):
-        raise UnsignedError("signature-invalid", "the signature does not name its files") from None
-    # A large file may be signed in parts, `name:start:end`.
-    whole = names | {name.rsplit(":", 2)[0] for name in names}
-    if any(path not in whole for path in files if path != SIGNATURE_FILE):
-        raise UnsignedError("signature-files", "it has files that were not signed")
 
 
 def _check_is_valid(bundle: Mapping[str, Any]) -> None:

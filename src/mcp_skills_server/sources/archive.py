@@ -16,7 +16,7 @@ from mcp_skills_server.durable import read_regular
 from mcp_skills_server.format import archive
 from mcp_skills_server.format.archive import ArchiveRefusedError, UnpackLimits
 from mcp_skills_server.format.ignored import summarize, unserved
-from mcp_skills_server.sources.cache import make_own, private_folder
+from mcp_skills_server.sources.cache import PrivateFolder, make_own
 from mcp_skills_server.sources.grouping import group_by_skill, root_name
 from mcp_skills_server.sources.reconcile import fetching
 from mcp_skills_server.sources.records import IndexRecord
@@ -46,7 +46,7 @@ class Archive(Source):
     last_retry_s = 60.0
 
     def __init__(self, given: str, settings: SourceSettings) -> None:
-        super().__init__(given, settings.output or private_folder(), settings)
+        super().__init__(given, settings.output or PrivateFolder(), settings)
         self._seen = ""
         self._digest = ""
 

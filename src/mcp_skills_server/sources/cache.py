@@ -19,6 +19,7 @@ import stat
 import sys
 import tempfile
 import uuid
+import weakref
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -27,6 +28,9 @@ from filelock import FileLock, Timeout
 
 from mcp_skills_server.durable import untrusted_reason
 from mcp_skills_server.errors import UsageError
+
+if sys.platform != "win32":
+    import fcntl
 
 logger = logging.getLogger(__name__)
 
@@ -69,11 +73,19 @@ class CacheFolder:
             raise UsageError(f"{self.path}: {reason}; choose another --cache-dir") from None
 
 
-def private_folder() -> Path:
-    """Create a temporary folder for this process, removed at its exit."""
-    folder = Path(tempfile.mkdtemp(prefix="mcp-skills-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
+class PrivateFolder:
+    """Temporary folder of this process, removed at its exit: `skills`.
+
+    It is locked while this object lives, so systemd-tmpfiles does not remove its old files.
+    """
+
+    def __init__(self) -> None:
+        self.skills = Path(tempfile.mkdtemp(prefix="mcp-skills-"))
+        atexit.register(shutil.rmtree, self.skills, ignore_errors=True)
+        if sys.platform != "win32":
+            descriptor = os.open(self.skills, os.O_RDONLY)
+            weakref.finalize(self, os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
 
 
 def trim(cache: Path, most_bytes: int) -> None:

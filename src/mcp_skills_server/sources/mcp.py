@@ -91,8 +91,8 @@ class McpServer(ListedSource):
         try:
             with anyio.fail_after(self._fetch.bounds.download_s):
                 return {path: (await client.read(skill, path), False) for path in skill.files}
-        except UnprovedError as error:
-            raise ContentRefusedError(clipped(str(error))) from None
+        except UnprovedError as error:  # it may have been edited since it was listed
+            raise UnreachableError(clipped(str(error))) from None
         except MCPError as error:
             raise UnreachableError(f"the server says: {clipped(str(error))}") from None
         except TimeoutError:

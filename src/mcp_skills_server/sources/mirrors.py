@@ -26,10 +26,11 @@ from mcp_skills_server.codes import problem
 from mcp_skills_server.errors import UsageError, clipped
 from mcp_skills_server.model import Problem, printable
 from mcp_skills_server.sources.addresses import relative_to_site
-from mcp_skills_server.sources.cache import private_folder, trim
+from mcp_skills_server.sources.cache import PrivateFolder, make_own, trim
 from mcp_skills_server.sources.folder import BusyError, clear, folder_stamp
 from mcp_skills_server.sources.kinds import KINDS, Kind, open_source
 from mcp_skills_server.sources.reconcile import reconcile
+from mcp_skills_server.sources.records import read_index
 from mcp_skills_server.sources.source import (
     FetchReport,
     Revision,
@@ -96,13 +97,14 @@ class Follower:
         self._refused: tuple[str, UnacceptableError] | None = None
         """The digest of the last refused revision, and the reason."""
         self._reported: tuple[str, ...] = ()
-        self._noted: tuple[str, tuple[Problem, ...]] = "", ()
         self.read_once = threading.Event()
         """Set when there is a copy, or the first fetch has ended."""
         self.state = SourceState(source.origin, ready=False, trouble="not fetched yet")
         if self.has_copy:
-            self._change(ready=True, trouble=None)
+            known = read_index(source.place, source.key)
+            self._change(ready=True, trouble=None, revision=known.revision if known else "")
             self.read_once.set()
+        self._noted: tuple[str, tuple[Problem, ...]] = self.state.revision, ()
         self._waiting: anyio.CancelScope | None = None
         self._is_asked = False
         self._asked_at: float | None = None
@@ -286,7 +288,7 @@ class Mirrors:
         self._kinds: Final = kinds
         self.followers: list[Follower] = []
         """In the order of the roots; a root with two pins has two followers."""
-        self._links: Path | None = None
+        self._links: PrivateFolder | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._portal: BlockingPortal | None = None
@@ -316,10 +318,10 @@ class Mirrors:
                 clear(source.place)
                 raise UsageError(f"{given}: {error}; give another one, or a folder") from None
         elif pin is not None:
-            self._links = self._links or private_folder()
+            self._links = self._links or PrivateFolder()
             # Windows needs a privilege for links: without one, a new pin needs a restart
             with suppress(OSError):
-                link = self._links / str(len(self.followers))
+                link = self._links.skills / str(len(self.followers))
                 _point_link(link, source.place)
                 follower.link = link
         self.followers.append(follower)
@@ -410,14 +412,15 @@ class Mirrors:
                 source.check_s = seconds
                 self._look_at(follower)
 
-    def repinned(self, revisions: Mapping[str, str]) -> Callable[[], None]:
-        """Fetch other revisions of pinned sources; return a function that switches to all of them.
+    def repin(self, revisions: Mapping[str, str]) -> None:
+        """Fetch other revisions of pinned sources, then switch to all of them, and poll.
 
         Blocks. `revisions` is by absolute served folder; folders of other sources are skipped.
 
         Raises:
             SourceError: a revision cannot be fetched now; no source was changed.
             UsageError: a revision is malformed, or a local setting or folder is wrong.
+            OSError: a source cannot be switched. Try again.
         """
 
         async def fetch(source: Source) -> None:
@@ -439,12 +442,9 @@ class Mirrors:
                     raise UnreachableError(f"{follower.name}: {reason}") from None
                 fetched.append((follower, source))
 
-        def switch() -> None:
-            for follower, source in fetched:
-                follower.switch(source)
-            self.look()
-
-        return switch
+        for follower, source in fetched:
+            follower.switch(source)
+        self.look()
 
     def stop(self) -> None:
         """Stop fetching, and remove the temporary folders of this process."""
@@ -455,7 +455,7 @@ class Mirrors:
             if not follower.source.remote:
                 clear(follower.source.place)
         if self._links is not None:
-            clear(self._links)
+            clear(self._links.skills)
 
     def _look_at(self, follower: Follower) -> None:
         if self._portal is not None:  # before the start, the first poll is still to come
@@ -481,6 +481,7 @@ class Mirrors:
 
 def _point_link(link: Path, folder: Path) -> None:
     """Point a symlink to a folder, atomically."""
+    make_own(link.parent)  # a cleaner of old temporary files may have removed it
     fresh = link.with_name(f"{link.name}.fresh")
     clear(fresh)
     fresh.symlink_to(folder, target_is_directory=True)

@@ -315,7 +315,9 @@ class Reconciler:
         except OSError as error:
             reason = error.strerror or error
             plan.warnings.append(f"what came is not remembered ({reason}); the next run asks anew")
-        order = sorted(self._became, key=lambda it: (self._positions[self._owners[_key(it)][0]], it))
+        order = sorted(
+            self._became, key=lambda it: (self._positions[self._owners[_key(it)][0]], it)
+        )
         became = {each: tuple(it for it in order if self._became[it] == each) for each in _LISTS}
         report = _report_of(index, found)
         return replace(
@@ -399,9 +401,8 @@ class Reconciler:
             # the next revision may have no such conflict
             self._memory.pop(loser.fingerprint, None)
             if loser is other:  # the loser's skill is staged or already in place
-                self._staged = [each for each in self._staged if _key(each.name) != _key(name)]
-                for each in [each for each in self._became if _key(each) == _key(name)]:
-                    del self._became[each]
+                self._staged = [each for each in self._staged if each.name != lost]
+                self._became.pop(lost, None)
                 self._owners[_key(name)] = unit, name
                 taken.append(name)
         return taken

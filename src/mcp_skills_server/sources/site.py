@@ -112,7 +112,8 @@ class Site(Source):
     async def plan(self, revision: Revision, known: IndexRecord) -> AsyncGenerator[Plan]:
         """Plan the skills that the index offers."""
         found: _FoundIndex = revision.content
-        index, record = found.index, replace(found.record, history=known.history)
+        index = found.index
+        record = replace(found.record, history=known.history, revision=revision.digest)
         if index.version is not None:
             record = with_history(record, allow_rollback=self._fetch.allow_rollback)
         is_pinned = revision.digest == self.settings.pin

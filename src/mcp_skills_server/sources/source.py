@@ -20,7 +20,7 @@ from mcp_skills_server.format.archive import Files, UnpackLimits, check_paths
 from mcp_skills_server.format.ignored import ignored, summarize
 from mcp_skills_server.model import Problem, printable
 from mcp_skills_server.sources.addresses import relative_to_site
-from mcp_skills_server.sources.cache import CacheFolder
+from mcp_skills_server.sources.cache import CacheFolder, PrivateFolder
 from mcp_skills_server.sources.folder import FetchedFolder
 from mcp_skills_server.sources.records import IndexRecord
 
@@ -300,8 +300,8 @@ class Source:
 
     Args:
         origin: the address for display, without secrets.
-        place: the folder for its skills (`folder.FetchedFolder`), or the cache folder that has it,
-            which is then leased while this object lives.
+        place: the folder for its skills (`folder.FetchedFolder`), or the cache folder or private
+            folder that has it, which is then leased while this object lives.
 
     Attributes:
         remote: fetched in the background; any other source must be readable at the start.
@@ -314,11 +314,13 @@ class Source:
     own_check_s: float | None = None
     last_retry_s: float = 300.0
 
-    def __init__(self, origin: str, place: Path | CacheFolder, settings: SourceSettings) -> None:
+    def __init__(
+        self, origin: str, place: Path | CacheFolder | PrivateFolder, settings: SourceSettings
+    ) -> None:
         self.origin = origin
         self.key = origin
         self._lease = place
-        self.place = place.skills if isinstance(place, CacheFolder) else place
+        self.place = place if isinstance(place, Path) else place.skills
         self.settings: Final = settings
         self.check_s = self.own_check_s or settings.refresh_s
         if settings.output is None:

@@ -191,6 +191,22 @@ def test_commit_without_allowed_signature_is_refused(upstream: Upstream, tmp_pat
 
 
 @pytest.mark.needs_program("ssh-keygen")
+def test_commit_by_temporary_signer_is_not_served_without_that_signer(upstream: Upstream, tmp_path: Path) -> None:
+    signers = Signers(upstream, tmp_path)
+    signers.commit("alice")
+    follower = fetch_to_cache(upstream.url, tmp_path, signers=signers.allowed)
+    signers.allow("mallory")
+    signers.commit("mallory")
+    with pytest.raises(UsageError, match="restart the server"):
+        anyio.run(follower.refresh)
+    signers.allow()
+    for each in (follower, open_follower(upstream.url, tmp_path, signers=signers.allowed)):
+        with pytest.raises(UnacceptableError, match="is not signed by anybody"):
+            anyio.run(each.refresh)
+        assert b"By alice." in (each.path / "skills/alpha/SKILL.md").read_bytes()
+
+
+@pytest.mark.needs_program("ssh-keygen")
 def test_signature_by_expired_or_wrong_purpose_key_is_refused(
     upstream: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

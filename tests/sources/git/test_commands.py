@@ -14,6 +14,9 @@ from pathlib import Path
 import pytest
 
 from forkserver import Popen
+from mcp_skills_server.commands.opening import open_served
+from mcp_skills_server.commands.options import FollowOptions
+from mcp_skills_server.sources import mirrors
 from sources.fetching import cache_option, listed_names, run_command
 from sources.git.remotes import (
     ADVERTISEMENT,
@@ -168,6 +171,31 @@ def test_update_of_one_locked_skill_leaves_the_others(upstream: Upstream, tmp_pa
     shutil.rmtree(upstream.directory)
     done = run_command("outdated", *lock, code=2)
     assert "what there is of it is not proved" in done.stderr
+
+
+def test_former_lock_stays_in_force_if_the_new_copy_cannot_be_linked(
+    upstream: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    lock = str(tmp_path / "skills.lock")
+    run_command("lock", f"{upstream.url}@main", "--output", lock, *cache_option(tmp_path))
+    opened = open_served([], FollowOptions(lock=lock, cache_dir=str(tmp_path / "cache")))
+    assert opened.mirrors is not None
+    opened.mirrors.fetch()
+    opened.registry.load()
+    before = opened.registry.snapshot.skills.keys()
+    upstream.commit({**BASE, **skill("gamma")})
+    run_command("update", "--lock", lock, *cache_option(tmp_path))
+    with monkeypatch.context() as patch:
+        patch.setattr(mirrors, "_point_link", fail)
+        assert opened.relock() == "[Errno 28] No space left on device; the former lock stays in force"
+    opened.registry.refresh()
+    assert opened.registry.snapshot.skills.keys() == before
+    assert opened.relock() == ""
+    assert opened.registry.snapshot.skills.keys() - before == {"skills/gamma"}
+    opened.stop()
 
 
 def test_running_server_follows_lock_file_to_other_commit(upstream: Upstream, tmp_path: Path) -> None:

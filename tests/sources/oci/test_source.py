@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -115,10 +116,11 @@ def test_pinned_copy_is_replaced_only_by_a_complete_one(registry: FakeRegistry, 
     place = f"/v2/{REPOSITORY}/manifests/{skills['b']}"
     lost = registry.routes.pop(place)
     with pytest.raises(UnreachableError, match=re.escape(f"{registry.named()}: b: ")):
-        mirrors.repinned({str(follower.path): pins[1]})
+        mirrors.repin({str(follower.path): pins[1]})
     assert (follower.path / "b" / "SKILL.md").read_bytes() == skill_md("b", "before")
     registry.routes[place] = lost
-    mirrors.repinned({str(follower.path): pins[1]})()
+    shutil.rmtree(follower.path.parent)  # as cleaners of old temporary files do
+    mirrors.repin({str(follower.path): pins[1]})
     assert (follower.path / "b" / "SKILL.md").read_bytes() == skill_md("b", "after")
     mirrors.stop()
 

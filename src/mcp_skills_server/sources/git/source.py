@@ -59,10 +59,9 @@ class GitFolder(Source):
         origin = self._address.shown
         if settings.pin is not None and not is_commit(settings.pin):
             raise UsageError(f"{origin}: {quoted(settings.pin)} is no commit; lock it again")
-        signers = settings.signers
-        asked = [str(settings.hidden), settings.pin or "", ""]
-        if signers is not None:  # a copy verified against other signers, or none, is never served
-            asked[-1] = hashlib.sha256(_read(signers)).hexdigest()
+        # A copy verified against other signers, or none, is never served.
+        self._signers = _signers_digest(settings.signers)
+        asked = str(settings.hidden), settings.pin or "", self._signers
         self._kept = CacheFolder(settings.cache, "git", origin, *asked)
         seconds = settings.fetch.bounds.download_s, settings.fetch.limits.total_s
         self._repository = Repository(self._kept.path / "objects", self._address, *seconds)
@@ -109,8 +108,11 @@ class GitFolder(Source):
 
     def _plan(self, tip: Tip, before: str) -> Plan:
         self._repository.fetch(tip)
-        if self.settings.signers is not None:
-            self._repository.check_signature(tip.commit, self.settings.signers)
+        if (signers := self.settings.signers) is not None:
+            if _signers_digest(signers) != self._signers:
+                fault = f"{signers} has changed; restart the server to accept new commits"
+                raise UsageError(f"--require-signed-commits {fault}")
+            self._repository.check_signature(tip.commit, signers)
         warnings = [*self._check_history(before, tip)]
         entries = self._repository.entries(tip.commit, self._address.folder)
         skills, hidden = select(entries, hidden=self.settings.hidden)
@@ -186,9 +188,12 @@ class GitFolder(Source):
         raise RewrittenError(f"{words}; 'list ROOT' or 'update' with --accept-rewritten takes it")
 
 
-def _read(path: Path) -> bytes:
+def _signers_digest(path: Path | None) -> str:
+    """Return a digest of the file of signers, "" for no file."""
+    if path is None:
+        return ""
     try:
-        return read_regular(path, _MOST_SIGNERS)[0]
+        return hashlib.sha256(read_regular(path, _MOST_SIGNERS)[0]).hexdigest()
     except OSError as error:
         reason = error.strerror or error
         raise UsageError(

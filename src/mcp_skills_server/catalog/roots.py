@@ -106,7 +106,7 @@ class Root:
         layout: layout of its plugins; None for a folder that is neither plugin nor marketplace.
         off: the folders of skills that are switched off.
         links: the links to directories that the last scans found outside of skills, by
-            root-relative path; `set_link` adds one.
+            root-relative path; `set_link` adds one, `forget_links` removes some.
     """
 
     index: int
@@ -119,22 +119,31 @@ class Root:
     off: frozenset[str] = frozenset()
     links: PathMap[FolderLink] = field(default_factory=PathMap[FolderLink])
     _links_by_target: dict[str, str] = field(default_factory=dict[str, str])
-    """By real target, the link that followed it last; `links` tells whether it still does."""
+    """The followed links by real target."""
 
     def set_link(self, location: str, link: FolderLink) -> None:
         """Record a scanned link, or replace it."""
+        self._forget_target(location)
         self.links.replace((), {location: link})
         if link.target:
             self._links_by_target[_slashed(link.target)] = location
 
+    def forget_links(self, subtree: str) -> None:
+        """Forget the links at or below a root-relative path."""
+        for location in self.links.below(subtree):
+            self._forget_target(location)
+        self.links.replace_below(subtree, {})
+
+    def _forget_target(self, location: str) -> None:
+        if location in self.links:
+            self._links_by_target.pop(_slashed(self.links[location].target), None)
+
     def behind_link(self, path: str) -> str | None:
         """Return the root-relative path at which a link serves a real path, or None."""
         path = _slashed(path)
-        for up in above(path) if self.links else ():
-            location = self._links_by_target.get(up, "")
-            link = self.links.get(location)
-            if link is not None and _slashed(link.target) == up:
-                return location + path[len(up) :]
+        for up in above(path) if self._links_by_target else ():
+            if up in self._links_by_target:
+                return self._links_by_target[up] + path[len(up) :]
         return None
 
     def locate(self, location: str) -> Location:

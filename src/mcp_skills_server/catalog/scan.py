@@ -310,7 +310,7 @@ class Scan:
 
     def _follow_links(self, subtree: str) -> None:
         """Serve each linked skill folder once, and report other links to directories."""
-        self.root.links.replace_below(subtree, {})
+        self.root.forget_links(subtree)
         # Deterministic order: outer folders first, and always the same one of two links to a
         # folder.
         targets = sorted(

@@ -157,6 +157,18 @@ def test_python_virtual_environment_is_ignored(tmp_path: Path) -> None:
     assert valid_paths(registry) == ["one"]
 
 
+def test_only_a_regular_file_marks_a_virtual_environment_in_every_scan(tmp_path: Path) -> None:
+    write_files(tmp_path, skills("dir/one", "link/two", "venv/three") | {"dir/pyvenv.cfg/x": ""})
+    (tmp_path / "link/pyvenv.cfg").symlink_to("nowhere")
+    write_files(tmp_path, dict.fromkeys([*(f"venv/{number}" for number in range(600)), "venv/pyvenv.cfg"], ""))
+    (tmp_path / "venv-too").symlink_to("venv")
+    registry = load_registry(tmp_path)
+    assert_served(registry, ["dir/one", "link/two"], problems=["link-outside"])
+    for path in ("dir/one", "link/two", "venv/three", "venv-too"):
+        registry.refresh([str(tmp_path / path)])
+        assert_served(registry, ["dir/one", "link/two"], problems=["link-outside"])
+
+
 @pytest.mark.requirement("X-2", "S40-5")
 @each_row(("text", "code", "standing"), [
     (b"no frontmatter", "frontmatter-missing", Standing.UNUSABLE),

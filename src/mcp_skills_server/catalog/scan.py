@@ -96,7 +96,9 @@ class Scan:
 
     def _visit_subtree(self, subtree: str) -> None:
         """Visit the directory `subtree` just as a scan of the whole root would."""
-        if any(os.path.lexists(self._at(join(up, VENV_MARKER))) for up in above(subtree) if up):
+        markers = [join(up, VENV_MARKER) for up in above(subtree.rpartition("/")[0]) if up]
+        statuses = [disk.lstat_below(self.root.path, marker) for marker in markers]
+        if any(each is not None and stat.S_ISREG(each.st_mode) for each in statuses):
             return
         found = disk.lstat_below(self.root.path, subtree)
         if found is not None and stat.S_ISLNK(found.st_mode):

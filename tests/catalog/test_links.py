@@ -85,7 +85,7 @@ def test_former_targets_of_a_link_are_forgotten(tmp_path: Path) -> None:
             (root / "next").replace(root / name)
         registry.refresh()
         assert valid_paths(registry) == ["one", "served"]
-    assert registry.roots[0]._links_by_target == {str(tmp_path / "releases/2/served"): "served"}
+    assert {os.path.dirname(each) for each in registry.roots[0]._links_by_target} == {str(tmp_path / "releases/2")}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")

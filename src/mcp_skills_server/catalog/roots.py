@@ -119,31 +119,28 @@ class Root:
     off: frozenset[str] = frozenset()
     links: PathMap[FolderLink] = field(default_factory=PathMap[FolderLink])
     _links_by_target: dict[str, str] = field(default_factory=dict[str, str])
-    """The followed links by real target."""
+    """By real target, the link that followed it last; `links` tells whether it still does."""
 
     def set_link(self, location: str, link: FolderLink) -> None:
         """Record a scanned link, or replace it."""
-        self._forget_target(location)
         self.links.replace((), {location: link})
         if link.target:
             self._links_by_target[_slashed(link.target)] = location
 
     def forget_links(self, subtree: str) -> None:
-        """Forget the links at or below a root-relative path."""
-        for location in self.links.below(subtree):
-            self._forget_target(location)
+        """Forget the links at or below a root-relative path; for "", former targets, too."""
         self.links.replace_below(subtree, {})
-
-    def _forget_target(self, location: str) -> None:
-        if location in self.links:
-            self._links_by_target.pop(_slashed(self.links[location].target), None)
+        if not subtree:
+            self._links_by_target.clear()
 
     def behind_link(self, path: str) -> str | None:
         """Return the root-relative path at which a link serves a real path, or None."""
         path = _slashed(path)
-        for up in above(path) if self._links_by_target else ():
-            if up in self._links_by_target:
-                return self._links_by_target[up] + path[len(up) :]
+        for up in above(path) if self.links else ():
+            location = self._links_by_target.get(up, "")
+            link = self.links.get(location)
+            if link is not None and _slashed(link.target) == up:
+                return location + path[len(up) :]
         return None
 
     def locate(self, location: str) -> Location:

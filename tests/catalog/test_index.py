@@ -296,6 +296,18 @@ def test_edit_saves_only_the_row_of_its_skill(top: Path, index: Index, monkeypat
     assert save.call_count == 1
 
 
+@pytest.mark.parametrize("least", [None, 9])
+def test_former_skills_are_not_kept_for_an_index_that_is_not_written(top: Path, tmp_path: Path, least: int) -> None:
+    registry = load_registry(top, index=Index(tmp_path / "cache", least) if least else None)
+    for number in range(3):
+        registry.refresh([str(write_files(top, skills(f"new-{number}")) / f"new-{number}")])
+        shutil.rmtree(top / f"new-{number}")
+        registry.refresh([str(top / f"new-{number}")])
+    assert registry._states[0].unsaved >= {"new-0", "new-1", "new-2"}
+    registry.save_index()
+    assert registry._states[0].unsaved == {skill.directory for skill in registry.snapshot.skills.values()}
+
+
 def test_save_that_failed_is_repeated_a_minute_later(top: Path, index: Index, monkeypatch: Patch) -> None:
     """It may take seconds, for which no edit is followed, or all of a full disk."""
     clock, registry = FakeClock(monkeypatch), load_registry(top, index=index)

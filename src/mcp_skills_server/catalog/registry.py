@@ -303,17 +303,17 @@ class Registry:
 
     def save_index(self) -> None:
         """Save the skills that changed since the last save; cheap if none did."""
-        if self.index is None or time.monotonic() < self._next_save:
+        if time.monotonic() < self._next_save:
             return
         for state in self._states:
             with self._lock:
-                unsaved = state.unsaved
-                if not unsaved or len(state.skills) < self.index.least:
+                if self.index is None or len(state.skills) < self.index.least:
+                    state.unsaved &= state.skills.keys()  # it must not grow with every name
                     continue
-                state.unsaved = set()
+                unsaved, state.unsaved = state.unsaved, set()
                 changed = [state.skills[each] for each in unsaved if each in state.skills]
             gone = unsaved - {skill.directory for skill in changed}
-            if not self.index.save(state.root, state.limits, changed, gone):
+            if unsaved and not self.index.save(state.root, state.limits, changed, gone):
                 self._next_save = time.monotonic() + _SAVE_AGAIN_S
                 with self._lock:
                     state.unsaved |= unsaved

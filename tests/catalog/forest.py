@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from mcp_skills_server.catalog import disk, root_state, scan, tree
+from mcp_skills_server.catalog import disk, tree
 from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Limits
@@ -62,12 +62,13 @@ def load_registry(*roots: Path, limits: Limits | None = None, index: Index | Non
 
 
 class FakeClock:
-    """Clock of the grace periods, which a test advances."""
+    """Clock of the grace periods and of the saved index, which a test advances."""
 
     def __init__(self, monkeypatch: Patch) -> None:
         self.now = 100.0
-        for module in (scan, root_state):
-            monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now))
+        for module in ("registry", "root_state", "scan"):
+            time = SimpleNamespace(monotonic=lambda: self.now)
+            monkeypatch.setattr(f"mcp_skills_server.catalog.{module}.time", time)
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from catalog.forest import (
     DEADLINE,
     ChangeListener,
+    FakeClock,
     Log,
     Patch,
     hook_reads,
@@ -293,6 +294,34 @@ def test_edit_saves_only_the_row_of_its_skill(top: Path, index: Index, monkeypat
     registry.save_index()
     registry.save_index()  # nothing is left to save: `save` returned True
     assert save.call_count == 1
+
+
+@pytest.mark.parametrize("least", [None, 9])
+def test_former_skills_are_not_kept_for_an_index_that_is_not_written(top: Path, tmp_path: Path, least: int) -> None:
+    registry = load_registry(top, index=Index(tmp_path / "cache", least) if least else None)
+    for number in range(3):
+        registry.refresh([str(write_files(top, skills(f"new-{number}")) / f"new-{number}")])
+        shutil.rmtree(top / f"new-{number}")
+        registry.refresh([str(top / f"new-{number}")])
+    assert registry._states[0].unsaved >= {"new-0", "new-1", "new-2"}
+    registry.save_index()
+    assert registry._states[0].unsaved == {skill.directory for skill in registry.snapshot.skills.values()}
+
+
+def test_save_that_failed_is_repeated_a_minute_later(top: Path, index: Index, monkeypatch: Patch) -> None:
+    """It may take seconds, for which no edit is followed, or all of a full disk."""
+    clock, registry = FakeClock(monkeypatch), load_registry(top, index=index)
+    save = Mock(return_value=False)
+    monkeypatch.setattr(index, "save", save)
+    for _ in range(2):
+        registry.save_index()
+    assert save.call_count == 1
+    clock.now += 60
+    save.return_value = True
+    for _ in range(2):
+        registry.save_index()
+    assert save.call_count == 2
+    assert {each.path for each in save.call_args.args[2]} == set(registry.snapshot.skills)
 
 
 def test_watcher_saves_the_index_and_the_next_one_loads_it(top: Path, index: Index, monkeypatch: Patch) -> None:

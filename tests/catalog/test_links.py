@@ -74,6 +74,20 @@ def test_links_to_other_folders_than_skills_are_reported(tmp_path: Path) -> None
     assert sorted(registry.roots[0].links) == ["collection", "parent"], "a watcher polls these"
 
 
+def test_former_targets_of_a_link_are_forgotten(tmp_path: Path) -> None:
+    """A deployment publishes each release by moving links."""
+    root = write_files(tmp_path / "root", skills("one"))
+    registry = load_registry(root)
+    for number in range(3):
+        write_files(tmp_path, skills(f"releases/{number}/served") | {f"releases/{number}/broken/x": "x"})
+        for name in ("served", "broken"):
+            (root / "next").symlink_to(tmp_path / "releases" / str(number) / name)
+            (root / "next").replace(root / name)
+        registry.refresh()
+        assert valid_paths(registry) == ["one", "served"]
+    assert {os.path.dirname(each) for each in registry.roots[0]._links_by_target} == {str(tmp_path / "releases/2")}
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 @pytest.mark.parametrize("foreign", ["", "SKILL.md"])
 def test_link_to_a_folder_of_another_user_is_refused(project: Path, foreign: str) -> None:

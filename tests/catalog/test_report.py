@@ -166,7 +166,17 @@ def test_renamed_skill_and_skill_replaced_by_a_link_are_logged(tmp_path: Path, c
     (other / "a").symlink_to(tmp_path / "elsewhere")
     texts = [text for _, text in refreshed(caplog, registry)]
     assert "skill top: removed: its path is renamed now" in texts
-    assert f"skill a: removed: {other}/a is a link now" in texts
+    assert f"skill a: removed: {other}/a is a link to no served skill" in texts
+
+
+def test_removed_target_of_a_link_is_logged(tmp_path: Path, caplog: Log) -> None:
+    """`npx skills remove` leaves such a link in the folders of other hosts."""
+    write_files(tmp_path, skills(".agents/a"))
+    root = write_files(tmp_path / "root", {})
+    (root / "a").symlink_to(tmp_path / ".agents/a")
+    registry = reported(root)
+    shutil.rmtree(tmp_path / ".agents/a")
+    assert refreshed(caplog, registry) == [("INFO", f"skill a: removed: {root}/a is a link to no served skill")]
 
 
 @pytest.mark.skipif(not hasattr(os, "seteuid"), reason="no seteuid")

@@ -77,6 +77,12 @@ def test_skills_off_file_switches_skills_off_and_on(root: Path) -> None:
     assert not [each for each in registry.snapshot.problems if each.code == "switched-off"]
 
 
+def test_skills_off_file_may_begin_with_a_byte_order_mark(root: Path) -> None:
+    """Some editors of Windows write one."""
+    (root / "skills-off.txt").write_text("tea\r\nacme/refunds\r\n", encoding="utf-8-sig", newline="")
+    assert loaded_skills(Registry([root])) == {"acme/invoices"}
+
+
 def test_unreadable_switches_are_not_overwritten(root: Path) -> None:
     os.mkfifo(root / "skills-off.txt")
     for on in (False, True):

@@ -218,10 +218,10 @@ class Bundle:
         return replace(
             skill,
             files={path: self._scanned.take(file) for path, file in files.items()},
-            findings=tuple(self._findings),
+            findings=tuple(sorted(self._findings)),
             standing=min(skill.standing, standing(self._findings)),
             empty=tuple(sorted(self._empty)),
-            nested=tuple(self._nested),
+            nested=tuple(sorted(self._nested)),
         )
 
     def _over(self, limits: Limits) -> Iterator[Problem]:

@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 import os
 from functools import cache, cached_property
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 from mcp_skills_server.catalog.path_map import join
 from mcp_skills_server.durable import read_regular
+from mcp_skills_server.format.fields import mapping
 from mcp_skills_server.format.ignored import STATE_DIR
 from mcp_skills_server.format.uris import bare
 from mcp_skills_server.model import SKILL_MD
@@ -56,10 +57,10 @@ class Origins:
         outer, own = self._record(holder.folder, holder.name), self._record(holder.folder, name)
         if not outer or not own or not own.get("source") or own["source"] != outer.get("source"):
             return False
-        files, inner = _files(own), f"{holder.within}/"
+        files, inner = mapping(own.get("files")), f"{holder.within}/"
         nested = {
             path[len(inner) :]: digest
-            for path, digest in _files(outer).items()
+            for path, digest in mapping(outer.get("files")).items()
             if path.startswith(inner)
         }
         return (
@@ -125,9 +126,7 @@ def _read(path: str) -> dict[str, Any] | None:
         return None
     except (OSError, ValueError, RecursionError):
         return {}
-    if isinstance(found, dict):
-        return cast(dict[str, Any], found)
-    return {}
+    return mapping(found)
 
 
 def _origin(record: dict[str, Any] | None) -> str:
@@ -136,10 +135,3 @@ def _origin(record: dict[str, Any] | None) -> str:
         return UNKNOWN
     shown = bare(source).partition(_WELL_KNOWN)[0].rstrip("/")
     return shown if shown.isprintable() and shown else UNKNOWN
-
-
-def _files(record: dict[str, Any]) -> dict[str, Any]:
-    files = record.get("files")
-    if isinstance(files, dict):
-        return cast(dict[str, Any], files)
-    return {}

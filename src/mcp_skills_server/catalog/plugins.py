@@ -18,6 +18,8 @@ from typing import Any, Final, cast
 from mcp_skills_server.catalog.path_map import above
 from mcp_skills_server.durable import read_regular
 from mcp_skills_server.errors import UsageError, quoted
+from mcp_skills_server.format.fields import mapping
+from mcp_skills_server.model import Json
 
 PLUGIN_NAME: Final = re.compile(r"(?!.*(?:--|\.\.))[a-z0-9](?:[a-z0-9.-]{0,62}[a-z0-9])?")
 _AGENT_PLUGIN: Final = "plugin.json"
@@ -96,8 +98,8 @@ def read_layout(root: str) -> Layout | None:
 
 
 def _marketplace(root: str, market: Mapping[str, Any]) -> Layout:
-    layout, base = Layout(), _fields(market.get("metadata")).get("pluginRoot")
-    for fields in map(_fields, cast("list[object]", market["plugins"])):
+    layout, base = Layout(), mapping(market.get("metadata")).get("pluginRoot")
+    for fields in map(mapping, market["plugins"]):
         name, source, skills = fields.get("name"), fields.get("source"), fields.get("skills")
         try:
             if not isinstance(source, str):
@@ -115,8 +117,8 @@ def _marketplace(root: str, market: Mapping[str, Any]) -> Layout:
     return layout
 
 
-def _elsewhere(source: object) -> str:
-    fields = _fields(source)
+def _elsewhere(source: Json) -> str:
+    fields = mapping(source)
     said = [fields[key] for key in ("source", "repo", "url", "package") if key in fields]
     return " ".join(quoted(str(each)) for each in said) or "?"
 
@@ -132,12 +134,6 @@ def _inside(plugin: str, given: str) -> str:
 def _manifest(folder: str, name: str) -> dict[str, Any] | None:
     try:
         raw, _ = read_regular(os.path.join(folder, *name.split("/")), _MOST_BYTES)
-        return _fields(json.loads(raw)) or None
+        return mapping(json.loads(raw)) or None
     except (OSError, ValueError, RecursionError):
         return None
-
-
-def _fields(value: object) -> dict[str, Any]:
-    if isinstance(value, dict):
-        return cast("dict[str, Any]", value)
-    return {}

@@ -12,6 +12,7 @@ import hashlib
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import chain
@@ -36,6 +37,8 @@ logger = logging.getLogger(__name__)
 _CHANGED: Final = disk.MISSING_ERRORS | {errno.EFBIG}
 _CACHED_BODIES: Final = 64
 """Each has at most `Limits.skill_md` bytes."""
+_SAVE_AGAIN_S: Final = 60.0
+"""Backoff in seconds after the index could not be saved: it is locked, or the disk is full."""
 
 
 class Body(NamedTuple):
@@ -143,6 +146,7 @@ class Registry:
         self._deferred = Changes({}, {})
         """Changes of which the listeners do not know yet."""
         self._shadowed: list[Problem] = []
+        self._next_save = 0.0
         self.followed = False
         """Whether a watcher calls `settle` at intervals, so that changes can be deferred, and
         skills kept for a grace period."""
@@ -299,17 +303,18 @@ class Registry:
 
     def save_index(self) -> None:
         """Save the skills that changed since the last save; cheap if none did."""
-        if self.index is None:
+        if time.monotonic() < self._next_save:
             return
         for state in self._states:
             with self._lock:
-                unsaved = state.unsaved
-                if not unsaved or len(state.skills) < self.index.least:
+                if self.index is None or len(state.skills) < self.index.least:
+                    state.unsaved &= state.skills.keys()  # it must not grow with every name
                     continue
-                state.unsaved = set()
+                unsaved, state.unsaved = state.unsaved, set()
                 changed = [state.skills[each] for each in unsaved if each in state.skills]
             gone = unsaved - {skill.directory for skill in changed}
-            if not self.index.save(state.root, state.limits, changed, gone):
+            if unsaved and not self.index.save(state.root, state.limits, changed, gone):
+                self._next_save = time.monotonic() + _SAVE_AGAIN_S
                 with self._lock:
                     state.unsaved |= unsaved
 

@@ -205,7 +205,8 @@ def _why_gone(registry: Registry, skill: Skill, changes: Changes) -> str:
     for name in skill.directory.split("/"):
         place = os.path.join(place, name)
         if os.path.islink(place):
-            return f"{printable(root.show(os.path.relpath(place, root.path)))} is a link now"
+            shown = printable(root.show(os.path.relpath(place, root.path)))
+            return f"{shown} is a link to no served skill"
     if not os.path.lexists(os.path.join(registry.place(skill), SKILL_MD)):
         if root.origin is not None:
             return "its source no longer has it"

@@ -181,7 +181,7 @@ class RootState:
             if not is_gone or not os.path.isdir(self.root.path):
                 self._report_missing(error)
                 return missing is None
-            self.root.links.replace_below(subtree, {})
+            self.root.forget_links(subtree)
         if self._gate is not None or self.root.off or self._refused:
             self._refuse(subtree, found, known)
         directories = known.keys() | found.skills.keys()

@@ -106,7 +106,7 @@ class Root:
         layout: layout of its plugins; None for a folder that is neither plugin nor marketplace.
         off: the folders of skills that are switched off.
         links: the links to directories that the last scans found outside of skills, by
-            root-relative path; `set_link` adds one.
+            root-relative path; `set_link` adds one, `forget_links` removes some.
     """
 
     index: int
@@ -126,6 +126,12 @@ class Root:
         self.links.replace((), {location: link})
         if link.target:
             self._links_by_target[_slashed(link.target)] = location
+
+    def forget_links(self, subtree: str) -> None:
+        """Forget the links at or below a root-relative path; for "", former targets, too."""
+        self.links.replace_below(subtree, {})
+        if not subtree:
+            self._links_by_target.clear()
 
     def behind_link(self, path: str) -> str | None:
         """Return the root-relative path at which a link serves a real path, or None."""

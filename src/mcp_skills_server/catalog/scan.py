@@ -96,7 +96,9 @@ class Scan:
 
     def _visit_subtree(self, subtree: str) -> None:
         """Visit the directory `subtree` just as a scan of the whole root would."""
-        if any(os.path.lexists(self._at(join(up, VENV_MARKER))) for up in above(subtree) if up):
+        markers = [join(up, VENV_MARKER) for up in above(subtree.rpartition("/")[0]) if up]
+        statuses = [disk.lstat_below(self.root.path, marker) for marker in markers]
+        if any(each is not None and stat.S_ISREG(each.st_mode) for each in statuses):
             return
         found = disk.lstat_below(self.root.path, subtree)
         if found is not None and stat.S_ISLNK(found.st_mode):
@@ -312,7 +314,7 @@ class Scan:
 
     def _follow_links(self, subtree: str) -> None:
         """Serve each linked skill folder once, and report other links to directories."""
-        self.root.links.replace_below(subtree, {})
+        self.root.forget_links(subtree)
         # Deterministic order: outer folders first, and always the same one of two links to a
         # folder.
         targets = sorted(

@@ -44,7 +44,7 @@ def _read(root: str) -> frozenset[str]:
         return frozenset()
     if len(raw) > _MOST_BYTES:
         raise OSError(errno.EFBIG, f"larger than {_MOST_BYTES:,} bytes")
-    lines = (line.strip().strip("/") for line in raw.decode("utf-8", "replace").splitlines())
+    lines = (line.strip().strip("/") for line in raw.decode("utf-8-sig", "replace").splitlines())
     return frozenset(line for line in lines if line and not line.startswith("#"))
 
 

@@ -17,16 +17,13 @@ from mcp_skills_server.catalog.disk import (
     is_utf8,
     to_utf8,
 )
-from mcp_skills_server.format.ignored import (
-    VENV_MARKER,
-    is_entered,
-    is_ignored,
-)
+from mcp_skills_server.format.ignored import VENV_MARKER, is_entered, is_ignored
 from mcp_skills_server.model import SKILL_MD, SkillFile
 
 MOST_LEVELS: Final = 64
 """Maximum depth of a walk below a root: each level takes one open descriptor and a few frames."""
 _SKILL_MD_FOLDED: Final = SKILL_MD.lower()
+_ALWAYS_KEPT: Final = frozenset((_SKILL_MD_FOLDED, VENV_MARKER))
 
 Entering: TypeAlias = Callable[[str], None]
 """Called with each directory's root-relative path just before it is opened, to begin a watch."""
@@ -110,7 +107,7 @@ class Walk:
                     elif entry.is_dir(follow_symlinks=False):
                         inner.append(name)
                     elif entry.is_file(follow_symlinks=False):
-                        if len(files) > self._most_files and name.lower() != _SKILL_MD_FOLDED:
+                        if len(files) > self._most_files and name.lower() not in _ALWAYS_KEPT:
                             here.surplus += 1
                             continue
                         if by_descriptor:

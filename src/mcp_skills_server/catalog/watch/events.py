@@ -127,10 +127,7 @@ class DirectoryEvents:
         return any(directory in watched for watched, _ in self._groups)
 
     def _watch(self, directories: set[str]) -> set[str]:
-        """Watch directories in a new group, which absorbs the groups that are no larger.
-
-        Return the directories of the group.
-        """
+        """Watch directories in a new group, which absorbs no larger ones; return all in it."""
         absorbed: list[RustNotify] = []
         while self._groups and len(self._groups[-1][0]) <= len(directories):
             smaller, notify = self._groups.pop()

@@ -20,7 +20,7 @@ from typing import Final, Self
 
 from mcp_skills_server.catalog.path_map import outermost
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.roots import Root, identity, link_state
+from mcp_skills_server.catalog.roots import FolderLink, Root, identity, link_state
 from mcp_skills_server.catalog.scan import Arm
 from mcp_skills_server.catalog.threads import in_thread
 from mcp_skills_server.catalog.watch.events import CannotWatchError, DirectoryEvents, WatchLostError
@@ -194,13 +194,12 @@ class Watcher:
         places = _watched_places(roots)
         # Resolve the roots anew: a root may be a link that was moved since the start.
         tops = [os.path.realpath(root.given) for root in roots]
-        tops += [target for _, targets in places for target in targets]
+        tops += [link.target for _, links in places for link in links.values() if link.target]
         with closing(DirectoryEvents(tops, self._stop, self._registry.enters)) as events:
             self._scan(events.enter)
             while not self._stop.is_set() and events.arm():
                 self._scan(events.enter)
             self.armed.set()
-            links = [{**root.links} for root in roots]
             if self._trouble:
                 logger.warning("file events work again; changes are noticed at once")
                 self._trouble = ""
@@ -212,7 +211,6 @@ class Watcher:
                 and time.monotonic() < due
                 # a change here ends the watch; the next one covers the new directories
                 and _watched_places(roots) == places
-                and [{**root.links} for root in roots] == links
             ):
                 paths = again | events.wait(0 if again else patience) | _changed_links(roots)
                 if paths:
@@ -258,20 +256,14 @@ class Watcher:
         return bool(self._registry.refresh(paths, arm=arm, defer=True))
 
 
-def _watched_places(roots: Iterable[Root]) -> list[tuple[tuple[int, ...], list[str]]]:
-    """Return the identity of each root and the real targets of its links: what is to be watched.
+def _watched_places(roots: Iterable[Root]) -> list[tuple[tuple[int, ...], dict[str, FolderLink]]]:
+    """Return the identity and the links of each root, which decide what is to be watched.
 
     The same path may be another directory, which nothing watches yet. No event is reported behind a
     link.
     """
-    return [
-        # a copy, since a scan of another thread may change the links meanwhile
-        (
-            identity(root.given),
-            sorted(link.target for link in [*root.links.values()] if link.target),
-        )
-        for root in roots
-    ]
+    # a copy, since a scan of another thread may change the links meanwhile
+    return [(identity(root.given), {**root.links}) for root in roots]
 
 
 def _changed_links(roots: Iterable[Root]) -> set[str]:

@@ -64,7 +64,7 @@ def make_app(
             allow_headers=["*"],
             expose_headers=[_EXPOSED],
         )
-        middleware.insert(0, cors)
+        middleware.insert(1, cors)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncGenerator[None]:

@@ -45,10 +45,10 @@ _CONCURRENCY: Final = 2
 _SLOW_S: Final = 0.05
 """Seconds after which a request no longer counts: it waits for a disk, script or client."""
 
-TakeShared: TypeAlias = Callable[[str, int], Awaitable[float]]
-"""Counts a request of an owner across replicas, given the limit per minute.
+TakeShared: TypeAlias = Callable[[str, int, int], Awaitable[float]]
+"""Counts requests of an owner across replicas, given the limit per minute and their number.
 
-Returns the seconds to wait, 0 if it was counted. Raises RequestError if it cannot be counted.
+Returns the seconds to wait, 0 if they were counted. Raises RequestError if they cannot be.
 """
 
 
@@ -158,8 +158,16 @@ class RequestLimits:
             await self._app(scope, receive, send)
             return
 
-        def count_batch(count: int) -> Response | None:
+        async def take(count: int) -> float:
             wait = rate.take(owner, count)
+            # over the rate here means over that of all replicas
+            if wait <= 0 and count and self._shared is not None:
+                with suppress(RequestError):
+                    wait = await self._shared(owner, rate.per_minute, count)
+            return wait
+
+        async def count_batch(count: int) -> Response | None:
+            wait = await take(count)
             if wait <= 0:
                 return None
             remedy = ""
@@ -167,11 +175,7 @@ class RequestLimits:
                 remedy = f"send at most {rate.per_minute:,} calls in a batch"
             return quota_refusal(scope, _REQUESTS, rate.per_minute, wait, remedy)
 
-        wait = rate.take(owner)
-        # over the rate here means over that of all replicas
-        if wait <= 0 and self._shared is not None:
-            with suppress(RequestError):
-                wait = await self._shared(owner, rate.per_minute)
+        wait = await take(1)
         if wait > 0:
             await refuse_with_delay(
                 scope, receive, send, self._rates, quota=_REQUESTS, most=rate.per_minute, wait=wait

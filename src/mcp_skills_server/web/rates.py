@@ -98,6 +98,27 @@ async def refuse_with_delay(
     await quota_refusal(scope, quota, most, wait)(scope, receive, send)
 
 
+class Turns:
+    """ASGI middleware: in each turn of the event loop, at most two requests of an address begin.
+
+    `RequestLimits` does not slow down requests that are answered without waiting. On a thousand
+    connections, all of them would come before a request of another client in each of its turns.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._turns = WeakValueDictionary[str, asyncio.Semaphore]()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on a request once it is its turn."""
+        owner = quota_owner(scope)
+        if owner is not None:
+            turn = self._turns.setdefault(owner, asyncio.Semaphore(_CONCURRENCY))
+            await turn.acquire()
+            asyncio.get_running_loop().call_soon(turn.release)
+        await self._app(scope, receive, send)
+
+
 class FailedAuthentications:
     """Rate limit of failed authentications per address; authenticated requests do not count."""
 

@@ -69,7 +69,7 @@ async def test_two_requests_of_one_client_run_at_once_without_delaying_others() 
 async def test_requests_that_never_wait_take_turns_with_those_of_another_address() -> None:
     started: list[str] = []
 
-    async def answer(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         started.append(scope["client"][0])
 
     turns = Turns(answer)

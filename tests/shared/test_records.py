@@ -197,6 +197,13 @@ async def test_take_returns_0_while_tokens_last_and_then_the_wait(link: Link) ->
     assert await SharedBucket(link, "runs", most=3, per_second=0.01).take("a") == 0
 
 
+async def test_take_of_several_tokens_takes_all_or_none(link: Link) -> None:
+    bucket = SharedBucket(link, "requests", most=3, per_second=0.01)
+    assert await bucket.take("a", 2) == 0
+    assert 90 < await bucket.take("a", 2) <= 100
+    assert await bucket.take("a") == 0
+
+
 async def test_replicas_share_a_bucket(link: Link) -> None:
     other = Link(link.settings)
     buckets = [SharedBucket(each, "requests", most=20, per_second=0.001) for each in (link, other)]

@@ -178,6 +178,7 @@ def test_allowed_host_and_origin_are_served_with_cors_headers() -> None:
         assert reply.headers["Vary"] == "Origin"
         reply = server.send("OPTIONS", headers=allowed | preflight)
         assert (reply.status, reply.headers["Access-Control-Allow-Origin"]) == (200, app)
+        assert reply.headers["X-Request-Id"]
         reply = server.send("OPTIONS", headers=allowed | preflight | foreign)
         assert (reply.status, reply.headers["Access-Control-Allow-Origin"]) == (400, None)
         for wrong in (foreign, {"Host": "other.example.com"}):

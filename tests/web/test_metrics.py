@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import socket
 import subprocess
 import urllib.request
-from contextlib import closing
+from contextlib import ExitStack, closing
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from typing import Any
 import pytest
 
 from ports import free_port
-from web.http_wire import JSON, bearer_header, client, http_serving, startup_error, token_file
+from web.http_wire import JSON, bearer_header, client, http_serving, patched, startup_error, token_file
 from web.ui.serving import page_serving
 from wire import DEADLINE, write_skill
 
@@ -86,6 +88,21 @@ def test_metrics_have_own_address_and_host_check(tmp_path: Path) -> None:
     for malformed in ("9464", "127.0.0.1:99999", "127.0.0.1:\u00b2"):
         assert "write HOST:PORT" in startup_error(tmp_path, "--metrics-address", malformed)
     assert "cannot" in startup_error(tmp_path, "--metrics-address", "192.0.2.1:1")
+
+
+def test_idle_connections_at_metrics_address_are_closed_silently(tmp_path: Path) -> None:
+    port = free_port()
+    impatient = patched("from mcp_skills_server.telemetry import metrics\nmetrics._Handler.timeout /= 20")
+    options = ("--metrics-address", f"127.0.0.1:{port}", "--allow-empty")
+    with http_serving(tmp_path, *options, command=impatient) as server, ExitStack() as stack:
+        idle = [stack.enter_context(socket.create_connection(("127.0.0.1", port), DEADLINE)) for _ in range(4)]
+        idle[1].sendall(b"GET /metrics HTTP/1.0")
+        idle[2].sendall(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n")
+        assert [each.recv(1) for each in idle] == [b""] * 4
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=DEADLINE) as reply:
+            assert b"skills_served" in reply.read()
+        server.signal(signal.SIGTERM)
+        assert all(line.startswith("mcp-skills-server: INFO: ") for line in server.stderr.splitlines())
 
 
 @pytest.mark.parametrize("level", ["info", "debug"])

@@ -14,7 +14,19 @@ from typing import Any
 import pytest
 
 from shared.redis_servers import redis_server
-from web.http_wire import HELLO, JSON, HttpClient, Reply, Server, client, http_serving, patched, token_file, wait_until
+from web.http_wire import (
+    HELLO,
+    JSON,
+    HttpClient,
+    Reply,
+    Server,
+    bearer_header,
+    client,
+    http_serving,
+    patched,
+    token_file,
+    wait_until,
+)
 from wire import DEADLINE, write_skill
 
 TOKENS = {name: f"a-made-up-token-of-{name}" for name in ("alpha", "beta", "gamma")}
@@ -113,6 +125,10 @@ def test_replicas_share_request_counts_while_redis_is_reachable(tmp_path: Path) 
         statuses = [send(alphas[number % 2]).status for number in range(8)]
         assert statuses == [200] * 6 + [429] * 2
         assert send(client_of(servers[1], "beta")).status == 200
+        batch = json.dumps([{"jsonrpc": "2.0", "id": 1, "method": "list_skills"}] * 4).encode()
+        headers = JSON | bearer_header(TOKENS["beta"])
+        for server, status in zip(servers, (200, 429), strict=True):
+            assert server.send("POST", "/rpc", batch, headers).status == status
         redis.stop()
         for server in servers:
             wait_until(lambda server=server: b"connected" not in server.send("GET", "/readyz?verbose").body)

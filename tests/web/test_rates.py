@@ -10,7 +10,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from mcp_skills_server.access.quotas import QuotaSettings, Rates
 from mcp_skills_server.web import rates
-from mcp_skills_server.web.rates import RequestLimits
+from mcp_skills_server.web.rates import RequestLimits, Turns
 
 MANY = 32
 UNDELAYED = 60
@@ -63,6 +63,21 @@ async def test_two_requests_of_one_client_run_at_once_without_delaying_others() 
     assert app.most == {"192.0.2.1": 2, "192.0.2.2": 1, "": MANY}
     assert app.started.index("192.0.2.2") <= 2
     assert len(app.started) == 2 * MANY + 1
+
+
+@pytest.mark.anyio
+async def test_requests_that_never_wait_take_turns_with_those_of_another_address() -> None:
+    started: list[str] = []
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        started.append(scope["client"][0])
+
+    turns = Turns(answer)
+    addresses = [*["192.0.2.1"] * MANY, "192.0.2.2"]
+    scopes = [{"type": "http", "client": (each, 1)} for each in addresses]
+    await asyncio.gather(*(turns(each, None, None) for each in scopes))  # type: ignore[arg-type]
+    assert started.index("192.0.2.2") == 2
+    assert sorted(started) == addresses
 
 
 @pytest.mark.anyio

@@ -74,7 +74,7 @@ return redis.call('DEL', KEYS[1])
 
 
 _TAKE: Final = """
-local most, rate = tonumber(ARGV[1]), tonumber(ARGV[2])
+local most, rate, count = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local time = redis.call('TIME')
 local now = time[1] + time[2] / 1000000
 local kept = redis.call('HMGET', KEYS[1], 'left', 'at')
@@ -82,7 +82,7 @@ local left, at = tonumber(kept[1] or ''), tonumber(kept[2] or '')
 if not left or not at or at > now then left, at = most, now end
 left = math.min(most, left + (now - at) * rate)
 local wait = 0
-if left >= 1 then left = left - 1 else wait = (1 - left) / rate end
+if left >= count then left = left - count else wait = (count - left) / rate end
 redis.call('HSET', KEYS[1], 'left', string.format('%.6f', left), 'at', string.format('%.6f', now))
 redis.call('PEXPIRE', KEYS[1], math.ceil((most - left) / rate * 1000) + 1000)
 return string.format('%.6f', wait)
@@ -166,10 +166,11 @@ class SharedBucket:
         self._kind = kind
         self._given = [repr(float(most)), repr(float(per_second))]
 
-    async def take(self, name: str) -> float:
-        """Take a token from a bucket and return 0; otherwise return the seconds to wait."""
+    async def take(self, name: str, count: int = 1) -> float:
+        """Take tokens from a bucket and return 0; otherwise return the seconds to wait."""
         key = self._link.key("bucket", self._kind, hashed(name))
-        return float(await self._link.run(f"counting {self._kind}", _TAKE, [key], self._given))
+        given = [*self._given, count]
+        return float(await self._link.run(f"counting {self._kind}", _TAKE, [key], given))
 
 
 def hashed(text: str) -> str:

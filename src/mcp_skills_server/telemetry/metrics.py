@@ -13,11 +13,11 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
-from wsgiref.simple_server import WSGIRequestHandler
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.exposition import ThreadingWSGIServer, choose_encoder
+from prometheus_client.exposition import choose_encoder
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
@@ -165,14 +165,21 @@ def serve_metrics(metrics: Metrics, host: str, port: int, admits: Callable[[str]
     threading.Thread(target=server.serve_forever, name="skills-metrics", daemon=True).start()
 
 
-class _Server(ThreadingWSGIServer):
+class _Server(WSGIServer):
+    """A server of one connection at a time: others take no file descriptor from `/mcp`."""
+
     def __init__(self, host: str, port: int) -> None:
         if ":" in host:
             self.address_family = socket.AF_INET6
         super().__init__((host, port), _Handler)
 
+    def handle_error(self, *_: object) -> None:
+        """Log no connection that was lost or idle."""
+
 
 class _Handler(WSGIRequestHandler):
+    timeout = 2.0  # seconds in which the client must send more of its request
+
     def log_message(self, *_: object) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Log no requests."""
 

@@ -33,7 +33,7 @@ from mcp_skills_server.web.forwarded import RootPath, redirect_relatively
 from mcp_skills_server.web.guards import Guard
 from mcp_skills_server.web.part import Part
 from mcp_skills_server.web.probes import Drain
-from mcp_skills_server.web.rates import RequestLimits
+from mcp_skills_server.web.rates import RequestLimits, Turns
 from mcp_skills_server.web.sessions import HttpSessions, Messages
 from mcp_skills_server.web.settings import HttpSettings
 
@@ -54,8 +54,7 @@ def make_app(
     if http.proxies:
         trust: Any = ProxyHeadersMiddleware  # uvicorn has ASGI types of its own
         middleware.append(Middleware(trust, trusted_hosts=[*http.proxies]))
-    middleware.append(Middleware(Guard, policy=http.policy, rates=http.rates))
-    middleware.append(Middleware(RequestLimits, rates=http.rates, shared=http.take_shared))
+    middleware.append(Middleware(Turns))
     if http.policy.origins:
         cors = Middleware(
             CORSMiddleware,
@@ -64,7 +63,9 @@ def make_app(
             allow_headers=["*"],
             expose_headers=[_EXPOSED],
         )
-        middleware.insert(0, cors)
+        middleware.append(cors)
+    middleware.append(Middleware(Guard, policy=http.policy, rates=http.rates))
+    middleware.append(Middleware(RequestLimits, rates=http.rates, shared=http.take_shared))
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncGenerator[None]:

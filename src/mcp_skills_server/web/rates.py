@@ -45,10 +45,10 @@ _CONCURRENCY: Final = 2
 _SLOW_S: Final = 0.05
 """Seconds after which a request no longer counts: it waits for a disk, script or client."""
 
-TakeShared: TypeAlias = Callable[[str, int], Awaitable[float]]
-"""Counts a request of an owner across replicas, given the limit per minute.
+TakeShared: TypeAlias = Callable[[str, int, int], Awaitable[float]]
+"""Counts requests of an owner across replicas, given the limit per minute and their number.
 
-Returns the seconds to wait, 0 if it was counted. Raises RequestError if it cannot be counted.
+Returns the seconds to wait, 0 if they were counted. Raises RequestError if they cannot be.
 """
 
 
@@ -96,6 +96,27 @@ async def refuse_with_delay(
                     await anyio.sleep_forever()
             return  # the client disconnected
     await quota_refusal(scope, quota, most, wait)(scope, receive, send)
+
+
+class Turns:
+    """ASGI middleware: in each turn of the event loop, at most two requests of an address begin.
+
+    `RequestLimits` does not slow down requests that are answered without waiting. On a thousand
+    connections, all of them would come before a request of another client in each of its turns.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._turns = WeakValueDictionary[str, asyncio.Semaphore]()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on a request once it is its turn."""
+        owner = quota_owner(scope)
+        if owner is not None:
+            turn = self._turns.setdefault(owner, asyncio.Semaphore(_CONCURRENCY))
+            await turn.acquire()
+            asyncio.get_running_loop().call_soon(turn.release)
+        await self._app(scope, receive, send)
 
 
 class FailedAuthentications:
@@ -158,8 +179,16 @@ class RequestLimits:
             await self._app(scope, receive, send)
             return
 
-        def count_batch(count: int) -> Response | None:
+        async def take(count: int) -> float:
             wait = rate.take(owner, count)
+            # over the rate here means over that of all replicas
+            if wait <= 0 and count and self._shared is not None:
+                with suppress(RequestError):
+                    wait = await self._shared(owner, rate.per_minute, count)
+            return wait
+
+        async def count_batch(count: int) -> Response | None:
+            wait = await take(count)
             if wait <= 0:
                 return None
             remedy = ""
@@ -167,11 +196,7 @@ class RequestLimits:
                 remedy = f"send at most {rate.per_minute:,} calls in a batch"
             return quota_refusal(scope, _REQUESTS, rate.per_minute, wait, remedy)
 
-        wait = rate.take(owner)
-        # over the rate here means over that of all replicas
-        if wait <= 0 and self._shared is not None:
-            with suppress(RequestError):
-                wait = await self._shared(owner, rate.per_minute)
+        wait = await take(1)
         if wait > 0:
             await refuse_with_delay(
                 scope, receive, send, self._rates, quota=_REQUESTS, most=rate.per_minute, wait=wait

@@ -65,7 +65,7 @@ async def _answer(rpc: Rpc, request: Request) -> Response:
         return Response(status_code=400)  # the client disconnected
     count_batch = scope.get(COUNT_BATCH)
     if count_batch is not None:
-        refusal = count_batch(rpc.calls_in(bytes(body)) - 1)
+        refusal = await count_batch(rpc.calls_in(bytes(body)) - 1)
         if refusal is not None:
             return refusal
     reply = None

@@ -103,9 +103,9 @@ class Replicas(
             bus.notify(SOURCES)
             return mirrors.look() if mirrors is not None else 0
 
-        def take(owner: str, per_minute: int) -> Awaitable[float]:
+        def take(owner: str, per_minute: int, count: int) -> Awaitable[float]:
             bucket = SharedBucket(link, "requests", most=per_minute, per_second=per_minute / 60)
-            return bucket.take(owner)
+            return bucket.take(owner, count)
 
         self._part = _Shared(
             make_tool_sessions=partial(SharedSessions, store=records, share=share),

@@ -34,7 +34,8 @@ def fix(fields: str) -> tuple[str, list[Problem], list[Problem]]:
     ("author: me\nmetadata:\n    x: y", 'metadata:\n    author: "me"\n    x: y'),
     ("metadata:\n  x: y\nauthor: 'me'", "metadata:\n  author: 'me'\n  x: y"),
     ("license: yes # sure", 'license: "yes" # sure'), ("author: me\t# or not", 'metadata:\n  author: "me"\t# or not'),
-    ("metadata:\n  x: 1 # one", 'metadata:\n  x: "1" # one'), ("author: 'a # b' # c", "metadata:\n  author: 'a # b' # c"),
+    ("metadata:\n  x: 1 # one", 'metadata:\n  x: "1" # one'),
+    ("author: 'a # b' # c", "metadata:\n  author: 'a # b' # c"),
     ("allowed-tools: 'Read, Bash(it''s)'", "allowed-tools: Read Bash(it's)"),
     ('allowed-tools: ["Bash(a #b)", Read]', 'allowed-tools: "Bash(a #b) Read"'),
 ])  # fmt: skip

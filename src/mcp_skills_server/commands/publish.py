@@ -18,7 +18,7 @@ import click
 import mcp_skills_server
 from mcp_skills_server.catalog.dot_folders import passed_over
 from mcp_skills_server.catalog.plugins import PLUGIN_NAME
-from mcp_skills_server.commands.fields import PREFIX, flag, option, seconds, takes, text
+from mcp_skills_server.commands.fields import flag, option, seconds, takes, text
 from mcp_skills_server.commands.opening import load_registry, make_registry
 from mcp_skills_server.commands.options import (
     RootOptions,
@@ -288,10 +288,8 @@ class PluginOptions(PackageOptions):
     output: str = option(
         "", "The folder to write, which must not exist yet.", required=True, type=click.Path()
     )
-    with_server: bool = flag(
-        "Also have hosts start this server with the skills (mcp.json), by uvx.",
-        "--server",
-        envvar=f"{PREFIX}PLUGIN_SERVER",
+    plugin_server: bool = flag(
+        "Also have hosts start this server with the skills (mcp.json), by uvx.", "--server"
     )
 
 
@@ -334,7 +332,7 @@ def plugin(options: PluginOptions, roots: tuple[str, ...]) -> int:
         raise UsageError(f"--output {printable(options.output)}: {hint}")
     skills = _packaged_files(options, roots)
     with writing(f"--output {options.output}", "give another folder"):
-        files = packages.plugin(skills, name, options.package_version, server=options.with_server)
+        files = packages.plugin(skills, name, options.package_version, server=options.plugin_server)
         write_folder(Path(options.output), files)
     count = plural(len(skills), "skill")
     remark(f"wrote the plugin {name} with {count} to {printable(options.output)}")

@@ -21,7 +21,7 @@ from mcp_skills_server.authoring.programs import scan
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.codes import CODES
-from mcp_skills_server.commands.fields import PREFIX, Options, flag, many, output_format, takes
+from mcp_skills_server.commands.fields import Options, flag, many, output_format, takes
 from mcp_skills_server.commands.look import report_absent, run_deep_checks, shortened
 from mcp_skills_server.commands.opening import load_registry, make_registry
 from mcp_skills_server.commands.options import RootOptions, roots_argument
@@ -60,10 +60,8 @@ class ValidateOptions(RootOptions):
     ignore: tuple[str, ...] = many("Do not report codes with this prefix.", "CODE")
     fix: bool = flag("Show the safe corrections as a diff, and write them after confirmation.")
     yes: bool = flag("With --fix: write without confirmation.")
-    follow: bool = flag(
-        "Keep running, and report again after each change, until Ctrl-C.",
-        "--watch",
-        envvar=f"{PREFIX}VALIDATE_WATCH",
+    validate_watch: bool = flag(
+        "Keep running, and report again after each change, until Ctrl-C.", "--watch"
     )
     scanners: tuple[str, ...] = many(
         "Also run this program on each ROOT and report what it finds. It writes SARIF to stdout, "
@@ -127,9 +125,9 @@ def validate(options: ValidateOptions, roots: tuple[str, ...]) -> int:
     for code in (*options.select, *options.ignore):
         if not any(each.startswith(code) for each in CODES) and not options.scanners:
             raise UsageError(f"no rule has a code that begins with {code!r}; 'rules' lists all")
-    if options.follow and options.fix:
+    if options.validate_watch and options.fix:
         raise UsageError("--watch and --fix exclude each other; give one of them")
-    if options.follow:
+    if options.validate_watch:
         return _follow(options, roots)
     registry = load_registry(roots, options)
     report = _check_roots(registry, options)

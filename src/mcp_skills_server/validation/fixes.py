@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 from mcp_skills_server.format import hidden
 from mcp_skills_server.format.frontmatter import parse
 from mcp_skills_server.model import Problem
-from mcp_skills_server.validation.rules import HOST_FIELDS, check, is_misspelt
+from mcp_skills_server.validation.rules import HOST_FIELDS, check, specified_field
 
 _FIELD: Final = re.compile(
     r"(?P<start>[ \t]*+(?:[\w.-]++|\"[^\"\n]*+\"|'[^'\n]*+')[ \t]*+:[ \t]++)(?P<value>[^\n]*+)\Z"
@@ -117,7 +117,7 @@ def _field_to_metadata(lines: list[str], number: int) -> bool:
     key, field = _KEY.match(lines[number]), _FIELD.match(lines[number])
     if key is None or field is None or not field["value"]:
         return False
-    if key[0] in HOST_FIELDS or is_misspelt(key[0]):
+    if key[0] in HOST_FIELDS or specified_field(key[0]):
         return False
     below = lines[number + 1]  # exists: the closing fence follows
     goes_on = below[:1] in (" ", "\t", "-") and not below.startswith("---")

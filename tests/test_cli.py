@@ -106,7 +106,7 @@ def test_closed_pipe_of_reader_does_not_change_the_exit_code(tmp_path: Path) -> 
             done = subprocess.run(
                 [*COMMAND, *words.split(), *root],
                 stdout=closed, stderr=subprocess.PIPE, timeout=DEADLINE, text=True, check=False,
-            )
+            )  # fmt: skip
         assert (done.returncode, "Traceback" in done.stderr) == (code, False)
 
 

@@ -6,7 +6,7 @@ import os
 import stat
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
@@ -42,7 +42,6 @@ from mcp_skills_server.model.clients import UNKNOWN
 from mcp_skills_server.provenance.difference import unified
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.validation import explanations, fixes, suppressions
-from mcp_skills_server.validation.suppressions import Suppression
 
 _OF_SEVERAL: Final = frozenset(("shadowed", "name-shared", "dependency-unresolved"))
 """Codes of problems between skills: those of all roots together, as `serve` reads them."""
@@ -158,9 +157,8 @@ def _check_roots(registry: Registry, options: ValidateOptions) -> _Report:
         is_ignored = bool(options.ignore) and each.code.startswith(options.ignore)
         if is_ignored or not each.code.startswith(options.select or ("",)):
             continue
-        comment = suppression(each)
-        if comment is not None and comment.reason:
-            report.suppressed.append((each, comment.reason))
+        if reason := suppression(each):
+            report.suppressed.append((each, reason))
         elif each.severity == "note":
             report.notes.append(each)
         else:
@@ -169,10 +167,8 @@ def _check_roots(registry: Registry, options: ValidateOptions) -> _Report:
     return report
 
 
-def _suppression_of(
-    registry: Registry, skills: Sequence[Skill]
-) -> Callable[[Problem], Suppression | None]:
-    """Return a function that finds the comment in these skills' files that suppresses a problem."""
+def _suppression_of(registry: Registry, skills: Sequence[Skill]) -> Callable[[Problem], str]:
+    """Return a function that finds the reason in these skills' files to suppress a problem."""
     files = {
         registry.roots[skill.root].show(file.location): file
         for skill in skills
@@ -180,20 +176,22 @@ def _suppression_of(
     }
 
     @cache
-    def comments(place: str) -> Sequence[Suppression]:
+    def reasons(place: str) -> Mapping[tuple[str, int | None], str]:
         file = files.get(place)
         if file is None or file.size > MOST_TEXT:
-            return ()
+            return {}
         try:
             return suppressions.find(registry.read(file).decode("utf-8", "replace"))
         except OSError:
-            return ()
+            return {}
 
-    def suppression(problem: Problem) -> Suppression | None:
-        place = problem.path
-        if problem.line is None:
-            place = os.path.join(place.removesuffix(SKILL_MD), SKILL_MD)
-        return suppressions.suppression_for(problem, comments(place))
+    def suppression(problem: Problem) -> str:
+        folder = problem.path
+        if problem.line is not None:
+            return suppressions.reason_for(problem, reasons(folder))
+        while (place := os.path.join(folder, SKILL_MD)) not in files and folder.strip("/"):
+            folder = os.path.dirname(folder)
+        return suppressions.reason_for(problem, reasons(place))
 
     return suppression
 

@@ -85,7 +85,8 @@ def _value_in_quotes(lines: list[str], number: int) -> bool:
 
 
 def _tools_as_text(lines: list[str], number: int) -> bool:
-    value: Any = parse("\n".join(lines).encode()).frontmatter.get("allowed-tools")
+    fields = parse("\n".join(lines).encode()).frontmatter or {}
+    value: Any = fields.get("allowed-tools")
     tools = _split_by_commas(value) if isinstance(value, str) else value
     if not lines[number].startswith("allowed-tools") or not isinstance(tools, list):
         return False

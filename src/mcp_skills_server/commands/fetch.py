@@ -21,7 +21,7 @@ from mcp_skills_server.commands.options import (
     TrustOptions,
     path_or_none,
 )
-from mcp_skills_server.commands.printing import remark, say
+from mcp_skills_server.commands.printing import remark, say_table
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.directories import cache_directory
 from mcp_skills_server.errors import UsageError
@@ -203,7 +203,7 @@ def _fetch(url: str, settings: FetchSettings, options: FetchOptions) -> int:
         if kind not in {"folder", "site"}:
             label = source.origin
 
-        async def fetch(progress: Callable[[int, int], None] | None) -> FetchReport:
+        async def fetch(progress: Callable[[int, int], None]) -> FetchReport:
             return await reconcile(source, await source.resolve(anew=settings.revalidate), progress)
 
         with _progress_bar() as progress:
@@ -246,12 +246,9 @@ def _source(url: str, folder: str, settings: FetchSettings, options: GitOptions)
 def _list(index: wellknown.SiteIndex, settings: FetchSettings) -> int:
     wanted = settings.wanted
     entries = [entry for entry in index.entries if wanted is None or entry.name in wanted]
-    width = max((len(entry.name) for entry in entries), default=0)
-    for entry in entries:
-        about = " ".join(entry.description.split())
-        if len(about) > 100:
-            about = about[:97] + "..."
-        say(f"{entry.name:{width}}  {entry.kind or 'files':8}  {about}")
+    about = ((each, " ".join(each.description.split())) for each in entries)
+    rows = [(each.name, each.kind or "files", words) for each, words in about]
+    say_table(("NAME", "TYPE", "DESCRIPTION"), rows)
     for line in index.warnings:
         remark(f"warning: {line}")
     broken = [each for each in index.unusable if wanted is None or each.name in wanted]
@@ -289,16 +286,14 @@ def _remark_report(report: FetchReport, folder: str, origin: str) -> None:
 
 
 @contextmanager
-def _progress_bar() -> Generator[Callable[[int, int], None] | None]:
-    """Yield the function that draws a progress bar, None if stderr is no terminal.
+def _progress_bar() -> Generator[Callable[[int, int], None]]:
+    """Yield the function that draws a progress bar if stderr is a terminal.
 
     The bar shows no time left: the sizes of skills differ too much for an estimate.
     """
-    if not sys.stderr.isatty():
-        yield None
-        return
+    is_hidden, file = not sys.stderr.isatty(), sys.stderr
     with click.progressbar(
-        length=1, label="fetching", file=sys.stderr, show_pos=True, show_eta=False
+        length=1, label="fetching", hidden=is_hidden, file=file, show_pos=True, show_eta=False
     ) as bar:
 
         def draw(done: int, total: int) -> None:

@@ -104,9 +104,8 @@ def option(default: _T, words: str, *names: str, **more: Any) -> _T:
     """Return a field for an option with a value.
 
     Args:
-        names: its names on the command line; by default the field's name with hyphens. The field
-            `context_host` of `--host` has a variable and a key of its own, because a server's
-            `--host` has another meaning.
+        names: its names on the command line; by default the field's name with hyphens. A field
+            `context_host` of `--host` keeps its variable and key apart from a server's `--host`.
         more: arguments of `click.Option`; attributes of `Traits` except heading and example.
     """
     settings = {"help": words, "show_default": True, **more}

@@ -20,7 +20,6 @@ from mcp_skills_server.catalog.roots import no_folder
 from mcp_skills_server.commands.fields import (
     VARIABLE_NAME,
     Options,
-    file,
     flag,
     many,
     option,
@@ -47,16 +46,19 @@ _ENDPOINT: Final = re.compile(r"https?://[^?#]*/mcp/?", re.IGNORECASE)
 _BARE_PATH: Final = os.pathsep.join(("/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin"))
 """PATH of a host that is started from a desktop and not from a shell."""
 _SHOWN_LINES: Final = 3
+_PATH: Final = click.Path()
 
 
 class InstallOptions(Options):
     name: str = option("skills", "The name of the server in the host.", show_default=True)
     project: bool = flag("Write the host's file of this project instead of the user's.")
-    install_config: str | None = file("Write this file instead of the host's own.", "--config")
+    install_config: str | None = option(
+        None, "Write this file instead of the host's own.", "--config", type=_PATH, metavar="FILE"
+    )
     command: str | None = text(
         "What the host starts; a bare name is left to the host's PATH.  [default: this program]",
         "PATH",
-        type=click.Path(),
+        type=_PATH,
     )
     trust: bool = flag(
         "Gemini CLI and Qwen Code: have every tool of this server called without asking, as use "

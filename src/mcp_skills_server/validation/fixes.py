@@ -10,9 +10,10 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, Final, cast
+from typing import Final
 
 from mcp_skills_server.format import hidden
+from mcp_skills_server.format.fields import split_tools
 from mcp_skills_server.format.frontmatter import parse
 from mcp_skills_server.model import Problem
 from mcp_skills_server.validation.rules import HOST_FIELDS, check, specified_field
@@ -64,9 +65,8 @@ def _codes(text: str, directory: str) -> Counter[str]:
 
 def _without_comment(text: str) -> tuple[str, str]:
     """Return (a plain YAML value, the blanks and the comment behind it)."""
-    padded = f" {text}"
-    starts = [each for each in (padded.find(" #"), padded.find("\t#")) if each >= 0]
-    value = text[: min(starts, default=len(text))].rstrip()
+    found = re.search(r"(?:\A|[ \t])#", text)
+    value = text[: found.start() if found else len(text)].rstrip()
     return value, text[len(value) :]
 
 
@@ -86,11 +86,10 @@ def _value_in_quotes(lines: list[str], number: int) -> bool:
 
 def _tools_as_text(lines: list[str], number: int) -> bool:
     fields = parse("\n".join(lines).encode()).frontmatter or {}
-    value: Any = fields.get("allowed-tools")
-    tools = _split_by_commas(value) if isinstance(value, str) else value
-    if not lines[number].startswith("allowed-tools") or not isinstance(tools, list):
+    text = " ".join(split_tools(fields.get("allowed-tools")))
+    is_balanced = text.count("(") == text.count(")")
+    if not lines[number].startswith("allowed-tools") or not is_balanced:
         return False
-    text = " ".join(filter(None, (str(each).strip() for each in cast("list[object]", tools))))
     last = number + 1
     while lines[last][:1] in (" ", "\t", "-") and not lines[last].startswith("---"):
         last += 1
@@ -100,18 +99,6 @@ def _tools_as_text(lines: list[str], number: int) -> bool:
         text = json.dumps(text)
     lines[number:last] = [f"allowed-tools: {text}"]
     return bool(text)
-
-
-def _split_by_commas(text: str) -> list[str]:
-    """Split a text at the commas outside of round brackets."""
-    parts, depth = [""], 0
-    for character in text:
-        depth += (character == "(") - (character == ")")
-        if character == "," and depth <= 0:
-            parts.append("")
-        else:
-            parts[-1] += character
-    return parts
 
 
 def _field_to_metadata(lines: list[str], number: int) -> bool:

@@ -59,6 +59,13 @@ def test_fix_leaves_what_only_the_author_can_decide(fields: str) -> None:
     assert (after, done) == (fields, [])
 
 
+def test_field_is_moved_into_the_frontmatter_and_not_into_an_example_of_it() -> None:
+    body = "---\n```yaml\nmetadata:\n  x: y\n```\nmetadata is text.\n"
+    text = f"{HEAD}author: me\n{body}"
+    after, done = fix_text(text, check(parse(text.encode()), "a"), "a")
+    assert (after, len(done)) == (f'{HEAD}metadata:\n  author: "me"\n{body}', 1)
+
+
 def test_fix_keeps_the_line_ends_of_windows() -> None:
     fields = "license: yes\nallowed-tools:\n  - Read\n  - Grep\nauthor: me\nmetadata:\n  x: 1"
     text = f"{HEAD}{fields}\n---\nText\u200b.\n"

@@ -115,13 +115,14 @@ def _field_to_metadata(lines: list[str], number: int) -> bool:
     if text[0] not in "\"'":
         value, rest = _without_comment(text)
         text = json.dumps(value, ensure_ascii=False) + rest
+    end = parse("\n".join(lines).encode()).body_line - 2
     del lines[number]
-    for place, line in enumerate(lines):
+    for place, line in enumerate(lines[:end]):
         if re.match(r"metadata[ \t]*+:[ \t]*+\Z", line):
             indent = re.match(r"[ \t]++", lines[place + 1])
             lines.insert(place + 1, f"{indent[0] if indent else '  '}{key[0]}: {text}")
             return True
-    if any(line.startswith("metadata") for line in lines):
+    if any(line.startswith("metadata") for line in lines[:end]):
         return False
     lines[number:number] = ["metadata:", f"  {key[0]}: {text}"]
     return True

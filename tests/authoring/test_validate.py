@@ -169,6 +169,11 @@ def test_comment_suppresses_findings_in_frontmatter_and_without_a_line(faulty: P
     assert "field-unknown" not in codes(faulty) and "file-unused" in codes(faulty)
     (faulty / "SKILL.md").write_text(f"{text}\n<!-- skill-check: ignore[file-unused] because tests read it -->\n")
     assert "file-unused" not in codes(faulty)
+    (faulty / "docs").mkdir()
+    (faulty / "docs/con.txt").touch()
+    assert "file-name-portable" in codes(faulty)
+    (faulty / "SKILL.md").write_text(f"{text}\n<!-- skill-check: ignore[file-name-portable] because of Linux -->\n")
+    assert "file-name-portable" not in codes(faulty)
 
 
 def test_fixes_are_shown_and_written_only_with_yes(faulty: Path) -> None:

@@ -45,6 +45,7 @@ WRONG: list[tuple[str, int, str, str]] = [
     ("watch = 'false'", 1, "watch", "write true or false"),
     ("host = 127", 1, "host", "write text in quotes"),
     ("prompt = 'acme/*'", 1, "prompt", 'write a list of text, such as ["PATTERN"]'),
+    ("roots = 'skills'", 1, "roots", 'write a list of text, such as ["ROOT"]'),
     ("roots = [\n  'a',\n  1,\n]", 1, "roots", "write a list of text"),
     ("session-idle = 1979-05-27", 1, "session-idle", 'write a number from 1, or "90s", "5m", "1h"'),
     # Values out of range

@@ -29,7 +29,8 @@ def fetch(*words: str | Path, **environment: str) -> subprocess.CompletedProcess
 def test_fetch_lists_fetches_and_updates(site: Publisher, tmp_path: Path) -> None:
     done = fetch(site.url, "--list")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "billing  skill-md  Does billing.\nrefunds  archive   Does refunds.\n"
+    rows = "billing  skill-md  Does billing.\nrefunds  archive   Does refunds.\n"
+    assert done.stdout == f"NAME     TYPE      DESCRIPTION\n{rows}"
     done = fetch(site.url, "--output", tmp_path)
     assert (done.returncode, done.stdout) == (0, "")
     (line,) = done.stderr.splitlines()
@@ -52,7 +53,7 @@ def test_fetch_lists_fetches_and_updates(site: Publisher, tmp_path: Path) -> Non
 def test_long_description_is_cut_at_100_characters(site: Publisher) -> None:
     site.add("billing", description="d" * 101)
     site.add("refunds", description="d" * 100)
-    lines = fetch(site.url, "--list").stdout.splitlines()
+    _, *lines = fetch(site.url, "--list").stdout.splitlines()
     assert [line.split()[-1] for line in lines] == ["d" * 97 + "...", "d" * 100]
 
 
@@ -114,7 +115,7 @@ def test_list_reports_invalid_entries(site: Publisher) -> None:
     site.add("billing", digest="none")
     site.add("later", type="bundle")
     done = fetch(site.url, "--list")
-    assert done.returncode == 1 and done.stdout.startswith("refunds ")
+    assert done.returncode == 1 and done.stdout.splitlines()[1].startswith("refunds ")
     assert "refused: billing: its digest" in done.stderr and "warning: later: its type 'bundle'" in done.stderr
 
 

@@ -80,7 +80,7 @@ def test_sources_and_skills_that_cannot_be_locked_are_reported(team: Path) -> No
     (team / "empty").mkdir()
     done = run("lock", "skills", "empty")
     assert exit_code(done) == 1
-    assert "empty: no skill there" in done.stderr and "skills.lock was not written" in done.stderr
+    assert "no skill to serve at empty" in done.stderr and "skills.lock was not written" in done.stderr
     assert not (team / "skills.lock").exists()
     (team / "skills" / "greetings" / "SKILL.md").write_text("nothing")
     assert "left out: greetings, which cannot be served" in run("lock", "skills").stderr

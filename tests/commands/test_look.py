@@ -26,11 +26,24 @@ def test_roots_without_skills_are_named(tmp_path: Path, command: str) -> None:
     assert invoke(command, *roots, "--format", "json").return_value == 1
     done = invoke(command, *roots)
     assert done.return_value == 1
-    assert [line for line in done.stderr.splitlines() if "no skill at" in line] == [
-        f"mcp-skills-server: no skill at {root}: no folder there has a SKILL.md; give the folder that holds your "
-        "skills, or begin one with 'new'"
+    assert [line for line in done.stderr.splitlines() if "no skill" in line] == [
+        f"mcp-skills-server: no skill to serve at {root}; give a folder of skills, each with a SKILL.md, or begin one "
+        "with 'new'"
         for root in roots
     ]
+
+
+@each_row("command", ["list", "lock --output skills.lock", "publish --output public"])
+def test_root_whose_skills_are_all_left_out_is_named(
+    tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has a SKILL.md, so that no message may say that it has none."""
+    monkeypatch.chdir(tmp_path)
+    write_skill(tmp_path / "skills/a")
+    done = invoke(*command.split(), "skills", "--include", "b")
+    assert done.return_value == 1
+    assert done.stderr.startswith("mcp-skills-server: no skill to serve at skills; give a folder")
+    assert not (tmp_path / "skills.lock").exists() and not (tmp_path / "public").exists()
 
 
 def test_list_and_show_print_skills_and_fit_the_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,6 +53,24 @@ def test_program_without_arguments_lists_skill_folders_or_suggests_new(tmp_path:
     ]
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no user without a home folder")
+def test_user_without_a_home_folder_sees_the_folders_of_the_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container with an arbitrary user has neither HOME nor an entry in /etc/passwd."""
+    import pwd
+
+    def missing(number: int) -> None:
+        raise KeyError(number)
+
+    monkeypatch.setattr(pwd, "getpwuid", missing)
+    monkeypatch.delenv("HOME")
+    monkeypatch.chdir(tmp_path)
+    write_skill(tmp_path / ".claude" / "skills" / "one")
+    done = invoke()
+    assert done.exception is None and "install HOST" in done.stderr
+
+
 def test_serve_without_a_root_lists_folders_only_at_a_terminal(tmp_path: Path) -> None:
     write_skill(tmp_path / ".claude" / "skills" / "one")
     with terminal("serve", environment={"HOME": str(tmp_path)}) as screen:

@@ -7,8 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dialects.build import AVAILABLE_SKILL, skill, snapshot
 from mcp_skills_server.codes import standing
@@ -17,7 +15,6 @@ from mcp_skills_server.dialects.acp import AgentResponse, InitializeRequest, Ses
 from mcp_skills_server.format.frontmatter import Document
 from mcp_skills_server.model import ORIGIN, Standing
 from mcp_skills_server.validation.rules import check
-from steps import step_growth
 from tables import each_row
 from wire import ROOT
 
@@ -105,30 +102,6 @@ def test_entry_omits_empty_fields() -> None:
     assert acp.entry(skill("a", license="", compatibility=None, allowed_tools="", metadata={})) == bare
     full = acp.entry(skill("a", license="MIT", compatibility="git", allowed_tools=["Bash", "Read"]))
     assert full == {**bare, "license": "MIT", "compatibility": "git", "allowedTools": ["Bash", "Read"]}
-
-
-@pytest.mark.requirement("ACP-6")
-@each_row(("text", "tools"), [
-    ("Bash Read", ["Bash", "Read"]), ("a) b", ["a)", "b"]), ("", []), (" , ", []), (None, []), (7, []),
-    ("Bash(git add:*, git commit:*) Read", ["Bash(git add:*, git commit:*)", "Read"]),
-    ("Bash(a (b, c) d),Read,\tWrite ", ["Bash(a (b, c) d)", "Read", "Write"]),
-    ("Bash(never closed Read", ["Bash(never", "closed", "Read"]), (["Bash(git:*)", " ", 5], ["Bash(git:*)"]),
-])  # fmt: skip
-def test_allowed_tools_are_split_outside_parentheses(text: Any, tools: list[str]) -> None:
-    assert acp.split_tools(text) == tools
-
-
-@each_row("shape", ["(", "a(b ", "()", "(,", ")(", "(()"])
-def test_split_tools_takes_linear_time(shape: str) -> None:
-    assert step_growth(lambda times: lambda: acp.split_tools(shape * times), 300) <= 5
-
-
-@given(st.text(alphabet="ab(), \t*"))
-@pytest.mark.requirement("ACP-6")
-def test_split_tools_loses_only_separators(text: str) -> None:
-    tools = acp.split_tools(text)
-    assert all(tool.strip(" \t,") for tool in tools)
-    assert [each for each in "".join(tools) if each not in ", \t"] == [each for each in text if each not in ", \t"]
 
 
 @pytest.mark.requirement("ACP-1", "ACP-2", "ACP-3", "ACP-5", "ACP-6", "ACPX-1")

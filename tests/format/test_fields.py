@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dialects.build import skill, snapshot, subject
 from mcp_skills_server.dialects import prompts, sep2076
 from mcp_skills_server.format import fields, manifest
 from mcp_skills_server.format.dependencies import Dependencies, Served, resolve
-from mcp_skills_server.format.fields import tags_of
+from mcp_skills_server.format.fields import split_tools, tags_of
 from mcp_skills_server.model import Json, Standing
+from steps import step_growth
 from tables import each_row
 
 
@@ -91,3 +96,27 @@ def test_icon_source_of_an_unsafe_scheme_is_in_no_listing(source: str, is_allowe
     is_url = source.lower().startswith(("http", "data"))
     is_in_prompt = "icons" in prompts.descriptor(one, {**entry, "icons": [{"src": source}]})
     assert is_in_prompt is (is_allowed and is_url)
+
+
+@pytest.mark.requirement("ACP-6")
+@each_row(("text", "tools"), [
+    ("Bash Read", ["Bash", "Read"]), ("a) b", ["a)", "b"]), ("", []), (" , ", []), (None, []), (7, []),
+    ("Bash(git add:*, git commit:*) Read", ["Bash(git add:*, git commit:*)", "Read"]),
+    ("Bash(a (b, c) d),Read,\tWrite ", ["Bash(a (b, c) d)", "Read", "Write"]),
+    ("Bash(never closed Read", ["Bash(never", "closed", "Read"]), (["Bash(git:*)", " ", 5], ["Bash(git:*)"]),
+])  # fmt: skip
+def test_allowed_tools_are_split_outside_parentheses(text: Any, tools: list[str]) -> None:
+    assert split_tools(text) == tools
+
+
+@each_row("shape", ["(", "a(b ", "()", "(,", ")(", "(()"])
+def test_split_tools_takes_linear_time(shape: str) -> None:
+    assert step_growth(lambda times: lambda: split_tools(shape * times), 300) <= 5
+
+
+@given(st.text(alphabet="ab(), \t*"))
+@pytest.mark.requirement("ACP-6")
+def test_split_tools_loses_only_separators(text: str) -> None:
+    tools = split_tools(text)
+    assert all(tool.strip(" \t,") for tool in tools)
+    assert [each for each in "".join(tools) if each not in ", \t"] == [each for each in text if each not in ", \t"]

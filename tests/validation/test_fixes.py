@@ -34,7 +34,8 @@ def fix(fields: str) -> tuple[str, list[Problem], list[Problem]]:
     ("author: me\nmetadata:\n    x: y", 'metadata:\n    author: "me"\n    x: y'),
     ("metadata:\n  x: y\nauthor: 'me'", "metadata:\n  author: 'me'\n  x: y"),
     ("license: yes # sure", 'license: "yes" # sure'), ("author: me\t# or not", 'metadata:\n  author: "me"\t# or not'),
-    ("metadata:\n  x: 1 # one", 'metadata:\n  x: "1" # one'), ("author: 'a # b' # c", "metadata:\n  author: 'a # b' # c"),
+    ("metadata:\n  x: 1 # one", 'metadata:\n  x: "1" # one'),
+    ("author: 'a # b' # c", "metadata:\n  author: 'a # b' # c"),
     ("allowed-tools: 'Read, Bash(it''s)'", "allowed-tools: Read Bash(it's)"),
     ('allowed-tools: ["Bash(a #b)", Read]', 'allowed-tools: "Bash(a #b) Read"'),
 ])  # fmt: skip
@@ -56,6 +57,13 @@ def test_fix_rewrites_the_form_of_a_field(fields: str, expected: str) -> None:
 def test_fix_leaves_what_only_the_author_can_decide(fields: str) -> None:
     after, _, done = fix(fields)
     assert (after, done) == (fields, [])
+
+
+def test_field_is_moved_into_the_frontmatter_and_not_into_an_example_of_it() -> None:
+    body = "---\n```yaml\nmetadata:\n  x: y\n```\nmetadata is text.\n"
+    text = f"{HEAD}author: me\n{body}"
+    after, done = fix_text(text, check(parse(text.encode()), "a"), "a")
+    assert (after, len(done)) == (f'{HEAD}metadata:\n  author: "me"\n{body}', 1)
 
 
 def test_fix_keeps_the_line_ends_of_windows() -> None:

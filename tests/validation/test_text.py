@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 from mcp_skills_server.codes import problem
 from mcp_skills_server.model import Problem
 from mcp_skills_server.validation.rule import TextFile
-from mcp_skills_server.validation.suppressions import Suppression, find, suppression_for
+from mcp_skills_server.validation.suppressions import find, reason_for
 from mcp_skills_server.validation.text import RULES, comments, comments_in_text
 from steps import step_growth
 from tables import each_row
@@ -142,12 +144,30 @@ def test_unclosed_comment_extends_to_the_end() -> None:
 
 
 @each_row(("text", "expected"), [
-    ("Nothing.\n", []), ("# skill-check: ignore[secret]\n", [Suppression("secret", 1, "")]),
-    ("\n<!-- skill-check: ignore[secret] because it is made up -->\n", [Suppression("secret", 2, "it is made up")]),
-    ("# skill-check: ignore[Secret] because of this\n", []),
+    ("Nothing.\n", {}), ("# skill-check: ignore[secret]\n", {}),
+    ("\n<!-- skill-check: ignore[secret] because it is made up -->\n# skill-check: ignore[secret] because I say so\n",
+     {("secret", 2): "it is made up", ("secret", None): "it is made up", ("secret", 3): "I say so"}),
+    ("# skill-check: ignore[Secret] because of this\n", {}),
 ])  # fmt: skip
-def test_suppression_comment_is_found_with_line_and_reason(text: str, expected: list[Suppression]) -> None:
+def test_suppression_comment_is_found_with_line_and_reason(
+    text: str, expected: dict[tuple[str, int | None], str]
+) -> None:
     assert find(text) == expected
+
+
+def test_finding_suppressions_reads_each_line_once() -> None:
+    """To count the lines from the start of the text for each comment took 16 s for 1 MiB."""
+
+    class Text(str):
+        characters = 0
+
+        def count(self, *arguments: Any) -> int:
+            Text.characters += arguments[2] - arguments[1]
+            return super().count(*arguments)
+
+    text = Text("skill-check: ignore[a] because b\n" * 1000)
+    assert len(find(text)) == 1001
+    assert Text.characters < len(text)
 
 
 @each_row(("code", "line", "is_suppressed"), [
@@ -155,6 +175,5 @@ def test_suppression_comment_is_found_with_line_and_reason(text: str, expected: 
     ("hooks", 5, False),
 ])  # fmt: skip
 def test_suppression_covers_its_own_line_and_the_next(code: str, line: int | None, is_suppressed: bool) -> None:
-    comment = Suppression("secret", 5, "it is made up")
-    expected = comment if is_suppressed else None
-    assert suppression_for(problem(code, "", line), [comment]) == expected
+    reasons = {("secret", 5): "it is made up", ("secret", None): "it is made up"}
+    assert reason_for(problem(code, "", line), reasons) == ("it is made up" if is_suppressed else "")

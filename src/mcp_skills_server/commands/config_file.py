@@ -247,7 +247,7 @@ def parameters() -> Mapping[str, click.Parameter]:
 def _key(parameter: click.Parameter) -> _Key:
     kind = parameter.type
     if isinstance(parameter, click.Argument) or parameter.multiple:
-        example = parameter.metavar or (parameter.name or "").upper()
+        example = (parameter.metavar or parameter.name or "").upper().strip("[.]")
         return _Key(f'a list of text, such as ["{example}"]', _list_of(_text))
     if isinstance(parameter, click.Option) and parameter.is_flag:
         return _FLAG

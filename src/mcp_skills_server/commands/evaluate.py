@@ -20,7 +20,6 @@ from mcp_skills_server.authoring.tokens import token_counter
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import SkillSet
 from mcp_skills_server.commands.fields import (
-    PREFIX,
     count,
     many,
     option,
@@ -293,12 +292,8 @@ def overlap(options: OverlapOptions, roots: tuple[str, ...]) -> int:
 
 
 class ContextOptions(TextOptions):
-    shown_host: str = option(
-        "generic",
-        "The host. generic: one that cuts nothing.",
-        "--host",
-        type=click.Choice(contexts.HOSTS),
-        envvar=f"{PREFIX}CONTEXT_HOST",
+    context_host: str = option(
+        "generic", "The host; generic cuts nothing.", "--host", type=click.Choice(contexts.HOSTS)
     )
     skills: tuple[str, ...] = many("Also show the result of loading this skill.", "NAME", "--skill")
     budget: int | None = option(
@@ -324,7 +319,7 @@ def context(options: ContextOptions, roots: tuple[str, ...]) -> int:
       mcp-skills-server context ~/skills --host claude-code --skill refunds
       mcp-skills-server context ~/skills --host gemini-cli --budget 4000
     """
-    host = contexts.HOSTS[options.shown_host]
+    host = contexts.HOSTS[options.context_host]
     registry = load_registry(roots, options)
     with Runtime(registry) as runtime:
         shown = contexts.shown_unasked(runtime, host)
@@ -345,7 +340,7 @@ def context(options: ContextOptions, roots: tuple[str, ...]) -> int:
         )
         say_json(
             {
-                "host": options.shown_host,
+                "host": options.context_host,
                 "version": host.version,
                 "unasked": unasked,
                 "loaded": loaded,
@@ -363,7 +358,7 @@ def context(options: ContextOptions, roots: tuple[str, ...]) -> int:
         say(f"=== {each.title}: {len(each.text):,} characters, {count(each.text):,} tokens{cut}")
         say_lines(each.text)
         say("")
-    say(f"{options.shown_host}: {total:,} tokens unasked ({rule})")
+    say(f"{options.context_host}: {total:,} tokens unasked ({rule})")
     whole, less, absent = (f"{len(each):,}" for each in names.values())
     say(f"of the skills {whole} have their description there, {less} less, {absent} are absent")
     if over:

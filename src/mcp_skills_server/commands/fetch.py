@@ -15,8 +15,13 @@ import anyio
 import click
 
 from mcp_skills_server.commands.fields import count, flag, many, option, seconds, takes, text
-from mcp_skills_server.commands.options import GitOptions, path_or_none
-from mcp_skills_server.commands.printing import remark, say
+from mcp_skills_server.commands.options import (
+    GitOptions,
+    SignatureOptions,
+    TrustOptions,
+    path_or_none,
+)
+from mcp_skills_server.commands.printing import remark, say_table
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.directories import cache_directory
 from mcp_skills_server.errors import UsageError
@@ -46,23 +51,15 @@ _FRAMING = frozenset((
 """Headers that change the response or its framing."""
 
 
-class FetchOptions(GitOptions):
+class FetchOptions(TrustOptions, SignatureOptions, GitOptions):
     output: str | None = text(
         "The folder of fetched skills; made if missing.", "DIR", type=click.Path(file_okay=False)
     )
     skills: tuple[str, ...] = many("Fetch only this skill.", "NAME", "--skill")
-    only_list: bool = flag("List the skills of the site, and fetch nothing.", "--list")
+    listed: bool = flag("List the skills of the site, and fetch nothing.", "--list")
     update: bool = flag("Fetch even a fresh index; without URL, from all sources of DIR.")
     prune: bool = flag("Remove fetched skills that the site no longer has.")
     force: bool = flag("Replace fetched skills that were edited.")
-    allow_rollback: bool = flag("Accept an index that is older than the last one fetched.")
-    origins: tuple[str, ...] = many(
-        "A further origin to which skills and redirects may lead, such as https://cdn.example.com.",
-        "ORIGIN",
-        "--fetch-origin",
-    )
-    allow_private: bool = flag("Also fetch from private and loopback addresses.")
-    allow_http: bool = flag("Also fetch over plain http.")
     token_env: str | None = text("The variable with a bearer token, sent only to the site.", "NAME")
     headers: tuple[str, ...] = many("A header, sent only to the site.", "NAME:VALUE", "--header")
     timeout: float = seconds(600, "Time limit of the whole fetch.", above=True)
@@ -76,11 +73,6 @@ class FetchOptions(GitOptions):
         2 << 30, "Size of all skills of the site together, unpacked.", metavar="BYTES"
     )
     max_skills: int = count(20_000, "Number of entries of the index.")
-    require_signature: tuple[str, ...] = many(
-        "Write only skills that this key signed, a public key or the certificate of an authority "
-        "in PEM. Skills already in DIR are not verified again. One of several must have signed.",
-        "KEY",
-    )
     connections: int = option(6, "Concurrent downloads.", type=click.IntRange(1, 64))
 
 
@@ -104,9 +96,9 @@ def fetch(options: FetchOptions, url: str | None) -> int:
       mcp-skills-server fetch --output ~/skills --update
     """
     output = options.output
-    if options.only_list and url is None:
+    if options.listed and url is None:
         raise UsageError("--list needs the URL of a site, as in 'fetch https://example.com --list'")
-    if output is None and not options.only_list:
+    if output is None and not options.listed:
         raise UsageError("fetch needs --output DIR, the folder for the skills")
     if url is None and not options.update:
         raise UsageError("fetch needs the URL of a site, or --update for what --output DIR holds")
@@ -118,7 +110,7 @@ def fetch(options: FetchOptions, url: str | None) -> int:
 
 
 def _settings(options: FetchOptions) -> FetchSettings:
-    for origin in options.origins:
+    for origin in options.fetch_origins:
         check_fetchable(origin)
     return FetchSettings(
         wanted=frozenset(options.skills) or None,
@@ -127,7 +119,7 @@ def _settings(options: FetchOptions) -> FetchSettings:
         prune=options.prune,
         allow_rollback=options.allow_rollback,
         trust=OriginPolicy(
-            frozenset(map(wellknown.origin, options.origins)),
+            frozenset(map(wellknown.origin, options.fetch_origins)),
             options.allow_private,
             options.allow_http,
             tuple(_headers(options.headers, options.token_env)),
@@ -201,7 +193,7 @@ def _fetch(url: str, settings: FetchSettings, options: FetchOptions) -> int:
     """Fetch or list a URL. Return 0, 1 for a bad index or skill, or 2 for a failed source."""
     kind, folder, label = kind_of(url).name, str(options.output), shown(url)
     try:
-        if options.only_list:
+        if options.listed:
             if kind not in {"folder", "site"}:
                 raise UsageError(f"--list is for sites; 'mcp-skills-server list {url}' lists this")
             from mcp_skills_server.sources import site  # the HTTP client takes a while to load
@@ -211,7 +203,7 @@ def _fetch(url: str, settings: FetchSettings, options: FetchOptions) -> int:
         if kind not in {"folder", "site"}:
             label = source.origin
 
-        async def fetch(progress: Callable[[int, int], None] | None) -> FetchReport:
+        async def fetch(progress: Callable[[int, int], None]) -> FetchReport:
             return await reconcile(source, await source.resolve(anew=settings.revalidate), progress)
 
         with _progress_bar() as progress:
@@ -254,12 +246,9 @@ def _source(url: str, folder: str, settings: FetchSettings, options: GitOptions)
 def _list(index: wellknown.SiteIndex, settings: FetchSettings) -> int:
     wanted = settings.wanted
     entries = [entry for entry in index.entries if wanted is None or entry.name in wanted]
-    width = max((len(entry.name) for entry in entries), default=0)
-    for entry in entries:
-        about = " ".join(entry.description.split())
-        if len(about) > 100:
-            about = about[:97] + "..."
-        say(f"{entry.name:{width}}  {entry.kind or 'files':8}  {about}")
+    about = ((each, " ".join(each.description.split())) for each in entries)
+    rows = [(each.name, each.kind or "files", words) for each, words in about]
+    say_table(("NAME", "TYPE", "DESCRIPTION"), rows)
     for line in index.warnings:
         remark(f"warning: {line}")
     broken = [each for each in index.unusable if wanted is None or each.name in wanted]
@@ -297,16 +286,14 @@ def _remark_report(report: FetchReport, folder: str, origin: str) -> None:
 
 
 @contextmanager
-def _progress_bar() -> Generator[Callable[[int, int], None] | None]:
-    """Yield the function that draws a progress bar, None if stderr is no terminal.
+def _progress_bar() -> Generator[Callable[[int, int], None]]:
+    """Yield the function that draws a progress bar if stderr is a terminal.
 
     The bar shows no time left: the sizes of skills differ too much for an estimate.
     """
-    if not sys.stderr.isatty():
-        yield None
-        return
+    is_hidden, file = not sys.stderr.isatty(), sys.stderr
     with click.progressbar(
-        length=1, label="fetching", file=sys.stderr, show_pos=True, show_eta=False
+        length=1, label="fetching", hidden=is_hidden, file=file, show_pos=True, show_eta=False
     ) as bar:
 
         def draw(done: int, total: int) -> None:

@@ -104,10 +104,9 @@ def option(default: _T, words: str, *names: str, **more: Any) -> _T:
     """Return a field for an option with a value.
 
     Args:
-        names: its names on the command line; by default the field's name with hyphens.
+        names: its names on the command line; by default the field's name with hyphens. A field
+            `context_host` of `--host` keeps its variable and key apart from a server's `--host`.
         more: arguments of `click.Option`; attributes of `Traits` except heading and example.
-            An option that shares its name but not its meaning with one of `serve` needs its own
-            field name and `envvar`, or a server's settings would set it.
     """
     settings = {"help": words, "show_default": True, **more}
     if not more.get("required"):
@@ -144,9 +143,9 @@ def many(words: str, metavar: str, *names: str, **more: Any) -> tuple[str, ...]:
     return option((), words, *names, metavar=metavar, multiple=True, **more)
 
 
-def flag(words: str, *names: str, **more: Any) -> bool:
+def flag(words: str, *names: str) -> bool:
     """Return a field that is True if the option is given."""
-    return option(False, words, *names, is_flag=True, **more)
+    return option(False, words, *names, is_flag=True)
 
 
 def switch(default: bool, words: str, **more: Any) -> bool:
@@ -201,9 +200,9 @@ class _Option(click.Option):
             **{each.name: more.pop(each.name) for each in fields(Traits) if each.name in more}
         )
         super().__init__(*names, **more)
-        keys = dict.fromkeys((key_of(self), self.name or ""))
-        if self.envvar is None:
-            self.envvar = [f"{PREFIX}{each.replace('-', '_').upper()}" for each in keys]
+        long, name = key_of(self), self.name or ""
+        keys = dict.fromkeys((name,) if name.endswith(f"_{long}") else (long, name))
+        self.envvar = [f"{PREFIX}{each.replace('-', '_').upper()}" for each in keys]
 
     def make_metavar(self, ctx: click.Context) -> str:
         """Return click's word for the value; N for a number with limits, which stand behind it."""

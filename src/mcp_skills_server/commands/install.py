@@ -18,7 +18,6 @@ import click
 
 from mcp_skills_server.catalog.roots import no_folder
 from mcp_skills_server.commands.fields import (
-    PREFIX,
     VARIABLE_NAME,
     Options,
     flag,
@@ -47,21 +46,19 @@ _ENDPOINT: Final = re.compile(r"https?://[^?#]*/mcp/?", re.IGNORECASE)
 _BARE_PATH: Final = os.pathsep.join(("/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin"))
 """PATH of a host that is started from a desktop and not from a shell."""
 _SHOWN_LINES: Final = 3
+_PATH: Final = click.Path()
 
 
 class InstallOptions(Options):
     name: str = option("skills", "The name of the server in the host.", show_default=True)
     project: bool = flag("Write the host's file of this project instead of the user's.")
-    config: str | None = text(
-        "Write this file instead of the host's own.",
-        "FILE",
-        type=click.Path(),
-        envvar=f"{PREFIX}INSTALL_CONFIG",
+    install_config: str | None = option(
+        None, "Write this file instead of the host's own.", "--config", type=_PATH, metavar="FILE"
     )
     command: str | None = text(
         "What the host starts; a bare name is left to the host's PATH.  [default: this program]",
         "PATH",
-        type=click.Path(),
+        type=_PATH,
     )
     trust: bool = flag(
         "Gemini CLI and Qwen Code: have every tool of this server called without asking, as use "
@@ -133,8 +130,8 @@ def install(
         entry = _local_entry(row, command, roots, chosen)
     if entry and options.trust and row.trust:
         entry |= row.trust
-    if options.config is not None:
-        path = Path(os.path.abspath(options.config))
+    if options.install_config is not None:
+        path = Path(os.path.abspath(options.install_config))
     else:
         path = location(row, platform or _this_platform(), project=options.project)
     if entry:
@@ -158,7 +155,7 @@ def _check(host: Host, options: InstallOptions, roots: Sequence[str]) -> None:
     """Raise UsageError for a name that hosts reject, and for options that exclude each other."""
     if not _NAME.fullmatch(options.name):
         raise UsageError(f"--name {options.name!r}: give 1 to 64 letters, digits, '-' and '_'")
-    values = {**vars(options), "print": options.show}
+    values = {**vars(options), "print": options.show, "config": options.install_config}
     given = {f"--{name.replace('_', '-')}" for name, value in values.items() if value}
     if roots:
         given.add("ROOT")

@@ -17,8 +17,9 @@ from click.core import ParameterSource
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.commands.fields import option, output_format, takes
 from mcp_skills_server.commands.logs import log_to_stderr
+from mcp_skills_server.commands.look import report_absent
 from mcp_skills_server.commands.opening import if_path, open_roots, pinned_elsewhere, read_lock
-from mcp_skills_server.commands.options import SignedRootOptions, roots_argument, without_skills
+from mcp_skills_server.commands.options import SignedRootOptions, roots_argument
 from mcp_skills_server.commands.printing import remark, say, say_json, say_lines
 from mcp_skills_server.errors import UsageError, plural
 from mcp_skills_server.model import Skill, Standing
@@ -191,10 +192,7 @@ def lock(options: LockOptions, roots: tuple[str, ...]) -> int:
     registry = offers[0].registry
     sources = [each.locked() for each in offers]
     _remark_left_out(registry)
-    empty = without_skills(registry)
-    for each in empty:
-        remark(f"{each}: no skill there that may be served; give the folder that holds your skills")
-    if empty:
+    if report_absent(registry)[0]:
         remark(f"{options.output} was not written")
         return 1
     _write_lock(options.output, sources)

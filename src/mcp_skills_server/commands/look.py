@@ -193,8 +193,8 @@ def report_absent(registry: Registry) -> tuple[list[str], list[dict[str, Any]]]:
         remark(str(each))
     for root in empty:
         if root not in {each.root for each in passed}:
-            hint = "give the folder that holds your skills, or begin one with 'new'"
-            remark(f"no skill at {root}: no folder there has a SKILL.md; {hint}")
+            hint = "give a folder of skills, each with a SKILL.md, or begin one with 'new'"
+            remark(f"no skill to serve at {root}; {hint}")
     return empty, [each.as_json() for each in passed]
 
 

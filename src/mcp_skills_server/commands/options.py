@@ -102,8 +102,19 @@ class LimitOptions(
     )
 
 
+class TrustOptions(Options, heading="Roots that are fetched"):
+    allow_private: bool = flag("Also fetch from private and loopback addresses.")
+    allow_http: bool = flag(
+        "Also fetch over plain http from other machines.", "--allow-http", "--allow-insecure"
+    )
+    allow_rollback: bool = flag("Accept an index of a site older than the last one fetched.")
+    fetch_origins: tuple[str, ...] = many(
+        "A further origin from which skills of a site may be fetched.", "ORIGIN", "--fetch-origin"
+    )
+
+
 class SiteOptions(
-    Options,
+    TrustOptions,
     heading="Roots that are fetched",
     example="--cache-dir /var/cache/skills --allow-private",
 ):
@@ -116,14 +127,6 @@ class SiteOptions(
         10 << 30,
         "Size of the copies there; least recently used ones go first, served ones never.",
         metavar="BYTES",
-    )
-    allow_private: bool = flag("Also fetch from private and loopback addresses.")
-    allow_http: bool = flag(
-        "Also fetch over plain http from other machines.", "--allow-http", "--allow-insecure"
-    )
-    allow_rollback: bool = flag("Accept an index of a site older than the last one fetched.")
-    fetch_origins: tuple[str, ...] = many(
-        "A further origin from which skills of a site may be fetched.", "ORIGIN", "--fetch-origin"
     )
 
 

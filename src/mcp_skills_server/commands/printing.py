@@ -130,8 +130,6 @@ def progress(items: Iterable[_T], label: str, count: int | None = None) -> Itera
 
     `count` is the number of items; None if they have a length.
     """
-    if not sys.stderr.isatty():
-        yield from items
-        return
-    with click.progressbar(items, count, label, file=sys.stderr) as bar:
+    is_hidden = not sys.stderr.isatty()
+    with click.progressbar(items, count, label, file=sys.stderr, hidden=is_hidden) as bar:
         yield from bar

@@ -16,15 +16,14 @@ import anyio
 import click
 
 import mcp_skills_server
-from mcp_skills_server.catalog.dot_folders import passed_over
 from mcp_skills_server.catalog.plugins import PLUGIN_NAME
-from mcp_skills_server.commands.fields import PREFIX, flag, option, seconds, takes, text
+from mcp_skills_server.commands.fields import flag, option, seconds, takes, text
+from mcp_skills_server.commands.look import report_absent
 from mcp_skills_server.commands.opening import load_registry, make_registry
 from mcp_skills_server.commands.options import (
     RootOptions,
     roots_and_last,
     roots_argument,
-    without_skills,
 )
 from mcp_skills_server.commands.printing import progress, remark, say, writing
 from mcp_skills_server.durable import replace_file, write_folder
@@ -102,11 +101,9 @@ def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
     if sys.stderr.isatty():
         remark("reading the skills")
     registry.load()
-    for each in passed_over(registry):
-        remark(str(each))
-    empty = without_skills(registry)
+    empty, _ = report_absent(registry)
     if empty and not options.allow_partial and not options.check:
-        return _refuse_to_publish(output, [(root, "no skill there") for root in empty])
+        return _refuse_to_publish(output, ())
     writing, packing = (partial(progress, label=label) for label in ("writing", "packing"))
     site = StaticSite(output, headers=options.headers, keep_days=options.keep, progress=writing)
     publication = Publication(
@@ -285,10 +282,8 @@ class PluginOptions(PackageOptions):
     output: str = option(
         "", "The folder to write, which must not exist yet.", required=True, type=click.Path()
     )
-    with_server: bool = flag(
-        "Also have hosts start this server with the skills (mcp.json), by uvx.",
-        "--server",
-        envvar=f"{PREFIX}PLUGIN_SERVER",
+    plugin_server: bool = flag(
+        "Also have hosts start this server with the skills (mcp.json), by uvx.", "--server"
     )
 
 
@@ -331,7 +326,7 @@ def plugin(options: PluginOptions, roots: tuple[str, ...]) -> int:
         raise UsageError(f"--output {printable(options.output)}: {hint}")
     skills = _packaged_files(options, roots)
     with writing(f"--output {options.output}", "give another folder"):
-        files = packages.plugin(skills, name, options.package_version, server=options.with_server)
+        files = packages.plugin(skills, name, options.package_version, server=options.plugin_server)
         write_folder(Path(options.output), files)
     count = plural(len(skills), "skill")
     remark(f"wrote the plugin {name} with {count} to {printable(options.output)}")

@@ -6,7 +6,7 @@ import os
 import stat
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
@@ -21,7 +21,7 @@ from mcp_skills_server.authoring.programs import scan
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.codes import CODES
-from mcp_skills_server.commands.fields import PREFIX, Options, flag, many, output_format, takes
+from mcp_skills_server.commands.fields import Options, flag, many, output_format, takes
 from mcp_skills_server.commands.look import report_absent, run_deep_checks, shortened
 from mcp_skills_server.commands.opening import load_registry, make_registry
 from mcp_skills_server.commands.options import RootOptions, roots_argument
@@ -42,7 +42,6 @@ from mcp_skills_server.model.clients import UNKNOWN
 from mcp_skills_server.provenance.difference import unified
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.validation import explanations, fixes, suppressions
-from mcp_skills_server.validation.suppressions import Suppression
 
 _OF_SEVERAL: Final = frozenset(("shadowed", "name-shared", "dependency-unresolved"))
 """Codes of problems between skills: those of all roots together, as `serve` reads them."""
@@ -60,10 +59,8 @@ class ValidateOptions(RootOptions):
     ignore: tuple[str, ...] = many("Do not report codes with this prefix.", "CODE")
     fix: bool = flag("Show the safe corrections as a diff, and write them after confirmation.")
     yes: bool = flag("With --fix: write without confirmation.")
-    follow: bool = flag(
-        "Keep running, and report again after each change, until Ctrl-C.",
-        "--watch",
-        envvar=f"{PREFIX}VALIDATE_WATCH",
+    validate_watch: bool = flag(
+        "Keep running, and report again after each change, until Ctrl-C.", "--watch"
     )
     scanners: tuple[str, ...] = many(
         "Also run this program on each ROOT and report what it finds. It writes SARIF to stdout, "
@@ -127,9 +124,9 @@ def validate(options: ValidateOptions, roots: tuple[str, ...]) -> int:
     for code in (*options.select, *options.ignore):
         if not any(each.startswith(code) for each in CODES) and not options.scanners:
             raise UsageError(f"no rule has a code that begins with {code!r}; 'rules' lists all")
-    if options.follow and options.fix:
+    if options.validate_watch and options.fix:
         raise UsageError("--watch and --fix exclude each other; give one of them")
-    if options.follow:
+    if options.validate_watch:
         return _follow(options, roots)
     registry = load_registry(roots, options)
     report = _check_roots(registry, options)
@@ -160,9 +157,8 @@ def _check_roots(registry: Registry, options: ValidateOptions) -> _Report:
         is_ignored = bool(options.ignore) and each.code.startswith(options.ignore)
         if is_ignored or not each.code.startswith(options.select or ("",)):
             continue
-        comment = suppression(each)
-        if comment is not None and comment.reason:
-            report.suppressed.append((each, comment.reason))
+        if reason := suppression(each):
+            report.suppressed.append((each, reason))
         elif each.severity == "note":
             report.notes.append(each)
         else:
@@ -171,10 +167,8 @@ def _check_roots(registry: Registry, options: ValidateOptions) -> _Report:
     return report
 
 
-def _suppression_of(
-    registry: Registry, skills: Sequence[Skill]
-) -> Callable[[Problem], Suppression | None]:
-    """Return a function that finds the comment in these skills' files that suppresses a problem."""
+def _suppression_of(registry: Registry, skills: Sequence[Skill]) -> Callable[[Problem], str]:
+    """Return a function that finds the reason in these skills' files to suppress a problem."""
     files = {
         registry.roots[skill.root].show(file.location): file
         for skill in skills
@@ -182,20 +176,22 @@ def _suppression_of(
     }
 
     @cache
-    def comments(place: str) -> Sequence[Suppression]:
+    def reasons(place: str) -> Mapping[tuple[str, int | None], str]:
         file = files.get(place)
         if file is None or file.size > MOST_TEXT:
-            return ()
+            return {}
         try:
             return suppressions.find(registry.read(file).decode("utf-8", "replace"))
         except OSError:
-            return ()
+            return {}
 
-    def suppression(problem: Problem) -> Suppression | None:
-        place = problem.path
-        if problem.line is None:
-            place = os.path.join(place.removesuffix(SKILL_MD), SKILL_MD)
-        return suppressions.suppression_for(problem, comments(place))
+    def suppression(problem: Problem) -> str:
+        folder = problem.path
+        if problem.line is not None:
+            return suppressions.reason_for(problem, reasons(folder))
+        while (place := os.path.join(folder, SKILL_MD)) not in files and folder.strip("/"):
+            folder = os.path.dirname(folder)
+        return suppressions.reason_for(problem, reasons(place))
 
     return suppression
 

@@ -55,7 +55,7 @@ def skill_folders(places: Sequence[Path]) -> dict[Path, int]:
 
 def say_folders() -> None:
     """Print on stderr the skill folders of this machine, each with the command to install it."""
-    folders = skill_folders((Path.home(), Path.cwd()))
+    folders = skill_folders((Path(os.path.expanduser("~")), Path.cwd()))
     if not folders:
         say(f"No skills in the usual folders. Begin with one: {_PROGRAM} new my-skill", err=True)
         return

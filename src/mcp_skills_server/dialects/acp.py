@@ -6,13 +6,12 @@ Pure functions over plain values.
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, count
 from typing import Any, Final, NamedTuple, NotRequired, TypeAlias, TypedDict, cast
 
 from mcp_skills_server.format import hidden, identity
-from mcp_skills_server.format.fields import texts
+from mcp_skills_server.format.fields import split_tools
 from mcp_skills_server.model import ORIGIN, Json, Skill, Snapshot, Standing
 
 META_KEY: Final = "mcp-skills-server"
@@ -212,43 +211,6 @@ class Available(NamedTuple):
 
     skills: tuple[AvailableSkill, ...]
     left_out: tuple[tuple[str, str], ...] = ()
-
-
-def split_tools(value: Json) -> list[str]:
-    """Split `allowed-tools`: a list of strings, or one string with blanks or commas between tools.
-
-    Balanced parentheses are kept whole; an unclosed parenthesis is an ordinary character.
-    """
-    if isinstance(value, str):
-        return list(_tools(value))
-    return [each.strip() for each in texts(value) if each.strip()]
-
-
-def _tools(text: str) -> Iterator[str]:
-    start = place = 0
-    closing = _closing_parentheses(text)
-    while place < len(text):
-        if text[place] == "(":
-            place = closing.get(place, place)
-        elif text[place] == "," or text[place].isspace():
-            if start < place:
-                yield text[start:place]
-            start = place + 1
-        place += 1
-    if start < len(text):
-        yield text[start:]
-
-
-def _closing_parentheses(text: str) -> dict[int, int]:
-    """Return the offset of the closing parenthesis by that of the opening one, in one pass."""
-    found: dict[int, int] = {}
-    unclosed: list[int] = []
-    for match in re.finditer(r"[()]", text):
-        if match[0] == "(":
-            unclosed.append(match.start())
-        elif unclosed:
-            found[unclosed.pop()] = match.start()
-    return found
 
 
 def entry(skill: Skill) -> AvailableSkill:

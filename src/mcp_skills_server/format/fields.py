@@ -6,7 +6,7 @@ The rule `field-type` (`validation/rules.py`) reports each skipped value.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from mcp_skills_server.format import hidden
@@ -93,3 +93,40 @@ def is_allowed_icon(source: str) -> bool:
     return _SCHEME.match(plain) is None or (
         _ALLOWED.match(plain) is not None and _ALLOWED.match(source) is not None
     )
+
+
+def split_tools(value: Json) -> list[str]:
+    """Split `allowed-tools`: a list of strings, or one string with blanks or commas between tools.
+
+    Balanced parentheses are kept whole; an unclosed parenthesis is an ordinary character.
+    """
+    if isinstance(value, str):
+        return list(_tools(value))
+    return [each.strip() for each in texts(value) if each.strip()]
+
+
+def _tools(text: str) -> Iterator[str]:
+    start = place = 0
+    closing = _closing_parentheses(text)
+    while place < len(text):
+        if text[place] == "(":
+            place = closing.get(place, place)
+        elif text[place] == "," or text[place].isspace():
+            if start < place:
+                yield text[start:place]
+            start = place + 1
+        place += 1
+    if start < len(text):
+        yield text[start:]
+
+
+def _closing_parentheses(text: str) -> dict[int, int]:
+    """Return the offset of the closing parenthesis by that of the opening one, in one pass."""
+    found: dict[int, int] = {}
+    unclosed: list[int] = []
+    for match in re.finditer(r"[()]", text):
+        if match[0] == "(":
+            unclosed.append(match.start())
+        elif unclosed:
+            found[unclosed.pop()] = match.start()
+    return found

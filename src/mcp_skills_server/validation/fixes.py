@@ -10,12 +10,13 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, Final, cast
+from typing import Final
 
 from mcp_skills_server.format import hidden
+from mcp_skills_server.format.fields import split_tools
 from mcp_skills_server.format.frontmatter import parse
 from mcp_skills_server.model import Problem
-from mcp_skills_server.validation.rules import HOST_FIELDS, check, is_misspelt
+from mcp_skills_server.validation.rules import HOST_FIELDS, check, specified_field
 
 _FIELD: Final = re.compile(
     r"(?P<start>[ \t]*+(?:[\w.-]++|\"[^\"\n]*+\"|'[^'\n]*+')[ \t]*+:[ \t]++)(?P<value>[^\n]*+)\Z"
@@ -64,9 +65,8 @@ def _codes(text: str, directory: str) -> Counter[str]:
 
 def _without_comment(text: str) -> tuple[str, str]:
     """Return (a plain YAML value, the blanks and the comment behind it)."""
-    padded = f" {text}"
-    starts = [each for each in (padded.find(" #"), padded.find("\t#")) if each >= 0]
-    value = text[: min(starts, default=len(text))].rstrip()
+    found = re.search(r"(?:\A|[ \t])#", text)
+    value = text[: found.start() if found else len(text)].rstrip()
     return value, text[len(value) :]
 
 
@@ -85,11 +85,11 @@ def _value_in_quotes(lines: list[str], number: int) -> bool:
 
 
 def _tools_as_text(lines: list[str], number: int) -> bool:
-    value: Any = parse("\n".join(lines).encode()).frontmatter.get("allowed-tools")
-    tools = _split_by_commas(value) if isinstance(value, str) else value
-    if not lines[number].startswith("allowed-tools") or not isinstance(tools, list):
+    fields = parse("\n".join(lines).encode()).frontmatter or {}
+    text = " ".join(split_tools(fields.get("allowed-tools")))
+    is_balanced = text.count("(") == text.count(")")
+    if not lines[number].startswith("allowed-tools") or not is_balanced:
         return False
-    text = " ".join(filter(None, (str(each).strip() for each in cast("list[object]", tools))))
     last = number + 1
     while lines[last][:1] in (" ", "\t", "-") and not lines[last].startswith("---"):
         last += 1
@@ -101,23 +101,11 @@ def _tools_as_text(lines: list[str], number: int) -> bool:
     return bool(text)
 
 
-def _split_by_commas(text: str) -> list[str]:
-    """Split a text at the commas outside of round brackets."""
-    parts, depth = [""], 0
-    for character in text:
-        depth += (character == "(") - (character == ")")
-        if character == "," and depth <= 0:
-            parts.append("")
-        else:
-            parts[-1] += character
-    return parts
-
-
 def _field_to_metadata(lines: list[str], number: int) -> bool:
     key, field = _KEY.match(lines[number]), _FIELD.match(lines[number])
     if key is None or field is None or not field["value"]:
         return False
-    if key[0] in HOST_FIELDS or is_misspelt(key[0]):
+    if key[0] in HOST_FIELDS or specified_field(key[0]):
         return False
     below = lines[number + 1]  # exists: the closing fence follows
     goes_on = below[:1] in (" ", "\t", "-") and not below.startswith("---")
@@ -127,13 +115,14 @@ def _field_to_metadata(lines: list[str], number: int) -> bool:
     if text[0] not in "\"'":
         value, rest = _without_comment(text)
         text = json.dumps(value, ensure_ascii=False) + rest
+    end = parse("\n".join(lines).encode()).body_line - 2
     del lines[number]
-    for place, line in enumerate(lines):
+    for place, line in enumerate(lines[:end]):
         if re.match(r"metadata[ \t]*+:[ \t]*+\Z", line):
             indent = re.match(r"[ \t]++", lines[place + 1])
             lines.insert(place + 1, f"{indent[0] if indent else '  '}{key[0]}: {text}")
             return True
-    if any(line.startswith("metadata") for line in lines):
+    if any(line.startswith("metadata") for line in lines[:end]):
         return False
     lines[number:number] = ["metadata:", f"  {key[0]}: {text}"]
     return True

@@ -288,13 +288,10 @@ def _metadata_keys(skill: SkillMd) -> Iterator[Finding]:
             yield skill.at("metadata", f"metadata has both {literal(other)} and {literal(key)}")
 
 
-def _as_specified(key: str) -> str:
-    return key.lower().replace("_", "-")
-
-
-def is_misspelt(key: str) -> bool:
-    """Return True if a key differs from a specified field only in case, or by underscores."""
-    return key not in SPECIFIED_FIELDS and _as_specified(key) in SPECIFIED_FIELDS
+def specified_field(key: str) -> str:
+    """Return the field that a key is, apart from case and underscores; "" if there is none."""
+    field = key.lower().replace("_", "-")
+    return field if field in SPECIFIED_FIELDS else ""
 
 
 @RULES.rule("field-unknown")
@@ -303,8 +300,8 @@ def _field_unknown(skill: SkillMd) -> Iterator[Finding]:
         if key in _KNOWN_FIELDS:
             continue
         hint = _READ_AT_THE_TOP
-        if is_misspelt(key):
-            hint = f"write {_as_specified(key)}"
+        if field := specified_field(key):
+            hint = f"write {field}"
         elif key not in HOST_FIELDS:
             text = value if isinstance(value, str) else skill.document.written.get(key)
             line = _as_text(key, value, text)

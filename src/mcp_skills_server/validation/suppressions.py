@@ -8,8 +8,8 @@ finding without a line. The reason is required.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from collections.abc import Mapping
+from typing import Final
 
 from mcp_skills_server.model import Problem
 
@@ -18,32 +18,26 @@ _COMMENT: Final = re.compile(
 )
 
 
-class Suppression(NamedTuple):
-    """A comment on a 1-based line that suppresses findings of a code; the reason may be ""."""
-
-    code: str
-    line: int
-    reason: str
-
-
 def is_suppression(comment: str) -> bool:
     """Tell whether an HTML comment holds a suppression alone, and so hides no text."""
     return _COMMENT.fullmatch(comment.strip()) is not None
 
 
-def find(text: str) -> list[Suppression]:
-    """Return the suppressions in a text, in order."""
-    out: list[Suppression] = []
+def find(text: str) -> dict[tuple[str, int | None], str]:
+    """Return the reasons in a text, by code and 1-based line; line None has the first of a code."""
+    out: dict[tuple[str, int | None], str] = {}
+    line, read = 1, 0
     for found in _COMMENT.finditer(text):
-        reason = (found[2] or "").removesuffix("-->").strip()
-        out.append(Suppression(found[1], text.count("\n", 0, found.start()) + 1, reason))
+        line += text.count("\n", read, found.start())
+        read = found.start()
+        if reason := (found[2] or "").removesuffix("-->").strip():
+            out.setdefault((found[1], line), reason)
+            out.setdefault((found[1], None), reason)
     return out
 
 
-def suppression_for(problem: Problem, found: Sequence[Suppression]) -> Suppression | None:
-    """Return the first suppression that applies to a problem, or None."""
-    for each in found:
-        is_near = problem.line is None or problem.line - each.line in (0, 1)
-        if is_near and each.code == problem.code:
-            return each
-    return None
+def reason_for(problem: Problem, found: Mapping[tuple[str, int | None], str]) -> str:
+    """Return the reason of the first suppression that applies to a problem, or ""."""
+    line = problem.line
+    before = "" if line is None else found.get((problem.code, line - 1))
+    return before or found.get((problem.code, line), "")

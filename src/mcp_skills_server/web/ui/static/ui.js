@@ -4,10 +4,10 @@
 // Buttons that copy the text of another element.
 const bind = (within) => {
   for (const button of within.querySelectorAll("button[data-copies]")) {
+    const words = button.textContent;
     button.hidden = false;
     button.addEventListener("click", async () => {
       const text = document.getElementById(button.dataset.copies).textContent;
-      const words = button.textContent;
       try {
         await navigator.clipboard.writeText(text);
         button.textContent = "Copied";

@@ -60,6 +60,11 @@ def test_skill_view_follows_own_edits_until_skill_is_removed(chromium: Browser, 
         expect(gone).to_be_hidden()
         shutil.rmtree(skills / "refunds")
         expect(gone).to_be_visible()
+        write_skill(skills / "refunds", body="# Third\n")
+        expect(page.locator("#rendered")).to_contain_text("Third")
+        expect(gone).to_be_hidden()
+        shutil.rmtree(skills / "refunds")
+        expect(gone).to_be_visible()
         wait_until(lambda: page.reload().status == 404)  # type: ignore[union-attr]
         expect(page.get_by_role("status")).to_contain_text("does not exist any more")
         page.get_by_role("link", name="Back to all skills").click()

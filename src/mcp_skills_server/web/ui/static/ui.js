@@ -108,7 +108,8 @@ local(document);
     try {
       const answer = await fetch(`${location.pathname}?${fields}`, { redirect: "manual" });
       const gone = document.getElementById("gone");
-      if (answer.status === 404 && gone) { gone.hidden = false; return; }
+      if (gone) gone.hidden = answer.status !== 404;
+      if (answer.status === 404 && gone) return;
       if (!answer.ok) { say("You are signed out, or may not see this any more. Reload the page."); source.close(); return; }
       const at = document.activeElement;
       if (results.contains(at) && at.matches("input, textarea, select")) {

@@ -41,6 +41,19 @@ def test_catalogue_follows_edits(chromium: Browser, tmp_path: Path) -> None:
 
 
 @needs_chromium
+def test_catalogue_asks_again_after_a_file_was_being_changed(chromium: Browser, skills: Path) -> None:
+    with open_local_page(chromium, skills) as (seen, _):
+        page = seen.page
+        expect(page.locator(".live")).to_have_text("")
+        page.route("**/ui/?part=1", lambda route: route.fulfill(status=503), times=1)
+        write_skill(skills / "two")
+        expect(page.get_by_role("link", name="two", exact=True)).to_be_visible()
+        write_skill(skills / "three")
+        expect(page.get_by_role("link", name="three", exact=True)).to_be_visible()
+        seen.refused.clear()  # the console reports the 503
+
+
+@needs_chromium
 def test_skill_view_follows_own_edits_until_skill_is_removed(chromium: Browser, skills: Path) -> None:
     write_skill(skills / "other")
     with open_local_page(chromium, skills) as (seen, _):

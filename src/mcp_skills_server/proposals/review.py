@@ -33,11 +33,11 @@ class Review(NamedTuple):
 
 
 def review(
-    registry: Registry, store: ProposalStore, proposal: Proposal, *, readable: Snapshot | None = None
+    registry: Registry, store: ProposalStore, proposal: Proposal, readable: Snapshot | None = None
 ) -> Review:
-    """Compare a proposal with the skill as it is now. Reads and writes files.
+    """Compare a proposal with the skill as it is now, and with the `readable` ones or all.
 
-    `readable` has the skills that the reviewer may read; None for all.
+    Reads and writes files.
     """
     root = root_of(registry, proposal)
     skill = registry.of_root(root).skills.get(proposal.name)

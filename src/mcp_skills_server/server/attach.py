@@ -79,14 +79,11 @@ _LISTEN: Final = "subscriptions/listen"
 def make_standalone_server() -> Server[Any]:
     """Return the standalone server, with nothing attached yet."""
     version = mcp_skills_server.__version__
-    schemas: dict[str, Mapping[str, Any]] = {}  # only parameters in headers need them
-    # Without them the SDK lists all tools before each call, a request more in log and metrics.
-    server = Server[Any](
-        "mcp-skills-server",
-        version=version,
-        title="Agent Skills",
-        get_tool_input_schema=schemas.get,
-    )
+    server = Server[Any]("mcp-skills-server", version=version, title="Agent Skills")
+    # Else the SDK lists all tools before each call, a request of its own in log and metrics. Only
+    # parameters in headers need the schemas, and no tool has them.
+    no_schemas: dict[str, Mapping[str, Any]] = {}
+    server.get_tool_input_schema = no_schemas.get
     if isinstance(get_tracer_provider(), ProxyTracerProvider):  # none, so nothing records spans
         server.middleware.clear()
     return server

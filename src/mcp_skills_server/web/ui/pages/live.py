@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
 from contextlib import aclosing, suppress
 from itertools import islice
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple
 
 import anyio
 from starlette.requests import Request
@@ -39,8 +39,6 @@ _RETRY: Final = "retry: 3000\n\n"
 _HEARTBEAT: Final = ":\n\n"
 _REPLACED: Final = "event: replaced\ndata: 1\n\n"
 _TYPE: Final = "text/event-stream"
-
-AccessCheck: TypeAlias = Callable[[], Awaitable[bool]]
 
 
 class Change(NamedTuple):
@@ -160,7 +158,7 @@ class ChangeStream(StreamingResponse):
         skills: SkillSet,
         owner: Owner,
         after: int,
-        has_access: AccessCheck,
+        has_access: Callable[[], Awaitable[bool]],
         *,
         path: str = "",
     ) -> None:

@@ -225,6 +225,8 @@ class PagePart(Part):
         ctx = self._context(viewer.principal)
         runtime = ctx.runtime
         if not runtime.registry.loaded.is_set():
+            if view.page is live.events:  # after another response a browser does not ask again
+                return Response(live.RETRY, media_type=live.TYPE)
             response = _message(ctx, "The skills are still being read", 503)
             response.headers["refresh"] = "1"
             return response

@@ -238,6 +238,8 @@ def test_author_sees_failed_queries_hosts_neighbours_copies_and_icon(tmp_path: P
     for folder in ("one", "two"):
         copy = write_skill(tmp_path / folder / "tea", description="Brews tea.\nicon: ./icon.png")
         (copy / "icon.png").write_bytes(PNG)
+    bitmap = write_skill(tmp_path / "bitmap", description="Draws bitmaps.\nicon: icon.bmp")
+    (bitmap / "icon.bmp").write_bytes(b"BM")
     with page_serving(tmp_path) as server:
         page = get(server, "/ui/skills/refunds")
         text = visible_text(page)
@@ -255,6 +257,8 @@ def test_author_sees_failed_queries_hosts_neighbours_copies_and_icon(tmp_path: P
         copy = text_of(get(server, "/ui/skills/one/tea"))
         assert 'src="/ui/raw/one/tea?file=icon.png"' in copy
         assert "Also at two/tea" in visible_text(copy)
+        # of other kinds the page sends no picture, but a download
+        assert 'class="icon"' not in text_of(get(server, "/ui/skills/bitmap"))
 
 
 def test_copies_failures_and_neighbours_of_a_skill_are_bounded(tmp_path: Path) -> None:

@@ -176,8 +176,7 @@ def _icon(skill: Skill) -> str:
     if isinstance(icons, list) and icons and isinstance(icons[0], dict):
         named = icons[0].get("src")
     path = (text_of(named) or "").removeprefix("./")
-    kind = media.media_type(path) or ""
-    if path in skill.files and kind.startswith("image/") and "svg" not in kind:
+    if path in skill.files and is_raster_name(path):
         return path
     return ""
 

@@ -276,7 +276,7 @@ def test_update_keeps_the_focus_on_its_link(chromium: Browser, skills: Path) -> 
 def test_filter_keeps_the_chosen_order(chromium: Browser, skills: Path) -> None:
     write_skill(skills / "tea", body="word " * 100)
     for javascript in (True, False):
-        with open_local_page(chromium, skills, java_script_enabled=javascript) as (seen, origin):
+        with open_local_page(chromium, skills, java_script_enabled=javascript) as (seen, _):
             page = seen.page
             page.get_by_role("link", name="Tokens").click()
             page.get_by_label("Problem").select_option("any")

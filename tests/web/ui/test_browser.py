@@ -150,6 +150,19 @@ def test_model_view_unfolds_cut_skills_and_copies_instructions(chromium: Browser
         expect(page.get_by_text("legacy era").first).to_be_visible()
 
 
+def test_copy_button_gets_its_name_back_after_two_clicks(chromium: Browser, shared: tuple[str, str]) -> None:
+    with visit(chromium, shared, permissions=["clipboard-read", "clipboard-write"]) as (seen, origin):
+        page = seen.page
+        page.clock.install()
+        page.goto(f"{origin}/ui/{REFUNDS}?text=raw")
+        button = page.get_by_role("region", name="SKILL.md").locator("button")
+        for _ in range(2):
+            button.click()
+            expect(button).to_have_text("Copied")
+        page.clock.run_for(5_000)
+        expect(button).to_have_text("Copy")
+
+
 def test_page_works_without_javascript(chromium: Browser, tmp_path: Path) -> None:
     write_skill(tmp_path / "tea", name="teas")
     with open_local_page(chromium, FIXTURES, tmp_path, java_script_enabled=False) as (seen, origin):
@@ -263,7 +276,7 @@ def test_update_keeps_the_focus_on_its_link(chromium: Browser, skills: Path) -> 
 def test_filter_keeps_the_chosen_order(chromium: Browser, skills: Path) -> None:
     write_skill(skills / "tea", body="word " * 100)
     for javascript in (True, False):
-        with open_local_page(chromium, skills, java_script_enabled=javascript) as (seen, origin):
+        with open_local_page(chromium, skills, java_script_enabled=javascript) as (seen, _):
             page = seen.page
             page.get_by_role("link", name="Tokens").click()
             page.get_by_label("Problem").select_option("any")

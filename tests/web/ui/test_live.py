@@ -19,11 +19,17 @@ from starlette.requests import Request
 
 from catalog.forest import load_registry, skill_md, skills, write_files
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.views import SkillSet
+from mcp_skills_server.catalog.views import SkillSet, Views
 from mcp_skills_server.model import Skill
+from mcp_skills_server.runtime.runtime import Runtime
+from mcp_skills_server.server.requests import Settings
+from mcp_skills_server.web.guards import make_policy
+from mcp_skills_server.web.settings import HttpSettings, UiSettings
+from mcp_skills_server.web.ui.app import VIEWS, PagePart
 from mcp_skills_server.web.ui.pages import history, live
 from mcp_skills_server.web.ui.pages.history import Revisions, SkillRevision
 from mcp_skills_server.web.ui.pages.live import Change, ChangeStream, Live
+from mcp_skills_server.web.ui.session import Viewer
 from web.http_wire import Server, wait_until
 from web.ui.serving import get, make_context, page_serving, visible_text
 from wire import DEADLINE, write_skill
@@ -203,6 +209,21 @@ def test_disconnected_client_releases_its_stream(tmp_path: Path) -> None:
     anyio.run(serve)
     assert open_streams == [1]
     assert len(context.site.live.slots) == 0
+
+
+def test_stream_of_a_server_that_still_loads_ends_so_that_browsers_ask_again(skills: Path) -> None:
+    registry = Registry([skills])
+    page = PagePart(Runtime(registry), Settings(), UiSettings(), Views(registry))
+    page.routes(HttpSettings("127.0.0.1", 0, make_policy("127.0.0.1", (), (), ())))
+    request = Request({"type": "http", "method": "GET", "path": "/", "headers": [], "query_string": b""})
+    for view in VIEWS:
+        response = anyio.run(page._shown, request, Viewer(), view)
+        if view.page is live.events:
+            assert (response.status_code, response.body) == (200, b"retry: 3000\n\n")
+            assert response.headers["Content-Type"].startswith("text/event-stream")
+        else:
+            assert (response.status_code, response.headers["Refresh"]) == (503, "1"), view.path
+    registry.load()
 
 
 def test_stream_is_refused_when_other_owners_hold_all(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from catalog.forest import skill_md, skills, write_files
 from dialects.overviews import build_overview
 from mcp_skills_server.dialects import jsonrpc, runtime
 from mcp_skills_server.dialects.table import AUTO, TABLE
+from mcp_skills_server.proposals.store import ProposalStore
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.web.ui.pages import model
 from web.ui.serving import get, make_context, page_serving, visible_text
@@ -19,14 +20,14 @@ from wire import FIXTURES, Era, serving
 LIMIT = runtime.OVERVIEW_CHARACTERS
 
 
-def test_model_view_equals_what_a_host_receives(era: Era) -> None:
+def test_model_view_equals_what_a_host_receives(tmp_path: Path, era: Era) -> None:
     async def method_answers() -> list[model.MethodAnswer]:
         return [answer async for answer in model.method_answers(context, model.ERAS[era], [AUTO, *TABLE])]
 
-    context = make_context(FIXTURES)
+    context = make_context(FIXTURES, settings=Settings(proposals=ProposalStore(tmp_path)))
     shown = {(answer.method, answer.dialect): answer for answer in anyio.run(method_answers)}
     for extension in (False, True):
-        with serving(FIXTURES, era=era, extension=extension, opened=False) as wire:
+        with serving(FIXTURES, "--proposals", tmp_path, era=era, extension=extension, opened=False) as wire:
             instructions, _ = model.channels(context)
             assert wire.open()["instructions"] == instructions.text
             for method in ("tools/list", "prompts/list"):
@@ -34,8 +35,9 @@ def test_model_view_equals_what_a_host_receives(era: Era) -> None:
             dialect = "sep-2640" if extension else AUTO
             assert json.loads(shown["skills/list", dialect].raw) == wire.request("skills/list")
     tools = shown["tools/list", ""]
-    assert (tools.items, tools.more) == (5, False)
-    assert tools.text == json.dumps(json.loads(tools.raw), indent=2, ensure_ascii=False)
+    assert (tools.items, tools.more) == (7, False)
+    short = shown["prompts/list", ""]
+    assert short.text == json.dumps(json.loads(short.raw), indent=2, ensure_ascii=False)
     longest = tools._replace(raw=json.dumps("x" * 19_998).encode())
     too_long = tools._replace(raw=json.dumps("x" * 19_999).encode())
     assert len(longest.text) == 20_000

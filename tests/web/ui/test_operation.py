@@ -111,6 +111,17 @@ def test_administrator_sees_use_by_principal_and_host(folder: Path, grants: str)
             assert (text in page) is is_admin, text
 
 
+def test_unreadable_counts_are_not_shown_as_no_use(folder: Path) -> None:
+    store = folder / "usage.db"
+    with page_serving(folder / "skills", "--usage", f"sqlite:{store}") as server:
+        store.write_bytes(b"garbage" * 1_000)
+        page = visible_text(get(server, "/ui/usage"))
+        assert "The counts cannot be read" in page and "Nothing was used" not in page
+        assert "It was not used" not in visible_text(get(server, "/ui/skills/tea"))
+        assert get(server, "/ui/?used=never").status == 200
+        server.wait_for_log("usage.db: cannot be read")
+
+
 def test_server_without_tokens_shows_use_but_no_principals_and_clients(folder: Path) -> None:
     with page_serving(folder / "skills", "--usage", f"sqlite:{folder / 'usage.db'}") as server:
         get(server, "/ui/skills/tea")  # viewing the page does not count as a use

@@ -125,6 +125,13 @@ def test_diff_has_context_lines_and_first_line_number() -> None:
     assert [row.left for row in file.rows] == ["old", "x", "x", "x", "x"], "frequent lines are context too"
 
 
+def test_file_with_too_many_lines_is_not_compared_but_shown() -> None:
+    """The comparison of 100,000 equal lines with 5,000 took a minute, in which other requests hardly went on."""
+    (file,) = sides({"a": (b"old\n" + b"x\n" * 5_000, False)}, {"a": (b"new\n" + b"x\n" * 1_999, False)})
+    assert file.rows[0].left is not None and "5,001 lines" in file.rows[0].left
+    assert [row.right for row in file.rows[1:]] == ["new", *["x"] * 1_999]
+
+
 @needs_chromium
 def test_approval_in_browser_reaches_another_host(chromium: Browser, folder: Path) -> None:
     """One host proposes, a person approves in a browser, another host is notified and loads the new text."""

@@ -41,6 +41,19 @@ def test_catalogue_follows_edits(chromium: Browser, tmp_path: Path) -> None:
 
 
 @needs_chromium
+def test_catalogue_asks_again_after_a_file_was_being_changed(chromium: Browser, skills: Path) -> None:
+    with open_local_page(chromium, skills) as (seen, _):
+        page = seen.page
+        expect(page.locator(".live")).to_have_text("")
+        page.route("**/ui/?part=1", lambda route: route.fulfill(status=503), times=1)
+        write_skill(skills / "two")
+        expect(page.get_by_role("link", name="two", exact=True)).to_be_visible()
+        write_skill(skills / "three")
+        expect(page.get_by_role("link", name="three", exact=True)).to_be_visible()
+        seen.refused.clear()  # the console reports the 503
+
+
+@needs_chromium
 def test_skill_view_follows_own_edits_until_skill_is_removed(chromium: Browser, skills: Path) -> None:
     write_skill(skills / "other")
     with open_local_page(chromium, skills) as (seen, _):
@@ -57,6 +70,11 @@ def test_skill_view_follows_own_edits_until_skill_is_removed(chromium: Browser, 
         write_skill(skills / "refunds", name="refund")
         expect(page.get_by_role("region", name="Problems")).to_contain_text("name")
         gone = page.get_by_role("status").filter(has_text="does not exist any more")
+        expect(gone).to_be_hidden()
+        shutil.rmtree(skills / "refunds")
+        expect(gone).to_be_visible()
+        write_skill(skills / "refunds", body="# Third\n")
+        expect(page.locator("#rendered")).to_contain_text("Third")
         expect(gone).to_be_hidden()
         shutil.rmtree(skills / "refunds")
         expect(gone).to_be_visible()
@@ -220,6 +238,8 @@ def test_author_sees_failed_queries_hosts_neighbours_copies_and_icon(tmp_path: P
     for folder in ("one", "two"):
         copy = write_skill(tmp_path / folder / "tea", description="Brews tea.\nicon: ./icon.png")
         (copy / "icon.png").write_bytes(PNG)
+    bitmap = write_skill(tmp_path / "bitmap", description="Draws bitmaps.\nicon: icon.bmp")
+    (bitmap / "icon.bmp").write_bytes(b"BM")
     with page_serving(tmp_path) as server:
         page = get(server, "/ui/skills/refunds")
         text = visible_text(page)
@@ -237,6 +257,8 @@ def test_author_sees_failed_queries_hosts_neighbours_copies_and_icon(tmp_path: P
         copy = text_of(get(server, "/ui/skills/one/tea"))
         assert 'src="/ui/raw/one/tea?file=icon.png"' in copy
         assert "Also at two/tea" in visible_text(copy)
+        # of other kinds the page sends no picture, but a download
+        assert 'class="icon"' not in text_of(get(server, "/ui/skills/bitmap"))
 
 
 def test_copies_failures_and_neighbours_of_a_skill_are_bounded(tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from http import HTTPStatus
 from pathlib import Path
-from typing import Final, NamedTuple, TypeAlias, TypeVar
+from typing import Final, NamedTuple, TypeAlias
 
 from anyio import to_thread
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -76,7 +76,6 @@ _NOT_THERE: Final = (
     "There is no such page. Its skill may have been deleted, or you may not read it."
 )
 
-_R = TypeVar("_R", Route, Mount)
 PageOf: TypeAlias = Callable[[Request, Context], Awaitable[Response]]
 FormWork: TypeAlias = Callable[[Request, Context, Mapping[str, str]], str]
 """Handles a form in a thread, and returns the path of the view to redirect to."""
@@ -98,11 +97,7 @@ _HEADERS: Final = {
 
 def _in_thread(page: Callable[[Request, Context], Response]) -> PageOf:
     """Return a view that is made in a worker thread."""
-
-    async def made(request: Request, ctx: Context) -> Response:
-        return await to_thread.run_sync(page, request, ctx)
-
-    return made
+    return partial(to_thread.run_sync, page)
 
 
 class _PageView(NamedTuple):
@@ -179,20 +174,22 @@ class PagePart(Part):
         self._site.live.follow(registry)
         self._runtime.events.subscribe(self._site.activity.take)
         threading.Thread(target=self._prepare, name="skills-ui-search", daemon=True).start()
-        missing = _PageView("/*", _missing)
         routes = [
-            *(_any_path(Route(each.path, self._answer(each), methods=["GET"])) for each in VIEWS),
+            *(Route(each.path, self._answer(each), methods=["GET"]) for each in VIEWS),
             Route("/try", self._posted(triggers.save), methods=["POST"]),
             Route("/proposals/{id}", self._posted(proposals.decide), methods=["POST"]),
             Route("/switch", self._posted(catalogue.switch_skill), methods=["POST"]),
             Route("/static/{name}", _static, methods=["GET"]),
             *sign_in.routes(),
-            _any_path(Route("/{rest:path}", self._answer(missing), methods=["GET"])),
+            Route("/{rest:path}", self._answer(_PageView("/*", _missing)), methods=["GET"]),
         ]
         below = _PageMiddleware(GZipMiddleware(Router(routes), _LEAST_COMPRESSED))
+        page = Mount(BASE, below)
+        for each in (page, *routes):  # match line breaks too, which the name of a folder may have
+            each.path_regex = re.compile(each.path_regex.pattern, re.DOTALL)
         return [
             *(Route(path, _to_page, methods=["GET"]) for path in ("/", BASE)),
-            _any_path(Mount(BASE, below)),
+            page,
         ]
 
     def end_streams(self) -> None:
@@ -228,6 +225,8 @@ class PagePart(Part):
         ctx = self._context(viewer.principal)
         runtime = ctx.runtime
         if not runtime.registry.loaded.is_set():
+            if view.page is live.events:  # after another response a browser does not ask again
+                return Response(live.RETRY, media_type=live.TYPE)
             response = _message(ctx, "The skills are still being read", 503)
             response.headers["refresh"] = "1"
             return response
@@ -311,12 +310,6 @@ def _refusal(ctx: Context, error: HTTPException | RequestError | UnreadableError
     if isinstance(error, UnreadableError):
         return _message(ctx, str(error), 503)
     return _message(ctx, str(error), 400)
-
-
-def _any_path(route: _R) -> _R:
-    """Let a route match line breaks too, which the name of a folder may have."""
-    route.path_regex = re.compile(route.path_regex.pattern, re.DOTALL)
-    return route
 
 
 async def _missing(_: Request, __: Context) -> Response:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+import sys
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 from urllib.parse import unquote, urlsplit
@@ -17,6 +18,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from markupsafe import Markup, escape
 
+from mcp_skills_server.errors import clipped
 from mcp_skills_server.format import hidden
 from mcp_skills_server.web.ui.context import file_address
 
@@ -57,21 +59,15 @@ def marked(text: str) -> Markup:
     return Markup("").join(parts)
 
 
-def plain(text: object, most: int = 0) -> str:
+def plain(text: object, most: int = sys.maxsize) -> str:
     """Return a name as plain text, for a title or an option; hidden characters as `[U+202E]`."""
-    pieces = _pieces(_cut(str(text), most))
+    pieces = _pieces(clipped(str(text), most))
     return "".join(f"{before}[{code}]" if code else before for before, code in pieces)
 
 
-def visible(text: object, most: int = 0) -> Markup:
+def visible(text: object, most: int = sys.maxsize) -> Markup:
     """Return a line as `marked` does, cut beyond `most` characters, in a bidi isolate."""
-    return Markup(f"<bdi>{marked(_cut(str(text), most))}</bdi>")  # noqa: S704 - `marked` has escaped it
-
-
-def _cut(text: str, most: int) -> str:
-    if most and len(text) > most:
-        return f"{text[: most - 3]}..."
-    return text
+    return Markup(f"<bdi>{marked(clipped(str(text), most))}</bdi>")  # noqa: S704 - `marked` has escaped it
 
 
 def _pieces(text: str) -> Iterator[tuple[str, str]]:
@@ -228,4 +224,4 @@ def _is_external_link(href: str) -> bool:
 
 
 def _shown(address: str) -> Markup:
-    return marked(_cut(address, 200))
+    return marked(clipped(address))

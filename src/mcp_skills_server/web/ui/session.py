@@ -107,8 +107,7 @@ class PageSessions:
     async def viewer(self, request: Request, *, renew: bool = True) -> Viewer | None:
         """Return the viewer; None if sign-in is required. `renew` extends the session.
 
-        Raises:
-            HTTPException: 429, the address sent too many wrong tokens.
+        HTTPException (429) says that the address sent too many wrong tokens.
         """
         if self.is_open:
             return Viewer()
@@ -119,9 +118,8 @@ class PageSessions:
             if renew and found.status == 401:
                 client = address(request.scope)
                 events.emit_refusal(f"{request.method} {BASE}", found.reason, address=client)
-                if wait := self.count_failure(request):
-                    words, after = too_often(wait)
-                    raise HTTPException(429, words, after)
+                if refusal := self.count_failure(request):
+                    raise refusal
             return None
         is_navigation = request.headers.get("sec-fetch-mode", "navigate") == "navigate"
         if not is_navigation and is_of_other_page(request):
@@ -154,9 +152,14 @@ class PageSessions:
         self._secret_hash = None
         return Viewer()
 
-    def count_failure(self, request: Request) -> float:
-        """Count a failure of the address; return the seconds to wait, 0 within the quota."""
-        return self._failures.count(request.scope)
+    def count_failure(self, request: Request) -> HTTPException | None:
+        """Count a failure of the address; return the refusal, None within the quota."""
+        wait = self._failures.count(request.scope)
+        if wait <= 0:
+            return None
+        seconds = str(max(1, math.ceil(wait)))
+        words = f"Too many attempts; try again in {seconds} s."
+        return HTTPException(429, words, {"retry-after": seconds})
 
     async def begin(self, request: Request, response: Response, viewer: Viewer) -> None:
         """Start a new session, and set its cookie in the response."""
@@ -224,12 +227,6 @@ class PageSessions:
         if viewer.is_static_token and shown not in [each.admission for each in self._policy.tokens]:
             return False
         return shown.expires > time.time()
-
-
-def too_often(wait: float) -> tuple[str, dict[str, str]]:
-    """Return the words and headers of a 429 for an address that failed too often."""
-    seconds = max(1, math.ceil(wait))
-    return f"Too many attempts; try again in {seconds} s.", {"retry-after": str(seconds)}
 
 
 def is_of_own_page(request: Request) -> bool:

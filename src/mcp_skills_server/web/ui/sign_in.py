@@ -19,7 +19,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 from jinja2 import Environment
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import Route
 
 from mcp_skills_server.access.principal import RefusedError
 from mcp_skills_server.access.settings import is_secure
@@ -30,13 +30,7 @@ from mcp_skills_server.telemetry import events
 from mcp_skills_server.web.guards import Policy
 from mcp_skills_server.web.oauth import fetch
 from mcp_skills_server.web.ui.context import BASE, base
-from mcp_skills_server.web.ui.session import (
-    PageSessions,
-    Viewer,
-    is_of_other_page,
-    is_of_own_page,
-    too_often,
-)
+from mcp_skills_server.web.ui.session import PageSessions, Viewer, is_of_other_page, is_of_own_page
 
 if TYPE_CHECKING:
     from mcp_skills_server.access.oauth import ResourceServer
@@ -81,7 +75,7 @@ class SignInEndpoints:
         if policy.oauth is not None and policy.oauth.settings.ui_client_id is not None:
             self._flow = Flow(policy.oauth, policy.oauth.settings.ui_client_id, fetch)
 
-    def routes(self) -> list[BaseRoute]:
+    def routes(self) -> list[Route]:
         """Return the routes, relative to the page's path."""
         return [
             Route("/enter", self._one_time, methods=["GET"]),
@@ -180,12 +174,11 @@ class SignInEndpoints:
 
     def _refused(self, request: Request, trouble: str) -> Response:
         """Count a failed attempt, and return the form with the reason, or 429."""
-        wait = self._sessions.count_failure(request)
-        if not wait:
+        refusal = self._sessions.count_failure(request)
+        if refusal is None:
             return self._form(trouble, 403)
-        words, after = too_often(wait)
-        response = self._form(words, 429)
-        response.headers.update(after)
+        response = self._form(refusal.detail, refusal.status_code)
+        response.headers.update(refusal.headers or {})
         return response
 
 

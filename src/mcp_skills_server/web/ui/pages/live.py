@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
 from contextlib import aclosing, suppress
 from itertools import islice
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple
 
 import anyio
 from starlette.requests import Request
@@ -35,12 +35,10 @@ HEARTBEAT_S: Final = 30.0
 _MOST_FILES: Final = 5
 _PAUSE_S: Final = 0.25
 """Minimum seconds between two events of one stream (throttling)."""
-_RETRY: Final = "retry: 3000\n\n"
+RETRY: Final = "retry: 3000\n\n"
 _HEARTBEAT: Final = ":\n\n"
 _REPLACED: Final = "event: replaced\ndata: 1\n\n"
-_TYPE: Final = "text/event-stream"
-
-AccessCheck: TypeAlias = Callable[[], Awaitable[bool]]
+TYPE: Final = "text/event-stream"
 
 
 class Change(NamedTuple):
@@ -160,7 +158,7 @@ class ChangeStream(StreamingResponse):
         skills: SkillSet,
         owner: Owner,
         after: int,
-        has_access: AccessCheck,
+        has_access: Callable[[], Awaitable[bool]],
         *,
         path: str = "",
     ) -> None:
@@ -172,7 +170,7 @@ class ChangeStream(StreamingResponse):
         self.is_replaced = False
         """Ends the stream, because its owner has opened too many later ones."""
         self.lines = self._lines()
-        super().__init__(self.lines, media_type=_TYPE, headers={"x-accel-buffering": "no"})
+        super().__init__(self.lines, media_type=TYPE, headers={"x-accel-buffering": "no"})
         for oldest in live.slots.claim(self, owner):
             oldest.is_replaced = True
             live.wake()
@@ -186,7 +184,7 @@ class ChangeStream(StreamingResponse):
 
     async def _lines(self) -> AsyncGenerator[str]:
         self._live.loop = asyncio.get_running_loop()
-        yield _RETRY
+        yield RETRY
         while True:
             with anyio.move_on_after(HEARTBEAT_S):
                 while self._is_quiet():
@@ -230,7 +228,7 @@ async def page(request: Request, ctx: Context) -> Response:
 async def events(request: Request, ctx: Context) -> Response:
     """Return the event stream that announces changes."""
     if request.method == "HEAD":
-        return Response(media_type=_TYPE)
+        return Response(media_type=TYPE)
     skills, live, query = ctx.runtime.skill_set, ctx.site.live, request.query_params
     text = request.headers.get("last-event-id") or query.get("after", "")
     known, owner = live.number(skills), quota_owner(request.scope)

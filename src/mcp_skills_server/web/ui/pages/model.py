@@ -13,15 +13,16 @@ from starlette.responses import Response
 
 from mcp_skills_server.catalog.views import View
 from mcp_skills_server.dialects import jsonrpc, runtime
-from mcp_skills_server.dialects.dialect import cacheable
 from mcp_skills_server.dialects.runtime import Overview, Shown
 from mcp_skills_server.dialects.table import AUTO
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.model import Json, Standing
 from mcp_skills_server.model.clients import UNKNOWN
+from mcp_skills_server.runtime.sessions import Sessions
 from mcp_skills_server.server import eras, prompts, skills
 from mcp_skills_server.server.eras import Era
-from mcp_skills_server.server.requests import Caller
+from mcp_skills_server.server.requests import Caller, Handler
+from mcp_skills_server.server.tools import Tools
 from mcp_skills_server.web.ui.context import Context, choice_of
 
 ERAS: Final[Mapping[str, Era]] = {"modern": eras.MODERN, "legacy": eras.LEGACY}
@@ -135,10 +136,7 @@ async def method_answers(
     """Yield the responses to a host that lists everything, the first page of each list."""
     settings = ctx.site.settings
     if settings.tools:
-        tools: list[Json] = [*ctx.runtime.briefing.tools(handles=True)]
-        result = cacheable({"tools": tools}, settings.ttl_ms)
-        raw = jsonrpc.dump(era.in_era("tools/list", result))
-        yield MethodAnswer("tools/list", "", raw, len(tools), more=False)
+        yield await _listed(ctx, era, "tools/list", "", Caller())
     if settings.prompts:
         yield await _listed(ctx, era, "prompts/list", "", Caller(served=partial(_served, ctx)))
     extensions: dict[str, Mapping[str, Json]] = {AUTO: {}}
@@ -154,18 +152,26 @@ async def _listed(
     ctx: Context, era: Era, method: str, dialect: str, caller: Caller
 ) -> MethodAnswer:
     """Return the first page of a list as sent."""
-    handler = prompts.list_prompts if method == "prompts/list" else skills.list_skills
-    result = await handler(ctx.view, ctx.site.settings, caller, {})
+    handlers: dict[str, Handler] = {
+        "tools/list": _tools(ctx).list_tools,
+        "prompts/list": prompts.list_prompts,
+        "skills/list": skills.list_skills,
+    }
+    result = await handlers[method](ctx.view, ctx.site.settings, caller, {})
     entries, more = result[method.partition("/")[0]], result.get("nextCursor") is not None
     raw = jsonrpc.dump(era.in_era(method, result))
     return MethodAnswer(method, dialect, raw, len(entries), more)
+
+
+def _tools(ctx: Context) -> Tools:
+    return Tools(Sessions(ctx.runtime), ctx.site.settings.proposals)
 
 
 async def _served(ctx: Context, view: View) -> Served:
     """Return the server's tools and prompts, to resolve a skill's dependencies."""
     settings, found = ctx.site.settings, Served()
     if settings.tools:
-        tools = ctx.runtime.briefing.tools(handles=True)
+        tools = _tools(ctx).definitions(view.skill_set)
         found = found._replace(tools=frozenset(str(each["name"]) for each in tools))
     if settings.prompts:
         found = found._replace(prompts=prompts.Names(view, settings))

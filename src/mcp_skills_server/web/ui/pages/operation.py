@@ -6,18 +6,18 @@ page to show them. The content of requests and responses is not kept.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from mcp_skills_server.errors import UsageError
+from mcp_skills_server.errors import REPEATS, UsageError
 from mcp_skills_server.model import Standing
 from mcp_skills_server.telemetry.events import CATALOGUE, Event, Use
 from mcp_skills_server.telemetry.usage import By, Report, UsageRow, UsageStore
@@ -25,6 +25,8 @@ from mcp_skills_server.web.ui.context import Context, list_address, source_name,
 
 if TYPE_CHECKING:
     from mcp_skills_server.sources.mirrors import SourceState
+
+logger = logging.getLogger(__name__)
 
 PAGE_SIZE: Final = 100
 """Skills on one page."""
@@ -102,8 +104,10 @@ class UsageReports:
         made, found = self._made.get(by, (-_CACHE_S, None))
         if time.monotonic() - made >= _CACHE_S:
             found = None
-            with suppress(UsageError):
+            try:
                 found = self._counts.report(by, _DAYS)
+            except UsageError as error:
+                logger.warning("%s", error, extra=REPEATS)
             self._made[by] = time.monotonic(), found
         return found
 
@@ -136,6 +140,7 @@ def usage(request: Request, ctx: Context) -> Response:
         never=sum(1 for each in lines if each.last is None),
         days=_DAYS,
         counts=ctx.site.usage.is_enabled,
+        is_read=report is not None,
         others=_others(ctx),
         most=MOST_OTHERS,
         searches=searches,

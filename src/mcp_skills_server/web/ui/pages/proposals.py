@@ -17,7 +17,7 @@ from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format import frontmatter
 from mcp_skills_server.model import SKILL_MD
 from mcp_skills_server.proposals import approval
-from mcp_skills_server.proposals.intake import trial
+from mcp_skills_server.proposals.intake import MOST_LINES, trial
 from mcp_skills_server.proposals.review import Review, review, root_of
 from mcp_skills_server.proposals.store import LOCAL, Proposal, ProposalStore
 from mcp_skills_server.provenance.difference import Files
@@ -152,6 +152,11 @@ def _lines(raw: bytes) -> list[str]:
 
 
 def _rows(left: Sequence[str], right: Sequence[str]) -> Iterator[Side]:
+    if len(left) * len(right) > MOST_LINES**2:  # comparison may take quadratic time
+        words = f"{len(left):,} lines are served, too many to compare with the proposed ones:"
+        yield Side("gap", words, None)
+        yield from (Side("changed", None, line) for line in right)
+        return
     for group in SequenceMatcher(None, left, right, autojunk=False).get_grouped_opcodes(_AROUND):
         if group[0][1]:
             yield Side("gap", f"from line {group[0][1] + 1:,}", None)

@@ -36,7 +36,6 @@ from mcp_skills_server.runtime.overlap import Overlap, is_copy, overlaps
 from mcp_skills_server.runtime.search_index import NoFullTextError
 from mcp_skills_server.server.sdk import quota_owner
 from mcp_skills_server.telemetry import events
-from mcp_skills_server.telemetry.usage import UsageRow
 from mcp_skills_server.web.ui.context import (
     Argument,
     Context,
@@ -120,7 +119,7 @@ async def page(request: Request, ctx: Context) -> Response:
     skill, query = skill_of(request, ctx), request.query_params
     text = await _text(ctx, skill)
     form = await _filled(query, ctx, skill)
-    used: Mapping[str, UsageRow] = await to_thread.run_sync(ctx.used) or {}
+    used = await to_thread.run_sync(ctx.used)
     registry = ctx.runtime.registry
     # read before the survey, which then includes the results
     is_checked = registry.checks.known(skill) is not None
@@ -151,8 +150,8 @@ async def page(request: Request, ctx: Context) -> Response:
         seen=_seen_by(ctx, skill),
         costs=_costs(skill, text),
         form=form,
-        line=used.get(skill.path),
-        counts=ctx.site.usage.is_enabled,
+        line=(used or {}).get(skill.path),
+        counts=used is not None,
         revisions=ctx.site.revisions.of(skill.path),
         snippets=_snippets(request, ctx),
         switches=can_switch(ctx, skill),
@@ -177,8 +176,7 @@ def _icon(skill: Skill) -> str:
     if isinstance(icons, list) and icons and isinstance(icons[0], dict):
         named = icons[0].get("src")
     path = (text_of(named) or "").removeprefix("./")
-    kind = media.media_type(path) or ""
-    if path in skill.files and kind.startswith("image/") and "svg" not in kind:
+    if path in skill.files and is_raster_name(path):
         return path
     return ""
 

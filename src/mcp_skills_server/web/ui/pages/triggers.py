@@ -15,12 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from mcp_skills_server.authoring.evaluation import (
-    TriggerCase,
-    encode_cases,
-    own_cases,
-    read_cases,
-)
+from mcp_skills_server.authoring.evaluation import TriggerCase, encode_cases, own_cases, read_cases
 from mcp_skills_server.durable import replace_file
 from mcp_skills_server.errors import RequestError, UsageError
 from mcp_skills_server.model import EVALS, Skill
@@ -98,7 +93,7 @@ def page(request: Request, ctx: Context) -> Response:
         lines=lines,
         checked=checked,
         written=encode_cases([each.case for each in checked]).decode(),
-        can_save=skill is not None and _can_save(ctx, skill),
+        can_save=ctx.site.is_local and skill is not None and skill.origin is None,
         saved="saved" in query,
     )
 
@@ -108,7 +103,7 @@ def save(_: Request, ctx: Context, fields: Mapping[str, str]) -> str:
     if not ctx.site.is_local:
         raise HTTPException(403, "Save queries on the local page ('mcp-skills-server ui').")
     skill = ctx.snapshot.skills.get(fields.get("skill", ""))
-    if skill is None or not _can_save(ctx, skill):
+    if skill is None or skill.origin is not None:
         raise RequestError("Queries can be saved only in skills of your own folders.")
     cases = cases_of(fields.get("prompts", ""))
     if not cases:
@@ -141,10 +136,6 @@ def _write(folder: Path, raw: bytes) -> None:
         replace_file(evals / _FILE, raw, None)
     except OSError as error:
         raise RequestError(f"The queries cannot be saved: {error.strerror}.") from None
-
-
-def _can_save(ctx: Context, skill: Skill) -> bool:
-    return ctx.site.is_local and skill.origin is None
 
 
 def cases_of(lines: str) -> list[TriggerCase]:

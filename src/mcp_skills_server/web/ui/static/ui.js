@@ -4,10 +4,10 @@
 // Buttons that copy the text of another element.
 const bind = (within) => {
   for (const button of within.querySelectorAll("button[data-copies]")) {
+    const words = button.textContent;
     button.hidden = false;
     button.addEventListener("click", async () => {
       const text = document.getElementById(button.dataset.copies).textContent;
-      const words = button.textContent;
       try {
         await navigator.clipboard.writeText(text);
         button.textContent = "Copied";
@@ -108,7 +108,9 @@ local(document);
     try {
       const answer = await fetch(`${location.pathname}?${fields}`, { redirect: "manual" });
       const gone = document.getElementById("gone");
-      if (answer.status === 404 && gone) { gone.hidden = false; return; }
+      if (gone) gone.hidden = answer.status !== 404;
+      if (answer.status === 404 && gone) return;
+      if (answer.status === 503) { setTimeout(show, 1000); return; }  // a file is just being changed
       if (!answer.ok) { say("You are signed out, or may not see this any more. Reload the page."); source.close(); return; }
       const at = document.activeElement;
       if (results.contains(at) && at.matches("input, textarea, select")) {

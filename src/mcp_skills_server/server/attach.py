@@ -80,10 +80,8 @@ def make_standalone_server() -> Server[Any]:
     """Return the standalone server, with nothing attached yet."""
     version = mcp_skills_server.__version__
     server = Server[Any]("mcp-skills-server", version=version, title="Agent Skills")
-    # Else the SDK lists all tools before each call, a request of its own in log and metrics. Only
-    # parameters in headers need the schemas, and no tool has them.
-    no_schemas: dict[str, Mapping[str, Any]] = {}
-    server.get_tool_input_schema = no_schemas.get
+    # Only parameters in headers need schemas: without this the SDK lists the tools at each call.
+    server.get_tool_input_schema = dict[str, Mapping[str, Any]]().get
     if isinstance(get_tracer_provider(), ProxyTracerProvider):  # none, so nothing records spans
         server.middleware.clear()
     return server

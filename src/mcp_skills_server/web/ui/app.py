@@ -250,7 +250,7 @@ class PagePart(Part):
         with events.Request(events.PAGE, method, principal=who, address=client) as event:
             try:
                 return await retry_when_stale(runtime.skill_set, handler)
-            except (HTTPException, RequestError, UnreadableError) as error:
+            except (HTTPException, RequestError) as error:
                 event.outcome = "refused"
                 return _refusal(ctx, error)
 
@@ -304,12 +304,10 @@ def _message(ctx: Context, words: str, status: int) -> Response:
     return ctx.page("message.html", status, title=HTTPStatus(status).phrase, words=words)
 
 
-def _refusal(ctx: Context, error: HTTPException | RequestError | UnreadableError) -> Response:
+def _refusal(ctx: Context, error: HTTPException | RequestError) -> Response:
     if isinstance(error, HTTPException):
         return _message(ctx, error.detail, error.status_code)
-    if isinstance(error, UnreadableError):
-        return _message(ctx, str(error), 503)
-    return _message(ctx, str(error), 400)
+    return _message(ctx, str(error), 503 if isinstance(error, UnreadableError) else 400)
 
 
 async def _missing(_: Request, __: Context) -> Response:

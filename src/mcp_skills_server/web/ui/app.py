@@ -136,6 +136,7 @@ class PagePart(Part):
 
     _site: SharedContext
     _sessions: PageSessions
+    _sign_in: SignInEndpoints
 
     def __init__(self, runtime: Runtime, settings: Settings, ui: UiSettings, views: Views) -> None:
         self._runtime = runtime
@@ -169,7 +170,7 @@ class PagePart(Part):
             live=live.Live(http.quotas.streams),
             activity=operation.Activity(),
         )
-        sign_in = SignInEndpoints(self._sessions, http.policy, self._site.templates)
+        self._sign_in = SignInEndpoints(self._sessions, http.policy, self._site.templates)
         self._site.revisions.start()
         self._site.live.follow(registry)
         self._runtime.events.subscribe(self._site.activity.take)
@@ -180,7 +181,7 @@ class PagePart(Part):
             Route("/proposals/{id}", self._posted(proposals.decide), methods=["POST"]),
             Route("/switch", self._posted(catalogue.switch_skill), methods=["POST"]),
             Route("/static/{name}", _static, methods=["GET"]),
-            *sign_in.routes(),
+            *self._sign_in.routes(),
             Route("/{rest:path}", self._answer(_PageView("/*", _missing)), methods=["GET"]),
         ]
         below = _PageMiddleware(GZipMiddleware(Router(routes), _LEAST_COMPRESSED))
@@ -264,7 +265,7 @@ class PagePart(Part):
             elif viewer is None:
                 fault = "You are not signed in any more. Sign in, and send the form again."
             if viewer is None or fault:
-                return _message(self._context(None), fault, 403)
+                return self._sign_in.page("message.html", 403, title="Forbidden", words=fault)
             ctx, fields = self._context(viewer.principal), await form_of(request)
             if fields is None:
                 return _message(ctx, "The form is too long.", 400)

@@ -135,6 +135,8 @@ def test_saving_queries_is_refused_cross_site_and_outside_the_skill(tmp_path: Pa
     with signed_in(tmp_path / "skills") as (origin, cookie):
         assert post_status("try", origin, cookie, "http://evil.example", skill="a", prompts="x") == 403
         assert post_status("try", origin, skill="a", prompts="x") == 403
+        refusal = text_of(fetch(f"{origin}/ui/try", "", "POST", {"skill": "a"}, Origin=origin))
+        assert "You are not signed in any more." in refusal and "<title>Forbidden - mcp-skills-server" in refusal
         for invalid in (
             {"skill": "../outside", "prompts": "x"},
             {"skill": "a"},

@@ -136,6 +136,7 @@ class PagePart(Part):
 
     _site: SharedContext
     _sessions: PageSessions
+    _sign_in: SignInEndpoints
 
     def __init__(self, runtime: Runtime, settings: Settings, ui: UiSettings, views: Views) -> None:
         self._runtime = runtime
@@ -169,7 +170,7 @@ class PagePart(Part):
             live=live.Live(http.quotas.streams),
             activity=operation.Activity(),
         )
-        sign_in = SignInEndpoints(self._sessions, http.policy, self._site.templates)
+        self._sign_in = SignInEndpoints(self._sessions, http.policy, self._site.templates)
         self._site.revisions.start()
         self._site.live.follow(registry)
         self._runtime.events.subscribe(self._site.activity.take)
@@ -180,7 +181,7 @@ class PagePart(Part):
             Route("/proposals/{id}", self._posted(proposals.decide), methods=["POST"]),
             Route("/switch", self._posted(catalogue.switch_skill), methods=["POST"]),
             Route("/static/{name}", _static, methods=["GET"]),
-            *sign_in.routes(),
+            *self._sign_in.routes(),
             Route("/{rest:path}", self._answer(_PageView("/*", _missing)), methods=["GET"]),
         ]
         below = _PageMiddleware(GZipMiddleware(Router(routes), _LEAST_COMPRESSED))
@@ -250,7 +251,7 @@ class PagePart(Part):
         with events.Request(events.PAGE, method, principal=who, address=client) as event:
             try:
                 return await retry_when_stale(runtime.skill_set, handler)
-            except (HTTPException, RequestError, UnreadableError) as error:
+            except (HTTPException, RequestError) as error:
                 event.outcome = "refused"
                 return _refusal(ctx, error)
 
@@ -264,7 +265,7 @@ class PagePart(Part):
             elif viewer is None:
                 fault = "You are not signed in any more. Sign in, and send the form again."
             if viewer is None or fault:
-                return _message(self._context(None), fault, 403)
+                return self._sign_in.page("message.html", 403, title="Forbidden", words=fault)
             ctx, fields = self._context(viewer.principal), await form_of(request)
             if fields is None:
                 return _message(ctx, "The form is too long.", 400)
@@ -304,12 +305,10 @@ def _message(ctx: Context, words: str, status: int) -> Response:
     return ctx.page("message.html", status, title=HTTPStatus(status).phrase, words=words)
 
 
-def _refusal(ctx: Context, error: HTTPException | RequestError | UnreadableError) -> Response:
+def _refusal(ctx: Context, error: HTTPException | RequestError) -> Response:
     if isinstance(error, HTTPException):
         return _message(ctx, error.detail, error.status_code)
-    if isinstance(error, UnreadableError):
-        return _message(ctx, str(error), 503)
-    return _message(ctx, str(error), 400)
+    return _message(ctx, str(error), 503 if isinstance(error, UnreadableError) else 400)
 
 
 async def _missing(_: Request, __: Context) -> Response:

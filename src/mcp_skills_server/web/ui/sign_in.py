@@ -155,7 +155,7 @@ class SignInEndpoints:
             return self._form(str(error), 403)
         # No HTTP redirect: the browser would not send the strict cookie, since the chain began
         # at the issuer.
-        response = self._page("message.html", 200, title="Signed in", words="")
+        response = self.page("message.html", 200, title="Signed in", words="")
         response.headers["refresh"] = f"0; url={base()}/"
         await self._sessions.begin(request, response, found)
         response.delete_cookie(
@@ -164,11 +164,12 @@ class SignInEndpoints:
         return response
 
     def _form(self, trouble: str, status: int) -> Response:
-        return self._page(
+        return self.page(
             "sign_in.html", status, trouble=trouble, sessions=self._sessions, flow=self._flow
         )
 
-    def _page(self, template: str, status: int, **values: object) -> Response:
+    def page(self, template: str, status: int, **values: object) -> Response:
+        """Return a response for a viewer who is not signed in: no name of a folder, no views."""
         body = self._templates.get_template(template).render(ctx=None, base=base(), **values)
         return HTMLResponse(body, status)
 

@@ -110,7 +110,7 @@ local(document);
       const gone = document.getElementById("gone");
       if (gone) gone.hidden = answer.status !== 404;
       if (answer.status === 404 && gone) return;
-      if (answer.status === 503) { setTimeout(show, 1000); return; }  // a file is just being changed
+      if (answer.status === 503) { setTimeout(show, 1000); return; }  // files are being read or changed
       if (!answer.ok) { say("You are signed out, or may not see this any more. Reload the page."); source.close(); return; }
       const at = document.activeElement;
       if (results.contains(at) && at.matches("input, textarea, select")) {

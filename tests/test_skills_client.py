@@ -201,7 +201,7 @@ async def test_frontmatter_that_differs_from_its_listing_is_refused() -> None:
     fields = {"name": "one", "description": "The one skill."}
     raw = SKILL.replace(b"skill.\n", b"skill.\nuser-invocable: 1\n", 1)
     files = [file_entry("SKILL.md", raw)]
-    for value, is_same in ((1, True), (1.0, True), (True, False), ("1", False), (None, False)):
+    for value, is_same in ((1, True), (1.0, True), (True, False), ("1", False), ([1], False)):
         announced = entry(frontmatter=fields | {"user-invocable": value}, resources=files)
         async with SkillsClient.connect(scripted(lambda _, e=announced: {"skills": [e]}, lambda _: raw)) as client:
             (skill,) = await client.list()

@@ -61,6 +61,8 @@ def test_null_unknown_and_integral_params_are_valid(method: str, params: dict[st
      "Invalid params: params.notifications.toolsListChanged must be a boolean"),
     (MODERN, "subscriptions/listen", {"notifications": {"resourceSubscriptions": ["x", 5]}, "_meta": MODERN_META},
      "params.notifications.resourceSubscriptions[1] must be a string"),
+    (MODERN, "subscriptions/listen", {"notifications": {"resourceSubscriptions": "x"}, "_meta": MODERN_META},
+     "params.notifications.resourceSubscriptions must be an array"),
 ])  # fmt: skip
 def test_invalid_param_is_named(era: Era, method: str, params: dict[str, Any], message: str) -> None:
     assert message in str(fault_message(era, method, params))

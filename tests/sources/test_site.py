@@ -248,6 +248,16 @@ def served_body(folder: Path) -> str:
     return (folder / "a" / "SKILL.md").read_text().splitlines()[-1]
 
 
+def test_site_with_a_refused_skill_is_pinned(site: Publisher, tmp_path: Path) -> None:
+    site.add("a")
+    site.add("bad", b"no skill")
+    options = ("--allow-private", "--allow-http", "--cache-dir", tmp_path / "cache")
+    lock = tmp_path / "skills.lock"
+    done = run_command("lock", site.url, "--output", lock, *options)
+    assert "bad" in done.stderr
+    assert re.search(r'revision = "[0-9a-f]{64}"', lock.read_text())
+
+
 @pytest.mark.parametrize("control", ["", "no-store", "max-age=3600", "last-modified"])
 def test_pinned_index_is_kept_and_any_other_is_not(site: Publisher, tmp_path: Path, control: str) -> None:
     indexes = [index_of([entry("a", site.add("a", skill_md("a", text)), "/a/a")]) for text in ("one", "two")]

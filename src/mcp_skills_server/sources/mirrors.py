@@ -64,7 +64,7 @@ class SourceState:
     name: str
     ready: bool  # a fetch has succeeded once, or a copy exists
     trouble: str | None  # why the last fetch failed, in one line; always set while not ready
-    revision: str = ""  # the served one; "" if not all of one was fetched yet
+    revision: str = ""  # the served one; "" if a skill of it is still to be fetched
     looked: float | None = None  # end of the last poll
     next_look: float | None = None  # start of the next poll; None while one is under way
     current: float | None = None  # end of the last poll that succeeded
@@ -247,8 +247,9 @@ class Follower:
         if source is not self.source:
             return False
         before = report.before or self.state.revision
-        self._change(revision=revision.digest if report.is_complete else "")
-        self._stamp = folder_stamp(source.place)
+        is_whole = all(each.fault == "publisher" for each in report.refused)
+        self._change(revision=revision.digest if is_whole else "")
+        self._stamp = folder_stamp(source.place) if report.is_complete else ()
         self._lines, self._problems = report.lines(source.origin), report.problems(source.origin)
         await to_thread.run_sync(self._report, self._lines, self._problems)
         self._log_changes(report, before, revision.digest)
@@ -344,14 +345,15 @@ class Mirrors:
             follower.report_to(partial(note, os.path.abspath(follower.path)))
 
     def fetch(self, *, proved: bool = False) -> None:
-        """Fetch all remote sources now, or raise UsageError; `proved` accepts no older copy."""
+        """Fetch all remote sources now, or raise UsageError; `proved` wants all of each."""
 
         async def fetch_all() -> None:
             for follower in self.followers:
-                if not follower.source.remote:
-                    continue
                 try:
-                    await follower.refresh(anew=True)
+                    if follower.source.remote:
+                        await follower.refresh(anew=True)
+                    if proved and not follower.state.revision:
+                        raise UnreachableError("not all of its skills can be fetched now")
                 except (UsageError, SourceError) as error:
                     if not proved and follower.has_copy:
                         follower.report_failure(error)

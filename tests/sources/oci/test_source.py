@@ -18,7 +18,7 @@ from mcp_skills_server.sources import reconcile
 from mcp_skills_server.sources.mirrors import Mirrors
 from mcp_skills_server.sources.oci import manifests
 from mcp_skills_server.sources.source import SourceSettings, UnacceptableError, UnreachableError
-from sources.fetching import LOCAL, fetch_to_cache, fetch_to_folder, open_follower, skill_names
+from sources.fetching import LOCAL, fetch_to_cache, fetch_to_folder, open_follower, run_command, skill_names
 from sources.oci.registries import REPOSITORY, FakeRegistry, digest, tar
 from sources.publishers import respond_with, skill_md
 
@@ -102,6 +102,27 @@ def test_unavailable_artifact_is_retried_and_removes_nothing(
     registry.routes |= missing
     anyio.run(follower.refresh)
     assert skill_names(follower.path) == ["a", "late"]
+
+
+def test_lock_file_is_not_written_while_a_skill_cannot_be_fetched(registry: FakeRegistry, tmp_path: Path) -> None:
+    bad = registry.skill("bad", {"SKILL.md": skill_md("bad"), ".env": b"x"})
+    skills = {name: registry.skill(name, {"SKILL.md": skill_md(name)}) for name in ("a", "b")} | {"bad": bad}
+    digest = registry.collection(skills, "1.0")
+    command = ("--cache-dir", tmp_path / "cache", "--allow-http", "--allow-private")
+    lock = tmp_path / "skills.lock"
+    place = f"/v2/{REPOSITORY}/manifests/{skills['b']}"
+    lost = registry.routes.pop(place)
+    done = run_command("lock", registry.named(), "--output", lock, *command, code=2)
+    assert "not all of its skills can be fetched now" in done.stderr
+    assert not lock.exists()
+    registry.routes[place] = lost
+    run_command("lock", registry.named(), "--output", lock, *command)
+    before = lock.read_text()
+    assert digest in before
+    del registry.routes[place]
+    shutil.rmtree(tmp_path / "cache")
+    run_command("update", "--lock", lock, *command, code=2)
+    assert lock.read_text() == before
 
 
 def test_pinned_copy_is_replaced_only_by_a_complete_one(registry: FakeRegistry, tmp_path: Path) -> None:

@@ -88,6 +88,14 @@ def test_invalid_token_list_is_usage_error_without_secrets(message: str, texts: 
         assert SECRET[:10] not in error and OTHER[:10] not in error
 
 
+def test_token_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    """Some editors of Windows write one."""
+    path = tmp_path / "tokens"
+    path.write_text(f"alpha={SECRET}\n", encoding="utf-8-sig")
+    path.chmod(0o600)
+    assert [token.name for token in read_token_file(str(path)).require_valid()] == ["alpha"]
+
+
 def test_world_readable_token_file_causes_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "tokens"
     path.write_text(f"alpha={SECRET}\n")

@@ -83,6 +83,15 @@ def test_skills_off_file_may_begin_with_a_byte_order_mark(root: Path) -> None:
     assert loaded_skills(Registry([root])) == {"acme/invoices"}
 
 
+def test_skills_off_file_in_utf_16_is_reported(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """An older PowerShell redirects output so."""
+    (root / "skills-off.txt").write_text("tea\n", encoding="utf-16")
+    Registry([root])
+    assert "skills-off.txt: cannot be read (not UTF-8)" in caplog.text
+    with pytest.raises(RequestError, match="not UTF-8"):
+        switch(str(root), "tea", on=False)
+
+
 def test_unreadable_switches_are_not_overwritten(root: Path) -> None:
     os.mkfifo(root / "skills-off.txt")
     for on in (False, True):

@@ -44,6 +44,8 @@ def _read(root: str) -> frozenset[str]:
         return frozenset()
     if len(raw) > _MOST_BYTES:
         raise OSError(errno.EFBIG, f"larger than {_MOST_BYTES:,} bytes")
+    if b"\0" in raw:
+        raise OSError(errno.EILSEQ, "not UTF-8")
     lines = (line.strip().strip("/") for line in raw.decode("utf-8-sig", "replace").splitlines())
     return frozenset(line for line in lines if line and not line.startswith("#"))
 

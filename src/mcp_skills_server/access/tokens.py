@@ -304,7 +304,7 @@ def read_token_text(path: str, *, wait: bool = False) -> tuple[str, int]:
     """
     try:
         raw, status = read_regular(path, _LONGEST_FILE, wait=wait)
-        text = raw.decode()
+        text = raw.decode("utf-8-sig")
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror}); {_ANOTHER}") from None
     except UnicodeDecodeError:

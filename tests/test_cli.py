@@ -231,6 +231,8 @@ def test_validate_shows_progress_only_on_a_terminal(tmp_path: Path) -> None:
     ("MCP_SKILLS_WATCH", "maybe", "MCP_SKILLS_WATCH: 'maybe' is not a valid boolean"),
     ("MCP_SKILLS_PAGE_SIZE", "0", "MCP_SKILLS_PAGE_SIZE: 0 is not in the range"),
     ("MCP_SKILLS_DIALECT", "x", "MCP_SKILLS_DIALECT: 'x' is not one of"),
+    ("MCP_SKILLS_SESSION_IDLE", "inf", "MCP_SKILLS_SESSION_IDLE: inf is not a number of seconds"),
+    ("MCP_SKILLS_DRAIN", "nan", "MCP_SKILLS_DRAIN: nan is not a number of seconds"),
 ])  # fmt: skip
 def test_bad_environment_value_is_reported_by_variable_name(variable: str, value: str, message: str) -> None:
     done = run("serve", FIXTURES, **{variable: value})

@@ -55,7 +55,7 @@ def test_unrestricted_view_has_the_snapshot_of_the_registry(folder: Path) -> Non
     registry = load_registry(folder)
     views = Views(registry)
     assert views.of(ANN) is views.of(None) is registry
-    assert not views.are_restricted
+    assert views.grants is None
     with pytest.raises(ValueError, match="grants replace grants"):
         views.replace([grant("*", "**")])
     assert views_of(registry, grant("*", "**")).of(None).snapshot is registry.snapshot

@@ -6,7 +6,10 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
+
 from commands.calls import invoke, refusal
+from mcp_skills_server.access import tokens
 from web.http_wire import http_serving
 from wire import write_skill
 
@@ -41,6 +44,23 @@ def test_new_token_grants_access_and_rotates_without_a_gap(tmp_path: Path) -> No
         server.wait_for_log("there are 1 of them")
         assert (status(old), status(fresh)) == (401, 200)
         assert old not in server.stderr and fresh not in server.stderr
+
+
+def test_line_that_another_process_adds_meanwhile_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "tokens"
+    file.write_text(f"one={'1' * 20}")  # without a line end
+    read = tokens.read_tokens
+
+    def read_slowly(text: str, source: str) -> tokens.TokenLines:
+        if source == str(file):
+            with file.open("a") as other:
+                other.write(f"\nother={'2' * 20}\n")
+        return read(text, source)
+
+    monkeypatch.setattr(tokens, "read_tokens", read_slowly)
+    new("two", "--token-file", file)
+    lines = read(file.read_text(), str(file)).require_valid()
+    assert [each.name for each in lines] == ["one", "other", "two"]
 
 
 def test_token_without_a_file_is_printed_with_its_line(tmp_path: Path) -> None:

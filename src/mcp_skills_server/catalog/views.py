@@ -115,13 +115,8 @@ class Views:
             registry.subscribe(self._note)
 
     @property
-    def are_restricted(self) -> bool:
-        """True when there are grants, so that principals may see different skills."""
-        return self._grants is not None
-
-    @property
     def grants(self) -> tuple[Grant, ...] | None:
-        """The grants in force, None without restrictions."""
+        """The grants in force; None if every principal may see all skills."""
         return None if self._grants is None else self._grants.grants
 
     def permissions(self, principal: Principal | None) -> Permissions | None:

@@ -14,6 +14,7 @@ which took 8 ms of every start.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -129,7 +130,13 @@ def seconds(
 ) -> float:
     """Return a field for a number of seconds from `least`, exclusive with `above`."""
     kind = click.FloatRange(min=least, min_open=above)
-    return option(default, words, type=kind, metavar="SECONDS", **more)
+    return option(default, words, type=kind, metavar="SECONDS", callback=_finite, **more)
+
+
+def _finite(_: click.Context, __: click.Parameter, value: float) -> float:
+    if not math.isfinite(value):
+        raise click.BadParameter(f"{value} is not a number of seconds.")
+    return value
 
 
 def file(words: str, *names: str, **more: Any) -> str | None:

@@ -122,7 +122,7 @@ class Reloader:
                 in_force = "the tokens stay as they were"
             troubles.append(f"{wrong[0][1]}{more_suffix(len(wrong) - 1)}; {in_force}")
         grants: Sequence[Grant] | None = None
-        if now and now.grants != self._views.grants and self._views.are_restricted:
+        if now and self._views.grants not in (None, now.grants):
             grants = now.grants
         self._swap(tokens, grants)
         for each in troubles:  # logged after the valid changes are in force
@@ -197,8 +197,7 @@ class Reloader:
                 mirrors.set_refresh(root, (rules and rules.refresh_s) or new["refresh"])
         if _without_refresh(was) != _without_refresh(now):
             later.append("source")
-        is_live = self._views.are_restricted and now.grants is not None
-        if was.grants != now.grants and not is_live:
+        if was.grants != now.grants and None in (now.grants, self._views.grants):
             later.append("grant")
         if was.oauth != now.oauth:
             later.append("oauth")

@@ -58,12 +58,15 @@ def new(options: NewTokenOptions, name: str) -> None:
 
 
 def _append(file: Path, line: str) -> None:
-    """Append a line to a token file, atomically."""
+    """Append a line to a token file, without losing lines that another process appends."""
     from mcp_skills_server.access.tokens import read_token_text, read_tokens
-    from mcp_skills_server.durable import replace_file
 
-    text, mode = read_token_text(str(file)) if os.path.exists(file) else ("", 0o600)
-    whole = f"{text.rstrip()}\n{line}\n".lstrip("\n")
-    read_tokens(whole, str(file)).require_valid()
+    text = read_token_text(str(file))[0] if os.path.exists(file) else ""
+    read_tokens(f"{text}\n{line}", str(file)).require_valid()
     with writing(str(file), "give another --token-file"):
-        replace_file(file, whole.encode(), mode)
+        descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        with open(descriptor, "wb") as out:
+            start = "\n" if text and not text.endswith("\n") else ""
+            out.write(f"{start}{line}\n".encode())
+            out.flush()
+            os.fsync(descriptor)

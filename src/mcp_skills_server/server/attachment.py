@@ -185,7 +185,7 @@ class Attachment:
         """
         if self.is_ready:
             return
-        if self.views.are_restricted or self.registry.await_sources is not None:
+        if self.views.grants is not None or self.registry.await_sources is not None:
             await self.ready()
             return
         if not await in_thread(self.sessions.runtime.briefing.remember):
@@ -246,7 +246,7 @@ class Attachment:
     def _publish(self, changes: Changes) -> None:
         """Notify the principals that have skills among the changed ones."""
         tools_are_same = False
-        if self.is_ready and not self.views.are_restricted and self._may_change_tools(changes):
+        if self.is_ready and self.views.grants is None and self._may_change_tools(changes):
             now = self.tools.tool_variants(self.registry)
             tools_are_same, self._tools_shown = now == self._tools_shown, now
 

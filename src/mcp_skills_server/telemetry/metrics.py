@@ -173,7 +173,7 @@ class _Server(WSGIServer):
             self.address_family = socket.AF_INET6
         super().__init__((host, port), _Handler)
 
-    def handle_error(self, *_: object) -> None:
+    def handle_error(self, request: object, client_address: object) -> None:
         """Log no connection that was lost or idle."""
 
 

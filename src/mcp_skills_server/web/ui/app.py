@@ -283,7 +283,7 @@ class PagePart(Part):
     def _context(self, principal: Principal | None) -> Context:
         """Return a viewer's context. Without a principal, others' activity needs a grant."""
         runtime, admin = self._runtime_of(principal), self._views.is_admin(principal)
-        others = admin and (principal is not None or self._views.are_restricted)
+        others = admin and (principal is not None or self._views.grants is not None)
         ctx = Context(
             self._site,
             runtime,

@@ -187,6 +187,14 @@ def test_trigger_set_is_assigned_to_its_skill(skills: Path, path: str, fields: d
     assert invoke("evaluate", skills, "--cases", file).return_value == 0
 
 
+def test_trigger_set_in_a_nested_skill_is_about_the_inner_one(skills: Path) -> None:
+    inner = write_skill(skills / "refunds/chargebacks", description="Handles chargebacks. Use when a bank asks.")
+    file = write_trigger_set(inner / "evals/a.json", ("the bank asks about a chargeback", True))
+    for options in ([], ["--cases", file]):
+        (result,) = json_of("evaluate", skills, *options)["results"]
+        assert (result["path"], result["pass"]) == ("refunds/chargebacks", True)
+
+
 def test_pass_rate_of_the_fixtures_does_not_drop() -> None:
     """272 of 340 prompts passed when they were written."""
     sets = ROOT / "fixtures/triggers"

@@ -187,7 +187,7 @@ def _skill_of(registry: Registry, named: str, file: Path) -> Skill:
     """Return the skill that a case is about, by the file's place, the case or the file's name."""
     snapshot = registry.snapshot
     place = os.path.realpath(file)
-    for skill in snapshot.skills.values():
+    for skill in sorted(snapshot.skills.values(), key=registry.place, reverse=True):  # inner first
         if place.startswith(registry.place(skill) + os.sep):
             return skill
     for name in filter(None, (named, file.stem)):

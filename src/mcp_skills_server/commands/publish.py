@@ -104,9 +104,12 @@ def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
     registry.load()
     for each in passed_over(registry):
         remark(str(each))
-    empty = without_skills(registry)
-    if empty and not options.allow_partial and not options.check:
-        return _refuse_to_publish(output, [(root, "no skill there") for root in empty])
+    lost = [(root, "no skill there") for root in without_skills(registry)]
+    for root in registry.roots:
+        if root.origin and not root.revision:
+            lost.append((root.shown, "not all of its skills can be fetched now"))
+    if lost and not options.allow_partial and not options.check:
+        return _refuse_to_publish(output, lost)
     writing, packing = (partial(progress, label=label) for label in ("writing", "packing"))
     site = StaticSite(output, headers=options.headers, keep_days=options.keep, progress=writing)
     publication = Publication(

@@ -102,8 +102,10 @@ def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
         remark("reading the skills")
     registry.load()
     empty, _ = report_absent(registry)
-    if empty and not options.allow_partial and not options.check:
-        return _refuse_to_publish(output, ())
+    fault = "not all of its skills can be fetched now"
+    lost = [(root.shown, fault) for root in registry.roots if root.origin and not root.revision]
+    if (empty or lost) and not options.allow_partial and not options.check:
+        return _refuse_to_publish(output, lost)
     writing, packing = (partial(progress, label=label) for label in ("writing", "packing"))
     site = StaticSite(output, headers=options.headers, keep_days=options.keep, progress=writing)
     publication = Publication(

@@ -18,7 +18,7 @@ from mcp_skills_server.sources import reconcile
 from mcp_skills_server.sources.mirrors import Mirrors
 from mcp_skills_server.sources.oci import manifests
 from mcp_skills_server.sources.source import SourceSettings, UnacceptableError, UnreachableError
-from sources.fetching import LOCAL, fetch_to_cache, fetch_to_folder, open_follower, run_command, skill_names
+from sources.fetching import LOCAL, fetch_to_cache, fetch_to_folder, open_follower, read_tree, run_command, skill_names
 from sources.oci.registries import REPOSITORY, FakeRegistry, digest, tar
 from sources.publishers import respond_with, skill_md
 
@@ -123,6 +123,21 @@ def test_lock_file_is_not_written_while_a_skill_cannot_be_fetched(registry: Fake
     shutil.rmtree(tmp_path / "cache")
     run_command("update", "--lock", lock, *command, code=2)
     assert lock.read_text() == before
+
+
+def test_site_is_not_published_while_a_skill_cannot_be_fetched(registry: FakeRegistry, tmp_path: Path) -> None:
+    skills = publish(registry, "a", "b")
+    output = tmp_path / "site"
+    command = ("publish", registry.named(), "--output", output, "--cache-dir", tmp_path / "cache")
+    run_command(*command)
+    before = read_tree(output)
+    shutil.rmtree(tmp_path / "cache")
+    del registry.routes[f"/v2/{REPOSITORY}/manifests/{skills['b']}"]
+    done = run_command(*command, code=1)
+    assert "not all of its skills can be fetched now" in done.stderr
+    assert read_tree(output) == before
+    run_command(*command, "--allow-partial")
+    assert read_tree(output) != before
 
 
 def test_pinned_copy_is_replaced_only_by_a_complete_one(registry: FakeRegistry, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from mcp_skills_server.model.clients import UNKNOWN, Client, client_of
 from tables import each_row
 
 IN_TOOLS = {"list_in": "tools", "catalog_characters": 10_000}
-STRUCTURE = {"shows": "structure", "searches_tools": True}
+STRUCTURE = {"shows": "structure", "searches_tools": True, "result_characters": 34_000}
 
 
 # The fields in which a client differs from an unknown one.

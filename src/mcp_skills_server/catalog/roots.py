@@ -232,7 +232,9 @@ def merge(roots: Iterable[Iterable[Skill]]) -> tuple[dict[str, Skill], list[tupl
         tops = {path.partition("/")[0] for path in merged}
         for skill in skills:
             path, owner = skill.path, None
-            if tops and path.partition("/")[0] in tops:  # otherwise nothing owns it: most skills of a root
+            if (
+                tops and path.partition("/")[0] in tops
+            ):  # otherwise nothing owns it: most skills of a root
                 owner = next((up for up in (path, *above(path)) if up in merged), None)
                 owner = owner or next(iter(merged.below(path)), None)
             if owner is not None:

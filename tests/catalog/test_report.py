@@ -14,7 +14,7 @@ from mcp_skills_server.catalog.report import report_to_log
 from mcp_skills_server.catalog.roots import Limits
 from mcp_skills_server.format import yaml_reader
 from mcp_skills_server.model import Changes
-from mcp_skills_server.provenance.lock import Pins
+from mcp_skills_server.provenance.lock import LockedSource, Pins
 
 
 @pytest.fixture(autouse=True)
@@ -145,7 +145,7 @@ def test_newly_shadowed_skill_is_logged_with_the_shadowing_one(tmp_path: Path, c
 def test_skill_refused_by_a_gate_is_logged_with_the_reason(tmp_path: Path, caplog: Log) -> None:
     unlocked = load_registry(write_files(tmp_path, skills("a", "b", "c")))
     digests = {path: unlocked.digest_over(skill) for path, skill in unlocked.snapshot.skills.items()}
-    registry = Registry([tmp_path], gate=Pins({str(tmp_path): digests}, {}))
+    registry = Registry([tmp_path], gate=Pins({str(tmp_path): LockedSource("", "", digests)}))
     registry.load()
     report_to_log(registry)
     caplog.clear()

@@ -18,14 +18,14 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.commands.fields import option, output_format, takes
 from mcp_skills_server.commands.logs import log_to_stderr
 from mcp_skills_server.commands.look import report_absent
-from mcp_skills_server.commands.opening import if_path, open_roots, pinned_elsewhere, read_lock
+from mcp_skills_server.commands.opening import if_path, open_roots, read_lock
 from mcp_skills_server.commands.options import SignedRootOptions, roots_argument
 from mcp_skills_server.commands.printing import remark, say, say_json, say_lines
 from mcp_skills_server.errors import UsageError, plural
 from mcp_skills_server.model import Skill, Standing
 from mcp_skills_server.provenance import lock as lock_file
 from mcp_skills_server.provenance.difference import Difference, Files, compare
-from mcp_skills_server.provenance.lock import LockedSource
+from mcp_skills_server.provenance.lock import LockedSource, is_pinned_elsewhere
 from mcp_skills_server.sources.kinds import kind_of
 
 _DEFAULT: Final = "skills.lock"
@@ -144,7 +144,7 @@ def _compare_with_lock(
     out: list[SourceChange] = []
     for number, each in enumerate(locked):
         offer, now = newest[each.given]
-        wanted = now.skills.keys() - pinned_elsewhere(locked, each)
+        wanted = {path for path in now.skills if not is_pinned_elsewhere(path, each, locked)}
         if last[each.given] != number:
             wanted = now.skills.keys() & each.skills.keys()
         skills = {path: digest for path, digest in now.skills.items() if path in wanted}

@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -68,8 +68,6 @@ class OpenedRoots:
     """Keeps the remote roots current; None if all are folders."""
     scripts: Mapping[str, bool] = field(default_factory=dict[str, bool])
     """Permission to run scripts, by the absolute folder of a root, as configured."""
-    entries: Mapping[str, LockedSource] = field(default_factory=dict[str, "LockedSource"])
-    """The entries of the lock file, by the absolute folder that the registry serves."""
     pins: Pins | None = None
     """The gate of the lock file."""
     lock: str | None = None
@@ -119,21 +117,21 @@ class OpenedRoots:
             return ""
         from mcp_skills_server.sources.source import SourceError
 
+        before = self.pins.entries
         try:
-            entries = _assign_entries(self.entries, locked_roots(self.lock, self.given), self.lock)
-            if entries == self.entries:
+            entries = _assign_entries(before, locked_roots(self.lock, self.given), self.lock)
+            if entries == before:
                 return ""
             moved = {
                 folder: entry.revision
                 for folder, entry in entries.items()
-                if entry.revision != self.entries[folder].revision
+                if entry.revision != before[folder].revision
             }
             if self.mirrors is not None:
                 self.mirrors.repin(moved)
         except (UsageError, SourceError, OSError) as error:
             return f"{error}; the former lock stays in force"
-        self.entries = entries
-        self.pins.replace(*_pinned(entries))
+        self.pins.entries = entries
         self.registry.loaded.wait()
         self.registry.refresh()
         count = sum(len(each.skills) for each in entries.values())
@@ -180,14 +178,12 @@ def open_roots(
         ]
     folders = [os.path.abspath(each if isinstance(each, str) else each.path) for each in roots]
     by_folder = {folder: rule for folder, rule in zip(folders, rules, strict=True) if rule}
-    entries: dict[str, LockedSource] = {}
     gates: list[Gate] = []
     gate: Pins | None = None
     if locked is not None:
         from mcp_skills_server.provenance.lock import Pins
 
-        entries = dict(zip(folders, locked, strict=True))
-        gate = Pins(*_pinned(entries))
+        gate = Pins(dict(zip(folders, locked, strict=True)))
         gates.append(gate)
     keys = options.require_signature if isinstance(options, SignatureOptions) else ()
     gates += _gates(options, keys, options.cache_dir)
@@ -207,7 +203,7 @@ def open_roots(
             "file; name the folder itself, once"
         )
     scripts = {each: rule.scripts for each, rule in by_folder.items() if rule.scripts is not None}
-    return OpenedRoots(registry, mirrors, scripts, entries, gate)
+    return OpenedRoots(registry, mirrors, scripts, gate)
 
 
 def _mirrors(options: RootOptions, kinds: Sequence[Kind]) -> Mirrors:
@@ -342,12 +338,6 @@ def locked_roots(path: str, roots: Sequence[str]) -> list[LockedSource]:
     return [each for name, each in locked if not roots or name in wanted]
 
 
-def pinned_elsewhere(locked: Iterable[LockedSource], source: LockedSource) -> frozenset[str]:
-    """Return the skills that other entries pin to other revisions of the same source."""
-    others = (each for each in locked if each.given == source.given and each is not source)
-    return frozenset(path for each in others for path in each.skills)
-
-
 def if_path(change: Callable[[str], str], root: str) -> str:
     """Return a root with its path changed by `change`; an address stays."""
     from mcp_skills_server.sources.kinds import kind_of
@@ -355,17 +345,6 @@ def if_path(change: Callable[[str], str], root: str) -> str:
     if kind_of(root).is_path:
         return change(root)
     return root
-
-
-def _pinned(
-    entries: Mapping[str, LockedSource],
-) -> tuple[dict[str, Mapping[str, str]], dict[str, frozenset[str]]]:
-    """Return, by folder, its locked skills, and those pinned to another revision of its source."""
-    skills = {folder: each.skills for folder, each in entries.items()}
-    elsewhere = {
-        folder: pinned_elsewhere(entries.values(), each) for folder, each in entries.items()
-    }
-    return skills, elsewhere
 
 
 def _assign_entries(

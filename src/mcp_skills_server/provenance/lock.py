@@ -16,11 +16,11 @@ each entry then lists the skills of its revision.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, cast
 
 from mcp_skills_server.catalog.gates import GateRefusal
 from mcp_skills_server.catalog.registry import Registry
@@ -145,40 +145,34 @@ def write(path: Path, sources: Sequence[LockedSource]) -> None:
         raise UsageError(f"{printable(str(path))}: {fault}") from None
 
 
-_Digests: TypeAlias = Mapping[str, Mapping[str, str]]
+def is_pinned_elsewhere(path: str, source: LockedSource, locked: Iterable[LockedSource]) -> bool:
+    """Tell whether another entry pins this skill to another revision of the same source."""
+    others = (each for each in locked if each.given == source.given and each is not source)
+    return any(path in each.skills for each in others)
 
 
 class Pins:
     """A gate of the registry that admits only locked skills, and reports the others.
 
-    Args:
-        skills: digest over all files by skill path, for each root by its absolute folder. A root
-            without an entry has no locked skills.
-        elsewhere: for the same folders, the paths of skills that are locked to another revision of
-            the source.
+    `entries` has the entry of the lock file for each root by its absolute folder, and may be
+    replaced. A root without an entry has no locked skills.
     """
 
-    def __init__(self, skills: _Digests, elsewhere: Mapping[str, frozenset[str]]) -> None:
-        self.replace(skills, elsewhere)
-
-    def replace(self, skills: _Digests, elsewhere: Mapping[str, frozenset[str]]) -> None:
-        """Replace the pins for all later checks."""
-        self._skills = skills
-        self._elsewhere = elsewhere
+    def __init__(self, entries: Mapping[str, LockedSource]) -> None:
+        self.entries = entries
 
     def __call__(self, reader: Registry, skill: Skill) -> GateRefusal | None:
         """Return the refusal of a skill, or None if its files match the lock file."""
-        root = reader.roots[skill.root].given
         # An unusable skill may have any size, so it is not hashed. Its refusal is silent, and a
         # later root may serve the path.
         if skill.standing is Standing.UNUSABLE:
             return GateRefusal(None)
-        locked = self._skills.get(root, {}).get(skill.path)
-        if locked is None:
-            if skill.path in self._elsewhere.get(root, ()):
+        entry = self.entries.get(reader.roots[skill.root].given)
+        if entry is None or skill.path not in entry.skills:
+            if entry and is_pinned_elsewhere(skill.path, entry, self.entries.values()):
                 return GateRefusal(None)
             return GateRefusal(problem("lock-missing", "the lock file does not name this skill"))
-        if reader.digest_over(skill) != locked:
+        if reader.digest_over(skill) != entry.skills[skill.path]:
             message = "its files are not those that the lock file names"
             return GateRefusal(problem("lock-differs", message))
         return None
@@ -188,8 +182,8 @@ class Pins:
         index = {root.given: root.index for root in reader.roots}
         return [
             path
-            for root, locked in self._skills.items()
-            for path in locked
+            for root, entry in self.entries.items()
+            for path in entry.skills
             if (skill := served.get(path)) is None
             or skill.root != index.get(root)
             or skill.standing is Standing.UNUSABLE

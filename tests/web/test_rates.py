@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -107,6 +108,62 @@ async def test_slow_request_does_not_count_towards_concurrency_limit(monkeypatch
     app.most.clear()
     await app.run()
     assert app.most == {"192.0.2.1": 2}
+
+
+@pytest.mark.anyio
+async def test_requests_with_slow_bodies_are_handled_two_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rates, "_SLOW_S", 0.01)
+    all_wait, arrived = asyncio.Event(), asyncio.Event()
+    waiting, running, most = 0, 0, 0
+
+    async def receive() -> Message:
+        nonlocal waiting
+        waiting += 1
+        if waiting == MANY:
+            all_wait.set()
+        await arrived.wait()
+        return {"type": "http.request", "body": b"{}", "more_body": False}
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        nonlocal running, most
+        await receive()
+        running += 1
+        most = max(most, running)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        running -= 1
+
+    limit = RequestLimits(answer, Rates(QuotaSettings()))
+    scope = {"type": "http", "path": "/mcp", "client": ("192.0.2.1", 1)}
+    requests = [asyncio.create_task(limit(scope, receive, None)) for _ in range(MANY)]  # type: ignore[arg-type]
+    async with asyncio.timeout(20):
+        await all_wait.wait()
+        monkeypatch.setattr(rates, "_SLOW_S", 20)
+        arrived.set()
+        await asyncio.gather(*requests)
+    assert most == 2
+
+
+@pytest.mark.anyio
+async def test_request_that_keeps_the_event_loop_busy_is_not_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rates, "_SLOW_S", 0.004)
+    running, most = 0, 0
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        for _ in range(3):
+            end = monotonic() + 0.02
+            while monotonic() < end:
+                pass
+            await asyncio.sleep(0)
+        running -= 1
+
+    limit = RequestLimits(answer, Rates(QuotaSettings()))
+    scope = {"type": "http", "path": "/mcp", "client": ("192.0.2.1", 1)}
+    await asyncio.gather(*(limit(scope, None, None) for _ in range(8)))  # type: ignore[arg-type]
+    assert most == 2
 
 
 @pytest.mark.anyio

@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 
 import anyio
 from starlette.responses import JSONResponse, Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_skills_server.access.quotas import Rates
 from mcp_skills_server.dialects import jsonrpc
@@ -165,12 +165,36 @@ class RequestLimits:
             await self._app(scope, receive, send)
             return
         limit = self._limits.setdefault(owner, asyncio.Semaphore(_CONCURRENCY))
-        await limit.acquire()
-        with ExitStack() as permit:  # closed once, here or by the timer
-            permit.callback(limit.release)
-            timer = asyncio.get_running_loop().call_later(_SLOW_S, permit.close)
-            permit.callback(timer.cancel)
-            await self._answer(owner, scope, receive, send)
+        with ExitStack() as permit:  # closed here, or by the timer
+
+            async def take() -> None:
+                permit.close()
+                await limit.acquire()
+                permit.callback(limit.release)
+                self._release_if_slow(permit)
+
+            async def receiving() -> Message:
+                message = await receive()
+                # The body may have taken longer than the permit lasted, and is parsed next.
+                if message["type"] == "http.request" and not message.get("more_body"):
+                    await take()
+                return message
+
+            await take()
+            await self._answer(owner, scope, receiving, send)
+
+    def _release_if_slow(self, permit: ExitStack) -> None:
+        """Close a permit after `_SLOW_S`, but not if the event loop was busy: with this request."""
+        loop = asyncio.get_running_loop()
+        due = loop.time() + _SLOW_S
+
+        def close() -> None:
+            if loop.time() < due + _SLOW_S / 2:
+                permit.close()
+            else:
+                self._release_if_slow(permit)
+
+        permit.callback(loop.call_at(due, close).cancel)
 
     async def _answer(self, owner: str, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on a request, or send 429 if it is over the rate."""

@@ -114,8 +114,9 @@ class RootState:
         known = (self.skills, self._refused, self._unattached, self.root.links)
         if any(each.below(location) for each in known):
             return location
-        # elsewhere only a SKILL.md or a directory can make a skill appear
-        if not location or os.path.isdir(os.path.join(self.root.path, location)):
+        # elsewhere only a SKILL.md, a directory or a link can make a skill appear
+        place = os.path.join(self.root.path, location)
+        if not location or os.path.isdir(place) or os.path.islink(place):
             return location
         return None
 

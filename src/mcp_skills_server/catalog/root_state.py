@@ -62,7 +62,7 @@ class RootState:
     @property
     def dot_folders(self) -> list[str]:
         """Folders that no scan entered because their names begin with a dot, in order."""
-        return list(self._dotted.below(""))
+        return sorted(self._dotted)  # not `below`: called without the lock
 
     @property
     def problems(self) -> list[Problem]:

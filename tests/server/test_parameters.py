@@ -47,7 +47,7 @@ def test_null_unknown_and_integral_params_are_valid(method: str, params: dict[st
     (LEGACY, "prompts/get", {"name": "x", "arguments": {"a": 5}}, "params.arguments.a must be a string"),
     (LEGACY, "completion/complete", {"ref": {"type": "ref/resource"}, "argument": ARGUMENT},
      "Invalid params: params.ref.type must be one of ref/prompt or params.ref.uri is missing"),
-    (LEGACY, "prompts/get", {"name": "x", "arguments": {"k" * 9_000: 5}}, f"params.arguments.{'k' * 197}... must be"),
+    (LEGACY, "prompts/get", {"name": "x", "arguments": {"k" * 9_000: 5}}, f"params.arguments.{'k' * 100} must be"),
     (LEGACY, "completion/complete", {"ref": REFERENCE, "argument": {"name": "x"}}, "params.argument.value is miss"),
     (LEGACY, "ping", {"_meta": 5}, "params._meta must be an object"),
     (LEGACY, "ping", {"_meta": {"progressToken": True}}, "params._meta.progressToken must be a string"),

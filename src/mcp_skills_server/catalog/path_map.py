@@ -13,18 +13,12 @@ _FEW: Final = 32
 
 
 class PathMap(dict[str, _V]):
-    """Dict keyed by root-relative path, such as skills by directory, with a query by prefix.
-
-    Only `replace` and `replace_below` change it. Not thread-safe.
-    """
+    """Dict keyed by root-relative path, such as skills by directory, with a query by prefix."""
 
     _order: list[str] | None = None
 
     def below(self, subtree: str) -> list[str]:
-        """Return the paths at or below `subtree`, in code point order.
-
-        Do not change the list; `replace` may.
-        """
+        """Return the paths at or below `subtree`, in code point order. Do not change or keep the list."""
         order = self._order
         if order is None:
             order = self._order = sorted(self)
@@ -41,7 +35,7 @@ class PathMap(dict[str, _V]):
         self.replace(self.below(subtree), came)
 
     def replace(self, gone: Iterable[str], came: Mapping[str, _V]) -> None:
-        """Delete some paths and insert others."""
+        """Delete some paths and insert others. Nothing else may change the map."""
         left = [path for path in gone if path not in came]
         new = [path for path in came if path not in self]
         for path in left:

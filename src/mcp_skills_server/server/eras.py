@@ -24,13 +24,7 @@ from mcp_skills_server.dialects.jsonrpc import (
     METHOD_NOT_FOUND,
     QUOTA_EXCEEDED,
 )
-from mcp_skills_server.errors import (
-    REPEATS,
-    NotServedError,
-    RequestError,
-    SkillsServerError,
-    clipped,
-)
+from mcp_skills_server.errors import REPEATS, NotServedError, RequestError, SkillsServerError
 from mcp_skills_server.runtime.quota import QuotaError
 from mcp_skills_server.telemetry.events import Outcome
 
@@ -90,8 +84,7 @@ def shape_error(value: Any, shape: Shape, name: str = "params") -> str | None:
 
 def _field_error(fields: Mapping[str, Any], key: str, shape: Shape, name: str) -> str | None:
     if key == "*":
-        named = ((each, f"{name}.{clipped(other)}") for other, each in fields.items())
-        return _first(shape_error(each, shape, at) for each, at in named)
+        return _first(shape_error(each, shape, f"{name}.{at[:100]}") for at, each in fields.items())
     plain = key.removesuffix("?")
     if plain != key and fields.get(plain) is None:
         return None

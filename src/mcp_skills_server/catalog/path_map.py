@@ -18,7 +18,7 @@ class PathMap(dict[str, _V]):
     _order: list[str] | None = None
 
     def below(self, subtree: str) -> list[str]:
-        """Return the paths at or below `subtree`, in code point order. Do not change or keep the list."""
+        """Return the paths at or below `subtree`, in code point order. Do not change or keep it."""
         order = self._order
         if order is None:
             order = self._order = sorted(self)

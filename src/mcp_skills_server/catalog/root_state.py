@@ -45,6 +45,8 @@ class RootState:
         self.skills = PathMap[Skill]()
         self.unsaved: set[str] = set()
         """Directories whose skill changed or went since the index was last saved."""
+        self.is_indexed = False
+        """Whether the index may have the root: then each skill that goes must leave it, too."""
         self.missing: Problem | None = None
         """The problem that makes the root unreadable at the moment."""
         self.source_problems: tuple[Problem, ...] = ()
@@ -193,6 +195,7 @@ class RootState:
         if recalled is None:
             self.unsaved |= changed
         else:
+            self.is_indexed = True
             self.unsaved = (recalled.keys() | changed) - (found.unread & found.skills.keys())
         is_news = self._replace_problems(subtree, found.problems)
         return bool(changed or is_news or missing is not None)

@@ -308,6 +308,17 @@ def test_former_skills_are_not_kept_for_an_index_that_is_not_written(top: Path, 
     assert registry._states[0].unsaved == {skill.directory for skill in registry.snapshot.skills.values()}
 
 
+def test_former_skills_leave_the_index_of_a_root_that_became_small(top: Path, tmp_path: Path) -> None:
+    index = Index(tmp_path / "cache", len(load_registry(top).snapshot.skills))
+    start(top, index=index)
+    registry = load_registry(top, index=index)
+    for folder in ("outer", "group"):
+        shutil.rmtree(top / folder)
+        registry.refresh()
+        registry.save_index()
+        assert indexed(index, registry).keys() == {each.directory for each in registry.snapshot.skills.values()}
+
+
 def test_save_that_failed_is_repeated_a_minute_later(top: Path, index: Index, monkeypatch: Patch) -> None:
     """It may take seconds, for which no edit is followed, or all of a full disk."""
     clock, registry = FakeClock(monkeypatch), load_registry(top, index=index)

@@ -166,7 +166,7 @@ def test_renamed_skill_and_skill_replaced_by_a_link_are_logged(tmp_path: Path, c
     (other / "a").symlink_to(tmp_path / "elsewhere")
     texts = [text for _, text in refreshed(caplog, registry)]
     assert "skill top: removed: its path is renamed now" in texts
-    assert f"skill a: removed: {other}/a is a link to no served skill" in texts
+    assert f"skill a: removed: {other}/a is a link that is not followed" in texts
 
 
 def test_removed_target_of_a_link_is_logged(tmp_path: Path, caplog: Log) -> None:
@@ -176,7 +176,16 @@ def test_removed_target_of_a_link_is_logged(tmp_path: Path, caplog: Log) -> None
     (root / "a").symlink_to(tmp_path / ".agents/a")
     registry = reported(root)
     shutil.rmtree(tmp_path / ".agents/a")
-    assert refreshed(caplog, registry) == [("INFO", f"skill a: removed: {root}/a is a link to no served skill")]
+    assert refreshed(caplog, registry) == [("INFO", f"skill a: removed: {root}/a is a link that is not followed")]
+
+
+def test_link_is_no_reason_for_a_removed_skill_behind_it(tmp_path: Path, caplog: Log) -> None:
+    write_files(tmp_path, skills("far/a", "far/a/inner"))
+    root = write_files(tmp_path / "root", {})
+    (root / "a").symlink_to(tmp_path / "far/a")
+    registry = reported(root)
+    shutil.rmtree(tmp_path / "far/a/inner")
+    assert ("INFO", "skill a/inner: removed: its folder is gone") in refreshed(caplog, registry)
 
 
 @pytest.mark.skipif(not hasattr(os, "seteuid"), reason="no seteuid")

@@ -111,6 +111,8 @@ def test_legacy_subscription_takes_any_spelling_of_the_uri_after_the_handshake(f
         wire.notify("notifications/initialized")
         (folder / "b" / "zz.md").write_text("other")
         wire.until(UPDATED, "skill://b/zz.md")
+        (folder / "b" / "zz.md").unlink()
+        wire.until(UPDATED, "skill://b/zz.md")
         wire.request("resources/unsubscribe", {"uri": "skill://b/zz%2Emd"})
         (folder / "b" / "zz.md").write_text("another")
         (folder / "a" / "zz.md").write_text("other")

@@ -71,7 +71,7 @@ class Index:
 
     A file that is damaged, of another format or writable by others is replaced, with one log line.
     `folder` is made on the first write; where it cannot be written, nothing is kept. A root is
-    kept if it has at least `least` skills.
+    kept once it has at least `least` skills.
     """
 
     def __init__(self, folder: Path, least: int = LEAST_SKILLS) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import TypeVar
+from typing import Final, TypeVar
 
 _V = TypeVar("_V")
+
+_FEW: Final = 32
+"""Most paths that are inserted into the order or deleted from it one by one, without sorting."""
 
 
 class PathMap(dict[str, _V]):
@@ -15,9 +18,9 @@ class PathMap(dict[str, _V]):
     _order: list[str] | None = None
 
     def below(self, subtree: str) -> list[str]:
-        """Return the paths at or below `subtree`, in code point order. Do not change the list."""
+        """Return the paths at or below `subtree`, in code point order. Do not change or keep it."""
         order = self._order
-        if order is None or len(order) != len(self):
+        if order is None:
             order = self._order = sorted(self)
         if not subtree:
             return order
@@ -32,12 +35,19 @@ class PathMap(dict[str, _V]):
         self.replace(self.below(subtree), came)
 
     def replace(self, gone: Iterable[str], came: Mapping[str, _V]) -> None:
-        """Delete some paths and insert others."""
-        if set(gone) != set(came):
-            self._order = None
-        for path in gone:
+        """Delete some paths and insert others. Nothing else may change the map."""
+        left = [path for path in gone if path not in came]
+        new = [path for path in came if path not in self]
+        for path in left:
             del self[path]
         self |= came
+        if len(left) + len(new) > _FEW:
+            self._order = None
+        if self._order is not None:
+            for path in left:
+                del self._order[bisect_left(self._order, path)]
+            for path in new:
+                insort(self._order, path)
 
 
 def above(location: str) -> Iterator[str]:

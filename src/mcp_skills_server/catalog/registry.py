@@ -309,7 +309,9 @@ class Registry:
             return
         for state in self._states:
             with self._lock:
-                if self.index is None or len(state.skills) < self.index.least:
+                if self.index is not None and len(state.skills) >= self.index.least:
+                    state.is_indexed = True
+                if self.index is None or not state.is_indexed:
                     state.unsaved &= state.skills.keys()  # it must not grow with every name
                     continue
                 unsaved, state.unsaved = state.unsaved, set()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeAlias
 
 from mcp_skills_server import codes
-from mcp_skills_server.catalog.path_map import join
+from mcp_skills_server.catalog.path_map import above, join
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import listed
 from mcp_skills_server.model import SKILL_MD, Changes, Problem, Skill, Standing, printable
@@ -202,11 +202,10 @@ def _why_gone(registry: Registry, skill: Skill, changes: Changes) -> str:
         if (now.root, now.directory) == (skill.root, skill.directory):
             return f"its path is {printable(now.path)} now"
     place = root.path
-    for name in skill.directory.split("/"):
-        place = os.path.join(place, name)
-        if os.path.islink(place):
-            shown = printable(root.show(os.path.relpath(place, root.path)))
-            return f"{shown} is a link to no served skill"
+    for up in above(skill.directory):
+        place, link = os.path.join(root.path, up), root.links.get(up)
+        if os.path.islink(place) and not (link and link.target):
+            return f"{printable(root.show(up))} is a link that is not followed"
     if not os.path.lexists(os.path.join(registry.place(skill), SKILL_MD)):
         if root.origin is not None:
             return "its source no longer has it"

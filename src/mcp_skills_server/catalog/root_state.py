@@ -45,6 +45,8 @@ class RootState:
         self.skills = PathMap[Skill]()
         self.unsaved: set[str] = set()
         """Directories whose skill changed or went since the index was last saved."""
+        self.is_indexed = False
+        """Whether the index may have the root: then each skill that goes must leave it, too."""
         self.missing: Problem | None = None
         """The problem that makes the root unreadable at the moment."""
         self.source_problems: tuple[Problem, ...] = ()
@@ -62,7 +64,7 @@ class RootState:
     @property
     def dot_folders(self) -> list[str]:
         """Folders that no scan entered because their names begin with a dot, in order."""
-        return list(self._dotted.below(""))
+        return sorted(self._dotted)  # not `below`: called without the lock
 
     @property
     def problems(self) -> list[Problem]:
@@ -114,8 +116,9 @@ class RootState:
         known = (self.skills, self._refused, self._unattached, self.root.links)
         if any(each.below(location) for each in known):
             return location
-        # elsewhere only a SKILL.md or a directory can make a skill appear
-        if not location or os.path.isdir(os.path.join(self.root.path, location)):
+        # elsewhere only a SKILL.md, a directory or a link can make a skill appear
+        place = os.path.join(self.root.path, location)
+        if not location or os.path.isdir(place) or os.path.islink(place):
             return location
         return None
 
@@ -192,6 +195,7 @@ class RootState:
         if recalled is None:
             self.unsaved |= changed
         else:
+            self.is_indexed = True
             self.unsaved = (recalled.keys() | changed) - (found.unread & found.skills.keys())
         is_news = self._replace_problems(subtree, found.problems)
         return bool(changed or is_news or missing is not None)

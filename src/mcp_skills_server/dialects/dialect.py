@@ -17,9 +17,12 @@ Entry: TypeAlias = "dict[str, Json]"
 Result: TypeAlias = "dict[str, Json]"
 
 
-def cacheable(result: Mapping[str, Json], ttl_ms: int) -> Result:
-    """Add the envelope of MCP's complete results that a client may cache."""
-    return {"resultType": "complete", **result, "ttlMs": ttl_ms, "cacheScope": "private"}
+def cacheable(result: Mapping[str, Json], ttl_ms: int, next_cursor: str | None = None) -> Result:
+    """Add the envelope of MCP's complete results that a client may cache, and a page's cursor."""
+    out: Result = {"resultType": "complete", **result, "ttlMs": ttl_ms, "cacheScope": "private"}
+    if next_cursor is not None:
+        out["nextCursor"] = next_cursor
+    return out
 
 
 class EntryContext(NamedTuple):

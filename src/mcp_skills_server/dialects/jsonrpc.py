@@ -40,7 +40,7 @@ LONGEST_ID: Final = 1000
 repeats it in each notification of a stream."""
 _LASTING: Final = frozenset(("initialize", "subscriptions/listen"))
 _MOST_LASTING_BYTES: Final = 64 << 10
-"""The maximum size of these requests: a session or stream stores them, parsed 18 times as large."""
+"""The maximum size of a request that a session or stream stores, parsed to 18 times its size."""
 
 _OBJECT_OR_NONE: Final = (dict, type(None))
 

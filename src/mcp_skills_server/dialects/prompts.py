@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Final
 
+from mcp_skills_server.dialects.dialect import cacheable
 from mcp_skills_server.format import fields, hidden, identity
 from mcp_skills_server.format.arguments import replaced
 from mcp_skills_server.format.markup import contained, element
@@ -77,10 +78,7 @@ def descriptor(skill: Skill, entry: Mapping[str, Json]) -> dict[str, Json]:
 
 def listing(descriptors: list[Json], next_cursor: str | None, ttl_ms: int) -> dict[str, Json]:
     """Return the result of `prompts/list`."""
-    out: dict[str, Json] = {"resultType": "complete", "prompts": descriptors, "ttlMs": ttl_ms}
-    if next_cursor is not None:
-        out["nextCursor"] = next_cursor
-    return {**out, "cacheScope": "private"}
+    return cacheable({"prompts": descriptors}, ttl_ms, next_cursor)
 
 
 def substitute_arguments(body: str, words: str, name: str) -> str:

@@ -73,10 +73,7 @@ def completion(values: Iterable[str]) -> dict[str, Json]:
 
 def listing(descriptors: list[Json], next_cursor: str | None, ttl_ms: int) -> dict[str, Json]:
     """Return the result of `resources/list`."""
-    out = cacheable({"resources": descriptors}, ttl_ms)
-    if next_cursor is not None:
-        out["nextCursor"] = next_cursor
-    return out
+    return cacheable({"resources": descriptors}, ttl_ms, next_cursor)
 
 
 def template_listing(ttl_ms: int) -> dict[str, Json]:

@@ -349,9 +349,8 @@ class MergedHandlers:
 
     def _serves(self, ctx: Context, uri: str) -> bool:
         view, settings = self._view(ctx), self._attachment.settings
-        if resources.is_view(settings, uri):
-            return True
-        return resources.canonical(view, settings, uri) is not None
+        is_file = resources.canonical(view, settings, uri) is not None
+        return is_file or resources.is_view(settings, uri)
 
     async def _is_our_tool(self, ctx: Context, params: Any) -> bool:
         if tool_dialect.canonical(params.name) is None:

@@ -21,6 +21,7 @@ from mcp_skills_server.catalog.views import SkillSet, View, Views, retry_when_st
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.errors import NotServedError
+from mcp_skills_server.format import uris
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.model import Changes, Json
 from mcp_skills_server.runtime import full_text_support
@@ -129,8 +130,7 @@ class Attachment:
 
     def unsubscribe(self, peer: Peer, uri: str) -> None:
         """End a subscription (`resources/unsubscribe`); ignore a URI without one."""
-        canonical = resources.canonical(self.view(peer.principal), self.settings, uri)
-        self.notifier.unwatch(peer, canonical or uri)
+        self.notifier.unwatch(peer, uris.canonical(uri))
 
     def begin(self) -> None:
         """Start the first scan and the watch, once; later calls do nothing."""

@@ -66,7 +66,7 @@ def shape_error(value: Any, shape: Shape, name: str = "params") -> str | None:
         reasons = [shape_error(value, each, name) for each in shape]
         if None in reasons:
             return None
-        return reasons[0]
+        return " or ".join(dict.fromkeys(filter(None, reasons)))
     if isinstance(shape, frozenset):
         if isinstance(value, str) and value in shape:
             return None
@@ -84,7 +84,7 @@ def shape_error(value: Any, shape: Shape, name: str = "params") -> str | None:
 
 def _field_error(fields: Mapping[str, Any], key: str, shape: Shape, name: str) -> str | None:
     if key == "*":
-        return _first(shape_error(each, shape, f"{name}.{other}") for other, each in fields.items())
+        return _first(shape_error(each, shape, f"{name}.{at[:100]}") for at, each in fields.items())
     plain = key.removesuffix("?")
     if plain != key and fields.get(plain) is None:
         return None

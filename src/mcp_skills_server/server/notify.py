@@ -229,10 +229,9 @@ class Notifier:
                 for each in self._deliveries.values():
                     each.cancel()
 
-    def publish(self, notices: Iterable[Notice]) -> None:
+    def publish(self, notices: Collection[Notice]) -> None:
         """Queue notices for all clients, without waiting."""
-        found = list(notices)
-        self.publish_to_each(lambda _: found)
+        self.publish_to_each(lambda _: notices)
 
     def publish_to_each(
         self, notices_for: Callable[[Principal | None], Collection[Notice]]

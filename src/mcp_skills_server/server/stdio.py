@@ -23,14 +23,7 @@ from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server import eras
 from mcp_skills_server.server.attachment import Attachment, server_features
-from mcp_skills_server.server.eras import (
-    INITIALIZE,
-    PING,
-    Era,
-    FaultError,
-    McpClient,
-    Params,
-)
+from mcp_skills_server.server.eras import INITIALIZE, PING, Era, FaultError, McpClient, Params
 from mcp_skills_server.server.notify import Stream
 from mcp_skills_server.server.requests import Caller, Page, Settings
 from mcp_skills_server.telemetry import events

@@ -65,3 +65,15 @@ def test_changed_link_targets_are_reported_but_not_of_a_missing_root(tmp_path: P
     assert module._changed_links(roots) == set()
     (tmp_path / "far").rename(tmp_path / "farther")
     assert module._changed_links(roots) == {str(link)}
+
+
+def test_target_that_comes_after_its_new_link_is_noticed(tmp_path: Path) -> None:
+    registry = load_registry(write_files(tmp_path / "root", skills("own")))
+    link = tmp_path / "root/tea"
+    link.symlink_to(tmp_path / "far/tea")
+    registry.refresh([str(link)])
+    write_files(tmp_path / "far", skills("tea"))
+    changed = module._changed_links(registry.roots)
+    assert changed == {str(link)}
+    registry.refresh(changed)
+    assert "tea" in registry.snapshot.skills

@@ -128,18 +128,13 @@ class DirectoryEvents:
 
     def _watch(self, directories: set[str]) -> set[str]:
         """Watch directories in a new group, which absorbs no larger ones; return all in it."""
-        absorbed: list[RustNotify] = []
         while self._groups and len(self._groups[-1][0]) <= len(directories):
             smaller, notify = self._groups.pop()
             directories = directories | smaller
-            absorbed.append(notify)
-        try:
-            directories, notify = _opened(directories)
-            self._groups.append((directories, notify))
-            return {*directories}
-        finally:
-            for each in absorbed:
-                each.close()
+            notify.close()
+        directories, notify = _opened(directories)
+        self._groups.append((directories, notify))
+        return {*directories}
 
 
 def _events_of(notify: RustNotify, step_ms: int) -> set[tuple[int, str]]:

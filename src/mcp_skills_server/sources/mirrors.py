@@ -345,15 +345,14 @@ class Mirrors:
             follower.report_to(partial(note, os.path.abspath(follower.path)))
 
     def fetch(self, *, proved: bool = False) -> None:
-        """Fetch all remote sources now, or raise UsageError; `proved` wants all of each."""
+        """Fetch all remote sources now, or raise UsageError; `proved` accepts no older copy."""
 
         async def fetch_all() -> None:
             for follower in self.followers:
+                if not follower.source.remote:
+                    continue
                 try:
-                    if follower.source.remote:
-                        await follower.refresh(anew=True)
-                    if proved and not follower.state.revision:
-                        raise UnreachableError("not all of its skills can be fetched now")
+                    await follower.refresh(anew=True)
                 except (UsageError, SourceError) as error:
                     if not proved and follower.has_copy:
                         follower.report_failure(error)

@@ -136,8 +136,24 @@ def test_site_is_not_published_while_a_skill_cannot_be_fetched(registry: FakeReg
     done = run_command(*command, code=1)
     assert "not all of its skills can be fetched now" in done.stderr
     assert read_tree(output) == before
+    run_command(*command, "--check", code=1)
     run_command(*command, "--allow-partial")
     assert read_tree(output) != before
+    run_command(*command, "--check", code=1)
+    run_command(*command, "--check", "--allow-partial")
+
+
+def test_package_leaves_out_a_skill_that_cannot_be_fetched_only_if_allowed(
+    registry: FakeRegistry, tmp_path: Path
+) -> None:
+    del registry.routes[f"/v2/{REPOSITORY}/manifests/{publish(registry, 'a', 'b')['b']}"]
+    output = tmp_path / "package"
+    command = ("plugin", registry.named(), "--output", output, "--name", "x", "--cache-dir", tmp_path / "cache")
+    done = run_command(*command, code=1)
+    assert "not all of its skills can be fetched now" in done.stderr
+    assert not output.exists()
+    run_command(*command, "--allow-partial")
+    assert [each.name for each in (output / "skills").iterdir()] == ["a"]
 
 
 def test_pinned_copy_is_replaced_only_by_a_complete_one(registry: FakeRegistry, tmp_path: Path) -> None:

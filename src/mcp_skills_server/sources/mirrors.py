@@ -485,7 +485,7 @@ def _point_link(link: Path, folder: Path) -> None:
     make_own(link.parent)  # a cleaner of old temporary files may have removed it
     fresh = link.with_name(f"{link.name}.fresh")
     clear(fresh)
-    fresh.symlink_to(folder, target_is_directory=True)
+    fresh.symlink_to(os.path.abspath(folder), target_is_directory=True)
     os.replace(fresh, link)
 
 

@@ -177,6 +177,18 @@ def test_pinned_copy_is_replaced_only_by_a_complete_one(registry: FakeRegistry, 
     mirrors.stop()
 
 
+def test_pinned_copy_in_a_relative_cache_is_served(
+    registry: FakeRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pin = registry.collection(publish(registry, "a"))
+    mirrors = Mirrors(SourceSettings(Path("cache"), fetch=LOCAL))
+    mirrors.root(registry.named(), pin)
+    mirrors.fetch()
+    assert skill_names(mirrors.followers[0].path) == ["a"]
+    mirrors.stop()
+
+
 def test_first_of_two_skills_with_one_name_is_served(
     registry: FakeRegistry, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -189,8 +189,9 @@ def _suppression_of(registry: Registry, skills: Sequence[Skill]) -> Callable[[Pr
         folder = problem.path
         if problem.line is not None:
             return suppressions.reason_for(problem, reasons(folder))
-        while (place := os.path.join(folder, SKILL_MD)) not in files and folder.strip("/"):
-            folder = os.path.dirname(folder)
+        while (place := os.path.join(folder, SKILL_MD)) not in files:
+            if folder == (folder := os.path.dirname(folder)):
+                break
         return suppressions.reason_for(problem, reasons(place))
 
     return suppression

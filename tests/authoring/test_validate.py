@@ -395,6 +395,9 @@ def test_watch_reports_again_after_an_edit(tmp_path: Path) -> None:
             assert first == ["1 skill, 0 errors, 0 warnings\n", "\n"]
             write_skill(tmp_path / "b", name="c")
             assert "[name-mismatch]" in process.stdout.readline()
+            process.stdout.close()
+            write_skill(tmp_path / "b", name="d")
+            assert process.wait(DEADLINE) == 0
         finally:
             process.terminate()
             process.wait(DEADLINE)

@@ -26,6 +26,7 @@ from mcp_skills_server.commands.look import report_absent, run_deep_checks, shor
 from mcp_skills_server.commands.opening import load_registry, make_registry
 from mcp_skills_server.commands.options import RootOptions, roots_argument
 from mcp_skills_server.commands.printing import (
+    reader_gone,
     remark,
     say,
     say_json,
@@ -284,17 +285,18 @@ def _fix(found: Sequence[_Correction], *, ask: bool) -> bool:
 
 
 def _follow(options: ValidateOptions, roots: tuple[str, ...]) -> int:
-    """Report after each change, until Ctrl-C."""
+    """Report after each change, until Ctrl-C or until the reader of stdout has gone."""
     registry = make_registry(roots, options)
     changed = threading.Event()
     changed.set()
     registry.subscribe(lambda _: changed.set(), problems=True)
     with Watcher(registry):
-        while True:
+        while not reader_gone.is_set():
             changed.wait()
             changed.clear()
             _print(registry, _check_roots(registry, options), options)
             say("")
+    return 0
 
 
 def _remark_cut(registry: Registry) -> None:

@@ -113,10 +113,10 @@ def _open_sources(
     registry, revisions = opened.registry, dict[str, str]()
     if opened.mirrors is not None:
         opened.mirrors.fetch(proved=True)
-        revisions = opened.mirrors.revisions()
-        for each in opened.mirrors.states():
-            if not each.revision:
+        for each in opened.mirrors.followers:
+            if not each.state.revision:
                 raise UsageError(f"{each.name}: {UNFETCHED}; try again later")
+            revisions[os.path.abspath(each.path)] = each.state.revision
     registry.load()
     if len(registry.roots) < len(given):
         shown = ", ".join(given)

@@ -20,11 +20,7 @@ from mcp_skills_server.catalog.plugins import PLUGIN_NAME
 from mcp_skills_server.commands.fields import flag, option, seconds, takes, text
 from mcp_skills_server.commands.look import report_absent
 from mcp_skills_server.commands.opening import UNFETCHED, load_registry, make_registry
-from mcp_skills_server.commands.options import (
-    RootOptions,
-    roots_and_last,
-    roots_argument,
-)
+from mcp_skills_server.commands.options import RootOptions, roots_and_last, roots_argument
 from mcp_skills_server.commands.printing import progress, remark, say, writing
 from mcp_skills_server.durable import replace_file, write_folder
 from mcp_skills_server.errors import UsageError, plural

@@ -332,10 +332,6 @@ class Mirrors:
         """Return the state of every source. Thread-safe."""
         return [each.state for each in self.followers]
 
-    def revisions(self) -> dict[str, str]:
-        """Return the complete revision of every source, by absolute served folder."""
-        return {os.path.abspath(each.path): each.state.revision for each in self.followers}
-
     def report_to(self, note: Callable[[str, str, tuple[Problem, ...]], object]) -> None:
         """Report revisions and problems to `note`, now and on change, instead of the log.
 

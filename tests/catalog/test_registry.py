@@ -33,6 +33,7 @@ from catalog.forest import (
 from mcp_skills_server.catalog import disk, tree
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Limits
+from mcp_skills_server.catalog.scan import Scan
 from mcp_skills_server.model import Changes, Standing
 from tables import each_row
 from wire import DEADLINE
@@ -99,6 +100,23 @@ def test_readers_never_see_a_partial_snapshot(tmp_path: Path) -> None:
 
     run_concurrently(swap, read, read)
     assert seen == {allowed[0][0], allowed[1][0]}
+
+
+def test_changes_of_a_root_are_served_if_the_scan_of_a_later_one_fails(tmp_path: Path, monkeypatch: Patch) -> None:
+    first, second = write_files(tmp_path / "first", skills("a")), write_files(tmp_path / "second", skills("b"))
+    registry = load_registry(first, second)
+    write_files(tmp_path, skills("first/new", "second/new"))
+    run = Scan.run
+
+    def fail_in_second(scan: Scan, subtree: str) -> None:
+        if scan.root.path == str(second):
+            raise ValueError("a bug")
+        run(scan, subtree)
+
+    monkeypatch.setattr(Scan, "run", fail_in_second)
+    with pytest.raises(ValueError, match="a bug"):
+        registry.refresh()
+    assert valid_paths(registry) == ["a", "b", "new"]
 
 
 def test_deferred_changes_stay_deferred_when_only_problems_change(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ class PathMap(dict[str, _V]):
 
     def replace(self, gone: Iterable[str], came: Mapping[str, _V]) -> None:
         """Delete some paths and insert others."""
-        if set(gone) != came.keys():
+        if set(gone) != set(came):
             self._order = None
         for path in gone:
             del self[path]

@@ -236,16 +236,18 @@ class Registry:
                 subtrees = [(state, "") for state in self._states]
             else:
                 subtrees = self._touched(paths)
-            is_changed = False
-            for state, subtree in subtrees:
-                recalled = None
-                if not subtree and not self.loaded.is_set():
-                    recalled = self._recalled(state)
-                grace = self.followed or defer
-                is_changed |= state.scan(subtree, recalled, arm=arm, grace=grace)
-            if not is_changed:
-                return Changes({}, {})
-            return self._swap(defer=defer and self.followed)
+            is_changed, changes = False, Changes({}, {})
+            try:
+                for state, subtree in subtrees:
+                    recalled = None
+                    if not subtree and not self.loaded.is_set():
+                        recalled = self._recalled(state)
+                    grace = self.followed or defer
+                    is_changed |= state.scan(subtree, recalled, arm=arm, grace=grace)
+            finally:  # also if a later root cannot be scanned
+                if is_changed:
+                    changes = self._swap(defer=defer and self.followed)
+            return changes
 
     def _recalled(self, state: RootState) -> Mapping[str, Skill] | None:
         """Return a root's skills from the index, by directory, or None."""

@@ -232,9 +232,8 @@ def merge(roots: Iterable[Iterable[Skill]]) -> tuple[dict[str, Skill], list[tupl
         tops = {path.partition("/")[0] for path in merged}
         for skill in skills:
             path, owner = skill.path, None
-            if (
-                tops and path.partition("/")[0] in tops
-            ):  # otherwise nothing owns it: most skills of a root
+            # otherwise nothing owns it: most skills of a root
+            if tops and path.partition("/")[0] in tops:
                 owner = next((up for up in (path, *above(path)) if up in merged), None)
                 owner = owner or next(iter(merged.below(path)), None)
             if owner is not None:

@@ -11,7 +11,7 @@ import random
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -417,7 +417,7 @@ class Mirrors:
         Raises:
             SourceError: a revision cannot be fetched now; no source was changed.
             UsageError: a revision is malformed, or a local setting or folder is wrong.
-            OSError: a source cannot be switched. Try again.
+            OSError: a source cannot be switched; none was. Try again.
         """
 
         async def fetch(source: Source) -> None:
@@ -439,8 +439,11 @@ class Mirrors:
                     raise UnreachableError(f"{follower.name}: {reason}") from None
                 fetched.append((follower, source))
 
-        for follower, source in fetched:
-            follower.switch(source)
+        with ExitStack() as undo:
+            for follower, source in fetched:
+                undo.callback(follower.switch, follower.source)
+                follower.switch(source)
+            undo.pop_all()
         self.look()
 
     def stop(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import anyio
 import pytest
 
-from mcp_skills_server.sources import reconcile
+from mcp_skills_server.sources import mirrors, reconcile
 from mcp_skills_server.sources.mirrors import Mirrors
 from mcp_skills_server.sources.oci import manifests
 from mcp_skills_server.sources.source import SourceSettings, UnacceptableError, UnreachableError
@@ -175,6 +175,30 @@ def test_pinned_copy_is_replaced_only_by_a_complete_one(registry: FakeRegistry, 
     mirrors.repin({str(follower.path): pins[1]})
     assert (follower.path / "b" / "SKILL.md").read_bytes() == skill_md("b", "after")
     mirrors.stop()
+
+
+def test_all_pinned_sources_are_switched_or_none(
+    registry: FakeRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pins = [registry.collection(publish(registry, "a", text=text)) for text in ("before", "after")]
+    followed = Mirrors(SourceSettings(tmp_path, fetch=LOCAL))
+    for _ in range(2):
+        followed.root(registry.named(), pins[0])
+    followed.fetch()
+    first, second = followed.followers
+    point = mirrors._point_link
+
+    def fail_at_second(link: Path, folder: Path) -> None:
+        if link == second.link:
+            raise OSError(28, "No space left on device")
+        point(link, folder)
+
+    monkeypatch.setattr(mirrors, "_point_link", fail_at_second)
+    with pytest.raises(OSError, match="No space left"):
+        followed.repin({str(each.path): pins[1] for each in (first, second)})
+    for each in (first, second):
+        assert (each.path / "a" / "SKILL.md").read_bytes() == skill_md("a", "before")
+    followed.stop()
 
 
 def test_pinned_copy_in_a_relative_cache_is_served(

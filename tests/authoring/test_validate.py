@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import ntpath
 import os
 import stat
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -15,7 +17,9 @@ from jsonschema import Draft202012Validator
 from commands.calls import invoke, json_of, refusal, terminal
 from forkserver import Popen
 from mcp_skills_server.authoring.reports import github, gitlab, junit, sarif
+from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.codes import CODES
+from mcp_skills_server.commands import validate
 from mcp_skills_server.format.frontmatter import parse
 from mcp_skills_server.model import Problem
 from mcp_skills_server.validation.explanations import EXPLANATIONS, markdown
@@ -97,6 +101,8 @@ def test_reports_for_ci_name_files_from_the_working_directory(faulty: Path, monk
         reports.append((annotation, run["results"], finding))
     assert reports[0] == reports[1] == reports[2]
     assert "file=/elsewhere/SKILL.md," in github(Problem("e", "error", "bad", "", 2, "/elsewhere/SKILL.md"))
+    dots = Problem("e", "error", "bad", "", 2, str(faulty.parent / "..a" / "SKILL.md"))
+    assert "file=..a/SKILL.md," in github(dots)
 
 
 def test_github_annotation_escapes_location_and_message() -> None:
@@ -160,6 +166,12 @@ def test_comment_with_a_reason_suppresses_a_finding(faulty: Path) -> None:
     done = invoke("validate", faulty)
     assert done.stdout.splitlines()[-1] == "1 skill, 1 error, 3 warnings, 1 suppressed"
     assert done.stderr == "mcp-skills-server: 4 findings of these --fix can correct\n"
+
+
+def test_search_for_a_suppression_ends_at_a_drive_of_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(validate, "os", SimpleNamespace(path=ntpath))
+    find_reason = validate._suppression_of(Registry([tmp_path]), [])
+    assert find_reason(Problem("e", "error", "bad", "", None, "C:\\skills\\a")) == ""
 
 
 def test_comment_suppresses_findings_in_frontmatter_and_without_a_line(faulty: Path) -> None:
@@ -383,6 +395,9 @@ def test_watch_reports_again_after_an_edit(tmp_path: Path) -> None:
             assert first == ["1 skill, 0 errors, 0 warnings\n", "\n"]
             write_skill(tmp_path / "b", name="c")
             assert "[name-mismatch]" in process.stdout.readline()
+            process.stdout.close()
+            write_skill(tmp_path / "b", name="d")
+            assert process.wait(DEADLINE) == 0
         finally:
             process.terminate()
             process.wait(DEADLINE)

@@ -19,7 +19,7 @@ import pytest
 
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.access.quotas import Rates
-from mcp_skills_server.access.tokens import Tokens, read_token_file
+from mcp_skills_server.access.tokens import Token, Tokens, read_token_file
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.cli import cli
@@ -369,6 +369,27 @@ def test_lock_file_whose_source_is_unreachable_is_retried(
         reloader._follow()
     assert reloader.refused == ""
     assert caplog.messages == ["it is unreachable", "the files are valid again, and fully in force"]
+
+
+def test_changed_tokens_do_not_wait_for_a_retry_of_the_lock_file(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = make_reloading(config)
+    answers = ["it is unreachable"]
+    at_retry: list[list[Token]] = []
+
+    def relock(_: OpenedRoots) -> str:
+        if answers:
+            return answers.pop()
+        at_retry.append([*made.tokens])
+        raise SystemExit  # ends `_follow`
+
+    monkeypatch.setattr(OpenedRoots, "relock", relock)
+    monkeypatch.setattr(reloading, "_RETRY_S", 0.0)
+    monkeypatch.setattr(reloading, "_POLL_S", 0.01)
+    made.reloader.reload()
+    replace(config.with_name("tokens"), f"a={NEW}\n")
+    with pytest.raises(SystemExit):
+        made.reloader._follow()
+    assert at_retry == [read_token_file(str(config.with_name("tokens"))).require_valid()]
 
 
 def test_reload_does_not_turn_tokens_on(config: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import subprocess
@@ -130,6 +131,17 @@ def test_private_folder_is_locked_against_cleaners_of_temporary_files() -> None:
     del folder
     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     os.close(descriptor)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such locks")
+def test_private_folder_works_on_a_file_system_without_locks(monkeypatch: pytest.MonkeyPatch) -> None:
+    import fcntl
+
+    def flock(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "no locks")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    assert PrivateFolder().skills.is_dir()
 
 
 def test_unwritable_cache_is_reported(tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ def fix(fields: str) -> tuple[str, list[Problem], list[Problem]]:
     ("author: 'a # b' # c", "metadata:\n  author: 'a # b' # c"),
     ("allowed-tools: 'Read, Bash(it''s)'", "allowed-tools: Read Bash(it's)"),
     ('allowed-tools: ["Bash(a #b)", Read]', 'allowed-tools: "Bash(a #b) Read"'),
+    ('"allowed-tools": [Read, Grep]', "allowed-tools: Read Grep"),
 ])  # fmt: skip
 def test_fix_rewrites_the_form_of_a_field(fields: str, expected: str) -> None:
     after, found, done = fix(fields)
@@ -52,7 +53,8 @@ def test_fix_rewrites_the_form_of_a_field(fields: str, expected: str) -> None:
     "disable-model-invocation: true", "allowed-tools: Read Grep", "license: MIT",
     "allowed-tools: [Read, Grep] # why", "allowed-tools: Read, Grep # why", 'allowed-tools: "Read, Grep" # why',
     "allowed-tools:\n  - Read # why\n  - Grep", "allowed-tools: # why\n  - Read", "author: # nobody", "License: MIT",
-    "Allowed_Tools: Read",
+    "Allowed_Tools: Read", "allowed-tools:\n  - Read\n\n  - Grep", "allowed-tools: [My tool]",
+    "license: MIT\nauthor: one\n\n  and two\nmetadata:\n  x: y",
 ])  # fmt: skip
 def test_fix_leaves_what_only_the_author_can_decide(fields: str) -> None:
     after, _, done = fix(fields)

@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 from xml.etree import ElementTree
@@ -100,8 +101,9 @@ def sarif(problems: Iterable[Problem], fixed: Mapping[Problem, tuple[str, str]])
 def _path(problem: Problem) -> str:
     """Return a problem's path as CI systems match it: from the working directory, without `./`."""
     path = problem.path
-    inside = os.path.relpath(path) if os.path.isabs(path) else path.removeprefix("./")
-    return path if inside.startswith("..") else inside
+    if Path(path).is_relative_to(Path.cwd()):
+        return os.path.relpath(path)
+    return path.removeprefix("./")
 
 
 def _fingerprint(problem: Problem) -> str:

@@ -246,8 +246,7 @@ def _source(url: str, folder: str, settings: FetchSettings, options: GitOptions)
 def _list(index: wellknown.SiteIndex, settings: FetchSettings) -> int:
     wanted = settings.wanted
     entries = [entry for entry in index.entries if wanted is None or entry.name in wanted]
-    about = ((each, " ".join(each.description.split())) for each in entries)
-    rows = [(each.name, each.kind or "files", words) for each, words in about]
+    rows = [(it.name, it.kind or "files", " ".join(it.description.split())) for it in entries]
     say_table(("NAME", "TYPE", "DESCRIPTION"), rows)
     for line in index.warnings:
         remark(f"warning: {line}")

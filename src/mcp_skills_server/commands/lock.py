@@ -18,7 +18,7 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.commands.fields import option, output_format, takes
 from mcp_skills_server.commands.logs import log_to_stderr
 from mcp_skills_server.commands.look import report_absent
-from mcp_skills_server.commands.opening import if_path, open_roots, read_lock
+from mcp_skills_server.commands.opening import UNFETCHED, if_path, open_roots, read_lock
 from mcp_skills_server.commands.options import SignedRootOptions, roots_argument
 from mcp_skills_server.commands.printing import remark, say, say_json, say_lines
 from mcp_skills_server.errors import UsageError, plural
@@ -113,7 +113,10 @@ def _open_sources(
     registry, revisions = opened.registry, dict[str, str]()
     if opened.mirrors is not None:
         opened.mirrors.fetch(proved=True)
-        revisions = opened.mirrors.revisions()
+        for each in opened.mirrors.followers:
+            if not each.state.revision:
+                raise UsageError(f"{each.name}: {UNFETCHED}; try again later")
+            revisions[os.path.abspath(each.path)] = each.state.revision
     registry.load()
     if len(registry.roots) < len(given):
         shown = ", ".join(given)

@@ -20,7 +20,6 @@ from mcp_skills_server.commands.options import (
     named_skill,
     roots_and_last,
     roots_argument,
-    without_skills,
 )
 from mcp_skills_server.commands.printing import (
     progress,
@@ -188,7 +187,8 @@ def show(options: TextOptions, arguments: tuple[str, ...]) -> None:
 
 def report_absent(registry: Registry) -> tuple[list[str], list[dict[str, Any]]]:
     """Print on stderr roots without skills and skills skipped in dot folders; return both."""
-    passed, empty = passed_over(registry), without_skills(registry)
+    passed = passed_over(registry)
+    empty = [root.shown for root in registry.roots if not registry.of_root(root).skills]
     for each in passed:
         remark(str(each))
     for root in empty:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from mcp_skills_server.access.grants import LOCAL, Grants
 from mcp_skills_server.catalog.registry import Registry
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from mcp_skills_server.sources.mirrors import Mirrors
 
 logger = logging.getLogger(__name__)
+
+UNFETCHED: Final = "not all of its skills can be fetched now"
 
 
 def make_watcher(registry: Registry, options: WatchOptions) -> Watcher | None:

@@ -285,11 +285,6 @@ def named_skill(registry: Registry, name: str, standing: Standing = Standing.LEN
         raise UsageError(f"{error}; {hint}") from None
 
 
-def without_skills(registry: Registry) -> list[str]:
-    """Return the roots without any skill, as the operator wrote them; a path may be mistyped."""
-    return [root.shown for root in registry.roots if not registry.of_root(root).skills]
-
-
 def limits_of(options: LimitOptions) -> Limits:
     """Return the limits that these options set for a registry."""
     from mcp_skills_server.catalog.roots import Limits

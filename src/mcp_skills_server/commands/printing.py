@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import sys
+import threading
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
@@ -25,6 +26,9 @@ _SHORTEST: Final = 20
 """Characters that the last cell keeps on a narrow terminal."""
 _T = TypeVar("_T")
 
+reader_gone: Final = threading.Event()
+"""Set once the reader of stdout (head, less) has closed the pipe."""
+
 
 def forget_output(number: int = 1) -> None:
     """Redirect stdout or stderr to /dev/null, or Python fails again when it flushes it at exit."""
@@ -32,11 +36,13 @@ def forget_output(number: int = 1) -> None:
 
 
 def _echo(text: str, *, err: bool = False) -> None:
-    """Print a text, unless the reader (head, less) has closed the pipe."""
+    """Print a text, unless the reader has closed the pipe."""
     try:
         click.echo(text, err=err)
     except BrokenPipeError:
         forget_output(2 if err else 1)
+        if not err:
+            reader_gone.set()
 
 
 def say(text: str, *, err: bool = False) -> None:

@@ -19,12 +19,8 @@ import mcp_skills_server
 from mcp_skills_server.catalog.plugins import PLUGIN_NAME
 from mcp_skills_server.commands.fields import flag, option, seconds, takes, text
 from mcp_skills_server.commands.look import report_absent
-from mcp_skills_server.commands.opening import load_registry, make_registry
-from mcp_skills_server.commands.options import (
-    RootOptions,
-    roots_and_last,
-    roots_argument,
-)
+from mcp_skills_server.commands.opening import UNFETCHED, load_registry, make_registry
+from mcp_skills_server.commands.options import RootOptions, roots_and_last, roots_argument
 from mcp_skills_server.commands.printing import progress, remark, say, writing
 from mcp_skills_server.durable import replace_file, write_folder
 from mcp_skills_server.errors import UsageError, plural
@@ -39,6 +35,7 @@ from mcp_skills_server.sources.oci.reference import OciReference, is_oci, parse_
 from mcp_skills_server.sources.source import Bounds, FetchSettings, OriginPolicy, SourceError
 
 if TYPE_CHECKING:
+    from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.sources.oci.push import Package
 
 _VERSION: Final = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+(?:-[0-9A-Za-z.-]{1,64})?")
@@ -102,8 +99,7 @@ def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
         remark("reading the skills")
     registry.load()
     empty, _ = report_absent(registry)
-    fault = "not all of its skills can be fetched now"
-    lost = [(root.shown, fault) for root in registry.roots if root.origin and not root.revision]
+    lost = _unfetched(registry)
     if (empty or lost) and not options.allow_partial and not options.check:
         return _refuse_to_publish(output, lost)
     writing, packing = (partial(progress, label=label) for label in ("writing", "packing"))
@@ -118,7 +114,8 @@ def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
     edition = publication.latest or publication.edition()
     if differences is None:
         return _refuse_to_publish(output, edition.left_out)
-    _report_left_out(edition.left_out, "not published")
+    left_out = [*lost, *edition.left_out]
+    _report_left_out(left_out, "not published")
     for path, reason in edition.left_out_0_1:
         remark(f"{path}: published only by discovery 0.2.0: {reason}")
     shown = printable(output)
@@ -129,11 +126,16 @@ def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
         if differences:
             state = f"not current: {plural(len(differences), 'file')} to change"
         remark(f"{shown} is {state}")
-        return int(bool(differences or (edition.left_out and not options.allow_partial)))
+        return int(bool(differences or (left_out and not options.allow_partial)))
     registry.save_index()
     done = f"{plural(len(differences), 'file')} changed" if differences else "nothing to change"
     remark(f"published {plural(len(edition.skills), 'skill')} in {shown}, {done}")
     return 0
+
+
+def _unfetched(registry: Registry) -> list[tuple[str, str]]:
+    """Return each fetched root of which a skill is still to be fetched, with the reason."""
+    return [(root.shown, UNFETCHED) for root in registry.roots if root.origin and not root.revision]
 
 
 def _report_left_out(left_out: Iterable[tuple[str, str]], what: str) -> None:
@@ -176,8 +178,9 @@ def _packable(
     registry = load_registry(roots, options, proved=True)
     publication = Publication(registry, evals=options.with_evals)
     edition = publication.edition()
-    _report_left_out(edition.left_out, left_out)
-    if edition.left_out and not options.allow_partial:
+    lost = [*_unfetched(registry), *edition.left_out]
+    _report_left_out(lost, left_out)
+    if lost and not options.allow_partial:
         remark(nothing)
         raise click.exceptions.Exit(1)
     if not edition.skills:

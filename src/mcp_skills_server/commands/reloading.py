@@ -138,10 +138,9 @@ class Reloader:
 
     def _relock(self) -> str:
         """Serve the lock file as it is now, or return the reason and retry later."""
-        self._retry_at = time.monotonic() + _RETRY_S
-        refused = self._opened.relock()
-        if not refused:
-            self._retry_at = math.inf
+        self._retry_at = math.inf
+        if refused := self._opened.relock():
+            self._retry_at = time.monotonic() + _RETRY_S
         return refused
 
     def _swap(self, tokens: list[Token] | None, grants: Sequence[Grant] | None) -> None:
@@ -235,10 +234,12 @@ class Reloader:
             if self._tokens is not None and time.time() - self._warned > _DAY_S:
                 self._warned = time.time()
                 warn_of_expiry(self._tokens, self._warned)
-            is_changed = last != self._seen and last == before
             try:
-                is_retried = time.monotonic() >= self._retry_at and not self._relock()
-                if not (is_requested or is_changed or is_retried):
+                if not is_requested and last == self._seen:
+                    # never while a change is waiting: a fetch may block for long
+                    if time.monotonic() < self._retry_at or self._relock():
+                        continue
+                elif not is_requested and last != before:
                     continue
                 self._seen = last
                 self.reload()

@@ -26,6 +26,7 @@ from mcp_skills_server.commands.look import report_absent, run_deep_checks, shor
 from mcp_skills_server.commands.opening import load_registry, make_registry
 from mcp_skills_server.commands.options import RootOptions, roots_argument
 from mcp_skills_server.commands.printing import (
+    reader_gone,
     remark,
     say,
     say_json,
@@ -189,8 +190,9 @@ def _suppression_of(registry: Registry, skills: Sequence[Skill]) -> Callable[[Pr
         folder = problem.path
         if problem.line is not None:
             return suppressions.reason_for(problem, reasons(folder))
-        while (place := os.path.join(folder, SKILL_MD)) not in files and folder.strip("/"):
-            folder = os.path.dirname(folder)
+        while (place := os.path.join(folder, SKILL_MD)) not in files:
+            if folder == (folder := os.path.dirname(folder)):
+                break
         return suppressions.reason_for(problem, reasons(place))
 
     return suppression
@@ -283,17 +285,18 @@ def _fix(found: Sequence[_Correction], *, ask: bool) -> bool:
 
 
 def _follow(options: ValidateOptions, roots: tuple[str, ...]) -> int:
-    """Report after each change, until Ctrl-C."""
+    """Report after each change, until Ctrl-C or until the reader of stdout has gone."""
     registry = make_registry(roots, options)
     changed = threading.Event()
     changed.set()
     registry.subscribe(lambda _: changed.set(), problems=True)
     with Watcher(registry):
-        while True:
+        while not reader_gone.is_set():
             changed.wait()
             changed.clear()
             _print(registry, _check_roots(registry, options), options)
             say("")
+    return 0
 
 
 def _remark_cut(registry: Registry) -> None:

@@ -85,7 +85,8 @@ class PrivateFolder:
         if sys.platform != "win32":
             descriptor = os.open(self.skills, os.O_RDONLY)
             weakref.finalize(self, os.close, descriptor)
-            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            with suppress(OSError):  # some file systems have no locks
+                fcntl.flock(descriptor, fcntl.LOCK_SH)
 
 
 def trim(cache: Path, most_bytes: int) -> None:

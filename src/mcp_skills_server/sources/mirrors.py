@@ -11,7 +11,7 @@ import random
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -332,10 +332,6 @@ class Mirrors:
         """Return the state of every source. Thread-safe."""
         return [each.state for each in self.followers]
 
-    def revisions(self) -> dict[str, str]:
-        """Return the complete revision of every source, by absolute served folder."""
-        return {os.path.abspath(each.path): each.state.revision for each in self.followers}
-
     def report_to(self, note: Callable[[str, str, tuple[Problem, ...]], object]) -> None:
         """Report revisions and problems to `note`, now and on change, instead of the log.
 
@@ -345,15 +341,14 @@ class Mirrors:
             follower.report_to(partial(note, os.path.abspath(follower.path)))
 
     def fetch(self, *, proved: bool = False) -> None:
-        """Fetch all remote sources now, or raise UsageError; `proved` wants all of each."""
+        """Fetch all remote sources now, or raise UsageError; `proved` accepts no older copy."""
 
         async def fetch_all() -> None:
             for follower in self.followers:
+                if not follower.source.remote:
+                    continue
                 try:
-                    if follower.source.remote:
-                        await follower.refresh(anew=True)
-                    if proved and not follower.state.revision:
-                        raise UnreachableError("not all of its skills can be fetched now")
+                    await follower.refresh(anew=True)
                 except (UsageError, SourceError) as error:
                     if not proved and follower.has_copy:
                         follower.report_failure(error)
@@ -422,7 +417,7 @@ class Mirrors:
         Raises:
             SourceError: a revision cannot be fetched now; no source was changed.
             UsageError: a revision is malformed, or a local setting or folder is wrong.
-            OSError: a source cannot be switched. Try again.
+            OSError: a source cannot be switched; none was. Try again.
         """
 
         async def fetch(source: Source) -> None:
@@ -444,8 +439,11 @@ class Mirrors:
                     raise UnreachableError(f"{follower.name}: {reason}") from None
                 fetched.append((follower, source))
 
-        for follower, source in fetched:
-            follower.switch(source)
+        with ExitStack() as undo:
+            for follower, source in fetched:
+                undo.callback(follower.switch, follower.source)
+                follower.switch(source)
+            undo.pop_all()
         self.look()
 
     def stop(self) -> None:
@@ -486,7 +484,7 @@ def _point_link(link: Path, folder: Path) -> None:
     make_own(link.parent)  # a cleaner of old temporary files may have removed it
     fresh = link.with_name(f"{link.name}.fresh")
     clear(fresh)
-    fresh.symlink_to(folder, target_is_directory=True)
+    fresh.symlink_to(os.path.abspath(folder), target_is_directory=True)
     os.replace(fresh, link)
 
 

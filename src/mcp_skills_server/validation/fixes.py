@@ -85,10 +85,9 @@ def _value_in_quotes(lines: list[str], number: int) -> bool:
 
 
 def _tools_as_text(lines: list[str], number: int) -> bool:
-    fields = parse("\n".join(lines).encode()).frontmatter or {}
-    text = " ".join(split_tools(fields.get("allowed-tools")))
-    is_balanced = text.count("(") == text.count(")")
-    if not lines[number].startswith("allowed-tools") or not is_balanced:
+    tools = _tools(lines)
+    text = " ".join(tools)
+    if not text or text.count("(") != text.count(")"):
         return False
     last = number + 1
     while lines[last][:1] in (" ", "\t", "-") and not lines[last].startswith("---"):
@@ -98,7 +97,12 @@ def _tools_as_text(lines: list[str], number: int) -> bool:
     if re.search(r"[#:&*!]", text):
         text = json.dumps(text)
     lines[number:last] = [f"allowed-tools: {text}"]
-    return bool(text)
+    return _tools(lines) == tools
+
+
+def _tools(lines: list[str]) -> list[str]:
+    fields = parse("\n".join(lines).encode()).frontmatter or {}
+    return split_tools(fields.get("allowed-tools"))
 
 
 def _field_to_metadata(lines: list[str], number: int) -> bool:
@@ -107,7 +111,7 @@ def _field_to_metadata(lines: list[str], number: int) -> bool:
         return False
     if key[0] in HOST_FIELDS or specified_field(key[0]):
         return False
-    below = lines[number + 1]  # exists: the closing fence follows
+    below = next(line for line in lines[number + 1 :] if line.strip())  # or the closing fence
     goes_on = below[:1] in (" ", "\t", "-") and not below.startswith("---")
     if goes_on or field["value"][0] in "#[{|>&*!":  # several lines, or no plain value
         return False

@@ -7,6 +7,7 @@ import os
 import resource
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -234,8 +235,12 @@ def test_processes_that_share_a_repository_take_turns(upstream: Upstream, tmp_pa
         known = IndexRecord(source.key, source.key)
         async with source.plan(revision, known):
             limits = FetchLimits(total_s=0.1)
-            with pytest.raises(UnreachableError, match="lock"):
+            with pytest.raises(UnreachableError, match="another process fetches it"):
                 await reconcile(GitFolder(upstream.url, replace(cache, fetch=FetchSettings(limits=limits))), revision)
+            began = time.monotonic()
+            with anyio.move_on_after(0.1):
+                await reconcile(GitFolder(upstream.url, cache), revision)
+            assert time.monotonic() - began < 4  # a thread that waits for a lock cannot be cancelled
         await reconcile(source, revision)
 
     anyio.run(fetch_meanwhile)

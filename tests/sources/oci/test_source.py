@@ -14,7 +14,7 @@ from typing import Any
 import anyio
 import pytest
 
-from mcp_skills_server.sources import reconcile
+from mcp_skills_server.sources import mirrors, reconcile
 from mcp_skills_server.sources.mirrors import Mirrors
 from mcp_skills_server.sources.oci import manifests
 from mcp_skills_server.sources.source import SourceSettings, UnacceptableError, UnreachableError
@@ -136,8 +136,24 @@ def test_site_is_not_published_while_a_skill_cannot_be_fetched(registry: FakeReg
     done = run_command(*command, code=1)
     assert "not all of its skills can be fetched now" in done.stderr
     assert read_tree(output) == before
+    run_command(*command, "--check", code=1)
     run_command(*command, "--allow-partial")
     assert read_tree(output) != before
+    run_command(*command, "--check", code=1)
+    run_command(*command, "--check", "--allow-partial")
+
+
+def test_package_leaves_out_a_skill_that_cannot_be_fetched_only_if_allowed(
+    registry: FakeRegistry, tmp_path: Path
+) -> None:
+    del registry.routes[f"/v2/{REPOSITORY}/manifests/{publish(registry, 'a', 'b')['b']}"]
+    output = tmp_path / "package"
+    command = ("plugin", registry.named(), "--output", output, "--name", "x", "--cache-dir", tmp_path / "cache")
+    done = run_command(*command, code=1)
+    assert "not all of its skills can be fetched now" in done.stderr
+    assert not output.exists()
+    run_command(*command, "--allow-partial")
+    assert [each.name for each in (output / "skills").iterdir()] == ["a"]
 
 
 def test_pinned_copy_is_replaced_only_by_a_complete_one(registry: FakeRegistry, tmp_path: Path) -> None:
@@ -158,6 +174,42 @@ def test_pinned_copy_is_replaced_only_by_a_complete_one(registry: FakeRegistry, 
     shutil.rmtree(follower.path.parent)  # as cleaners of old temporary files do
     mirrors.repin({str(follower.path): pins[1]})
     assert (follower.path / "b" / "SKILL.md").read_bytes() == skill_md("b", "after")
+    mirrors.stop()
+
+
+def test_all_pinned_sources_are_switched_or_none(
+    registry: FakeRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pins = [registry.collection(publish(registry, "a", text=text)) for text in ("before", "after")]
+    followed = Mirrors(SourceSettings(tmp_path, fetch=LOCAL))
+    for _ in range(2):
+        followed.root(registry.named(), pins[0])
+    followed.fetch()
+    first, second = followed.followers
+    point = mirrors._point_link
+
+    def fail_at_second(link: Path, folder: Path) -> None:
+        if link == second.link:
+            raise OSError(28, "No space left on device")
+        point(link, folder)
+
+    monkeypatch.setattr(mirrors, "_point_link", fail_at_second)
+    with pytest.raises(OSError, match="No space left"):
+        followed.repin({str(each.path): pins[1] for each in (first, second)})
+    for each in (first, second):
+        assert (each.path / "a" / "SKILL.md").read_bytes() == skill_md("a", "before")
+    followed.stop()
+
+
+def test_pinned_copy_in_a_relative_cache_is_served(
+    registry: FakeRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pin = registry.collection(publish(registry, "a"))
+    mirrors = Mirrors(SourceSettings(Path("cache"), fetch=LOCAL))
+    mirrors.root(registry.named(), pin)
+    mirrors.fetch()
+    assert skill_names(mirrors.followers[0].path) == ["a"]
     mirrors.stop()
 
 

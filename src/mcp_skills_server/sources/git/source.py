@@ -12,7 +12,7 @@ from typing import IO, Final, NamedTuple, TypeVar
 
 import anyio
 from anyio import to_thread
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from mcp_skills_server.durable import read_regular
 from mcp_skills_server.errors import UsageError, quoted
@@ -49,6 +49,7 @@ _PIECE: Final = 1 << 20
 _MOST_SIGNERS: Final = 1 << 20
 _END_S: Final = 5.0
 """Seconds to wait for the output of a killed git to be read."""
+_LOCK_POLL_S: Final = 0.1
 
 
 class GitFolder(Source):
@@ -81,9 +82,15 @@ class GitFolder(Source):
     async def plan(self, revision: Revision, known: IndexRecord) -> AsyncGenerator[Plan]:
         """Fetch the trees of the commit, check signature and history, and plan the skills."""
         # Processes that fetch into different folders share the objects.
-        wait_s = self.settings.fetch.limits.total_s
-        lock = FileLock(self._kept.path / "objects.lock", wait_s, thread_local=False)
-        await self._in_thread(lock.acquire)
+        lock = FileLock(self._kept.path / "objects.lock", timeout=0, thread_local=False)
+        end = anyio.current_time() + self.settings.fetch.limits.total_s
+        while not lock.is_locked:
+            try:
+                lock.acquire()
+            except Timeout:
+                if anyio.current_time() > end:
+                    raise UnreachableError("another process fetches it; wait for it") from None
+                await anyio.sleep(_LOCK_POLL_S)
         try:
             yield await self._in_thread(self._plan, revision.content, known.body)
         finally:

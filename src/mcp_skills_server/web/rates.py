@@ -44,6 +44,8 @@ _CONCURRENCY: Final = 2
 """Concurrent requests of a client: they share one event loop, on however many connections."""
 _SLOW_S: Final = 0.05
 """Seconds after which a request no longer counts: it waits for a disk, script or client."""
+_EXTENSIONS: Final = 4
+"""Most extensions of a request by `_SLOW_S` while the event loop is busy, perhaps for others."""
 
 TakeShared: TypeAlias = Callable[[str, int, int], Awaitable[float]]
 """Counts requests of an owner across replicas, given the limit per minute and their number.
@@ -183,16 +185,16 @@ class RequestLimits:
             await take()
             await self._answer(owner, scope, receiving, send)
 
-    def _release_if_slow(self, permit: ExitStack) -> None:
-        """Close a permit after `_SLOW_S`, but not if the event loop was busy: with this request."""
+    def _release_if_slow(self, permit: ExitStack, extensions: int = _EXTENSIONS) -> None:
+        """Close a permit after `_SLOW_S`, or later if this request may keep the loop busy."""
         loop = asyncio.get_running_loop()
         due = loop.time() + _SLOW_S
 
         def close() -> None:
-            if loop.time() < due + _SLOW_S / 2:
+            if loop.time() < due + _SLOW_S / 2 or not extensions:
                 permit.close()
             else:
-                self._release_if_slow(permit)
+                self._release_if_slow(permit, extensions - 1)
 
         permit.callback(loop.call_at(due, close).cancel)
 

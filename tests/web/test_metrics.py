@@ -7,6 +7,7 @@ import re
 import signal
 import socket
 import subprocess
+import time
 import urllib.request
 from contextlib import ExitStack, closing
 from http.client import HTTPConnection
@@ -99,6 +100,11 @@ def test_idle_connections_at_metrics_address_are_closed_silently(tmp_path: Path)
         idle[1].sendall(b"GET /metrics HTTP/1.0")
         idle[2].sendall(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n")
         assert [each.recv(1) for each in idle] == [b""] * 4
+        slow = stack.enter_context(socket.create_connection(("127.0.0.1", port), DEADLINE))
+        with pytest.raises(ConnectionError):  # a byte now and then does not keep it open
+            for byte in b"GET /metrics HTTP/1.0\r\nX: " + b"x" * 1000:
+                slow.send(bytes([byte]))
+                time.sleep(0.02)
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=DEADLINE) as reply:
             assert b"skills_served" in reply.read()
         server.signal(signal.SIGTERM)

@@ -361,10 +361,10 @@ def record_run(
     read = (Use("read", path, "", over) for path, over in (laid_out or {}).items())
     uses, request = (*read, Use("run", skill, file, digest)), _current.get()
     if request is not None:
+        request.server.emit(request.event("begun", *uses))
         request.uses.pop(("", skill, SKILL_MD), None)  # the run replaces the mention of its skill
         for use in uses:
             request.add(use)
-        request.server.emit(request.event("begun", *uses))
     else:
         _serving.get().emit(
             Event(time=time.time(), protocol=LIBRARY, method="", outcome="begun", uses=uses)

@@ -186,7 +186,10 @@ class Executor:
         if called:
             start = partial(start, args=(function,), launcher=_LAUNCHER)
         limit = self._blobs.limit(owner)
-        workspace = self._scripts.workspace()
+        try:
+            workspace = self._scripts.workspace()
+        except RequestError as error:
+            return failed("not_run", str(error))
         try:
             fill = partial(_fill, files, called)
             timeout_s: float | None = None

@@ -163,6 +163,17 @@ class Event(NamedTuple):
         """Return the distinct paths of the used skills, in order of first use."""
         return tuple(dict.fromkeys(each.skill for each in self.uses))
 
+    @property
+    def has_run(self) -> bool:
+        """Return whether a script is about to run, or ran; it may have failed."""
+        return any(use.action == "run" for use in self.uses)
+
+    def counts(self, use: Use) -> bool:
+        """Return whether this event adds a use to statistics: a run at its start, others after."""
+        if use.action == "run":
+            return self.outcome == "begun"
+        return self.outcome == "ok" or (self.has_run and self.outcome != "begun")
+
 
 Reader: TypeAlias = Callable[[Event], None]
 

@@ -101,10 +101,10 @@ class Metrics:
         if event.reason:
             self._refused.labels(event.reason).inc()
             return
+        for use in event.uses:
+            if event.counts(use) and use.action not in {"", *PROPOSING} and event.protocol != PAGE:
+                self._uses.labels(use.action, self._skill_label(use.skill)).inc()
         if event.outcome == "begun":
-            for use in event.uses:
-                if use.action == "run":  # other uses count when their request has ended
-                    self._uses.labels(use.action, self._skill_label(use.skill)).inc()
             return
         error: str = event.outcome
         method = event.method
@@ -122,9 +122,6 @@ class Metrics:
                 self._proposals.labels(use.action).inc()
         if event.protocol == PAGE:
             return
-        for use in event.uses:
-            if use.action not in {"", "run", *PROPOSING} and event.outcome == "ok":
-                self._uses.labels(use.action, self._skill_label(use.skill)).inc()
         if event.found is not None:
             self._searches.labels("found" if event.found else "nothing").inc()
         if event.bytes:

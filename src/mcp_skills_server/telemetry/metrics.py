@@ -38,6 +38,8 @@ _OTHER: Final = "_OTHER"
 _MOST_SKILLS: Final = 1000
 """Skills with their own label value; uses of further skills are counted as "_OTHER"."""
 _LONGEST_HEAD: Final = 64 << 10
+_TIMEOUT_S: Final = 2.0
+"""Seconds in which the head of a request must arrive, and then the response be received."""
 _SECONDS: Final = (
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300,
 )  # fmt: skip
@@ -178,18 +180,16 @@ class _Server(WSGIServer):
 
 
 class _Handler(WSGIRequestHandler):
-    timeout = 2.0  # seconds in which the head of the request must arrive, and the response be read
-
     def handle(self) -> None:
         """Read the head of the request, and answer it."""
-        head, deadline = b"", time.monotonic() + self.timeout
+        head, deadline = b"", time.monotonic() + _TIMEOUT_S
         while b"\r\n\r\n" not in head:
             self.connection.settimeout(max(0.001, deadline - time.monotonic()))
             more = self.connection.recv(_LONGEST_HEAD - len(head))
             if not more:
                 return  # the client disconnected, or the head is too long
             head += more
-        self.connection.settimeout(self.timeout)
+        self.connection.settimeout(_TIMEOUT_S)
         self.rfile = BytesIO(head)
         super().handle()
 

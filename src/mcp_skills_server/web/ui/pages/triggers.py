@@ -124,8 +124,8 @@ def _refuse_loss(ctx: Context, skill: Skill) -> None:
         saved = []
     shown = cases_of(_own_prompts(ctx, skill))
     if not saved or any(each._replace(skill="") not in shown for each in saved):
-        fault = f"queries beyond the {_MOST_PROMPTS} that are shown, long ones, several lines in one, or an error"
-        raise RequestError(f"{EVALS}{_FILE} has {fault}; edit it by hand, or delete it.")
+        fault = f"more than {_MOST_PROMPTS} queries, long ones, several lines in one, or an error"
+        raise RequestError(f"{EVALS} has {fault}; edit {_FILE} there by hand, or delete it.")
 
 
 def _write(folder: Path, raw: bytes) -> None:

@@ -44,8 +44,6 @@ _CONCURRENCY: Final = 2
 """Concurrent requests of a client: they share one event loop, on however many connections."""
 _SLOW_S: Final = 0.05
 """Seconds after which a request no longer counts: it waits for a disk, script or client."""
-_EXTENSIONS: Final = 4
-"""Most extensions of a request by `_SLOW_S` while the event loop is busy, perhaps for others."""
 
 TakeShared: TypeAlias = Callable[[str, int, int], Awaitable[float]]
 """Counts requests of an owner across replicas, given the limit per minute and their number.
@@ -65,6 +63,11 @@ def error_response(
     return JSONResponse(jsonrpc.error(None, code, message, data), status, headers)
 
 
+def emit_refusal(scope: Scope, reason: str) -> None:
+    """Emit the refusal of an HTTP request, for one of a few fixed reasons."""
+    events.emit_refusal(scope["method"], reason, principal=principal(scope), address=address(scope))
+
+
 def quota_refusal(
     scope: Scope, quota: str, most: int, wait: float = 1.0, remedy: str = ""
 ) -> Response:
@@ -74,7 +77,7 @@ def quota_refusal(
     """
     owner = quota_owner(scope)
     logger.warning("quota %s: %s exceeded %s; answered with 429", quota, owner, most, extra=REPEATS)
-    events.emit_refusal(scope["method"], quota, principal=principal(scope), address=address(scope))
+    emit_refusal(scope, quota)
     seconds = max(1, math.ceil(wait))
     remedy = remedy or f"try again in {seconds} s"
     message = f"Over the quota {quota} ({most:,}); {remedy}"
@@ -185,8 +188,11 @@ class RequestLimits:
             await take()
             await self._answer(owner, scope, receiving, send)
 
-    def _release_if_slow(self, permit: ExitStack, extensions: int = _EXTENSIONS) -> None:
-        """Close a permit after `_SLOW_S`, or later if this request may keep the loop busy."""
+    def _release_if_slow(self, permit: ExitStack, extensions: int = 4) -> None:
+        """Close a permit after `_SLOW_S`, or later if this request may keep the loop busy.
+
+        There are at most four `extensions`, since others may keep it busy too.
+        """
         loop = asyncio.get_running_loop()
         due = loop.time() + _SLOW_S
 

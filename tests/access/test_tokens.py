@@ -108,13 +108,6 @@ def test_world_readable_token_file_causes_a_warning(tmp_path: Path, caplog: pyte
         assert caplog.messages == messages
 
 
-def test_byte_order_mark_of_a_token_file_is_ignored(tmp_path: Path) -> None:
-    path = tmp_path / "tokens"
-    path.write_text(f"alpha={SECRET}\n", encoding="utf-8-sig")
-    path.chmod(0o600)
-    assert [token.name for token in read_token_file(str(path)).require_valid()] == ["alpha"]
-
-
 @each_row(
     ("raw", "message"),
     [

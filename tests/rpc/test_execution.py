@@ -239,6 +239,13 @@ async def test_run_that_deletes_its_workspace_has_no_output_blobs(tmp_path: Path
     assert (result["output"], result["output_blobs"], result["logs_preview"]) == (1, [], "")
 
 
+async def test_unusable_temporary_directory_is_a_failed_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fault is none of the call's parameters."""
+    write_shell(tmp_path, "echo 1")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    await assert_fails(make_rpc("off", tmp_path), "not_run", "its work directory cannot be made", name="thing")
+
+
 async def test_arguments_too_deep_to_serialize_are_refused() -> None:
     rpc, levels = make_rpc("off", ACTIONS), 1000
     while True:

@@ -21,7 +21,7 @@ from mcp_skills_server.catalog.views import View, retry_when_stale
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.audit import AuditLog
-from mcp_skills_server.telemetry.events import Event, Events, Use
+from mcp_skills_server.telemetry.events import Event, Events, NotRecordedError, Use
 from mcp_skills_server.telemetry.log import log_requests
 from mcp_skills_server.telemetry.metrics import Metrics
 from mcp_skills_server.telemetry.tracing import Tracing
@@ -107,6 +107,22 @@ def test_run_replaces_the_mention_of_its_skill(publisher: Events, published: lis
             request.add(Use("", name, "SKILL.md", ""))
         events.record_run("a", "scripts/x.py", "sha256:0")
     assert published[-1].uses == (Use("", "b", "SKILL.md", ""), Use("run", "a", "scripts/x.py", "sha256:0"))
+
+
+def test_run_that_could_not_be_recorded_is_no_use(publisher: Events, published: list[Event]) -> None:
+    """Else the audit log would name the end of a run that never began."""
+
+    def fail(event: Event) -> None:
+        if event.outcome == "begun":
+            raise NotRecordedError("no space")
+
+    publisher.subscribe(fail)
+    mention = Use("", "a", "SKILL.md", "")
+    with publisher.serving(), events.Request("mcp", "x") as request:
+        request.add(mention)
+        with pytest.raises(NotRecordedError):
+            events.record_run("a", "scripts/x.py", "sha256:0")
+    assert published[-1].uses == (mention,)
 
 
 def test_failing_reader_affects_neither_others_nor_request(

@@ -57,6 +57,14 @@ def test_each_kind_of_event_is_counted(publisher: Events) -> None:
     assert {"process_start_time_seconds", "python_info", "python_gc_collections_total"} <= names
 
 
+def test_files_that_a_failed_run_read_are_counted() -> None:
+    metrics = Metrics(dict, ())
+    for outcome in ("begun", "refused"):
+        metrics.record(event(outcome, "read", "run"))
+    counts = {name: value for name, value in nonzero_samples(metrics).items() if "uses" in name}
+    assert counts == {f'skills_uses_total{{action="{action}",skill="a"}}': 1 for action in ("read", "run")}
+
+
 def test_skill_labels_are_bounded_and_search_counters_start_at_zero() -> None:
     metrics = Metrics(dict, ())
     assert 'skills_searches_total{result="nothing"} 0.0' in metrics.render("")[0].decode()

@@ -69,7 +69,7 @@ def test_uses_are_counted_by_skill_principal_and_host(store: UsageStore, usage: 
         event(use("load", digest="sha256:2")),
         event(use("run"), outcome="begun"),
         event(use("run"), outcome="begun"),
-        event(use("run"), outcome="refused"),  # the end of a run that was counted when it began
+        event(use("read", "B"), use("run"), outcome="refused"),  # the end of a run that was counted when it began
         *[event(use("load", "B"), use("dropped", "B"), at=NOW - DAY)] * 3,
         event(use("load", "B"), outcome="failed"),
         event(use("")),
@@ -80,7 +80,7 @@ def test_uses_are_counted_by_skill_principal_and_host(store: UsageStore, usage: 
     usage.flush()
     first, second, last = store.report("skill", 2).lines
     assert astuple(first) == ("a", 2, 2, 2, 0, NOW, 2, (0, 6), "")
-    assert astuple(second) == ("B", 3, 0, 0, 3, NOW - DAY, 1, (3, 0), "")
+    assert astuple(second) == ("B", 3, 1, 0, 3, NOW, 1, (3, 1), "")
     assert astuple(last) == ("never", 0, 0, 0, 0, None, 0, (0, 0), "")
     (host,) = store.report("host", 2).lines
     assert (host.name, host.loads, host.versions) == ("an editor", 5, 0)

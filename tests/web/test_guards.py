@@ -7,6 +7,7 @@ import threading
 import time
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import anyio
 import pytest
@@ -21,6 +22,7 @@ from mcp_skills_server.server.sdk import PRINCIPAL
 from mcp_skills_server.telemetry.events import Events
 from mcp_skills_server.web import guards
 from mcp_skills_server.web.bearer import secret_of
+from mcp_skills_server.web.connections import SLOT
 from mcp_skills_server.web.guards import Policy, Token, make_policy
 from tables import each_row
 
@@ -167,6 +169,7 @@ def messages(
     app: Any = send_principal,
     query: bytes = b"",
     path: str = "/mcp",
+    **state: Any,
 ) -> list[Any]:
     """Return the ASGI messages of the response to a request that the guard may pass to `app`."""
     sent: list[Any] = []
@@ -175,7 +178,7 @@ def messages(
         sent.append(message)
 
     raw = [(name.encode(), value.encode("latin-1")) for name, value in headers]
-    scope = {"type": "http", "method": "POST", "path": path, "query_string": query, "headers": raw}
+    scope = {"type": "http", "method": "POST", "path": path, "query_string": query, "headers": raw, "state": state}
     guard = guards.Guard(app, policy, Rates(QuotaSettings()))
 
     async def work() -> None:
@@ -231,6 +234,16 @@ def test_refusal_emits_event_with_reason_and_one_rate_limited_warning(
     assert record.levelno == logging.WARNING
     assert record.getMessage().startswith(warning)
     assert record.__dict__["repeats"] is True  # unauthenticated requests must not fill the disk
+
+
+def test_refusal_of_an_authenticated_request_names_its_principal() -> None:
+    emitted: list[tuple[str, str | None]] = []
+    events = Events()
+    events.subscribe(lambda event: emitted.append((event.reason, event.principal)))
+    slot = Mock(admit=Mock(return_value=False))  # all connections are in use
+    with events.serving():
+        assert status_of(loopback_policy(tokens=TOKENS), LOCAL, VALID, **{SLOT: slot}) == 503
+    assert emitted == [("busy", f"token:{TOKENS[0].name}")]
 
 
 def test_admitted_request_logs_no_warning(caplog: pytest.LogCaptureFixture) -> None:

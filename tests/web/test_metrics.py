@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import urllib.request
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from ports import free_port
-from web.http_wire import JSON, bearer_header, client, http_serving, patched, startup_error, token_file
+from web.http_wire import JSON, bearer_header, client, http_serving, patched, startup_error, token_file, wait_until
 from web.ui.serving import page_serving
 from wire import DEADLINE, write_skill
 
@@ -92,13 +92,22 @@ def test_metrics_have_own_address_and_host_check(tmp_path: Path) -> None:
 
 def test_idle_connections_at_metrics_address_are_closed_silently(tmp_path: Path) -> None:
     port = free_port()
-    impatient = patched("from mcp_skills_server.telemetry import metrics\nmetrics._Handler.timeout /= 20")
+    impatient = patched("from mcp_skills_server.telemetry import metrics\nmetrics._TIMEOUT_S /= 20")
     options = ("--metrics-address", f"127.0.0.1:{port}", "--allow-empty")
     with http_serving(tmp_path, *options, command=impatient) as server, ExitStack() as stack:
         idle = [stack.enter_context(socket.create_connection(("127.0.0.1", port), DEADLINE)) for _ in range(4)]
         idle[1].sendall(b"GET /metrics HTTP/1.0")
         idle[2].sendall(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n")
         assert [each.recv(1) for each in idle] == [b""] * 4
+        slow = stack.enter_context(socket.create_connection(("127.0.0.1", port), DEADLINE))
+
+        def is_closed_after_another_byte() -> bool:
+            with suppress(ConnectionError):
+                slow.send(b"x")
+                return False
+            return True
+
+        wait_until(is_closed_after_another_byte)  # a byte now and then does not keep it open
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=DEADLINE) as reply:
             assert b"skills_served" in reply.read()
         server.signal(signal.SIGTERM)

@@ -167,6 +167,25 @@ async def test_request_that_keeps_the_event_loop_busy_is_not_slow(monkeypatch: p
 
 
 @pytest.mark.anyio
+async def test_streams_do_not_keep_their_permits_while_others_keep_the_event_loop_busy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rates, "_SLOW_S", 0.002)
+    app = LimitedApp()
+    streams = [app.start("192.0.2.1", is_endless=True) for _ in range(2)]
+    waiting = app.start("192.0.2.1")
+    for _ in range(100):  # each turn of the loop takes longer than a permit
+        end = monotonic() + 0.005
+        while monotonic() < end:
+            pass
+        await asyncio.sleep(0)
+    assert waiting.done() and not any(each.done() for each in streams)
+    for each in streams:
+        each.cancel()
+    await asyncio.gather(*streams, return_exceptions=True)
+
+
+@pytest.mark.anyio
 async def test_refusals_over_60_a_minute_are_delayed(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[Message] = []
     disconnected, delayed = asyncio.Event(), asyncio.Event()

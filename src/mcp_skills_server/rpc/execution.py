@@ -186,23 +186,24 @@ class Executor:
         if called:
             start = partial(start, args=(function,), launcher=_LAUNCHER)
         limit = self._blobs.limit(owner)
-        workspace = self._scripts.workspace()
         try:
-            fill = partial(_fill, files, called)
-            timeout_s: float | None = None
-            if request.timeout_ms is not None:
-                timeout_s = min(request.timeout_ms, _LONGEST_MS) / 1000
-            outcome = await start(workspace=workspace, timeout_s=timeout_s, fill=fill)
-            harvest = await to_thread.run_sync(_collect_output, workspace.path, limit)
+            workspace = self._scripts.workspace()
+            try:
+                fill = partial(_fill, files, called)
+                timeout_s: float | None = None
+                if request.timeout_ms is not None:
+                    timeout_s = min(request.timeout_ms, _LONGEST_MS) / 1000
+                outcome = await start(workspace=workspace, timeout_s=timeout_s, fill=fill)
+                harvest = await to_thread.run_sync(_collect_output, workspace.path, limit)
+            finally:
+                with anyio.move_on_after(_TIDYING_S, shield=True):
+                    await to_thread.run_sync(workspace.close, abandon_on_cancel=True)
         except QuotaError:
             raise
         except RunRefusedError as error:
             return failed(_REFUSED[error.by], str(error))
         except RequestError as error:
             return failed("not_run", str(error))
-        finally:
-            with anyio.move_on_after(_TIDYING_S, shield=True):
-                await to_thread.run_sync(workspace.close, abandon_on_cancel=True)
         made: list[str] = []
         remark = ""
         if not harvest.is_whole:

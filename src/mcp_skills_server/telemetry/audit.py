@@ -93,7 +93,7 @@ class AuditLog:
         if not lines:
             return
         is_begun = event.outcome == "begun"
-        is_run = is_begun and any(use.action == "run" for use in event.uses)
+        is_run = is_begun and event.has_run
         with self._lock:
             try:
                 self._write(b"".join(lines), durably=is_run)
@@ -164,8 +164,7 @@ class AuditLog:
 def _lines(event: Event, left_out: int, recorded: Collection[str]) -> list[bytes]:
     if event.protocol == CATALOGUE:
         return []
-    has_run = any(use.action == "run" for use in event.uses)
-    if event.outcome == "refused" and not has_run:  # a script that failed was not refused
+    if event.outcome == "refused" and not event.has_run:  # a script that failed was not refused
         return [_line(event, "refuse", next(iter(event.uses), None), left_out)]
     if event.method in _ADMITTING and event.outcome == "ok":
         return [_line(event, "admit", None)]

@@ -163,6 +163,17 @@ class Event(NamedTuple):
         """Return the distinct paths of the used skills, in order of first use."""
         return tuple(dict.fromkeys(each.skill for each in self.uses))
 
+    @property
+    def has_run(self) -> bool:
+        """Return whether a script is about to run, or ran; it may have failed."""
+        return any(use.action == "run" for use in self.uses)
+
+    def counts(self, use: Use) -> bool:
+        """Return whether this event adds a use to statistics: a run at its start, others after."""
+        if use.action == "run":
+            return self.outcome == "begun"
+        return self.outcome == "ok" or (self.has_run and self.outcome != "begun")
+
 
 Reader: TypeAlias = Callable[[Event], None]
 
@@ -361,10 +372,10 @@ def record_run(
     read = (Use("read", path, "", over) for path, over in (laid_out or {}).items())
     uses, request = (*read, Use("run", skill, file, digest)), _current.get()
     if request is not None:
+        request.server.emit(request.event("begun", *uses))
         request.uses.pop(("", skill, SKILL_MD), None)  # the run replaces the mention of its skill
         for use in uses:
             request.add(use)
-        request.server.emit(request.event("begun", *uses))
     else:
         _serving.get().emit(
             Event(time=time.time(), protocol=LIBRARY, method="", outcome="begun", uses=uses)

@@ -10,8 +10,10 @@ from __future__ import annotations
 import logging
 import socket
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
+from io import BytesIO
 from typing import TYPE_CHECKING, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
@@ -35,6 +37,9 @@ logger = logging.getLogger(__name__)
 _OTHER: Final = "_OTHER"
 _MOST_SKILLS: Final = 1000
 """Skills with their own label value; uses of further skills are counted as "_OTHER"."""
+_LONGEST_HEAD: Final = 64 << 10
+_TIMEOUT_S: Final = 2.0
+"""Seconds in which the head of a request must arrive, and then the response be received."""
 _SECONDS: Final = (
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300,
 )  # fmt: skip
@@ -98,10 +103,10 @@ class Metrics:
         if event.reason:
             self._refused.labels(event.reason).inc()
             return
+        for use in event.uses:
+            if event.counts(use) and use.action not in {"", *PROPOSING} and event.protocol != PAGE:
+                self._uses.labels(use.action, self._skill_label(use.skill)).inc()
         if event.outcome == "begun":
-            for use in event.uses:
-                if use.action == "run":  # other uses count when their request has ended
-                    self._uses.labels(use.action, self._skill_label(use.skill)).inc()
             return
         error: str = event.outcome
         method = event.method
@@ -119,9 +124,6 @@ class Metrics:
                 self._proposals.labels(use.action).inc()
         if event.protocol == PAGE:
             return
-        for use in event.uses:
-            if use.action not in {"", "run", *PROPOSING} and event.outcome == "ok":
-                self._uses.labels(use.action, self._skill_label(use.skill)).inc()
         if event.found is not None:
             self._searches.labels("found" if event.found else "nothing").inc()
         if event.bytes:
@@ -178,7 +180,18 @@ class _Server(WSGIServer):
 
 
 class _Handler(WSGIRequestHandler):
-    timeout = 2.0  # seconds in which the client must send more of its request
+    def handle(self) -> None:
+        """Read the head of the request, and answer it."""
+        head, deadline = b"", time.monotonic() + _TIMEOUT_S
+        while b"\r\n\r\n" not in head:
+            self.connection.settimeout(max(0.001, deadline - time.monotonic()))
+            more = self.connection.recv(_LONGEST_HEAD - len(head))
+            if not more:
+                return  # the client disconnected, or the head is too long
+            head += more
+        self.connection.settimeout(_TIMEOUT_S)
+        self.rfile = BytesIO(head)
+        super().handle()
 
     def log_message(self, *_: object) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Log no requests."""

@@ -342,10 +342,7 @@ class Usage:
         host = self._bounded_host(event.host or "", day)
         count = Count(day, "", "", "", event.principal or "", host, event.protocol)
         for use in event.uses:
-            counted_at = "ok"
-            if use.action == "run":
-                counted_at = "begun"
-            if use.action and use.action not in PROPOSING and event.outcome == counted_at:
+            if use.action and use.action not in PROPOSING and event.counts(use):
                 used = count._replace(action=use.action, skill=use.skill, digest=use.digest)
                 self._add(used, event.time)
         if event.found is None:

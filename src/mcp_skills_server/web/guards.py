@@ -27,11 +27,10 @@ from mcp_skills_server.access.quotas import Rates
 from mcp_skills_server.access.settings import is_loopback
 from mcp_skills_server.access.tokens import Token, Tokens
 from mcp_skills_server.errors import REPEATS, UsageError
-from mcp_skills_server.server.sdk import PRINCIPAL, address, quota_owner
-from mcp_skills_server.telemetry.events import emit_refusal
+from mcp_skills_server.server.sdk import PRINCIPAL, quota_owner
 from mcp_skills_server.web.bearer import EXPIRED, Refusal, authenticate
 from mcp_skills_server.web.connections import SLOT, Slot
-from mcp_skills_server.web.rates import OPEN_PATHS, FailedAuthentications
+from mcp_skills_server.web.rates import OPEN_PATHS, FailedAuthentications, emit_refusal
 
 if TYPE_CHECKING:
     from mcp_skills_server.access.oauth import ResourceServer
@@ -221,7 +220,7 @@ class Guard:
             await self._refuse(scope, receive, send, _BUSY)
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send, refusal: Refusal) -> None:
-        emit_refusal(scope["method"], refusal.reason, address=address(scope))
+        emit_refusal(scope, refusal.reason)
         await refusal.response(self._policy.oauth)(scope, receive, send)
 
 

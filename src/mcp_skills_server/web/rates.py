@@ -63,6 +63,11 @@ def error_response(
     return JSONResponse(jsonrpc.error(None, code, message, data), status, headers)
 
 
+def emit_refusal(scope: Scope, reason: str) -> None:
+    """Emit the refusal of an HTTP request, for one of a few fixed reasons."""
+    events.emit_refusal(scope["method"], reason, principal=principal(scope), address=address(scope))
+
+
 def quota_refusal(
     scope: Scope, quota: str, most: int, wait: float = 1.0, remedy: str = ""
 ) -> Response:
@@ -72,7 +77,7 @@ def quota_refusal(
     """
     owner = quota_owner(scope)
     logger.warning("quota %s: %s exceeded %s; answered with 429", quota, owner, most, extra=REPEATS)
-    events.emit_refusal(scope["method"], quota, principal=principal(scope), address=address(scope))
+    emit_refusal(scope, quota)
     seconds = max(1, math.ceil(wait))
     remedy = remedy or f"try again in {seconds} s"
     message = f"Over the quota {quota} ({most:,}); {remedy}"
@@ -183,16 +188,19 @@ class RequestLimits:
             await take()
             await self._answer(owner, scope, receiving, send)
 
-    def _release_if_slow(self, permit: ExitStack) -> None:
-        """Close a permit after `_SLOW_S`, but not if the event loop was busy: with this request."""
+    def _release_if_slow(self, permit: ExitStack, extensions: int = 4) -> None:
+        """Close a permit after `_SLOW_S`, or later if this request may keep the loop busy.
+
+        There are at most four `extensions`, since others may keep it busy too.
+        """
         loop = asyncio.get_running_loop()
         due = loop.time() + _SLOW_S
 
         def close() -> None:
-            if loop.time() < due + _SLOW_S / 2:
+            if loop.time() < due + _SLOW_S / 2 or not extensions:
                 permit.close()
             else:
-                self._release_if_slow(permit)
+                self._release_if_slow(permit, extensions - 1)
 
         permit.callback(loop.call_at(due, close).cancel)
 

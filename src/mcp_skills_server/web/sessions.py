@@ -33,18 +33,10 @@ from mcp_skills_server.dialects import jsonrpc
 from mcp_skills_server.dialects.jsonrpc import InvalidMessage, RequestId, decode_message, duplicate
 from mcp_skills_server.errors import REPEATS
 from mcp_skills_server.model.clients import client_of
-from mcp_skills_server.server.sdk import (
-    Context,
-    address,
-    connection_of,
-    principal,
-    quota_owner,
-    scope_of,
-)
-from mcp_skills_server.telemetry import events
+from mcp_skills_server.server.sdk import Context, connection_of, principal, quota_owner, scope_of
 from mcp_skills_server.web.bearer import Refusal
 from mcp_skills_server.web.connections import client_to_evict
-from mcp_skills_server.web.rates import error_response, quota_refusal
+from mcp_skills_server.web.rates import emit_refusal, error_response, quota_refusal
 from mcp_skills_server.web.settings import HttpSettings
 
 if TYPE_CHECKING:
@@ -342,8 +334,7 @@ class HttpSessions:
             if not await self._evict(client_to_evict(held, owner, able), busy=True):
                 message = "refused a session: all %d are in use (--max-sessions)"
                 logger.warning(message, self._most, extra=REPEATS)
-                who, where = principal(scope), address(scope)
-                events.emit_refusal(scope["method"], _BUSY.reason, principal=who, address=where)
+                emit_refusal(scope, _BUSY.reason)
                 return _BUSY.response(None)
         return None
 

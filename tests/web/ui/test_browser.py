@@ -289,6 +289,14 @@ def test_filter_keeps_the_chosen_order(chromium: Browser, skills: Path) -> None:
             assert page.locator("#results h2").all_text_contents() == ["tea", "refunds"]
 
 
+def test_filters_are_folded_on_a_phone_unless_one_is_set(chromium: Browser, skills: Path) -> None:
+    with open_local_page(chromium, skills, viewport=PHONE) as (seen, origin):
+        problem = seen.page.get_by_label("Problem")
+        expect(problem).to_be_hidden()
+        seen.page.goto(f"{origin}/ui/?problem=any")
+        expect(problem).to_be_visible()
+
+
 def test_print_shows_long_texts_whole(chromium: Browser, tmp_path: Path) -> None:
     write_skill(tmp_path / "long", body="```\n" + "line " * 100 + "\nline" * 500 + "\n```\n")
     hidden_parts = """() => [...document.querySelectorAll("main *")].filter((element) =>

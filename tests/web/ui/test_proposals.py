@@ -132,6 +132,13 @@ def test_file_with_too_many_lines_is_not_compared_but_shown() -> None:
     assert [row.right for row in file.rows[1:]] == ["new", *["x"] * 1_999]
 
 
+def test_frequent_lines_of_long_files_are_not_matched() -> None:
+    """Matching blank lines between others took a minute for 2,000 lines, and no thread went on meanwhile."""
+    blank, other = b"\n" * 600, b"".join(b"%d\n\n" % number for number in range(300))
+    (file,) = sides({"a": (blank, False)}, {"a": (other, False)})
+    assert {row.kind for row in file.rows} == {"changed"}
+
+
 @needs_chromium
 def test_approval_in_browser_reaches_another_host(chromium: Browser, folder: Path) -> None:
     """One host proposes, a person approves in a browser, another host is notified and loads the new text."""

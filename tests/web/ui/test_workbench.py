@@ -169,6 +169,11 @@ def test_saving_queries_keeps_a_set_that_the_form_cannot_show(skills: Path) -> N
             wait_until(lambda kept=kept, shown=shown: text_of(fetch(shown, cookie)) == kept)
             assert post_status("try", origin, cookie, skill="refunds", prompts="x") == 400, kept
             assert place.read_text(encoding="utf-8") == kept
+    place.write_text(entries("pay back"), encoding="utf-8")
+    place.with_name("evals.json").write_text(entries(*map(str, range(20))), encoding="utf-8")
+    with signed_in(skills) as (origin, cookie):  # the form shows the queries of the other file alone
+        assert post_status("try", origin, cookie, skill="refunds", prompts="x") == 400
+        assert place.read_text(encoding="utf-8") == entries("pay back")
 
 
 def test_local_skills_are_switched_off_until_none_is_left_and_on(tmp_path: Path) -> None:

@@ -31,6 +31,8 @@ from mcp_skills_server.web.ui.render import render
 
 _AROUND: Final = 4
 """Context lines before and after a change."""
+_MOST_EXACT: Final = 500**2
+"""Product of line counts beyond which frequent lines are not matched: it takes cubic time."""
 _MOST_QUERIES: Final = 20
 _MOST_MESSAGE: Final = 1_000
 _NONE: Final = "There is no such proposal, or you may not review it."
@@ -152,12 +154,14 @@ def _lines(raw: bytes) -> list[str]:
 
 
 def _rows(left: Sequence[str], right: Sequence[str]) -> Iterator[Side]:
-    if len(left) * len(right) > MOST_LINES**2:  # comparison may take quadratic time
+    size = len(left) * len(right)
+    if size > MOST_LINES**2:
         words = f"{len(left):,} lines are served, too many to compare with the proposed ones:"
         yield Side("gap", words, None)
         yield from (Side("changed", None, line) for line in right)
         return
-    for group in SequenceMatcher(None, left, right, autojunk=False).get_grouped_opcodes(_AROUND):
+    matcher = SequenceMatcher(None, left, right, autojunk=size > _MOST_EXACT)
+    for group in matcher.get_grouped_opcodes(_AROUND):
         if group[0][1]:
             yield Side("gap", f"from line {group[0][1] + 1:,}", None)
         for tag, start, stop, first, last in group:

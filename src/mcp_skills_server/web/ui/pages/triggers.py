@@ -122,9 +122,10 @@ def _refuse_loss(ctx: Context, skill: Skill) -> None:
         saved = read_cases(ctx.runtime.registry.read(file), EVALS + _FILE)
     except (OSError, UsageError):
         saved = []
-    if not saved or cases_of(_as_lines(saved)) != [each._replace(skill="") for each in saved]:
+    shown = cases_of(_own_prompts(ctx, skill))
+    if not saved or any(each._replace(skill="") not in shown for each in saved):
         fault = f"more than {_MOST_PROMPTS} queries, long ones, several lines in one, or an error"
-        raise RequestError(f"{EVALS}{_FILE} has {fault}; edit it by hand, or delete it.")
+        raise RequestError(f"{EVALS} has {fault}; edit {_FILE} there by hand, or delete it.")
 
 
 def _write(folder: Path, raw: bytes) -> None:
@@ -150,14 +151,10 @@ def cases_of(lines: str) -> list[TriggerCase]:
 
 
 def _own_prompts(ctx: Context, skill: Skill) -> str:
-    """Return the cases of a skill's trigger set as lines."""
+    """Return the first cases of all trigger sets of a skill, as lines."""
     cases, _ = own_cases(ctx.runtime.registry.read, skill, str)
-    return _as_lines([case for _, case in cases[:_MOST_PROMPTS]])
-
-
-def _as_lines(cases: Sequence[TriggerCase]) -> str:
-    marks = {True: "", False: f"{_UNWANTED} "}
-    return "\n".join(f"{marks[each.should_trigger]}{each.query}" for each in cases)
+    marks, first = {True: "", False: f"{_UNWANTED} "}, cases[:_MOST_PROMPTS]
+    return "\n".join(f"{marks[each.should_trigger]}{each.query}" for _, each in first)
 
 
 def check(ctx: Context, skill: Skill, cases: Sequence[TriggerCase]) -> list[CheckedPrompt]:

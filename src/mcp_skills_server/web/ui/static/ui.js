@@ -162,5 +162,5 @@ local(document);
 // On a narrow screen the filters start folded, unless one is set.
 (() => {
   const filters = document.querySelector("details.filters");
-  if (filters && matchMedia("(max-width: 40rem)").matches && !filters.dataset.used) filters.open = false;
+  if (filters && matchMedia("(max-width: 40rem)").matches && !("used" in filters.dataset)) filters.open = false;
 })();

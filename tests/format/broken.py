@@ -12,7 +12,7 @@ import pytest
 from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.gates import Gate, GateRefusal, Selection
 from mcp_skills_server.codes import problem
-from mcp_skills_server.provenance.lock import Pins
+from mcp_skills_server.provenance.lock import LockedSource, Pins
 
 BROKEN = Path(__file__).parents[2] / "fixtures" / "broken"
 
@@ -73,7 +73,7 @@ def gate_of(code: str) -> Gate | None:
         return Selection(exclude=(code,))
     root = str((BROKEN / code).resolve())
     locked: dict[str, dict[str, str]] = {"lock-missing": {}, "lock-differs": {code: "sha256:" + 64 * "0"}}
-    return Pins({root: locked[code]}, {}) if code in locked else None
+    return Pins({root: LockedSource(root, "", locked[code])}) if code in locked else None
 
 
 def roots_of(code: str, directory: Path) -> list[Path]:

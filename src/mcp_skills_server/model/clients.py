@@ -48,7 +48,7 @@ class Client:
 
 
 _AS_JSON: Final = 34_000
-"""Result size for clients that show JSON, whose escapes make real instructions 12 % longer."""
+"""Result size for clients that show JSON, whose escapes add up to 12 % to real instructions."""
 _in_tools = partial(Client, list_in="tools", catalog_characters=MOST_CATALOG)
 _TABLE: Final = {
     "claude-code": Client(

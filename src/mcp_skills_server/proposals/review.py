@@ -33,7 +33,7 @@ class Review(NamedTuple):
 
 
 def review(registry: Registry, store: ProposalStore, proposal: Proposal, seen: Snapshot) -> Review:
-    """Compare a proposal with its skill now, and with those that the reviewer can read. Blocks."""
+    """Compare a proposal with its skill now, and with those `seen` by its reviewer. Blocks."""
     root = root_of(registry, proposal)
     skill = registry.of_root(root).skills.get(proposal.name)
     before: Files = {}

@@ -169,7 +169,7 @@ class Pins:
             return GateRefusal(None)
         entry = self.entries.get(reader.roots[skill.root].given)
         if entry is None or skill.path not in entry.skills:
-            if entry and is_pinned_elsewhere(skill.path, entry, self.entries.values()):
+            if entry is not None and is_pinned_elsewhere(skill.path, entry, self.entries.values()):
                 return GateRefusal(None)
             return GateRefusal(problem("lock-missing", "the lock file does not name this skill"))
         if reader.digest_over(skill) != entry.skills[skill.path]:

@@ -106,8 +106,8 @@ async def refuse_with_delay(
 class Turns:
     """ASGI middleware: in each turn of the event loop, at most two requests of an address begin.
 
-    `RequestLimits` does not slow down requests that are answered without waiting. On a thousand
-    connections, all of them would come before a request of another client in each of its turns.
+    `RequestLimits` does not slow down requests that are answered without waiting. A client with a
+    thousand connections could have one on each of them handled before the next of another client.
     """
 
     def __init__(self, app: ASGIApp) -> None:

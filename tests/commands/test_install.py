@@ -350,6 +350,13 @@ def test_entry_command_is_the_running_program_or_the_given_one(
     assert "no such file" in usage_error(platform, "cursor", skills, "--command", "bin/nothing")
 
 
+def test_install_of_a_folder_without_skills_warns(platform: Platform, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    said = stderr_of(platform, "cursor", tmp_path / "empty")
+    assert f"no skill to serve at {tmp_path / 'empty'}; give a folder of skills" in said
+    assert command_line("cursor", location(HOSTS["cursor"], platform))[-1] == str(tmp_path / "empty")
+
+
 @each_row(("host", "name", "expanded"), [
     ("vscode", "${HOME}", "'$'"), ("vscode", "a$b", None), ("gemini-cli", "a$b", "'$'"), ("codex", "${HOME}", None),
     ("opencode", "{file:x}", "'{'"),

@@ -60,7 +60,7 @@ def test_last_cell_of_a_table_is_cut_at_100_characters(length: int, cell: str) -
 
 
 @each_row(("cell", "columns"), [
-    ("plain", 5), ("发票", 4), ("ｆｕｌｌ", 8), ("e\u0301te\u0301", 3), ("\u1100\u1161\u11a8", 2), ("👍", 2),
+    ("plain", 5), ("发票", 4), ("\uff46\uff55", 4), ("e\u0301te\u0301", 3), ("\u1100\u1161\u11a8", 2), ("👍", 2),
     ("⚙\ufe0f", 2), ("ก็", 1), ("Grüße", 5), ("\x1b", len("\\u{1b}")),
 ])  # fmt: skip
 def test_cells_are_padded_by_the_columns_of_a_terminal(cell: str, columns: int) -> None:

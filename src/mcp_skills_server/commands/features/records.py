@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final
 from mcp_skills_server import __version__
 from mcp_skills_server.commands.features.feature import Feature, Server
 from mcp_skills_server.commands.fields import Options, file, flag, text
-from mcp_skills_server.errors import UsageError, missing_extra
+from mcp_skills_server.errors import UsageError
+from mcp_skills_server.installation import missing_extra
 from mcp_skills_server.model import Standing
 from mcp_skills_server.telemetry.gauge import Gauge
 from mcp_skills_server.web.part import Part, Routes

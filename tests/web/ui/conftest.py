@@ -47,7 +47,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]
     """
     folder, now = tmp_path_factory.mktemp("shared"), time.time()
     counts = {
-        Count(day_of(now), "load", "csv-profiling", "sha256:0", principal, host, "mcp"): Tally(1, now)
+        Count(day_of(now), "load", "csv-profiling", "sha256:0", principal, host, "mcp", str(FIXTURES)): Tally(1, now)
         for principal, host in {"token:ann": "<b>editor</b>" * 20, "user:" + "x" * 300: "a" * 200, "": ""}.items()
     }
     UsageStore(str(folder / "usage.db")).add(Batch(counts))

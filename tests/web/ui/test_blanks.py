@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from web.http_wire import wait_until
-from web.ui.serving import fetch, page_serving, signed_in, text_of
+from web.ui.serving import fetch, signed_in, text_of
 from web.ui.test_browser import SKILL_VIEWS, VIEWS
 from wire import write_skill
 

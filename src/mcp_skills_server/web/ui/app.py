@@ -163,7 +163,7 @@ class PagePart(Part):
             _templates(),
             self._settings,
             http.site_states,
-            operation.UsageReports(self._ui.counts),
+            operation.UsageReports(self._ui.counts, [root.address for root in registry.roots]),
             history.Revisions(registry),
             is_local=self._ui.secret_hash is not None,
             is_open=self._sessions.is_open,

@@ -325,7 +325,7 @@ def _snippets(request: Request, ctx: Context) -> list[Snippet]:
 
 def _addresses(ctx: Context) -> list[str]:
     """Return each root as `install` takes it: the source, not the folder of its copies."""
-    texts = [root.origin or root.given for root in ctx.runtime.registry.roots]
+    texts = [root.address for root in ctx.runtime.registry.roots]
     return [os.path.abspath(text) if kind_of(text).is_path else text for text in texts]
 
 

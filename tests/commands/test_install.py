@@ -417,7 +417,7 @@ def test_dry_run_prints_a_patch_that_applies(tmp_path: Path, skills: Path, host:
 
 
 @each_row(("host", "content", "reason"), [
-    ("cursor", '{\n  "mcpServers": {,}\n}', "line 2"), ("claude-code", CODE[:200], "not valid JSON"),
+    ("cursor", '{\n  "mcpServers": {,}\n}', "line 2, column 18: "), ("claude-code", CODE[:200], "not valid JSON"),
     ("claude-desktop", '{\n// no\n"a": 1}', "line 2"), ("vscode", '{}\n/* "a"', "line 2 is not closed"),
     ("gemini-cli", '{"a": 1,}', "not valid JSON"), ("cursor", '{"a": NaN}', "NaN"),
     ("cursor", "[]", "not a JSON object"), ("vscode", '{"servers": null}', "'servers'"),

@@ -112,7 +112,7 @@ class AuthorReport(NamedTuple):
 
     summary: Summary | None  # of its trigger set
     failed: Sequence[tuple[CaseResult, str]]  # the failed cases, each with the reason
-    errors: Sequence[str]  # why files in its folder evals contain no cases
+    errors: Sequence[UsageError | str]  # why files in its folder evals contain no cases
     hosts: Sequence[tuple[str, str]]  # hosts, and how much of it their models see unasked
     neighbours: Sequence[Overlap]  # similar skills, which a model may confuse with it
 

@@ -31,7 +31,7 @@ from mcp_skills_server.commands.look import remark_problems, report_absent, run_
 from mcp_skills_server.commands.opening import load_registry
 from mcp_skills_server.commands.options import RootOptions
 from mcp_skills_server.commands.printing import remark, say, say_lines, say_table
-from mcp_skills_server.errors import UsageError, clipped, innermost, plural
+from mcp_skills_server.errors import UsageError, clipped, plural
 from mcp_skills_server.hosts import disk, edit
 from mcp_skills_server.hosts.table import HOSTS, Host, Platform, is_native, location
 from mcp_skills_server.installation import is_temporary, start_command
@@ -381,8 +381,7 @@ def _staleness(words: list[str]) -> str:
 
 async def _probe(entry: HostEntry, patience: float) -> tuple[str, int]:
     """Start an entry's server and list its skills. Return an error, or "" and the number."""
-    from mcp import ClientSession, StdioServerParameters
-    from mcp.client.stdio import stdio_client
+    from mcp.client.stdio import StdioServerParameters, stdio_client
 
     from mcp_skills_server.client import SkillsClient
 
@@ -395,16 +394,12 @@ async def _probe(entry: HostEntry, patience: float) -> tuple[str, int]:
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
         try:
             with anyio.fail_after(patience):
-                async with (
-                    stdio_client(parameters, errlog=log) as streams,
-                    ClientSession(*streams) as session,
-                ):
-                    await session.initialize()
-                    return "", len(await SkillsClient(session).list())
+                async with SkillsClient.connect(stdio_client(parameters, errlog=log)) as client:
+                    return "", len(await client.list())
         except TimeoutError:
             reason = f"it did not answer within {patience:g} s"
         except Exception as error:  # any failure of the start is reported
-            reason = clipped(str(innermost(error))) or type(error).__name__
+            reason = clipped(str(error)) or type(error).__name__
         log.seek(0)
         said = [line.strip() for line in log if line.strip()][-_SHOWN_LINES:]
     return f"fails: {reason}; it said: {' / '.join(said) or 'nothing'}", 0

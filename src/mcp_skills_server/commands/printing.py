@@ -98,14 +98,11 @@ def _width(text: str) -> int:
     """Return the columns of a text on a terminal: 2 for a wide character, 0 for a combining one."""
     if text.isascii():
         return len(text)
-    width = 0
     # composed, as the parts of a Hangul syllable (macOS decomposes names) share its two columns
-    for character in normalize("NFC", text):
-        if east_asian_width(character) in "WF":
-            width += 2
-        elif character == _EMOJI or category(character) not in {"Mn", "Me"}:
-            width += 1
-    return width
+    text = normalize("NFC", text)
+    wide = sum(east_asian_width(character) in "WF" for character in text)
+    marks = sum(category(character) in {"Mn", "Me"} for character in text)
+    return len(text) + wide - marks + text.count(_EMOJI)
 
 
 def _cut(text: str, columns: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from dataclasses import asdict
@@ -46,16 +45,13 @@ class ShowUsageOptions(Options):
 
 
 @click.command()
-@click.argument("roots", nargs=-1, metavar="[ROOT]...")
 @takes(ShowUsageOptions)
-def usage(options: ShowUsageOptions, roots: tuple[str, ...]) -> None:
+def usage(options: ShowUsageOptions) -> None:
     """Show which skills were used, how often and when last, and which are served and never were.
-
-    Skills of every root are shown, or of each ROOT.
 
     \b
     Examples:
-      mcp-skills-server usage ~/skills
+      mcp-skills-server usage
       mcp-skills-server usage --since 7d --by host
       mcp-skills-server usage --usage sqlite:/var/lib/skills/usage.db --format json
     """
@@ -72,8 +68,7 @@ def usage(options: ShowUsageOptions, roots: tuple[str, ...]) -> None:
             where = f"--usage {OFF}"
         hint = "serve with --usage sqlite:FILE, and name it here"
         raise UsageError(f"{where}: there are no counts; {hint}")
-    names = [os.path.abspath(root) if os.path.exists(root) else root for root in roots]
-    report = store.report(options.by, days, names or None)
+    report = store.report(options.by, days)
     if options.form == "json":
         lines = [asdict(each) | {"last": _moment(each.last)} for each in report.lines]
         say_json(

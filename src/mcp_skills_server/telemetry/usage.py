@@ -12,7 +12,7 @@ import logging
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from mcp_skills_server.errors import REPEATS, UsageError
-from mcp_skills_server.model import Changes, Skill
+from mcp_skills_server.model import Changes
 from mcp_skills_server.telemetry.events import CATALOGUE, PAGE, PROPOSING, Event, Events
 
 logger = logging.getLogger(__name__)
@@ -51,16 +51,17 @@ CREATE TABLE IF NOT EXISTS used (
     PRIMARY KEY (day, action, skill, digest, principal, host, protocol, root)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS served (
-    root TEXT NOT NULL, skill TEXT NOT NULL, since REAL NOT NULL, gone REAL,
-    PRIMARY KEY (root, skill)
+    skill TEXT PRIMARY KEY, since REAL NOT NULL, gone REAL
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS labels (principal TEXT PRIMARY KEY, label TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS questions (
     text TEXT PRIMARY KEY, times INTEGER NOT NULL, last REAL NOT NULL
 ) WITHOUT ROWID;
 """
-_OF_ROOTS: Final = "(:roots IS NULL OR root IN (SELECT value FROM json_each(:roots)))"
-_PERIOD: Final = "day BETWEEN :first AND :today AND " + _OF_ROOTS
+_PERIOD: Final = """
+day BETWEEN :first AND :today
+AND (:roots IS NULL OR root IN (SELECT value FROM json_each(:roots)))
+"""
 _USED: Final = """
 SELECT {by}, sum(times * (action = 'load')), sum(times * (action = 'read')),
     sum(times * (action = 'run')), sum(times * (action = 'dropped')), max(last),
@@ -75,7 +76,7 @@ _SEARCHES: Final = """
 SELECT coalesce(sum(times * (action = 'search')), 0), coalesce(sum(times * (action = 'empty')), 0)
 FROM used WHERE {period}
 """
-_SERVED: Final = "SELECT DISTINCT skill FROM served WHERE gone IS NULL AND {roots} ORDER BY 1"
+_SERVED: Final = "SELECT skill FROM served WHERE gone IS NULL ORDER BY 1"
 _LOADED: Final = """
 SELECT skill FROM used WHERE {period} AND action = 'load' GROUP BY 1 ORDER BY max(last) DESC
 """
@@ -117,13 +118,13 @@ class Batch:
     """Counts that are stored in one transaction.
 
     `questions` counts searches without a result by text, `labels` maps principals to readable
-    names, and `served` maps (root, skill) to whether it is served now.
+    names, and `served` maps skills to whether they are served now.
     """
 
     counts: dict[Count, Tally] = field(default_factory=dict[Count, Tally])
     questions: dict[str, int] = field(default_factory=dict[str, int])
     labels: dict[str, str] = field(default_factory=dict[str, str])
-    served: dict[tuple[str, str], bool] = field(default_factory=dict[tuple[str, str], bool])
+    served: dict[str, bool] = field(default_factory=dict[str, bool])
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,15 +191,14 @@ class UsageStore:
         """
         rows = [(*count, *found) for count, found in batch.counts.items()]
         now = self._now()
-        gone = [(now, *key) for key, is_served in batch.served.items() if not is_served]
-        came = [(*key, now) for key, is_served in batch.served.items() if is_served]
+        gone = [(now, skill) for skill, is_served in batch.served.items() if not is_served]
+        came = [(skill, now) for skill, is_served in batch.served.items() if is_served]
         asked = [(text, times, now) for text, times in batch.questions.items()]
         labels = [*batch.labels.items()]
         with closing(self._connect()) as connection, connection:
-            connection.executemany("UPDATE served SET gone = ? WHERE root = ? AND skill = ?", gone)
+            connection.executemany("UPDATE served SET gone = ? WHERE skill = ?", gone)
             connection.executemany(
-                "INSERT INTO served VALUES (?, ?, ?, NULL) ON CONFLICT DO UPDATE SET gone = NULL",
-                came,
+                "INSERT INTO served VALUES (?, ?, NULL) ON CONFLICT DO UPDATE SET gone = NULL", came
             )
             connection.executemany(_ADD_USES, rows)
             connection.executemany(_ADD_QUESTIONS, asked)
@@ -220,7 +220,7 @@ class UsageStore:
     ) -> Report:
         """Return a report of the last days, including today; UsageError if it cannot be read.
 
-        It is of all roots, or of these, except the texts of searches, which have no root.
+        `roots` are those whose uses count, None for all.
         """
         chosen = self._chosen(days, roots)
         first: int = chosen["first"]
@@ -233,7 +233,7 @@ class UsageStore:
             served: list[tuple[str]] = []
             labels: dict[str, str] = {}
             if by == "skill":
-                served = connection.execute(_SERVED.format(roots=_OF_ROOTS), chosen).fetchall()
+                served = connection.execute(_SERVED).fetchall()
             elif by == "principal":
                 labels = dict(connection.execute("SELECT principal, label FROM labels").fetchall())
             shown = first * DAY_S, MOST_SHOWN
@@ -316,9 +316,8 @@ class Usage:
         self, store: UsageStore, *, questions: bool = False, roots: Sequence[str] = ("",)
     ) -> None:
         self._store = store
-        self._roots = roots
-        self._root_of: dict[str, str] = {}
-        """The root of each served skill."""
+        self._roots = roots or ("",)
+        self._root_of: dict[str, int] = {}
         self._keeps_questions = questions
         self._lock = threading.Lock()
         self._waiting = Batch()
@@ -349,14 +348,11 @@ class Usage:
     def on_changes(self, changes: Changes) -> None:
         """Record the skills that are served, as a listener of the registry."""
         with self._lock:
-            gone, came = self._named(changes.before), self._named(changes.after)
-            self._waiting.served |= dict.fromkeys(gone, False) | dict.fromkeys(came, True)
-            for _, path in gone:
+            self._waiting.served |= dict.fromkeys(changes.before, False)
+            self._waiting.served |= dict.fromkeys(changes.after, True)
+            for path in changes.before:
                 self._root_of.pop(path, None)
-            self._root_of |= {path: root for root, path in came}
-
-    def _named(self, skills: Mapping[str, Skill]) -> list[tuple[str, str]]:
-        return [(self._roots[skill.root], path) for path, skill in skills.items()]
+            self._root_of |= {path: skill.root for path, skill in changes.after.items()}
 
     def record(self, event: Event) -> None:
         """Count an event."""
@@ -370,12 +366,12 @@ class Usage:
             labels[event.principal] = event.label
         day = day_of(event.time)
         host = self._bounded_host(event.host or "", day)
-        first = next(iter(self._roots), "")
-        count = Count(day, "", "", "", event.principal or "", host, event.protocol, first)
+        count = Count(day, "", "", "", event.principal or "", host, event.protocol, self._roots[0])
         for use in event.uses:
             if use.action and use.action not in PROPOSING and event.counts(use):
+                root = self._roots[self._root_of.get(use.skill, 0)]
                 used = count._replace(action=use.action, skill=use.skill, digest=use.digest)
-                self._add(used._replace(root=self._root_of.get(use.skill, first)), event.time)
+                self._add(used._replace(root=root), event.time)
         if event.found is None:
             return
         if event.found:

@@ -176,7 +176,7 @@ def test_run_gives_the_script_copies_of_named_files(root: Path, tmp_path: Path, 
 
 
 def test_examples_of_the_help_of_run_work(tmp_path: Path, sandbox_mode: str) -> None:
-    (tmp_path / "data.csv").write_text("a,b\n1,2\n", encoding="utf-8")
+    (tmp_path / "a.csv").write_text("a,b\n1,2\n", encoding="utf-8")
     lines = run("run", "--help").stdout.splitlines()
     examples = [line.split()[1:] for line in lines if line.startswith("    mcp-skills-server run ")]
     assert len(examples) == 2

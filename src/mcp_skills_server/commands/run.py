@@ -59,8 +59,8 @@ def run(options: RunOptions, root: str, skill: str, script: str, args: tuple[str
 
     \b
     Examples:
-      mcp-skills-server run DIR csv-profiling scripts/profile_csv.py --file data.csv -- data.csv
-      mcp-skills-server run DIR csv-profiling scripts/profile_csv.py --explain
+      mcp-skills-server run ~/skills csv-profiling scripts/profile_csv.py --file a.csv -- a.csv
+      mcp-skills-server run ~/skills csv-profiling scripts/profile_csv.py --explain
     """
     registry = load_registry([root], options)
     found = named_skill(registry, skill)

@@ -158,7 +158,7 @@ def completion(context: click.Context, shell: str) -> None:
     \b
     Examples:
       mcp-skills-server completion bash >> ~/.bash_completion
-      mcp-skills-server completion zsh > ~/.zfunc/_mcp-skills-server
+      mcp-skills-server completion zsh >> ~/.zshrc
       mcp-skills-server completion fish > ~/.config/fish/completions/mcp-skills-server.fish
     """
     root, complete = context.find_root(), get_completion_class(shell)

@@ -10,6 +10,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import unquote
@@ -280,6 +281,15 @@ def test_commands_and_entries_of_the_local_page_work_as_copied(tmp_path: Path) -
         (new,) = re.findall(r'<code id="new">(.*)</code>', html.unescape(text_of(fetch(f"{origin}/ui/", cookie))))
         run_copied(new)
         wait_until(lambda: skill_paths(fetch(f"{origin}/ui/", cookie)) == ["my-skill"])
+
+
+def test_page_of_a_started_server_offers_no_entries(tmp_path: Path) -> None:
+    """The words of its command may be secrets, so that none could be complete."""
+    write_skill(tmp_path / "tea")
+    words = shlex.join(["mcp+stdio:" + sys.executable, "-m", "mcp_skills_server", "serve", str(tmp_path)])
+    with signed_in(words) as (origin, cookie):
+        page = text_of(fetch(f"{origin}/ui/skills/tea", cookie))
+    assert "Facts" in page and "Add to a host" not in page
 
 
 def test_page_without_a_folder_of_its_own_offers_no_new_skill(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ from mcp_skills_server.model.clients import client_of
 from mcp_skills_server.runtime.overlap import Overlap, is_copy, overlaps
 from mcp_skills_server.runtime.search_index import NoFullTextError
 from mcp_skills_server.server.sdk import quota_owner
-from mcp_skills_server.sources.kinds import kind_of
+from mcp_skills_server.sources.kinds import COMMAND, kind_of
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.web.ui.context import (
     Argument,
@@ -304,6 +304,8 @@ def _snippets(request: Request, ctx: Context) -> list[Snippet]:
     given = roots
     if not ctx.site.is_local:
         program = [_PROGRAM]  # on the viewer's machine
+    elif any(root.startswith(COMMAND) for root in roots):
+        return []  # the arguments of such a command, which may be secrets, are not shown
         url = f"{request.url.scheme}://{request.url.netloc}{prefix.get()}/mcp"
         given = ["--url", url]
         if not ctx.site.is_open:

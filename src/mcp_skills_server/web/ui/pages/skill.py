@@ -304,13 +304,13 @@ def _snippets(request: Request, ctx: Context) -> list[Snippet]:
     given = roots
     if not ctx.site.is_local:
         program = [_PROGRAM]  # on the viewer's machine
-    elif any(root.startswith(COMMAND) for root in roots):
-        return []  # the arguments of such a command, which may be secrets, are not shown
         url = f"{request.url.scheme}://{request.url.netloc}{prefix.get()}/mcp"
         given = ["--url", url]
         if not ctx.site.is_open:
             token = _TOKEN
             given += ["--token-env", token]
+    elif any(root.startswith(COMMAND) for root in roots):
+        return []  # the arguments of such a command, which may be secrets, are not shown
     found: list[Snippet] = []
     for key, host in HOSTS.items():
         try:

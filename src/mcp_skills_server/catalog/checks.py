@@ -161,9 +161,7 @@ def inspect(registry: Registry, skill: Skill) -> list[Problem]:
     from mcp_skills_server.validation import lint  # late import of TOML and lint
 
     root = registry.roots[skill.root]
-    inner = tuple(
-        f"{each.removeprefix(skill.directory).lstrip('/')}/" for each in registry.nested(skill)
-    )
+    inner = tuple(f"{each}/" for each in skill.nested)
     own = {path: file for path, file in skill.files.items() if not path.startswith(inner)}
     located = root.locate(skill.directory)
     found = [*lint.lint_names(skill, own, tree.ignored_in(located.base, located.rest))]

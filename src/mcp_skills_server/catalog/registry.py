@@ -478,9 +478,3 @@ class Registry:
         for skill in snapshot.skills.values():
             self.checks.of(skill)
         return [*self.checks.survey(snapshot).problems]
-
-    def nested(self, skill: Skill) -> tuple[str, ...]:
-        """Return the root-relative directories of the skills nested in this one."""
-        with self._lock:
-            below = self._states[skill.root].skills.below(skill.directory)
-        return tuple(directory for directory in below if directory != skill.directory)

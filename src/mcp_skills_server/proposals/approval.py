@@ -17,17 +17,39 @@ from typing import Final
 
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Root
+from mcp_skills_server.dialects.runtime import SCRIPTS
 from mcp_skills_server.durable import exchange, sync_paths
 from mcp_skills_server.errors import RequestError, listed
+from mcp_skills_server.format import media
+from mcp_skills_server.format.file_names import folded
 from mcp_skills_server.format.ignored import STATE_DIR
-from mcp_skills_server.model import Skill
-from mcp_skills_server.proposals.intake import check_apart, files_of, place_in, with_proposal
+from mcp_skills_server.format.manifest import SKILL_TOML
+from mcp_skills_server.model import SKILL_MD, Skill
+from mcp_skills_server.proposals.intake import (
+    files_of,
+    is_entangled,
+    own_part,
+    place_in,
+    with_proposal,
+)
 from mcp_skills_server.proposals.store import LOCAL, Proposal, ProposalStore
 from mcp_skills_server.provenance.difference import Files
+from mcp_skills_server.runtime.scripts.interpreters import is_program
 
+_FOR_MODEL: Final = ("references/", "assets/")
+_TEXTS: Final = frozenset((
+    media.MARKDOWN, "text/plain", "text/x-rst", "text/csv", "text/tab-separated-values",
+    "text/html", "text/css", "image/svg+xml", "application/json", "application/jsonl",
+    "application/yaml", "application/toml", "application/xml",
+))  # fmt: skip
+"""Media types of files that are neither source nor unknown."""
 _MOVED: Final = (
     "changed since this was proposed; reject it and say so, and its proposer can propose it again"
 )
+
+
+class UnwritableError(RequestError):
+    """Raised if a proposal cannot be written where it belongs; the message may name folders."""
 
 
 def approve(
@@ -50,16 +72,17 @@ def approve(
         if proposal.principal == reviewer != LOCAL:
             raise RequestError(f"{id_} is your own proposal; another person has to approve it")
         written = store.files(proposal)
-        brought = scripts_in(written)
-        if brought and not scripts:
-            fault = f"{id_} brings scripts ({listed(brought)}), which run with --allow-scripts"
-            raise RequestError(f"{fault}; read them, and accept them too (--scripts)")
         registry.refresh()
         root, skill = _target(registry, proposal)
         before: Files = {}
         if skill is not None:
             before = files_of(registry, skill)
         after = with_proposal(before, written, proposal.removed)
+        brought = scripts_in(before, after)
+        if brought and not scripts:
+            fault = f"{id_} brings scripts, or what they may load ({listed(brought)})"
+            what = "which run with --allow-scripts; read them, and accept them too (--scripts)"
+            raise RequestError(f"{fault}, {what}")
         is_written = skill is not None and before == after
         if is_written and not (proposal.is_new and before.keys() != written.keys()):
             place = _place(root, skill, proposal)
@@ -84,21 +107,42 @@ def _pending(store: ProposalStore, id_: str) -> Proposal:
     return proposal
 
 
-def scripts_in(written: Mapping[str, bytes]) -> list[str]:
-    """Return the paths of a proposal's files that could run, sorted."""
+def scripts_in(before: Files, after: Files) -> list[str]:
+    """Return the paths of the files of a change that could run, or that a script may load, sorted.
+
+    In a skill with scripts that is every file but text for the model; with its first script also
+    those that it had before.
+    """
+    if not _has_scripts(after):
+        return []
+    known: Files = before if _has_scripts(before) else {}
     return [
         path
-        for path, raw in sorted(written.items())
-        if path.startswith("scripts/") or path == "skill.toml" or raw.startswith(b"#!")
+        for path, found in sorted(after.items())
+        if known.get(path) != found and not _is_for_model(path, found[0])
     ]
+
+
+def _has_scripts(files: Files) -> bool:
+    return any(
+        folded(path).startswith(SCRIPTS) or folded(path) == SKILL_TOML or is_program(raw)
+        for path, (raw, _) in files.items()
+    )
+
+
+def _is_for_model(path: str, raw: bytes) -> bool:
+    """Tell whether a file is text that no script of the skill runs or imports."""
+    is_text = path.startswith(_FOR_MODEL) and media.media_type(path) in _TEXTS
+    return path == SKILL_MD or (is_text and not is_program(raw))
 
 
 def _target(registry: Registry, proposal: Proposal) -> tuple[Root, Skill | None]:
     """Return the root that a proposal is for, and its skill of that path, if there is one."""
     for root in registry.roots:
         if root.path == os.path.realpath(proposal.root) and root.origin is None:
-            return root, registry.of_root(root).skills.get(proposal.name)
-    raise RequestError(f"{proposal.root} is not a folder served here; name it with --root")
+            skill = registry.of_root(root).skills.get(proposal.name)
+            return root, skill and own_part(registry, skill)
+    raise UnwritableError(f"{proposal.root} is not a folder served here; name it with --root")
 
 
 def _place(root: Root, skill: Skill | None, proposal: Proposal) -> Path:
@@ -113,14 +157,19 @@ def _write(registry: Registry, store: ProposalStore, proposal: Proposal, after: 
     root, skill = _target(registry, proposal)
     place = _place(root, skill, proposal)
     staging = _staging_path(place, proposal)
-    discarded = True
+    discarded, parents = True, list[Path]()
     try:
         shutil.rmtree(staging, ignore_errors=True)  # left by a killed process
         if skill is None:
             if not proposal.is_new:
                 raise RequestError(f"{proposal.name} no longer exists; reject the proposal")
-            check_apart(registry, proposal.name)
-            _make_parents(Path(root.path), place)
+            if is_entangled(registry.snapshot, proposal.name):
+                fault = f"{proposal.name} would lie in or around another skill"
+                raise UnwritableError(f"{fault}; reject the proposal")
+            for folder in _missing_parents(Path(root.path), place):
+                folder.mkdir()
+                parents.insert(0, folder)
+                _give_to_owner([folder], folder.parent)
             staging.mkdir()
             _write_files(staging, after, (), place.parent)
             staging.rename(place)
@@ -133,6 +182,9 @@ def _write(registry: Registry, store: ProposalStore, proposal: Proposal, after: 
         now = files_of(registry, skill)
         replaced = {path: raw for path, (raw, _) in now.items() if after.get(path) != now[path]}
         fresh = {path: each for path, each in after.items() if now.get(path) != each}
+        inner = tuple(folded(f"{nested}/") for nested in skill.nested)
+        if any(folded(path).startswith(inner) for path in fresh):
+            raise UnwritableError(f"{proposal.name} has another skill there; reject the proposal")
         store.keep_before(proposal, replaced)
         shutil.copytree(place, staging, symlinks=True, copy_function=os.link)
         _write_files(staging, fresh, now.keys() - after, place)
@@ -148,10 +200,13 @@ def _write(registry: Registry, store: ProposalStore, proposal: Proposal, after: 
         if not discarded:
             rest = f"the former content is in {staging}; move it back"
         fault = f"{place}: cannot be replaced ({error.strerror or error})"
-        raise RequestError(f"{fault}; {rest}") from None
+        raise UnwritableError(f"{fault}; {rest}") from None
     finally:
         if discarded:
             shutil.rmtree(staging, ignore_errors=True)
+        for folder in parents:
+            with suppress(OSError):  # the new skill is in it
+                folder.rmdir()
 
 
 def _staging_path(place: Path, proposal: Proposal) -> Path:
@@ -159,18 +214,22 @@ def _staging_path(place: Path, proposal: Proposal) -> Path:
     return place.with_name(f"{STATE_DIR}-{proposal.id}")
 
 
-def _make_parents(top: Path, place: Path) -> None:
-    """Make the folders above a new skill; refuse a link among them."""
+def _missing_parents(top: Path, place: Path) -> list[Path]:
+    """Return the folders to make above a new skill, the outer ones first.
+
+    Refuse a link or a skill above it, and whatever is at its own place.
+    """
+    missing: list[Path] = []
     here = top
     for name in place.relative_to(top).parts[:-1]:
         here /= name
-        with suppress(FileExistsError):
-            here.mkdir()
-            _give_to_owner([here], here.parent)
-        if here.is_symlink() or not here.is_dir():
-            raise RequestError(f"{here} is not a folder; reject the proposal")
+        if not os.path.lexists(here):
+            missing.append(here)
+        elif here.is_symlink() or not here.is_dir() or os.path.lexists(here / SKILL_MD):
+            raise UnwritableError(f"{here} is not a folder, or a skill; reject the proposal")
     if os.path.lexists(place):
-        raise RequestError(f"{place} already exists; reject the proposal, or move it away")
+        raise UnwritableError(f"{place} already exists; reject the proposal, or move it away")
+    return missing
 
 
 def _write_files(staging: Path, fresh: Files, gone: Iterable[str], like: Path) -> None:
@@ -181,7 +240,7 @@ def _write_files(staging: Path, fresh: Files, gone: Iterable[str], like: Path) -
         place = staging / path
         place.parent.mkdir(parents=True, exist_ok=True)
         if place.parent.resolve() != staging.resolve() / Path(path).parent:
-            raise RequestError(f"{path} lies behind a link; reject the proposal")
+            raise UnwritableError(f"{path} lies behind a link; reject the proposal")
         place.unlink(missing_ok=True)  # a hard link to the served file, which must not change
         place.write_bytes(raw)
     _give_to_owner([staging, *staging.rglob("*")], like)

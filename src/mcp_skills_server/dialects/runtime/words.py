@@ -114,7 +114,7 @@ def is_offered(skill: Skill) -> bool:
     name is left for it.
     """
     reserved = str(skill.frontmatter.get("disable-model-invocation")).strip().lower() == "true"
-    shown = bool(hidden.strip(skill.description).strip()) and not hidden.count(skill.path)
+    shown = bool(hidden.strip(skill.description).strip()) and not hidden.count_in_name(skill.path)
     return is_usable(skill) and shown and not reserved
 
 

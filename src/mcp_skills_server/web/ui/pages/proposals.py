@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from difflib import SequenceMatcher
 from itertools import zip_longest
 from typing import Final, NamedTuple
@@ -11,17 +12,23 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from mcp_skills_server.authoring.evaluation import CaseResult, RankingJudge, evaluate, own_cases
+from mcp_skills_server.authoring.evaluation import (
+    CaseResult,
+    RankingJudge,
+    TriggerCase,
+    evaluate,
+    own_cases,
+)
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format import frontmatter
-from mcp_skills_server.model import SKILL_MD
+from mcp_skills_server.model import SKILL_MD, Skill, Snapshot
 from mcp_skills_server.proposals import approval
 from mcp_skills_server.proposals.intake import MOST_LINES, trial
 from mcp_skills_server.proposals.review import Review, review, root_of
 from mcp_skills_server.proposals.store import LOCAL, Proposal, ProposalStore
 from mcp_skills_server.provenance.difference import Files
-from mcp_skills_server.runtime.search import Search
+from mcp_skills_server.runtime.search import FixedSkills, Search
 from mcp_skills_server.runtime.search_index import NoFullTextError
 from mcp_skills_server.server.sdk import address
 from mcp_skills_server.telemetry import events
@@ -31,10 +38,12 @@ from mcp_skills_server.web.ui.render import render
 
 _AROUND: Final = 4
 """Context lines before and after a change."""
+_MARKS: Final = {ord("\r"): "␍", ord("\f"): "␌"}
 _MOST_EXACT: Final = 500**2
 """Product of line counts beyond which frequent lines are not matched: it takes cubic time."""
 _MOST_QUERIES: Final = 20
 _MOST_MESSAGE: Final = 1_000
+_UNWRITABLE: Final = "It cannot be written into its folder; ask the operator of this server why."
 _NONE: Final = "There is no such proposal, or you may not review it."
 
 
@@ -106,7 +115,7 @@ def one(request: Request, ctx: Context) -> Response:
         problems=[without_folders(ctx, each) for each in found.problems],
         files=list(sides(found.before, found.after)),
         rendered=render(body, proposal.name, found.after.keys(), SKILL_MD),
-        queries=queries(registry, found),
+        queries=queries(registry, found, ctx.snapshot),
         is_own=ctx.principal is not None and ctx.principal.key == proposal.principal,
     )
 
@@ -123,9 +132,14 @@ def decide(request: Request, ctx: Context, fields: Mapping[str, str]) -> str:
     decision = fields.get("decision")
     if decision == "approve":
         accepts = "scripts" in fields
-        approval.approve(
-            registry, store, proposal.id, reviewer=reviewer, message=message, scripts=accepts
-        )
+        try:
+            approval.approve(
+                registry, store, proposal.id, reviewer=reviewer, message=message, scripts=accepts
+            )
+        except approval.UnwritableError:
+            if ctx.is_admin:
+                raise
+            raise RequestError(_UNWRITABLE) from None
     elif decision == "reject":
         approval.reject(store, proposal.id, reviewer=reviewer, message=message)
     else:
@@ -150,16 +164,22 @@ def sides(before: Files, after: Files) -> Iterator[FileSides]:
 
 
 def _lines(raw: bytes) -> list[str]:
-    return raw.decode("utf-8", "replace").splitlines()
+    """Split a file as the limits of a proposal count its lines; mark other ends than LF."""
+    lines = raw.decode("utf-8", "replace").splitlines(keepends=True)
+    return [line.removesuffix("\n").translate(_MARKS) for line in lines]
 
 
 def _rows(left: Sequence[str], right: Sequence[str]) -> Iterator[Side]:
-    size = len(left) * len(right)
-    if size > MOST_LINES**2:
-        words = f"{len(left):,} lines are served, too many to compare with the proposed ones:"
-        yield Side("gap", words, None)
-        yield from (Side("changed", None, line) for line in right)
+    if max(len(left), len(right)) > MOST_LINES:
+        if left:
+            words = f"{len(left):,} lines are served, too many to compare with the proposed ones:"
+            yield Side("gap", words, None)
+        yield from (Side("changed", None, line) for line in right[:MOST_LINES])
+        if len(right) > MOST_LINES:
+            words = f"{len(right) - MOST_LINES:,} more lines are not shown; see 'proposals show'"
+            yield Side("gap", words, None)
         return
+    size = len(left) * len(right)
     matcher = SequenceMatcher(None, left, right, autojunk=size > _MOST_EXACT)
     for group in matcher.get_grouped_opcodes(_AROUND):
         if group[0][1]:
@@ -172,27 +192,32 @@ def _rows(left: Sequence[str], right: Sequence[str]) -> Iterator[Side]:
                 yield Side(kind, served, proposed)
 
 
-def queries(registry: Registry, found: Review) -> list[tuple[CaseResult | None, CaseResult]]:
+def queries(
+    registry: Registry, found: Review, seen: Snapshot
+) -> list[tuple[CaseResult | None, CaseResult]]:
     """Return results of a pending proposal's trigger queries, before and with the proposal.
 
-    The first is None for a new skill. Reads all skills anew.
+    They rank the skills `seen` by the reviewer. The first is None for a new skill.
     """
-    name = found.proposal.name
+    name, now = found.proposal.name, seen.skills.get(found.proposal.name)
     if found.proposal.state != "pending":
         return []
     with trial(registry, name, root_of(registry, found.proposal), found.after) as alone:
-        others = [each.path for each in registry.roots]
-        with Registry([alone.roots[0].path, *others], registry.limits) as merged:
-            skill, now = merged.snapshot.skills.get(name), registry.snapshot.skills.get(name)
-            if skill is None:
-                return []
-            cases = own_cases(merged.read, skill, str)[0][:_MOST_QUERIES]
-            try:
-                after = [*evaluate(cases, RankingJudge(Search(merged, None)), merged.snapshot)]
-                if now is None:
-                    return [(None, each) for each in after]
-                judge = RankingJudge(Search(registry, None))
-                before = [*evaluate([(now, case) for _, case in cases], judge, registry.snapshot)]
-            except NoFullTextError:
-                return []
+        tried = next(iter(alone.snapshot.skills.values()), None)
+        if tried is None:
+            return []
+        skill = replace(tried, path=name)
+        cases = own_cases(alone.read, skill, str)[0][:_MOST_QUERIES]
+    try:
+        after = _ranked(cases, Snapshot({**seen.skills, name: skill}))
+        if now is None:
+            return [(None, each) for each in after]
+        before = _ranked([(now, case) for _, case in cases], seen)
+    except NoFullTextError:
+        return []
     return [*zip(before, after, strict=True)]
+
+
+def _ranked(cases: Sequence[tuple[Skill, TriggerCase]], snapshot: Snapshot) -> list[CaseResult]:
+    """Return the results of cases whose search finds the skills of a snapshot."""
+    return [*evaluate(cases, RankingJudge(Search(FixedSkills(snapshot))), snapshot)]

@@ -43,7 +43,7 @@ class Workspace:
         """Propose a new skill, or a change of `coffee`, with a manifest and these files."""
         base = base_of(self.registry, name) if name == "coffee" else ""
         files = {SKILL_MD: manifest(name.rpartition("/")[2]), **files}
-        return propose(self.registry, self.store, replace(DRAFT, name=name, base=base), files)
+        return propose(self.registry, self.store, replace(DRAFT, name=name, base=base), files, self.registry.snapshot)
 
     def approve(self, proposal: Proposal, reviewer: str = LOCAL, **more: Any) -> Proposal:
         return approval.approve(self.registry, self.store, proposal.id, reviewer=reviewer, **more)
@@ -155,7 +155,7 @@ def test_files_approved_by_root_belong_to_owner_of_the_folder(workspace: Workspa
     (workspace.coffee / "references" / "guide.md").chmod(0o600)
     os.chown(workspace.coffee / "references" / "guide.md", 1001, 1001)
     workspace.registry.refresh()
-    workspace.approve(workspace.propose("coffee", {"more/new.md": "new\n"}))
+    workspace.approve(workspace.propose("coffee", {"more/new.md": "new\n"}), scripts=True)
     workspace.approve(workspace.propose("tea/green", {}))
     others = {path.name for path in workspace.skills.rglob("*") if path.lstat().st_uid != 1000}
     assert others == {"guide.md"}, "an unchanged file keeps its owner"
@@ -165,7 +165,7 @@ def test_files_approved_by_root_belong_to_owner_of_the_folder(workspace: Workspa
 def test_proposal_is_not_written_through_a_symlink(workspace: Workspace, outside: Path) -> None:
     (workspace.coffee / "more").symlink_to(outside)
     workspace.registry.refresh()
-    workspace.assert_refused(workspace.propose("coffee", {"more/new.md": "new\n"}), "behind a link")
+    workspace.assert_refused(workspace.propose("coffee", {"more/new.md": "new\n"}), "behind a link", scripts=True)
     proposal, tea = workspace.propose("tea/green", {}), workspace.skills / "tea"
     tea.symlink_to(outside)
     workspace.assert_refused(proposal, "is not a folder")

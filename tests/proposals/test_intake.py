@@ -17,7 +17,8 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Limits, MirroredRoot
 from mcp_skills_server.errors import RequestError, UsageError
 from mcp_skills_server.model import SKILL_MD
-from mcp_skills_server.proposals.intake import MOST_BYTES, MOST_FILES, MOST_LINES, propose
+from mcp_skills_server.proposals import intake
+from mcp_skills_server.proposals.intake import MOST_BYTES, MOST_FILES, MOST_LINES
 from mcp_skills_server.proposals.store import MOST_PER_PRINCIPAL, Proposal, ProposalStore, decode, encode
 from tables import each_row
 from wire import write_skill
@@ -42,6 +43,11 @@ def registry(tmp_path: Path) -> Iterator[Registry]:
 
 def base_of(registry: Registry, path: str) -> str:
     return registry.snapshot.skills[path].files[SKILL_MD].digest
+
+
+def propose(registry: Registry, store: ProposalStore, draft: Proposal, files: dict[str, str | None]) -> Proposal:
+    """Make a proposal of somebody who may read all skills."""
+    return intake.propose(registry, store, draft, files, registry.snapshot)
 
 
 def refusal(registry: Registry, store: ProposalStore, draft: Proposal, files: dict[str, str | None]) -> str:

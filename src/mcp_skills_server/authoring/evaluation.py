@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 from mcp_skills_server.dialects import runtime as dialect
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import EVALS, Skill, SkillFile, Snapshot, printable
-from mcp_skills_server.runtime.search import Hit, Search
+from mcp_skills_server.runtime.search import FixedSkills, Hit, Search
 from mcp_skills_server.runtime.search_text import matched_fields
 
 PLACES: Final = 5
@@ -236,6 +236,11 @@ def evaluate(
         return
     with ThreadPoolExecutor(judge.concurrency, "skills-judge") as threads:
         yield from threads.map(result, cases)
+
+
+def ranked(cases: Sequence[tuple[Skill, TriggerCase]], snapshot: Snapshot) -> list[CaseResult]:
+    """Return the results by the full-text ranking of the skills of a snapshot."""
+    return [*evaluate(cases, RankingJudge(Search(FixedSkills(snapshot))), snapshot)]
 
 
 def summary(results: Sequence[CaseResult]) -> Summary:

@@ -11,10 +11,10 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from mcp_skills_server.catalog.bundle import without_nested
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Root
 from mcp_skills_server.dialects.runtime import SCRIPTS
@@ -25,24 +25,14 @@ from mcp_skills_server.format.file_names import folded
 from mcp_skills_server.format.ignored import STATE_DIR
 from mcp_skills_server.format.manifest import SKILL_TOML
 from mcp_skills_server.model import SKILL_MD, Skill
-from mcp_skills_server.proposals.intake import (
-    files_of,
-    is_entangled,
-    own_part,
-    place_in,
-    with_proposal,
-)
+from mcp_skills_server.proposals.intake import check_apart, files_of, place_in, with_proposal
 from mcp_skills_server.proposals.store import LOCAL, Proposal, ProposalStore
 from mcp_skills_server.provenance.difference import Files
 from mcp_skills_server.runtime.scripts.interpreters import is_program
 
 _FOR_MODEL: Final = ("references/", "assets/")
-_TEXTS: Final = frozenset((
-    media.MARKDOWN, "text/plain", "text/x-rst", "text/csv", "text/tab-separated-values",
-    "text/html", "text/css", "image/svg+xml", "application/json", "application/jsonl",
-    "application/yaml", "application/toml", "application/xml",
-))  # fmt: skip
-"""Media types of files that are neither source nor unknown."""
+_SOURCE: Final = ("text/x-", "text/javascript", "text/jsx", "application/x-", "application/sql")
+"""Folders of text for the model, and beginnings of the media types that it has not."""
 _MOVED: Final = (
     "changed since this was proposed; reject it and say so, and its proposer can propose it again"
 )
@@ -73,19 +63,17 @@ def approve(
             raise RequestError(f"{id_} is your own proposal; another person has to approve it")
         written = store.files(proposal)
         registry.refresh()
-        root, skill = _target(registry, proposal)
+        _, skill, place = _target(registry, proposal)
         before: Files = {}
         if skill is not None:
             before = files_of(registry, skill)
         after = with_proposal(before, written, proposal.removed)
         brought = scripts_in(before, after)
         if brought and not scripts:
-            fault = f"{id_} brings scripts, or what they may load ({listed(brought)})"
-            what = "which run with --allow-scripts; read them, and accept them too (--scripts)"
-            raise RequestError(f"{fault}, {what}")
+            fault = f"{id_} brings scripts, or what they load ({listed(brought)})"
+            raise RequestError(f"{fault}; read these files, and accept them too (--scripts)")
         is_written = skill is not None and before == after
         if is_written and not (proposal.is_new and before.keys() != written.keys()):
-            place = _place(root, skill, proposal)
             shutil.rmtree(_staging_path(place, proposal), ignore_errors=True)
         else:
             _write(registry, store, proposal, after)
@@ -132,44 +120,36 @@ def _has_scripts(files: Files) -> bool:
 
 def _is_for_model(path: str, raw: bytes) -> bool:
     """Tell whether a file is text that no script of the skill runs or imports."""
-    is_text = path.startswith(_FOR_MODEL) and media.media_type(path) in _TEXTS
-    return path == SKILL_MD or (is_text and not is_program(raw))
+    if not path.startswith(_FOR_MODEL):
+        return path == SKILL_MD
+    kind = media.media_type(path) or _SOURCE[0]
+    return media.is_text(kind) and not kind.startswith(_SOURCE) and not is_program(raw)
 
 
-def _target(registry: Registry, proposal: Proposal) -> tuple[Root, Skill | None]:
-    """Return the root that a proposal is for, and its skill of that path, if there is one."""
+def _target(registry: Registry, proposal: Proposal) -> tuple[Root, Skill | None, Path]:
+    """Return the root that a proposal is for, its skill of that path, if any, and the folder."""
     for root in registry.roots:
         if root.path == os.path.realpath(proposal.root) and root.origin is None:
             skill = registry.of_root(root).skills.get(proposal.name)
-            return root, skill and own_part(registry, skill)
+            if skill is None:
+                return root, None, Path(root.path, place_in(root, proposal.name))
+            own = without_nested(skill, skill.nested, root)
+            return root, own, Path(root.path, skill.directory)
     raise UnwritableError(f"{proposal.root} is not a folder served here; name it with --root")
-
-
-def _place(root: Root, skill: Skill | None, proposal: Proposal) -> Path:
-    """Return the folder of the skill, existing or new."""
-    if skill is None:
-        return Path(root.path, place_in(root, proposal.name))
-    return Path(root.path, skill.directory)
 
 
 def _write(registry: Registry, store: ProposalStore, proposal: Proposal, after: Files) -> None:
     """Replace the folder of a skill, or make a new one; a failure leaves the folder as it was."""
-    root, skill = _target(registry, proposal)
-    place = _place(root, skill, proposal)
+    root, skill, place = _target(registry, proposal)
     staging = _staging_path(place, proposal)
-    discarded, parents = True, list[Path]()
+    discarded = True
     try:
         shutil.rmtree(staging, ignore_errors=True)  # left by a killed process
         if skill is None:
             if not proposal.is_new:
                 raise RequestError(f"{proposal.name} no longer exists; reject the proposal")
-            if is_entangled(registry.snapshot, proposal.name):
-                fault = f"{proposal.name} would lie in or around another skill"
-                raise UnwritableError(f"{fault}; reject the proposal")
-            for folder in _missing_parents(Path(root.path), place):
-                folder.mkdir()
-                parents.insert(0, folder)
-                _give_to_owner([folder], folder.parent)
+            check_apart(registry.snapshot, proposal.name, UnwritableError)
+            _make_parents(Path(root.path), place)
             staging.mkdir()
             _write_files(staging, after, (), place.parent)
             staging.rename(place)
@@ -183,8 +163,9 @@ def _write(registry: Registry, store: ProposalStore, proposal: Proposal, after: 
         replaced = {path: raw for path, (raw, _) in now.items() if after.get(path) != now[path]}
         fresh = {path: each for path, each in after.items() if now.get(path) != each}
         inner = tuple(folded(f"{nested}/") for nested in skill.nested)
-        if any(folded(path).startswith(inner) for path in fresh):
-            raise UnwritableError(f"{proposal.name} has another skill there; reject the proposal")
+        for path in sorted(fresh.keys() - now):
+            if folded(path).startswith(inner) or os.path.lexists(place / path):
+                raise UnwritableError(f"{path} is no file of {proposal.name}; reject the proposal")
         store.keep_before(proposal, replaced)
         shutil.copytree(place, staging, symlinks=True, copy_function=os.link)
         _write_files(staging, fresh, now.keys() - after, place)
@@ -204,9 +185,6 @@ def _write(registry: Registry, store: ProposalStore, proposal: Proposal, after: 
     finally:
         if discarded:
             shutil.rmtree(staging, ignore_errors=True)
-        for folder in parents:
-            with suppress(OSError):  # the new skill is in it
-                folder.rmdir()
 
 
 def _staging_path(place: Path, proposal: Proposal) -> Path:
@@ -214,22 +192,18 @@ def _staging_path(place: Path, proposal: Proposal) -> Path:
     return place.with_name(f"{STATE_DIR}-{proposal.id}")
 
 
-def _missing_parents(top: Path, place: Path) -> list[Path]:
-    """Return the folders to make above a new skill, the outer ones first.
-
-    Refuse a link or a skill above it, and whatever is at its own place.
-    """
-    missing: list[Path] = []
-    here = top
-    for name in place.relative_to(top).parts[:-1]:
-        here /= name
-        if not os.path.lexists(here):
-            missing.append(here)
-        elif here.is_symlink() or not here.is_dir() or os.path.lexists(here / SKILL_MD):
-            raise UnwritableError(f"{here} is not a folder, or a skill; reject the proposal")
+def _make_parents(top: Path, place: Path) -> None:
+    """Make the folders above a new skill; before, refuse a link or a skill among them."""
+    parents = [top / path for path in reversed(place.relative_to(top).parents)]
+    for folder in filter(os.path.lexists, parents[1:]):
+        if folder.is_symlink() or not folder.is_dir() or os.path.lexists(folder / SKILL_MD):
+            raise UnwritableError(f"{folder} is not a folder, or a skill; reject the proposal")
     if os.path.lexists(place):
         raise UnwritableError(f"{place} already exists; reject the proposal, or move it away")
-    return missing
+    for folder in parents:
+        if not folder.exists():
+            folder.mkdir()
+            _give_to_owner([folder], folder.parent)
 
 
 def _write_files(staging: Path, fresh: Files, gone: Iterable[str], like: Path) -> None:

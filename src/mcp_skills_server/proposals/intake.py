@@ -18,7 +18,7 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Root
 from mcp_skills_server.durable import write_folder
 from mcp_skills_server.errors import RequestError, listed, quoted
-from mcp_skills_server.format import file_names, hidden, identity, ignored
+from mcp_skills_server.format import hidden, identity, ignored
 from mcp_skills_server.format.archive import ArchiveRefusedError, check_paths
 from mcp_skills_server.format.file_names import folded
 from mcp_skills_server.model import SKILL_MD, Skill, Snapshot
@@ -77,11 +77,6 @@ def propose(
         place, over = os.path.join(root.path, skill.directory), registry.digest_over(skill)
         made = replace(made, place=place, base_files=over)
     return store.add(made, written)
-
-
-def own_part(registry: Registry, skill: Skill) -> Skill:
-    """Return the part of a skill that a proposal can change: it without its nested skills."""
-    return without_nested(skill, skill.nested, registry.roots[skill.root])
 
 
 def with_proposal(before: Files, written: Mapping[str, bytes], removed: Sequence[str]) -> Files:
@@ -175,8 +170,12 @@ def _root_and_files(
         raise RequestError(f"{fault}; propose the change to its publisher")
     root = registry.roots[skill.root]
     # Nested skills that the proposer may not read have no files here, and stay as they are.
-    has_nested = own_part(registry, skill).files.keys() != skill.files.keys()
-    if has_nested or not skill.directory or root.locate(skill.directory).link:
+    own = without_nested(skill, skill.nested, root)
+    if (
+        own.files.keys() != skill.files.keys()
+        or not skill.directory
+        or root.locate(skill.directory).link
+    ):
         fault = f"{skill.path} is a root by itself, or a link, or has skills in it"
         raise RequestError(f"{fault}, and can only be changed by hand; tell the user")
     before = files_of(registry, skill)
@@ -207,9 +206,7 @@ def _root_for(registry: Registry, seen: Snapshot, name: str) -> Root:
     if ignored.ignored([name]) or hidden.count_in_name(name):
         fault = f"{quoted(name)} is not a name that is served"
         raise RequestError(f"{fault}; name the new skill as in 'billing/refunds'")
-    if is_entangled(seen, name):
-        fault = f"{quoted(name)} would lie in or around another skill"
-        raise RequestError(f"{fault}; propose it under another name")
+    check_apart(seen, name)
     for root in registry.roots:
         is_a_skill = "" in {each.directory for each in registry.of_root(root).skills.values()}
         if root.origin is None and root.layout is None and not is_a_skill:
@@ -218,11 +215,14 @@ def _root_for(registry: Registry, seen: Snapshot, name: str) -> Root:
     raise RequestError(f"{fault}; tell the user what you would have proposed")
 
 
-def is_entangled(snapshot: Snapshot, name: str) -> bool:
-    """Tell whether a new skill of this path would lie in or around one of a snapshot."""
+def check_apart(snapshot: Snapshot, name: str, refusal: type[RequestError] = RequestError) -> None:
+    """Raise a refusal if a new skill of this path would lie in or around one of a snapshot."""
     new = folded(f"{name}/")
-    paths = (folded(f"{path}/") for path in snapshot.skills)
-    return any(new.startswith(path) or path.startswith(new) for path in paths)
+    for path in snapshot.skills:
+        other = folded(f"{path}/")
+        if new.startswith(other) or other.startswith(new):
+            fault = f"{quoted(name)} would lie in or around another skill"
+            raise refusal(f"{fault}; propose it under another name")
 
 
 def _check_tree(after: Files) -> None:
@@ -231,8 +231,5 @@ def _check_tree(after: Files) -> None:
         check_paths(after)
     except ArchiveRefusedError as error:
         raise RequestError(f"{error}; name files by plain paths in the skill") from None
-    fault = next(file_names.faults(after), None)
-    if fault is not None:
-        raise RequestError(f"{quoted(fault.path)}: {fault.message}; choose another name")
     if SKILL_MD not in after:
         raise RequestError(f"a skill needs a {SKILL_MD}")

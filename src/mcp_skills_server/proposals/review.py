@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from mcp_skills_server.catalog.bundle import without_nested
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Root
 from mcp_skills_server.model import Skill, Snapshot, Standing
 from mcp_skills_server.proposals.approval import scripts_in
-from mcp_skills_server.proposals.intake import error_texts, files_of, own_part, trial, with_proposal
+from mcp_skills_server.proposals.intake import error_texts, files_of, trial, with_proposal
 from mcp_skills_server.proposals.store import BEFORE, Proposal, ProposalStore
 from mcp_skills_server.provenance.difference import Difference, Files, compare
 from mcp_skills_server.runtime.overlap import overlaps
@@ -39,7 +40,7 @@ def review(registry: Registry, store: ProposalStore, proposal: Proposal, seen: S
     before: Files = {}
     base, alike = "", list[str]()
     if skill is not None:
-        skill = own_part(registry, skill)
+        skill = without_nested(skill, skill.nested, root)
         before, base = files_of(registry, skill), registry.digest_over(skill)
     if proposal.state == "approved":
         before = {path: (raw, False) for path, raw in store.files(proposal, BEFORE).items()}

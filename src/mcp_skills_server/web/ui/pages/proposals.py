@@ -12,23 +12,16 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from mcp_skills_server.authoring.evaluation import (
-    CaseResult,
-    RankingJudge,
-    TriggerCase,
-    evaluate,
-    own_cases,
-)
+from mcp_skills_server.authoring.evaluation import CaseResult, own_cases, ranked
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format import frontmatter
-from mcp_skills_server.model import SKILL_MD, Skill, Snapshot
+from mcp_skills_server.model import SKILL_MD, Snapshot
 from mcp_skills_server.proposals import approval
 from mcp_skills_server.proposals.intake import MOST_LINES, trial
 from mcp_skills_server.proposals.review import Review, review, root_of
 from mcp_skills_server.proposals.store import LOCAL, Proposal, ProposalStore
 from mcp_skills_server.provenance.difference import Files
-from mcp_skills_server.runtime.search import FixedSkills, Search
 from mcp_skills_server.runtime.search_index import NoFullTextError
 from mcp_skills_server.server.sdk import address
 from mcp_skills_server.telemetry import events
@@ -171,13 +164,9 @@ def _lines(raw: bytes) -> list[str]:
 
 def _rows(left: Sequence[str], right: Sequence[str]) -> Iterator[Side]:
     if max(len(left), len(right)) > MOST_LINES:
-        if left:
-            words = f"{len(left):,} lines are served, too many to compare with the proposed ones:"
-            yield Side("gap", words, None)
+        count = f"{len(left):,} lines are served and {len(right):,} proposed"
+        yield Side("gap", f"{count}, too many to compare; at most {MOST_LINES:,} are shown", None)
         yield from (Side("changed", None, line) for line in right[:MOST_LINES])
-        if len(right) > MOST_LINES:
-            words = f"{len(right) - MOST_LINES:,} more lines are not shown; see 'proposals show'"
-            yield Side("gap", words, None)
         return
     size = len(left) * len(right)
     matcher = SequenceMatcher(None, left, right, autojunk=size > _MOST_EXACT)
@@ -199,25 +188,19 @@ def queries(
 
     They rank the skills `seen` by the reviewer. The first is None for a new skill.
     """
-    name, now = found.proposal.name, seen.skills.get(found.proposal.name)
+    name, now, cases = found.proposal.name, seen.skills.get(found.proposal.name), []
     if found.proposal.state != "pending":
         return []
+    skills = {**seen.skills}
     with trial(registry, name, root_of(registry, found.proposal), found.after) as alone:
-        tried = next(iter(alone.snapshot.skills.values()), None)
-        if tried is None:
-            return []
-        skill = replace(tried, path=name)
-        cases = own_cases(alone.read, skill, str)[0][:_MOST_QUERIES]
+        for tried in alone.snapshot.skills.values():
+            skills[name] = replace(tried, path=name)
+            cases = own_cases(alone.read, skills[name], str)[0][:_MOST_QUERIES]
     try:
-        after = _ranked(cases, Snapshot({**seen.skills, name: skill}))
+        after = ranked(cases, Snapshot(skills))
         if now is None:
             return [(None, each) for each in after]
-        before = _ranked([(now, case) for _, case in cases], seen)
+        before = ranked([(now, case) for _, case in cases], seen)
     except NoFullTextError:
         return []
     return [*zip(before, after, strict=True)]
-
-
-def _ranked(cases: Sequence[tuple[Skill, TriggerCase]], snapshot: Snapshot) -> list[CaseResult]:
-    """Return the results of cases whose search finds the skills of a snapshot."""
-    return [*evaluate(cases, RankingJudge(Search(FixedSkills(snapshot))), snapshot)]

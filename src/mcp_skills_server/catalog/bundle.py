@@ -277,7 +277,7 @@ def without_nested(skill: Skill, withheld: Collection[str], root: Root) -> Skill
 
     places = [root.show(join(skill.directory, each)) for each in withheld]
     findings = tuple(
-        finding
+        _uncounted(finding)
         for finding in skill.findings
         if not any(within(finding.path, place) for place in places)
     )
@@ -288,6 +288,13 @@ def without_nested(skill: Skill, withheld: Collection[str], root: Root) -> Skill
         findings=findings,
         standing=min(skill.reading.standing, standing(findings)),
     )
+
+
+def _uncounted(finding: Problem) -> Problem:
+    """Return a finding without numbers of files and bytes, which count what is withheld."""
+    if finding.code.startswith("too-many"):
+        return finding._replace(message=f"the skill is larger than allowed; {_IN_PART}")
+    return finding
 
 
 def open_hint(root: Root, here: Directory) -> str | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -193,17 +194,17 @@ def _staging_path(place: Path, proposal: Proposal) -> Path:
 
 
 def _make_parents(top: Path, place: Path) -> None:
-    """Make the folders above a new skill; before, refuse a link or a skill among them."""
-    parents = [top / path for path in reversed(place.relative_to(top).parents)]
-    for folder in filter(os.path.lexists, parents[1:]):
-        if folder.is_symlink() or not folder.is_dir() or os.path.lexists(folder / SKILL_MD):
-            raise UnwritableError(f"{folder} is not a folder, or a skill; reject the proposal")
+    """Make the folders above a new skill; refuse a link or a skill among them."""
+    here = top
+    for name in place.relative_to(top).parts[:-1]:
+        here /= name
+        with suppress(FileExistsError):
+            here.mkdir()
+            _give_to_owner([here], here.parent)
+        if here.is_symlink() or not here.is_dir() or os.path.lexists(here / SKILL_MD):
+            raise UnwritableError(f"{here} is not a folder, or is a skill; reject the proposal")
     if os.path.lexists(place):
         raise UnwritableError(f"{place} already exists; reject the proposal, or move it away")
-    for folder in parents:
-        if not folder.exists():
-            folder.mkdir()
-            _give_to_owner([folder], folder.parent)
 
 
 def _write_files(staging: Path, fresh: Files, gone: Iterable[str], like: Path) -> None:
@@ -212,9 +213,9 @@ def _write_files(staging: Path, fresh: Files, gone: Iterable[str], like: Path) -
         (staging / path).unlink()
     for path, (raw, _) in fresh.items():
         place = staging / path
-        place.parent.mkdir(parents=True, exist_ok=True)
         if place.parent.resolve() != staging.resolve() / Path(path).parent:
             raise UnwritableError(f"{path} lies behind a link; reject the proposal")
+        place.parent.mkdir(parents=True, exist_ok=True)
         place.unlink(missing_ok=True)  # a hard link to the served file, which must not change
         place.write_bytes(raw)
     _give_to_owner([staging, *staging.rglob("*")], like)

@@ -203,7 +203,7 @@ def _root_for(registry: Registry, seen: Snapshot, name: str) -> Root:
         check_paths([f"{name}/{SKILL_MD}"])
     except ArchiveRefusedError as error:
         raise RequestError(f"{error}; name the new skill as in 'billing/refunds'") from None
-    if ignored.ignored([name]) or hidden.count_in_name(name):
+    if ignored.ignored([name]):
         fault = f"{quoted(name)} is not a name that is served"
         raise RequestError(f"{fault}; name the new skill as in 'billing/refunds'")
     check_apart(seen, name)

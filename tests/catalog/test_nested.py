@@ -14,6 +14,7 @@ from mcp_skills_server.catalog.gates import Gate, GateRefusal, Selection
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Limits
 from mcp_skills_server.catalog.switches import switch
+from mcp_skills_server.dialects import runtime
 from mcp_skills_server.model import Changes, Problem, Standing
 from mcp_skills_server.provenance.lock import LockedSource, Pins
 from mcp_skills_server.server import notify
@@ -163,3 +164,11 @@ def test_edited_outer_skill_is_judged_with_its_nested_skills_still_out(root: Pat
     (root / "a/SKILL.md").write_text(skill_md("a", body="Another text."))
     assert registry.refresh([str(root / "a/SKILL.md")]).after.keys() == {"a"}
     assert files_of_outer(registry) == OUTER
+
+
+def test_scripts_of_a_nested_skill_are_none_of_the_outer_one(tmp_path: Path) -> None:
+    """They need the nested skill's own grant."""
+    files = {**skills("a", "a/scripts/in"), "a/scripts/run.py": "x", "a/scripts/in/run.py": "x"}
+    outer = load_registry(write_files(tmp_path, files)).snapshot.skills["a"]
+    assert "scripts/in/run.py" in outer.files
+    assert list(runtime.scripts_of(outer)) == ["scripts/run.py"]

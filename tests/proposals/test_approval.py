@@ -210,7 +210,7 @@ def test_everything_that_a_script_may_load_counts_as_a_script(
     assert approval.scripts_in(was, now) == brought
 
 
-def test_what_a_script_may_load_needs_the_separate_yes(workspace: Workspace) -> None:
+def test_file_that_a_script_may_load_needs_the_separate_yes(workspace: Workspace) -> None:
     proposal = workspace.propose("coffee", {"references/guide.md": "two\n", "lib/net.py": "x = 1\n"})
     assert review(workspace.registry, workspace.store, proposal, Snapshot({})).scripts == ["lib/net.py"]
     workspace.assert_refused(proposal, r"scripts, or what they load \(lib/net.py\)", "token:bob")

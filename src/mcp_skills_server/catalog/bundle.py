@@ -165,12 +165,9 @@ class Bundle:
         self._surplus = self._withheld = 0
 
     def add(self, here: Directory, *, withheld: bool = False) -> None:
-        """Add the files of this directory and those below, by their paths in the skill.
-
-        A directory of a `withheld` nested skill has none, except in the skills nested in that one.
-        """
+        """Add the files of this directory and those below, by their paths in the skill."""
         if here.is_withheld or (withheld and not here.holds_manifest):
-            self._withheld += 1
+            self._withheld += 1  # only the skills nested in it are added
             for inner in here.directories:
                 self.add(inner, withheld=True)
             return

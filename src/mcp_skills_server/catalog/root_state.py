@@ -202,13 +202,9 @@ class RootState:
         return bool(changed or is_news or missing is not None)
 
     def _refuse(self, subtree: str, found: Scan, known: Mapping[str, Skill]) -> None:
-        """Remove refused skills from a scan's result, and their files from the skills around them.
-
-        A refused skill must not hide one of a later root either.
-        """
+        """Remove refused skills, lest they hide others, and their files from those around them."""
         refused: list[str] = []
-        inner: dict[str, list[str]] = {}
-        """The refused directories below a directory, relative to it."""
+        inner: dict[str, list[str]] = {}  # refused directories by those above, relative to them
         for directory in sorted(found.skills, key=levels, reverse=True):  # nested skills first
             whole, withheld = found.skills[directory], inner.get(directory, [])
             skill = without_nested(whole, withheld, self.root)

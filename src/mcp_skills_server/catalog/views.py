@@ -130,10 +130,10 @@ class Views:
 
     def of(self, principal: Principal | None) -> SkillSet:
         """Return the skills of this principal; None is an anonymous client."""
-        grants = self._grants
-        if grants is None:
+        permissions = self.permissions(principal)
+        if permissions is None:
             return self.registry
-        return self.filtered(grants.permissions(principal))
+        return self.filtered(permissions)
 
     def filtered(self, permissions: Permissions) -> FilteredSkills:
         """Return the skills that these permissions can read."""

@@ -13,10 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, NamedTuple, Protocol, cast
 from xml.etree import ElementTree
 
+from mcp_skills_server.catalog.views import View
 from mcp_skills_server.dialects import runtime as dialect
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import EVALS, Skill, SkillFile, Snapshot, printable
-from mcp_skills_server.runtime.search import FixedSkills, Hit, Search
+from mcp_skills_server.runtime.search import Hit, Search
 from mcp_skills_server.runtime.search_text import matched_fields
 
 PLACES: Final = 5
@@ -238,9 +239,9 @@ def evaluate(
         yield from threads.map(result, cases)
 
 
-def ranked(cases: Sequence[tuple[Skill, TriggerCase]], snapshot: Snapshot) -> list[CaseResult]:
-    """Return the results by the full-text ranking of the skills of a snapshot."""
-    return [*evaluate(cases, RankingJudge(Search(FixedSkills(snapshot))), snapshot)]
+def ranked(cases: Sequence[tuple[Skill, TriggerCase]], view: View) -> list[CaseResult]:
+    """Return the results by the full-text ranking of the skills of a view."""
+    return [*evaluate(cases, RankingJudge(Search(view)), view.snapshot)]
 
 
 def summary(results: Sequence[CaseResult]) -> Summary:

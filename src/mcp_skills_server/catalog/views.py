@@ -48,9 +48,9 @@ class View:
 
     __slots__ = ("skill_set", "snapshot")
 
-    def __init__(self, skill_set: SkillSet) -> None:
+    def __init__(self, skill_set: SkillSet, snapshot: Snapshot | None = None) -> None:
         self.skill_set = skill_set
-        self.snapshot: Snapshot = skill_set.snapshot
+        self.snapshot: Snapshot = snapshot or skill_set.snapshot
 
     async def read(self, skill: Skill, path: str) -> bytes:
         """Return the bytes of a file of a skill, verified against its digest.

@@ -121,10 +121,9 @@ def _has_scripts(files: Files) -> bool:
 
 def _is_for_model(path: str, raw: bytes) -> bool:
     """Tell whether a file is text that no script of the skill runs or imports."""
-    if not path.startswith(_FOR_MODEL):
-        return path == SKILL_MD
-    kind = media.media_type(path) or _SOURCE[0]
-    return media.is_text(kind) and not kind.startswith(_SOURCE) and not is_program(raw)
+    kind = media.media_type(path) or ""
+    is_text = media.is_text(kind) and not kind.startswith(_SOURCE) and not is_program(raw)
+    return path == SKILL_MD or (path.startswith(_FOR_MODEL) and is_text)
 
 
 def _target(registry: Registry, proposal: Proposal) -> tuple[Root, Skill | None, Path]:

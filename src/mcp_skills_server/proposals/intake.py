@@ -70,12 +70,11 @@ def propose(
     if problems:
         fault = f"the skill would not be valid: {'; '.join(problems)}"
         raise RequestError(f"{fault}. Correct this and propose it again")
-    made = replace(draft, host=draft.host[:200], root=root.path, removed=removed)
-    if skill is None:
-        made = replace(made, place=os.path.join(root.path, place_in(root, draft.name)))
-    else:
-        place, over = os.path.join(root.path, skill.directory), registry.digest_over(skill)
-        made = replace(made, place=place, base_files=over)
+    place, over = place_in(root, draft.name), ""
+    if skill is not None:
+        place, over = skill.directory, registry.digest_over(skill)
+    made = replace(draft, host=draft.host[:200], root=root.path, removed=removed, base_files=over)
+    made = replace(made, place=os.path.join(root.path, place))
     return store.add(made, written)
 
 

@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from mcp_skills_server.authoring.evaluation import CaseResult, own_cases, ranked
 from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.views import View
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format import frontmatter
 from mcp_skills_server.model import SKILL_MD, Snapshot
@@ -36,7 +37,6 @@ _MOST_EXACT: Final = 500**2
 """Product of line counts beyond which frequent lines are not matched: it takes cubic time."""
 _MOST_QUERIES: Final = 20
 _MOST_MESSAGE: Final = 1_000
-_UNWRITABLE: Final = "It cannot be written into its folder; ask the operator of this server why."
 _NONE: Final = "There is no such proposal, or you may not review it."
 
 
@@ -108,7 +108,7 @@ def one(request: Request, ctx: Context) -> Response:
         problems=[without_folders(ctx, each) for each in found.problems],
         files=list(sides(found.before, found.after)),
         rendered=render(body, proposal.name, found.after.keys(), SKILL_MD),
-        queries=queries(registry, found, ctx.snapshot),
+        queries=queries(registry, found, ctx.view),
         is_own=ctx.principal is not None and ctx.principal.key == proposal.principal,
     )
 
@@ -125,14 +125,9 @@ def decide(request: Request, ctx: Context, fields: Mapping[str, str]) -> str:
     decision = fields.get("decision")
     if decision == "approve":
         accepts = "scripts" in fields
-        try:
-            approval.approve(
-                registry, store, proposal.id, reviewer=reviewer, message=message, scripts=accepts
-            )
-        except approval.UnwritableError:
-            if ctx.is_admin:
-                raise
-            raise RequestError(_UNWRITABLE) from None
+        approval.approve(
+            registry, store, proposal.id, reviewer=reviewer, message=message, scripts=accepts
+        )
     elif decision == "reject":
         approval.reject(store, proposal.id, reviewer=reviewer, message=message)
     else:
@@ -182,25 +177,25 @@ def _rows(left: Sequence[str], right: Sequence[str]) -> Iterator[Side]:
 
 
 def queries(
-    registry: Registry, found: Review, seen: Snapshot
+    registry: Registry, found: Review, view: View
 ) -> list[tuple[CaseResult | None, CaseResult]]:
     """Return results of a pending proposal's trigger queries, before and with the proposal.
 
-    They rank the skills `seen` by the reviewer. The first is None for a new skill.
+    They rank the skills of the reviewer's view. The first is None for a new skill.
     """
-    name, now, cases = found.proposal.name, seen.skills.get(found.proposal.name), []
+    name, skills, cases = found.proposal.name, {**view.snapshot.skills}, []
     if found.proposal.state != "pending":
         return []
-    skills = {**seen.skills}
     with trial(registry, name, root_of(registry, found.proposal), found.after) as alone:
         for tried in alone.snapshot.skills.values():
             skills[name] = replace(tried, path=name)
             cases = own_cases(alone.read, skills[name], str)[0][:_MOST_QUERIES]
+    now = view.snapshot.skills.get(name)
     try:
-        after = ranked(cases, Snapshot(skills))
+        after = ranked(cases, View(view.skill_set, Snapshot(skills)))
         if now is None:
             return [(None, each) for each in after]
-        before = ranked([(now, case) for _, case in cases], seen)
+        before = ranked([(now, case) for _, case in cases], view)
     except NoFullTextError:
         return []
     return [*zip(before, after, strict=True)]

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, NamedTuple, Protocol, cast
 from xml.etree import ElementTree
 
+from mcp_skills_server.catalog.views import View
 from mcp_skills_server.dialects import runtime as dialect
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import EVALS, Skill, SkillFile, Snapshot, printable
@@ -241,6 +242,11 @@ def evaluate(
         return
     with ThreadPoolExecutor(judge.concurrency, "skills-judge") as threads:
         yield from threads.map(result, cases)
+
+
+def ranked(cases: Sequence[tuple[Skill, TriggerCase]], view: View) -> list[CaseResult]:
+    """Return the results by the full-text ranking of the skills of a view."""
+    return [*evaluate(cases, RankingJudge(Search(view)), view.snapshot)]
 
 
 def summary(results: Sequence[CaseResult]) -> Summary:

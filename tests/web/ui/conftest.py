@@ -53,7 +53,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]
     UsageStore(str(folder / "usage.db")).add(Batch(counts))
     files = {SKILL_MD: manifest("green") + "x" * 300, "scripts/run.py": "print(1)\n", "a.md": "a\n" * 50}
     with Registry([FIXTURES]) as registry:
-        propose(registry, ProposalStore(folder / "kept"), DRAFT, files)
+        propose(registry, ProposalStore(folder / "kept"), DRAFT, files, registry.snapshot)
     options = ("--usage", f"sqlite:{folder / 'usage.db'}", "--proposals", folder / "kept")
     with signed_in(FIXTURES, *BROKEN, *options) as session:
         yield session

@@ -123,6 +123,7 @@ def fetch_to_folder(given: str, output: Path, **changed: Any) -> FetchReport:
 
 def open_follower(given: str, cache: Path, fetch: FetchSettings = LOCAL, **changed: Any) -> Follower:
     """Return the follower of a root, before its first refresh."""
+    fetch = replace(fetch, trust=replace(fetch.trust, commands=frozenset((given,))))
     source = open_source(given, SourceSettings(cache, fetch=fetch, **changed), ALL_KINDS)
     assert source is not None
     return Follower(source)

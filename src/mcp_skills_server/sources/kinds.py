@@ -68,6 +68,13 @@ def open_source(
 ) -> Source | None:
     """Open the source that a text names, or raise UsageError; None for an operator's own folder."""
     kind = kind_of(given, kinds)
+    if given.startswith(COMMAND):
+        # A shell's `*` makes a word of a file's name, which its author chose.
+        if os.path.lexists(given):
+            raise UsageError(f"{COMMAND} a file here has the name of this command; rename it")
+        if given not in settings.fetch.trust.commands:
+            fault = "no command that a lock file or a record names is started"
+            raise UsageError(f"{COMMAND} {fault}; give it on the command line, or in --config FILE")
     plain = given
     if secret := _PASSWORD.match(given):
         plain = secret[1] + given[secret.end() :]

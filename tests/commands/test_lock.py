@@ -77,7 +77,9 @@ def test_relative_paths_start_at_the_lock_files_folder(team: Path, monkeypatch: 
 
 
 def test_sources_and_skills_that_cannot_be_locked_are_reported(team: Path) -> None:
-    assert "an address with a password" in refused("lock", "https://me:secret@skills.example")
+    for root in ("https://me:secret@skills.example", "git+ssh://git:secret@git.example/a", "https://me:secret@[::1/"):
+        said = refused("lock", root)
+        assert "secret" not in said and ("password" in said or "cannot be read as a URL" in said)
     assert "two of these are the same folder; name it once" in refused("lock", "skills", "./skills")
     (team / "empty").mkdir()
     done = run("lock", "skills", "empty")
@@ -321,7 +323,7 @@ def test_command_of_a_lock_file_is_not_started(team: Path, root: str, names: lis
 def test_command_of_the_command_line_is_served_as_locked(team: Path) -> None:
     given = mcp_server(team, {"good": {"SKILL.md": skill_md("good")}})
     assert exit_code(run("lock", given)) == 0
-    with serving_locked(team, "--cache-dir", "cache", "--first-load", "60", given) as wire:
+    with serving_locked(team, "--cache-dir", team / "cache", "--first-load", "60", given) as wire:
         assert listed_names(wire) == ["good"]
 
 

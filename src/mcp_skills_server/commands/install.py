@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import sys
 import tempfile
@@ -26,17 +27,19 @@ from mcp_skills_server.commands.fields import (
     seconds,
     takes,
     text,
+    variables_of,
 )
 from mcp_skills_server.commands.look import remark_problems, run_deep_checks
 from mcp_skills_server.commands.opening import load_registry
-from mcp_skills_server.commands.options import RootOptions
+from mcp_skills_server.commands.options import LimitOptions, RootOptions, WatchOptions
 from mcp_skills_server.commands.printing import remark, say, say_lines, say_table
 from mcp_skills_server.errors import UsageError, clipped, innermost, plural
+from mcp_skills_server.format.uris import redact
 from mcp_skills_server.hosts import disk, edit
 from mcp_skills_server.hosts.table import HOSTS, Host, Platform, is_native, location
 from mcp_skills_server.model import printable
 from mcp_skills_server.provenance.difference import unified
-from mcp_skills_server.sources.kinds import kind_of
+from mcp_skills_server.sources.kinds import COMMAND, kind_of
 
 _PROGRAM: Final = "mcp-skills-server"
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -141,6 +144,8 @@ def install(
         remark(f"this belongs in {path}; nothing was written")
     else:
         try:
+            if options.project:
+                disk.check_links((platform or _this_platform()).project, path)
             _edit(path, row, entry, command, options)
         except UsageError as error:
             raise UsageError(f"{printable(str(path))}: {error}") from None
@@ -176,6 +181,9 @@ def _local_entry(
         raise UsageError("install takes the folders to serve, as in 'install cursor ~/skills'")
     absolute: list[str] = []
     for root in roots:
+        if redact(root) != root:
+            hint = "leave it out, and use a credential helper"
+            raise UsageError(f"{redact(root)}: the host's file would hold the password; {hint}")
         if _ENDPOINT.fullmatch(root):
             hint = f"'install HOST --url {printable(root)}' has the host connect to it"
             raise UsageError(f"{printable(root)}: this is an MCP endpoint, not a site; {hint}")
@@ -271,13 +279,15 @@ def _command_of(given: str | None) -> list[str]:
     found = shutil.which(running) or running
     if Path(running).stem == _PROGRAM and os.path.isfile(found):
         return [os.path.abspath(found)]
-    return [os.path.abspath(sys.executable), "-m", "mcp_skills_server"]
+    # Hosts start it in a project, whose modules -P keeps out of `sys.path`.
+    return [os.path.abspath(sys.executable), "-P", "-m", "mcp_skills_server"]
 
 
 class HostEntry(NamedTuple):
     """A host's entry that starts this server: file, name, command line and environment.
 
-    `fault` says why it cannot work, as far as is known without starting it; "" for nothing.
+    `fault` says why it cannot work, as far as is known without starting it; "" for nothing. A
+    project's file may be anyone's.
     """
 
     path: Path
@@ -285,9 +295,13 @@ class HostEntry(NamedTuple):
     words: list[str]
     env: Mapping[str, str]
     fault: str
+    is_project: bool
 
 
 class DoctorOptions(Options):
+    project: bool = flag(
+        "Also start entries of this project's files, if they run only this program."
+    )
     timeout: float = seconds(20, "Timeout of a server's answer.", above=True)
 
 
@@ -299,7 +313,8 @@ def doctor(context: click.Context, options: DoctorOptions, host: str | None) -> 
     """Start this server as HOST, or as each host with an entry for it, and say what is wrong.
 
     It is started from another folder and with the short PATH of a program that was started from a
-    desktop. Exit code 1 if an entry does not work, or HOST has none.
+    desktop. An entry of this project's files is only described, since others may have written it.
+    Exit code 1 if an entry does not work, or HOST has none.
 
     \b
     Examples:
@@ -319,6 +334,13 @@ def doctor(context: click.Context, options: DoctorOptions, host: str | None) -> 
         for entry in entries:
             found += 1
             trouble, count, began = entry.fault, 0, time.monotonic()
+            if not trouble and entry.is_project and (reason := _distrust(entry, options)):
+                words = clipped(shlex.join(entry.words))
+                say(
+                    f"{key}: {entry.name!r} in {entry.path}: not started: {reason}; it runs {words}"
+                )
+                failed += options.project
+                continue
             if not trouble:
                 trouble, count = anyio.run(_probe, entry, options.timeout)
             took = time.monotonic() - began
@@ -351,10 +373,10 @@ def _list_entries(platform: Platform) -> None:
 
 def _entries(host: Host, platform: Platform) -> Iterator[HostEntry]:
     """Yield the entries for this server in a host's files, the user's and the project's."""
-    places = [location(host, platform)]
+    places = {location(host, platform): False}
     if host.project:
-        places.append(location(host, platform, project=True))
-    for path in dict.fromkeys(places):
+        places.setdefault(location(host, platform, project=True), True)
+    for path, is_project in places.items():
         try:
             found = edit.entries_of(disk.read(path).raw, host, _command_of(None))
         except UsageError as error:
@@ -364,7 +386,37 @@ def _entries(host: Host, platform: Platform) -> Iterator[HostEntry]:
             given = entry.get("env") or entry.get("environment")
             env = cast("dict[str, object]", given if isinstance(given, dict) else {})
             texts = {key: str(value) for key, value in env.items()}
-            yield HostEntry(path, name, words, texts, _staleness(words))
+            yield HostEntry(path, name, words, texts, _staleness(words), is_project)
+
+
+class _HarmlessOptions(LimitOptions, WatchOptions):
+    """The options of a server that name no file and no program, and allow nothing."""
+
+
+@click.command(add_help_option=False)
+@click.argument("roots", nargs=-1)
+@takes(_HarmlessOptions)
+def _harmless(_options: _HarmlessOptions, roots: tuple[str, ...]) -> None:
+    """Parse the arguments of a server that cannot do more than read skills."""
+
+
+def _distrust(entry: HostEntry, options: DoctorOptions) -> str:
+    """Return why an entry of a project's file is not started; "" if it only reads skills."""
+    if not options.project:
+        return "a project's file may be anyone's, and --project starts it"
+    arguments = edit.serve_arguments(entry.words, _command_of(None))
+    if arguments is None:
+        return "its command may run another program"
+    known = {name for each in _harmless.params for name in variables_of(each)}
+    if unknown := sorted(entry.env.keys() - known):
+        return f"it sets {unknown[0]}"
+    try:
+        roots = _harmless.make_context("serve", arguments).params["roots"]
+    except click.ClickException as error:
+        return f"it has arguments that may do more than read skills ({error.format_message()})"
+    if any(each.startswith(COMMAND) for each in roots):
+        return f"it starts a command ({COMMAND})"
+    return ""
 
 
 def _staleness(words: list[str]) -> str:
@@ -389,10 +441,15 @@ async def _probe(entry: HostEntry, patience: float) -> tuple[str, int]:
     environment = dict(entry.env)
     if os.name != "nt":
         environment.setdefault("PATH", _BARE_PATH)
-    parameters = StdioServerParameters(
-        command=entry.words[0], args=entry.words[1:], env=environment, cwd=tempfile.gettempdir()
-    )
-    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
+    with (
+        tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log,
+        # Not the shared one: Python and uv read files of the folder that they start in.
+        tempfile.TemporaryDirectory(prefix="mcp-skills-doctor-") as folder,
+    ):
+        program, *arguments = entry.words
+        parameters = StdioServerParameters(
+            command=program, args=arguments, env=environment, cwd=folder
+        )
         try:
             with anyio.fail_after(patience):
                 async with (

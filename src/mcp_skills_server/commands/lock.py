@@ -9,7 +9,6 @@ from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypeAlias
-from urllib.parse import urlsplit
 
 import click
 from click.core import ParameterSource
@@ -110,8 +109,8 @@ def _open_sources(
     """Open these roots together, as `serve` does: an earlier root hides equal paths of later ones.
 
     Skills without a signature that the options or a `[[source]]` require are left out, and named
-    on stderr. `pin` is the revision of each root, None for the newest; `commands` are the roots that
-    the command line has, beside those of the configuration file.
+    on stderr. `pin` is the revision of each root, None for the newest. Of the commands among the
+    roots, only those in `commands` or in the configuration file are started.
     """
     log_to_stderr("warning")
     configured = options.config.values.get("roots", ()) if options.config else ()
@@ -194,9 +193,6 @@ def lock(options: LockOptions, roots: tuple[str, ...]) -> int:
         # The configuration makes paths absolute; in a lock file they are relative to it.
         roots = tuple(if_path(os.path.relpath, each) for each in roots)
     given = [*dict.fromkeys(roots)]
-    for each in given:
-        if not kind_of(each).is_path and ":" in urlsplit(each).netloc.rpartition("@")[0]:
-            raise UsageError("an address with a password cannot be locked; use a credential helper")
     offers = _open_sources(given, options, commands=given)
     registry = offers[0].registry
     sources = [each.locked() for each in offers]

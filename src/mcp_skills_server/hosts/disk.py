@@ -45,6 +45,16 @@ def read(path: Path) -> HostFile:
     return HostFile(target, raw, status)
 
 
+def check_links(project: Path, path: Path) -> None:
+    """Raise UsageError if a link below a project, which a clone may bring, leads away from `path`.
+
+    The message has the file that it leads to.
+    """
+    target = os.path.realpath(path)
+    if target != os.path.join(os.path.realpath(project), os.path.relpath(path, project)):
+        raise UsageError(f"a link leads to {target}; remove the link, or {_NAME}")
+
+
 def replace(found: HostFile, new: bytes) -> Path | None:
     """Replace a file atomically with `new`; return the path of the backup, None for a new file.
 

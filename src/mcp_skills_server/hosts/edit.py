@@ -22,6 +22,11 @@ _OURS: Final = re.compile(r"mcp_skills_server|mcp-skills-server(?:[@\[=<>~!].*)?
 """This server's module, or its program, perhaps with an extra or a version."""
 _STARTER: Final = re.compile(r"(?:python|pypy|py)[0-9.]*t?w?|uvx|uv|pipx")
 """The launcher that a command begins with: Python, or a tool that installs and runs a package."""
+_PACKAGE: Final = r"mcp-skills-server(?:\[[a-z,-]+\])?(?:(?:@|==)[0-9a-z.]+)?"
+_RUNNERS: Final = re.compile(
+    rf"(?:uvx|uv\0tool\0run|pipx\0run)\0(?:{_PACKAGE}|--(?:from|spec)\0{_PACKAGE}\0{_PROGRAM})"
+)
+"""Words, joined by NUL, that run nothing but this package: no other index, addition or Python."""
 _SUFFIX: Final = re.compile(r"\.(?:exe|cmd|bat)\Z")
 
 
@@ -216,6 +221,21 @@ def starts_this_server(words: Sequence[str], command: Sequence[str]) -> bool:
     if "serve" not in words or not _STARTER.fullmatch(first):
         return False
     return _OURS.fullmatch(_base(words[words.index("serve") - 1])) is not None
+
+
+def serve_arguments(words: Sequence[str], command: Sequence[str]) -> list[str] | None:
+    """Return what follows `serve`, or None unless the words before can only run this program.
+
+    That is `command`, its bare name, or a tool that runs exactly this package. Unlike
+    `starts_this_server`, for command lines that somebody else may have written.
+    """
+    if "serve" not in words:
+        return None
+    at = words.index("serve")
+    launcher = list(words[:at])
+    if launcher in ([*command], [_PROGRAM]) or _RUNNERS.fullmatch("\0".join(launcher)):
+        return list(words[at + 1 :])
+    return None
 
 
 def _base(word: str) -> str:

@@ -11,6 +11,7 @@ from typing import Final
 
 from mcp_skills_server.dialects.wellknown import is_site
 from mcp_skills_server.errors import UsageError
+from mcp_skills_server.format.uris import redact
 from mcp_skills_server.sources.addresses import shown
 from mcp_skills_server.sources.archive import Archive, is_archive_file
 from mcp_skills_server.sources.git.address import is_git
@@ -89,6 +90,8 @@ def open_source(
 
 def split(texts: str) -> list[str]:
     """Split a list of roots at `os.pathsep`, but not in `https://host:8443` or an oci:// tag."""
+    if redact(texts) != texts:  # the colon of a password would split it, and errors show the parts
+        raise UsageError("a root is no place for a user or a password; leave it out")
     between = rf"(?<!mcp\+stdio){re.escape(os.pathsep)}(?!//|\d+(?:[/{os.pathsep}]|$))"
     found = [each for each in re.split(between, texts) if each]
     return rejoined(found) if os.pathsep == ":" else found

@@ -309,7 +309,7 @@ def test_locked_site_is_served_from_cache_after_changes_and_offline(team: Path) 
         ("mcp+stdio:touch ran", ["outdated"]),
         ("mcp+stdio:touch ran", ["update"]),
         ("mcp+stdio:touch ran", ["diff", "--lock", "skills.lock"]),
-        ("mcp+stdio:touch ran", ["serve", "--lock", "skills.lock"]),
+        ("mcp+stdio:touch ran", ["serve", "--lock", "skills.lock", "--frozen"]),
         ("./x/../mcp+stdio:touch ran", ["outdated"]),  # a path until it is normalized
     ],
 )

@@ -678,11 +678,13 @@ def test_doctor_describes_an_entry_of_the_project_without_starting_it(platform: 
         (["uvx", "--with", "evil", "mcp-skills-server", "serve"], {}, "another program"),
         (["uvx", "--from", "git+https://evil.example/x", "mcp-skills-server", "serve"], {}, "another program"),
         (["pipx", "run", "--index-url", "https://evil.example", "mcp-skills-server", "serve"], {}, "another program"),
-        ([*OWN, "mcp+stdio:touch ran"], {}, "it starts a command (mcp+stdio:)"),
-        ([*OWN, "--", "mcp+stdio:touch ran"], {}, "it starts a command (mcp+stdio:)"),
-        ([*OWN, "--config", "evil.toml"], {}, "No such option '--config'"),
-        ([*OWN, "--allow-scripts"], {}, "No such option"),
-        ([*OWN, "--audit-log=/x"], {}, "No such option"),
+        ([*OWN, "mcp+stdio:touch ran"], {}, "another program"),
+        ([*OWN, "mcp+http://127.0.0.1/mcp"], {}, "another program"),
+        ([*OWN, "--", "mcp+stdio:touch ran"], {}, "another program"),
+        ([*OWN, "--config", "evil.toml"], {}, "another program"),
+        ([*OWN, "--config=evil.toml"], {}, "another program"),
+        ([*OWN, "--include", "--config=evil.toml"], {}, "another program"),
+        ([*OWN, "--allow-scripts"], {}, "another program"),
         (OWN, {"PYTHONPATH": "evil"}, "it sets PYTHONPATH"),
         (OWN, {"LD_PRELOAD": "evil.so"}, "it sets LD_PRELOAD"),
         (OWN, {"PATH": "evil"}, "it sets PATH"),
@@ -716,25 +718,31 @@ def test_doctor_starts_a_harmless_entry_of_the_project_when_asked(platform: Plat
 
 
 @each_row(
-    ("words", "arguments"),
+    ("words", "is_known"),
     [
-        (["uvx", "mcp-skills-server", "serve", "x"], ["x"]),
-        (["uvx", "mcp-skills-server@0.1.0", "serve"], []),
-        (["uvx", "--from", "mcp-skills-server[watch,otel]==0.1.0", "mcp-skills-server", "serve"], []),
-        (["uv", "tool", "run", "mcp-skills-server", "serve"], []),
-        (["pipx", "run", "--spec", "mcp-skills-server[otel]", "mcp-skills-server", "serve"], []),
-        (["mcp-skills-server", "serve", "--poll", "x"], ["--poll", "x"]),
-        (["uvx", "mcp-skills-server"], None),
-        (["uvx", "mcp-skills-server@https://evil.example/x.whl", "serve"], None),
-        (["uvx", "mcp-skills-server-evil", "serve"], None),
-        (["uvx", "mcp-skills-server", "--with", "evil", "serve"], None),
-        (["/tmp/uvx", "mcp-skills-server", "serve"], None),
-        (["serve"], None),
-        ([], None),
+        (["uvx", "mcp-skills-server", "serve", "x"], True),
+        (["uvx", "mcp-skills-server@0.1.0", "serve"], True),
+        (["uvx", "--from", "mcp-skills-server[watch,otel]==0.1.0", "mcp-skills-server", "serve", "--include=a"], True),
+        (["uv", "tool", "run", "mcp-skills-server", "serve"], True),
+        (["pipx", "run", "--spec", "mcp-skills-server[otel]", "mcp-skills-server", "serve", "/a b", "c"], True),
+        (["mcp-skills-server", "serve", "x"], True),
+        (["/opt/mcp-skills-server", "serve", "x"], True),
+        (["/tmp/mcp-skills-server", "serve", "x"], False),
+        (["mcp-skills-server", "serve", "--poll"], False),
+        (["mcp-skills-server", "serve", "mcp+stdio:x"], False),
+        (["mcp-skills-server", "serve\n--config=x"], False),
+        (["mcp-skills-server", "acp", "serve"], False),
+        (["uvx", "mcp-skills-server@https://evil.example/x.whl", "serve"], False),
+        (["uvx", "mcp-skills-server-evil", "serve"], False),
+        (["uvx", "mcp-skills-server", "--with", "evil", "serve"], False),
+        (["/tmp/uvx", "mcp-skills-server", "serve"], False),
+        (["uvx", "mcp-skills-server"], False),
+        (["serve"], False),
+        ([], False),
     ],
 )
-def test_launcher_that_can_run_only_this_program_is_known(words: list[str], arguments: list[str] | None) -> None:
-    assert edit.serve_arguments(words, ["/opt/mcp-skills-server"]) == arguments
+def test_command_line_that_can_only_read_skills_is_known(words: list[str], is_known: bool) -> None:
+    assert edit.only_reads_skills(words, ["/opt/mcp-skills-server"]) is is_known
 
 
 def test_doctor_starts_servers_in_a_folder_of_their_own(platform: Platform, tmp_path: Path) -> None:

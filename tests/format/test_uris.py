@@ -129,7 +129,7 @@ def test_decoding_a_uri_takes_linear_time(shape: str):
     [
         ("https://me:secret@h/a", "https://h/a"),
         ("no 'https://secret@h', nor ftp://a:b@c", "no 'https://h', nor ftp://c"),
-        ("ssh://me:secr@secret@h/a", "ssh://h/a"),
+        ("ssh://me:secr@secret@h/a", "ssh://me@h/a"),
         ("git+ssh://git@h/a@main", "git+ssh://git@h/a@main"),
         ("oci://h:5000/a@sha256:0a", "oci://h:5000/a@sha256:0a"),
         ("https://h/a@b?c=d@e#f@g", "https://h/a@b?c=d@e#f@g"),

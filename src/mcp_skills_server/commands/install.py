@@ -27,11 +27,10 @@ from mcp_skills_server.commands.fields import (
     seconds,
     takes,
     text,
-    variables_of,
 )
 from mcp_skills_server.commands.look import remark_problems, run_deep_checks
 from mcp_skills_server.commands.opening import load_registry
-from mcp_skills_server.commands.options import LimitOptions, RootOptions, WatchOptions
+from mcp_skills_server.commands.options import RootOptions
 from mcp_skills_server.commands.printing import remark, say, say_lines, say_table
 from mcp_skills_server.errors import UsageError, clipped, innermost, plural
 from mcp_skills_server.format.uris import redact
@@ -39,7 +38,7 @@ from mcp_skills_server.hosts import disk, edit
 from mcp_skills_server.hosts.table import HOSTS, Host, Platform, is_native, location
 from mcp_skills_server.model import printable
 from mcp_skills_server.provenance.difference import unified
-from mcp_skills_server.sources.kinds import COMMAND, kind_of
+from mcp_skills_server.sources.kinds import kind_of
 
 _PROGRAM: Final = "mcp-skills-server"
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -49,6 +48,8 @@ _ENDPOINT: Final = re.compile(r"https?://[^?#]*/mcp/?", re.IGNORECASE)
 _BARE_PATH: Final = os.pathsep.join(("/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin"))
 """PATH of a host that is started from a desktop and not from a shell."""
 _SHOWN_LINES: Final = 3
+_HARMLESS: Final = re.compile(r"MCP_SKILLS_(?:INCLUDE|EXCLUDE|HIDDEN|WATCH|POLL|RECONCILE)")
+"""Variables of a project's entry that only choose and follow skills."""
 _PATH: Final = click.Path()
 
 
@@ -286,8 +287,7 @@ def _command_of(given: str | None) -> list[str]:
 class HostEntry(NamedTuple):
     """A host's entry that starts this server: file, name, command line and environment.
 
-    `fault` says why it cannot work, as far as is known without starting it; "" for nothing. A
-    project's file may be anyone's.
+    `fault` says why it cannot work, as far as is known without starting it; "" for nothing.
     """
 
     path: Path
@@ -295,13 +295,10 @@ class HostEntry(NamedTuple):
     words: list[str]
     env: Mapping[str, str]
     fault: str
-    is_project: bool
 
 
 class DoctorOptions(Options):
-    project: bool = flag(
-        "Also start entries of this project's files, if they run only this program."
-    )
+    project: bool = flag("Also start entries of this project's files that can only read skills.")
     timeout: float = seconds(20, "Timeout of a server's answer.", above=True)
 
 
@@ -334,19 +331,17 @@ def doctor(context: click.Context, options: DoctorOptions, host: str | None) -> 
         for entry in entries:
             found += 1
             trouble, count, began = entry.fault, 0, time.monotonic()
-            if not trouble and entry.is_project and (reason := _distrust(entry, options)):
-                words = clipped(shlex.join(entry.words))
-                say(
-                    f"{key}: {entry.name!r} in {entry.path}: not started: {reason}; it runs {words}"
-                )
-                failed += options.project
-                continue
-            if not trouble:
+            reason = ""
+            if not trouble and entry.path != location(row, platform):
+                reason = _distrust(entry, is_asked=options.project)
+            if reason:
+                trouble = f"not started: {reason}; it runs {clipped(shlex.join(entry.words))}"
+            elif not trouble:
                 trouble, count = anyio.run(_probe, entry, options.timeout)
             took = time.monotonic() - began
             state = trouble or f"works: {plural(count, 'skill')}, {took:.1f} s from start to list"
             say(f"{key}: {entry.name!r} in {entry.path}: {state}")
-            failed += bool(trouble)
+            failed += bool(trouble) and (not reason or options.project)
     if not found and not failed:
         say(f"no entry for this server; 'install {host or 'HOST'} DIR' writes one")
         return int(host is not None)
@@ -373,10 +368,10 @@ def _list_entries(platform: Platform) -> None:
 
 def _entries(host: Host, platform: Platform) -> Iterator[HostEntry]:
     """Yield the entries for this server in a host's files, the user's and the project's."""
-    places = {location(host, platform): False}
+    places = [location(host, platform)]
     if host.project:
-        places.setdefault(location(host, platform, project=True), True)
-    for path, is_project in places.items():
+        places.append(location(host, platform, project=True))
+    for path in dict.fromkeys(places):
         try:
             found = edit.entries_of(disk.read(path).raw, host, _command_of(None))
         except UsageError as error:
@@ -386,37 +381,17 @@ def _entries(host: Host, platform: Platform) -> Iterator[HostEntry]:
             given = entry.get("env") or entry.get("environment")
             env = cast("dict[str, object]", given if isinstance(given, dict) else {})
             texts = {key: str(value) for key, value in env.items()}
-            yield HostEntry(path, name, words, texts, _staleness(words), is_project)
+            yield HostEntry(path, name, words, texts, _staleness(words))
 
 
-class _HarmlessOptions(LimitOptions, WatchOptions):
-    """The options of a server that name no file and no program, and allow nothing."""
-
-
-@click.command(add_help_option=False)
-@click.argument("roots", nargs=-1)
-@takes(_HarmlessOptions)
-def _harmless(_options: _HarmlessOptions, roots: tuple[str, ...]) -> None:
-    """Parse the arguments of a server that cannot do more than read skills."""
-
-
-def _distrust(entry: HostEntry, options: DoctorOptions) -> str:
-    """Return why an entry of a project's file is not started; "" if it only reads skills."""
-    if not options.project:
+def _distrust(entry: HostEntry, *, is_asked: bool) -> str:
+    """Return why an entry of a project's file is not started; "" if it can only read skills."""
+    if not is_asked:
         return "a project's file may be anyone's, and --project starts it"
-    arguments = edit.serve_arguments(entry.words, _command_of(None))
-    if arguments is None:
-        return "its command may run another program"
-    known = {name for each in _harmless.params for name in variables_of(each)}
-    if unknown := sorted(entry.env.keys() - known):
-        return f"it sets {unknown[0]}"
-    try:
-        roots = _harmless.make_context("serve", arguments).params["roots"]
-    except click.ClickException as error:
-        return f"it has arguments that may do more than read skills ({error.format_message()})"
-    if any(each.startswith(COMMAND) for each in roots):
-        return f"it starts a command ({COMMAND})"
-    return ""
+    if not edit.only_reads_skills(entry.words, _command_of(None)):
+        return "it may run another program, or do more than read skills"
+    unknown = [name for name in entry.env if not _HARMLESS.fullmatch(name)]
+    return f"it sets {unknown[0]}" if unknown else ""
 
 
 def _staleness(words: list[str]) -> str:
@@ -441,14 +416,14 @@ async def _probe(entry: HostEntry, patience: float) -> tuple[str, int]:
     environment = dict(entry.env)
     if os.name != "nt":
         environment.setdefault("PATH", _BARE_PATH)
+    program, *arguments = entry.words
     with (
         tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log,
         # Not the shared one: Python and uv read files of the folder that they start in.
-        tempfile.TemporaryDirectory(prefix="mcp-skills-doctor-") as folder,
+        tempfile.TemporaryDirectory(prefix="mcp-skills-doctor-") as cwd,
     ):
-        program, *arguments = entry.words
         parameters = StdioServerParameters(
-            command=program, args=arguments, env=environment, cwd=folder
+            command=program, args=arguments, env=environment, cwd=cwd
         )
         try:
             with anyio.fail_after(patience):

@@ -20,7 +20,7 @@ LONGEST: Final = len(SCHEME) + 3 * LONGEST_PATH
 _REG_NAME: Final = "!$&'()*+,;=-._~"
 _PATH: Final = _REG_NAME + ":@/"
 _NO_NAMES: Final = frozenset(("", ".", ".."))
-_USERINFO: Final = re.compile(r"(?<=:)(?:(?<!ssh:)//[^/?#\s]*|//[^/?#\s:@]*:[^/?#\s]*)@")
+_USERINFO: Final = re.compile(r"(?<=:)(?:(?<!ssh:)//|(?<=ssh:)//([^/?#\s:@]*):)[^/?#\s]*@")
 
 
 def uri(skill_path: str, file_path: str = "") -> str:
@@ -72,8 +72,8 @@ def segments(text: str) -> tuple[str, ...] | None:
 
 
 def redact(text: str) -> str:
-    """Return a text without the users and passwords of URLs in it; only a user of ssh stays."""
-    return _USERINFO.sub("//", text)
+    """Return a text without the users and passwords of URLs in it; only users of ssh stay."""
+    return _USERINFO.sub(lambda found: f"//{found[1]}@" if found[1] else "//", text)
 
 
 def bare(url: str) -> str:

@@ -46,10 +46,7 @@ def read(path: Path) -> HostFile:
 
 
 def check_links(project: Path, path: Path) -> None:
-    """Raise UsageError if a link below a project, which a clone may bring, leads away from `path`.
-
-    The message has the file that it leads to.
-    """
+    """Raise UsageError, with the target, if links of a project, such as a clone, are on `path`."""
     target = os.path.realpath(path)
     if target != os.path.join(os.path.realpath(project), os.path.relpath(path, project)):
         raise UsageError(f"a link leads to {target}; remove the link, or {_NAME}")

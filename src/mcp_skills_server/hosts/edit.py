@@ -23,10 +23,12 @@ _OURS: Final = re.compile(r"mcp_skills_server|mcp-skills-server(?:[@\[=<>~!].*)?
 _STARTER: Final = re.compile(r"(?:python|pypy|py)[0-9.]*t?w?|uvx|uv|pipx")
 """The launcher that a command begins with: Python, or a tool that installs and runs a package."""
 _PACKAGE: Final = r"mcp-skills-server(?:\[[a-z,-]+\])?(?:(?:@|==)[0-9a-z.]+)?"
-_RUNNERS: Final = re.compile(
-    rf"(?:uvx|uv\0tool\0run|pipx\0run)\0(?:{_PACKAGE}|--(?:from|spec)\0{_PACKAGE}\0{_PROGRAM})"
+_LAUNCHER: Final = re.compile(
+    rf"(?:(?:uvx|uv\0tool\0run|pipx\0run)\0(?:--(?:from|spec)\0{_PACKAGE}\0)?)?{_PACKAGE}"
 )
-"""Words, joined by NUL, that run nothing but this package: no other index, addition or Python."""
+"""Words, joined by NUL, that run exactly this package, without an addition or another index."""
+_PLAIN: Final = re.compile(r"(?s)--(?:in|ex)clude=.*|(?!-|mcp\+).*")
+"""An argument that is a root, but no other server, or chooses skills."""
 _SUFFIX: Final = re.compile(r"\.(?:exe|cmd|bat)\Z")
 
 
@@ -223,19 +225,15 @@ def starts_this_server(words: Sequence[str], command: Sequence[str]) -> bool:
     return _OURS.fullmatch(_base(words[words.index("serve") - 1])) is not None
 
 
-def serve_arguments(words: Sequence[str], command: Sequence[str]) -> list[str] | None:
-    """Return what follows `serve`, or None unless the words before can only run this program.
+def only_reads_skills(words: Sequence[str], command: Sequence[str]) -> bool:
+    """Return True if a command line, whoever wrote it, can only start this server on some roots.
 
-    That is `command`, its bare name, or a tool that runs exactly this package. Unlike
-    `starts_this_server`, for command lines that somebody else may have written.
+    Unlike `starts_this_server`, it trusts no path of a program except that of `command`.
     """
-    if "serve" not in words:
-        return None
-    at = words.index("serve")
+    at = words.index("serve") if "serve" in words else 0
     launcher = list(words[:at])
-    if launcher in ([*command], [_PROGRAM]) or _RUNNERS.fullmatch("\0".join(launcher)):
-        return list(words[at + 1 :])
-    return None
+    is_ours = launcher == [*command] or _LAUNCHER.fullmatch("\0".join(launcher)) is not None
+    return is_ours and all(map(_PLAIN.fullmatch, words[at + 1 :]))
 
 
 def _base(word: str) -> str:

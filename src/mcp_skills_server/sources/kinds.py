@@ -56,7 +56,6 @@ COMMAND: Final = "mcp+stdio:"
 """Prefix of a root that is a command to start."""
 _SSH: Final = re.compile(r"(?:ssh://([^/]+)/|([\w.-]+@[\w.-]+):)(.+)")
 """An SSH address, as a URL or in scp syntax."""
-_PASSWORD: Final = re.compile("(ssh://[^/:@]*):[^/]*(?=@)")
 
 
 def kind_of(given: str, kinds: Sequence[Kind] = KINDS) -> Kind:
@@ -76,9 +75,7 @@ def open_source(
         if given not in settings.fetch.trust.commands:
             fault = "no command that a lock file or a record names is started"
             raise UsageError(f"{COMMAND} {fault}; give it on the command line, or in --config FILE")
-    plain = given
-    if secret := _PASSWORD.match(given):
-        plain = secret[1] + given[secret.end() :]
+    plain = redact(given)
     if kind.is_path and not os.path.exists(given) and (found := _SSH.fullmatch(plain)):
         raise UsageError(
             f"{plain}: this is an address of git; write git+ssh://{found[1] or found[2]}/{found[3]}"

@@ -16,7 +16,7 @@ from mcp_skills_server.provenance.lock import LockedSource, parse, read, to_toml
 from tables import each_row
 
 DIGEST = "sha256:" + 64 * "a"
-TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=30)
 SKILLS = st.dictionaries(TEXT, st.just(DIGEST), max_size=4)
 SOURCE = st.builds(LockedSource, TEXT.filter(bool), TEXT, SKILLS)
 SOURCES = st.lists(SOURCE, max_size=4, unique_by=lambda each: (each.given, each.revision))
@@ -43,7 +43,8 @@ SOURCE_TABLE = "version = 1\n[[source]]\n"
     ("version = 1\nmore = 1\n", "unknown keys: more"), ("version = 1\nsource = 3\n", "not a list of tables"),
     ("version = 1\nsource = [3]\n", "source 1 is not a table"),
     *((SOURCE_TABLE + entry, "source 1 needs 'from'")
-      for entry in ("revision = 'x'\n", "from = ''\n", "from = 'x'\nrevision = 3\n", "from = 'x'\nskills = 3\n")),
+      for entry in ("revision = 'x'\n", "from = ''\n", 'from = "a\\u0000"\n',
+                    "from = 'x'\nrevision = 3\n", "from = 'x'\nskills = 3\n")),
     (SOURCE_TABLE + "from = 'x'\nextra = 3\n", "unknown keys: extra"),
     (SOURCE_TABLE + "from = 'x'\n[source.skills]\na = 'sha1:0'\n", "the digest of a"),
     (SOURCE_TABLE + "from = 'x'\n[source.skills]\na = 3\n", "the digest of a"),

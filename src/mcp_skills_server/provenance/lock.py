@@ -79,6 +79,7 @@ def _source(number: int, found: Any) -> LockedSource:
     if (
         not isinstance(given, str)
         or not given
+        or "\0" in given
         or not isinstance(revision, str)
         or not isinstance(skills, dict)
     ):

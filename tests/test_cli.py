@@ -43,6 +43,16 @@ def test_usage_error_prints_one_line_and_exits_with_2(arguments: list[str], mess
     assert done.stderr.startswith("mcp-skills-server: ") and message in done.stderr
 
 
+@each_row("arguments", [
+    ["list", "ftp://me:PASSWORD@h/a"], ["publish", "x", "--output", "y", "--base-url", "https://me:PASSWORD@h"],
+    ["fetch", "--list", "git+https://PASSWORD@h/a"], ["install", "zed", "--url", "ftp://me:PASSWORD@h/mcp"],
+    ["lock", "git+ssh://git:PASSWORD@h/a"], ["serve", "--lock", "fixtures/x", "https://me:PASSWORD@h"],
+])  # fmt: skip
+def test_usage_error_shows_no_password_of_a_url(arguments: list[str]) -> None:
+    done = run(*arguments)
+    assert done.returncode == 2 and "PASSWORD" not in done.stderr
+
+
 def test_help_groups_commands_below_headings() -> None:
     text, headings = run("--help").stdout, [f"{heading}:" for heading in HEADINGS]
     assert [line for line in text.splitlines() if re.fullmatch(r"\S.*:", line)] == ["Options:", *headings]

@@ -23,7 +23,8 @@ def start_command() -> list[str]:
     found = shutil.which(running) or running
     if Path(running).stem == _PROGRAM and os.path.isfile(found):
         return [os.path.abspath(found)]
-    return [os.path.abspath(sys.executable), "-m", "mcp_skills_server"]
+    # Hosts start it in a project, whose modules -P keeps out of `sys.path`.
+    return [os.path.abspath(sys.executable), "-P", "-m", "mcp_skills_server"]
 
 
 def is_temporary() -> bool:

@@ -28,7 +28,7 @@ from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format.archive import is_archive
 from mcp_skills_server.provenance.signatures import UnsignedError, Verifier
 from mcp_skills_server.sources.addresses import check_fetchable, relative_to_site, shown
-from mcp_skills_server.sources.kinds import COMMAND, kind_of, open_source
+from mcp_skills_server.sources.kinds import kind_of, open_source
 from mcp_skills_server.sources.reconcile import reconcile
 from mcp_skills_server.sources.records import read_indexes
 from mcp_skills_server.sources.source import (
@@ -104,7 +104,8 @@ def fetch(options: FetchOptions, url: str | None) -> int:
         raise UsageError("fetch needs the URL of a site, or --update for what --output DIR holds")
     settings = _settings(options)
     if url is not None:
-        return _fetch(url, settings, options)
+        trust = replace(settings.trust, commands=frozenset((url,)))
+        return _fetch(url, replace(settings, trust=trust), options)
     recorded = _recorded_sources(str(output), settings)
     return max(_fetch(given, each, options) for given, each in recorded)
 
@@ -176,10 +177,6 @@ def _recorded_sources(folder: str, settings: FetchSettings) -> list[tuple[str, F
         raise UsageError(f"{folder}: nothing was fetched into it; give the URL of a site")
     if settings.wanted is not None:
         raise UsageError("--skill needs the URL of a site")
-    for each in known:
-        # the folder may be from anyone, and a command's arguments are not recorded
-        if each.given.startswith(COMMAND):
-            raise UsageError(f"{folder}: no command is started for a record; give {COMMAND}COMMAND")
     if settings.trust.headers and len({each.source for each in known}) > 1:
         raise UsageError("a token or a header is for one site; give its URL")
     wanted = [None if each.wanted is None else frozenset(each.wanted) for each in known]

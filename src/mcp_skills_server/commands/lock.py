@@ -9,7 +9,6 @@ from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypeAlias
-from urllib.parse import urlsplit
 
 import click
 from click.core import ParameterSource
@@ -101,15 +100,21 @@ def _change_kinds(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str
 
 
 def _open_sources(
-    given: Sequence[str], options: SignedRootOptions, pin: str | None = None
+    given: Sequence[str],
+    options: SignedRootOptions,
+    pin: str | None = None,
+    *,
+    commands: Iterable[str] = (),
 ) -> list[SourceOffer]:
     """Open these roots together, as `serve` does: an earlier root hides equal paths of later ones.
 
     Skills without a signature that the options or a `[[source]]` require are left out, and named
-    on stderr. `pin` is the revision of each root, None for the newest.
+    on stderr. `pin` is the revision of each root, None for the newest. Of the commands among the
+    roots, only those in `commands` or in the configuration file are started.
     """
     log_to_stderr("warning")
-    opened = open_roots(given, options, pin=pin)
+    configured = options.config.values.get("roots", ()) if options.config else ()
+    opened = open_roots(given, options, pin=pin, commands=[*commands, *configured])
     registry, revisions = opened.registry, dict[str, str]()
     if opened.mirrors is not None:
         opened.mirrors.fetch(proved=True)
@@ -188,10 +193,7 @@ def lock(options: LockOptions, roots: tuple[str, ...]) -> int:
         # The configuration makes paths absolute; in a lock file they are relative to it.
         roots = tuple(if_path(os.path.relpath, each) for each in roots)
     given = [*dict.fromkeys(roots)]
-    for each in given:
-        if not kind_of(each).is_path and ":" in urlsplit(each).netloc.rpartition("@")[0]:
-            raise UsageError("an address with a password cannot be locked; use a credential helper")
-    offers = _open_sources(given, options)
+    offers = _open_sources(given, options, commands=given)
     registry = offers[0].registry
     sources = [each.locked() for each in offers]
     _remark_left_out(registry)
@@ -360,7 +362,7 @@ def diff(options: DiffOptions, pair: tuple[str, ...]) -> int:
         moved = _compare_with_lock(read_lock(options.lock), options)
         found = chain.from_iterable(_differences_since(each, options) for each in moved)
     elif len(pair) == 2:
-        (before,), (after,) = (_open_sources([each], options) for each in pair)
+        (before,), (after,) = (_open_sources([each], options, commands=pair) for each in pair)
         found = _between(before, after, before.skills.keys() | after.skills.keys())
     else:
         raise UsageError("diff takes two roots, as in 'diff A B', or --lock FILE")

@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -151,6 +151,7 @@ def open_roots(
     locked: Sequence[LockedSource] | None = None,
     indexed: bool = False,
     kinds: Sequence[Kind] = (),
+    commands: Iterable[str] = (),
 ) -> OpenedRoots:
     """Open these roots. Nothing is loaded or fetched yet.
 
@@ -159,6 +160,7 @@ def open_roots(
         pin: the revision of every root, None for the newest.
         locked: the lock file entry of each root, whose skills alone are served; None for no lock.
         indexed: start from the index of an earlier process, and keep one.
+        commands: the roots that the operator wrote; no other text is started as a command.
 
     Raises:
         UsageError: a root or a key cannot be read, or a `[[source]]` is not a separate root.
@@ -169,7 +171,7 @@ def open_roots(
     mirrors: Mirrors | None = None
     roots: list[str | MirroredRoot] = [*given]
     if not all(map(os.path.isdir, given)):
-        mirrors = _mirrors(options, kinds)
+        mirrors = _mirrors(options, kinds, commands)
         refresh_s = options.refresh if isinstance(options, RefreshOptions) else None
         pins = [pin] * len(given)
         if locked is not None:
@@ -208,14 +210,16 @@ def open_roots(
     return OpenedRoots(registry, mirrors, scripts, gate)
 
 
-def _mirrors(options: RootOptions, kinds: Sequence[Kind]) -> Mirrors:
+def _mirrors(options: RootOptions, kinds: Sequence[Kind], commands: Iterable[str]) -> Mirrors:
     from mcp_skills_server.dialects import wellknown
     from mcp_skills_server.sources.kinds import KINDS
     from mcp_skills_server.sources.mirrors import Mirrors
     from mcp_skills_server.sources.source import FetchSettings, OriginPolicy, SourceSettings
 
     origins = frozenset(wellknown.origin(each) for each in options.fetch_origins)
-    trust = OriginPolicy(origins, private=options.allow_private, http=options.allow_http)
+    trust = OriginPolicy(
+        origins, options.allow_private, options.allow_http, commands=frozenset(commands)
+    )
     settings = SourceSettings(
         cache_folder(options.cache_dir),
         options.hidden,
@@ -264,7 +268,7 @@ def make_registry(
     """
     if not all(map(os.path.isdir, given)):
         log_to_stderr("warning")
-    opened = open_roots(given, options, indexed=indexed)
+    opened = open_roots(given, options, indexed=indexed, commands=given)
     if opened.mirrors is not None:
         opened.mirrors.report_to(opened.registry.note)
         opened.mirrors.fetch(proved=proved)
@@ -299,7 +303,7 @@ def open_served(given: Sequence[str], options: FollowOptions) -> OpenedRoots:
         raise UsageError(
             "there is nothing to serve; give a ROOT, a folder of skills, or --lock FILE"
         )
-    opened = open_roots(roots, options, locked=locked, indexed=True)
+    opened = open_roots(roots, options, locked=locked, indexed=True, commands=given)
     opened.lock, opened.given = options.lock, given
     if opened.pins is not None and options.frozen:
         if opened.mirrors is not None:
@@ -434,7 +438,8 @@ def open_registry(
     """
     cache = None if cache_dir is None else os.fspath(cache_dir)
     options = FollowOptions(cache_dir=cache, allow_private=allow_private)
-    opened = open_roots([os.fspath(each) for each in roots], options, kinds=kinds)
+    given = [os.fspath(each) for each in roots]
+    opened = open_roots(given, options, kinds=kinds, commands=given)
     opened.start(options.first_load)
     try:
         yield opened.registry

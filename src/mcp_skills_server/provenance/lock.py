@@ -79,6 +79,7 @@ def _source(number: int, found: Any) -> LockedSource:
     if (
         not isinstance(given, str)
         or not given
+        or "\0" in given
         or not isinstance(revision, str)
         or not isinstance(skills, dict)
     ):
@@ -132,9 +133,12 @@ def write(path: Path, sources: Sequence[LockedSource]) -> None:
     """Replace a lock file atomically.
 
     Raises:
-        UsageError: the file cannot be written.
+        UsageError: the file cannot be written, or is a symlink, which a clone may bring.
     """
-    path = path.resolve()  # keeps a symlink and replaces its target
+    path = path.absolute()
+    if path.is_symlink():
+        target = printable(str(path.resolve()))
+        raise UsageError(f"{printable(str(path))}: a link to {target}; name that file")
     mode = None
     with suppress(OSError):
         mode = path.stat().st_mode & 0o777

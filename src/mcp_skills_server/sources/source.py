@@ -82,13 +82,15 @@ class UnreachableError(SourceError, OSError):
 class OriginPolicy:
     """Allowed origins besides that of the index, which alone gets `headers`.
 
-    `origins` are spelled by `wellknown.origin`.
+    `origins` are spelled by `wellknown.origin`. `commands` are the roots that the operator wrote:
+    only a command among them is started, never one from a lock file or a record.
     """
 
     origins: frozenset[str] = frozenset()
     private: bool = False
     http: bool = False
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    commands: frozenset[str] = field(default=frozenset(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,6 +98,23 @@ def test_model_loads_reads_and_unloads_skills(tools: Wire) -> None:
     assert tools.call("skills_read", path="SKILL.md", session=handle)["isError"]
 
 
+def test_null_for_an_optional_argument_means_not_given(tools: Wire) -> None:
+    def call(tool: str, **arguments: Any) -> dict[str, Any]:
+        return tools.request("tools/call", {"name": tool, "arguments": arguments})
+
+    loaded = call("skills_load", names=["alpha"], mode=None, session=None, conversation=None)
+    handle = loaded["structuredContent"]["session"]
+    lines = {"start_line": None, "max_lines": None, "start_character": None}
+    read = call("skills_read", path="references/guide.md", skill=None, **lines, session=None, conversation=handle)
+    assert text_of(read) == "one\ntwo\nthree\n"
+    assert "alpha" in text_of(call("skills_search", query="alpha", limit=None))
+    assert "alpha" in text_of(call("skills_list", after=None, limit=None))
+    assert active(call("skills_unload", names=None, all=True, session=handle)) == []
+    refused = call("skills_load", names=None)
+    assert error_text(refused).startswith("'names' is a required property")
+    assert "Argument names.0: null is not of type" in error_text(call("skills_load", names=[None]))
+
+
 @pytest.mark.requirement("MCP-10", "MCP-11", "X-15")
 def test_session_is_kept_by_a_legacy_connection_or_given_as_argument(tools: Wire) -> None:
     handle = tools.call("skills_load", names=["alpha"])["structuredContent"]["session"]

@@ -171,7 +171,8 @@ class Session(ClosingMixin):
                 there = [each for each in _CALLS if each != dialect.RUN or shared.runs_scripts]
                 words = f"Unknown tool {name[:100]!r}; the tools are {', '.join(there)}"
                 return dialect.failure(words)
-            given = arguments or {}
+            # Some clients send null for an optional argument without a value.
+            given = {key: value for key, value in (arguments or {}).items() if value is not None}
             invalid = invalid_arguments(tool, given)
             if invalid:
                 return dialect.failure(invalid)

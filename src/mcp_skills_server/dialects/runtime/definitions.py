@@ -96,8 +96,8 @@ def proposing() -> list[dict[str, Json]]:
                 "Why, for the person who decides: what happened, and what gets better."
             ),
             "base": _text(
-                f"For a change: the digest that {LOAD} returned for the skill. None for a new "
-                "skill."
+                f"For a change: the digest that {LOAD} returned for the skill. Leave it out for a "
+                "new skill."
             ),
         },
         required=["name", "files", "reason"],

@@ -60,6 +60,7 @@ CODES: dict[str, Code] = {
     "yaml-depth": _fatal("S40-13", "nest fewer levels"),
     "yaml-size": _fatal("S40-13", "move data out of the frontmatter into a file of its own"),
     "yaml-value": _fatal("S40-13", "put the value in quotes"),
+    "name-markup": _fatal("AS-4", "use only a-z, 0-9 and '-', and rename the directory with it"),
     # The bundle exceeds a limit. A listing needs all files of a skill; single reads do not.
     "too-many-files": _unlisted("S40-19", "split the skill, or raise --max-files"),
     "too-many-bytes": _unlisted(
@@ -97,6 +98,7 @@ CODES: dict[str, Code] = {
     "root-missing": _error("", "restore the folder; until then its last known skills are served"),
     # Some YAML parsers reject it, and clients compare their own parse with ours.
     "yaml-colon": Code("warning", Standing.LENIENT, "ASG-13", "put the value in single quotes"),
+    "yaml-field": _unlisted("S40-13", "correct the YAML of this field, or remove it"),
     # Excluded by the operator's settings; the skill itself may be valid.
     "switched-off": _note("", "no action needed; to serve it, change --include or --exclude"),
     "plugin-elsewhere": _note("", "give its folder as a ROOT of its own"),

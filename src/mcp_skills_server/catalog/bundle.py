@@ -17,6 +17,7 @@ from mcp_skills_server.catalog.path_map import above, join, levels, within
 from mcp_skills_server.catalog.roots import Limits, Root
 from mcp_skills_server.catalog.tree import Directory
 from mcp_skills_server.codes import problem, standing
+from mcp_skills_server.format.identity import MARKUP
 from mcp_skills_server.model import SKILL_MD, Problem, Skill, SkillFile
 
 logger = logging.getLogger(__name__)
@@ -210,6 +211,11 @@ class Bundle:
             OSError: the process ran out of descriptors or memory.
         """
         skill, files = self._skill, dict(sorted(self._files.items()))
+        is_named = any(each.code == "name-markup" for each in skill.reading.problems)
+        if not is_named and (found := MARKUP.search(skill.path)):
+            text = f"the path of the skill holds {found[0]!r}"
+            place = self._root.show(skill.directory)
+            self._findings.append(problem("name-markup", text).at(place, skill.path))
         over = list(self._over(limits))
         if over:
             place = self._root.show(skill.directory)

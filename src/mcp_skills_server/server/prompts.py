@@ -53,14 +53,14 @@ async def get_prompt(view: View, settings: Settings, caller: Caller, params: Par
     skill = _find(view.snapshot, settings, target)
     body = await view.body(skill)
     name = identity.name_of(skill, view.snapshot, prompts.LEAST)
-    declared = _declared(skill)
-    words = ""
+    values = arguments.values_of(_declared(skill), given, name)
+    typed = arguments.typed_values(skill.frontmatter, values)
     if _is_free(skill):
-        words = arguments.fill_in("{{" + prompts.ARGUMENTS + "}}", declared, given, name)
-        text = prompts.substitute_arguments(body.text, words, name)
-        words = "" if text != body.text else words  # the body has them already
-    else:
-        text = arguments.fill_in(body.text, declared, given, name)
+        typed, values = {arguments.ALL: values[prompts.ARGUMENTS]}, {}
+    text = arguments.substitute(body.text, values, typed, name)
+    words = typed.get(arguments.ALL, "")
+    if arguments.uses_typed(body.text, typed):
+        words = ""  # the text has them already
     if skill.origin is not None or client_of(caller.client).makes_templates_of_prompts:
         text = prompts.load_prompt(skill, name, given)
         return prompts.prompt_result(skill, text, [], readable=False)

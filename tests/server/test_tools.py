@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import time
@@ -175,6 +176,7 @@ def test_options_limit_loaded_skills_texts_and_prompts(folder: Path, era: Era) -
         loaded = wire.call("skills_load", names=["alpha"])
         assert loaded["structuredContent"]["active_skills"][0]["root_dir"] == "skill://alpha"
         assert 'root_dir="skill://alpha"' in text_of(loaded)
+        assert 'root_dir="skill://alpha"' in json.dumps(wire.request("prompts/get", {"name": "alpha"})).replace("\\", "")
         handle = session_of(wire, loaded)
         refused = wire.call("skills_load", names=["beta"], mode="add", session=handle)
         assert "Load fewer" in error_text(refused)
@@ -270,6 +272,8 @@ def test_local_skill_has_its_directory(folder: Path, tmp_path_factory: pytest.Te
     archive = shutil.make_archive(str(other), "zip", other)
     with serving(folder, archive, era=era) as wire:
         loaded = wire.call("skills_load", names=["beta", "gamma"])
+        (message,) = wire.request("prompts/get", {"name": "beta"})["messages"]
+    assert f' root_dir="{folder / "beta"}"' in message["content"]["text"]
     found = {each["name"]: each["root_dir"] for each in loaded["structuredContent"]["active_skills"]}
     assert found == {"beta": str(folder / "beta"), "gamma": "skill://gamma"}
     assert all(f'root_dir="{each}"' in text_of(loaded) for each in found.values())

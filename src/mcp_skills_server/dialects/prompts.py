@@ -78,7 +78,9 @@ def listing(descriptors: list[Json], next_cursor: str | None, ttl_ms: int) -> di
     return cacheable({"prompts": descriptors}, ttl_ms, next_cursor)
 
 
-def instructions(skill: Skill, name: str, body: str, words: str) -> str:
+def instructions(
+    skill: Skill, name: str, body: str, words: str, root_dir: str | None = None
+) -> str:
     """Return the user message of a started prompt.
 
     The filled-in body is wrapped in a `<skill>` element with the skill's name, SKILL.md and
@@ -86,7 +88,8 @@ def instructions(skill: Skill, name: str, body: str, words: str) -> str:
     early or open another one. A count of hidden characters follows the element. So do the user's
     words to a skill without declared arguments, because the skill's author did not write them.
     """
-    attributes = {"name": name, "location": uri(skill.path, SKILL_MD), "root_dir": uri(skill.path)}
+    attributes = {"name": name, "location": uri(skill.path, SKILL_MD)}
+    attributes["root_dir"] = root_dir or uri(skill.path)
     if (origin := identity.origin(skill)) is not None:
         attributes["origin"] = origin  # S40-48
     lines = [

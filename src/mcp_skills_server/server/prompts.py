@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple
@@ -40,11 +40,19 @@ async def list_prompts(view: View, settings: Settings, caller: Caller, params: P
     return requests.with_unread(result, view)
 
 
-async def get_prompt(view: View, settings: Settings, caller: Caller, params: Params) -> Result:
+async def get_prompt(
+    view: View,
+    settings: Settings,
+    caller: Caller,
+    params: Params,
+    *,
+    root_dir: Callable[[Skill], str] | None = None,
+) -> Result:
     """Return a skill's filled-in instructions, and the URIs of linked files (`prompts/get`).
 
     For a fetched skill, or a host that turns prompts into templates, return a pointer instead. That
-    prompt makes the model load the skill.
+    prompt makes the model load the skill. `root_dir` returns the directory of a skill as models
+    see it, by default its URI.
 
     Raises:
         RequestError: the prompt does not exist, or its arguments are invalid.
@@ -66,7 +74,8 @@ async def get_prompt(view: View, settings: Settings, caller: Caller, params: Par
         return prompts.prompt_result(skill, text, [], readable=False)
     files = sep2076.files(skill, body.linked)[: len(body.linked)]
     linked = [each for each in files if isinstance(each, dict)]
-    message = prompts.instructions(skill, name, text, words)
+    directory = root_dir and root_dir(skill)
+    message = prompts.instructions(skill, name, text, words, directory)
     return prompts.prompt_result(skill, message, linked, readable=skill.standing >= settings.least)
 
 

@@ -71,7 +71,8 @@ def test_names_alone_are_arguments_with_a_dollar(text: str, expected: str) -> No
 def test_names_and_mappings_are_filled_in_once() -> None:
     values = {"topic": "$file {{topic}}", "file": "{{topic}} $file"}
     declared: dict[str, Json] = {"arguments": [TOPIC, "file", "", 3]}
-    assert arguments.fill_in("{{topic}}|$file|$topic", declared, values, "x") == "$file {{topic}}|{{topic}} $file|$topic"
+    text = arguments.fill_in("{{topic}}|$file|$topic", declared, values, "x")
+    assert text == "$file {{topic}}|{{topic}} $file|$topic"
 
 
 @each_row(("body", "filled"), [
@@ -116,7 +117,9 @@ def test_too_long_text_is_refused_before_it_is_filled_in():
         tracemalloc.stop()
 
 
-@each_row("shape", ["{{a}}", "{{", "{{{{a}}", "}}", "{{a", "{{a}", "{{no}}", "$b", "$", "$x", "\\$b", "-b", "$b-b[", "$b["])
+@each_row("shape", [
+    "{{a}}", "{{", "{{{{a}}", "}}", "{{a", "{{a}", "{{no}}", "$b", "$", "$x", "\\$b", "-b", "$b-b[", "$b[",
+])  # fmt: skip
 def test_fill_in_takes_linear_time(shape: str):
     def call(times: int) -> Callable[[], object]:
         declared: list[Json] = ["b", {"name": "a"}, *({"name": f"n{each}"} for each in range(times))]

@@ -183,7 +183,8 @@ def test_ambiguous_colon_is_an_error(lines: str) -> None:
 @pytest.mark.requirement("ASG-13", "ASG-17")
 @each_row(("lines", "line", "left_out"), [
     ("tags: [next,@x/y]", 4, "tags"), ("globs: *.ts", 4, "globs"), ("metadata:\n  author: a: b", 5, "metadata"),
-    ("tags: [a, b", 4, "tags"), ('x: "open', 4, "x"), ("x: 'it's'", 4, "x"), ("x: {a", 4, "x"), ("x: @y\n\n# z", 4, "x"),
+    ("tags: [a, b", 4, "tags"), ('x: "open', 4, "x"), ("x: 'it's'", 4, "x"), ("x: {a", 4, "x"),
+    ("x: @y\n\n# z", 4, "x"),
     ("x:\n\t- a", 5, "x"), ("x: |\n  a\n b", 6, "x"), ("x:\n- a\n- [", 6, "x"), ("'q r': %s", 4, "q r"),
     ("argument-hint: a: b # c", 4, "argument-hint"), ('x: "\\q"', 4, "x"),
 ])  # fmt: skip
@@ -213,7 +214,8 @@ def test_every_broken_field_is_repaired_or_left_out() -> None:
 
 
 @each_row("lines", [
-    "description: @here", "description: 'open", "license: MIT\n--- # two\nx: y", "license: MIT\n--- # two\ndescription: b",
+    "description: @here", "description: 'open", "license: MIT\n--- # two\nx: y",
+    "license: MIT\n--- # two\ndescription: b",
     "license: MIT\nstray text\nname: b", "description: b\n- stray",
     "\n".join(f"x{number}: @" for number in range(33)),
 ])  # fmt: skip

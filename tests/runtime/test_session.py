@@ -555,7 +555,7 @@ async def test_output_file_is_read_up_to_16_mib(
     monkeypatch.setattr(scripts, "workspace", lambda: Workspace(str(work), Mock()))
     await call_tool(script_session, "skills_load", names=["pdf-processing"])
     message = await error_of(script_session, "skills_read", {"path": "/workspace/out.txt"})
-    assert message == "No script has run in this session, so there is nothing in /workspace/"
+    assert message.startswith("/workspace/ is empty: no script of this session has run in this process")
     assert script_session.scripts_at == ""
     for _ in range(2):
         await call_tool(script_session, "skills_run_script", path="scripts/extract.py")

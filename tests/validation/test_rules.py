@@ -228,7 +228,7 @@ def test_message_names_the_invalid_value(fields: dict[str, Any], message: str):
     (flag, value) for flag in ("disable-model-invocation", "user-invocable")
     for value in ("yes", "on", "true", "false", "", 1, 0, None, [], {"a": "b"})
 ])  # fmt: skip
-def test_flag_that_is_no_boolean_hides_the_skill_and_is_reported(flag: str, value: Json) -> None:
+def test_flag_that_is_no_boolean_hides_the_skill_and_is_reported(flag: str, value: Any) -> None:
     unknown, found = problems(VALID | {flag: value})
     assert unknown.code == "field-unknown"
     assert (found.code, found.hint) == ("field-type", "write true or false, without quotes")
@@ -243,7 +243,7 @@ def test_name_that_could_end_our_own_text_is_unusable(name: str) -> None:
 
 
 @each_row(("key", "value"), [("disable-model-invocation", True), ("user-invocable", False), ("argument-hint", "x")])
-def test_host_field_at_the_top_level_has_a_hint_to_leave_it_there(key: str, value: Json) -> None:
+def test_host_field_at_the_top_level_has_a_hint_to_leave_it_there(key: str, value: Any) -> None:
     """Below `metadata:` it would have no effect, here and in the hosts."""
     (found,) = problems(VALID | {key: value})
     assert found.code == "field-unknown" and found.hint.startswith("leave it there")

@@ -104,7 +104,7 @@ class Session(ClosingMixin):
 
             handle = token_urlsafe(18)
         self.session_id = handle
-        """The unguessable handle."""
+        """The unguessable identifier."""
         self.calls = 0  # in progress
         self.scripts_at = ""
         """The process of the latest script: "" for none, "here" for this one, else its name."""
@@ -115,6 +115,11 @@ class Session(ClosingMixin):
         self.loaded = ActiveSkills()
         """The loaded skills."""
         self._workspace: Workspace | None = None
+
+    @property
+    def handle(self) -> str:
+        """The handle for the next call, which the model gives as argument."""
+        return self.session_id
 
     @property
     def active_skills(self) -> list[str]:
@@ -284,7 +289,8 @@ class Session(ClosingMixin):
         try:
             if self._workspace is None:
                 raise RequestError(
-                    f"No script has run in this session, so there is nothing in {dialect.WORKSPACE}"
+                    f"{dialect.WORKSPACE} is empty: no script of this session has run in this "
+                    "process, and its files end with the process"
                 )
             raw = await in_thread(self._workspace.read, path, _MOST_OUTPUT)
         except RequestError:
@@ -357,7 +363,7 @@ class Session(ClosingMixin):
     ) -> ToolResult:
         return dialect.load_result(
             loaded_list(active),
-            None if self._hosted else self.session_id,
+            None if self._hosted else self.handle,
             fresh,
             bodies=not self._hosted,
             characters=min(self._runtime.settings.result_characters, client.result_characters),

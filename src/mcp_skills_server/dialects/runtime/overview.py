@@ -69,7 +69,7 @@ _DOTS: Final = "..."
 _NO_FOLDER: Final = "in no folder"
 _OTHERS: Final = "\n- in other folders: "
 FAMILY: Final = f"To use a skill: search ({SEARCH}), load ({LOAD}), then read its files ({READ})."
-"""Part of the descriptions of the tools that every task needs, so that a search finds them together.
+"""Part of the descriptions of the tools that each task needs, so that a search finds them together.
 
 Hosts that search among tools rank them by such words. The server's instructions, which Codex counts
 to each tool, and the other descriptions do without: those of a second server would come first.

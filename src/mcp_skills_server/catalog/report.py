@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 from mcp_skills_server import codes
 from mcp_skills_server.catalog.path_map import above, join
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.errors import listed
+from mcp_skills_server.errors import listed, plural
 from mcp_skills_server.model import SKILL_MD, Changes, Problem, Skill, Standing, printable
 
 logger = logging.getLogger(__name__)
@@ -22,6 +22,7 @@ _LINES_AT_ONCE: Final = 20
 _LINES_A_MINUTE: Final = 100
 _MINUTE_S: Final = 60.0
 _FILES_NAMED: Final = 3
+_REASONS_NAMED: Final = 5
 _OWN_LINE: Final = "root-missing"
 """Code of the problem that `RootState` logs when it occurs."""
 
@@ -57,11 +58,16 @@ class _LineLimit:
         return count
 
 
-def report_to_log(registry: Registry, now: Callable[[], float] = time.monotonic) -> None:
+def report_to_log(
+    registry: Registry,
+    now: Callable[[], float] = time.monotonic,
+    *,
+    least: Standing = Standing.VALID,
+) -> None:
     """Log a summary of the first scan, then every skill and problem that appears, changes or goes.
 
     Rate limited to 20 lines at once and a hundred a minute, with a count of the rest. `now` is a
-    monotonic clock.
+    monotonic clock; `least` the lowest standing of the skills in `skills/list`.
     """
     said: tuple[Problem, ...] | None = None
     limit = _LineLimit(now)
@@ -70,7 +76,7 @@ def report_to_log(registry: Registry, now: Callable[[], float] = time.monotonic)
         nonlocal said
         before, said = said, registry.snapshot.problems
         if before is None:
-            _report_first(registry)
+            _report_first(registry, least)
             return
         lines = sorted(_differences(registry, changes, before), key=lambda line: -line[0])
         if count := limit.take_suppressed():
@@ -90,7 +96,7 @@ def report_to_log(registry: Registry, now: Callable[[], float] = time.monotonic)
     registry.subscribe(report, problems=True)
 
 
-def _report_first(registry: Registry) -> None:
+def _report_first(registry: Registry, least: Standing) -> None:
     # If the index supplied every skill, no SKILL.md was read and no YAML reader is imported.
     reader = sys.modules.get("mcp_skills_server.format.yaml_reader")
     if reader is not None and not reader.IS_FAST:
@@ -102,6 +108,17 @@ def _report_first(registry: Registry) -> None:
     shown = ", ".join(root.shown for root in registry.roots)
     count = len(snapshot.paths(Standing.VALID))
     logger.info("serving %d skill%s from %s", count, "" if count == 1 else "s", shown)
+    left_out = [skill for skill in snapshot.skills.values() if skill.standing < least]
+    if left_out:
+        found = (codes.unlisting_problem(skill.problems) for skill in left_out)
+        reasons = Counter(each.code for each in found if each is not None).most_common()
+        logger.warning(
+            "skills/list leaves out %s of %s, for %s; 'mcp-skills-server validate' says how to "
+            "correct each",
+            f"{len(left_out):,}",
+            plural(len(snapshot.skills), "skill"),
+            listed([f"{code} ({times:,})" for code, times in reasons], _REASONS_NAMED),
+        )
     # late import: it is needed once, after the first answer
     from mcp_skills_server.catalog.dot_folders import passed_over
 
@@ -116,7 +133,7 @@ def _report_first(registry: Registry) -> None:
             logger.warning(text, printable(root.shown))
     found = [each for skill in snapshot.skills.values() for each in skill.problems]
     errors = [each for each in found if each.severity == "error" or codes.unlisting_problem([each])]
-    errors += snapshot.problems
+    errors += [each for each in snapshot.problems if each.code != _OWN_LINE]
     for problem in errors[:_LINES_AT_ONCE]:
         logger.warning("%s", problem)
     if len(errors) > _LINES_AT_ONCE:

@@ -96,11 +96,14 @@ def routes(
 
 def count_failing(registry: Registry, sites: Sequence[SourceState]) -> int:
     """Count the roots, of any kind, whose last read failed."""
-    return len(_missing(registry) | {site.name for site in sites if site.trouble})
+    lost = {path for path, severity in _missing(registry).items() if severity == "error"}
+    return len(lost | {site.name for site in sites if site.trouble})
 
 
-def _missing(registry: Registry) -> set[str]:
-    return {found.path for found in registry.snapshot.problems if found.code == "root-missing"}
+def _missing(registry: Registry) -> dict[str, str]:
+    """Return the roots that cannot be read, with the severity: "warning" for optional ones."""
+    problems = registry.snapshot.problems
+    return {found.path: found.severity for found in problems if found.code == "root-missing"}
 
 
 def _lines(registry: Registry, sites: Sequence[SourceState]) -> Iterator[str]:
@@ -113,6 +116,8 @@ def _lines(registry: Registry, sites: Sequence[SourceState]) -> Iterator[str]:
         state = "read"
         if root.shown in lost:
             state = "cannot be read now; serving the last copy"
+            if lost[root.shown] == "warning":
+                state = "absent"
         elif not registry.loaded.is_set():
             state = "the first scan is not done"
         yield f"{root.shown}: {state}"

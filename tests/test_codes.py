@@ -32,7 +32,7 @@ EVIDENCE = {
     "field-unknown": b"author:", "field-type": b"arguments:", "icon-source": b"icons:", "hooks": b"hooks:",
     "broad-permission": b"Bash(*)", "placeholder": b"[TODO", "body-empty": b"", "body-long": b"1. Take step 1.",
     "reference-missing": b"(references/details.md)", "reference-deep": b"(references/more/details.md)",
-    "reference-outside": b"(../shared/rules.md)", "yaml-field": b"tags:", "name-markup": b"name:",
+    "reference-outside": b"(../shared/rules.md)", "yaml-field": b"tags:",
     "hidden-characters": "\U000e006e".encode(),
     "hidden-comment": b"<!-- Send", "lfs-pointer": b"version https://git-lfs", "pipe-to-shell": b"| sh",
     "encoded-command": b"base64 -d | sh", "secret": b"AKIA", "shell-injection": b"!`date",

@@ -7,11 +7,15 @@ for each code. The code that finds a mistake adds its message: a rule of `valida
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from functools import partial
 from typing import NamedTuple
 
+from mcp_skills_server.errors import listed
 from mcp_skills_server.model import Problem, Severity, Standing
+
+_REASONS_NAMED = 5
 
 
 class Code(NamedTuple):
@@ -214,6 +218,13 @@ def problem(code: str, message: str, line: int | None = None, hint: str | None =
 def standing(problems: Iterable[Problem]) -> Standing:
     """Return the best standing that a skill with these problems can have."""
     return min((CODES[problem.code].allows for problem in problems), default=Standing.VALID)
+
+
+def counted_reasons(problems: Iterable[Iterable[Problem]]) -> str:
+    """Return the most frequent codes that exclude skills from listings, with their counts."""
+    found = (unlisting_problem(each) for each in problems)
+    counts = Counter(each.code for each in found if each is not None)
+    return listed([f"{code} ({count:,})" for code, count in counts.most_common()], _REASONS_NAMED)
 
 
 def unlisting_problem(problems: Iterable[Problem]) -> Problem | None:

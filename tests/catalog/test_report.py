@@ -59,7 +59,7 @@ def test_skills_not_listed_are_logged_with_place_reason_and_remedy(tmp_path: Pat
     assert first.startswith("serving 1 skill from ")
     assert left_out == (
         "skills/list leaves out 2 of 3 skills, for frontmatter-missing (1), yaml-colon (1); "
-        "'mcp-skills-server validate' says how to correct each"
+        "'mcp-skills-server validate' explains each"
     )
     assert bad.startswith(f"{tmp_path}/one/bad/SKILL.md:1: ")
     assert "begin the file with a line" in bad

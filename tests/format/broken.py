@@ -60,8 +60,8 @@ def create_bundle(bundle: Path) -> None:
         case "file-name-portable":
             (bundle / "con.md").write_text("CON is a device name on Windows.\n")
         case "name-markup":
-            place, text = bundle / "<name-markup>", skill_md("<name-markup>")
-            place.mkdir()
+            place, text = bundle / "<team>" / "name-markup", skill_md("name-markup")
+            place.mkdir(parents=True)
         case "secret":
             text = skill_md("secret", f"Sign in with {'AKIA' + 'QZ7WPLM4TNB2XKRD'}.\n")
     (place / "SKILL.md").write_text(text)

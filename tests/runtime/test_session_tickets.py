@@ -66,7 +66,7 @@ async def test_next_process_goes_on_with_the_loaded_skills_alone(root: Path) -> 
     refused = await error_of(session, "skills_read", {"path": "notes.md", "skill": "c"})
     assert "is not loaded" in refused and refused.endswith("Loaded now: b, odd")
     await call_tool(session, "skills_unload", all=True)
-    empty = next_process(root).find(session.handle, None)
+    empty = next_process(root).find(next_process(root).handle_of(session), None)
     assert "No skill is loaded" in await error_of(empty, "skills_read", {"path": "SKILL.md"})
 
 
@@ -123,7 +123,7 @@ def test_processes_that_begin_at_once_share_one_key(root: Path, key_file: Path) 
     def begin() -> None:
         sessions = next_process(root)
         barrier.wait()
-        keys.append(sessions.sign("a", "0", "b"))
+        keys.append(sessions._ticket("a", "0", "b"))
 
     threads = [threading.Thread(target=begin) for _ in range(8)]
     for thread in threads:

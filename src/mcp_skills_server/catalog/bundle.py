@@ -211,11 +211,6 @@ class Bundle:
             OSError: the process ran out of descriptors or memory.
         """
         skill, files = self._skill, dict(sorted(self._files.items()))
-        is_named = any(each.code == "name-markup" for each in skill.reading.problems)
-        if not is_named and (found := MARKUP.search(skill.path)):
-            text = f"the path of the skill holds {found[0]!r}"
-            place = self._root.show(skill.directory)
-            self._findings.append(problem("name-markup", text).at(place, skill.path))
         over = list(self._over(limits))
         if over:
             place = self._root.show(skill.directory)
@@ -231,7 +226,9 @@ class Bundle:
         )
 
     def _over(self, limits: Limits) -> Iterator[Problem]:
-        """Yield a problem for each limit that the skill exceeds."""
+        """Yield a problem for each limit that the skill exceeds, and for a forbidden path."""
+        if markup := MARKUP.search(self._skill.path):
+            yield problem("name-markup", f"the path of the skill holds {markup[0]!r}")
         depth = levels(self._skill.directory)
         if depth > limits.depth:
             text = f"the skill lies {depth} levels below its root, {limits.depth} are searched"

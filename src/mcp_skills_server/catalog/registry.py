@@ -24,14 +24,7 @@ from mcp_skills_server.catalog.gates import Gate
 from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.path_map import outermost
 from mcp_skills_server.catalog.root_state import RootState
-from mcp_skills_server.catalog.roots import (
-    Limits,
-    MirroredRoot,
-    OptionalRoot,
-    Root,
-    merge,
-    open_roots,
-)
+from mcp_skills_server.catalog.roots import Limits, MirroredRoot, Root, merge, open_roots
 from mcp_skills_server.catalog.scan import Arm
 from mcp_skills_server.catalog.threads import in_thread
 from mcp_skills_server.codes import problem
@@ -131,7 +124,7 @@ class Registry:
 
     def __init__(
         self,
-        roots: Sequence[str | os.PathLike[str] | MirroredRoot | OptionalRoot],
+        roots: Sequence[str | os.PathLike[str] | MirroredRoot],
         limits: Limits | None = None,
         *,
         index: Index | None = None,

@@ -22,7 +22,6 @@ _LINES_AT_ONCE: Final = 20
 _LINES_A_MINUTE: Final = 100
 _MINUTE_S: Final = 60.0
 _FILES_NAMED: Final = 3
-_REASONS_NAMED: Final = 5
 _OWN_LINE: Final = "root-missing"
 """Code of the problem that `RootState` logs when it occurs."""
 
@@ -59,10 +58,7 @@ class _LineLimit:
 
 
 def report_to_log(
-    registry: Registry,
-    now: Callable[[], float] = time.monotonic,
-    *,
-    least: Standing = Standing.VALID,
+    registry: Registry, now: Callable[[], float] = time.monotonic, least: Standing = Standing.VALID
 ) -> None:
     """Log a summary of the first scan, then every skill and problem that appears, changes or goes.
 
@@ -106,19 +102,12 @@ def _report_first(registry: Registry, least: Standing) -> None:
         )
     snapshot = registry.snapshot
     shown = ", ".join(root.shown for root in registry.roots)
-    count = len(snapshot.paths(Standing.VALID))
+    count, in_all = len(snapshot.paths(Standing.VALID)), plural(len(snapshot.skills), "skill")
     logger.info("serving %d skill%s from %s", count, "" if count == 1 else "s", shown)
-    left_out = [skill for skill in snapshot.skills.values() if skill.standing < least]
+    left_out = [skill.problems for skill in snapshot.skills.values() if skill.standing < least]
     if left_out:
-        found = (codes.unlisting_problem(skill.problems) for skill in left_out)
-        reasons = Counter(each.code for each in found if each is not None).most_common()
-        logger.warning(
-            "skills/list leaves out %s of %s, for %s; 'mcp-skills-server validate' says how to "
-            "correct each",
-            f"{len(left_out):,}",
-            plural(len(snapshot.skills), "skill"),
-            listed([f"{code} ({times:,})" for code, times in reasons], _REASONS_NAMED),
-        )
+        text = "skills/list leaves out %s of %s, for %s; 'mcp-skills-server validate' explains each"
+        logger.warning(text, f"{len(left_out):,}", in_all, codes.counted_reasons(left_out))
     # late import: it is needed once, after the first answer
     from mcp_skills_server.catalog.dot_folders import passed_over
 

@@ -83,10 +83,10 @@ class MirroredRoot(NamedTuple):
     origin: str
 
 
-class OptionalRoot(NamedTuple):
-    """A directory that may be absent: it is served once it is there."""
+class OptionalRoot(str):
+    """The path of a directory that may be absent: it is served once it is there."""
 
-    path: str
+    __slots__ = ()
 
 
 class Location(NamedTuple):
@@ -179,9 +179,7 @@ class Root:
                 logger.warning("%s; serving its skills as before", error)
 
 
-def open_roots(
-    roots: Sequence[str | os.PathLike[str] | MirroredRoot | OptionalRoot],
-) -> tuple[Root, ...]:
+def open_roots(roots: Sequence[str | os.PathLike[str] | MirroredRoot]) -> tuple[Root, ...]:
     """Return the roots of these directories, in order and without duplicates.
 
     Raises:
@@ -196,8 +194,6 @@ def open_roots(
         origin, optional = None, isinstance(given, OptionalRoot)
         if isinstance(given, MirroredRoot):
             shown, origin = given
-        elif isinstance(given, OptionalRoot):
-            shown = given.path
         else:
             shown = os.fspath(given)
         if not shown:

@@ -168,7 +168,7 @@ def open_roots(
 
     rules = [options.config and options.config.rules_of(each) for each in given]
     mirrors: Mirrors | None = None
-    roots: list[str | MirroredRoot | OptionalRoot] = [*given]
+    roots: list[str | MirroredRoot] = [*given]
     if not all(map(os.path.isdir, given)):
         mirrors = _mirrors(options, kinds)
         refresh_s = options.refresh if isinstance(options, RefreshOptions) else None
@@ -184,9 +184,9 @@ def open_roots(
     optional = {folder for folder, rule in by_folder.items() if rule.optional}
     if isinstance(options, WatchOptions):
         optional |= {*map(os.path.abspath, options.optional_root)}
-    for position, root in enumerate(roots):
-        if isinstance(root, str) and folders[position] in optional:
-            roots[position] = OptionalRoot(root)
+    for position, folder in enumerate(folders):
+        if folder in optional:
+            roots[position] = OptionalRoot(folder)
     gates: list[Gate] = []
     gate: Pins | None = None
     if locked is not None:

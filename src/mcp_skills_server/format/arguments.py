@@ -45,13 +45,9 @@ def with_mappings(value: Json) -> Json:
 def fill_in(
     instructions: str, frontmatter: Mapping[str, Json], given: Mapping[str, Any], skill: str
 ) -> str:
-    """Replace the placeholders of the declared arguments, in one pass.
-
-    Raises:
-        RequestError: as `values_of` and `substitute`.
-    """
+    """Replace the placeholders of the declared arguments; raise as `values_of`, `substitute`."""
     values = values_of(declared(frontmatter), given, skill)
-    return substitute(instructions, values, typed_values(frontmatter, values), skill)
+    return substitute(instructions, values, typed_values(frontmatter, values), skill)[0]
 
 
 def values_of(
@@ -96,46 +92,31 @@ def typed_values(frontmatter: Mapping[str, Json], values: Mapping[str, str]) -> 
 
 def substitute(
     instructions: str, values: Mapping[str, str], typed: Mapping[str, str], skill: str
-) -> str:
+) -> tuple[str, bool]:
     """Replace `{{name}}` of `values` and `$name` of `typed` in one pass; `\\$name` stays literal.
+
+    Returns:
+        the text, and whether it has a value of `typed`.
 
     Raises:
         RequestError: the result would be longer than the instructions by more than `MOST_ADDED`.
     """
+    used: set[str] = set()
 
     def value(found: re.Match[str]) -> str:
-        if found[1] in typed:  # Claude Code leaves braces alone
-            return found[0]
-        if found[1] is not None:
-            return values.get(found[1], found[0])
-        name = _typed_name(found, typed)
-        if name is None:
-            return found[0]
+        name = found[2] or ""
+        while name and name not in typed:
+            name = name.rpartition("-")[0]
+        if not name:  # Claude Code leaves braces alone
+            return found[0] if found[1] in typed else values.get(found[1], found[0])
         if found[0].startswith("\\"):
             return found[0][1:]
+        used.add(name)
         return typed[name] + found[2][len(name) :]
 
     if not values and not typed:
-        return instructions
-    return replaced(instructions, _PLACEHOLDER, value, skill)
-
-
-def uses_typed(instructions: str, typed: Mapping[str, str]) -> bool:
-    """Return whether the instructions have a placeholder of `typed`."""
-    return any(
-        found[0].startswith("$") and _typed_name(found, typed)
-        for found in _PLACEHOLDER.finditer(instructions)
-    )
-
-
-def _typed_name(found: re.Match[str], typed: Mapping[str, str]) -> str | None:
-    """Return the longest known name of a `$name-with-hyphens`, or None."""
-    name = found[2] or ""
-    while name not in typed:
-        name = name.rpartition("-")[0]
-        if not name:
-            return None
-    return name
+        return instructions, False
+    return replaced(instructions, _PLACEHOLDER, value, skill), bool(used)
 
 
 def replaced(

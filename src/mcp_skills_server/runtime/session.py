@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeAlias
 
 from mcp_skills_server.catalog.threads import in_thread, limit_large_answers
@@ -88,7 +89,8 @@ class Session(ClosingMixin):
         hosted: whether an orchestrator puts the instructions at the top of each model call. Else
             the session's handle is a tool argument, and results carry the instructions.
         since: the `time.monotonic` at which the model was shown the list of skills; by default now.
-        handle: the handle of a session that began in another process; a new one unless given.
+        handle: the identifier of a session that began in another process; a new one unless given.
+        handle_of: returns what the model gives in its next calls.
     """
 
     def __init__(
@@ -98,6 +100,7 @@ class Session(ClosingMixin):
         hosted: bool,
         since: float | None = None,
         handle: str | None = None,
+        handle_of: Callable[[Session], str] = attrgetter("session_id"),
     ) -> None:
         if handle is None:
             from secrets import token_urlsafe  # late: a handshake needs no session
@@ -110,16 +113,12 @@ class Session(ClosingMixin):
         """The process of the latest script: "" for none, "here" for this one, else its name."""
         self._runtime = runtime
         self._hosted = hosted
+        self._handle_of = handle_of
         self.since = time.monotonic() if since is None else since
         """The `time.monotonic` at which the model was shown the list of skills."""
         self.loaded = ActiveSkills()
         """The loaded skills."""
         self._workspace: Workspace | None = None
-
-    @property
-    def handle(self) -> str:
-        """The handle for the next call, which the model gives as argument."""
-        return self.session_id
 
     @property
     def active_skills(self) -> list[str]:
@@ -363,7 +362,7 @@ class Session(ClosingMixin):
     ) -> ToolResult:
         return dialect.load_result(
             loaded_list(active),
-            None if self._hosted else self.handle,
+            None if self._hosted else self._handle_of(self),
             fresh,
             bodies=not self._hosted,
             characters=min(self._runtime.settings.result_characters, client.result_characters),

@@ -1,8 +1,8 @@
 """Sessions over stdio that outlive their process, by signed tickets (as in RFC 5077).
 
 Some agent frameworks start a server for each call. So a session's handle is a ticket that names its
-loaded skills, and the next process goes on with those: it looks them up in what the caller may see
-then. The signature covers the roots, so that no server takes up the session of another one.
+loaded skills, and the next process looks those up in what the caller may see then. The signature
+covers the roots, so that no server takes up the session of another one.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ import time
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from mcp_skills_server.durable import read_regular, untrusted_reason
-from mcp_skills_server.runtime.runtime import Runtime
+from mcp_skills_server.durable import read_regular, replace_file, untrusted_reason
 from mcp_skills_server.runtime.session import Session
 from mcp_skills_server.runtime.sessions import IDLE_S, Sessions, UnknownSessionError
 
@@ -30,41 +29,40 @@ _SIGNATURE_CHARACTERS: Final = 22
 class TicketSessions(Sessions):
     """The open sessions of this process, and those of earlier ones by their tickets."""
 
-    def new(self, since: float | None = None, runtime: Runtime | None = None) -> Session:
-        """Return a new session, whose handle is a ticket."""
-        return _TicketSession(self, runtime or self.runtime, hosted=False, since=since)
+    def handle_of(self, session: Session) -> str:
+        """Return a ticket for the present state of a session."""
+        from urllib.parse import quote  # lazy: a handshake needs no session
+
+        names = ",".join(map(quote, session.loaded.paths))
+        return self._ticket(session.session_id, f"{int(time.time()):x}", names)
 
     def find(self, handle: str, owner: str | None) -> Session:
         """Return the session of a ticket; if it is open here, with its latest skills."""
-        identifier, *fields = handle.split(".", 3)
+        from hmac import compare_digest
+        from urllib.parse import unquote
+
+        identifier, issued, _, names = (*handle.split(".", 3), "", "", "")[:4]
         if self._find_local(identifier, owner) is None:
-            is_ticket = owner is None and len(fields) == 3  # a pipe has no principals
-            if not is_ticket or not self._is_valid(identifier, *fields):
+            tickets = self._ticket(identifier, issued, names), handle
+            expected, given = (each.encode("utf-8", "surrogatepass") for each in tickets)
+            if owner is not None or not compare_digest(expected, given):  # a pipe has no principals
+                raise UnknownSessionError(handle)
+            if abs(time.time() - int(issued, 16)) > IDLE_S:
                 raise UnknownSessionError(handle)
             self.end(identifier)
-            session = _TicketSession(self, self.runtime, hosted=False, handle=identifier)
-            session.loaded.paths = _paths(fields[2])
+            session = self.new(handle=identifier)
+            session.loaded.paths = tuple(unquote(name) for name in names.split(",") if name)
             self.store(session, owner)
         return super().find(identifier, owner)
 
-    def _is_valid(self, identifier: str, issued: str, signature: str, names: str) -> bool:
-        """Verify a ticket's signature, and that it was issued within the idle timeout."""
-        from hmac import compare_digest
-
-        expected = self.sign(identifier, issued, names).encode()
-        if not compare_digest(expected, signature.encode("utf-8", "surrogatepass")):
-            return False
-        return abs(time.time() - int(issued, 16)) <= IDLE_S
-
-    def sign(self, identifier: str, issued: str, names: str) -> str:
-        """Return the signature of a ticket for these roots."""
-        import hmac  # lazy: a handshake needs no session
+    def _ticket(self, identifier: str, issued: str, names: str) -> str:
+        import hmac
         from base64 import urlsafe_b64encode
 
-        roots = "\0".join(root.given for root in self.runtime.registry.roots)
-        text = "\0".join((identifier, issued, names, roots)).encode("utf-8", "surrogatepass")
-        digest = hmac.digest(self._key, text, "sha256")
-        return urlsafe_b64encode(digest).decode()[:_SIGNATURE_CHARACTERS]
+        roots = (root.given for root in self.runtime.registry.roots)
+        text = "\0".join((identifier, issued, names, *roots)).encode("utf-8", "surrogatepass")
+        signature = urlsafe_b64encode(hmac.digest(self._key, text, "sha256")).decode()
+        return ".".join((identifier, issued, signature[:_SIGNATURE_CHARACTERS], names))
 
     @cached_property
     def _key(self) -> bytes:
@@ -77,29 +75,6 @@ class TicketSessions(Sessions):
             return os.urandom(_KEY_BYTES)
 
 
-class _TicketSession(Session):
-    """A session whose handle names its loaded skills."""
-
-    def __init__(self, sessions: TicketSessions, runtime: Runtime, **options: Any) -> None:
-        super().__init__(runtime, **options)
-        self._sessions = sessions
-
-    @property
-    def handle(self) -> str:
-        """A ticket for the present state."""
-        from urllib.parse import quote
-
-        issued, names = f"{int(time.time()):x}", ",".join(map(quote, self.loaded.paths))
-        signature = self._sessions.sign(self.session_id, issued, names)
-        return ".".join((self.session_id, issued, signature, names))
-
-
-def _paths(names: str) -> tuple[str, ...]:
-    from urllib.parse import unquote
-
-    return tuple(unquote(name) for name in names.split(",") if name)
-
-
 def _kept_key(path: Path) -> bytes:
     """Return the key in a file, which is created if it is missing.
 
@@ -108,11 +83,9 @@ def _kept_key(path: Path) -> bytes:
     """
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        made = path.with_name(f".{path.name}-{os.urandom(4).hex()}")
-        descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        made = path.with_name(f"{path.name}-{os.urandom(4).hex()}")
+        replace_file(made, os.urandom(_KEY_BYTES), 0o600)
         try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(os.urandom(_KEY_BYTES))
             with suppress(FileExistsError):  # another process was faster
                 os.link(made, path)
         finally:

@@ -64,11 +64,9 @@ async def get_prompt(
     values = arguments.values_of(_declared(skill), given, name)
     typed = arguments.typed_values(skill.frontmatter, values)
     if _is_free(skill):
-        typed, values = {arguments.ALL: values[prompts.ARGUMENTS]}, {}
-    text = arguments.substitute(body.text, values, typed, name)
-    words = typed.get(arguments.ALL, "")
-    if arguments.uses_typed(body.text, typed):
-        words = ""  # the text has them already
+        typed = {arguments.ALL: values.pop(prompts.ARGUMENTS)}
+    text, is_used = arguments.substitute(body.text, values, typed, name)
+    words = "" if is_used else typed.get(arguments.ALL, "")
     if skill.origin is not None or client_of(caller.client).makes_templates_of_prompts:
         text = prompts.load_prompt(skill, name, given)
         return prompts.prompt_result(skill, text, [], readable=False)

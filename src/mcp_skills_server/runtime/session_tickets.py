@@ -62,7 +62,8 @@ class TicketSessions(Sessions):
         roots = (root.given for root in self.runtime.registry.roots)
         text = "\0".join((identifier, issued, names, *roots)).encode("utf-8", "surrogatepass")
         signature = urlsafe_b64encode(hmac.digest(self._key, text, "sha256")).decode()
-        return ".".join((identifier, issued, signature[:_SIGNATURE_CHARACTERS], names))
+        parts = (identifier, issued, signature[:_SIGNATURE_CHARACTERS], names)
+        return ".".join(filter(None, parts))  # without a full stop at the end, which models drop
 
     @cached_property
     def _key(self) -> bytes:

@@ -11,6 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mcp_skills_server.codes import standing
+from mcp_skills_server.format import yaml_reader
 from mcp_skills_server.format.fields import hides
 from mcp_skills_server.format.frontmatter import Document, parse
 from mcp_skills_server.model import Json, Standing
@@ -211,6 +212,23 @@ def test_every_broken_field_is_repaired_or_left_out() -> None:
     assert [(each.code, each.line) for each in found.problems] == [
         ("yaml-field", 5), ("yaml-colon", 6), ("yaml-field", 7), ("yaml-colon", 8), ("yaml-field", 9),
     ]  # fmt: skip
+
+
+def test_fields_before_a_broken_one_are_read_twice_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hostile file of 35 KB took ten seconds when all of it was read again for each broken field."""
+    lines = "\n".join([*(f"k{number}: v" for number in range(2000)), *(f"x{number}: @" for number in range(32))])
+    read: list[int] = []
+
+    class CountingReader(yaml_reader.YamlReader):
+        def __init__(self, text: str) -> None:
+            super().__init__(text)
+            read.append(len(text))
+
+    monkeypatch.setattr(yaml_reader, "YamlReader", CountingReader)
+    found = document(lines)
+    assert found.frontmatter is not None and len(found.frontmatter) == 2000
+    assert [each.code for each in found.problems] == ["yaml-field"] * 32
+    assert sum(read) < 3 * len(lines)
 
 
 @each_row("lines", [

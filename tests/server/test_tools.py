@@ -154,6 +154,13 @@ def test_session_over_stdio_outlives_its_process(folder: Path, era: Era) -> None
     handle = added["structuredContent"]["session"]
     assert text_of(call_once("skills_read", path="scripts/run.py", session=handle)) == "print('beta')\n"
     assert "Unknown session" in error_text(call_once("skills_read", path="SKILL.md", session=handle + ",odd"))
+    grants = folder.parent / "grants.toml"
+    grants.write_text('[[grant]]\nwho = ["local"]\nskills = ["alpha"]\n')
+    with serving(folder, "--config", grants, era=era) as wire:  # what may be read is asked anew
+        read = wire.call("skills_read", path="references/guide.md", session=handle)
+        assert text_of(read) == "one\ntwo\nthree\n"
+        refused = wire.call("skills_read", path="SKILL.md", skill="beta", session=handle)
+        assert "Unknown skill: 'beta'" in error_text(refused)
 
 
 @pytest.mark.requirement("X-30", "RT-9")

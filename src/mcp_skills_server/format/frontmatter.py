@@ -120,22 +120,31 @@ def _read(text: str) -> tuple[YamlReader, dict[str, Json] | None]:
     # Imported here: importing YAML takes as long as reading many files.
     from mcp_skills_server.format.yaml_reader import YamlReader
 
-    reader = latest = YamlReader(text)
+    reader = rest = YamlReader(text)
     fields = reader.read()
     lines = text.split("\n")
     repairs: dict[int, Problem] = {}
-    while (error := _syntax_error(latest)) is not None:
-        start = latest.field_line - 2
-        repair = _repair(lines, start, latest.field, error, is_first=start not in repairs)
-        if repair is None or len(repairs) == _MAX_REPAIRS:
+    start = 0
+    while (error := _syntax_error(rest)) is not None:
+        if not rest.field_line or len(repairs) == _MAX_REPAIRS:
+            return reader, None
+        line = start + (error.line or rest.field_line)
+        start += rest.field_line - 2
+        is_first = start not in repairs
+        repair = _repair(lines, start, rest.field, error._replace(line=line), is_first=is_first)
+        if repair is None:
             return reader, None
         repairs[start] = repair
-        latest = YamlReader("\n".join(lines))
-        fields = latest.read()
+        rest = YamlReader("\n".join(lines[start:]))  # not what precedes, again and again
+        rest.read()
+    if not repairs:
+        return reader, fields
+    repaired = YamlReader("\n".join(lines))
+    fields = repaired.read()
     if fields is None:
         return reader, None
-    latest.problems.extend(repairs.values())
-    return latest, fields
+    repaired.problems.extend(repairs.values())
+    return repaired, fields
 
 
 def _syntax_error(reader: YamlReader) -> Problem | None:
@@ -150,7 +159,7 @@ def _repair(
     Returns:
         what was wrong; None if the field cannot be repaired, and name and description never go.
     """
-    if start < 0 or not _KEY.match(lines[start]):
+    if not _KEY.match(lines[start]):
         return None
     following = range(start + 1, len(lines))
     end = next((number for number in following if _KEY.match(lines[number])), len(lines))
@@ -169,7 +178,7 @@ def _repair(
     if key in FLAGS:
         lines[start] = f"{key}:"  # given, without a value that can be read: the skill stays hidden
     message = f"the field {literal(key)} is left out: {error.message}"
-    return problem("yaml-field", message, min(error.line or start + 2, end + 1), error.hint)
+    return problem("yaml-field", message, min(error.line or 0, end + 1), error.hint)
 
 
 def _quoted_colon(lines: Sequence[str]) -> str | None:

@@ -85,11 +85,8 @@ def shape_error(value: Any, shape: Shape, name: str = "params") -> str | None:
 def _field_error(fields: Mapping[str, Any], key: str, shape: Shape, name: str) -> str | None:
     plain = key.removesuffix("?")
     if plain == "*":
-        return _first(
-            shape_error(value, shape, f"{name}.{at[:100]}")
-            for at, value in fields.items()
-            if value is not None or plain == key
-        )
+        given = {at: each for at, each in fields.items() if each is not None or plain == key}
+        return _first(shape_error(each, shape, f"{name}.{at[:100]}") for at, each in given.items())
     if plain != key and fields.get(plain) is None:
         return None
     if plain in fields:

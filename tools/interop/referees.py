@@ -190,10 +190,8 @@ def inspector(era: str, url: str | None) -> list[Check]:
     def load_and_read() -> bool:
         receipt = use("skills_load", names=["meeting-notes"])["structuredContent"]
         answer = use("skills_read", path="SKILL.md", session=receipt["session"])
+        # Every run is a new connection, and over stdio a new server, which goes on by the handle.
         text = answer["content"][0]["text"]
-        # Every run is a new connection, and over stdio a new server, to which the handle is unknown.
-        if url is None:
-            return answer["isError"] is True and "skills_load" in text
         return text.encode() == (SKILLS / "meeting-notes" / "SKILL.md").read_bytes()
 
     def prompt() -> bool:

@@ -56,7 +56,7 @@ def test_skills_not_listed_are_logged_with_place_reason_and_remedy(tmp_path: Pat
     write_files(tmp_path / "two", skills("good"))
     reported(tmp_path / "one", tmp_path / "two")
     first, left_out, bad, unlisted, shadowed = caplog.messages
-    assert first.startswith("serving 1 skill from ")
+    assert first.startswith("serving 1 of 3 skills from ")
     assert left_out == (
         "skills/list leaves out 2 of 3 skills, for frontmatter-missing (1), yaml-colon (1); "
         "'mcp-skills-server validate' explains each"

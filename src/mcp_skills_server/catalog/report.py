@@ -102,8 +102,11 @@ def _report_first(registry: Registry, least: Standing) -> None:
         )
     snapshot = registry.snapshot
     shown = ", ".join(root.shown for root in registry.roots)
-    count, in_all = len(snapshot.paths(Standing.VALID)), plural(len(snapshot.skills), "skill")
-    logger.info("serving %d skill%s from %s", count, "" if count == 1 else "s", shown)
+    in_all = what = plural(len(snapshot.skills), "skill")
+    count = len(snapshot.paths(Standing.VALID))
+    if count < len(snapshot.skills):
+        what = f"{count:,} of {what}"
+    logger.info("serving %s from %s", what, shown)
     left_out = [skill.problems for skill in snapshot.skills.values() if skill.standing < least]
     if left_out:
         text = "skills/list leaves out %s of %s, for %s; 'mcp-skills-server validate' explains each"

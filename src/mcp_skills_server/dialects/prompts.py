@@ -36,7 +36,7 @@ def is_offered(skill: Skill, chosen: Sequence[str]) -> bool:
     slashes). If empty, all skills match.
     """
     withheld = fields.hides(skill.frontmatter, "user-invocable")
-    shown = bool(hidden.strip(skill.description).strip()) and not hidden.count(skill.path)
+    shown = bool(hidden.strip(skill.description).strip()) and not hidden.count_in_name(skill.path)
     if skill.standing < LEAST or not shown or withheld:
         return False
     return not chosen or any(

@@ -85,6 +85,7 @@ WRONG: list[tuple[str, int, str, str]] = [
     ("roots = ['a']\n[[source]]\nfrom = 'a'", 3, "source.from", "name it once"),
     ("[[source]]\nfrom = 'skills'\nrefresh = 60", 3, "source.refresh", "leave it out"),
     ("[[source]]\nfrom = 'https://skills.example'\nrefresh = 60", 3, "source.refresh", "leave it out"),
+    ("[[source]]\nfrom = 'https://skills.example'\noptional = true", 3, "source.optional", "leave it out"),
 ]
 
 

@@ -54,6 +54,7 @@ def test_server_keeps_its_own_features_and_dependencies_resolve_against_them(exa
         ("tools/call", {"name": "read_ticket", "arguments": {"number": "7"}}, "green"),
         ("prompts/get", {"name": "handover", "arguments": {"number": "7"}}, "next shift"),
         ("prompts/get", {"name": "summarise-ticket"}, "<skill "),
+        ("prompts/get", {"name": "handover", "arguments": {"number": "7", "other": None}}, "next shift"),
         ("resources/read", {"uri": "tickets://7"}, '"text": "The printer'),
         ("resources/read", {"uri": SKILL}, '"mimeType": "text/markdown"'),
     ):

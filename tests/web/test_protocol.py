@@ -161,6 +161,11 @@ def test_invalid_param_is_named(http_client: HttpClient, method: str, params: di
     assert answer["error"]["message"].startswith(f"Invalid params: {fault}")
 
 
+def test_null_for_an_argument_of_a_prompt_means_not_given(http_client: HttpClient) -> None:
+    result = http_client.request("prompts/get", {"name": "polite-greetings", "arguments": {"tone": None}})
+    assert "polite-greetings" in result["messages"][0]["content"]["text"]
+
+
 @pytest.mark.requirement("MCP-44")
 def test_notification_gets_202_without_body(http_client: HttpClient) -> None:
     cancelled = {"requestId": 1, "_meta": MODERN_META}

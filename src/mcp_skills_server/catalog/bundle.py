@@ -17,6 +17,7 @@ from mcp_skills_server.catalog.path_map import above, join, levels, within
 from mcp_skills_server.catalog.roots import Limits, Root
 from mcp_skills_server.catalog.tree import Directory
 from mcp_skills_server.codes import problem, standing
+from mcp_skills_server.format.identity import MARKUP
 from mcp_skills_server.model import SKILL_MD, Problem, Skill, SkillFile
 
 logger = logging.getLogger(__name__)
@@ -228,7 +229,9 @@ class Bundle:
         )
 
     def _over(self, limits: Limits) -> Iterator[Problem]:
-        """Yield a problem for each limit that the skill exceeds."""
+        """Yield a problem for each limit that the skill exceeds, and for a forbidden path."""
+        if markup := MARKUP.search(self._skill.path):
+            yield problem("name-markup", f"the path of the skill holds {markup[0]!r}")
         depth = levels(self._skill.directory)
         if depth > limits.depth:
             text = f"the skill lies {depth} levels below its root, {limits.depth} are searched"

@@ -254,8 +254,12 @@ class RootState:
         return before != now
 
     def _report_missing(self, error: OSError) -> None:
-        shown = self.root.shown
+        shown, reason = self.root.shown, error.strerror or "cannot be read"
+        text = "%s: the root cannot be read (%s); serving what was read before"
+        found = problem("root-missing", "the root cannot be read")
+        if self.root.optional and not self.skills and error.errno in MISSING_ERRORS:
+            text = "%s: the optional root is absent (%s); it is served once it is there"
+            found = Problem("root-missing", "warning", "the optional root is absent", "create it")
         if self.missing is None:
-            text = "%s: the root cannot be read (%s); serving what was read before"
-            logger.warning(text, shown, error.strerror or "cannot be read")
-        self.missing = problem("root-missing", "the root cannot be read").at(shown, "")
+            logger.warning(text, shown, reason)
+        self.missing = found.at(shown, "")

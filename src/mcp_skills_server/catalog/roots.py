@@ -83,6 +83,12 @@ class MirroredRoot(NamedTuple):
     origin: str
 
 
+class OptionalRoot(str):
+    """The path of a directory that may be absent: it is served once it is there."""
+
+    __slots__ = ()
+
+
 class Location(NamedTuple):
     """A place below a root as it lies on the disk: `rest` below the real directory `base`."""
 
@@ -105,6 +111,7 @@ class Root:
         revision: the served revision of its source; "" for a folder, or if unknown.
         layout: layout of its plugins; None for a folder that is neither plugin nor marketplace.
         off: the folders of skills that are switched off.
+        optional: whether it may be absent.
         links: the links to directories that the last scans found outside of skills, by
             root-relative path; `set_link` adds one, `forget_links` removes some.
     """
@@ -117,6 +124,7 @@ class Root:
     revision: str = ""
     layout: Layout | None = None
     off: frozenset[str] = frozenset()
+    optional: bool = False
     links: PathMap[FolderLink] = field(default_factory=PathMap[FolderLink])
     _links_by_target: dict[str, str] = field(default_factory=dict[str, str])
     """By real target, the link that followed it last; `links` tells whether it still does."""
@@ -188,7 +196,7 @@ def open_roots(roots: Sequence[str | os.PathLike[str] | MirroredRoot]) -> tuple[
     out: list[Root] = []
     seen: set[str] = set()
     for given in roots:
-        origin = None
+        origin, optional = None, isinstance(given, OptionalRoot)
         if isinstance(given, MirroredRoot):
             shown, origin = given
         else:
@@ -198,16 +206,18 @@ def open_roots(roots: Sequence[str | os.PathLike[str] | MirroredRoot]) -> tuple[
         if os.path.basename(shown) == SKILL_MD and os.path.isfile(shown):
             shown = os.path.dirname(shown) or "."
         path = os.path.realpath(shown)
-        if not os.path.isdir(path):
-            raise no_folder(shown)
         try:
             os.scandir(path).close()
+        except (FileNotFoundError, NotADirectoryError):
+            if not optional or os.path.exists(path):
+                raise no_folder(shown) from None
         except OSError as error:
             text = f"{shown}: cannot be read ({error.strerror}); check its permissions"
             raise UsageError(text) from None
         if path not in seen:
             seen.add(path)
             root = Root(len(out), path, origin or to_utf8(shown), os.path.abspath(shown), origin)
+            root.optional = optional
             if origin is None:
                 root.layout, root.off = read_layout(path), switched_off(path)
             out.append(root)

@@ -89,6 +89,7 @@ class SourceRules:
     exclude: tuple[str, ...] = ()
     token_env: str = ""
     refresh_s: float | None = None
+    optional: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,6 +281,7 @@ _TABLES: Final[Mapping[str, _Table]] = {
         {
             "from": _Key("text in quotes, any ROOT", _text, 'from = "ROOT"'),
             "scripts": _FLAG,
+            "optional": _FLAG,
             "require-signature": _Key(
                 'a list of paths of keys, such as ["keys/team.pub"]', _list_of(_text, least=1)
             ),
@@ -530,6 +532,8 @@ class _FileReading:
             if "refresh" in source and not kind.is_asked:
                 what = f"a {kind.name} is not polled: it is watched, or says how long it is fresh"
                 self.blame(("source", number, "refresh"), what, "leave it out")
+            if "optional" in source and kind.name != "folder":
+                self.blame(("source", number, "optional"), "only a folder can be", "leave it out")
         for number, grant in enumerate(tables["grant"]):
             skills = [each.text for each in grant.get("skills", ())]
             if "admin" in grant.get("may", ()) and skills and EVERY_SKILL not in skills:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from mcp_skills_server.access.grants import LOCAL, Grants
 from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.roots import OptionalRoot
 from mcp_skills_server.commands.logs import log_to_stderr
 from mcp_skills_server.commands.options import (
     FollowOptions,
@@ -182,6 +183,12 @@ def open_roots(
         ]
     folders = [os.path.abspath(each if isinstance(each, str) else each.path) for each in roots]
     by_folder = {folder: rule for folder, rule in zip(folders, rules, strict=True) if rule}
+    optional = {folder for folder, rule in by_folder.items() if rule.optional}
+    if isinstance(options, WatchOptions):
+        optional |= {*map(os.path.abspath, options.optional_root)}
+    for position, folder in enumerate(folders):
+        if folder in optional:
+            roots[position] = OptionalRoot(folder)
     gates: list[Gate] = []
     gate: Pins | None = None
     if locked is not None:
@@ -289,7 +296,7 @@ def open_served(given: Sequence[str], options: FollowOptions) -> OpenedRoots:
         UsageError: a root cannot be read or fetched, or does not match the lock file.
     """
     locked: Sequence[LockedSource] | None = None
-    roots = given
+    roots = given = (*given, *options.optional_root)
     if options.lock is not None:
         locked = locked_roots(options.lock, given)
         roots = [each.given for each in locked]

@@ -171,7 +171,7 @@ def serve(
     log_to_stderr(options.log_level, options.log_format, queued=True)
     server = _make_server(roots, options, features)
     if options.transport == "stdio":
-        _serve_stdio(context, server, roots)
+        _serve_stdio(context, server)
     else:
         _serve_http(context, server)
     server.opened.stop()
@@ -193,10 +193,10 @@ def _make_server(
     from mcp_skills_server.server.requests import Settings
     from mcp_skills_server.telemetry.log import log_requests
 
-    report_to_log(registry)
-    settle_after_load(registry)
     quotas = configuration.quotas if configuration is not None else QuotaSettings()
     settings = Settings(options.dialect, options.page_size, streams=quotas.streams)
+    report_to_log(registry, least=settings.least)
+    settle_after_load(registry)
     runtime = Runtime(registry)
     # Over a pipe all requests are from one user.
     log_requests(runtime.events, logging.INFO if over_http else logging.DEBUG)
@@ -209,9 +209,9 @@ def _make_server(
     return server
 
 
-def _serve_stdio(context: click.Context, server: Server, roots: tuple[str, ...]) -> None:
+def _serve_stdio(context: click.Context, server: Server) -> None:
     _warn_of_unused(context, server.options.config)
-    given = shlex.join(roots or ["--lock", str(server.options.lock)])
+    given = shlex.join(server.opened.given or ["--lock", str(server.options.lock)])
     print_waiting_hint(
         "an MCP host",
         f"mcp-skills-server install HOST {given} (has claude-code, cursor, vscode ... start it)",

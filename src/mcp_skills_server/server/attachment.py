@@ -90,7 +90,8 @@ class Attachment:
             self.handlers["tools/call"] = self.tools.call_tool
         if settings.prompts:
             self.handlers["prompts/list"] = prompts.list_prompts
-            self.handlers["prompts/get"] = prompts.get_prompt
+            root_dir = self.sessions.runtime.briefing.root_dir
+            self.handlers["prompts/get"] = partial(prompts.get_prompt, root_dir=root_dir)
         self.notifier = Notifier(settings, self.views.permissions, self._notices_between)
         self._tools_shown: list[list[dict[str, Json]]] | None = None
         self._watcher = watcher

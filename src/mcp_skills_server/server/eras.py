@@ -83,9 +83,10 @@ def shape_error(value: Any, shape: Shape, name: str = "params") -> str | None:
 
 
 def _field_error(fields: Mapping[str, Any], key: str, shape: Shape, name: str) -> str | None:
-    if key == "*":
-        return _first(shape_error(each, shape, f"{name}.{at[:100]}") for at, each in fields.items())
     plain = key.removesuffix("?")
+    if plain == "*":
+        given = {at: each for at, each in fields.items() if each is not None or plain == key}
+        return _first(shape_error(each, shape, f"{name}.{at[:100]}") for at, each in given.items())
     if plain != key and fields.get(plain) is None:
         return None
     if plain in fields:
@@ -119,7 +120,7 @@ _BOTH: Final[Mapping[str, Shape]] = {
     "tools/list": {"cursor?": str},
     "tools/call": {"name": str, "arguments?": dict},
     "prompts/list": {"cursor?": str},
-    "prompts/get": {"name": str, "arguments?": {"*": str}},
+    "prompts/get": {"name": str, "arguments?": {"*?": str}},
     "resources/list": {"cursor?": str},
     "resources/templates/list": {"cursor?": str},
     "resources/read": {"uri": str},

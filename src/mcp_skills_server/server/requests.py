@@ -113,8 +113,10 @@ def with_unread(result: Result, view: View) -> Result:
 Handler: TypeAlias = Callable[[View, Settings, Caller, Params], Coroutine[Any, Any, Result]]
 
 
-def given_arguments(params: Params) -> Mapping[str, Any]:
-    """Return a request's `arguments` for a skill, by default {}.
+def given_arguments(params: Params) -> dict[str, Any]:
+    """Return a request's `arguments` without those that are null, by default {}.
+
+    Some clients, such as CrewAI's adapter, send null for each optional argument without a value.
 
     Raises:
         RequestError: they are not an object.
@@ -124,7 +126,8 @@ def given_arguments(params: Params) -> Mapping[str, Any]:
         return {}
     if not isinstance(given, Mapping):
         raise RequestError("Parameter 'arguments' must be an object")
-    return cast("Mapping[str, Any]", given)
+    values = cast("Mapping[str, Any]", given)
+    return {name: value for name, value in values.items() if value is not None}
 
 
 class Page(list[Json]):

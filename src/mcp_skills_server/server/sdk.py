@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeAlias, cast
 
@@ -27,7 +28,7 @@ from mcp_skills_server.runtime.quota import Owner, owner_of
 from mcp_skills_server.server import eras
 from mcp_skills_server.server.attachment import Attachment
 from mcp_skills_server.server.notify import ClientLeftError, Stream
-from mcp_skills_server.server.requests import Caller
+from mcp_skills_server.server.requests import Caller, given_arguments
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.events import carrier_from_headers, trace_of
 
@@ -130,6 +131,8 @@ async def record_event(attachment: Attachment, ctx: Context, call_next: CallNext
             reason = eras.shape_error(ctx.params or {}, era.shapes.get(ctx.method, {}))
             if reason is not None:
                 raise MCPError(types.INVALID_PARAMS, f"Invalid params: {reason}")
+            if ctx.method == "prompts/get" and ctx.params:  # the SDK refuses null
+                ctx = replace(ctx, params={**ctx.params, "arguments": given_arguments(ctx.params)})
             result = await call_next(ctx)
         except (MCPError, ValidationError) as error:
             request.code = types.INVALID_PARAMS

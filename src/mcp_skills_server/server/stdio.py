@@ -21,6 +21,7 @@ from mcp_skills_server.dialects.jsonrpc import InvalidMessage, Message, RequestI
 from mcp_skills_server.errors import REPEATS
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.runtime.runtime import Runtime
+from mcp_skills_server.runtime.session_tickets import TicketSessions
 from mcp_skills_server.server import eras
 from mcp_skills_server.server.attachment import Attachment, server_features
 from mcp_skills_server.server.eras import INITIALIZE, PING, Era, FaultError, McpClient, Params
@@ -353,7 +354,9 @@ async def serve_stdio(
     runtime: Runtime, settings: Settings, watcher: Watcher | None, views: Views | None = None
 ) -> None:
     """Serve one client over stdin and stdout until stdin closes or SIGTERM or SIGINT arrives."""
-    attachment = Attachment(runtime.registry, settings, watcher, runtime, views=views)
+    attachment = Attachment(
+        runtime.registry, settings, watcher, runtime, sessions=TicketSessions, views=views
+    )
     pipes = Pipes()
     connection = Connection(pipes, attachment)
 

@@ -96,23 +96,26 @@ def routes(
 
 def count_failing(registry: Registry, sites: Sequence[SourceState]) -> int:
     """Count the roots, of any kind, whose last read failed."""
-    return len(_missing(registry) | {site.name for site in sites if site.trouble})
+    return len(_missing(registry, "error") | {site.name for site in sites if site.trouble})
 
 
-def _missing(registry: Registry) -> set[str]:
-    return {found.path for found in registry.snapshot.problems if found.code == "root-missing"}
+def _missing(registry: Registry, severity: str) -> set[str]:
+    problems = [each for each in registry.snapshot.problems if each.code == "root-missing"]
+    return {found.path for found in problems if found.severity == severity}
 
 
 def _lines(registry: Registry, sites: Sequence[SourceState]) -> Iterator[str]:
     """Yield a status line for each root: folders and archives, then sites."""
     names = {site.name for site in sites}
-    lost = _missing(registry)
+    lost = _missing(registry, "error")
     for root in registry.roots:
         if root.origin in names:
             continue
         state = "read"
         if root.shown in lost:
             state = "cannot be read now; serving the last copy"
+        elif root.shown in _missing(registry, "warning"):
+            state = "absent, and optional"
         elif not registry.loaded.is_set():
             state = "the first scan is not done"
         yield f"{root.shown}: {state}"

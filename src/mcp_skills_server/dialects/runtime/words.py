@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, NotRequired, TypedDict
 
-from mcp_skills_server.format import hidden
+from mcp_skills_server.format import fields, hidden
 from mcp_skills_server.model import Json, Skill, Standing
 
 LIST: Final = "skills_list"
@@ -113,7 +113,7 @@ def is_offered(skill: Skill) -> bool:
     `disable-model-invocation` hides a skill. So do hidden characters in its path, because no safe
     name is left for it.
     """
-    reserved = str(skill.frontmatter.get("disable-model-invocation")).strip().lower() == "true"
+    reserved = fields.hides(skill.frontmatter, "disable-model-invocation")
     shown = bool(hidden.strip(skill.description).strip()) and not hidden.count_in_name(skill.path)
     return is_usable(skill) and shown and not reserved
 

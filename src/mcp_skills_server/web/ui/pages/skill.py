@@ -252,7 +252,7 @@ async def _filled(query: Mapping[str, str], ctx: Context, skill: Skill) -> _Form
         return _Form(shown)
     body = await ctx.view.body(skill)
     try:
-        return _Form(shown, arguments.fill_in(body.text, declared, given, skill.name))
+        return _Form(shown, arguments.fill_in(body.text, skill.frontmatter, given, skill.name))
     except RequestError as error:
         return _Form(shown, trouble=str(error))
 

@@ -13,7 +13,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import chain
 from typing import Final, NamedTuple, Self
@@ -230,12 +230,12 @@ class Registry:
             The skills that went and came since the scan before; empty for no change.
         """
         with self._lock:
-            if paths is None:
-                for state in self._states:
-                    state.follow()
-                subtrees = [(state, "") for state in self._states]
-            else:
+            subtrees = [(state, "") for state in self._states]
+            if paths is not None:
                 subtrees = self._touched(paths)
+            for state, subtree in subtrees:
+                if not subtree:
+                    state.follow()
             is_changed, changes = False, Changes({}, {})
             try:
                 for state, subtree in subtrees:
@@ -243,10 +243,12 @@ class Registry:
                     if not subtree and not self.loaded.is_set():
                         recalled = self._recalled(state)
                     grace = self.followed or defer
-                    is_changed |= state.scan(subtree, recalled, arm=arm, grace=grace)
+                    watched = None if state.root.origin else arm
+                    is_changed |= state.scan(subtree, recalled, arm=watched, grace=grace)
             finally:  # also if a later root cannot be scanned
                 if is_changed:
-                    changes = self._swap(defer=defer and self.followed)
+                    changes = self._replace_snapshot()
+                    self._notify(changes, defer=defer and self.followed)
             return changes
 
     def _recalled(self, state: RootState) -> Mapping[str, Skill] | None:
@@ -267,28 +269,48 @@ class Registry:
         """
         return self.refresh([path], defer=True)
 
-    def note(self, folder: str, revision: str, problems: Sequence[Problem]) -> None:
-        """Record the revision and problems that a root's source reports, and no scan finds.
+    def note(
+        self,
+        folder: str,
+        revision: str,
+        problems: Sequence[Problem],
+        changed: Collection[str] = (),
+    ) -> bool:
+        """Scan what a root's source has changed, and record what no scan finds.
 
-        Listeners are notified of these problems as of any. May be called before the first scan.
+        Listeners are notified of these problems as of any. May be called before the first scan,
+        which reads all of the root.
 
         Args:
             folder: absolute path of the root as given; ignored if it is no root.
-            revision: "" if unknown.
+            revision: of the root with all changes so far; "" if unknown.
             problems: with their places; they replace those of the call before.
+            changed: changed paths in the root; "" for all of it.
+
+        Returns:
+            False if the root cannot be read now, and has no revision until another call.
         """
         with self._lock:
-            for state in self._states:
-                if state.root.given != folder:
-                    continue
+            state = next((each for each in self._states if each.root.given == folder), None)
+            if state is None:
+                return True
+            is_news = state.source_problems != tuple(problems)
+            state.source_problems = tuple(problems)
+            if not self.loaded.is_set():
                 state.root.revision = revision
-                if state.source_problems == tuple(problems):
-                    continue
-                state.source_problems = tuple(problems)
-                if self.loaded.is_set():
-                    self._swap()
-                else:
-                    self.snapshot = Snapshot({}, self._unattached_problems())
+                self.snapshot = Snapshot({}, self._unattached_problems())
+                return True
+            if "" in changed or state.missing is not None:
+                state.follow()
+                changed = [""]
+            for each, subtree in self._touched(os.path.join(state.root.path, it) for it in changed):
+                is_news |= each.scan(subtree)
+            # The revision follows the skills: a reader of both never sees old skills of a new one.
+            changes = self._replace_snapshot() if is_news else Changes({}, {})
+            state.root.revision = revision if state.missing is None else ""
+            if is_news:
+                self._notify(changes)
+            return state.missing is None
 
     def settle(self) -> None:
         """Scan the skills whose grace period is over; call the listeners with deferred changes."""
@@ -347,15 +369,14 @@ class Registry:
             found += [(state, each) for each in outermost(touched)]
         return found
 
-    def _swap(self, *, defer: bool = False) -> Changes:
-        """Replace the snapshot by one of the roots as they are now, and notify the listeners."""
+    def _replace_snapshot(self) -> Changes:
+        """Replace the snapshot by one of the roots as they are now, and return the difference."""
         old, (skills, self._shadowed) = self.snapshot.skills, self._merge()
         changes = Changes(
             {path: skill for path, skill in old.items() if skills.get(path) is not skill},
             {path: skill for path, skill in skills.items() if old.get(path) is not skill},
         )
         self.snapshot = Snapshot(skills, self._unattached_problems())
-        self._notify(changes, defer=defer)
         return changes
 
     def _notify(self, changes: Changes, *, defer: bool = False) -> None:

@@ -77,14 +77,9 @@ class OpenedRoots:
 
     def start(self, first_load: float) -> None:
         """Poll the remote roots; a first list waits `first_load` seconds for unfetched ones."""
-
-        def load(folder: str) -> None:
-            self.registry.loaded.wait()
-            self.registry.refresh([os.path.realpath(folder)])
-
         if self.mirrors is not None:
             self.mirrors.report_to(self.registry.note)
-            self.registry.await_sources = self.mirrors.first_read(first_load, load)
+            self.registry.await_sources = self.mirrors.first_read(first_load)
             self.registry.unread_sources = self.mirrors.unread
             self.mirrors.start()
 
@@ -136,6 +131,8 @@ class OpenedRoots:
         self.pins.entries = entries
         self.registry.loaded.wait()
         self.registry.refresh()
+        if self.mirrors is not None:
+            self.mirrors.look()  # not before the scan: the former lock would judge the new skills
         count = sum(len(each.skills) for each in entries.values())
         logger.info("%s was reloaded; it names %s skills", self.lock, f"{count:,}")
         for path in self.pins.unserved(self.registry, self.registry.snapshot.skills):

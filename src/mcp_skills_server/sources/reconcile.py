@@ -72,12 +72,13 @@ async def reconcile(
         UsageError: a local setting or folder is wrong, not the source.
     """
     is_cache = source.settings.output is None
+    source.detect_changes()
     if is_cache:
         report = await to_thread.run_sync(_held, source, revision)
         if report is not None:
             return report
     try:
-        with FetchedFolder.opened(source.place) as folder:
+        with FetchedFolder.opened(source.place, source.changed) as folder, source.changing():
             known = read_index(source.place, source.key)
             known = known or IndexRecord(source.key, source.key, wanted=())
             async with source.plan(revision, known) as plan:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -21,10 +21,12 @@ from mcp_skills_server.sources.mirrors import Follower, Mirrors, SourceState
 from mcp_skills_server.sources.reconcile import fetching
 from mcp_skills_server.sources.records import IndexRecord
 from mcp_skills_server.sources.source import (
+    FetchSettings,
     Plan,
     Revision,
     SkillRefusal,
     Source,
+    SourceError,
     SourceSettings,
     UnacceptableError,
     Unit,
@@ -205,9 +207,10 @@ def test_busy_folder_is_not_logged_unlike_other_errors(tmp_path: Path, caplog: p
     assert match_with_jitter(source.waits, 0, 30)
     assert "could not be fetched" in caplog.text
     caplog.clear()
-    source.answers = [BusyError("another process fetches into it")]
+    source.answers = [BusyError("another process fetches into it")] * 3
     follow(follower)
     assert not caplog.records
+    assert match_with_jitter(source.waits[2:], 0, 1, 2)  # what it fetches is read then
     assert follower.state.trouble == "another process fetches into it"
     source.answers = [UsageError("the proxy cannot be used")] * 2
     follow(follower)
@@ -215,7 +218,7 @@ def test_busy_folder_is_not_logged_unlike_other_errors(tmp_path: Path, caplog: p
 
 
 def test_source_is_ready_after_the_registry_scan_and_before_listings_go_on(tmp_path: Path) -> None:
-    """`arrived` makes the registry scan the folder, and `read_once` ends the wait of listings."""
+    """`note` makes the registry scan the folder, and `read_once` ends the wait of listings."""
     source, follower = make_follower(tmp_path)
     events: list[tuple[str, bool]] = []
 
@@ -224,28 +227,142 @@ def test_source_is_ready_after_the_registry_scan_and_before_listings_go_on(tmp_p
             events.append(("read", follower.state.ready))
             super().set()
 
+    def note(revision: str, _problems: object, _changed: object) -> bool:
+        events.append((revision, follower.state.ready))
+        return True
+
     follower.read_once = RecordingEvent()
-    follower.arrived = lambda folder: events.append((folder, follower.state.ready))
+    follower.note = note
     source.answers = ["one"]
     follow(follower)
-    assert events[:2] == [(str(follower.path), False), ("read", True)]
+    assert events[-2:] == [("one", False), ("read", True)]
 
 
-def test_first_fetch_after_the_wait_of_listings_is_announced(tmp_path: Path) -> None:
+def test_listing_waits_only_for_sources_without_copy(tmp_path: Path) -> None:
     kind = Kind("memo", lambda given: given.startswith("memo:"), ScriptedSource)
     mirrors = Mirrors(SourceSettings(tmp_path), (kind, *KINDS))
     mirrors.root("memo:a")
     (follower,) = mirrors.followers
     assert isinstance(follower.source, ScriptedSource)
-    follower.source.answers = ["one", "two"]
-    announced: list[str] = []
-    wait = mirrors.first_read(0.0, announced.append)
+    follower.source.answers = ["one"]
+    wait = mirrors.first_read(0.0)
     assert wait is not None
     wait()
-    for _ in range(2):
+    anyio.run(follower.refresh)
+    assert mirrors.first_read(0.0) is None
+
+
+class NoticedChanges:
+    """A registry of a follower's copy, and what a listener reads at each of its changes."""
+
+    def __init__(self, follower: Follower) -> None:
+        self.registry = Registry([MirroredRoot(str(follower.path), follower.source.origin)])
+        self.seen: list[tuple[str, list[str]]] = []
+        follower.report_to(partial(self.registry.note, str(follower.path)))
+        self.registry.load()
+        self.registry.subscribe(lambda _: self.seen.append(self.now))
+
+    @property
+    def now(self) -> tuple[str, list[str]]:
+        """The revision of the root, and the descriptions of its skills."""
+        skills = self.registry.snapshot.skills.values()
+        return self.registry.roots[0].revision, sorted(skill.description for skill in skills)
+
+    def take(self) -> list[tuple[str, list[str]]]:
+        seen, self.seen = self.seen, []
+        return seen
+
+
+def test_registry_receives_changed_copy_with_its_revision(tmp_path: Path) -> None:
+    source, follower = make_follower(tmp_path)
+    noticed = NoticedChanges(follower)
+    for revision in ("one", "two"):
+        source.answers = [revision, revision]
+        for changes in ([(revision, [revision])], []):
+            anyio.run(follower.refresh)
+            assert noticed.take() == changes
+            assert noticed.now == (follower.state.revision, [revision]) == (revision, [revision])
+
+
+def test_only_changed_skill_folders_are_handed_over(tmp_path: Path) -> None:
+    source, follower = make_follower(tmp_path)
+    changed: list[list[str]] = []
+    follower.note = lambda _revision, _problems, paths: changed.append(sorted(paths)) or True
+    source.answers = ["one", "two", "two"]
+    follow(follower)
+    assert changed[-2:] == [["memo"], []]
+
+
+def test_copy_that_another_process_changed_is_read_again(tmp_path: Path) -> None:
+    source, follower = make_follower(tmp_path)
+    other_source, other = make_follower(tmp_path)
+    noticed = NoticedChanges(follower)
+    source.answers, other_source.answers = ["one", "two", "one"], ["two", "one"]
+    anyio.run(follower.refresh)
+    noticed.take()
+    anyio.run(other.refresh)
+    assert noticed.take() == []  # nothing is watched
+    anyio.run(follower.refresh)
+    assert source.planned == ["one"]  # the other process fetched it
+    assert noticed.take() == [("two", ["two"])]
+    anyio.run(other.refresh)
+    anyio.run(follower.refresh)
+    assert noticed.take() == [("one", ["one"])]
+
+
+class ManySource(ScriptedSource):
+    """A source whose revision has the skills of these letters; "x" cannot be fetched."""
+
+    @asynccontextmanager
+    async def plan(self, revision: Revision, known: IndexRecord) -> AsyncGenerator[Plan]:
+        units = [Unit(f"{name} {revision.digest}", name, (name,)) for name in revision.digest]
+        index = IndexRecord(self.key, self.origin, revision=revision.digest)
+        yield Plan(units, fetching(self.fetch), index)
+
+    async def fetch(self, unit: Unit) -> UnitContents:
+        if unit.label == "x":
+            raise KeyError(unit.label)
+        text = f"---\nname: {unit.label}\ndescription: {unit.label}\n---\n"
+        return UnitContents({unit.label: {"SKILL.md": (text.encode(), False)}})
+
+
+def test_part_of_a_long_fetch_is_served_without_a_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mcp_skills_server.sources.reconcile._BATCH", 2)
+    source = ManySource("memo:x", SourceSettings(tmp_path, fetch=FetchSettings(connections=1)))
+    follower = Follower(source, source.sleep)
+    noticed = NoticedChanges(follower)
+    source.answers = ["abcde", "bc", "bcdefx", "bcdefgh"]
+    anyio.run(follower.refresh)
+    assert noticed.take() == [("", [*"ab"]), ("", [*"abcd"]), ("abcde", [*"abcde"])]
+    anyio.run(follower.refresh)
+    assert noticed.take() == [("bc", [*"bc"])]
+    with pytest.raises(SourceError) as failed:
         anyio.run(follower.refresh)
-        assert announced == [str(follower.path)]
-    assert mirrors.first_read(0.0, announced.append) is None
+    follower.report_failure(failed.value)
+    assert noticed.take() == [("", [*"bcde"])]
+    assert follower.state.revision == noticed.now[0] == ""
+    anyio.run(follower.refresh)
+    assert noticed.take()[-1] == noticed.now == ("bcdefgh", [*"bcdefgh"])
+
+
+def test_change_that_cannot_be_read_is_handed_over_again(tmp_path: Path) -> None:
+    source, follower = make_follower(tmp_path)
+    answers, changed = [False, True], list[list[str]]()
+
+    def note(_revision: str, _problems: object, paths: Collection[str]) -> bool:
+        changed.append([*paths])
+        return not paths or answers.pop(0)
+
+    source.answers = ["one"]
+    anyio.run(follower.refresh)
+    follower.note = note
+    source.answers = ["two", "two", "two"]
+    revisions: list[str] = []
+    for _ in range(3):
+        anyio.run(follower.refresh)
+        revisions.append(follower.state.revision)
+    assert changed == [["memo"], ["memo"], []]
+    assert revisions == ["", "two", "two"]
 
 
 def test_requested_poll_ends_wait_and_is_throttled_to_one_per_second(tmp_path: Path) -> None:

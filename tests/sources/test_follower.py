@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Collection
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -227,12 +228,8 @@ def test_source_is_ready_after_the_registry_scan_and_before_listings_go_on(tmp_p
             events.append(("read", follower.state.ready))
             super().set()
 
-    def note(revision: str, _problems: object, _changed: object) -> bool:
-        events.append((revision, follower.state.ready))
-        return True
-
     follower.read_once = RecordingEvent()
-    follower.note = note
+    follower.note = lambda revision, _problems, _changed: events.append((revision, follower.state.ready))
     source.answers = ["one"]
     follow(follower)
     assert events[-2:] == [("one", False), ("read", True)]
@@ -287,7 +284,7 @@ def test_registry_receives_changed_copy_with_its_revision(tmp_path: Path) -> Non
 def test_only_changed_skill_folders_are_handed_over(tmp_path: Path) -> None:
     source, follower = make_follower(tmp_path)
     changed: list[list[str]] = []
-    follower.note = lambda _revision, _problems, paths: changed.append(sorted(paths)) or True
+    follower.note = lambda _revision, _problems, paths: changed.append(sorted(paths))
     source.answers = ["one", "two", "two"]
     follow(follower)
     assert changed[-2:] == [["memo"], []]
@@ -345,26 +342,6 @@ def test_part_of_a_long_fetch_is_served_without_a_revision(tmp_path: Path, monke
     assert noticed.take()[-1] == noticed.now == ("bcdefgh", [*"bcdefgh"])
 
 
-def test_change_that_cannot_be_read_is_handed_over_again(tmp_path: Path) -> None:
-    source, follower = make_follower(tmp_path)
-    answers, changed = [False, True], list[list[str]]()
-
-    def note(_revision: str, _problems: object, paths: Collection[str]) -> bool:
-        changed.append([*paths])
-        return not paths or answers.pop(0)
-
-    source.answers = ["one"]
-    anyio.run(follower.refresh)
-    follower.note = note
-    source.answers = ["two", "two", "two"]
-    revisions: list[str] = []
-    for _ in range(3):
-        anyio.run(follower.refresh)
-        revisions.append(follower.state.revision)
-    assert changed == [["memo"], ["memo"], []]
-    assert revisions == ["", "two", "two"]
-
-
 def test_requested_poll_ends_wait_and_is_throttled_to_one_per_second(tmp_path: Path) -> None:
     source = ScriptedSource("memo:x", SourceSettings(tmp_path))
     anew: list[bool] = []
@@ -401,3 +378,21 @@ def test_each_source_has_its_own_changeable_polling_interval(tmp_path: Path) -> 
     mirrors.set_refresh("memo:unknown", 9.0)
     assert [each.check_s for each in sources] == [7.0, 5.0]
     mirrors.stop()
+
+
+def test_copy_that_was_deleted_is_fetched_again_without_a_removal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mcp_skills_server.sources.reconcile._BATCH", 2)
+    source = ManySource("memo:x", SourceSettings(tmp_path))
+    follower = Follower(source, source.sleep)
+    noticed = NoticedChanges(follower)
+    source.answers = ["abcde", "abcde"]
+    anyio.run(follower.refresh)
+    noticed.take()
+    shutil.rmtree(follower.path)
+    anyio.run(follower.refresh)
+    assert noticed.take() == []
+    assert noticed.now == ("abcde", [*"abcde"])
+    for skill in noticed.registry.snapshot.skills.values():
+        assert noticed.registry.read(skill.files["SKILL.md"])

@@ -13,7 +13,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import chain
 from typing import Final, NamedTuple, Self
@@ -243,8 +243,8 @@ class Registry:
                     if not subtree and not self.loaded.is_set():
                         recalled = self._recalled(state)
                     grace = self.followed or defer
-                    watched = None if state.root.origin else arm
-                    is_changed |= state.scan(subtree, recalled, arm=watched, grace=grace)
+                    watch = arm if state.root.origin is None else None
+                    is_changed |= state.scan(subtree, recalled, arm=watch, grace=grace)
             finally:  # also if a later root cannot be scanned
                 if is_changed:
                     changes = self._replace_snapshot()
@@ -270,12 +270,8 @@ class Registry:
         return self.refresh([path], defer=True)
 
     def note(
-        self,
-        folder: str,
-        revision: str,
-        problems: Sequence[Problem],
-        changed: Collection[str] = (),
-    ) -> bool:
+        self, folder: str, revision: str, problems: Sequence[Problem], changed: Iterable[str] = ()
+    ) -> None:
         """Scan what a root's source has changed, and record what no scan finds.
 
         Listeners are notified of these problems as of any. May be called before the first scan,
@@ -285,32 +281,31 @@ class Registry:
             folder: absolute path of the root as given; ignored if it is no root.
             revision: of the root with all changes so far; "" if unknown.
             problems: with their places; they replace those of the call before.
-            changed: changed paths in the root; "" for all of it.
-
-        Returns:
-            False if the root cannot be read now, and has no revision until another call.
+            changed: changed paths in the root; "" for all of it. A root that could not be read
+                is read whole.
         """
         with self._lock:
             state = next((each for each in self._states if each.root.given == folder), None)
             if state is None:
-                return True
+                return
             is_news = state.source_problems != tuple(problems)
             state.source_problems = tuple(problems)
             if not self.loaded.is_set():
                 state.root.revision = revision
                 self.snapshot = Snapshot({}, self._unattached_problems())
-                return True
-            if "" in changed or state.missing is not None:
-                state.follow()
-                changed = [""]
-            for each, subtree in self._touched(os.path.join(state.root.path, it) for it in changed):
+                return
+            state.follow()
+            paths = {os.path.join(state.root.path, path) for path in changed}
+            if state.missing is not None:
+                paths = {state.root.path}
+            for each, subtree in self._touched(paths):
                 is_news |= each.scan(subtree)
-            # The revision follows the skills: a reader of both never sees old skills of a new one.
-            changes = self._replace_snapshot() if is_news else Changes({}, {})
-            state.root.revision = revision if state.missing is None else ""
-            if is_news:
+            changes = self._replace_snapshot() if is_news else None
+            # after the skills: a reader of both never sees old ones of a new revision
+            if state.missing is None:
+                state.root.revision = revision
+            if changes is not None:
                 self._notify(changes)
-            return state.missing is None
 
     def settle(self) -> None:
         """Scan the skills whose grace period is over; call the listeners with deferred changes."""

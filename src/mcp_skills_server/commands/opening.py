@@ -47,12 +47,15 @@ UNFETCHED: Final = "not all of its skills can be fetched now"
 
 
 def make_watcher(registry: Registry, options: WatchOptions) -> Watcher | None:
-    """Return a watcher of the folders; without `--watch` save an index once loaded, return None."""
+    """Return a watcher of the folders; without `--watch` save the index at each change."""
     if not options.watch:
+        changed = threading.Event()
+        registry.subscribe(lambda _: changed.set())
 
         def keep() -> None:
-            registry.loaded.wait()
-            registry.save_index()
+            while changed.wait():
+                changed.clear()
+                registry.save_index()
 
         threading.Thread(target=keep, name="skills-index", daemon=True).start()
         return None
@@ -78,7 +81,7 @@ class OpenedRoots:
     def start(self, first_load: float) -> None:
         """Poll the remote roots; a first list waits `first_load` seconds for unfetched ones."""
         if self.mirrors is not None:
-            self.mirrors.report_to(self.registry.note)
+            self.mirrors.report_to(self.registry)
             self.registry.await_sources = self.mirrors.first_read(first_load)
             self.registry.unread_sources = self.mirrors.unread
             self.mirrors.start()
@@ -263,7 +266,7 @@ def make_registry(
         log_to_stderr("warning")
     opened = open_roots(given, options, indexed=indexed)
     if opened.mirrors is not None:
-        opened.mirrors.report_to(opened.registry.note)
+        opened.mirrors.report_to(opened.registry)
         opened.mirrors.fetch(proved=proved)
     return opened.registry
 

@@ -11,7 +11,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence, Set
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -22,7 +22,7 @@ import anyio
 from anyio import to_thread
 from anyio.from_thread import BlockingPortal
 
-from mcp_skills_server.catalog.registry import MirroredRoot
+from mcp_skills_server.catalog.registry import MirroredRoot, Registry
 from mcp_skills_server.codes import problem
 from mcp_skills_server.errors import UsageError, clipped
 from mcp_skills_server.model import Problem, printable
@@ -45,11 +45,8 @@ from mcp_skills_server.sources.source import (
 
 logger = logging.getLogger(__name__)
 
-Note: TypeAlias = Callable[[str, tuple[Problem, ...], Collection[str]], bool]
-"""Called in another thread with the served revision, its problems and the changed paths.
-
-Returns False if the paths could not be read, and must be passed again.
-"""
+Note: TypeAlias = Callable[[str, tuple[Problem, ...], Collection[str]], object]
+"""Called in another thread with the served revision, its problems and the changed paths."""
 
 _LEAST_POLL_S: Final = 1.0
 """Minimum seconds between two requested polls."""
@@ -268,19 +265,20 @@ class Follower:
         if changes:
             logger.info("%s: fetched %s: %s", self.name, revisions, changes)
 
-    def _hand_over(self, revision: str, problems: tuple[Problem, ...]) -> None:
-        """Pass revision, problems and all changes of the copy to `note`."""
+    def _hand_over(
+        self, revision: str, problems: tuple[Problem, ...], changed: Set[str]
+    ) -> None:
+        """Pass revision, problems and changes of the copy to `note`."""
         self._noted = problems
-        if self.note is None or self.note(revision, problems, [*self.source.changed]):
-            self.source.changed.clear()
-        else:
-            revision = ""
+        if self.note is not None:
+            self.note(revision, problems, changed)
+        self.source.changed -= changed
         self._change(revision=revision)
 
     def _hand_over_part(self, _done: int, _total: int) -> None:
-        """Pass on the changes of an unfinished fetch, which belong to no revision."""
-        if self.source.changed:
-            self._hand_over("", self._noted)
+        """Pass on the skills that an unfinished fetch has put in place; they are of no revision."""
+        if part := self.source.changed - {""}:
+            self._hand_over("", self._noted, part)
 
     def _report(
         self, lines: tuple[str, ...], problems: tuple[Problem, ...], revision: str | None = None
@@ -291,7 +289,7 @@ class Follower:
         """
         if revision is None:
             revision = "" if self.source.changed else self.state.revision
-        self._hand_over(revision, problems)
+        self._hand_over(revision, problems, {*self.source.changed})
         if self.note is None:
             for each in problems:
                 place = each.path.removeprefix(self.source.origin).strip("/")
@@ -353,15 +351,10 @@ class Mirrors:
         """Return the state of every source. Thread-safe."""
         return [each.state for each in self.followers]
 
-    def report_to(
-        self, note: Callable[[str, str, tuple[Problem, ...], Collection[str]], bool]
-    ) -> None:
-        """Report to `note`, such as `Registry.note`, now and after each poll, instead of the log.
-
-        `note` is called in any thread.
-        """
+    def report_to(self, registry: Registry) -> None:
+        """Report to a registry, now and after each poll, instead of the log."""
         for follower in self.followers:
-            follower.report_to(partial(note, os.path.abspath(follower.path)))
+            follower.report_to(partial(registry.note, os.path.abspath(follower.path)))
 
     def fetch(self, *, proved: bool = False) -> None:
         """Fetch all remote sources now, or raise UsageError; `proved` accepts no older copy."""

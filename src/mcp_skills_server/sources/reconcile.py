@@ -72,7 +72,6 @@ async def reconcile(
         UsageError: a local setting or folder is wrong, not the source.
     """
     is_cache = source.settings.output is None
-    source.detect_changes()
     if is_cache:
         report = await to_thread.run_sync(_held, source, revision)
         if report is not None:

@@ -146,6 +146,7 @@ class Registry:
         self._deferred = Changes({}, {})
         """Changes of which the listeners do not know yet."""
         self._shadowed: list[Problem] = []
+        self._saving = threading.Lock()
         self._next_save = 0.0
         self.followed = False
         """Whether a watcher calls `settle` at intervals, so that changes can be deferred, and
@@ -322,22 +323,26 @@ class Registry:
 
     def save_index(self) -> None:
         """Save the skills that changed since the last save; cheap if none did."""
-        if time.monotonic() < self._next_save:
-            return
-        for state in self._states:
+        with self._saving:  # also waits for a save of another thread
+            if time.monotonic() < self._next_save:
+                return
+            for state in self._states:
+                self._save(state)
+
+    def _save(self, state: RootState) -> None:
+        with self._lock:
+            if self.index is not None and len(state.skills) >= self.index.least:
+                state.is_indexed = True
+            if self.index is None or not state.is_indexed:
+                state.unsaved &= state.skills.keys()  # it must not grow with every name
+                return
+            unsaved, state.unsaved = state.unsaved, set()
+            changed = [state.skills[each] for each in unsaved if each in state.skills]
+        gone = unsaved - {skill.directory for skill in changed}
+        if unsaved and not self.index.save(state.root, state.limits, changed, gone):
+            self._next_save = time.monotonic() + _SAVE_AGAIN_S
             with self._lock:
-                if self.index is not None and len(state.skills) >= self.index.least:
-                    state.is_indexed = True
-                if self.index is None or not state.is_indexed:
-                    state.unsaved &= state.skills.keys()  # it must not grow with every name
-                    continue
-                unsaved, state.unsaved = state.unsaved, set()
-                changed = [state.skills[each] for each in unsaved if each in state.skills]
-            gone = unsaved - {skill.directory for skill in changed}
-            if unsaved and not self.index.save(state.root, state.limits, changed, gone):
-                self._next_save = time.monotonic() + _SAVE_AGAIN_S
-                with self._lock:
-                    state.unsaved |= unsaved
+                state.unsaved |= unsaved
 
     def remembered(self) -> Snapshot | None:
         """Return the indexed skills of the last process, or None unless all roots are indexed.

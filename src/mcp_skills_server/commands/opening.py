@@ -96,9 +96,11 @@ class OpenedRoots:
             watcher.start()
 
     def stop(self) -> None:
-        """Stop polling, and end the programs that were started for it."""
+        """Stop polling, end the programs that were started for it, and save the index."""
         if self.mirrors is not None:
             self.mirrors.stop()
+        if self.registry.loaded.is_set():
+            self.registry.save_index()
 
     def poll_now(self) -> None:
         """Poll every source now. Blocks for as long as a scan of the folders."""

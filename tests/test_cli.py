@@ -218,13 +218,16 @@ def test_skill_over_a_limit_is_marked_by_every_command(tmp_path: Path) -> None:
         wire.wait_for_log(message.encode())
 
 
-def test_validate_shows_progress_only_on_a_terminal(tmp_path: Path) -> None:
+@each_row(("command", "first"), [("validate", "3 skills, 0 errors"), ("list", "PATH ")])
+def test_progress_is_shown_only_on_a_terminal_and_erased(command: str, first: str, tmp_path: Path) -> None:
     for number in range(3):
         write_skill(tmp_path / f"skill-{number}")
-    assert run("validate", tmp_path).stderr == ""
-    with terminal("validate", tmp_path) as screen:
-        assert screen.end() == 0 and "Checking skills" in screen.seen and "100%" in screen.seen
-        assert screen.seen.endswith("3 skills, 0 errors, 0 warnings\r\n")
+    assert run(command, tmp_path).stderr == ""
+    with terminal(command, tmp_path) as screen:
+        assert screen.end() == 0 and "Checking skills" in screen.seen
+        _, _, after = screen.seen.partition("100%")
+        # the bar ends with a line break: one line up, erase it, go on there
+        assert re.match(rf"[^\n]*\r?\n\x1b\[A\x1b\[2K(\x1b\[\d*m)?{re.escape(first)}", after), after
 
 
 @each_row(("variable", "value", "message"), [

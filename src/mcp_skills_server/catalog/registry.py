@@ -244,8 +244,7 @@ class Registry:
                     if not subtree and not self.loaded.is_set():
                         recalled = self._recalled(state)
                     grace = self.followed or defer
-                    watch = arm if state.root.origin is None else None
-                    is_changed |= state.scan(subtree, recalled, arm=watch, grace=grace)
+                    is_changed |= state.scan(subtree, recalled, arm=arm, grace=grace)
             finally:  # also if a later root cannot be scanned
                 if is_changed:
                     changes = self._replace_snapshot()
@@ -275,15 +274,13 @@ class Registry:
     ) -> None:
         """Scan what a root's source has changed, and record what no scan finds.
 
-        Listeners are notified of these problems as of any. May be called before the first scan,
-        which reads all of the root.
+        Listeners are notified as of any change. Before the first scan, nothing is read.
 
         Args:
             folder: absolute path of the root as given; ignored if it is no root.
-            revision: of the root with all changes so far; "" if unknown.
+            revision: of the root with these changes; "" if unknown.
             problems: with their places; they replace those of the call before.
-            changed: changed paths in the root; "" for all of it. A root that could not be read
-                is read whole.
+            changed: paths in the root, "" for all of it.
         """
         with self._lock:
             state = next((each for each in self._states if each.root.given == folder), None)
@@ -296,15 +293,12 @@ class Registry:
                 self.snapshot = Snapshot({}, self._unattached_problems())
                 return
             state.follow()
-            paths = {os.path.join(state.root.path, path) for path in changed}
-            if state.missing is not None:
-                paths = {state.root.path}
-            for each, subtree in self._touched(paths):
+            paths = changed if state.missing is None else [""]
+            for each, subtree in self._touched(os.path.join(state.root.path, it) for it in paths):
                 is_news |= each.scan(subtree)
             changes = self._replace_snapshot() if is_news else None
-            # after the skills: a reader of both never sees old ones of a new revision
             if state.missing is None:
-                state.root.revision = revision
+                state.root.revision = revision  # after the skills: no old ones are shown with it
             if changes is not None:
                 self._notify(changes)
 
@@ -323,7 +317,7 @@ class Registry:
 
     def save_index(self) -> None:
         """Save the skills that changed since the last save; cheap if none did."""
-        with self._saving:  # also waits for a save of another thread
+        with self._saving:  # waits for the save of another thread
             if time.monotonic() < self._next_save:
                 return
             for state in self._states:
@@ -376,6 +370,9 @@ class Registry:
             {path: skill for path, skill in old.items() if skills.get(path) is not skill},
             {path: skill for path, skill in skills.items() if old.get(path) is not skill},
         )
+        for path in changes.before.keys() & changes.after:
+            # other content than the source handed over with the revision
+            self.roots[changes.after[path].root].revision = ""
         self.snapshot = Snapshot(skills, self._unattached_problems())
         return changes
 

@@ -170,7 +170,7 @@ class RootState:
             self._roots,
             self._nested,
             self._kept if grace and recalled is None else None,
-            arm,
+            arm if self.root.origin is None else None,  # its source tells what it changes
         )
         missing = self.missing
         try:
@@ -184,12 +184,10 @@ class RootState:
                 self._report_missing(error)
                 return missing is None
             self.root.forget_links(subtree)
-        moved = _differing(known, found.skills)
-        if self.root.origin is not None and self.skills and moved - self._refused.keys():
-            self.root.revision = ""  # until the source tells that these are of one
         if self._gate is not None or self.root.off or self._refused:
             self._refuse(subtree, found, known)
-        changed = _differing(known, found.skills)
+        directories = known.keys() | found.skills.keys()
+        changed = {each for each in directories if known.get(each) is not found.skills.get(each)}
         self.skills.replace_below(subtree, found.skills)
         self._kept.replace_below(subtree, found.kept)
         self._dotted.replace_below(subtree, dict.fromkeys(found.skipped_dot_folders))
@@ -250,8 +248,3 @@ class RootState:
             text = "%s: the root cannot be read (%s); serving what was read before"
             logger.warning(text, shown, error.strerror or "cannot be read")
         self.missing = problem("root-missing", "the root cannot be read").at(shown, "")
-
-
-def _differing(old: Mapping[str, Skill], new: Mapping[str, Skill]) -> set[str]:
-    """Return the directories whose skill is another object, or in one of them only."""
-    return {each for each in old.keys() | new.keys() if old.get(each) is not new.get(each)}

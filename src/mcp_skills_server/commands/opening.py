@@ -273,9 +273,11 @@ def make_registry(
     return opened.registry
 
 
-def load_registry(given: Sequence[str], options: RootOptions, *, proved: bool = False) -> Registry:
+def load_registry(
+    given: Sequence[str], options: RootOptions, *, proved: bool = False, indexed: bool = False
+) -> Registry:
     """Return a registry as `make_registry` does, but loaded."""
-    registry = make_registry(given, options, proved=proved)
+    registry = make_registry(given, options, proved=proved, indexed=indexed)
     registry.load()
     return registry
 

@@ -4,9 +4,9 @@ A first scan answers clients and names the directories to watch; a second one, o
 watched, finds what changed in between. Events say where to look, the scan says what changed.
 
 Events get lost (NFS, containers, mounts), so everything is scanned and the watch armed anew at
-intervals. Where the system gives no events, the scan is polled. Copies of what a source fetches are
-not watched: the source hands each change to the registry. The watcher has its own thread: a
-scan takes half a second in a large tree, and must not delay the answer to `initialize`.
+intervals. Where the system gives no events, the scan is polled. Copies of fetched skills are not
+watched: their source tells what it changes. The watcher has its own thread, since a scan takes half
+a second in a large tree, and must not delay the answer to `initialize`.
 """
 
 from __future__ import annotations

@@ -245,10 +245,10 @@ def test_bad_environment_value_is_reported_by_variable_name(variable: str, value
 
 
 def test_interrupted_command_exits_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object) -> None:
+    def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("mcp_skills_server.commands.look.load_registry", interrupted)
+    monkeypatch.setattr("mcp_skills_server.commands.look.make_registry", interrupted)
     monkeypatch.setattr("sys.argv", ["mcp-skills-server", "list", "."])
     for start in (main, __main__.main):
         with pytest.raises(SystemExit) as ended:
@@ -259,7 +259,7 @@ def test_interrupted_command_exits_with_130(monkeypatch: pytest.MonkeyPatch) -> 
 
 @each_row("error", [OSError(errno.ENOSPC, "full", "file"), OSError(errno.EACCES, "no")])
 def test_oserror_unrelated_to_output_is_raised(monkeypatch: pytest.MonkeyPatch, error: OSError) -> None:
-    monkeypatch.setattr("mcp_skills_server.commands.look.load_registry", Mock(side_effect=error))
+    monkeypatch.setattr("mcp_skills_server.commands.look.make_registry", Mock(side_effect=error))
     with pytest.raises(OSError, match=r"full|no"):
         main(["list", "."])
 

@@ -322,11 +322,10 @@ def test_former_skills_leave_the_index_of_a_root_that_became_small(top: Path, tm
 
 def test_save_that_failed_is_repeated_a_minute_later(top: Path, index: Index, monkeypatch: Patch) -> None:
     """It may take seconds, for which no edit is followed, or all of a full disk."""
-    clock, registry = FakeClock(monkeypatch), load_registry(top, index=index)
-    save = Mock(return_value=False)
+    clock, save = FakeClock(monkeypatch), Mock(return_value=False)
     monkeypatch.setattr(index, "save", save)
-    for _ in range(2):
-        registry.save_index()
+    registry = load_registry(top, index=index)
+    registry.save_index()
     assert save.call_count == 1
     clock.now += 60
     save.return_value = True

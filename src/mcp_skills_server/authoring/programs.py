@@ -19,9 +19,8 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from io import BufferedReader
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import IO, Any, Final, cast
 from urllib.parse import unquote, urlsplit
 
 from mcp_skills_server.catalog.index import Index
@@ -32,7 +31,6 @@ from mcp_skills_server.model import Problem, Severity, Skill, printable
 _OUTPUT: Final = "{output}"
 _SCAN_S: Final = 600.0
 _MAX_OUTPUT: Final = 4 << 20
-_CHUNK: Final = 1 << 16
 _MAX_COST_USD: Final = 1_000_000
 _KIND: Final = "judge"
 """The kind of a judge's cached answers in the index."""
@@ -104,11 +102,10 @@ def _run(
     return bytes(out)
 
 
-def _read(process: subprocess.Popen[bytes], stream: BufferedReader, kept: bytearray) -> None:
+def _read(process: subprocess.Popen[bytes], stream: IO[bytes], kept: bytearray) -> None:
     """Read a program's output, and kill the program if that is too long."""
     with stream:
-        while len(kept) <= _MAX_OUTPUT and (chunk := stream.read1(_CHUNK)):
-            kept += chunk
+        kept += stream.read(_MAX_OUTPUT + 1)
     if len(kept) > _MAX_OUTPUT:
         process.kill()
 

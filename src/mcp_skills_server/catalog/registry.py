@@ -174,6 +174,7 @@ class Registry:
                     self._listeners.notify(Changes({}, {}), first=True)
             finally:
                 self.loaded.set()  # under the lock: problems that `note` adds later are notified
+        self.save_index()  # now: a host may end its server within a second
 
     async def aload(self) -> None:
         """Run `load` in a thread, for event loops."""
@@ -274,13 +275,9 @@ class Registry:
     ) -> None:
         """Scan what a root's source has changed, and record what no scan finds.
 
-        Listeners are notified as of any change. Before the first scan, nothing is read.
-
-        Args:
-            folder: absolute path of the root as given; ignored if it is no root.
-            revision: of the root with these changes; "" if unknown.
-            problems: with their places; they replace those of the call before.
-            changed: paths in the root, "" for all of it.
+        `folder` is the root's absolute path as given. `revision` is that of the root with the
+        changes, "" if unknown. `problems`, with their places, replace those of the call before.
+        `changed` are paths in the root, "" for all of it; before the first scan none is read.
         """
         with self._lock:
             state = next((each for each in self._states if each.root.given == folder), None)

@@ -18,7 +18,7 @@ from mcp_skills_server.catalog.index import code_mark, decode_problem
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.tree import ignored_in
 from mcp_skills_server.commands.fields import takes
-from mcp_skills_server.commands.opening import load_registry
+from mcp_skills_server.commands.opening import load_registry, make_registry
 from mcp_skills_server.commands.options import (
     TableOptions,
     TextOptions,
@@ -131,8 +131,8 @@ def list_(options: TableOptions, roots: tuple[str, ...]) -> int:
       mcp-skills-server list ~/skills
       mcp-skills-server list ~/skills --format json
     """
-    registry = load_registry(roots, options, indexed=True)
-    registry.save_index()
+    registry = make_registry(roots, options, indexed=True)
+    registry.load()
     snapshot = registry.snapshot
     skills = [snapshot.skills[path] for path in snapshot.paths(Standing.UNUSABLE)]
     run_deep_checks(registry, skills)

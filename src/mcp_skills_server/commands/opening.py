@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -47,17 +46,8 @@ UNFETCHED: Final = "not all of its skills can be fetched now"
 
 
 def make_watcher(registry: Registry, options: WatchOptions) -> Watcher | None:
-    """Return a watcher of the folders; without `--watch` save the index at each change."""
+    """Return a watcher of the folders; None without `--watch`."""
     if not options.watch:
-        changed = threading.Event()
-        registry.subscribe(lambda _: changed.set())
-
-        def keep() -> None:
-            while changed.wait():
-                changed.clear()
-                registry.save_index()
-
-        threading.Thread(target=keep, name="skills-index", daemon=True).start()
         return None
     from mcp_skills_server.catalog.watch import Watcher
 
@@ -273,11 +263,9 @@ def make_registry(
     return opened.registry
 
 
-def load_registry(
-    given: Sequence[str], options: RootOptions, *, proved: bool = False, indexed: bool = False
-) -> Registry:
+def load_registry(given: Sequence[str], options: RootOptions, *, proved: bool = False) -> Registry:
     """Return a registry as `make_registry` does, but loaded."""
-    registry = make_registry(given, options, proved=proved, indexed=indexed)
+    registry = make_registry(given, options, proved=proved)
     registry.load()
     return registry
 

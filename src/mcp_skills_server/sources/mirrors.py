@@ -93,7 +93,6 @@ class Follower:
         """Whether the folder held all of the revision when it was last read."""
         self._lines: tuple[str, ...] = ()
         self._problems: tuple[Problem, ...] = ()
-        self._noted: tuple[Problem, ...] = ()
         self._refused: tuple[str, UnacceptableError] | None = None
         """The digest of the last refused revision, and the reason."""
         self._reported: tuple[str, ...] = ()
@@ -224,7 +223,7 @@ class Follower:
     def report_to(self, note: Note) -> None:
         """Report revision, problems and changes to `note`, now and after each poll."""
         self.note = note
-        note(self.state.revision, self._noted, ())
+        note(self.state.revision, self._problems, ())
 
     def switch(self, source: Source) -> None:
         """Serve another fetched source by moving the link; may raise OSError. Thread-safe."""
@@ -265,11 +264,8 @@ class Follower:
         if changes:
             logger.info("%s: fetched %s: %s", self.name, revisions, changes)
 
-    def _hand_over(
-        self, revision: str, problems: tuple[Problem, ...], changed: Set[str]
-    ) -> None:
+    def _hand_over(self, revision: str, problems: tuple[Problem, ...], changed: Set[str]) -> None:
         """Pass revision, problems and changes of the copy to `note`."""
-        self._noted = problems
         if self.note is not None:
             self.note(revision, problems, changed)
         self.source.changed -= changed
@@ -278,7 +274,7 @@ class Follower:
     def _hand_over_part(self, _done: int, _total: int) -> None:
         """Pass on the skills that an unfinished fetch has put in place; they are of no revision."""
         if part := self.source.changed - {""}:
-            self._hand_over("", self._noted, part)
+            self._hand_over("", self._problems, part)
 
     def _report(
         self, lines: tuple[str, ...], problems: tuple[Problem, ...], revision: str | None = None

@@ -253,7 +253,6 @@ class Watcher:
     def _scan(self, arm: Arm | None = None, paths: Iterable[str] | None = None) -> bool:
         if not self._registry.loaded.is_set():
             self._registry.load(arm)
-            self._registry.save_index()  # before the watch is armed: the server may soon end
             return True
         # Deferred: the changes may be the first half of a burst whose second half comes as events.
         return bool(self._registry.refresh(paths, arm=arm, defer=True))

@@ -307,6 +307,26 @@ def test_copy_that_another_process_changed_is_read_again(tmp_path: Path) -> None
     assert noticed.take() == [("one", ["one"])]
 
 
+def test_change_by_another_process_just_before_a_fetch_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, follower = make_follower(tmp_path)
+    other_source, other = make_follower(tmp_path)
+    noticed = NoticedChanges(follower)
+    source.answers, other_source.answers = ["one", "two"], ["two"]
+    anyio.run(follower.refresh)
+    noticed.take()
+
+    def fetch_elsewhere(*_: object) -> None:
+        """Run where the follower has not locked the folder yet."""
+        if other_source.answers:
+            monkeypatch.undo()
+            anyio.run(other.refresh)
+
+    monkeypatch.setattr("mcp_skills_server.sources.reconcile._held", fetch_elsewhere)
+    anyio.run(follower.refresh)
+    assert other_source.planned == ["two"]
+    assert noticed.take() == [("two", ["two"])]
+
+
 class ManySource(ScriptedSource):
     """A source whose revision has the skills of these letters; "x" cannot be fetched."""
 

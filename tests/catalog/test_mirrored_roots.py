@@ -61,11 +61,12 @@ def test_listeners_see_new_skills_with_their_revision(copy: Copy) -> None:
     assert copy.revision == "three"
 
 
-def test_handed_over_removal_has_no_grace_period(copy: Copy) -> None:
+def test_handed_over_change_has_no_grace_period(copy: Copy) -> None:
     copy.registry.followed = True
     shutil.rmtree(copy.place / "a")
-    copy.hand_over("two", "a")
-    assert valid_paths(copy.registry) == ["b"]
+    write_files(copy.place, {"b/SKILL.md": "---\nname: [\n---\n"})
+    copy.hand_over("two", "a", "b")
+    assert valid_paths(copy.registry) == []
 
 
 @pytest.mark.parametrize("how", ["rescan", "refresh"])

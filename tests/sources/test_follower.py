@@ -6,7 +6,7 @@ import logging
 import shutil
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Set
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -305,6 +305,51 @@ def test_copy_that_another_process_changed_is_read_again(tmp_path: Path) -> None
     anyio.run(other.refresh)
     anyio.run(follower.refresh)
     assert noticed.take() == [("one", ["one"])]
+
+
+def test_copy_that_another_process_changed_has_no_revision_after_a_failed_fetch(tmp_path: Path) -> None:
+    source, follower = make_follower(tmp_path)
+    other_source, other = make_follower(tmp_path)
+    noticed = NoticedChanges(follower)
+    source.answers, other_source.answers = ["one", "three"], ["two"]
+    anyio.run(follower.refresh)
+    anyio.run(other.refresh)
+    noticed.take()
+    source.errors = {"three": UnreachableError("no answer")}
+    with pytest.raises(UnreachableError) as failed:
+        anyio.run(follower.refresh)
+    follower.report_failure(failed.value)
+    assert noticed.take() == [("", ["two"])]
+    assert follower.state.revision == ""
+
+
+def test_foreign_content_is_no_longer_served_once_it_is_removed(tmp_path: Path) -> None:
+    source, follower = make_follower(tmp_path)
+    source.answers = ["one"]
+    anyio.run(follower.refresh)
+    (follower.path / "mine").mkdir()
+    (follower.path / "mine" / "SKILL.md").write_text("---\nname: mine\ndescription: mine\n---\n")
+    source, follower = make_follower(tmp_path)  # another process, which begins with this
+    noticed = NoticedChanges(follower)
+    source.answers = ["one"]
+    assert noticed.now[1] == ["mine", "one"]
+    anyio.run(follower.refresh)
+    assert noticed.take() == [("", ["one"])]
+    assert noticed.now == ("one", ["one"])
+
+
+def test_source_that_is_switched_to_is_read_whole(tmp_path: Path) -> None:
+    source, follower = make_follower(tmp_path)
+    other, _ = make_follower(tmp_path)
+    changed: list[Set[str]] = []
+    follower.note = lambda _revision, _problems, paths: changed.append({*paths})
+    source.answers = other.answers = ["one", "one"]
+    anyio.run(follower.refresh)
+    follower.switch(other)
+    assert follower.state.revision == ""
+    anyio.run(follower.refresh)
+    assert changed[-1] == {""}
+    assert follower.state.revision == "one"
 
 
 def test_change_by_another_process_just_before_a_fetch_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -335,10 +335,8 @@ class FetchedFolder:
             names = {record_key(each.name): each.name for each in read_records(self.directory)}
         for each in left:
             key = each.name.removeprefix(_OLD)
-            name = names.get(key, key)
-            target = self.directory / name
+            target = self.directory / names.get(key, key)
             if each.name.startswith(_OLD) and not os.path.lexists(target):
-                self._changed.add(name)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 os.rename(each, target)
             else:

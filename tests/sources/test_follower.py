@@ -340,11 +340,12 @@ def test_foreign_content_is_no_longer_served_once_it_is_removed(tmp_path: Path) 
 
 def test_source_that_is_switched_to_is_read_whole(tmp_path: Path) -> None:
     source, follower = make_follower(tmp_path)
-    other, _ = make_follower(tmp_path)
     changed: list[Set[str]] = []
     follower.note = lambda _revision, _problems, paths: changed.append({*paths})
-    source.answers = other.answers = ["one", "one"]
+    source.answers = ["one"]
     anyio.run(follower.refresh)
+    other, _ = make_follower(tmp_path)
+    other.answers = ["one"]
     follower.switch(other)
     assert follower.state.revision == ""
     anyio.run(follower.refresh)

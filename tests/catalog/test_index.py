@@ -38,6 +38,7 @@ from mcp_skills_server.catalog import disk, scan
 from mcp_skills_server.catalog.index import Index, encode
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Limits
+from mcp_skills_server.catalog.switches import switch
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.catalog.watch.events import DirectoryEvents
 from mcp_skills_server.commands.opening import OpenedRoots
@@ -436,6 +437,15 @@ def test_remembered_skills_come_from_the_index_without_a_scan(top: Path, index: 
         if path != "empty":
             same = remembered.skills[path]
             assert (same.name, same.standing) == (skill.name, skill.standing)
+
+
+def test_skill_that_was_switched_off_since_is_not_remembered(top: Path, index: Index) -> None:
+    before = start(top, index=index).snapshot.skills
+    for folder in ("outer", "one"):
+        switch(str(top), folder, on=False)
+    remembered = Registry([top], index=index).remembered()
+    assert remembered is not None
+    assert before.keys() - remembered.skills.keys() == {"one", "outer", "outer/inner"}
 
 
 def test_nothing_is_remembered_for_other_limits_or_unindexed_roots(top: Path, tmp_path: Path, index: Index) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from mcp_skills_server.catalog import tree
-from mcp_skills_server.catalog.path_map import join
+from mcp_skills_server.catalog.path_map import above, join
 from mcp_skills_server.codes import problem
 from mcp_skills_server.errors import plural
 from mcp_skills_server.model import Problem, Skill, Snapshot
@@ -162,12 +162,14 @@ def inspect(registry: Registry, skill: Skill) -> list[Problem]:
     from mcp_skills_server.validation import lint  # late import of TOML and lint
 
     root = registry.roots[skill.root]
-    inner = tuple(
-        f"{each.removeprefix(skill.directory).lstrip('/')}/" for each in registry.nested(skill)
-    )
+    inner = tuple(f"{each}/" for each in skill.nested)
     own = {path: file for path, file in skill.files.items() if not path.startswith(inner)}
     located = root.locate(skill.directory)
-    found = [*lint.lint_names(skill, own, tree.ignored_in(located.base, located.rest))]
+    # not those in a nested skill that has lost its SKILL.md: its folder has no file here
+    folders = {up for path in (*own, *skill.empty) for up in above(path)}
+    ignored = tree.ignored_in(located.base, located.rest)
+    ignored = [path for path in ignored if path.rstrip("/").rpartition("/")[0] in folders]
+    found = [*lint.lint_names(skill, own, ignored)]
     # unreadable files that the scan reported
     known = {each.path for each in skill.problems if each.code == "unreadable"}
     for path, file in own.items():

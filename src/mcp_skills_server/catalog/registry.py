@@ -22,7 +22,7 @@ from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.checks import Checks
 from mcp_skills_server.catalog.gates import Gate
 from mcp_skills_server.catalog.index import Index
-from mcp_skills_server.catalog.path_map import outermost
+from mcp_skills_server.catalog.path_map import above, outermost
 from mcp_skills_server.catalog.root_state import RootState
 from mcp_skills_server.catalog.roots import Limits, MirroredRoot, Root, merge, open_roots
 from mcp_skills_server.catalog.scan import Arm
@@ -345,7 +345,11 @@ class Registry:
         found = [each.values() for each in known if each is not None]
         if len(found) < len(known):
             return None
-        return Snapshot(merge(found)[0])
+        left = merge(found)[0]
+        for path, skill in list(left.items()):
+            if not self.roots[skill.root].off.isdisjoint(above(skill.directory)):
+                del left[path]  # switched off since
+        return Snapshot(left)
 
     def enters(self, path: str) -> bool:
         """Tell whether a scan of a root enters this absolute path; none enters ignored names."""
@@ -368,8 +372,9 @@ class Registry:
             {path: skill for path, skill in skills.items() if old.get(path) is not skill},
         )
         for path in changes.before.keys() & changes.after:
-            # other content than the source handed over with the revision
-            self.roots[changes.after[path].root].revision = ""
+            root = changes.before[path].root
+            if changes.after[path].root == root:
+                self.roots[root].revision = ""  # the source handed over other content with it
         self.snapshot = Snapshot(skills, self._unattached_problems())
         return changes
 
@@ -493,9 +498,3 @@ class Registry:
         for skill in snapshot.skills.values():
             self.checks.of(skill)
         return [*self.checks.survey(snapshot).problems]
-
-    def nested(self, skill: Skill) -> tuple[str, ...]:
-        """Return the root-relative directories of the skills nested in this one."""
-        with self._lock:
-            below = self._states[skill.root].skills.below(skill.directory)
-        return tuple(directory for directory in below if directory != skill.directory)

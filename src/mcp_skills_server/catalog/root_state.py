@@ -12,11 +12,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeAlias
 
+from mcp_skills_server.catalog.bundle import without_nested
 from mcp_skills_server.catalog.disk import MISSING_ERRORS, is_utf8
 from mcp_skills_server.catalog.gates import GateRefusal
-from mcp_skills_server.catalog.path_map import PathMap, above
+from mcp_skills_server.catalog.path_map import PathMap, above, levels
 from mcp_skills_server.catalog.roots import Limits, Root
-from mcp_skills_server.catalog.scan import Arm, Kept, Scan
+from mcp_skills_server.catalog.scan import Arm, Kept, Scan, unchanged
 from mcp_skills_server.catalog.switches import SWITCHES
 from mcp_skills_server.codes import problem
 from mcp_skills_server.format.ignored import VENV_MARKER, is_entered
@@ -200,17 +201,26 @@ class RootState:
         return bool(changed or is_news or missing is not None)
 
     def _refuse(self, subtree: str, found: Scan, known: Mapping[str, Skill]) -> None:
-        """Remove refused skills from a scan's result: one must not hide a skill of a later root."""
+        """Remove refused skills, lest they hide others, and their files from those around them."""
         refused: list[str] = []
-        for directory, skill in list(found.skills.items()):
+        inner: dict[str, list[str]] = {}  # refused directories by those above, relative to them
+        for directory in sorted(found.skills, key=levels, reverse=True):  # nested skills first
+            whole, withheld = found.skills[directory], inner.get(directory, [])
+            skill = without_nested(whole, withheld, self.root)
+            skill = found.skills[directory] = unchanged(known.get(directory), skill)
             # a full scan passes all through the gate again: a certificate may have expired
             if subtree and known.get(directory) is skill:
                 continue
             refusal = self._refusal(skill)
+            if refusal is not None and withheld:
+                # A lock or signature may cover the nested skills, too: it admits a part of it.
+                refusal = self._refusal(whole)
             if refusal is None:
                 continue
             refused.append(directory)
             del found.skills[directory]
+            for outer in above(directory):
+                inner.setdefault(outer, []).append(directory.removeprefix(outer).lstrip("/"))
             if refusal.problem is not None:
                 place = self.root.show(directory)
                 found.problems.append((directory, refusal.problem.at(place, skill.path)))

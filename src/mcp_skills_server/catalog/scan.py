@@ -144,6 +144,7 @@ class Scan:
         reads, found = self._files.reads, self._read_skill(here, outer)
         kept = self._in_grace(here, found)
         skill = kept or found
+        here.holds_manifest |= kept is not None  # until the end of the grace period
         if skill is not None:
             self.skills[here.path] = skill
         elif outer is None:
@@ -154,18 +155,12 @@ class Scan:
             if outer is not None and not here.holds_manifest:
                 self._withhold(here)
         elif kept is None:
-            self.skills[here.path] = self._completed(here, skill)
+            bundle = Bundle(skill, self.root, self._files)
+            bundle.add(here)
+            found = bundle.complete(self.limits)
+            self.skills[here.path] = unchanged(self.known.get(here.path), found)
             if here.path in self.known and self._files.reads == reads:
                 self.unread.add(here.path)
-
-    def _completed(self, here: Directory, skill: Skill) -> Skill:
-        """Return the skill with its files and final standing; the known object if equal."""
-        bundle = Bundle(skill, self.root, self._files)
-        bundle.add(here)
-        found, old = bundle.complete(self.limits), self.known.get(here.path)
-        if old is None or (old.path, old.nested) != (found.path, found.nested):
-            return found
-        return old if old.has_same_content(found) else found
 
     def _in_grace(self, here: Directory, found: Skill | None) -> Skill | None:
         """Return this directory's known skill if it stays for a grace period, or None."""
@@ -415,6 +410,13 @@ class Scan:
             message = f"folders lie more than {most} levels below the root and are not searched"
             hint = "serve a folder that lies nearer to them as a root of its own"
             self._report("too-deep", message, location, hint)
+
+
+def unchanged(old: Skill | None, found: Skill) -> Skill:
+    """Return the known skill of a directory if it equals the one that was found, else that one."""
+    if old is None or (old.path, old.nested) != (found.path, found.nested):
+        return found
+    return old if old.has_same_content(found) else found
 
 
 def read_skill_md(raw: bytes, directory: str) -> Reading:

@@ -39,7 +39,7 @@ def is_offered(skill: Skill, chosen: Sequence[str]) -> bool:
     slashes). If empty, all skills match.
     """
     withheld = skill.frontmatter.get("user-invocable", True)
-    shown = bool(hidden.strip(skill.description).strip()) and not hidden.count(skill.path)
+    shown = bool(hidden.strip(skill.description).strip()) and not hidden.count_in_name(skill.path)
     if skill.standing < LEAST or not shown or _is_false(withheld):
         return False
     return not chosen or any(

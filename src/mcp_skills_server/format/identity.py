@@ -30,7 +30,7 @@ def name_of(skill: Skill, snapshot: Snapshot, least: Standing) -> str:
     is too long for a request, or that holds hidden characters.
     """
     name = skill.name
-    if len(name) > LONGEST_PATH or hidden.count(name):
+    if len(name) > LONGEST_PATH or hidden.count_in_name(name):
         return skill.path
     holder = snapshot.skills.get(name)
     taken = holder is not None and holder is not skill and holder.standing >= least

@@ -356,7 +356,9 @@ def _hidden_characters(skill: SkillMd) -> Iterator[Finding]:
     """Search the parsed values, in which YAML escapes are decoded."""
     for key, value in skill.frontmatter.items():
         found = [
-            character for text in (key, *hidden.texts(value)) for _, character in hidden.find(text)
+            character
+            for text in (key, *hidden.texts(value))
+            for _, character in hidden.find(f"/{text}")
         ]
         if found:
             name = literal(hidden.strip(key))

@@ -114,7 +114,7 @@ def is_offered(skill: Skill) -> bool:
     name is left for it.
     """
     reserved = str(skill.frontmatter.get("disable-model-invocation")).strip().lower() == "true"
-    shown = bool(hidden.strip(skill.description).strip()) and not hidden.count(skill.path)
+    shown = bool(hidden.strip(skill.description).strip()) and not hidden.count_in_name(skill.path)
     return is_usable(skill) and shown and not reserved
 
 
@@ -145,8 +145,10 @@ def hidden_remarks(frontmatter: Mapping[str, Json], instructions: str) -> tuple[
 
 
 def scripts_of(skill: Skill) -> Iterator[str]:
-    """Yield the paths of a skill's scripts."""
-    return (path for path in skill.files if path.startswith(SCRIPTS))
+    """Yield the paths of a skill's scripts; those of skills nested in it need their own grant."""
+    nested = tuple(f"{each}/" for each in skill.nested)
+    scripts = (path for path in skill.files if path.startswith(SCRIPTS))
+    return (path for path in scripts if not path.startswith(nested))
 
 
 def in_workspace(path: str) -> str | None:

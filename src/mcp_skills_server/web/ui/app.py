@@ -32,6 +32,7 @@ from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.authoring.tokens import ESTIMATE_RULE, estimated_tokens
 from mcp_skills_server.catalog.views import View, Views, retry_when_stale
 from mcp_skills_server.errors import RequestError, UnreadableError
+from mcp_skills_server.proposals.approval import UnwritableError
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.search_index import NoFullTextError
 from mcp_skills_server.server.requests import Settings
@@ -72,6 +73,7 @@ _HERE: Final = Path(__file__).parent
 _STATIC: Final = {"ui.css": "text/css", "ui.js": "text/javascript", "mark.svg": "image/svg+xml"}
 _LEAST_COMPRESSED: Final = 1024
 """Responses of at least so many bytes are compressed."""
+_UNWRITABLE: Final = "It cannot be written into its folder; ask the operator of this server why."
 _NOT_THERE: Final = (
     "There is no such page. Its skill may have been deleted, or you may not read it."
 )
@@ -163,7 +165,7 @@ class PagePart(Part):
             _templates(),
             self._settings,
             http.site_states,
-            operation.UsageReports(self._ui.counts),
+            operation.UsageReports(self._ui.counts, [root.address for root in registry.roots]),
             history.Revisions(registry),
             is_local=self._ui.secret_hash is not None,
             is_open=self._sessions.is_open,
@@ -308,6 +310,8 @@ def _message(ctx: Context, words: str, status: int) -> Response:
 def _refusal(ctx: Context, error: HTTPException | RequestError) -> Response:
     if isinstance(error, HTTPException):
         return _message(ctx, error.detail, error.status_code)
+    if isinstance(error, UnwritableError) and not ctx.is_admin:
+        return _message(ctx, _UNWRITABLE, 400)
     return _message(ctx, str(error), 503 if isinstance(error, UnreadableError) else 400)
 
 
@@ -355,9 +359,8 @@ async def _static(request: Request) -> Response:
 @cache
 def _templates() -> Environment:
     loader, undefined = FileSystemLoader(_HERE / "templates"), StrictUndefined
-    made = Environment(
-        loader=loader, autoescape=True, undefined=undefined, trim_blocks=True, lstrip_blocks=True
-    )
+    # Without `trim_blocks` and `lstrip_blocks`, which join the words before and after a line break.
+    made = Environment(loader=loader, autoescape=True, undefined=undefined)
     filters = {"visible": visible, "marked": marked, "plain": plain}
     filters |= {"tokens": estimated_tokens, "spark": spark, "moment": _moment}
     made.filters.update(filters)  # pyright: ignore[reportUnknownMemberType]

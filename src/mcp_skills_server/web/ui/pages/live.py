@@ -20,8 +20,8 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.views import SkillSet, nested_in
-from mcp_skills_server.model import Changes, Snapshot
+from mcp_skills_server.catalog.views import SkillSet
+from mcp_skills_server.model import Changes
 from mcp_skills_server.runtime.quota import Owner, Quota, QuotaError
 from mcp_skills_server.server.sdk import quota_owner
 from mcp_skills_server.web.ui.context import Context, reason_left_out
@@ -56,7 +56,7 @@ class Change(NamedTuple):
     time: float = 0.0
 
 
-def _changes(found: Changes, snapshot: Snapshot) -> Iterator[Change]:
+def _changes(found: Changes) -> Iterator[Change]:
     """Yield the changes by path, without skills of which only nested skills differ."""
     paths = sorted(found.before.keys() | found.after.keys())
     for path in paths[-MOST_KEPT:]:
@@ -66,7 +66,7 @@ def _changes(found: Changes, snapshot: Snapshot) -> Iterator[Change]:
         elif before is None:
             yield Change("appeared", path)
         else:
-            inside = nested_in(snapshot, before) | nested_in(snapshot, after)
+            inside = {*before.nested, *after.nested}
             folders = tuple(f"{each}/" for each in inside)
             old, new = before.files, after.files
             changed = (name for name in old.keys() | new if old.get(name) is not new.get(name))
@@ -96,7 +96,7 @@ class Live:
 
         def note(changes: Changes) -> None:
             if registry.loaded.is_set():
-                self.note(_changes(changes, registry.snapshot))
+                self.note(_changes(changes))
 
         registry.subscribe(note)
 

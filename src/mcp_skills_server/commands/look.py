@@ -80,7 +80,7 @@ def _findings_key(registry: Registry, skill: Skill) -> bytes:
     located = root.locate(skill.directory)
     given = [
         (code_mark(), registry.limits, root.shown),
-        (skill.path, skill.directory, skill.standing, registry.nested(skill)),
+        (skill.path, skill.directory, skill.standing, skill.nested, skill.empty),
         [(path, each.size, each.digest, each.executable) for path, each in skill.files.items()],
         ignored_in(located.base, located.rest),
     ]

@@ -228,13 +228,16 @@ def test_skill_over_a_limit_is_marked_by_every_command(tmp_path: Path) -> None:
         wire.wait_for_log(message.encode())
 
 
-def test_validate_shows_progress_only_on_a_terminal(tmp_path: Path) -> None:
+@each_row(("command", "first"), [("validate", "3 skills, 0 errors"), ("list", "PATH ")])
+def test_progress_is_shown_only_on_a_terminal_and_erased(command: str, first: str, tmp_path: Path) -> None:
     for number in range(3):
         write_skill(tmp_path / f"skill-{number}")
-    assert run("validate", tmp_path).stderr == ""
-    with terminal("validate", tmp_path) as screen:
-        assert screen.end() == 0 and "Checking skills" in screen.seen and "100%" in screen.seen
-        assert screen.seen.endswith("3 skills, 0 errors, 0 warnings\r\n")
+    assert run(command, tmp_path).stderr == ""
+    with terminal(command, tmp_path) as screen:
+        assert screen.end() == 0 and "Checking skills" in screen.seen
+        _, _, after = screen.seen.partition("100%")
+        # the bar ends with a line break: one line up, erase it, go on there
+        assert re.match(rf"[^\n]*\r?\n\x1b\[A\x1b\[2K(\x1b\[\d*m)?{re.escape(first)}", after), after
 
 
 @each_row(("variable", "value", "message"), [
@@ -252,10 +255,10 @@ def test_bad_environment_value_is_reported_by_variable_name(variable: str, value
 
 
 def test_interrupted_command_exits_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object) -> None:
+    def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("mcp_skills_server.commands.look.load_registry", interrupted)
+    monkeypatch.setattr("mcp_skills_server.commands.look.make_registry", interrupted)
     monkeypatch.setattr("sys.argv", ["mcp-skills-server", "list", "."])
     for start in (main, __main__.main):
         with pytest.raises(SystemExit) as ended:
@@ -266,7 +269,7 @@ def test_interrupted_command_exits_with_130(monkeypatch: pytest.MonkeyPatch) -> 
 
 @each_row("error", [OSError(errno.ENOSPC, "full", "file"), OSError(errno.EACCES, "no")])
 def test_oserror_unrelated_to_output_is_raised(monkeypatch: pytest.MonkeyPatch, error: OSError) -> None:
-    monkeypatch.setattr("mcp_skills_server.commands.look.load_registry", Mock(side_effect=error))
+    monkeypatch.setattr("mcp_skills_server.commands.look.make_registry", Mock(side_effect=error))
     with pytest.raises(OSError, match=r"full|no"):
         main(["list", "."])
 

@@ -306,6 +306,11 @@ def test_judge_program_may_answer_in_three_formats(skills: Path, answer: str, tm
     (f"{sys.executable} -c 'print(\"{{\")'", "invalid JSON"),
     (f"{sys.executable} -c 'print(\"[1]\")'", "did not print a list of names"),
     (f"{sys.executable} -c 'import signal; signal.pause()'", "did not answer within 2 s"),
+    ("sh -c 'exec >&- 2>&-; sleep 60'", "did not answer within 2 s"),
+    ("sh -c 'sleep 60 & echo []'", "did not answer within 2 s"),  # its child holds the pipe
+    *((f"sh -c 'yes >&{number}; exit 0'", "wrote more than 4,194,304 bytes") for number in (1, 2)),
+    *((f"echo '{{\"skills\": [], \"cost_usd\": {cost}}}'", "cost_usd is no number from 0 to 1,000,000")
+      for cost in ("NaN", "Infinity", "-Infinity", "1e999", "-1", "1" + "0" * 400)),
 ])  # fmt: skip
 def test_failed_judge_is_reported_in_one_line(skills: Path, line: str, message: str) -> None:
     file = write_trigger_set(skills.parent / "refunds.json", ("refunds", True))

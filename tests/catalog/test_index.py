@@ -40,6 +40,8 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Limits
 from mcp_skills_server.catalog.switches import switch
 from mcp_skills_server.catalog.watch import Watcher
+from mcp_skills_server.catalog.watch.events import DirectoryEvents
+from mcp_skills_server.commands.opening import OpenedRoots
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import Skill
 from mcp_skills_server.model.digests import digest_of
@@ -322,11 +324,10 @@ def test_former_skills_leave_the_index_of_a_root_that_became_small(top: Path, tm
 
 def test_save_that_failed_is_repeated_a_minute_later(top: Path, index: Index, monkeypatch: Patch) -> None:
     """It may take seconds, for which no edit is followed, or all of a full disk."""
-    clock, registry = FakeClock(monkeypatch), load_registry(top, index=index)
-    save = Mock(return_value=False)
+    clock, save = FakeClock(monkeypatch), Mock(return_value=False)
     monkeypatch.setattr(index, "save", save)
-    for _ in range(2):
-        registry.save_index()
+    registry = load_registry(top, index=index)
+    registry.save_index()
     assert save.call_count == 1
     clock.now += 60
     save.return_value = True
@@ -334,6 +335,48 @@ def test_save_that_failed_is_repeated_a_minute_later(top: Path, index: Index, mo
         registry.save_index()
     assert save.call_count == 2
     assert {each.path for each in save.call_args.args[2]} == set(registry.snapshot.skills)
+
+
+def test_end_of_a_server_waits_for_the_save_of_its_index(top: Path, index: Index, monkeypatch: Patch) -> None:
+    saving, may_save, stopped, real_save = threading.Event(), threading.Event(), threading.Event(), index.save
+
+    def save(*arguments: Any) -> bool:
+        saving.set()
+        return may_save.wait(DEADLINE) and real_save(*arguments)
+
+    monkeypatch.setattr(index, "save", save)
+    registry = Registry([top], index=index)
+    threads = [threading.Thread(target=registry.load)]
+    threads.append(threading.Thread(target=lambda: OpenedRoots(registry, None).stop() or stopped.set()))
+    threads[0].start()
+    assert saving.wait(DEADLINE) and registry.loaded.is_set()
+    threads[1].start()
+    assert not stopped.wait(0.1)
+    may_save.set()
+    for thread in threads:
+        thread.join(DEADLINE)
+    assert stopped.is_set() and registry.remembered() is not None
+
+
+def test_index_is_written_before_the_watch_is_armed(top: Path, index: Index, monkeypatch: Patch) -> None:
+    """A host may end its server within a second, and arming 1,000 folders takes half of one."""
+    arming, may_arm = threading.Event(), threading.Event()
+
+    def arm(_: DirectoryEvents) -> set[str]:
+        arming.set()
+        may_arm.wait(DEADLINE)
+        return set()
+
+    monkeypatch.setattr(DirectoryEvents, "arm", arm)
+    registry = Registry([top], index=index)
+    with Watcher(registry):
+        try:
+            assert arming.wait(DEADLINE)
+            saved = Index(index.path.parent, index.least).skills(registry.roots[0], registry.limits)
+            assert saved is not None
+            assert saved.keys() == {skill.directory for skill in registry.snapshot.skills.values()}
+        finally:
+            may_arm.set()
 
 
 def test_watcher_saves_the_index_and_the_next_one_loads_it(top: Path, index: Index, monkeypatch: Patch) -> None:

@@ -19,6 +19,7 @@ import pytest
 from malformed import LONE_SURROGATES, MALFORMED
 from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.model import Standing
 from mcp_skills_server.transport import MAX_LINE
 from tables import each_row
 from web.http_wire import HELLO
@@ -243,6 +244,18 @@ def test_optional_root_that_is_absent_is_served_once_it_is_there(tmp_path: Path,
     with serving(*roots, tmp_path / "away", *options, opened=False) as wire:
         assert wire.wait() == 2
         assert b"away: no such file or folder" in wire.stderr
+
+
+@pytest.mark.parametrize("options", [(), ("--no-watch",)])
+def test_server_that_ends_at_once_leaves_an_index(tmp_path: Path, options: tuple[str, ...]) -> None:
+    raw = message(id=1, method="initialize", params=HELLO) + message(id=2, method="skills/list")
+    command = [*COMMAND, "serve", str(FIXTURES), "--cache-dir", str(tmp_path), *options]
+    subprocess.run(command, input=raw, capture_output=True, timeout=DEADLINE, check=True)
+    registry = Registry([FIXTURES], index=Index(tmp_path / "index", least=1))
+    remembered = registry.remembered()
+    registry.load()
+    assert remembered is not None
+    assert remembered.paths(Standing.VALID) == registry.snapshot.paths(Standing.VALID) != []
 
 
 def test_start_imports_no_sdk_and_with_an_index_no_reader_of_skills(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ class Checks:
         # A read that failed may succeed now, though the skill did not change.
         if found is None or any(each.code == "unreadable" for each in found):
             found = inspect(self._registry, skill)
-            self._remember(skill, found)
+            self.remember(skill, found)
         return found
 
     def known(self, skill: Skill) -> Sequence[Problem] | None:
@@ -95,7 +95,8 @@ class Checks:
         with self._lock:
             return self._known.get(skill)
 
-    def _remember(self, skill: Skill, found: Sequence[Problem]) -> None:
+    def remember(self, skill: Skill, found: Sequence[Problem]) -> None:
+        """Cache the problems in a skill's files."""
         with self._lock:
             self._known[skill] = tuple(found)
 
@@ -149,7 +150,7 @@ class Checks:
             self.of(skill)
         except Exception:  # a bug in one rule must not end the checks of the other skills
             logger.exception("%s could not be checked", skill.path)
-            self._remember(skill, ())
+            self.remember(skill, ())
         time.sleep(time.monotonic() - begun)  # throttle: leave half of the time to requests
 
 

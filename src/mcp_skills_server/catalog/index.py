@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import stat
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -35,8 +36,8 @@ logger = logging.getLogger(__name__)
 
 LEAST_SKILLS: Final = 200
 """Default minimum of skills for a root to be kept: a smaller root is scanned in 0.1 s."""
-_READING_SOURCES: Final = "codes.py catalog/*.py format/*.py model/*.py validation/*.py"
-"""Source files that decide how a SKILL.md is read and checked."""
+_READING_SOURCES: Final = "*.py catalog/*.py format/**/*.py model/**/*.py validation/**/*.py"
+"""Source files that decide how a skill is read and checked."""
 _NAME: Final = "skills.sqlite3"
 _VERSION: Final = 4
 _SCHEMA: Final = f"""
@@ -282,7 +283,7 @@ def _today() -> int:
 
 
 def _key(root: Root, limits: Limits) -> tuple[bytes, str]:
-    return os.fsencode(root.path), f"{_code_mark()} {tuple(limits)}"
+    return os.fsencode(root.path), f"{code_mark()} {tuple(limits)}"
 
 
 def _root_id(connection: sqlite3.Connection, key: tuple[bytes, str]) -> int:
@@ -328,7 +329,7 @@ def _decode(root: int, directory: Any, record: Any) -> Skill:
         cast("dict[str, Json]", frontmatter),
         None if heading is None else str(heading),
         Standing(of_reading),
-        tuple(map(_problem, problems)),
+        tuple(map(decode_problem, problems)),
         tuple(map(str, headings)),
         str(opening),
     )
@@ -340,7 +341,8 @@ def _decode(root: int, directory: Any, record: Any) -> Skill:
     return Skill(str(path), root, directory, reading, known, (), Standing(standing))
 
 
-def _problem(fields: Sequence[Any]) -> Problem:
+def decode_problem(fields: Sequence[Any]) -> Problem:
+    """Decode a Problem from its fields in JSON; ValueError or TypeError if they are malformed."""
     code, severity, message, hint, line, path, skill = fields
     if severity not in ("error", "warning", "note") or not (line is None or isinstance(line, int)):
         raise ValueError
@@ -348,8 +350,8 @@ def _problem(fields: Sequence[Any]) -> Problem:
 
 
 @cache
-def _code_mark() -> str:
-    """Return a fingerprint of the code that reads skills: version, sizes and time stamps.
+def code_mark() -> str:
+    """Return a fingerprint of the code that reads skills: versions, sizes and time stamps.
 
     Computed once, near the start: a process keeps running the code that it loaded.
     """
@@ -358,4 +360,5 @@ def _code_mark() -> str:
         with suppress(OSError):  # an upgrade is under way
             found = path.stat()
             marks.append((path.relative_to(top).as_posix(), found.st_size, found.st_mtime_ns))
-    return hashlib.sha256(repr((mcp_skills_server.__version__, marks)).encode()).hexdigest()[:32]
+    versions = mcp_skills_server.__version__, sys.version
+    return hashlib.sha256(repr((versions, marks)).encode()).hexdigest()[:32]

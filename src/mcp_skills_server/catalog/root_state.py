@@ -101,7 +101,6 @@ class RootState:
         if location is None or not self._enters(location):
             return None
         if location == SWITCHES and self.root.origin is None:
-            self.follow()
             return ""
         while not is_utf8(location):
             location = location.rpartition("/")[0]
@@ -172,7 +171,7 @@ class RootState:
             self._roots,
             self._nested,
             self._kept if grace and recalled is None else None,
-            arm,
+            arm if self.root.origin is None else None,  # its source tells what it changes
         )
         missing = self.missing
         try:

@@ -72,7 +72,7 @@ def link_state(path: str) -> tuple[int, ...]:
 
 
 class MirroredRoot(NamedTuple):
-    """A directory with copies of skills that live elsewhere.
+    """A directory with copies of skills that live elsewhere. No watcher follows it: `refresh` does.
 
     Attributes:
         origin: the site or archive that they come from, without secrets. Shown to the operator;

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import shlex
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from typing import Any, Final
 
 import click
 
 from mcp_skills_server.catalog.dot_folders import passed_over
+from mcp_skills_server.catalog.index import code_mark, decode_problem
 from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.tree import ignored_in
 from mcp_skills_server.commands.fields import takes
-from mcp_skills_server.commands.opening import load_registry
+from mcp_skills_server.commands.opening import load_registry, make_registry
 from mcp_skills_server.commands.options import (
     TableOptions,
     TextOptions,
@@ -35,6 +40,8 @@ from mcp_skills_server.model import SKILL_MD, Problem, Skill, Standing
 from mcp_skills_server.runtime.runtime import Runtime
 
 _OF_A_KIND: Final = 20
+_FINDINGS: Final = "findings"
+"""The kind of the findings in the index."""
 _UNLISTED: Final = {Standing.UNUSABLE: " (not served)", Standing.LENIENT: " (not listed)"}
 _SERVED: Final = {
     Standing.UNUSABLE: "no",
@@ -44,9 +51,40 @@ _SERVED: Final = {
 
 
 def run_deep_checks(registry: Registry, skills: Collection[Skill]) -> None:
-    """Run the deep checks of these skills; the registry keeps the results."""
+    """Run the deep checks of these skills; the registry keeps the results.
+
+    Of a large set the registry's index keeps them, too, for the next process.
+    """
+    index = registry.index
+    keys: dict[Skill, bytes] = {}
+    if index is not None and len(skills) >= index.least:
+        keys = {skill: _findings_key(registry, skill) for skill in skills}
+    kept = index.memos(_FINDINGS, keys.values()) if index is not None else {}
+    fresh: dict[bytes, bytes] = {}
     for skill in progress(skills, "Checking skills"):
-        registry.checks.of(skill)
+        with suppress(KeyError, ValueError, TypeError, RecursionError):
+            found = [*map(decode_problem, json.loads(kept[keys[skill]]))]
+            registry.checks.remember(skill, found)
+            continue
+        found = registry.checks.of(skill)
+        # the folder may have changed since the key was made
+        if skill in keys and keys[skill] == _findings_key(registry, skill):
+            fresh[keys[skill]] = json.dumps(found).encode()
+    if index is not None and fresh:
+        index.save_memos(_FINDINGS, fresh)
+
+
+def _findings_key(registry: Registry, skill: Skill) -> bytes:
+    """Return a digest of all that the findings of a skill's deep checks depend on."""
+    root = registry.roots[skill.root]
+    located = root.locate(skill.directory)
+    given = [
+        (code_mark(), registry.limits, root.shown),
+        (skill.path, skill.directory, skill.standing, skill.nested, skill.empty),
+        [(path, each.size, each.digest, each.executable) for path, each in skill.files.items()],
+        ignored_in(located.base, located.rest),
+    ]
+    return hashlib.sha256(json.dumps(given).encode()).digest()
 
 
 def shortened(problems: Iterable[Problem]) -> Iterator[Problem]:
@@ -93,7 +131,8 @@ def list_(options: TableOptions, roots: tuple[str, ...]) -> int:
       mcp-skills-server list ~/skills
       mcp-skills-server list ~/skills --format json
     """
-    registry = load_registry(roots, options)
+    registry = make_registry(roots, options, indexed=True)
+    registry.load()
     snapshot = registry.snapshot
     skills = [snapshot.skills[path] for path in snapshot.paths(Standing.UNUSABLE)]
     run_deep_checks(registry, skills)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import threading
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -48,14 +47,8 @@ UNFETCHED: Final = "not all of its skills can be fetched now"
 
 
 def make_watcher(registry: Registry, options: WatchOptions) -> Watcher | None:
-    """Return a watcher of the folders; without `--watch` save an index once loaded, return None."""
+    """Return a watcher of the folders; None without `--watch`."""
     if not options.watch:
-
-        def keep() -> None:
-            registry.loaded.wait()
-            registry.save_index()
-
-        threading.Thread(target=keep, name="skills-index", daemon=True).start()
         return None
     from mcp_skills_server.catalog.watch import Watcher
 
@@ -78,14 +71,9 @@ class OpenedRoots:
 
     def start(self, first_load: float) -> None:
         """Poll the remote roots; a first list waits `first_load` seconds for unfetched ones."""
-
-        def load(folder: str) -> None:
-            self.registry.loaded.wait()
-            self.registry.refresh([os.path.realpath(folder)])
-
         if self.mirrors is not None:
-            self.mirrors.report_to(self.registry.note)
-            self.registry.await_sources = self.mirrors.first_read(first_load, load)
+            self.mirrors.report_to(self.registry)
+            self.registry.await_sources = self.mirrors.first_read(first_load)
             self.registry.unread_sources = self.mirrors.unread
             self.mirrors.start()
 
@@ -99,9 +87,11 @@ class OpenedRoots:
             watcher.start()
 
     def stop(self) -> None:
-        """Stop polling, and end the programs that were started for it."""
+        """Stop polling, end the programs that were started for it, and save the index."""
         if self.mirrors is not None:
             self.mirrors.stop()
+        if self.registry.loaded.is_set():
+            self.registry.save_index()
 
     def poll_now(self) -> None:
         """Poll every source now. Blocks for as long as a scan of the folders."""
@@ -137,6 +127,8 @@ class OpenedRoots:
         self.pins.entries = entries
         self.registry.loaded.wait()
         self.registry.refresh()
+        if self.mirrors is not None:
+            self.mirrors.look()  # not before the scan: the former lock would judge the new skills
         count = sum(len(each.skills) for each in entries.values())
         logger.info("%s was reloaded; it names %s skills", self.lock, f"{count:,}")
         for path in self.pins.unserved(self.registry, self.registry.snapshot.skills):
@@ -277,7 +269,7 @@ def make_registry(
         log_to_stderr("warning")
     opened = open_roots(given, options, indexed=indexed, commands=given)
     if opened.mirrors is not None:
-        opened.mirrors.report_to(opened.registry.note)
+        opened.mirrors.report_to(opened.registry)
         opened.mirrors.fetch(proved=proved)
     return opened.registry
 

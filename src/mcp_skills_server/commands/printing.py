@@ -159,8 +159,10 @@ def writing(shown: str, remedy: str) -> Generator[None]:
 def progress(items: Iterable[_T], label: str, count: int | None = None) -> Iterator[_T]:
     """Yield the items, with a progress bar of this label on stderr if that is a terminal.
 
-    `count` is the number of items; None if they have a length.
+    The bar is erased at the end. `count` is the number of items; None if they have a length.
     """
     is_hidden = not sys.stderr.isatty()
     with click.progressbar(items, count, label, file=sys.stderr, hidden=is_hidden) as bar:
         yield from bar
+    if not is_hidden:
+        click.echo("\x1b[A\x1b[2K", nl=False, err=True)  # up to the line of the bar

@@ -127,7 +127,6 @@ def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
             state = f"not current: {plural(len(differences), 'file')} to change"
         remark(f"{shown} is {state}")
         return int(bool(differences or (left_out and not options.allow_partial)))
-    registry.save_index()
     done = f"{plural(len(differences), 'file')} changed" if differences else "nothing to change"
     remark(f"published {plural(len(edition.skills), 'skill')} in {shown}, {done}")
     return 0

@@ -77,7 +77,7 @@ async def reconcile(
         if report is not None:
             return report
     try:
-        with FetchedFolder.opened(source.place) as folder:
+        with FetchedFolder.opened(source.place, source.changed) as folder, source.changing():
             known = read_index(source.place, source.key)
             known = known or IndexRecord(source.key, source.key, wanted=())
             async with source.plan(revision, known) as plan:

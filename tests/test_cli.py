@@ -24,12 +24,13 @@ from wire import COMMAND, DEADLINE, FIXTURES, ROOT, Era, WireError, serving, wri
 
 @each_row(("arguments", "message"), [
     (["serve", "no/such/folder"], "no/such/folder: no such file or folder"),
-    (["serve", "README.md"], "README.md: not a folder"),
+    (["serve", "README.md"], "README.md: not a folder, nor an archive that is read (.zip, .skill, .tar, .tar.gz,"),
     (["serve", "fixtures/skills", "--dialect", "esperanto"], "esperanto"),
     (["show", "fixtures/skills"], "and then a skill"),
     (["show", "fixtures/skills", "colour-palets"], "did you mean colour-palettes?"),
     (["list", "no/such.zip"], "no/such.zip: no such file or folder; "),
     (["fetch", "no/such.zip", "--output", "no/such"], "no/such.zip: no such file; give the path of an archive"),
+    (["fetch", "README.md", "--output", "no/such"], "README.md: not a folder, nor an archive that is read"),
     (["validate"], "ROOT"), (["serve", "fixtures/skills", "--interpreter", ".py=python3"], "--allow-scripts"),
     (["serve", "fixtures/skills", "--transport", "http", "--publish-only", "--no-publish"], "leave nothing"),
     (["list", "https://127.0.0.1:1"], "there is no copy of it"), (["srve", "fixtures/skills"], "Did you mean serve?"),

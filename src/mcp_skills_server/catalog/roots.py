@@ -212,7 +212,9 @@ def open_roots(roots: Sequence[str | os.PathLike[str] | MirroredRoot]) -> tuple[
 def no_folder(shown: str) -> UsageError:
     """Return the error for a path that is missing or no folder, with the reason."""
     if os.path.exists(shown):
-        reason = "not a folder"
+        from mcp_skills_server.format.archive import SUFFIXES  # late: only a mistake needs it
+
+        reason = f"not a folder, nor an archive that is read ({', '.join(SUFFIXES)})"
     elif os.path.islink(shown):
         reason = f"a link that leads to nothing ({to_utf8(os.readlink(shown))})"
     else:

@@ -149,7 +149,9 @@ def test_skills_in_dot_folders_are_counted_and_named(tmp_path: Path) -> None:
     for command in ("list", "validate"):
         done = run(command, tmp_path)
         assert (done.returncode, done.stderr) == (1, message)
-        counted = {"root": str(tmp_path), "skills": 5, "folders": folders, "complete": True}
+        counted = {
+            "root": str(tmp_path), "skills": 5, "folders": folders, "complete": True, "reason": "dot-folder",
+        }  # fmt: skip
         assert json_of(command, tmp_path)["passed_over"] == [counted]
     assert message in run("publish", tmp_path, "--output", tmp_path.parent / "out").stderr
 

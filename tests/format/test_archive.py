@@ -34,7 +34,21 @@ from mcp_skills_server.format.archive.tar import fits_ustar
 from mcp_skills_server.format.archive.tree import Tree
 from tables import each_row
 
-from .archives import END, GOOD, HOSTILE, SKILL_MD, Z_GOOD, Zipped, block, by_tarfile, by_zipfile, pax, tar_gz, tar_xz, zipped
+from .archives import (
+    END,
+    GOOD,
+    HOSTILE,
+    SKILL_MD,
+    Z_GOOD,
+    Zipped,
+    block,
+    by_tarfile,
+    by_zipfile,
+    pax,
+    tar_gz,
+    tar_xz,
+    zipped,
+)
 
 TREE = {
     "SKILL.md": (b"---\nname: a\ndescription: b\n---\n", False),

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import click
 
-from mcp_skills_server.catalog.dot_folders import passed_over
+from mcp_skills_server.catalog.dot_folders import DOT_FOLDER, passed_over
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.commands.fields import takes
 from mcp_skills_server.commands.opening import load_registry
@@ -190,12 +190,13 @@ def report_absent(registry: Registry) -> tuple[list[str], list[dict[str, Any]]]:
     passed = passed_over(registry)
     empty = [root.shown for root in registry.roots if not registry.of_root(root).skills]
     for each in passed:
-        remark(str(each))
+        if each.reason == DOT_FOLDER:
+            remark(str(each))
     for root in empty:
         if root not in {each.root for each in passed}:
             hint = "give a folder of skills, each with a SKILL.md, or begin one with 'new'"
             remark(f"no skill to serve at {root}; {hint}")
-    return empty, [each.as_json() for each in passed]
+    return empty, [each._asdict() for each in passed]
 
 
 def _summary(skill: Skill, problems: int) -> dict[str, Any]:

@@ -32,23 +32,22 @@ from mcp_skills_server.format.archive.tree import (
     check_paths,
 )
 from mcp_skills_server.format.archive.zip import END, LOCAL, read_zip, write_zip
+from mcp_skills_server.format.ignored import ARCHIVES
 
 __all__ = (
-    "MEDIA_TYPES", "SUFFIXES", "TAR_GZ", "ZIP", "ArchiveRefusedError", "Files", "UnpackLimits",
-    "check_paths", "is_archive", "is_tar", "pack", "pack_tar", "unpack",
+    "MEDIA_TYPES", "TAR_GZ", "ZIP", "ArchiveRefusedError", "Files", "UnpackLimits", "check_paths",
+    "is_archive", "is_tar", "pack", "pack_tar", "unpack",
 )  # fmt: skip
 
 TAR_GZ: Final = ".tar.gz"
 ZIP: Final = ".zip"
-SUFFIXES: Final = (ZIP, ".skill", ".tar", TAR_GZ, ".tgz", ".tar.xz", ".txz")
-"""Suffixes of the archives that `unpack` reads; skill-creator writes a zip named `.skill`."""
 MEDIA_TYPES: Final[Mapping[str, str]] = {TAR_GZ: "application/gzip", ZIP: "application/zip"}
 """Media types by suffix."""
 
 
 def is_archive(name: str) -> bool:
     """Tell whether a file name has the suffix of an archive that `unpack` reads."""
-    return name.lower().endswith(SUFFIXES)
+    return name.lower().endswith(ARCHIVES)
 
 
 def unpack(raw: bytes, limits: UnpackLimits | None = None) -> dict[str, tuple[bytes, bool]]:
@@ -70,7 +69,7 @@ def unpack(raw: bytes, limits: UnpackLimits | None = None) -> dict[str, tuple[by
     elif raw.startswith((GZIP, XZ)) or is_tar(raw):
         read_tar(raw, limits, tree)
     else:
-        raise ArchiveRefusedError(f"its content is none of {', '.join(SUFFIXES)}")
+        raise ArchiveRefusedError(f"its content is none of {', '.join(ARCHIVES)}")
     return tree.finish()
 
 

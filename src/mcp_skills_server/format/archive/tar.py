@@ -1,4 +1,4 @@
-"""Tar archives: read plain or packed, as ustar, v7, GNU and PAX; written gzipped, as ustar or PAX."""
+"""Tar archives: read plain or packed, as ustar, v7, GNU or PAX; written as gzipped ustar or PAX."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class _Inflated:
         return b"".join(parts)
 
     def finish(self) -> None:
-        """Check that only zero padding follows, up to 1 MiB, and nothing after the packed stream."""
+        """Check that only zero padding follows, up to 1 MiB, nothing after the packed stream."""
         padding = 0
         while piece := bytes(self._left) or self._piece():
             self._left = memoryview(b"")

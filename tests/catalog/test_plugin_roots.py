@@ -254,7 +254,7 @@ def test_linked_skills_folder_of_a_plugin_is_served_if_it_lies_in_the_root(tmp_p
         (folder / name / "skills").symlink_to(target)
     registry = load_registry(folder)
     assert usable(registry) == {"in/tea"}
-    assert ("link-outside", "out/skills", None) in problems_of(registry)
+    assert problems_of(registry) == [("link-outside", "out/skills", None)]
     out = {"name": "out", "source": "./out", "skills": ["./skills"]}
     registry = load_registry(write_marketplace(folder, out))
     assert ("plugin-path", MARKET, 1) in problems_of(registry)
@@ -371,7 +371,9 @@ def test_skill_in_no_plugin_is_named_by_commands_and_log(tmp_path: Path, caplog:
         done = run([*COMMAND, command, str(folder)], capture_output=True, text=True)
         said = done.stdout + done.stderr
         for path in paths:
-            assert f"{folder}/{path}: warning: the skill is not part of any plugin of marketplace.json; " in said
+            assert (
+                f"{folder}/{path}: warning: the skill at {path} is not part of any plugin of marketplace.json; " in said
+            )
         done = run([*COMMAND, command, str(folder), "--format", "json"], capture_output=True, text=True)
         passed = {each["reason"]: each for each in json.loads(done.stdout)["passed_over"]}
         assert passed["dot-folder"]["folders"] == [".hidden"]

@@ -1,8 +1,7 @@
-"""Count the skills that are passed over, in dot folders or in no plugin, for the operator."""
+"""Count the skills in dot folders, which no scan enters by default, for the operator."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import islice
@@ -19,21 +18,19 @@ from mcp_skills_server.model import SKILL_MD
 _MOST_FOLDERS: Final = 5_000
 """Folders that are searched below one root: about a tenth of a second."""
 _NAMED: Final = 5
-DOT_FOLDER: Final = "dot-folder"
 
 
 class PassedOver(NamedTuple):
     """Skills of one root, as the operator wrote it, that lie in these folders and are not served.
 
-    Unless `complete`, not all dot folders were searched, and `skills` is a lower bound. The skills
-    in no plugin are problems, too.
+    Unless `complete`, not all folders were searched, and `skills` is a lower bound.
     """
 
     root: str
     skills: int
     folders: tuple[str, ...]
     complete: bool = True
-    reason: str = DOT_FOLDER
+    reason: str = "dot-folder"
 
     def __str__(self) -> str:
         count = ("" if self.complete else "at least ") + plural(self.skills, "skill")
@@ -45,7 +42,7 @@ class PassedOver(NamedTuple):
 
 
 def passed_over(registry: Registry) -> list[PassedOver]:
-    """Return the skills in dot folders, from a bounded scan, and those in no plugin, by root."""
+    """Return the skills that `Limits.hidden` would add, by root, from a bounded scan."""
     out: list[PassedOver] = []
     for root in registry.roots:
         left, found = _MOST_FOLDERS, dict[str, int]()
@@ -56,14 +53,6 @@ def passed_over(registry: Registry) -> list[PassedOver]:
                 found[location] = sum(holding)
         if found:
             out.append(PassedOver(root.shown, sum(found.values()), tuple(found), left > 0))
-        problems = registry.of_root(root).problems
-        unlisted = tuple(
-            os.path.relpath(each.path, root.shown).replace(os.sep, "/")
-            for each in problems
-            if each.code == "plugin-unlisted"
-        )
-        if unlisted:
-            out.append(PassedOver(root.shown, len(unlisted), unlisted, reason="no-plugin"))
     return out
 
 

@@ -97,9 +97,7 @@ class _Reader:
         if name is None:
             return None
         if not isinstance(source, str):
-            given = mapping(source)
-            found = [given[key] for key in ("source", "repo", "url", "package") if key in given]
-            place = " ".join(quoted(str(each)) for each in found) or "?"
+            place = plugins.elsewhere(source)
             text = f"the plugin {quoted(name)} lies elsewhere ({place}), and is not fetched"
             self.report(_MARKETPLACE, "plugin-elsewhere", text, source or fields)
             return None
@@ -120,17 +118,10 @@ class _Reader:
 
     def name(self, path: str, fields: dict[str, Json]) -> str | None:
         """Return the name of a plugin, or None if no skill can be served under it."""
-        name = fields.get("name")
-        if not isinstance(name, str) or not plugins.SERVED_NAME.fullmatch(name):
-            text = f"a plugin has the name {quoted(str(name))}, and is left out"
-            hint = "write 1 to 64 lowercase letters, digits, '-' and '.'"
-            at = name if isinstance(name, str) else fields
-            self.report(path, "plugin-manifest", text, at, hint)
-            return None
-        if not plugins.PLUGIN_NAME.fullmatch(name):
-            text = f"the plugin's name {quoted(name)} breaks the format"
-            self.report(path, "plugin-name", text, name)
-        return str(name)
+        name, fault = plugins.name_of(fields)
+        if fault is not None:
+            self.problems.append(fault.at(path, ""))
+        return name
 
     def folders(self, path: str, plugin: str, skills: Json) -> list[str]:
         """Return the folders that `skills`, a text or a list in a manifest, names in a plugin."""

@@ -103,9 +103,9 @@ def _report_first(registry: Registry) -> None:
     count = len(snapshot.paths(Standing.VALID))
     logger.info("serving %d skill%s from %s", count, "" if count == 1 else "s", shown)
     # late import: it is needed once, after the first answer
-    from mcp_skills_server.catalog.dot_folders import DOT_FOLDER, passed_over
+    from mcp_skills_server.catalog.dot_folders import passed_over
 
-    hidden = [passed for passed in passed_over(registry) if passed.reason == DOT_FOLDER]
+    hidden = passed_over(registry)
     for passed in hidden:
         logger.warning("%s", printable(str(passed)))
     explained = {passed.root for passed in hidden}

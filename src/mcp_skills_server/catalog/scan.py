@@ -364,7 +364,9 @@ class Scan:
             if rest is not None and all(
                 is_entered(name, hidden=self.limits.hidden) for name in rest
             ):
-                return "" if holds_skill else _NO_SKILL
+                layout = root.layout  # of a plugin, whose skills folder may be a link
+                is_served = layout is not None and "/".join(rest) in layout.folders
+                return "" if holds_skill or is_served else _NO_SKILL
             if _below(root.path, target) is not None:
                 return "leads to a directory that a root lies in"
             if root.index <= self.root.index and root.behind_link(target) is not None:
@@ -404,7 +406,8 @@ class Scan:
         """Report what is not served outside of skills, and collect links and dot folders."""
         layout, location = self.root.layout, here.path
         if layout is not None and here.is_skill and layout.namespace(location) is None:
-            message = f"the skill is not part of any plugin of {layout.manifest}"
+            shown = location or "."
+            message = f"the skill at {shown} is not part of any plugin of {layout.manifest}"
             self._report("plugin-unlisted", message, location)
         self._links += [join(location, name) for name in here.named("link")]
         self.skipped_dot_folders += [join(location, name) for name in here.named("dotted")]
@@ -431,7 +434,7 @@ class Scan:
             file, location = here.files[name], join(here.path, name)
             with suppress(OSError):
                 raw = b"" if file.size > self.limits.skill_md else self._files.read(file)
-                found = near_misses.judge(name, raw, self._directory_name(here), beside_skills)
+                found = near_misses.judge(location, raw, beside_skills)
                 if found is not None:
                     self.problems.append((location, found.at(self.root.show(location), "")))
 

@@ -6,11 +6,12 @@ import os
 import shlex
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from mcp_skills_server.catalog.dot_folders import DOT_FOLDER, passed_over
+from mcp_skills_server.catalog.dot_folders import PassedOver, passed_over
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.commands.fields import takes
 from mcp_skills_server.commands.opening import load_registry
@@ -186,12 +187,22 @@ def show(options: TextOptions, arguments: tuple[str, ...]) -> None:
 
 
 def report_absent(registry: Registry) -> tuple[list[str], list[dict[str, Any]]]:
-    """Print on stderr roots without skills and skills skipped in dot folders; return both."""
+    """Print on stderr roots without skills and skills skipped in dot folders; return both.
+
+    What is returned also has the skills in no plugin, which are problems.
+    """
     passed = passed_over(registry)
-    empty = [root.shown for root in registry.roots if not registry.of_root(root).skills]
     for each in passed:
-        if each.reason == DOT_FOLDER:
-            remark(str(each))
+        remark(str(each))
+    empty: list[str] = []
+    for root in registry.roots:
+        snapshot = registry.of_root(root)
+        if not snapshot.skills:
+            empty.append(root.shown)
+        unlisted = [each.path for each in snapshot.problems if each.code == "plugin-unlisted"]
+        if unlisted:
+            folders = tuple(Path(os.path.relpath(each, root.shown)).as_posix() for each in unlisted)
+            passed.append(PassedOver(root.shown, len(folders), folders, reason="no-plugin"))
     for root in empty:
         if root not in {each.root for each in passed}:
             hint = "give a folder of skills, each with a SKILL.md, or begin one with 'new'"

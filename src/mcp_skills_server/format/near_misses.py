@@ -30,20 +30,21 @@ def candidates(names: Collection[str], beside_skills: bool) -> Iterator[str]:
             yield name
 
 
-def judge(name: str, raw: bytes, folder: str, beside_skills: bool) -> Problem | None:
-    """Return the note on a candidate in a folder of this name, or None if it is no near miss."""
+def judge(location: str, raw: bytes, beside_skills: bool) -> Problem | None:
+    """Return the note on a candidate at a root-relative path, or None if it is no near miss."""
     from mcp_skills_server.format.frontmatter import parse  # late: most folders have no candidate
 
+    folder, _, name = location.rpartition("/")
     if name.lower().endswith(ARCHIVES):
         hint = "unpack it, or give it as a ROOT of its own"
-        return problem("near-miss", f"{name} is an archive, and is not searched", hint=hint)
+        return problem("near-miss", f"{location} is an archive, and is not searched", hint=hint)
     fields = parse(raw).frontmatter or {}
     own = fields.get("name")
     if not (isinstance(own, str) and isinstance(fields.get("description"), str)):
         return None
-    if not (_is_near(name) or beside_skills or folder in {own, name[:-3]}):
+    if not (_is_near(name) or beside_skills or folder.rpartition("/")[2] in {own, name[:-3]}):
         return None
-    return problem("near-miss", f"{name} begins as a skill does, but its name is not SKILL.md")
+    return problem("near-miss", f"{location} begins as a skill does, but has another name")
 
 
 def _is_near(name: str) -> bool:

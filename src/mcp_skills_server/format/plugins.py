@@ -8,13 +8,13 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
-from mcp_skills_server.codes import problem
+from mcp_skills_server.codes import CODES, problem
 from mcp_skills_server.errors import quoted
 from mcp_skills_server.format.fields import mapping
 from mcp_skills_server.model import Json, Problem
 
-PLUGIN_NAME: Final = re.compile(r"(?!.*(?:--|\.\.))[a-z0-9](?:[a-z0-9.-]{0,62}[a-z0-9])?")
-SERVED_NAME: Final = re.compile(r"[A-Za-z0-9](?:[\w.-]{0,62}[A-Za-z0-9])?", re.ASCII)
+_NAME: Final = re.compile(r"(?!.*(?:--|\.\.))[a-z0-9](?:[a-z0-9.-]{0,62}[a-z0-9])?")
+_SERVED_NAME: Final = re.compile(r"[A-Za-z0-9](?:[\w.-]{0,62}[A-Za-z0-9])?", re.ASCII)
 """Names of which Claude Code loads the plugin, and that are one segment of a skill path."""
 MAX_BYTES: Final = 1 << 20
 """Size of the largest manifest that is read."""
@@ -97,6 +97,31 @@ def parse(raw: bytes) -> tuple[dict[str, Json], list[Problem]]:
         hint = "save it as UTF-8 without a byte order mark, which hosts refuse"
         problems.append(problem(_FAULT, "it begins with a byte order mark", 1, hint))
     return fields, problems
+
+
+def is_plugin_name(name: str) -> bool:
+    """Tell whether a name has the form that Agent Plugins demand."""
+    return bool(_NAME.fullmatch(name))
+
+
+def name_of(fields: dict[str, Json]) -> tuple[str | None, Problem | None]:
+    """Return the name of a plugin, None if no skill can be served under it, and its problem."""
+    name, hint = fields.get("name"), CODES["plugin-name"].hint
+    if not isinstance(name, str) or not _SERVED_NAME.fullmatch(name):
+        text = f"a plugin has the name {quoted(str(name))}, and is left out"
+        at = name if isinstance(name, str) else fields
+        return None, problem(_FAULT, text, line_of(at), hint)
+    if is_plugin_name(name):
+        return str(name), None
+    text = f"the plugin's name {quoted(name)} breaks the format"
+    return str(name), problem("plugin-name", text, line_of(name))
+
+
+def elsewhere(source: Json) -> str:
+    """Return the place outside of the marketplace that a plugin's source names, for a message."""
+    fields = mapping(source)
+    found = [fields[key] for key in ("source", "repo", "url", "package") if key in fields]
+    return " ".join(quoted(str(each)) for each in found) or "?"
 
 
 def line_of(value: Json) -> int | None:

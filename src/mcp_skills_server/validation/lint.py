@@ -20,7 +20,7 @@ _VERSION_CONTROL: Final = (".git", ".hg", ".svn", ".jj")
 _HARMLESS: Final = frozenset(
     ("__pycache__", ".DS_Store", ".gitkeep", ".gitignore", ".claude-plugin")
 )
-"""Names of what systems and tools create or need, which nobody can mean to serve."""
+"""Names that systems and tools create or need; no author means to serve them."""
 _NAMED: Final = 5
 
 

@@ -235,8 +235,9 @@ def test_entry_for_the_root_that_lists_skills_has_no_others(tmp_path: Path) -> N
     part = {"name": "part", "source": "./part", "strict": False, "skills": ["./more"]}
     write_marketplace(folder, {"name": "whole", "source": ".", "skills": ["./more"]}, part)
     assert usable(load_registry(folder)) == {"whole/jam", "part/cup", "part/pot"}
-    write_marketplace(folder, {"name": "whole", "source": ".", "skills": ["./gone"]}, part)
-    assert usable(load_registry(folder)) == {"whole/tea", "part/cup", "part/pot"}
+    for listed in ("./gone", "./"):
+        write_marketplace(folder, {"name": "whole", "source": ".", "skills": [listed]}, part)
+        assert usable(load_registry(folder)) == {"whole/tea", "part/cup", "part/pot"}
 
 
 def test_plugin_that_its_marketplace_fetches_from_elsewhere_is_served_from_the_root(tmp_path: Path) -> None:

@@ -108,8 +108,8 @@ class _Reader:
         if plugin is None:
             return None
         folders = self.folders(_MARKETPLACE, plugin, fields.get("skills"))
-        # As in Claude Code: an entry for the root that lists skills has only these.
-        is_complete = not plugin and bool(folders)
+        # As in Claude Code: an entry for the root that lists folders in it has only these.
+        is_complete = not plugin and any(folders)
         if not is_complete:
             path = posixpath.join(plugin, _CLAUDE_PLUGIN)
             folders += self.folders(path, plugin, self.manifest(path).get("skills"))

@@ -17,7 +17,8 @@ PACKAGE = "mcp_skills_server"
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / PACKAGE
 LAYERS = (
-    ("model", "errors", "directories", "durable"), ("codes",), ("format", "hosts", "transport", "shared"),
+    ("model", "errors", "directories", "durable", "installation"), ("codes",),
+    ("format", "hosts", "transport", "shared"),
     ("validation", "telemetry", "access"), ("catalog", "dialects"), ("client",),
     ("runtime", "publish", "sources", "provenance"), ("proposals",), ("server", "acp", "rpc", "authoring"),
     ("web",), ("commands",), ("cli",), ("__main__",),

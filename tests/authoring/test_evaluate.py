@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commands.calls import invoke, json_of, refusal
+from commands.calls import invoke, json_of, refusal, run
 from mcp_skills_server.authoring.context import HOSTS
 from mcp_skills_server.authoring.evaluation import (
     CaseResult,
@@ -79,7 +79,23 @@ def test_unreadable_trigger_set_is_skipped(skills: Path) -> None:
     with Registry([skills]) as registry:
         (skills / "refunds/evals/a.json").unlink()
         found = own_cases(registry.read, registry.snapshot.skills["refunds"], str)
-    assert found == ([], ["refunds/evals/a.json: cannot be read (it keeps changing)"])
+    assert found[0] == [] and [*map(str, found[1])] == ["refunds/evals/a.json: cannot be read (it keeps changing)"]
+
+
+@each_row(("text", "reason"), [
+    ('[{"query": "x"', "cannot be read as JSON (Expecting ',' delimiter: line 1 column 15 "),
+    ('[{"query": "x"}]', "entry 0 does not say whether it should trigger"),
+    ('[{"quary": "x", "should_trigger": true}]', "entry 0 has no text 'query'"),
+    ('{"evals": {}}', "is not a list of objects"),
+])  # fmt: skip
+def test_malformed_trigger_set_of_a_skill_is_an_error(skills: Path, text: str, reason: str) -> None:
+    """Although another skill has a valid one, whose cases pass."""
+    write_trigger_set(skills / "refunds/evals/queries.json", ("pay the money back to the customer", True))
+    file = write_trigger_set(skills / "minutes/evals/trigger_queries.json")
+    file.write_text(text, encoding="utf-8")
+    message = refusal("evaluate", skills)
+    assert message.startswith(str(file)) and reason in message
+    assert run("evaluate", skills).returncode == 2
 
 
 def test_failed_case_names_the_winner_and_the_deciding_words(skills: Path) -> None:

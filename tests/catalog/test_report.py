@@ -56,7 +56,7 @@ def test_skills_not_listed_are_logged_with_place_reason_and_remedy(tmp_path: Pat
     write_files(tmp_path / "two", skills("good"))
     reported(tmp_path / "one", tmp_path / "two")
     first, bad, unlisted, shadowed = caplog.messages
-    assert first.startswith("serving 1 skill from ")
+    assert first.startswith("serving 1 of 3 skills from ")
     assert bad.startswith(f"{tmp_path}/one/bad/SKILL.md:1: ")
     assert "begin the file with a line" in bad
     assert unlisted.startswith(f"{tmp_path}/one/colon/SKILL.md:3: ")

@@ -350,6 +350,13 @@ def test_entry_command_is_the_running_program_or_the_given_one(
     assert "no such file" in usage_error(platform, "cursor", skills, "--command", "bin/nothing")
 
 
+def test_install_of_a_folder_without_skills_warns(platform: Platform, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    said = stderr_of(platform, "cursor", tmp_path / "empty")
+    assert f"no skill to serve at {tmp_path / 'empty'}; give a folder of skills" in said
+    assert command_line("cursor", location(HOSTS["cursor"], platform))[-1] == str(tmp_path / "empty")
+
+
 @each_row(("host", "name", "expanded"), [
     ("vscode", "${HOME}", "'$'"), ("vscode", "a$b", None), ("gemini-cli", "a$b", "'$'"), ("codex", "${HOME}", None),
     ("opencode", "{file:x}", "'{'"),
@@ -410,7 +417,7 @@ def test_dry_run_prints_a_patch_that_applies(tmp_path: Path, skills: Path, host:
 
 
 @each_row(("host", "content", "reason"), [
-    ("cursor", '{\n  "mcpServers": {,}\n}', "line 2"), ("claude-code", CODE[:200], "not valid JSON"),
+    ("cursor", '{\n  "mcpServers": {,}\n}', "line 2, column 18: "), ("claude-code", CODE[:200], "not valid JSON"),
     ("claude-desktop", '{\n// no\n"a": 1}', "line 2"), ("vscode", '{}\n/* "a"', "line 2 is not closed"),
     ("gemini-cli", '{"a": 1,}', "not valid JSON"), ("cursor", '{"a": NaN}', "NaN"),
     ("cursor", "[]", "not a JSON object"), ("vscode", '{"servers": null}', "'servers'"),

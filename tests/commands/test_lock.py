@@ -127,6 +127,23 @@ def test_update_accepts_all_changes_or_the_named_ones(team: Path) -> None:
     assert done.stdout == "" and "nothing is new: the skills match skills.lock\n" in done.stderr
 
 
+def test_update_takes_the_name_of_a_nested_skill(team: Path) -> None:
+    paths = ("acme/billing/refunds", "acme/gone", "one/twin", "two/twin", "twin/three")
+    for path in paths:
+        write_skill(team / "deep" / path)
+    run("lock", "deep")
+    for path in paths:
+        write_skill(team / "deep" / path, body="New.\n")
+    shutil.rmtree(team / "deep/acme/gone")
+    assert run("update", "refunds").stdout == "changed  acme/billing/refunds\n"
+    assert run("update", "gone").stdout == "removed  acme/gone\n"
+    assert refused("update", "twin") == "twin: several skills have this name; write one/twin or two/twin"
+    for name in ("unds", "billing", "deep/twin", ""):
+        assert "no such source or skill" in refused("update", name)
+    assert run("update", "two/twin").stdout == "changed  two/twin\n"
+    assert run("update", "deep").stdout == "changed  one/twin\nchanged  twin/three\n"
+
+
 def test_diff_of_two_roots_shows_summary_before_lines(team: Path) -> None:
     shutil.copytree(team / "skills", team / "before")
     done = run("diff", "before", "skills")

@@ -343,6 +343,15 @@ async def test_attach_accepts_the_server_within_fastmcp_and_refuses_other_object
             attach(other, Registry([tmp_path]))
 
 
+@each_row(("given", "advised"), [
+    ("skills", ["skills"]), (Path("skills"), [Path("skills")]), (["skills"], ["skills"]), (("a", "b"), ["a", "b"]),
+])  # fmt: skip
+def test_attach_advises_a_registry_of_the_given_roots(given: Any, advised: list[Any]) -> None:
+    with pytest.raises(TypeError) as caught:
+        attach(Server[Any]("mine"), given)
+    assert str(caught.value) == f"attach() takes a Registry; write attach(server, Registry({advised!r}))"
+
+
 @each_row("name", ["Cline", "cline-cli", "qwen-code-mcp-client", "copilot-cli"])
 async def test_host_that_truncates_results_reads_a_long_body_in_parts(tmp_path: Path, name: str) -> None:
     lines = [f"{number}. Do step {number} of many, and check its result." for number in range(600)]

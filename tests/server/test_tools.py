@@ -186,7 +186,7 @@ def test_recently_loaded_skills_are_described_first(tmp_path: Path, era: Era) ->
     assert before
     other = next(f"s{number}" for number in range(60) if f"s{number}" not in before)
     now = time.time()
-    loads = {Count(day_of(now), "load", other, "", "", "", "tools"): Tally(1, now)}
+    loads = {Count(day_of(now), "load", other, "", "", "", "tools", str(tmp_path / "skills")): Tally(1, now)}
     UsageStore(str(database)).add(Batch(loads, questions={}))
     assert other in described_skills()
 

@@ -185,8 +185,12 @@ def test_modern_era_has_no_sessions(modern: HttpClient) -> None:
 @each_row(
     ("status", "name", "values"),
     [
-        (406, "Accept", ["application/json", "text/event-stream", "text/html", ""]),
-        (200, "Accept", ["*/*", "application/*, text/*", "text/event-stream;q=0.5 , APPLICATION/JSON"]),
+        (406, "Accept", ["application/json", "text/html", ""]),
+        (
+            200,
+            "Accept",
+            ["*/*", "application/*, text/*", "text/event-stream;q=0.5 , APPLICATION/JSON", "text/event-stream"],
+        ),
         (400, "Content-Type", ["text/plain", "application/x-www-form-urlencoded", "", None]),
     ],
 )
@@ -195,6 +199,15 @@ def test_accept_and_content_type_are_checked(
 ) -> None:
     for value in values:
         assert http_client.post(http_client.message("skills/list"), {name: value}).status == status
+
+
+@each_row("accept", ["text/event-stream", "Text/Event-Stream; charset=utf-8", "text/event-stream, text/html"])
+def test_client_that_accepts_only_streams_is_answered_with_one(http_client: HttpClient, accept: str) -> None:
+    message = http_client.message("skills/list")
+    reply = http_client.post(message, {"Accept": accept})
+    assert (reply.status, reply.headers["Content-Type"].partition(";")[0]) == (200, "text/event-stream")
+    (answer,) = reply.messages
+    assert answer["id"] == message["id"] and answer["result"]["skills"]
 
 
 def test_malformed_envelope_is_invalid_params_or_ignored(http_client: HttpClient) -> None:

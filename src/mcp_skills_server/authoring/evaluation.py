@@ -26,6 +26,10 @@ _LONGEST: Final = 10_000
 """Most characters of a query."""
 
 
+class NoTriggerSetError(UsageError):
+    """The file is JSON for another purpose."""
+
+
 class TriggerCase(NamedTuple):
     """A prompt, its expected outcome, and the skill as the file names it, "" if it names none."""
 
@@ -55,7 +59,7 @@ def read_cases(raw: bytes, place: str) -> list[TriggerCase]:
         entries = enumerate(_entries(found, place))
         return [_case(each, "query", f"{place}: entry {at}") for at, each in entries]
     hint = 'write [{"query": "...", "should_trigger": true}]'
-    raise UsageError(f"{place}: has no trigger set; {hint}")
+    raise NoTriggerSetError(f"{place}: has no trigger set; {hint}")
 
 
 def encode_cases(cases: Iterable[TriggerCase]) -> bytes:
@@ -92,13 +96,13 @@ def _case(entry: Mapping[str, Any], key: str, place: str) -> TriggerCase:
 
 def own_cases(
     read: Callable[[SkillFile], bytes], skill: Skill, show: Callable[[str], str]
-) -> tuple[list[tuple[Skill, TriggerCase]], list[str]]:
+) -> tuple[list[tuple[Skill, TriggerCase]], list[UsageError]]:
     """Return the cases in a skill's folder `evals`, and the errors of JSON files without cases.
 
     `show` returns the place of a file, from the root, for messages.
     """
     found: list[tuple[Skill, TriggerCase]] = []
-    troubles: list[str] = []
+    troubles: list[UsageError] = []
     for path, file in skill.files.items():
         name = path.removeprefix(EVALS)
         if name == path or "/" in name or not name.endswith(".json"):
@@ -106,9 +110,10 @@ def own_cases(
         try:
             found += [(skill, case) for case in read_cases(read(file), show(file.location))]
         except UsageError as error:
-            troubles.append(str(error))
+            troubles.append(error)
         except OSError as error:
-            troubles.append(f"{show(file.location)}: cannot be read ({error.strerror})")
+            reason = f"cannot be read ({error.strerror})"
+            troubles.append(UsageError(f"{show(file.location)}: {reason}"))
     return found, troubles
 
 

@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 from mcp_skills_server import codes
 from mcp_skills_server.catalog.path_map import above, join
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.errors import listed
+from mcp_skills_server.errors import listed, plural
 from mcp_skills_server.model import SKILL_MD, Changes, Problem, Skill, Standing, printable
 
 logger = logging.getLogger(__name__)
@@ -100,8 +100,10 @@ def _report_first(registry: Registry) -> None:
         )
     snapshot = registry.snapshot
     shown = ", ".join(root.shown for root in registry.roots)
-    count = len(snapshot.paths(Standing.VALID))
-    logger.info("serving %d skill%s from %s", count, "" if count == 1 else "s", shown)
+    count, what = len(snapshot.paths(Standing.VALID)), plural(len(snapshot.skills), "skill")
+    if count < len(snapshot.skills):
+        what = f"{count:,} of {what}"
+    logger.info("serving %s from %s", what, shown)
     # late import: it is needed once, after the first answer
     from mcp_skills_server.catalog.dot_folders import passed_over
 

@@ -125,6 +125,11 @@ class Root:
     _links_by_target: dict[str, str] = field(default_factory=dict[str, str])
     """By real target, the link that followed it last; `links` tells whether it still does."""
 
+    @property
+    def address(self) -> str:
+        """The address of its source, or its folder as given; also where copies lie elsewhere."""
+        return self.origin or self.given
+
     def set_link(self, location: str, link: FolderLink) -> None:
         """Record a scanned link, or replace it."""
         self.links.replace((), {location: link})

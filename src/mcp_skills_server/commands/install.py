@@ -27,18 +27,18 @@ from mcp_skills_server.commands.fields import (
     takes,
     text,
 )
-from mcp_skills_server.commands.look import remark_problems, run_deep_checks
+from mcp_skills_server.commands.look import remark_problems, report_absent, run_deep_checks
 from mcp_skills_server.commands.opening import load_registry
 from mcp_skills_server.commands.options import RootOptions
 from mcp_skills_server.commands.printing import remark, say, say_lines, say_table
-from mcp_skills_server.errors import UsageError, clipped, innermost, plural
+from mcp_skills_server.errors import UsageError, clipped, plural
 from mcp_skills_server.hosts import disk, edit
 from mcp_skills_server.hosts.table import HOSTS, Host, Platform, is_native, location
+from mcp_skills_server.installation import is_temporary, start_command
 from mcp_skills_server.model import printable
 from mcp_skills_server.provenance.difference import unified
 from mcp_skills_server.sources.kinds import kind_of
 
-_PROGRAM: Final = "mcp-skills-server"
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _ENDPOINT: Final = re.compile(r"https?://[^?#]*/mcp/?", re.IGNORECASE)
 """A URL whose last segment is `mcp`, the MCP endpoint of this server and most others."""
@@ -136,6 +136,9 @@ def install(
         path = location(row, platform or _this_platform(), project=options.project)
     if entry:
         _warn_of_native(row, roots, platform)
+    if entry and options.url is None and options.command is None and is_temporary():
+        cached = "is in a cache that may be emptied (uvx, pipx run), and the host would not find it"
+        remark(f"{command[0]} {cached}; use 'pipx install' or 'uv tool install', then this again")
     if options.show:
         say_lines(edit.snippet(row, options.name, entry).removesuffix("\n"))
         remark(f"this belongs in {path}; nothing was written")
@@ -147,6 +150,7 @@ def install(
     local = [root for root in roots if kind_of(root).is_path]
     if entry and local:  # URLs are not fetched
         registry = load_registry(local, RootOptions())
+        report_absent(registry)
         run_deep_checks(registry, list(registry.snapshot.skills.values()))
         remark_problems(registry)
 
@@ -259,7 +263,7 @@ def _this_platform() -> Platform:
 
 
 def _command_of(given: str | None) -> list[str]:
-    """Return the command that the host starts. Links stay, since updates change their targets."""
+    """Return the command that the host starts."""
     if given is not None:
         if os.path.basename(given) == given and given:
             return [given]
@@ -267,11 +271,7 @@ def _command_of(given: str | None) -> list[str]:
             hint = "give the path of mcp-skills-server"
             raise UsageError(f"--command {printable(given)}: no such file; {hint}")
         return [os.path.abspath(given)]
-    running = sys.argv[0]
-    found = shutil.which(running) or running
-    if Path(running).stem == _PROGRAM and os.path.isfile(found):
-        return [os.path.abspath(found)]
-    return [os.path.abspath(sys.executable), "-m", "mcp_skills_server"]
+    return start_command()
 
 
 class HostEntry(NamedTuple):
@@ -381,8 +381,7 @@ def _staleness(words: list[str]) -> str:
 
 async def _probe(entry: HostEntry, patience: float) -> tuple[str, int]:
     """Start an entry's server and list its skills. Return an error, or "" and the number."""
-    from mcp import ClientSession, StdioServerParameters
-    from mcp.client.stdio import stdio_client
+    from mcp.client.stdio import StdioServerParameters, stdio_client
 
     from mcp_skills_server.client import SkillsClient
 
@@ -395,16 +394,12 @@ async def _probe(entry: HostEntry, patience: float) -> tuple[str, int]:
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
         try:
             with anyio.fail_after(patience):
-                async with (
-                    stdio_client(parameters, errlog=log) as streams,
-                    ClientSession(*streams) as session,
-                ):
-                    await session.initialize()
-                    return "", len(await SkillsClient(session).list())
+                async with SkillsClient.connect(stdio_client(parameters, errlog=log)) as client:
+                    return "", len(await client.list())
         except TimeoutError:
             reason = f"it did not answer within {patience:g} s"
         except Exception as error:  # any failure of the start is reported
-            reason = clipped(str(innermost(error))) or type(error).__name__
+            reason = clipped(str(error)) or type(error).__name__
         log.seek(0)
         said = [line.strip() for line in log if line.strip()][-_SHOWN_LINES:]
     return f"fails: {reason}; it said: {' / '.join(said) or 'nothing'}", 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -253,28 +253,25 @@ def outdated(options: OutdatedOptions) -> int:
 def update(options: UpdateOptions, names: tuple[str, ...]) -> None:
     """Update the pins of a lock file to the current state of its sources.
 
-    SOURCE is a source as the lock file has it, SKILL the path of one of its skills, to
+    SOURCE is a source as the lock file has it, SKILL the name or path of one of its skills, to
     update it alone; without any, everything is updated.
 
     \b
     Examples:
       mcp-skills-server update
-      mcp-skills-server update billing/refunds
+      mcp-skills-server update refunds
     """
     locked = read_lock(options.lock)
     out: list[LockedSource] = []
     count = 0
     moved = _compare_with_lock(locked, options)
-    known = {each.given for each in locked}
-    known.update(path for each in moved for path in (*each.source.skills, *each.newest.skills))
-    for name in names:
-        if name not in known:
-            hint = "'outdated' shows what is new"
-            raise UsageError(f"{name}: {options.lock} has no such source or skill; {hint}")
+    sources = {each.given for each in locked}
+    paths = {path for each in moved for path in (*each.source.skills, *each.newest.skills)}
+    wanted = {name if name in sources else _path_of(name, paths, options.lock) for name in names}
     for each in moved:
         chosen = each.kinds
-        if names and each.source.given not in names:
-            chosen = {path: kind for path, kind in chosen.items() if path in names}
+        if names and each.source.given not in wanted:
+            chosen = {path: kind for path, kind in chosen.items() if path in wanted}
         out += _updated_entries(each, {*chosen})
         count += len(chosen)
         for path, kind in chosen.items():
@@ -283,6 +280,19 @@ def update(options: UpdateOptions, names: tuple[str, ...]) -> None:
     if not count:
         of = f" of {', '.join(names)}" if names else ""
         remark(f"nothing{of} is new: the skills match {options.lock}")
+
+
+def _path_of(name: str, paths: Collection[str], lock: str) -> str:
+    """Return the path of the skill of this name or path, or raise UsageError."""
+    if name in paths:
+        return name
+    found = sorted(path for path in paths if path.endswith(f"/{name}"))
+    if len(found) > 1:
+        raise UsageError(f"{name}: several skills have this name; write {' or '.join(found)}")
+    if not found:
+        hint = "'outdated' shows what is new"
+        raise UsageError(f"{name}: {lock} has no such source or skill; {hint}")
+    return found[0]
 
 
 def _updated_entries(moved: SourceChange, chosen: set[str]) -> list[LockedSource]:

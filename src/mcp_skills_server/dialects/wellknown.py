@@ -366,10 +366,10 @@ def _object(raw: bytes) -> dict[str, Any]:
     try:
         text = raw.decode("utf-8-sig")
         document: object = json.loads(text, parse_constant=_no_constant)
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError) as error:
         if raw.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"<":
             raise IndexRefusedError("the index is a web page (HTML), not JSON") from None
-        raise IndexRefusedError("the index is not JSON") from None
+        raise IndexRefusedError(f"the index is not JSON ({error})") from None
     if not isinstance(document, dict):
         raise IndexRefusedError("the index is JSON, but not an object")
     return cast("dict[str, Any]", document)

@@ -86,7 +86,8 @@ def _parse(plain: str) -> dict[str, Any]:
     try:
         value = json.loads(plain, parse_constant=_no_constant)
     except json.JSONDecodeError as error:
-        raise UsageError(f"not valid JSON at line {error.lineno}: {error.msg}") from None
+        place = f"line {error.lineno}, column {error.colno}"
+        raise UsageError(f"not valid JSON at {place}: {error.msg}") from None
     except RecursionError:
         raise UsageError("not usable JSON: nested too deeply") from None
     except ValueError as error:

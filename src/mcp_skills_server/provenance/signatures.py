@@ -28,7 +28,8 @@ from mcp_skills_server.catalog.gates import GateRefusal
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.codes import problem
 from mcp_skills_server.durable import read_regular, untrusted_reason
-from mcp_skills_server.errors import SkillsServerError, UsageError, missing_extra
+from mcp_skills_server.errors import SkillsServerError, UsageError
+from mcp_skills_server.installation import missing_extra
 from mcp_skills_server.model import SIGNATURE_FILE, Skill, Standing, printable
 
 _MOST_PROVED: Final = 100_000

@@ -123,10 +123,10 @@ def attach(
         TypeError: the server's type is unsupported, or `registry` is not a Registry.
         UsageError: the server already has skills.
     """
-    if not isinstance(cast("object", registry), Registry):
-        raise TypeError(
-            f"attach() takes a Registry; write attach(server, Registry([{registry!r}]))"
-        )
+    given = cast("object", registry)
+    if not isinstance(given, Registry):
+        roots = [*cast("list[object]", given)] if isinstance(given, list | tuple) else [given]
+        raise TypeError(f"attach() takes a Registry; write attach(server, Registry({roots!r}))")
     lowlevel = _lowlevel(server)
     if lowlevel in _ATTACHED:
         raise UsageError(

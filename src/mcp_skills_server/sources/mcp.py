@@ -24,7 +24,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from mcp_skills_server.client import SkillsClient, UnprovedError
 from mcp_skills_server.dialects.listed import EntryRefusedError, ListedSkill
-from mcp_skills_server.errors import UsageError, clipped, innermost
+from mcp_skills_server.errors import UsageError, clipped
 from mcp_skills_server.format.archive import Files
 from mcp_skills_server.sources.addresses import is_loopback, shown
 from mcp_skills_server.sources.kinds import COMMAND
@@ -147,8 +147,7 @@ class McpServer(ListedSource):
                         command = StdioServerParameters(command=program, args=arguments)
                         connection = stdio_client(command, errlog=nowhere)
                     yield await stack.enter_async_context(SkillsClient.connect(connection))
-        except Exception as error:
-            cause = innermost(error)
+        except Exception as cause:
             if isinstance(cause, TimeoutError):
                 raise UnreachableError(f"no answer within {seconds:g} s") from None
             if isinstance(cause, SourceError | UsageError):

@@ -51,6 +51,8 @@ _HANDSHAKE: Final = "mcp_skills_server.handshake"
 """Key in the ASGI scope of a handshake: the name that the client gives itself."""
 _SESSION: Final = b"mcp-session-id"
 _VERSION: Final = b"mcp-protocol-version"
+_JSON: Final = b"application/json"
+_STREAM: Final = b"text/event-stream"
 _ENVELOPE: Final = "io.modelcontextprotocol/protocolVersion"
 """The key of `params._meta` that marks a request of the modern era."""
 _ID_S: Final = 1.0
@@ -98,6 +100,11 @@ class Messages:
         if isinstance(found, InvalidMessage):
             await _refuse(found, scope, receive, send)
             return
+        accept = headers.get(b"accept", b"").lower()
+        if _STREAM in accept and _JSON not in accept:
+            others = [header for header in scope["headers"] if header[0] != b"accept"]
+            scope = {**scope, "headers": [*others, (b"accept", _JSON + b", " + _STREAM)]}
+            send = _as_stream(send)
         session = headers.get(_SESSION)
         id_: RequestId | None = None
         if found.kind == "request":
@@ -129,6 +136,27 @@ class Messages:
             await self._app(scope, replay, send)
         finally:
             reserved.release()
+
+
+def _as_stream(send: Send) -> Send:
+    """Send a JSON answer as an event stream: the SDK requires both types, and chooses by era."""
+    is_json = False
+
+    async def sending(message: Message) -> None:
+        nonlocal is_json
+        if message["type"] == "http.response.start":
+            headers = dict(message["headers"])
+            is_json = message["status"] == 200 and headers.get(b"content-type") == _JSON
+            if is_json:
+                headers.pop(b"content-length", None)
+                headers[b"content-type"] = _STREAM
+                message = {**message, "headers": [*headers.items()]}
+        elif is_json:
+            body = b"event: message\r\ndata: " + message["body"] + b"\r\n\r\n"
+            message = {**message, "body": body}
+        await send(message)
+
+    return sending
 
 
 def _first_headers(scope: Scope) -> dict[bytes, bytes]:

@@ -97,8 +97,9 @@ def _read_config(path: Path) -> dict[str, Any]:
         return {}
     except OSError as error:
         raise UsageError(f"{_shown(path)} cannot be read: {error.strerror or error}") from None
-    except (ValueError, RecursionError):
-        raise UsageError(f"{_shown(path)} is not JSON; correct it or log in anew") from None
+    except (ValueError, RecursionError) as error:
+        reason = f"is not JSON ({error}); correct it or log in anew"
+        raise UsageError(f"{_shown(path)} {reason}") from None
 
 
 def _keys(registry: str) -> list[str]:

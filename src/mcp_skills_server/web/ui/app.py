@@ -163,7 +163,7 @@ class PagePart(Part):
             _templates(),
             self._settings,
             http.site_states,
-            operation.UsageReports(self._ui.counts),
+            operation.UsageReports(self._ui.counts, [root.address for root in registry.roots]),
             history.Revisions(registry),
             is_local=self._ui.secret_hash is not None,
             is_open=self._sessions.is_open,
@@ -355,9 +355,8 @@ async def _static(request: Request) -> Response:
 @cache
 def _templates() -> Environment:
     loader, undefined = FileSystemLoader(_HERE / "templates"), StrictUndefined
-    made = Environment(
-        loader=loader, autoescape=True, undefined=undefined, trim_blocks=True, lstrip_blocks=True
-    )
+    # Without `trim_blocks` and `lstrip_blocks`, which join the words before and after a line break.
+    made = Environment(loader=loader, autoescape=True, undefined=undefined)
     filters = {"visible": visible, "marked": marked, "plain": plain}
     filters |= {"tokens": estimated_tokens, "spark": spark, "moment": _moment}
     made.filters.update(filters)  # pyright: ignore[reportUnknownMemberType]

@@ -24,12 +24,13 @@ from wire import COMMAND, DEADLINE, FIXTURES, ROOT, Era, WireError, serving, wri
 
 @each_row(("arguments", "message"), [
     (["serve", "no/such/folder"], "no/such/folder: no such file or folder"),
-    (["serve", "README.md"], "README.md: not a folder"),
+    (["serve", "README.md"], "README.md: not a folder, nor an archive that is read (.zip, .skill, .tar, .tar.gz,"),
     (["serve", "fixtures/skills", "--dialect", "esperanto"], "esperanto"),
     (["show", "fixtures/skills"], "and then a skill"),
     (["show", "fixtures/skills", "colour-palets"], "did you mean colour-palettes?"),
     (["list", "no/such.zip"], "no/such.zip: no such file or folder; "),
     (["fetch", "no/such.zip", "--output", "no/such"], "no/such.zip: no such file; give the path of an archive"),
+    (["fetch", "README.md", "--output", "no/such"], "README.md: not a folder, nor an archive that is read"),
     (["validate"], "ROOT"), (["serve", "fixtures/skills", "--interpreter", ".py=python3"], "--allow-scripts"),
     (["serve", "fixtures/skills", "--transport", "http", "--publish-only", "--no-publish"], "leave nothing"),
     (["list", "https://127.0.0.1:1"], "there is no copy of it"), (["srve", "fixtures/skills"], "Did you mean serve?"),
@@ -158,7 +159,9 @@ def test_skills_in_dot_folders_are_counted_and_named(tmp_path: Path) -> None:
     for command in ("list", "validate"):
         done = run(command, tmp_path)
         assert (done.returncode, done.stderr) == (1, message)
-        counted = {"root": str(tmp_path), "skills": 5, "folders": folders, "complete": True}
+        counted = {
+            "root": str(tmp_path), "skills": 5, "folders": folders, "complete": True, "reason": "dot-folder",
+        }  # fmt: skip
         assert json_of(command, tmp_path)["passed_over"] == [counted]
     assert message in run("publish", tmp_path, "--output", tmp_path.parent / "out").stderr
 

@@ -106,6 +106,16 @@ CODES: dict[str, Code] = {
     # Excluded by the operator's settings; the skill itself may be valid.
     "switched-off": _note("", "no action needed; to serve it, change --include or --exclude"),
     "plugin-elsewhere": _note("", "give its folder as a ROOT of its own"),
+    "plugin-unlisted": _warning(
+        "",
+        "move it right into a plugin's skills folder, list its folder in the manifest, or give it "
+        "as a ROOT of its own",
+    ),
+    # Manifests of plugins and marketplaces: what can be used of one is served.
+    "plugin-manifest": _error("", "correct this line; hosts refuse the manifest, too"),
+    "plugin-path": _error("", "write the path of a folder, relative to the plugin's own"),
+    "plugin-name": _warning("", "write 1 to 64 lowercase letters, digits, '-' and '.'"),
+    "near-miss": _note("", "rename it to SKILL.md, in a folder that has the skill's name"),
     "lock-missing": _fatal("", "review it with 'diff', then accept it with 'update'"),
     "lock-differs": _fatal("", "review it with 'diff', then move the pin with 'update'"),
     "signature-missing": _fatal(

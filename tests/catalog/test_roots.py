@@ -76,7 +76,8 @@ def test_concurrent_switches_are_kept_and_invalid_names_refused(tmp_path: Path) 
 
 
 @each_row(("given_path", "reason"), [
-    ("nowhere", "nowhere: no such file or folder"), ("file", "file: not a folder"),
+    ("nowhere", "nowhere: no such file or folder"),
+    ("file", r"file: not a folder, nor an archive that is read \(\.zip, .*\.txz\)"),
     ("dangling", r"dangling: a link that leads to nothing \(away\)"), ("", "the path of a folder is empty"),
 ])  # fmt: skip
 def test_root_that_is_no_directory_is_refused(tmp_path: Path, given_path: str, reason: str, monkeypatch: Patch) -> None:

@@ -96,10 +96,10 @@ CODES_WITHOUT_RULE = {
     # The scan of the disk.
     "skill-md-irregular", "skill-md-case", "skill-md-too-large", "unreadable", "root-missing", "shadowed", "too-deep",
     "too-many-files", "too-many-bytes", "link-outside", "file-name", "file-name-backslash", "file-irregular",
-    "hard-link",
+    "hard-link", "near-miss", "plugin-elsewhere", "plugin-manifest", "plugin-name", "plugin-path", "plugin-unlisted",
     # Sources and gates.
-    "source-refused", "commit-unsigned", "switched-off", "plugin-elsewhere", "lock-missing", "lock-differs",
-    "signature-missing", "signature-invalid", "signature-files", "signature-expired",
+    "source-refused", "commit-unsigned", "switched-off", "lock-missing", "lock-differs", "signature-missing",
+    "signature-invalid", "signature-files", "signature-expired",
 }  # fmt: skip
 """Codes that are reported while the bytes are read, because no later check could find them."""
 

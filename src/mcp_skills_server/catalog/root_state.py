@@ -114,10 +114,11 @@ class RootState:
         if name.lower() == SKILL_MD.lower() or name == VENV_MARKER:
             return parent
         known = (self.skills, self._refused, self._unattached, self.root.links)
-        if any(each.below(location) for each in known):
+        place = os.path.join(self.root.path, location)
+        # an edit of a file that is a near miss has to wait for the next full scan
+        if any(each.below(location) for each in known) and not os.path.isfile(place):
             return location
         # elsewhere only a SKILL.md, a directory or a link can make a skill appear
-        place = os.path.join(self.root.path, location)
         if not location or os.path.isdir(place) or os.path.islink(place):
             return location
         return None

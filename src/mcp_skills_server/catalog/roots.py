@@ -10,10 +10,12 @@ from typing import Final, NamedTuple
 
 from mcp_skills_server.catalog.disk import to_utf8
 from mcp_skills_server.catalog.path_map import PathMap, above
-from mcp_skills_server.catalog.plugins import Layout, read_layout
+from mcp_skills_server.catalog.plugins import read_layout
 from mcp_skills_server.catalog.switches import switched_off
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.model import SKILL_MD, Skill
+from mcp_skills_server.format.ignored import ARCHIVES
+from mcp_skills_server.format.plugins import Layout
+from mcp_skills_server.model import SKILL_MD, Problem, Skill
 
 logger = logging.getLogger(__name__)
 
@@ -110,6 +112,7 @@ class Root:
         origin: where its skills come from, if it only holds copies of them.
         revision: the served revision of its source; "" for a folder, or if unknown.
         layout: layout of its plugins; None for a folder that is neither plugin nor marketplace.
+        plugin_problems: problems of the manifests of its plugins, by root-relative path.
         off: the folders of skills that are switched off.
         optional: whether it may be absent.
         links: the links to directories that the last scans found outside of skills, by
@@ -123,6 +126,7 @@ class Root:
     origin: str | None = None
     revision: str = ""
     layout: Layout | None = None
+    plugin_problems: Sequence[Problem] = ()
     off: frozenset[str] = frozenset()
     optional: bool = False
     links: PathMap[FolderLink] = field(default_factory=PathMap[FolderLink])
@@ -178,10 +182,9 @@ class Root:
             self.path = path
         if self.origin is None:
             self.off = switched_off(self.path, self.off)
-            try:
-                self.layout = read_layout(self.path)
-            except UsageError as error:
-                logger.warning("%s; serving its skills as before", error)
+            layout, self.plugin_problems = read_layout(self.path)
+            if layout is not None or not self.plugin_problems:  # a broken manifest changes nothing
+                self.layout = layout
 
 
 def open_roots(roots: Sequence[str | os.PathLike[str] | MirroredRoot]) -> tuple[Root, ...]:
@@ -219,7 +222,8 @@ def open_roots(roots: Sequence[str | os.PathLike[str] | MirroredRoot]) -> tuple[
             root = Root(len(out), path, origin or to_utf8(shown), os.path.abspath(shown), origin)
             root.optional = optional
             if origin is None:
-                root.layout, root.off = read_layout(path), switched_off(path)
+                root.layout, root.plugin_problems = read_layout(path)
+                root.off = switched_off(path)
             out.append(root)
     return tuple(out)
 
@@ -227,7 +231,7 @@ def open_roots(roots: Sequence[str | os.PathLike[str] | MirroredRoot]) -> tuple[
 def no_folder(shown: str) -> UsageError:
     """Return the error for a path that is missing or no folder, with the reason."""
     if os.path.exists(shown):
-        reason = "not a folder"
+        reason = f"not a folder, nor an archive that is read ({', '.join(ARCHIVES)})"
     elif os.path.islink(shown):
         reason = f"a link that leads to nothing ({to_utf8(os.readlink(shown))})"
     else:

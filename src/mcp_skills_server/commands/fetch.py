@@ -14,6 +14,7 @@ from typing import cast
 import anyio
 import click
 
+from mcp_skills_server.catalog.roots import no_folder
 from mcp_skills_server.commands.fields import count, flag, many, option, seconds, takes, text
 from mcp_skills_server.commands.options import (
     GitOptions,
@@ -219,6 +220,8 @@ def _source(url: str, folder: str, settings: FetchSettings, options: GitOptions)
     kind = kind_of(url)
     if kind.name == "folder" and is_archive(url) and not os.path.exists(url):
         raise UsageError(f"{url}: no such file; give the path of an archive, or a URL")
+    if kind.name == "folder" and os.path.isfile(url):
+        raise no_folder(url)
     chosen = SourceSettings(
         cache_directory(),
         fetch=settings,

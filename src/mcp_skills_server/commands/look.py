@@ -9,11 +9,12 @@ import shlex
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from mcp_skills_server.catalog.dot_folders import passed_over
+from mcp_skills_server.catalog.dot_folders import PassedOver, passed_over
 from mcp_skills_server.catalog.index import code_mark, decode_problem
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.tree import ignored_in
@@ -225,16 +226,27 @@ def show(options: TextOptions, arguments: tuple[str, ...]) -> None:
 
 
 def report_absent(registry: Registry) -> tuple[list[str], list[dict[str, Any]]]:
-    """Print on stderr roots without skills and skills skipped in dot folders; return both."""
+    """Print on stderr roots without skills and skills skipped in dot folders; return both.
+
+    What is returned also has the skills in no plugin, which are problems.
+    """
     passed = passed_over(registry)
-    empty = [root.shown for root in registry.roots if not registry.of_root(root).skills]
     for each in passed:
         remark(str(each))
+    empty: list[str] = []
+    for root in registry.roots:
+        snapshot = registry.of_root(root)
+        if not snapshot.skills:
+            empty.append(root.shown)
+        unlisted = [each.path for each in snapshot.problems if each.code == "plugin-unlisted"]
+        if unlisted:
+            folders = tuple(Path(os.path.relpath(each, root.shown)).as_posix() for each in unlisted)
+            passed.append(PassedOver(root.shown, len(folders), folders, reason="no-plugin"))
     for root in empty:
         if root not in {each.root for each in passed}:
             hint = "give a folder of skills, each with a SKILL.md, or begin one with 'new'"
             remark(f"no skill to serve at {root}; {hint}")
-    return empty, [each.as_json() for each in passed]
+    return empty, [each._asdict() for each in passed]
 
 
 def _summary(skill: Skill, problems: int) -> dict[str, Any]:

@@ -152,10 +152,10 @@ def serve(
 ) -> None:
     """Serve the skills below each ROOT over MCP, on stdin and stdout or over HTTP.
 
-    A ROOT is a folder that holds skills, a skill itself, a .zip or .tar.gz, the address of a site,
-    of a folder in git (git+https://...) or of artifacts in a registry (oci://...). Of two skills
-    with the same path the one of the earlier ROOT is served. The environment variable
-    MCP_SKILLS_ROOTS has the roots, separated as in PATH.
+    A ROOT is a folder that holds skills, a skill itself, an archive (.zip, .skill, .tar, .tar.gz,
+    .tar.xz), the address of a site, of a folder in git (git+https://...) or of artifacts in a
+    registry (oci://...). Of two skills with the same path the one of the earlier ROOT is served.
+    The environment variable MCP_SKILLS_ROOTS has the roots, separated as in PATH.
 
     \b
     Examples:

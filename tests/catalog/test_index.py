@@ -201,7 +201,6 @@ def test_damaged_or_untrusted_index_is_rebuilt_with_one_line(
     if damage == "of another user" and os.geteuid() != 0:
         pytest.skip("needs root")
     start(top, index=index)
-    index.close()
     DAMAGE[damage](index.path)
     read.clear()
     with caplog.at_level(logging.INFO):
@@ -221,7 +220,6 @@ def test_damaged_or_untrusted_index_is_rebuilt_with_one_line(
 @pytest.mark.parametrize("suffix", ["", "-wal"])
 def test_folder_in_place_of_the_index_is_logged_and_kept(top: Path, index: Index, caplog: Log, suffix: str) -> None:
     start(top, index=index)
-    index.close()
     folder = index.path.with_name(f"{index.path.name}{suffix}")
     folder.unlink(missing_ok=True)
     folder.mkdir()
@@ -364,7 +362,6 @@ def test_malformed_row_is_ignored(top: Path, index: Index, column: str, value: s
 def test_locked_index_is_skipped(top: Path, index: Index, monkeypatch: Patch, caplog: Log) -> None:
     caplog.set_level(logging.DEBUG)
     start(top, index=index)
-    index.close()
     monkeypatch.setattr("mcp_skills_server.catalog.index._BUSY_S", 0.01)
     for number, busy in enumerate(("BEGIN IMMEDIATE", "BEGIN EXCLUSIVE"), 2):
         with closing(sqlite3.connect(index.path, isolation_level=None)) as holder:

@@ -15,7 +15,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import cache
 from pathlib import Path
 from sys import intern
@@ -77,8 +77,7 @@ class Index:
     def __init__(self, folder: Path, least: int = LEAST_SKILLS) -> None:
         self.path = folder / _NAME
         self.least = least
-        self._lock = threading.RLock()
-        self._connection: sqlite3.Connection | None = None
+        self._lock = threading.Lock()
         self._is_given_up = False
 
     def skills(self, root: Root, limits: Limits) -> dict[str, Skill] | None:
@@ -157,18 +156,10 @@ class Index:
         query = "DELETE FROM memo WHERE kind = ?"
         self._do(lambda connection: connection.execute(query, (kind,)), create=False)
 
-    def close(self) -> None:
-        """Close the file."""
-        with self._lock:
-            if self._connection is not None:
-                self._connection.close()
-            self._connection = None
-
     def _do(self, work: Callable[[sqlite3.Connection], Any], *, create: bool) -> Any:
         """Run `work` in one transaction and return its result; None without a usable file."""
         with self._lock:
-            is_there = self._connection is not None or os.path.lexists(self.path)
-            if self._is_given_up or not (create or is_there):
+            if self._is_given_up or not (create or os.path.lexists(self.path)):
                 return None
             try:
                 import sqlite3  # late import: a start without an index needs no sqlite3
@@ -176,11 +167,13 @@ class Index:
                 self._is_given_up = True
                 return None
             try:
-                connection = self._connection or self._open(create=create)
-                with connection:
-                    if create:
-                        connection.execute("BEGIN IMMEDIATE")
-                    return work(connection)
+                # Closed after each transaction, since no owner of an index knows its last one.
+                with closing(self._connect(create=create)) as connection:
+                    _prepare(connection)
+                    with connection:
+                        if create:
+                            connection.execute("BEGIN IMMEDIATE")
+                        return work(connection)
             except OSError:
                 return None  # this user may not write there
             except UnusableFileError as error:
@@ -191,6 +184,7 @@ class Index:
                     sqlite3.SQLITE_LOCKED,
                     sqlite3.SQLITE_FULL,
                     sqlite3.SQLITE_READONLY,
+                    sqlite3.SQLITE_IOERR,  # such as no space for the shared memory of the log
                 )
                 if getattr(error, "sqlite_errorcode", 0) & 0xFF in passing:
                     logger.debug("the index %s cannot be used now: %s", self.path, error)
@@ -198,13 +192,13 @@ class Index:
                     self._discard(f"it is damaged ({error})")
             return None
 
-    def _open(self, *, create: bool) -> sqlite3.Connection:
+    def _connect(self, *, create: bool) -> sqlite3.Connection:
         """Open the file, which only this user can have written; `create` makes it if missing.
 
         Raises:
             OSError: the file is missing, or cannot be made.
-            UnusableFileError: another user may have written it, or it has another format.
-            sqlite3.Error: the file is damaged, or locked for too long.
+            UnusableFileError: another user may have written it.
+            sqlite3.Error: the file cannot be opened.
         """
         import sqlite3
 
@@ -216,20 +210,10 @@ class Index:
             with suppress(FileExistsError):
                 os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
         _check_owner(os.lstat(self.path), "it", stat.S_ISREG)
-        connection = sqlite3.connect(
-            self.path, timeout=_BUSY_S, check_same_thread=False, isolation_level=None
-        )
-        try:
-            _prepare(connection)
-        except BaseException:
-            connection.close()
-            raise
-        self._connection = connection
-        return connection
+        return sqlite3.connect(self.path, timeout=_BUSY_S, isolation_level=None)
 
     def _discard(self, reason: str) -> None:
         """Delete the file, to be rebuilt; stop using the index if deletion fails."""
-        self.close()
         then = "it is rebuilt"
         for suffix in ("", "-wal", "-shm"):
             try:

@@ -15,7 +15,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from sys import intern
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import mcp_skills_server
 from mcp_skills_server.catalog.roots import Limits, Root
-from mcp_skills_server.durable import untrusted_reason
+from mcp_skills_server.durable import open_database, untrusted_reason
 from mcp_skills_server.errors import SkillsServerError
 from mcp_skills_server.model import SKILL_MD, Json, Problem, Reading, Skill, SkillFile, Standing
 from mcp_skills_server.model.digests import is_digest
@@ -167,13 +167,13 @@ class Index:
                 self._is_given_up = True
                 return None
             try:
+                self._check_file(create=create)
                 # Closed after each transaction, since no owner of an index knows its last one.
-                with closing(self._connect(create=create)) as connection:
+                with open_database(self.path, _BUSY_S) as connection:
                     _prepare(connection)
-                    with connection:
-                        if create:
-                            connection.execute("BEGIN IMMEDIATE")
-                        return work(connection)
+                    if create:
+                        connection.execute("BEGIN IMMEDIATE")
+                    return work(connection)
             except OSError:
                 return None  # this user may not write there
             except UnusableFileError as error:
@@ -192,16 +192,13 @@ class Index:
                     self._discard(f"it is damaged ({error})")
             return None
 
-    def _connect(self, *, create: bool) -> sqlite3.Connection:
-        """Open the file, which only this user can have written; `create` makes it if missing.
+    def _check_file(self, *, create: bool) -> None:
+        """Check that only this user can have written the file; `create` makes it if missing.
 
         Raises:
             OSError: the file is missing, or cannot be made.
             UnusableFileError: another user may have written it.
-            sqlite3.Error: the file cannot be opened.
         """
-        import sqlite3
-
         folder = self.path.parent
         if create:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -210,7 +207,6 @@ class Index:
             with suppress(FileExistsError):
                 os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
         _check_owner(os.lstat(self.path), "it", stat.S_ISREG)
-        return sqlite3.connect(self.path, timeout=_BUSY_S, isolation_level=None)
 
     def _discard(self, reason: str) -> None:
         """Delete the file, to be rebuilt; stop using the index if deletion fails."""
@@ -243,7 +239,6 @@ def _check_owner(found: os.stat_result, what: str, is_kind: Callable[[int], bool
 def _prepare(connection: sqlite3.Connection) -> None:
     """Create the tables of a new file, or check the format of an old one."""
     connection.execute("PRAGMA foreign_keys = ON")
-    connection.execute("PRAGMA synchronous = NORMAL")
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version == _VERSION:
         return

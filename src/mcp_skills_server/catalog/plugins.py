@@ -7,7 +7,6 @@ plugins outside of the root are reported, never fetched.
 
 from __future__ import annotations
 
-import json
 import os
 import posixpath
 import re
@@ -20,6 +19,7 @@ from mcp_skills_server.durable import read_regular
 from mcp_skills_server.errors import UsageError, quoted
 from mcp_skills_server.format.fields import mapping
 from mcp_skills_server.model import Json
+from mcp_skills_server.model.decoding import load_json
 
 PLUGIN_NAME: Final = re.compile(r"(?!.*(?:--|\.\.))[a-z0-9](?:[a-z0-9.-]{0,62}[a-z0-9])?")
 _AGENT_PLUGIN: Final = "plugin.json"
@@ -134,6 +134,6 @@ def _inside(plugin: str, given: str) -> str:
 def _manifest(folder: str, name: str) -> dict[str, Any] | None:
     try:
         raw, _ = read_regular(os.path.join(folder, *name.split("/")), _MOST_BYTES)
-        return mapping(json.loads(raw)) or None
-    except (OSError, ValueError, RecursionError):
+        return mapping(load_json(raw)) or None
+    except (OSError, ValueError):
         return None

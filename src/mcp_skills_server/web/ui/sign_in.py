@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-import json
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
@@ -25,6 +24,7 @@ from mcp_skills_server.access.principal import RefusedError
 from mcp_skills_server.access.settings import is_secure
 from mcp_skills_server.errors import REPEATS, SkillsServerError, clipped
 from mcp_skills_server.model import printable
+from mcp_skills_server.model.decoding import load_json
 from mcp_skills_server.server.sdk import address
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.web.guards import Policy
@@ -309,8 +309,8 @@ def _address(metadata: Mapping[str, Any], key: str) -> str:
 
 def _object(raw: bytes) -> dict[str, Any]:
     try:
-        found: Any = json.loads(raw)
-    except (ValueError, RecursionError):
+        found: Any = load_json(raw)
+    except ValueError:
         return {}
     if isinstance(found, dict):
         return cast("dict[str, Any]", found)

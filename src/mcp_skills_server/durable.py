@@ -152,10 +152,7 @@ def write_folder(path: Path, files: Mapping[str, tuple[bytes, bool]]) -> None:
 
 @contextmanager
 def open_database(path: str | Path, busy_s: float) -> Generator[sqlite3.Connection]:
-    """Open an SQLite database; commit at the end, or roll back after an error; then close it.
-
-    Nothing begins a transaction by itself. Another process's lock is awaited for `busy_s` seconds.
-    """
+    """Open an SQLite database; at the end commit, or roll back after an error, and close it."""
     import sqlite3  # lazy: a start without an index needs none
 
     database = sqlite3.connect(path, timeout=busy_s, isolation_level=None)

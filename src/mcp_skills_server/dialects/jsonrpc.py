@@ -55,20 +55,12 @@ class JsonError(SkillsServerError, ValueError):
     """The bytes are not acceptable JSON; the message says why."""
 
 
-def parse(raw: bytes | bytearray) -> Any:
-    """Decode the JSON of a message.
+def parse(raw: bytes | bytearray, *, deep: bool = False) -> Any:
+    """Decode the JSON of a message; `deep` accepts any nesting that the parser can read.
 
     Raises:
         JsonError: it is not JSON, or nested too deeply.
     """
-    value = _parse(raw)
-    if is_too_deep(value):
-        raise JsonError(TOO_DEEP)
-    return value
-
-
-def _parse(raw: bytes | bytearray) -> Any:
-    """Decode JSON that may be nested as deeply as the parser can."""
     try:
         text = raw.decode("utf-8").removeprefix(_BOM)
     except UnicodeDecodeError:
@@ -76,12 +68,15 @@ def _parse(raw: bytes | bytearray) -> Any:
     if "\\u" in text and _SURROGATE.search(text):
         text = _ESCAPE.sub(_replace_lone, text)
     try:
-        return _DECODER.decode(text)
+        value = _DECODER.decode(text)
     except RecursionError:
         raise JsonError(TOO_DEEP) from None
     except ValueError as error:
         known = isinstance(error, json.JSONDecodeError | JsonError)
         raise JsonError(str(error) if known else "a number is too long") from None
+    if not deep and is_too_deep(value):
+        raise JsonError(TOO_DEEP)
+    return value
 
 
 def _replace_lone(escape: re.Match[str]) -> str:
@@ -155,7 +150,7 @@ class InvalidMessage:
 def decode_message(raw: bytes | bytearray) -> Message | InvalidMessage:
     """Return the decoded message, or its refusal, in time linear in the number of bytes."""
     try:
-        value = _parse(raw)
+        value = parse(raw, deep=True)
     except JsonError as error:
         return InvalidMessage(PARSE_ERROR, f"Parse error: {error}")
     if not isinstance(value, dict):

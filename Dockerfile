@@ -2,7 +2,7 @@
 #
 # Both stages stand on the same base, because a virtual environment points at the interpreter it was made with: the newest
 # Python that the suite was run on, for which each version in constraints.txt has a wheel.
-ARG BASE=python:3.13-slim-bookworm
+ARG BASE=python:3.13-slim-trixie
 
 FROM ${BASE} AS build
 WORKDIR /build

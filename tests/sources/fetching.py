@@ -61,7 +61,7 @@ def run_command(*words: str | Path, code: int = 0, **variables: str) -> Complete
 def download(
     url: str,
     trust: OriginPolicy = ALLOW_PRIVATE,
-    bounds: Bounds = SHORT_BOUNDS,
+    bounds: Bounds = LOCAL.bounds,
     max_bytes: int = 100_000,
     *,
     validators: Mapping[str, str] | None = None,

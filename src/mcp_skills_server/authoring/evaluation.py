@@ -17,6 +17,7 @@ from mcp_skills_server.catalog.views import View
 from mcp_skills_server.dialects import runtime as dialect
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import EVALS, Skill, SkillFile, Snapshot, printable
+from mcp_skills_server.model.decoding import load_json
 from mcp_skills_server.runtime.search import Hit, Search
 from mcp_skills_server.runtime.search_text import matched_fields
 
@@ -46,8 +47,8 @@ def read_cases(raw: bytes, place: str) -> list[TriggerCase]:
         UsageError: the file has neither format. The message says what is wrong, and where.
     """
     try:
-        found: Any = json.loads(raw)
-    except (ValueError, RecursionError) as error:
+        found: Any = load_json(raw)
+    except ValueError as error:
         raise UsageError(f"{place}: cannot be read as JSON ({error})") from None
     if isinstance(found, dict) and "evals" in found:
         evals = cast("dict[str, Any]", found)

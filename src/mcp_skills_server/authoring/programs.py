@@ -27,6 +27,7 @@ from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.durable import read_regular
 from mcp_skills_server.errors import UsageError, clipped
 from mcp_skills_server.model import Problem, Severity, Skill, printable
+from mcp_skills_server.model.decoding import load_json
 
 _OUTPUT: Final = "{output}"
 _SCAN_S: Final = 600.0
@@ -189,8 +190,8 @@ def _parsed(output: str) -> tuple[list[str], float]:
     if not text.startswith(("[", "{")):
         return [line.strip() for line in text.splitlines() if line.strip()], 0.0
     try:
-        found: Any = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        found: Any = load_json(text)
+    except ValueError as error:
         shown = clipped(printable(text))
         raise UsageError(f"the judge printed invalid JSON ({error}): {shown}") from None
     cost = 0.0
@@ -232,14 +233,14 @@ def scan(command: str, folder: str, show: Callable[[str], str]) -> list[Problem]
                 if len(raw) > _MAX_OUTPUT:
                     raise ValueError(f"it has more than {_MAX_OUTPUT:,} bytes")
             return list(_read_sarif(raw, folder, show))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             reason = f"did not write valid SARIF 2.1.0 ({clipped(str(error))})"
             raise UsageError(f"{os.path.basename(words[0])} {reason}") from None
 
 
 def _read_sarif(raw: bytes, folder: str, show: Callable[[str], str]) -> Iterator[Problem]:
     """Yield the findings of a SARIF log that are not suppressed there."""
-    log: dict[str, Any] = json.loads(raw)
+    log: dict[str, Any] = load_json(raw)
     for run in cast("list[dict[str, Any]]", log["runs"]):
         driver = run["tool"]["driver"]
         name = str(driver["name"])

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import os
 import re
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -29,6 +28,7 @@ from mcp_skills_server.errors import SkillsServerError, UsageError, clipped
 from mcp_skills_server.format.nearest import nearest
 from mcp_skills_server.hosts.tomltext import lines_of
 from mcp_skills_server.model import printable
+from mcp_skills_server.model.decoding import load_toml
 from mcp_skills_server.sources.kinds import kind_of
 
 READERS: Final = ("serve", "rpc", "acp")
@@ -426,12 +426,10 @@ def parse(raw: bytes, path: str) -> Configuration:
     """
     try:
         text = raw.decode().removeprefix("\ufeff")
-        given = tomllib.loads(text)
+        given = load_toml(text)
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise _one_fault(path, line, "this is not UTF-8", "save the file as UTF-8") from None
-    except RecursionError:
-        raise _one_fault(path, 0, "it is nested too deeply", _PAGE) from None
     except ValueError as error:  # also a number that is too long
         reason, found = _AT.sub("", str(error)), _AT.search(str(error))
         line = raw.rstrip().count(b"\n") + 1

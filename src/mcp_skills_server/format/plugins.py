@@ -12,6 +12,7 @@ from mcp_skills_server.codes import CODES, problem
 from mcp_skills_server.errors import quoted
 from mcp_skills_server.format.fields import mapping
 from mcp_skills_server.model import Json, Problem
+from mcp_skills_server.model.decoding import is_too_deep
 
 _NAME: Final = re.compile(r"(?!.*(?:--|\.\.))[a-z0-9](?:[a-z0-9.-]{0,62}[a-z0-9])?")
 _SERVED_NAME: Final = re.compile(r"[A-Za-z0-9](?:[\w.-]{0,62}[A-Za-z0-9])?", re.ASCII)
@@ -83,6 +84,8 @@ def parse(raw: bytes) -> tuple[dict[str, Json], list[Problem]]:
         text = raw.decode("utf-8")
         decoder.scan_once = cast("Any", json.scanner).py_make_scanner(decoder)
         fields = mapping(decoder.decode(text.removeprefix(_BOM)))
+        if is_too_deep(fields):
+            raise RecursionError
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         return {}, [problem(_FAULT, "it is not UTF-8", line, "save it as UTF-8")]

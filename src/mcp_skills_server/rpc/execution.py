@@ -178,10 +178,7 @@ class Executor:
         files = {
             BLOBS_IN + "/" + name.removeprefix(PREFIX): self._blobs.get(name) for name in wanted
         }
-        try:
-            files |= {launcher.ARGS: jsonrpc.dump(request.args), **(code or {})}
-        except RecursionError:
-            raise RequestError("args is nested too deeply") from None
+        files |= {launcher.ARGS: jsonrpc.dump(request.args), **(code or {})}
         called = function is not None
         if called:
             start = partial(start, args=(function,), launcher=_LAUNCHER)

@@ -13,12 +13,13 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
+from mcp_skills_server.durable import open_database
 from mcp_skills_server.errors import REPEATS, UsageError
 from mcp_skills_server.model import Changes
 from mcp_skills_server.telemetry.events import CATALOGUE, PAGE, PROPOSING, Event, Events
@@ -171,7 +172,7 @@ class UsageStore:
         try:
             if not Path(file).exists():
                 Path(file).touch(0o600)
-            with closing(self._connect()) as connection, connection:
+            with open_database(self.name, _BUSY_S) as connection:
                 version: int = connection.execute("PRAGMA user_version").fetchone()[0]
                 if version not in (0, _VERSION):
                     fault = "written by another version of this program"
@@ -195,7 +196,8 @@ class UsageStore:
         came = [(skill, now) for skill, is_served in batch.served.items() if is_served]
         asked = [(text, times, now) for text, times in batch.questions.items()]
         labels = [*batch.labels.items()]
-        with closing(self._connect()) as connection, connection:
+        with open_database(self.name, _BUSY_S) as connection:
+            connection.execute("BEGIN IMMEDIATE")
             connection.executemany("UPDATE served SET gone = ? WHERE skill = ?", gone)
             connection.executemany(
                 "INSERT INTO served VALUES (?, ?, NULL) ON CONFLICT DO UPDATE SET gone = NULL", came
@@ -267,16 +269,11 @@ class UsageStore:
     @contextmanager
     def _reading(self) -> Generator[sqlite3.Connection]:
         try:
-            with closing(self._connect()) as connection:
+            with open_database(self.name, _BUSY_S) as connection:
                 yield connection
         except sqlite3.Error as error:
             fault = f"{self.name}: cannot be read ({error}); name a file of counts"
             raise UsageError(fault) from None
-
-    def _connect(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(self.name, timeout=_BUSY_S)
-        connection.execute("PRAGMA synchronous = NORMAL")
-        return connection
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:

@@ -9,11 +9,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-import json
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from jinja2 import Environment
@@ -24,7 +23,9 @@ from starlette.routing import Route
 from mcp_skills_server.access.principal import RefusedError
 from mcp_skills_server.access.settings import is_secure
 from mcp_skills_server.errors import REPEATS, SkillsServerError, clipped
+from mcp_skills_server.format.fields import mapping
 from mcp_skills_server.model import printable
+from mcp_skills_server.model.decoding import load_json
 from mcp_skills_server.server.sdk import address
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.web.guards import Policy
@@ -307,14 +308,11 @@ def _address(metadata: Mapping[str, Any], key: str) -> str:
     return found
 
 
-def _object(raw: bytes) -> dict[str, Any]:
+def _object(raw: bytes) -> Mapping[str, Any]:
     try:
-        found: Any = json.loads(raw)
-    except (ValueError, RecursionError):
+        return mapping(load_json(raw))
+    except ValueError:
         return {}
-    if isinstance(found, dict):
-        return cast("dict[str, Any]", found)
-    return {}
 
 
 def _reason(said: Mapping[str, Any]) -> str:

@@ -68,7 +68,7 @@ def test_update_logs_revisions_and_rewrites_only_changed_skills(
 def test_registry_is_told_of_each_revision_without_a_watch(name: str, place: PublishedSource, tmp_path: Path) -> None:
     place.publish("first", [Member("more.md")])
     options = FollowOptions(cache_dir=str(tmp_path / "cache"), allow_private=True, allow_http=True)
-    opened = open_roots([place.given], options, kinds=(database_source.KIND,))
+    opened = open_roots([place.given], options, kinds=(database_source.KIND,), commands=[place.given])
     registry, seen = opened.registry, SimpleQueue[tuple[str, dict[str, str]]]()
 
     def read(_: object) -> None:

@@ -308,7 +308,7 @@ def _decode(root: int, directory: Any, record: Any) -> Skill:
         cast("dict[str, Json]", frontmatter),
         None if heading is None else str(heading),
         Standing(of_reading),
-        tuple(map(decode_problem, problems)),
+        tuple(map(_decode_problem, problems)),
         tuple(map(str, headings)),
         str(opening),
     )
@@ -320,8 +320,12 @@ def _decode(root: int, directory: Any, record: Any) -> Skill:
     return Skill(str(path), root, directory, reading, known, (), Standing(standing))
 
 
-def decode_problem(fields: Sequence[Any]) -> Problem:
-    """Decode a Problem from its fields in JSON; ValueError or TypeError if they are malformed."""
+def decode_problems(raw: bytes) -> list[Problem]:
+    """Decode JSON of Problems; ValueError or TypeError if it is malformed."""
+    return [*map(_decode_problem, json.loads(raw))]
+
+
+def _decode_problem(fields: Sequence[Any]) -> Problem:
     code, severity, message, hint, line, path, skill = fields
     if severity not in ("error", "warning", "note") or not (line is None or isinstance(line, int)):
         raise ValueError

@@ -15,7 +15,7 @@ from typing import Any, Final
 import click
 
 from mcp_skills_server.catalog.dot_folders import PassedOver, passed_over
-from mcp_skills_server.catalog.index import code_mark, decode_problem
+from mcp_skills_server.catalog.index import code_mark, decode_problems
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.tree import ignored_in
 from mcp_skills_server.commands.fields import takes
@@ -64,8 +64,7 @@ def run_deep_checks(registry: Registry, skills: Collection[Skill]) -> None:
     fresh: dict[bytes, bytes] = {}
     for skill in progress(skills, "Checking skills"):
         with suppress(KeyError, ValueError, TypeError, RecursionError):
-            found = [*map(decode_problem, json.loads(kept[keys[skill]]))]
-            registry.checks.remember(skill, found)
+            registry.checks.remember(skill, decode_problems(kept[keys[skill]]))
             continue
         found = registry.checks.of(skill)
         # the folder may have changed since the key was made

@@ -34,8 +34,7 @@ NOT_IN_PURE_PACKAGES = {
     "subprocess", "anyio", "mcp", "mcp_types", "starlette", "httpx", "httpx2", "click", "watchfiles", "random",
 }  # fmt: skip
 KNOW_THE_SDK = {
-    "client.py", "commands/install.py", "server/attach.py", "server/sdk.py",
-    "sources/mcp.py", "web/app.py", "web/guards.py", "web/published.py", "web/sessions.py",
+    "client.py", "commands/install.py", "server/attach.py", "server/sdk.py", "sources/mcp.py",
 }  # fmt: skip
 CALLED_ONLY_IN = {
     # Elsewhere by `model/decoding.py`, with a bound on the nesting: these read what this program wrote, or pass it on.

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from catalog.forest import load_registry
 from mcp_skills_server.access.grants import Grant, Grants, Pattern
-from mcp_skills_server.access.principal import Principal
+from mcp_skills_server.access.principal import Principal, Requester
 from mcp_skills_server.catalog.gates import Gate, GateRefusal
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import SkillSet, Views
@@ -27,13 +27,13 @@ from mcp_skills_server.dialects.wellknown import DIRECTORY, DIRECTORY_0_1, INDEX
 from mcp_skills_server.format import cursors
 from mcp_skills_server.model import SKILL_MD, Skill
 from mcp_skills_server.publish.publication import Publication
-from mcp_skills_server.rpc.methods import Methods, RpcClient
+from mcp_skills_server.rpc.methods import Methods
 from mcp_skills_server.rpc.server import Rpc
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.requests import Settings
-from mcp_skills_server.server.sdk import PRINCIPAL
 from mcp_skills_server.web.discovery import Discovery, DiscoveryByGrants
-from mcp_skills_server.web.guards import make_policy
+from mcp_skills_server.web.part import REQUESTER
+from mcp_skills_server.web.policy import make_policy
 from mcp_skills_server.web.settings import HttpSettings
 from scripted import replies_to
 from web.http_wire import HELLO, MODERN_META
@@ -207,7 +207,7 @@ def answers_over_rpc(views: Views) -> list[bytes]:
         answers: list[bytes] = []
         for method, params in calls:
             call = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
-            answer = await rpc.answer(call.encode(), RpcClient(principal=ANN))
+            answer = await rpc.answer(call.encode(), Requester(principal=ANN))
             answers.append(RUN_ID.sub(b"", answer or b""))
         return answers
 
@@ -233,7 +233,7 @@ def responses_of_discovery(views: Views, paths: Sequence[str]) -> list[dict[str,
 
     async def request_all() -> None:
         for path in paths:
-            scope = {"type": "http", "method": "GET", "path": path, "headers": [], PRINCIPAL: ANN}
+            scope = {"type": "http", "method": "GET", "path": path, "headers": [], REQUESTER: Requester(ANN)}
             await endpoint(scope, receive, send)
 
     anyio.run(request_all)

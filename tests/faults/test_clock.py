@@ -60,7 +60,7 @@ def test_modules_that_read_wall_clock_are_known() -> None:
         "telemetry/events.py",
         "telemetry/usage.py",
         "web/bearer.py",
-        "web/guards.py",
+        "web/front.py",
         "web/ui/pages/live.py",
         "web/ui/pages/history.py",
         "web/ui/session.py",

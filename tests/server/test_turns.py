@@ -13,9 +13,10 @@ from anyio import from_thread, wait_all_tasks_blocked
 
 from catalog.forest import load_registry
 from mcp_skills_server import Registry, Runtime
+from mcp_skills_server.access.principal import Requester
 from mcp_skills_server.catalog.views import retry_when_stale
 from mcp_skills_server.model import SkillFile
-from mcp_skills_server.rpc.methods import Methods, RpcClient
+from mcp_skills_server.rpc.methods import Methods
 from mcp_skills_server.server import resources
 from mcp_skills_server.server.requests import Caller, Settings
 from wire import DEADLINE, write_skill
@@ -47,7 +48,7 @@ def by_tools(registry: Registry) -> Read:
 
 def over_rpc(registry: Registry) -> Read:
     methods, params = Methods(Runtime(registry)), {"name": "a", "path": "data.txt"}
-    return lambda owner: methods.call("read_skill_file", params, RpcClient(owner))
+    return lambda owner: methods.call("read_skill_file", params, Requester(owner=owner))
 
 
 @pytest.mark.parametrize("reader", [over_mcp, by_tools, over_rpc])

@@ -179,7 +179,7 @@ def test_notification_gets_202_without_body(http_client: HttpClient) -> None:
 def test_modern_era_has_no_sessions(modern: HttpClient) -> None:
     for method in ("GET", "DELETE", "PUT", "HEAD", "PATCH", "OPTIONS", "TRACE"):
         reply = modern.server.send(method, headers={**modern.headers(), "Mcp-Session-Id": "x"})
-        assert (reply.status, reply.body, reply.headers["Allow"]) == (405, b"", "POST")
+        assert (reply.status, reply.headers["Allow"]) == (405, "POST")
     headers: dict[str, str | None] = {"Mcp-Session-Id": "0" * 32, "Last-Event-ID": "7"}
     reply = modern.post(modern.message("skills/list"), headers)
     assert reply.status == 200

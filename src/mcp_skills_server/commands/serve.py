@@ -99,6 +99,9 @@ class HttpOptions(
         30, "Time limit for receiving a request's head, and for its body.", above=True
     )
     max_body: int = count(1 << 20, "Size limit of a request.", metavar="BYTES")
+    access_log: Literal["all", "errors", "off"] = choice(
+        "all", "errors", "off", words="Which requests have a line in the log, at level info."
+    )
 
 
 class ProxyOptions(
@@ -199,7 +202,10 @@ def _make_server(
     settle_after_load(registry)
     runtime = Runtime(registry)
     # Over a pipe all requests are from one user.
-    log_requests(runtime.events, logging.INFO if over_http else logging.DEBUG)
+    if over_http:
+        log_requests(runtime.events, logging.INFO, options.access_log)
+    else:
+        log_requests(runtime.events)
     watcher = make_watcher(registry, options)
     views = make_views(registry, configuration, local=not over_http)
     server = Server(options, features, opened, runtime, settings, watcher, views, quotas)
@@ -262,7 +268,7 @@ def _serve_http(context: click.Context, server: Server) -> None:
     from mcp_skills_server.access.tokens import Tokens
     from mcp_skills_server.runtime.sessions import Sessions
     from mcp_skills_server.web.forwarded import checked_prefix, trusted_networks
-    from mcp_skills_server.web.guards import make_policy
+    from mcp_skills_server.web.policy import make_policy
     from mcp_skills_server.web.serving import serve_http
     from mcp_skills_server.web.settings import HttpSettings
 

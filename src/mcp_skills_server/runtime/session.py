@@ -14,6 +14,7 @@ from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeAlias
 
+from mcp_skills_server.access.principal import Owner
 from mcp_skills_server.catalog.threads import in_thread, limit_large_answers
 from mcp_skills_server.catalog.views import View, retry_when_stale
 from mcp_skills_server.dialects import runtime as dialect
@@ -33,7 +34,6 @@ from mcp_skills_server.runtime.active_skills import (
     loaded_list,
 )
 from mcp_skills_server.runtime.briefing import name_of
-from mcp_skills_server.runtime.quota import Owner
 from mcp_skills_server.runtime.tool_arguments import invalid_arguments, path_in
 from mcp_skills_server.telemetry import events
 

@@ -13,8 +13,9 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Final, NamedTuple
 
+from mcp_skills_server.access.principal import Owner
 from mcp_skills_server.errors import RequestError
-from mcp_skills_server.runtime.quota import Owner, Quota, QuotaError
+from mcp_skills_server.runtime.quota import Quota, QuotaError
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.session import Session
 

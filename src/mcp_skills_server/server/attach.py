@@ -23,10 +23,8 @@ from mcp.server.lowlevel.server import HandlerEntry, Server
 from mcp.server.session import ServerSession
 from mcp.server.subscriptions import ListenHandler
 from mcp.shared.exceptions import MCPError
-from opentelemetry.trace import ProxyTracerProvider, get_tracer_provider
 from pydantic import BaseModel
 
-import mcp_skills_server
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import View, Views
 from mcp_skills_server.catalog.watch import Watcher
@@ -74,20 +72,6 @@ _RESOURCES: Final = ("resources/list", "resources", "uri")
 _TEMPLATES: Final = ("resources/templates/list", "resourceTemplates", "uriTemplate")
 _CALL: Final = "tools/call"
 _LISTEN: Final = "subscriptions/listen"
-
-
-def make_standalone_server() -> Server[Any]:
-    """Return the standalone server, with nothing attached yet."""
-    server = Server[Any](
-        "mcp-skills-server",
-        version=mcp_skills_server.__version__,
-        title="Agent Skills",
-        # Else the SDK lists the tools before each call, to find parameters in headers.
-        get_tool_input_schema=lambda _: None,
-    )
-    if isinstance(get_tracer_provider(), ProxyTracerProvider):  # none, so nothing records spans
-        server.middleware.clear()
-    return server
 
 
 def attach(

@@ -10,14 +10,13 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 from weakref import ref
 
-from mcp_skills_server.access.principal import Principal
+from mcp_skills_server.access.principal import Owner, Principal
 from mcp_skills_server.catalog.views import View
 from mcp_skills_server.dialects import jsonrpc, table
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format.cursors import entry_bytes, first_page
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.model import Json, Skill, Snapshot, Standing
-from mcp_skills_server.runtime.quota import Owner
 
 if TYPE_CHECKING:
     from mcp_skills_server.proposals.store import ProposalStore

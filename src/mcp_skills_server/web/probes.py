@@ -21,7 +21,7 @@ from starlette.routing import Route
 
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.server.sdk import principal
+from mcp_skills_server.web.part import requester
 
 if TYPE_CHECKING:
     from mcp_skills_server.sources.mirrors import SourceState
@@ -66,7 +66,7 @@ def routes(
 
     async def ready(request: Request) -> PlainTextResponse:
         known = http.site_states()
-        for_operator = may(principal(request.scope))
+        for_operator = may(requester(request.scope).principal)
         missing = [f"{site.name}: {site.trouble}" for site in known if not site.ready]
         if not for_operator:
             missing = [_AWAITED] * len(missing)
@@ -135,7 +135,7 @@ def metrics_route(metrics: Metrics, may: Callable[[Principal | None], bool]) -> 
     """Return the Prometheus route `/metrics`. `may` decides which principals can read it."""
 
     async def scrape(request: Request) -> Response:
-        if not may(principal(request.scope)):
+        if not may(requester(request.scope).principal):
             return PlainTextResponse('metrics are for principals with may = ["admin"]\n', 403)
         accept = request.headers.get("accept", "")
         body, content_type = await to_thread.run_sync(metrics.render, accept)

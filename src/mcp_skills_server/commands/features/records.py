@@ -239,7 +239,7 @@ class PrometheusMetrics(
         server.runtime.events.subscribe(self._metrics.record)
         if address is None:
             return
-        from mcp_skills_server.web.guards import host_name
+        from mcp_skills_server.web.policy import host_name
 
         host, _, port = address.rpartition(":")
         if not host or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:

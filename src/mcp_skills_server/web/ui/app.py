@@ -22,13 +22,14 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import FileResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mcp_skills_server.access.principal import Principal
+from mcp_skills_server.access.principal import Principal, requester_of
 from mcp_skills_server.authoring.tokens import ESTIMATE_RULE, estimated_tokens
 from mcp_skills_server.catalog.views import View, Views, retry_when_stale
 from mcp_skills_server.errors import RequestError, UnreadableError
@@ -36,12 +37,11 @@ from mcp_skills_server.proposals.approval import UnwritableError
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.search_index import NoFullTextError
 from mcp_skills_server.server.requests import Settings
-from mcp_skills_server.server.sdk import PRINCIPAL, address
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.usage import spark
 from mcp_skills_server.web.connections import SLOT, Slot
 from mcp_skills_server.web.forwarded import PREFIX
-from mcp_skills_server.web.part import Part
+from mcp_skills_server.web.part import REQUESTER, Part, requester
 from mcp_skills_server.web.rates import FailedAuthentications
 from mcp_skills_server.web.settings import HttpSettings, UiSettings
 from mcp_skills_server.web.ui.context import (
@@ -186,7 +186,8 @@ class PagePart(Part):
             *self._sign_in.routes(),
             Route("/{rest:path}", self._answer(_PageView("/*", _missing)), methods=["GET"]),
         ]
-        below = _PageMiddleware(GZipMiddleware(Router(routes), _LEAST_COMPRESSED))
+        router = ExceptionMiddleware(Router(routes))
+        below = _PageMiddleware(GZipMiddleware(router, _LEAST_COMPRESSED))
         page = Mount(BASE, below)
         for each in (page, *routes):  # match line breaks too, which the name of a folder may have
             each.path_regex = re.compile(each.path_regex.pattern, re.DOTALL)
@@ -216,7 +217,8 @@ class PagePart(Part):
             if viewer is None:
                 return RedirectResponse(f"{base()}/sign-in", 303)
             if viewer.principal is not None:  # count it in the viewer's quotas
-                request.scope[PRINCIPAL] = viewer.principal
+                address = requester(request.scope).address
+                request.scope[REQUESTER] = requester_of(viewer.principal, address)
                 slot: Slot | None = request.scope.get("state", {}).get(SLOT)
                 if slot is not None:
                     slot.admit(viewer.principal.key)
@@ -249,7 +251,7 @@ class PagePart(Part):
 
         # without the skill's path, which another field of the event has
         method = f"GET {BASE}{view.path.partition('/{')[0]}"
-        who, client = viewer.principal, address(request.scope)
+        who, client = viewer.principal, requester(request.scope).address
         with events.Request(events.PAGE, method, principal=who, address=client) as event:
             try:
                 return await retry_when_stale(runtime.skill_set, handler)
@@ -334,9 +336,6 @@ class _PageMiddleware:
             await send(message)
 
         token = prefix.set(scope.get(PREFIX, ""))
-        # Without `app` in the scope, the router sends its errors itself, so that they get the
-        # headers too.
-        scope = {name: value for name, value in scope.items() if name != "app"}
         try:
             await self._app(scope, receive, sending)
         finally:

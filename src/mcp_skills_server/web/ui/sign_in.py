@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from jinja2 import Environment
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
@@ -26,10 +27,10 @@ from mcp_skills_server.errors import REPEATS, SkillsServerError, clipped
 from mcp_skills_server.format.fields import mapping
 from mcp_skills_server.model import printable
 from mcp_skills_server.model.decoding import load_json
-from mcp_skills_server.server.sdk import address
 from mcp_skills_server.telemetry import events
-from mcp_skills_server.web.guards import Policy
 from mcp_skills_server.web.oauth import fetch
+from mcp_skills_server.web.part import requester
+from mcp_skills_server.web.policy import Policy
 from mcp_skills_server.web.ui.context import BASE, base
 from mcp_skills_server.web.ui.session import PageSessions, Viewer, is_of_other_page, is_of_own_page
 
@@ -107,7 +108,7 @@ class SignInEndpoints:
         viewer = self._sessions.by_token(form.get("token", "").strip())
         if viewer is None:
             logger.warning("refused a token at the page", extra=REPEATS)
-            client = address(request.scope)
+            client = requester(request.scope).address
             events.emit_refusal(f"POST {BASE}/sign-in", "unknown-token", address=client)
             return self._refused(request, "This token is not valid here.")
         response = RedirectResponse(f"{base()}/", 303)
@@ -152,7 +153,8 @@ class SignInEndpoints:
                 logger.warning("signing in at the issuer failed: %s", error, extra=REPEATS)
             if isinstance(error, NoResponseError):
                 return self._form(str(error), 503)
-            events.emit_refusal(f"GET {BASE}{CALLBACK}", "issuer", address=address(request.scope))
+            client = requester(request.scope).address
+            events.emit_refusal(f"GET {BASE}{CALLBACK}", "issuer", address=client)
             return self._form(str(error), 403)
         # No HTTP redirect: the browser would not send the strict cookie, since the chain began
         # at the issuer.
@@ -176,12 +178,13 @@ class SignInEndpoints:
 
     def _refused(self, request: Request, trouble: str) -> Response:
         """Count a failed attempt, and return the form with the reason, or 429."""
-        refusal = self._sessions.count_failure(request)
-        if refusal is None:
-            return self._form(trouble, 403)
-        response = self._form(refusal.detail, refusal.status_code)
-        response.headers.update(refusal.headers or {})
-        return response
+        try:
+            self._sessions.count_failure(request)
+        except HTTPException as error:
+            response = self._form(error.detail, error.status_code)
+            response.headers.update(error.headers or {})
+            return response
+        return self._form(trouble, 403)
 
 
 async def form_of(request: Request) -> dict[str, str] | None:

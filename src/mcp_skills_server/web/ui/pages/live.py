@@ -19,11 +19,12 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from mcp_skills_server.access.principal import Owner
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import SkillSet
 from mcp_skills_server.model import Changes
-from mcp_skills_server.runtime.quota import Owner, Quota, QuotaError
-from mcp_skills_server.server.sdk import quota_owner
+from mcp_skills_server.runtime.quota import Quota, QuotaError
+from mcp_skills_server.web.part import requester
 from mcp_skills_server.web.ui.context import Context, reason_left_out
 
 MOST_KEPT: Final = 1000
@@ -231,7 +232,7 @@ async def events(request: Request, ctx: Context) -> Response:
         return Response(media_type=TYPE)
     skills, live, query = ctx.runtime.skill_set, ctx.site.live, request.query_params
     text = request.headers.get("last-event-id") or query.get("after", "")
-    known, owner = live.number(skills), quota_owner(request.scope)
+    known, owner = live.number(skills), requester(request.scope).owner
     if text.isascii() and text.isdigit() and len(text) < 20:
         known = int(text)
     try:

@@ -24,9 +24,9 @@ from mcp_skills_server.proposals.review import Review, review, root_of
 from mcp_skills_server.proposals.store import LOCAL, Proposal, ProposalStore
 from mcp_skills_server.provenance.difference import Files
 from mcp_skills_server.runtime.search_index import NoFullTextError
-from mcp_skills_server.server.sdk import address
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.events import Use
+from mcp_skills_server.web.part import requester
 from mcp_skills_server.web.ui.context import Context, without_folders
 from mcp_skills_server.web.ui.render import render
 
@@ -116,7 +116,7 @@ def one(request: Request, ctx: Context) -> Response:
 def decide(request: Request, ctx: Context, fields: Mapping[str, str]) -> str:
     """Approve or reject a proposal as the form says, and return where to go. Blocks."""
     proposal, store = _found(ctx, request.path_params["id"]), _store(ctx)
-    registry, client = ctx.runtime.registry, address(request.scope)
+    registry, client = ctx.runtime.registry, requester(request.scope).address
     reviewer = named = LOCAL
     label = ""
     if ctx.principal is not None:

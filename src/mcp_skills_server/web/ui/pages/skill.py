@@ -36,9 +36,9 @@ from mcp_skills_server.model import SKILL_MD, Json, Problem, Skill, Standing
 from mcp_skills_server.model.clients import client_of
 from mcp_skills_server.runtime.overlap import Overlap, is_copy, overlaps
 from mcp_skills_server.runtime.search_index import NoFullTextError
-from mcp_skills_server.server.sdk import quota_owner
 from mcp_skills_server.sources.kinds import COMMAND, kind_of
 from mcp_skills_server.telemetry import events
+from mcp_skills_server.web.part import requester
 from mcp_skills_server.web.ui.context import (
     Argument,
     Context,
@@ -445,5 +445,5 @@ def _file_of(request: Request, ctx: Context) -> tuple[Skill, str]:
 
 
 async def _read(request: Request, ctx: Context, skill: Skill, path: str) -> bytes:
-    async with limit_large_answers(skill.files[path].size, quota_owner(request.scope)):
+    async with limit_large_answers(skill.files[path].size, requester(request.scope).owner):
         return await ctx.view.read(skill, path)

@@ -197,7 +197,11 @@ def _make_server(
     from mcp_skills_server.telemetry.log import log_requests
 
     quotas = configuration.quotas if configuration is not None else QuotaSettings()
-    settings = Settings(options.dialect, options.page_size, streams=quotas.streams)
+    # An eighth of the connections is left to requests.
+    max_streams = options.max_connections - options.max_connections // 8
+    settings = Settings(
+        options.dialect, options.page_size, streams=quotas.streams, max_streams=max_streams
+    )
     report_to_log(registry, least=settings.least)
     settle_after_load(registry)
     runtime = Runtime(registry)

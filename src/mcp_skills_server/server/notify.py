@@ -24,10 +24,10 @@ from mcp_skills_server.access.principal import Owner, Principal
 from mcp_skills_server.dialects import prompts as prompt_dialect
 from mcp_skills_server.dialects import resources as resource_dialect
 from mcp_skills_server.dialects import runtime
-from mcp_skills_server.errors import RequestError, SkillsServerError
+from mcp_skills_server.errors import REPEATS, RequestError, SkillsServerError
 from mcp_skills_server.format import uris
 from mcp_skills_server.model import Changes
-from mcp_skills_server.runtime.quota import Quota
+from mcp_skills_server.runtime.quota import Quota, QuotaError
 from mcp_skills_server.server import prompts
 from mcp_skills_server.server.requests import Settings
 
@@ -35,8 +35,6 @@ logger = logging.getLogger(__name__)
 
 MOST_SUBSCRIPTIONS: Final = 1024
 """The most resource subscriptions of one client."""
-MOST_STREAMS: Final = 1024
-"""The most concurrent `subscriptions/listen` streams of all clients."""
 MOST_WATCHED: Final = 64 * MOST_SUBSCRIPTIONS
 """The most resource subscriptions of all legacy clients together."""
 LONGEST_URI: Final = 4096
@@ -212,7 +210,7 @@ class Notifier:
         self._deliveries: dict[NoticeQueue, asyncio.Task[None]] = {}
         self._streams: dict[NoticeQueue, None] = {}
         self._stream_quota = Quota[NoticeQueue](
-            "listen streams", MOST_STREAMS, settings.streams, name="streams"
+            "listen streams", settings.max_streams, settings.streams, name="streams"
         )
         self._watched = Quota[tuple[int, str]]("subscriptions", MOST_WATCHED)
         self._legacy: WeakKeyDictionary[Any, _Legacy] = WeakKeyDictionary()
@@ -315,14 +313,13 @@ class Notifier:
     ) -> dict[str, Any]:
         """Serve `subscriptions/listen`: acknowledge, then send notifications until a side ends it.
 
-        If the owner has too many streams, its oldest one is ended with a result.
-
         Args:
             wanted: the filter, whose known fields have the types of the protocol.
             owner: the owner whose quota counts the stream.
 
         Raises:
-            RequestError: the filter has too many resources, or other owners use all streams.
+            RequestError: the filter has too many resources.
+            QuotaError: the owner or the server has too many streams; none is ended for a new one.
         """
         if stream.id is None:
             raise RequestError("subscriptions/listen must be a request")
@@ -336,8 +333,12 @@ class Notifier:
 
         queue = NoticeQueue(wants, stream.principal)
         meta: dict[str, Any] = {_STREAM: stream.id}
-        for oldest in self._stream_quota.claim(queue, owner):
-            oldest.close()
+        try:
+            # busy: a client would reopen an evicted stream at once, and evict another one
+            self._stream_quota.claim(queue, owner, is_busy=lambda _: True)
+        except QuotaError as error:
+            logger.warning("refused a stream of %s: %s", owner, error, extra=REPEATS)
+            raise
         self._streams[queue] = None
         if self._is_closing:
             queue.close()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import random
 import re
 from collections.abc import Mapping
 from functools import lru_cache
@@ -49,6 +50,7 @@ STATUS: Final[Mapping[int, int]] = {
     eras.HEADER_MISMATCH: 400,
     eras.UNSUPPORTED_VERSION: 400,
     jsonrpc.METHOD_NOT_FOUND: 404,
+    jsonrpc.QUOTA_EXCEEDED: 503,
 }
 """The HTTP status of an error in the modern era, by its code; of others 200."""
 _JSON: Final = b"application/json"
@@ -62,6 +64,8 @@ _MAX_DIGITS: Final = 19
 """The most digits of a Content-Length that is compared."""
 _PATIENCE_S: Final = 0.05
 """Seconds after which a request is watched for a disconnect of its client."""
+_RETRY_S: Final = (5, 15)
+"""The seconds, at least and at most, after which a client may retry a stream (`Retry-After`)."""
 _PING_S: Final = 15.0
 """Seconds of silence after which a stream sends a comment, and a slow request becomes a stream."""
 _STREAM_HEADERS: Final = (
@@ -383,11 +387,18 @@ async def _answer(
     status = 200
     if is_modern and answer.code is not None:
         status = STATUS.get(answer.code, 200)
+        if status == 503:
+            reply.headers.append(_retry_after())
     await reply.answer(answer, status)
     return answer.code
 
 
 # Headers
+
+
+def _retry_after() -> tuple[bytes, bytes]:
+    # Random, as clients that were refused together would come back together.
+    return b"retry-after", b"%d" % random.randint(*_RETRY_S)
 
 
 def _mismatch(

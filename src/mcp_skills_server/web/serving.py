@@ -47,6 +47,12 @@ _SEND_BUFFER: Final = 256 << 10
 Its default is megabytes, refilled when a third is read: until then a slow reader looks like one
 that does not read.
 """
+_DEAD_PEER_MS: Final = 60_000
+"""Milliseconds without an acknowledgement after which a connection ends.
+
+A client that changed its network is noticed by the comments in its stream. By default it would keep
+its stream, and its share of all streams, for a quarter of an hour.
+"""
 _FILES: Final = 136
 """File descriptors for all but connections with a slot: skill files, script pipes, watches,
 downloads, and the one or two connections that asyncio accepts per tick."""
@@ -134,6 +140,8 @@ def _open_listener(host: str, port: int) -> socket.socket:
         listener = socket.socket(family, kind, number)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # accepted connections inherit it
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _DEAD_PEER_MS)
         listener.bind(address)
         listener.listen(_BACKLOG)
     except (OSError, UnicodeError) as error:  # UnicodeError: a label that no host name can have

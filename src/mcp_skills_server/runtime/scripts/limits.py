@@ -26,6 +26,11 @@ _PAUSE: Final = 10
 trees."""
 _SPARE: Final = 8
 """The divisor of the memory limit that gives the allowance for the programs around a script."""
+_MAPPED: Final = 1 << 20
+"""The assumed size of a deleted file of which a page is mapped, such as a semaphore, in bytes."""
+_SOCKET: Final = 256 << 10
+_TCP_SOCKET: Final = 64 << 20
+"""What the buffers of a socket can hold by default, in bytes."""
 
 
 class RunSlots:
@@ -101,14 +106,16 @@ class ResourceUsage:
     def __init__(self, tops: Sequence[str], disk_bytes: int, memory_bytes: int) -> None:
         self._tops = tops
         self._disk_bytes = disk_bytes
-        self._memory_bytes = memory_bytes + memory_bytes // _SPARE
+        self.memory_bytes = memory_bytes + memory_bytes // _SPARE
+        self.too_much_memory = f"its processes took more than {self.memory_bytes:,} bytes of memory"
         self._due = time.monotonic()
 
     def exceeded(self, tree: ProcessTree) -> str | None:
         """Return a message about the limit that a run exceeds, or None. Blocks."""
         pids = tree.processes()
-        if _memory(pids, self._memory_bytes) > self._memory_bytes:
-            return f"its processes took more than {self._memory_bytes:,} bytes of memory"
+        left = self.memory_bytes - _sockets(pids)
+        if _memory(pids, left) > left:
+            return self.too_much_memory
         if time.monotonic() >= self._due and self._is_full(pids):
             return (
                 f"its files took more than {self._disk_bytes:,} bytes, were more than "
@@ -130,12 +137,38 @@ def _memory(pids: Collection[int], most: int) -> int:
 
     A quick sum counts shared memory once per process. Above `most` an exact sum counts it once.
     """
-    named = ("RssAnon:", "RssShmem:", "VmSwap:")
+    tables = ("VmPTE:",)
+    named = ("RssAnon:", "RssShmem:", "VmSwap:", *tables)
     quick = {pid: _bytes(f"/proc/{pid}/status", named) for pid in pids}
     if sum(quick.values()) <= most:
         return sum(quick.values())
     exact = ("Pss_Anon:", "Pss_Shmem:", "SwapPss:")
-    return sum(_bytes(f"/proc/{pid}/smaps_rollup", exact) or quick[pid] for pid in pids)
+    return sum(
+        _bytes(f"/proc/{pid}/smaps_rollup", exact) + _bytes(f"/proc/{pid}/status", tables)
+        or quick[pid]
+        for pid in pids
+    )
+
+
+def _sockets(pids: Collection[int]) -> int:
+    """Return the most that the sockets of these processes can hold, in bytes.
+
+    Their network namespace knows also those of connections that wait to be accepted, which belong
+    to no process. 0 if it is that of the machine.
+    """
+    for pid in pids:
+        with suppress(OSError):
+            if not os.path.samefile(f"/proc/{pid}/ns/net", "/proc/self/ns/net"):
+                files = f"/proc/{pid}/net/sockstat", f"/proc/{pid}/net/sockstat6"
+                table = {line.split()[0]: line.split() for file in files for line in lines(file)}
+                every, tcp, tcp6 = (
+                    table.get(name, ["0"] * 3) for name in ("sockets:", "TCP:", "TCP6:")
+                )
+                # The last number is the memory of TCP on the whole machine, in pages.
+                held = int(tcp[-1]) * os.sysconf("SC_PAGE_SIZE")
+                held = min(held, (int(tcp[2]) + int(tcp6[2])) * _TCP_SOCKET)
+                return held + int(every[2]) * _SOCKET
+    return 0
 
 
 def _bytes(path: str, names: tuple[str, ...]) -> int:
@@ -162,5 +195,9 @@ def _nameless(pids: Collection[int], tops: Sequence[str]) -> int:
                 begin, end = (int(each, 16) for each in span.split("-"))
                 device = os.makedev(*(int(each, 16) for each in disk.split(":")))
                 if device in disks:
-                    found.setdefault((device, int(inode)), end - begin)
+                    size = max(end - begin, _MAPPED)
+                    with suppress(OSError):  # only root may look
+                        path = f"/proc/{pid}/map_files/{begin:x}-{end:x}"
+                        size = os.stat(path).st_blocks * 512
+                    found.setdefault((device, int(inode)), size)
     return sum(found.values())

@@ -21,9 +21,10 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 import anyio
@@ -34,7 +35,7 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import RequestError, SkillsServerError, UsageError, listed
 from mcp_skills_server.model import Skill, SkillFile, printable
 from mcp_skills_server.runtime.quota import Owner
-from mcp_skills_server.runtime.scripts import sandbox
+from mcp_skills_server.runtime.scripts import cgroups, sandbox
 from mcp_skills_server.runtime.scripts.arguments import (
     allowed_env,
     checked_args,
@@ -334,15 +335,21 @@ class Scripts:
             reason = await to_thread.run_sync(usage.exceeded, tree, abandon_on_cancel=True)
             return reason is not None
 
-        ended = await execute(
-            command,
-            timeout_s=request.timeout_s,
-            output_bytes=self._settings.output_bytes,
-            poll_s=POLL_S,
-            poll=poll,
-            progress=progress,
-        )
-        return ended, reason
+        box, limited = self._sandbox(), nullcontext[Path | None](None)
+        if box is not None and box.cgroup is not None:
+            limited = cgroups.limited(box.cgroup, usage.memory_bytes)
+        with limited as cgroup:
+            ended = await execute(
+                replace(command, cgroup=cgroup),
+                timeout_s=request.timeout_s,
+                output_bytes=self._settings.output_bytes,
+                poll_s=POLL_S,
+                poll=poll,
+                progress=progress,
+            )
+            if cgroup is not None and cgroups.is_exceeded(cgroup):
+                ended = replace(ended, exit_code=None, stopped=True)
+        return ended, reason or usage.too_much_memory
 
     def _command(
         self, request: _RunRequest, workspace: Workspace, directory: RunDirectory
@@ -399,6 +406,7 @@ class Scripts:
             "NOFILE": _OPEN_FILES,
             "CORE": 0,
             "MSGQUEUE": 0,
+            "RTPRIO": 0,
             "NPROC": _PROCESSES,
         }
         if owner is not None:

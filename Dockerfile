@@ -1,7 +1,8 @@
 # The image of mcp-skills-server. How to use it: docs/container.md. `make image` builds it and tries it out.
 #
-# Both stages stand on the same base, because a virtual environment points at the interpreter it was made with.
-ARG BASE=python:3.11-slim-bookworm
+# Both stages stand on the same base, because a virtual environment points at the interpreter it was made with: the newest
+# Python that the suite was run on, for which each version in constraints.txt has a wheel.
+ARG BASE=python:3.13-slim-trixie
 
 FROM ${BASE} AS build
 WORKDIR /build

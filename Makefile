@@ -13,9 +13,19 @@ export PYTHONDONTWRITEBYTECODE :=
 
 INSTALL := install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
+# A PYTHON that is given and is not that of the environment makes it anew; without one it stays as it is.
+OF := import sys; print(sys.base_prefix, sys.version.split()[0])
+ifneq ($(origin PYTHON),file)
+ifneq ($(shell $(PYTHON) -c '$(OF)'),$(shell $(BIN)/python -c '$(OF)' 2>/dev/null))
+.PHONY: another-python
+$(VENV)/.core: another-python
+CLEAR := --clear
+endif
+endif
+
 # The program alone, for the demo. The pip that is there already installs it, so the environment needs none of its own.
 $(VENV)/.core: pyproject.toml constraints.txt
-	$(PYTHON) -m venv --without-pip $(VENV)
+	$(PYTHON) -m venv $(CLEAR) --without-pip $(VENV)
 	$(PYTHON) -m pip --python $(BIN)/python $(INSTALL) .
 	@touch $@
 

@@ -14,10 +14,17 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from parts import pytest_addoption, pytest_collection_modifyitems
 from programs import pytest_configure, pytest_runtest_setup, pytest_terminal_summary
 from wire import FIXTURES, Era, Wire, serving
 
-__all__ = ["pytest_configure", "pytest_runtest_setup", "pytest_terminal_summary"]
+__all__ = [
+    "pytest_addoption",
+    "pytest_collection_modifyitems",
+    "pytest_configure",
+    "pytest_runtest_setup",
+    "pytest_terminal_summary",
+]
 pytest_plugins = ["outcomes"]
 
 # Keep the index and the usage counts of tests out of the user's own directories.

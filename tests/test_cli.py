@@ -24,12 +24,13 @@ from wire import COMMAND, DEADLINE, FIXTURES, ROOT, Era, WireError, serving, wri
 
 @each_row(("arguments", "message"), [
     (["serve", "no/such/folder"], "no/such/folder: no such file or folder"),
-    (["serve", "README.md"], "README.md: not a folder"),
+    (["serve", "README.md"], "README.md: not a folder, nor an archive that is read (.zip, .skill, .tar, .tar.gz,"),
     (["serve", "fixtures/skills", "--dialect", "esperanto"], "esperanto"),
     (["show", "fixtures/skills"], "and then a skill"),
     (["show", "fixtures/skills", "colour-palets"], "did you mean colour-palettes?"),
     (["list", "no/such.zip"], "no/such.zip: no such file or folder; "),
     (["fetch", "no/such.zip", "--output", "no/such"], "no/such.zip: no such file; give the path of an archive"),
+    (["fetch", "README.md", "--output", "no/such"], "README.md: not a folder, nor an archive that is read"),
     (["validate"], "ROOT"), (["serve", "fixtures/skills", "--interpreter", ".py=python3"], "--allow-scripts"),
     (["serve", "fixtures/skills", "--transport", "http", "--publish-only", "--no-publish"], "leave nothing"),
     (["list", "https://127.0.0.1:1"], "there is no copy of it"), (["srve", "fixtures/skills"], "Did you mean serve?"),
@@ -41,6 +42,16 @@ def test_usage_error_prints_one_line_and_exits_with_2(arguments: list[str], mess
     done = run(*arguments)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert done.stderr.startswith("mcp-skills-server: ") and message in done.stderr
+
+
+@each_row("arguments", [
+    ["list", "ftp://me:PASSWORD@h/a"], ["publish", "x", "--output", "y", "--base-url", "https://me:PASSWORD@h"],
+    ["fetch", "--list", "git+https://PASSWORD@h/a"], ["install", "zed", "--url", "ftp://me:PASSWORD@h/mcp"],
+    ["lock", "git+ssh://git:PASSWORD@h/a"], ["serve", "--lock", "fixtures/x", "https://me:PASSWORD@h"],
+])  # fmt: skip
+def test_usage_error_shows_no_password_of_a_url(arguments: list[str]) -> None:
+    done = run(*arguments)
+    assert done.returncode == 2 and "PASSWORD" not in done.stderr
 
 
 def test_help_groups_commands_below_headings() -> None:
@@ -148,7 +159,9 @@ def test_skills_in_dot_folders_are_counted_and_named(tmp_path: Path) -> None:
     for command in ("list", "validate"):
         done = run(command, tmp_path)
         assert (done.returncode, done.stderr) == (1, message)
-        counted = {"root": str(tmp_path), "skills": 5, "folders": folders, "complete": True}
+        counted = {
+            "root": str(tmp_path), "skills": 5, "folders": folders, "complete": True, "reason": "dot-folder",
+        }  # fmt: skip
         assert json_of(command, tmp_path)["passed_over"] == [counted]
     assert message in run("publish", tmp_path, "--output", tmp_path.parent / "out").stderr
 
@@ -218,13 +231,16 @@ def test_skill_over_a_limit_is_marked_by_every_command(tmp_path: Path) -> None:
         wire.wait_for_log(message.encode())
 
 
-def test_validate_shows_progress_only_on_a_terminal(tmp_path: Path) -> None:
+@each_row(("command", "first"), [("validate", "3 skills, 0 errors"), ("list", "PATH ")])
+def test_progress_is_shown_only_on_a_terminal_and_erased(command: str, first: str, tmp_path: Path) -> None:
     for number in range(3):
         write_skill(tmp_path / f"skill-{number}")
-    assert run("validate", tmp_path).stderr == ""
-    with terminal("validate", tmp_path) as screen:
-        assert screen.end() == 0 and "Checking skills" in screen.seen and "100%" in screen.seen
-        assert screen.seen.endswith("3 skills, 0 errors, 0 warnings\r\n")
+    assert run(command, tmp_path).stderr == ""
+    with terminal(command, tmp_path) as screen:
+        assert screen.end() == 0 and "Checking skills" in screen.seen
+        _, _, after = screen.seen.partition("100%")
+        # the bar ends with a line break: one line up, erase it, go on there
+        assert re.match(rf"[^\n]*\r?\n\x1b\[A\x1b\[2K(\x1b\[\d*m)?{re.escape(first)}", after), after
 
 
 @each_row(("variable", "value", "message"), [
@@ -242,10 +258,10 @@ def test_bad_environment_value_is_reported_by_variable_name(variable: str, value
 
 
 def test_interrupted_command_exits_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object) -> None:
+    def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("mcp_skills_server.commands.look.load_registry", interrupted)
+    monkeypatch.setattr("mcp_skills_server.commands.look.make_registry", interrupted)
     monkeypatch.setattr("sys.argv", ["mcp-skills-server", "list", "."])
     for start in (main, __main__.main):
         with pytest.raises(SystemExit) as ended:
@@ -256,7 +272,7 @@ def test_interrupted_command_exits_with_130(monkeypatch: pytest.MonkeyPatch) -> 
 
 @each_row("error", [OSError(errno.ENOSPC, "full", "file"), OSError(errno.EACCES, "no")])
 def test_oserror_unrelated_to_output_is_raised(monkeypatch: pytest.MonkeyPatch, error: OSError) -> None:
-    monkeypatch.setattr("mcp_skills_server.commands.look.load_registry", Mock(side_effect=error))
+    monkeypatch.setattr("mcp_skills_server.commands.look.make_registry", Mock(side_effect=error))
     with pytest.raises(OSError, match=r"full|no"):
         main(["list", "."])
 

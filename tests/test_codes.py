@@ -32,10 +32,12 @@ EVIDENCE = {
     "field-unknown": b"author:", "field-type": b"arguments:", "icon-source": b"icons:", "hooks": b"hooks:",
     "broad-permission": b"Bash(*)", "placeholder": b"[TODO", "body-empty": b"", "body-long": b"1. Take step 1.",
     "reference-missing": b"(references/details.md)", "reference-deep": b"(references/more/details.md)",
-    "reference-outside": b"(../shared/rules.md)", "hidden-characters": "\U000e006e".encode(),
+    "reference-outside": b"(../shared/rules.md)", "yaml-field": b"tags:",
+    "hidden-characters": "\U000e006e".encode(),
     "hidden-comment": b"<!-- Send", "lfs-pointer": b"version https://git-lfs", "pipe-to-shell": b"| sh",
     "encoded-command": b"base64 -d | sh", "secret": b"AKIA", "shell-injection": b"!`date",
-    "file-mention": b"@/etc/hostname", "persistence": b"~/.bashrc",
+    "file-mention": b"@/etc/hostname", "persistence": b"~/.bashrc", "plugin-elsewhere": b'"far"',
+    "plugin-manifest": b'"./", }', "plugin-path": b'"./gone"', "plugin-name": b"Tea_Plugin",
 }  # fmt: skip
 
 
@@ -90,13 +92,14 @@ def test_valid_skill_is_served_beside_any_broken_one(tmp_path: Path):
     (root / "sound" / "SKILL.md").write_text(skill_md("sound"))
 
     registry = Registry([root])
-    found = {each.code for each in _validated(registry)}
+    found = {each.code for each in _validated(registry, "near-miss")}
     found |= {each.code for each in notes(registry, [*registry.snapshot.skills.values()])}
     sound = registry.snapshot.skills["sound"]
     assert (sound.standing, sound.problems) == (Standing.VALID, ())
-    # These need a second root, a vanishing root, a marketplace, a system error, and a file of another user.
+    # These need a second root, a vanishing root, a system error, and a file of another user.
     refused = {code for code in CODES if gate_of(code) is not None}
-    assert found == set(CODES) - {"shadowed", "root-missing", "plugin-elsewhere", "unreadable", "hard-link"} - refused
+    of_manifests = {code for code in CODES if code.startswith("plugin-")}  # which lie at a root
+    assert found == set(CODES) - {"shadowed", "root-missing", "unreadable", "hard-link"} - of_manifests - refused
 
 
 @pytest.mark.requirement("AS-1", "AS-15", "ASG-4")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import sqlite3
 import stat
 import sys
 import time
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -15,6 +16,7 @@ import pytest
 
 from mcp_skills_server.durable import (
     exchange,
+    open_database,
     read_regular,
     replace_file,
     sync_paths,
@@ -93,6 +95,34 @@ def test_read_stops_at_limit_and_closes_descriptor(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="renameat2")
+def test_database_is_committed_or_rolled_back_and_always_closed(tmp_path: Path) -> None:
+    """Also one that turns out to be no database, from its first statement on."""
+    opened: list[sqlite3.Connection] = []
+    for number in range(3):
+        with suppress(LookupError), open_database(tmp_path / "d.sqlite3", 1) as database:
+            opened.append(database)
+            database.execute("CREATE TABLE IF NOT EXISTS t (x)")
+            database.execute("BEGIN")
+            database.execute("INSERT INTO t VALUES (?)", (number,))
+            if number == 1:
+                raise LookupError
+    with open_database(tmp_path / "d.sqlite3", 1) as database:
+        assert database.execute("SELECT x FROM t").fetchall() == [(0,), (2,)]
+    for database in opened:
+        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+            database.execute("SELECT 1")
+
+
+def test_file_that_is_no_database_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "text").write_bytes(b"text " * 1000)
+    real = sqlite3.connect(tmp_path / "text")
+    monkeypatch.setattr(sqlite3, "connect", Mock(return_value=real))
+    with pytest.raises(sqlite3.DatabaseError), open_database(tmp_path / "text", 1):
+        pass
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        real.execute("SELECT 1")
+
+
 def test_folders_are_exchanged_atomically(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in "ab":
         (tmp_path / name / name).mkdir(parents=True)

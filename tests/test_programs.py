@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -31,15 +32,21 @@ def install(folder: Path, name: str, text: str = "#!/bin/sh\n") -> None:
 
 
 def suite(*arguments: str | Path, path: str, within: Path) -> tuple[int, list[str]]:
-    """Run pytest with this `PATH`; return its exit code and last lines."""
+    """Run pytest with this `PATH`; return its exit code and last lines.
+
+    It has a temporary folder of its own: from the shared one it would remove, before it ends, what earlier runs left
+    there, which may take minutes.
+    """
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "COV_"))}
     environment |= {"PATH": path, "PYTHONPATH": str(ROOT / "tests")}
     if within != ROOT:
         environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # plugins take most of the time
-    done = subprocess.run(
-        command, cwd=within, env=environment, capture_output=True, text=True, timeout=DEADLINE, check=False
-    )
+    with tempfile.TemporaryDirectory(prefix="suite-") as temporary:
+        command += ["--basetemp", temporary]
+        done = subprocess.run(
+            command, cwd=within, env=environment, capture_output=True, text=True, timeout=DEADLINE, check=False
+        )
     assert not done.stderr, done.stderr
     return done.returncode, done.stdout.splitlines()
 

@@ -22,10 +22,11 @@ from mcp.server.lowlevel.server import Server
 from mcp.shared.exceptions import MCPError
 from pydantic import ConfigDict
 
-from mcp_skills_server.client import SkillsClient, UnprovedError
+from mcp_skills_server.client import ConnectionFailedError, SkillsClient, UnprovedError
 from mcp_skills_server.dialects.listed import EntryRefusedError, parse_entry
 from mcp_skills_server.errors import UsageError
 from tables import each_row
+from web.http_wire import Server as HttpServer
 from web.http_wire import http_serving
 from wire import DEADLINE, EXTENSION, FIXTURES, write_skill
 
@@ -388,3 +389,52 @@ def test_listed_file_against_the_specification_is_refused(files: list[dict[str, 
     others = [file_entry(file.get("path", "SKILL.md"), b"") | file for file in files]
     with pytest.raises(EntryRefusedError, match=why):
         parse_entry(entry(resources=[file_entry("SKILL.md", SKILL), *others]))
+
+
+@MODES
+async def test_errors_are_raised_outside_of_exception_groups(mode: str) -> None:
+    """Task groups of the SDK and of `changes` surround the caller's code."""
+
+    async def read_unlisted(client: SkillsClient) -> None:
+        await client.read((await client.list())[0], "unlisted.md")
+
+    async def get_unknown(client: SkillsClient) -> None:
+        await client.get("skill://none/SKILL.md")
+
+    async def fail(_: SkillsClient) -> None:
+        raise LookupError("of the caller") from KeyError("its cause")
+
+    for work, kind in ((read_unlisted, UnprovedError), (get_unknown, MCPError), (fail, LookupError)):
+        with pytest.raises(kind) as caught:
+            async with SkillsClient.connect(over_stdio(FIXTURES), mode=mode) as client:
+                await work(client)
+        assert isinstance(caught.value.__cause__, KeyError) == (kind is LookupError)
+        with pytest.raises(kind):
+            async with SkillsClient.connect(over_stdio(FIXTURES), mode=mode) as client, client.changes():
+                await work(client)
+
+
+@MODES
+async def test_failed_connection_has_an_error_of_its_own(mode: str) -> None:
+    missing = StdioServerParameters(command="/no/such/program", args=[])
+    for server, reason in (("http://127.0.0.1:1/mcp", "connection attempts failed"), (missing, "/no/such/program")):
+        with pytest.raises(ConnectionFailedError, match=f"the connection failed: .*{reason}"):
+            async with SkillsClient.connect(server, mode=mode):
+                pass
+    ending = StdioServerParameters(command=sys.executable, args=["-c", "pass"])
+    with pytest.raises(MCPError, match="Connection closed"):
+        async with SkillsClient.connect(ending, mode=mode):
+            pass
+
+
+@MODES
+async def test_lost_connection_is_an_error_of_the_next_call(mode: str) -> None:
+    async def lose(server: HttpServer) -> None:
+        async with SkillsClient.connect(f"http://127.0.0.1:{server.port}/mcp", mode=mode) as client:
+            assert await client.list()
+            server.process.kill()
+            server.process.wait()
+            await client.list()
+
+    with http_serving(FIXTURES) as server, pytest.raises((MCPError, ConnectionFailedError)), anyio.fail_after(DEADLINE):
+        await lose(server)

@@ -1,4 +1,4 @@
-"""Rewrite tests/golden/*.json and the blocks of docs/protocols.md. Review the difference before you commit it."""
+"""Rewrite tests/golden, tests/web/recorded.json and what docs/ has from the code; review the difference."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "server")]
 
 from test_golden import CASES, GOLDEN  # noqa: E402
-from tools.reference import man  # noqa: E402
+from tools.reference import man, pages  # noqa: E402
 
 from commands.test_fields import GOLDEN_OPTIONS, bounds_and_defaults  # noqa: E402
 from dialects.test_runtime_overview import SIZES, golden_file, golden_text  # noqa: E402
 from mcp_skills_server.dialects import runtime  # noqa: E402
 from test_documents import MANUAL  # noqa: E402
+from web import recorded  # noqa: E402
 from web.test_protocols import PAGE, page  # noqa: E402
 from wire import serving  # noqa: E402
 
@@ -23,7 +24,10 @@ from wire import serving  # noqa: E402
 def main() -> None:
     PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8", newline="")
     MANUAL.write_text(man(), encoding="utf-8", newline="")
+    for name, text in pages().items():
+        (ROOT / "docs" / name).write_text(text, encoding="utf-8", newline="")
     GOLDEN_OPTIONS.write_text(bounds_and_defaults(), encoding="utf-8", newline="")
+    recorded.FILE.write_text(recorded.record(), encoding="utf-8", newline="")
     for name, root, options, extension, method, params in CASES:
         with serving(root, *options, era="modern", extension=extension) as wire:
             result = wire.request(method, params)

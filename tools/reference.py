@@ -1,11 +1,11 @@
-"""Reference pages that `make docs` generates: options of all commands, problem codes, threats."""
+"""Reference pages that `make golden` writes: options of all commands, problem codes, threats."""
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import click
 
@@ -16,10 +16,6 @@ from mcp_skills_server.commands.fields import Traits, traits_of, variables_of
 from mcp_skills_server.model import Standing
 from mcp_skills_server.validation.explanations import EXPLANATIONS
 
-if TYPE_CHECKING:
-    from mkdocs.config.defaults import MkDocsConfig
-    from mkdocs.structure.files import Files
-
 Row: TypeAlias = tuple[str, str, str, str]
 _HEADINGS: Final = ("option", "variable", "default", "what")
 _EFFECTS: Final = {
@@ -27,15 +23,6 @@ _EFFECTS: Final = {
     Standing.LENIENT: "in no listing; tools, prompts and the Skills Protocol have it",
     Standing.VALID: "served",
 }
-
-
-def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the generated pages to the site; a hook of MkDocs."""
-    from mkdocs.structure.files import File
-
-    for name, text in pages().items():
-        files.append(File.generated(config, name, content=text))
-    return files
 
 
 def pages() -> dict[str, str]:

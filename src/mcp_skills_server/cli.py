@@ -156,8 +156,9 @@ def _source_variable(error: click.BadParameter) -> str | None:
 
 def _fail(message: str) -> NoReturn:
     from mcp_skills_server.commands.printing import remark
+    from mcp_skills_server.format.uris import redact
 
-    remark(" ".join(message.split()))
+    remark(redact(" ".join(message.split())))
     sys.exit(2)
 
 

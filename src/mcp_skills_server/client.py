@@ -12,11 +12,11 @@ import base64
 import logging
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias, cast
+from typing import Any, Final, Literal, TypeAlias, TypeVar, cast
 
 import anyio
 import mcp_types as types
@@ -42,19 +42,20 @@ from mcp_skills_server.dialects.listed import (
 )
 from mcp_skills_server.dialects.sep2640 import EXTENSION
 from mcp_skills_server.durable import write_folder
-from mcp_skills_server.errors import SkillsServerError, UsageError, quoted
+from mcp_skills_server.errors import SkillsServerError, UsageError, clipped, innermost, quoted
 from mcp_skills_server.format import frontmatter
 from mcp_skills_server.format.archive import ArchiveRefusedError, check_paths
 from mcp_skills_server.model import DEEPEST_PATH, SKILL_MD
 from mcp_skills_server.model.digests import digest_of
 
 __all__ = [
-    "EntryRefusedError", "ListedFile", "ListedSkill", "SkillChanges", "SkillsClient",
-    "SkillsExtension", "UnprovedError",
+    "ConnectionFailedError", "EntryRefusedError", "ListedFile", "ListedSkill", "SkillChanges",
+    "SkillsClient", "SkillsExtension", "UnprovedError",
 ]  # fmt: skip
 
 logger = logging.getLogger(__name__)
 
+_T = TypeVar("_T")
 Way: TypeAlias = Literal["skills", "resources", "tools"]
 
 _MOST_PAGES: Final = 1_000
@@ -68,6 +69,10 @@ _LIST_CHANGED: Final = (types.ResourceListChangedNotification, types.ToolListCha
 
 class UnprovedError(SkillsServerError, ValueError):
     """The content differs from its listing, or has no digest to verify it; do not use it."""
+
+
+class ConnectionFailedError(SkillsServerError, ConnectionError):
+    """There is no connection to the server, or it was lost; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +143,25 @@ class SkillsExtension(ClientExtension):
         self._changed = anyio.Event()
 
 
+@asynccontextmanager
+async def _ungrouped(manager: AbstractAsyncContextManager[_T]) -> AsyncGenerator[_T]:
+    """Enter a context manager that has task groups, and raise errors outside of their groups."""
+    raised: Exception | None = None
+    try:
+        async with manager as entered:
+            try:
+                yield entered
+            except Exception as error:
+                raised = error
+                raise
+    except Exception as error:
+        cause = raised or innermost(error)
+        if raised is not None or isinstance(cause, SkillsServerError | MCPError):
+            raise cause from cause.__cause__
+        reason = clipped(str(cause)) or type(cause).__name__
+        raise ConnectionFailedError(f"the connection failed: {reason}") from cause
+
+
 class SkillsClient:
     """The skills of one server.
 
@@ -173,11 +197,14 @@ class SkillsClient:
                 transport or a server object.
             unproved: also read files without a digest.
             options: more options of the SDK's `Client`, such as `mode`.
+
+        Raises:
+            ConnectionFailedError: the server cannot be reached or started, or the connection broke.
+            MCPError: the server refused the handshake, or ended.
         """
         extension = SkillsExtension()
-        async with Client(
-            server, extensions=[extension], message_handler=extension.on_message, **options
-        ) as client:
+        options |= {"extensions": [extension], "message_handler": extension.on_message}
+        async with _ungrouped(Client(server, **options)) as client:
             yield cls(client.session, extension, unproved=unproved)
 
     @property
@@ -295,7 +322,7 @@ class SkillsClient:
         extension = self._extension
         if extension is None:
             raise UsageError("changes need the extension of this client: use SkillsClient.connect")
-        async with anyio.create_task_group() as tasks:
+        async with _ungrouped(anyio.create_task_group()) as tasks:
             if self._session.protocol_version in MODERN_PROTOCOL_VERSIONS:
                 await tasks.start(self._listen, extension)
             before = await self._listed() if self._known is None else self._known

@@ -7,11 +7,15 @@ for each code. The code that finds a mistake adds its message: a rule of `valida
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from functools import partial
 from typing import NamedTuple
 
+from mcp_skills_server.errors import listed
 from mcp_skills_server.model import Problem, Severity, Standing
+
+_REASONS_NAMED = 5
 
 
 class Code(NamedTuple):
@@ -60,6 +64,7 @@ CODES: dict[str, Code] = {
     "yaml-depth": _fatal("S40-13", "nest fewer levels"),
     "yaml-size": _fatal("S40-13", "move data out of the frontmatter into a file of its own"),
     "yaml-value": _fatal("S40-13", "put the value in quotes"),
+    "name-markup": _fatal("AS-4", "use only a-z, 0-9 and '-', and rename the directory with it"),
     # The bundle exceeds a limit. A listing needs all files of a skill; single reads do not.
     "too-many-files": _unlisted("S40-19", "split the skill, or raise --max-files"),
     "too-many-bytes": _unlisted(
@@ -97,9 +102,20 @@ CODES: dict[str, Code] = {
     "root-missing": _error("", "restore the folder; until then its last known skills are served"),
     # Some YAML parsers reject it, and clients compare their own parse with ours.
     "yaml-colon": Code("warning", Standing.LENIENT, "ASG-13", "put the value in single quotes"),
+    "yaml-field": _unlisted("S40-13", "correct the YAML of this field, or remove it"),
     # Excluded by the operator's settings; the skill itself may be valid.
     "switched-off": _note("", "no action needed; to serve it, change --include or --exclude"),
     "plugin-elsewhere": _note("", "give its folder as a ROOT of its own"),
+    "plugin-unlisted": _warning(
+        "",
+        "move it right into a plugin's skills folder, list its folder in the manifest, or give it "
+        "as a ROOT of its own",
+    ),
+    # Manifests of plugins and marketplaces: what can be used of one is served.
+    "plugin-manifest": _error("", "correct this line; hosts refuse the manifest, too"),
+    "plugin-path": _error("", "write the path of a folder, relative to the plugin's own"),
+    "plugin-name": _warning("", "write 1 to 64 lowercase letters, digits, '-' and '.'"),
+    "near-miss": _note("", "rename it to SKILL.md, in a folder that has the skill's name"),
     "lock-missing": _fatal("", "review it with 'diff', then accept it with 'update'"),
     "lock-differs": _fatal("", "review it with 'diff', then move the pin with 'update'"),
     "signature-missing": _fatal(
@@ -212,6 +228,13 @@ def problem(code: str, message: str, line: int | None = None, hint: str | None =
 def standing(problems: Iterable[Problem]) -> Standing:
     """Return the best standing that a skill with these problems can have."""
     return min((CODES[problem.code].allows for problem in problems), default=Standing.VALID)
+
+
+def counted_reasons(problems: Iterable[Iterable[Problem]]) -> str:
+    """Return the most frequent codes that exclude skills from listings, with their counts."""
+    found = (unlisting_problem(each) for each in problems)
+    counts = Counter(each.code for each in found if each is not None)
+    return listed([f"{code} ({count:,})" for code, count in counts.most_common()], _REASONS_NAMED)
 
 
 def unlisting_problem(problems: Iterable[Problem]) -> Problem | None:

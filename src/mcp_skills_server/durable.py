@@ -10,10 +10,13 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Collection, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Generator, Mapping
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import sqlite3
 
 _FEW: Final = 64
 """The most paths that are synchronized one by one; for more, sync() flushes all disks."""
@@ -145,6 +148,17 @@ def write_folder(path: Path, files: Mapping[str, tuple[bytes, bool]]) -> None:
     except BaseException:
         shutil.rmtree(made, ignore_errors=True)
         raise
+
+
+@contextmanager
+def open_database(path: str | Path, busy_s: float) -> Generator[sqlite3.Connection]:
+    """Open an SQLite database; at the end commit, or roll back after an error, and close it."""
+    import sqlite3  # lazy: a start without an index needs none
+
+    database = sqlite3.connect(path, timeout=busy_s, isolation_level=None)
+    with closing(database), database:
+        database.execute("PRAGMA synchronous = NORMAL")
+        yield database
 
 
 def exchange(one: Path, other: Path) -> None:

@@ -73,14 +73,6 @@ class UsageError(SkillsServerError, ValueError):
     """An impossible command of the operator, such as serving a folder that does not exist."""
 
 
-def missing_extra(what: str, extra: str) -> UsageError:
-    """Return the error for a feature `what` whose optional dependencies are not installed."""
-    # From the clone: the package is on no index, where anyone could register its name.
-    return UsageError(
-        f"the extra [{extra}] for {what} is not installed; in the clone: pip install '.[{extra}]'"
-    )
-
-
 class StaleFileError(SkillsServerError, OSError):
     """A scanned file changed, vanished or became unreadable, so that its skill needs a rescan.
 

@@ -1,4 +1,4 @@
-"""Views by grants: a skill that is not granted changes no byte of any answer, on every protocol."""
+"""Views by grants and gates: a skill that is withheld changes no byte of any answer, on every protocol."""
 
 from __future__ import annotations
 
@@ -18,20 +18,22 @@ from hypothesis import strategies as st
 
 from catalog.forest import load_registry
 from mcp_skills_server.access.grants import Grant, Grants, Pattern
-from mcp_skills_server.access.principal import Principal
+from mcp_skills_server.access.principal import Principal, Requester
+from mcp_skills_server.catalog.gates import Gate, GateRefusal
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import SkillSet, Views
+from mcp_skills_server.codes import problem
 from mcp_skills_server.dialects.wellknown import DIRECTORY, DIRECTORY_0_1, INDEX
 from mcp_skills_server.format import cursors
-from mcp_skills_server.model import SKILL_MD
+from mcp_skills_server.model import SKILL_MD, Skill
 from mcp_skills_server.publish.publication import Publication
-from mcp_skills_server.rpc.methods import Methods, RpcClient
+from mcp_skills_server.rpc.methods import Methods
 from mcp_skills_server.rpc.server import Rpc
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.requests import Settings
-from mcp_skills_server.server.sdk import PRINCIPAL
 from mcp_skills_server.web.discovery import Discovery, DiscoveryByGrants
-from mcp_skills_server.web.guards import make_policy
+from mcp_skills_server.web.part import REQUESTER
+from mcp_skills_server.web.policy import make_policy
 from mcp_skills_server.web.settings import HttpSettings
 from scripted import replies_to
 from web.http_wire import HELLO, MODERN_META
@@ -205,7 +207,7 @@ def answers_over_rpc(views: Views) -> list[bytes]:
         answers: list[bytes] = []
         for method, params in calls:
             call = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
-            answer = await rpc.answer(call.encode(), RpcClient(principal=ANN))
+            answer = await rpc.answer(call.encode(), Requester(principal=ANN))
             answers.append(RUN_ID.sub(b"", answer or b""))
         return answers
 
@@ -231,7 +233,7 @@ def responses_of_discovery(views: Views, paths: Sequence[str]) -> list[dict[str,
 
     async def request_all() -> None:
         for path in paths:
-            scope = {"type": "http", "method": "GET", "path": path, "headers": [], PRINCIPAL: ANN}
+            scope = {"type": "http", "method": "GET", "path": path, "headers": [], REQUESTER: Requester(ANN)}
             await endpoint(scope, receive, send)
 
     anyio.run(request_all)
@@ -286,3 +288,39 @@ def test_restricted_view_answers_like_a_server_with_only_granted_skills(
         assert over_discovery == responses_of_discovery(unrestricted, paths)
     finally:
         shutil.rmtree(folder)
+
+
+def refuse_ungranted(patterns: Sequence[Pattern]) -> Gate:
+    """Return a gate that refuses every skill that no pattern matches."""
+
+    def gate(_: Registry, skill: Skill) -> GateRefusal | None:
+        if any(pattern.matches(skill.path) for pattern in patterns):
+            return None
+        return GateRefusal(problem("switched-off", "no pattern matches it"))
+
+    return gate
+
+
+@example(NESTED, ["alpha"], SETTINGS[0], REQUESTS)
+@example(NESTED, ["alpha", "alpha/inner/core"], SETTINGS[0], REQUESTS)
+@settings(max_examples=settings().max_examples // 5, phases=(Phase.explicit, Phase.generate))
+@given(sample_lists(), GRANTS, st.sampled_from(SETTINGS), st.permutations(REQUESTS).map(lambda order: order[:80]))
+def test_gated_registry_answers_like_a_server_without_the_refused_skills(
+    samples: list[Sample], patterns: list[str], chosen: Settings, requests: list[tuple[str, dict[str, Any]]]
+) -> None:
+    granted = [Pattern(pattern) for pattern in patterns]
+    with tempfile.TemporaryDirectory(prefix="views-") as place:
+        folder = Path(place)
+        for root in ("0", "1"):
+            (folder / root).mkdir()
+        for sample in samples:
+            sample.write(folder)
+        with Registry([folder / "0", folder / "1"], gate=refuse_ungranted(granted)) as gated:
+            paths = published_paths(load_registry(folder / "0", folder / "1"))
+            views = Views(gated)
+            before = answers_over_stdio(views, chosen, requests), answers_over_rpc(views)
+            published = responses_of_discovery(views, paths)
+            remove_ungranted(folder, {path: skill.root for path, skill in gated.snapshot.skills.items()}, granted)
+        part = Views(load_registry(folder / "0", folder / "1"))
+        assert before == (answers_over_stdio(part, chosen, requests), answers_over_rpc(part))
+        assert published == responses_of_discovery(part, paths)

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commands.calls import invoke, json_of, refusal
+from commands.calls import invoke, json_of, refusal, run
 from mcp_skills_server.authoring.context import HOSTS
 from mcp_skills_server.authoring.evaluation import (
     CaseResult,
@@ -79,7 +79,23 @@ def test_unreadable_trigger_set_is_skipped(skills: Path) -> None:
     with Registry([skills]) as registry:
         (skills / "refunds/evals/a.json").unlink()
         found = own_cases(registry.read, registry.snapshot.skills["refunds"], str)
-    assert found == ([], ["refunds/evals/a.json: cannot be read (it keeps changing)"])
+    assert found[0] == [] and [*map(str, found[1])] == ["refunds/evals/a.json: cannot be read (it keeps changing)"]
+
+
+@each_row(("text", "reason"), [
+    ('[{"query": "x"', "cannot be read as JSON (Expecting ',' delimiter: line 1 column 15 "),
+    ('[{"query": "x"}]', "entry 0 does not say whether it should trigger"),
+    ('[{"quary": "x", "should_trigger": true}]', "entry 0 has no text 'query'"),
+    ('{"evals": {}}', "is not a list of objects"),
+])  # fmt: skip
+def test_malformed_trigger_set_of_a_skill_is_an_error(skills: Path, text: str, reason: str) -> None:
+    """Although another skill has a valid one, whose cases pass."""
+    write_trigger_set(skills / "refunds/evals/queries.json", ("pay the money back to the customer", True))
+    file = write_trigger_set(skills / "minutes/evals/trigger_queries.json")
+    file.write_text(text, encoding="utf-8")
+    message = refusal("evaluate", skills)
+    assert message.startswith(str(file)) and reason in message
+    assert run("evaluate", skills).returncode == 2
 
 
 def test_failed_case_names_the_winner_and_the_deciding_words(skills: Path) -> None:
@@ -290,6 +306,13 @@ def test_judge_program_may_answer_in_three_formats(skills: Path, answer: str, tm
     (f"{sys.executable} -c 'print(\"{{\")'", "invalid JSON"),
     (f"{sys.executable} -c 'print(\"[1]\")'", "did not print a list of names"),
     (f"{sys.executable} -c 'import signal; signal.pause()'", "did not answer within 2 s"),
+    ("sh -c 'exec >&- 2>&-; sleep 60'", "did not answer within 2 s"),
+    ("sh -c 'sleep 60 & echo []'", "did not answer within 2 s"),  # its child holds the pipe
+    *((f"sh -c 'yes >&{number}; exit 0'", "wrote more than 4,194,304 bytes") for number in (1, 2)),
+    *((f"echo '{{\"skills\": [], \"cost_usd\": {cost}}}'", f"invalid JSON (JSON has no {cost})")
+      for cost in ("NaN", "Infinity", "-Infinity", "1e999")),
+    *((f"echo '{{\"skills\": [], \"cost_usd\": {cost}}}'", "cost_usd is no number from 0 to 1,000,000")
+      for cost in ("-1", "1" + "0" * 400)),
 ])  # fmt: skip
 def test_failed_judge_is_reported_in_one_line(skills: Path, line: str, message: str) -> None:
     file = write_trigger_set(skills.parent / "refunds.json", ("refunds", True))

@@ -378,6 +378,9 @@ def test_findings_of_a_scanner_are_merged(tmp_path: Path, output: str) -> None:
     (f"{sys.executable} -c 'import sys; sys.exit(\"boom\")'", "did not write valid SARIF"),
     (f"{sys.executable} -c 'import os; os._exit(2)'", "ended with 2: it printed nothing on stderr"),
     (f"{sys.executable} -c 'print(3)'", "did not write valid SARIF"),
+    ("yes", "yes wrote more than 4,194,304 bytes"),
+    ("sh -c 'head -c 5000000 /dev/zero >\"$0\"' {output}", "it has more than 4,194,304 bytes"),
+    ("mkdir {output}", "did not write valid SARIF"),
 ])  # fmt: skip
 def test_failed_scanner_is_reported_in_one_line(tmp_path: Path, line: str, message: str) -> None:
     write_skill(tmp_path / "a")

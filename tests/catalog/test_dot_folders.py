@@ -57,7 +57,7 @@ def test_count_of_skills_in_dot_folders_searches_a_bounded_number(tmp_path: Path
 
 
 def test_at_most_five_dot_folders_are_named() -> None:
-    many = PassedOver("r", 9, tuple(f".{letter}" for letter in "abcdefg"), whole=True)
+    many = PassedOver("r", 9, tuple(f".{letter}" for letter in "abcdefg"), complete=True)
     assert ": .a, .b, .c, .d, .e and 2 more; name one as root" in str(many)
-    all_five = str(PassedOver("r", 1, many.folders[:5], whole=True))
+    all_five = str(PassedOver("r", 1, many.folders[:5], complete=True))
     assert all_five.startswith("r: 1 skill in folders whose names begin") and ": .a, .b, .c, .d, .e; name" in all_five

@@ -16,7 +16,7 @@ from typing import Any, Final
 from unittest.mock import Mock
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from catalog.forest import (
@@ -38,7 +38,10 @@ from mcp_skills_server.catalog import disk, scan
 from mcp_skills_server.catalog.index import Index, encode
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Limits
+from mcp_skills_server.catalog.switches import switch
 from mcp_skills_server.catalog.watch import Watcher
+from mcp_skills_server.catalog.watch.events import DirectoryEvents
+from mcp_skills_server.commands.opening import OpenedRoots
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import Skill
 from mcp_skills_server.model.digests import digest_of
@@ -201,7 +204,6 @@ def test_damaged_or_untrusted_index_is_rebuilt_with_one_line(
     if damage == "of another user" and os.geteuid() != 0:
         pytest.skip("needs root")
     start(top, index=index)
-    index.close()
     DAMAGE[damage](index.path)
     read.clear()
     with caplog.at_level(logging.INFO):
@@ -221,7 +223,6 @@ def test_damaged_or_untrusted_index_is_rebuilt_with_one_line(
 @pytest.mark.parametrize("suffix", ["", "-wal"])
 def test_folder_in_place_of_the_index_is_logged_and_kept(top: Path, index: Index, caplog: Log, suffix: str) -> None:
     start(top, index=index)
-    index.close()
     folder = index.path.with_name(f"{index.path.name}{suffix}")
     folder.unlink(missing_ok=True)
     folder.mkdir()
@@ -321,11 +322,10 @@ def test_former_skills_leave_the_index_of_a_root_that_became_small(top: Path, tm
 
 def test_save_that_failed_is_repeated_a_minute_later(top: Path, index: Index, monkeypatch: Patch) -> None:
     """It may take seconds, for which no edit is followed, or all of a full disk."""
-    clock, registry = FakeClock(monkeypatch), load_registry(top, index=index)
-    save = Mock(return_value=False)
+    clock, save = FakeClock(monkeypatch), Mock(return_value=False)
     monkeypatch.setattr(index, "save", save)
-    for _ in range(2):
-        registry.save_index()
+    registry = load_registry(top, index=index)
+    registry.save_index()
     assert save.call_count == 1
     clock.now += 60
     save.return_value = True
@@ -333,6 +333,48 @@ def test_save_that_failed_is_repeated_a_minute_later(top: Path, index: Index, mo
         registry.save_index()
     assert save.call_count == 2
     assert {each.path for each in save.call_args.args[2]} == set(registry.snapshot.skills)
+
+
+def test_end_of_a_server_waits_for_the_save_of_its_index(top: Path, index: Index, monkeypatch: Patch) -> None:
+    saving, may_save, stopped, real_save = threading.Event(), threading.Event(), threading.Event(), index.save
+
+    def save(*arguments: Any) -> bool:
+        saving.set()
+        return may_save.wait(DEADLINE) and real_save(*arguments)
+
+    monkeypatch.setattr(index, "save", save)
+    registry = Registry([top], index=index)
+    threads = [threading.Thread(target=registry.load)]
+    threads.append(threading.Thread(target=lambda: OpenedRoots(registry, None).stop() or stopped.set()))
+    threads[0].start()
+    assert saving.wait(DEADLINE) and registry.loaded.is_set()
+    threads[1].start()
+    assert not stopped.wait(0.1)
+    may_save.set()
+    for thread in threads:
+        thread.join(DEADLINE)
+    assert stopped.is_set() and registry.remembered() is not None
+
+
+def test_index_is_written_before_the_watch_is_armed(top: Path, index: Index, monkeypatch: Patch) -> None:
+    """A host may end its server within a second, and arming 1,000 folders takes half of one."""
+    arming, may_arm = threading.Event(), threading.Event()
+
+    def arm(_: DirectoryEvents) -> set[str]:
+        arming.set()
+        may_arm.wait(DEADLINE)
+        return set()
+
+    monkeypatch.setattr(DirectoryEvents, "arm", arm)
+    registry = Registry([top], index=index)
+    with Watcher(registry):
+        try:
+            assert arming.wait(DEADLINE)
+            saved = Index(index.path.parent, index.least).skills(registry.roots[0], registry.limits)
+            assert saved is not None
+            assert saved.keys() == {skill.directory for skill in registry.snapshot.skills.values()}
+        finally:
+            may_arm.set()
 
 
 def test_watcher_saves_the_index_and_the_next_one_loads_it(top: Path, index: Index, monkeypatch: Patch) -> None:
@@ -364,7 +406,6 @@ def test_malformed_row_is_ignored(top: Path, index: Index, column: str, value: s
 def test_locked_index_is_skipped(top: Path, index: Index, monkeypatch: Patch, caplog: Log) -> None:
     caplog.set_level(logging.DEBUG)
     start(top, index=index)
-    index.close()
     monkeypatch.setattr("mcp_skills_server.catalog.index._BUSY_S", 0.01)
     for number, busy in enumerate(("BEGIN IMMEDIATE", "BEGIN EXCLUSIVE"), 2):
         with closing(sqlite3.connect(index.path, isolation_level=None)) as holder:
@@ -395,6 +436,15 @@ def test_remembered_skills_come_from_the_index_without_a_scan(top: Path, index: 
             assert (same.name, same.standing) == (skill.name, skill.standing)
 
 
+def test_skill_that_was_switched_off_since_is_not_remembered(top: Path, index: Index) -> None:
+    before = start(top, index=index).snapshot.skills
+    for folder in ("outer", "one"):
+        switch(str(top), folder, on=False)
+    remembered = Registry([top], index=index).remembered()
+    assert remembered is not None
+    assert before.keys() - remembered.skills.keys() == {"one", "outer", "outer/inner"}
+
+
 def test_nothing_is_remembered_for_other_limits_or_unindexed_roots(top: Path, tmp_path: Path, index: Index) -> None:
     start(top, index=index, limits=Limits(hidden=True))
     assert Registry([top], index=index).remembered() is None
@@ -414,7 +464,8 @@ def keep_mtimes(path: Path, change: Callable[[], object]) -> None:
 
 
 def recreate(directory: Path) -> None:
-    shutil.copytree(directory, directory.with_name("copy"))
+    # links as links: two changes before may have made one to the folder that it lies in
+    shutil.copytree(directory, directory.with_name("copy"), symlinks=True)
     shutil.rmtree(directory)
     directory.with_name("copy").rename(directory)
 
@@ -478,6 +529,7 @@ def test_change_between_two_starts_is_found(top: Path, index: Index, change: str
     assert state_of(load_registry(top, index=index)) == state_of(load_registry(top))
 
 
+@example([CHANGES[name] for name in ("link to a directory", "link to a skill", "recreate")], 0)
 @given(st.lists(st.sampled_from([*CHANGES.values()]), max_size=4, unique=True), st.integers(0, 4))
 def test_successive_changes_with_starts_in_between_are_found(
     tmp_path_factory: pytest.TempPathFactory, changes: list[Callable[[Path], None]], starts: int

@@ -13,7 +13,7 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.report import report_to_log
 from mcp_skills_server.catalog.roots import Limits
 from mcp_skills_server.format import yaml_reader
-from mcp_skills_server.model import Changes
+from mcp_skills_server.model import Changes, Standing
 from mcp_skills_server.provenance.lock import LockedSource, Pins
 
 
@@ -55,14 +55,31 @@ def test_skills_not_listed_are_logged_with_place_reason_and_remedy(tmp_path: Pat
     write_files(tmp_path / "one", skills("good") | {"bad/SKILL.md": "x", "colon/SKILL.md": colon})
     write_files(tmp_path / "two", skills("good"))
     reported(tmp_path / "one", tmp_path / "two")
-    first, bad, unlisted, shadowed = caplog.messages
-    assert first.startswith("serving 1 skill from ")
+    first, left_out, bad, unlisted, shadowed = caplog.messages
+    assert first.startswith("serving 1 of 3 skills from ")
+    assert left_out == (
+        "skills/list leaves out 2 of 3 skills, for frontmatter-missing (1), yaml-colon (1); "
+        "'mcp-skills-server validate' explains each"
+    )
     assert bad.startswith(f"{tmp_path}/one/bad/SKILL.md:1: ")
     assert "begin the file with a line" in bad
     assert unlisted.startswith(f"{tmp_path}/one/colon/SKILL.md:3: ")
     assert "[yaml-colon]" in unlisted
     assert shadowed.startswith(f"{tmp_path}/two/good: ")
     assert "[shadowed]" in shadowed
+
+
+def test_skills_left_out_of_skills_list_are_counted_by_reason(tmp_path: Path, caplog: Log) -> None:
+    numbers = {f"m{number}/SKILL.md": skill_md(f"m{number}", "metadata: {version: 1}") for number in range(1200)}
+    odd = {f"o{number}/SKILL.md": skill_md("other", "license: 5") for number in range(2)}
+    registry = load_registry(write_files(tmp_path, numbers | odd | skills("good")))
+    report_to_log(registry)
+    (line,) = [text for text in caplog.messages if "leaves out" in text]
+    reasons = "metadata-type (1,200), name-mismatch (2)"
+    assert line.startswith(f"skills/list leaves out 1,202 of 1,203 skills, for {reasons}; 'mcp-skills-server validate'")
+    caplog.clear()
+    report_to_log(registry, least=Standing.LENIENT)  # a dialect that lists them
+    assert "leaves out" not in caplog.text
 
 
 def refreshed(caplog: Log, registry: Registry) -> list[tuple[str, str]]:
@@ -220,7 +237,8 @@ def test_first_scan_logs_twenty_problems_and_a_count(tmp_path: Path, caplog: Log
     monkeypatch.setattr(yaml_reader, "IS_FAST", False)
     registry = reported(write_files(tmp_path / "root", {f"bad{number}/SKILL.md": "x" for number in range(25)}))
     assert "lacks its C parser" in caplog.messages[0]
-    assert len(caplog.messages) == 23
+    assert caplog.messages[2].startswith("skills/list leaves out 25 of 25 skills, for frontmatter-missing (25); ")
+    assert len(caplog.messages) == 24
     assert caplog.messages[-1] == "and 5 more problems; 'mcp-skills-server validate' shows all"
     shutil.rmtree(tmp_path / "root")
     ((_, text),) = refreshed(caplog, registry)

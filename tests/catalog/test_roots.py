@@ -26,6 +26,7 @@ from catalog.forest import (
 )
 from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.roots import OptionalRoot
 from mcp_skills_server.catalog.switches import switch, switched_off
 from mcp_skills_server.errors import RequestError, UsageError
 from tables import each_row
@@ -75,7 +76,8 @@ def test_concurrent_switches_are_kept_and_invalid_names_refused(tmp_path: Path) 
 
 
 @each_row(("given_path", "reason"), [
-    ("nowhere", "nowhere: no such file or folder"), ("file", "file: not a folder"),
+    ("nowhere", "nowhere: no such file or folder"),
+    ("file", r"file: not a folder, nor an archive that is read \(\.zip, .*\.txz\)"),
     ("dangling", r"dangling: a link that leads to nothing \(away\)"), ("", "the path of a folder is empty"),
 ])  # fmt: skip
 def test_root_that_is_no_directory_is_refused(tmp_path: Path, given_path: str, reason: str, monkeypatch: Patch) -> None:
@@ -139,6 +141,29 @@ def test_missing_root_is_reported_and_its_skills_are_kept(tmp_path: Path) -> Non
     (tmp_path / "away").rename(tmp_path / "one")
     registry.refresh([str(tmp_path / "one/a")])
     assert_served(registry, ["a", "c", "d"], problems=[])
+
+
+def test_optional_root_may_be_absent_and_is_served_once_it_is_there(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_files(tmp_path, skills("one/a"))
+    registry = Registry([OptionalRoot(str(tmp_path / "late")), tmp_path / "one"])
+    registry.load()
+    (found,) = registry.snapshot.problems
+    assert (found.code, found.severity, found.path) == ("root-missing", "warning", str(tmp_path / "late"))
+    assert caplog.messages == [
+        f"{tmp_path}/late: the optional root is absent (No such file or directory); it is served once it is there"
+    ]
+    write_files(tmp_path, skills("late/b"))
+    registry.refresh()
+    assert_served(registry, ["a", "b"], problems=[])
+    shutil.rmtree(tmp_path / "late")
+    registry.refresh()
+    assert_served(registry, ["a", "b"], problems=["root-missing"])  # what was read before
+    assert "serving what was read before" in caplog.messages[-1]
+    write_files(tmp_path, {"late": "a file"})
+    with pytest.raises(UsageError, match="late: not a folder"):
+        Registry([OptionalRoot(str(tmp_path / "late"))])
 
 
 @each_row("names", [("a", "c"), ("SKILL.md",), ("notes.md",)])  # directories or a file

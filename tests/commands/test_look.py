@@ -15,7 +15,8 @@ from mcp_skills_server.codes import problem
 from mcp_skills_server.commands.look import shortened
 from mcp_skills_server.model import Problem
 from tables import each_row
-from wire import FIXTURES, write_skill
+from web.ui.serving import fetch, signed_in, visible_text
+from wire import FIXTURES, serving, write_skill
 
 
 @each_row("command", ["list", "validate"])
@@ -139,6 +140,25 @@ def test_list_install_show_and_validate_report_the_same_problems(tmp_path: Path)
     assert summary.endswith(f"'mcp-skills-server validate {broken}' shows each")
     installed = invoke("install", "cursor", broken, "--config", tmp_path / "mcp.json")
     assert installed.stderr.splitlines()[-1] == summary
+
+
+def test_commands_page_and_log_count_the_same_skills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nested skills count, and those that cannot be served; skills in dot folders and duplicates do not."""
+    root = tmp_path / ".claude" / "skills"
+    for path in ("one", "group/nested/two", "one/inside", ".hidden/three"):
+        write_skill(root / path)
+    write_skill(root / "lenient", name="Other Name")
+    write_skill(root / "broken").joinpath("SKILL.md").write_text("nothing", encoding="utf-8")
+    assert len(json_of("list", root)["skills"]) == len(invoke("list", root).stdout.splitlines()[1:]) == 5
+    assert "\n5 skills, " in invoke("validate", root).output
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert " 5 skills  mcp-skills-server install HOST " in invoke().stderr
+    with serving(root) as wire:
+        wire.wait_for_log(b"serving 3 of 5 skills from ")
+    with signed_in(root) as (origin, cookie):
+        assert " 5 skills, about " in visible_text(fetch(f"{origin}/ui/", cookie))
+        assert " 5 (2 left out) " in visible_text(fetch(f"{origin}/ui/sources", cookie))
 
 
 @each_row(

@@ -59,6 +59,25 @@ def test_last_cell_of_a_table_is_cut_at_100_characters(length: int, cell: str) -
     assert printed(lambda _: say_table(("A", "B"), [], empty="none"), None) == "none\n"
 
 
+@each_row(("cell", "columns"), [
+    ("plain", 5), ("发票", 4), ("\uff46\uff55", 4), ("e\u0301te\u0301", 3), ("\u1100\u1161\u11a8", 2), ("👍", 2),
+    ("⚙\ufe0f", 2), ("ก็", 1), ("Grüße", 5), ("\x1b", len("\\u{1b}")),
+])  # fmt: skip
+def test_cells_are_padded_by_the_columns_of_a_terminal(cell: str, columns: int) -> None:
+    rows = [("x" * 12, "next"), (cell, "next")]
+    last = printed(lambda _: say_table(("A", "B"), rows), None).splitlines()[-1]
+    shown = cell if cell.isprintable() else "\\u{1b}"
+    assert last == f"{shown}{' ' * (12 - columns)}  next"
+
+
+@each_row(("text", "shown"), [
+    ("发" * 50, "发" * 50), ("发" * 51, "发" * 48 + "..."), ("e\u0301" * 50, "e\u0301" * 50),
+    ("e" + "\u0301" * 10_000, "e" + "\u0301" * 96 + "..."),
+])  # fmt: skip
+def test_last_cell_is_cut_by_the_columns_of_a_terminal(text: str, shown: str) -> None:
+    assert printed(lambda _: say_table(("A", "B"), [("a", text)]), None).splitlines()[-1] == f"a  {shown}"
+
+
 def log_lines(level: str, code: str, form: str = "text") -> list[str]:
     """Return the stderr of a process that runs `code` with a log of this level and form."""
     setup = "import logging\nfrom mcp_skills_server.commands.logs import log_to_stderr\n"
@@ -88,10 +107,12 @@ def test_json_log_record_is_one_object() -> None:
             if number == 2:
                 __import__("mcp_skills_server.commands.logs").commands.logs._EVERY_S = 0
             logging.getLogger("other").warning("again")
+        class Failure(str):
+            fields = {"tool": "t", "none": None}
         try:
             raise ValueError("why")
         except ValueError:
-            logging.getLogger("mcp_skills_server.x").exception("failed", extra={"fields": {"tool": "t", "none": None}})
+            logging.getLogger("mcp_skills_server.x").exception(Failure("failed"))
         """
     first, second, last = map(json.loads, log_lines("info", code, "json"))
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", first.pop("time"))
@@ -230,7 +251,7 @@ def test_blocked_stream_delays_nothing_and_dropped_lines_are_counted(
     for number in range(8):
         log(f"line {number}")
     stream.open.set()
-    for _ in range(6):
+    for _ in range(2):  # the first line, and then all that wait
         assert stream.written.acquire(timeout=DEADLINE)
     log("last")
     handler.close()

@@ -46,7 +46,7 @@ def make_proposal(tmp_path: Path, name: str, **files: str | None) -> Proposal:
         draft = replace(DRAFT, name=name, base=base, reason="Better.")
         texts = {key.replace("__", "/"): text for key, text in files.items()}
         texts[SKILL_MD] = manifest(name.rpartition("/")[2])
-        return propose(registry, store, draft, texts)
+        return propose(registry, store, draft, texts, registry.snapshot)
 
 
 def parsed(result: Result) -> Any:

@@ -16,7 +16,7 @@ from programs import WITH_NETWORK, needs_script_network
 from rpc.build import toml
 from tables import each_row
 from web.http_wire import Server, http_serving
-from wire import Wire, serving, write_skill
+from wire import FIXTURES, Wire, serving, write_skill
 
 ENTRY = 'entrypoint = "scripts/run.py"\nlanguage = "python"'
 
@@ -159,6 +159,31 @@ def test_run_passes_arguments_and_exit_code_and_explains_its_sandbox(
         assert explained["writes"] == "its work directory, its temporary files"
     assert "hello.py" in done.stdout
     assert "a-very-secret-value" not in done.stdout
+
+
+def test_run_gives_the_script_copies_of_named_files(root: Path, tmp_path: Path, sandbox_mode: str) -> None:
+    code = "import sys\nfor name in sys.argv[1:]:\n    print(open(name).read())\n    open(name, 'a').write('!')\n"
+    (root / "greet/scripts/show.py").write_text(code, encoding="utf-8")
+    for name in ("a.csv", "other/b.csv", "other/a.csv"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"from {name}", encoding="utf-8")
+    words = ("run", root, "greet", "scripts/show.py", "--sandbox", sandbox_mode, "--file", tmp_path / "a.csv")
+    done = invoke(*words, "--file", tmp_path / "other/b.csv", "--", "b.csv")
+    assert (done.stdout, done.return_value) == ("from other/b.csv\n", 0)
+    assert "it made b.csv (17 bytes)" in done.stderr and "a.csv" not in done.stderr
+    assert (tmp_path / "other/b.csv").read_text(encoding="utf-8") == "from other/b.csv"
+    assert "same name" in refusal(*words, "--file", tmp_path / "other/a.csv")
+
+
+def test_examples_of_the_help_of_run_work(tmp_path: Path, sandbox_mode: str) -> None:
+    (tmp_path / "a.csv").write_text("a,b\n1,2\n", encoding="utf-8")
+    lines = run("run", "--help").stdout.splitlines()
+    examples = [line.split()[1:] for line in lines if line.startswith("    mcp-skills-server run ")]
+    assert len(examples) == 2
+    for words in examples:
+        words[1:2] = [FIXTURES, "--sandbox", sandbox_mode]
+        done = run(*words, cwd=tmp_path)
+        assert (done.returncode, done.stderr) == (0, "") and done.stdout
 
 
 @each_row(

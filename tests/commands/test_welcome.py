@@ -109,7 +109,7 @@ def test_completed_skill_has_no_placeholder(tmp_path: Path) -> None:
 
 @each_row(("name", "description", "rule"), [
     ("Refunds", None, "name-characters"), ("../refunds", None, "name-characters"),
-    ("/tmp/refunds", None, "name-characters"), ("ré", None, "name-characters"), ("a\nb", None, "name-characters"),
+    ("/tmp/refunds", None, "name-characters"), ("ré", None, "name-characters"), ("a\nb", None, "name-markup"),
     ("a--b", None, "name-hyphens"), ("a-", None, "name-hyphens"), ("x" * 65, None, "name-length"),
     ("", None, "name-missing"), ("\udcff", None, "not-utf8"), ("refunds", "", "description-missing"),
     ("refunds", "too short", "description-vague"), ("refunds", "d" * 1025, "description-length"),

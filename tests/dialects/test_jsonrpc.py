@@ -21,7 +21,8 @@ from .build import JSON
     (b"", "Expecting value"), (b"{", "Expecting property name"), (b'{"a": NaN}', "JSON has no NaN"),
     (b'{"a": -Infinity}', "JSON has no -Infinity"), (b"1e999", "a number is too large"),
     (b"1" * 5000, "a number is too long"), (b"\xff", "not UTF-8"), (b'"\xed\xa0\x80"', "not UTF-8"),
-    (b"[" * 100_000, "nested too deeply"), (b"{} {}", "Extra data"), ('"a"'.encode("utf-16"), "not UTF-8"),
+    (b"{} {}", "Extra data"), ('"a"'.encode("utf-16"), "not UTF-8"),
+    *((b"[" * levels + b"]" * levels, "nested more than 100 levels deep") for levels in (101, 100_000)),
 ])  # fmt: skip
 def test_invalid_json_is_refused_with_a_reason_of_one_line(raw: bytes, reason: str) -> None:
     with pytest.raises(JsonError, match=reason) as caught:

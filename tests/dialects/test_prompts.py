@@ -27,8 +27,9 @@ def descriptor(skill: Skill) -> dict[str, Json]:
 @pytest.mark.requirement("ASG-22")
 @each_row(("fields", "offered"), [
     ({}, True), ({"user_invocable": False}, False), ({"user_invocable": "false"}, False),
-    ({"user_invocable": "False "}, False), ({"user_invocable": True}, True), ({"user_invocable": None}, True),
-    ({"user_invocable": 0}, True), ({"disable_model_invocation": True}, True), ({"description": " \n"}, False),
+    ({"user_invocable": "False "}, False), ({"user_invocable": True}, True), ({"user_invocable": None}, False),
+    *(({"user_invocable": value}, False) for value in (0, 1, "no", "off", "true", "", [])),
+    ({"disable_model_invocation": True}, True), ({"description": " \n"}, False),
     ({"description": ["no", "text"]}, False), ({"standing": Standing.UNUSABLE}, False),
     ({"standing": Standing.LENIENT}, True),
 ])  # fmt: skip
@@ -96,14 +97,6 @@ def test_no_body_closes_its_element_early(body: str) -> None:
     text = prompts.instructions(build.skill("a"), "a", body + "</skill>" + body, "")
     assert re.findall(r"<\s*/\s*skill\b", text, re.IGNORECASE) == ["</skill"]
     assert text.endswith("\n</skill>")
-
-
-@each_row(("body", "filled"), [
-    ("Mend $ARGUMENTS.", r"Mend \1 $ARGUMENTS."), ("$ARGUMENTS and $ARGUMENTS", r"\1 $ARGUMENTS and \1 $ARGUMENTS"),
-    ("$ARGUMENTS[0] $ARGUMENTS_ $ARGUMENTSX $arguments", "$ARGUMENTS[0] $ARGUMENTS_ $ARGUMENTSX $arguments"),
-])  # fmt: skip
-def test_arguments_are_substituted_once_and_verbatim(body: str, filled: str) -> None:
-    assert prompts.substitute_arguments(body, r"\1 $ARGUMENTS", "a") == filled
 
 
 @pytest.mark.requirement("ASG-28")

@@ -71,7 +71,8 @@ def test_canonical_accepts_the_tool_names_of_every_version_only(name: str, tool:
 @each_row(("fields", "offered"), [
     ({}, True), ({"standing": Standing.LENIENT}, True), ({"user_invocable": False}, True),
     ({"disable_model_invocation": True}, False), ({"disable_model_invocation": "true"}, False),
-    ({"disable_model_invocation": False}, True), ({"disable_model_invocation": None}, True),
+    ({"disable_model_invocation": False}, True), ({"disable_model_invocation": None}, False),
+    *(({"disable_model_invocation": value}, False) for value in (0, 1, "yes", "on", "false", "", [])),
     ({"description": ""}, False), ({"description": " \n"}, False), ({"description": ["no", "text"]}, False),
 ])  # fmt: skip
 def test_undescribed_or_withheld_skill_is_not_offered(fields: dict[str, Any], offered: bool) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections import Counter
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -258,12 +261,41 @@ def test_incomplete_count_is_shown_as_a_minimum() -> None:
     assert runtime.definitions(unread, UNLIMITED, scripts=False, handles=True) != []
 
 
-@each_row("scripts", [True, False])
-def test_every_tool_description_has_the_four_keywords(scripts: bool) -> None:
-    tools: Any = runtime.definitions(overview_of_size(148), OVERVIEW_CHARACTERS, scripts=scripts, handles=True)
-    assert len(tools) == 5 + scripts
-    for tool in tools:
-        assert {"skill", "search", "load", "read"} <= set(re.findall(r"[a-z]+", tool["description"].lower()))
+def stems_of(text: str) -> list[str]:
+    """Return the words of a text, an identifier as one, without the commonest endings."""
+    return [re.sub(r"(?:ed|s)\Z", "", word) for word in re.findall(r"\w+", text.lower())]
+
+
+def ranked(query: str, documents: Sequence[str]) -> list[int]:
+    """Return the positions of the documents with a word of the query, by Okapi BM25."""
+    counts = [Counter(stems_of(document)) for document in documents]
+    average = sum(map(Counter.total, counts)) / len(counts)
+    scores = dict.fromkeys(range(len(counts)), 0.0)
+    for word in stems_of(query):
+        having = sum(word in count for count in counts)
+        weight = math.log((len(counts) - having + 0.5) / (having + 0.5) + 1)
+        for position, count in enumerate(counts):
+            often, length = count[word], 0.25 + 0.75 * count.total() / average
+            scores[position] += weight * often * 2.2 / (often + 1.2 * length)
+    return sorted((position for position in scores if scores[position]), key=lambda position: -scores[position])
+
+
+@each_row("query", ["skills search load read", "search skills", "load skill", "load a skill and read its files"])
+def test_search_among_the_tools_of_two_servers_finds_those_that_a_model_needs(query: str) -> None:
+    """Codex ranks names, texts and the server's instructions by BM25, and shows eight tools."""
+    names: list[str] = []
+    documents: list[str] = []
+    for server, size in (("skills", 148), ("more", 17)):
+        overview = overview_of_size(size)
+        about = runtime.instructions(overview, 0, scripts=False)
+        tools: Any = runtime.definitions(overview, 10_000, scripts=False, handles=True)
+        for tool in (*tools, *runtime.proposing()):
+            names.append(tool["name"])
+            words = (f"mcp__{server}__{names[-1]}", names[-1], names[-1], server, tool["title"], tool["description"])
+            documents.append(" ".join((*words, about, *tool["inputSchema"]["properties"])))
+    assert len(names) == 14
+    found = Counter(names[position] for position in ranked(query, documents)[:8])
+    assert (found["skills_search"], found["skills_load"]) == (2, 2)
 
 
 @each_row("size", (*SIZES[:3], 3_000))

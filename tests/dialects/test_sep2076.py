@@ -51,7 +51,7 @@ def test_icon_paths_become_uris(icons: Json, expected: list[Json] | None):
     ([{"name": "a", "required": False, "default": "x", "other": 1}], [{"name": "a", "required": False}]),
     ([{"name": "a", "title": "", "description": 3, "required": "yes"}], [{"name": "a"}]),
     ([{"name": "a"}, {"name": "b"}, {"name": "a", "title": "2"}], [{"name": "a"}, {"name": "b"}]),
-    ([{"title": "no name"}, {"name": ""}, "a", None], None), ({"a": {}}, None), (None, None),
+    ([{"title": "no name"}, {"name": ""}, "", None], None), ({"a": {}}, None), (None, None),
 ])  # fmt: skip
 def test_arguments_without_a_name_are_omitted(arguments: Json, expected: list[Json] | None):
     assert entry(skill("a", arguments=arguments)).get("arguments") == expected

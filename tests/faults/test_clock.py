@@ -37,7 +37,8 @@ def test_modules_that_read_wall_clock_are_known() -> None:
     # and validity of certificates (tests/provenance/test_signatures.py).
     # The expiry of tokens and sign-ins (tests/access, tests/web/ui/test_sign_in.py) and the day of
     # a use (tests/telemetry/test_usage.py) depend on the wall clock by definition.
-    # Replicas exchange times by the wall clock (tests/runtime/test_shared_sessions.py).
+    # Replicas exchange times by the wall clock (tests/runtime/test_shared_sessions.py), and processes the age of a
+    # session (tests/runtime/test_session_tickets.py).
     # Other dates are only shown, or decide when an old index file is removed. All waits use
     # time.monotonic.
     assert found == {
@@ -52,13 +53,14 @@ def test_modules_that_read_wall_clock_are_known() -> None:
         "proposals/branches.py",
         "proposals/store.py",
         "publish/static.py",
+        "runtime/session_tickets.py",
         "runtime/shared_sessions.py",
         "sources/mirrors.py",
         "sources/site.py",
         "telemetry/events.py",
         "telemetry/usage.py",
         "web/bearer.py",
-        "web/guards.py",
+        "web/front.py",
         "web/ui/pages/live.py",
         "web/ui/pages/history.py",
         "web/ui/session.py",

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from catalog.watch.test_watcher_limits import NAMESPACE, can_run, run_scenario
+from mcp_skills_server.catalog.index import Index
 from publish.test_static import tree_of
 from sources.publishers import Publisher, skill_md
 from web.http_wire import http_serving
@@ -163,6 +164,17 @@ def server_with_full_cache_serves_other_skills(root: Path) -> None:
         assert b"Traceback" not in wire.stderr, wire.stderr
 
 
+def index_is_kept_and_used_once_there_is_space(root: Path) -> None:
+    disk = mount(root, "1m")
+    index = Index(disk / "index")
+    index.save_memos("judge", {b"before": b"kept"})
+    filler = fill(disk)
+    index.save_memos("judge", {b"meanwhile": b"lost"})
+    filler.unlink()
+    index.save_memos("judge", {b"after": b"kept"})
+    assert index.memos("judge", [b"before", b"meanwhile", b"after"]).keys() == {b"before", b"after"}
+
+
 def server_without_space_for_artifacts_answers_503_for_index(root: Path) -> None:
     disk = mount(root, "64k")
     for number in range(16):  # more than SQLite keeps in memory
@@ -202,6 +214,7 @@ SCENARIOS = [
     install_keeps_configuration_of_host,
     new_leaves_no_partial_skill,
     server_with_full_cache_serves_other_skills,
+    index_is_kept_and_used_once_there_is_space,
     server_without_space_for_artifacts_answers_503_for_index,
     pytest.param(script_without_space_for_its_files_fails, marks=pytest.mark.needs_program("bwrap")),
 ]

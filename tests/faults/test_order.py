@@ -217,6 +217,6 @@ def test_approved_skill_is_synced(tmp_path: Path, order: Order, name: str) -> No
         if name == "coffee":
             base = base_of(registry, name)
         draft = replace(DRAFT, name=name, base=base)
-        proposal = propose(registry, store, draft, {"SKILL.md": manifest(name)})
+        proposal = propose(registry, store, draft, {"SKILL.md": manifest(name)}, registry.snapshot)
         approve(registry, store, proposal.id, reviewer=LOCAL)
     assert all(map(order.is_synced, _below(tmp_path / "skills" / name)))

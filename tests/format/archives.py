@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import lzma
 import struct
 import tarfile
 import zipfile
@@ -57,6 +58,22 @@ GOOD = block("SKILL.md", SKILL_MD)
 
 def tar_gz(*blocks: bytes, end: bytes = END, level: int = 9) -> bytes:
     return gzip.compress(b"".join(blocks) + end, level, mtime=0)
+
+
+def tar_xz(*blocks: bytes, end: bytes = END) -> bytes:
+    """Return a `.tar.xz` of the smallest dictionary."""
+    filters = [{"id": lzma.FILTER_LZMA2, "dict_size": 1 << 16}]
+    return lzma.compress(b"".join(blocks) + end, filters=filters)
+
+
+def _with_dictionary(packed: bytes, size: int) -> bytes:
+    """Return an xz stream whose first block asks for a dictionary of this code of a size."""
+    head = packed[12:16] + bytes([size]) + packed[17:20]
+    assert packed[12:16] == b"\2\0\x21\1"
+    return packed[:12] + head + zlib.crc32(head).to_bytes(4, "little") + packed[24:]
+
+
+XZ = tar_xz(GOOD)
 
 
 @dataclass
@@ -156,9 +173,9 @@ _NAMES = {
     "Windows cannot hold the name": ("scripts/NUL.txt", "what?.md", "notes.md:hidden", "notes.", "notes /a.md"),
 }
 _REFUSED: dict[str, list[bytes]] = {
-    # Neither format
-    "neither a .tar.gz nor a .zip": [
-        b"", b"<!doctype html><title>Not found</title>", GOOD + END, b"BZh91AY&SY", b"MZ" + zipped(Z_GOOD),
+    # No format that is read
+    "content is none of .zip, .skill, .tar, .tar.gz": [
+        b"", b"<!doctype html><title>Not found</title>", b"BZh91AY&SY", b"MZ" + zipped(Z_GOOD), bytes(1024),
     ],
     # Names
     "is not UTF-8": [tar_gz(block(b"caf\xe9", b"!")), zipped(Zipped(b"caf\xe9", b"!", flags=0))],
@@ -200,6 +217,7 @@ _REFUSED: dict[str, list[bytes]] = {
     # Bombs
     "more than 200 times its size": [
         tar_gz(block("a", bytes(15 << 20))), zipped(Zipped("a", bytes(15 << 20), method=8)),
+        tar_xz(block("a", bytes(15 << 20))),
     ],
     "at most 16777216 are unpacked": [
         tar_gz(block("a", size=(16 << 20) + 1)), tar_gz(block("a", size=8**11 - 1)),
@@ -214,15 +232,18 @@ _REFUSED: dict[str, list[bytes]] = {
     # Damage
     "truncated": [
         b"\x1f\x8b", gzip.compress(b"Read on.\n"), tar_gz(GOOD, end=b""), tar_gz(GOOD, end=bytes(512)),
-        gzip.compress(GOOD[:600]),
+        gzip.compress(GOOD[:600]), GOOD, GOOD[:600], XZ[:6], XZ[:-20], tar_xz(GOOD, end=b""),
     ],
-    "gzip stream cannot be read": [bytes(_DAMAGED), tar_gz(GOOD)[:-8] + bytes(8)],
+    "packed stream cannot be read": [
+        bytes(_DAMAGED), tar_gz(GOOD)[:-8] + bytes(8), XZ[:40] + b"!" + XZ[41:], _with_dictionary(XZ, 40),
+    ],
     "data follows the end of the tar": [
+        GOOD + END + b"!", GOOD + END + GOOD + END, tar_xz(GOOD, end=END + GOOD),
         tar_gz(GOOD, end=END + bytes(15 << 20)), tar_gz(GOOD, end=END + GOOD + END),
         tar_gz(GOOD, end=bytes(512) + GOOD),
     ],
-    "data follows the end of the gzip stream": [
-        tar_gz(GOOD) + more for more in (b"!", bytes(512), tar_gz(GOOD), zipped(Z_GOOD))
+    "data follows the end of the packed stream": [
+        packed + more for packed in (tar_gz(GOOD), XZ) for more in (b"!", bytes(512), tar_gz(GOOD), XZ, zipped(Z_GOOD))
     ],
     "checksum of a tar header": [tar_gz(block("a", b"!", checksum=1))],
     "a number is not octal": [

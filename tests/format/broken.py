@@ -24,7 +24,7 @@ def skill_md(name: str, body: str = "Read on.\n") -> str:
 
 GENERATED_CODES = (
     "skill-md-too-large", "unreadable", "too-deep", "too-many-files", "too-many-bytes", "root-missing", "file-name",
-    "file-irregular", "hard-link", "file-name-backslash", "file-name-portable", "secret",
+    "file-irregular", "hard-link", "file-name-backslash", "file-name-portable", "secret", "name-markup",
 )  # fmt: skip
 """Codes whose bundle `create_bundle` creates."""
 
@@ -59,6 +59,9 @@ def create_bundle(bundle: Path) -> None:
             (bundle / "notes\\more.md").write_text("One name, or two?\n")
         case "file-name-portable":
             (bundle / "con.md").write_text("CON is a device name on Windows.\n")
+        case "name-markup":
+            place, text = bundle / "<team>" / "name-markup", skill_md("name-markup")
+            place.mkdir(parents=True)
         case "secret":
             text = skill_md("secret", f"Sign in with {'AKIA' + 'QZ7WPLM4TNB2XKRD'}.\n")
     (place / "SKILL.md").write_text(text)

@@ -34,7 +34,21 @@ from mcp_skills_server.format.archive.tar import fits_ustar
 from mcp_skills_server.format.archive.tree import Tree
 from tables import each_row
 
-from .archives import END, GOOD, HOSTILE, SKILL_MD, Z_GOOD, Zipped, block, by_tarfile, by_zipfile, pax, tar_gz, zipped
+from .archives import (
+    END,
+    GOOD,
+    HOSTILE,
+    SKILL_MD,
+    Z_GOOD,
+    Zipped,
+    block,
+    by_tarfile,
+    by_zipfile,
+    pax,
+    tar_gz,
+    tar_xz,
+    zipped,
+)
 
 TREE = {
     "SKILL.md": (b"---\nname: a\ndescription: b\n---\n", False),
@@ -232,6 +246,7 @@ LONG_NAME = block("././@LongLink", b"a/b\0", b"L", magic=b"ustar  \0")
         (pax(b"g", comment="0123"), pax(mtime="1.5", path="a/b", size="1"), block("x", b"!")),
         (pax(path="a/b"), block(b"caf\xc3", b"!")))),
     tar_gz(block("a/b", b"!"), end=bytes(10240)), tar_gz(block("a/b", b"!"), level=0),
+    block("a/b", b"!") + bytes(10240), tar_xz(block("a/b", b"!")),
     zipped(Zipped("a/", mode=0o40755), Zipped("a/b", b"!")),
     zipped(Zipped("a/", mode=0o40755, method=8), Zipped("a/b", b"!", method=8)),
     zipped(Zipped("a/b", b"!"), comment=b"x" * 0xFFFF),

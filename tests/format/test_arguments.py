@@ -23,7 +23,7 @@ BARE: dict[str, Json] = {"name": "bare"}
 
 
 def fill_in(text: str, values: dict[str, Any], *declared: dict[str, Json]) -> str:
-    return arguments.fill_in(text, declared, values, "letters")
+    return arguments.fill_in(text, {"arguments": [*declared]}, values, "letters")
 
 
 @pytest.mark.requirement("S76-6", "S76-7")
@@ -45,6 +45,44 @@ def test_only_declared_placeholders_are_filled_in_once(text: str, values: dict[s
         {"name": "list", "default": ["x"]},
     ]
     assert fill_in(text, values, TOPIC, TONE, BARE, *defaults_of_other_types) == expected
+
+
+CLAUDE: list[dict[str, Json]] = [
+    {"arguments": ["directory", "file", "issue-id"]}, {"arguments": "directory file  issue-id"},
+]  # fmt: skip
+"""Both forms of Claude Code."""
+
+
+@each_row(("text", "expected"), [
+    ("Move $directory to $file.", "Move src to x$file.md."), ("$directory/$directory", "src/src"),
+    ("$issue-id-2 $issue-idx $issue $directory-old", "-2 $issue-idx $issue src-old"),
+    ("\\$directory $directory", "$directory src"), ("\\$5 \\$other $5 $other", "\\$5 \\$other $5 $other"),
+    ("$directory[0] $directory_ $Directory {{directory}}", "$directory[0] $directory_ $Directory {{directory}}"),
+    ("All: $ARGUMENTS, not \\$ARGUMENTS or $ARGUMENTS[0]", "All: src x$file.md, not $ARGUMENTS or $ARGUMENTS[0]"),
+])  # fmt: skip
+def test_names_alone_are_arguments_with_a_dollar(text: str, expected: str) -> None:
+    values = {"directory": "src", "file": "x$file.md"}
+    for frontmatter in CLAUDE:
+        names = [each["name"] for each in arguments.declared(frontmatter)]
+        assert names == ["directory", "file", "issue-id"]
+        assert arguments.fill_in(text, frontmatter, values, "move") == expected
+
+
+def test_names_and_mappings_are_filled_in_once() -> None:
+    values = {"topic": "$file {{topic}}", "file": "{{topic}} $file"}
+    declared: dict[str, Json] = {"arguments": [TOPIC, "file", "", 3]}
+    text = arguments.fill_in("{{topic}}|$file|$topic", declared, values, "x")
+    assert text == "$file {{topic}}|{{topic}} $file|$topic"
+
+
+@each_row(("body", "filled"), [
+    ("Mend $ARGUMENTS.", r"Mend \1 $ARGUMENTS."), ("$ARGUMENTS and $ARGUMENTS", r"\1 $ARGUMENTS and \1 $ARGUMENTS"),
+    *((text, text) for text in ("$ARGUMENTS[0]", "$ARGUMENTS_", "$ARGUMENTSX", "$arguments", "{{ARGUMENTS}}")),
+    (r"\$ARGUMENTS", "$ARGUMENTS"),
+])  # fmt: skip
+def test_words_of_the_user_are_substituted_once_and_verbatim(body: str, filled: str) -> None:
+    typed = {"ARGUMENTS": r"\1 $ARGUMENTS"}
+    assert arguments.substitute(body, {}, typed, "a") == (filled, r"\1" in filled)
 
 
 @pytest.mark.requirement("S76-8")
@@ -78,11 +116,14 @@ def test_too_long_text_is_refused_before_it_is_filled_in():
         tracemalloc.stop()
 
 
-@each_row("shape", ["{{a}}", "{{", "{{{{a}}", "}}", "{{a", "{{a}", "{{no}}"])
+@each_row("shape", [
+    "{{a}}", "{{", "{{{{a}}", "}}", "{{a", "{{a}", "{{no}}", "$b", "$", "$x", "\\$b", "-b", "$b-b[", "$b[",
+])  # fmt: skip
 def test_fill_in_takes_linear_time(shape: str):
     def call(times: int) -> Callable[[], object]:
-        declared: list[dict[str, Json]] = [{"name": "a"}, *({"name": f"n{each}"} for each in range(times))]
-        return lambda: fill_in(shape * times, {"a": "b"}, *declared)
+        declared: list[Json] = ["b", {"name": "a"}, *({"name": f"n{each}"} for each in range(times))]
+        text = "$b" + shape * times
+        return lambda: arguments.fill_in(text, {"arguments": declared}, {"a": "b", "b": "c"}, "letters")
 
     assert step_growth(call, 500) <= 5
 

@@ -11,6 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mcp_skills_server.codes import standing
+from mcp_skills_server.format import yaml_reader
+from mcp_skills_server.format.fields import hides
 from mcp_skills_server.format.frontmatter import Document, parse
 from mcp_skills_server.model import Json, Standing
 from steps import step_growth
@@ -171,14 +173,82 @@ def test_hint_has_the_fixed_line_if_it_is_short_and_visible(value: str, is_writt
 @pytest.mark.requirement("ASG-13")
 @each_row("lines", [
     "description: a: b\n  more", "description: a: b\n\n  c: d", "description: a: b\n- c", "description: a: b # c",
-    "description: [a: b: c]: d", "description: &x a: b", "metadata:\n  note: a: b",
-    "description: a: b\nlicense: 'never closed", "description: a: b\ndescription: c",
-    'note: "begins\ndescription: a: b"\nlicense: c: d', "description: - a: b",
+    "description: [a: b: c]: d", "description: &x a: b", "description: a: b\ndescription: c", "description: - a: b",
 ])  # fmt: skip
 def test_ambiguous_colon_is_an_error(lines: str) -> None:
     found = document(f"name: a\n{lines}")
     assert found.frontmatter is None
     assert {each.severity for each in found.problems} == {"error"}
+
+
+@pytest.mark.requirement("ASG-13", "ASG-17")
+@each_row(("lines", "line", "left_out"), [
+    ("tags: [next,@x/y]", 4, "tags"), ("globs: *.ts", 4, "globs"), ("metadata:\n  author: a: b", 5, "metadata"),
+    ("tags: [a, b", 4, "tags"), ('x: "open', 4, "x"), ("x: 'it's'", 4, "x"), ("x: {a", 4, "x"),
+    ("x: @y\n\n# z", 4, "x"),
+    ("x:\n\t- a", 5, "x"), ("x: |\n  a\n b", 6, "x"), ("x:\n- a\n- [", 6, "x"), ("'q r': %s", 4, "q r"),
+    ("argument-hint: a: b # c", 4, "argument-hint"), ('x: "\\q"', 4, "x"),
+])  # fmt: skip
+def test_field_with_a_syntax_error_is_left_out_and_the_others_stay(lines: str, line: int, left_out: str) -> None:
+    kept = "license: >+\n  MIT\n\n  or more\n"
+    found = document(f"name: a\ndescription: Use it.\n{lines}\n{kept}version: 1.2")
+    expected = {"name": "a", "description": "Use it.", "license": "MIT\nor more\n", "version": 1.2}
+    assert (found.frontmatter, found.body) == (expected, "Read on.")
+    (problem,) = found.problems
+    assert (problem.code, problem.severity, problem.line) == ("yaml-field", "error", line)
+    assert problem.message.startswith(f"the field '{left_out}' is left out: not valid YAML")
+    assert standing(found.problems) is Standing.LENIENT
+    last = lines.count("\n") + 9
+    assert found.lines == {"name": 2, "description": 3, "license": last - 4, "version": last}
+
+
+def test_every_broken_field_is_repaired_or_left_out() -> None:
+    lines = 'name: a\nnote: "begins\ndescription: a: b"\nx: @\ndescription: Two: steps\ny: [\nlicense: c: d\nz: `'
+    found = document(lines)
+    # A line within quotes is no field.
+    assert found.frontmatter == {
+        "name": "a", "note": "begins description: a: b", "description": "Two: steps", "license": "c: d",
+    }  # fmt: skip
+    assert [(each.code, each.line) for each in found.problems] == [
+        ("yaml-field", 5), ("yaml-colon", 6), ("yaml-field", 7), ("yaml-colon", 8), ("yaml-field", 9),
+    ]  # fmt: skip
+
+
+def test_fields_before_a_broken_one_are_read_twice_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hostile file of 35 KB took ten seconds when all of it was read again for each broken field."""
+    lines = "\n".join([*(f"k{number}: v" for number in range(2000)), *(f"x{number}: @" for number in range(32))])
+    read: list[int] = []
+
+    class CountingReader(yaml_reader.YamlReader):
+        def __init__(self, text: str) -> None:
+            super().__init__(text)
+            read.append(len(text))
+
+    monkeypatch.setattr(yaml_reader, "YamlReader", CountingReader)
+    found = document(lines)
+    assert found.frontmatter is not None and len(found.frontmatter) == 2000
+    assert [each.code for each in found.problems] == ["yaml-field"] * 32
+    assert sum(read) < 3 * len(lines)
+
+
+@each_row("lines", [
+    "description: @here", "description: 'open", "license: MIT\n--- # two\nx: y",
+    "license: MIT\n--- # two\ndescription: b",
+    "license: MIT\nstray text\nname: b", "description: b\n- stray",
+    "\n".join(f"x{number}: @" for number in range(33)),
+])  # fmt: skip
+def test_other_syntax_errors_are_fatal(lines: str) -> None:
+    found = document(f"name: a\n{lines}")
+    assert found.frontmatter is None
+    assert [each.code for each in found.problems][-1] == "yaml-syntax"
+
+
+@each_row("value", ["[true", "@false", "'no"])
+def test_broken_flag_stays_as_a_null_that_hides_the_skill(value: str) -> None:
+    for flag in ("disable-model-invocation", "user-invocable"):
+        found = document(f"name: a\n{flag}: {value}\ndescription: Use it.")
+        assert found.frontmatter == {"name": "a", flag: None, "description": "Use it."}
+        assert hides(found.frontmatter, flag)
 
 
 @pytest.mark.hypothesis
@@ -190,6 +260,6 @@ def test_value_with_a_colon_is_the_rest_of_its_line(start: str, end: str) -> Non
         assert found.frontmatter["description"] == value.strip()
 
 
-@each_row("shape", ["a: b: c\n", "a: b: c", "a: ", ":", "a:\t", " \n", "a: '' "])
+@each_row("shape", ["a: b: c\n", "a: b: c", "a: ", ":", "a:\t", " \n", "a: '' ", "a: @\n", "a: [\n", "- [", '"\nb: '])
 def test_parsing_takes_linear_time(shape: str) -> None:
     assert step_growth(lambda times: lambda: document(shape * times), 300) <= 6

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mcp_skills_server.format.uris import LONGEST, SCHEME, canonical, segments, uri
+from mcp_skills_server.format.uris import LONGEST, SCHEME, canonical, redact, segments, uri
 from mcp_skills_server.model import DEEPEST_PATH, LONGEST_PATH
 from steps import step_growth
 from tables import each_row
@@ -122,3 +122,18 @@ def test_decoding_a_uri_takes_linear_time(shape: str):
         return lambda: segments(text)
 
     assert step_growth(call, DEEPEST_PATH // 4 - 2) <= 5
+
+
+@each_row(
+    ("text", "redacted"),
+    [
+        ("https://me:secret@h/a", "https://h/a"),
+        ("no 'https://secret@h', nor ftp://a:b@c", "no 'https://h', nor ftp://c"),
+        ("ssh://me:secr@secret@h/a", "ssh://me@h/a"),
+        ("git+ssh://git@h/a@main", "git+ssh://git@h/a@main"),
+        ("oci://h:5000/a@sha256:0a", "oci://h:5000/a@sha256:0a"),
+        ("https://h/a@b?c=d@e#f@g", "https://h/a@b?c=d@e#f@g"),
+    ],
+)
+def test_users_and_passwords_of_urls_are_redacted(text: str, redacted: str) -> None:
+    assert redact(text) == redacted

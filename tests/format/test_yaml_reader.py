@@ -146,7 +146,7 @@ def test_alias_has_the_value_of_its_anchor():
     ("name: a\n...\nname: b", "yaml-syntax", 4), ("name: a\n--- # two\nname: b", "yaml-syntax", 3),
     ("v: " + "x" * MAX_YAML, "yaml-size", 2),
     *((lines, "frontmatter-not-mapping", 2) for lines in ("- a\n- b", "just text", "42", "'name: a'")),
-    *((f'name: a\nvalue: "{escape}"', "yaml-syntax", None)
+    *((f'description: "{escape}"', "yaml-syntax", None)
       for escape in ("\\ud800", "\\uDFFF", "\\U0000D800", "\\U00110000", "\\UFFFFFFFF")),
 ])  # fmt: skip
 def test_ambiguous_or_unsafe_yaml_is_refused_with_its_line(lines: str, code: str, line: int | None):
@@ -158,9 +158,9 @@ def test_ambiguous_or_unsafe_yaml_is_refused_with_its_line(lines: str, code: str
 @pytest.mark.requirement("ASG-17")
 @each_parser
 @each_row(("lines", "line", "hint"), [
-    ("name: a\nmetadata:\n  use: Use when: always", 4, "quotes"), ("name: a\ndescription: @here", 3, "quote"),
+    ("name: a\ndescription:\n  use: Use when: always", 4, "quotes"), ("name: a\ndescription: @here", 3, "quote"),
     ("name: a\n\tdescription: b", 3, "tabs"), ("name: a\ndescription: 'open", 3, "correct the YAML"),
-    ("name: a\nlist: [a, b", 3, "correct the YAML"), ("name: a\n b: c", 3, "put the value in quotes"),
+    ("name: a\ndescription: [a, b", 3, "correct the YAML"), ("name: a\n b: c", 3, "put the value in quotes"),
     ("name: ä\ndescription: a \x07 bell\nb: c", 3, "escape it"), ('name: a\ndescription: "\\q"', 3, "correct the YAML"),
 ])  # fmt: skip
 def test_invalid_yaml_has_a_line_and_a_hint(lines: str, line: int, hint: str):

@@ -134,7 +134,8 @@ def test_json_edit_keeps_the_format_of_other_members(text: str, path: str, value
 
 @each_row(("text", "words"), [
     ("{}/*/", "comment of line 1 is not closed"), ("\n{}/*", "comment of line 2"), ('{"a": [,]}', "line 1"),
-    ('{"a": 1,,}', "line 1"), ("{,}", "line 1"),
+    ('{"a": 1,,}', "line 1"), ("{,}", "line 1"), ('/* a\n b */ {"a" 1}', "at line 2, column 12: "),
+    ('{"a": 1, // b\n"c": x}', "at line 2, column 6: "),
 ])  # fmt: skip
 def test_invalid_jsonc_is_refused(text: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):

@@ -77,6 +77,11 @@ def test_trace_reads_messages_while_they_are_written(tmp_path: Path) -> None:
     (trace.folder / "in.1").write_text('{"method": "tools/list"}\n{"method": "tools/list"}\n')
     assert trace.instructions() == ["FIRST"] and trace.tools() == [{"skills_load": "LOADS"}]
     assert (trace.notices(), trace.prompts(), trace.count("tools/list")) == (1, 2, 2)
+    assert trace.listing() == 1
+    (trace.folder / "out.2").write_text("{}\n")
+    assert trace.listing() == 1
+    (trace.folder / "out.2").write_text(json.dumps(lines[1], separators=(",", ":")))
+    assert trace.listing() == 2
     assert trace.wait(lambda: trace.notices() == 1, 5) and not trace.wait(lambda: False, 0)
 
 
@@ -316,6 +321,26 @@ def test_deferred_tools_are_searched_by_topic_before_names(search: str) -> None:
     assert script.found == 1
     assert script.deferred is not None and script.deferred.text == "line"
     assert script.equipped is not None and script.equipped.text == "whole"
+
+
+def test_search_is_repeated_until_it_shows_the_tools_of_both_servers() -> None:
+    script = make_script(LOAD)
+    script.servers = 2
+    search = Tool("tool_search", "")
+    more = [Tool(f"mcp__more__{name}", "") for name in NEEDED]
+    for number, tools in enumerate(([], SKILL_TOOLS[:1], SKILL_TOOLS)):
+        turn = script.decide(Seen("", [search, *tools], [""] * number))
+        assert (turn.name, turn.arguments["query"]) == ("tool_search", FREE)
+    call = script.decide(Seen("", [search, *SKILL_TOOLS, *more], [""] * 3))
+    assert call.name == "mcp__more__skills_load"
+    assert list(script.offered) == [search, *SKILL_TOOLS, *more]
+    result = facts.Result("1")
+    run = facts.Run([], script, Trace(Path()), setting.Ended(0, "", ""), [])
+    facts.judge_search(result, run)
+    assert result.facts["two servers"] == "a search brings skills_search of 2, skills_load of 2, skills_read of 2"
+    script.offered = [*SKILL_TOOLS, *(tool for tool in more if "load" not in tool.name)]
+    facts.judge_search(result, run)
+    assert result.failures == ["two servers: a search for tools brings skills_load of 1 alone"]
 
 
 def test_tools_behind_a_bridge_are_called_through_it() -> None:

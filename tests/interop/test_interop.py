@@ -184,7 +184,8 @@ def test_clients_that_are_not_installed_are_left_out(tmp_path: Path, monkeypatch
     assert some["langchain"].eras == ("legacy",) and some["langchain"].kinds == {"tool", "use"}
     every = list(libraries(dict.fromkeys(PYTHON_PACKAGES, Path("python"))))
     ours = {"ours ext-skills", "ours typescript-sdk", "ours fastmcp"}
-    assert {each.suite for each in every} == {"sdk", "ext-skills", *PYTHON_PACKAGES, *ours}
+    assert {each.suite for each in every} == {"sdk", "ext-skills", "crewai-adapter", *PYTHON_PACKAGES, *ours}
+    assert {each.suite for each in every if each.starts_often} == {"crewai", "llama-index"}
 
 
 def test_server_must_exit_with_0_and_log_no_error() -> None:

@@ -16,6 +16,7 @@ import pytest
 from mcp_skills_server import durable
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Limits
+from mcp_skills_server.catalog.switches import switch
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format.ignored import STATE_DIR
 from mcp_skills_server.model import SKILL_MD, Snapshot
@@ -24,6 +25,7 @@ from mcp_skills_server.proposals.intake import propose
 from mcp_skills_server.proposals.review import review, root_of
 from mcp_skills_server.proposals.store import LOCAL, Proposal, ProposalStore
 from proposals.test_intake import DRAFT, base_of, manifest
+from tables import each_row
 from wire import write_skill
 
 
@@ -43,7 +45,7 @@ class Workspace:
         """Propose a new skill, or a change of `coffee`, with a manifest and these files."""
         base = base_of(self.registry, name) if name == "coffee" else ""
         files = {SKILL_MD: manifest(name.rpartition("/")[2]), **files}
-        return propose(self.registry, self.store, replace(DRAFT, name=name, base=base), files)
+        return propose(self.registry, self.store, replace(DRAFT, name=name, base=base), files, self.registry.snapshot)
 
     def approve(self, proposal: Proposal, reviewer: str = LOCAL, **more: Any) -> Proposal:
         return approval.approve(self.registry, self.store, proposal.id, reviewer=reviewer, **more)
@@ -155,7 +157,7 @@ def test_files_approved_by_root_belong_to_owner_of_the_folder(workspace: Workspa
     (workspace.coffee / "references" / "guide.md").chmod(0o600)
     os.chown(workspace.coffee / "references" / "guide.md", 1001, 1001)
     workspace.registry.refresh()
-    workspace.approve(workspace.propose("coffee", {"more/new.md": "new\n"}))
+    workspace.approve(workspace.propose("coffee", {"more/new.md": "new\n"}), scripts=True)
     workspace.approve(workspace.propose("tea/green", {}))
     others = {path.name for path in workspace.skills.rglob("*") if path.lstat().st_uid != 1000}
     assert others == {"guide.md"}, "an unchanged file keeps its owner"
@@ -165,7 +167,8 @@ def test_files_approved_by_root_belong_to_owner_of_the_folder(workspace: Workspa
 def test_proposal_is_not_written_through_a_symlink(workspace: Workspace, outside: Path) -> None:
     (workspace.coffee / "more").symlink_to(outside)
     workspace.registry.refresh()
-    workspace.assert_refused(workspace.propose("coffee", {"more/new.md": "new\n"}), "behind a link")
+    for path in ("more/new.md", "more/sub/new.md"):
+        workspace.assert_refused(workspace.propose("coffee", {path: "new\n"}), "behind a link", scripts=True)
     proposal, tea = workspace.propose("tea/green", {}), workspace.skills / "tea"
     tea.symlink_to(outside)
     workspace.assert_refused(proposal, "is not a folder")
@@ -184,6 +187,67 @@ def test_own_proposal_and_unconfirmed_scripts_are_refused(workspace: Workspace) 
     workspace.approve(proposal, "token:bob", scripts=True)
     executable = {path for path, (_, is_executable) in tree(workspace.coffee).items() if is_executable}
     assert executable == {"scripts/old.sh"}, "an unchanged file keeps its mode"
+
+
+@each_row(("before", "files", "brought"), [
+    ({}, {"notes.md": "x", "lib/net.py": "x"}, []),  # without a script nothing can load them
+    ({"scripts/a.py": "x"}, {"references/a.md": "x", "assets/a.json": "{}", "assets/a.txt": "x"}, []),
+    ({"scripts/a.py": "x"}, {"lib/net.py": "x", "notes.md": "x"}, ["lib/net.py", "notes.md"]),
+    ({"scripts/a.py": "x"}, {"references/b.py": "x", "assets/b.sh": "x"}, ["assets/b.sh", "references/b.py"]),
+    ({"scripts/a.py": "x"}, {"assets/b.pkl": "x", "assets/b": "x"}, ["assets/b", "assets/b.pkl"]),
+    ({"scripts/a.py": "x"}, {"references/b.md": "#!/bin/sh\n"}, ["references/b.md"]),
+    ({"lib/net.py": "x"}, {"scripts/a.py": "x"}, ["lib/net.py", "scripts/a.py"]),  # the first script
+    ({"lib/net.py": "x", "scripts/a.py": "x"}, {"scripts/b.py": "x"}, ["scripts/b.py"]),
+    ({}, {"Scripts/a.py": "x"}, ["Scripts/a.py"]),
+    ({}, {"Skill.toml": "x"}, ["Skill.toml"]),
+    ({}, {"tool": "#!/bin/sh\n", "assets/a.md": "x"}, ["tool"]),
+])  # fmt: skip
+def test_everything_that_a_script_may_load_counts_as_a_script(
+    before: dict[str, str], files: dict[str, str], brought: list[str]
+) -> None:
+    was = {SKILL_MD: (b"", False), **{path: (text.encode(), False) for path, text in before.items()}}
+    now = was | {SKILL_MD: (b"new", False)} | {path: (text.encode(), False) for path, text in files.items()}
+    assert approval.scripts_in(was, now) == brought
+
+
+def test_file_that_a_script_may_load_needs_the_separate_yes(workspace: Workspace) -> None:
+    proposal = workspace.propose("coffee", {"references/guide.md": "two\n", "lib/net.py": "x = 1\n"})
+    assert review(workspace.registry, workspace.store, proposal, Snapshot({})).scripts == ["lib/net.py"]
+    workspace.assert_refused(proposal, r"scripts, or what they load \(lib/net.py\)", "token:bob")
+    workspace.approve(proposal, "token:bob", scripts=True)
+    plain = workspace.propose("coffee", {"references/guide.md": "three\n"})
+    workspace.approve(plain, "token:bob")
+
+
+def test_refused_new_skill_leaves_no_folder(workspace: Workspace, tmp_path: Path) -> None:
+    def folders() -> set[Path]:
+        return {path for path in workspace.skills.rglob("*") if path.is_dir()}
+
+    proposal = workspace.propose("tea/leaf/green", {})
+    deeper = workspace.propose("tea/leaf/green/first/flush", {})
+    workspace.approve(proposal)
+    before = folders()
+    workspace.assert_refused(deeper, "in or around")
+    switch(str(workspace.skills), "tea/leaf/green", on=False)
+    workspace.assert_refused(deeper, "is not a folder, or is a skill")
+    other = workspace.propose("milk/cold/oat/new", {})
+    (workspace.skills / "milk").mkdir()
+    (workspace.skills / "milk" / "cold").symlink_to(tmp_path)
+    before |= folders()
+    workspace.assert_refused(other, "is not a folder")
+    again = workspace.propose("soda/a/b", {})
+    (workspace.skills / "soda").write_text("a file\n")
+    workspace.assert_refused(again, "is not a folder")
+    assert folders() == before
+
+
+def test_file_that_is_not_served_is_not_overwritten(workspace: Workspace) -> None:
+    write_skill(workspace.coffee / "in", notes_md="secret\n")
+    workspace.registry.refresh()
+    (workspace.coffee / "in" / SKILL_MD).unlink()
+    workspace.registry.refresh()
+    proposal = workspace.propose("coffee", {"in/notes.md": "x\n"})
+    workspace.assert_refused(proposal, "in/notes.md is no file of coffee", scripts=True)
 
 
 def edit_file(skill: Path) -> None:

@@ -45,7 +45,7 @@ def test_proposal_is_one_commit_on_its_own_branch(repository: Path, store: Propo
     with Registry([repository / "skills"]) as registry:
         draft = replace(DRAFT, name="coffee", base=base_of(registry, "coffee"), reason="From x\nM 100644 inline y")
         files = {SKILL_MD: manifest("coffee"), "references/two words.md": "b\n", "references/guide.md": None}
-        proposal = propose(registry, store, draft, files)
+        proposal = propose(registry, store, draft, files, registry.snapshot)
         registry.refresh()
         assert [*registry.snapshot.skills] == ["coffee"]
     branch = f"proposals/{proposal.id}"

@@ -13,12 +13,16 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from catalog.forest import skills, write_files
+from catalog.test_views import ANN, grant, views_of
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Limits, MirroredRoot
 from mcp_skills_server.errors import RequestError, UsageError
-from mcp_skills_server.model import SKILL_MD
-from mcp_skills_server.proposals.intake import MOST_BYTES, MOST_FILES, MOST_LINES, propose
-from mcp_skills_server.proposals.store import MOST_PER_PRINCIPAL, Proposal, ProposalStore, decode, encode
+from mcp_skills_server.model import SKILL_MD, Snapshot
+from mcp_skills_server.proposals import intake
+from mcp_skills_server.proposals.approval import UnwritableError, approve
+from mcp_skills_server.proposals.intake import MOST_BYTES, MOST_FILES, MOST_LINES
+from mcp_skills_server.proposals.review import review
+from mcp_skills_server.proposals.store import LOCAL, MOST_PER_PRINCIPAL, Proposal, ProposalStore, decode, encode
 from tables import each_row
 from wire import write_skill
 
@@ -42,6 +46,11 @@ def registry(tmp_path: Path) -> Iterator[Registry]:
 
 def base_of(registry: Registry, path: str) -> str:
     return registry.snapshot.skills[path].files[SKILL_MD].digest
+
+
+def propose(registry: Registry, store: ProposalStore, draft: Proposal, files: dict[str, str | None]) -> Proposal:
+    """Make a proposal of somebody who may read all skills."""
+    return intake.propose(registry, store, draft, files, registry.snapshot)
 
 
 def refusal(registry: Registry, store: ProposalStore, draft: Proposal, files: dict[str, str | None]) -> str:
@@ -259,3 +268,103 @@ def test_any_proposal_writes_only_to_the_store(
         assert all(path.parts[0] == "proposals" for path in after - before)
         registry.refresh()
         assert [*registry.snapshot.skills] == ["coffee"]
+
+
+@pytest.fixture
+def withheld(tmp_path: Path) -> Iterator[Registry]:
+    """A registry with skills of which a proposer sees only some."""
+    for path in ("nest", "nest/egg", "plans/secret", "up"):
+        write_skill(tmp_path / "skills" / path, notes_md=f"of {path}\n")
+    with Registry([tmp_path / "skills"]) as loaded:
+        yield loaded
+
+
+def seen(registry: Registry, *patterns: str) -> Snapshot:
+    return views_of(registry, grant("token:ann", *patterns)).of(ANN).snapshot
+
+
+def outcome(registry: Registry, store: ProposalStore, draft: Proposal, files: dict[str, str | None]) -> str:
+    """Return the refusal of a proposal of somebody who may read and propose `nest` and new skills, or ""."""
+    name = draft.name.rpartition("/")[2]
+    try:
+        intake.propose(registry, store, draft, {SKILL_MD: manifest(name), **files}, seen(registry, "nest", "up/*"))
+    except RequestError as error:
+        return str(error).replace(draft.name, "NAME").replace(name, "NAME")
+    return ""
+
+
+@each_row(("withheld_name", "free_name"), [
+    ("plans/secret/new", "plans/others/new"),  # in a withheld skill
+    ("plans", "plots"),  # around it
+    ("nest/egg", "nest/ham"),  # in a skill that is seen
+    ("up/new", "un/new"),  # in a withheld one, which the grant of the skills in it does not show
+])  # fmt: skip
+def test_refusal_for_a_withheld_skill_reads_as_for_a_free_name(
+    tmp_path: Path, withheld_name: str, free_name: str
+) -> None:
+    for path in ("nest", "nest/egg", "plans/secret", "up"):
+        write_skill(tmp_path / "skills" / path)
+    store = ProposalStore(tmp_path / "kept")
+    with Registry([tmp_path / "skills"]) as registry:
+        for base in ("", "sha256:" + "0" * 64):
+            drafts = (replace(DRAFT, name=name, base=base) for name in (withheld_name, free_name))
+            assert len({outcome(registry, store, draft, {}) for draft in drafts}) == 1
+
+
+def test_skill_with_withheld_nested_skills_is_changed_but_not_where_these_are(
+    withheld: Registry, store: ProposalStore
+) -> None:
+    draft = replace(DRAFT, name="nest", base=base_of(withheld, "nest"))
+    assert outcome(withheld, store, draft, {"notes.md": "better\n"}) == ""
+    (proposal,) = store.list()
+    root = withheld.roots[0].path
+    (Path(root) / "nest/egg/notes.md").write_text("changed meanwhile\n")
+    withheld.refresh()
+    found = review(withheld, store, proposal, seen(withheld, "nest"))
+    assert not found.is_outdated
+    assert not [path for path in (*found.before, *found.after) if "egg" in path]
+    approve(withheld, store, proposal.id, reviewer=LOCAL)
+    assert (Path(root) / "nest/notes.md").read_text() == "better\n"
+    assert (Path(root) / "nest/egg/notes.md").read_text() == "changed meanwhile\n"
+    assert sorted(withheld.snapshot.skills) == ["nest", "nest/egg", "plans/secret", "up"]
+    for path in ("egg/new.md", "Egg/new.md", "egg/notes.md"):
+        assert outcome(withheld, store, replace(draft, base=base_of(withheld, "nest")), {path: "x"}) == ""
+        with pytest.raises(UnwritableError, match="is no file of nest"):
+            approve(withheld, store, store.list()[0].id, reviewer=LOCAL)
+
+
+def test_refusal_shows_no_local_path_of_an_origin(tmp_path: Path, store: ProposalStore) -> None:
+    write_skill(tmp_path / "private" / "tea")
+    mirrored = MirroredRoot(str(tmp_path / "private"), "/srv/private/skills.zip")
+    with Registry([mirrored]) as registry:
+        message = refusal(registry, store, replace(DRAFT, name="tea"), {SKILL_MD: manifest("tea")})
+    assert "comes from skills.zip" in message and "/srv" not in message
+
+
+@each_row("text", ["\r" * (MOST_LINES + 1), "\f" * (MOST_LINES + 1), "a\r\n" * (MOST_LINES + 1)])
+def test_every_end_of_line_counts(tmp_path: Path, text: str) -> None:
+    assert_refused(tmp_path, DRAFT, {**GREEN, "a.md": text}, "more than 2,000 lines")
+    proposal = propose_alone(tmp_path, {**GREEN, "a.md": text.replace("a", "")[:MOST_LINES]})
+    assert proposal.state == "pending"
+
+
+def propose_alone(top: Path, files: dict[str, str | None]) -> Proposal:
+    with Registry([top / "skills"]) as registry:
+        return propose(registry, ProposalStore(top / "kept"), DRAFT, files)
+
+
+NAMES_LIKE_OTHERS = ["caf\u00e9/tea", "cafe\u0301/tea", "CAFE\u0301/tea", "Coffee/tea", "CAFE\u0301"]
+
+
+@each_row("name", [*NAMES_LIKE_OTHERS, "\ufeffgreen", "a\u2800b", "\u2800"])
+def test_name_that_a_platform_or_person_cannot_tell_from_another_is_refused(tmp_path: Path, name: str) -> None:
+    write_files(tmp_path / "skills", skills("caf\u00e9"))
+    why = "in or around" if name in NAMES_LIKE_OTHERS else "invisible|not a name"
+    assert_refused(tmp_path, replace(DRAFT, name=name), {SKILL_MD: manifest("tea")}, why)
+
+
+def test_byte_order_mark_in_a_reason_or_file_name_is_refused(tmp_path: Path) -> None:
+    assert_refused(tmp_path, replace(DRAFT, reason="\ufeffBecause"), GREEN, "cannot see")
+    assert_refused(tmp_path / "2", DRAFT, {**GREEN, "references/\ufeffa.md": "x"}, "invisible")
+    assert_refused(tmp_path / "3", DRAFT, {**GREEN, "references/\u2800.md": "x"}, "invisible")
+    assert_refused(tmp_path / "4", DRAFT, {**GREEN, "a.md": "visible \u2800\u2800 text"}, "cannot see")

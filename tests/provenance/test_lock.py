@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from mcp_skills_server.provenance.lock import LockedSource, parse, read, to_toml
 from tables import each_row
 
 DIGEST = "sha256:" + 64 * "a"
-TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=30)
 SKILLS = st.dictionaries(TEXT, st.just(DIGEST), max_size=4)
 SOURCE = st.builds(LockedSource, TEXT.filter(bool), TEXT, SKILLS)
 SOURCES = st.lists(SOURCE, max_size=4, unique_by=lambda each: (each.given, each.revision))
@@ -42,7 +43,8 @@ SOURCE_TABLE = "version = 1\n[[source]]\n"
     ("version = 1\nmore = 1\n", "unknown keys: more"), ("version = 1\nsource = 3\n", "not a list of tables"),
     ("version = 1\nsource = [3]\n", "source 1 is not a table"),
     *((SOURCE_TABLE + entry, "source 1 needs 'from'")
-      for entry in ("revision = 'x'\n", "from = ''\n", "from = 'x'\nrevision = 3\n", "from = 'x'\nskills = 3\n")),
+      for entry in ("revision = 'x'\n", "from = ''\n", 'from = "a\\u0000"\n',
+                    "from = 'x'\nrevision = 3\n", "from = 'x'\nskills = 3\n")),
     (SOURCE_TABLE + "from = 'x'\nextra = 3\n", "unknown keys: extra"),
     (SOURCE_TABLE + "from = 'x'\n[source.skills]\na = 'sha1:0'\n", "the digest of a"),
     (SOURCE_TABLE + "from = 'x'\n[source.skills]\na = 3\n", "the digest of a"),
@@ -75,8 +77,8 @@ def test_unreadable_or_too_large_lock_file_is_refused(tmp_path: Path) -> None:
         write(tmp_path / "none" / "skills.lock", [])
 
 
-def test_lock_file_is_replaced_atomically_and_keeps_mode_and_link(tmp_path: Path) -> None:
-    path, link = tmp_path / "skills.lock", tmp_path / "link.lock"
+def test_lock_file_is_replaced_atomically_and_keeps_its_mode(tmp_path: Path) -> None:
+    path = tmp_path / "skills.lock"
     mask = os.umask(0o027)
     try:
         write(path, [])
@@ -85,11 +87,19 @@ def test_lock_file_is_replaced_atomically_and_keeps_mode_and_link(tmp_path: Path
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
     path.write_text("old")
     path.chmod(0o604)
-    link.symlink_to(path)
     with path.open() as before:
-        write(link, [LockedSource("skills", "", {"a": DIGEST})])
+        write(path, [LockedSource("skills", "", {"a": DIGEST})])
         assert before.read() == "old"
-    assert link.is_symlink()
     assert stat.S_IMODE(path.stat().st_mode) == 0o604
-    assert read(link) == (LockedSource("skills", "", {"a": DIGEST}),)
-    assert sorted(os.listdir(tmp_path)) == ["link.lock", "skills.lock"]
+    assert read(path) == (LockedSource("skills", "", {"a": DIGEST}),)
+    assert os.listdir(tmp_path) == ["skills.lock"]
+
+
+def test_lock_file_that_is_a_link_is_refused_with_its_target(tmp_path: Path) -> None:
+    """A clone may bring `skills.lock -> ~/.bashrc`, and choose the names of skills in it."""
+    other, link = tmp_path / "other", tmp_path / "skills.lock"
+    other.write_text("precious")
+    link.symlink_to(other)
+    with pytest.raises(UsageError, match=f"a link to {re.escape(str(other))}"):
+        write(link, [LockedSource("skills", "", {"a": DIGEST})])
+    assert other.read_text() == "precious"

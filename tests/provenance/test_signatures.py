@@ -439,3 +439,19 @@ def test_config_source_can_require_signatures(tmp_path: Path, pair: KeyPair, mon
     done = run("lock", "own", "theirs", "--require-signature", key)
     assert done.return_value == 1
     assert "left out: own/mine: it has no signature" in done.stderr
+
+
+def test_unsigned_nested_skill_takes_its_files_out_of_a_signed_outer_one(tmp_path: Path) -> None:
+    """The signature of the outer skill covers them, and stays valid."""
+    keys, root = key_pair(tmp_path / "keys"), tmp_path / "skills"
+    outer = write_skill(root / "outer", own_md="own\n")
+    write_skill(outer / "inner", notes_md="unsigned\n")
+    with Registry([root]) as registry:
+        files = registry.read_all(registry.snapshot.skills["outer"])
+    (outer / SIGNATURE_FILE).write_bytes(sign(files, keys.private))
+    with Registry([root], gate=SignatureGate(Verifier([keys.public]))) as registry:
+        assert [*registry.snapshot.skills] == ["outer"]
+        assert sorted(registry.snapshot.skills["outer"].files) == ["SKILL.md", "own.md", SIGNATURE_FILE]
+        (outer / "own.md").write_text("changed\n")
+        registry.refresh()
+        assert not registry.snapshot.skills

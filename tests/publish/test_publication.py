@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import sleep
@@ -304,6 +305,15 @@ def test_spool_reuses_space_and_has_no_named_file() -> None:
             spool.delete(slot.row)
     assert max(pages) < 2 * pages[0]
     assert spool._database.execute("PRAGMA database_list").fetchall() == [(0, "main", "")]
+
+
+def test_spool_is_closed_after_its_last_reader() -> None:
+    slot = Spool().write(b"kept")
+    database = slot.spool._database
+    assert slot.read() == b"kept"
+    del slot
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        database.execute("SELECT 1")
 
 
 def test_spool_is_in_memory_without_a_temporary_directory(monkeypatch: pytest.MonkeyPatch) -> None:

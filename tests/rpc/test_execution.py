@@ -246,15 +246,14 @@ async def test_unusable_temporary_directory_is_a_failed_run(tmp_path: Path, monk
     await assert_fails(make_rpc("off", tmp_path), "not_run", "its work directory cannot be made", name="thing")
 
 
-async def test_arguments_too_deep_to_serialize_are_refused() -> None:
-    rpc, levels = make_rpc("off", ACTIONS), 1000
-    while True:
-        args = f'{{"name":"text.line-count","args":{{"x":{"[" * levels}{"]" * levels}}}}}'
-        answer = await rpc.send(f'{{"jsonrpc":"2.0","id":1,"method":"execute_skill","params":{args}}}'.encode())
-        if answer["error"]["code"] != -32700:  # the deepest that can be parsed
-            break
-        levels -= 1
-    assert (answer["error"]["code"], answer["error"]["message"]) == (-32602, "args is nested too deeply")
+@each_row(("levels", "is_refused"), [(97, False), (98, True), (990, True), (100_000, True)])
+async def test_message_nested_more_than_100_levels_is_refused(levels: int, is_refused: bool) -> None:
+    params = f'{{"name":"nothing","args":{{"x":{"[" * levels}{"]" * levels}}}}}'
+    answer = await make_rpc("off", ACTIONS).send(
+        f'{{"jsonrpc":"2.0","id":1,"method":"execute_skill","params":{params}}}'.encode()
+    )
+    assert ("it is nested more than 100 levels deep" in answer["error"]["message"]) is is_refused
+    assert (answer["error"]["code"] == -32700) is is_refused
 
 
 @each_row(("loop", "most_bytes", "owners", "kept"), [

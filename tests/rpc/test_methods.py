@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from mcp_skills_server.access.grants import Grant, Grants, Pattern
-from mcp_skills_server.access.principal import Principal
+from mcp_skills_server.access.principal import Principal, Requester
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.model import Standing
 from mcp_skills_server.rpc import guide
-from mcp_skills_server.rpc.methods import Methods, RpcClient
+from mcp_skills_server.rpc.methods import Methods
 from mcp_skills_server.runtime.runtime import Runtime
 from rpc.build import ACTIONS, RpcServer, toml, write
 from tables import each_row
@@ -284,6 +284,6 @@ async def test_each_principal_is_answered_from_its_own_skills(tmp_path: Path) ->
     with Registry([tmp_path]) as registry:
         methods = Methods(Runtime(registry), views=Views(registry, grants))
         for name in ("a", "b", "a"):
-            client = RpcClient(principal=Principal("token", name))
+            client = Requester(principal=Principal("token", name))
             listed: Any = (await methods.call("list_skills", {}, client))["skills"]
             assert [each["name"] for each in listed] == [name, "skills.protocol.guide"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 from mcp_skills_server.dialects import jsonrpc
@@ -17,8 +18,13 @@ GOOD = Outcome(
 )
 
 
+DEEP = "[" * 101 + "]" * 101
+"""One level more than is read; parsers of some versions of Python read 100 times as many."""
+
+
 @each_row(("printed", "output"), [
     ('{"a": [1]}\n', {"a": [1]}), ("7", 7), ("null", None), ("two words\n", "two words\n"), ("NaN\n", "NaN\n"),
+    ("[" * 99 + "]" * 99, reduce(lambda inner, _: [inner], range(98), [])), (DEEP, DEEP),
 ])  # fmt: skip
 def test_program_output_is_parsed_as_json_and_stderr_is_its_log(printed: str, output: Json) -> None:
     done = to_run("t", replace(GOOD, stdout=printed, stderr="log\n"), None, (), called=False, remark="more\n")
@@ -46,7 +52,7 @@ def test_program_output_is_parsed_as_json_and_stderr_is_its_log(printed: str, ou
     ({"exit_code": 1, "stderr": "Node.js v22.1.0\n"}, None, False,
      ("execution_failed", "t ended with exit code 1")),
     *[({}, result, True, ("execution_failed", "the result that the entry point left cannot be parsed"))
-      for result in (b"{}", b"nonsense", b"[1]", b'{"output": NaN}')],
+      for result in (b"{}", b"nonsense", b"[1]", b'{"output": NaN}', b'{"output": %s}' % DEEP.encode())],
     ({"stdout_truncated": True}, None, False,
      ("output_too_long", "its output exceeds the limit; leave large output as files in output_blobs")),
 ])  # fmt: skip

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_skills_server.runtime.quota import Quota, QuotaError, owner_of
+from mcp_skills_server.access.principal import owner_of
+from mcp_skills_server.runtime.quota import Quota, QuotaError
 from tables import each_row
 
 

@@ -380,7 +380,9 @@ async def test_load_follows_changes_after_the_scan(tmp_path: Path, session: Sess
         ("skills_load", {"names": ["refunds"], "mode": "merge"}, "'replace', 'add'"),
         ("skills_unload", {"all": "yes"}, "all: 'yes' is not of type 'boolean'. skills_unload takes: names, all"),
         ("skills_list", {"limit": 0}, "limit: 0 is less than the minimum of 1. skills_list takes: after, limit"),
-        ("skills_search", {"query": None}, "query: None is not of type 'string'. skills_search takes: query (req"),
+        ("skills_search", {"query": None}, "'query' is a required property. skills_search takes: query (req"),
+        ("skills_load", {"names": [None]}, "Argument names.0: null is not of type 'string'. skills_load takes"),
+        ("skills_search", {"query": [True, "ä"]}, """query: [true, "ä"] is not of type 'string'"""),
         ("skills_read", {"path": "a", "start_line": 0}, "skills_read takes: path (required), skill, start_line, max_"),
         ("skills_run_script", {"path": "a", "env": {"A": 1}}, "Argument env.A: 1"),
     ],
@@ -553,7 +555,7 @@ async def test_output_file_is_read_up_to_16_mib(
     monkeypatch.setattr(scripts, "workspace", lambda: Workspace(str(work), Mock()))
     await call_tool(script_session, "skills_load", names=["pdf-processing"])
     message = await error_of(script_session, "skills_read", {"path": "/workspace/out.txt"})
-    assert message == "No script has run in this session, so there is nothing in /workspace/"
+    assert message.startswith("/workspace/ is empty: no script of this session has run in this process")
     assert script_session.scripts_at == ""
     for _ in range(2):
         await call_tool(script_session, "skills_run_script", path="scripts/extract.py")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from functools import cache
+from weakref import finalize
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +15,9 @@ from tables import each_row
 
 
 def vocabulary(*words: str, letters: int = 2) -> Vocabulary:
-    built = Vocabulary(sqlite3.connect(":memory:"), "words", letters)
+    database = sqlite3.connect(":memory:")
+    built = Vocabulary(database, "words", letters)
+    finalize(built, database.close)
     built.add({*words})
     return built
 

@@ -54,6 +54,7 @@ def test_server_keeps_its_own_features_and_dependencies_resolve_against_them(exa
         ("tools/call", {"name": "read_ticket", "arguments": {"number": "7"}}, "green"),
         ("prompts/get", {"name": "handover", "arguments": {"number": "7"}}, "next shift"),
         ("prompts/get", {"name": "summarise-ticket"}, "<skill "),
+        ("prompts/get", {"name": "handover", "arguments": {"number": "7", "other": None}}, "next shift"),
         ("resources/read", {"uri": "tickets://7"}, '"text": "The printer'),
         ("resources/read", {"uri": SKILL}, '"mimeType": "text/markdown"'),
     ):
@@ -341,6 +342,15 @@ async def test_attach_accepts_the_server_within_fastmcp_and_refuses_other_object
             TypeError, match=r"^attach\(\) does not support builtins\.\w+; give it a Server .* FastMCP .*$"
         ):
             attach(other, Registry([tmp_path]))
+
+
+@each_row(("given", "advised"), [
+    ("skills", ["skills"]), (Path("skills"), [Path("skills")]), (["skills"], ["skills"]), (("a", "b"), ["a", "b"]),
+])  # fmt: skip
+def test_attach_advises_a_registry_of_the_given_roots(given: Any, advised: list[Any]) -> None:
+    with pytest.raises(TypeError) as caught:
+        attach(Server[Any]("mine"), given)
+    assert str(caught.value) == f"attach() takes a Registry; write attach(server, Registry({advised!r}))"
 
 
 @each_row("name", ["Cline", "cline-cli", "qwen-code-mcp-client", "copilot-cli"])

@@ -11,12 +11,14 @@ import anyio
 import pytest
 
 from catalog.forest import load_registry
+from mcp_skills_server.access.principal import LOCAL_REQUESTER
 from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.dialects.jsonrpc import Message
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.attachment import Attachment
+from mcp_skills_server.server.dispatch import Answer, McpSession, PendingRequest
 from mcp_skills_server.server.eras import MODERN
 from mcp_skills_server.server.requests import Settings
-from mcp_skills_server.server.stdio import Connection, PendingRequest
 from scripted import Script, replies_to, serve_script
 from tables import each_row
 from web.http_wire import HELLO, MODERN_META
@@ -90,9 +92,9 @@ def test_cancel_of_another_id_is_ignored(registry: Registry) -> None:
 def test_at_most_32_short_requests_run_beside_streams(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     running: set[object] = set()
     most = 0
-    answer = Connection.answer
+    answer = McpSession.answer
 
-    async def answer_slowly(self: Connection, request: PendingRequest) -> bytes:
+    async def answer_slowly(self: McpSession, request: PendingRequest) -> Answer:
         nonlocal most
         if request.method == "skills/get":
             running.add(request.id)
@@ -101,7 +103,7 @@ def test_at_most_32_short_requests_run_beside_streams(registry: Registry, monkey
             running.discard(request.id)
         return await answer(self, request)
 
-    monkeypatch.setattr(Connection, "answer", answer_slowly)
+    monkeypatch.setattr(McpSession, "answer", answer_slowly)
     listen = [{"id": -number, "method": "subscriptions/listen", "params": LISTEN} for number in range(1, 41)]
     get = {"uri": f"skill://{next(iter(registry.snapshot.skills))}/SKILL.md", "_meta": MODERN_META}
     requests = [{"id": number, "method": "skills/get", "params": get} for number in range(300)]
@@ -154,14 +156,18 @@ class WeakParams(dict[str, Any]):
 async def test_refused_request_is_freed_at_once(registry: Registry, method: str, params: dict[str, Any]) -> None:
     """Its exception would keep it until the next collection of cycles."""
     attachment = Attachment(registry, Settings(), None, Runtime(registry))
-    connection = Connection(Script([], patient=False), attachment)
+    session = McpSession(attachment, era=MODERN)
     sent = WeakParams(params, _meta=MODERN_META)
     is_kept = weakref.ref(sent)
     gc.collect()
     gc.disable()
     try:
-        answer = await connection.answer(PendingRequest(1, method, sent, MODERN))
-        del sent
-        assert b"error" in answer and is_kept() is None
+        message = Message({"id": 1, "method": method, "params": sent}, "request")
+        request = session.start(message, LOCAL_REQUESTER, session.send, is_shared=True)
+        assert isinstance(request, PendingRequest)
+        answer = await session.answer(request)
+        session.finish(request)
+        del message, request, sent
+        assert b"error" in answer.raw and is_kept() is None
     finally:
         gc.enable()

@@ -26,7 +26,7 @@ CASES: list[tuple[str, Path, list[str], bool, str, dict[str, Any]]] = [
     ("tools", FIXTURES / "acme", ["--allow-scripts", *WITH_NETWORK], False, "tools/list", {}),
     ("tools.skills-list", FIXTURES / "acme", [], False, "tools/call", {"name": "skills_list"}),
     ("prompts", FIXTURES, [], False, "prompts/list", {}),
-    ("prompts.get", FIXTURES, [], False, "prompts/get", {"name": "release-checklist"}),
+    ("prompts.get", FIXTURES, ["--no-local-paths"], False, "prompts/get", {"name": "release-checklist"}),
 ]
 
 

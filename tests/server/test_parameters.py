@@ -31,6 +31,7 @@ def fault_message(era: Era, method: str, params: dict[str, Any]) -> str | None:
 @each_row(("method", "params"), [
     ("resources/list", {"cursor": None}),
     ("resources/list", {"unknown": 5}),
+    ("prompts/get", {"name": "x", "arguments": {"a": None, "b": "c"}}),
     ("tools/call", {"name": "x", "task": {"ttl": 5}, "_meta": {"progressToken": 5.0}}),
     ("completion/complete", {"ref": REFERENCE, "argument": ARGUMENT, "context": {"arguments": {"x": "y"}}}),
 ])  # fmt: skip

@@ -145,6 +145,28 @@ def test_argument_hint_declares_one_argument_with_free_text(tmp_path: Path) -> N
     assert "Say $ARGUMENTS and {{x}}." in text(get_prompt(load_registry(tmp_path), "a"))
 
 
+def test_arguments_of_claude_code_are_those_of_the_prompt(tmp_path: Path) -> None:
+    move = skill_md("move", "arguments: [directory, file]", body="Move $directory to $file.")
+    silent = skill_md("silent", "arguments: directory file", body=r"Move \$directory.")
+    write_files(tmp_path, {"move/SKILL.md": move, "silent/SKILL.md": silent})
+    registry = load_registry(tmp_path)
+    for listed in list_page(registry)["prompts"]:
+        assert listed["arguments"] == [{"name": "directory"}, {"name": "file"}]
+    prompt = text(get_prompt(registry, "move", directory="src", file="x"))
+    assert "Move src to x." in prompt and "Arguments:" not in prompt
+    # a value without a placeholder is not lost
+    prompt = text(get_prompt(registry, "silent", file="x", directory="src"))
+    assert "Move $directory." in prompt and prompt.endswith("Arguments: src x")
+    assert "Arguments:" not in text(get_prompt(registry, "silent"))
+
+
+def test_escaped_placeholder_of_all_arguments_is_literal(tmp_path: Path) -> None:
+    body = r"Write \$ARGUMENTS."
+    write_files(tmp_path, {"mend/SKILL.md": skill_md("mend", "argument-hint: x", body=body)})
+    prompt = text(get_prompt(load_registry(tmp_path), "mend", arguments="12"))
+    assert "Write $ARGUMENTS." in prompt and prompt.endswith("Arguments: 12")
+
+
 @pytest.mark.requirement("S76-8")
 @each_row(("params", "message"), [
     ({"name": "none"}, "Unknown prompt: 'none'; known: .*meeting-notes"),

@@ -120,7 +120,7 @@ def test_output_files_are_readable_only_in_the_session_of_the_script(
             return wire.call("skills_read", path=f"/workspace/{path}", session=handle)
 
         early = read("out/report.txt")
-        assert "No script has run in this session" in error_text(early)
+        assert "no script of this session has run" in error_text(early)
         result = wire.request("tools/call", script_call(handle, "scripts/write.py"))
         files = result["structuredContent"]["files"]
         names = ["out/report.txt", "plot.png", "sheet.xlsx"]
@@ -136,7 +136,7 @@ def test_output_files_are_readable_only_in_the_session_of_the_script(
         assert "only plain files" in error_text(refused)
         handle = load(wire)
         if era == "modern":  # in the legacy era the connection keeps its session
-            assert "No script has run" in read("out/report.txt")["content"][0]["text"]
+            assert "no script of this session has run" in read("out/report.txt")["content"][0]["text"]
 
 
 @needs_script_network

@@ -19,10 +19,24 @@ import pytest
 from malformed import LONE_SURROGATES, MALFORMED
 from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.model import Standing
 from mcp_skills_server.transport import MAX_LINE
 from tables import each_row
 from web.http_wire import HELLO
-from wire import COMMAND, DEADLINE, FIXTURES, META, SLOW_LOAD, SOON, VERSIONS, Era, Wire, WireError, serving
+from wire import (
+    COMMAND,
+    DEADLINE,
+    FIXTURES,
+    META,
+    SLOW_LOAD,
+    SOON,
+    VERSIONS,
+    Era,
+    Wire,
+    WireError,
+    serving,
+    write_skill,
+)
 
 
 def message(**fields: Any) -> bytes:
@@ -210,6 +224,38 @@ LATE = {
     "runtime.search_index", "runtime.scripts", "runtime.search", "sources", "validation",
 }  # fmt: skip
 """Imported only to read, run or search skills; a start with an index needs only sqlite3."""
+
+
+@pytest.mark.parametrize("way", ["option", "file"])
+def test_optional_root_that_is_absent_is_served_once_it_is_there(tmp_path: Path, way: str) -> None:
+    write_skill(tmp_path / "one" / "a")
+    late, options = tmp_path / "late", ["--optional-root", str(tmp_path / "late")]
+    if way == "file":
+        file = tmp_path / "c.toml"
+        file.write_text(f"[[source]]\nfrom = '{tmp_path}/one'\n[[source]]\nfrom = 'late'\noptional = true\n")
+        options = ["--config", str(file)]
+    roots = [tmp_path / "one"] if way == "option" else []
+    with serving(*roots, *options) as wire:
+        assert [skill["name"] for skill in wire.every_skill()] == ["a"]
+        wire.wait_for_log(f"WARNING: {late}: the optional root is absent".encode())
+        write_skill(late / "b")
+        wire.until("notifications/skills/list_changed")
+        assert [skill["name"] for skill in wire.every_skill()] == ["a", "b"]
+    with serving(*roots, tmp_path / "away", *options, opened=False) as wire:
+        assert wire.wait() == 2
+        assert b"away: no such file or folder" in wire.stderr
+
+
+@pytest.mark.parametrize("options", [(), ("--no-watch",)])
+def test_server_that_ends_at_once_leaves_an_index(tmp_path: Path, options: tuple[str, ...]) -> None:
+    raw = message(id=1, method="initialize", params=HELLO) + message(id=2, method="skills/list")
+    command = [*COMMAND, "serve", str(FIXTURES), "--cache-dir", str(tmp_path), *options]
+    subprocess.run(command, input=raw, capture_output=True, timeout=DEADLINE, check=True)
+    registry = Registry([FIXTURES], index=Index(tmp_path / "index", least=1))
+    remembered = registry.remembered()
+    registry.load()
+    assert remembered is not None
+    assert remembered.paths(Standing.VALID) == registry.snapshot.paths(Standing.VALID) != []
 
 
 def test_start_imports_no_sdk_and_with_an_index_no_reader_of_skills(tmp_path: Path) -> None:

@@ -13,9 +13,10 @@ from anyio import from_thread, wait_all_tasks_blocked
 
 from catalog.forest import load_registry
 from mcp_skills_server import Registry, Runtime
+from mcp_skills_server.access.principal import Requester
 from mcp_skills_server.catalog.views import retry_when_stale
 from mcp_skills_server.model import SkillFile
-from mcp_skills_server.rpc.methods import Methods, RpcClient
+from mcp_skills_server.rpc.methods import Methods
 from mcp_skills_server.server import resources
 from mcp_skills_server.server.requests import Caller, Settings
 from wire import DEADLINE, write_skill
@@ -47,7 +48,7 @@ def by_tools(registry: Registry) -> Read:
 
 def over_rpc(registry: Registry) -> Read:
     methods, params = Methods(Runtime(registry)), {"name": "a", "path": "data.txt"}
-    return lambda owner: methods.call("read_skill_file", params, RpcClient(owner))
+    return lambda owner: methods.call("read_skill_file", params, Requester(owner=owner))
 
 
 @pytest.mark.parametrize("reader", [over_mcp, by_tools, over_rpc])
@@ -56,21 +57,23 @@ async def test_large_files_are_read_one_at_a_time_per_owner(
 ) -> None:
     write_skill(tmp_path / "a", data_txt="x\n" * (1 << 20))
     registry = load_registry(tmp_path)
-    read, read_file, lock = reader(registry), registry.read, threading.Lock()
-    running, most, loop = 0, 0, anyio.lowlevel.current_token()
+    read, read_file, started = reader(registry), registry.read, threading.Condition()
+    running, most, expected, loop = 0, 0, 1, anyio.lowlevel.current_token()
 
     def count_and_read(file: SkillFile) -> bytes:
         nonlocal running, most
         if not file.location.endswith("data.txt"):
             return read_file(file)
-        with lock:
+        with started:
             running += 1
             most = max(most, running)
+            started.notify_all()
+            started.wait_for(lambda: most >= expected, DEADLINE / 2)
         from_thread.run(wait_all_tasks_blocked, token=loop)  # lets other reads start
         try:
             return read_file(file)
         finally:
-            with lock:
+            with started:
                 running -= 1
 
     for owner in "abc":

@@ -27,6 +27,7 @@ from mcp_skills_server.sources.source import (
     FetchReport,
     FetchSettings,
     OriginPolicy,
+    Source,
     SourceError,
     SourceSettings,
 )
@@ -60,7 +61,7 @@ def run_command(*words: str | Path, code: int = 0, **variables: str) -> Complete
 def download(
     url: str,
     trust: OriginPolicy = ALLOW_PRIVATE,
-    bounds: Bounds = SHORT_BOUNDS,
+    bounds: Bounds = LOCAL.bounds,
     max_bytes: int = 100_000,
     *,
     validators: Mapping[str, str] | None = None,
@@ -109,11 +110,19 @@ def skill_names(output: Path) -> list[str]:
     return sorted(name for name in os.listdir(output) if name != ".mcp-skills")
 
 
+def open_given(given: str, settings: SourceSettings) -> Source:
+    """Open the source of a root that the operator gave."""
+    trust = replace(settings.fetch.trust, commands=frozenset((given,)))
+    settings = replace(settings, fetch=replace(settings.fetch, trust=trust))
+    source = open_source(given, settings, ALL_KINDS)
+    assert source is not None
+    return source
+
+
 def fetch_to_folder(given: str, output: Path, **changed: Any) -> FetchReport:
     """Fetch a root of any kind into an operator's folder."""
     settings = SourceSettings(output.parent / "cache", fetch=replace(LOCAL, **changed), output=output)
-    source = open_source(given, settings, ALL_KINDS)
-    assert source is not None
+    source = open_given(given, settings)
 
     async def run() -> FetchReport:
         return await reconcile(source, await source.resolve())
@@ -123,9 +132,7 @@ def fetch_to_folder(given: str, output: Path, **changed: Any) -> FetchReport:
 
 def open_follower(given: str, cache: Path, fetch: FetchSettings = LOCAL, **changed: Any) -> Follower:
     """Return the follower of a root, before its first refresh."""
-    source = open_source(given, SourceSettings(cache, fetch=fetch, **changed), ALL_KINDS)
-    assert source is not None
-    return Follower(source)
+    return Follower(open_given(given, SourceSettings(cache, fetch=fetch, **changed)))
 
 
 def fetch_to_cache(given: str, cache: Path, fetch: FetchSettings = LOCAL, **changed: Any) -> Follower:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,10 @@ from mcp_skills_server.sources import folder
 from mcp_skills_server.sources.mirrors import Follower
 from mcp_skills_server.sources.source import SourceError, UnreachableError
 from sources.fetching import fetch_to_cache
+from tables import each_row
+
+FORMS = {".tar": "tar", "gz": "gztar", "xz": "xztar"}
+"""Formats of `shutil.make_archive` by the end of a suffix; others are zips."""
 
 
 def write_archive(path: Path, text: str, folder: str = "a/", *, executable: bool = False) -> None:
@@ -39,6 +44,17 @@ def follower(path: Path, tmp_path: Path) -> Follower:
 
 def text_of(follower: Follower) -> str:
     return (follower.path / "a" / "SKILL.md").read_text()
+
+
+@each_row("name", ["a.skill", "a.tar", "a.tar.gz", "a.tgz", "a.tar.xz", "a.TXZ", "a.zip"])
+def test_archive_of_each_suffix_is_a_root(tmp_path: Path, name: str) -> None:
+    form = next((form for end, form in FORMS.items() if name.lower().endswith(end)), "zip")
+    (tmp_path / "files" / "name").mkdir(parents=True)
+    (tmp_path / "files" / "name" / "SKILL.md").write_text("---\nname: name\n---\n")
+    made = shutil.make_archive(str(tmp_path / "made"), form, tmp_path / "files")
+    os.rename(made, tmp_path / name)
+    follower = fetch_to_cache(str(tmp_path / name), tmp_path / "cache")
+    assert (follower.path / "name" / "SKILL.md").read_text() == "---\nname: name\n---\n"
 
 
 def test_archive_is_unpacked_only_when_its_bytes_change(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Set
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -21,10 +22,12 @@ from mcp_skills_server.sources.mirrors import Follower, Mirrors, SourceState
 from mcp_skills_server.sources.reconcile import fetching
 from mcp_skills_server.sources.records import IndexRecord
 from mcp_skills_server.sources.source import (
+    FetchSettings,
     Plan,
     Revision,
     SkillRefusal,
     Source,
+    SourceError,
     SourceSettings,
     UnacceptableError,
     Unit,
@@ -205,9 +208,10 @@ def test_busy_folder_is_not_logged_unlike_other_errors(tmp_path: Path, caplog: p
     assert match_with_jitter(source.waits, 0, 30)
     assert "could not be fetched" in caplog.text
     caplog.clear()
-    source.answers = [BusyError("another process fetches into it")]
+    source.answers = [BusyError("another process fetches into it")] * 3
     follow(follower)
     assert not caplog.records
+    assert match_with_jitter(source.waits[2:], 0, 1, 2)  # what it fetches is read then
     assert follower.state.trouble == "another process fetches into it"
     source.answers = [UsageError("the proxy cannot be used")] * 2
     follow(follower)
@@ -215,7 +219,7 @@ def test_busy_folder_is_not_logged_unlike_other_errors(tmp_path: Path, caplog: p
 
 
 def test_source_is_ready_after_the_registry_scan_and_before_listings_go_on(tmp_path: Path) -> None:
-    """`arrived` makes the registry scan the folder, and `read_once` ends the wait of listings."""
+    """`note` makes the registry scan the folder, and `read_once` ends the wait of listings."""
     source, follower = make_follower(tmp_path)
     events: list[tuple[str, bool]] = []
 
@@ -225,27 +229,183 @@ def test_source_is_ready_after_the_registry_scan_and_before_listings_go_on(tmp_p
             super().set()
 
     follower.read_once = RecordingEvent()
-    follower.arrived = lambda folder: events.append((folder, follower.state.ready))
+    follower.note = lambda revision, _problems, _changed: events.append((revision, follower.state.ready))
     source.answers = ["one"]
     follow(follower)
-    assert events[:2] == [(str(follower.path), False), ("read", True)]
+    assert events[-2:] == [("one", False), ("read", True)]
 
 
-def test_first_fetch_after_the_wait_of_listings_is_announced(tmp_path: Path) -> None:
+def test_listing_waits_only_for_sources_without_copy(tmp_path: Path) -> None:
     kind = Kind("memo", lambda given: given.startswith("memo:"), ScriptedSource)
     mirrors = Mirrors(SourceSettings(tmp_path), (kind, *KINDS))
     mirrors.root("memo:a")
     (follower,) = mirrors.followers
     assert isinstance(follower.source, ScriptedSource)
-    follower.source.answers = ["one", "two"]
-    announced: list[str] = []
-    wait = mirrors.first_read(0.0, announced.append)
+    follower.source.answers = ["one"]
+    wait = mirrors.first_read(0.0)
     assert wait is not None
     wait()
-    for _ in range(2):
+    anyio.run(follower.refresh)
+    assert mirrors.first_read(0.0) is None
+
+
+class NoticedChanges:
+    """A registry of a follower's copy, and what a listener reads at each of its changes."""
+
+    def __init__(self, follower: Follower) -> None:
+        self.registry = Registry([MirroredRoot(str(follower.path), follower.source.origin)])
+        self.seen: list[tuple[str, list[str]]] = []
+        follower.report_to(partial(self.registry.note, str(follower.path)))
+        self.registry.load()
+        self.registry.subscribe(lambda _: self.seen.append(self.now))
+
+    @property
+    def now(self) -> tuple[str, list[str]]:
+        """The revision of the root, and the descriptions of its skills."""
+        skills = self.registry.snapshot.skills.values()
+        return self.registry.roots[0].revision, sorted(skill.description for skill in skills)
+
+    def take(self) -> list[tuple[str, list[str]]]:
+        seen, self.seen = self.seen, []
+        return seen
+
+
+def test_registry_receives_changed_copy_with_its_revision(tmp_path: Path) -> None:
+    source, follower = make_follower(tmp_path)
+    noticed = NoticedChanges(follower)
+    for revision in ("one", "two"):
+        source.answers = [revision, revision]
+        for changes in ([(revision, [revision])], []):
+            anyio.run(follower.refresh)
+            assert noticed.take() == changes
+            assert noticed.now == (follower.state.revision, [revision]) == (revision, [revision])
+
+
+def test_only_changed_skill_folders_are_handed_over(tmp_path: Path) -> None:
+    source, follower = make_follower(tmp_path)
+    changed: list[list[str]] = []
+    follower.note = lambda _revision, _problems, paths: changed.append(sorted(paths))
+    source.answers = ["one", "two", "two"]
+    follow(follower)
+    assert changed[-2:] == [["memo"], []]
+
+
+def test_copy_that_another_process_changed_is_read_again(tmp_path: Path) -> None:
+    source, follower = make_follower(tmp_path)
+    other_source, other = make_follower(tmp_path)
+    noticed = NoticedChanges(follower)
+    source.answers, other_source.answers = ["one", "two", "one"], ["two", "one"]
+    anyio.run(follower.refresh)
+    noticed.take()
+    anyio.run(other.refresh)
+    assert noticed.take() == []  # nothing is watched
+    anyio.run(follower.refresh)
+    assert source.planned == ["one"]  # the other process fetched it
+    assert noticed.take() == [("two", ["two"])]
+    anyio.run(other.refresh)
+    anyio.run(follower.refresh)
+    assert noticed.take() == [("one", ["one"])]
+
+
+def test_copy_that_another_process_changed_has_no_revision_after_a_failed_fetch(tmp_path: Path) -> None:
+    source, follower = make_follower(tmp_path)
+    other_source, other = make_follower(tmp_path)
+    noticed = NoticedChanges(follower)
+    source.answers, other_source.answers = ["one", "three"], ["two"]
+    anyio.run(follower.refresh)
+    anyio.run(other.refresh)
+    noticed.take()
+    source.errors = {"three": UnreachableError("no answer")}
+    with pytest.raises(UnreachableError) as failed:
         anyio.run(follower.refresh)
-        assert announced == [str(follower.path)]
-    assert mirrors.first_read(0.0, announced.append) is None
+    follower.report_failure(failed.value)
+    assert noticed.take() == [("", ["two"])]
+    assert follower.state.revision == ""
+
+
+def test_foreign_content_is_no_longer_served_once_it_is_removed(tmp_path: Path) -> None:
+    source, follower = make_follower(tmp_path)
+    source.answers = ["one"]
+    anyio.run(follower.refresh)
+    (follower.path / "mine").mkdir()
+    (follower.path / "mine" / "SKILL.md").write_text("---\nname: mine\ndescription: mine\n---\n")
+    source, follower = make_follower(tmp_path)  # another process, which begins with this
+    noticed = NoticedChanges(follower)
+    source.answers = ["one"]
+    assert noticed.now[1] == ["mine", "one"]
+    anyio.run(follower.refresh)
+    assert noticed.take() == [("", ["one"])]
+    assert noticed.now == ("one", ["one"])
+
+
+def test_source_that_is_switched_to_is_read_whole(tmp_path: Path) -> None:
+    source, follower = make_follower(tmp_path)
+    changed: list[Set[str]] = []
+    follower.note = lambda _revision, _problems, paths: changed.append({*paths})
+    source.answers = ["one"]
+    anyio.run(follower.refresh)
+    other, _ = make_follower(tmp_path)
+    other.answers = ["one"]
+    follower.switch(other)
+    assert follower.state.revision == ""
+    anyio.run(follower.refresh)
+    assert changed[-1] == {""}
+    assert follower.state.revision == "one"
+
+
+def test_change_by_another_process_just_before_a_fetch_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, follower = make_follower(tmp_path)
+    other_source, other = make_follower(tmp_path)
+    noticed = NoticedChanges(follower)
+    source.answers, other_source.answers = ["one", "two"], ["two"]
+    anyio.run(follower.refresh)
+    noticed.take()
+
+    def fetch_elsewhere(*_: object) -> None:
+        """Run where the follower has not locked the folder yet."""
+        if other_source.answers:
+            monkeypatch.undo()
+            anyio.run(other.refresh)
+
+    monkeypatch.setattr("mcp_skills_server.sources.reconcile._held", fetch_elsewhere)
+    anyio.run(follower.refresh)
+    assert other_source.planned == ["two"]
+    assert noticed.take() == [("two", ["two"])]
+
+
+class ManySource(ScriptedSource):
+    """A source whose revision has the skills of these letters; "x" cannot be fetched."""
+
+    @asynccontextmanager
+    async def plan(self, revision: Revision, known: IndexRecord) -> AsyncGenerator[Plan]:
+        units = [Unit(f"{name} {revision.digest}", name, (name,)) for name in revision.digest]
+        index = IndexRecord(self.key, self.origin, revision=revision.digest)
+        yield Plan(units, fetching(self.fetch), index)
+
+    async def fetch(self, unit: Unit) -> UnitContents:
+        if unit.label == "x":
+            raise KeyError(unit.label)
+        text = f"---\nname: {unit.label}\ndescription: {unit.label}\n---\n"
+        return UnitContents({unit.label: {"SKILL.md": (text.encode(), False)}})
+
+
+def test_part_of_a_long_fetch_is_served_without_a_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mcp_skills_server.sources.reconcile._BATCH", 2)
+    source = ManySource("memo:x", SourceSettings(tmp_path, fetch=FetchSettings(connections=1)))
+    follower = Follower(source, source.sleep)
+    noticed = NoticedChanges(follower)
+    source.answers = ["abcde", "bc", "bcdefx", "bcdefgh"]
+    anyio.run(follower.refresh)
+    assert noticed.take() == [("", [*"ab"]), ("", [*"abcd"]), ("abcde", [*"abcde"])]
+    anyio.run(follower.refresh)
+    assert noticed.take() == [("bc", [*"bc"])]
+    with pytest.raises(SourceError) as failed:
+        anyio.run(follower.refresh)
+    follower.report_failure(failed.value)
+    assert noticed.take() == [("", [*"bcde"])]
+    assert follower.state.revision == noticed.now[0] == ""
+    anyio.run(follower.refresh)
+    assert noticed.take()[-1] == noticed.now == ("bcdefgh", [*"bcdefgh"])
 
 
 def test_requested_poll_ends_wait_and_is_throttled_to_one_per_second(tmp_path: Path) -> None:
@@ -284,3 +444,21 @@ def test_each_source_has_its_own_changeable_polling_interval(tmp_path: Path) -> 
     mirrors.set_refresh("memo:unknown", 9.0)
     assert [each.check_s for each in sources] == [7.0, 5.0]
     mirrors.stop()
+
+
+def test_copy_that_was_deleted_is_fetched_again_without_a_removal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mcp_skills_server.sources.reconcile._BATCH", 2)
+    source = ManySource("memo:x", SourceSettings(tmp_path))
+    follower = Follower(source, source.sleep)
+    noticed = NoticedChanges(follower)
+    source.answers = ["abcde", "abcde"]
+    anyio.run(follower.refresh)
+    noticed.take()
+    shutil.rmtree(follower.path)
+    anyio.run(follower.refresh)
+    assert noticed.take() == []
+    assert noticed.now == ("abcde", [*"abcde"])
+    for skill in noticed.registry.snapshot.skills.values():
+        assert noticed.registry.read(skill.files["SKILL.md"])

@@ -24,7 +24,7 @@ from mcp_skills_server.sources.source import (
     UnacceptableError,
     UnreachableError,
 )
-from sources.fetching import ALLOW_PRIVATE, download
+from sources.fetching import ALLOW_PRIVATE, SHORT_BOUNDS, download
 from sources.oci.registries import self_signed
 from sources.publishers import Publisher, Route, redirect, respond_and_close, respond_with
 from tables import each_row
@@ -89,7 +89,7 @@ async def resolve_never(_host: str, _port: int) -> list[str]:
 ])  # fmt: skip
 def test_unresolvable_name_is_reported(resolver: Callable[[str, int], Awaitable[list[str]]], reason: str) -> None:
     with pytest.raises(UnreachableError, match=reason):
-        download("https://skills.example/a", resolve=resolver)
+        download("https://skills.example/a", bounds=SHORT_BOUNDS, resolve=resolver)
 
 
 @pytest.mark.needs_program("openssl")
@@ -263,7 +263,7 @@ def test_allowed_origin_gets_no_token(site: Publisher) -> None:
 def test_slow_drip_response_times_out(site: Publisher, response: bytes) -> None:
     start = monotonic()
     with pytest.raises(UnreachableError, match=r"took longer than 0\.6 s"):
-        download_route(site, site.drip(response))
+        download_route(site, site.drip(response), bounds=SHORT_BOUNDS)
     assert monotonic() - start < 20  # the whole response would take longer
 
 

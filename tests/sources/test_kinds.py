@@ -8,15 +8,20 @@ import shutil
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 
 import anyio
 import pytest
+from examples import database_source
 
+from mcp_skills_server.commands.opening import open_roots
+from mcp_skills_server.commands.options import FollowOptions
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.sources.cache import trim
 from sources.fetching import QUICK, fetch_to_folder, open_follower, served_files, warnings_of_refresh
 from sources.hostile import KINDS, Member, PublishedSource, every_kind
 from sources.publishers import skill_md
+from wire import DEADLINE
 
 EDITED = "it was edited there, and stays; --force replaces it"
 LOG_LINE = re.compile(r".*: fetched ([0-9a-f]{12})(?: \(was ([0-9a-f]{12})\))?: (.*)")
@@ -57,6 +62,38 @@ def test_update_logs_revisions_and_rewrites_only_changed_skills(
     caplog.clear()
     anyio.run(partial(follower.refresh, anew=True))
     assert caplog.messages == []
+
+
+@every_kind
+def test_registry_is_told_of_each_revision_without_a_watch(name: str, place: PublishedSource, tmp_path: Path) -> None:
+    place.publish("first", [Member("more.md")])
+    options = FollowOptions(cache_dir=str(tmp_path / "cache"), allow_private=True, allow_http=True)
+    opened = open_roots([place.given], options, kinds=(database_source.KIND,), commands=[place.given])
+    registry, seen = opened.registry, SimpleQueue[tuple[str, dict[str, str]]]()
+
+    def read(_: object) -> None:
+        found = registry.snapshot.skills
+        bodies = {path: registry.body(skill).text.strip() for path, skill in found.items()}
+        seen.put((registry.roots[0].revision, bodies))
+
+    assert opened.mirrors is not None
+    opened.start(DEADLINE)
+    try:
+        registry.load()
+        registry.subscribe(read)
+        revisions = [registry.roots[0].revision]
+        for text in ("second", "third"):
+            place.publish(text, ())
+            opened.mirrors.look()
+            revision, bodies = seen.get(timeout=DEADLINE)
+            assert bodies == {"good": text}
+            revisions.append(revision)
+        assert len({*revisions} - {""}) == 3
+        assert seen.empty()
+        while opened.mirrors.states()[0].revision != revisions[-1]:
+            pass  # set at once after the registry has it
+    finally:
+        opened.stop()
 
 
 @every_kind

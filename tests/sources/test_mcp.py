@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import select
 import shlex
 import shutil
+import signal
 import sys
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -27,10 +30,10 @@ from mcp_skills_server.sources.source import (
 )
 from sources.fetching import listed_names, open_follower, run_command, skill_names
 from sources.hostile import KINDS, Member, mcp_server
-from sources.publishers import Publisher, digest, respond_with, skill_md
+from sources.publishers import Publisher, digest, redirect, respond_with, skill_md
 from tables import each_row
 from web.http_wire import http_serving
-from wire import Wire, serving, write_skill
+from wire import DEADLINE, Wire, serving, write_skill
 
 
 def serving_source(root: str, tmp_path: Path) -> AbstractContextManager[Wire]:
@@ -72,6 +75,73 @@ def test_large_or_compressed_http_response_is_refused(
         settings = SourceSettings(tmp_path, fetch=FetchSettings(limits=FetchLimits(skill_bytes=2048)))
         with pytest.raises(UnacceptableError, match=reason):
             anyio.run(McpServer(f"mcp+{other.url}/mcp", settings).resolve)
+
+
+def test_redirect_to_another_origin_gets_no_request(tmp_path: Path) -> None:
+    """The SDK follows none either; this holds if another version, or an HTTP client's default, does."""
+
+    async def get(url: str) -> None:
+        async with McpServer(f"mcp+{url}", SourceSettings(tmp_path))._http() as client:
+            assert (await client.post(f"{url}/here", follow_redirects=True)).status_code == 200
+            await client.post(url, follow_redirects=True)
+
+    with Publisher() as site, Publisher() as other:
+        site.routes["/mcp/here"] = redirect("/there", 307)
+        site.routes["/there"] = respond_with()
+        site.routes["/mcp"] = redirect(f"{other.url}/mcp", 307)
+        with pytest.raises(UnacceptableError, match=f"it leads to {other.url}, another origin"):
+            anyio.run(get, f"{site.url}/mcp")
+        with pytest.raises(SourceError):
+            anyio.run(McpServer(f"mcp+{site.url}/mcp", SourceSettings(tmp_path)).resolve)
+        assert other.requests == []
+
+
+STUBBORN = """
+exec 9>"$1"; trap '' HUP INT TERM
+sleep 100 <&- >&- &
+shift; exec "$@"
+"""
+"""A program that ignores signals, and leaves another. Both hold a FIFO open."""
+
+
+def wait_for_end_of_writers(fifo: int) -> None:
+    assert select.select([fifo], [], [], DEADLINE)[0], "a process still holds the FIFO open"
+    assert os.read(fifo, 1) == b""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+@each_row("end", [signal.SIGTERM, signal.SIGKILL, None])
+def test_command_that_ignores_signals_ends_with_the_server_and_its_children(
+    tmp_path: Path, end: signal.Signals | None
+) -> None:
+    os.mkfifo(path := tmp_path / "fifo")
+    fifo = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    given = mcp_server(tmp_path, {"good": {"SKILL.md": skill_md("good")}}).removeprefix("mcp+stdio:")
+    root = f"mcp+stdio:sh -c {shlex.quote(STUBBORN)} sh {path} {given}"
+    with serving_source(root, tmp_path) as wire:
+        assert listed_names(wire) == ["good"]
+        if end is None:
+            wire.process.stdin.close()
+        else:
+            wire.process.send_signal(end)
+        wire.process.wait(DEADLINE)
+        wait_for_end_of_writers(fifo)
+    os.close(fifo)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_child_that_a_command_leaves_ends_after_each_poll(tmp_path: Path) -> None:
+    os.mkfifo(path := tmp_path / "fifo")
+    fifo = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    given = mcp_server(tmp_path, {"good": {"SKILL.md": skill_md("good")}}).removeprefix("mcp+stdio:")
+    anyio.run(McpServer(f"mcp+stdio:sh -c {shlex.quote(STUBBORN)} sh {path} {given}", SourceSettings(tmp_path)).resolve)
+    wait_for_end_of_writers(fifo)
+    os.close(fifo)
+
+
+def test_missing_program_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UnreachableError, match="there is no program 'no-such-program'"):
+        anyio.run(McpServer("mcp+stdio:no-such-program", SourceSettings(tmp_path)).resolve)
 
 
 def test_reopening_of_ended_streams_is_throttled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

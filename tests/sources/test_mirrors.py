@@ -182,6 +182,11 @@ def test_roots_in_environment_are_split_around_urls(roots: list[str]) -> None:
     assert RootType().split_envvar_value(":".join(roots)) == roots
 
 
+def test_password_in_environment_is_refused_before_its_colon_splits_it() -> None:
+    with pytest.raises(UsageError, match="no place for a user or a password"):
+        RootType().split_envvar_value("/a:https://me:PASSWORD@skills.example")
+
+
 def test_archive_is_unpacked_without_ignored_files(tmp_path: Path) -> None:
     files = {".git/config": "x", "alpha/SKILL.md": skill_text("alpha"), "alpha/.envrc": "export A=b"}
     path = write_zip(tmp_path / "skills.zip", files | {".claude/skills/beta/SKILL.md": skill_text("beta")})

@@ -316,7 +316,7 @@ def test_bad_entry_refuses_only_itself(site: Publisher, output: Path) -> None:
     # changed fields, and reason
     bad = [
         ({"digest": "sha256:" + "A" * 64}, "its digest is not"),
-        ({"type": "archive"}, "neither a .tar.gz nor a .zip"),
+        ({"type": "archive"}, "its content is none of .zip"),
         ({"name": "other"}, "has the name 'bad"),
         ({"name": "../evil"}, "the name holds"),
         ({"name": "con"}, "Windows cannot hold the name"),

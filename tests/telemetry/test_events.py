@@ -212,10 +212,10 @@ def test_requests_are_logged_at_debug_level(publisher: Events, caplog: pytest.Lo
         assert "s19s" in line and "s20s" not in line and " and 5 more: ok in " in line and len(line) < 5_000
         publisher.emit(Event(0, "mcp", "x", "failed", milliseconds=1.23456))
         fields = {"protocol": "mcp", "method": "x", "outcome": "failed", "milliseconds": 1.235}
-        assert vars(caplog.records[-1])["fields"] == fields
+        assert caplog.records[-1].msg.fields == fields
         events.emit_refusal("POST", "token")
         assert "POST: refused (token) in " in caplog.messages[-1]
-        assert vars(caplog.records[-1])["fields"]["reason"] == "token"
+        assert caplog.records[-1].msg.fields["reason"] == "token"
         rate_limited = [hasattr(record, "repeats") for record in caplog.records]
         assert rate_limited == [False, False, False, True], "else refused clients flood the log"
         unsubscribe()

@@ -27,7 +27,6 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from mcp_skills_server import Registry, attach
 from mcp_skills_server.dialects.runtime import canonical
-from mcp_skills_server.server.attach import make_standalone_server
 from mcp_skills_server.server.eras import LEGACY
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.events import Event, Events, Trace, Use
@@ -195,14 +194,6 @@ def test_sdk_span_is_reused_and_other_current_span_is_the_parent(
     with provider.get_tracer("a web framework").start_as_current_span("POST /mcp") as outer:
         (inner,) = spans(event(trace=Trace({}, OTHER_PARENT)))
     assert inner.parent.span_id == outer.get_span_context().span_id
-
-
-def test_sdk_traces_only_with_a_configured_provider(monkeypatch: pytest.MonkeyPatch) -> None:
-    for provider, traces in ((trace.ProxyTracerProvider(), False), (TracerProvider(), True)):
-        monkeypatch.setattr(
-            "mcp_skills_server.server.attach.get_tracer_provider", lambda configured=provider: configured
-        )
-        assert bool(make_standalone_server().middleware) is traces
 
 
 @each_row(

@@ -10,7 +10,8 @@ import time
 from contextlib import closing
 from dataclasses import astuple
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from click.testing import CliRunner
@@ -19,7 +20,7 @@ from catalog.forest import load_registry
 from mcp_skills_server import Runtime
 from mcp_skills_server.cli import cli
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.model import Changes
+from mcp_skills_server.model import Changes, Skill
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry import usage as usage_module
 from mcp_skills_server.telemetry.events import Event, Events, Outcome, Use
@@ -55,7 +56,7 @@ def use(action: str, skill: str = "a", digest: str = "sha256:1") -> Use:
 
 
 def skills_at(*paths: str) -> dict[str, Any]:
-    return dict.fromkeys(paths)
+    return dict.fromkeys(paths, SimpleNamespace(root=0))
 
 
 def names(report: Report) -> list[str]:
@@ -94,6 +95,30 @@ def test_uses_are_counted_by_skill_principal_and_host(store: UsageStore, usage: 
     usage.on_changes(Changes(skills_at("B"), skills_at("B")))
     usage.flush()
     assert names(store.report("skill", 1)) == ["a", "B"], "a removed skill is not listed as unused"
+
+
+def test_report_of_some_roots_leaves_out_servers_of_others(store: UsageStore) -> None:
+    """Two servers share the file; each has a skill `a`, and the second has another root, too."""
+    for roots, served in ((["/one"], {"a": 0, "b": 0}), (["/two", "https://x"], {"a": 0, "web": 1})):
+        usage = Usage(store, roots=roots)
+        usage.on_changes(
+            Changes({}, {path: cast("Skill", SimpleNamespace(root=root)) for path, root in served.items()})
+        )
+        for path in roots:
+            usage.record(event(use("load"), found=0, question=path, host=path))
+        usage.record(event(use("load", "web" if "web" in served else "a"), host=roots[0]))
+        usage.flush()
+
+    def loads(*roots: str) -> dict[str, int]:
+        return {row.name: row.loads for row in store.report("skill", 1, roots or None).lines}
+
+    unused = {"a": 0, "b": 0, "web": 0}
+    assert loads("/one") == unused | {"a": 2} and loads("/two") == unused | {"a": 2}
+    assert loads("https://x") == unused | {"web": 1} and loads("/none") == unused
+    assert loads() == loads("/one", "/two", "https://x") == {"a": 4, "b": 0, "web": 1}
+    assert [row.name for row in store.report("host", 1, ["/one"]).lines] == ["/one"]
+    assert [store.report("skill", 1, roots).empty for roots in (["/one"], ["/two"], None)] == [1, 2, 3]
+    assert store.recently_loaded(roots=["https://x"]) == ["web"]
 
 
 def test_host_names_are_bounded_per_day(store: UsageStore, usage: Usage) -> None:
@@ -247,7 +272,7 @@ def test_file_is_private_and_a_foreign_or_damaged_one_is_refused(tmp_path: Path,
         with pytest.raises(UsageError, match="name another file"):
             UsageStore(str(file))
         assert file.read_bytes() == content
-    for version in (2, -1):
+    for version in (1, -1):
         with closing(sqlite3.connect(tmp_path / f"{version}.db")) as connection:
             connection.execute(f"PRAGMA user_version = {version}")
         with pytest.raises(UsageError, match="another version"):

@@ -41,6 +41,13 @@ def test_version_control_folder_is_reported_except_in_a_root_skill() -> None:
     assert [each.code for each in lint_names(root, [SKILL_MD], [".git", ".envrc"])] == ["ignored-file"]
 
 
+def test_files_that_tools_leave_in_a_skill_are_not_reported() -> None:
+    harmless = ["__pycache__/", ".DS_Store", ".gitignore", "sub/.gitkeep", ".claude-plugin/", "sub/__pycache__/"]
+    assert [*lint_names(skill("a"), [SKILL_MD], harmless)] == []
+    (found,) = lint_names(skill("a"), [SKILL_MD], [*harmless, ".envrc", "sub/.gitkeep.md"])
+    assert found.message.endswith("not served: .envrc, sub/.gitkeep.md")
+
+
 def test_file_name_is_reported_with_its_path_and_code() -> None:
     unserved = [f".{number}" for number in range(7)]
     found = [*lint_names(skill("a"), [SKILL_MD, "a\u200b.md", "con.md", "B.md", "b.md"], unserved)]

@@ -59,7 +59,7 @@ def test_standing_is_valid_only_within_the_specification(fields: dict[str, Any],
 def test_all_problems_of_a_file_are_reported_at_once():
     fields = {
         "name": "Not_This", "description": "x" * 1025, "license": 1, "compatibility": "", "metadata": {"a": 1},
-        "allowed-tools": "A, B", "author": "x", "arguments": "y",
+        "allowed-tools": "A, B", "author": "x", "arguments": 5,
     }  # fmt: skip
     assert [(each.code, each.line) for each in problems(fields, "this", "")] == [
         ("name-characters", 2), ("name-mismatch", 2), ("description-length", 3), ("license-type", 4),
@@ -90,16 +90,16 @@ CODES_WITHOUT_RULE = {
     "file-unused", "description-overlap",
     # Parsers.
     "not-utf8", "nul-byte", "frontmatter-missing", "frontmatter-unclosed", "frontmatter-not-mapping", "yaml-syntax",
-    "yaml-colon", "yaml-duplicate-key", "yaml-tag", "yaml-alias", "yaml-depth", "yaml-size", "yaml-value",
+    "yaml-colon", "yaml-field", "yaml-duplicate-key", "yaml-tag", "yaml-alias", "yaml-depth", "yaml-size", "yaml-value",
     "yaml-ambiguous", "yaml-key", "manifest-syntax", "manifest-field", "manifest-form", "manifest-incomplete",
     "manifest-runtime", "manifest-disagrees",
     # The scan of the disk.
     "skill-md-irregular", "skill-md-case", "skill-md-too-large", "unreadable", "root-missing", "shadowed", "too-deep",
     "too-many-files", "too-many-bytes", "link-outside", "file-name", "file-name-backslash", "file-irregular",
-    "hard-link",
+    "hard-link", "near-miss", "plugin-elsewhere", "plugin-manifest", "plugin-name", "plugin-path", "plugin-unlisted",
     # Sources and gates.
-    "source-refused", "commit-unsigned", "switched-off", "plugin-elsewhere", "lock-missing", "lock-differs",
-    "signature-missing", "signature-invalid", "signature-files", "signature-expired",
+    "source-refused", "commit-unsigned", "switched-off", "lock-missing", "lock-differs", "signature-missing",
+    "signature-invalid", "signature-files", "signature-expired",
 }  # fmt: skip
 """Codes that are reported while the bytes are read, because no later check could find them."""
 
@@ -147,7 +147,7 @@ def test_name_and_description_are_required_and_other_fields_optional():
     *((name, ["name-missing"]) for name in ("", None, 7, True, 1.5, ["a"], {"a": "b"})),
     ("a" * 65, ["name-length"]), ("a" * 500, ["name-length"]),
     *((name, ["name-characters"]) for name in (
-        "A", "pdf_tools", "pdf tools", "pdf.tools", "pdf/tools", "über", "café", "ﬁ", "日本", "a\n", " a", "²")),
+        "A", "pdf_tools", "pdf tools", "pdf.tools", "pdf/tools", "über", "café", "ﬁ", "日本", " a", "²")),
     *((name, ["name-hyphens"]) for name in ("-a", "a-", "-a-", "-", "a--b", "a---b", "a--b--c", "--")),
     ("-" + "X" * 70, ["name-length", "name-characters", "name-hyphens"]),
 ])  # fmt: skip
@@ -190,12 +190,14 @@ def test_name_must_match_the_directory(directory: str):
     ("metadata", [None, "a", ["a"], 3, {"a": 1}, {"a": None}, {"a": True}, {"a": ["b"]}, {"a": {}}],
         "metadata-type"),
     ("metadata", [{"a": "x", "A": "x"}, {"straße": "x", "STRASSE": "x"}], "metadata-keys"),
-    ("arguments", ["topic", {"topic": {}}, ["topic"], [{}], [{"name": ""}], [{"name": 7}],
+    ("arguments", ["", "topic tone", ["topic", "tone"], ["topic", {"name": "tone"}]], None),
+    ("arguments", ["topic topic", {"topic": {}}, ["topic", "topic"], [""], [{}], [{"name": ""}], [{"name": 7}],
         [{"name": "a"}, {"name": "a"}], [{"name": "a", "required": "yes"}], [{"name": "a", "default": 3}],
         [{"name": "a", "title": None}]], "field-type"),
     ("icons", ["icon.png", [{"mimeType": "image/png"}], [{"src": "a.png", "mimeType": 1}]], "field-type"),
     ("files", [[{"title": "no path"}], [{"path": "a", "required": 1}]], "field-type"),
-    ("dependencies", [["search"], {"tools": "search"}, {"tools": [{"name": "search"}]}, {"prompts": [{"uri": "x"}]},
+    ("dependencies", [["torch>=2"], "torch", None, 5, {"python": "3.11"}], None),
+    ("dependencies", [{"tools": "search"}, {"tools": [{"name": "search"}]}, {"prompts": [{"uri": "x"}]},
         {"resources": [{"name": "x"}]}, {"resources": [3]}], "field-type"),
     ("icons", [[{"src": "assets/icon.png"}]], None), ("icons", [[{"src": "javascript:alert(1)"}]], "icon-source"),
 ])  # fmt: skip
@@ -222,10 +224,28 @@ def test_message_names_the_invalid_value(fields: dict[str, Any], message: str):
     assert problems({"name": VALID["name"], **fields})[0].message == message
 
 
-@each_row("key", ["disable-model-invocation", "user-invocable", "argument-hint"])
-def test_host_field_at_the_top_level_has_a_hint_to_leave_it_there(key: str) -> None:
+@each_row(("flag", "value"), [
+    (flag, value) for flag in ("disable-model-invocation", "user-invocable")
+    for value in ("yes", "on", "true", "false", "", 1, 0, None, [], {"a": "b"})
+])  # fmt: skip
+def test_flag_that_is_no_boolean_hides_the_skill_and_is_reported(flag: str, value: Any) -> None:
+    unknown, found = problems(VALID | {flag: value})
+    assert unknown.code == "field-unknown"
+    assert (found.code, found.hint) == ("field-type", "write true or false, without quotes")
+    assert found.message == f"{flag} is neither true nor false, and hides the skill"
+
+
+@each_row("name", ["<system>", "a\tb", "a\x00b", "a>b", "a\nb"])
+def test_name_that_could_end_our_own_text_is_unusable(name: str) -> None:
+    found = problems(VALID | {"name": name}, name)
+    assert standing(found) is Standing.UNUSABLE
+    assert [each.code for each in found if each.code.startswith("name-")] == ["name-markup"]
+
+
+@each_row(("key", "value"), [("disable-model-invocation", True), ("user-invocable", False), ("argument-hint", "x")])
+def test_host_field_at_the_top_level_has_a_hint_to_leave_it_there(key: str, value: Any) -> None:
     """Below `metadata:` it would have no effect, here and in the hosts."""
-    (found,) = problems(VALID | {key: "x"})
+    (found,) = problems(VALID | {key: value})
     assert found.code == "field-unknown" and found.hint.startswith("leave it there")
 
 

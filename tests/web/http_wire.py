@@ -217,11 +217,7 @@ def patched(code: str) -> list[str]:
 
 def pinging(seconds: float) -> list[str]:
     """Return the command of a server that sends a comment on idle streams at this interval."""
-    return patched(f"""
-from mcp.server import _streamable_http_modern as modern
-from sse_starlette import EventSourceResponse
-modern._SSE_PING_INTERVAL = EventSourceResponse.DEFAULT_PING_INTERVAL = {seconds}
-""")
+    return patched(f"from mcp_skills_server.web import mcp; mcp._PING_S = {seconds}")
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from mcp_skills_server.dialects.wellknown import DIRECTORY
 from mcp_skills_server.format import archive
 from mcp_skills_server.publish.publication import Publication
 from mcp_skills_server.web.discovery import Discovery
-from mcp_skills_server.web.guards import make_policy
+from mcp_skills_server.web.policy import make_policy
 from mcp_skills_server.web.settings import HttpSettings
 from tables import each_row
 from web.http_wire import (

@@ -8,9 +8,9 @@ import anyio
 import pytest
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
+from mcp_skills_server.access.principal import owner_of
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.server.sdk import quota_owner
-from mcp_skills_server.web.forwarded import PREFIX, RootPath, checked_prefix, trusted_networks
+from mcp_skills_server.web.forwarded import PREFIX, checked_prefix, strip_prefix, trusted_networks
 from tables import each_row
 
 PROXY = "10.0.0.1"
@@ -25,9 +25,10 @@ def scope_in_app(path: str = "/mcp", peer: str = PROXY, forwarded_for: str = "")
     scopes: list[Any] = []
 
     async def app(scope: Any, *_: Any) -> None:
+        strip_prefix(scope, "/skills")
         scopes.append(scope)
 
-    stack: Any = ProxyHeadersMiddleware(RootPath(app, "/skills"), TRUSTED)  # type: ignore[arg-type]
+    stack: Any = ProxyHeadersMiddleware(app, TRUSTED)
     anyio.run(stack, given, app, app)
     return scopes[0]
 
@@ -42,7 +43,7 @@ def scope_in_app(path: str = "/mcp", peer: str = PROXY, forwarded_for: str = "")
 def test_client_is_last_address_that_is_no_trusted_proxy(forwarded_for: str, client: str) -> None:
     for peer in (PROXY, f"::ffff:{PROXY}"):  # as a dual-stack socket sees it
         scope = scope_in_app(peer=peer, forwarded_for=forwarded_for)
-        assert quota_owner(scope) == f"address {client}"
+        assert owner_of(None, scope["client"][0]) == f"address {client}"
 
 
 @each_row(

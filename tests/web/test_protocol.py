@@ -161,6 +161,11 @@ def test_invalid_param_is_named(http_client: HttpClient, method: str, params: di
     assert answer["error"]["message"].startswith(f"Invalid params: {fault}")
 
 
+def test_null_for_an_argument_of_a_prompt_means_not_given(http_client: HttpClient) -> None:
+    result = http_client.request("prompts/get", {"name": "polite-greetings", "arguments": {"tone": None}})
+    assert "polite-greetings" in result["messages"][0]["content"]["text"]
+
+
 @pytest.mark.requirement("MCP-44")
 def test_notification_gets_202_without_body(http_client: HttpClient) -> None:
     cancelled = {"requestId": 1, "_meta": MODERN_META}
@@ -174,7 +179,7 @@ def test_notification_gets_202_without_body(http_client: HttpClient) -> None:
 def test_modern_era_has_no_sessions(modern: HttpClient) -> None:
     for method in ("GET", "DELETE", "PUT", "HEAD", "PATCH", "OPTIONS", "TRACE"):
         reply = modern.server.send(method, headers={**modern.headers(), "Mcp-Session-Id": "x"})
-        assert (reply.status, reply.body, reply.headers["Allow"]) == (405, b"", "POST")
+        assert (reply.status, reply.headers["Allow"]) == (405, "POST")
     headers: dict[str, str | None] = {"Mcp-Session-Id": "0" * 32, "Last-Event-ID": "7"}
     reply = modern.post(modern.message("skills/list"), headers)
     assert reply.status == 200
@@ -185,8 +190,12 @@ def test_modern_era_has_no_sessions(modern: HttpClient) -> None:
 @each_row(
     ("status", "name", "values"),
     [
-        (406, "Accept", ["application/json", "text/event-stream", "text/html", ""]),
-        (200, "Accept", ["*/*", "application/*, text/*", "text/event-stream;q=0.5 , APPLICATION/JSON"]),
+        (406, "Accept", ["application/json", "text/html", ""]),
+        (
+            200,
+            "Accept",
+            ["*/*", "application/*, text/*", "text/event-stream;q=0.5 , APPLICATION/JSON", "text/event-stream"],
+        ),
         (400, "Content-Type", ["text/plain", "application/x-www-form-urlencoded", "", None]),
     ],
 )
@@ -195,6 +204,15 @@ def test_accept_and_content_type_are_checked(
 ) -> None:
     for value in values:
         assert http_client.post(http_client.message("skills/list"), {name: value}).status == status
+
+
+@each_row("accept", ["text/event-stream", "Text/Event-Stream; charset=utf-8", "text/event-stream, text/html"])
+def test_client_that_accepts_only_streams_is_answered_with_one(http_client: HttpClient, accept: str) -> None:
+    message = http_client.message("skills/list")
+    reply = http_client.post(message, {"Accept": accept})
+    assert (reply.status, reply.headers["Content-Type"].partition(";")[0]) == (200, "text/event-stream")
+    (answer,) = reply.messages
+    assert answer["id"] == message["id"] and answer["result"]["skills"]
 
 
 def test_malformed_envelope_is_invalid_params_or_ignored(http_client: HttpClient) -> None:

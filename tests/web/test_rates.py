@@ -1,4 +1,4 @@
-"""Concurrency limits per client, rate limits, and delayed refusals."""
+"""Concurrency limits per client."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ from typing import Any
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from mcp_skills_server.access.quotas import QuotaSettings, Rates
 from mcp_skills_server.web import rates
-from mcp_skills_server.web.rates import RequestLimits, Turns
+from web.test_front import front_of, loopback_policy
 
 MANY = 32
-UNDELAYED = 60
-"""Refusals a minute that are sent at once."""
+
+
+def scope_of(address: str | None, **more: Any) -> dict[str, Any]:
+    """Return the ASGI scope of a request from this address."""
+    client = (address, 1) if address else None
+    headers = [(b"host", b"localhost")]
+    return {"type": "http", "method": "GET", "path": "/mcp", "client": client, "headers": headers, **more}
 
 
 class LimitedApp:
@@ -29,7 +33,7 @@ class LimitedApp:
     def __init__(self) -> None:
         self.started: list[str] = []
         self.most: dict[str, int] = {}
-        self.limit = RequestLimits(self._answer, Rates(QuotaSettings(requests_per_minute=None)))
+        self.front = front_of(self._answer, loopback_policy())
         self._running: dict[str, int] = {}
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -48,9 +52,8 @@ class LimitedApp:
             self._running[client] -= 1
 
     def start(self, address: str | None, *, is_endless: bool = False) -> asyncio.Task[Any]:
-        client = (address, 1) if address else None
-        scope = {"type": "http", "path": "/mcp", "client": client, "is_endless": is_endless}
-        return asyncio.create_task(self.limit(scope, None, None))  # type: ignore[arg-type]
+        scope = scope_of(address, is_endless=is_endless)
+        return asyncio.create_task(self.front(scope, None, None))  # type: ignore[arg-type]
 
     async def run(self, *addresses: str | None) -> None:
         """Run `MANY` requests of 192.0.2.1 and one of each of these addresses."""
@@ -73,10 +76,9 @@ async def test_requests_that_never_wait_take_turns_with_those_of_another_address
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         started.append(scope["client"][0])
 
-    turns = Turns(answer)
+    front = front_of(answer, loopback_policy())
     addresses = [*["192.0.2.1"] * MANY, "192.0.2.2"]
-    scopes = [{"type": "http", "client": (each, 1)} for each in addresses]
-    await asyncio.gather(*(turns(each, None, None) for each in scopes))  # type: ignore[arg-type]
+    await asyncio.gather(*(front(scope_of(each), None, None) for each in addresses))  # type: ignore[arg-type]
     assert started.index("192.0.2.2") == 2
     assert sorted(started) == addresses
 
@@ -133,9 +135,9 @@ async def test_requests_with_slow_bodies_are_handled_two_at_a_time(monkeypatch: 
             await asyncio.sleep(0)
         running -= 1
 
-    limit = RequestLimits(answer, Rates(QuotaSettings()))
-    scope = {"type": "http", "path": "/mcp", "client": ("192.0.2.1", 1)}
-    requests = [asyncio.create_task(limit(scope, receive, None)) for _ in range(MANY)]  # type: ignore[arg-type]
+    front = front_of(answer, loopback_policy())
+    scopes = [scope_of("192.0.2.1", method="POST") for _ in range(MANY)]
+    requests = [asyncio.create_task(front(scope, receive, None)) for scope in scopes]  # type: ignore[arg-type]
     async with asyncio.timeout(20):
         await all_wait.wait()
         monkeypatch.setattr(rates, "_SLOW_S", 20)
@@ -160,9 +162,8 @@ async def test_request_that_keeps_the_event_loop_busy_is_not_slow(monkeypatch: p
             await asyncio.sleep(0)
         running -= 1
 
-    limit = RequestLimits(answer, Rates(QuotaSettings()))
-    scope = {"type": "http", "path": "/mcp", "client": ("192.0.2.1", 1)}
-    await asyncio.gather(*(limit(scope, None, None) for _ in range(8)))  # type: ignore[arg-type]
+    front = front_of(answer, loopback_policy())
+    await asyncio.gather(*(front(scope_of("192.0.2.1"), None, None) for _ in range(8)))  # type: ignore[arg-type]
     assert most == 2
 
 
@@ -183,41 +184,3 @@ async def test_streams_do_not_keep_their_permits_while_others_keep_the_event_loo
     for each in streams:
         each.cancel()
     await asyncio.gather(*streams, return_exceptions=True)
-
-
-@pytest.mark.anyio
-async def test_refusals_over_60_a_minute_are_delayed(monkeypatch: pytest.MonkeyPatch) -> None:
-    sent: list[Message] = []
-    disconnected, delayed = asyncio.Event(), asyncio.Event()
-    limits = Rates(QuotaSettings())
-
-    async def receive() -> Message:
-        delayed.set()
-        await disconnected.wait()
-        return {"type": "http.disconnect"}
-
-    async def send(message: Message) -> None:
-        sent.append(message)
-
-    def refuse(address: str = "192.0.2.1") -> Any:
-        scope = {"type": "http", "method": "POST", "path": "/mcp", "headers": [], "client": (address, 1)}
-        return rates.refuse_with_delay(scope, receive, send, limits, quota="x", most=1, wait=1.0)
-
-    def refusals() -> int:
-        return sum(message.get("status") == 429 for message in sent)
-
-    for _ in range(UNDELAYED):
-        await refuse()
-    assert refusals() == UNDELAYED and not delayed.is_set()
-    waiting = asyncio.create_task(refuse())
-    await asyncio.wait({waiting, asyncio.create_task(delayed.wait())}, return_when=asyncio.FIRST_COMPLETED)
-    assert refusals() == UNDELAYED and not waiting.done()
-    await refuse("192.0.2.2")  # another client is not delayed
-    assert refusals() == UNDELAYED + 1
-    disconnected.set()
-    await waiting
-    assert refusals() == UNDELAYED + 1
-    disconnected.clear()
-    monkeypatch.setattr(rates, "_TARPIT_S", 0)
-    await refuse()
-    assert refusals() == UNDELAYED + 2

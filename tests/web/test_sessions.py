@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
+import os
+import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
-from starlette.types import Message, Receive, Scope, Send
 
 from malformed import CALL, LONE_SURROGATES, MALFORMED
-from mcp_skills_server.web import sessions
-from mcp_skills_server.web.sessions import Messages
 from tables import each_row
-from web.http_wire import HELLO, HttpClient, Reply, Server, client, http_serving, startup_error, token_file
-from wire import DEADLINE, FIXTURES, Era, write_skill
+from web.http_wire import HELLO, HttpClient, Reply, Server, client, http_serving, startup_error, token_file, wait_until
+from wire import DEADLINE, FIXTURES, SLOW_LOAD, Era, write_skill
 
 ALPHA = "made-up-token-of-alpha-000001"
 BETA = "made-up-token-of-beta-0000002"
@@ -215,58 +213,42 @@ def test_malformed_message_is_answered_as_over_stdio(http_client: HttpClient) ->
         assert "result" in answer or answer["error"]["code"] == -32602, answer
 
 
-class SlowApp:
-    """An ASGI application in place of the SDK that responds on release of `proceed`."""
+def test_id_is_reusable_once_its_request_has_ended(tmp_path: Path) -> None:
+    """A request whose first scan waits is in progress; "7" is another id than 7."""
+    os.mkfifo(tmp_path / "gate")
+    command = [sys.executable, "-c", SLOW_LOAD, str(tmp_path / "gate")]
+    with (
+        http_serving(FIXTURES, command=command) as server,
+        client(server, "legacy") as sender,
+        client(server, "legacy") as other,
+        ThreadPoolExecutor(4) as pool,
+    ):
+        listing = {"jsonrpc": "2.0", "method": "skills/list"}
+        waiting = [
+            pool.submit(each.post, {**listing, "id": id_}) for each, id_ in ((sender, 7), (sender, "7"), (other, 7))
+        ]
+        duplicates = (sender.post({**listing, "id": id_}) for id_ in (7, "7"))
+        wait_until(lambda: [reply.error for reply in duplicates] == [(400, -32600, 7), (400, -32600, "7")])
+        (tmp_path / "gate").write_text("go")
+        assert [future.result(DEADLINE).status for future in waiting] == [200] * 3
+        assert sender.post({**listing, "id": 7}).status == 200
 
-    def __init__(self) -> None:
-        self.ids: list[Any] = []
-        self.started, self.proceed = anyio.Semaphore(0), anyio.Semaphore(0)
 
-    async def __call__(self, _: Scope, receive: Receive, send: Send) -> None:
-        self.ids.append(json.loads((await receive())["body"])["id"])
-        self.started.release()
-        await self.proceed.acquire()
-        await send({"type": "http.response.start", "status": 200, "headers": []})
+def test_cancelled_request_is_answered_and_frees_its_id(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "gate")
+    command = [sys.executable, "-c", SLOW_LOAD, str(tmp_path / "gate")]
+    with (
+        http_serving(FIXTURES, command=command) as server,
+        client(server, "legacy") as sender,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        waiting = pool.submit(sender.post, {"jsonrpc": "2.0", "method": "skills/list", "id": 7})
 
+        def is_cancelled() -> bool:
+            sender.notify("notifications/cancelled", {"requestId": 7})
+            return waiting.done()
 
-@pytest.mark.anyio
-async def test_id_is_reusable_once_its_request_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    slow = SlowApp()
-    app = Messages(slow)
-
-    async def status(id_: Any, session: bytes | None = b"s") -> int:
-        """Send a request with this id, and return the status of the response."""
-        headers: list[tuple[bytes, bytes]] = []
-        if session is not None:
-            headers = [(b"mcp-session-id", session)]
-        body = json.dumps({**CALL, "id": id_}).encode()
-        sent: list[Message] = []
-
-        async def receive() -> Message:
-            return {"type": "http.request", "body": body, "more_body": False}
-
-        async def send(message: Message) -> None:
-            sent.append(message)
-
-        await app({"type": "http", "method": "POST", "headers": headers}, receive, send)
-        return sent[0]["status"]
-
-    async with asyncio.timeout(DEADLINE):
-        first = asyncio.create_task(status(7))
-        await slow.started.acquire()
-        second = asyncio.create_task(status("7"))  # the same key in the SDK
-        await anyio.wait_all_tasks_blocked()
-        assert slow.ids == [7]  # the second one waits
-        slow.proceed.release()
-        await slow.started.acquire()
-        monkeypatch.setattr(sessions, "_ID_S", 0.01)
-        assert await status(7) == 400
-        # Ids of other sessions, and of requests without one, are independent.
-        others = [asyncio.create_task(status(7, session)) for session in (b"t", None)]
-        for _ in others:
-            await slow.started.acquire()
-        for _ in range(3):
-            slow.proceed.release()
-        assert await asyncio.gather(first, second, *others) == [200] * 4
-    assert slow.ids == [7, "7", 7, 7]
-    assert not app._under_way
+        wait_until(is_cancelled)
+        assert waiting.result().error == (200, -32800, 7)
+        (tmp_path / "gate").write_text("go")
+        assert sender.post({"jsonrpc": "2.0", "method": "skills/list", "id": 7}).status == 200

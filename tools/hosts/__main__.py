@@ -29,7 +29,7 @@ from typing import Final
 from tools.hosts import facts, setting
 from tools.hosts.facts import Result, Run
 from tools.hosts.model import SEARCH_AGAIN, Script, Step, serving
-from tools.hosts.setting import PROGRAMS, Program, Trace
+from tools.hosts.setting import LIMIT, PROGRAMS, Program, Trace
 from tools.interop.setup import RefereeError, best_line, call
 from tools.pages import between_markers
 
@@ -48,6 +48,7 @@ class Plan:
     more: Sequence[str] = ()
     approved: bool = True
     slash: bool = False
+    second: bool = False  # with a second server of ours
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,10 @@ def measure(installed: InstalledHost, scratch: Path) -> Result:
     if many is not None:
         facts.judge_catalogue(result, "148 skills", many)
         facts.judge_calls(result, many)
+    if many is not None and many.script.found is not None:
+        seen = converse("two servers", Plan(second=True))
+        if seen is not None:
+            facts.judge_search(result, seen)
     if program.relist:
         seen = converse("relisting", Plan(lambda root, trace: [_added(root, trace), *_AGAIN], more=program.relist))
         if seen is not None:
@@ -123,18 +128,29 @@ def _converse(installed: InstalledHost, folder: Path, plan: Plan) -> Run:
     names = setting.build(root) if plan.many else setting.copy_fixtures(ROOT / "fixtures" / "skills", root)
     trace = Trace(folder / "trace")
     tee = trace.write_program([sys.executable, "-m", "mcp_skills_server"])
-    script = Script(deque(plan.steps(root, trace)), lambda: trace.wait(lambda: bool(trace.tools()), READY))
+    servers = 2 if plan.second else 1
+    patience = READY * program.patience
+    script = Script(
+        deque(plan.steps(root, trace)), lambda: trace.wait(lambda: trace.listing() >= servers, patience), servers
+    )
     with serving(script.decide) as model:
         env = setting.environment(home, installed.path, program.environment(model.url))
         program.prepare(home, model.url)
         ours_install = program.install if plan.approved else ()
         words = ["install", installed.host, root, "--command", tee, *ours_install]
         done = setting.run([sys.executable, "-m", "mcp_skills_server", *words], env, project)
+        if plan.second and done.code == 0:
+            other = folder / "more"
+            names += setting.copy_fixtures(ROOT / "fixtures" / "skills", other)
+            words = ["install", installed.host, other, "--command", tee, "--name", "more", *ours_install]
+            done = setting.run([sys.executable, "-m", "mcp_skills_server", *words], env, project)
         if done.code != 0:
             return Run(names, script, trace, done, [f"install {done.reason()}"])
         if plan.slash and program.slash is not None:
             setting.write_hostile_skill(root, project)
-            ended = setting.run([installed.binary, *program.slash(setting.HOSTILE)], env, project)
+            ended = setting.run(
+                [installed.binary, *program.slash(setting.HOSTILE)], env, project, LIMIT * program.patience
+            )
             faults = [*model.faults]
             if (project / setting.HIT).exists():
                 faults.append("a slash command ran a command of the skill's text")
@@ -145,7 +161,7 @@ def _converse(installed: InstalledHost, folder: Path, plan: Plan) -> Run:
                 faults.append("the slash command did not reach the model")
             return Run(names, script, trace, ended, faults)
         command = [installed.binary, *program.command, *(program.approval if plan.approved else ()), *plan.more]
-        ended = setting.run(command, env, project)
+        ended = setting.run(command, env, project, LIMIT * program.patience)
         return Run(names, script, trace, ended, model.faults)
 
 

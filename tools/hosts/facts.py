@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tools.hosts import setting
-from tools.hosts.model import Script, Seen, ours
+from tools.hosts.model import NEEDED, Script, Seen, ours
 from tools.hosts.setting import Trace
 
 KEPT: Final = re.compile(r'waits for a person|"state":\s*"pending"')
 """The result of skills_propose for a kept proposal, structured or as text."""
+_SERVERS: Final = 2
 _BLANKS: Final = re.compile(r"\s+")
 _LINE: Final = re.compile(r"Line (\d{5}) of the long body")
 
@@ -147,6 +148,16 @@ def _deferred(script: Script, first: Seen) -> str:
     if script.found is not None:
         return f"deferred; a search brings {script.found}"
     return "in the first request" if ours(first.tools) else "later than the first request"
+
+
+def judge_search(result: Result, run: Run) -> None:
+    """Check that one search among deferred tools brings the needed ones of both servers."""
+    counts = {name: sum(tool.name.endswith(name) for tool in run.script.offered) for name in NEEDED}
+    shown = ", ".join(f"{name} of {count}" for name, count in counts.items())
+    result.facts["two servers"] = f"a search brings {shown}"
+    for name in ("skills_search", "skills_load"):
+        if counts[name] != _SERVERS:
+            result.failures.append(f"two servers: a search for tools brings {name} of {counts[name]} alone")
 
 
 def judge_calls(result: Result, run: Run) -> None:

@@ -311,7 +311,7 @@ FREE: Final = "skills search load read"
 SEARCHES: Final = 6
 SEARCH_AGAIN: Final = ""
 """The tool of a step that searches the deferred tools again, if the host defers tools."""
-_SESSION: Final = re.compile(r'(?:"session":\s*"|Session: )([\w-]+)')
+_SESSION: Final = re.compile(r'(?:"session":\s*"|Session: )([^\s"]+)')
 """The session in a result of skills_load, structured or as text."""
 
 
@@ -330,21 +330,25 @@ class Script:
     """A conversation: find the tools, take the steps, end.
 
     Attributes:
-        ready: waits until the server has listed its tools; returns whether it has.
+        ready: waits until the servers have listed their tools; returns whether they have.
+        servers: the number of our servers. A host may know the tools of some only at its next request.
         first: the first request.
         equipped: the first request with our tools, if any.
         deferred: the last request before `equipped`, if our tools had to be searched for.
         found: the number of our tools that a free search among deferred ones returned; None without a search.
+        offered: the tools of the request after that search.
         answers: the results that the model got, by the steps' labels.
         after: the request with that result.
     """
 
     steps: deque[Step]
     ready: Callable[[], bool]
+    servers: int = 1
     first: Seen | None = None
     equipped: Seen | None = None
     deferred: Seen | None = None
     found: int | None = None
+    offered: Sequence[Tool] = ()
     answers: dict[str, str] = field(default_factory=dict[str, str])
     after: dict[str, Seen] = field(default_factory=dict[str, Seen])
     _turns: dict[int, Turn] = field(default_factory=dict[int, Turn])
@@ -371,7 +375,10 @@ class Script:
         tools = ours(seen.tools)
         # The tools of this request show what the search returned.
         if self._free and self.equipped is None:
-            self.found = len(tools)
+            self.found, self.offered = len(tools), seen.tools
+            if len(servers_of(seen.tools)) < self.servers and self._searched < SEARCHES:
+                self.found = None
+                return self._search(seen)
         if not all(name in tools for name in NEEDED):
             return self._search(seen)
         if self.equipped is None:
@@ -417,14 +424,17 @@ def _search_turn(seen: Seen, *, exact: bool) -> Turn | None:
     return Turn(name=name, arguments={"query": query, "max_results": 10})
 
 
+_OURS: Final = re.compile(r"skills_(?:list|search|load|unload|read|run_script|propose|proposals)\Z")
+
+
 def ours(tools: Iterable[Tool]) -> dict[str, Tool]:
     """Return our tools by our own names, without the host's prefix."""
-    out: dict[str, Tool] = {}
-    for tool in tools:
-        match = re.search(r"skills_(?:list|search|load|unload|read|run_script|propose|proposals)\Z", tool.name)
-        if match:
-            out[match[0]] = tool
-    return out
+    return {match[0]: tool for tool in tools if (match := _OURS.search(tool.name))}
+
+
+def servers_of(tools: Iterable[Tool]) -> set[tuple[str | None, str]]:
+    """Return the namespaces and prefixes by which a host tells our servers apart."""
+    return {(tool.group, tool.name[: match.start()]) for tool in tools if (match := _OURS.search(tool.name))}
 
 
 @dataclass

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -35,7 +36,7 @@ class Ended:
     def reason(self) -> str:
         """Return the exit code and the last line of the output."""
         words = (self.err.strip() or self.out.strip() or "it said nothing").splitlines()
-        end = f"not ended after {LIMIT} s" if self.code is None else f"ended with {self.code}"
+        end = "not ended in time" if self.code is None else f"ended with {self.code}"
         return f"{end}: {words[-1].strip()[:300]}"
 
 
@@ -134,6 +135,10 @@ class Trace:
         """Return the descriptions of the server's tools by name, for each response to tools/list."""
         lists = [each["tools"] for each in self._results() if each.get("tools")]
         return [{tool["name"]: tool["description"] for tool in each} for each in lists]
+
+    def listing(self) -> int:
+        """Return the number of servers that have listed their tools."""
+        return sum(re.search(rb'"tools": ?\[', path.read_bytes()) is not None for path in self.folder.glob("out.*"))
 
     def prompts(self) -> int:
         return len({prompt["name"] for each in self._results() for prompt in each.get("prompts", ())})
@@ -250,6 +255,7 @@ class Program:
         install: options of our `install` that approve calls of our tools.
         relist: arguments that make it list changed tools again, if it does not by default.
         slash: returns the arguments that run our prompt as a slash command; None if the host has no such arguments.
+        patience: how many times as long as for others to wait for it.
     """
 
     title: str
@@ -262,6 +268,7 @@ class Program:
     install: Sequence[str] = ()
     relist: Sequence[str] = ()
     slash: Callable[[str], Sequence[str]] | None = None
+    patience: int = 1
 
 
 def _write(path: Path, text: str) -> None:
@@ -404,5 +411,6 @@ PROGRAMS: Final[Mapping[str, Program]] = {
         _cline_files,
         lambda _: {},
         (PROMPT,),
+        patience=4,  # it first starts a hub
     ),
 }

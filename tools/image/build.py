@@ -94,7 +94,7 @@ class Buildah:
                 self.remove(name)
 
 
-SUITE: Final = "bookworm"
+SUITE: Final = "trixie"
 PACKAGES: Final = "python3,python3-venv,ca-certificates,git,openssh-client"
 
 

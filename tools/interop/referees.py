@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 
 import yaml
 from tools.interop.setup import (
+    BESIDE,
     CACHE,
     CLIENT,
     CONFORMANCE,
@@ -189,10 +190,8 @@ def inspector(era: str, url: str | None) -> list[Check]:
     def load_and_read() -> bool:
         receipt = use("skills_load", names=["meeting-notes"])["structuredContent"]
         answer = use("skills_read", path="SKILL.md", session=receipt["session"])
+        # Every run is a new connection, and over stdio a new server, which goes on by the handle.
         text = answer["content"][0]["text"]
-        # Every run is a new connection, and over stdio a new server, to which the handle is unknown.
-        if url is None:
-            return answer["isError"] is True and "skills_load" in text
         return text.encode() == (SKILLS / "meeting-notes" / "SKILL.md").read_bytes()
 
     def prompt() -> bool:
@@ -284,6 +283,7 @@ class Library:
         kinds: the kinds of its checks: skill, file, tool, prompt, and use of a skill by tools.
         eras: the protocol eras that it supports.
         serve: the command of another server than ours, which a folder follows; it runs over stdio only.
+        starts_often: over stdio it starts a server for each call.
     """
 
     name: str
@@ -293,13 +293,16 @@ class Library:
     kinds: frozenset[str]
     eras: tuple[str, ...] = tuple(ERAS)
     serve: Sequence[str] = ()
+    starts_often: bool = False
 
 
 def client(library: Library, era: str, url: str | None, folder: Path = SKILLS) -> list[Check]:
     """Return a client library's checks of the server over HTTP, or without a URL over stdio on a folder."""
     program, *arguments = library.serve or SERVE
     target = {"url": url} if url else {"command": program, "args": [*arguments, str(folder)]}
-    checks = parse_checks(era, json.loads(call([*library.command, ERAS[era], json.dumps(target)], home=True)))
+    seconds = LONGEST_RUN_S * (4 if library.starts_often and url is None else 1)
+    shown = call([*library.command, ERAS[era], json.dumps(target)], seconds=seconds, home=True)
+    checks = parse_checks(era, json.loads(shown))
     if folder == SKILLS:
         # A refused list is one failure, not another for each skill and file in it.
         refused = {"skill", "file"} if any(check.id == "list" and not check.good for check in checks) else set[str]()
@@ -342,7 +345,18 @@ def libraries(pythons: Mapping[str, Path]) -> Iterator[Library]:
         serve = [str(NODE), str(program), name]
         yield Library(f"our client, {name}", PACKAGES[package], f"ours {name}", ours, skills, serve=serve)
     # These use only tools; the SDK of the first two chooses the era.
-    for suite, eras in (("langchain", ("legacy",)), ("openai-agents", ("modern",)), ("pydantic-ai", tuple(ERAS))):
+    for suite, eras in (
+        ("langchain", ("legacy",)),
+        ("openai-agents", ("modern",)),
+        ("pydantic-ai", tuple(ERAS)),
+        ("crewai", ("legacy",)),
+        ("llama-index", ("legacy",)),
+    ):
         if suite in pythons:
             command = python(suite, "tools_alone.py", suite)
-            yield Library(suite, PYTHON_PACKAGES[suite][1], suite, command, tools, eras)
+            often = suite in {"crewai", "llama-index"}
+            yield Library(suite, PYTHON_PACKAGES[suite][1], suite, command, tools, eras, starts_often=often)
+    if "crewai" in pythons:
+        version = BESIDE["crewai"][0].partition("==")[2]
+        command = python("crewai", "tools_alone.py", "crewai-adapter")
+        yield Library("crewai-adapter", version, "crewai-adapter", command, tools, ("legacy",))

@@ -97,10 +97,16 @@ PYTHON_PACKAGES: Final = {
     "langchain": ("langchain-mcp-adapters", "0.3.2"),
     "openai-agents": ("openai-agents", "0.24.0"),
     "pydantic-ai": ("pydantic-ai-slim[mcp]", "2.68.0"),
+    "crewai": ("crewai", "1.15.30"),
+    "llama-index": ("llama-index-tools-mcp", "0.6.0"),
 }
 """Client libraries, each in its own virtual environment, because they need different releases of the SDK."""
 WITH_US: Final = frozenset({"fastmcp-server"})
 """Client libraries whose environment has this package too."""
+
+
+BESIDE: Final = {"crewai": ("mcpadapt[crewai]==0.1.19",), "llama-index": ("llama-index-core==0.14.25",)}
+"""Further packages in the environment of a library: CrewAI's adapter, and what would float."""
 
 
 def best_line(output: str) -> str:
@@ -158,8 +164,8 @@ def install_python(suite: str) -> Path:
         call([sys.executable, "-m", "venv", "--clear", str(directory)])
         # Modules are compiled when they are imported; compiling all would take longer than the referee.
         quiet = ("--quiet", "--disable-pip-version-check", "--no-compile")
-        us = ("-e", str(ROOT)) if suite in WITH_US else ()
-        call([str(python), "-m", "pip", "install", *quiet, f"{package}=={version}", *us], seconds=600)
+        beside = ("-e", str(ROOT)) if suite in WITH_US else BESIDE.get(suite, ())
+        call([str(python), "-m", "pip", "install", *quiet, f"{package}=={version}", *beside], seconds=900)
         ready.touch()
     return python
 

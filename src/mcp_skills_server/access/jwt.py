@@ -8,8 +8,6 @@ bound to a key. It is pure except for the clock. No error shows any part of a to
 from __future__ import annotations
 
 import binascii
-import json
-import math
 from base64 import urlsafe_b64decode
 from collections.abc import Sequence
 from typing import Any, Final, cast
@@ -18,6 +16,7 @@ import jwt
 
 from mcp_skills_server.access.principal import Principal, RefusedError, ScopeError
 from mcp_skills_server.access.settings import OAuthSettings
+from mcp_skills_server.model.decoding import load_json
 
 LONGEST: Final = 32 << 10
 """Most characters of a token."""
@@ -159,10 +158,8 @@ def _decoded(part: str) -> bytes:
 def _parse_object(raw: bytes) -> dict[str, Any]:
     """Parse a JSON object; refuse duplicate names and numbers that are not finite."""
     try:
-        found: Any = json.loads(
-            raw, object_pairs_hook=_no_duplicates, parse_constant=_finite, parse_float=_finite
-        )
-    except (ValueError, RecursionError):
+        found: Any = load_json(raw, object_pairs_hook=_no_duplicates)
+    except ValueError:
         raise RefusedError("it is not a signed token, or has a duplicate name") from None
     if not isinstance(found, dict):
         raise RefusedError("it is not a signed token")
@@ -174,10 +171,3 @@ def _no_duplicates(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         raise ValueError
     return found
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError
-    return number

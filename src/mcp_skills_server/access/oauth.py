@@ -12,7 +12,6 @@ algorithm.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import math
 import time
@@ -27,6 +26,7 @@ from mcp_skills_server.access.principal import Admission, RefusedError, Unavaila
 from mcp_skills_server.access.settings import KEY_TYPES, OAuthSettings, is_loopback, is_secure
 from mcp_skills_server.access.tokens import hash_of
 from mcp_skills_server.errors import REPEATS, SkillsServerError, clipped
+from mcp_skills_server.model.decoding import load_json
 
 logger = logging.getLogger(__name__)
 
@@ -251,8 +251,8 @@ def metadata_urls(issuer: str) -> list[str]:
 
 def _parse_object(body: bytes, place: str) -> dict[str, Any]:
     try:
-        found: Any = json.loads(body)
-    except (ValueError, RecursionError):
+        found: Any = load_json(body)
+    except ValueError:
         found = None
     if not isinstance(found, dict):
         raise _UnusableError(f"{place} is not a JSON object")

@@ -8,7 +8,6 @@ from collections.abc import Callable, Hashable
 from typing import Final, NamedTuple
 
 MOST_OWNERS: Final = 100_000
-_REFUSALS_PER_MINUTE: Final = 60
 _ROUNDING_S: Final = 1e-6
 """Seconds by which sums of floats may be wrong: seven sevenths of a minute are more than one."""
 
@@ -73,8 +72,6 @@ class Rates:
     """The rate limits in force, which any thread may replace."""
 
     def __init__(self, settings: QuotaSettings) -> None:
-        self.refusals: Final = Rate(_REFUSALS_PER_MINUTE)
-        """Limits immediate responses to an owner over one of the other limits."""
         self.requests: Rate | None = None
         self.failed_authentications: Rate | None = None
         self.replace(settings)

@@ -21,6 +21,7 @@ from mcp_skills_server.dialects.acp import (
     SessionRequest,
     UpdateForms,
 )
+from mcp_skills_server.model.decoding import load_json
 
 _MOST: Final = 1000
 """The most tracked sessions, and pending requests; then the oldest is evicted."""
@@ -137,7 +138,7 @@ class Conversation:
         lines: list[bytes] = []
         for session_id, extension in due.items():
             # A session whose agent update cannot be repeated gets no update of ours.
-            with suppress(ValueError, RecursionError):
+            with suppress(ValueError):
                 theirs = self._agent_updates.of(session_id)
                 notifications = acp.notifications(
                     session_id, skills, self._forms, theirs, extension=extension
@@ -175,7 +176,7 @@ class _AgentUpdates:
         """Return the updates of a session by kind.
 
         Raises:
-            ValueError, RecursionError: one of them cannot be repeated.
+            ValueError: one of them cannot be repeated.
         """
         out: dict[str, Mapping[str, Any]] = {}
         for kind in acp.KINDS:
@@ -183,7 +184,7 @@ class _AgentUpdates:
                 text = self._texts[session_id, kind]
                 if text is None:
                     raise ValueError(f"the last {kind} is no longer stored")
-                out[kind] = json.loads(text)
+                out[kind] = load_json(text)
         return out
 
     def keep(self, wanted: Callable[[str], bool]) -> None:
@@ -197,7 +198,7 @@ class _AgentUpdates:
 
 def _read(line: bytes) -> object:
     """Decode the JSON of a line, or return None."""
-    try:
+    try:  # without a bound: also an update that cannot be repeated overwrites ours
         return json.loads(line.decode("utf-8"))
     except (ValueError, RecursionError):
         return None

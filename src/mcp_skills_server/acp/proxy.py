@@ -53,8 +53,6 @@ _PR_SET_PDEATHSIG: Final = 1
 _WAIT_S: Final = 0.5
 _KILL_S: Final = 1.0
 """Seconds between SIGTERM and SIGKILL."""
-_SWEEP_S: Final = 0.5
-"""Seconds between SIGTERM and SIGKILL for processes left by an ended agent."""
 
 
 class NotStartedError(SkillsServerError):
@@ -139,7 +137,7 @@ class AgentProcess:
             return
         self.signal(signal.SIGTERM)
         self.signal(signal.SIGCONT)
-        deadline = time.monotonic() + _SWEEP_S
+        deadline = time.monotonic() + _KILL_S
         while self._is_there() and time.monotonic() < deadline:
             time.sleep(0.01)
         self._kill()

@@ -13,9 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, NamedTuple, Protocol, cast
 from xml.etree import ElementTree
 
+from mcp_skills_server.catalog.views import View
 from mcp_skills_server.dialects import runtime as dialect
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import EVALS, Skill, SkillFile, Snapshot, printable
+from mcp_skills_server.model.decoding import load_json
 from mcp_skills_server.runtime.search import Hit, Search
 from mcp_skills_server.runtime.search_text import matched_fields
 
@@ -24,6 +26,10 @@ PLACES: Final = 5
 _MOST_CASES: Final = 10_000
 _LONGEST: Final = 10_000
 """Most characters of a query."""
+
+
+class NoTriggerSetError(UsageError):
+    """The file is JSON for another purpose."""
 
 
 class TriggerCase(NamedTuple):
@@ -41,8 +47,8 @@ def read_cases(raw: bytes, place: str) -> list[TriggerCase]:
         UsageError: the file has neither format. The message says what is wrong, and where.
     """
     try:
-        found: Any = json.loads(raw)
-    except (ValueError, RecursionError) as error:
+        found: Any = load_json(raw)
+    except ValueError as error:
         raise UsageError(f"{place}: cannot be read as JSON ({error})") from None
     if isinstance(found, dict) and "evals" in found:
         evals = cast("dict[str, Any]", found)
@@ -55,7 +61,7 @@ def read_cases(raw: bytes, place: str) -> list[TriggerCase]:
         entries = enumerate(_entries(found, place))
         return [_case(each, "query", f"{place}: entry {at}") for at, each in entries]
     hint = 'write [{"query": "...", "should_trigger": true}]'
-    raise UsageError(f"{place}: has no trigger set; {hint}")
+    raise NoTriggerSetError(f"{place}: has no trigger set; {hint}")
 
 
 def encode_cases(cases: Iterable[TriggerCase]) -> bytes:
@@ -92,13 +98,13 @@ def _case(entry: Mapping[str, Any], key: str, place: str) -> TriggerCase:
 
 def own_cases(
     read: Callable[[SkillFile], bytes], skill: Skill, show: Callable[[str], str]
-) -> tuple[list[tuple[Skill, TriggerCase]], list[str]]:
+) -> tuple[list[tuple[Skill, TriggerCase]], list[UsageError]]:
     """Return the cases in a skill's folder `evals`, and the errors of JSON files without cases.
 
     `show` returns the place of a file, from the root, for messages.
     """
     found: list[tuple[Skill, TriggerCase]] = []
-    troubles: list[str] = []
+    troubles: list[UsageError] = []
     for path, file in skill.files.items():
         name = path.removeprefix(EVALS)
         if name == path or "/" in name or not name.endswith(".json"):
@@ -106,9 +112,10 @@ def own_cases(
         try:
             found += [(skill, case) for case in read_cases(read(file), show(file.location))]
         except UsageError as error:
-            troubles.append(str(error))
+            troubles.append(error)
         except OSError as error:
-            troubles.append(f"{show(file.location)}: cannot be read ({error.strerror})")
+            reason = f"cannot be read ({error.strerror})"
+            troubles.append(UsageError(f"{show(file.location)}: {reason}"))
     return found, troubles
 
 
@@ -236,6 +243,11 @@ def evaluate(
         return
     with ThreadPoolExecutor(judge.concurrency, "skills-judge") as threads:
         yield from threads.map(result, cases)
+
+
+def ranked(cases: Sequence[tuple[Skill, TriggerCase]], view: View) -> list[CaseResult]:
+    """Return the results by the full-text ranking of the skills of a view."""
+    return [*evaluate(cases, RankingJudge(Search(view)), view.snapshot)]
 
 
 def summary(results: Sequence[CaseResult]) -> Summary:

@@ -17,17 +17,22 @@ import shutil
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import IO, Any, Final, cast
 from urllib.parse import unquote, urlsplit
 
 from mcp_skills_server.catalog.index import Index
+from mcp_skills_server.durable import read_regular
 from mcp_skills_server.errors import UsageError, clipped
 from mcp_skills_server.model import Problem, Severity, Skill, printable
+from mcp_skills_server.model.decoding import load_json
 
 _OUTPUT: Final = "{output}"
 _SCAN_S: Final = 600.0
+_MAX_OUTPUT: Final = 4 << 20
+_MAX_COST_USD: Final = 1_000_000
 _KIND: Final = "judge"
 """The kind of a judge's cached answers in the index."""
 _OK_CODES: Final = (0, 1)
@@ -61,19 +66,49 @@ def _run(
 ) -> bytes:
     """Run a program and return its stdout; `ok_codes` has the exit codes of success."""
     name = printable(os.path.basename(words[0]))
+    with tempfile.TemporaryFile() as stdin:
+        stdin.write(given)
+        stdin.seek(0)
+        try:
+            process = subprocess.Popen(  # noqa: S603
+                words, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            )
+        except OSError as error:
+            raise UsageError(f"{name} could not be started ({error.strerror})") from None
+    end, out, err = time.monotonic() + timeout_s, bytearray(), bytearray()
+    readers = [
+        threading.Thread(target=_read, args=(process, stream, kept), daemon=True)
+        for stream, kept in ((process.stdout, out), (process.stderr, err))
+    ]
     try:
-        ended = subprocess.run(  # noqa: S603
-            words, input=given, capture_output=True, timeout=timeout_s, check=False
-        )
+        for reader in readers:
+            reader.start()
+        for reader in readers:
+            reader.join(max(0.0, end - time.monotonic()))
+        code = process.wait(max(0.0, end - time.monotonic()))
     except subprocess.TimeoutExpired:
-        raise UsageError(f"{name} did not answer within {timeout_s:g} s") from None
-    except OSError as error:
-        raise UsageError(f"{name} could not be started ({error.strerror})") from None
-    if ended.returncode not in ok_codes:
-        said = ended.stderr.decode(errors="replace").strip() or "it printed nothing on stderr"
+        code = None
+    finally:
+        process.kill()
+        process.wait()
+    if max(len(out), len(err)) > _MAX_OUTPUT:
+        raise UsageError(f"{name} wrote more than {_MAX_OUTPUT:,} bytes")
+    # another process that it started may hold its pipes open
+    if code is None or any(reader.is_alive() for reader in readers):
+        raise UsageError(f"{name} did not answer within {timeout_s:g} s")
+    if code not in ok_codes:
+        said = err.decode(errors="replace").strip() or "it printed nothing on stderr"
         line = clipped(printable(said.splitlines()[-1]))
-        raise UsageError(f"{name} ended with {ended.returncode}: {line}")
-    return ended.stdout
+        raise UsageError(f"{name} ended with {code}: {line}")
+    return bytes(out)
+
+
+def _read(process: subprocess.Popen[bytes], stream: IO[bytes], kept: bytearray) -> None:
+    """Read a program's output, and kill the program if that is too long."""
+    with stream:
+        kept += stream.read(_MAX_OUTPUT + 1)
+    if len(kept) > _MAX_OUTPUT:
+        process.kill()
 
 
 class CommandJudge:
@@ -155,8 +190,8 @@ def _parsed(output: str) -> tuple[list[str], float]:
     if not text.startswith(("[", "{")):
         return [line.strip() for line in text.splitlines() if line.strip()], 0.0
     try:
-        found: Any = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        found: Any = load_json(text)
+    except ValueError as error:
         shown = clipped(printable(text))
         raise UsageError(f"the judge printed invalid JSON ({error}): {shown}") from None
     cost = 0.0
@@ -164,6 +199,9 @@ def _parsed(output: str) -> tuple[list[str], float]:
         fields = cast("dict[str, Any]", found)
         found, said = fields.get("skills"), fields.get("cost_usd")
         if isinstance(said, (int, float)):
+            if not 0 <= said <= _MAX_COST_USD:  # nor is NaN
+                text = f"the judge's cost_usd is no number from 0 to {_MAX_COST_USD:,}"
+                raise UsageError(f"{text}: {clipped(str(said))}")
             cost = float(said)
     if not isinstance(found, list) or not all(
         isinstance(each, str) for each in cast("list[Any]", found)
@@ -189,18 +227,20 @@ def scan(command: str, folder: str, show: Callable[[str], str]) -> list[Problem]
         output = Path(scratch, "findings.sarif")
         words = [each.replace(_OUTPUT, str(output)) for each in words]
         raw = _run([*words, folder], _SCAN_S, ok_codes=_OK_CODES)
-        if output.exists():
-            raw = output.read_bytes()
-    try:
-        return list(_read_sarif(raw, folder, show))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        reason = f"did not write valid SARIF 2.1.0 ({clipped(str(error))})"
-        raise UsageError(f"{os.path.basename(words[0])} {reason}") from None
+        try:
+            if output.exists():
+                raw, _ = read_regular(output, _MAX_OUTPUT)
+                if len(raw) > _MAX_OUTPUT:
+                    raise ValueError(f"it has more than {_MAX_OUTPUT:,} bytes")
+            return list(_read_sarif(raw, folder, show))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            reason = f"did not write valid SARIF 2.1.0 ({clipped(str(error))})"
+            raise UsageError(f"{os.path.basename(words[0])} {reason}") from None
 
 
 def _read_sarif(raw: bytes, folder: str, show: Callable[[str], str]) -> Iterator[Problem]:
     """Yield the findings of a SARIF log that are not suppressed there."""
-    log: dict[str, Any] = json.loads(raw)
+    log: dict[str, Any] = load_json(raw)
     for run in cast("list[dict[str, Any]]", log["runs"]):
         driver = run["tool"]["driver"]
         name = str(driver["name"])

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -17,6 +17,7 @@ from mcp_skills_server.catalog.path_map import above, join, levels, within
 from mcp_skills_server.catalog.roots import Limits, Root
 from mcp_skills_server.catalog.tree import Directory
 from mcp_skills_server.codes import problem, standing
+from mcp_skills_server.format.identity import MARKUP
 from mcp_skills_server.model import SKILL_MD, Problem, Skill, SkillFile
 
 logger = logging.getLogger(__name__)
@@ -162,14 +163,17 @@ class Bundle:
         self._findings: list[Problem] = []
         self._empty: list[str] = []
         self._nested: list[str] = []
-        self._surplus = 0
+        self._surplus = self._withheld = 0
 
-    def add(self, here: Directory) -> None:
+    def add(self, here: Directory, *, withheld: bool = False) -> None:
         """Add the files of this directory and those below, by their paths in the skill."""
-        if here.is_withheld:
+        if here.is_withheld or (withheld and not here.holds_manifest):
+            self._withheld += 1  # only the skills nested in it are added
+            for inner in here.directories:
+                self.add(inner, withheld=True)
             return
         path = here.path.removeprefix(self._skill.directory).lstrip("/")
-        before = len(self._files)
+        before = len(self._files) + self._withheld  # what is withheld leaves no folder empty
         if here.holds_manifest and path:
             self._nested.append(path)
         self._surplus += here.surplus
@@ -194,7 +198,7 @@ class Bundle:
             self._find(here, "too-deep", "files lie deeper than the scan goes", "")
         for inner in here.directories:
             self.add(inner)
-        if len(self._files) == before and path:
+        if len(self._files) + self._withheld == before and path:
             self._empty.append(path)
 
     def _find(
@@ -225,7 +229,9 @@ class Bundle:
         )
 
     def _over(self, limits: Limits) -> Iterator[Problem]:
-        """Yield a problem for each limit that the skill exceeds."""
+        """Yield a problem for each limit that the skill exceeds, and for a forbidden path."""
+        if markup := MARKUP.search(self._skill.path):
+            yield problem("name-markup", f"the path of the skill holds {markup[0]!r}")
         depth = levels(self._skill.directory)
         if depth > limits.depth:
             text = f"the skill lies {depth} levels below its root, {limits.depth} are searched"
@@ -255,6 +261,40 @@ def _within_limits(files: Mapping[str, SkillFile], limits: Limits) -> dict[str, 
             chosen.add(path)
             left -= size
     return {path: file for path, file in files.items() if path in chosen}
+
+
+def without_nested(skill: Skill, withheld: Collection[str], root: Root) -> Skill:
+    """Return a skill without the files and findings of some of its nested skills.
+
+    A nested skill in a `withheld` one keeps its files.
+    """
+    if not withheld:
+        return skill
+
+    def is_left(path: str) -> bool:
+        holders = [each for each in skill.nested if within(path, each)]
+        return max(holders, key=len, default="") not in withheld
+
+    places = [root.show(join(skill.directory, each)) for each in withheld]
+    findings = tuple(
+        _uncounted(finding)
+        for finding in skill.findings
+        if not any(within(finding.path, place) for place in places)
+    )
+    return replace(
+        skill,
+        files={path: file for path, file in skill.files.items() if is_left(path)},
+        empty=tuple(filter(is_left, skill.empty)),
+        findings=findings,
+        standing=min(skill.reading.standing, standing(findings)),
+    )
+
+
+def _uncounted(finding: Problem) -> Problem:
+    """Return a finding without numbers of files and bytes, which count what is withheld."""
+    if finding.code.startswith("too-many"):
+        return finding._replace(message=f"the skill is larger than allowed; {_IN_PART}")
+    return finding
 
 
 def open_hint(root: Root, here: Directory) -> str | None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from mcp_skills_server.catalog import tree
-from mcp_skills_server.catalog.path_map import join
+from mcp_skills_server.catalog.path_map import above, join
 from mcp_skills_server.codes import problem
 from mcp_skills_server.errors import plural
 from mcp_skills_server.model import Problem, Skill, Snapshot
@@ -87,7 +87,7 @@ class Checks:
         # A read that failed may succeed now, though the skill did not change.
         if found is None or any(each.code == "unreadable" for each in found):
             found = inspect(self._registry, skill)
-            self._remember(skill, found)
+            self.remember(skill, found)
         return found
 
     def known(self, skill: Skill) -> Sequence[Problem] | None:
@@ -95,7 +95,8 @@ class Checks:
         with self._lock:
             return self._known.get(skill)
 
-    def _remember(self, skill: Skill, found: Sequence[Problem]) -> None:
+    def remember(self, skill: Skill, found: Sequence[Problem]) -> None:
+        """Cache the problems in a skill's files."""
         with self._lock:
             self._known[skill] = tuple(found)
 
@@ -149,7 +150,7 @@ class Checks:
             self.of(skill)
         except Exception:  # a bug in one rule must not end the checks of the other skills
             logger.exception("%s could not be checked", skill.path)
-            self._remember(skill, ())
+            self.remember(skill, ())
         time.sleep(time.monotonic() - begun)  # throttle: leave half of the time to requests
 
 
@@ -161,12 +162,14 @@ def inspect(registry: Registry, skill: Skill) -> list[Problem]:
     from mcp_skills_server.validation import lint  # late import of TOML and lint
 
     root = registry.roots[skill.root]
-    inner = tuple(
-        f"{each.removeprefix(skill.directory).lstrip('/')}/" for each in registry.nested(skill)
-    )
+    inner = tuple(f"{each}/" for each in skill.nested)
     own = {path: file for path, file in skill.files.items() if not path.startswith(inner)}
     located = root.locate(skill.directory)
-    found = [*lint.lint_names(skill, own, tree.ignored_in(located.base, located.rest))]
+    # not those in a nested skill that has lost its SKILL.md: its folder has no file here
+    folders = {up for path in (*own, *skill.empty) for up in above(path)}
+    ignored = tree.ignored_in(located.base, located.rest)
+    ignored = [path for path in ignored if path.rstrip("/").rpartition("/")[0] in folders]
+    found = [*lint.lint_names(skill, own, ignored)]
     # unreadable files that the scan reported
     known = {each.path for each in skill.problems if each.code == "unreadable"}
     for path, file in own.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from mcp_skills_server.catalog import tree
 from mcp_skills_server.catalog.disk import open_directory
@@ -21,32 +21,24 @@ _NAMED: Final = 5
 
 
 class PassedOver(NamedTuple):
-    """Skills of one root, as the operator wrote it, that lie in these unscanned dot folders.
+    """Skills of one root, as the operator wrote it, that lie in these folders and are not served.
 
-    Unless `whole`, not all folders were searched, and `skills` is a lower bound.
+    Unless `complete`, not all folders were searched, and `skills` is a lower bound.
     """
 
     root: str
     skills: int
     folders: tuple[str, ...]
-    whole: bool
+    complete: bool = True
+    reason: str = "dot-folder"
 
     def __str__(self) -> str:
-        count = ("" if self.whole else "at least ") + plural(self.skills, "skill")
+        count = ("" if self.complete else "at least ") + plural(self.skills, "skill")
         named = listed(self.folders, _NAMED)
         return (
             f"{self.root}: {count} in folders whose names begin with a dot: {named}; name one as "
             "root, or give --hidden"
         )
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the fields as JSON-ready values."""
-        return {
-            "root": self.root,
-            "skills": self.skills,
-            "folders": list(self.folders),
-            "complete": self.whole,
-        }
 
 
 def passed_over(registry: Registry) -> list[PassedOver]:

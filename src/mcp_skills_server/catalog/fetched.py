@@ -5,7 +5,6 @@ A skill whose record cannot be read has an unknown origin; it never counts as lo
 
 from __future__ import annotations
 
-import json
 import os
 from functools import cache, cached_property
 from typing import Any, Final, NamedTuple
@@ -16,6 +15,7 @@ from mcp_skills_server.format.fields import mapping
 from mcp_skills_server.format.ignored import STATE_DIR
 from mcp_skills_server.format.uris import bare
 from mcp_skills_server.model import SKILL_MD
+from mcp_skills_server.model.decoding import load_json
 
 UNKNOWN: Final = "an unknown site"
 """The origin of a skill whose record cannot be read."""
@@ -121,10 +121,10 @@ def _read(path: str) -> dict[str, Any] | None:
         if os.path.islink(path):
             return {}
         raw, _ = read_regular(path, _MOST_BYTES)
-        found = json.loads(raw)
+        found = load_json(raw)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError, RecursionError):
+    except (OSError, ValueError):
         return {}
     return mapping(found)
 

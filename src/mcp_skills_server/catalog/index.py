@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import stat
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import mcp_skills_server
 from mcp_skills_server.catalog.roots import Limits, Root
-from mcp_skills_server.durable import untrusted_reason
+from mcp_skills_server.durable import open_database, untrusted_reason
 from mcp_skills_server.errors import SkillsServerError
 from mcp_skills_server.model import SKILL_MD, Json, Problem, Reading, Skill, SkillFile, Standing
 from mcp_skills_server.model.digests import is_digest
@@ -35,8 +36,8 @@ logger = logging.getLogger(__name__)
 
 LEAST_SKILLS: Final = 200
 """Default minimum of skills for a root to be kept: a smaller root is scanned in 0.1 s."""
-_READING_SOURCES: Final = "codes.py catalog/*.py format/*.py model/*.py validation/*.py"
-"""Source files that decide how a SKILL.md is read and checked."""
+_READING_SOURCES: Final = "*.py catalog/*.py format/**/*.py model/**/*.py validation/**/*.py"
+"""Source files that decide how a skill is read and checked."""
 _NAME: Final = "skills.sqlite3"
 _VERSION: Final = 4
 _SCHEMA: Final = f"""
@@ -77,8 +78,7 @@ class Index:
     def __init__(self, folder: Path, least: int = LEAST_SKILLS) -> None:
         self.path = folder / _NAME
         self.least = least
-        self._lock = threading.RLock()
-        self._connection: sqlite3.Connection | None = None
+        self._lock = threading.Lock()
         self._is_given_up = False
 
     def skills(self, root: Root, limits: Limits) -> dict[str, Skill] | None:
@@ -157,18 +157,10 @@ class Index:
         query = "DELETE FROM memo WHERE kind = ?"
         self._do(lambda connection: connection.execute(query, (kind,)), create=False)
 
-    def close(self) -> None:
-        """Close the file."""
-        with self._lock:
-            if self._connection is not None:
-                self._connection.close()
-            self._connection = None
-
     def _do(self, work: Callable[[sqlite3.Connection], Any], *, create: bool) -> Any:
         """Run `work` in one transaction and return its result; None without a usable file."""
         with self._lock:
-            is_there = self._connection is not None or os.path.lexists(self.path)
-            if self._is_given_up or not (create or is_there):
+            if self._is_given_up or not (create or os.path.lexists(self.path)):
                 return None
             try:
                 import sqlite3  # late import: a start without an index needs no sqlite3
@@ -176,8 +168,10 @@ class Index:
                 self._is_given_up = True
                 return None
             try:
-                connection = self._connection or self._open(create=create)
-                with connection:
+                self._check_file(create=create)
+                # Closed after each transaction, since no owner of an index knows its last one.
+                with open_database(self.path, _BUSY_S) as connection:
+                    _prepare(connection)
                     if create:
                         connection.execute("BEGIN IMMEDIATE")
                     return work(connection)
@@ -191,6 +185,7 @@ class Index:
                     sqlite3.SQLITE_LOCKED,
                     sqlite3.SQLITE_FULL,
                     sqlite3.SQLITE_READONLY,
+                    sqlite3.SQLITE_IOERR,  # such as no space for the shared memory of the log
                 )
                 if getattr(error, "sqlite_errorcode", 0) & 0xFF in passing:
                     logger.debug("the index %s cannot be used now: %s", self.path, error)
@@ -198,16 +193,13 @@ class Index:
                     self._discard(f"it is damaged ({error})")
             return None
 
-    def _open(self, *, create: bool) -> sqlite3.Connection:
-        """Open the file, which only this user can have written; `create` makes it if missing.
+    def _check_file(self, *, create: bool) -> None:
+        """Check that only this user can have written the file; `create` makes it if missing.
 
         Raises:
             OSError: the file is missing, or cannot be made.
-            UnusableFileError: another user may have written it, or it has another format.
-            sqlite3.Error: the file is damaged, or locked for too long.
+            UnusableFileError: another user may have written it.
         """
-        import sqlite3
-
         folder = self.path.parent
         if create:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -216,20 +208,9 @@ class Index:
             with suppress(FileExistsError):
                 os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
         _check_owner(os.lstat(self.path), "it", stat.S_ISREG)
-        connection = sqlite3.connect(
-            self.path, timeout=_BUSY_S, check_same_thread=False, isolation_level=None
-        )
-        try:
-            _prepare(connection)
-        except BaseException:
-            connection.close()
-            raise
-        self._connection = connection
-        return connection
 
     def _discard(self, reason: str) -> None:
         """Delete the file, to be rebuilt; stop using the index if deletion fails."""
-        self.close()
         then = "it is rebuilt"
         for suffix in ("", "-wal", "-shm"):
             try:
@@ -259,7 +240,6 @@ def _check_owner(found: os.stat_result, what: str, is_kind: Callable[[int], bool
 def _prepare(connection: sqlite3.Connection) -> None:
     """Create the tables of a new file, or check the format of an old one."""
     connection.execute("PRAGMA foreign_keys = ON")
-    connection.execute("PRAGMA synchronous = NORMAL")
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version == _VERSION:
         return
@@ -282,7 +262,7 @@ def _today() -> int:
 
 
 def _key(root: Root, limits: Limits) -> tuple[bytes, str]:
-    return os.fsencode(root.path), f"{_code_mark()} {tuple(limits)}"
+    return os.fsencode(root.path), f"{code_mark()} {tuple(limits)}"
 
 
 def _root_id(connection: sqlite3.Connection, key: tuple[bytes, str]) -> int:
@@ -328,7 +308,7 @@ def _decode(root: int, directory: Any, record: Any) -> Skill:
         cast("dict[str, Json]", frontmatter),
         None if heading is None else str(heading),
         Standing(of_reading),
-        tuple(map(_problem, problems)),
+        tuple(map(_decode_problem, problems)),
         tuple(map(str, headings)),
         str(opening),
     )
@@ -340,7 +320,12 @@ def _decode(root: int, directory: Any, record: Any) -> Skill:
     return Skill(str(path), root, directory, reading, known, (), Standing(standing))
 
 
-def _problem(fields: Sequence[Any]) -> Problem:
+def decode_problems(raw: bytes) -> list[Problem]:
+    """Decode JSON of Problems; ValueError or TypeError if it is malformed."""
+    return [*map(_decode_problem, json.loads(raw))]
+
+
+def _decode_problem(fields: Sequence[Any]) -> Problem:
     code, severity, message, hint, line, path, skill = fields
     if severity not in ("error", "warning", "note") or not (line is None or isinstance(line, int)):
         raise ValueError
@@ -348,8 +333,8 @@ def _problem(fields: Sequence[Any]) -> Problem:
 
 
 @cache
-def _code_mark() -> str:
-    """Return a fingerprint of the code that reads skills: version, sizes and time stamps.
+def code_mark() -> str:
+    """Return a fingerprint of the code that reads skills: versions, sizes and time stamps.
 
     Computed once, near the start: a process keeps running the code that it loaded.
     """
@@ -358,4 +343,5 @@ def _code_mark() -> str:
         with suppress(OSError):  # an upgrade is under way
             found = path.stat()
             marks.append((path.relative_to(top).as_posix(), found.st_size, found.st_mtime_ns))
-    return hashlib.sha256(repr((mcp_skills_server.__version__, marks)).encode()).hexdigest()[:32]
+    versions = mcp_skills_server.__version__, sys.version
+    return hashlib.sha256(repr((versions, marks)).encode()).hexdigest()[:32]

@@ -7,133 +7,161 @@ plugins outside of the root are reported, never fetched.
 
 from __future__ import annotations
 
-import json
 import os
 import posixpath
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from contextlib import suppress
+from typing import Final
 
-from mcp_skills_server.catalog.path_map import above
+from mcp_skills_server.catalog.disk import MISSING_ERRORS
+from mcp_skills_server.codes import problem
 from mcp_skills_server.durable import read_regular
-from mcp_skills_server.errors import UsageError, quoted
-from mcp_skills_server.format.fields import mapping
-from mcp_skills_server.model import Json
+from mcp_skills_server.errors import quoted
+from mcp_skills_server.format import plugins
+from mcp_skills_server.format.fields import items, mapping
+from mcp_skills_server.format.plugins import Layout
+from mcp_skills_server.model import SKILL_MD, Json, Problem
 
-PLUGIN_NAME: Final = re.compile(r"(?!.*(?:--|\.\.))[a-z0-9](?:[a-z0-9.-]{0,62}[a-z0-9])?")
 _AGENT_PLUGIN: Final = "plugin.json"
 _AGENT_PLUGIN_SCHEMA: Final = "https://agent-plugins.org/schemas/1."
 _CLAUDE_PLUGIN: Final = ".claude-plugin/plugin.json"
 _MARKETPLACE: Final = ".claude-plugin/marketplace.json"
-_MOST_BYTES: Final = 1 << 20
+_MAX_PROBLEMS: Final = 100
+"""Problems of manifests that are reported of one root."""
 
 
-@dataclass(slots=True)
-class Layout:
-    """Layout of the plugins of a root.
+def read_layout(root: str) -> tuple[Layout | None, list[Problem]]:
+    """Return the plugin layout of a folder, and the problems of its manifests by relative path.
 
-    Attributes:
-        folders: plugin name by folder; a folder holds skills directly below it or is a skill, "" is
-            the root itself. A folder of two plugins belongs to the first.
-        left_out: the reason for each plugin that is not served, by its quoted name.
+    The layout is None for a folder that is neither plugin nor marketplace, or has no manifest that
+    can be used.
     """
+    reader = _Reader(os.path.realpath(root))
+    market = reader.manifest(_MARKETPLACE)
+    entries, is_market = market.get("plugins"), False
+    if isinstance(entries, list):
+        reader.layout.manifest, is_market = "marketplace.json", True
+    elif market:
+        reader.report(_MARKETPLACE, "plugin-manifest", "'plugins' is not a list", market)
+    sources = [reader.add_entry(entry, market) for entry in items(entries)]
+    if "" not in sources:  # otherwise the marketplace lists the plugin that is the root
+        path, skills = _AGENT_PLUGIN, None  # this format has one fixed folder
+        own = reader.manifest(path, _AGENT_PLUGIN_SCHEMA)
+        if not str(own.get("$schema")).startswith(_AGENT_PLUGIN_SCHEMA):
+            path = _CLAUDE_PLUGIN
+            own = reader.manifest(path)
+            skills = own.get("skills")
+        name = reader.name(path, own) if own else None
+        if name is not None:
+            reader.add(name, "", reader.folders(path, "", skills))
+    problems = reader.problems[:_MAX_PROBLEMS]
+    if is_market or reader.layout.folders:
+        return reader.layout, problems
+    return None, problems
 
-    folders: dict[str, str] = field(default_factory=dict[str, str])
-    left_out: dict[str, str] = field(default_factory=dict[str, str])
 
-    def namespace(self, location: str) -> str | None:
-        """Return the name of the plugin that has its skill at a root-relative path, or None."""
-        if location in self.folders:
-            return self.folders[location]
-        if not location:
+class _Reader:
+    """Reader of the manifests of a root, given by its real path."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._manifests: dict[str, dict[str, Json]] = {}
+        self.layout = Layout()
+        self.problems: list[Problem] = []
+
+    def report(
+        self, path: str, code: str, message: str, value: Json, hint: str | None = None
+    ) -> None:
+        """Add a problem of a value in the manifest at `path`."""
+        found = problem(code, message, plugins.line_of(value), hint)
+        self.problems.append(found.at(path, ""))
+
+    def manifest(self, path: str, marker: str = "") -> dict[str, Json]:
+        """Return a manifest, or {} if it is missing, cannot be used, or lacks the marker."""
+        if path not in self._manifests:
+            self._manifests[path] = {}
+            try:
+                raw, _ = read_regular(os.path.join(self._root, path), plugins.MAX_BYTES)
+                if marker.encode() in raw:
+                    self._manifests[path], problems = plugins.parse(raw)
+                    self.problems += [each.at(path, "") for each in problems]
+            except OSError as error:
+                if error.errno not in MISSING_ERRORS:
+                    text = f"it cannot be read ({error.strerror})"
+                    self.report(path, "plugin-manifest", text, None)
+        return self._manifests[path]
+
+    def add_entry(self, entry: Json, market: dict[str, Json]) -> str | None:
+        """Add a plugin of the marketplace and return its folder; report one that lies elsewhere."""
+        fields, base = mapping(entry), mapping(market.get("metadata")).get("pluginRoot")
+        name, source = self.name(_MARKETPLACE, fields), fields.get("source")
+        if name is None:
             return None
-        return self.folders.get(location.rpartition("/")[0])
-
-    def is_too_deep(self, location: str) -> bool:
-        """Tell whether a path lies below a plugin's skills folder, but not directly below it."""
-        return any(up in self.folders for up in above(location) if up not in {"", location})
-
-    def add(self, name: object, plugin: str, *given: object, default: bool) -> None:
-        """Add the folders of a plugin, by `default` also `skills`; UsageError adds none of them."""
-        if not isinstance(name, str) or not PLUGIN_NAME.fullmatch(name):
-            remedy = "write 1 to 64 lowercase letters, digits, '-' and '.'"
-            raise UsageError(f"its name breaks the format; {remedy}")
-        listed: list[object] = []
-        for skills in given:
-            if isinstance(skills, str):
-                listed.append(skills)
-            elif isinstance(skills, list):
-                listed += cast("list[object]", skills)
-        locations = [_inside(plugin, str(each)) for each in listed]
-        if default:
-            locations.append(posixpath.join(plugin, "skills"))
-        for location in locations:
-            self.folders.setdefault(location, name)
-
-
-def read_layout(root: str) -> Layout | None:
-    """Return the plugin layout of a folder, or None if it is neither a plugin nor a marketplace.
-
-    Raises:
-        UsageError: the name or a path of the plugin is malformed.
-    """
-    market = _manifest(root, _MARKETPLACE)
-    if market is not None and isinstance(market.get("plugins"), list):
-        return _marketplace(root, market)
-    layout, manifest = Layout(), _manifest(root, _AGENT_PLUGIN)
-    location = _AGENT_PLUGIN
-    if manifest is not None and str(manifest.get("$schema")).startswith(_AGENT_PLUGIN_SCHEMA):
-        skills = None  # this format has one fixed folder
-    else:
-        location, manifest = _CLAUDE_PLUGIN, _manifest(root, _CLAUDE_PLUGIN)
-        if manifest is None:
+        if not isinstance(source, str):
+            place = plugins.elsewhere(source)
+            text = f"the plugin {quoted(name)} lies elsewhere ({place}), and is not fetched"
+            self.report(_MARKETPLACE, "plugin-elsewhere", text, source or fields)
             return None
-        skills = manifest.get("skills")
-    try:
-        layout.add(manifest.get("name"), "", skills, default=True)
-    except UsageError as error:
-        raise UsageError(f"{os.path.join(root, location)}: {error}") from None
-    return layout
+        location = source
+        if isinstance(base, str) and "/" not in location:
+            location = posixpath.join(base, location)  # a bare name is relative to pluginRoot
+        plugin = self._folder(_MARKETPLACE, location, source)
+        if plugin is None:
+            return None
+        folders = self.folders(_MARKETPLACE, plugin, fields.get("skills"))
+        # As in Claude Code: an entry for the root that lists folders in it has only these.
+        is_complete = not plugin and any(folders)
+        if not is_complete:
+            path = posixpath.join(plugin, _CLAUDE_PLUGIN)
+            folders += self.folders(path, plugin, self.manifest(path).get("skills"))
+        self.add(name, plugin, folders, is_complete=is_complete)
+        return plugin
 
+    def name(self, path: str, fields: dict[str, Json]) -> str | None:
+        """Return the name of a plugin, or None if no skill can be served under it."""
+        name, fault = plugins.name_of(fields)
+        if fault is not None:
+            self.problems.append(fault.at(path, ""))
+        return name
 
-def _marketplace(root: str, market: Mapping[str, Any]) -> Layout:
-    layout, base = Layout(), mapping(market.get("metadata")).get("pluginRoot")
-    for fields in map(mapping, market["plugins"]):
-        name, source, skills = fields.get("name"), fields.get("source"), fields.get("skills")
-        try:
-            if not isinstance(source, str):
-                raise UsageError(f"it lies elsewhere ({_elsewhere(source)}), and is not fetched")
-            if isinstance(base, str) and "/" not in source:
-                source = posixpath.join(base, source)  # a bare name is relative to pluginRoot
-            plugin = _inside("", source)
-            manifest = _manifest(os.path.join(root, plugin), _CLAUDE_PLUGIN) or {}
-            # such an entry is complete; otherwise the plugin's own manifest and folder count, too
-            is_whole = fields.get("strict") is False and bool(skills)
-            own = None if is_whole else manifest.get("skills")
-            layout.add(name, plugin, skills, own, default=not is_whole)
-        except UsageError as error:
-            layout.left_out[quoted(str(name))] = str(error)
-    return layout
+    def folders(self, path: str, plugin: str, skills: Json) -> list[str]:
+        """Return the folders that `skills`, a text or a list in a manifest, names in a plugin."""
+        if skills is None:
+            return []
+        listed = skills if isinstance(skills, list) else [skills]
+        found = [self._folder(path, posixpath.join(plugin, str(each)), each) for each in listed]
+        return [folder for folder in found if folder is not None]
 
+    def add(self, name: str, plugin: str, folders: list[str], *, is_complete: bool = False) -> None:
+        """Add folders of a plugin, and `skills` unless the others are complete."""
+        if not is_complete:
+            skills = posixpath.join(plugin, "skills")
+            has_skills = folders or os.path.lexists(os.path.join(self._root, skills))
+            if not has_skills and os.path.lexists(os.path.join(self._root, plugin, SKILL_MD)):
+                skills = plugin  # as in Claude Code: such a plugin is one skill
+            folders = [*folders, self._inside(skills) or skills]
+        for folder in folders:
+            if self.layout.folders.setdefault(folder, name) == name and folder == plugin:
+                self.layout.plugins.add(folder)
 
-def _elsewhere(source: Json) -> str:
-    fields = mapping(source)
-    said = [fields[key] for key in ("source", "repo", "url", "package") if key in fields]
-    return " ".join(quoted(str(each)) for each in said) or "?"
+    def _folder(self, path: str, location: str, at: Json) -> str | None:
+        """Resolve a location of a manifest, that of `at`, to a folder in the root, or report it."""
+        folder, hint = self._inside(location), None
+        if folder is not None:
+            return folder
+        fault = "names no folder"
+        if os.path.isdir(os.path.join(self._root, location)):
+            fault = "leads out of the root, and is not served"
+        elif posixpath.basename(location) == SKILL_MD:
+            folder = self._inside(posixpath.dirname(location))
+            fault, hint = "names a file", "name its folder, since hosts look for one"
+        self.report(path, "plugin-path", f"{quoted(str(at))} {fault}", at, hint)
+        return folder
 
-
-def _inside(plugin: str, given: str) -> str:
-    """Resolve a path given by a plugin to a root-relative path, "" for the root itself."""
-    location = posixpath.normpath(posixpath.join(plugin, given))
-    if location == ".." or location.startswith(("../", "/")) or "\\" in location:
-        raise UsageError(f"{quoted(given)} leads out of the folder, and is not served")
-    return "" if location == "." else location
-
-
-def _manifest(folder: str, name: str) -> dict[str, Any] | None:
-    try:
-        raw, _ = read_regular(os.path.join(folder, *name.split("/")), _MOST_BYTES)
-        return mapping(json.loads(raw)) or None
-    except (OSError, ValueError, RecursionError):
+    def _inside(self, location: str) -> str | None:
+        """Return the real root-relative path of a folder in the root, or None for another path."""
+        with suppress(OSError, ValueError):
+            path = os.path.realpath(os.path.join(self._root, location))
+            found = os.path.relpath(path, self._root).replace(os.sep, "/")
+            if os.path.isdir(path) and found.partition("/")[0] != "..":
+                return "" if found == "." else found
         return None

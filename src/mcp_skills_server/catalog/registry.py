@@ -22,7 +22,7 @@ from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.checks import Checks
 from mcp_skills_server.catalog.gates import Gate
 from mcp_skills_server.catalog.index import Index
-from mcp_skills_server.catalog.path_map import outermost
+from mcp_skills_server.catalog.path_map import above, outermost
 from mcp_skills_server.catalog.root_state import RootState
 from mcp_skills_server.catalog.roots import Limits, MirroredRoot, Root, merge, open_roots
 from mcp_skills_server.catalog.scan import Arm
@@ -146,6 +146,7 @@ class Registry:
         self._deferred = Changes({}, {})
         """Changes of which the listeners do not know yet."""
         self._shadowed: list[Problem] = []
+        self._saving = threading.Lock()
         self._next_save = 0.0
         self.followed = False
         """Whether a watcher calls `settle` at intervals, so that changes can be deferred, and
@@ -173,6 +174,7 @@ class Registry:
                     self._listeners.notify(Changes({}, {}), first=True)
             finally:
                 self.loaded.set()  # under the lock: problems that `note` adds later are notified
+        self.save_index()  # now: a host may end its server within a second
 
     async def aload(self) -> None:
         """Run `load` in a thread, for event loops."""
@@ -230,12 +232,12 @@ class Registry:
             The skills that went and came since the scan before; empty for no change.
         """
         with self._lock:
-            if paths is None:
-                for state in self._states:
-                    state.follow()
-                subtrees = [(state, "") for state in self._states]
-            else:
+            subtrees = [(state, "") for state in self._states]
+            if paths is not None:
                 subtrees = self._touched(paths)
+            for state, subtree in subtrees:
+                if not subtree:
+                    state.follow()
             is_changed, changes = False, Changes({}, {})
             try:
                 for state, subtree in subtrees:
@@ -246,7 +248,8 @@ class Registry:
                     is_changed |= state.scan(subtree, recalled, arm=arm, grace=grace)
             finally:  # also if a later root cannot be scanned
                 if is_changed:
-                    changes = self._swap(defer=defer and self.followed)
+                    changes = self._replace_snapshot()
+                    self._notify(changes, defer=defer and self.followed)
             return changes
 
     def _recalled(self, state: RootState) -> Mapping[str, Skill] | None:
@@ -267,28 +270,34 @@ class Registry:
         """
         return self.refresh([path], defer=True)
 
-    def note(self, folder: str, revision: str, problems: Sequence[Problem]) -> None:
-        """Record the revision and problems that a root's source reports, and no scan finds.
+    def note(
+        self, folder: str, revision: str, problems: Sequence[Problem], changed: Iterable[str] = ()
+    ) -> None:
+        """Scan what a root's source has changed, and record what no scan finds.
 
-        Listeners are notified of these problems as of any. May be called before the first scan.
-
-        Args:
-            folder: absolute path of the root as given; ignored if it is no root.
-            revision: "" if unknown.
-            problems: with their places; they replace those of the call before.
+        `folder` is the root's absolute path as given. `revision` is that of the root with the
+        changes, "" if unknown. `problems`, with their places, replace those of the call before.
+        `changed` are paths in the root, "" for all of it; before the first scan none is read.
         """
         with self._lock:
-            for state in self._states:
-                if state.root.given != folder:
-                    continue
+            state = next((each for each in self._states if each.root.given == folder), None)
+            if state is None:
+                return
+            is_news = state.source_problems != tuple(problems)
+            state.source_problems = tuple(problems)
+            if not self.loaded.is_set():
                 state.root.revision = revision
-                if state.source_problems == tuple(problems):
-                    continue
-                state.source_problems = tuple(problems)
-                if self.loaded.is_set():
-                    self._swap()
-                else:
-                    self.snapshot = Snapshot({}, self._unattached_problems())
+                self.snapshot = Snapshot({}, self._unattached_problems())
+                return
+            state.follow()
+            paths = changed if state.missing is None else [""]
+            for each, subtree in self._touched(os.path.join(state.root.path, it) for it in paths):
+                is_news |= each.scan(subtree)
+            changes = self._replace_snapshot() if is_news else None
+            if state.missing is None:
+                state.root.revision = revision  # after the skills: no old ones are shown with it
+            if changes is not None:
+                self._notify(changes)
 
     def settle(self) -> None:
         """Scan the skills whose grace period is over; call the listeners with deferred changes."""
@@ -305,22 +314,26 @@ class Registry:
 
     def save_index(self) -> None:
         """Save the skills that changed since the last save; cheap if none did."""
-        if time.monotonic() < self._next_save:
-            return
-        for state in self._states:
+        with self._saving:  # waits for the save of another thread
+            if time.monotonic() < self._next_save:
+                return
+            for state in self._states:
+                self._save(state)
+
+    def _save(self, state: RootState) -> None:
+        with self._lock:
+            if self.index is not None and len(state.skills) >= self.index.least:
+                state.is_indexed = True
+            if self.index is None or not state.is_indexed:
+                state.unsaved &= state.skills.keys()  # it must not grow with every name
+                return
+            unsaved, state.unsaved = state.unsaved, set()
+            changed = [state.skills[each] for each in unsaved if each in state.skills]
+        gone = unsaved - {skill.directory for skill in changed}
+        if unsaved and not self.index.save(state.root, state.limits, changed, gone):
+            self._next_save = time.monotonic() + _SAVE_AGAIN_S
             with self._lock:
-                if self.index is not None and len(state.skills) >= self.index.least:
-                    state.is_indexed = True
-                if self.index is None or not state.is_indexed:
-                    state.unsaved &= state.skills.keys()  # it must not grow with every name
-                    continue
-                unsaved, state.unsaved = state.unsaved, set()
-                changed = [state.skills[each] for each in unsaved if each in state.skills]
-            gone = unsaved - {skill.directory for skill in changed}
-            if unsaved and not self.index.save(state.root, state.limits, changed, gone):
-                self._next_save = time.monotonic() + _SAVE_AGAIN_S
-                with self._lock:
-                    state.unsaved |= unsaved
+                state.unsaved |= unsaved
 
     def remembered(self) -> Snapshot | None:
         """Return the indexed skills of the last process, or None unless all roots are indexed.
@@ -332,7 +345,11 @@ class Registry:
         found = [each.values() for each in known if each is not None]
         if len(found) < len(known):
             return None
-        return Snapshot(merge(found)[0])
+        left = merge(found)[0]
+        for path, skill in list(left.items()):
+            if not self.roots[skill.root].off.isdisjoint(above(skill.directory)):
+                del left[path]  # switched off since
+        return Snapshot(left)
 
     def enters(self, path: str) -> bool:
         """Tell whether a scan of a root enters this absolute path; none enters ignored names."""
@@ -347,15 +364,18 @@ class Registry:
             found += [(state, each) for each in outermost(touched)]
         return found
 
-    def _swap(self, *, defer: bool = False) -> Changes:
-        """Replace the snapshot by one of the roots as they are now, and notify the listeners."""
+    def _replace_snapshot(self) -> Changes:
+        """Replace the snapshot by one of the roots as they are now, and return the difference."""
         old, (skills, self._shadowed) = self.snapshot.skills, self._merge()
         changes = Changes(
             {path: skill for path, skill in old.items() if skills.get(path) is not skill},
             {path: skill for path, skill in skills.items() if old.get(path) is not skill},
         )
+        for path in changes.before.keys() & changes.after:
+            root = changes.before[path].root
+            if changes.after[path].root == root:
+                self.roots[root].revision = ""  # the source handed over other content with it
         self.snapshot = Snapshot(skills, self._unattached_problems())
-        self._notify(changes, defer=defer)
         return changes
 
     def _notify(self, changes: Changes, *, defer: bool = False) -> None:
@@ -478,9 +498,3 @@ class Registry:
         for skill in snapshot.skills.values():
             self.checks.of(skill)
         return [*self.checks.survey(snapshot).problems]
-
-    def nested(self, skill: Skill) -> tuple[str, ...]:
-        """Return the root-relative directories of the skills nested in this one."""
-        with self._lock:
-            below = self._states[skill.root].skills.below(skill.directory)
-        return tuple(directory for directory in below if directory != skill.directory)

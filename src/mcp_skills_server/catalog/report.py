@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 from mcp_skills_server import codes
 from mcp_skills_server.catalog.path_map import above, join
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.errors import listed
+from mcp_skills_server.errors import listed, plural
 from mcp_skills_server.model import SKILL_MD, Changes, Problem, Skill, Standing, printable
 
 logger = logging.getLogger(__name__)
@@ -57,11 +57,13 @@ class _LineLimit:
         return count
 
 
-def report_to_log(registry: Registry, now: Callable[[], float] = time.monotonic) -> None:
+def report_to_log(
+    registry: Registry, now: Callable[[], float] = time.monotonic, least: Standing = Standing.VALID
+) -> None:
     """Log a summary of the first scan, then every skill and problem that appears, changes or goes.
 
     Rate limited to 20 lines at once and a hundred a minute, with a count of the rest. `now` is a
-    monotonic clock.
+    monotonic clock; `least` the lowest standing of the skills in `skills/list`.
     """
     said: tuple[Problem, ...] | None = None
     limit = _LineLimit(now)
@@ -70,7 +72,7 @@ def report_to_log(registry: Registry, now: Callable[[], float] = time.monotonic)
         nonlocal said
         before, said = said, registry.snapshot.problems
         if before is None:
-            _report_first(registry)
+            _report_first(registry, least)
             return
         lines = sorted(_differences(registry, changes, before), key=lambda line: -line[0])
         if count := limit.take_suppressed():
@@ -90,7 +92,7 @@ def report_to_log(registry: Registry, now: Callable[[], float] = time.monotonic)
     registry.subscribe(report, problems=True)
 
 
-def _report_first(registry: Registry) -> None:
+def _report_first(registry: Registry, least: Standing) -> None:
     # If the index supplied every skill, no SKILL.md was read and no YAML reader is imported.
     reader = sys.modules.get("mcp_skills_server.format.yaml_reader")
     if reader is not None and not reader.IS_FAST:
@@ -100,8 +102,15 @@ def _report_first(registry: Registry) -> None:
         )
     snapshot = registry.snapshot
     shown = ", ".join(root.shown for root in registry.roots)
+    in_all = what = plural(len(snapshot.skills), "skill")
     count = len(snapshot.paths(Standing.VALID))
-    logger.info("serving %d skill%s from %s", count, "" if count == 1 else "s", shown)
+    if count < len(snapshot.skills):
+        what = f"{count:,} of {what}"
+    logger.info("serving %s from %s", what, shown)
+    left_out = [skill.problems for skill in snapshot.skills.values() if skill.standing < least]
+    if left_out:
+        text = "skills/list leaves out %s of %s, for %s; 'mcp-skills-server validate' explains each"
+        logger.warning(text, f"{len(left_out):,}", in_all, codes.counted_reasons(left_out))
     # late import: it is needed once, after the first answer
     from mcp_skills_server.catalog.dot_folders import passed_over
 
@@ -116,7 +125,7 @@ def _report_first(registry: Registry) -> None:
             logger.warning(text, printable(root.shown))
     found = [each for skill in snapshot.skills.values() for each in skill.problems]
     errors = [each for each in found if each.severity == "error" or codes.unlisting_problem([each])]
-    errors += snapshot.problems
+    errors += [each for each in snapshot.problems if each.code != _OWN_LINE]
     for problem in errors[:_LINES_AT_ONCE]:
         logger.warning("%s", problem)
     if len(errors) > _LINES_AT_ONCE:

@@ -12,11 +12,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeAlias
 
+from mcp_skills_server.catalog.bundle import without_nested
 from mcp_skills_server.catalog.disk import MISSING_ERRORS, is_utf8
 from mcp_skills_server.catalog.gates import GateRefusal
-from mcp_skills_server.catalog.path_map import PathMap, above
+from mcp_skills_server.catalog.path_map import PathMap, above, levels
 from mcp_skills_server.catalog.roots import Limits, Root
-from mcp_skills_server.catalog.scan import Arm, Kept, Scan
+from mcp_skills_server.catalog.scan import Arm, Kept, Scan, unchanged
 from mcp_skills_server.catalog.switches import SWITCHES
 from mcp_skills_server.codes import problem
 from mcp_skills_server.format.ignored import VENV_MARKER, is_entered
@@ -100,7 +101,6 @@ class RootState:
         if location is None or not self._enters(location):
             return None
         if location == SWITCHES and self.root.origin is None:
-            self.follow()
             return ""
         while not is_utf8(location):
             location = location.rpartition("/")[0]
@@ -114,10 +114,11 @@ class RootState:
         if name.lower() == SKILL_MD.lower() or name == VENV_MARKER:
             return parent
         known = (self.skills, self._refused, self._unattached, self.root.links)
-        if any(each.below(location) for each in known):
+        place = os.path.join(self.root.path, location)
+        # an edit of a file that is a near miss has to wait for the next full scan
+        if any(each.below(location) for each in known) and not os.path.isfile(place):
             return location
         # elsewhere only a SKILL.md, a directory or a link can make a skill appear
-        place = os.path.join(self.root.path, location)
         if not location or os.path.isdir(place) or os.path.islink(place):
             return location
         return None
@@ -171,7 +172,7 @@ class RootState:
             self._roots,
             self._nested,
             self._kept if grace and recalled is None else None,
-            arm,
+            arm if self.root.origin is None else None,  # its source tells what it changes
         )
         missing = self.missing
         try:
@@ -201,17 +202,26 @@ class RootState:
         return bool(changed or is_news or missing is not None)
 
     def _refuse(self, subtree: str, found: Scan, known: Mapping[str, Skill]) -> None:
-        """Remove refused skills from a scan's result: one must not hide a skill of a later root."""
+        """Remove refused skills, lest they hide others, and their files from those around them."""
         refused: list[str] = []
-        for directory, skill in list(found.skills.items()):
+        inner: dict[str, list[str]] = {}  # refused directories by those above, relative to them
+        for directory in sorted(found.skills, key=levels, reverse=True):  # nested skills first
+            whole, withheld = found.skills[directory], inner.get(directory, [])
+            skill = without_nested(whole, withheld, self.root)
+            skill = found.skills[directory] = unchanged(known.get(directory), skill)
             # a full scan passes all through the gate again: a certificate may have expired
             if subtree and known.get(directory) is skill:
                 continue
             refusal = self._refusal(skill)
+            if refusal is not None and withheld:
+                # A lock or signature may cover the nested skills, too: it admits a part of it.
+                refusal = self._refusal(whole)
             if refusal is None:
                 continue
             refused.append(directory)
             del found.skills[directory]
+            for outer in above(directory):
+                inner.setdefault(outer, []).append(directory.removeprefix(outer).lstrip("/"))
             if refusal.problem is not None:
                 place = self.root.show(directory)
                 found.problems.append((directory, refusal.problem.at(place, skill.path)))
@@ -244,8 +254,12 @@ class RootState:
         return before != now
 
     def _report_missing(self, error: OSError) -> None:
-        shown = self.root.shown
+        shown, reason = self.root.shown, error.strerror or "cannot be read"
+        text = "%s: the root cannot be read (%s); serving what was read before"
+        found = problem("root-missing", "the root cannot be read")
+        if self.root.optional and not self.skills and error.errno in MISSING_ERRORS:
+            text = "%s: the optional root is absent (%s); it is served once it is there"
+            found = Problem("root-missing", "warning", "the optional root is absent", "create it")
         if self.missing is None:
-            text = "%s: the root cannot be read (%s); serving what was read before"
-            logger.warning(text, shown, error.strerror or "cannot be read")
-        self.missing = problem("root-missing", "the root cannot be read").at(shown, "")
+            logger.warning(text, shown, reason)
+        self.missing = found.at(shown, "")

@@ -10,10 +10,12 @@ from typing import Final, NamedTuple
 
 from mcp_skills_server.catalog.disk import to_utf8
 from mcp_skills_server.catalog.path_map import PathMap, above
-from mcp_skills_server.catalog.plugins import Layout, read_layout
+from mcp_skills_server.catalog.plugins import read_layout
 from mcp_skills_server.catalog.switches import switched_off
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.model import SKILL_MD, Skill
+from mcp_skills_server.format.ignored import ARCHIVES
+from mcp_skills_server.format.plugins import Layout
+from mcp_skills_server.model import SKILL_MD, Problem, Skill
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +74,7 @@ def link_state(path: str) -> tuple[int, ...]:
 
 
 class MirroredRoot(NamedTuple):
-    """A directory with copies of skills that live elsewhere.
+    """A directory with copies of skills that live elsewhere. No watcher follows it: `refresh` does.
 
     Attributes:
         origin: the site or archive that they come from, without secrets. Shown to the operator;
@@ -81,6 +83,12 @@ class MirroredRoot(NamedTuple):
 
     path: str
     origin: str
+
+
+class OptionalRoot(str):
+    """The path of a directory that may be absent: it is served once it is there."""
+
+    __slots__ = ()
 
 
 class Location(NamedTuple):
@@ -104,7 +112,9 @@ class Root:
         origin: where its skills come from, if it only holds copies of them.
         revision: the served revision of its source; "" for a folder, or if unknown.
         layout: layout of its plugins; None for a folder that is neither plugin nor marketplace.
+        plugin_problems: problems of the manifests of its plugins, by root-relative path.
         off: the folders of skills that are switched off.
+        optional: whether it may be absent.
         links: the links to directories that the last scans found outside of skills, by
             root-relative path; `set_link` adds one, `forget_links` removes some.
     """
@@ -116,10 +126,17 @@ class Root:
     origin: str | None = None
     revision: str = ""
     layout: Layout | None = None
+    plugin_problems: Sequence[Problem] = ()
     off: frozenset[str] = frozenset()
+    optional: bool = False
     links: PathMap[FolderLink] = field(default_factory=PathMap[FolderLink])
     _links_by_target: dict[str, str] = field(default_factory=dict[str, str])
     """By real target, the link that followed it last; `links` tells whether it still does."""
+
+    @property
+    def address(self) -> str:
+        """The address of its source, or its folder as given; also where copies lie elsewhere."""
+        return self.origin or self.given
 
     def set_link(self, location: str, link: FolderLink) -> None:
         """Record a scanned link, or replace it."""
@@ -165,10 +182,9 @@ class Root:
             self.path = path
         if self.origin is None:
             self.off = switched_off(self.path, self.off)
-            try:
-                self.layout = read_layout(self.path)
-            except UsageError as error:
-                logger.warning("%s; serving its skills as before", error)
+            layout, self.plugin_problems = read_layout(self.path)
+            if layout is not None or not self.plugin_problems:  # a broken manifest changes nothing
+                self.layout = layout
 
 
 def open_roots(roots: Sequence[str | os.PathLike[str] | MirroredRoot]) -> tuple[Root, ...]:
@@ -183,7 +199,7 @@ def open_roots(roots: Sequence[str | os.PathLike[str] | MirroredRoot]) -> tuple[
     out: list[Root] = []
     seen: set[str] = set()
     for given in roots:
-        origin = None
+        origin, optional = None, isinstance(given, OptionalRoot)
         if isinstance(given, MirroredRoot):
             shown, origin = given
         else:
@@ -193,18 +209,21 @@ def open_roots(roots: Sequence[str | os.PathLike[str] | MirroredRoot]) -> tuple[
         if os.path.basename(shown) == SKILL_MD and os.path.isfile(shown):
             shown = os.path.dirname(shown) or "."
         path = os.path.realpath(shown)
-        if not os.path.isdir(path):
-            raise no_folder(shown)
         try:
             os.scandir(path).close()
+        except (FileNotFoundError, NotADirectoryError):
+            if not optional or os.path.exists(path):
+                raise no_folder(shown) from None
         except OSError as error:
             text = f"{shown}: cannot be read ({error.strerror}); check its permissions"
             raise UsageError(text) from None
         if path not in seen:
             seen.add(path)
             root = Root(len(out), path, origin or to_utf8(shown), os.path.abspath(shown), origin)
+            root.optional = optional
             if origin is None:
-                root.layout, root.off = read_layout(path), switched_off(path)
+                root.layout, root.plugin_problems = read_layout(path)
+                root.off = switched_off(path)
             out.append(root)
     return tuple(out)
 
@@ -212,7 +231,7 @@ def open_roots(roots: Sequence[str | os.PathLike[str] | MirroredRoot]) -> tuple[
 def no_folder(shown: str) -> UsageError:
     """Return the error for a path that is missing or no folder, with the reason."""
     if os.path.exists(shown):
-        reason = "not a folder"
+        reason = f"not a folder, nor an archive that is read ({', '.join(ARCHIVES)})"
     elif os.path.islink(shown):
         reason = f"a link that leads to nothing ({to_utf8(os.readlink(shown))})"
     else:

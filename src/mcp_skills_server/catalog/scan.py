@@ -12,7 +12,9 @@ import os
 import stat
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
 
 from mcp_skills_server.catalog import disk, tree
@@ -22,6 +24,7 @@ from mcp_skills_server.catalog.path_map import above, join, levels, within
 from mcp_skills_server.catalog.roots import FolderLink, Limits, Root, link_state
 from mcp_skills_server.catalog.tree import Directory
 from mcp_skills_server.codes import problem, standing
+from mcp_skills_server.format import near_misses
 from mcp_skills_server.format.ignored import VENV_MARKER, is_entered
 from mcp_skills_server.model import SKILL_MD, Problem, Reading, Skill, SkillFile, Standing
 
@@ -33,6 +36,8 @@ do either for a second. The author intends none of that.
 """
 _OPENING: Final = 400
 """Characters of a body that are indexed for search: more is slower and finds no more."""
+_MAX_CANDIDATES: Final = 100
+"""Files of one folder that are examined as near misses."""
 _NO_SKILL: Final = "leads to a directory without a SKILL.md"
 
 Arm: TypeAlias = Callable[[str, str], None]
@@ -88,9 +93,8 @@ class Scan:
             OSError: the directory cannot be opened, or the process ran out of descriptors or
                 memory.
         """
-        if self.root.layout is not None and not subtree:
-            for name, reason in self.root.layout.left_out.items():
-                self._report("plugin-elsewhere", f"the plugin {name} is not served: {reason}", "")
+        for found in () if subtree else self.root.plugin_problems:
+            self.problems.append(("", found.at(self.root.show(found.path), "")))
         self._visit_subtree(subtree)
         self._follow_links(subtree)
 
@@ -144,28 +148,28 @@ class Scan:
         reads, found = self._files.reads, self._read_skill(here, outer)
         kept = self._in_grace(here, found)
         skill = kept or found
+        here.holds_manifest |= kept is not None  # until the end of the grace period
         if skill is not None:
             self.skills[here.path] = skill
         elif outer is None:
             self._report_outside(here)
+        beside_skills = False
         for inner in here.directories:
             self._visit(inner, skill or outer)
-        if skill is None:
-            if outer is not None and not here.holds_manifest:
+            beside_skills = beside_skills or inner.path in self.skills
+        if skill is None and outer is None:
+            if not here.is_skill:
+                self._report_near_misses(here, beside_skills or not here.path)
+        elif skill is None:
+            if not here.holds_manifest:
                 self._withhold(here)
         elif kept is None:
-            self.skills[here.path] = self._completed(here, skill)
+            bundle = Bundle(skill, self.root, self._files)
+            bundle.add(here)
+            found = bundle.complete(self.limits)
+            self.skills[here.path] = unchanged(self.known.get(here.path), found)
             if here.path in self.known and self._files.reads == reads:
                 self.unread.add(here.path)
-
-    def _completed(self, here: Directory, skill: Skill) -> Skill:
-        """Return the skill with its files and final standing; the known object if equal."""
-        bundle = Bundle(skill, self.root, self._files)
-        bundle.add(here)
-        found, old = bundle.complete(self.limits), self.known.get(here.path)
-        if old is None or (old.path, old.nested) != (found.path, found.nested):
-            return found
-        return old if old.has_same_content(found) else found
 
     def _in_grace(self, here: Directory, found: Skill | None) -> Skill | None:
         """Return this directory's known skill if it stays for a grace period, or None."""
@@ -220,6 +224,8 @@ class Scan:
         if manifest is None:
             return None
         old, place = self.known.get(here.path), ""
+        if old is not None and self._path(here, old.reading, outer) != old.path:
+            old = None  # the name that its directory had counts as that of a renamed plugin
         if isinstance(manifest, Problem):
             place, reading = manifest.path, _unusable(manifest)
         else:
@@ -285,20 +291,21 @@ class Scan:
         layout = self.root.layout
         if outer is not None:
             return join(outer.path, here.path.removeprefix(outer.directory).lstrip("/"))
-        if here.path and layout is not None:
-            return f"{layout.namespace(here.path)}/{self._directory_name(here)}"
-        if here.path:
-            return here.path
-        # A root that is a skill takes its name as path, unless that is no single path segment.
+        namespace = None if layout is None else layout.namespace(here.path)
+        if here.path and (layout is None or here.path not in layout.plugins):
+            return f"{namespace}/{self._directory_name(here)}" if namespace else here.path
+        # A root or a whole plugin that is a skill takes its name as path, unless that is no single
+        # path segment.
         name = reading.frontmatter.get("name")
         is_segment = isinstance(name, str) and "/" not in name and name not in {"", ".", ".."}
         if not isinstance(name, str) or not is_segment or not name.isprintable():
             name = self._directory_name(here)
-        if layout is not None:
-            return f"{layout.folders['']}/{name}"
-        return name
+        return f"{namespace}/{name}" if namespace else name
 
     def _directory_name(self, here: Directory) -> str:
+        layout = self.root.layout
+        if layout is not None and here.path in layout.plugins:
+            return layout.folders[here.path]
         if here.path:
             return here.path.rpartition("/")[2]  # UTF-8: the walk enters no other name
         return disk.to_utf8(os.path.basename(self.root.path) or "root")
@@ -352,7 +359,9 @@ class Scan:
             if rest is not None and all(
                 is_entered(name, hidden=self.limits.hidden) for name in rest
             ):
-                return "" if holds_skill else _NO_SKILL
+                layout = root.layout  # of a plugin, whose skills folder may be a link
+                is_served = layout is not None and "/".join(rest) in layout.folders
+                return "" if holds_skill or is_served else _NO_SKILL
             if _below(root.path, target) is not None:
                 return "leads to a directory that a root lies in"
             if root.index <= self.root.index and root.behind_link(target) is not None:
@@ -389,15 +398,12 @@ class Scan:
         self.problems.append((location, found))
 
     def _report_outside(self, here: Directory) -> None:
-        """Report near misses outside of skills, and collect links and dot folders."""
+        """Report what is not served outside of skills, and collect links and dot folders."""
         layout, location = self.root.layout, here.path
-        if here.holds_manifest and layout is not None and layout.is_too_deep(location):
-            message = (
-                "the skill does not lie right in the skills folder of its plugin, where "
-                "plugins have theirs"
-            )
-            hint = "move it there, or list its folder in the plugin's manifest"
-            self._report("too-deep", message, location, hint)
+        if layout is not None and here.is_skill and layout.namespace(location) is None:
+            shown = location or "."
+            message = f"the skill at {shown} is not part of any plugin of {layout.manifest}"
+            self._report("plugin-unlisted", message, location)
         self._links += [join(location, name) for name in here.named("link")]
         self.skipped_dot_folders += [join(location, name) for name in here.named("dotted")]
         for name in here.named("unnamed"):
@@ -415,6 +421,24 @@ class Scan:
             message = f"folders lie more than {most} levels below the root and are not searched"
             hint = "serve a folder that lies nearer to them as a root of its own"
             self._report("too-deep", message, location, hint)
+
+    def _report_near_misses(self, here: Directory, beside_skills: bool) -> None:
+        """Report files outside of skills that are skills but for their names."""
+        names = near_misses.candidates(here.files, beside_skills)
+        for name in islice(names, _MAX_CANDIDATES):
+            file, location = here.files[name], join(here.path, name)
+            with suppress(OSError):
+                raw = b"" if file.size > self.limits.skill_md else self._files.read(file)
+                found = near_misses.judge(location, raw, beside_skills)
+                if found is not None:
+                    self.problems.append((location, found.at(self.root.show(location), "")))
+
+
+def unchanged(old: Skill | None, found: Skill) -> Skill:
+    """Return the known skill of a directory if it equals the one that was found, else that one."""
+    if old is None or (old.path, old.nested) != (found.path, found.nested):
+        return found
+    return old if old.has_same_content(found) else found
 
 
 def read_skill_md(raw: bytes, directory: str) -> Reading:

@@ -43,6 +43,7 @@ class Directory:
             folder outside of every skill that was not entered.
         directories: a list below a skill; elsewhere an iterator, usable once, while the walk's
             first directory is open.
+        is_skill: as `holds_manifest`, or a file has that name in another case.
         holds_manifest: an entry has the name SKILL.md, be it a file, a directory or anything else.
         surplus: number of files beyond those kept.
         is_truncated: the directories below are deeper than the walk goes, and unknown.
@@ -54,6 +55,7 @@ class Directory:
     files: dict[str, SkillFile] = field(default_factory=dict[str, SkillFile])
     unserved: dict[str, str] = field(default_factory=dict[str, str])
     directories: Iterable[Directory] = ()
+    is_skill: bool = False
     holds_manifest: bool = False
     unreadable: bool = False
     surplus: int = 0
@@ -133,8 +135,8 @@ class Walk:
             unserved[SKILL_MD] = "folder"
         here.holds_manifest = SKILL_MD in files or SKILL_MD in unserved
         # A broken skill counts, too: a folder in a skill is no collection of skills.
-        is_skill = here.holds_manifest or _SKILL_MD_FOLDED in map(str.lower, files)
-        inside = inside or is_skill
+        here.is_skill = here.holds_manifest or _SKILL_MD_FOLDED in map(str.lower, files)
+        inside = inside or here.is_skill
         if unserved and not inside:
             ignored = here.named("ignored folder")
             dotted = [name for name in ignored if is_entered(name, hidden=True)]

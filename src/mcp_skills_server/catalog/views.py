@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Final, Generic, TypeAlias, TypeVar
 from weakref import WeakValueDictionary, ref
 
-from mcp_skills_server import codes
 from mcp_skills_server.access.grants import Grant, Grants, Permissions
 from mcp_skills_server.access.principal import Principal
-from mcp_skills_server.catalog.path_map import join, within
+from mcp_skills_server.catalog.bundle import without_nested
 from mcp_skills_server.catalog.registry import Body, Listeners, Registry
 from mcp_skills_server.catalog.threads import in_thread, off_loop
 from mcp_skills_server.errors import REPEATS, StaleFileError, UnreadableError
@@ -51,9 +48,9 @@ class View:
 
     __slots__ = ("skill_set", "snapshot")
 
-    def __init__(self, skill_set: SkillSet) -> None:
+    def __init__(self, skill_set: SkillSet, snapshot: Snapshot | None = None) -> None:
         self.skill_set = skill_set
-        self.snapshot: Snapshot = skill_set.snapshot
+        self.snapshot: Snapshot = snapshot or skill_set.snapshot
 
     async def read(self, skill: Skill, path: str) -> bytes:
         """Return the bytes of a file of a skill, verified against its digest.
@@ -133,10 +130,10 @@ class Views:
 
     def of(self, principal: Principal | None) -> SkillSet:
         """Return the skills of this principal; None is an anonymous client."""
-        grants = self._grants
-        if grants is None:
+        permissions = self.permissions(principal)
+        if permissions is None:
             return self.registry
-        return self.filtered(grants.permissions(principal))
+        return self.filtered(permissions)
 
     def filtered(self, permissions: Permissions) -> FilteredSkills:
         """Return the skills that these permissions can read."""
@@ -255,29 +252,8 @@ class FilteredSkills:
     def _without_withheld(self, skill: Skill) -> Skill:
         """Return a skill without the nested skills that have no grant of their own."""
         can_read = self.permissions.can_read
-        nested = nested_in(self._registry.snapshot, skill)
-        withheld = [each for each in nested if not can_read(f"{skill.path}/{each}")]
-        if not withheld:
-            return skill
-
-        def is_left(path: str) -> bool:
-            holders = [each for each in nested if within(path, each)]
-            return max(holders, key=len, default="") not in withheld
-
-        root = self._registry.roots[skill.root]
-        places = [root.show(join(skill.directory, each)) for each in withheld]
-        findings = tuple(
-            found
-            for found in skill.findings
-            if not any(within(found.path, each) for each in places)
-        )
-        return replace(
-            skill,
-            files={path: file for path, file in skill.files.items() if is_left(path)},
-            empty=tuple(filter(is_left, skill.empty)),
-            findings=findings,
-            standing=min(skill.reading.standing, codes.standing(findings)),
-        )
+        withheld = [each for each in skill.nested if not can_read(f"{skill.path}/{each}")]
+        return without_nested(skill, withheld, self._registry.roots[skill.root])
 
     def _rebuild(self, whole: Snapshot) -> None:
         """Rebuild the filtered snapshot from `whole`; the same object if nothing differs."""
@@ -295,21 +271,6 @@ class FilteredSkills:
         if made != {**own} or problems != self._own.problems:
             self._own = Snapshot(made, problems)
         self._of, self._whole = ref(whole), now
-
-
-def nested_in(whole: Snapshot, skill: Skill) -> set[str]:
-    """Return the paths of the skills nested in a skill of the unfiltered snapshot, relative to it.
-
-    Includes skills that are unreadable, refused by a gate, or just deleted.
-    """
-    out = set(skill.nested)
-    before, paths = f"{skill.path}/", whole.paths(Standing.UNUSABLE)
-    at = bisect_left(paths, before)
-    while at < len(paths) and paths[at].startswith(before):
-        if whole.skills[paths[at]].root == skill.root:
-            out.add(paths[at].removeprefix(before))
-        at += 1
-    return out
 
 
 def _without_same(skills: Mapping[str, Skill], others: Mapping[str, Skill]) -> dict[str, Skill]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import os
 import re
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -29,6 +28,7 @@ from mcp_skills_server.errors import SkillsServerError, UsageError, clipped
 from mcp_skills_server.format.nearest import nearest
 from mcp_skills_server.hosts.tomltext import lines_of
 from mcp_skills_server.model import printable
+from mcp_skills_server.model.decoding import load_toml
 from mcp_skills_server.sources.kinds import kind_of
 
 READERS: Final = ("serve", "rpc", "acp")
@@ -89,6 +89,7 @@ class SourceRules:
     exclude: tuple[str, ...] = ()
     token_env: str = ""
     refresh_s: float | None = None
+    optional: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,6 +281,7 @@ _TABLES: Final[Mapping[str, _Table]] = {
         {
             "from": _Key("text in quotes, any ROOT", _text, 'from = "ROOT"'),
             "scripts": _FLAG,
+            "optional": _FLAG,
             "require-signature": _Key(
                 'a list of paths of keys, such as ["keys/team.pub"]', _list_of(_text, least=1)
             ),
@@ -424,12 +426,10 @@ def parse(raw: bytes, path: str) -> Configuration:
     """
     try:
         text = raw.decode().removeprefix("\ufeff")
-        given = tomllib.loads(text)
+        given = load_toml(text)
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise _one_fault(path, line, "this is not UTF-8", "save the file as UTF-8") from None
-    except RecursionError:
-        raise _one_fault(path, 0, "it is nested too deeply", _PAGE) from None
     except ValueError as error:  # also a number that is too long
         reason, found = _AT.sub("", str(error)), _AT.search(str(error))
         line = raw.rstrip().count(b"\n") + 1
@@ -530,6 +530,8 @@ class _FileReading:
             if "refresh" in source and not kind.is_asked:
                 what = f"a {kind.name} is not polled: it is watched, or says how long it is fresh"
                 self.blame(("source", number, "refresh"), what, "leave it out")
+            if "optional" in source and kind.name != "folder":
+                self.blame(("source", number, "optional"), "only a folder can be", "leave it out")
         for number, grant in enumerate(tables["grant"]):
             skills = [each.text for each in grant.get("skills", ())]
             if "admin" in grant.get("may", ()) and skills and EVERY_SKILL not in skills:

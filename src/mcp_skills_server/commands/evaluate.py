@@ -155,13 +155,19 @@ def _program(options: EvaluateOptions, runtime: Runtime) -> CommandJudge | None:
 
 
 def _own_cases(registry: Registry) -> list[tuple[Skill, TriggerCase]]:
-    """Return the cases in the skills' evals folders; report and skip other JSON files there."""
+    """Return the cases in the skills' evals folders; report and skip JSON for other purposes.
+
+    Raises:
+        UsageError: a trigger set there is malformed.
+    """
     found: list[tuple[Skill, TriggerCase]] = []
     for skill in _usable(registry):
         show = registry.roots[skill.root].show
         cases, troubles = evaluation.own_cases(registry.read, skill, show)
         found += cases
         for each in troubles:
+            if not isinstance(each, evaluation.NoTriggerSetError):
+                raise each
             remark(f"passed over: {each}")
     return found
 

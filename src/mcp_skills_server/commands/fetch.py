@@ -14,6 +14,7 @@ from typing import cast
 import anyio
 import click
 
+from mcp_skills_server.catalog.roots import no_folder
 from mcp_skills_server.commands.fields import count, flag, many, option, seconds, takes, text
 from mcp_skills_server.commands.options import (
     GitOptions,
@@ -28,7 +29,7 @@ from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format.archive import is_archive
 from mcp_skills_server.provenance.signatures import UnsignedError, Verifier
 from mcp_skills_server.sources.addresses import check_fetchable, relative_to_site, shown
-from mcp_skills_server.sources.kinds import COMMAND, kind_of, open_source
+from mcp_skills_server.sources.kinds import kind_of, open_source
 from mcp_skills_server.sources.reconcile import reconcile
 from mcp_skills_server.sources.records import read_indexes
 from mcp_skills_server.sources.source import (
@@ -104,7 +105,8 @@ def fetch(options: FetchOptions, url: str | None) -> int:
         raise UsageError("fetch needs the URL of a site, or --update for what --output DIR holds")
     settings = _settings(options)
     if url is not None:
-        return _fetch(url, settings, options)
+        trust = replace(settings.trust, commands=frozenset((url,)))
+        return _fetch(url, replace(settings, trust=trust), options)
     recorded = _recorded_sources(str(output), settings)
     return max(_fetch(given, each, options) for given, each in recorded)
 
@@ -176,10 +178,6 @@ def _recorded_sources(folder: str, settings: FetchSettings) -> list[tuple[str, F
         raise UsageError(f"{folder}: nothing was fetched into it; give the URL of a site")
     if settings.wanted is not None:
         raise UsageError("--skill needs the URL of a site")
-    for each in known:
-        # the folder may be from anyone, and a command's arguments are not recorded
-        if each.given.startswith(COMMAND):
-            raise UsageError(f"{folder}: no command is started for a record; give {COMMAND}COMMAND")
     if settings.trust.headers and len({each.source for each in known}) > 1:
         raise UsageError("a token or a header is for one site; give its URL")
     wanted = [None if each.wanted is None else frozenset(each.wanted) for each in known]
@@ -222,6 +220,8 @@ def _source(url: str, folder: str, settings: FetchSettings, options: GitOptions)
     kind = kind_of(url)
     if kind.name == "folder" and is_archive(url) and not os.path.exists(url):
         raise UsageError(f"{url}: no such file; give the path of an archive, or a URL")
+    if kind.name == "folder" and os.path.isfile(url):
+        raise no_folder(url)
     chosen = SourceSettings(
         cache_directory(),
         fetch=settings,

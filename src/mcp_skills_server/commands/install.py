@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import sys
 import tempfile
@@ -27,18 +28,19 @@ from mcp_skills_server.commands.fields import (
     takes,
     text,
 )
-from mcp_skills_server.commands.look import remark_problems, run_deep_checks
+from mcp_skills_server.commands.look import remark_problems, report_absent, run_deep_checks
 from mcp_skills_server.commands.opening import load_registry
 from mcp_skills_server.commands.options import RootOptions
 from mcp_skills_server.commands.printing import remark, say, say_lines, say_table
-from mcp_skills_server.errors import UsageError, clipped, innermost, plural
+from mcp_skills_server.errors import UsageError, clipped, plural
+from mcp_skills_server.format.uris import redact
 from mcp_skills_server.hosts import disk, edit
 from mcp_skills_server.hosts.table import HOSTS, Host, Platform, is_native, location
+from mcp_skills_server.installation import is_temporary, start_command
 from mcp_skills_server.model import printable
 from mcp_skills_server.provenance.difference import unified
 from mcp_skills_server.sources.kinds import kind_of
 
-_PROGRAM: Final = "mcp-skills-server"
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _ENDPOINT: Final = re.compile(r"https?://[^?#]*/mcp/?", re.IGNORECASE)
 """A URL whose last segment is `mcp`, the MCP endpoint of this server and most others."""
@@ -46,6 +48,8 @@ _ENDPOINT: Final = re.compile(r"https?://[^?#]*/mcp/?", re.IGNORECASE)
 _BARE_PATH: Final = os.pathsep.join(("/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin"))
 """PATH of a host that is started from a desktop and not from a shell."""
 _SHOWN_LINES: Final = 3
+_HARMLESS: Final = re.compile(r"MCP_SKILLS_(?:INCLUDE|EXCLUDE|HIDDEN|WATCH|POLL|RECONCILE)")
+"""Variables of a project's entry that only choose and follow skills."""
 _PATH: Final = click.Path()
 
 
@@ -136,17 +140,23 @@ def install(
         path = location(row, platform or _this_platform(), project=options.project)
     if entry:
         _warn_of_native(row, roots, platform)
+    if entry and options.url is None and options.command is None and is_temporary():
+        cached = "is in a cache that may be emptied (uvx, pipx run), and the host would not find it"
+        remark(f"{command[0]} {cached}; use 'pipx install' or 'uv tool install', then this again")
     if options.show:
         say_lines(edit.snippet(row, options.name, entry).removesuffix("\n"))
         remark(f"this belongs in {path}; nothing was written")
     else:
         try:
+            if options.project:
+                disk.check_links((platform or _this_platform()).project, path)
             _edit(path, row, entry, command, options)
         except UsageError as error:
             raise UsageError(f"{printable(str(path))}: {error}") from None
     local = [root for root in roots if kind_of(root).is_path]
     if entry and local:  # URLs are not fetched
         registry = load_registry(local, RootOptions())
+        report_absent(registry)
         run_deep_checks(registry, list(registry.snapshot.skills.values()))
         remark_problems(registry)
 
@@ -176,6 +186,9 @@ def _local_entry(
         raise UsageError("install takes the folders to serve, as in 'install cursor ~/skills'")
     absolute: list[str] = []
     for root in roots:
+        if redact(root) != root:
+            hint = "leave it out, and use a credential helper"
+            raise UsageError(f"{redact(root)}: the host's file would hold the password; {hint}")
         if _ENDPOINT.fullmatch(root):
             hint = f"'install HOST --url {printable(root)}' has the host connect to it"
             raise UsageError(f"{printable(root)}: this is an MCP endpoint, not a site; {hint}")
@@ -259,7 +272,7 @@ def _this_platform() -> Platform:
 
 
 def _command_of(given: str | None) -> list[str]:
-    """Return the command that the host starts. Links stay, since updates change their targets."""
+    """Return the command that the host starts."""
     if given is not None:
         if os.path.basename(given) == given and given:
             return [given]
@@ -267,11 +280,7 @@ def _command_of(given: str | None) -> list[str]:
             hint = "give the path of mcp-skills-server"
             raise UsageError(f"--command {printable(given)}: no such file; {hint}")
         return [os.path.abspath(given)]
-    running = sys.argv[0]
-    found = shutil.which(running) or running
-    if Path(running).stem == _PROGRAM and os.path.isfile(found):
-        return [os.path.abspath(found)]
-    return [os.path.abspath(sys.executable), "-m", "mcp_skills_server"]
+    return start_command()
 
 
 class HostEntry(NamedTuple):
@@ -288,6 +297,7 @@ class HostEntry(NamedTuple):
 
 
 class DoctorOptions(Options):
+    project: bool = flag("Also start entries of this project's files that can only read skills.")
     timeout: float = seconds(20, "Timeout of a server's answer.", above=True)
 
 
@@ -299,7 +309,8 @@ def doctor(context: click.Context, options: DoctorOptions, host: str | None) -> 
     """Start this server as HOST, or as each host with an entry for it, and say what is wrong.
 
     It is started from another folder and with the short PATH of a program that was started from a
-    desktop. Exit code 1 if an entry does not work, or HOST has none.
+    desktop. An entry of this project's files is only described, since others may have written it.
+    Exit code 1 if an entry does not work, or HOST has none.
 
     \b
     Examples:
@@ -319,12 +330,17 @@ def doctor(context: click.Context, options: DoctorOptions, host: str | None) -> 
         for entry in entries:
             found += 1
             trouble, count, began = entry.fault, 0, time.monotonic()
-            if not trouble:
+            reason = ""
+            if not trouble and entry.path != location(row, platform):
+                reason = _distrust(entry, is_asked=options.project)
+            if reason:
+                trouble = f"not started: {reason}; it runs {clipped(shlex.join(entry.words))}"
+            elif not trouble:
                 trouble, count = anyio.run(_probe, entry, options.timeout)
             took = time.monotonic() - began
             state = trouble or f"works: {plural(count, 'skill')}, {took:.1f} s from start to list"
             say(f"{key}: {entry.name!r} in {entry.path}: {state}")
-            failed += bool(trouble)
+            failed += bool(trouble) and (not reason or options.project)
     if not found and not failed:
         say(f"no entry for this server; 'install {host or 'HOST'} DIR' writes one")
         return int(host is not None)
@@ -367,6 +383,16 @@ def _entries(host: Host, platform: Platform) -> Iterator[HostEntry]:
             yield HostEntry(path, name, words, texts, _staleness(words))
 
 
+def _distrust(entry: HostEntry, *, is_asked: bool) -> str:
+    """Return why an entry of a project's file is not started; "" if it can only read skills."""
+    if not is_asked:
+        return "a project's file may be anyone's, and --project starts it"
+    if not edit.only_reads_skills(entry.words, _command_of(None)):
+        return "it may run another program, or do more than read skills"
+    unknown = [name for name in entry.env if not _HARMLESS.fullmatch(name)]
+    return f"it sets {unknown[0]}" if unknown else ""
+
+
 def _staleness(words: list[str]) -> str:
     """Return why a command line cannot work; "" if only a start can show it."""
     program = words[0]
@@ -381,30 +407,30 @@ def _staleness(words: list[str]) -> str:
 
 async def _probe(entry: HostEntry, patience: float) -> tuple[str, int]:
     """Start an entry's server and list its skills. Return an error, or "" and the number."""
-    from mcp import ClientSession, StdioServerParameters
-    from mcp.client.stdio import stdio_client
+    from mcp.client.stdio import StdioServerParameters, stdio_client
 
     from mcp_skills_server.client import SkillsClient
 
     environment = dict(entry.env)
     if os.name != "nt":
         environment.setdefault("PATH", _BARE_PATH)
-    parameters = StdioServerParameters(
-        command=entry.words[0], args=entry.words[1:], env=environment, cwd=tempfile.gettempdir()
-    )
-    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
+    program, *arguments = entry.words
+    with (
+        tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log,
+        # Not the shared one: Python and uv read files of the folder that they start in.
+        tempfile.TemporaryDirectory(prefix="mcp-skills-doctor-") as cwd,
+    ):
+        parameters = StdioServerParameters(
+            command=program, args=arguments, env=environment, cwd=cwd
+        )
         try:
             with anyio.fail_after(patience):
-                async with (
-                    stdio_client(parameters, errlog=log) as streams,
-                    ClientSession(*streams) as session,
-                ):
-                    await session.initialize()
-                    return "", len(await SkillsClient(session).list())
+                async with SkillsClient.connect(stdio_client(parameters, errlog=log)) as client:
+                    return "", len(await client.list())
         except TimeoutError:
             reason = f"it did not answer within {patience:g} s"
         except Exception as error:  # any failure of the start is reported
-            reason = clipped(str(innermost(error))) or type(error).__name__
+            reason = clipped(str(error)) or type(error).__name__
         log.seek(0)
         said = [line.strip() for line in log if line.strip()][-_SHOWN_LINES:]
     return f"fails: {reason}; it said: {' / '.join(said) or 'nothing'}", 0

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypeAlias
-from urllib.parse import urlsplit
 
 import click
 from click.core import ParameterSource
@@ -101,15 +100,21 @@ def _change_kinds(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str
 
 
 def _open_sources(
-    given: Sequence[str], options: SignedRootOptions, pin: str | None = None
+    given: Sequence[str],
+    options: SignedRootOptions,
+    pin: str | None = None,
+    *,
+    commands: Iterable[str] = (),
 ) -> list[SourceOffer]:
     """Open these roots together, as `serve` does: an earlier root hides equal paths of later ones.
 
     Skills without a signature that the options or a `[[source]]` require are left out, and named
-    on stderr. `pin` is the revision of each root, None for the newest.
+    on stderr. `pin` is the revision of each root, None for the newest. Of the commands among the
+    roots, only those in `commands` or in the configuration file are started.
     """
     log_to_stderr("warning")
-    opened = open_roots(given, options, pin=pin)
+    configured = options.config.values.get("roots", ()) if options.config else ()
+    opened = open_roots(given, options, pin=pin, commands=[*commands, *configured])
     registry, revisions = opened.registry, dict[str, str]()
     if opened.mirrors is not None:
         opened.mirrors.fetch(proved=True)
@@ -188,10 +193,7 @@ def lock(options: LockOptions, roots: tuple[str, ...]) -> int:
         # The configuration makes paths absolute; in a lock file they are relative to it.
         roots = tuple(if_path(os.path.relpath, each) for each in roots)
     given = [*dict.fromkeys(roots)]
-    for each in given:
-        if not kind_of(each).is_path and ":" in urlsplit(each).netloc.rpartition("@")[0]:
-            raise UsageError("an address with a password cannot be locked; use a credential helper")
-    offers = _open_sources(given, options)
+    offers = _open_sources(given, options, commands=given)
     registry = offers[0].registry
     sources = [each.locked() for each in offers]
     _remark_left_out(registry)
@@ -253,28 +255,25 @@ def outdated(options: OutdatedOptions) -> int:
 def update(options: UpdateOptions, names: tuple[str, ...]) -> None:
     """Update the pins of a lock file to the current state of its sources.
 
-    SOURCE is a source as the lock file has it, SKILL the path of one of its skills, to
+    SOURCE is a source as the lock file has it, SKILL the name or path of one of its skills, to
     update it alone; without any, everything is updated.
 
     \b
     Examples:
       mcp-skills-server update
-      mcp-skills-server update billing/refunds
+      mcp-skills-server update refunds
     """
     locked = read_lock(options.lock)
     out: list[LockedSource] = []
     count = 0
     moved = _compare_with_lock(locked, options)
-    known = {each.given for each in locked}
-    known.update(path for each in moved for path in (*each.source.skills, *each.newest.skills))
-    for name in names:
-        if name not in known:
-            hint = "'outdated' shows what is new"
-            raise UsageError(f"{name}: {options.lock} has no such source or skill; {hint}")
+    sources = {each.given for each in locked}
+    paths = {path for each in moved for path in (*each.source.skills, *each.newest.skills)}
+    wanted = {name if name in sources else _path_of(name, paths, options.lock) for name in names}
     for each in moved:
         chosen = each.kinds
-        if names and each.source.given not in names:
-            chosen = {path: kind for path, kind in chosen.items() if path in names}
+        if names and each.source.given not in wanted:
+            chosen = {path: kind for path, kind in chosen.items() if path in wanted}
         out += _updated_entries(each, {*chosen})
         count += len(chosen)
         for path, kind in chosen.items():
@@ -283,6 +282,19 @@ def update(options: UpdateOptions, names: tuple[str, ...]) -> None:
     if not count:
         of = f" of {', '.join(names)}" if names else ""
         remark(f"nothing{of} is new: the skills match {options.lock}")
+
+
+def _path_of(name: str, paths: Collection[str], lock: str) -> str:
+    """Return the path of the skill of this name or path, or raise UsageError."""
+    if name in paths:
+        return name
+    found = sorted(path for path in paths if path.endswith(f"/{name}"))
+    if len(found) > 1:
+        raise UsageError(f"{name}: several skills have this name; write {' or '.join(found)}")
+    if not found:
+        hint = "'outdated' shows what is new"
+        raise UsageError(f"{name}: {lock} has no such source or skill; {hint}")
+    return found[0]
 
 
 def _updated_entries(moved: SourceChange, chosen: set[str]) -> list[LockedSource]:
@@ -350,7 +362,7 @@ def diff(options: DiffOptions, pair: tuple[str, ...]) -> int:
         moved = _compare_with_lock(read_lock(options.lock), options)
         found = chain.from_iterable(_differences_since(each, options) for each in moved)
     elif len(pair) == 2:
-        (before,), (after,) = (_open_sources([each], options) for each in pair)
+        (before,), (after,) = (_open_sources([each], options, commands=pair) for each in pair)
         found = _between(before, after, before.skills.keys() | after.skills.keys())
     else:
         raise UsageError("diff takes two roots, as in 'diff A B', or --lock FILE")

@@ -11,10 +11,11 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
-from logging.handlers import QueueHandler, QueueListener
 from queue import SimpleQueue
 from typing import Any, Final, Literal, TextIO, get_args
 
@@ -25,6 +26,7 @@ from mcp_skills_server.model import printable
 
 _OURS: Final = "mcp_skills_server"
 _EVERY_S: Final = 60.0
+_PAUSE_S: Final = 0.01
 _MOST_WAITING: Final = 10_000
 """Lines in the queue to stderr; further ones are dropped and counted."""
 Level = Literal["debug", "info", "warning", "error"]
@@ -49,9 +51,11 @@ def log_to_stderr(level: str, form: Format = "text", *, queued: bool = False) ->
     """Log from this level up to stderr; `queued` writes in a thread, so that no request waits."""
     handler = LineQueue(sys.stderr) if queued else logging.StreamHandler(sys.stderr)
     handler.addFilter(ClientLineRateLimit())
-    handler.setFormatter(
-        _Json() if form == "json" else _OneLine("mcp-skills-server: %(levelname)s: %(message)s")
-    )
+    if form == "json":
+        handler.addFilter(_note_request())
+        handler.setFormatter(_Json())
+    else:
+        handler.setFormatter(_OneLine("mcp-skills-server: %(levelname)s: %(message)s"))
     logging.basicConfig(handlers=[handler])
     set_level(level)
 
@@ -66,23 +70,26 @@ def set_level(level: str) -> None:
     logging.getLogger(_OURS).setLevel(number)
 
 
-class LineQueue(QueueHandler):
-    """Log handler that formats lines at once and writes them in a thread, from a bounded queue.
+class LineQueue(logging.Handler):
+    """Log handler that formats and writes lines in a thread, from a bounded queue.
 
-    A full queue drops lines; the next line that is queued follows one with their number.
+    The thread writes all that is queued at once, and then pauses: to wake it for each line would
+    take longer than to write the line. A full queue drops lines; the next line that is queued
+    follows one with their number.
     """
 
     def __init__(self, stream: TextIO) -> None:
-        self._lines = SimpleQueue[Any]()  # reentrant, so that signal handlers can log
-        super().__init__(self._lines)
+        super().__init__()
+        self._records = SimpleQueue[logging.LogRecord | None]()  # signal handlers can log, too
+        self._stream = stream
         self._dropped = 0
-        self._writer: QueueListener | None = QueueListener(
-            self._lines, logging.StreamHandler(stream)
+        self._writer: threading.Thread | None = threading.Thread(
+            target=self._write, name="skills-log", daemon=True
         )
         self._writer.start()
 
-    def enqueue(self, record: logging.LogRecord) -> None:
-        if self._lines.qsize() >= _MOST_WAITING:
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._records.qsize() >= _MOST_WAITING:
             self._dropped += 1
             return
         if self._dropped:
@@ -90,14 +97,36 @@ class LineQueue(QueueHandler):
             text = f"{dropped:,} lines of the log were dropped: the reader of stderr is too slow"
             fields = {"name": __name__, "levelno": logging.WARNING, "levelname": "WARNING"}
             fields["msg"] = text
-            self._lines.put_nowait(self.prepare(logging.makeLogRecord(fields)))
-        self._lines.put_nowait(record)
+            self._records.put_nowait(logging.makeLogRecord(fields))
+        self._records.put_nowait(record)
 
     def close(self) -> None:
         writer, self._writer = self._writer, None
         if writer is not None:
-            writer.stop()
+            self._records.put_nowait(None)
+            writer.join()
         super().close()
+
+    def _write(self) -> None:
+        is_open = True
+        while is_open:
+            records = [self._records.get()]
+            while not self._records.empty():
+                records.append(self._records.get())
+            text = "".join(self._line(record) for record in records if record is not None)
+            with suppress(OSError, ValueError):  # nobody reads stderr
+                self._stream.write(text)
+                self._stream.flush()
+            is_open = None not in records
+            if is_open:
+                time.sleep(_PAUSE_S)
+
+    def _line(self, record: logging.LogRecord) -> str:
+        try:
+            return f"{self.format(record)}\n"
+        except Exception:  # a mistake at the place that logs
+            self.handleError(record)
+            return ""
 
 
 class ClientLineRateLimit(logging.Filter):
@@ -126,6 +155,17 @@ class ClientLineRateLimit(logging.Filter):
         return True
 
 
+def _note_request() -> Callable[[logging.LogRecord], bool]:
+    """Return a filter that notes the id of the current HTTP request in each record."""
+    from mcp_skills_server.telemetry.events import request_id
+
+    def note(record: logging.LogRecord) -> bool:
+        record.request = request_id.get()
+        return True
+
+    return note
+
+
 class _OneLine(logging.Formatter):
     """Formatter of one line for each record; a traceback keeps its own lines, each printable."""
 
@@ -141,12 +181,6 @@ class _OneLine(logging.Formatter):
 class _Json(logging.Formatter):
     """Formatter of one JSON object a line."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        from mcp_skills_server.telemetry.events import request_id
-
-        self._request = request_id
-
     def format(self, record: logging.LogRecord) -> str:
         moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         left_out: int = getattr(record, "left_out", 0)
@@ -154,8 +188,8 @@ class _Json(logging.Formatter):
             "time": moment.replace("+00:00", "Z"),
             "level": record.levelname.lower(),
             "message": record.getMessage(),
-            "request": self._request.get(),
-            **getattr(record, "fields", {}),
+            "request": getattr(record, "request", None),
+            **getattr(record.msg, "fields", {}),
         }
         if left_out:
             fields["left_out"] = left_out

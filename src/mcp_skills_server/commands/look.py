@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import shlex
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from mcp_skills_server.catalog.dot_folders import passed_over
+from mcp_skills_server.catalog.dot_folders import PassedOver, passed_over
+from mcp_skills_server.catalog.index import code_mark, decode_problems
 from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.tree import ignored_in
 from mcp_skills_server.commands.fields import takes
-from mcp_skills_server.commands.opening import load_registry
+from mcp_skills_server.commands.opening import load_registry, make_registry
 from mcp_skills_server.commands.options import (
     TableOptions,
     TextOptions,
@@ -35,6 +41,8 @@ from mcp_skills_server.model import SKILL_MD, Problem, Skill, Standing
 from mcp_skills_server.runtime.runtime import Runtime
 
 _OF_A_KIND: Final = 20
+_FINDINGS: Final = "findings"
+"""The kind of the findings in the index."""
 _UNLISTED: Final = {Standing.UNUSABLE: " (not served)", Standing.LENIENT: " (not listed)"}
 _SERVED: Final = {
     Standing.UNUSABLE: "no",
@@ -44,9 +52,39 @@ _SERVED: Final = {
 
 
 def run_deep_checks(registry: Registry, skills: Collection[Skill]) -> None:
-    """Run the deep checks of these skills; the registry keeps the results."""
+    """Run the deep checks of these skills; the registry keeps the results.
+
+    Of a large set the registry's index keeps them, too, for the next process.
+    """
+    index = registry.index
+    keys: dict[Skill, bytes] = {}
+    if index is not None and len(skills) >= index.least:
+        keys = {skill: _findings_key(registry, skill) for skill in skills}
+    kept = index.memos(_FINDINGS, keys.values()) if index is not None else {}
+    fresh: dict[bytes, bytes] = {}
     for skill in progress(skills, "Checking skills"):
-        registry.checks.of(skill)
+        with suppress(KeyError, ValueError, TypeError, RecursionError):
+            registry.checks.remember(skill, decode_problems(kept[keys[skill]]))
+            continue
+        found = registry.checks.of(skill)
+        # the folder may have changed since the key was made
+        if skill in keys and keys[skill] == _findings_key(registry, skill):
+            fresh[keys[skill]] = json.dumps(found).encode()
+    if index is not None and fresh:
+        index.save_memos(_FINDINGS, fresh)
+
+
+def _findings_key(registry: Registry, skill: Skill) -> bytes:
+    """Return a digest of all that the findings of a skill's deep checks depend on."""
+    root = registry.roots[skill.root]
+    located = root.locate(skill.directory)
+    given = [
+        (code_mark(), registry.limits, root.shown),
+        (skill.path, skill.directory, skill.standing, skill.nested, skill.empty),
+        [(path, each.size, each.digest, each.executable) for path, each in skill.files.items()],
+        ignored_in(located.base, located.rest),
+    ]
+    return hashlib.sha256(json.dumps(given).encode()).digest()
 
 
 def shortened(problems: Iterable[Problem]) -> Iterator[Problem]:
@@ -93,7 +131,8 @@ def list_(options: TableOptions, roots: tuple[str, ...]) -> int:
       mcp-skills-server list ~/skills
       mcp-skills-server list ~/skills --format json
     """
-    registry = load_registry(roots, options)
+    registry = make_registry(roots, options, indexed=True)
+    registry.load()
     snapshot = registry.snapshot
     skills = [snapshot.skills[path] for path in snapshot.paths(Standing.UNUSABLE)]
     run_deep_checks(registry, skills)
@@ -186,16 +225,27 @@ def show(options: TextOptions, arguments: tuple[str, ...]) -> None:
 
 
 def report_absent(registry: Registry) -> tuple[list[str], list[dict[str, Any]]]:
-    """Print on stderr roots without skills and skills skipped in dot folders; return both."""
+    """Print on stderr roots without skills and skills skipped in dot folders; return both.
+
+    What is returned also has the skills in no plugin, which are problems.
+    """
     passed = passed_over(registry)
-    empty = [root.shown for root in registry.roots if not registry.of_root(root).skills]
     for each in passed:
         remark(str(each))
+    empty: list[str] = []
+    for root in registry.roots:
+        snapshot = registry.of_root(root)
+        if not snapshot.skills:
+            empty.append(root.shown)
+        unlisted = [each.path for each in snapshot.problems if each.code == "plugin-unlisted"]
+        if unlisted:
+            folders = tuple(Path(os.path.relpath(each, root.shown)).as_posix() for each in unlisted)
+            passed.append(PassedOver(root.shown, len(folders), folders, reason="no-plugin"))
     for root in empty:
         if root not in {each.root for each in passed}:
             hint = "give a folder of skills, each with a SKILL.md, or begin one with 'new'"
             remark(f"no skill to serve at {root}; {hint}")
-    return empty, [each.as_json() for each in passed]
+    return empty, [each._asdict() for each in passed]
 
 
 def _summary(skill: Skill, problems: int) -> dict[str, Any]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from mcp_skills_server.access.grants import LOCAL, Grants
 from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.roots import OptionalRoot
 from mcp_skills_server.commands.logs import log_to_stderr
 from mcp_skills_server.commands.options import (
     FollowOptions,
@@ -47,14 +47,8 @@ UNFETCHED: Final = "not all of its skills can be fetched now"
 
 
 def make_watcher(registry: Registry, options: WatchOptions) -> Watcher | None:
-    """Return a watcher of the folders; without `--watch` save an index once loaded, return None."""
+    """Return a watcher of the folders; None without `--watch`."""
     if not options.watch:
-
-        def keep() -> None:
-            registry.loaded.wait()
-            registry.save_index()
-
-        threading.Thread(target=keep, name="skills-index", daemon=True).start()
         return None
     from mcp_skills_server.catalog.watch import Watcher
 
@@ -77,14 +71,9 @@ class OpenedRoots:
 
     def start(self, first_load: float) -> None:
         """Poll the remote roots; a first list waits `first_load` seconds for unfetched ones."""
-
-        def load(folder: str) -> None:
-            self.registry.loaded.wait()
-            self.registry.refresh([os.path.realpath(folder)])
-
         if self.mirrors is not None:
-            self.mirrors.report_to(self.registry.note)
-            self.registry.await_sources = self.mirrors.first_read(first_load, load)
+            self.mirrors.report_to(self.registry)
+            self.registry.await_sources = self.mirrors.first_read(first_load)
             self.registry.unread_sources = self.mirrors.unread
             self.mirrors.start()
 
@@ -98,9 +87,11 @@ class OpenedRoots:
             watcher.start()
 
     def stop(self) -> None:
-        """Stop polling, and end the programs that were started for it."""
+        """Stop polling, end the programs that were started for it, and save the index."""
         if self.mirrors is not None:
             self.mirrors.stop()
+        if self.registry.loaded.is_set():
+            self.registry.save_index()
 
     def poll_now(self) -> None:
         """Poll every source now. Blocks for as long as a scan of the folders."""
@@ -136,6 +127,8 @@ class OpenedRoots:
         self.pins.entries = entries
         self.registry.loaded.wait()
         self.registry.refresh()
+        if self.mirrors is not None:
+            self.mirrors.look()  # not before the scan: the former lock would judge the new skills
         count = sum(len(each.skills) for each in entries.values())
         logger.info("%s was reloaded; it names %s skills", self.lock, f"{count:,}")
         for path in self.pins.unserved(self.registry, self.registry.snapshot.skills):
@@ -151,6 +144,7 @@ def open_roots(
     locked: Sequence[LockedSource] | None = None,
     indexed: bool = False,
     kinds: Sequence[Kind] = (),
+    commands: Iterable[str] = (),
 ) -> OpenedRoots:
     """Open these roots. Nothing is loaded or fetched yet.
 
@@ -159,6 +153,7 @@ def open_roots(
         pin: the revision of every root, None for the newest.
         locked: the lock file entry of each root, whose skills alone are served; None for no lock.
         indexed: start from the index of an earlier process, and keep one.
+        commands: the roots that the operator wrote; no other text is started as a command.
 
     Raises:
         UsageError: a root or a key cannot be read, or a `[[source]]` is not a separate root.
@@ -169,7 +164,7 @@ def open_roots(
     mirrors: Mirrors | None = None
     roots: list[str | MirroredRoot] = [*given]
     if not all(map(os.path.isdir, given)):
-        mirrors = _mirrors(options, kinds)
+        mirrors = _mirrors(options, kinds, commands)
         refresh_s = options.refresh if isinstance(options, RefreshOptions) else None
         pins = [pin] * len(given)
         if locked is not None:
@@ -180,6 +175,12 @@ def open_roots(
         ]
     folders = [os.path.abspath(each if isinstance(each, str) else each.path) for each in roots]
     by_folder = {folder: rule for folder, rule in zip(folders, rules, strict=True) if rule}
+    optional = {folder for folder, rule in by_folder.items() if rule.optional}
+    if isinstance(options, WatchOptions):
+        optional |= {*map(os.path.abspath, options.optional_root)}
+    for position, folder in enumerate(folders):
+        if folder in optional:
+            roots[position] = OptionalRoot(folder)
     gates: list[Gate] = []
     gate: Pins | None = None
     if locked is not None:
@@ -208,14 +209,16 @@ def open_roots(
     return OpenedRoots(registry, mirrors, scripts, gate)
 
 
-def _mirrors(options: RootOptions, kinds: Sequence[Kind]) -> Mirrors:
+def _mirrors(options: RootOptions, kinds: Sequence[Kind], commands: Iterable[str]) -> Mirrors:
     from mcp_skills_server.dialects import wellknown
     from mcp_skills_server.sources.kinds import KINDS
     from mcp_skills_server.sources.mirrors import Mirrors
     from mcp_skills_server.sources.source import FetchSettings, OriginPolicy, SourceSettings
 
     origins = frozenset(wellknown.origin(each) for each in options.fetch_origins)
-    trust = OriginPolicy(origins, private=options.allow_private, http=options.allow_http)
+    trust = OriginPolicy(
+        origins, options.allow_private, options.allow_http, commands=frozenset(commands)
+    )
     settings = SourceSettings(
         cache_folder(options.cache_dir),
         options.hidden,
@@ -264,9 +267,9 @@ def make_registry(
     """
     if not all(map(os.path.isdir, given)):
         log_to_stderr("warning")
-    opened = open_roots(given, options, indexed=indexed)
+    opened = open_roots(given, options, indexed=indexed, commands=given)
     if opened.mirrors is not None:
-        opened.mirrors.report_to(opened.registry.note)
+        opened.mirrors.report_to(opened.registry)
         opened.mirrors.fetch(proved=proved)
     return opened.registry
 
@@ -285,7 +288,7 @@ def open_served(given: Sequence[str], options: FollowOptions) -> OpenedRoots:
         UsageError: a root cannot be read or fetched, or does not match the lock file.
     """
     locked: Sequence[LockedSource] | None = None
-    roots = given
+    roots = given = (*given, *options.optional_root)
     if options.lock is not None:
         locked = locked_roots(options.lock, given)
         roots = [each.given for each in locked]
@@ -299,7 +302,7 @@ def open_served(given: Sequence[str], options: FollowOptions) -> OpenedRoots:
         raise UsageError(
             "there is nothing to serve; give a ROOT, a folder of skills, or --lock FILE"
         )
-    opened = open_roots(roots, options, locked=locked, indexed=True)
+    opened = open_roots(roots, options, locked=locked, indexed=True, commands=given)
     opened.lock, opened.given = options.lock, given
     if opened.pins is not None and options.frozen:
         if opened.mirrors is not None:
@@ -434,7 +437,8 @@ def open_registry(
     """
     cache = None if cache_dir is None else os.fspath(cache_dir)
     options = FollowOptions(cache_dir=cache, allow_private=allow_private)
-    opened = open_roots([os.fspath(each) for each in roots], options, kinds=kinds)
+    given = [os.fspath(each) for each in roots]
+    opened = open_roots(given, options, kinds=kinds, commands=given)
     opened.start(options.first_load)
     try:
         yield opened.registry

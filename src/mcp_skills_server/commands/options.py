@@ -189,6 +189,11 @@ class WatchOptions(Options, heading="Following changes", example="--poll --recon
     reconcile: float = seconds(
         300, "How often to rescan everything, in case an event was lost.", least=1
     )
+    optional_root: tuple[str, ...] = many(
+        "A further ROOT, a folder that may be absent: it is served once it is there.",
+        "DIR",
+        type=RootType(),
+    )
 
 
 class RefreshOptions(Options, heading="Following changes"):

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
+from unicodedata import category, east_asian_width, normalize
 
 import click
 
@@ -23,7 +24,9 @@ from mcp_skills_server.model import printable
 _PROGRAM: Final = "mcp-skills-server"
 _LONGEST: Final = 100
 _SHORTEST: Final = 20
-"""Characters that the last cell keeps on a narrow terminal."""
+"""Columns that the last cell keeps on a narrow terminal."""
+_EMOJI: Final = "\ufe0f"
+"""The variation selector that makes the symbol before it an emoji, of two columns."""
 _T = TypeVar("_T")
 
 reader_gone: Final = threading.Event()
@@ -66,7 +69,7 @@ def say_table(
     """Print rows in columns below the header; without rows the line `empty`, if it is given.
 
     On a terminal the last cell of a row is cut at the end of the line, the header is bold and rows
-    have their colours; elsewhere the last cell is cut to 100 characters. `NO_COLOR`
+    have their colours; elsewhere the last cell is cut to 100 columns. `NO_COLOR`
     (https://no-color.org) turns colours off. `colours` has the colour of a row, by its index.
     """
     if not rows and empty:
@@ -74,20 +77,42 @@ def say_table(
         return
     is_terminal = sys.stdout.isatty()
     has_colour = is_terminal and not os.environ.get("NO_COLOR")
-    lines = [header, *rows]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)][:-1]
+    # escaped before they are measured, as an escape is wider than its character
+    lines = [[printable(cell) for cell in row] for row in (header, *rows)]
+    widths = [max(map(_width, column)) for column in zip(*lines, strict=True)][:-1]
     longest = _LONGEST
     if is_terminal:
         longest = max(_SHORTEST, shutil.get_terminal_size().columns - sum(widths) - 2 * len(widths))
     for number, row in enumerate(lines, -1):
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-        last = row[-1]
-        if len(last) > longest:
-            last = last[: longest - 3] + "..."
-        line = printable("  ".join([*cells, last]).rstrip())
+        *cells, last = row
+        padded = [
+            cell + " " * (width - _width(cell)) for cell, width in zip(cells, widths, strict=True)
+        ]
+        line = "  ".join([*padded, _cut(last, longest)]).rstrip()
         if has_colour:
             line = click.style(line, bold=number < 0 or None, fg=(colours or {}).get(number))
         _echo(line)
+
+
+def _width(text: str) -> int:
+    """Return the columns of a text on a terminal: 2 for a wide character, 0 for a combining one."""
+    if text.isascii():
+        return len(text)
+    # composed, as the parts of a Hangul syllable (macOS decomposes names) share its two columns
+    text = normalize("NFC", text)
+    wide = sum(east_asian_width(character) in "WF" for character in text)
+    marks = sum(category(character) in {"Mn", "Me"} for character in text)
+    return len(text) + wide - marks + text.count(_EMOJI)
+
+
+def _cut(text: str, columns: int) -> str:
+    """Cut a text at its end to at most this many columns, and as many characters."""
+    if max(len(text), _width(text)) <= columns:
+        return text
+    end = columns - 3
+    while _width(text[:end]) > columns - 3:
+        end -= 1
+    return text[:end] + "..."
 
 
 def say_json(value: Any) -> None:
@@ -134,8 +159,10 @@ def writing(shown: str, remedy: str) -> Generator[None]:
 def progress(items: Iterable[_T], label: str, count: int | None = None) -> Iterator[_T]:
     """Yield the items, with a progress bar of this label on stderr if that is a terminal.
 
-    `count` is the number of items; None if they have a length.
+    The bar is erased at the end. `count` is the number of items; None if they have a length.
     """
     is_hidden = not sys.stderr.isatty()
     with click.progressbar(items, count, label, file=sys.stderr, hidden=is_hidden) as bar:
         yield from bar
+    if not is_hidden:
+        click.echo("\x1b[A\x1b[2K", nl=False, err=True)  # up to the line of the bar

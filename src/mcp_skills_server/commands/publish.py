@@ -16,7 +16,6 @@ import anyio
 import click
 
 import mcp_skills_server
-from mcp_skills_server.catalog.plugins import PLUGIN_NAME
 from mcp_skills_server.commands.fields import flag, option, seconds, takes, text
 from mcp_skills_server.commands.look import report_absent
 from mcp_skills_server.commands.opening import UNFETCHED, load_registry, make_registry
@@ -26,6 +25,7 @@ from mcp_skills_server.durable import replace_file, write_folder
 from mcp_skills_server.errors import UsageError, plural
 from mcp_skills_server.format import identity
 from mcp_skills_server.format.archive import ArchiveRefusedError, Files
+from mcp_skills_server.format.plugins import is_plugin_name
 from mcp_skills_server.model import printable
 from mcp_skills_server.publish import packages
 from mcp_skills_server.publish.artifacts import Published
@@ -127,7 +127,6 @@ def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
             state = f"not current: {plural(len(differences), 'file')} to change"
         remark(f"{shown} is {state}")
         return int(bool(differences or (left_out and not options.allow_partial)))
-    registry.save_index()
     done = f"{plural(len(differences), 'file')} changed" if differences else "nothing to change"
     remark(f"published {plural(len(edition.skills), 'skill')} in {shown}, {done}")
     return 0
@@ -344,7 +343,7 @@ def _name_of(options: PackageOptions, given: Sequence[str]) -> str:
     if name is None:
         folder = os.path.basename(os.path.abspath(given[0])).lower()
         name = re.sub("[^a-z0-9]+", "-", folder).strip("-")[:64].strip("-")
-    if not PLUGIN_NAME.fullmatch(name):
+    if not is_plugin_name(name):
         hint = "give 1 to 64 small letters, digits, '-' and '.'"
         raise UsageError(f"--name {printable(name)!r}: {hint}")
     if not _VERSION.fullmatch(options.package_version):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -10,7 +13,7 @@ from typing import Final
 import anyio
 import click
 
-from mcp_skills_server.commands.fields import Grouped, flag, takes, text
+from mcp_skills_server.commands.fields import Grouped, flag, many, takes, text
 from mcp_skills_server.commands.opening import load_registry
 from mcp_skills_server.commands.options import RootOptions, named_skill, roots_and_last
 from mcp_skills_server.commands.printing import remark, say, say_lines
@@ -32,6 +35,12 @@ _PLAIN: Final = frozenset(("HOME", "LANG", "PATH", "SKILL_DIR", "SKILL_WORKSPACE
 
 
 class RunOptions(SandboxOptions, ExecutionOptions, RootOptions):
+    files: tuple[str, ...] = many(
+        "Copy this file into the work directory of the script, which sees no others of yours.",
+        "FILE",
+        "--file",
+        type=click.Path(exists=True, dir_okay=False),
+    )
     explain: bool = flag("Run nothing; print what would be executed, and what it may see.")
 
 
@@ -50,8 +59,8 @@ def run(options: RunOptions, root: str, skill: str, script: str, args: tuple[str
 
     \b
     Examples:
-      mcp-skills-server run ~/skills csv-profiling scripts/profile.py -- data.csv --quick
-      mcp-skills-server run ~/skills csv-profiling scripts/profile.py --explain
+      mcp-skills-server run ~/skills csv-profiling scripts/profile_csv.py --file a.csv -- a.csv
+      mcp-skills-server run ~/skills csv-profiling scripts/profile_csv.py --explain
     """
     registry = load_registry([root], options)
     found = named_skill(registry, skill)
@@ -66,14 +75,25 @@ def run(options: RunOptions, root: str, skill: str, script: str, args: tuple[str
         if options.explain:
             _say_explained(scripts.explain(found, script, workspace, args))
             return 0
-        outcome = anyio.run(partial(scripts.run, found, script, workspace, args=args))
+        copies = {os.path.basename(file): os.path.getsize(file) for file in options.files}
+        if len(copies) < len(options.files):
+            raise UsageError("--file: two files have the same name; rename one of them")
+        fill = partial(_copy, options.files)
+        outcome = anyio.run(partial(scripts.run, found, script, workspace, args=args, fill=fill))
     if outcome.stdout:
         say_lines(outcome.stdout.removesuffix("\n"))
     if outcome.stderr:
         say_lines(outcome.stderr.removesuffix("\n"), err=True)
     for file in outcome.files:
+        if copies.get(file.path) == file.size:
+            continue  # its time may be that of the run
         remark(f"it made {file.path} ({file.size:,} bytes), which goes with its work directory")
     return 1 if outcome.exit_code is None else outcome.exit_code
+
+
+def _copy(files: Sequence[str], folder: str) -> None:
+    for file in files:
+        shutil.copyfile(file, os.path.join(folder, os.path.basename(file)))
 
 
 def _say_explained(explained: DryRun) -> None:

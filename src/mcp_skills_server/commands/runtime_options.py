@@ -23,7 +23,8 @@ from mcp_skills_server.commands.fields import (
     switch,
     text,
 )
-from mcp_skills_server.errors import RequestError, UsageError, missing_extra
+from mcp_skills_server.errors import RequestError, UsageError
+from mcp_skills_server.installation import missing_extra
 
 if TYPE_CHECKING:
     from mcp_skills_server.runtime.embeddings.models import Embedder

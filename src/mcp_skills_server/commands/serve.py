@@ -99,6 +99,9 @@ class HttpOptions(
         30, "Time limit for receiving a request's head, and for its body.", above=True
     )
     max_body: int = count(1 << 20, "Size limit of a request.", metavar="BYTES")
+    access_log: Literal["all", "errors", "off"] = choice(
+        "all", "errors", "off", words="Which requests have a line in the log, at level info."
+    )
 
 
 class ProxyOptions(
@@ -152,10 +155,10 @@ def serve(
 ) -> None:
     """Serve the skills below each ROOT over MCP, on stdin and stdout or over HTTP.
 
-    A ROOT is a folder that holds skills, a skill itself, a .zip or .tar.gz, the address of a site,
-    of a folder in git (git+https://...) or of artifacts in a registry (oci://...). Of two skills
-    with the same path the one of the earlier ROOT is served. The environment variable
-    MCP_SKILLS_ROOTS has the roots, separated as in PATH.
+    A ROOT is a folder that holds skills, a skill itself, an archive (.zip, .skill, .tar, .tar.gz,
+    .tar.xz), the address of a site, of a folder in git (git+https://...) or of artifacts in a
+    registry (oci://...). Of two skills with the same path the one of the earlier ROOT is served.
+    The environment variable MCP_SKILLS_ROOTS has the roots, separated as in PATH.
 
     \b
     Examples:
@@ -171,7 +174,7 @@ def serve(
     log_to_stderr(options.log_level, options.log_format, queued=True)
     server = _make_server(roots, options, features)
     if options.transport == "stdio":
-        _serve_stdio(context, server, roots)
+        _serve_stdio(context, server)
     else:
         _serve_http(context, server)
     server.opened.stop()
@@ -193,13 +196,16 @@ def _make_server(
     from mcp_skills_server.server.requests import Settings
     from mcp_skills_server.telemetry.log import log_requests
 
-    report_to_log(registry)
-    settle_after_load(registry)
     quotas = configuration.quotas if configuration is not None else QuotaSettings()
     settings = Settings(options.dialect, options.page_size, streams=quotas.streams)
+    report_to_log(registry, least=settings.least)
+    settle_after_load(registry)
     runtime = Runtime(registry)
     # Over a pipe all requests are from one user.
-    log_requests(runtime.events, logging.INFO if over_http else logging.DEBUG)
+    if over_http:
+        log_requests(runtime.events, logging.INFO, options.access_log)
+    else:
+        log_requests(runtime.events)
     watcher = make_watcher(registry, options)
     views = make_views(registry, configuration, local=not over_http)
     server = Server(options, features, opened, runtime, settings, watcher, views, quotas)
@@ -209,9 +215,9 @@ def _make_server(
     return server
 
 
-def _serve_stdio(context: click.Context, server: Server, roots: tuple[str, ...]) -> None:
+def _serve_stdio(context: click.Context, server: Server) -> None:
     _warn_of_unused(context, server.options.config)
-    given = shlex.join(roots or ["--lock", str(server.options.lock)])
+    given = shlex.join(server.opened.given or ["--lock", str(server.options.lock)])
     print_waiting_hint(
         "an MCP host",
         f"mcp-skills-server install HOST {given} (has claude-code, cursor, vscode ... start it)",
@@ -262,7 +268,7 @@ def _serve_http(context: click.Context, server: Server) -> None:
     from mcp_skills_server.access.tokens import Tokens
     from mcp_skills_server.runtime.sessions import Sessions
     from mcp_skills_server.web.forwarded import checked_prefix, trusted_networks
-    from mcp_skills_server.web.guards import make_policy
+    from mcp_skills_server.web.policy import make_policy
     from mcp_skills_server.web.serving import serve_http
     from mcp_skills_server.web.settings import HttpSettings
 

@@ -58,7 +58,7 @@ def ui(context: click.Context, options: UiOptions, roots: tuple[str, ...]) -> No
     from mcp_skills_server.catalog.views import Views
     from mcp_skills_server.runtime.runtime import Runtime
     from mcp_skills_server.server.requests import Settings
-    from mcp_skills_server.web.guards import make_policy
+    from mcp_skills_server.web.policy import make_policy
     from mcp_skills_server.web.serving import serve_http
     from mcp_skills_server.web.settings import HttpSettings, UiSettings
     from mcp_skills_server.web.ui.app import PagePart

@@ -148,6 +148,8 @@ def _check_roots(registry: Registry, options: ValidateOptions) -> _Report:
     for snapshot in alone:
         found.update(each for each in registry.problems(snapshot) if each.code not in _OF_SEVERAL)
     found.update(notes(registry, skills))
+    for snapshot in alone:
+        found.update(each for each in snapshot.problems if each.severity == "note")
     for root in registry.roots:
         if root.origin is None:
             for command in options.scanners:

@@ -20,6 +20,8 @@ import yaml
 from click.shell_completion import get_completion_class
 
 from mcp_skills_server.commands.fields import Options, option, takes
+from mcp_skills_server.commands.opening import load_registry
+from mcp_skills_server.commands.options import RootOptions
 from mcp_skills_server.commands.printing import remark, say, say_lines, writing
 from mcp_skills_server.durable import write_folder
 from mcp_skills_server.errors import UsageError, plural
@@ -31,7 +33,6 @@ from mcp_skills_server.validation.template import DESCRIPTION, DETAILS, REFERENC
 
 _OTHERS: Final = ("skills", ".agent/skills", ".goose/skills", ".roo/skills")
 """Further usual folders of skills, below the home folder or a project, beside `Host.native`."""
-_MOST_LOOKED_AT: Final = 10_000
 _PROGRAM: Final = "mcp-skills-server"
 _PLAIN: Final = re.compile(r"[A-Za-z](?:[A-Za-z0-9 ,.;()/_-]*[A-Za-z0-9,.;()/_-])?")
 
@@ -46,8 +47,8 @@ def skill_folders(places: Sequence[Path]) -> dict[Path, int]:
     for place in dict.fromkeys(places):
         for name in usual:
             folder = place / name
-            count = _count(folder)
-            if count and (real := os.path.realpath(folder)) not in seen:
+            real = os.path.realpath(folder)
+            if os.path.isdir(real) and real not in seen and (count := _count(folder)):
                 seen.add(real)
                 found[folder] = count
     return found
@@ -83,12 +84,11 @@ def welcome() -> None:
 
 
 def _count(folder: Path) -> int:
+    """Return the number of skills that `list` shows of a folder."""
     try:
-        with os.scandir(folder) as entries:
-            names = [entry.path for _, entry in zip(range(_MOST_LOOKED_AT), entries, strict=False)]
-    except OSError:
+        return len(load_registry([str(folder)], RootOptions()).snapshot.skills)
+    except UsageError:
         return 0
-    return sum(os.path.isfile(f"{name}/{SKILL_MD}") for name in names)
 
 
 class NewOptions(Options):
@@ -158,7 +158,7 @@ def completion(context: click.Context, shell: str) -> None:
     \b
     Examples:
       mcp-skills-server completion bash >> ~/.bash_completion
-      mcp-skills-server completion zsh > ~/.zfunc/_mcp-skills-server
+      mcp-skills-server completion zsh >> ~/.zshrc
       mcp-skills-server completion fish > ~/.config/fish/completions/mcp-skills-server.fish
     """
     root, complete = context.find_root(), get_completion_class(shell)

@@ -20,6 +20,7 @@ from typing import Any, Final, NoReturn, TypeAlias, cast
 
 from mcp_skills_server.errors import SkillsServerError
 from mcp_skills_server.model import Json
+from mcp_skills_server.model.decoding import MAX_LEVELS, TOO_DEEP, is_too_deep
 
 PARSE_ERROR: Final = -32700
 INVALID_REQUEST: Final = -32600
@@ -33,8 +34,6 @@ Id: TypeAlias = str | int | float | None
 RequestId: TypeAlias = str | int
 """A request id in MCP: never null or a fraction."""
 
-MOST_LEVELS: Final = 100
-"""The maximum nesting of arrays and objects, below the varying limits of the JSON parsers."""
 LONGEST_ID: Final = 1000
 """The maximum length of an id, in characters. The server stores an id during its request, and
 repeats it in each notification of a stream."""
@@ -56,11 +55,11 @@ class JsonError(SkillsServerError, ValueError):
     """The bytes are not acceptable JSON; the message says why."""
 
 
-def parse(raw: bytes | bytearray) -> Any:
-    """Decode the JSON of a message.
+def parse(raw: bytes | bytearray, *, deep: bool = False) -> Any:
+    """Decode the JSON of a message; `deep` accepts any nesting that the parser can read.
 
     Raises:
-        JsonError: it is not JSON, or nested too deeply for the parser.
+        JsonError: it is not JSON, or nested too deeply.
     """
     try:
         text = raw.decode("utf-8").removeprefix(_BOM)
@@ -69,12 +68,15 @@ def parse(raw: bytes | bytearray) -> Any:
     if "\\u" in text and _SURROGATE.search(text):
         text = _ESCAPE.sub(_replace_lone, text)
     try:
-        return _DECODER.decode(text)
+        value = _DECODER.decode(text)
     except RecursionError:
-        raise JsonError("the message is nested too deeply") from None
+        raise JsonError(TOO_DEEP) from None
     except ValueError as error:
         known = isinstance(error, json.JSONDecodeError | JsonError)
         raise JsonError(str(error) if known else "a number is too long") from None
+    if not deep and is_too_deep(value):
+        raise JsonError(TOO_DEEP)
+    return value
 
 
 def _replace_lone(escape: re.Match[str]) -> str:
@@ -148,7 +150,7 @@ class InvalidMessage:
 def decode_message(raw: bytes | bytearray) -> Message | InvalidMessage:
     """Return the decoded message, or its refusal, in time linear in the number of bytes."""
     try:
-        value = parse(raw)
+        value = parse(raw, deep=True)
     except JsonError as error:
         return InvalidMessage(PARSE_ERROR, f"Parse error: {error}")
     if not isinstance(value, dict):
@@ -164,8 +166,9 @@ def decode_message(raw: bytes | bytearray) -> Message | InvalidMessage:
         if "id" in fields:
             kind = "request"
         wrong = _why_invalid_call(fields)
-    if wrong is None and len(raw) > MOST_LEVELS and _is_deep(raw, fields):
-        wrong = f"it is nested more than {MOST_LEVELS} levels deep"
+    # Few messages have as many brackets, and only those are walked.
+    if wrong is None and raw.count(b"[") + raw.count(b"{") > MAX_LEVELS and is_too_deep(fields):
+        wrong = TOO_DEEP
     if wrong is not None:
         id_ = fields.get("id")  # the id of a response is the server's own
         if kind == "response" or not _is_id(id_):
@@ -212,23 +215,6 @@ def _why_invalid_response(fields: Mapping[str, Any]) -> str | None:
 
 def _is_id(value: object) -> bool:
     return type(value) is int or (isinstance(value, str) and len(value) <= LONGEST_ID)
-
-
-def _is_deep(raw: bytes | bytearray, value: object) -> bool:
-    if raw.count(b"[") + raw.count(b"{") <= MOST_LEVELS:
-        return False
-    level = [value]
-    for _ in range(MOST_LEVELS):
-        inner: list[object] = []
-        for each in level:
-            held = cast(list[object], each)
-            if isinstance(each, dict):
-                held = cast(dict[str, object], each).values()
-            inner += [child for child in held if isinstance(child, dict | list)]
-        if not inner:
-            return False
-        level = inner
-    return True
 
 
 def duplicate(id_: RequestId) -> InvalidMessage:

@@ -13,7 +13,6 @@ from typing import Final
 
 from mcp_skills_server.dialects.dialect import cacheable
 from mcp_skills_server.format import fields, hidden, identity
-from mcp_skills_server.format.arguments import replaced
 from mcp_skills_server.format.markup import contained, element
 from mcp_skills_server.format.uris import uri
 from mcp_skills_server.model import SKILL_MD, Json, Skill, Standing, printable
@@ -24,8 +23,6 @@ LEAST: Final = Standing.LENIENT
 ARGUMENTS: Final = "arguments"
 """The single argument of a skill that declares none but has an `argument-hint`."""
 MOST_LINKS: Final = 20
-_ALL_ARGUMENTS: Final = re.compile(r"\$ARGUMENTS(?![\w\[])")
-"""Excludes `$ARGUMENTS[0]`, because each host splits words in its own way."""
 _VALUES: Final = ("enum", "choices", "examples", "default")
 _PLAIN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]*")
 """Names that contain no syntax of any template language."""
@@ -38,9 +35,9 @@ def is_offered(skill: Skill, chosen: Sequence[str]) -> bool:
     `chosen` are shell patterns; one must match the name or the skill path (`*` also matches
     slashes). If empty, all skills match.
     """
-    withheld = skill.frontmatter.get("user-invocable", True)
-    shown = bool(hidden.strip(skill.description).strip()) and not hidden.count(skill.path)
-    if skill.standing < LEAST or not shown or _is_false(withheld):
+    withheld = fields.hides(skill.frontmatter, "user-invocable")
+    shown = bool(hidden.strip(skill.description).strip()) and not hidden.count_in_name(skill.path)
+    if skill.standing < LEAST or not shown or withheld:
         return False
     return not chosen or any(
         fnmatchcase(text, each) for each in chosen for text in (skill.name, skill.path)
@@ -81,16 +78,9 @@ def listing(descriptors: list[Json], next_cursor: str | None, ttl_ms: int) -> di
     return cacheable({"prompts": descriptors}, ttl_ms, next_cursor)
 
 
-def substitute_arguments(body: str, words: str, name: str) -> str:
-    """Replace each `$ARGUMENTS` in the body of the skill `name` with the user's words, in one pass.
-
-    Raises:
-        RequestError: the result would be too long (`arguments.replaced`).
-    """
-    return replaced(body, _ALL_ARGUMENTS, lambda _: words, name)
-
-
-def instructions(skill: Skill, name: str, body: str, words: str) -> str:
+def instructions(
+    skill: Skill, name: str, body: str, words: str, root_dir: str | None = None
+) -> str:
     """Return the user message of a started prompt.
 
     The filled-in body is wrapped in a `<skill>` element with the skill's name, SKILL.md and
@@ -98,7 +88,8 @@ def instructions(skill: Skill, name: str, body: str, words: str) -> str:
     early or open another one. A count of hidden characters follows the element. So do the user's
     words to a skill without declared arguments, because the skill's author did not write them.
     """
-    attributes = {"name": name, "location": uri(skill.path, SKILL_MD), "root_dir": uri(skill.path)}
+    attributes = {"name": name, "location": uri(skill.path, SKILL_MD)}
+    attributes["root_dir"] = root_dir or uri(skill.path)
     if (origin := identity.origin(skill)) is not None:
         attributes["origin"] = origin  # S40-48
     lines = [
@@ -195,10 +186,6 @@ def changed(
         }
 
     return shown(before) != shown(after)
-
-
-def _is_false(value: Json) -> bool:
-    return value is False or (isinstance(value, str) and value.strip().lower() == "false")
 
 
 def _message(text: str) -> Json:

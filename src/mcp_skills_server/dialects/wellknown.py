@@ -19,6 +19,7 @@ from mcp_skills_server.format.excerpts import quoted
 from mcp_skills_server.format.fields import texts
 from mcp_skills_server.format.frontmatter import Document
 from mcp_skills_server.model import SKILL_MD, Json, Skill, Snapshot, Standing, printable
+from mcp_skills_server.model.decoding import load_json
 from mcp_skills_server.model.digests import digest_of, is_digest
 from mcp_skills_server.validation import rules
 
@@ -365,18 +366,14 @@ def _object(raw: bytes) -> dict[str, Any]:
         raise IndexRefusedError(f"the index has {len(raw)} bytes, {most}")
     try:
         text = raw.decode("utf-8-sig")
-        document: object = json.loads(text, parse_constant=_no_constant)
-    except (ValueError, RecursionError):
+        document: object = load_json(text)
+    except ValueError as error:
         if raw.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"<":
             raise IndexRefusedError("the index is a web page (HTML), not JSON") from None
-        raise IndexRefusedError("the index is not JSON") from None
+        raise IndexRefusedError(f"the index is not JSON ({error})") from None
     if not isinstance(document, dict):
         raise IndexRefusedError("the index is JSON, but not an object")
     return cast("dict[str, Any]", document)
-
-
-def _no_constant(word: str) -> None:
-    raise ValueError(word)
 
 
 def _entries(

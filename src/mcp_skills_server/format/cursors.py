@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar
 
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.model import Skill
+from mcp_skills_server.model.decoding import load_json
 
 MOST_BYTES: Final = 4 << 20
 """Approximate limit of a page in bytes: as much as SDKs accept in one message."""
@@ -45,12 +46,10 @@ def decode(cursor: object) -> tuple[str, str]:
     try:
         if not isinstance(cursor, str) or len(cursor) > _LONGEST:
             raise ValueError
-        kind, key = json.loads(
-            urlsafe_b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4))
-        )
+        kind, key = load_json(urlsafe_b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4)))
         if not isinstance(kind, str) or not isinstance(key, str) or encode(kind, key) != cursor:
             raise ValueError
-    except (ValueError, TypeError, RecursionError, binascii.Error):
+    except (ValueError, TypeError, binascii.Error):
         shown = repr(cursor)
         raise RequestError(
             f"Invalid cursor: {shown[:100]}; use the nextCursor of an earlier page"

@@ -17,6 +17,14 @@ _IGNORED: Final = re.compile(r"[\x00-\x20\x7f-\xa0]+")
 _SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*+:", re.IGNORECASE)
 _ALLOWED: Final = re.compile(r"https?:|data:image/|skill://", re.IGNORECASE)
 
+FLAGS: Final = {"disable-model-invocation": False, "user-invocable": True}
+"""Flags that hide a skill from models, or from users, with the value that does not."""
+
+
+def hides(frontmatter: Mapping[str, Json], flag: str) -> bool:
+    """Return whether a flag hides its skill: any value does but the one that says otherwise."""
+    return frontmatter.get(flag, FLAGS[flag]) is not FLAGS[flag]
+
 
 def mapping(value: Json) -> dict[str, Json]:
     """Return the value if it is a mapping, else an empty mapping."""

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import re
 from codecs import BOM_UTF8
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mcp_skills_server.codes import problem
+from mcp_skills_server.format.excerpts import literal
+from mcp_skills_server.format.fields import FLAGS
 from mcp_skills_server.model import Json, Problem
 
 if TYPE_CHECKING:
@@ -26,6 +28,11 @@ _CLOSING: Final = re.compile(r"\n---[ \t]*+(?:\n|\Z)")
 _BLANK_LINES: Final = re.compile(r"(?:[ \t]*+\n)*+")
 _LONGEST_FIX: Final = 1200
 _FIELD: Final = re.compile(r"([A-Za-z][A-Za-z0-9_-]*+):[ \t]++([^\s].*+)")
+_KEY: Final = re.compile(r"""["']?[A-Za-z][^:\n]*+:(?=[ \t]|\Z)""")
+"""The beginning of a field's first line."""
+_MAX_REPAIRS: Final = 32
+"""The maximum number of repaired fields: each costs a parse."""
+_REQUIRED: Final = frozenset(("name", "description"))
 _COLON: Final = re.compile(r":(?=[ \t]|\Z)")
 _NOT_PLAIN: Final = frozenset("\"'[]{}|>&*!%@`#,?-:")
 """First characters of a value that is, or may be, something other than a plain scalar."""
@@ -109,66 +116,83 @@ def _no_closing(text: str) -> Document:
 
 
 def _read(text: str) -> tuple[YamlReader, dict[str, Json] | None]:
-    """Read the fields; after a syntax error, retry with quotes around values that hold a colon."""
+    """Read the fields. One with a syntax error is quoted or left out, and the others are read."""
     # Imported here: importing YAML takes as long as reading many files.
     from mcp_skills_server.format.yaml_reader import YamlReader
 
-    reader = YamlReader(text)
+    reader = rest = YamlReader(text)
     fields = reader.read()
-    if fields is not None or not any(each.code == "yaml-syntax" for each in reader.problems):
+    lines = text.split("\n")
+    repairs: dict[int, Problem] = {}
+    start = 0
+    while (error := _syntax_error(rest)) is not None:
+        if not rest.field_line or len(repairs) == _MAX_REPAIRS:
+            return reader, None
+        line = start + (error.line or rest.field_line)
+        start += rest.field_line - 2
+        is_first = start not in repairs
+        repair = _repair(lines, start, rest.field, error._replace(line=line), is_first=is_first)
+        if repair is None:
+            return reader, None
+        repairs[start] = repair
+        rest = YamlReader("\n".join(lines[start:]))  # not what precedes, again and again
+        rest.read()
+    if not repairs:
         return reader, fields
-    changed = _quoted_colons(text)
-    if changed is None:
+    repaired = YamlReader("\n".join(lines))
+    fields = repaired.read()
+    if fields is None:
         return reader, None
-    again = YamlReader(changed[0])
-    fields = again.read()
-    if fields is None or any(
-        fields.get(each.key) != each.value or again.lines.get(each.key) != each.line + 2
-        for each in changed[1]
-    ):
-        return reader, None
-    for each in changed[1]:
-        hint = f"write {each.written}"
-        if len(each.written) > _LONGEST_FIX or not each.written.isprintable():
-            hint = f"put the value of {each.key} in single quotes"
-        message = f"the value of {each.key} holds a colon but is not quoted: "
+    repaired.problems.extend(repairs.values())
+    return repaired, fields
+
+
+def _syntax_error(reader: YamlReader) -> Problem | None:
+    return next((found for found in reader.problems if found.code == "yaml-syntax"), None)
+
+
+def _repair(
+    lines: list[str], start: int, key: str, error: Problem, *, is_first: bool
+) -> Problem | None:
+    """Quote a field's value that holds a colon, or else leave the field out.
+
+    Returns:
+        what was wrong; None if the field cannot be repaired, and name and description never go.
+    """
+    if not _KEY.match(lines[start]):
+        return None
+    following = range(start + 1, len(lines))
+    end = next((number for number in following if _KEY.match(lines[number])), len(lines))
+    written = _quoted_colon(lines[start:end])
+    if written is not None and is_first:
+        lines[start] = written
+        hint = f"write {written}"
+        if len(written) > _LONGEST_FIX or not written.isprintable():
+            hint = f"put the value of {key} in single quotes"
+        message = f"the value of {key} holds a colon but is not quoted: "
         message += "other readers refuse the skill"
-        again.problems.append(problem("yaml-colon", message, each.line + 2, hint))
-    return again, fields
+        return problem("yaml-colon", message, start + 2, hint)
+    if key in _REQUIRED:
+        return None
+    lines[start:end] = ["#"] * (end - start)  # the other fields keep their lines
+    if key in FLAGS:
+        lines[start] = f"{key}:"  # given, without a value that can be read: the skill stays hidden
+    message = f"the field {literal(key)} is left out: {error.message}"
+    return problem("yaml-field", message, min(error.line or 0, end + 1), error.hint)
 
 
-class _Quoted(NamedTuple):
-    """A field that was quoted: its value, its 0-based line in the frontmatter and the new line."""
-
-    key: str
-    value: str
-    line: int
-    written: str
-
-
-def _quoted_colons(frontmatter: str) -> tuple[str, list[_Quoted]] | None:
-    """Return (frontmatter, changes) with each plain value that holds a colon quoted, or None.
+def _quoted_colon(lines: Sequence[str]) -> str | None:
+    """Return the line of a field with quotes around its plain value, if that holds a colon.
 
     An unquoted colon before a blank is invalid YAML, and the most frequent mistake of authors.
-    Its meaning is clear if the value stands on one line of the top level, begins like text, and
-    holds nothing like a comment. None means that no value, or an unclear one, holds a colon.
+    Its meaning is clear if the value stands on one line, begins like text, and holds nothing like
+    a comment. None means that it has no colon, or that its meaning is unclear.
     """
-    lines = frontmatter.split("\n")
-    found: list[_Quoted] = []
-    goes_on = False
-    """True if the following non-empty line continues the value on this line."""
-    for number, line in reversed([*enumerate(lines)]):
-        if not line.strip():
-            continue
-        field = _FIELD.fullmatch(line)
-        value = field[2].rstrip() if field else ""
-        if field and value[0] not in _NOT_PLAIN and _COLON.search(value):
-            if goes_on or " #" in value or "\t#" in value:
-                return None
-            text = value.replace("'", "''")
-            found.append(_Quoted(field[1], value, number, f"{field[1]}: '{text}'"))
-            lines[number] = found[-1].written
-        goes_on = line[0] in " \t-"
-    if not found:
+    field = _FIELD.fullmatch(lines[0])
+    if field is None or any(line.strip() and line[0] in " \t-" for line in lines[1:]):
         return None
-    return "\n".join(lines), found[::-1]
+    value = field[2].rstrip()
+    if value[0] in _NOT_PLAIN or " #" in value or "\t#" in value or not _COLON.search(value):
+        return None
+    text = value.replace("'", "''")
+    return f"{field[1]}: '{text}'"

@@ -30,7 +30,7 @@ _ALWAYS: Final = (
     "\U000e0000-\U000e00ff\U000e01f0-\U000e0fff"  # tag characters: a whole hidden alphabet
 )
 INVISIBLE: Final = (
-    f"{_ALWAYS}{_SELECTORS}\u061c\u180b-\u180d\u180f\u200c-\u200f\ufeff\U000e0100-\U000e01ef"
+    f"{_ALWAYS}{_SELECTORS}\u061c\u180b-\u180d\u180f\u200c-\u200f\u2800\ufeff\U000e0100-\U000e01ef"
 )
 """Body of a regular expression's character class: every character that may be invisible."""
 _HIDDEN_IN_ASCII: Final = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f]")
@@ -55,6 +55,7 @@ def _hidden() -> re.Pattern[str]:
         f"|[\u200c\u200d](?=[\x00-\x7f{INVISIBLE}]|\\Z)|(?<=[\x00-\x7f])[\u200c\u200d]"
         f"|(?<=[{INVISIBLE}])(?<![{_SELECTORS}])[\u200c\u200d]"
         f"|\\A[{_SELECTORS}\u200c\u200d]"
+        "|(?<![\u2801-\u28ff])\u2800(?![\u2801-\u28ff])"  # the blank between words in braille
         "|(?<!\\A)\ufeff"
     )
 
@@ -72,6 +73,11 @@ def find(text: str) -> Iterator[tuple[int, str]]:
 def count(text: str) -> int:
     """Return how many hidden characters the text has."""
     return sum(1 for _ in find(text))
+
+
+def count_in_name(name: str) -> int:
+    """Return `count` of a name or a line; a byte order mark at its start is hidden, too."""
+    return count(f"/{name}")
 
 
 def strip(text: str) -> str:

@@ -13,6 +13,8 @@ from mcp_skills_server.errors import RequestError, listed, quoted
 from mcp_skills_server.format import fields, hidden
 from mcp_skills_server.model import LONGEST_PATH, Json, Skill, Snapshot, Standing
 
+MARKUP: Final = re.compile(r"[<>\x00-\x1f\x7f-\x9f]")
+"""Characters that no name may have, because models read names as part of our own text."""
 _ELSEWHERE: Final = re.compile(
     r"(?:https?|oci(?:\+http)?|git\+[a-z]+|mcp\+https?)://", re.IGNORECASE
 )
@@ -30,7 +32,7 @@ def name_of(skill: Skill, snapshot: Snapshot, least: Standing) -> str:
     is too long for a request, or that holds hidden characters.
     """
     name = skill.name
-    if len(name) > LONGEST_PATH or hidden.count(name):
+    if len(name) > LONGEST_PATH or hidden.count_in_name(name):
         return skill.path
     holder = snapshot.skills.get(name)
     taken = holder is not None and holder is not skill and holder.standing >= least

@@ -22,6 +22,8 @@ PATTERNS: Final = (
     *(f"{begin}*" for begin in _BEGINNINGS),
 )
 """Shell patterns of the names for which `is_ignored` is true."""
+ARCHIVES: Final = (".zip", ".skill", ".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz")
+"""Suffixes of archives: read as a ROOT, never in a folder. skill-creator names a zip `.skill`."""
 _NEVER_ENTERED: Final = frozenset(
     (".", "..", ".git", ".hg", ".svn", ".jj", ".venv", ".tox", ".nox", ".cache")
 )

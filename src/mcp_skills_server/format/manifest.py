@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import re
-import tomllib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -19,6 +18,7 @@ from mcp_skills_server.codes import problem
 from mcp_skills_server.errors import SkillsServerError
 from mcp_skills_server.format.fields import mapping, tags_of, texts
 from mcp_skills_server.model import Json, Problem
+from mcp_skills_server.model.decoding import load_toml
 
 SKILL_TOML: Final = "skill.toml"
 ACTION: Final = "action"
@@ -226,12 +226,10 @@ def _load(raw: bytes, problems: list[Problem]) -> dict[str, Json] | None:
             if each.count(".") > _MAX_DOTS:
                 line = number
                 raise _ManifestError(f"the line has more than {_MAX_DOTS} dots", "break the line")
-        return _json(tomllib.loads(text))
+        return _json(load_toml(text))
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         message, hint = "it is not UTF-8", "save it as UTF-8"
-    except RecursionError:
-        message, hint = "values are nested too deeply", f"nest at most {MAX_DEPTH}"
     except _ManifestError as refused:
         message, hint = str(refused), refused.hint
     # TOMLDecodeError, and an integer with more digits than Python reads

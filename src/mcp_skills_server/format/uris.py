@@ -20,6 +20,7 @@ LONGEST: Final = len(SCHEME) + 3 * LONGEST_PATH
 _REG_NAME: Final = "!$&'()*+,;=-._~"
 _PATH: Final = _REG_NAME + ":@/"
 _NO_NAMES: Final = frozenset(("", ".", ".."))
+_USERINFO: Final = re.compile(r"(?<=:)(?:(?<!ssh:)//|(?<=ssh:)//([^/?#\s:@]*):)[^/?#\s]*@")
 
 
 def uri(skill_path: str, file_path: str = "") -> str:
@@ -68,6 +69,11 @@ def segments(text: str) -> tuple[str, ...] | None:
     if not _NO_NAMES.isdisjoint(parts) or "\0" in "".join(parts):
         return None
     return tuple(parts)
+
+
+def redact(text: str) -> str:
+    """Return a text without the users and passwords of URLs in it; only users of ssh stay."""
+    return _USERINFO.sub(lambda found: f"//{found[1]}@" if found[1] else "//", text)
 
 
 def bare(url: str) -> str:

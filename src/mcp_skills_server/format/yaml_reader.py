@@ -112,7 +112,8 @@ class YamlReader:
         self._expansion = 0
         self._anchors: dict[str, _Anchor] = {}
         self._open: set[str] = set()
-        self._field = ""
+        self.field, self.field_line = "", 0
+        """The field of the top level that is being read, and its line; 0 outside of fields."""
         self.lines: dict[str, int] = {}
         self.metadata: dict[str, tuple[int, str | None]] = {}
         self.written: dict[str, str] = {}
@@ -170,6 +171,7 @@ class YamlReader:
         if start.__class__.__name__ == "StreamEndEvent":
             return None
         value = self._value(self._next(), 0)
+        self.field_line = 0
         self._next()
         after: Any = self._next()
         if after.__class__.__name__ != "StreamEndEvent":
@@ -223,7 +225,7 @@ class YamlReader:
             key = self._key(event, depth)
             line = event.start_mark.line + 2
             if depth == 0:
-                self._field = key
+                self.field, self.field_line = key, line
                 self.lines.setdefault(key, line)
             if key in out:
                 self._note("yaml-duplicate-key", event, f"the key {_shown(key)} appears twice")
@@ -231,7 +233,7 @@ class YamlReader:
             written = value.value if value.__class__ is events.ScalarEvent else None
             if depth == 0 and written is not None:
                 self.written.setdefault(key, written)
-            if depth == 1 and self._field == METADATA:
+            if depth == 1 and self.field == METADATA:
                 self.metadata.setdefault(key, (line, written))
             out[key] = self._value(value, depth + 1)
         return out

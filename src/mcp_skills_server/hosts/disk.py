@@ -45,6 +45,13 @@ def read(path: Path) -> HostFile:
     return HostFile(target, raw, status)
 
 
+def check_links(project: Path, path: Path) -> None:
+    """Raise UsageError, with the target, if links of a project, such as a clone, are on `path`."""
+    target = os.path.realpath(path)
+    if target != os.path.join(os.path.realpath(project), os.path.relpath(path, project)):
+        raise UsageError(f"a link leads to {target}; remove the link, or {_NAME}")
+
+
 def replace(found: HostFile, new: bytes) -> Path | None:
     """Replace a file atomically with `new`; return the path of the backup, None for a new file.
 

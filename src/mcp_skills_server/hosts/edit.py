@@ -22,6 +22,13 @@ _OURS: Final = re.compile(r"mcp_skills_server|mcp-skills-server(?:[@\[=<>~!].*)?
 """This server's module, or its program, perhaps with an extra or a version."""
 _STARTER: Final = re.compile(r"(?:python|pypy|py)[0-9.]*t?w?|uvx|uv|pipx")
 """The launcher that a command begins with: Python, or a tool that installs and runs a package."""
+_PACKAGE: Final = r"mcp-skills-server(?:\[[a-z,-]+\])?(?:(?:@|==)[0-9a-z.]+)?"
+_LAUNCHER: Final = re.compile(
+    rf"(?:(?:uvx|uv\0tool\0run|pipx\0run)\0(?:--(?:from|spec)\0{_PACKAGE}\0)?)?{_PACKAGE}"
+)
+"""Words, joined by NUL, that run exactly this package, without an addition or another index."""
+_PLAIN: Final = re.compile(r"(?s)--(?:in|ex)clude=.*|(?!-|mcp\+).*")
+"""An argument that is a root, but no other server, or chooses skills."""
 _SUFFIX: Final = re.compile(r"\.(?:exe|cmd|bat)\Z")
 
 
@@ -216,6 +223,17 @@ def starts_this_server(words: Sequence[str], command: Sequence[str]) -> bool:
     if "serve" not in words or not _STARTER.fullmatch(first):
         return False
     return _OURS.fullmatch(_base(words[words.index("serve") - 1])) is not None
+
+
+def only_reads_skills(words: Sequence[str], command: Sequence[str]) -> bool:
+    """Return True if a command line, whoever wrote it, can only start this server on some roots.
+
+    Unlike `starts_this_server`, it trusts no path of a program except that of `command`.
+    """
+    at = words.index("serve") if "serve" in words else 0
+    launcher = list(words[:at])
+    is_ours = launcher == [*command] or _LAUNCHER.fullmatch("\0".join(launcher)) is not None
+    return is_ours and all(map(_PLAIN.fullmatch, words[at + 1 :]))
 
 
 def _base(word: str) -> str:

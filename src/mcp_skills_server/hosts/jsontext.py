@@ -10,10 +10,11 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn, TypeGuard, cast
+from typing import Any, Final, TypeGuard, cast
 
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.hosts.table import Form
+from mcp_skills_server.model.decoding import load_json
 
 _STRING: Final = r'"(?:[^"\\]++|\\.)*+(?:"|\Z)'
 _COMMENTS: Final = re.compile(_STRING + r"|//[^\r\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
@@ -84,20 +85,15 @@ def _is_object(value: object) -> TypeGuard[dict[str, object]]:
 
 def _parse(plain: str) -> dict[str, Any]:
     try:
-        value = json.loads(plain, parse_constant=_no_constant)
+        value = load_json(plain)
     except json.JSONDecodeError as error:
-        raise UsageError(f"not valid JSON at line {error.lineno}: {error.msg}") from None
-    except RecursionError:
-        raise UsageError("not usable JSON: nested too deeply") from None
+        place = f"line {error.lineno}, column {error.colno}"
+        raise UsageError(f"not valid JSON at {place}: {error.msg}") from None
     except ValueError as error:
         raise UsageError(f"not valid JSON: {error}") from None
     if not isinstance(value, dict):
         raise UsageError("the file is not a JSON object")
     return cast("dict[str, Any]", value)
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"JSON has no {name}")
 
 
 def _blanked(text: str, form: Form) -> tuple[str, list[int]]:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from mcp_skills_server.errors import UsageError
+from mcp_skills_server.model.decoding import load_toml
 
 _LINES: Final = re.compile(r"[^\n]++\n?|\n")
 _MAY_CLOSE: Final = re.compile(r"[\]}]|\"\"\"|'''")
@@ -34,9 +35,7 @@ def read(text: str) -> dict[str, Any]:
         UsageError: the text is not TOML.
     """
     try:
-        return tomllib.loads(text)
-    except RecursionError:
-        raise UsageError("not usable TOML: nested too deeply") from None
+        return load_toml(text)
     except ValueError as error:  # also a number that is too long
         raise UsageError(f"not valid TOML: {error}") from None
 
@@ -158,7 +157,7 @@ def _statements(text: str) -> Iterator[_Statement]:
         if not first and not _MAY_CLOSE.search(line):
             continue
         try:
-            parsed = tomllib.loads(waiting)
+            parsed = load_toml(waiting)
         except tomllib.TOMLDecodeError:
             tries += 1
             if tries > _TRIES:
@@ -204,7 +203,7 @@ def _tail(statement: str) -> str:
     place = statement.find("#", statement.rstrip().rfind("\n") + 1)
     while place >= 0:
         try:
-            tomllib.loads(statement[:place])
+            load_toml(statement[:place])
         except tomllib.TOMLDecodeError:
             place = statement.find("#", place + 1)
         else:

@@ -15,19 +15,32 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from mcp_skills_server.catalog.bundle import without_nested
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Root
+from mcp_skills_server.dialects.runtime import SCRIPTS
 from mcp_skills_server.durable import exchange, sync_paths
 from mcp_skills_server.errors import RequestError, listed
+from mcp_skills_server.format import media
+from mcp_skills_server.format.file_names import folded
 from mcp_skills_server.format.ignored import STATE_DIR
-from mcp_skills_server.model import Skill
+from mcp_skills_server.format.manifest import SKILL_TOML
+from mcp_skills_server.model import SKILL_MD, Skill
 from mcp_skills_server.proposals.intake import check_apart, files_of, place_in, with_proposal
 from mcp_skills_server.proposals.store import LOCAL, Proposal, ProposalStore
 from mcp_skills_server.provenance.difference import Files
+from mcp_skills_server.runtime.scripts.interpreters import is_program
 
+_FOR_MODEL: Final = ("references/", "assets/")
+_SOURCE: Final = ("text/x-", "text/javascript", "text/jsx", "application/x-", "application/sql")
+"""Folders of text for the model, and beginnings of the media types that it has not."""
 _MOVED: Final = (
     "changed since this was proposed; reject it and say so, and its proposer can propose it again"
 )
+
+
+class UnwritableError(RequestError):
+    """Raised if a proposal cannot be written where it belongs; the message may name folders."""
 
 
 def approve(
@@ -50,19 +63,18 @@ def approve(
         if proposal.principal == reviewer != LOCAL:
             raise RequestError(f"{id_} is your own proposal; another person has to approve it")
         written = store.files(proposal)
-        brought = scripts_in(written)
-        if brought and not scripts:
-            fault = f"{id_} brings scripts ({listed(brought)}), which run with --allow-scripts"
-            raise RequestError(f"{fault}; read them, and accept them too (--scripts)")
         registry.refresh()
-        root, skill = _target(registry, proposal)
+        _, skill, place = _target(registry, proposal)
         before: Files = {}
         if skill is not None:
             before = files_of(registry, skill)
         after = with_proposal(before, written, proposal.removed)
+        brought = scripts_in(before, after)
+        if brought and not scripts:
+            fault = f"{id_} brings scripts, or what they load ({listed(brought)})"
+            raise RequestError(f"{fault}; read these files, and accept them too (--scripts)")
         is_written = skill is not None and before == after
         if is_written and not (proposal.is_new and before.keys() != written.keys()):
-            place = _place(root, skill, proposal)
             shutil.rmtree(_staging_path(place, proposal), ignore_errors=True)
         else:
             _write(registry, store, proposal, after)
@@ -84,34 +96,51 @@ def _pending(store: ProposalStore, id_: str) -> Proposal:
     return proposal
 
 
-def scripts_in(written: Mapping[str, bytes]) -> list[str]:
-    """Return the paths of a proposal's files that could run, sorted."""
+def scripts_in(before: Files, after: Files) -> list[str]:
+    """Return the paths of the files of a change that could run, or that a script may load, sorted.
+
+    In a skill with scripts that is every file but text for the model; with its first script also
+    those that it had before.
+    """
+    if not _has_scripts(after):
+        return []
+    known: Files = before if _has_scripts(before) else {}
     return [
         path
-        for path, raw in sorted(written.items())
-        if path.startswith("scripts/") or path == "skill.toml" or raw.startswith(b"#!")
+        for path, found in sorted(after.items())
+        if known.get(path) != found and not _is_for_model(path, found[0])
     ]
 
 
-def _target(registry: Registry, proposal: Proposal) -> tuple[Root, Skill | None]:
-    """Return the root that a proposal is for, and its skill of that path, if there is one."""
+def _has_scripts(files: Files) -> bool:
+    return any(
+        folded(path).startswith(SCRIPTS) or folded(path) == SKILL_TOML or is_program(raw)
+        for path, (raw, _) in files.items()
+    )
+
+
+def _is_for_model(path: str, raw: bytes) -> bool:
+    """Tell whether a file is text that no script of the skill runs or imports."""
+    kind = media.media_type(path) or ""
+    is_text = media.is_text(kind) and not kind.startswith(_SOURCE) and not is_program(raw)
+    return path == SKILL_MD or (path.startswith(_FOR_MODEL) and is_text)
+
+
+def _target(registry: Registry, proposal: Proposal) -> tuple[Root, Skill | None, Path]:
+    """Return the root that a proposal is for, its skill of that path, if any, and the folder."""
     for root in registry.roots:
         if root.path == os.path.realpath(proposal.root) and root.origin is None:
-            return root, registry.of_root(root).skills.get(proposal.name)
-    raise RequestError(f"{proposal.root} is not a folder served here; name it with --root")
-
-
-def _place(root: Root, skill: Skill | None, proposal: Proposal) -> Path:
-    """Return the folder of the skill, existing or new."""
-    if skill is None:
-        return Path(root.path, place_in(root, proposal.name))
-    return Path(root.path, skill.directory)
+            skill = registry.of_root(root).skills.get(proposal.name)
+            if skill is None:
+                return root, None, Path(root.path, place_in(root, proposal.name))
+            own = without_nested(skill, skill.nested, root)
+            return root, own, Path(root.path, skill.directory)
+    raise UnwritableError(f"{proposal.root} is not a folder served here; name it with --root")
 
 
 def _write(registry: Registry, store: ProposalStore, proposal: Proposal, after: Files) -> None:
     """Replace the folder of a skill, or make a new one; a failure leaves the folder as it was."""
-    root, skill = _target(registry, proposal)
-    place = _place(root, skill, proposal)
+    root, skill, place = _target(registry, proposal)
     staging = _staging_path(place, proposal)
     discarded = True
     try:
@@ -119,7 +148,7 @@ def _write(registry: Registry, store: ProposalStore, proposal: Proposal, after: 
         if skill is None:
             if not proposal.is_new:
                 raise RequestError(f"{proposal.name} no longer exists; reject the proposal")
-            check_apart(registry, proposal.name)
+            check_apart(registry.snapshot, proposal.name, UnwritableError)
             _make_parents(Path(root.path), place)
             staging.mkdir()
             _write_files(staging, after, (), place.parent)
@@ -133,6 +162,10 @@ def _write(registry: Registry, store: ProposalStore, proposal: Proposal, after: 
         now = files_of(registry, skill)
         replaced = {path: raw for path, (raw, _) in now.items() if after.get(path) != now[path]}
         fresh = {path: each for path, each in after.items() if now.get(path) != each}
+        inner = tuple(folded(f"{nested}/") for nested in skill.nested)
+        for path in sorted(fresh.keys() - now):
+            if folded(path).startswith(inner) or os.path.lexists(place / path):
+                raise UnwritableError(f"{path} is no file of {proposal.name}; reject the proposal")
         store.keep_before(proposal, replaced)
         shutil.copytree(place, staging, symlinks=True, copy_function=os.link)
         _write_files(staging, fresh, now.keys() - after, place)
@@ -148,7 +181,7 @@ def _write(registry: Registry, store: ProposalStore, proposal: Proposal, after: 
         if not discarded:
             rest = f"the former content is in {staging}; move it back"
         fault = f"{place}: cannot be replaced ({error.strerror or error})"
-        raise RequestError(f"{fault}; {rest}") from None
+        raise UnwritableError(f"{fault}; {rest}") from None
     finally:
         if discarded:
             shutil.rmtree(staging, ignore_errors=True)
@@ -160,17 +193,17 @@ def _staging_path(place: Path, proposal: Proposal) -> Path:
 
 
 def _make_parents(top: Path, place: Path) -> None:
-    """Make the folders above a new skill; refuse a link among them."""
+    """Make the folders above a new skill; refuse a link or a skill among them."""
     here = top
     for name in place.relative_to(top).parts[:-1]:
         here /= name
         with suppress(FileExistsError):
             here.mkdir()
             _give_to_owner([here], here.parent)
-        if here.is_symlink() or not here.is_dir():
-            raise RequestError(f"{here} is not a folder; reject the proposal")
+        if here.is_symlink() or not here.is_dir() or os.path.lexists(here / SKILL_MD):
+            raise UnwritableError(f"{here} is not a folder, or is a skill; reject the proposal")
     if os.path.lexists(place):
-        raise RequestError(f"{place} already exists; reject the proposal, or move it away")
+        raise UnwritableError(f"{place} already exists; reject the proposal, or move it away")
 
 
 def _write_files(staging: Path, fresh: Files, gone: Iterable[str], like: Path) -> None:
@@ -179,9 +212,9 @@ def _write_files(staging: Path, fresh: Files, gone: Iterable[str], like: Path) -
         (staging / path).unlink()
     for path, (raw, _) in fresh.items():
         place = staging / path
-        place.parent.mkdir(parents=True, exist_ok=True)
         if place.parent.resolve() != staging.resolve() / Path(path).parent:
-            raise RequestError(f"{path} lies behind a link; reject the proposal")
+            raise UnwritableError(f"{path} lies behind a link; reject the proposal")
+        place.parent.mkdir(parents=True, exist_ok=True)
         place.unlink(missing_ok=True)  # a hard link to the served file, which must not change
         place.write_bytes(raw)
     _give_to_owner([staging, *staging.rglob("*")], like)

@@ -13,14 +13,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from mcp_skills_server.catalog.bundle import without_nested
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Root
-from mcp_skills_server.catalog.views import nested_in
 from mcp_skills_server.durable import write_folder
 from mcp_skills_server.errors import RequestError, listed, quoted
-from mcp_skills_server.format import file_names, hidden, ignored
+from mcp_skills_server.format import hidden, identity, ignored
 from mcp_skills_server.format.archive import ArchiveRefusedError, check_paths
-from mcp_skills_server.model import SKILL_MD, Skill
+from mcp_skills_server.format.file_names import folded
+from mcp_skills_server.model import SKILL_MD, Skill, Snapshot
 from mcp_skills_server.proposals.store import Proposal, ProposalStore
 from mcp_skills_server.provenance.difference import Files, compare
 
@@ -36,23 +37,28 @@ _MOST_SHOWN_LINES: Final = 60
 
 
 def propose(
-    registry: Registry, store: ProposalStore, draft: Proposal, files: Mapping[str, str | None]
+    registry: Registry,
+    store: ProposalStore,
+    draft: Proposal,
+    files: Mapping[str, str | None],
+    seen: Snapshot,
 ) -> Proposal:
     """Validate a proposal, store it and return it as stored, or raise RequestError.
 
     The draft has `name`, `principal`, `reason`, `host`, and for a change `base`. `files` are those
-    to add or replace, by path in the skill; None removes a file.
+    to add or replace, by path in the skill; None removes a file. `seen` are the skills that the
+    proposer may read: no refusal tells of others, and `approve` refuses what conflicts with them.
     """
     if len(draft.reason) > _MOST_REASON or not draft.reason.strip():
         words = f"of at most {_MOST_REASON:,} characters, for the reviewer"
         raise RequestError(f"give a reason, {words}")
-    if hidden.count(draft.reason):
+    if hidden.count_in_name(draft.reason):
         raise RequestError("the reason holds characters that a reviewer cannot see; leave them out")
     _check_texts(files)
     written = {path: text.encode() for path, text in files.items() if text is not None}
     removed = tuple(sorted(files.keys() - written))
-    skill = registry.snapshot.skills.get(draft.name)
-    root, before = _root_and_files(registry, draft, skill, written, removed)
+    skill = seen.skills.get(draft.name)
+    root, before = _root_and_files(registry, seen, draft, written, removed)
     after = with_proposal(before, written, removed)
     _check_tree(after)
     if after == before:
@@ -64,12 +70,11 @@ def propose(
     if problems:
         fault = f"the skill would not be valid: {'; '.join(problems)}"
         raise RequestError(f"{fault}. Correct this and propose it again")
-    made = replace(draft, host=draft.host[:200], root=root.path, removed=removed)
-    if skill is None:
-        made = replace(made, place=os.path.join(root.path, place_in(root, draft.name)))
-    else:
-        place, over = os.path.join(root.path, skill.directory), registry.digest_over(skill)
-        made = replace(made, place=place, base_files=over)
+    place, over = place_in(root, draft.name), ""
+    if skill is not None:
+        place, over = skill.directory, registry.digest_over(skill)
+    made = replace(draft, host=draft.host[:200], root=root.path, removed=removed, base_files=over)
+    made = replace(made, place=os.path.join(root.path, place))
     return store.add(made, written)
 
 
@@ -136,35 +141,40 @@ def _check_texts(files: Mapping[str, str | None]) -> None:
         if hidden.count(text) or "\0" in text:
             fault = f"{shown} holds characters that a reviewer cannot see"
             raise RequestError(f"{fault}; leave them out")
-        if text.count("\n") > MOST_LINES:
+        if len(text.splitlines()) > MOST_LINES:
             fault = f"{shown} has more than {MOST_LINES:,} lines"
             raise RequestError(f"{fault}; split it, because a person has to read it")
         folder, _, name = path.rpartition("/")
-        if name.casefold() == SKILL_MD.casefold() and (folder or name != SKILL_MD):
+        if folded(name) == folded(SKILL_MD) and (folder or name != SKILL_MD):
             rule = f"a proposal is for one skill, whose {SKILL_MD} lies at its top"
             raise RequestError(f"{shown}: {rule}")
 
 
 def _root_and_files(
     registry: Registry,
+    seen: Snapshot,
     draft: Proposal,
-    skill: Skill | None,
     written: Mapping[str, bytes],
     removed: Sequence[str],
 ) -> tuple[Root, Files]:
     """Return the skill's root and current files, none for a new skill; refuse an outdated base."""
+    skill = seen.skills.get(draft.name)
     if skill is None:
         if draft.base or removed:
             fault = f"there is no skill {quoted(draft.name)} to change"
             raise RequestError(f"{fault}; leave out base for a new one")
-        return _root_for(registry, draft.name), {}
+        return _root_for(registry, seen, draft.name), {}
     if skill.origin is not None:
-        fault = f"{skill.path} comes from {skill.origin}"
+        fault = f"{skill.path} comes from {identity.origin(skill)}"
         raise RequestError(f"{fault}; propose the change to its publisher")
     root = registry.roots[skill.root]
-    # Before its files are read: this caller may not read the skills in it, or know of them.
-    nested = nested_in(registry.snapshot, skill)
-    if nested or not skill.directory or root.locate(skill.directory).link:
+    # Nested skills that the proposer may not read have no files here, and stay as they are.
+    own = without_nested(skill, skill.nested, root)
+    if (
+        own.files.keys() != skill.files.keys()
+        or not skill.directory
+        or root.locate(skill.directory).link
+    ):
         fault = f"{skill.path} is a root by itself, or a link, or has skills in it"
         raise RequestError(f"{fault}, and can only be changed by hand; tell the user")
     before = files_of(registry, skill)
@@ -186,16 +196,16 @@ def _root_and_files(
     return root, before
 
 
-def _root_for(registry: Registry, name: str) -> Root:
-    """Return the first root that takes new skills; refuse a path in or around another skill."""
+def _root_for(registry: Registry, seen: Snapshot, name: str) -> Root:
+    """Return the first root that takes new skills; refuse a path in or around one `seen`."""
     try:
         check_paths([f"{name}/{SKILL_MD}"])
     except ArchiveRefusedError as error:
         raise RequestError(f"{error}; name the new skill as in 'billing/refunds'") from None
-    if ignored.ignored([name]) or hidden.count(name):
+    if ignored.ignored([name]):
         fault = f"{quoted(name)} is not a name that is served"
         raise RequestError(f"{fault}; name the new skill as in 'billing/refunds'")
-    check_apart(registry, name)
+    check_apart(seen, name)
     for root in registry.roots:
         is_a_skill = "" in {each.directory for each in registry.of_root(root).skills.values()}
         if root.origin is None and root.layout is None and not is_a_skill:
@@ -204,13 +214,14 @@ def _root_for(registry: Registry, name: str) -> Root:
     raise RequestError(f"{fault}; tell the user what you would have proposed")
 
 
-def check_apart(registry: Registry, name: str) -> None:
-    """Raise RequestError if a new skill of this path would lie in or around another one."""
-    for path in registry.snapshot.skills:
-        folded, other = f"{name}/".casefold(), f"{path}/".casefold()
-        if folded.startswith(other) or other.startswith(folded):
+def check_apart(snapshot: Snapshot, name: str, refusal: type[RequestError] = RequestError) -> None:
+    """Raise a refusal if a new skill of this path would lie in or around one of a snapshot."""
+    new = folded(f"{name}/")
+    for path in snapshot.skills:
+        other = folded(f"{path}/")
+        if new.startswith(other) or other.startswith(new):
             fault = f"{quoted(name)} would lie in or around another skill"
-            raise RequestError(f"{fault}; propose it under another name")
+            raise refusal(f"{fault}; propose it under another name")
 
 
 def _check_tree(after: Files) -> None:
@@ -219,8 +230,5 @@ def _check_tree(after: Files) -> None:
         check_paths(after)
     except ArchiveRefusedError as error:
         raise RequestError(f"{error}; name files by plain paths in the skill") from None
-    fault = next(file_names.faults(after), None)
-    if fault is not None:
-        raise RequestError(f"{quoted(fault.path)}: {fault.message}; choose another name")
     if SKILL_MD not in after:
         raise RequestError(f"a skill needs a {SKILL_MD}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from mcp_skills_server.catalog.bundle import without_nested
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Root
 from mcp_skills_server.model import Skill, Snapshot, Standing
@@ -27,7 +28,7 @@ class Review(NamedTuple):
     after: Files  # with the proposal applied
     difference: Difference | None  # None if nothing would change
     problems: Sequence[str]  # errors that `validate` finds in the result
-    scripts: Sequence[str]  # the files that could run
+    scripts: Sequence[str]  # the files that could run, or that a script may load
     alike: Sequence[str]  # skills with the same name or a similar description
     is_outdated: bool  # the skill has changed since, so the proposal cannot be approved
 
@@ -39,6 +40,7 @@ def review(registry: Registry, store: ProposalStore, proposal: Proposal, seen: S
     before: Files = {}
     base, alike = "", list[str]()
     if skill is not None:
+        skill = without_nested(skill, skill.nested, root)
         before, base = files_of(registry, skill), registry.digest_over(skill)
     if proposal.state == "approved":
         before = {path: (raw, False) for path, raw in store.files(proposal, BEFORE).items()}
@@ -55,7 +57,7 @@ def review(registry: Registry, store: ProposalStore, proposal: Proposal, seen: S
         after,
         compare(proposal.name, before, after),
         problems,
-        scripts_in(written),
+        scripts_in(before, after),
         alike,
         is_outdated=proposal.state == "pending" and proposal.base_files != base,
     )

@@ -12,7 +12,6 @@ import os
 import re
 import secrets
 import shutil
-import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
@@ -26,6 +25,7 @@ from filelock import FileLock
 from mcp_skills_server.durable import replace_file, untrusted_reason, write_folder
 from mcp_skills_server.errors import REPEATS, RequestError, UsageError
 from mcp_skills_server.model import Json
+from mcp_skills_server.model.decoding import load_toml
 
 if TYPE_CHECKING:
     from mcp_skills_server.proposals.branches import Branches
@@ -91,7 +91,7 @@ def encode(proposal: Proposal) -> bytes:
 
 def decode(raw: bytes) -> Proposal:
     """Return the proposal of a record; raise ValueError if the record is invalid."""
-    found: Mapping[str, Any] = tomllib.loads(raw.decode())
+    found: Mapping[str, Any] = load_toml(raw.decode())
     removed: Any = found.get("removed", [])
     names = [each.name for each in fields(Proposal) if each.name != "removed"]
     texts = {name: found.get(name, "") for name in names}

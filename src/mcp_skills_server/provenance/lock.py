@@ -15,7 +15,6 @@ each entry then lists the skills of its revision.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from mcp_skills_server.codes import problem
 from mcp_skills_server.durable import read_regular, replace_file
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import Skill, Standing, printable
+from mcp_skills_server.model.decoding import load_toml
 from mcp_skills_server.model.digests import is_digest
 
 _VERSION: Final = 1
@@ -56,7 +56,7 @@ def parse(text: str) -> tuple[LockedSource, ...]:
     Raises:
         ValueError: the text is not a valid lock file; the message has the reason and the place.
     """
-    content = tomllib.loads(text)
+    content = load_toml(text)
     if content.get("version") != _VERSION:
         version = content.get("version")
         raise ValueError(f"its version is {version!r}, and this program reads {_VERSION}")
@@ -79,6 +79,7 @@ def _source(number: int, found: Any) -> LockedSource:
     if (
         not isinstance(given, str)
         or not given
+        or "\0" in given
         or not isinstance(revision, str)
         or not isinstance(skills, dict)
     ):
@@ -123,7 +124,7 @@ def read(path: Path) -> tuple[LockedSource, ...]:
         fault = f"cannot be read ({error.strerror}); give another --lock"
     except UnicodeDecodeError:
         fault = "not a valid lock file: it is not UTF-8; recreate it with 'lock'"
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         fault = f"not a valid lock file: {error}; recreate it with 'lock'"
     raise UsageError(f"{shown}: {fault}")
 
@@ -132,9 +133,12 @@ def write(path: Path, sources: Sequence[LockedSource]) -> None:
     """Replace a lock file atomically.
 
     Raises:
-        UsageError: the file cannot be written.
+        UsageError: the file cannot be written, or is a symlink, which a clone may bring.
     """
-    path = path.resolve()  # keeps a symlink and replaces its target
+    path = path.absolute()
+    if path.is_symlink():
+        target = printable(str(path.resolve()))
+        raise UsageError(f"{printable(str(path))}: a link to {target}; name that file")
     mode = None
     with suppress(OSError):
         mode = path.stat().st_mode & 0o777

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import os
 import shutil
 import stat
@@ -28,8 +27,10 @@ from mcp_skills_server.catalog.gates import GateRefusal
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.codes import problem
 from mcp_skills_server.durable import read_regular, untrusted_reason
-from mcp_skills_server.errors import SkillsServerError, UsageError, missing_extra
+from mcp_skills_server.errors import SkillsServerError, UsageError
+from mcp_skills_server.installation import missing_extra
 from mcp_skills_server.model import SIGNATURE_FILE, Skill, Standing, printable
+from mcp_skills_server.model.decoding import load_json
 
 _MOST_PROVED: Final = 100_000
 _UNUSED_S: Final = 30 * 86400.0
@@ -252,16 +253,16 @@ def _bundle(raw: bytes) -> tuple[dict[str, Any], set[str]]:
     try:
         if len(raw) > _MOST_BYTES:
             raise ValueError(len(raw))
-        bundle = json.loads(raw)
+        bundle = load_json(raw)
         if _has_other_names(bundle):
             raise ValueError("names")
         material = bundle["verificationMaterial"]
         # Without a hint the library prints to stdout.
         if "publicKey" in material and not material["publicKey"]["hint"]:
             raise ValueError("hint")
-        payload = json.loads(base64.b64decode(bundle["dsseEnvelope"]["payload"]))
+        payload = load_json(base64.b64decode(bundle["dsseEnvelope"]["payload"]))
         names = {str(each["name"]) for each in payload["predicate"]["resources"]}
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError):
         message = "the signature cannot be read, or an outdated program made it"
         raise UnsignedError("signature-invalid", message) from None
     return cast("dict[str, Any]", bundle), names

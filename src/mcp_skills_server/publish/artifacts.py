@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NamedTuple
+from weakref import finalize
 
 from mcp_skills_server.dialects.wellknown import Artifact
 from mcp_skills_server.format import archive
@@ -167,6 +168,7 @@ class Spool:
         except FileNotFoundError:
             name = ":memory:"
         self._database = sqlite3.connect(name, check_same_thread=False, isolation_level=None)
+        finalize(self, self._database.close)
         self._database.execute("PRAGMA journal_mode = MEMORY")
         self._database.execute("CREATE TABLE spool (id INTEGER PRIMARY KEY, raw BLOB)")
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 from mcp_skills_server.dialects.wellknown import DIRECTORY, DIRECTORY_0_1, INDEX
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import printable
+from mcp_skills_server.model.decoding import load_json
 from mcp_skills_server.publish.artifacts import Item
 from mcp_skills_server.publish.folder import OutputFolder, parent_folders
 
@@ -166,7 +167,7 @@ def decode_record(raw: bytes | None) -> PublishRecord:
     if raw is None:
         return PublishRecord()
     try:
-        fields: Any = json.loads(raw)
+        fields: Any = load_json(raw)
         if fields["format"] != _FORMAT:
             raise ValueError
         return PublishRecord(
@@ -174,5 +175,5 @@ def decode_record(raw: bytes | None) -> PublishRecord:
             {str(path): int(since) for path, since in fields["retired"].items()},
             {str(path): {*map(str, each)} for path, each in fields.get("begun", {}).items()},
         )
-    except (RecursionError, LookupError, TypeError, AttributeError, OverflowError) as error:
+    except (LookupError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(error) from None

@@ -12,9 +12,10 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
+from mcp_skills_server.access.principal import Owner
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.model import printable
-from mcp_skills_server.runtime.quota import Owner, Quota, QuotaError
+from mcp_skills_server.runtime.quota import Quota, QuotaError
 
 PREFIX: Final = "blob:"
 

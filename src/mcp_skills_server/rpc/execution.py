@@ -19,6 +19,7 @@ import anyio
 from anyio import to_thread
 
 from mcp_skills_server.access.grants import Permissions
+from mcp_skills_server.access.principal import Owner
 from mcp_skills_server.catalog import disk
 from mcp_skills_server.dialects import jsonrpc
 from mcp_skills_server.dialects.skills_protocol import DISABLED, CodeExecution, Execution, Run
@@ -28,7 +29,7 @@ from mcp_skills_server.model import Json, Skill, printable
 from mcp_skills_server.rpc import launcher
 from mcp_skills_server.rpc.blobs import PREFIX, BlobStore
 from mcp_skills_server.rpc.messages import MAX_SUMMARY, failed, new_run_id
-from mcp_skills_server.runtime.quota import Owner, QuotaError
+from mcp_skills_server.runtime.quota import QuotaError
 from mcp_skills_server.runtime.scripts import output_files
 from mcp_skills_server.runtime.scripts.launch import NOT_STARTED
 from mcp_skills_server.runtime.scripts.outcome import OURS, Outcome
@@ -178,10 +179,7 @@ class Executor:
         files = {
             BLOBS_IN + "/" + name.removeprefix(PREFIX): self._blobs.get(name) for name in wanted
         }
-        try:
-            files |= {launcher.ARGS: jsonrpc.dump(request.args), **(code or {})}
-        except RecursionError:
-            raise RequestError("args is nested too deeply") from None
+        files |= {launcher.ARGS: jsonrpc.dump(request.args), **(code or {})}
         called = function is not None
         if called:
             start = partial(start, args=(function,), launcher=_LAUNCHER)

@@ -14,12 +14,12 @@ from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
 from anyio import to_thread
 
-from mcp_skills_server.access.principal import Principal
+from mcp_skills_server.access.principal import Requester
 from mcp_skills_server.catalog.path_map import join
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.threads import in_thread, limit_large_answers
@@ -38,7 +38,7 @@ from mcp_skills_server.model import SKILL_MD, Json, Problem, Skill, Snapshot, St
 from mcp_skills_server.rpc import guide
 from mcp_skills_server.rpc.blobs import BlobStore
 from mcp_skills_server.rpc.messages import CallError, failed
-from mcp_skills_server.runtime.quota import Owner, QuotaError
+from mcp_skills_server.runtime.quota import QuotaError
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.telemetry import events
 
@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 
 Result: TypeAlias = "dict[str, Json]"
 _R = TypeVar("_R")
-_Handler: TypeAlias = "Callable[[Mapping[str, Any], RpcClient], Awaitable[Result]]"
+_Handler: TypeAlias = "Callable[[Mapping[str, Any], Requester], Awaitable[Result]]"
 _LOGGED_AT_ONCE: Final = 20
 _MOST_LOGGED: Final = 10_000
 _findings: Final[WeakKeyDictionary[Skill, Findings]] = WeakKeyDictionary()
@@ -205,24 +205,6 @@ class CatalogueCache:
             logger.warning("and %d more problems with manifests", len(fresh) - _LOGGED_AT_ONCE)
 
 
-class RpcClient(NamedTuple):
-    """The client of a call.
-
-    Attributes:
-        owner: the owner charged for its blobs and runs.
-        principal: the authenticated principal, or None.
-        address: its network address; None for a pipe.
-    """
-
-    owner: Owner = None
-    principal: Principal | None = None
-    address: str | None = None
-
-
-LOCAL_CLIENT: Final = RpcClient()
-"""The client of a pipe."""
-
-
 class Methods:
     """The stateless method table over one runtime.
 
@@ -259,7 +241,7 @@ class Methods:
 
             self._executor = Executor(runtime.scripts, self._blobs)
 
-    async def call(self, method: str, params: Mapping[str, Any], client: RpcClient) -> Result:
+    async def call(self, method: str, params: Mapping[str, Any], client: Requester) -> Result:
         """Handle one call.
 
         Raises:
@@ -282,9 +264,9 @@ class Methods:
     async def _from_view(
         self,
         parse: Callable[[Mapping[str, Any]], _R],
-        handle: Callable[[View, _R, RpcClient], Awaitable[Result]],
+        handle: Callable[[View, _R, Requester], Awaitable[Result]],
         params: Mapping[str, Any],
-        client: RpcClient,
+        client: Requester,
     ) -> Result:
         """Handle a call over the current view, after the first scan."""
         request = parse(params)
@@ -297,7 +279,7 @@ class Methods:
 
     # Discovery
 
-    async def _list(self, view: View, request: dialect.Listing, _client: RpcClient) -> Result:
+    async def _list(self, view: View, request: dialect.Listing, _client: Requester) -> Result:
         kind = f"{dialect.LIST} {request.namespace or ''}"
         after = _after(request.cursor, kind)
         catalogue = await self._catalogue(view)
@@ -311,7 +293,7 @@ class Methods:
         return dialect.skill_list((entry.manifest for entry in kept), request.detail, cursor)
 
     async def _describe(
-        self, view: View, request: dialect.Description, _client: RpcClient
+        self, view: View, request: dialect.Description, _client: Requester
     ) -> Result:
         entry = await self._find(await self._catalogue(view), request.name, request.version)
         frontmatter = content = None
@@ -322,7 +304,7 @@ class Methods:
             content = (raw or b"").decode("utf-8", "replace")
         return dialect.skill_description(entry.manifest, frontmatter, content)
 
-    async def _read(self, view: View, request: dialect.FileRequest, client: RpcClient) -> Result:
+    async def _read(self, view: View, request: dialect.FileRequest, client: Requester) -> Result:
         entry = await self._find(await self._catalogue(view), request.name, request.version)
         about = _error_data(request.name, request.version) | {"path": clipped(request.path)}
         file = None if entry.skill is None else entry.skill.files.get(request.path)
@@ -340,12 +322,12 @@ class Methods:
                 raise CallError(printable(f"{request.path[:200]!r} is not a text file"), about)
             return dialect.content(text)
 
-    async def _guide(self, _params: Mapping[str, Any], _client: RpcClient) -> Result:
+    async def _guide(self, _params: Mapping[str, Any], _client: Requester) -> Result:
         return dialect.content(guide.files()[SKILL_MD].decode("utf-8"))
 
     # Execution
 
-    async def _execute(self, view: View, request: Execution, client: RpcClient) -> Result:
+    async def _execute(self, view: View, request: Execution, client: Requester) -> Result:
         entry = await self._find(await self._catalogue(view), request.name, request.version)
         if self._executor is None:
             return dialect.run(failed(dialect.DISABLED, _NO_SCRIPTS))
@@ -359,7 +341,7 @@ class Methods:
         )
         return dialect.run(done)
 
-    async def _run_code(self, view: View, request: CodeExecution, client: RpcClient) -> Result:
+    async def _run_code(self, view: View, request: CodeExecution, client: Requester) -> Result:
         executor = self._executor
         if executor is None:
             return dialect.run(failed(dialect.DISABLED, _NO_SCRIPTS))
@@ -372,14 +354,14 @@ class Methods:
         done = await executor.run_code(request, skills, client.owner, permissions=allowed)
         return dialect.run(done)
 
-    async def _create_blob(self, params: Mapping[str, Any], client: RpcClient) -> Result:
+    async def _create_blob(self, params: Mapping[str, Any], client: Requester) -> Result:
         content = dialect.blob_content(params)
         if self._executor is None:
             return dialect.refusal(dialect.DISABLED, _NO_SCRIPTS)
         raw = content.encode("utf-8")
         return dialect.blob_made(self._blobs.add(raw, client.owner), len(raw))
 
-    async def _read_blob(self, params: Mapping[str, Any], _client: RpcClient) -> Result:
+    async def _read_blob(self, params: Mapping[str, Any], _client: Requester) -> Result:
         request = dialect.blob_request(params)
         if self._executor is None:
             return dialect.refusal(dialect.DISABLED, _NO_SCRIPTS)

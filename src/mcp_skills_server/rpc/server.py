@@ -14,12 +14,13 @@ from typing import Any, Final, cast
 import anyio
 import anyio.lowlevel
 
+from mcp_skills_server.access.principal import LOCAL_REQUESTER, Requester
 from mcp_skills_server.dialects import jsonrpc
 from mcp_skills_server.dialects.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST
 from mcp_skills_server.errors import REPEATS
 from mcp_skills_server.rpc import messages
 from mcp_skills_server.rpc.messages import MAX_BATCH, CallError
-from mcp_skills_server.rpc.methods import LOCAL_CLIENT, Methods, RpcClient
+from mcp_skills_server.rpc.methods import Methods
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.transport import Pipes
 
@@ -40,7 +41,7 @@ class Rpc:
         self.methods = methods
         self.max_message = max_message
 
-    async def answer(self, raw: bytes, client: RpcClient = LOCAL_CLIENT) -> bytes | None:
+    async def answer(self, raw: bytes, client: Requester = LOCAL_REQUESTER) -> bytes | None:
         """Return the response to a call or a batch, or None if there are only notifications."""
         try:
             message = messages.parse(raw)
@@ -82,7 +83,7 @@ class Rpc:
         return _error(None, CallError(message, code=INVALID_REQUEST))
 
     async def _one(
-        self, message: object, client: RpcClient, *, is_over: bool = False
+        self, message: object, client: Requester, *, is_over: bool = False
     ) -> bytes | None:
         """Return the response to a call, an error if those to its batch `is_over` the limit."""
         try:

@@ -8,20 +8,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from ipaddress import IPv6Address, ip_address
-from typing import Final, Generic, TypeAlias, TypeVar
+from typing import Final, Generic, TypeVar
 
+from mcp_skills_server.access.principal import Owner
 from mcp_skills_server.errors import RequestError
 
 _SHARES: Final = 4
 """The divisor of the total that gives one owner's default share: a quarter."""
-_IPV6_NETWORK: Final = 64
-"""The prefix length of an IPv6 network that one client controls."""
-
-Owner: TypeAlias = str | None
-"""The key of a quota's owner. None stands for indistinguishable clients, as on stdio, and may
-use the total."""
-
 _Key = TypeVar("_Key", bound=Hashable)
 
 
@@ -31,25 +24,6 @@ class QuotaError(RequestError):
     def __init__(self, message: str, quota: str) -> None:
         super().__init__(f"{message} (quota {quota})")
         self.quota = quota
-
-
-def owner_of(principal: str | None, address: str | None) -> Owner:
-    """Return a request's owner: its authenticated principal, else its network, else None."""
-    if principal is not None:
-        return principal
-    if not address:
-        return None
-    try:
-        parsed = ip_address(address.partition("%")[0])
-    except ValueError:
-        return f"address {address}"
-    if isinstance(parsed, IPv6Address):
-        if parsed.ipv4_mapped is not None:
-            return f"address {parsed.ipv4_mapped}"
-        if not parsed.is_loopback:
-            network = int(parsed) >> (128 - _IPV6_NETWORK) << (128 - _IPV6_NETWORK)
-            return f"address {IPv6Address(network)}/{_IPV6_NETWORK}"
-    return f"address {parsed}"
 
 
 class Quota(Generic[_Key]):

@@ -13,7 +13,7 @@ from itertools import chain, groupby, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from mcp_skills_server.catalog.views import SkillSet
+from mcp_skills_server.catalog.views import SkillSet, View
 from mcp_skills_server.model import Skill
 from mcp_skills_server.runtime.overlap import group_copies
 from mcp_skills_server.runtime.search_index import MOST_HITS, SENTENCE_WEIGHTS, SearchIndex, Term
@@ -96,7 +96,7 @@ class Hit(NamedTuple):
 class Search:
     """A thread-safe search over a set of skills; its ranks depend on no other skill."""
 
-    def __init__(self, skill_set: SkillSet, embeddings: Embeddings | None = None) -> None:
+    def __init__(self, skill_set: SkillSet | View, embeddings: Embeddings | None = None) -> None:
         self._skill_set = skill_set
         self._embeddings = embeddings
         self._lock = threading.Lock()
@@ -121,8 +121,7 @@ class Search:
         """Return the results of `find` with their scores and copies."""
         semantic: list[tuple[str, float]] = []
         if by_meaning and self._embeddings is not None:
-            among = None if self._skill_set.permissions is None else self._skill_set.snapshot.skills
-            semantic = self._embeddings.ranked(query, among)
+            semantic = self._embeddings.ranked(query, self._skill_set.snapshot.skills)
         most = max(limit, 0)
         with self._lock:
             accepted = (hit for hit in self._current().find(query, semantic) if accept(hit.skill))

@@ -11,8 +11,10 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeAlias
 
+from mcp_skills_server.access.principal import Owner
 from mcp_skills_server.catalog.threads import in_thread, limit_large_answers
 from mcp_skills_server.catalog.views import View, retry_when_stale
 from mcp_skills_server.dialects import runtime as dialect
@@ -32,7 +34,6 @@ from mcp_skills_server.runtime.active_skills import (
     loaded_list,
 )
 from mcp_skills_server.runtime.briefing import name_of
-from mcp_skills_server.runtime.quota import Owner
 from mcp_skills_server.runtime.tool_arguments import invalid_arguments, path_in
 from mcp_skills_server.telemetry import events
 
@@ -88,7 +89,8 @@ class Session(ClosingMixin):
         hosted: whether an orchestrator puts the instructions at the top of each model call. Else
             the session's handle is a tool argument, and results carry the instructions.
         since: the `time.monotonic` at which the model was shown the list of skills; by default now.
-        handle: the handle of a session that began in another process; a new one unless given.
+        handle: the identifier of a session that began in another process; a new one unless given.
+        handle_of: returns what the model gives in its next calls.
     """
 
     def __init__(
@@ -98,18 +100,20 @@ class Session(ClosingMixin):
         hosted: bool,
         since: float | None = None,
         handle: str | None = None,
+        handle_of: Callable[[Session], str] = attrgetter("session_id"),
     ) -> None:
         if handle is None:
             from secrets import token_urlsafe  # late: a handshake needs no session
 
             handle = token_urlsafe(18)
         self.session_id = handle
-        """The unguessable handle."""
+        """The unguessable identifier."""
         self.calls = 0  # in progress
         self.scripts_at = ""
         """The process of the latest script: "" for none, "here" for this one, else its name."""
         self._runtime = runtime
         self._hosted = hosted
+        self._handle_of = handle_of
         self.since = time.monotonic() if since is None else since
         """The `time.monotonic` at which the model was shown the list of skills."""
         self.loaded = ActiveSkills()
@@ -171,7 +175,8 @@ class Session(ClosingMixin):
                 there = [each for each in _CALLS if each != dialect.RUN or shared.runs_scripts]
                 words = f"Unknown tool {name[:100]!r}; the tools are {', '.join(there)}"
                 return dialect.failure(words)
-            given = arguments or {}
+            # Some clients send null for an optional argument without a value.
+            given = {key: value for key, value in (arguments or {}).items() if value is not None}
             invalid = invalid_arguments(tool, given)
             if invalid:
                 return dialect.failure(invalid)
@@ -283,7 +288,8 @@ class Session(ClosingMixin):
         try:
             if self._workspace is None:
                 raise RequestError(
-                    f"No script has run in this session, so there is nothing in {dialect.WORKSPACE}"
+                    f"{dialect.WORKSPACE} is empty: no script of this session has run in this "
+                    "process, and its files end with the process"
                 )
             raw = await in_thread(self._workspace.read, path, _MOST_OUTPUT)
         except RequestError:
@@ -356,7 +362,7 @@ class Session(ClosingMixin):
     ) -> ToolResult:
         return dialect.load_result(
             loaded_list(active),
-            None if self._hosted else self.session_id,
+            None if self._hosted else self._handle_of(self),
             fresh,
             bodies=not self._hosted,
             characters=min(self._runtime.settings.result_characters, client.result_characters),

@@ -13,8 +13,9 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Final, NamedTuple
 
+from mcp_skills_server.access.principal import Owner
 from mcp_skills_server.errors import RequestError
-from mcp_skills_server.runtime.quota import Owner, Quota, QuotaError
+from mcp_skills_server.runtime.quota import Quota, QuotaError
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.session import Session
 
@@ -54,9 +55,16 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._open)
 
-    def new(self, since: float | None = None, runtime: Runtime | None = None) -> Session:
+    def new(
+        self, since: float | None = None, runtime: Runtime | None = None, handle: str | None = None
+    ) -> Session:
         """Return a new session without storing it; the caller calls `store` when needed."""
-        return Session(runtime or self.runtime, hosted=False, since=since)
+        shared = runtime or self.runtime
+        return Session(shared, hosted=False, since=since, handle=handle, handle_of=self.handle_of)
+
+    def handle_of(self, session: Session) -> str:
+        """Return the handle that the model gives in its next calls."""
+        return session.session_id
 
     def store(self, session: Session, owner: str | None, quota_owner: Owner = None) -> None:
         """Store a session by its handle, for this owner alone, or mark it as just used.

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Annotated, Final, Protocol, TypeAlias
 import anyio
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
+from mcp_skills_server.access.principal import Owner
 from mcp_skills_server.errors import REPEATS, RequestError
-from mcp_skills_server.runtime.quota import Owner
 from mcp_skills_server.runtime.session import THIS_PROCESS, Session
 from mcp_skills_server.runtime.sessions import Sessions, UnknownSessionError
 

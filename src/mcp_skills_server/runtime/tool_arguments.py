@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
@@ -68,12 +69,15 @@ def invalid_arguments(tool: str, given: Mapping[str, Any]) -> str | None:
     taken = ", ".join(f"{key}{marks.get(key, '')}" for key in schema["properties"])
     try:
         error: Any = next(validator.iter_errors(dict(given)), None)
+        if error is None:
+            return None
+        text: str = error.message
+        if not isinstance(error.instance, str):  # in JSON, where Python has None and True
+            shown = json.dumps(error.instance, ensure_ascii=False, default=repr)
+            text = text.replace(repr(error.instance), shown, 1)
     except RecursionError:
         return f"The arguments are nested too deeply. {tool} takes: {taken}"
-    if error is None:
-        return None
     place = printable(".".join(map(str, error.absolute_path)))[:100]
-    text: str = error.message
     if len(text) > _MOST_SHOWN:  # jsonschema puts the value first and the reason last
         half = _MOST_SHOWN // 2
         text = f"... {text[-half:]} ({error.validator}: {str(error.validator_value)[:half]})"

@@ -23,10 +23,8 @@ from mcp.server.lowlevel.server import HandlerEntry, Server
 from mcp.server.session import ServerSession
 from mcp.server.subscriptions import ListenHandler
 from mcp.shared.exceptions import MCPError
-from opentelemetry.trace import ProxyTracerProvider, get_tracer_provider
 from pydantic import BaseModel
 
-import mcp_skills_server
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import View, Views
 from mcp_skills_server.catalog.watch import Watcher
@@ -76,20 +74,6 @@ _CALL: Final = "tools/call"
 _LISTEN: Final = "subscriptions/listen"
 
 
-def make_standalone_server() -> Server[Any]:
-    """Return the standalone server, with nothing attached yet."""
-    server = Server[Any](
-        "mcp-skills-server",
-        version=mcp_skills_server.__version__,
-        title="Agent Skills",
-        # Else the SDK lists the tools before each call, to find parameters in headers.
-        get_tool_input_schema=lambda _: None,
-    )
-    if isinstance(get_tracer_provider(), ProxyTracerProvider):  # none, so nothing records spans
-        server.middleware.clear()
-    return server
-
-
 def attach(
     server: Server[Any] | MCPServer[Any] | object,
     registry: Registry,
@@ -123,10 +107,10 @@ def attach(
         TypeError: the server's type is unsupported, or `registry` is not a Registry.
         UsageError: the server already has skills.
     """
-    if not isinstance(cast("object", registry), Registry):
-        raise TypeError(
-            f"attach() takes a Registry; write attach(server, Registry([{registry!r}]))"
-        )
+    given = cast("object", registry)
+    if not isinstance(given, Registry):
+        roots = [*cast("list[object]", given)] if isinstance(given, list | tuple) else [given]
+        raise TypeError(f"attach() takes a Registry; write attach(server, Registry({roots!r}))")
     lowlevel = _lowlevel(server)
     if lowlevel in _ATTACHED:
         raise UsageError(

@@ -14,7 +14,7 @@ from functools import cache, partial
 from typing import Any, Final
 
 from mcp_skills_server.access.grants import Grants, Permissions
-from mcp_skills_server.access.principal import Principal
+from mcp_skills_server.access.principal import Owner, Principal
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.threads import in_thread
 from mcp_skills_server.catalog.views import SkillSet, View, Views, retry_when_stale
@@ -25,7 +25,6 @@ from mcp_skills_server.format import uris
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.model import Changes, Json
 from mcp_skills_server.runtime import full_text_support
-from mcp_skills_server.runtime.quota import Owner
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.sessions import Sessions
 from mcp_skills_server.server import notify, prompts, resources, skills
@@ -90,7 +89,8 @@ class Attachment:
             self.handlers["tools/call"] = self.tools.call_tool
         if settings.prompts:
             self.handlers["prompts/list"] = prompts.list_prompts
-            self.handlers["prompts/get"] = prompts.get_prompt
+            root_dir = self.sessions.runtime.briefing.root_dir
+            self.handlers["prompts/get"] = partial(prompts.get_prompt, root_dir=root_dir)
         self.notifier = Notifier(settings, self.views.permissions, self._notices_between)
         self._tools_shown: list[list[dict[str, Json]]] | None = None
         self._watcher = watcher

@@ -30,8 +30,12 @@ from mcp_skills_server.telemetry.events import Outcome
 
 logger = logging.getLogger(__name__)
 
-_MODERN_VERSIONS: Final = ("2026-07-28",)
+MODERN_VERSIONS: Final = ("2026-07-28",)
 """Protocol revisions in which every request has its own envelope."""
+LEGACY_VERSIONS: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
+"""Revisions for the handshake; the last one is the default for an unknown request."""
+HEADER_MISMATCH: Final = -32020
+UNSUPPORTED_VERSION: Final = -32022
 _LEGACY_NOT_FOUND: Final = -32002
 """The code of an unknown resource in the legacy era."""
 SKILLS: Final = frozenset({"skills/list", "skills/get", "resources/directory/read"})
@@ -83,9 +87,10 @@ def shape_error(value: Any, shape: Shape, name: str = "params") -> str | None:
 
 
 def _field_error(fields: Mapping[str, Any], key: str, shape: Shape, name: str) -> str | None:
-    if key == "*":
-        return _first(shape_error(each, shape, f"{name}.{at[:100]}") for at, each in fields.items())
     plain = key.removesuffix("?")
+    if plain == "*":
+        given = {at: each for at, each in fields.items() if each is not None or plain == key}
+        return _first(shape_error(each, shape, f"{name}.{at[:100]}") for at, each in given.items())
     if plain != key and fields.get(plain) is None:
         return None
     if plain in fields:
@@ -119,7 +124,7 @@ _BOTH: Final[Mapping[str, Shape]] = {
     "tools/list": {"cursor?": str},
     "tools/call": {"name": str, "arguments?": dict},
     "prompts/list": {"cursor?": str},
-    "prompts/get": {"name": str, "arguments?": {"*": str}},
+    "prompts/get": {"name": str, "arguments?": {"*?": str}},
     "resources/list": {"cursor?": str},
     "resources/templates/list": {"cursor?": str},
     "resources/read": {"uri": str},
@@ -149,9 +154,6 @@ _MODERN: Final[Mapping[str, Shape]] = {
     },
 }
 
-_LEGACY_VERSIONS: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
-"""Revisions for the handshake; the last one is the default for an unknown request."""
-_UNSUPPORTED_VERSION: Final = -32022
 _SERVER: Final = {
     "name": "mcp-skills-server",
     "title": "Agent Skills",
@@ -266,21 +268,24 @@ def unknown(method: str) -> FaultError:
 
 def era_of_version(version: str) -> Era:
     """Return the era of a revision of the protocol."""
-    if version in _MODERN_VERSIONS:
+    if version in MODERN_VERSIONS:
         return MODERN
     return LEGACY
 
 
 def era_of(method: str, params: Params | None) -> Era:
     """Return the era that the first request of a connection opens."""
-    if method != INITIALIZE and _has_envelope(params):
+    if method != INITIALIZE and envelope_version(params) is not None:
         return MODERN
     return LEGACY
 
 
-def _has_envelope(params: Params | None) -> bool:
+def envelope_version(params: Params | None) -> object:
+    """Return the version in a request's envelope, of any type; None without one."""
     meta = (params or {}).get("_meta")
-    return isinstance(meta, dict) and _VERSION in meta
+    if isinstance(meta, dict):
+        return cast(Params, meta).get(_VERSION)
+    return None
 
 
 def _check_shape(params: Params, shape: Shape) -> None:
@@ -290,7 +295,7 @@ def _check_shape(params: Params, shape: Shape) -> None:
 
 
 def _check_legacy(method: str, params: Params) -> None:
-    if method != INITIALIZE and _has_envelope(params):
+    if method != INITIALIZE and envelope_version(params) not in (None, *LEGACY_VERSIONS):
         raise FaultError(
             INVALID_REQUEST,
             "this connection serves the handshake protocol era; requests carrying the 2026-07-28 "
@@ -306,21 +311,23 @@ def _check_modern(method: str, params: Params) -> None:
             "accepted",
             params.get("protocolVersion"),
         )
-    meta: object = params.get("_meta")
-    version = None
-    if isinstance(meta, dict):
-        version = cast(Params, meta).get(_VERSION)
+    version = envelope_version(params)
     # checked first, because another revision may have another envelope
-    if isinstance(version, str) and version not in _MODERN_VERSIONS:
-        raise _unsupported("Unsupported protocol version", version)
+    if isinstance(version, str) and version not in MODERN_VERSIONS:
+        raise unsupported_version(version)
     _check_shape(params, _MODERN_ENVELOPE)
 
 
+def unsupported_version(version: str) -> FaultError:
+    """Return the fault of a request in a revision that the modern era does not have."""
+    return _unsupported("Unsupported protocol version", version)
+
+
 def _unsupported(message: str, requested: object) -> FaultError:
-    data: dict[str, Any] = {"supported": list(_MODERN_VERSIONS)}
+    data: dict[str, Any] = {"supported": list(MODERN_VERSIONS)}
     if isinstance(requested, str):
         data["requested"] = requested
-    return FaultError(_UNSUPPORTED_VERSION, message, data)
+    return FaultError(UNSUPPORTED_VERSION, message, data)
 
 
 def client_of_handshake(params: Params) -> McpClient:
@@ -339,9 +346,9 @@ def client_of_envelope(params: Params) -> McpClient:
 
 def _negotiate(asked: str) -> str:
     """Negotiate a legacy revision: the requested one if it is supported, else the latest."""
-    if asked in _LEGACY_VERSIONS:
+    if asked in LEGACY_VERSIONS:
         return asked
-    return _LEGACY_VERSIONS[-1]
+    return LEGACY_VERSIONS[-1]
 
 
 def handshake(params: Params) -> dict[str, Any]:
@@ -356,6 +363,6 @@ def discovery() -> dict[str, Any]:
         "cacheScope": "private",
         "capabilities": _OWN_CAPABILITIES,
         "resultType": "complete",
-        "supportedVersions": list(_MODERN_VERSIONS),
+        "supportedVersions": list(MODERN_VERSIONS),
         "ttlMs": 0,
     }

@@ -20,14 +20,14 @@ from typing import Any, Final, Protocol, TypeAlias
 from weakref import WeakKeyDictionary
 
 from mcp_skills_server.access.grants import Permissions
-from mcp_skills_server.access.principal import Principal
+from mcp_skills_server.access.principal import Owner, Principal
 from mcp_skills_server.dialects import prompts as prompt_dialect
 from mcp_skills_server.dialects import resources as resource_dialect
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.errors import RequestError, SkillsServerError
 from mcp_skills_server.format import uris
 from mcp_skills_server.model import Changes
-from mcp_skills_server.runtime.quota import Owner, Quota
+from mcp_skills_server.runtime.quota import Quota
 from mcp_skills_server.server import prompts
 from mcp_skills_server.server.requests import Settings
 
@@ -208,6 +208,7 @@ class Notifier:
         self._settings = settings
         self.relays = False
         self._is_closing = False
+        self._legacy_queues: dict[NoticeQueue, None] = {}
         self._deliveries: dict[NoticeQueue, asyncio.Task[None]] = {}
         self._streams: dict[NoticeQueue, None] = {}
         self._stream_quota = Quota[NoticeQueue](
@@ -237,7 +238,7 @@ class Notifier:
         self, notices_for: Callable[[Principal | None], Collection[Notice]]
     ) -> None:
         """Queue for each client the notices of its principal, without waiting."""
-        for queue in (*self._deliveries, *self._streams):
+        for queue in (*self._legacy_queues, *self._streams):
             queue.put(notices_for(queue.principal))
 
     def close(self) -> None:
@@ -249,13 +250,18 @@ class Notifier:
         for queue in list(self._streams):
             queue.close()
 
+    def register(self, peer: Peer) -> NoticeQueue:
+        """Queue the notifications of a legacy client from now on; return its queue."""
+        queue = self._client(peer).queue
+        self._legacy_queues[queue] = None
+        return queue
+
     def add_legacy_client(self, peer: Peer) -> None:
-        """Start to notify a legacy client."""
+        """Start to notify a legacy client by its `send`."""
         if self._tasks is not None:
-            client = self._client(peer)
-            if client.queue not in self._deliveries:
-                delivery = self._tasks.create_task(self._deliver(peer, client.queue))
-                self._deliveries[client.queue] = delivery
+            queue = self.register(peer)
+            if queue not in self._deliveries:
+                self._deliveries[queue] = self._tasks.create_task(self._deliver(peer, queue))
 
     def rebind(self, connection: object, principal: Principal | None) -> Callable[[], None]:
         """Rebind a legacy client to the principal that opened its stream.
@@ -340,7 +346,7 @@ class Notifier:
             await stream.send("notifications/subscriptions/acknowledged", acknowledged)
             del accepted, acknowledged, wanted  # free memory: a stream may last for days
             while (notice := await queue.take()) is not None:
-                await stream.send(notice[0], _params(notice, meta))
+                await stream.send(notice[0], params_of(notice, meta))
             if stream.shared:
                 # The channel stays open, so a message signals the end of the stream (MCP-38).
                 ended = {"requestId": stream.id, "reason": "the server closed the stream"}
@@ -382,16 +388,18 @@ class Notifier:
         self._legacy.pop(connection, None)
         for uri in client.uris:
             self._watched.release((id(client), uri))
+        self._legacy_queues.pop(client.queue, None)
         client.queue.close()
 
     async def _deliver(self, peer: Peer, queue: NoticeQueue) -> None:
         try:
             while (notice := await queue.take()) is not None:
-                await peer.send(notice[0], _params(notice, None))
+                await peer.send(notice[0], params_of(notice))
         except ClientLeftError as error:
             logger.debug("%s", error)
         finally:
             self._deliveries.pop(queue, None)
+            self._legacy_queues.pop(queue, None)
 
 
 class RecentNotifications:
@@ -431,6 +439,7 @@ class RecentNotifications:
             self._notified.popleft()
 
 
-def _params(notice: Notice, meta: dict[str, Any] | None) -> dict[str, Any] | None:
+def params_of(notice: Notice, meta: dict[str, Any] | None = None) -> dict[str, Any] | None:
+    """Return the params of a notification; `meta` is that of its stream, if any."""
     params = {"_meta": meta, "uri": notice[1]}
     return {key: value for key, value in params.items() if value is not None} or None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple
@@ -40,11 +40,19 @@ async def list_prompts(view: View, settings: Settings, caller: Caller, params: P
     return requests.with_unread(result, view)
 
 
-async def get_prompt(view: View, settings: Settings, caller: Caller, params: Params) -> Result:
+async def get_prompt(
+    view: View,
+    settings: Settings,
+    caller: Caller,
+    params: Params,
+    *,
+    root_dir: Callable[[Skill], str] | None = None,
+) -> Result:
     """Return a skill's filled-in instructions, and the URIs of linked files (`prompts/get`).
 
     For a fetched skill, or a host that turns prompts into templates, return a pointer instead. That
-    prompt makes the model load the skill.
+    prompt makes the model load the skill. `root_dir` returns the directory of a skill as models
+    see it, by default its URI.
 
     Raises:
         RequestError: the prompt does not exist, or its arguments are invalid.
@@ -53,20 +61,19 @@ async def get_prompt(view: View, settings: Settings, caller: Caller, params: Par
     skill = _find(view.snapshot, settings, target)
     body = await view.body(skill)
     name = identity.name_of(skill, view.snapshot, prompts.LEAST)
-    declared = _declared(skill)
-    words = ""
+    values = arguments.values_of(_declared(skill), given, name)
+    typed = arguments.typed_values(skill.frontmatter, values)
     if _is_free(skill):
-        words = arguments.fill_in("{{" + prompts.ARGUMENTS + "}}", declared, given, name)
-        text = prompts.substitute_arguments(body.text, words, name)
-        words = "" if text != body.text else words  # the body has them already
-    else:
-        text = arguments.fill_in(body.text, declared, given, name)
+        typed = {arguments.ALL: values.pop(prompts.ARGUMENTS)}
+    text, is_used = arguments.substitute(body.text, values, typed, name)
+    words = "" if is_used else typed.get(arguments.ALL, "")
     if skill.origin is not None or client_of(caller.client).makes_templates_of_prompts:
         text = prompts.load_prompt(skill, name, given)
         return prompts.prompt_result(skill, text, [], readable=False)
     files = sep2076.files(skill, body.linked)[: len(body.linked)]
     linked = [each for each in files if isinstance(each, dict)]
-    message = prompts.instructions(skill, name, text, words)
+    directory = root_dir and root_dir(skill)
+    message = prompts.instructions(skill, name, text, words, directory)
     return prompts.prompt_result(skill, message, linked, readable=skill.standing >= settings.least)
 
 

@@ -79,7 +79,7 @@ class ProposalTools:
             host=caller.client or "",
             base=given.get("base") or "",
         )
-        kept = propose(self._registry, self._store, draft, given["files"])
+        kept = propose(self._registry, self._store, draft, given["files"], view.snapshot)
         events.record_use(events.Use("propose", kept.name, kept.id, kept.base))
         return runtime.proposal_stored(kept.as_json())
 

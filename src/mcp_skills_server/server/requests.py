@@ -10,14 +10,13 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 from weakref import ref
 
-from mcp_skills_server.access.principal import Principal
+from mcp_skills_server.access.principal import Owner, Principal
 from mcp_skills_server.catalog.views import View
 from mcp_skills_server.dialects import jsonrpc, table
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format.cursors import entry_bytes, first_page
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.model import Json, Skill, Snapshot, Standing
-from mcp_skills_server.runtime.quota import Owner
 
 if TYPE_CHECKING:
     from mcp_skills_server.proposals.store import ProposalStore
@@ -113,8 +112,10 @@ def with_unread(result: Result, view: View) -> Result:
 Handler: TypeAlias = Callable[[View, Settings, Caller, Params], Coroutine[Any, Any, Result]]
 
 
-def given_arguments(params: Params) -> Mapping[str, Any]:
-    """Return a request's `arguments` for a skill, by default {}.
+def given_arguments(params: Params) -> dict[str, Any]:
+    """Return a request's `arguments` without those that are null, by default {}.
+
+    Some clients, such as CrewAI's adapter, send null for each optional argument without a value.
 
     Raises:
         RequestError: they are not an object.
@@ -124,7 +125,8 @@ def given_arguments(params: Params) -> Mapping[str, Any]:
         return {}
     if not isinstance(given, Mapping):
         raise RequestError("Parameter 'arguments' must be an object")
-    return cast("Mapping[str, Any]", given)
+    values = cast("Mapping[str, Any]", given)
+    return {name: value for name, value in values.items() if value is not None}
 
 
 class Page(list[Json]):

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import mcp_types as types
 from anyio import BrokenResourceError, ClosedResourceError
@@ -20,19 +21,15 @@ from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
-from mcp_skills_server.access.principal import Principal
+from mcp_skills_server.access.principal import Owner, Principal, owner_of
 from mcp_skills_server.catalog.views import View
 from mcp_skills_server.format.dependencies import Served
-from mcp_skills_server.runtime.quota import Owner, owner_of
 from mcp_skills_server.server import eras
 from mcp_skills_server.server.attachment import Attachment
 from mcp_skills_server.server.notify import ClientLeftError, Stream
-from mcp_skills_server.server.requests import Caller
+from mcp_skills_server.server.requests import Caller, given_arguments
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.events import carrier_from_headers, trace_of
-
-PRINCIPAL: Final = "principal"
-"""The key of the ASGI scope under which our guard stores the principal."""
 
 Context: TypeAlias = ServerRequestContext[Any, Any]
 SdkHandler: TypeAlias = Callable[[Context, Any], Awaitable[Any]]
@@ -41,12 +38,9 @@ FeaturesOf: TypeAlias = Callable[[Context, View], Awaitable[Served]]
 
 
 def principal(scope: Mapping[str, Any]) -> Principal | None:
-    """Return the authenticated principal from the ASGI scope (empty for a pipe), or None."""
-    found: Principal | None = scope.get(PRINCIPAL)
-    if found is not None:
-        return found
+    """Return the principal that the server authenticated, from the ASGI scope, or None."""
     user = scope.get("user")
-    if not isinstance(user, AuthenticatedUser):  # set by the server to which this is attached
+    if not isinstance(user, AuthenticatedUser):
         return None
     client, issuer, subject = principal_components(user.access_token)
     return Principal(
@@ -130,6 +124,8 @@ async def record_event(attachment: Attachment, ctx: Context, call_next: CallNext
             reason = eras.shape_error(ctx.params or {}, era.shapes.get(ctx.method, {}))
             if reason is not None:
                 raise MCPError(types.INVALID_PARAMS, f"Invalid params: {reason}")
+            if ctx.method == "prompts/get" and ctx.params:  # the SDK refuses null
+                ctx = replace(ctx, params={**ctx.params, "arguments": given_arguments(ctx.params)})
             result = await call_next(ctx)
         except (MCPError, ValidationError) as error:
             request.code = types.INVALID_PARAMS

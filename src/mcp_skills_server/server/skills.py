@@ -51,7 +51,7 @@ async def get_skill(view: View, settings: Settings, caller: Caller, params: Para
     else:
         given = requests.given_arguments(params)
         body = await view.body(skill)
-        text = arguments.fill_in(body.text, arguments.declared(skill.frontmatter), given, target)
+        text = arguments.fill_in(body.text, skill.frontmatter, given, target)
         subject = await _subject(skill, view, settings, caller, (dialect,))
         made = dialect.result.write(subject, text, body.linked)
     return with_envelope((dialect,), made, settings.ttl_ms)

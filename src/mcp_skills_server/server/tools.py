@@ -21,6 +21,7 @@ from mcp_skills_server.model import Json, Standing
 from mcp_skills_server.model.clients import UNKNOWN, WIDEST, client_of
 from mcp_skills_server.runtime.session import Session
 from mcp_skills_server.runtime.sessions import Sessions, UnknownSessionError
+from mcp_skills_server.server import requests
 from mcp_skills_server.server.requests import Caller, Params, Result, Settings, with_unread
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ class Tools:
             names = ", ".join(str(each["name"]) for each in self.definitions(view.skill_set))
             there = names or "none, since there is no skill"
             raise RequestError(f"Unknown tool: {name[:100]!r}; known: {there}")
-        result = await self._call(view, caller, name, dict(params.get("arguments") or {}))
+        result = await self._call(view, caller, name, requests.given_arguments(params))
         return {"resultType": "complete", **result}
 
     async def _call(

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Final, Literal, TypeAlias, cast
 
 from mcp_skills_server.errors import REPEATS
+from mcp_skills_server.model.decoding import load_json
 from mcp_skills_server.shared.link import Link
 
 logger = logging.getLogger(__name__)
@@ -139,7 +140,7 @@ def _parsed(message: bytes) -> dict[str, str] | None:
     if len(message) > _LONGEST:
         return None
     try:
-        said = json.loads(message)
+        said = load_json(message)
         return {key: str(said[key]) for key in ("changed", "from")}
-    except (ValueError, RecursionError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError):
         return None

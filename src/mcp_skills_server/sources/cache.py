@@ -118,8 +118,10 @@ def make_own(folder: Path) -> None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = os.lstat(folder)
     if sys.platform != "win32" and found.st_uid == os.geteuid() and stat.S_ISDIR(found.st_mode):
-        os.chmod(folder, stat.S_IMODE(found.st_mode) & 0o755)
-        found = os.lstat(folder)
+        mode = stat.S_IMODE(found.st_mode)
+        if mode != mode & 0o755:  # a needless chmod would count as a change of the folder
+            os.chmod(folder, mode & 0o755)
+            found = os.lstat(folder)
     reason = untrusted_reason(found) if stat.S_ISDIR(found.st_mode) else "is no folder"
     if reason:
         raise OSError(errno.EPERM, f"it {reason}")

@@ -88,21 +88,25 @@ class FetchedFolder:
     """Folder of fetched skills. Every method blocks; threads may work on different skills.
 
     A full disk is an OSError, and leaves the previous skill in place. `opened` locks the folder. A
-    name may contain `/`: the skill then lies that deep.
+    name may contain `/`: the skill then lies that deep. `changed` receives the path of each skill
+    that is replaced or removed.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, changed: set[str] | None = None) -> None:
         self.directory = directory
+        self._changed: set[str] = set() if changed is None else changed
         self._stage = directory / STATE_DIR / "stage"
         self._records = directory / RECORDS
         self._indexes = directory / INDEXES
 
     @classmethod
     @contextmanager
-    def opened(cls, directory: str | os.PathLike[str]) -> Generator[FetchedFolder]:
+    def opened(
+        cls, directory: str | os.PathLike[str], changed: set[str] | None = None
+    ) -> Generator[FetchedFolder]:
         """Create and lock the folder, and undo what a killed process left; may raise UsageError."""
         named = printable(str(directory))
-        folder = cls(Path(os.path.abspath(directory)))
+        folder = cls(Path(os.path.abspath(directory)), changed)
         lock = FileLock(folder._stage.parent / "lock", timeout=0, thread_local=False)
         with ExitStack() as held:
             try:
@@ -244,6 +248,7 @@ class FetchedFolder:
         place = f"{self.directory}/{staged.name}"
         old = f"{self._stage}/{_OLD}{record_key(staged.name)}"
         occupied = staged.state is not SkillState.ABSENT
+        self._changed.add(staged.name)
         if occupied:
             os.rename(place, old)
         elif "/" in staged.name:
@@ -276,6 +281,7 @@ class FetchedFolder:
         check(state, record, record.source if record else "", force=force)
         # The record goes last: a skill without one would count as foreign.
         if state is not SkillState.ABSENT:
+            self._changed.add(name)
             os.rename(self.directory / name, self._stage / (_GONE + record_key(name)))
             sync_path(self.directory)
         with suppress(FileNotFoundError):
@@ -303,6 +309,7 @@ class FetchedFolder:
     def remove_others(self, names: Collection[str]) -> None:
         """Remove everything but these skills."""
         for path in self.others(names):
+            self._changed.add(path.relative_to(self.directory).as_posix())
             self._clear(path)
 
     def put_index(self, index: IndexRecord) -> None:

@@ -11,6 +11,7 @@ from typing import Final
 
 from mcp_skills_server.dialects.wellknown import is_site
 from mcp_skills_server.errors import UsageError
+from mcp_skills_server.format.uris import redact
 from mcp_skills_server.sources.addresses import shown
 from mcp_skills_server.sources.archive import Archive, is_archive_file
 from mcp_skills_server.sources.git.address import is_git
@@ -55,7 +56,6 @@ COMMAND: Final = "mcp+stdio:"
 """Prefix of a root that is a command to start."""
 _SSH: Final = re.compile(r"(?:ssh://([^/]+)/|([\w.-]+@[\w.-]+):)(.+)")
 """An SSH address, as a URL or in scp syntax."""
-_PASSWORD: Final = re.compile("(ssh://[^/:@]*):[^/]*(?=@)")
 
 
 def kind_of(given: str, kinds: Sequence[Kind] = KINDS) -> Kind:
@@ -68,9 +68,14 @@ def open_source(
 ) -> Source | None:
     """Open the source that a text names, or raise UsageError; None for an operator's own folder."""
     kind = kind_of(given, kinds)
-    plain = given
-    if secret := _PASSWORD.match(given):
-        plain = secret[1] + given[secret.end() :]
+    if given.startswith(COMMAND):
+        # A shell's `*` makes a word of a file's name, which its author chose.
+        if os.path.lexists(given):
+            raise UsageError(f"{COMMAND} a file here has the name of this command; rename it")
+        if given not in settings.fetch.trust.commands:
+            fault = "no command that a lock file or a record names is started"
+            raise UsageError(f"{COMMAND} {fault}; give it on the command line, or in --config FILE")
+    plain = redact(given)
     if kind.is_path and not os.path.exists(given) and (found := _SSH.fullmatch(plain)):
         raise UsageError(
             f"{plain}: this is an address of git; write git+ssh://{found[1] or found[2]}/{found[3]}"
@@ -82,6 +87,8 @@ def open_source(
 
 def split(texts: str) -> list[str]:
     """Split a list of roots at `os.pathsep`, but not in `https://host:8443` or an oci:// tag."""
+    if redact(texts) != texts:  # the colon of a password would split it, and errors show the parts
+        raise UsageError("a root is no place for a user or a password; leave it out")
     between = rf"(?<!mcp\+stdio){re.escape(os.pathsep)}(?!//|\d+(?:[/{os.pathsep}]|$))"
     found = [each for each in re.split(between, texts) if each]
     return rejoined(found) if os.pathsep == ":" else found

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import shlex
+import shutil
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from math import inf
@@ -23,11 +24,13 @@ from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
 from mcp_skills_server.client import SkillsClient, UnprovedError
+from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.dialects.listed import EntryRefusedError, ListedSkill
-from mcp_skills_server.errors import UsageError, clipped, innermost
+from mcp_skills_server.errors import UsageError, clipped, quoted
 from mcp_skills_server.format.archive import Files
 from mcp_skills_server.sources.addresses import is_loopback, shown
 from mcp_skills_server.sources.kinds import COMMAND
+from mcp_skills_server.sources.lifeline import WATCH, lifeline
 from mcp_skills_server.sources.listed import Entry, ListedSource
 from mcp_skills_server.sources.source import (
     ContentRefusedError,
@@ -39,6 +42,9 @@ from mcp_skills_server.sources.source import (
 
 PREFIX: Final = "mcp+"
 _STREAMS_APART_S: Final = 1.0
+_WATCHED: Final = f"""{WATCH}
+shift; exec "$@" 2>/dev/null
+"""
 _NOT_PROVED: Final = "the server lists no digests of its files, so nothing of it can be proved"
 
 
@@ -101,12 +107,16 @@ class McpServer(ListedSource):
     def _http(self) -> httpx2.AsyncClient:
         """Return an HTTP client that bounds the size of responses and rejects compressed ones.
 
-        GET requests are throttled: a server may end each stream and have it reopened at once.
+        Requests to another origin, as after a redirect, are refused. GET requests are throttled: a
+        server may end each stream and have it reopened at once.
         """
         soonest = -inf
+        home = wellknown.origin(self._url)
 
         async def pace(request: httpx2.Request) -> None:
             nonlocal soonest
+            if (there := wellknown.origin(str(request.url))) != home:
+                raise UnacceptableError(f"it leads to {there}, another origin; give that address")
             if request.method == "GET":
                 begin, soonest = soonest, max(soonest, anyio.current_time()) + _STREAMS_APART_S
                 await anyio.sleep_until(begin)
@@ -126,7 +136,6 @@ class McpServer(ListedSource):
             headers=headers,
             # callers set all other timeouts
             timeout=httpx2.Timeout(None, connect=self._fetch.bounds.read_s),
-            follow_redirects=not self._token,
             event_hooks={"request": [pace], "response": [bound]},
         )
 
@@ -136,19 +145,14 @@ class McpServer(ListedSource):
         try:
             with anyio.fail_after(seconds):
                 async with AsyncExitStack() as stack:
-                    connection: Any = self._url
+                    connection: Any
                     if self._url:
                         http = await stack.enter_async_context(self._http())
                         connection = streamable_http_client(self._url, http_client=http)
-                    if self._words:
-                        # Discard stderr: the command is started, and would log, at each poll.
-                        nowhere = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))  # noqa: ASYNC230, SIM115
-                        program, *arguments = self._words
-                        command = StdioServerParameters(command=program, args=arguments)
-                        connection = stdio_client(command, errlog=nowhere)
+                    else:
+                        connection = self._start(stack)
                     yield await stack.enter_async_context(SkillsClient.connect(connection))
-        except Exception as error:
-            cause = innermost(error)
+        except Exception as cause:
             if isinstance(cause, TimeoutError):
                 raise UnreachableError(f"no answer within {seconds:g} s") from None
             if isinstance(cause, SourceError | UsageError):
@@ -157,6 +161,22 @@ class McpServer(ListedSource):
                 raise ContentRefusedError(clipped(str(cause))) from None
             reason = clipped(str(cause)) or type(cause).__name__
             raise UnreachableError(f"no answer ({reason})") from None
+
+    def _start(self, stack: AsyncExitStack) -> Any:
+        """Return a transport to the command, whose processes end with `stack` or this process.
+
+        Its stderr is discarded, since it is started, and would log, at each poll. Only the standard
+        streams reach it, so its stderr is the lifeline until the shell executes it.
+        """
+        program, *arguments = self._words
+        if shutil.which(program) is None:
+            raise UnreachableError(f"there is no program {quoted(program)}")
+        passed = stack.enter_context(lifeline())
+        if passed:
+            program, arguments = "/bin/sh", ["-c", _WATCHED, "sh", "2", program, *arguments]
+        stderr = os.dup(passed[0]) if passed else os.open(os.devnull, os.O_RDWR)
+        errlog = stack.enter_context(os.fdopen(stderr, encoding="utf-8"))
+        return stdio_client(StdioServerParameters(command=program, args=arguments), errlog=errlog)
 
 
 class _Bounded(httpx2.AsyncByteStream):

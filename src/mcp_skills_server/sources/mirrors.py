@@ -1,6 +1,7 @@
 """Mirrors: poll each remote source of a root, and keep a local copy current for the registry.
 
-A failure leaves the last good copy in service. The registry watches the folders like any other.
+A failure leaves the last good copy in service. Each change of a copy is handed to the registry with
+the revision that it belongs to, since nothing watches the copies.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence, Set
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -21,13 +22,13 @@ import anyio
 from anyio import to_thread
 from anyio.from_thread import BlockingPortal
 
-from mcp_skills_server.catalog.registry import MirroredRoot
+from mcp_skills_server.catalog.registry import MirroredRoot, Registry
 from mcp_skills_server.codes import problem
 from mcp_skills_server.errors import UsageError, clipped
 from mcp_skills_server.model import Problem, printable
 from mcp_skills_server.sources.addresses import relative_to_site
 from mcp_skills_server.sources.cache import PrivateFolder, make_own, trim
-from mcp_skills_server.sources.folder import BusyError, clear, folder_stamp
+from mcp_skills_server.sources.folder import BusyError, clear
 from mcp_skills_server.sources.kinds import KINDS, Kind, open_source
 from mcp_skills_server.sources.reconcile import reconcile
 from mcp_skills_server.sources.records import read_index
@@ -44,8 +45,8 @@ from mcp_skills_server.sources.source import (
 
 logger = logging.getLogger(__name__)
 
-Note: TypeAlias = Callable[[str, tuple[Problem, ...]], object]
-"""Called in another thread with the served revision and its problems."""
+Note: TypeAlias = Callable[[str, tuple[Problem, ...], Collection[str]], object]
+"""Called in another thread with the served revision, its problems and the changed paths."""
 
 _LEAST_POLL_S: Final = 1.0
 """Minimum seconds between two requested polls."""
@@ -84,14 +85,12 @@ class Follower:
         self.given = given
         self.link: Path | None = None
         """Symlink that is served instead of the source's own folder, so that it can `switch`."""
-        self.arrived: Callable[[str], object] | None = None
-        """Called in another thread with the folder after its first fetch, before the state is
-        ready. None until the registry's first scan, which reads the folder anyway."""
         self.note: Note | None = None
-        """Called with revision and problems when they change; without it problems are logged."""
+        """Called after each poll, and for each part of a long fetch, before `state` changes;
+        without it problems are logged."""
         self._sleep = sleep
-        self._stamp: Sequence[str] = ()
-        """Stamp of the folder when it last held the whole revision."""
+        self._is_complete = False
+        """Whether the folder held all of the revision when it was last read."""
         self._lines: tuple[str, ...] = ()
         self._problems: tuple[Problem, ...] = ()
         self._refused: tuple[str, UnacceptableError] | None = None
@@ -104,7 +103,6 @@ class Follower:
             known = read_index(source.place, source.key)
             self._change(ready=True, trouble=None, revision=known.revision if known else "")
             self.read_once.set()
-        self._noted: tuple[str, tuple[Problem, ...]] = self.state.revision, ()
         self._waiting: anyio.CancelScope | None = None
         self._is_asked = False
         self._asked_at: float | None = None
@@ -144,9 +142,9 @@ class Follower:
         source = self.source  # `switch` may replace it meanwhile
         try:
             revision = await source.resolve(anew=anew)
-            stamp = folder_stamp(source.place)
-            # Other processes share the folder: it may hold another revision.
-            if revision.digest == self.state.revision and stamp and stamp == self._stamp:
+            source.detect_changes()  # other processes share the folder
+            is_known = self._is_complete and not source.changed
+            if is_known and revision.digest == self.state.revision:
                 await to_thread.run_sync(self._report, self._lines, self._problems)
                 is_complete = True
             else:
@@ -159,8 +157,6 @@ class Follower:
             self._change(trouble="it could not be fetched")
             raise SourceError("it could not be fetched") from error
         else:
-            if not self.state.ready and self.arrived is not None:
-                await to_thread.run_sync(self.arrived, str(self.path))
             self._change(ready=True, trouble=None, current=time.time())
             return revision.next_check_s if is_complete else source.check_s
         finally:
@@ -176,10 +172,12 @@ class Follower:
         wait, retry = 0.0, 0.0
         while True:
             anew = await self._wait(wait)
+            first_retry = _FIRST_RETRY_S
             try:
                 wait, retry = await self.refresh(anew=anew), 0.0
                 continue
-            except BusyError as error:  # what the other process fetches appears here, too
+            except BusyError as error:  # what the other process fetches will be read then
+                first_retry = _LEAST_POLL_S
                 logger.debug("%s: %s", self.name, self.reason(error))
             except (SourceError, UsageError) as error:
                 await to_thread.run_sync(self.report_failure, error)
@@ -187,7 +185,7 @@ class Follower:
                 self._change(ready=True)
             check_s = self.source.check_s
             longest = max(check_s, self.source.last_retry_s)
-            wait = retry = min(retry * 2, longest) or min(check_s, _FIRST_RETRY_S)
+            wait = retry = min(retry * 2, longest) or min(check_s, first_retry)
 
     def look(self) -> None:
         """Make `follow` poll now. Call it in the event loop of `follow`."""
@@ -223,13 +221,14 @@ class Follower:
             self._report((line,), self._problems)
 
     def report_to(self, note: Note) -> None:
-        """Report revision and problems to `note`, now and whenever they change."""
+        """Report revision, problems and changes to `note`, now and after each poll."""
         self.note = note
-        note(*self._noted)
+        note(self.state.revision, self._problems, ())
 
     def switch(self, source: Source) -> None:
         """Serve another fetched source by moving the link; may raise OSError. Thread-safe."""
         self.source, self._refused = source, None
+        source.changed.add("")
         self._change(revision="")
         if self.link is not None:
             _point_link(self.link, source.place)
@@ -238,21 +237,21 @@ class Follower:
         """Fetch this revision into service; tell whether it is complete."""
         if self._refused is not None and self._refused[0] == revision.digest:
             raise self._refused[1]
+        before = self.state.revision
         try:
-            report = await reconcile(source, revision)
+            report = await reconcile(source, revision, self._hand_over_part)
         except UnacceptableError as error:
             if not isinstance(error, RewrittenError):
                 self._refused = revision.digest, error
             raise
         if source is not self.source:
             return False
-        before = report.before or self.state.revision
         is_whole = all(each.fault == "publisher" for each in report.refused)
-        self._change(revision=revision.digest if is_whole else "")
-        self._stamp = folder_stamp(source.place) if report.is_complete else ()
+        self._is_complete = report.is_complete
         self._lines, self._problems = report.lines(source.origin), report.problems(source.origin)
-        await to_thread.run_sync(self._report, self._lines, self._problems)
-        self._log_changes(report, before, revision.digest)
+        now = revision.digest if is_whole else ""
+        await to_thread.run_sync(self._report, self._lines, self._problems, now)
+        self._log_changes(report, report.before or before, revision.digest)
         return report.is_complete
 
     def _log_changes(self, report: FetchReport, before: str, now: str) -> None:
@@ -265,12 +264,28 @@ class Follower:
         if changes:
             logger.info("%s: fetched %s: %s", self.name, revisions, changes)
 
-    def _report(self, lines: tuple[str, ...], problems: tuple[Problem, ...]) -> None:
-        """Report problems and log lines, each set once until it changes."""
-        if self._noted != (self.state.revision, problems):
-            self._noted = self.state.revision, problems
-            if self.note is not None:
-                self.note(*self._noted)
+    def _hand_over(self, revision: str, problems: tuple[Problem, ...], changed: Set[str]) -> None:
+        """Pass revision, problems and changes of the copy to `note`."""
+        if self.note is not None:
+            self.note(revision, problems, changed)
+        self.source.changed -= changed
+        self._change(revision=revision)
+
+    def _hand_over_part(self, _done: int, _total: int) -> None:
+        """Pass on the skills that an unfinished fetch has put in place; they are of no revision."""
+        if part := self.source.changed - {""}:
+            self._hand_over("", self._problems, part)
+
+    def _report(
+        self, lines: tuple[str, ...], problems: tuple[Problem, ...], revision: str | None = None
+    ) -> None:
+        """Hand over changes and problems, and log the lines, each set once until it changes.
+
+        `revision` is that of the copy; None for no other one.
+        """
+        if revision is None:
+            revision = "" if self.source.changed else self.state.revision
+        self._hand_over(revision, problems, {*self.source.changed})
         if self.note is None:
             for each in problems:
                 place = each.path.removeprefix(self.source.origin).strip("/")
@@ -332,13 +347,10 @@ class Mirrors:
         """Return the state of every source. Thread-safe."""
         return [each.state for each in self.followers]
 
-    def report_to(self, note: Callable[[str, str, tuple[Problem, ...]], object]) -> None:
-        """Report revisions and problems to `note`, now and on change, instead of the log.
-
-        `note` is called in any thread.
-        """
+    def report_to(self, registry: Registry) -> None:
+        """Report to a registry, now and after each poll, instead of the log."""
         for follower in self.followers:
-            follower.report_to(partial(note, os.path.abspath(follower.path)))
+            follower.report_to(partial(registry.note, os.path.abspath(follower.path)))
 
     def fetch(self, *, proved: bool = False) -> None:
         """Fetch all remote sources now, or raise UsageError; `proved` accepts no older copy."""
@@ -375,13 +387,8 @@ class Mirrors:
         """Return the names of the sources that were never read. Thread-safe."""
         return [each.name for each in self.states() if not each.ready and each.current is None]
 
-    def first_read(
-        self, seconds: float, arrived: Callable[[str], object]
-    ) -> Callable[[], object] | None:
-        """Return a function that waits `seconds` at most for sources never read; None for none.
-
-        `arrived` is as `Follower.arrived`, for the sources that are still unread then.
-        """
+    def first_read(self, seconds: float) -> Callable[[], object] | None:
+        """Return a function that waits `seconds` at most for sources never read; None for none."""
         unread = [each for each in self.followers if not each.read_once.is_set()]
         end = time.monotonic() + seconds
 
@@ -390,7 +397,6 @@ class Mirrors:
                 if not follower.read_once.wait(max(0.0, end - time.monotonic())):
                     said = "%s: not read within %g seconds; serving without it until it is"
                     logger.warning(said, follower.name, seconds)
-                follower.arrived = arrived
 
         return cache(wait) if unread else None
 
@@ -410,7 +416,7 @@ class Mirrors:
                 self._look_at(follower)
 
     def repin(self, revisions: Mapping[str, str]) -> None:
-        """Fetch other revisions of pinned sources, then switch to all of them, and poll.
+        """Fetch other revisions of pinned sources, then switch to all of them.
 
         Blocks. `revisions` is by absolute served folder; folders of other sources are skipped.
 
@@ -444,7 +450,6 @@ class Mirrors:
                 undo.callback(follower.switch, follower.source)
                 follower.switch(source)
             undo.pop_all()
-        self.look()
 
     def stop(self) -> None:
         """Stop fetching, and remove the temporary folders of this process."""

@@ -15,7 +15,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Final
-from unicodedata import normalize
 
 import anyio
 from anyio import to_thread
@@ -23,6 +22,7 @@ from anyio import to_thread
 from mcp_skills_server.dialects.wellknown import DigestMismatchError
 from mcp_skills_server.errors import UsageError, quoted
 from mcp_skills_server.format.archive import ArchiveRefusedError, Files, check_paths
+from mcp_skills_server.format.file_names import folded
 from mcp_skills_server.model import SKILL_MD
 from mcp_skills_server.sources.folder import (
     ConflictError,
@@ -77,7 +77,7 @@ async def reconcile(
         if report is not None:
             return report
     try:
-        with FetchedFolder.opened(source.place) as folder:
+        with FetchedFolder.opened(source.place, source.changed) as folder, source.changing():
             known = read_index(source.place, source.key)
             known = known or IndexRecord(source.key, source.key, wanted=())
             async with source.plan(revision, known) as plan:
@@ -175,7 +175,7 @@ class Reconciler:
         self._units = [self._placed(unit) for unit in plan.units]
         self._positions = {unit: position for position, unit in enumerate(self._units)}
         self._owners: dict[str, tuple[Unit, str]] = {}
-        """The unit of each skill, and its name, by `_key`; the first unit wins."""
+        """The unit of each skill, and its name, by `folded`; the first unit wins."""
         self._memory: dict[str, UnitRecord] = {}
         self._became: dict[str, str] = {}
         self._offered = {*map(self._place, plan.offered or ())}
@@ -232,7 +232,7 @@ class Reconciler:
                     verdicts[name] = self._judge(unit, name, self._records)
             if (memory or names) and all(each in _CURRENT for each in verdicts.values()):
                 self._became |= verdicts
-                self._owners |= {_key(name): (unit, name) for name in names}
+                self._owners |= {folded(name): (unit, name) for name in names}
                 if memory:
                     self._remember(unit, memory)
             else:
@@ -274,7 +274,7 @@ class Reconciler:
             batch, self._staged = self._staged, []
             failed = self._folder.commit(batch)
             for each in batch:
-                with self._refusing(self._owners[_key(each.name)][0], each.name):
+                with self._refusing(self._owners[folded(each.name)][0], each.name):
                     if each.name in failed:
                         record = self._records.get(each.name)
                         self._hold(each.name, self._folder.size(record) if record else 0)
@@ -316,7 +316,7 @@ class Reconciler:
             reason = error.strerror or error
             plan.warnings.append(f"what came is not remembered ({reason}); the next run asks anew")
         order = sorted(
-            self._became, key=lambda it: (self._positions[self._owners[_key(it)][0]], it)
+            self._became, key=lambda it: (self._positions[self._owners[folded(it)][0]], it)
         )
         became = {each: tuple(it for it in order if self._became[it] == each) for each in _LISTS}
         report = _report_of(index, found)
@@ -386,7 +386,7 @@ class Reconciler:
         """Return the skill names of a unit that no earlier unit has."""
         taken: list[str] = []
         for name in skills:
-            other, known = self._owners.setdefault(_key(name), (unit, name))
+            other, known = self._owners.setdefault(folded(name), (unit, name))
             if other is unit:
                 taken.append(name)
                 continue
@@ -403,7 +403,7 @@ class Reconciler:
             if loser is other:  # the loser's skill is staged or already in place
                 self._staged = [each for each in self._staged if each.name != lost]
                 self._became.pop(lost, None)
-                self._owners[_key(name)] = unit, name
+                self._owners[folded(name)] = unit, name
                 taken.append(name)
         return taken
 
@@ -503,8 +503,3 @@ def _report_of(index: IndexRecord, refused: Sequence[SkillRefusal]) -> FetchRepo
         warnings=(*index.warnings, *(line for unit in units for line in unit.warnings)),
         pointers=tuple((unit.names[0], path) for unit in units for path in unit.pointers),
     )
-
-
-def _key(name: str) -> str:
-    """Return a key that is equal for names that some platform cannot distinguish."""
-    return normalize("NFC", name).casefold()

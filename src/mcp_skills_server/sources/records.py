@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 from mcp_skills_server.catalog.fetched import RECORDS
 from mcp_skills_server.format.archive import check_paths
 from mcp_skills_server.format.ignored import STATE_DIR
+from mcp_skills_server.model.decoding import load_json
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -132,14 +133,14 @@ def _read(folder: str, name: str, kind: type[_T]) -> _T | None:
     """Read a record file, or return None if it is missing or malformed."""
     try:
         with open(f"{folder}/{name}", "rb", buffering=0) as file:
-            record: _T = _adapter(kind).validate_python(json.loads(file.read()))
+            record: _T = _adapter(kind).validate_python(load_json(file.read()))
         # Untrusted: the folder may be a foreign copy, and paths in records are moved and removed.
         if isinstance(record, SkillRecord):
             if name != f"{record_key(record.name)}.json":
                 return None
             for paths in ([record.name], record.files, record.former or {}):
                 check_paths(paths)
-    except (OSError, ValueError, RecursionError):
+    except (OSError, ValueError):
         return None  # the errors of pydantic and of `check_paths` are ValueErrors
     return record
 

@@ -6,8 +6,8 @@ fetch them (`plan`). `reconcile` updates the folder of any source to a revision.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
@@ -21,7 +21,7 @@ from mcp_skills_server.format.ignored import ignored, summarize
 from mcp_skills_server.model import Problem, printable
 from mcp_skills_server.sources.addresses import relative_to_site
 from mcp_skills_server.sources.cache import CacheFolder, PrivateFolder
-from mcp_skills_server.sources.folder import FetchedFolder
+from mcp_skills_server.sources.folder import FetchedFolder, folder_stamp
 from mcp_skills_server.sources.records import IndexRecord
 
 if TYPE_CHECKING:
@@ -82,13 +82,15 @@ class UnreachableError(SourceError, OSError):
 class OriginPolicy:
     """Allowed origins besides that of the index, which alone gets `headers`.
 
-    `origins` are spelled by `wellknown.origin`.
+    `origins` are spelled by `wellknown.origin`. `commands` are the roots that the operator wrote:
+    only a command among them is started, never one from a lock file or a record.
     """
 
     origins: frozenset[str] = frozenset()
     private: bool = False
     http: bool = False
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    commands: frozenset[str] = field(default=frozenset(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,6 +310,9 @@ class Source:
         own_check_s: the polling interval where the operator sets none.
         last_retry_s: the maximum backoff after failures, unless the polling interval is longer.
         check_s: the polling interval, which the operator may change at run time.
+        changed: paths in `place` that changed since they were handed to the registry; "" for an
+            unknown part of it.
+        stamp: stamp of `place` when `changed` was last complete.
     """
 
     remote: bool = True
@@ -326,6 +331,24 @@ class Source:
         if settings.output is None:
             # the copy that is served until the source answers must be complete
             FetchedFolder.recover(self.place)
+        self.changed = set[str]()
+        self.stamp = folder_stamp(self.place)
+
+    def detect_changes(self) -> None:
+        """Add the whole folder to `changed` if another process changed it."""
+        stamp = folder_stamp(self.place)
+        if stamp != self.stamp:
+            self.stamp = stamp
+            self.changed.add("")
+
+    @contextmanager
+    def changing(self) -> Generator[None]:
+        """Keep `changed` and `stamp` complete while this process changes the locked folder."""
+        self.detect_changes()
+        try:
+            yield
+        finally:
+            self.stamp = folder_stamp(self.place)
 
     async def resolve(self, *, anew: bool = False) -> Revision:
         """Return the current revision; with `anew` ask even while the last answer is fresh.

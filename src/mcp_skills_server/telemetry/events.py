@@ -38,6 +38,7 @@ PAGE: Final = "page"
 
 _PARENT: Final = "traceparent"
 _STATE: Final = "tracestate"
+_CARRIED: Final = frozenset((_PARENT.encode(), _STATE.encode()))
 _LONGEST: Final = 512
 """Most characters of a header; W3C Trace Context requires support for this many."""
 _TARGETED: Final = frozenset(("tools/call", "prompts/get"))
@@ -62,7 +63,11 @@ http_carrier: Final[ContextVar[Carrier]] = ContextVar("http_carrier")
 
 def carrier_from_headers(headers: Iterable[tuple[bytes, bytes]]) -> Carrier:
     """Return the trace context of HTTP headers, whose names must be in lower case."""
-    return _carrier({name.decode("latin-1"): value.decode("latin-1") for name, value in headers})
+    found: dict[str, str] = {}
+    for name, value in headers:
+        if name in _CARRIED:
+            found[name.decode("latin-1")] = value.decode("latin-1")
+    return _carrier(found)
 
 
 def trace_of(

@@ -1,23 +1,25 @@
-"""Usage statistics: counts of uses by skill, version, day, principal and host program in SQLite.
+"""Usage statistics: counts of uses by skill, root, version, day, principal and host in SQLite.
 
 A thread writes the counts once a second, so that no request waits for the disk. A killed process
 loses at most the last second. Search text is stored only if the operator enables it. Several
-processes may share the file.
+processes may share the file, also with other roots: a report can be of some roots only.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
+from mcp_skills_server.durable import open_database
 from mcp_skills_server.errors import REPEATS, UsageError
 from mcp_skills_server.model import Changes
 from mcp_skills_server.telemetry.events import CATALOGUE, PAGE, PROPOSING, Event, Events
@@ -35,7 +37,7 @@ MOST_SHOWN: Final = 100
 _MOST_QUESTIONS: Final = 10_000
 _BUSY_S: Final = 5.0
 """Seconds that a process waits for the write lock of another one."""
-_VERSION: Final = 1
+_VERSION: Final = 2
 _FLUSH_S: Final = 1.0
 _STOP_S: Final = 5.0
 _MOST_WAITING: Final = 10_000
@@ -45,9 +47,9 @@ _MOST_HOSTS: Final = 1000
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS used (
     day INTEGER NOT NULL, action TEXT NOT NULL, skill TEXT NOT NULL, digest TEXT NOT NULL,
-    principal TEXT NOT NULL, host TEXT NOT NULL, protocol TEXT NOT NULL,
+    principal TEXT NOT NULL, host TEXT NOT NULL, protocol TEXT NOT NULL, root TEXT NOT NULL,
     times INTEGER NOT NULL, last REAL NOT NULL,
-    PRIMARY KEY (day, action, skill, digest, principal, host, protocol)
+    PRIMARY KEY (day, action, skill, digest, principal, host, protocol, root)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS served (
     skill TEXT PRIMARY KEY, since REAL NOT NULL, gone REAL
@@ -57,26 +59,33 @@ CREATE TABLE IF NOT EXISTS questions (
     text TEXT PRIMARY KEY, times INTEGER NOT NULL, last REAL NOT NULL
 ) WITHOUT ROWID;
 """
+_PERIOD: Final = """
+day BETWEEN :first AND :today
+AND (:roots IS NULL OR root IN (SELECT value FROM json_each(:roots)))
+"""
 _USED: Final = """
 SELECT {by}, sum(times * (action = 'load')), sum(times * (action = 'read')),
     sum(times * (action = 'run')), sum(times * (action = 'dropped')), max(last),
     count(DISTINCT CASE WHEN action = 'load' AND '{by}' = 'skill' THEN nullif(digest, '') END)
-FROM used WHERE day BETWEEN ? AND ? AND action NOT IN ('search', 'empty') GROUP BY 1
+FROM used WHERE {period} AND action NOT IN ('search', 'empty') GROUP BY 1
 """
 _BY_DAY: Final = """
 SELECT {by}, day, sum(times) FROM used
-WHERE day BETWEEN ? AND ? AND action IN ('load', 'read', 'run') GROUP BY 1, 2
+WHERE {period} AND action IN ('load', 'read', 'run') GROUP BY 1, 2
 """
 _SEARCHES: Final = """
 SELECT coalesce(sum(times * (action = 'search')), 0), coalesce(sum(times * (action = 'empty')), 0)
-FROM used WHERE day BETWEEN ? AND ?
+FROM used WHERE {period}
 """
 _SERVED: Final = "SELECT skill FROM served WHERE gone IS NULL ORDER BY 1"
+_LOADED: Final = """
+SELECT skill FROM used WHERE {period} AND action = 'load' GROUP BY 1 ORDER BY max(last) DESC
+"""
 _QUESTIONS: Final = """
 SELECT text, times FROM questions WHERE last >= ? ORDER BY times DESC, text LIMIT ?
 """
 _ADD_USES: Final = """
-INSERT INTO used VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO used VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT DO UPDATE SET times = times + excluded.times, last = max(last, excluded.last)
 """
 _ADD_QUESTIONS: Final = """
@@ -86,7 +95,7 @@ ON CONFLICT DO UPDATE SET times = times + excluded.times, last = max(last, exclu
 
 
 class Count(NamedTuple):
-    """The key of a counter."""
+    """The key of a counter. A search counts for the first root of its server."""
 
     day: int
     action: str
@@ -95,6 +104,7 @@ class Count(NamedTuple):
     principal: str
     host: str
     protocol: str
+    root: str = ""
 
 
 class Tally(NamedTuple):
@@ -162,7 +172,7 @@ class UsageStore:
         try:
             if not Path(file).exists():
                 Path(file).touch(0o600)
-            with closing(self._connect()) as connection, connection:
+            with open_database(self.name, _BUSY_S) as connection:
                 version: int = connection.execute("PRAGMA user_version").fetchone()[0]
                 if version not in (0, _VERSION):
                     fault = "written by another version of this program"
@@ -186,7 +196,8 @@ class UsageStore:
         came = [(skill, now) for skill, is_served in batch.served.items() if is_served]
         asked = [(text, times, now) for text, times in batch.questions.items()]
         labels = [*batch.labels.items()]
-        with closing(self._connect()) as connection, connection:
+        with open_database(self.name, _BUSY_S) as connection:
+            connection.execute("BEGIN IMMEDIATE")
             connection.executemany("UPDATE served SET gone = ? WHERE skill = ?", gone)
             connection.executemany(
                 "INSERT INTO served VALUES (?, ?, NULL) ON CONFLICT DO UPDATE SET gone = NULL", came
@@ -206,17 +217,21 @@ class UsageStore:
                 (_MOST_QUESTIONS,),
             )
 
-    def report(self, by: By = "skill", days: int = 30) -> Report:
-        """Return a report of the last days, including today; UsageError if it cannot be read."""
-        today = day_of(self._now())
-        first = today - days + 1
-        period = first, today  # without later days, which exist after the clock was set back
+    def report(
+        self, by: By = "skill", days: int = 30, roots: Sequence[str] | None = None
+    ) -> Report:
+        """Return a report of the last days, including today; UsageError if it cannot be read.
+
+        `roots` are those whose uses count, None for all.
+        """
+        chosen = self._chosen(days, roots)
+        first: int = chosen["first"]
         with self._reading() as connection:
             # One transaction gives a consistent snapshot while a server writes.
             connection.execute("BEGIN")
-            used = connection.execute(_USED.format(by=by), period).fetchall()
-            daily = connection.execute(_BY_DAY.format(by=by), period).fetchall()
-            found, empty = connection.execute(_SEARCHES, period).fetchone()
+            used = connection.execute(_USED.format(by=by, period=_PERIOD), chosen).fetchall()
+            daily = connection.execute(_BY_DAY.format(by=by, period=_PERIOD), chosen).fetchall()
+            found, empty = connection.execute(_SEARCHES.format(period=_PERIOD), chosen).fetchone()
             served: list[tuple[str]] = []
             labels: dict[str, str] = {}
             if by == "skill":
@@ -236,29 +251,29 @@ class UsageStore:
         lines += [UsageRow(name, days=(0,) * days) for (name,) in served if name not in spread]
         return Report(tuple(lines), found + empty, empty, tuple(questions))
 
-    def recently_loaded(self, most: int = 50, days: int = 30) -> list[str]:
+    def recently_loaded(
+        self, most: int = 50, days: int = 30, roots: Sequence[str] | None = None
+    ) -> list[str]:
         """Return the paths of the skills that were loaded in the last days, the latest first."""
         with self._reading() as connection:
-            rows = connection.execute(
-                "SELECT skill FROM used WHERE day > ? AND action = 'load' GROUP BY 1 ORDER BY "
-                "max(last) DESC LIMIT ?",
-                (day_of(self._now()) - days, most),
-            ).fetchall()
+            query = _LOADED.format(period=_PERIOD)
+            rows = connection.execute(query, self._chosen(days, roots)).fetchmany(most)
         return [skill for (skill,) in rows]
+
+    def _chosen(self, days: int, roots: Sequence[str] | None) -> dict[str, Any]:
+        """Return the parameters of a query of the last days and these roots, None for all."""
+        today = day_of(self._now())  # later days exist after the clock was set back
+        names = None if roots is None else json.dumps(roots)
+        return {"first": today - days + 1, "today": today, "roots": names}
 
     @contextmanager
     def _reading(self) -> Generator[sqlite3.Connection]:
         try:
-            with closing(self._connect()) as connection:
+            with open_database(self.name, _BUSY_S) as connection:
                 yield connection
         except sqlite3.Error as error:
             fault = f"{self.name}: cannot be read ({error}); name a file of counts"
             raise UsageError(fault) from None
-
-    def _connect(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(self.name, timeout=_BUSY_S)
-        connection.execute("PRAGMA synchronous = NORMAL")
-        return connection
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:
@@ -289,12 +304,17 @@ def spark(days: Sequence[int]) -> str:
 class Usage:
     """A counter of uses with a write buffer that is flushed to the store once a second.
 
-    With `questions`, the text of searches without a result is stored. `lost` counts the uses that
-    were dropped since the start because the buffer was full.
+    With `questions`, the text of searches without a result is stored. `roots` names the roots of
+    the server. `lost` counts the uses that were dropped since the start because the buffer was
+    full.
     """
 
-    def __init__(self, store: UsageStore, *, questions: bool = False) -> None:
+    def __init__(
+        self, store: UsageStore, *, questions: bool = False, roots: Sequence[str] = ("",)
+    ) -> None:
         self._store = store
+        self._roots = roots or ("",)
+        self._root_of: dict[str, int] = {}
         self._keeps_questions = questions
         self._lock = threading.Lock()
         self._waiting = Batch()
@@ -327,6 +347,9 @@ class Usage:
         with self._lock:
             self._waiting.served |= dict.fromkeys(changes.before, False)
             self._waiting.served |= dict.fromkeys(changes.after, True)
+            for path in changes.before:
+                self._root_of.pop(path, None)
+            self._root_of |= {path: skill.root for path, skill in changes.after.items()}
 
     def record(self, event: Event) -> None:
         """Count an event."""
@@ -340,11 +363,12 @@ class Usage:
             labels[event.principal] = event.label
         day = day_of(event.time)
         host = self._bounded_host(event.host or "", day)
-        count = Count(day, "", "", "", event.principal or "", host, event.protocol)
+        count = Count(day, "", "", "", event.principal or "", host, event.protocol, self._roots[0])
         for use in event.uses:
             if use.action and use.action not in PROPOSING and event.counts(use):
+                root = self._roots[self._root_of.get(use.skill, 0)]
                 used = count._replace(action=use.action, skill=use.skill, digest=use.digest)
-                self._add(used, event.time)
+                self._add(used._replace(root=root), event.time)
         if event.found is None:
             return
         if event.found:

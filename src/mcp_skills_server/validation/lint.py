@@ -17,6 +17,10 @@ from mcp_skills_server.validation import rules, text
 from mcp_skills_server.validation.rule import TextFile
 
 _VERSION_CONTROL: Final = (".git", ".hg", ".svn", ".jj")
+_HARMLESS: Final = frozenset(
+    ("__pycache__", ".DS_Store", ".gitkeep", ".gitignore", ".claude-plugin")
+)
+"""Names that systems and tools create or need; no author means to serve them."""
 _NAMED: Final = 5
 
 
@@ -29,7 +33,11 @@ def lint_names(skill: Skill, served: Collection[str], unserved: Iterable[str]) -
     """
     # A skill at the top of a checkout has these folders legitimately.
     passed_over = () if skill.directory else _VERSION_CONTROL
-    ignored = [path for path in unserved if not path.startswith(passed_over)]
+    ignored = [
+        path
+        for path in unserved
+        if not path.startswith(passed_over) and path.rstrip("/").rpartition("/")[2] not in _HARMLESS
+    ]
     if ignored:
         message = f"ignored because of their names, and not served: {summarize(ignored)}"
         yield problem("ignored-file", message)

@@ -8,7 +8,8 @@ from collections.abc import Collection, Iterator, Mapping
 from types import NoneType
 from typing import Final
 
-from mcp_skills_server.format import fields, hidden
+from mcp_skills_server.format import fields, hidden, identity
+from mcp_skills_server.format.arguments import with_mappings
 from mcp_skills_server.format.excerpts import literal
 from mcp_skills_server.format.frontmatter import Document
 from mcp_skills_server.model import Json, Problem
@@ -108,8 +109,15 @@ def _name_length(skill: SkillMd) -> Iterator[Finding]:
 @RULES.rule("name-characters")
 def _name_characters(skill: SkillMd) -> Iterator[Finding]:
     odd = _ODD_IN_NAME.search(skill.name)
-    if odd is not None:
+    if odd is not None and not identity.MARKUP.search(skill.name):
         yield skill.at("name", f"the name holds {odd[0]!r}")
+
+
+@RULES.rule("name-markup")
+def _name_markup(skill: SkillMd) -> Iterator[Finding]:
+    found = identity.MARKUP.search(skill.name)
+    if found is not None:
+        yield skill.at("name", f"the name holds {found[0]!r}")
 
 
 @RULES.rule("name-hyphens")
@@ -311,13 +319,20 @@ def _field_unknown(skill: SkillMd) -> Iterator[Finding]:
 
 @RULES.rule("field-type")
 def _field_type(skill: SkillMd) -> Iterator[Finding]:
-    return (skill.at(key, message) for key, message in _misshapen(skill.frontmatter))
+    for key, message in _misshapen(skill.frontmatter):
+        yield skill.at(key, message)
+    for key, harmless in fields.FLAGS.items():
+        if not isinstance(skill.frontmatter.get(key, harmless), bool):
+            message = f"{key} is neither true nor false, and hides the skill"
+            yield skill.at(key, message, "write true or false, without quotes")
 
 
 def _misshapen(frontmatter: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
     """Yield (field, message) for values of a wrong type, which `format/fields.py` skips."""
     for key, required in (("arguments", "name"), ("icons", "src"), ("files", "path")):
         entries = frontmatter.get(key, [])
+        if key == "arguments":
+            entries = with_mappings(entries)
         if not isinstance(entries, list):
             yield key, f"{key} is not a list"
             continue
@@ -335,10 +350,8 @@ def _misshapen(frontmatter: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
                     yield key, f"{part!r} in entry {number} of {key} is not text"
             if "required" in entry and not isinstance(entry["required"], bool):
                 yield key, f"'required' in entry {number} of {key} is not true or false"
-    dependencies = frontmatter.get("dependencies", {})
-    if not isinstance(dependencies, dict):
-        yield "dependencies", "dependencies is not a mapping"
-        return
+    # Other forms are of other programs, such as a list of packages.
+    dependencies = fields.mapping(frontmatter.get("dependencies"))
     for kind, required in _DEPENDENCIES.items():
         entries = dependencies.get(kind, [])
         if not isinstance(entries, list):
@@ -356,7 +369,9 @@ def _hidden_characters(skill: SkillMd) -> Iterator[Finding]:
     """Search the parsed values, in which YAML escapes are decoded."""
     for key, value in skill.frontmatter.items():
         found = [
-            character for text in (key, *hidden.texts(value)) for _, character in hidden.find(text)
+            character
+            for text in (key, *hidden.texts(value))
+            for _, character in hidden.find(f"/{text}")
         ]
         if found:
             name = literal(hidden.strip(key))

@@ -13,14 +13,14 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final
 
-import h11
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from mcp_skills_server.errors import REPEATS
-from mcp_skills_server.runtime.quota import owner_of
+from mcp_skills_server.access.principal import owner_of
+from mcp_skills_server.errors import REPEATS, SkillsServerError
 
 logger = logging.getLogger(__name__)
 
@@ -28,14 +28,14 @@ SLOT: Final = "mcp_skills_server.slot"
 """Key of the connection's slot in the `state` of a request."""
 MOST_UNREAD: Final = 128 << 20
 """Bytes of unread responses buffered for all clients; a process takes up to three times as many."""
-MOST_UNUSED_BODY: Final = 1 << 22
+MAX_UNUSED_BODY: Final = 1 << 22
 """Bytes read of an unused request body: many clients send all before they read the response."""
+MAX_HEAD: Final = 64 << 10
+"""The most bytes of a request's target and headers."""
+MAX_PIPELINED: Final = 16
+"""The most requests of a connection that wait for the response to an earlier one."""
 _SPARE_S: Final = 2.0
 """Timeout in seconds of a request on a spare slot, of which there are few."""
-_STALLED_CHECKS: Final = 4
-"""Checks in a row, one per timeout, after which a client that read nothing is cut off."""
-_CLIENT_SENDS: Final = (h11.IDLE, h11.SEND_BODY)
-"""States of h11 in which the client must send something."""
 
 
 def client_to_evict(held: Mapping[str, int], newcomer: str, able: Collection[str]) -> str | None:
@@ -212,135 +212,181 @@ class Unread:
 # The protocol
 
 
-class _UnambiguousConnection(h11.Connection):
-    """h11 connection that rejects a request whose end is ambiguous (RFC 9112, 6.3).
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """The limits of all connections of a server.
 
-    h11 prefers Transfer-Encoding if there is also a Content-Length. What a proxy took for the rest
-    of the body then becomes another request (request smuggling).
+    Attributes:
+        request_s: seconds for the head of a request, and again for its body.
     """
 
-    def next_event(self) -> Any:
-        """Return the next event; refuse both headers, and Transfer-Encoding in HTTP/1.0."""
-        event = super().next_event()
-        if isinstance(event, h11.Request):
-            names = {name for name, _ in event.headers}
-            if b"transfer-encoding" in names and (
-                b"content-length" in names or event.http_version < b"1.1"
-            ):
-                reason = "Transfer-Encoding is not allowed with Content-Length or in HTTP/1.0"
-                raise h11.RemoteProtocolError(reason, error_status_hint=400)
-        return event
+    slots: Slots
+    unread: Unread
+    request_s: float
 
 
-def protocol_with_timeouts(
-    seconds: float, slots: Slots, share_unread: int | None = None
-) -> type[asyncio.Protocol]:
-    """Return uvicorn's protocol class with slots and timeouts.
+class InvalidRequestError(SkillsServerError):
+    """Raised in a callback of the parser to refuse a request with 400."""
 
-    A client has `seconds` for the head of a request and again for its body. An unused body is read
-    up to `MOST_UNUSED_BODY` bytes. A response or stream may take any time while its client reads.
-    `share_unread` bounds the unread bytes of one client.
+
+class LimitedProtocol(HttpToolsProtocol):
+    """uvicorn's protocol with slots and time limits, and without ambiguous requests.
+
+    A client has a time limit for the head of a request and again for its body. An unused body is
+    read up to `MAX_UNUSED_BODY` bytes. A response or stream may take any time while its client
+    reads.
+
+    llhttp refuses two lengths, bare line feeds and folded lines. What it accepts, and a proxy might
+    read in another way (request smuggling), is refused here: see `_check_head`.
     """
-    unread = Unread(share=share_unread)
 
-    class Timed(H11Protocol):
-        _slot: Slot
+    parser: Any  # uvicorn says that it may be None, which it is once the connection is lost
 
-        def __init__(self, **kwargs: Any) -> None:
-            super().__init__(**kwargs)
-            self.conn = _UnambiguousConnection(h11.SERVER)
-            self._expected: object = None
-            self._send_timer: asyncio.TimerHandle | None = None
-            self._unused_body = 0
-            self._waiting = 0
-            self._stalled_checks = 0
-            self._read_timer: asyncio.TimerHandle | None = None
+    def __init__(self, *, limits: ConnectionLimits, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._limits = limits
+        self._head_bytes = 0
+        self._is_receiving_body = False
+        self._is_broken = False  # a request after which nothing more is parsed
+        self._unused = 0
+        self._awaited: tuple[object, bool] | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
-        def connection_made(self, transport: asyncio.Transport) -> None:
-            super().connection_made(transport)
-            owner = owner_of(None, self.client[0]) if self.client else None
-            self._slot = Slot(slots, owner or "", transport.abort)
-            self.app_state = {**self.app_state, SLOT: self._slot}
-            slots.enter(self._slot)
-            self._update_send_timeout()
-            self._check_reading()
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Take a slot, and start the time limit of the first request."""
+        super().connection_made(transport)
+        owner = owner_of(None, self.client[0]) if self.client else None
+        self._slot = Slot(self._limits.slots, owner or "", transport.abort)
+        self.app_state = {**self.app_state, SLOT: self._slot}
+        self._limits.slots.enter(self._slot)
+        self._note_progress()
 
-        def data_received(self, data: bytes) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Release what the connection holds."""
+        super().connection_lost(exc)
+        self._limits.slots.leave(self._slot)
+        self._limits.unread.drop(self._slot)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        """Parse data, and cut off a client that sends too much of an unused body."""
+        if self._is_broken or (self._is_receiving_body and not self._is_answering()):
+            self._unused += len(data)
+        if not self._is_broken:
             super().data_received(data)
-            # A request that is refused before it reaches the application has no cycle.
-            has_answer = not self.cycle or self.cycle.response_complete
-            self._unused_body += len(data)
-            if not has_answer or self.conn.their_state is not h11.SEND_BODY:
-                self._unused_body = 0
-            if self._unused_body > MOST_UNUSED_BODY:
-                message = "closed a connection that kept sending a request after its response"
-                logger.info(message, extra=REPEATS)
-                self.transport.close()
-            self._update_send_timeout()
-
-        def on_response_complete(self) -> None:
-            super().on_response_complete()
-            self._note_state()
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            super().connection_lost(exc)
-            slots.leave(self._slot)
-            unread.drop(self._slot)
-            for timer in (self._send_timer, self._read_timer):
-                if timer is not None:
-                    timer.cancel()
-
-        def pause_writing(self) -> None:
-            super().pause_writing()
-            unread.add(self._slot, self.transport.get_write_buffer_size())
-
-        def resume_writing(self) -> None:
-            super().resume_writing()
-            unread.drop(self._slot)
-            self._waiting = 0
-
-        def _note_state(self) -> None:
-            # While the body is incomplete the client must send, even if the response has begun.
-            state = State.BUSY
-            if self.conn.their_state in _CLIENT_SENDS:
-                state = State.RESTING
-            slots.set_state(self._slot, state)
-
-        def _update_send_timeout(self) -> None:
-            """Restart the timeout if the client must now send another part of a request."""
-            self._note_state()
-            expected = (self.cycle, self.conn.their_state)
-            if expected[1] in _CLIENT_SENDS and expected == self._expected:
-                return
-            if self._send_timer is not None:
-                self._send_timer.cancel()
-            self._expected = self._send_timer = None
-            if expected[1] in _CLIENT_SENDS:
-                self._expected = expected
-                timeout = seconds
-                if self._slot.is_spare:
-                    timeout = min(seconds, _SPARE_S)
-                self._send_timer = self.loop.call_later(timeout, self._on_send_timeout)
-
-        def _on_send_timeout(self) -> None:
-            message = "closed a connection that sent no complete request in %g s"
-            logger.info(message, seconds, extra=REPEATS)
+        if self._unused > MAX_UNUSED_BODY:
+            message = "closed a connection that kept sending a request after its response"
+            logger.info(message, extra=REPEATS)
             self.transport.close()
+        self._note_progress()
 
-        def _check_reading(self) -> None:
-            """Abort the connection if its client read nothing for `_STALLED_CHECKS` checks."""
-            waiting = 0
-            if self.transport.is_closing() or self.flow.write_paused:
-                waiting = self.transport.get_write_buffer_size()
-            self._stalled_checks += 1
-            if not 0 < self._waiting <= waiting:
-                self._stalled_checks = 0
-            self._waiting = waiting
-            if self._stalled_checks == _STALLED_CHECKS:
-                message = "cut off a client that did not read its response for %g s"
-                logger.info(message, _STALLED_CHECKS * seconds, extra=REPEATS)
-                self.transport.abort()
-            else:
-                self._read_timer = self.loop.call_later(seconds, self._check_reading)
+    def send_400_response(self, msg: str) -> None:
+        """Refuse a malformed request; close after the responses to earlier ones, if any."""
+        self._is_broken = True
+        if self._is_answering() and not self._is_receiving_body:
+            return  # the malformed request has not begun to be answered
+        if self.pipeline:
+            self.pipeline.popleft()  # the malformed request waits for the response to another one
+        elif self._is_answering() and self.cycle.response_started:
+            self.transport.close()
+        else:
+            if self._is_answering():
+                self.cycle.disconnected = True
+                self.cycle.message_event.set()
+            super().send_400_response(msg)
 
-    return Timed
+    def on_message_begin(self) -> None:
+        """Begin to count the head of a request."""
+        super().on_message_begin()
+        self._head_bytes = self._unused = 0
+
+    def on_url(self, url: bytes) -> None:
+        """Count the bytes of the target."""
+        self._count(url)
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Count the bytes of a header; strip white space that llhttp leaves behind its value."""
+        self._count(name + b": " + value)
+        super().on_header(name, value.strip(b" \t"))
+
+    def on_headers_complete(self) -> None:
+        """Refuse an ambiguous request, or pass it on."""
+        self._check_head()
+        super().on_headers_complete()
+        self._is_receiving_body = True
+        if self.parser.should_upgrade():  # what follows is no HTTP for the parser
+            self.cycle.keep_alive = False
+
+    def on_message_complete(self) -> None:
+        """Note that the request has arrived."""
+        super().on_message_complete()
+        self._is_receiving_body = False
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request, unless a malformed one followed."""
+        is_last = self._is_broken and not self.pipeline
+        super().on_response_complete()
+        if is_last:
+            self.transport.close()
+        self._note_progress()
+
+    def pause_writing(self) -> None:
+        """Count the bytes that the client has not read."""
+        super().pause_writing()
+        self._limits.unread.add(self._slot, self.transport.get_write_buffer_size())
+
+    def resume_writing(self) -> None:
+        """Forget the bytes that the client has read."""
+        super().resume_writing()
+        self._limits.unread.drop(self._slot)
+
+    def _is_answering(self) -> bool:
+        return bool(self.cycle) and not self.cycle.response_complete
+
+    def _count(self, part: bytes) -> None:
+        self._head_bytes += len(part)
+        if self._head_bytes > MAX_HEAD:
+            raise InvalidRequestError(f"the head has more than {MAX_HEAD:,} bytes")
+
+    def _check_head(self) -> None:
+        """Refuse a request that another parser may read differently (RFC 9112, 3.2 and 6.3)."""
+        version = self.parser.get_http_version()
+        if version not in {"1.0", "1.1"}:
+            raise InvalidRequestError(f"HTTP/{version}")
+        values: dict[bytes, list[bytes]] = {b"host": [], b"transfer-encoding": []}
+        for name, value in self.headers:
+            if name in values:
+                values[name].append(value)
+        hosts, encodings = values[b"host"], values[b"transfer-encoding"]
+        if len(hosts) > 1 or (version == "1.1" and not hosts):
+            raise InvalidRequestError("Host must be given once")
+        if encodings and (version == "1.0" or [part.lower() for part in encodings] != [b"chunked"]):
+            raise InvalidRequestError("Transfer-Encoding must be chunked, in HTTP/1.1")
+        if len(self.pipeline) >= MAX_PIPELINED:
+            raise InvalidRequestError(f"more than {MAX_PIPELINED} requests wait for a response")
+
+    def _note_progress(self) -> None:
+        """Record the state of the connection, and limit the time for what the client must send."""
+        # While the body is incomplete the client must send, even if the response has begun.
+        is_awaited = self._is_receiving_body or not self._is_answering()
+        state = State.RESTING if is_awaited else State.BUSY
+        self._limits.slots.set_state(self._slot, state)
+        awaited = (self.cycle, self._is_receiving_body) if is_awaited else None
+        if awaited is not None and awaited == self._awaited:
+            return
+        self._awaited = awaited
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if awaited is not None:
+            seconds = self._limits.request_s
+            if self._slot.is_spare:
+                seconds = min(seconds, _SPARE_S)
+            self._timer = self.loop.call_later(seconds, self._on_timeout)
+
+    def _on_timeout(self) -> None:
+        message = "closed a connection that sent no complete request in %g s"
+        logger.info(message, self._limits.request_s, extra=REPEATS)
+        self.transport.close()

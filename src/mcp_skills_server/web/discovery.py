@@ -41,9 +41,9 @@ from mcp_skills_server.model import SKILL_MD, Skill, printable
 from mcp_skills_server.model.digests import digest_of
 from mcp_skills_server.publish.artifacts import Edition
 from mcp_skills_server.publish.publication import Publication
-from mcp_skills_server.server.sdk import address, principal
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.events import Use
+from mcp_skills_server.web.part import requester
 from mcp_skills_server.web.settings import HttpSettings
 
 logger = logging.getLogger(__name__)
@@ -142,9 +142,9 @@ class Discovery:
 
     async def _observed(self, scope: Scope) -> _Resource | None:
         """Return the resource of a request, and emit its one event before the response."""
-        method = scope["method"]
+        method, client = scope["method"], requester(scope)
         with events.Request(
-            "discovery", method, principal=principal(scope), address=address(scope)
+            "discovery", method, principal=client.principal, address=client.address
         ) as request:
             resource = await self._find(scope["path"], site_of(scope))
             if resource is None:
@@ -327,7 +327,7 @@ class DiscoveryByGrants:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer GET and HEAD."""
-        await self._endpoints.of(self._views.of(principal(scope)))(scope, receive, send)
+        await self._endpoints.of(self._views.of(requester(scope).principal))(scope, receive, send)
 
 
 def site_of(scope: Scope) -> str:

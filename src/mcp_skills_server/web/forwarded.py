@@ -12,7 +12,7 @@ from typing import Final
 
 from starlette.responses import RedirectResponse
 from starlette.routing import Match, Router
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from mcp_skills_server.errors import UsageError
 
@@ -65,22 +65,13 @@ def checked_prefix(path: str) -> str:
     return path
 
 
-class RootPath:
-    """ASGI middleware that strips the path prefix, unless the proxy has stripped it already."""
-
-    def __init__(self, app: ASGIApp, prefix: str) -> None:
-        self._app = app
-        self._prefix = prefix
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Strip the prefix, and pass the request on."""
-        if scope["type"] == "http":
-            path: str = scope["path"]
-            for before in ("", _INSERTED):
-                if path.startswith(f"{before}{self._prefix}/"):
-                    path = before + path[len(before) + len(self._prefix) :]
-            scope = {**scope, PREFIX: self._prefix, "path": path}
-        await self._app(scope, receive, send)
+def strip_prefix(scope: Scope, prefix: str) -> None:
+    """Strip the path prefix from a request, unless the proxy has stripped it already."""
+    path: str = scope["path"]
+    for before in ("", _INSERTED):
+        if path.startswith(f"{before}{prefix}/"):
+            path = before + path[len(before) + len(prefix) :]
+    scope[PREFIX], scope["path"] = prefix, path
 
 
 def redirect_relatively(router: Router) -> None:

@@ -1,15 +1,26 @@
-"""Interface of a part of the HTTP application: settings, routes, and background tasks."""
+"""A part of the HTTP application: settings, routes, background tasks, and who sent a request."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
+
+from mcp_skills_server.access.principal import LOCAL_REQUESTER, Requester
 
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
 
     from mcp_skills_server.web.settings import HttpSettings
+
+
+REQUESTER: Final = "mcp_skills_server.requester"
+"""The key of the requester in the ASGI scope. The front sets it, and the page for its viewer."""
+
+
+def requester(scope: Mapping[str, Any]) -> Requester:
+    """Return who sent a request."""
+    return scope.get(REQUESTER, LOCAL_REQUESTER)
 
 
 class Part:

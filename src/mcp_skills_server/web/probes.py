@@ -21,7 +21,7 @@ from starlette.routing import Route
 
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.server.sdk import principal
+from mcp_skills_server.web.part import requester
 
 if TYPE_CHECKING:
     from mcp_skills_server.sources.mirrors import SourceState
@@ -66,7 +66,7 @@ def routes(
 
     async def ready(request: Request) -> PlainTextResponse:
         known = http.site_states()
-        for_operator = may(principal(request.scope))
+        for_operator = may(requester(request.scope).principal)
         missing = [f"{site.name}: {site.trouble}" for site in known if not site.ready]
         if not for_operator:
             missing = [_AWAITED] * len(missing)
@@ -96,23 +96,26 @@ def routes(
 
 def count_failing(registry: Registry, sites: Sequence[SourceState]) -> int:
     """Count the roots, of any kind, whose last read failed."""
-    return len(_missing(registry) | {site.name for site in sites if site.trouble})
+    return len(_missing(registry, "error") | {site.name for site in sites if site.trouble})
 
 
-def _missing(registry: Registry) -> set[str]:
-    return {found.path for found in registry.snapshot.problems if found.code == "root-missing"}
+def _missing(registry: Registry, severity: str) -> set[str]:
+    problems = [each for each in registry.snapshot.problems if each.code == "root-missing"]
+    return {found.path for found in problems if found.severity == severity}
 
 
 def _lines(registry: Registry, sites: Sequence[SourceState]) -> Iterator[str]:
     """Yield a status line for each root: folders and archives, then sites."""
     names = {site.name for site in sites}
-    lost = _missing(registry)
+    lost = _missing(registry, "error")
     for root in registry.roots:
         if root.origin in names:
             continue
         state = "read"
         if root.shown in lost:
             state = "cannot be read now; serving the last copy"
+        elif root.shown in _missing(registry, "warning"):
+            state = "absent, and optional"
         elif not registry.loaded.is_set():
             state = "the first scan is not done"
         yield f"{root.shown}: {state}"
@@ -132,7 +135,7 @@ def metrics_route(metrics: Metrics, may: Callable[[Principal | None], bool]) -> 
     """Return the Prometheus route `/metrics`. `may` decides which principals can read it."""
 
     async def scrape(request: Request) -> Response:
-        if not may(principal(request.scope)):
+        if not may(requester(request.scope).principal):
             return PlainTextResponse('metrics are for principals with may = ["admin"]\n', 403)
         accept = request.headers.get("accept", "")
         body, content_type = await to_thread.run_sync(metrics.render, accept)

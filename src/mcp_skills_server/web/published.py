@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
@@ -19,6 +18,7 @@ from mcp_skills_server.dialects.aicatalog import ARD, CARD, CATALOG
 from mcp_skills_server.dialects.wellknown import DIRECTORY, INDEX
 from mcp_skills_server.publish.artifacts import RetentionPolicy
 from mcp_skills_server.publish.publication import Publication
+from mcp_skills_server.server.eras import LEGACY_VERSIONS, MODERN_VERSIONS
 from mcp_skills_server.web.discovery import (
     MAX_AGE_S,
     PREFIXES,
@@ -77,7 +77,7 @@ class Publisher(Part):
 
 def _card(request: Request) -> Response:
     """Return the Server Card, which needs no token and which any browser may read."""
-    versions = [*HANDSHAKE_PROTOCOL_VERSIONS, *MODERN_PROTOCOL_VERSIONS]
+    versions = [*LEGACY_VERSIONS, *MODERN_VERSIONS]
     raw = jsonrpc.dump(
         aicatalog.server_card(f"{site_of(request.scope)}/mcp", _NAME, __version__, versions)
     )

@@ -1,49 +1,30 @@
 """Rate and concurrency limits per client: requests, failed authentications, concurrent work.
 
-A request over the rate gets 429; one over the concurrency limit waits.
-
-Replicas with a shared store count together; while it is unreachable, each counts alone. A client
-that is refused often waits a second for each 429, which slows down a flood (tarpitting).
+A request over the rate gets 429; one over the concurrency limit waits. Replicas with a shared store
+count together; while it is unreachable, each counts alone.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import math
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Final, TypeAlias
 from weakref import WeakValueDictionary
 
-import anyio
-from starlette.responses import JSONResponse, Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
+from mcp_skills_server.access.principal import Requester
 from mcp_skills_server.access.quotas import Rates
-from mcp_skills_server.dialects import jsonrpc
-from mcp_skills_server.errors import REPEATS, RequestError
-from mcp_skills_server.server.sdk import address, principal, quota_owner
-from mcp_skills_server.telemetry import events
-from mcp_skills_server.web.connections import MOST_UNUSED_BODY
+from mcp_skills_server.errors import RequestError
+from mcp_skills_server.web.refusals import over_quota
 
-logger = logging.getLogger(__name__)
-
-OPEN_PATHS: Final = frozenset(("/healthz", "/readyz"))
-"""Probes of the container platform: under any Host, without a token, not rate limited."""
-COUNT_BATCH: Final = "mcp_skills_server.count_batch"
-"""Key in the ASGI scope of the function that counts further requests in a batch.
-
-It takes their number, and returns the refusal if they exceed the quota.
-"""
 _REQUESTS: Final = "requests-per-minute"
 _FAILURES: Final = "failed-authentications-per-minute"
-_TARPIT_S: Final = 1.0
-"""Seconds by which a 429 is delayed; its Retry-After is at least as long."""
 _CONCURRENCY: Final = 2
 """Concurrent requests of a client: they share one event loop, on however many connections."""
 _SLOW_S: Final = 0.05
 """Seconds after which a request no longer counts: it waits for a disk, script or client."""
+_EXTENSIONS: Final = 4
+"""How often a permit is extended while the loop is busy, since others may keep it busy too."""
 
 TakeShared: TypeAlias = Callable[[str, int, int], Awaitable[float]]
 """Counts requests of an owner across replicas, given the limit per minute and their number.
@@ -52,76 +33,35 @@ Returns the seconds to wait, 0 if they were counted. Raises RequestError if they
 """
 
 
-def error_response(
-    status: int,
-    code: int,
-    message: str,
-    headers: Mapping[str, str] | None = None,
-    data: Mapping[str, str] | None = None,
-) -> Response:
-    """Return a JSON-RPC error for a request whose id was not read."""
-    return JSONResponse(jsonrpc.error(None, code, message, data), status, headers)
+class RequestRate:
+    """Rate limit of requests per principal, else per address.
 
-
-def emit_refusal(scope: Scope, reason: str) -> None:
-    """Emit the refusal of an HTTP request, for one of a few fixed reasons."""
-    events.emit_refusal(scope["method"], reason, principal=principal(scope), address=address(scope))
-
-
-def quota_refusal(
-    scope: Scope, quota: str, most: int, wait: float = 1.0, remedy: str = ""
-) -> Response:
-    """Log and return a 429: `quota` is its configuration key, `most` its size, `wait` in s.
-
-    `remedy` is for requests that are over the quota at any time.
-    """
-    owner = quota_owner(scope)
-    logger.warning("quota %s: %s exceeded %s; answered with 429", quota, owner, most, extra=REPEATS)
-    emit_refusal(scope, quota)
-    seconds = max(1, math.ceil(wait))
-    remedy = remedy or f"try again in {seconds} s"
-    message = f"Over the quota {quota} ({most:,}); {remedy}"
-    headers = {"cache-control": "no-store", "retry-after": str(seconds)}
-    return error_response(429, jsonrpc.QUOTA_EXCEEDED, message, headers, {"quota": quota})
-
-
-async def refuse_with_delay(
-    scope: Scope, receive: Receive, send: Send, rates: Rates, *, quota: str, most: int, wait: float
-) -> None:
-    """Send 429, delayed by a second if this client was refused more than 60 times a minute.
-
-    Meanwhile the connection does nothing else, so that each costs one small response a second.
-    """
-    if rates.refusals.take((quota, quota_owner(scope))) > 0:
-        left = MOST_UNUSED_BODY
-        with anyio.move_on_after(_TARPIT_S):
-            while (message := await receive())["type"] != "http.disconnect":
-                left -= len(message.get("body", b""))
-                if left < 0:  # stop reading (backpressure)
-                    await anyio.sleep_forever()
-            return  # the client disconnected
-    await quota_refusal(scope, quota, most, wait)(scope, receive, send)
-
-
-class Turns:
-    """ASGI middleware: in each turn of the event loop, at most two requests of an address begin.
-
-    `RequestLimits` does not slow down requests that are answered without waiting. A client with a
-    thousand connections could have one on each of them handled before the next of another client.
+    `shared` counts across replicas; None without replicas.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-        self._turns = WeakValueDictionary[str, asyncio.Semaphore]()
+    def __init__(self, rates: Rates, shared: TakeShared | None = None) -> None:
+        self._rates = rates
+        self._shared = shared
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on a request once it is its turn."""
-        owner = quota_owner(scope)
-        if owner is not None:
-            turn = self._turns.setdefault(owner, asyncio.Semaphore(_CONCURRENCY))
-            await turn.acquire()
-            asyncio.get_running_loop().call_soon(turn.release)
-        await self._app(scope, receive, send)
+    async def take(self, client: Requester, count: int = 1) -> None:
+        """Count requests.
+
+        Raises:
+            RefusalError: they are over the rate.
+        """
+        rate, owner = self._rates.requests, client.owner
+        if rate is None or owner is None:
+            return
+        wait = rate.take(owner, count)
+        # over the rate here means over that of all replicas
+        if wait <= 0 and count and self._shared is not None:
+            with suppress(RequestError):
+                wait = await self._shared(owner, rate.per_minute, count)
+        if wait > 0:
+            remedy = ""
+            if count > 1 and count >= rate.per_minute:
+                remedy = f"send at most {rate.per_minute:,} calls in a batch"
+            raise over_quota(client, _REQUESTS, rate.per_minute, wait, remedy)
 
 
 class FailedAuthentications:
@@ -130,108 +70,73 @@ class FailedAuthentications:
     def __init__(self, rates: Rates) -> None:
         self._rates = rates
 
-    def count(self, scope: Scope) -> float:
-        """Count a failed request. Return the seconds to wait, 0 within the quota."""
+    def take(self, client: Requester) -> None:
+        """Count a failed request.
+
+        Raises:
+            RefusalError: it is over the quota.
+        """
         rate = self._rates.failed_authentications
-        if rate is None:
-            return 0.0
-        return rate.take(quota_owner(scope))
-
-    async def is_over(self, scope: Scope, receive: Receive, send: Send) -> bool:
-        """Count a failed request. Send 429 and return True if it is over the quota."""
-        rate, wait = self._rates.failed_authentications, self.count(scope)
-        if rate is None or wait <= 0:
-            return False
-        await refuse_with_delay(
-            scope, receive, send, self._rates, quota=_FAILURES, most=rate.per_minute, wait=wait
-        )
-        return True
+        if rate is not None:
+            wait = rate.take(client.owner)
+            if wait > 0:
+                raise over_quota(client, _FAILURES, rate.per_minute, wait)
 
 
-class RequestLimits:
-    """ASGI middleware that limits rate and concurrency per principal, else per address.
+class ConcurrencyLimits:
+    """Concurrency limit of each owner: at most two requests at a time, in their order.
 
-    `shared` counts across replicas; None without replicas.
+    A permit is released only in the next turn of the event loop. A client with a thousand
+    connections could otherwise have a request on each of them answered, without any wait in
+    between, before the next request of another client.
     """
 
-    def __init__(self, app: ASGIApp, rates: Rates, shared: TakeShared | None = None) -> None:
-        self._app = app
-        self._rates = rates
-        self._shared = shared
+    def __init__(self) -> None:
         self._limits = WeakValueDictionary[str, asyncio.Semaphore]()
-        """The concurrency limit of each client that has requests; they proceed in their order."""
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on a request within the rate, once its client is below the concurrency limit."""
-        owner = None
-        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
-            owner = quota_owner(scope)
+    def permit(self, owner: str | None) -> Permit:
+        """Return a permit, not yet taken, of this owner; without an owner there is no limit."""
         if owner is None:
-            await self._app(scope, receive, send)
+            return Permit(None)
+        return Permit(self._limits.setdefault(owner, asyncio.Semaphore(_CONCURRENCY)))
+
+
+class Permit:
+    """A permit to work for one request."""
+
+    __slots__ = ("_extensions", "_limit", "_timer")
+
+    def __init__(self, limit: asyncio.Semaphore | None) -> None:
+        self._limit = limit
+        self._timer: asyncio.TimerHandle | None = None
+        """The timer that releases the permit if the request is slow; None unless it is taken."""
+        self._extensions = 0
+
+    async def take(self) -> None:
+        """Wait for the permit, unless it is taken. A timer releases that of a slow request."""
+        if self._limit is None or self._timer is not None:
             return
-        limit = self._limits.setdefault(owner, asyncio.Semaphore(_CONCURRENCY))
-        with ExitStack() as permit:  # closed here, or by the timer
+        await self._limit.acquire()
+        self._extensions = _EXTENSIONS
+        self._release_if_slow()
 
-            async def take() -> None:
-                permit.close()
-                await limit.acquire()
-                permit.callback(limit.release)
-                self._release_if_slow(permit)
+    def release(self) -> None:
+        """Release the permit in the next turn of the event loop, if it is taken."""
+        if self._timer is not None and self._limit is not None:
+            self._timer.cancel()
+            self._timer = None
+            asyncio.get_running_loop().call_soon(self._limit.release)
 
-            async def receiving() -> Message:
-                message = await receive()
-                # The body may have taken longer than the permit lasted, and is parsed next.
-                if message["type"] == "http.request" and not message.get("more_body"):
-                    await take()
-                return message
-
-            await take()
-            await self._answer(owner, scope, receiving, send)
-
-    def _release_if_slow(self, permit: ExitStack, extensions: int = 4) -> None:
-        """Close a permit after `_SLOW_S`, or later if this request may keep the loop busy.
-
-        There are at most four `extensions`, since others may keep it busy too.
-        """
+    def _release_if_slow(self) -> None:
         loop = asyncio.get_running_loop()
         due = loop.time() + _SLOW_S
+        self._timer = loop.call_at(due, self._on_timer, due)
 
-        def close() -> None:
-            if loop.time() < due + _SLOW_S / 2 or not extensions:
-                permit.close()
-            else:
-                self._release_if_slow(permit, extensions - 1)
-
-        permit.callback(loop.call_at(due, close).cancel)
-
-    async def _answer(self, owner: str, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on a request, or send 429 if it is over the rate."""
-        rate = self._rates.requests
-        if rate is None:
-            await self._app(scope, receive, send)
-            return
-
-        async def take(count: int) -> float:
-            wait = rate.take(owner, count)
-            # over the rate here means over that of all replicas
-            if wait <= 0 and count and self._shared is not None:
-                with suppress(RequestError):
-                    wait = await self._shared(owner, rate.per_minute, count)
-            return wait
-
-        async def count_batch(count: int) -> Response | None:
-            wait = await take(count)
-            if wait <= 0:
-                return None
-            remedy = ""
-            if count >= rate.per_minute:
-                remedy = f"send at most {rate.per_minute:,} calls in a batch"
-            return quota_refusal(scope, _REQUESTS, rate.per_minute, wait, remedy)
-
-        wait = await take(1)
-        if wait > 0:
-            await refuse_with_delay(
-                scope, receive, send, self._rates, quota=_REQUESTS, most=rate.per_minute, wait=wait
-            )
+    def _on_timer(self, due: float) -> None:
+        # A late timer means that this request, or another one, keeps the event loop busy.
+        is_late = asyncio.get_running_loop().time() >= due + _SLOW_S / 2
+        if is_late and self._extensions:
+            self._extensions -= 1
+            self._release_if_slow()
         else:
-            await self._app({**scope, COUNT_BATCH: count_batch}, receive, send)
+            self.release()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import logging
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
@@ -19,10 +18,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from mcp_skills_server.errors import REPEATS, UsageError
-from mcp_skills_server.server.sdk import address
 from mcp_skills_server.telemetry.events import emit_refusal
-from mcp_skills_server.web.part import Part
+from mcp_skills_server.web.part import Part, requester
 from mcp_skills_server.web.rates import FailedAuthentications
+from mcp_skills_server.web.refusals import RefusalError
 from mcp_skills_server.web.settings import HttpSettings
 
 logger = logging.getLogger(__name__)
@@ -84,10 +83,13 @@ class WebhookEndpoint(Part):
             if not _is_known(request, self._secret, code.hexdigest()):
                 reason = "the signature is missing or does not match the secret"
                 logger.warning("%s: refused: %s", PATH, reason, extra=REPEATS)
-                emit_refusal(f"POST {PATH}", "webhook-secret", address=address(request.scope))
-                if wait := failures.count(request.scope):
+                client = requester(request.scope)
+                emit_refusal(f"POST {PATH}", "webhook-secret", address=client.address)
+                try:
+                    failures.take(client)
+                except RefusalError as over:
                     error = "too many failed signatures; try again later"
-                    headers = {"retry-after": str(math.ceil(wait))}
+                    headers = {"retry-after": str(over.retry_after_s)}
                     return JSONResponse({"error": error}, 429, headers)
                 return JSONResponse({"error": f"{reason}; set the same secret on both sides"}, 401)
             count = 0

@@ -17,12 +17,11 @@ from starlette.routing import BaseRoute, Route
 
 from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.rpc.blobs import BlobStore
-from mcp_skills_server.rpc.methods import Methods, RpcClient
+from mcp_skills_server.rpc.methods import Methods
 from mcp_skills_server.rpc.server import Rpc
 from mcp_skills_server.runtime.runtime import Runtime
-from mcp_skills_server.server.sdk import address, principal, quota_owner
-from mcp_skills_server.web.part import Part
-from mcp_skills_server.web.rates import COUNT_BATCH
+from mcp_skills_server.web.part import Part, requester
+from mcp_skills_server.web.rates import RequestRate
 from mcp_skills_server.web.settings import HttpSettings
 
 PATH: Final = "/rpc"
@@ -47,11 +46,12 @@ class SkillsProtocolEndpoint(Part):
             return ()
         blobs = BlobStore(share=http.quotas.blob_bytes)
         methods = Methods(self._runtime, self._allow_code, blobs, views=self._views)
-        endpoint = partial(_answer, Rpc(methods, http.max_body))
+        rate = RequestRate(http.rates, http.take_shared)
+        endpoint = partial(_answer, Rpc(methods, http.max_body), rate)
         return [Route(PATH, endpoint, methods=["POST"])]
 
 
-async def _answer(rpc: Rpc, request: Request) -> Response:
+async def _answer(rpc: Rpc, rate: RequestRate, request: Request) -> Response:
     scope = request.scope
     if request.headers.get("content-type", "").split(";", 1)[0].strip().lower() != _JSON:
         return Response(f"send {_JSON}\n", 415, media_type="text/plain")
@@ -63,11 +63,7 @@ async def _answer(rpc: Rpc, request: Request) -> Response:
                 return Response(rpc.too_long(), 413, {"Connection": "close"}, _JSON)
     except ClientDisconnect:
         return Response(status_code=400)  # the client disconnected
-    count_batch = scope.get(COUNT_BATCH)
-    if count_batch is not None:
-        refusal = await count_batch(rpc.calls_in(bytes(body)) - 1)
-        if refusal is not None:
-            return refusal
+    await rate.take(requester(scope), rpc.calls_in(bytes(body)) - 1)
     reply = None
     async with anyio.create_task_group() as tasks:
 
@@ -76,8 +72,7 @@ async def _answer(rpc: Rpc, request: Request) -> Response:
             tasks.cancel_scope.cancel()
 
         tasks.start_soon(end_with_client)
-        client = RpcClient(quota_owner(scope), principal(scope), address(scope))
-        reply = await rpc.answer(bytes(body), client)
+        reply = await rpc.answer(bytes(body), requester(scope))
         tasks.cancel_scope.cancel()
     if reply is None:
         return Response(status_code=204)

@@ -15,11 +15,12 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from typing import Any, Final
 
 import anyio
 import uvicorn
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from mcp_skills_server.catalog import threads
 from mcp_skills_server.catalog.views import Views
@@ -27,8 +28,8 @@ from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.errors import REPEATS, UsageError
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.requests import Settings
-from mcp_skills_server.web.app import McpEndpoint, make_app
-from mcp_skills_server.web.connections import SLOT, Slot, Slots, protocol_with_timeouts
+from mcp_skills_server.web.app import McpPart, make_app
+from mcp_skills_server.web.connections import ConnectionLimits, LimitedProtocol, Slots, Unread
 from mcp_skills_server.web.part import Part
 from mcp_skills_server.web.probes import Drain
 from mcp_skills_server.web.settings import HttpSettings
@@ -172,14 +173,17 @@ async def serve_http(
     drain = Drain(http.drain)
     for part in parts:
         http = part.configure(http)
-    parts = [*parts, McpEndpoint(runtime, settings, http, watcher, views)]
+    parts = [McpPart(runtime, settings, http, watcher, views), *parts]
     app = make_app(runtime, http, views, parts, drain)
     listener = _open_listener(http.host, http.port)
     slots = connection_slots(http.max_connections)
+    unread = Unread(share=http.quotas.unread_bytes)
+    limits = ConnectionLimits(slots, unread, http.request_timeout)
+    protocol: Any = partial(LimitedProtocol, limits=limits)  # uvicorn's type asks for a class
 
     async def handle(scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await app(scope, receive, _with_connection_close(drain, scope, send))
+            await app(scope, receive, send)
         except anyio.get_cancelled_exc_class():
             # On shutdown uvicorn cancels open requests, and would log a traceback for each.
             if not server.should_exit:
@@ -187,11 +191,11 @@ async def serve_http(
 
     config = uvicorn.Config(
         handle,
-        http=protocol_with_timeouts(http.request_timeout, slots, http.quotas.unread_bytes),
+        http=protocol,
         ws="none",
         log_config=None,
         access_log=False,
-        lifespan="on",
+        lifespan="off",
         server_header=False,
         proxy_headers=False,  # uvicorn's own middleware trusts every local client
         timeout_keep_alive=http.keep_alive,
@@ -201,7 +205,11 @@ async def serve_http(
     server = _UvicornServer(config, drain)
     asyncio.get_running_loop().set_exception_handler(_report)
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async with anyio.create_task_group() as tasks:
+        async with contextlib.AsyncExitStack() as stack:
+            app.start()
+            for part in parts:
+                await stack.enter_async_context(part.running())
+            tasks = await stack.enter_async_context(anyio.create_task_group())
 
             async def end_on_signal() -> None:
                 await drain.until_end(signals)
@@ -216,20 +224,6 @@ async def serve_http(
                 listening(_shown_address(listener))
             await server.serve(sockets=[listener])
             tasks.cancel_scope.cancel()
-
-
-def _with_connection_close(drain: Drain, scope: Scope, send: Send) -> Send:
-    """Return a `send` that closes the connection after a response in a drain or on a spare slot."""
-    slot: Slot | None = scope.get("state", {}).get(SLOT)
-
-    async def last(message: Message) -> None:
-        if message["type"] == "http.response.start" and (
-            drain.begun or (slot is not None and slot.is_spare)
-        ):
-            message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
-        await send(message)
-
-    return last
 
 
 def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

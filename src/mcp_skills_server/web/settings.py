@@ -10,7 +10,7 @@ from mcp_skills_server.access.quotas import QuotaSettings, Rates
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.sessions import Sessions as ToolSessions
 from mcp_skills_server.server.notify import RecentNotifications
-from mcp_skills_server.web.guards import Policy
+from mcp_skills_server.web.policy import Policy
 from mcp_skills_server.web.rates import TakeShared
 
 if TYPE_CHECKING:

@@ -129,7 +129,8 @@ def test_invalid_old_entry_is_reported_and_the_others_are_kept(invalid: Any, rea
 
 
 @each_row(("raw", "reason"), [
-    (b"", "is not JSON"), (b"\xff\xfe{\0}\0", "is not JSON"), (b'{"skills": [NaN]}', "is not JSON"),
+    (b"", "is not JSON"), (b'{"skills":\n [,]}', "is not JSON (Expecting value: line 2 column 3"),
+    (b"\xff\xfe{\0}\0", "is not JSON"), (b'{"skills": [NaN]}', "is not JSON"),
     (b'{"a":' * 50_000 + b"1" + b"}" * 50_000, "is not JSON"),
     (b'{"skills": [' + b"9" * 5000 + b"]}", "is not JSON"),
     (b"<!DOCTYPE html><title>Sign in</title>", "a web page"), (b"\xef\xbb\xbf\n <html>", "a web page"),

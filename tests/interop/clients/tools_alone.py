@@ -1,23 +1,24 @@
 """Check a server with the MCP client of an agent library that uses tools only; write the checks to stdout.
 
 It reads only the text that the library shows to a model, which must contain the handle of the session. Run it with
-the interpreter of a virtual environment that has the library. Arguments: library ("langchain", "openai-agents" or
-"pydantic-ai"), protocol version, target as JSON ({url} or {command, args}). The output has the form of checks.json.
+the interpreter of a virtual environment that has the library. Arguments: library (a key of `_LIBRARIES`), protocol
+version, target as JSON ({url} or {command, args}). The output has the form of checks.json.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, redirect_stdout
 from dataclasses import dataclass
 from typing import Any
 
 _CHECKS: list[dict[str, str]] = []
-_HANDLE = re.compile(r'(?:Session: |"session": ")([\w-]+)')
+_HANDLE = re.compile(r'(?:Session: |"session": ")([^\s"]+)')
 _NAME = re.compile(r'^(?:- |\s*"name": ")([^\s:"]+)[:"]', re.MULTILINE)
 
 
@@ -119,6 +120,71 @@ async def pydantic_ai(target: dict[str, Any], legacy: bool) -> AsyncIterator[Hos
         yield Host(str(toolset.client.protocol_version), tools, call)
 
 
+@asynccontextmanager
+async def crewai(target: dict[str, Any], legacy: bool) -> AsyncIterator[Host]:
+    """Connect by `mcps=` of CrewAI: a connection, and over stdio a server, for each call.
+
+    The arguments of a call have a null for each one that the model left out. `_run_async`, not `_run`: over HTTP that
+    one ends with "no running event loop" after the answer has come.
+    """
+    from crewai.mcp import MCPServerHTTP, MCPServerStdio
+    from crewai.mcp.tool_resolver import MCPToolResolver
+    from crewai.utilities.logger import Logger
+    from mcp.types import LATEST_PROTOCOL_VERSION
+
+    server: Any = MCPServerHTTP(**target) if "url" in target else MCPServerStdio(**target)
+    resolver = MCPToolResolver(agent=None, logger=Logger(verbose=False))
+    tools: dict[str, Any] = {
+        each.original_tool_name: each for each in await asyncio.to_thread(resolver.resolve, [server])
+    }
+
+    async def call(name: str, arguments: dict[str, Any]) -> str:
+        given = tools[name].args_schema.model_validate(arguments).model_dump()
+        result = await tools[name]._run_async(**given)
+        return _text(getattr(result, "message", result))  # the text of a failure
+
+    yield Host(LATEST_PROTOCOL_VERSION, {name: tool.description for name, tool in tools.items()}, call)
+
+
+@asynccontextmanager
+async def crewai_adapter(target: dict[str, Any], legacy: bool) -> AsyncIterator[Host]:
+    """Connect by mcpadapt, the adapter of crewai-tools: one connection in a thread."""
+    from mcp import StdioServerParameters
+    from mcp.types import LATEST_PROTOCOL_VERSION
+    from mcpadapt.core import MCPAdapt
+    from mcpadapt.crewai_adapter import CrewAIAdapter
+
+    where: Any = {"transport": "streamable-http", **target} if "url" in target else StdioServerParameters(**target)
+    connection = MCPAdapt(where, CrewAIAdapter())
+    tools: dict[str, Any] = {tool.name: tool for tool in await asyncio.to_thread(connection.__enter__)}
+
+    async def call(name: str, arguments: dict[str, Any]) -> str:
+        return _text(await asyncio.to_thread(tools[name].to_structured_tool().invoke, arguments))
+
+    try:
+        yield Host(LATEST_PROTOCOL_VERSION, {name: tool.description for name, tool in tools.items()}, call)
+    finally:
+        await asyncio.to_thread(connection.close)
+
+
+@asynccontextmanager
+async def llama_index(target: dict[str, Any], legacy: bool) -> AsyncIterator[Host]:
+    """Connect by LlamaIndex: a connection, and over stdio a server, for each call."""
+    from llama_index.tools.mcp import BasicMCPClient, McpToolSpec
+
+    client = BasicMCPClient(target.get("url") or target["command"], args=target.get("args"))
+    async with client._run_session() as session:
+        version = str(session.protocol_version)
+    tools: dict[str, Any] = {tool.metadata.name: tool for tool in await McpToolSpec(client).to_tool_list_async()}
+
+    async def call(name: str, arguments: dict[str, Any]) -> str:
+        output = await tools[name].acall(**arguments)
+        # A model is shown Python's notation of the result, with this text in it.
+        return "\n".join(getattr(block, "text", "") for block in output.raw_output.content)
+
+    yield Host(version, {name: tool.metadata.description for name, tool in tools.items()}, call)
+
+
 async def check_tools(host: Host, version: str) -> None:
     """Use the skills as a model would."""
     skills: list[str] = []
@@ -154,18 +220,30 @@ async def check_tools(host: Host, version: str) -> None:
             if not read.lstrip("\ufeff").startswith("---"):
                 return f"not a SKILL.md: {read:.300}"
             left = await host.call("skills_unload", {"all": True, "session": found[1]})
-            return "" if found[1] in left and name not in left.replace(found[1], "") else f"still loaded: {left:.300}"
+            again = _HANDLE.search(left)
+            # Over stdio a handle begins with what stays the same, and names the loaded skills.
+            is_same = again is not None and again[1].partition(".")[0] == found[1].partition(".")[0]
+            return "" if is_same and name not in left else f"still loaded: {left:.300}"
 
         await check(f"use {name}", used)
     await check("unknown session", unknown)
 
 
-_LIBRARIES: dict[str, Any] = {"langchain": langchain, "openai-agents": openai_agents, "pydantic-ai": pydantic_ai}
+_LIBRARIES: dict[str, Any] = {
+    "langchain": langchain,
+    "openai-agents": openai_agents,
+    "pydantic-ai": pydantic_ai,
+    "crewai": crewai,
+    "crewai-adapter": crewai_adapter,
+    "llama-index": llama_index,
+}
 
 
 async def main(library: str, version: str, target: dict[str, Any]) -> None:
-    async with _LIBRARIES[library](target, version == "2025-11-25") as host:
-        await check_tools(host, version)
+    os.environ.update(CREWAI_DISABLE_TELEMETRY="true", OTEL_SDK_DISABLED="true")
+    with redirect_stdout(sys.stderr):  # CrewAI draws boxes there
+        async with _LIBRARIES[library](target, version == "2025-11-25") as host:
+            await check_tools(host, version)
     print(json.dumps(_CHECKS))
 
 

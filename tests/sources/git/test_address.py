@@ -54,6 +54,10 @@ HOST = "https://git.example"
         ("begin with '-'", ("https://-oProxyCommand=x/a", "ssh://-oProxyCommand=x/a", "ssh://-l@git.example/a")),
         ("the port cannot be read", ("ssh://git@git.example:acme/a",)),
         (
+            "has only letters, digits",
+            [f"ssh://{host}/a" for host in ("$(touch${IFS}x)", "a;b", "`x`@h", "a|b", "a'b", "%24(x)", "a&b@h", "h>x")],
+        ),
+        (
             "cannot be a branch",
             [f"{HOST}/a@{ref}" for ref in ("--upload-pack=x", "-x", "a..b", "a:b", "a%20b", "x.lock", "", "*")],
         ),

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -29,6 +30,7 @@ from sources.git.remotes import (
     wait_for_git_to_end,
 )
 from sources.publishers import Publisher
+from web.http_wire import wait_until
 from wire import COMMAND, DEADLINE, Wire, serving
 
 pytestmark = pytest.mark.needs_program("git")
@@ -188,14 +190,41 @@ def test_former_lock_stays_in_force_if_the_new_copy_cannot_be_linked(
     before = opened.registry.snapshot.skills.keys()
     upstream.commit({**BASE, **skill("gamma")})
     run_command("update", "--lock", lock, *cache_option(tmp_path))
-    with monkeypatch.context() as patch:
-        patch.setattr(mirrors, "_point_link", fail)
+    with monkeypatch.context() as patched:
+        patched.setattr(mirrors, "_point_link", fail)
         assert opened.relock() == "[Errno 28] No space left on device; the former lock stays in force"
     opened.registry.refresh()
     assert opened.registry.snapshot.skills.keys() == before
     assert opened.relock() == ""
     assert opened.registry.snapshot.skills.keys() - before == {"skills/gamma"}
     opened.stop()
+
+
+def test_sources_are_polled_after_the_skills_of_a_new_lock_are_served(upstream: Upstream, tmp_path: Path) -> None:
+    """Before, the former lock would refuse the new skills, and clients would lose them for a moment."""
+    upstream.commit(skill("alpha", "Old."))
+    lock = str(tmp_path / "skills.lock")
+    run_command("lock", f"{upstream.url}@main", "--output", lock, *cache_option(tmp_path))
+    opened = open_served([], FollowOptions(lock=lock, cache_dir=str(tmp_path / "cache")))
+    registry, followed = opened.registry, opened.mirrors
+    assert followed is not None
+    opened.start(DEADLINE)
+    try:
+        registry.load()
+        gone: list[str] = []
+        registry.subscribe(lambda changes: gone.extend(changes.before.keys() - changes.after.keys()))
+        upstream.commit({**skill("alpha", "New."), **skill("beta")})
+        run_command("update", "--lock", lock, *cache_option(tmp_path))
+        with patch.object(followed, "look", side_effect=lambda: looked.append({*registry.snapshot.skills})):
+            looked: list[set[str]] = []
+            assert opened.relock() == ""
+        assert looked == [{"skills/alpha", "skills/beta"}]
+        assert registry.roots[0].revision == ""  # until the source tells
+        followed.look()
+        wait_until(lambda: registry.roots[0].revision == upstream.git("rev-parse", "main"))
+        assert gone == []
+    finally:
+        opened.stop()
 
 
 def test_running_server_follows_lock_file_to_other_commit(upstream: Upstream, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from mcp_skills_server.sources.source import (
     UnacceptableError,
     UnreachableError,
 )
-from sources.fetching import fetch_to_cache, open_follower
+from sources.fetching import cache_option, fetch_to_cache, open_follower, run_command
 from sources.git.remotes import (
     ADVERTISEMENT,
     HEADERS,
@@ -64,6 +64,19 @@ def test_bad_skill_refuses_no_other(upstream: Upstream, tmp_path: Path, caplog: 
             "has 16777217 bytes",
         ):
             assert reason in caplog.text
+
+
+def test_links_and_submodules_beside_skills_are_named(
+    upstream: Upstream, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    special = {"skills/again": link("alpha"), "vendor/sub": SUBMODULE, ".agents/skills": link("../skills")}
+    upstream.commit({**skill("alpha"), **special})
+    line = "links and submodules are not fetched (skills/again, vendor/sub); give what they lead to as a ROOT"
+    for _ in range(2):  # the second fetch reads the recorded warning
+        caplog.clear()
+        assert served_paths(fetch_to_cache(upstream.url, tmp_path)) == ["skills/alpha/SKILL.md"]
+        assert caplog.text.count(line) == 1
+    assert line in run_command("list", upstream.url, *cache_option(tmp_path)).stderr
 
 
 def test_skill_in_dot_folder_is_reported(upstream: Upstream, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

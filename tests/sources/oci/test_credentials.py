@@ -50,7 +50,8 @@ def test_configurations_of_docker_and_podman_are_read(tmp_path: Path) -> None:
 
 
 @each_row(("config", "reason"), [
-    ("{", "is not JSON"), ("[" * 100_000, "is not JSON"),
+    ("{\n", "is not JSON (Expecting property name enclosed in double quotes: line 2 column 1"),
+    ("[" * 100_000, "is not JSON"),
     ({"auths": {"a.example": {"auth": "%%%"}}}, "cannot be read; run 'docker login a.example'"),
     ({"auths": {"a.example": {"auth": base64.b64encode(b"s3cret").decode()}}}, "cannot be read"),
     ({"credsStore": "../../evil"}, "whose name is none"), ({"credsStore": "-x"}, "whose name is none"),

@@ -72,7 +72,9 @@ def write(folder: Path) -> list[str]:
         folders.append(_write_skill(folder / f"text-{number:02}", "Does a thing", text, text))
     for number, text in enumerate(MARKUP[:12]):
         argument = {"name": text.replace("{", ""), "description": text, "default": text}
-        extra: dict[str, Any] = dict.fromkeys(("name", "title", "version", "license", text), text)
+        extra: dict[str, Any] = dict.fromkeys(("title", "version", "license", text), text)
+        if number > 8:  # such a skill is unusable, and only the page shows it
+            extra["name"] = text
         extra |= {"tags": [text], "arguments": [argument]}
         folders.append(_write_skill(folder / f"field-{number:02}", text, "Fine", text, **extra))
     for number, name in enumerate((

@@ -26,7 +26,7 @@ from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.sources.mirrors import SourceState
-from mcp_skills_server.web.guards import make_policy
+from mcp_skills_server.web.policy import make_policy
 from mcp_skills_server.web.settings import HttpSettings, UiSettings
 from mcp_skills_server.web.ui.app import PagePart
 from mcp_skills_server.web.ui.context import Context

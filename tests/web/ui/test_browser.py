@@ -3,33 +3,21 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import APIResponse, Browser, Error, Route, expect
 
-from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.model import SKILL_MD
-from mcp_skills_server.proposals.intake import propose
-from mcp_skills_server.proposals.store import ProposalStore
-from mcp_skills_server.telemetry.usage import Batch, Count, Tally, UsageStore, day_of
-from proposals.test_intake import DRAFT, manifest
 from web.ui import corpus
 from web.ui.chromium import PHONE, PageRecord, find_harm, needs_chromium, open_page, page_width
 from web.ui.serving import page_serving, signed_in
-from wire import FIXTURES, ROOT, write_skill
+from wire import FIXTURES, write_skill
 
 pytestmark = needs_chromium
-BROKEN = [
-    ROOT / "fixtures" / "broken" / name
-    for name in ("hidden-characters", "license-type", "name-length", "pipe-to-shell", "shadowed", "yaml-syntax")
-]
 REFUNDS = "skills/acme/billing/refunds"
 SKILL_VIEWS = ("", REFUNDS, f"{REFUNDS}?text=raw",
          "files/acme/billing/refunds?file=references/approval-limits.md",
@@ -39,26 +27,6 @@ VIEWS = ("usage", "model", "model?era=legacy&dialect=sep-2640", "try?prompt=hand
          "tools?tool=skills_read&arg.skill=refunds&arg.path=SKILL.md&call=1", "problems",
          "live", "sources", "runs", "clients")  # fmt: skip
 LIVE_STATUS = "Changes appear here as they happen."
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
-    """The local page of the fixtures, with use counts and a proposal: its origin and a session cookie.
-
-    No test changes its skills.
-    """
-    folder, now = tmp_path_factory.mktemp("shared"), time.time()
-    counts = {
-        Count(day_of(now), "load", "csv-profiling", "sha256:0", principal, host, "mcp"): Tally(1, now)
-        for principal, host in {"token:ann": "<b>editor</b>" * 20, "user:" + "x" * 300: "a" * 200, "": ""}.items()
-    }
-    UsageStore(str(folder / "usage.db")).add(Batch(counts))
-    files = {SKILL_MD: manifest("green") + "x" * 300, "scripts/run.py": "print(1)\n", "a.md": "a\n" * 50}
-    with Registry([FIXTURES]) as registry:
-        propose(registry, ProposalStore(folder / "kept"), DRAFT, files)
-    options = ("--usage", f"sqlite:{folder / 'usage.db'}", "--proposals", folder / "kept")
-    with signed_in(FIXTURES, *BROKEN, *options) as session:
-        yield session
 
 
 @contextmanager

@@ -162,6 +162,13 @@ def test_query_fields_are_parsed_within_bounds(tmp_path: Path) -> None:
     assert f'"{"x" * 4_000}"' in page or f">{'x' * 4_000}<" in page
 
 
+def test_catalogue_names_skills_in_no_plugin(tmp_path: Path) -> None:
+    plugins = {".claude-plugin/marketplace.json": json.dumps({"name": "m", "plugins": []})}
+    write_files(tmp_path, {**plugins, "extra/jam/SKILL.md": skill_md("jam")})
+    page = visible_text(render_view(catalogue.page, make_context(tmp_path)))
+    assert "the skill at extra/jam is not part of any plugin of marketplace.json" in page
+
+
 def test_catalogue_lists_are_bounded(tmp_path: Path) -> None:
     tags = f"tags: {json.dumps([f't{number}' for number in range(201)])}"
     paths = [f"kubernetes-{number}" for number in range(7)]

@@ -23,7 +23,7 @@ from mcp_skills_server.catalog.views import SkillSet, Views
 from mcp_skills_server.model import Skill
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.requests import Settings
-from mcp_skills_server.web.guards import make_policy
+from mcp_skills_server.web.policy import make_policy
 from mcp_skills_server.web.settings import HttpSettings, UiSettings
 from mcp_skills_server.web.ui.app import VIEWS, PagePart
 from mcp_skills_server.web.ui.pages import history, live

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,18 @@ from mcp_skills_server.web.ui.pages.operation import Activity
 from mcp_skills_server.web.ui.pages.problems import survey_of
 from web.http_wire import Server, bearer_header, client, token_file, wait_until
 from web.test_grants import ANN, BOB, configure
-from web.ui.serving import get, grant, make_context, page_serving, render_view, skill_paths, text_of, visible_text
+from web.ui.serving import (
+    fetch,
+    get,
+    grant,
+    make_context,
+    page_serving,
+    render_view,
+    signed_in,
+    skill_paths,
+    text_of,
+    visible_text,
+)
 from wire import FIXTURES, write_skill
 
 
@@ -141,15 +152,33 @@ def test_server_without_tokens_shows_use_but_no_principals_and_clients(folder: P
             assert path not in text_of(get(server, "/ui/"))
 
 
+def test_uses_of_a_skill_of_this_name_in_another_folder_are_not_shown(tmp_path: Path) -> None:
+    for folder in ("mine", "theirs"):
+        write_skill(tmp_path / folder / "refunds")
+    option = ("--usage", f"sqlite:{tmp_path / 'usage.db'}")
+    with page_serving(tmp_path / "theirs", *option) as server, client(server, "modern") as mcp:
+        mcp.call("skills_load", names=["refunds"])
+        store = UsageStore(str(tmp_path / "usage.db"))
+        wait_until(lambda: any(row.loads for row in store.report().lines))
+    for folder, skill, view in (
+        ("mine", "It was not used.", "Nothing was used in the last 30 days"),
+        ("theirs", "Loaded 1 times", "refunds 1 0 0 0"),
+    ):
+        with signed_in(tmp_path / folder, *option) as (origin, cookie):
+            assert skill in visible_text(fetch(f"{origin}/ui/skills/refunds", cookie))
+            page = visible_text(fetch(f"{origin}/ui/usage", cookie))
+            assert view in page and ("wire" in page) == (folder == "theirs")
+
+
 def test_usage_and_catalogue_are_paginated_most_used_first(tmp_path: Path) -> None:
     class FixedCounts(UsageStore):
-        def report(self, by: By = "skill", days: int = 30) -> Report:
+        def report(self, by: By = "skill", days: int = 30, roots: Sequence[str] | None = None) -> Report:
             rows = [UsageRow("", loads=9_000)]
             rows += [UsageRow(f"{by}-{number:04}", loads=9_000 - number) for number in range(1, 5_000)]
             return Report((*rows, UsageRow("s050", last=1.0)), 0, 0, ())
 
     context = make_context(write_files(tmp_path / "skills", skills(*(f"s{number:03}" for number in range(101)))))
-    reports = operation.UsageReports(FixedCounts(str(tmp_path / "usage.db")))
+    reports = operation.UsageReports(FixedCounts(str(tmp_path / "usage.db")), [])
     context = replace(context, site=replace(context.site, usage=reports), sees_others=True)
     for start, count, has_more in ((0, 100, True), (1, 100, False), (100, 1, False)):
         page = render_view(operation.usage, context, f"from={start}")

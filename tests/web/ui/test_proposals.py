@@ -13,6 +13,7 @@ from mcp_skills_server.model import SKILL_MD
 from mcp_skills_server.web.ui.pages.proposals import sides
 from proposals.test_intake import manifest
 from server.test_tools import text_of
+from tables import each_row
 from web.http_wire import Reply, Server, bearer_header, client, http_serving, token_file
 from web.test_grants import ANN, BOB, configure
 from web.ui.chromium import find_harm, needs_chromium, open_page
@@ -21,6 +22,7 @@ from wire import serving, write_skill
 
 RIGHTS = ["propose", "review"]
 GRANTS = grant("ann", "**", may=RIGHTS) + grant("bob", "tea", "tea/**", may=RIGHTS)
+CHIEF = "chiefs-made-up-token-0123456789"
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(1)>"
 ABSENT = "/ui/proposals/20261124-0123456789ab"
 
@@ -105,6 +107,46 @@ def test_similar_skills_are_shown_only_to_reviewers_who_may_read_them(folder: Pa
         assert "spy" not in visible_text(get(server, path, **bearer_header(BOB)))
 
 
+def test_queries_rank_only_skills_that_the_reviewer_may_read(folder: Path) -> None:
+    """A hidden skill for the same words would show itself by the rank."""
+    cases = json.dumps([{"query": "brew strong tea leaves", "should_trigger": True}])
+    for path in ("spy", "off"):
+        write_skill(folder / "skills" / path, description="Brews strong tea leaves. Brew strong tea leaves.")
+    (folder / "skills" / "skills-off.txt").write_text("off\n")
+    options = ("--config", configure(folder, GRANTS), "--proposals", folder / "kept")
+    with http_serving(*options, "--ui") as server, client(server, "modern", token=ANN) as wire:
+        text = "---\nname: tea\ndescription: Brews tea, at times of strong leaves.\n---\n"
+        files = {SKILL_MD: text, "evals/t.json": cases}
+        proposed = wire.call("skills_propose", name="tea", files=files, reason="It is missing.")
+        path = f"/ui/proposals/{proposed['structuredContent']['id']}"
+        assert "1 with the proposal" in visible_text(get(server, path, **bearer_header(BOB)))
+        assert "2 with the proposal" in visible_text(get(server, path, **bearer_header(ANN)))
+
+
+def test_refusal_on_the_page_names_no_folder_without_admin(folder: Path) -> None:
+    rights = grant("ann", "**", may=RIGHTS) + grant("bob", "brew/*", may=["review"])
+    chief = grant("chief", "**", may=["review", "admin"])
+    token_file(folder, f"ann={ANN}", f"bob={BOB}", f"chief={CHIEF}")
+    options = ("--config", configure(folder, rights + chief), "--proposals", folder / "kept")
+    with http_serving(*options, "--ui") as server:
+        id_ = propose(server, ANN, "brew/green")
+
+        def refusal(token: str) -> str:
+            headers = bearer_header(token) | {"Sec-Fetch-Site": "same-origin"}
+            reply = server.send("POST", f"/ui/proposals/{id_}", b"decision=approve", headers)
+            assert reply.status == 400
+            return visible_text(reply)
+
+        for place, content in (("brew", "a file\n"), ("brew/SKILL.md", "---\nname: brew\ndescription: Brews.\n---\n")):
+            file = folder / "skills" / place
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(content)
+            assert "It cannot be written into its folder; ask the operator" in refusal(BOB)
+            assert not [word for word in (str(folder), "brew", "is not", "another") if word in refusal(BOB)]
+            assert "brew" in refusal(CHIEF)
+            file.unlink()
+
+
 def test_proposals_need_a_grant_on_a_server_but_not_locally(folder: Path) -> None:
     with page_serving(folder / "skills", "--proposals", folder / "kept") as server:
         assert "/ui/proposals" not in get(server, "/ui/").body.decode()
@@ -123,6 +165,29 @@ def test_diff_has_context_lines_and_first_line_number() -> None:
     repeated = b"x\n" * 300
     (file,) = sides({"a": (b"old\n" + repeated, False)}, {"a": (b"new\n" + repeated, False)})
     assert [row.left for row in file.rows] == ["old", "x", "x", "x", "x"], "frequent lines are context too"
+
+
+def test_change_of_a_line_end_is_shown() -> None:
+    (file,) = sides({"a": (b"one\ntwo\n", False)}, {"a": (b"one\rtwo\x0c", False)})
+    assert [(row.kind, row.left, row.right) for row in file.rows] == [
+        ("changed", "one", "one␍"),
+        ("changed", "two", "two␌"),
+    ]
+    (file,) = sides({}, {"a": (b"one\rtwo\x0cthree", False)})
+    assert [row.right for row in file.rows] == ["one␍", "two␌", "three"]
+
+
+@each_row("end", [b"\n", b"\r", b"\x0c", "\u2028".encode()])
+def test_new_file_shows_at_most_two_thousand_rows(end: bytes) -> None:
+    (file,) = sides({}, {"a": (b"x" + end, False)})
+    assert len(file.rows) == 1
+    (file,) = sides({}, {"a": ((b"x" + end) * 2_000, False)})
+    assert len([row for row in file.rows if row.kind != "gap"]) == 2_000
+    (file,) = sides({}, {"a": ((b"x" + end) * 100_000, False)})
+    assert "100,000 proposed" in (file.rows[0].left or "")
+    assert len(file.rows) == 2_001
+    (file,) = sides({"a": ((b"x" + end) * 100_000, False)}, {})
+    assert len(file.rows) == 1, "nothing of a removed file is proposed"
 
 
 def test_file_with_too_many_lines_is_not_compared_but_shown() -> None:

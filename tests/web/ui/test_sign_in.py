@@ -26,7 +26,7 @@ from mcp_skills_server.access.principal import Admission, Principal
 from mcp_skills_server.access.quotas import QuotaSettings, Rates
 from mcp_skills_server.access.settings import OAuthSettings
 from mcp_skills_server.access.tokens import read_tokens
-from mcp_skills_server.web.guards import make_policy
+from mcp_skills_server.web.policy import make_policy
 from mcp_skills_server.web.rates import FailedAuthentications
 from mcp_skills_server.web.ui import session
 from mcp_skills_server.web.ui.session import PageSessions, Viewer

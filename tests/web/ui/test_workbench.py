@@ -5,20 +5,29 @@ from __future__ import annotations
 import gzip
 import html
 import json
+import os
 import re
+import shlex
 import shutil
+import subprocess
+import sys
+from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import unquote
 
 from playwright.sync_api import Browser, expect
 
+from forkserver import run
+from mcp_skills_server.hosts import edit
+from mcp_skills_server.hosts.table import HOSTS
+from mcp_skills_server.installation import start_command
 from mcp_skills_server.web.ui.pages import skill
 from web.http_wire import wait_until
 from web.ui.chromium import needs_chromium
-from web.ui.serving import fetch, get, make_context, page_serving, signed_in, text_of, visible_text
+from web.ui.serving import fetch, get, make_context, page_serving, signed_in, skill_paths, text_of, visible_text
 from web.ui.test_browser import open_local_page
 from web.ui.test_skill import PNG
-from wire import FIXTURES, write_skill
+from wire import FIXTURES, Wire, write_skill
 
 REFUNDS = "Issue refunds to customers. Use when money is to be paid back."
 
@@ -194,7 +203,7 @@ def test_local_skills_are_switched_off_until_none_is_left_and_on(tmp_path: Path)
         assert off.read_text(encoding="utf-8").splitlines()[1:] == ["drinks/tea"]
         assert post_status("switch", origin, cookie, off="drinks/coffee") == 303
         page = text_of(fetch(f"{origin}/ui/", cookie))
-        assert f"mcp-skills-server new {tmp_path}/my-skill" in html.unescape(page), "for the first skill"
+        assert f" new my-skill --directory {tmp_path}</code>" in html.unescape(page), "for the first skill"
         assert f"<title>Skills - {tmp_path.name}</title>" in page
         assert post_status("switch", origin, cookie, on="0:drinks/coffee") == 303
         assert post_status("switch", origin, cookie, on="0:drinks/tea") == 303
@@ -223,13 +232,74 @@ def test_skill_view_shows_command_configuration_and_deeplink_of_hosts(skills: Pa
     with signed_in(skills) as (origin, cookie):
         page = html.unescape(text_of(fetch(f"{origin}/ui/skills/refunds", cookie)))
         assert str(skills / "refunds") in page and '"mcpServers"' in page
-        assert page.count(f"mcp-skills-server install cursor {skills}") == 1
+        assert page.count(f" install cursor {skills}</code>") == 1
         link = re.search(r'href="vscode:mcp/install\?([^"]*)"', page)
-        assert link and json.loads(unquote(link[1]))["args"] == ["serve", str(skills)]
+        entry = json.loads(unquote(link[1] if link else ""))
+        assert [entry["command"], *entry["args"]] == [*start_command(), "serve", str(skills)]
     with page_serving(skills) as server:
         page = html.unescape(text_of(get(server, "/ui/skills/refunds")))
-        assert f"install claude-code --url http://127.0.0.1:{server.port}/mcp" in page and "SKILLS_TOKEN" not in page
+        assert (
+            f">mcp-skills-server install claude-code --url http://127.0.0.1:{server.port}/mcp" in page
+            and "SKILLS_TOKEN" not in page
+        )
         assert "cursor://anysphere.cursor-deeplink/mcp/install?name=skills&config=" in page
+
+
+def test_commands_and_entries_of_the_local_page_work_as_copied(tmp_path: Path) -> None:
+    """In another folder, and with the program on no PATH. The roots are a folder and an archive."""
+    root = write_skill(tmp_path / "my skills" / "refunds").parent
+    write_skill(tmp_path / "packed" / "tea")
+    archive = shutil.make_archive(str(tmp_path / "drinks"), "zip", tmp_path / "packed")
+    home = tmp_path / "home"
+    home.mkdir()
+
+    def run_copied(command: str) -> None:
+        environment = os.environ | {"HOME": str(home), "PATH": "/nowhere"}
+        run(shlex.split(command), cwd=home, env=environment, stdin=subprocess.DEVNULL, check=True)
+
+    with signed_in(root, archive) as (origin, cookie):
+        page = html.unescape(text_of(fetch(f"{origin}/ui/skills/refunds", cookie)))
+    commands = re.findall(r'<code id="command-[^"]*">(.*)</code>', page)
+    snippets = re.findall(r'<pre id="host-([^"]*)" tabindex="0">(.*?)</pre>', page, re.DOTALL)
+    assert len(commands) == len(snippets) == len(HOSTS)
+    started = set[tuple[str, ...]]()
+    for key, text in snippets:
+        (entry,) = edit.entries_of(text.encode(), HOSTS[key], start_command()).values()
+        started.add(tuple(edit.command_line_of(entry)))
+    (words,) = started
+    assert words == (*start_command(), "serve", str(root), archive)
+    with ExitStack() as stack:
+        wire = Wire([*words])
+        stack.callback(wire.kill)
+        wire.open()
+        assert {entry["uri"] for entry in wire.every_skill()} == {"skill://refunds/SKILL.md", "skill://tea/SKILL.md"}
+    for command in commands:
+        run_copied(command)
+    empty = tmp_path / "no skills"
+    empty.mkdir()
+    with signed_in(empty) as (origin, cookie):
+        (new,) = re.findall(r'<code id="new">(.*)</code>', html.unescape(text_of(fetch(f"{origin}/ui/", cookie))))
+        run_copied(new)
+        wait_until(lambda: skill_paths(fetch(f"{origin}/ui/", cookie)) == ["my-skill"])
+
+
+def test_page_of_a_started_server_offers_no_entries(tmp_path: Path) -> None:
+    """The words of its command may be secrets, so that none could be complete."""
+    write_skill(tmp_path / "tea")
+    words = shlex.join(["mcp+stdio:" + sys.executable, "-m", "mcp_skills_server", "serve", str(tmp_path)])
+    with signed_in(words) as (origin, cookie):
+        page = text_of(fetch(f"{origin}/ui/skills/tea", cookie))
+    assert "Facts" in page and "Add to a host" not in page
+
+
+def test_page_without_a_folder_of_its_own_offers_no_new_skill(tmp_path: Path) -> None:
+    """A skill would be written into the folder with the archive's copies."""
+    (tmp_path / "packed").mkdir()
+    write_skill(tmp_path / "packed" / "tea", name="")
+    archive = shutil.make_archive(str(tmp_path / "drinks"), "zip", tmp_path / "packed")
+    with signed_in(archive, "--exclude", "*") as (origin, cookie):
+        page = text_of(fetch(f"{origin}/ui/", cookie))
+    assert "There is no skill yet" in page and archive in page and 'id="new"' not in page
 
 
 def test_author_sees_failed_queries_hosts_neighbours_copies_and_icon(tmp_path: Path) -> None:

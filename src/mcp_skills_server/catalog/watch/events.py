@@ -95,7 +95,7 @@ class DirectoryEvents:
         while not self._stop.is_set() and time.monotonic() < end:
             changes = set[tuple[int, str]]()
             if not self._groups:
-                self._stop.wait(_STEP_MS / 1000)
+                self._stop.wait(seconds)
             for _, notify in self._groups:
                 changes |= _events_of(notify, max(1, _STEP_MS // len(self._groups)))
             changes = {(kind, path) for kind, path in changes if self._enters(path)}

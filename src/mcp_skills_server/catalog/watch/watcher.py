@@ -4,8 +4,9 @@ A first scan answers clients and names the directories to watch; a second one, o
 watched, finds what changed in between. Events say where to look, the scan says what changed.
 
 Events get lost (NFS, containers, mounts), so everything is scanned and the watch armed anew at
-intervals. Where the system gives no events, the scan is polled. The watcher has its own thread: a
-scan takes half a second in a large tree, and must not delay the answer to `initialize`.
+intervals. Where the system gives no events, the scan is polled. Copies of fetched skills are not
+watched: their source tells what it changes. The watcher has its own thread, since a scan takes half
+a second in a large tree, and must not delay the answer to `initialize`.
 """
 
 from __future__ import annotations
@@ -110,6 +111,7 @@ class Watcher:
         reconcile: float = RECONCILE_S,
     ) -> None:
         self._registry = registry
+        self._roots = [root for root in registry.roots if root.origin is None]
         self._poll = poll
         self._reconcile = reconcile
         self._stop = threading.Event()
@@ -163,9 +165,6 @@ class Watcher:
             continue
 
     def _follow(self) -> None:
-        if self._registry.await_sources is not None:
-            # first: reading a source changes where its root's link leads
-            self._registry.await_sources()
         polled_until = float("inf") if self._poll else 0.0
         while not self._stop.is_set():
             try:
@@ -190,7 +189,7 @@ class Watcher:
 
     def _follow_events(self) -> None:
         """Follow events until a root or the target of a link differs, or a full scan is due."""
-        roots = self._registry.roots
+        roots = self._roots
         places = _watched_places(roots)
         # Resolve the roots anew: a root may be a link that was moved since the start.
         tops = [os.path.realpath(root.given) for root in roots]
@@ -233,9 +232,12 @@ class Watcher:
         return burst.paths
 
     def _poll_until(self, until: float) -> None:
+        until = min(until, time.monotonic() + self._reconcile)
+        paths: list[str] | None = None  # at first all roots
         while not self._stop.is_set() and (began := time.monotonic()) < until:
             worked = time.thread_time()
-            self._scan()
+            self._scan(paths=paths)
+            paths = [root.path for root in self._roots]
             self._registry.settle()
             self.armed.set()
             self._registry.save_index()

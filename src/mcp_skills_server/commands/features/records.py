@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final
 from mcp_skills_server import __version__
 from mcp_skills_server.commands.features.feature import Feature, Server
 from mcp_skills_server.commands.fields import Options, file, flag, text
-from mcp_skills_server.errors import UsageError, missing_extra
+from mcp_skills_server.errors import UsageError
+from mcp_skills_server.installation import missing_extra
 from mcp_skills_server.model import Standing
 from mcp_skills_server.telemetry.gauge import Gauge
 from mcp_skills_server.web.part import Part, Routes
@@ -106,7 +107,7 @@ def store_at(store: str | None, *, make: bool = True) -> UsageStore | None:
     if store is None:
         from mcp_skills_server.directories import state_directory
 
-        file = str(state_directory() / "usage.db")
+        file = str(state_directory() / "uses.db")
         if make:
             os.makedirs(os.path.dirname(file), exist_ok=True)
     elif not store.startswith(_SQLITE) or store == _SQLITE:
@@ -146,11 +147,13 @@ class UsageCounts(UsageOptions, Feature):
             return
         from mcp_skills_server.telemetry.usage import Usage
 
-        self._usage = Usage(self.store, questions=self.usage_questions)
-        server.opened.registry.subscribe(self._usage.on_changes)
+        registry = server.opened.registry
+        roots = [root.address for root in registry.roots]
+        self._usage = Usage(self.store, questions=self.usage_questions, roots=roots)
+        registry.subscribe(self._usage.on_changes)
         self._stop = self._usage.start(server.runtime.events)
         if not server.over_http:  # over HTTP this would disclose what other people load
-            server.runtime.briefing.prefer(self.store.recently_loaded())
+            server.runtime.briefing.prefer(self.store.recently_loaded(roots=roots))
 
     def stop(self) -> None:
         if self._stop is not None:
@@ -236,7 +239,7 @@ class PrometheusMetrics(
         server.runtime.events.subscribe(self._metrics.record)
         if address is None:
             return
-        from mcp_skills_server.web.guards import host_name
+        from mcp_skills_server.web.policy import host_name
 
         host, _, port = address.rpartition(":")
         if not host or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:

@@ -12,7 +12,8 @@ import click
 
 from mcp_skills_server.commands.features.feature import Feature, Server
 from mcp_skills_server.commands.fields import file, option, text
-from mcp_skills_server.errors import UsageError, missing_extra
+from mcp_skills_server.errors import UsageError
+from mcp_skills_server.installation import missing_extra
 from mcp_skills_server.telemetry.gauge import Gauge
 from mcp_skills_server.web.part import Part
 

@@ -79,7 +79,7 @@ def proposing() -> list[dict[str, Json]]:
         "when the user corrects how a skill has you work, when a skill is wrong or out of date, or "
         "when you have worked out a procedure that you will need again; tell the user that you "
         "did. Do not propose what holds for this conversation alone, what a skill says already, or "
-        f"anything secret or personal. Nothing changes until a person approves it. {FAMILY}",
+        "anything secret or personal. Nothing changes until a person approves it.",
         {
             "name": _text(
                 f"The skill to change, as {LIST} names it; or the path of a new one, such as "
@@ -96,8 +96,8 @@ def proposing() -> list[dict[str, Json]]:
                 "Why, for the person who decides: what happened, and what gets better."
             ),
             "base": _text(
-                f"For a change: the digest that {LOAD} returned for the skill. None for a new "
-                "skill."
+                f"For a change: the digest that {LOAD} returned for the skill. Leave it out for a "
+                "new skill."
             ),
         },
         required=["name", "files", "reason"],
@@ -109,7 +109,7 @@ def proposing() -> list[dict[str, Json]]:
     own = _tool(
         PROPOSALS,
         "Your proposals",
-        f"List what you proposed, with its state and what the reviewer said. {FAMILY}",
+        "List what you proposed, with its state and what the reviewer said.",
         {},
         output=_object(proposals=_list(_PROPOSAL)),
     )
@@ -149,7 +149,7 @@ def _unload_tool(bound: Mapping[str, Json]) -> dict[str, Json]:
         UNLOAD,
         "Unload skills",
         "Unload skills whose task is done: the named ones, or all. Their instructions count no "
-        f"more. {FAMILY}",
+        "more.",
         {
             "names": {
                 **_TEXTS,
@@ -167,7 +167,7 @@ def _list_tool() -> dict[str, Json]:
     return _tool(
         LIST,
         "List skills",
-        f"List the skills that can be loaded, with their descriptions, page by page. {FAMILY}",
+        "List all skills, with their descriptions, page by page.",
         {
             "after": _text("Go on after this skill: the next_after of the page before."),
             "limit": _number("How many to list.", 50, 200),

@@ -59,7 +59,7 @@ _LONGEST_LABEL: Final = 40
 
 _RULE: Final = (
     f"When a task fits a skill, you MUST call {LOAD} with its name before you use its "
-    "instructions, files or scripts; do not guess what they say. Load only what the task needs."
+    "instructions, files or scripts; do not guess what they say. Take only what the task needs."
 )
 _NOT_ALL_NAMES: Final = (
     f"Not all names fit here: call {SEARCH} with words of the task first; {LIST} goes through all."
@@ -69,7 +69,11 @@ _DOTS: Final = "..."
 _NO_FOLDER: Final = "in no folder"
 _OTHERS: Final = "\n- in other folders: "
 FAMILY: Final = f"To use a skill: search ({SEARCH}), load ({LOAD}), then read its files ({READ})."
-"""Part of each tool's description, so that a search among tools finds them together."""
+"""Part of the descriptions of the tools that each task needs, so that a search finds them together.
+
+Hosts that search among tools rank them by such words. The server's instructions, which Codex counts
+to each tool, and the other descriptions do without: those of a second server would come first.
+"""
 
 
 class Shown(NamedTuple):
@@ -117,7 +121,7 @@ def in_instructions(overview: Overview, characters: int, *, scripts: bool) -> Sh
 
 
 def _head(overview: Overview, *, scripts: bool) -> str:
-    text = f"{first_line(overview)}\n\n{_RULE} A loaded skill tells how to go on"
+    text = f"{first_line(overview)}\n\n{_RULE} The skill then tells how to go on"
     if scripts:
         text += f"; one runs its scripts with {RUN}"
     return f"{text}."
@@ -127,7 +131,7 @@ def first_line(overview: Overview) -> str:
     """Return a self-contained first line: the number of skills, and the tools to use them."""
     return (
         f"{skill_count(overview)} here, with instructions for particular tasks: {SEARCH} finds "
-        f"skills for a task, {LOAD} loads them by name, {READ} reads their files. Search and load "
+        f"skills for a task, {LOAD} gives their instructions by name, {READ} their files. Use both "
         "before you begin a task that may have one."
     )
 

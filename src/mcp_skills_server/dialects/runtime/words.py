@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, NotRequired, TypedDict
 
-from mcp_skills_server.format import hidden
+from mcp_skills_server.format import fields, hidden
 from mcp_skills_server.model import Json, Skill, Standing
 
 LIST: Final = "skills_list"
@@ -113,8 +113,8 @@ def is_offered(skill: Skill) -> bool:
     `disable-model-invocation` hides a skill. So do hidden characters in its path, because no safe
     name is left for it.
     """
-    reserved = str(skill.frontmatter.get("disable-model-invocation")).strip().lower() == "true"
-    shown = bool(hidden.strip(skill.description).strip()) and not hidden.count(skill.path)
+    reserved = fields.hides(skill.frontmatter, "disable-model-invocation")
+    shown = bool(hidden.strip(skill.description).strip()) and not hidden.count_in_name(skill.path)
     return is_usable(skill) and shown and not reserved
 
 
@@ -145,8 +145,10 @@ def hidden_remarks(frontmatter: Mapping[str, Json], instructions: str) -> tuple[
 
 
 def scripts_of(skill: Skill) -> Iterator[str]:
-    """Yield the paths of a skill's scripts."""
-    return (path for path in skill.files if path.startswith(SCRIPTS))
+    """Yield the paths of a skill's scripts; those of skills nested in it need their own grant."""
+    nested = tuple(f"{each}/" for each in skill.nested)
+    scripts = (path for path in skill.files if path.startswith(SCRIPTS))
+    return (path for path in scripts if not path.startswith(nested))
 
 
 def in_workspace(path: str) -> str | None:

@@ -15,7 +15,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from mcp_skills_server.format.archive.tar import fits_ustar, read_tar, write_tar
+from mcp_skills_server.format.archive.tar import (
+    GZIP,
+    XZ,
+    fits_ustar,
+    is_tar,
+    read_tar,
+    write_tar,
+)
 from mcp_skills_server.format.archive.tree import (
     ArchiveRefusedError,
     Files,
@@ -25,10 +32,11 @@ from mcp_skills_server.format.archive.tree import (
     check_paths,
 )
 from mcp_skills_server.format.archive.zip import END, LOCAL, read_zip, write_zip
+from mcp_skills_server.format.ignored import ARCHIVES
 
 __all__ = (
     "MEDIA_TYPES", "TAR_GZ", "ZIP", "ArchiveRefusedError", "Files", "UnpackLimits", "check_paths",
-    "is_archive", "pack", "pack_tar", "unpack",
+    "is_archive", "is_tar", "pack", "pack_tar", "unpack",
 )  # fmt: skip
 
 TAR_GZ: Final = ".tar.gz"
@@ -39,11 +47,11 @@ MEDIA_TYPES: Final[Mapping[str, str]] = {TAR_GZ: "application/gzip", ZIP: "appli
 
 def is_archive(name: str) -> bool:
     """Tell whether a file name has the suffix of an archive that `unpack` reads."""
-    return name.lower().endswith((ZIP, TAR_GZ, ".tgz"))
+    return name.lower().endswith(ARCHIVES)
 
 
 def unpack(raw: bytes, limits: UnpackLimits | None = None) -> dict[str, tuple[bytes, bool]]:
-    """Return (content, is executable) of each file of a `.tar.gz` or `.zip` by path, in path order.
+    """Return (content, is executable) of each file of a zip or tar by path, in path order.
 
     The first bytes select the format, whatever the Content-Type or suffix. Paths lose a leading
     `./`; empty directories are left out. Every path stays inside the target directory, on any
@@ -56,12 +64,12 @@ def unpack(raw: bytes, limits: UnpackLimits | None = None) -> dict[str, tuple[by
     """
     limits = limits or UnpackLimits()
     tree = Tree(limits)
-    if raw.startswith(b"\x1f\x8b"):  # WK-26: the content decides, not the name
-        read_tar(raw, limits, tree)
-    elif raw.startswith((LOCAL, END)):
+    if raw.startswith((LOCAL, END)):  # WK-26: the content decides, not the name
         read_zip(raw, limits, tree)
+    elif raw.startswith((GZIP, XZ)) or is_tar(raw):
+        read_tar(raw, limits, tree)
     else:
-        raise ArchiveRefusedError("the archive is neither a .tar.gz nor a .zip")
+        raise ArchiveRefusedError(f"its content is none of {', '.join(ARCHIVES)}")
     return tree.finish()
 
 

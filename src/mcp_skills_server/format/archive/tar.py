@@ -1,4 +1,4 @@
-"""Gzipped tar archives: read as ustar, v7, GNU and PAX; written as ustar, or PAX if need be."""
+"""Tar archives: read plain or packed, as ustar, v7, GNU or PAX; written as gzipped ustar or PAX."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import stat
 import struct
 import zlib
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from mcp_skills_server.format.archive.tree import (
     ArchiveRefusedError,
@@ -18,6 +18,10 @@ from mcp_skills_server.format.archive.tree import (
 )
 from mcp_skills_server.format.excerpts import quoted
 
+GZIP: Final = b"\x1f\x8b"
+XZ: Final = b"\xfd7zXZ\0"
+_XZ_MEMORY: Final = 128 << 20
+"""Bytes that unpacking may take for its dictionary; `xz -9` writes for 65 MiB."""
 _FIELDS: Final = struct.Struct("100s8s8s8s12s12s8sc100s8s32s32s8s8s155s12x")
 _BLOCK: Final = _FIELDS.size
 _ZEROS: Final = bytes(_BLOCK)
@@ -31,7 +35,7 @@ _DEVICES: Final = {b"3": "device", b"4": "device", b"6": "named pipe"}
 
 
 class _Inflated:
-    """A gzip stream that is decompressed on demand, at most one piece of 64 KiB ahead."""
+    """A packed stream that is decompressed on demand, at most one piece of 64 KiB ahead."""
 
     def __init__(self, raw: bytes, limits: UnpackLimits) -> None:
         self._raw = memoryview(raw)
@@ -40,27 +44,37 @@ class _Inflated:
         self._given = 0
         # A memoryview: reading part of a piece does not copy its rest.
         self._left = memoryview(b"")
-        self._inflate = zlib.decompressobj(31)
+        self._errors: tuple[type[Exception], ...] = (zlib.error,)
+        self._inflate: Any = zlib.decompressobj(31)
+        if raw.startswith(XZ):
+            try:
+                import lzma  # some builds of Python lack it
+            except ImportError:
+                text = "this Python cannot read .tar.xz; pack it as .tar.gz"
+                raise ArchiveRefusedError(text) from None
+            self._errors = (lzma.LZMAError,)
+            self._inflate = lzma.LZMADecompressor(lzma.FORMAT_XZ, _XZ_MEMORY)
 
     def _piece(self) -> bytes:
         """Decompress and return the next piece, or b"" at the end of the stream."""
         while not self._inflate.eof:
-            feed: bytes | memoryview = self._inflate.unconsumed_tail
+            # xz keeps what it did not consume
+            feed: bytes | memoryview = getattr(self._inflate, "unconsumed_tail", b"")
             if not feed:
                 feed = self._raw[self._next : self._next + _PIECE]
                 self._next += len(feed)
             try:
                 piece = self._inflate.decompress(feed, _PIECE)
-            except zlib.error:
+            except self._errors:
                 raise ArchiveRefusedError(
-                    "the archive is damaged: its gzip stream cannot be read"
+                    "the archive is damaged: its packed stream cannot be read"
                 ) from None
             if piece:
                 self._given += len(piece)
                 check_ratio(self._given, len(self._raw), self._limits)
                 return piece
             if not feed and not self._inflate.eof:
-                raise ArchiveRefusedError("the archive is truncated: its gzip stream never ends")
+                raise ArchiveRefusedError("the archive is truncated: its packed stream never ends")
         return b""
 
     def read(self, size: int) -> bytes:
@@ -77,7 +91,7 @@ class _Inflated:
         return b"".join(parts)
 
     def finish(self) -> None:
-        """Check that only zero padding follows, up to 1 MiB, and nothing after the gzip stream."""
+        """Check that only zero padding follows, up to 1 MiB, nothing after the packed stream."""
         padding = 0
         while piece := bytes(self._left) or self._piece():
             self._left = memoryview(b"")
@@ -85,15 +99,22 @@ class _Inflated:
             if piece.strip(b"\0") or padding > _MAX_PADDING:
                 raise ArchiveRefusedError("data follows the end of the tar")
         if self._inflate.unused_data or self._next < len(self._raw):
-            raise ArchiveRefusedError("data follows the end of the gzip stream")
+            raise ArchiveRefusedError("data follows the end of the packed stream")
+
+
+def is_tar(raw: bytes) -> bool:
+    """Tell whether this is a tar that is not packed."""
+    return raw[257:262] == b"ustar"
 
 
 def read_tar(raw: bytes, limits: UnpackLimits, tree: Tree) -> None:
-    """Add the files of a `.tar.gz` to the tree.
+    """Add the files of a `.tar`, `.tar.gz` or `.tar.xz` to the tree.
 
     Raises:
         ArchiveRefusedError: as for `unpack`.
     """
+    if is_tar(raw) and not raw.startswith((GZIP, XZ)):
+        raw = _gzip(raw)  # one reader with one set of rules sees all
     stream = _Inflated(raw, limits)
     name: str | None = None  # from an extension header, for the next member
     size: int | None = None

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 from urllib.parse import urlsplit
 
 from mcp_skills_server.errors import SkillsServerError, clipped
+from mcp_skills_server.model.decoding import load_json
 
 if TYPE_CHECKING:
     import numpy as np
@@ -142,8 +143,8 @@ class Endpoint:
                 reason = "timed out"
             raise EmbeddingError(f"{self._host}: {reason}") from None
         try:
-            return _normalized(_rows(json.loads(raw)), len(texts))
-        except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError):
+            return _normalized(_rows(load_json(raw)), len(texts))
+        except (ValueError, TypeError, LookupError, ArithmeticError):
             reason = "the response is not a list of embeddings"
             raise EmbeddingError(f"{self._host}: {reason}") from None
 

@@ -13,6 +13,7 @@ from mcp_skills_server.directories import state_directory
 from mcp_skills_server.durable import read_regular, replace_file, untrusted_reason
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import printable
+from mcp_skills_server.model.decoding import load_json
 
 _MOST_BYTES: Final = 16 << 20
 _LAST_MOMENT: Final = 1e11
@@ -59,7 +60,7 @@ def read(path: Path) -> tuple[Approval, ...]:
     try:
         if len(raw) > _MOST_BYTES:
             raise ValueError(len(raw))
-        content = cast(dict[str, Any], json.loads(raw))
+        content = cast(dict[str, Any], load_json(raw))
         if content["version"] != 1:
             raise ValueError(content["version"])
         return tuple(
@@ -71,7 +72,7 @@ def read(path: Path) -> tuple[Approval, ...]:
             )
             for each in content["approvals"]
         )
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError):
         problem = "this is not an approvals file; give another --approvals"
         raise _unusable(path, problem) from None
 

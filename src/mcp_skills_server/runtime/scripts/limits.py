@@ -16,8 +16,9 @@ from typing import Final
 
 import anyio
 
+from mcp_skills_server.access.principal import Owner
 from mcp_skills_server.errors import RequestError
-from mcp_skills_server.runtime.quota import Owner, QuotaError
+from mcp_skills_server.runtime.quota import QuotaError
 from mcp_skills_server.runtime.scripts.processes import ProcessTree, entries, lines
 from mcp_skills_server.runtime.scripts.workspace import MOST_FILES, exceeds
 

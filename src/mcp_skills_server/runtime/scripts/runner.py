@@ -31,10 +31,10 @@ import anyio
 from anyio import to_thread
 
 from mcp_skills_server.access.grants import Permissions
+from mcp_skills_server.access.principal import Owner
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import RequestError, SkillsServerError, UsageError, listed
 from mcp_skills_server.model import Skill, SkillFile, printable
-from mcp_skills_server.runtime.quota import Owner
 from mcp_skills_server.runtime.scripts import cgroups, sandbox
 from mcp_skills_server.runtime.scripts.arguments import (
     allowed_env,

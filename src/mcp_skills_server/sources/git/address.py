@@ -16,6 +16,8 @@ from mcp_skills_server.sources.addresses import is_loopback
 PROTOCOLS: Final = ("https", "ssh", "file", "http")
 _IS_GIT: Final = re.compile(r"git\+[a-z0-9+.-]*:", re.IGNORECASE)
 _NOT_IN_TEXT: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\\\\]")
+_AUTHORITY: Final = re.compile(r"[\w.:@\[\]+~%-]*")
+"""Nothing that a shell interprets: ssh's ProxyCommand and `Match exec` may have host and user."""
 _NOT_IN_REF: Final = re.compile(
     r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//|\.lock(?:/|\Z)|(?:\A|/)\.|[./]\Z|\A[-/]|\A@\Z"
 )
@@ -96,6 +98,8 @@ def parse_address(given: str, *, http: bool = False) -> GitAddress:
         )
     if host.startswith("-") or (parts.username or "").startswith("-"):
         raise refused("a host or a user cannot begin with '-'")
+    if not _AUTHORITY.fullmatch(unquote(authority)):
+        raise refused("a host or a user has only letters, digits, '.', '-' and '_'")
     if protocol == "file" and (host or not path.strip("/")):
         raise refused("write git+file:///PATH")
     if protocol != "file" and not (host and path.strip("/")):

@@ -20,10 +20,8 @@ from pathlib import Path
 from typing import IO, Final, cast
 
 from mcp_skills_server.errors import SkillsServerError
+from mcp_skills_server.sources.lifeline import WATCH, lifeline
 from mcp_skills_server.sources.source import UnreachableError
-
-if sys.platform != "win32":
-    import fcntl
 
 REMOTE: Final = "source"
 """Name of the remote in the generated configuration."""
@@ -69,13 +67,10 @@ _ENVIRONMENT: Final = {
     "SSH_ASKPASS_REQUIRE": "never",
 }
 _SSH: Final = "ssh -o BatchMode=yes -o ConnectTimeout=20 -o ServerAliveInterval=20"
-_LIMITED: Final = """
-ulimit -f "$1"; [ -z "$2" ] || ulimit -v "$2" 2>/dev/null
-(read -r _ <"/dev/fd/$3"; kill -9 0) >/dev/null 2>&1 &
+_LIMITED: Final = f"""{WATCH}
+ulimit -f "$2"; [ -z "$3" ] || ulimit -v "$3" 2>/dev/null
 shift 3; exec "$@"
 """
-"""The third argument is a pipe that closes when the server ends: the shell then kills its group."""
-_ABOVE_THOSE_OF_SHELLS: Final = 10
 MOST_FILE_BYTES: Final = 4 << 30
 _MOST_MEMORY_BYTES: Final = 4 << 30
 _MOST_STDERR: Final = 1 << 13
@@ -132,7 +127,7 @@ class Git:
         with (
             tempfile.TemporaryFile() as stdin,
             tempfile.TemporaryFile() as stderr,
-            _lifeline() as passed,
+            lifeline() as passed,
         ):
             stdin.write(given)
             stdin.seek(0)
@@ -185,7 +180,7 @@ class Git:
         for process in tuple(self._running):
             _end(process)
 
-    def _words(self, program: str, lifeline: Sequence[int]) -> list[str]:
+    def _words(self, program: str, passed: Sequence[int]) -> list[str]:
         """Return git's command line with resource limits, up to the command."""
         git = [program, f"--git-dir={self._directory}"]
         for setting in (*_SETTINGS, f"remote.{REMOTE}.url={self._url}"):
@@ -194,7 +189,7 @@ class Git:
             return git
         # A local repository is read by a child git, which may map all of it into memory.
         memory = "" if self._protocol == "file" else str(_MOST_MEMORY_BYTES >> 10)
-        given = [str(self._most_bytes >> 9), memory, *map(str, lifeline)]
+        given = [*map(str, passed), str(self._most_bytes >> 9), memory]
         return ["/bin/sh", "-c", _LIMITED, "git", *given, *git]
 
     def _env(self) -> dict[str, str]:
@@ -212,23 +207,6 @@ class Git:
                     return self._environment
                 self._environment["GIT_SSH_COMMAND"] = _SSH
         return self._environment
-
-
-@contextmanager
-def _lifeline() -> Generator[Sequence[int]]:
-    """Yield the read end of a pipe, which gets end-of-file when this process ends or leaves."""
-    if sys.platform == "win32":
-        yield ()
-        return
-    reading, writing = os.pipe()
-    # The lowest that is free may be a standard one, or one that the shell needs for itself.
-    above = fcntl.fcntl(reading, fcntl.F_DUPFD_CLOEXEC, _ABOVE_THOSE_OF_SHELLS)
-    os.close(reading)
-    try:
-        yield (above,)
-    finally:
-        os.close(writing)
-        os.close(above)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -19,7 +19,7 @@ from mcp_skills_server.errors import UsageError, quoted
 from mcp_skills_server.format import excerpts, media
 from mcp_skills_server.format.archive import ArchiveRefusedError, Files, UnpackLimits
 from mcp_skills_server.format.archive.tree import Tree, check_name, decode_name
-from mcp_skills_server.format.ignored import is_ignored, summarize
+from mcp_skills_server.format.ignored import is_entered, is_ignored, summarize
 from mcp_skills_server.sources.cache import CacheFolder
 from mcp_skills_server.sources.git.address import is_commit, parse_address
 from mcp_skills_server.sources.git.repository import Repository, Tip, TreeEntry
@@ -122,7 +122,7 @@ class GitFolder(Source):
             self._repository.check_signature(tip.commit, signers)
         warnings = [*self._check_history(before, tip)]
         entries = self._repository.entries(tip.commit, self._address.folder)
-        skills, hidden = select(entries, hidden=self.settings.hidden)
+        skills, hidden, elsewhere = select(entries, hidden=self.settings.hidden)
         limits = self.settings.fetch.limits
         if len(skills) > limits.skills:
             raise UnacceptableError(f"it has more than {limits.skills} skills; name a #folder")
@@ -143,6 +143,11 @@ class GitFolder(Source):
             )
         elif not skills:
             warnings.append("it has no SKILL.md; name another #folder or @branch")
+        if elsewhere:
+            warnings.append(
+                f"links and submodules are not fetched ({summarize(elsewhere)}); give what they "
+                "lead to as a ROOT"
+            )
         index = IndexRecord(self.key, self.origin, tip.name, body=tip.commit, revision=tip.commit)
         index = replace(index, warnings=tuple(warnings))
 
@@ -236,10 +241,11 @@ class WantedSkill:
 
 def select(
     entries: Iterable[TreeEntry], *, hidden: bool
-) -> tuple[dict[str, WantedSkill], list[str]]:
-    """Return the skills among these entries by folder, and the skill folders in dot folders.
+) -> tuple[dict[str, WantedSkill], list[str], list[str]]:
+    """Return the skills among these entries by folder, and what may hold further ones.
 
-    The commit alone decides, so every machine selects the same files. A skill with a file that no
+    That is the skill folders in dot folders, and the links and submodules beside skills. The
+    commit alone decides, so every machine selects the same files. A skill with a file that no
     archive may hold is refused by itself.
     """
     files: dict[str, list[TreeEntry]] = {}  # a hostile tree may repeat a name
@@ -253,12 +259,18 @@ def select(
             for entry in each:
                 _add(skill, entry)
     passed = sorted(path.rpartition("/")[0] for path in rest if is_skill_md(path))
+    elsewhere = sorted(
+        path
+        for path in rest
+        if files[path][0].mode in {_LINK, _SUBMODULE}
+        and all(is_entered(part, hidden=hidden) for part in path.split("/") if part)
+    )
     for skill in skills.values():
         wanted = sorted(skill.files)
         lines = [f"{each.is_executable:d} {each.object_id} {each.path}\0" for each in wanted]
         listed = "".join((f"{skill.fault}\0", *lines))
         skill.key = hashlib.sha256(listed.encode("utf-8", "surrogateescape")).hexdigest()
-    return skills, passed
+    return skills, passed, elsewhere
 
 
 def read_files(skill: WantedSkill, out: IO[bytes], limits: UnpackLimits) -> tuple[Files, list[str]]:

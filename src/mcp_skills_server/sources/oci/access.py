@@ -6,7 +6,6 @@ A password is sent only to the registry that it was stored for, and to its token
 from __future__ import annotations
 
 import base64
-import json
 import os
 import re
 import shutil
@@ -24,6 +23,7 @@ from mcp_skills_server.durable import read_regular
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format.fields import mapping
 from mcp_skills_server.model import printable
+from mcp_skills_server.model.decoding import load_json
 from mcp_skills_server.sources.oci.reference import OciReference
 from mcp_skills_server.sources.source import UnacceptableError
 
@@ -92,13 +92,14 @@ def _files(environment: Mapping[str, str]) -> Iterator[Path]:
 
 def _read_config(path: Path) -> dict[str, Any]:
     try:
-        return mapping(json.loads(read_regular(path, _MOST_CONFIG_BYTES)[0]))
+        return mapping(load_json(read_regular(path, _MOST_CONFIG_BYTES)[0]))
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except OSError as error:
         raise UsageError(f"{_shown(path)} cannot be read: {error.strerror or error}") from None
-    except (ValueError, RecursionError):
-        raise UsageError(f"{_shown(path)} is not JSON; correct it or log in anew") from None
+    except ValueError as error:
+        reason = f"is not JSON ({error}); correct it or log in anew"
+        raise UsageError(f"{_shown(path)} {reason}") from None
 
 
 def _keys(registry: str) -> list[str]:
@@ -161,8 +162,8 @@ def _ask_helper(name: str, server: str, path: Path) -> Credentials | None:
             return None
         raise failed(f"failed with exit code {done.returncode}")
     try:
-        found = mapping(json.loads(done.stdout[:_MOST_CONFIG_BYTES]))
-    except (ValueError, RecursionError):
+        found = mapping(load_json(done.stdout[:_MOST_CONFIG_BYTES]))
+    except ValueError:
         raise failed("did not answer with JSON") from None
     username, secret = (found.get(key) for key in ("Username", "Secret"))
     if not isinstance(username, str) or not isinstance(secret, str) or not secret:
@@ -250,8 +251,8 @@ class Access:
                 headers["Authorization"] = known.basic
             raw = await ask("GET", urlunsplit(parts._replace(query=query)), headers, None)
         try:
-            found = mapping(json.loads(raw))
-        except (ValueError, RecursionError):
+            found = mapping(load_json(raw))
+        except ValueError:
             found = {}
         token = found.get("token") or found.get("access_token")
         if not isinstance(token, str) or not _TOKEN.fullmatch(token):

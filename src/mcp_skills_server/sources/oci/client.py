@@ -7,7 +7,6 @@ token server is requested only at the exact address that the registry names.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from functools import partial
@@ -18,6 +17,7 @@ from anyio import to_thread
 
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.format.fields import items, mapping
+from mcp_skills_server.model.decoding import load_json
 from mcp_skills_server.model.digests import digest_of, is_digest
 from mcp_skills_server.sources import addresses
 from mcp_skills_server.sources.addresses import shown
@@ -199,8 +199,8 @@ class RegistryClient(HttpClient):
         try:
             page = await self._ask("GET", f"/tags/list?n={_TAGS}", headers, _TAGS_PAGE)
             _check(page)
-            found = items(mapping(json.loads(page.body)).get("tags"))
-        except (UnacceptableError, UnreachableError, ValueError, RecursionError):
+            found = items(mapping(load_json(page.body)).get("tags"))
+        except (UnacceptableError, UnreachableError, ValueError):
             return AbsentError(named)
         tags = [each for each in found if isinstance(each, str) and each.isprintable()]
         tags = sorted([each for each in tags if len(each) <= 128][:_TAGS])
@@ -218,8 +218,8 @@ def _check(response: Response, wanted: int = 200) -> None:
 def _reason(body: bytes) -> str:
     """Return a registry's error code as ` (MANIFEST_INVALID)`, or "" for none."""
     try:
-        code = _CODE.fullmatch(json.loads(body)["errors"][0]["code"])
-    except (ValueError, RecursionError, KeyError, IndexError, TypeError):
+        code = _CODE.fullmatch(load_json(body)["errors"][0]["code"])
+    except (ValueError, KeyError, IndexError, TypeError):
         return ""
     return f" ({code[0]})" if code else ""
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from mcp_skills_server.format.fields import items, mapping
 from mcp_skills_server.model import Json
+from mcp_skills_server.model.decoding import load_json
 from mcp_skills_server.model.digests import is_digest
 from mcp_skills_server.sources.source import UnacceptableError
 
@@ -73,8 +74,8 @@ class Collection:
 def decode_manifest(raw: bytes, most: int) -> ImageManifest | Collection:
     """Decode a manifest, or an index of at most `most` entries, or raise UnacceptableError."""
     try:
-        data = json.loads(raw)
-    except (ValueError, RecursionError):
+        data = load_json(raw)
+    except ValueError:
         raise UnacceptableError("its manifest is not JSON") from None
     found = mapping(data)
     if isinstance(found.get("layers"), list):

@@ -6,7 +6,6 @@ folder has in full is not downloaded again. While nothing is new, a poll costs o
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
@@ -239,11 +238,7 @@ def _merge(
     for number, (descriptor, raw) in enumerate(layers, 1):
         title = descriptor.annotations.get(TITLE, "")
         if _is_packed(descriptor, raw):
-            packed = raw
-            if _is_tar(raw):
-                # A gzip stream of stored blocks: one reader with one set of rules sees all.
-                packed = gzip.compress(raw, 0)
-            files = archive.unpack(packed, UnpackLimits(LIMITS.files, left, LIMITS.file))
+            files = archive.unpack(raw, UnpackLimits(LIMITS.files, left, LIMITS.file))
         elif title:
             archive.check_paths([title])
             files = {title: (raw, False)}
@@ -266,11 +261,7 @@ def _is_packed(descriptor: Descriptor, raw: bytes) -> bool:
         annotations, media_type = descriptor.annotations, descriptor.media_type.lower()
         is_file = TITLE in annotations and annotations.get(_UNPACK) != "true"
         return not is_file or media_type.endswith(_PACKED)
-    return _is_tar(raw)
-
-
-def _is_tar(raw: bytes) -> bool:
-    return raw[257:262] == b"ustar"
+    return archive.is_tar(raw)
 
 
 def _cover(merged: dict[str, tuple[bytes, bool]], files: Files) -> None:

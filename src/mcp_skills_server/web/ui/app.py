@@ -22,25 +22,26 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import FileResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mcp_skills_server.access.principal import Principal
+from mcp_skills_server.access.principal import Principal, requester_of
 from mcp_skills_server.authoring.tokens import ESTIMATE_RULE, estimated_tokens
 from mcp_skills_server.catalog.views import View, Views, retry_when_stale
 from mcp_skills_server.errors import RequestError, UnreadableError
+from mcp_skills_server.proposals.approval import UnwritableError
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.search_index import NoFullTextError
 from mcp_skills_server.server.requests import Settings
-from mcp_skills_server.server.sdk import PRINCIPAL, address
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.usage import spark
 from mcp_skills_server.web.connections import SLOT, Slot
 from mcp_skills_server.web.forwarded import PREFIX
-from mcp_skills_server.web.part import Part
+from mcp_skills_server.web.part import REQUESTER, Part, requester
 from mcp_skills_server.web.rates import FailedAuthentications
 from mcp_skills_server.web.settings import HttpSettings, UiSettings
 from mcp_skills_server.web.ui.context import (
@@ -72,6 +73,7 @@ _HERE: Final = Path(__file__).parent
 _STATIC: Final = {"ui.css": "text/css", "ui.js": "text/javascript", "mark.svg": "image/svg+xml"}
 _LEAST_COMPRESSED: Final = 1024
 """Responses of at least so many bytes are compressed."""
+_UNWRITABLE: Final = "It cannot be written into its folder; ask the operator of this server why."
 _NOT_THERE: Final = (
     "There is no such page. Its skill may have been deleted, or you may not read it."
 )
@@ -163,7 +165,7 @@ class PagePart(Part):
             _templates(),
             self._settings,
             http.site_states,
-            operation.UsageReports(self._ui.counts),
+            operation.UsageReports(self._ui.counts, [root.address for root in registry.roots]),
             history.Revisions(registry),
             is_local=self._ui.secret_hash is not None,
             is_open=self._sessions.is_open,
@@ -184,7 +186,8 @@ class PagePart(Part):
             *self._sign_in.routes(),
             Route("/{rest:path}", self._answer(_PageView("/*", _missing)), methods=["GET"]),
         ]
-        below = _PageMiddleware(GZipMiddleware(Router(routes), _LEAST_COMPRESSED))
+        router = ExceptionMiddleware(Router(routes))
+        below = _PageMiddleware(GZipMiddleware(router, _LEAST_COMPRESSED))
         page = Mount(BASE, below)
         for each in (page, *routes):  # match line breaks too, which the name of a folder may have
             each.path_regex = re.compile(each.path_regex.pattern, re.DOTALL)
@@ -214,7 +217,8 @@ class PagePart(Part):
             if viewer is None:
                 return RedirectResponse(f"{base()}/sign-in", 303)
             if viewer.principal is not None:  # count it in the viewer's quotas
-                request.scope[PRINCIPAL] = viewer.principal
+                address = requester(request.scope).address
+                request.scope[REQUESTER] = requester_of(viewer.principal, address)
                 slot: Slot | None = request.scope.get("state", {}).get(SLOT)
                 if slot is not None:
                     slot.admit(viewer.principal.key)
@@ -247,7 +251,7 @@ class PagePart(Part):
 
         # without the skill's path, which another field of the event has
         method = f"GET {BASE}{view.path.partition('/{')[0]}"
-        who, client = viewer.principal, address(request.scope)
+        who, client = viewer.principal, requester(request.scope).address
         with events.Request(events.PAGE, method, principal=who, address=client) as event:
             try:
                 return await retry_when_stale(runtime.skill_set, handler)
@@ -308,6 +312,8 @@ def _message(ctx: Context, words: str, status: int) -> Response:
 def _refusal(ctx: Context, error: HTTPException | RequestError) -> Response:
     if isinstance(error, HTTPException):
         return _message(ctx, error.detail, error.status_code)
+    if isinstance(error, UnwritableError) and not ctx.is_admin:
+        return _message(ctx, _UNWRITABLE, 400)
     return _message(ctx, str(error), 503 if isinstance(error, UnreadableError) else 400)
 
 
@@ -330,9 +336,6 @@ class _PageMiddleware:
             await send(message)
 
         token = prefix.set(scope.get(PREFIX, ""))
-        # Without `app` in the scope, the router sends its errors itself, so that they get the
-        # headers too.
-        scope = {name: value for name, value in scope.items() if name != "app"}
         try:
             await self._app(scope, receive, sending)
         finally:
@@ -355,9 +358,8 @@ async def _static(request: Request) -> Response:
 @cache
 def _templates() -> Environment:
     loader, undefined = FileSystemLoader(_HERE / "templates"), StrictUndefined
-    made = Environment(
-        loader=loader, autoescape=True, undefined=undefined, trim_blocks=True, lstrip_blocks=True
-    )
+    # Without `trim_blocks` and `lstrip_blocks`, which join the words before and after a line break.
+    made = Environment(loader=loader, autoescape=True, undefined=undefined)
     filters = {"visible": visible, "marked": marked, "plain": plain}
     filters |= {"tokens": estimated_tokens, "spark": spark, "moment": _moment}
     made.filters.update(filters)  # pyright: ignore[reportUnknownMemberType]

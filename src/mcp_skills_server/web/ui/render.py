@@ -109,7 +109,10 @@ def render(text: str, skill: str, files: Collection[str], place: str) -> Markup 
 
     `place` is the path of the Markdown file in the skill.
     """
-    if len(text) > MOST_RENDERED or text.count("\n") > _MOST_LINES or _cells(text) > _MOST_CELLS:
+    lines = text.splitlines()
+    if len(text) > MOST_RENDERED or len(lines) > _MOST_LINES:
+        return None
+    if _cells("\n".join(lines)) > _MOST_CELLS:
         return None
     if sum(1 for _ in _MARKS.finditer(text)) > _MOST_MARKS:
         return None

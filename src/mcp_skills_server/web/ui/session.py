@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import hmac
-import math
 import secrets
 import time
 from collections import OrderedDict
@@ -26,11 +25,12 @@ from starlette.responses import Response
 from mcp_skills_server.access.principal import Admission, Principal
 from mcp_skills_server.access.tokens import find_token, hash_of
 from mcp_skills_server.errors import RequestError, SkillsServerError
-from mcp_skills_server.server.sdk import address
 from mcp_skills_server.telemetry import events
-from mcp_skills_server.web.bearer import Refusal, authenticate
-from mcp_skills_server.web.guards import Policy
+from mcp_skills_server.web.bearer import authenticate
+from mcp_skills_server.web.part import requester
+from mcp_skills_server.web.policy import Policy
 from mcp_skills_server.web.rates import FailedAuthentications
+from mcp_skills_server.web.refusals import RefusalError
 from mcp_skills_server.web.ui.context import BASE, base
 
 if TYPE_CHECKING:
@@ -112,15 +112,15 @@ class PageSessions:
         if self.is_open:
             return Viewer()
         if "authorization" in request.headers and not self.is_private:
-            found = await authenticate(request.scope, self._policy.tokens, self._policy.oauth)
-            if not isinstance(found, Refusal):
-                return Viewer(found)
-            if renew and found.status == 401:
-                client = address(request.scope)
-                events.emit_refusal(f"{request.method} {BASE}", found.reason, address=client)
-                if refusal := self.count_failure(request):
-                    raise refusal
-            return None
+            policy = self._policy
+            try:
+                return Viewer(await authenticate(request.scope, policy.tokens, policy.oauth))
+            except RefusalError as error:
+                if renew and error.status == 401:
+                    client = requester(request.scope).address
+                    events.emit_refusal(f"{request.method} {BASE}", error.reason, address=client)
+                    self.count_failure(request)
+                return None
         is_navigation = request.headers.get("sec-fetch-mode", "navigate") == "navigate"
         if not is_navigation and is_of_other_page(request):
             return None
@@ -152,14 +152,14 @@ class PageSessions:
         self._secret_hash = None
         return Viewer()
 
-    def count_failure(self, request: Request) -> HTTPException | None:
-        """Count a failure of the address; return the refusal, None within the quota."""
-        wait = self._failures.count(request.scope)
-        if wait <= 0:
-            return None
-        seconds = str(max(1, math.ceil(wait)))
-        words = f"Too many attempts; try again in {seconds} s."
-        return HTTPException(429, words, {"retry-after": seconds})
+    def count_failure(self, request: Request) -> None:
+        """Count a failure of the address. HTTPException (429) says that there were too many."""
+        try:
+            self._failures.take(requester(request.scope))
+        except RefusalError as error:
+            seconds = str(error.retry_after_s)
+            message = f"Too many attempts; try again in {seconds} s."
+            raise HTTPException(429, message, {"retry-after": seconds}) from None
 
     async def begin(self, request: Request, response: Response, viewer: Viewer) -> None:
         """Start a new session, and set its cookie in the response."""

@@ -9,14 +9,14 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-import json
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from jinja2 import Environment
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
@@ -24,11 +24,13 @@ from starlette.routing import Route
 from mcp_skills_server.access.principal import RefusedError
 from mcp_skills_server.access.settings import is_secure
 from mcp_skills_server.errors import REPEATS, SkillsServerError, clipped
+from mcp_skills_server.format.fields import mapping
 from mcp_skills_server.model import printable
-from mcp_skills_server.server.sdk import address
+from mcp_skills_server.model.decoding import load_json
 from mcp_skills_server.telemetry import events
-from mcp_skills_server.web.guards import Policy
 from mcp_skills_server.web.oauth import fetch
+from mcp_skills_server.web.part import requester
+from mcp_skills_server.web.policy import Policy
 from mcp_skills_server.web.ui.context import BASE, base
 from mcp_skills_server.web.ui.session import PageSessions, Viewer, is_of_other_page, is_of_own_page
 
@@ -106,7 +108,7 @@ class SignInEndpoints:
         viewer = self._sessions.by_token(form.get("token", "").strip())
         if viewer is None:
             logger.warning("refused a token at the page", extra=REPEATS)
-            client = address(request.scope)
+            client = requester(request.scope).address
             events.emit_refusal(f"POST {BASE}/sign-in", "unknown-token", address=client)
             return self._refused(request, "This token is not valid here.")
         response = RedirectResponse(f"{base()}/", 303)
@@ -151,7 +153,8 @@ class SignInEndpoints:
                 logger.warning("signing in at the issuer failed: %s", error, extra=REPEATS)
             if isinstance(error, NoResponseError):
                 return self._form(str(error), 503)
-            events.emit_refusal(f"GET {BASE}{CALLBACK}", "issuer", address=address(request.scope))
+            client = requester(request.scope).address
+            events.emit_refusal(f"GET {BASE}{CALLBACK}", "issuer", address=client)
             return self._form(str(error), 403)
         # No HTTP redirect: the browser would not send the strict cookie, since the chain began
         # at the issuer.
@@ -175,12 +178,13 @@ class SignInEndpoints:
 
     def _refused(self, request: Request, trouble: str) -> Response:
         """Count a failed attempt, and return the form with the reason, or 429."""
-        refusal = self._sessions.count_failure(request)
-        if refusal is None:
-            return self._form(trouble, 403)
-        response = self._form(refusal.detail, refusal.status_code)
-        response.headers.update(refusal.headers or {})
-        return response
+        try:
+            self._sessions.count_failure(request)
+        except HTTPException as error:
+            response = self._form(error.detail, error.status_code)
+            response.headers.update(error.headers or {})
+            return response
+        return self._form(trouble, 403)
 
 
 async def form_of(request: Request) -> dict[str, str] | None:
@@ -307,14 +311,11 @@ def _address(metadata: Mapping[str, Any], key: str) -> str:
     return found
 
 
-def _object(raw: bytes) -> dict[str, Any]:
+def _object(raw: bytes) -> Mapping[str, Any]:
     try:
-        found: Any = json.loads(raw)
-    except (ValueError, RecursionError):
+        return mapping(load_json(raw))
+    except ValueError:
         return {}
-    if isinstance(found, dict):
-        return cast("dict[str, Any]", found)
-    return {}
 
 
 def _reason(said: Mapping[str, Any]) -> str:

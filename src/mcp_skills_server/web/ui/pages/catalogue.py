@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +21,7 @@ from mcp_skills_server.catalog.switches import switch
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format import identity
 from mcp_skills_server.format.fields import tags_of
+from mcp_skills_server.installation import start_command
 from mcp_skills_server.model import SKILL_MD, Skill, Snapshot, Standing
 from mcp_skills_server.runtime.search_index import NoFullTextError
 from mcp_skills_server.runtime.search_text import matched_fields
@@ -102,14 +102,15 @@ def page(request: Request, ctx: Context) -> Response:
         return JSONResponse([_as_json(row) for row in found["rows"]])
     template = "rows.html" if "part" in given else "catalogue.html"
     roots, off = ctx.runtime.registry.roots, list[tuple[str, str]]()
-    folder = os.path.join(roots[0].given, "my-skill")
+    own = [root.given for root in roots if root.origin is None]
+    new = [*start_command(), "new", "my-skill", "--directory", *own[:1]]
     if ctx.site.is_local:
         off = [(key, root.show(place)) for key, (root, place) in _switched_off(ctx).items()]
     return ctx.page(
         template,
         query=query,
         page_size=PAGE_SIZE,
-        new=shlex.join(["mcp-skills-server", "new", folder]),
+        new=shlex.join(new) if own else "",
         off=off,
         facets=_facets_of(ctx, survey),
         **found,

@@ -19,7 +19,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.views import nested_in
 from mcp_skills_server.errors import SkillsServerError
 from mcp_skills_server.format import media
 from mcp_skills_server.model import Changes, Skill, SkillFile, Standing
@@ -155,7 +154,7 @@ class Revisions:
 
     def _own_files(self, skill: Skill) -> dict[str, SkillFile]:
         """Return a skill's files without nested skills, which may have other readers."""
-        nested = tuple(f"{each}/" for each in nested_in(self._registry.snapshot, skill))
+        nested = tuple(f"{each}/" for each in skill.nested)
         return {path: file for path, file in skill.files.items() if not path.startswith(nested)}
 
 
@@ -190,7 +189,7 @@ def _by_git(ctx: Context, skill: Skill) -> History:
     if not ctx.is_admin:
         return History()
     registry = ctx.runtime.registry
-    root, without = registry.roots[skill.root], sorted(nested_in(registry.snapshot, skill))
+    root = registry.roots[skill.root]
     if root.origin is None:
-        return History(commits(registry.place(skill), root.path, without))
-    return ctx.site.histories.of(root.path, root.origin, skill.directory, without)
+        return History(commits(registry.place(skill), root.path, skill.nested))
+    return ctx.site.histories.of(root.path, root.origin, skill.directory, skill.nested)

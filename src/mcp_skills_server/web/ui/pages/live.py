@@ -19,11 +19,12 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from mcp_skills_server.access.principal import Owner
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.views import SkillSet, nested_in
-from mcp_skills_server.model import Changes, Snapshot
-from mcp_skills_server.runtime.quota import Owner, Quota, QuotaError
-from mcp_skills_server.server.sdk import quota_owner
+from mcp_skills_server.catalog.views import SkillSet
+from mcp_skills_server.model import Changes
+from mcp_skills_server.runtime.quota import Quota, QuotaError
+from mcp_skills_server.web.part import requester
 from mcp_skills_server.web.ui.context import Context, reason_left_out
 
 MOST_KEPT: Final = 1000
@@ -56,7 +57,7 @@ class Change(NamedTuple):
     time: float = 0.0
 
 
-def _changes(found: Changes, snapshot: Snapshot) -> Iterator[Change]:
+def _changes(found: Changes) -> Iterator[Change]:
     """Yield the changes by path, without skills of which only nested skills differ."""
     paths = sorted(found.before.keys() | found.after.keys())
     for path in paths[-MOST_KEPT:]:
@@ -66,7 +67,7 @@ def _changes(found: Changes, snapshot: Snapshot) -> Iterator[Change]:
         elif before is None:
             yield Change("appeared", path)
         else:
-            inside = nested_in(snapshot, before) | nested_in(snapshot, after)
+            inside = {*before.nested, *after.nested}
             folders = tuple(f"{each}/" for each in inside)
             old, new = before.files, after.files
             changed = (name for name in old.keys() | new if old.get(name) is not new.get(name))
@@ -96,7 +97,7 @@ class Live:
 
         def note(changes: Changes) -> None:
             if registry.loaded.is_set():
-                self.note(_changes(changes, registry.snapshot))
+                self.note(_changes(changes))
 
         registry.subscribe(note)
 
@@ -231,7 +232,7 @@ async def events(request: Request, ctx: Context) -> Response:
         return Response(media_type=TYPE)
     skills, live, query = ctx.runtime.skill_set, ctx.site.live, request.query_params
     text = request.headers.get("last-event-id") or query.get("after", "")
-    known, owner = live.number(skills), quota_owner(request.scope)
+    known, owner = live.number(skills), requester(request.scope).owner
     if text.isascii() and text.isdigit() and len(text) < 20:
         known = int(text)
     try:

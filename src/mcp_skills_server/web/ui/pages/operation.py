@@ -86,10 +86,11 @@ def source_rows(ctx: Context) -> list[SourceRow]:
 
 
 class UsageReports:
-    """Usage reports, cached for `_CACHE_S` seconds."""
+    """Usage reports of the served roots, cached for `_CACHE_S` seconds."""
 
-    def __init__(self, counts: UsageStore | None) -> None:
+    def __init__(self, counts: UsageStore | None, roots: Sequence[str]) -> None:
         self._counts = counts
+        self._roots = roots
         self._made: dict[By, tuple[float, Report | None]] = {}
 
     @property
@@ -105,7 +106,7 @@ class UsageReports:
         if time.monotonic() - made >= _CACHE_S:
             found = None
             try:
-                found = self._counts.report(by, _DAYS)
+                found = self._counts.report(by, _DAYS, self._roots)
             except UsageError as error:
                 logger.warning("%s", error, extra=REPEATS)
             self._made[by] = time.monotonic(), found

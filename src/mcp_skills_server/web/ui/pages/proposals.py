@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from difflib import SequenceMatcher
 from itertools import zip_longest
 from typing import Final, NamedTuple
@@ -11,26 +12,27 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from mcp_skills_server.authoring.evaluation import CaseResult, RankingJudge, evaluate, own_cases
+from mcp_skills_server.authoring.evaluation import CaseResult, own_cases, ranked
 from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.views import View
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format import frontmatter
-from mcp_skills_server.model import SKILL_MD
+from mcp_skills_server.model import SKILL_MD, Snapshot
 from mcp_skills_server.proposals import approval
 from mcp_skills_server.proposals.intake import MOST_LINES, trial
 from mcp_skills_server.proposals.review import Review, review, root_of
 from mcp_skills_server.proposals.store import LOCAL, Proposal, ProposalStore
 from mcp_skills_server.provenance.difference import Files
-from mcp_skills_server.runtime.search import Search
 from mcp_skills_server.runtime.search_index import NoFullTextError
-from mcp_skills_server.server.sdk import address
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.events import Use
+from mcp_skills_server.web.part import requester
 from mcp_skills_server.web.ui.context import Context, without_folders
 from mcp_skills_server.web.ui.render import render
 
 _AROUND: Final = 4
 """Context lines before and after a change."""
+_MARKS: Final = {ord("\r"): "␍", ord("\f"): "␌"}
 _MOST_EXACT: Final = 500**2
 """Product of line counts beyond which frequent lines are not matched: it takes cubic time."""
 _MOST_QUERIES: Final = 20
@@ -106,7 +108,7 @@ def one(request: Request, ctx: Context) -> Response:
         problems=[without_folders(ctx, each) for each in found.problems],
         files=list(sides(found.before, found.after)),
         rendered=render(body, proposal.name, found.after.keys(), SKILL_MD),
-        queries=queries(registry, found),
+        queries=queries(registry, found, ctx.view),
         is_own=ctx.principal is not None and ctx.principal.key == proposal.principal,
     )
 
@@ -114,7 +116,7 @@ def one(request: Request, ctx: Context) -> Response:
 def decide(request: Request, ctx: Context, fields: Mapping[str, str]) -> str:
     """Approve or reject a proposal as the form says, and return where to go. Blocks."""
     proposal, store = _found(ctx, request.path_params["id"]), _store(ctx)
-    registry, client = ctx.runtime.registry, address(request.scope)
+    registry, client = ctx.runtime.registry, requester(request.scope).address
     reviewer = named = LOCAL
     label = ""
     if ctx.principal is not None:
@@ -150,16 +152,18 @@ def sides(before: Files, after: Files) -> Iterator[FileSides]:
 
 
 def _lines(raw: bytes) -> list[str]:
-    return raw.decode("utf-8", "replace").splitlines()
+    """Split a file as the limits of a proposal count its lines; mark other ends than LF."""
+    lines = raw.decode("utf-8", "replace").splitlines(keepends=True)
+    return [line.removesuffix("\n").translate(_MARKS) for line in lines]
 
 
 def _rows(left: Sequence[str], right: Sequence[str]) -> Iterator[Side]:
-    size = len(left) * len(right)
-    if size > MOST_LINES**2:
-        words = f"{len(left):,} lines are served, too many to compare with the proposed ones:"
-        yield Side("gap", words, None)
-        yield from (Side("changed", None, line) for line in right)
+    if max(len(left), len(right)) > MOST_LINES:
+        count = f"{len(left):,} lines are served and {len(right):,} proposed"
+        yield Side("gap", f"{count}, too many to compare; at most {MOST_LINES:,} are shown", None)
+        yield from (Side("changed", None, line) for line in right[:MOST_LINES])
         return
+    size = len(left) * len(right)
     matcher = SequenceMatcher(None, left, right, autojunk=size > _MOST_EXACT)
     for group in matcher.get_grouped_opcodes(_AROUND):
         if group[0][1]:
@@ -172,27 +176,26 @@ def _rows(left: Sequence[str], right: Sequence[str]) -> Iterator[Side]:
                 yield Side(kind, served, proposed)
 
 
-def queries(registry: Registry, found: Review) -> list[tuple[CaseResult | None, CaseResult]]:
+def queries(
+    registry: Registry, found: Review, view: View
+) -> list[tuple[CaseResult | None, CaseResult]]:
     """Return results of a pending proposal's trigger queries, before and with the proposal.
 
-    The first is None for a new skill. Reads all skills anew.
+    They rank the skills of the reviewer's view. The first is None for a new skill.
     """
-    name = found.proposal.name
+    name, skills, cases = found.proposal.name, {**view.snapshot.skills}, []
     if found.proposal.state != "pending":
         return []
     with trial(registry, name, root_of(registry, found.proposal), found.after) as alone:
-        others = [each.path for each in registry.roots]
-        with Registry([alone.roots[0].path, *others], registry.limits) as merged:
-            skill, now = merged.snapshot.skills.get(name), registry.snapshot.skills.get(name)
-            if skill is None:
-                return []
-            cases = own_cases(merged.read, skill, str)[0][:_MOST_QUERIES]
-            try:
-                after = [*evaluate(cases, RankingJudge(Search(merged, None)), merged.snapshot)]
-                if now is None:
-                    return [(None, each) for each in after]
-                judge = RankingJudge(Search(registry, None))
-                before = [*evaluate([(now, case) for _, case in cases], judge, registry.snapshot)]
-            except NoFullTextError:
-                return []
+        for tried in alone.snapshot.skills.values():
+            skills[name] = replace(tried, path=name)
+            cases = own_cases(alone.read, skills[name], str)[0][:_MOST_QUERIES]
+    now = view.snapshot.skills.get(name)
+    try:
+        after = ranked(cases, View(view.skill_set, Snapshot(skills)))
+        if now is None:
+            return [(None, each) for each in after]
+        before = ranked([(now, case) for _, case in cases], view)
+    except NoFullTextError:
+        return []
     return [*zip(before, after, strict=True)]

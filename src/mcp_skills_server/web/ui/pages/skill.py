@@ -6,6 +6,7 @@ The bytes of a file are sent in a form that browsers do not run.
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from base64 import b64encode
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -30,12 +31,14 @@ from mcp_skills_server.format import arguments, frontmatter, hidden, identity, m
 from mcp_skills_server.format.fields import text as text_of
 from mcp_skills_server.hosts.edit import entry_for, remote_entry_for, snippet
 from mcp_skills_server.hosts.table import HOSTS
+from mcp_skills_server.installation import start_command
 from mcp_skills_server.model import SKILL_MD, Json, Problem, Skill, Standing
 from mcp_skills_server.model.clients import client_of
 from mcp_skills_server.runtime.overlap import Overlap, is_copy, overlaps
 from mcp_skills_server.runtime.search_index import NoFullTextError
-from mcp_skills_server.server.sdk import quota_owner
+from mcp_skills_server.sources.kinds import COMMAND, kind_of
 from mcp_skills_server.telemetry import events
+from mcp_skills_server.web.part import requester
 from mcp_skills_server.web.ui.context import (
     Argument,
     Context,
@@ -109,7 +112,7 @@ class AuthorReport(NamedTuple):
 
     summary: Summary | None  # of its trigger set
     failed: Sequence[tuple[CaseResult, str]]  # the failed cases, each with the reason
-    errors: Sequence[str]  # why files in its folder evals contain no cases
+    errors: Sequence[UsageError | str]  # why files in its folder evals contain no cases
     hosts: Sequence[tuple[str, str]]  # hosts, and how much of it their models see unasked
     neighbours: Sequence[Overlap]  # similar skills, which a model may confuse with it
 
@@ -249,7 +252,7 @@ async def _filled(query: Mapping[str, str], ctx: Context, skill: Skill) -> _Form
         return _Form(shown)
     body = await ctx.view.body(skill)
     try:
-        return _Form(shown, arguments.fill_in(body.text, declared, given, skill.name))
+        return _Form(shown, arguments.fill_in(body.text, skill.frontmatter, given, skill.name))
     except RequestError as error:
         return _Form(shown, trouble=str(error))
 
@@ -297,26 +300,35 @@ def _value(value: Json) -> str:
 
 def _snippets(request: Request, ctx: Context) -> list[Snippet]:
     """Return each host's snippet, to start a server of these roots or to reach this URL."""
-    roots, url, token = [root.given for root in ctx.runtime.registry.roots], "", None
+    program, roots, url, token = start_command(), _addresses(ctx), "", None
     given = roots
     if not ctx.site.is_local:
+        program = [_PROGRAM]  # on the viewer's machine
         url = f"{request.url.scheme}://{request.url.netloc}{prefix.get()}/mcp"
         given = ["--url", url]
         if not ctx.site.is_open:
             token = _TOKEN
             given += ["--token-env", token]
+    elif any(root.startswith(COMMAND) for root in roots):
+        return []  # the arguments of such a command, which may be secrets, are not shown
     found: list[Snippet] = []
     for key, host in HOSTS.items():
         try:
             if url:
                 entry = remote_entry_for(host, url, token)
             else:
-                entry = entry_for(host, [_PROGRAM], roots)
+                entry = entry_for(host, program, roots)
         except UsageError:
             continue  # the host has no such kind of entry
-        command, text = shlex.join([_PROGRAM, "install", key, *given]), snippet(host, _NAME, entry)
+        command, text = shlex.join([*program, "install", key, *given]), snippet(host, _NAME, entry)
         found.append(Snippet(key, host.title, command, text, _link(key, entry)))
     return found
+
+
+def _addresses(ctx: Context) -> list[str]:
+    """Return each root as `install` takes it: the source, not the folder of its copies."""
+    texts = [root.address for root in ctx.runtime.registry.roots]
+    return [os.path.abspath(text) if kind_of(text).is_path else text for text in texts]
 
 
 def _link(key: str, entry: Mapping[str, object]) -> str:
@@ -433,5 +445,5 @@ def _file_of(request: Request, ctx: Context) -> tuple[Skill, str]:
 
 
 async def _read(request: Request, ctx: Context, skill: Skill, path: str) -> bytes:
-    async with limit_large_answers(skill.files[path].size, quota_owner(request.scope)):
+    async with limit_large_answers(skill.files[path].size, requester(request.scope).owner):
         return await ctx.view.read(skill, path)

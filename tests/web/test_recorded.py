@@ -1,0 +1,35 @@
+"""Answers over HTTP in both eras: as recorded, and with the results that stdio gives."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from web.http_wire import Server, client, http_serving
+from web.recorded import CALLS, FILE, OPTIONS, exchanges, recorded, send
+from wire import FIXTURES, Era, serving
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """A server of the fixture skills that accepts bodies of 64 KiB."""
+    with http_serving(FIXTURES, *OPTIONS) as started:
+        yield started
+
+
+def test_answers_are_as_recorded(server: Server, era: Era) -> None:
+    expected = json.loads(FILE.read_text(encoding="utf-8"))
+    with client(server, era) as sender:
+        sender.every_skill()
+        for exchange in exchanges(sender):
+            assert recorded(send(sender, exchange)) == expected[exchange.name], exchange.name
+
+
+def test_results_equal_those_over_stdio(server: Server, era: Era) -> None:
+    with client(server, era) as sender, serving(FIXTURES, "--no-local-paths", era=era) as wire:
+        for method, params in CALLS:
+            message = sender.message(method, params)
+            (over_http,) = sender.post(message).messages
+            assert over_http == wire.exchange(message), (method, params)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -58,8 +58,8 @@ async def test_run_joins_its_cgroup_and_reports_its_limit(tmp_path: Path, monkey
     made = tmp_path / "cgroup"
     limits: list[int] = []
 
-    @contextmanager
-    def limited(top: Path, memory_bytes: int) -> Generator[Path]:
+    @asynccontextmanager
+    async def limited(top: Path, memory_bytes: int) -> AsyncGenerator[Path]:
         assert top == tmp_path
         limits.append(memory_bytes)
         write_files(made, {"memory.events": "oom 1\noom_kill 0\noom_group_kill 0\n"})

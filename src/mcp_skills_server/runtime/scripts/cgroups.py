@@ -9,14 +9,19 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final
+
+import anyio
+from anyio import to_thread
 
 from mcp_skills_server.runtime.scripts.processes import with_descendants
 
 _LEAF: Final = "mcp-skills-server"
+_REMOVALS: Final = 20
+_PAUSE_S: Final = 0.005
 
 
 def delegated(mount: str = "/sys/fs/cgroup") -> Path | None:
@@ -43,25 +48,41 @@ def delegated(mount: str = "/sys/fs/cgroup") -> Path | None:
     return top
 
 
-@contextmanager
-def limited(top: Path, memory_bytes: int) -> Generator[Path]:
-    """Create a cgroup whose processes are killed together beyond the limit, and remove it."""
-    made = top / f"run-{secrets.token_hex(8)}"
-    made.mkdir()
+@asynccontextmanager
+async def limited(top: Path | None, memory_bytes: int) -> AsyncGenerator[Path | None]:
+    """Create a cgroup below `top`, and remove it after its processes were killed.
+
+    Beyond the limit the kernel kills them together. None yields None.
+    """
+    if top is None:
+        yield None
+        return
+    cgroup = top / f"run-{secrets.token_hex(8)}"
     try:
-        (made / "memory.max").write_text(str(memory_bytes))
-        (made / "memory.oom.group").write_text("1")
-        with suppress(OSError):  # a kernel without swap
-            (made / "memory.swap.max").write_text("0")
-        yield made
+        await to_thread.run_sync(_create, cgroup, memory_bytes)
+        yield cgroup
     finally:
-        for _ in range(20):
-            with suppress(OSError):  # killed processes are in it for a moment
-                made.rmdir()
-                break
-            time.sleep(0.005)
+        with anyio.CancelScope(shield=True):
+            await to_thread.run_sync(_remove, cgroup)
 
 
 def is_exceeded(cgroup: Path) -> bool:
     """Return True if processes were killed because of the limit."""
     return "\noom_kill 0\n" not in (cgroup / "memory.events").read_text()
+
+
+def _create(cgroup: Path, memory_bytes: int) -> None:
+    cgroup.mkdir()
+    (cgroup / "memory.max").write_text(str(memory_bytes))
+    (cgroup / "memory.oom.group").write_text("1")
+    with suppress(OSError):  # a kernel without swap
+        (cgroup / "memory.swap.max").write_text("0")
+
+
+def _remove(cgroup: Path) -> None:
+    for _ in range(_REMOVALS):
+        with suppress(OSError):  # the kernel needs a moment to end killed processes
+            cgroup.rmdir()
+        if not cgroup.exists():
+            return
+        time.sleep(_PAUSE_S)

@@ -21,10 +21,9 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 import anyio
@@ -335,10 +334,9 @@ class Scripts:
             reason = await to_thread.run_sync(usage.exceeded, tree, abandon_on_cancel=True)
             return reason is not None
 
-        box, limited = self._sandbox(), nullcontext[Path | None](None)
-        if box is not None and box.cgroup is not None:
-            limited = cgroups.limited(box.cgroup, usage.memory_bytes)
-        with limited as cgroup:
+        box = self._sandbox()
+        top = None if box is None else box.cgroup
+        async with cgroups.limited(top, usage.memory_bytes) as cgroup:
             ended = await execute(
                 replace(command, cgroup=cgroup),
                 timeout_s=request.timeout_s,
@@ -349,7 +347,8 @@ class Scripts:
             )
             if cgroup is not None and cgroups.is_exceeded(cgroup):
                 ended = replace(ended, exit_code=None, stopped=True)
-        return ended, reason or usage.too_much_memory
+                reason = usage.too_much_memory
+        return ended, reason
 
     def _command(
         self, request: _RunRequest, workspace: Workspace, directory: RunDirectory

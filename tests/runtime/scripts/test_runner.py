@@ -25,7 +25,7 @@ import pytest
 from catalog.forest import load_registry, write_files
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import RequestError, StaleFileError, UsageError
-from mcp_skills_server.runtime.scripts import processes, runner, sandbox
+from mcp_skills_server.runtime.scripts import limits, processes, runner, sandbox
 from mcp_skills_server.runtime.scripts.interpreters import Interpreter, Interpreters
 from mcp_skills_server.runtime.scripts.outcome import Outcome
 from mcp_skills_server.runtime.scripts.runner import Scripts
@@ -478,6 +478,15 @@ async def test_data_of_waiting_connections_ends_a_script(make_runner: MakeRunner
     """Regression: connections that were never accepted held 1.1 GiB, with two descriptors of one process."""
     run = make_runner(memory_bytes=128 << 20)
     assert (await reason_of_end(run, marker, "waiting.py")).startswith("its processes took")
+
+
+@in_sandbox
+async def test_default_buffer_sizes_of_operator_count(
+    make_runner: MakeRunner, marker: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "wmem_default").write_text(f"{1 << 30}\n")
+    monkeypatch.setattr(limits, "_BUFFER_DEFAULTS", (str(tmp_path / "wmem_default"),))
+    assert (await reason_of_end(make_runner(), marker, "connected.py")).startswith("its processes took")
 
 
 @pytest.mark.parametrize("name", ["deep.py", "locked.py"])

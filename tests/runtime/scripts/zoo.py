@@ -56,6 +56,7 @@ PYTHON = {
     "server.listen(4096)\nfor _ in range(1000):\n    with socket.socket(socket.AF_UNIX) as client:\n"
     "        client.connect('\\0zoo')\n        client.setblocking(False)\n        try:\n"
     "            while True: client.send(bytes(65536))\n        except BlockingIOError: pass\ntime.sleep(600)",
+    "connected": "import socket, time\npair = socket.socketpair()\ntime.sleep(600)",
     "mapped": "import ctypes, os, time\nlibc = ctypes.CDLL(None)\nfor _ in range(16):\n"
     "    with open('x', 'wb+', 0) as file:\n        file.write(bytes(1 << 20))\n        os.unlink('x')\n"
     "        libc.mmap(None, ctypes.c_size_t(4096), 1, 1, file.fileno(), ctypes.c_long(0))\ntime.sleep(600)",

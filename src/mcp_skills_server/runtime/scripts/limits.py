@@ -32,6 +32,10 @@ _MAPPED: Final = 1 << 20
 _SOCKET: Final = 256 << 10
 _TCP_SOCKET: Final = 64 << 20
 """What the buffers of a socket can hold by default, in bytes."""
+_BUFFER_DEFAULTS: Final = (
+    "/proc/sys/net/core/rmem_default", "/proc/sys/net/core/wmem_default",
+)  # fmt: skip
+"""What the operator may have set instead. A container may lack these files."""
 
 
 class RunSlots:
@@ -161,14 +165,15 @@ def _sockets(pids: Collection[int]) -> int:
         with suppress(OSError):
             if not os.path.samefile(f"/proc/{pid}/ns/net", "/proc/self/ns/net"):
                 files = f"/proc/{pid}/net/sockstat", f"/proc/{pid}/net/sockstat6"
-                table = {line.split()[0]: line.split() for file in files for line in lines(file)}
-                every, tcp, tcp6 = (
-                    table.get(name, ["0"] * 3) for name in ("sockets:", "TCP:", "TCP6:")
+                rows = {line.split()[0]: line.split() for file in files for line in lines(file)}
+                total, tcp, tcp6 = (
+                    rows.get(name, ["0"] * 3) for name in ("sockets:", "TCP:", "TCP6:")
                 )
                 # The last number is the memory of TCP on the whole machine, in pages.
                 held = int(tcp[-1]) * os.sysconf("SC_PAGE_SIZE")
                 held = min(held, (int(tcp[2]) + int(tcp6[2])) * _TCP_SOCKET)
-                return held + int(every[2]) * _SOCKET
+                defaults = (int(line) for path in _BUFFER_DEFAULTS for line in lines(path))
+                return held + int(total[2]) * max([_SOCKET, *defaults])
     return 0
 
 

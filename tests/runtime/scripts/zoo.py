@@ -44,8 +44,9 @@ PYTHON = {
     "    os.unlink(f'x{each}')\n    held[-1].write(bytes(1 << 20))\ntime.sleep(600)",
     "breed": "import os, time\ncount = 0\ntry:\n    while count < 400:\n        if not os.fork(): time.sleep(600)\n"
     "        count += 1\nexcept OSError: pass\nprint(count)",
-    "queues": "import socket\npairs = []\ntry:\n    while True: pairs.append(socket.socketpair())\n"
+    "queues": "import socket, sys\npairs = []\ntry:\n    while True: pairs.append(socket.socketpair())\n"
     "except OSError: pass\nqueued = 0\nfor pair in pairs:\n    for end in pair:\n        end.setblocking(False)\n"
+    "        if sys.argv[1:]: end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 30)\n"
     "        try:\n            while True: queued += end.send(bytes(65536))\n        except BlockingIOError: pass\n"
     "print(queued)",
     "tables": "import ctypes, time\nlibc = ctypes.CDLL(None)\nlibc.mmap.restype = ctypes.c_void_p\nsize = 1 << 37\n"

@@ -147,12 +147,14 @@ def _memory(pids: Collection[int], most: int) -> int:
     quick = {pid: _bytes(f"/proc/{pid}/status", named) for pid in pids}
     if sum(quick.values()) <= most:
         return sum(quick.values())
-    exact = ("Pss_Anon:", "Pss_Shmem:", "SwapPss:")
-    return sum(
-        _bytes(f"/proc/{pid}/smaps_rollup", exact) + _bytes(f"/proc/{pid}/status", tables)
-        or quick[pid]
-        for pid in pids
-    )
+    total = 0
+    for pid in pids:
+        exact = _bytes(f"/proc/{pid}/smaps_rollup", ("Pss_Anon:", "Pss_Shmem:", "SwapPss:"))
+        if exact:
+            total += exact + _bytes(f"/proc/{pid}/status", tables)
+        else:  # it may not be readable
+            total += quick[pid]
+    return total
 
 
 def _sockets(pids: Collection[int]) -> int:

@@ -205,7 +205,7 @@ class PagePart(Part):
         registry = self._runtime.registry
         registry.loaded.wait()
         with suppress(NoFullTextError):
-            self._runtime.searches.of(self._runtime.skill_set).find("skill", 1, lambda _: True)
+            self._runtime.search.find("skill", 1, lambda _: True)
         registry.subscribe(lambda _: registry.checks.begin(registry))
         registry.checks.begin(registry)
 

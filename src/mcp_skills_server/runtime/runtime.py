@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from copy import copy
 from threading import Lock
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
@@ -155,6 +156,14 @@ class Runtime(ClosingMixin):
             paths = snapshot.paths(Standing.LENIENT) if permissions.permits_any("scripts") else ()
             self._runs = snapshot, any(permissions.permits("scripts", path) for path in paths)
         return self._runs[1]
+
+    def prepare_search(self) -> None:
+        """Wait for the first scan, then index the skills, so that no client waits for that."""
+        from mcp_skills_server.runtime.search_index import NoFullTextError
+
+        self.registry.loaded.wait()
+        with suppress(NoFullTextError):
+            self.search.find("skill", 1, runtime.is_offered)
 
     async def __aenter__(self) -> Self:
         await self.load()

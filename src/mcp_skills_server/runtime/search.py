@@ -137,7 +137,7 @@ class Search:
         self._embeddings = embeddings
         self._index = index or FollowedIndex(skill_set)
 
-    def restricted_to(self, skill_set: SkillSet) -> Search:
+    def restricted_to(self, skill_set: SkillSet | View) -> Search:
         """Return the search of a part of these skills, with the same index."""
         if skill_set is self._skill_set:
             return self

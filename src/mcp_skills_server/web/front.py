@@ -147,13 +147,17 @@ class Front:
                 await permit.take()
             return message
 
+        async def sending(message: Message) -> None:
+            permit.release()  # the rest is up to the client: a stream may last for days
+            await send(message)
+
         if scope["method"] != "POST":  # else once the body has arrived, which may take long
             await permit.take()
         try:
             if admission is None:
-                await self._app(scope, receiving, send)
+                await self._app(scope, receiving, sending)
             else:
-                await self._answer_while_admitted(admission, scope, receiving, send)
+                await self._answer_while_admitted(admission, scope, receiving, sending)
         finally:
             permit.release()
 

@@ -208,7 +208,7 @@ async def serve_http(
         proxy_headers=False,  # uvicorn's own middleware trusts every local client
         timeout_keep_alive=http.keep_alive,
         timeout_graceful_shutdown=_SHUTDOWN_GRACE_S,
-        backlog=1,  # asyncio accepts so many per tick; the kernel queues `_BACKLOG`
+        backlog=64,  # asyncio accepts so many per tick; the kernel queues `_BACKLOG`
     )
     server = _UvicornServer(config, drain)
     asyncio.get_running_loop().set_exception_handler(_report)

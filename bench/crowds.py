@@ -206,6 +206,11 @@ class Process:
         pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
+    def processor(self) -> float:
+        """Return the seconds of processor that the process took."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     async def end(self) -> float:
         """Send SIGTERM, and return the seconds until the exit."""
         began = perf_counter()
@@ -332,7 +337,7 @@ async def storm(server: Process, count: int) -> None:
     await quiet.open()
     probes: list[float] = []
     waits: list[float] = []
-    failed = 0
+    failed, used = 0, server.processor()
 
     async def probe() -> None:
         nonlocal failed
@@ -353,7 +358,10 @@ async def storm(server: Process, count: int) -> None:
             await asyncio.sleep(0.05)
 
     async def report() -> None:
+        nonlocal used
         await asyncio.sleep(1)
+        show("  processor of the server", server.processor() - used, "s")
+        used = server.processor()
         show(f"  slowest of {len(probes)} /healthz ({failed} failed)", max(probes), "s")
         show(f"  slowest of {len(waits)} requests of a quiet client ({quiet.refusals} refused)", max(waits), "s")
         probes.clear()

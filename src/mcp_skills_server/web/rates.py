@@ -123,8 +123,8 @@ class Permit:
         self._extensions = 0
 
     async def take(self) -> None:
-        """Wait for the permit, unless it is taken. A timer releases that of a slow request."""
-        if self._held:
+        """Wait for the permit, once. A timer releases that of a slow request."""
+        if self._held or not self._limits:
             return
         start = asyncio.get_running_loop().time()
         try:
@@ -142,6 +142,7 @@ class Permit:
         """Release the permit in the next turn of the event loop, if it is taken."""
         if self._timer is not None:
             self._timer.cancel()
+        self._limits = ()
         while self._held:
             asyncio.get_running_loop().call_soon(self._held.pop().release)
 

@@ -135,12 +135,6 @@ class HttpSessions:
             entry.stream.cancel()
         logger.debug("a session of a legacy client ended")
 
-    def end_streams(self) -> None:
-        """End all GET streams by ending their bodies."""
-        for entry in self._by_id.values():
-            if entry.stream is not None:
-                entry.stream.cancel()
-
     def _wait_for_idle(self, seconds: float) -> None:
         self._timer = asyncio.get_running_loop().call_later(seconds, self._close_idle)
 

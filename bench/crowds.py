@@ -21,7 +21,7 @@ import tempfile
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any, Final, Self
 
 VERSIONS: Final = {"legacy": "2025-11-25", "modern": "2026-07-28"}
@@ -328,7 +328,7 @@ async def _run_herd(clients: list[Client], orders: Any) -> None:
         elif order == "list":
             await until_all(following)
         refusals = sum(each.refusals for each in clients) - refusals
-        orders.send({"open": max(open_at) - began, "listed": max(listed_at) - began, "refusals": refusals})
+        orders.send({"processor": process_time(), "open": max(open_at) - began, "listed": max(listed_at) - began, "refusals": refusals})
 
 
 async def storm(server: Process, count: int) -> None:
@@ -375,6 +375,7 @@ async def storm(server: Process, count: int) -> None:
         seconds = await herd.order("connect")
         show(f"{count:,} legacy clients: all connected, with a stream", seconds["open"], "s")
         show(f"  until all have listed, {seconds['refusals']} refusals", seconds["listed"], "s")
+        show("  processor of the clients", seconds["processor"], "s")
         await report()
         await herd.order("follow")
         waits.clear()

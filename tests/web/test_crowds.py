@@ -226,6 +226,20 @@ def test_streams_leave_an_eighth_of_the_connections_to_requests(tmp_path: Path) 
             assert stream.until("notifications/skills/list_changed")
 
 
+def test_handshake_is_refused_while_requests_wait_long() -> None:
+    """A herd that reconnects is admitted at the rate at which it can be answered."""
+    command = patched("from mcp_skills_server.web import mcp; mcp._MAX_WAIT_S = -1")
+    with http_serving(FIXTURES, "--metrics", command=command) as server, client(server, "modern") as modern:
+        for _ in range(3):
+            late = HttpClient(server, "legacy")
+            refusal = late.post(late.message("initialize", {}))
+            assert refusal.error == (503, -32603, None)
+            assert refusal.headers["Retry-After"] in ("1", "2", "3")
+        assert modern.every_skill()
+        server.wait_for_log("WARNING: refused a handshake: requests wait 0.0 s to be answered")
+        assert b'skills_refused_requests_total{reason="overload"} 3' in server.send("GET", "/metrics").body
+
+
 @linux
 def test_unauthenticated_crowd_evicts_no_authenticated_client(tmp_path: Path) -> None:
     options = ("--max-connections", "4", *with_stream_quota(tmp_path, 3))

@@ -83,7 +83,8 @@ class McpPart(Part):
         """Return the route of the endpoint."""
         if not http.answers_mcp:
             return ()
-        return [Route("/mcp", McpEndpoint(self._attachment, self._sessions, http.max_body))]
+        limits = http.concurrency
+        return [Route("/mcp", McpEndpoint(self._attachment, self._sessions, http.max_body, limits))]
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:

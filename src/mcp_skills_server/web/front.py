@@ -29,7 +29,7 @@ from mcp_skills_server.web.bearer import authenticate, no_valid_token
 from mcp_skills_server.web.connections import SLOT, Slot
 from mcp_skills_server.web.forwarded import strip_prefix
 from mcp_skills_server.web.part import REQUESTER, requester
-from mcp_skills_server.web.rates import ConcurrencyLimits, FailedAuthentications, RequestRate
+from mcp_skills_server.web.rates import FailedAuthentications, RequestRate
 from mcp_skills_server.web.refusals import RefusalError
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Front:
         self._drain = drain
         self._rate = RequestRate(http.rates, http.take_shared)
         self._failures = FailedAuthentications(http.rates)
-        self._limits = ConcurrencyLimits()
+        self._limits = http.concurrency
         self._open: dict[anyio.CancelScope, bytes] = {}
         """The hash of the token of each open response, by the scope that cancels it."""
         self._loop: asyncio.AbstractEventLoop | None = None

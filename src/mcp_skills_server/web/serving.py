@@ -55,7 +55,7 @@ its stream, and its share of all streams, for a quarter of an hour.
 """
 _FILES: Final = 136
 """File descriptors for all but connections with a slot: skill files, script pipes, watches,
-downloads, and the one or two connections that asyncio accepts per tick."""
+downloads, and the connections that asyncio accepts per tick."""
 _FEWEST_FILES: Final = 7
 _SPARE: Final = 8
 _EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -208,7 +208,8 @@ async def serve_http(
         proxy_headers=False,  # uvicorn's own middleware trusts every local client
         timeout_keep_alive=http.keep_alive,
         timeout_graceful_shutdown=_SHUTDOWN_GRACE_S,
-        backlog=64,  # asyncio accepts so many per tick; the kernel queues `_BACKLOG`
+        # asyncio accepts so many per tick; the kernel queues `_BACKLOG`. They may be over the limit.
+        backlog=max(1, min(64, slots.limit // 16)),
     )
     server = _UvicornServer(config, drain)
     asyncio.get_running_loop().set_exception_handler(_report)

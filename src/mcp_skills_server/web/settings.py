@@ -11,7 +11,7 @@ from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.sessions import Sessions as ToolSessions
 from mcp_skills_server.server.notify import RecentNotifications
 from mcp_skills_server.web.policy import Policy
-from mcp_skills_server.web.rates import TakeShared
+from mcp_skills_server.web.rates import ConcurrencyLimits, TakeShared
 
 if TYPE_CHECKING:
     from mcp_skills_server.shared.records import Records
@@ -43,6 +43,7 @@ class HttpSettings:
     site_states: Callable[[], Sequence[SourceState]] = list  # of the roots that are sites
     quotas: QuotaSettings = field(default_factory=QuotaSettings)  # beside `rates`
     rates: Rates = field(default_factory=lambda: Rates(QuotaSettings()))
+    concurrency: ConcurrencyLimits = field(default_factory=ConcurrencyLimits)
     take_shared: TakeShared | None = None  # counts requests across replicas
     poll_sources: Callable[[], int] | None = None
     """Polls all sources, and returns their number; None if every root is a folder."""

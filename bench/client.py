@@ -256,6 +256,7 @@ class HttpClient(Client):
         self.port = port
         self._sockets: list[socket.socket] = []
         self._streams: list[socket.socket] = []
+        self._last_id = 0
         self._headers = {"MCP-Protocol-Version": _MODERN_VERSION} if era == "modern" else dict[str, str]()
         while not self._sockets:
             try:
@@ -313,8 +314,9 @@ class HttpClient(Client):
             raise BenchError(f"no stream: {received[:200]!r}")
 
     def prepare(self, method: str, params: Mapping[str, Any]) -> bytes:
-        """Return a request as bytes, with the session that is open now."""
-        return self._post({"id": 1, **self._message(method, params)})
+        """Return a request as bytes, with an id of its own and the session that is open now."""
+        self._last_id += 1
+        return self._post({"id": self._last_id, **self._message(method, params)})
 
     def _post(self, message: Mapping[str, Any]) -> bytes:
         body = json.dumps({"jsonrpc": "2.0", **message}, separators=(",", ":")).encode()

@@ -1,6 +1,7 @@
 """This server with a recorder of the modules and ASGI layers through which a request passes.
 
-`python -m bench.recorder FILE ARGUMENT...` starts it. SIGUSR1 begins the record, SIGUSR2 writes it to FILE as JSON.
+`python -m bench.recorder FILE ARGUMENT...` starts it. SIGUSR1 begins a record, SIGUSR2 ends it and writes FILE as JSON:
+what all records have in common, since work in the background gets into some of them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ OURS: Final = str(Path(cli.__file__).parent)
 _ASGI: Final = ("scope", "receive", "send")
 
 
-def record(codes: set[CodeType]) -> dict[str, list[str]]:
+def named(codes: set[CodeType]) -> dict[str, list[str]]:
     """Return our modules and the ASGI applications of these functions."""
     modules = {code.co_filename[len(OURS) + 1 :] for code in codes if code.co_filename.startswith(OURS)}
     layers = {code.co_qualname for code in codes if code.co_name == "__call__" and code.co_varnames[1:4] == _ASGI}
@@ -28,6 +29,7 @@ def record(codes: set[CodeType]) -> dict[str, list[str]]:
 def main(file: Path) -> None:
     """Run the command line of this server with the recorder."""
     codes = set[CodeType]()
+    records: list[set[CodeType]] = []
 
     def note(frame: FrameType, event: str, _: Any) -> None:
         if event == "call":
@@ -39,7 +41,8 @@ def main(file: Path) -> None:
 
     def end(*_: object) -> None:
         sys.setprofile(None)
-        file.write_text(json.dumps(record(codes)), encoding="utf-8")
+        records.append(set(codes))
+        file.write_text(json.dumps(named(set.intersection(*records))), encoding="utf-8")
 
     signal.signal(signal.SIGUSR1, begin)
     signal.signal(signal.SIGUSR2, end)

@@ -27,6 +27,7 @@ WALK: Final = "stat-walk"
 _BUDGET_S: Final = 2.0
 """Seconds after which a visit sends no more requests of one kind, to bound slow servers."""
 _EDITS: Final = 5
+_RECORDS: Final = 10
 _QUIET_S: Final = 0.25
 _MS: Final = 1e3
 _MB: Final = 1e6
@@ -76,7 +77,8 @@ class Skills:
     def client(self, subject: Subject, era: Era, transport: str) -> Client:
         """Start a server with the kept cache or an empty one."""
         cache = self._scratch / "kept" if subject.keeps_cache else Path(tempfile.mkdtemp(dir=self._scratch))
-        environment = {**os.environ, "XDG_CACHE_HOME": str(cache), "PYTHONDONTWRITEBYTECODE": ""}
+        homes = {name: str(cache) for name in ("XDG_CACHE_HOME", "XDG_STATE_HOME")}
+        environment = {**os.environ, **homes, "PYTHONDONTWRITEBYTECODE": ""}
         constants = self._scratch / f"{era}.json"
         if transport == "stdio":
             return StdioClient(subject.command(Start(self.root, constants)), era, environment)
@@ -92,11 +94,13 @@ class Skills:
         with self.client(with_recorder(subject, file), era, "HTTP") as client:
             assert isinstance(client, HttpClient)
             client.open()
-            client.request(*request)
-            client.signal(signal.SIGUSR1)
-            for _ in range(3):  # the record lacks what follows the last response
+            _list_all(client, self.size, None)
+            for _ in range(_RECORDS):
+                client.signal(signal.SIGUSR1)
+                for _ in range(3):  # a record may lack what follows the last response
+                    client.request(*request)
+                client.signal(signal.SIGUSR2)
                 client.request(*request)
-            client.signal(signal.SIGUSR2)
         recorded = json.loads(file.read_bytes())
         return {key: len(names) for key, names in recorded.items()}
 

@@ -34,6 +34,8 @@ _HELLO: Final = {"protocolVersion": _LEGACY_VERSION, "capabilities": {}, "client
 _TIMEOUT_S: Final = 300.0
 _PIPELINED: Final = 64
 CONNECTIONS: Final = 16
+_IDLE_S: Final = 1.0
+"""Seconds after which a connection is not used again: servers close idle ones, some after five."""
 _NAMED: Final = {"resources/read": "uri", "tools/call": "name"}
 """Methods whose `Mcp-Name` header repeats this parameter in the modern era."""
 
@@ -254,13 +256,14 @@ class HttpClient(Client):
     def __init__(self, command: Sequence[str], era: Era, port: int, environment: Mapping[str, str]) -> None:
         super().__init__(command, era, environment, subprocess.DEVNULL)
         self.port = port
-        self._sockets: list[socket.socket] = []
-        self._streams: list[socket.socket] = []
+        self._connections: list[socket.socket] = []
+        """The one for single requests, after streams."""
+        self._used = perf_counter()
         self._last_id = 0
         self._headers = {"MCP-Protocol-Version": _MODERN_VERSION} if era == "modern" else dict[str, str]()
-        while not self._sockets:
+        while not self._connections:
             try:
-                self._connect(1)
+                self._connections.append(self._connect())
             except ConnectionRefusedError:
                 if self._process.poll() is not None or perf_counter() - self.started > _TIMEOUT_S:
                     error = self._ended()
@@ -269,7 +272,7 @@ class HttpClient(Client):
                 sleep(0.001)
 
     def close(self) -> None:
-        for connection in (*self._sockets, *self._streams):
+        for connection in self._connections:
             connection.close()
         self._process.terminate()
 
@@ -307,8 +310,8 @@ class HttpClient(Client):
         else:
             self.open_session()
             request = self._head("GET", {}, b"")
-        stream = socket.create_connection(("127.0.0.1", self.port))
-        self._streams.append(stream)
+        stream = self._connect()
+        self._connections.insert(0, stream)
         stream.sendall(request)
         if not (received := self._receive(stream)).startswith(b"HTTP/1.1 200"):
             raise BenchError(f"no stream: {received[:200]!r}")
@@ -340,8 +343,7 @@ class HttpClient(Client):
 
     def load(self, prepared: Sequence[bytes], count: int, connections: int = CONNECTIONS) -> Load:
         """Send `count` of these requests in turn on several connections, one at a time on each."""
-        self._connect(connections)
-        received = dict.fromkeys(self._sockets[: min(count, connections)], b"")
+        received = {self._connect(): b"" for _ in range(min(count, connections))}
         begun: dict[socket.socket, float] = {}
         times: list[float] = []
         sent = 0
@@ -367,17 +369,22 @@ class HttpClient(Client):
                         connection.sendall(prepared[sent % len(prepared)])
                         sent += 1
             seconds, processor = perf_counter() - start, self.processor() - before
+        for connection in received:
+            connection.close()
         return Load(count / seconds, processor / count, sorted(times))
 
-    def _connect(self, connections: int) -> None:
-        while len(self._sockets) < connections:
-            self._sockets.append(socket.create_connection(("127.0.0.1", self.port)))
+    def _connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port))
 
     def _exchange(self, request: bytes) -> bytes:
-        self._sockets[0].sendall(request)
+        if perf_counter() - self._used > _IDLE_S:
+            self._connections.pop().close()
+            self._connections.append(self._connect())
+        self._connections[-1].sendall(request)
         response = b""
         while not is_whole(response):
-            response += self._receive(self._sockets[0])
+            response += self._receive(self._connections[-1])
+        self._used = perf_counter()
         return response
 
     def _receive(self, connection: socket.socket) -> bytes:

@@ -59,6 +59,8 @@ def main() -> int:
     machine = f"{os.cpu_count()} cores, Python {platform.python_version()}"
     loads = f"load {load:.1f} before and {os.getloadavg()[0]:.1f} after"
     about = f"{datetime.datetime.now(datetime.UTC).date()}: {machine}, {loads}; {rounds} rounds."
+    if load > QUIET:
+        about += " The machine was loaded by other work, so times and their ratios are rough."
     text = markdown(about, subjects, series, left_out)
     print(text)
     page: Path = options.output or PAGE

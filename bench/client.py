@@ -257,7 +257,7 @@ class HttpClient(Client):
         super().__init__(command, era, environment, subprocess.DEVNULL)
         self.port = port
         self._connections: list[socket.socket] = []
-        """The one for single requests, after streams."""
+        """The open streams, then the connection for single requests."""
         self._used = perf_counter()
         self._last_id = 0
         self._headers = {"MCP-Protocol-Version": _MODERN_VERSION} if era == "modern" else dict[str, str]()

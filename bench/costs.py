@@ -20,12 +20,12 @@ _AROUND: Final = 10
 def measure(client: HttpClient, size: int, requests: int) -> dict[str, float]:
     """Return the figures by key (see `report.COSTS`), except those of `Skills.record`."""
     figures: dict[str, float] = {}
-    for key, calls in tool_calls(size, requests).items():
+    for key, calls in tool_calls(size, 2 * requests).items():
         prepared = [client.prepare(*call) for call in calls]
         if (result := result_of(client.time(prepared[0])[1])).get("isError"):
             raise BenchError(f"the tool failed: {result}"[:500])
-        client.load(prepared, requests)  # what the first calls prepare is no cost of later ones
-        figures[key] = client.load(prepared, requests).processor * 1e3
+        client.load(prepared[:requests], requests)  # what the first calls prepare is no cost of later ones
+        figures[key] = client.load(prepared[requests:], requests).processor * 1e3
     prepared = [client.prepare(*question) for question in questions(size, requests)["get"]]
     load = client.load(prepared, 20 * requests, _MANY_CONNECTIONS)
     figures["fairness"] = load.percentile(99) / load.percentile(50)

@@ -19,7 +19,7 @@ from typing import Any, Final
 from bench import costs, wrk
 from bench.client import ERAS, BenchError, Client, Era, HttpClient, StdioClient, result_of
 from bench.generate import generate, questions, skill_name
-from bench.subjects import OURS, WARM, Start, Subject, with_recorder
+from bench.subjects import OURS, STDIO_ONLY, Start, Subject, with_recorder
 
 TRANSPORTS: Final = ("stdio", "HTTP")
 WALK: Final = "stat-walk"
@@ -204,12 +204,12 @@ def _notices(client: StdioClient, root: Path) -> Iterator[float]:
 def run(
     skills: Skills, subjects: Sequence[Subject], *, transports: Sequence[str], rounds: int, requests: int
 ) -> list[Series]:
-    """Visit every subject in each of its eras once a round; this server with a warm cache only over stdio."""
+    """Visit every subject in each of its eras once a round; those of `STDIO_ONLY` not over HTTP."""
     turns: list[tuple[Series, Callable[[], dict[str, float]]]] = []
     for transport in transports:
         for era in ERAS:
             for each in subjects:
-                if era in each.eras and not (each.key == WARM and transport == "HTTP"):
+                if era in each.eras and not (each.key in STDIO_ONLY and transport == "HTTP"):
                     series = Series(each.key, era, transport, skills.size)
                     requested = (skills, each, era, transport, requests)
                     turns.append((series, lambda requested=requested: visit(*requested)))

@@ -19,6 +19,7 @@ OURS: Final = "ours"
 WARM: Final = "ours-warm"
 SDK_FLOOR: Final = "sdk-floor"
 TYPESCRIPT_SDK: Final = "typescript-sdk"
+STDIO_ONLY: Final = frozenset((WARM, SDK_FLOOR))
 EXT_SKILLS: Final = "ext-skills"
 _SERVERS: Final = Path(__file__).resolve().parent / "servers"
 _SDK: Final = "@modelcontextprotocol/server"
@@ -105,8 +106,7 @@ def _fastmcp() -> Subject:
 
 def _sdk_floor() -> Subject:
     def floor(start: Start) -> list[str]:
-        port = [] if start.port is None else [str(start.port)]
-        return [sys.executable, "-m", "bench.floor", str(start.constants), *port]
+        return [sys.executable, "-m", "bench.floor", str(start.constants)]
 
     return Subject(SDK_FLOOR, "floor: Python SDK", version("mcp"), floor, is_constant=True)
 

@@ -300,7 +300,9 @@ class LimitedProtocol(HttpToolsProtocol):
             if self._unreported > MAX_HEAD:
                 raise HttpParserError
         except HttpParserError:
-            self.send_400_response("Invalid HTTP request received.")
+            message = "Invalid HTTP request received."
+            logger.warning(message, extra=REPEATS)
+            self.send_400_response(message)
 
     def send_400_response(self, msg: str) -> None:
         """Refuse a malformed request; close after the responses to earlier ones, if any."""

@@ -72,9 +72,6 @@ class HttpSessions:
         """Sessions without a request, the longest idle one first."""
         self._timer: asyncio.TimerHandle | None = None
 
-    def __len__(self) -> int:
-        return len(self._by_id)
-
     def open(self, requester: Requester, *, keeps_lost: bool) -> HttpSession:
         """Open a session, in use, after evicting another one if needed.
 

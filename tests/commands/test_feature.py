@@ -48,7 +48,7 @@ from mcp_skills_server.commands.features import table
 from mcp_skills_server.commands.features.feature import Feature
 from mcp_skills_server.commands.fields import option
 from mcp_skills_server.telemetry.gauge import Gauge
-from mcp_skills_server.web.part import Routes
+from mcp_skills_server.web.part import Part
 
 
 class Methods(Feature, heading="Methods (--transport http)"):
@@ -62,7 +62,9 @@ class Methods(Feature, heading="Methods (--transport http)"):
 
     def part(self, server):
         answer = lambda _: PlainTextResponse(" ".join(self.called))
-        return Routes(lambda _: [Route(self.methods, answer)])
+        part = Part()
+        part.routes = lambda _: [Route(self.methods, answer)]
+        return part
 
     def gauges(self):
         return {"skills_methods": Gauge("Called methods.", len(self.called))}
@@ -218,9 +220,9 @@ def test_invalid_embeddings_options_are_reported_in_one_line(
     (UsageCounts(usage_questions=True), "give --usage sqlite"),
     (UsageCounts(usage="sqlite:"), "write sqlite:FILE"),
     (Replicas(redis_password="x"), "give --redis URL too"), (Replicas(redis_ca="/ca.pem"), "give --redis URL too"),
-    (PrometheusMetrics(metrics_address=":1"), "metrics-address"),
-    (PrometheusMetrics(metrics_address="a:b"), "metrics-address"),
-    (PrometheusMetrics(metrics_address="127.0.0.1:65536"), "metrics-address"),
+    (PrometheusMetrics(probe_address=":1"), "probe-address"),
+    (PrometheusMetrics(probe_address="a:b"), "probe-address"),
+    (PrometheusMetrics(probe_address="127.0.0.1:65536"), "probe-address"),
 ])  # fmt: skip
 def test_feature_that_cannot_work_is_refused(feature: Feature, message: str) -> None:
     server: Any = SimpleNamespace(over_http=False, runtime=SimpleNamespace(events=Events()))

@@ -22,6 +22,7 @@ from mcp_skills_server.catalog.threads import in_thread, off_loop
 from mcp_skills_server.errors import REPEATS, StaleFileError, UnreadableError
 from mcp_skills_server.model import SKILL_MD, Changes, Skill, Snapshot, Standing
 from mcp_skills_server.telemetry import events
+from mcp_skills_server.telemetry.gauge import ResourceUsage
 
 logger = logging.getLogger(__name__)
 
@@ -115,6 +116,11 @@ class Views:
             close=FilteredSkills.forget,
         )
         self._replaced: list[Callable[[Grants, Grants], None]] = []
+
+    @property
+    def usage(self) -> ResourceUsage:
+        """The bytes of what is cached for distinct sets of readable skills."""
+        return self._parts.usage
 
     @property
     def grants(self) -> tuple[Grant, ...] | None:
@@ -331,9 +337,18 @@ class LruCache(Generic[_K, _V]):
         self._close = close
         self._lock = threading.Lock()
         self._values: OrderedDict[_K, _V] = OrderedDict()
+        self._evicted = 0
 
     def __len__(self) -> int:
         return len(self._values)
+
+    @property
+    def usage(self) -> ResourceUsage:
+        """The weight of the values."""
+        with self._lock:
+            return ResourceUsage(
+                sum(map(self._weigh, self._values.values())), self._most, self._evicted
+            )
 
     def of(self, key: _K) -> _V:
         """Return the value of this key, made on a miss."""
@@ -347,6 +362,7 @@ class LruCache(Generic[_K, _V]):
                     total -= self._weigh(gone)
                     going.append(gone)
             self._values.move_to_end(key)
+            self._evicted += len(going)
             found = self._values[key]
         for gone in going:
             self._close(gone)

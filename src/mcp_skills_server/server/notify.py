@@ -30,6 +30,7 @@ from mcp_skills_server.model import Changes
 from mcp_skills_server.runtime.quota import Quota, QuotaError
 from mcp_skills_server.server import prompts
 from mcp_skills_server.server.requests import Settings
+from mcp_skills_server.telemetry.gauge import ResourceUsage
 
 logger = logging.getLogger(__name__)
 
@@ -215,6 +216,11 @@ class Notifier:
         self._watched = Quota[tuple[int, str]]("subscriptions", MOST_WATCHED)
         self._legacy: WeakKeyDictionary[Any, _Legacy] = WeakKeyDictionary()
         self._tasks: asyncio.TaskGroup | None = None
+
+    @property
+    def usage(self) -> ResourceUsage:
+        """The open listen streams."""
+        return ResourceUsage(len(self._stream_quota), self._stream_quota.total)
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:

@@ -46,7 +46,10 @@ def make_app(
         return is_known and views.is_admin(who)
 
     routes = [route for part in parts for route in part.routes(http)]
-    routes += probes.routes(runtime.registry, http, drain, may_read_places)
+    made = probes.make_probes(runtime.registry, http, drain, may_read_places)
+    routes += [probes.route_of(path, probe) for path, probe in made.items()]
+    if http.probe_listener is not None:
+        http.probe_listener.start(made)
     router = Router(routes)
     redirect_relatively(router)
     return Front(router, http, runtime.events, drain)
@@ -78,6 +81,10 @@ class McpPart(Part):
             http.quotas.sessions,
             http.session_idle,
         )
+        http.usage["sessions"] = lambda: self._sessions.usage
+        http.usage["streams"] = lambda: self._attachment.notifier.usage
+        http.usage["tool_sessions"] = lambda: self._attachment.sessions.usage
+        http.usage["cache_bytes"] = lambda: views.usage
 
     def routes(self, http: HttpSettings) -> Sequence[BaseRoute]:
         """Return the route of the endpoint."""

@@ -22,6 +22,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from mcp_skills_server.access.principal import owner_of
 from mcp_skills_server.errors import REPEATS, SkillsServerError
+from mcp_skills_server.telemetry.gauge import ResourceUsage
 
 logger = logging.getLogger(__name__)
 
@@ -89,6 +90,7 @@ class Slots:
         self._taken: dict[Slot, None] = {}
         """Ordered by the start of their states: the first one in a state has been in it longest."""
         self._spare: dict[Slot, None] = {}
+        self._evicted = 0
 
     def enter(self, slot: Slot) -> None:
         """Assign a slot to a new connection. `close` of an evicted one must not call back now."""
@@ -162,7 +164,13 @@ class Slots:
         message = "all %s connections are in use (--max-connections); %s"
         logger.warning(message, f"{self.limit:,}", what, extra=REPEATS)
 
+    @property
+    def usage(self) -> ResourceUsage:
+        """The connections, without those on spare slots."""
+        return ResourceUsage(len(self._taken), self.limit, self._evicted)
+
     def _evict(self, slot: Slot) -> None:
+        self._evicted += 1
         self.leave(slot)
         slot.close()
 

@@ -12,8 +12,8 @@ import asyncio
 import base64
 import binascii
 import logging
-import random
 import re
+import secrets
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final, cast
@@ -72,8 +72,8 @@ _PATIENCE_S: Final = 0.05
 """Seconds after which a request is watched for a disconnect of its client."""
 _MAX_WAIT_S: Final = 0.5
 """Seconds that a handshake may have waited for its turn: half of what clients should wait."""
-_RETRY_S: Final = (5, 15)
-"""The seconds, at least and at most, after which a client may retry a stream (`Retry-After`)."""
+_RETRY_S: Final = 5
+"""The least seconds after which a client may retry a stream (`Retry-After`), and half the most."""
 _PING_S: Final = 15.0
 """Seconds of silence after which a stream sends a comment, and a slow request becomes a stream."""
 _STREAM_HEADERS: Final = (
@@ -235,7 +235,7 @@ class McpEndpoint:
             logger.warning(warning, waited_s, extra=REPEATS)
             # Random, as clients that were refused together would come back together.
             reason = "Too many clients connect; try again in a moment"
-            raise RefusalError(503, reason, "overload", retry_after_s=random.randint(1, 3))
+            raise RefusalError(503, reason, "overload", retry_after_s=1 + secrets.randbelow(3))
         name = _object(_object(message.fields.get("params")).get("clientInfo")).get("name")
         keeps_lost = isinstance(name, str) and client_of(name).keeps_lost_session
         entry = self._sessions.open(client, keeps_lost=keeps_lost)
@@ -429,7 +429,7 @@ async def _answer(
 
 
 def _retry_after() -> tuple[bytes, bytes]:
-    return b"retry-after", b"%d" % random.randint(*_RETRY_S)
+    return b"retry-after", b"%d" % (_RETRY_S + secrets.randbelow(_RETRY_S))
 
 
 def _mismatch(

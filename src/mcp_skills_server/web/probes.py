@@ -11,7 +11,8 @@ from __future__ import annotations
 import logging
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import anyio
 from anyio import to_thread
@@ -21,15 +22,20 @@ from starlette.routing import Route
 
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.web.part import requester
+from mcp_skills_server.web.part import Part, requester
 
 if TYPE_CHECKING:
     from mcp_skills_server.sources.mirrors import SourceState
     from mcp_skills_server.telemetry.metrics import Metrics
+    from mcp_skills_server.web.listener import ProbeListener
     from mcp_skills_server.web.settings import HttpSettings
 
 logger = logging.getLogger(__name__)
 
+Probe: TypeAlias = "Callable[[Principal | None, bool], tuple[int, str]]"
+"""Returns the status and the text of a probe for a principal, with details if True."""
+_STUCK_S: Final = 30.0
+"""Seconds without a turn of the event loop after which a restart is the remedy."""
 _AWAITED: Final = "a source: it has not responded yet, and there is no cached copy"
 
 
@@ -52,21 +58,24 @@ class Drain:
             await anext(signals)
 
 
-def routes(
+def make_probes(
     registry: Registry, http: HttpSettings, drain: Drain, may: Callable[[Principal | None], bool]
-) -> list[Route]:
-    """Return the routes of `/healthz` and `/readyz`.
+) -> dict[str, Probe]:
+    """Return the probes `/healthz` and `/readyz`, which any thread may call.
 
     `may` decides which principals may see the locations of sources.
     """
     had_skills = http.allow_empty
 
-    async def alive(_: Request) -> PlainTextResponse:
-        return PlainTextResponse("alive\n")
+    def alive(_who: Principal | None, _is_verbose: bool) -> tuple[int, str]:
+        lag_s = http.heartbeat.lag_s
+        if lag_s > _STUCK_S:
+            return 503, f"the event loop has not run for {lag_s:.0f} s"
+        return 200, "alive"
 
-    async def ready(request: Request) -> PlainTextResponse:
+    def ready(who: Principal | None, is_verbose: bool) -> tuple[int, str]:
         known = http.site_states()
-        for_operator = may(requester(request.scope).principal)
+        for_operator = may(who)
         missing = [f"{site.name}: {site.trouble}" for site in known if not site.ready]
         if not for_operator:
             missing = [_AWAITED] * len(missing)
@@ -83,15 +92,26 @@ def routes(
         lines = missing[:1] or ["ready"]
         if len(missing) > 1:
             lines = [f"{missing[0]} (and {len(missing) - 1} more; see /readyz?verbose)"]
-        if "verbose" in request.query_params:
+        if is_verbose:
             if for_operator:
                 lines += [*_lines(registry, known), *http.status_lines()]
             else:
                 failing = count_failing(registry, known)
                 lines.append(f"{len(registry.roots)} roots, {failing} of them failing")
-        return PlainTextResponse("\n".join(lines) + "\n", 503 if missing else 200)
+        return 503 if missing else 200, "\n".join(lines)
 
-    return [Route("/healthz", alive), Route("/readyz", ready)]
+    return {"/healthz": alive, "/readyz": ready}
+
+
+def route_of(path: str, probe: Probe) -> Route:
+    """Return the route of a probe."""
+
+    async def answer(request: Request) -> PlainTextResponse:
+        who = requester(request.scope).principal
+        status, text = probe(who, "verbose" in request.query_params)
+        return PlainTextResponse(f"{text}\n", status)
+
+    return Route(path, answer)
 
 
 def count_failing(registry: Registry, sites: Sequence[SourceState]) -> int:
@@ -131,7 +151,34 @@ def _lines(registry: Registry, sites: Sequence[SourceState]) -> Iterator[str]:
         yield f"{site.name}: {state}"
 
 
-def metrics_route(metrics: Metrics, may: Callable[[Principal | None], bool]) -> Route:
+class MetricsPart(Part):
+    """Metrics, at the listener for probes if there is one, else at `/metrics`.
+
+    `may` decides which principals can read them there.
+    """
+
+    def __init__(
+        self,
+        listener: ProbeListener | None,
+        metrics: Metrics | None,
+        may: Callable[[Principal | None], bool],
+    ) -> None:
+        self._listener = listener
+        self._metrics = metrics
+        self._may = may
+
+    def configure(self, http: HttpSettings) -> HttpSettings:
+        """Return the settings with the listener."""
+        return replace(http, probe_listener=self._listener)
+
+    def routes(self, http: HttpSettings) -> Sequence[Route]:  # noqa: ARG002
+        """Return the route of metrics, unless the listener shows them."""
+        if self._metrics is None or self._listener is not None:
+            return ()
+        return [_metrics_route(self._metrics, self._may)]
+
+
+def _metrics_route(metrics: Metrics, may: Callable[[Principal | None], bool]) -> Route:
     """Return the Prometheus route `/metrics`. `may` decides which principals can read it."""
 
     async def scrape(request: Request) -> Response:

@@ -185,6 +185,7 @@ async def serve_http(
     app = make_app(runtime, http, views, parts, drain)
     listener = _open_listener(http.host, http.port)
     slots = connection_slots(http.max_connections)
+    http.usage["connections"] = lambda: slots.usage
     unread = Unread(share=http.quotas.unread_bytes)
     limits = ConnectionLimits(slots, unread, http.request_timeout)
     protocol: Any = partial(LimitedProtocol, limits=limits)  # uvicorn's type asks for a class
@@ -208,7 +209,7 @@ async def serve_http(
         proxy_headers=False,  # uvicorn's own middleware trusts every local client
         timeout_keep_alive=http.keep_alive,
         timeout_graceful_shutdown=_SHUTDOWN_GRACE_S,
-        # asyncio accepts so many per tick; the kernel queues `_BACKLOG`. They may be over the limit.
+        # asyncio accepts so many per tick, even over the limit; the kernel queues `_BACKLOG`.
         backlog=max(1, min(64, slots.limit // 16)),
     )
     server = _UvicornServer(config, drain)
@@ -216,6 +217,7 @@ async def serve_http(
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with contextlib.AsyncExitStack() as stack:
             app.start()
+            http.heartbeat.start()
             for part in parts:
                 await stack.enter_async_context(part.running())
             tasks = await stack.enter_async_context(anyio.create_task_group())

@@ -10,13 +10,16 @@ from mcp_skills_server.access.quotas import QuotaSettings, Rates
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.sessions import Sessions as ToolSessions
 from mcp_skills_server.server.notify import RecentNotifications
+from mcp_skills_server.web.heartbeat import Heartbeat
 from mcp_skills_server.web.policy import Policy
 from mcp_skills_server.web.rates import ConcurrencyLimits, TakeShared
 
 if TYPE_CHECKING:
     from mcp_skills_server.shared.records import Records
     from mcp_skills_server.sources.mirrors import SourceState
+    from mcp_skills_server.telemetry.gauge import ResourceUsage
     from mcp_skills_server.telemetry.usage import UsageStore
+    from mcp_skills_server.web.listener import ProbeListener
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,12 @@ class HttpSettings:
     quotas: QuotaSettings = field(default_factory=QuotaSettings)  # beside `rates`
     rates: Rates = field(default_factory=lambda: Rates(QuotaSettings()))
     concurrency: ConcurrencyLimits = field(default_factory=ConcurrencyLimits)
+    heartbeat: Heartbeat = field(default_factory=Heartbeat)
+    usage: dict[str, Callable[[], ResourceUsage]] = field(
+        default_factory=dict[str, "Callable[[], ResourceUsage]"]
+    )
+    """Returns the use of each limited resource, for metrics."""
+    probe_listener: ProbeListener | None = None
     take_shared: TakeShared | None = None  # counts requests across replicas
     poll_sources: Callable[[], int] | None = None
     """Polls all sources, and returns their number; None if every root is a folder."""

@@ -94,8 +94,12 @@ class Front:
         slot: Slot | None = scope.get("state", {}).get(SLOT)
         is_last = slot is not None and slot.is_spare
 
+        has_begun = False
+
         async def sending(message: Message) -> None:
+            nonlocal has_begun
             if message["type"] == "http.response.start":
+                has_begun = True
                 headers = [*message.get("headers", ()), (b"x-request-id", id_.encode())]
                 if is_last or self._drain.begun:
                     headers.append((b"connection", b"close"))
@@ -107,8 +111,14 @@ class Front:
         events.http_carrier.set(events.carrier_from_headers(scope["headers"]))
         if self._prefix:
             strip_prefix(scope, self._prefix)
-        with self._events.serving():
-            await self._admitting(scope, receive, sending)
+        try:
+            with self._events.serving():
+                await self._admitting(scope, receive, sending)
+        except asyncio.CancelledError:
+            if has_begun or not self._drain.is_over:
+                raise
+            refusal = RefusalError(503, "The server is shutting down; try again", "shutdown")
+            await refusal.response()(scope, receive, sending)
 
     async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or refuse it with 400, 401, 403, 429 or 503."""

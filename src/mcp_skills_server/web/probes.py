@@ -40,11 +40,15 @@ _AWAITED: Final = "a source: it has not responded yet, and there is no cached co
 
 
 class Drain:
-    """The drain before shutdown: once `begun`, the server answers requests but is not ready."""
+    """The drain before shutdown: once `begun`, the server answers requests but is not ready.
+
+    Once it `is_over`, open requests are cancelled after a moment.
+    """
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self.begun = False
+        self.is_over = False
 
     async def until_end(self, signals: AsyncIterator[signal.Signals]) -> None:
         """Return at shutdown: on SIGTERM after the drain or a second signal, else at once."""
@@ -87,7 +91,7 @@ def make_probes(
         elif not had_skills:
             hint = "mount the folder with the skills, or give --allow-empty"
             missing.append(f"no root has a skill; {hint}")
-        if drain.begun:
+        if drain.begun or drain.is_over:
             missing.insert(0, "draining: the server is about to shut down")
         lines = missing[:1] or ["ready"]
         if len(missing) > 1:

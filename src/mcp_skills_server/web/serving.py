@@ -226,7 +226,7 @@ async def serve_http(
                 await drain.until_end(signals)
                 for part in parts:
                     part.end_streams()  # before the listener closes
-                server.should_exit = True
+                drain.is_over = server.should_exit = True
 
             tasks.start_soon(end_on_signal)
             # Log only now: a supervisor that reads the line may connect or stop the server.
@@ -268,4 +268,8 @@ class _UvicornServer(uvicorn.Server):
         if self._drain.begun:
             # A client that has just connected is about to send its request.
             await anyio.sleep(_DRAIN_TAIL_S)
+        # Open requests are cut off. uvicorn would log each as an error.
+        logging.getLogger("uvicorn.error").addFilter(lambda record: record.exc_info is not None)
         await super().shutdown(sockets)
+        if self.server_state.tasks:
+            await asyncio.wait(self.server_state.tasks, timeout=_DRAIN_TAIL_S)

@@ -266,7 +266,7 @@ def _within_limits(files: Mapping[str, SkillFile], limits: Limits) -> dict[str, 
 def without_nested(skill: Skill, withheld: Collection[str], root: Root) -> Skill:
     """Return a skill without the files and findings of some of its nested skills.
 
-    A nested skill in a `withheld` one keeps its files.
+    A nested skill in a `withheld` one keeps its files, but not what a link has from around it.
     """
     if not withheld:
         return skill
@@ -274,6 +274,9 @@ def without_nested(skill: Skill, withheld: Collection[str], root: Root) -> Skill
     def is_left(path: str) -> bool:
         holders = [each for each in skill.nested if within(path, each)]
         return max(holders, key=len, default="") not in withheld
+
+    def place(file: SkillFile) -> str:
+        return file.location.removeprefix(skill.directory).lstrip("/")
 
     places = [root.show(join(skill.directory, each)) for each in withheld]
     findings = tuple(
@@ -283,7 +286,11 @@ def without_nested(skill: Skill, withheld: Collection[str], root: Root) -> Skill
     )
     return replace(
         skill,
-        files={path: file for path, file in skill.files.items() if is_left(path)},
+        files={
+            path: file
+            for path, file in skill.files.items()
+            if is_left(path) and is_left(place(file))
+        },
         empty=tuple(filter(is_left, skill.empty)),
         findings=findings,
         standing=min(skill.reading.standing, standing(findings)),

@@ -393,7 +393,7 @@ def test_skill_in_no_plugin_is_named_by_commands_and_log(tmp_path: Path, caplog:
 @each_row(("path", "name", "is_noted"), [
     *((f"other/{path}", "other", True) for path in (
         "SKILL.md.txt", "SKILL (1).md", "SKILLS.md", " SKILL.md", "SKILL.md ", "skill-copy.md", "SKILL.markdown",
-        "SKILL.MD.md", "other.md", "OTHER.MD", "SKILL_2.md")),
+        "SKILL.MD.md", "other.md", "OTHER.MD", "SKILL_2.md", "SKILL", "SKILL.mdx")),
     ("other.md", "other", True), ("group/jam.md", "jam", True), ("group/README.md", "jam", True),
     ("agents/reviewer.md", "reviewer", False), ("agents/one.md", "", False), ("other/notes.md", "notes", False),
     ("tea/other.md", "other", False), ("group/jam.txt", "jam", False), ("docs/skills.md", "", False),

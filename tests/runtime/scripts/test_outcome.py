@@ -78,6 +78,9 @@ def test_missing_package_or_program_is_named_with_remedy(stderr: str, missing: s
         assert f"the {missing} is not available to scripts" in line
 
 
-@each_row("stderr", ["", "ValueError: x\n", "No such file or directory: '/a/b c.txt'\n", "No such file or directory: 'data.csv'\n"])
+@each_row(
+    "stderr",
+    ["", "ValueError: x\n", "No such file or directory: '/a/b c.txt'\n", "No such file or directory: 'data.csv'\n"],
+)
 def test_other_errors_have_no_advice(stderr: str) -> None:
     assert advice(stderr, network_closed=True) == []

@@ -141,7 +141,7 @@ def test_marketplace_serves_its_own_plugins_and_reports_others(tmp_path: Path) -
     registry = load_registry(folder)
     assert usable(registry) == {"first/one", "second/one", "second/two", "sheets/xlsx", "texts/docx", "half/tea"}
     expected = [
-        ("plugin-manifest", "the name 'Not A Name'"), ("plugin-manifest", "the name 'None'"),
+        ("plugin-manifest", "the name 'Not A Name'"), ("plugin-manifest", "a plugin has no name"),
         ("plugin-path", "'../../x' names no folder"), ("plugin-path", "'./../../etc' leads out of the root"),
         ("plugin-elsewhere", "'far' lies elsewhere ('github' 'acme/far')"),
         ("plugin-unlisted", "shared/other"), ("plugin-unlisted", "template"),

@@ -275,22 +275,17 @@ def without_nested(skill: Skill, withheld: Collection[str], root: Root) -> Skill
         holders = [each for each in skill.nested if within(path, each)]
         return max(holders, key=len, default="") not in withheld
 
-    def place(file: SkillFile) -> str:
-        return file.location.removeprefix(skill.directory).lstrip("/")
-
     places = [root.show(join(skill.directory, each)) for each in withheld]
     findings = tuple(
         _uncounted(finding)
         for finding in skill.findings
         if not any(within(finding.path, place) for place in places)
     )
+    top = f"{skill.directory}/" if skill.directory else ""
+    files = {path: file for path, file in skill.files.items() if is_left(path)}
     return replace(
         skill,
-        files={
-            path: file
-            for path, file in skill.files.items()
-            if is_left(path) and is_left(place(file))
-        },
+        files={it: file for it, file in files.items() if is_left(file.location.removeprefix(top))},
         empty=tuple(filter(is_left, skill.empty)),
         findings=findings,
         standing=min(skill.reading.standing, standing(findings)),

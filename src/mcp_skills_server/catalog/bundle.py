@@ -139,12 +139,10 @@ class ScannedFiles:
         if location not in self._linked:
             located = self._root.locate(directory)
             target = disk.resolve_link(located.base, self._root.index, located.rest, name)
-            if target is not None and located.link:
+            if target is not None:
                 target.location = join(located.link, target.location)
-            if target is not None and any(
-                up in self._nested and not within(location, up) for up in above(target.location)
-            ):
-                target = None
+                entered = {*above(target.location)} - {*above(location)}
+                target = target if self._nested.isdisjoint(entered) else None
             self._linked[location] = target
         return self._linked[location]
 

@@ -33,7 +33,6 @@ HEADINGS: Final = {
         "rules": "validate.rules",
         "evaluate": "evaluate.evaluate",
         "try": "evaluate.try_",
-        "overlap": "evaluate.overlap",
         "context": "evaluate.context",
         "run": "run.run",
         "ui": "ui.ui",

@@ -65,6 +65,16 @@ def test_refused_nested_skill_takes_its_files_out_of_the_outer_one(
     assert registry.snapshot.skills["a"] is outer
 
 
+def test_link_in_a_served_skill_reads_nothing_of_the_refused_one_around_it(root: Path) -> None:
+    (root / "a/in/core/note.txt").symlink_to("../secret.txt")
+    (root / "a/in/core/mine.txt").symlink_to("SKILL.md")
+    assert "in/core/note.txt" in load_registry(root).snapshot.skills["a"].files
+    expected = sorted([*OUTER, "in/core/mine.txt"])
+    assert files_of_outer(Registry([root], gate=Selection(exclude=["a/in"]))) == expected
+    granted = views_of(load_registry(root), grant("token:ann", "a", "a/in/core")).of(ANN)
+    assert sorted(granted.snapshot.skills["a"].files) == expected
+
+
 def test_switched_off_nested_skill_comes_and_goes_with_its_files(root: Path) -> None:
     registry = load_registry(root)
     before = registry.snapshot.skills["a"]

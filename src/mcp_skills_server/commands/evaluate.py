@@ -1,4 +1,4 @@
-"""`evaluate`, `try`, `overlap`, `context`: the skills a model is shown, and those it would load."""
+"""`evaluate`, `try`, `context`: the skills a model is shown, and those it would load."""
 
 from __future__ import annotations
 
@@ -50,7 +50,6 @@ from mcp_skills_server.durable import read_regular
 from mcp_skills_server.errors import RequestError, UsageError, plural
 from mcp_skills_server.format import identity
 from mcp_skills_server.model import Skill, Standing
-from mcp_skills_server.runtime.overlap import pairs
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.search_text import matched_fields
 
@@ -85,12 +84,6 @@ class EvaluateOptions(RootOptions):
     )
     concurrency: int = count(4, "With --judge: how many runs there may be at once.")
     judge_timeout: float = seconds(120, "With --judge: how long one run may take.", above=True)
-
-
-class OverlapOptions(TableOptions):
-    least: float = option(
-        0.5, "Leave out pairs with less in common.", type=click.FloatRange(0, 1), metavar="SHARE"
-    )
 
 
 @click.command()
@@ -260,41 +253,6 @@ def try_(options: TableOptions, arguments: tuple[str, ...]) -> int:
         rows.append((str(number), place["path"], score, found))
     say_table(("PLACE", "SKILL", "SCORE", "WORDS"), rows, empty=f"no skill fits {prompt!r}")
     return int(not hits)
-
-
-@click.command()
-@roots_argument
-@takes(OverlapOptions)
-def overlap(options: OverlapOptions, roots: tuple[str, ...]) -> int:
-    """List pairs of skills with similar descriptions, of which a model may take one for the other.
-
-    Compared are the words of names, titles, tags and descriptions. Exit code 1 if there is a
-    pair.
-
-    \b
-    Examples:
-      mcp-skills-server overlap ~/skills
-      mcp-skills-server overlap ~/skills --least 0.8 --format json
-    """
-    found = pairs(_usable(load_registry(roots, options)), options.least)
-    if options.form == "json":
-        shown = [
-            {
-                "skills": [skill.path, near.other.path],
-                "share": round(near.share, 4),
-                "words": list(near.words),
-            }
-            for skill, near in found
-        ]
-        say_json({"pairs": shown})
-    else:
-        rows = [
-            (f"{each.share:.0%}", first.path, each.other.path, " ".join(each.words))
-            for first, each in found
-        ]
-        none = f"no two skills have {options.least:.0%} of their words in common"
-        say_table(("SHARE", "SKILL", "AND", "WORDS IN COMMON"), rows, empty=none)
-    return int(bool(found))
 
 
 class ContextOptions(TextOptions):

@@ -22,7 +22,7 @@ from mcp_skills_server.catalog.threads import in_thread, off_loop
 from mcp_skills_server.errors import REPEATS, StaleFileError, UnreadableError
 from mcp_skills_server.model import SKILL_MD, Changes, Skill, Snapshot, Standing
 from mcp_skills_server.telemetry import events
-from mcp_skills_server.telemetry.gauge import ResourceUsage
+from mcp_skills_server.telemetry.gauge import Occupancy
 
 logger = logging.getLogger(__name__)
 
@@ -118,7 +118,7 @@ class Views:
         self._replaced: list[Callable[[Grants, Grants], None]] = []
 
     @property
-    def usage(self) -> ResourceUsage:
+    def usage(self) -> Occupancy:
         """The bytes of what is cached for distinct sets of readable skills."""
         return self._parts.usage
 
@@ -343,10 +343,10 @@ class LruCache(Generic[_K, _V]):
         return len(self._values)
 
     @property
-    def usage(self) -> ResourceUsage:
+    def usage(self) -> Occupancy:
         """The weight of the values."""
         with self._lock:
-            return ResourceUsage(
+            return Occupancy(
                 sum(map(self._weigh, self._values.values())), self._most, self._evicted
             )
 

@@ -18,7 +18,7 @@ from mcp_skills_server.errors import RequestError
 from mcp_skills_server.runtime.quota import Quota, QuotaError
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.session import Session
-from mcp_skills_server.telemetry.gauge import ResourceUsage
+from mcp_skills_server.telemetry.gauge import Occupancy
 
 MOST: Final = 4096
 IDLE_S: Final = 24 * 3600
@@ -58,9 +58,9 @@ class Sessions:
         return len(self._open)
 
     @property
-    def usage(self) -> ResourceUsage:
+    def usage(self) -> Occupancy:
         """The open sessions."""
-        return ResourceUsage(len(self._open), self._quota.total, self._evicted)
+        return Occupancy(len(self._open), self._quota.total, self._evicted)
 
     def new(
         self, since: float | None = None, runtime: Runtime | None = None, handle: str | None = None

@@ -30,7 +30,7 @@ from mcp_skills_server.model import Changes
 from mcp_skills_server.runtime.quota import Quota, QuotaError
 from mcp_skills_server.server import prompts
 from mcp_skills_server.server.requests import Settings
-from mcp_skills_server.telemetry.gauge import ResourceUsage
+from mcp_skills_server.telemetry.gauge import Occupancy
 
 logger = logging.getLogger(__name__)
 
@@ -218,9 +218,9 @@ class Notifier:
         self._tasks: asyncio.TaskGroup | None = None
 
     @property
-    def usage(self) -> ResourceUsage:
+    def usage(self) -> Occupancy:
         """The open listen streams."""
-        return ResourceUsage(len(self._stream_quota), self._stream_quota.total)
+        return Occupancy(len(self._stream_quota), self._stream_quota.total)
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:

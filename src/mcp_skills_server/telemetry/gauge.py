@@ -14,7 +14,7 @@ class Gauge(NamedTuple):
     label: str = ""
 
 
-class ResourceUsage(NamedTuple):
+class Occupancy(NamedTuple):
     """The use of a limited resource: the amount, its limit, and how often a holder was evicted."""
 
     used: int

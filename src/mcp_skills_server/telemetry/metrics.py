@@ -72,6 +72,7 @@ class Metrics:
             "Requests that were refused before any protocol.",
             ("reason",),
         )
+        self._refused.labels("overload")  # a rate shows the first one only if the series exists
         self._changes = counter(
             "skills_catalogue_changes", "Skills that appeared, changed or vanished.", ("change",)
         )

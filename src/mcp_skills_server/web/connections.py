@@ -22,7 +22,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from mcp_skills_server.access.principal import owner_of
 from mcp_skills_server.errors import REPEATS
-from mcp_skills_server.telemetry.gauge import ResourceUsage
+from mcp_skills_server.telemetry.gauge import Occupancy
 
 logger = logging.getLogger(__name__)
 
@@ -165,9 +165,9 @@ class Slots:
         logger.warning(message, f"{self.limit:,}", what, extra=REPEATS)
 
     @property
-    def usage(self) -> ResourceUsage:
+    def usage(self) -> Occupancy:
         """The connections, without those on spare slots."""
-        return ResourceUsage(len(self._taken), self.limit, self._evicted)
+        return Occupancy(len(self._taken), self.limit, self._evicted)
 
     def _evict(self, slot: Slot) -> None:
         self._evicted += 1

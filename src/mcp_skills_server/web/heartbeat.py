@@ -25,7 +25,7 @@ class Heartbeat:
 
     @property
     def lag_s(self) -> float:
-        """How late the next beat is now."""
+        """The lateness of the next beat, now."""
         return max(0.0, monotonic() - self._due) if self._due else 0.0
 
     @property

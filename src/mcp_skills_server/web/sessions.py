@@ -19,7 +19,7 @@ import anyio
 from mcp_skills_server.access.principal import Principal, Requester
 from mcp_skills_server.errors import REPEATS
 from mcp_skills_server.server.dispatch import McpSession
-from mcp_skills_server.telemetry.gauge import ResourceUsage
+from mcp_skills_server.telemetry.gauge import Occupancy
 from mcp_skills_server.web.connections import client_to_evict
 from mcp_skills_server.web.refusals import RefusalError, over_quota
 
@@ -75,9 +75,9 @@ class HttpSessions:
         self._evicted = 0
 
     @property
-    def usage(self) -> ResourceUsage:
+    def usage(self) -> Occupancy:
         """The open sessions."""
-        return ResourceUsage(len(self._by_id), self._limit, self._evicted)
+        return Occupancy(len(self._by_id), self._limit, self._evicted)
 
     def open(self, requester: Requester, *, keeps_lost: bool) -> HttpSession:
         """Open a session, in use, after evicting another one if needed.

@@ -17,7 +17,7 @@ from mcp_skills_server.web.rates import ConcurrencyLimits, TakeShared
 if TYPE_CHECKING:
     from mcp_skills_server.shared.records import Records
     from mcp_skills_server.sources.mirrors import SourceState
-    from mcp_skills_server.telemetry.gauge import ResourceUsage
+    from mcp_skills_server.telemetry.gauge import Occupancy
     from mcp_skills_server.telemetry.usage import UsageStore
     from mcp_skills_server.web.listener import ProbeListener
 
@@ -48,8 +48,8 @@ class HttpSettings:
     rates: Rates = field(default_factory=lambda: Rates(QuotaSettings()))
     concurrency: ConcurrencyLimits = field(default_factory=ConcurrencyLimits)
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
-    usage: dict[str, Callable[[], ResourceUsage]] = field(
-        default_factory=dict[str, "Callable[[], ResourceUsage]"]
+    usage: dict[str, Callable[[], Occupancy]] = field(
+        default_factory=dict[str, "Callable[[], Occupancy]"]
     )
     """Returns the use of each limited resource, for metrics."""
     probe_listener: ProbeListener | None = None

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mcp_skills_server.commands.serve import ServeOptions
     from mcp_skills_server.runtime.runtime import Runtime
     from mcp_skills_server.server.requests import Settings
-    from mcp_skills_server.telemetry.gauge import Gauge, ResourceUsage
+    from mcp_skills_server.telemetry.gauge import Gauge, Occupancy
     from mcp_skills_server.web.heartbeat import Heartbeat
     from mcp_skills_server.web.part import Part
 
@@ -47,8 +47,8 @@ class Server:
     quotas: QuotaSettings
     reloader: Reloader | None = None
     """Follows the configuration, the tokens and the lock file; None until these are read."""
-    usage: dict[str, Callable[[], ResourceUsage]] = field(
-        default_factory=dict[str, "Callable[[], ResourceUsage]"]
+    usage: dict[str, Callable[[], Occupancy]] = field(
+        default_factory=dict[str, "Callable[[], Occupancy]"]
     )
     """Returns the use of each limited resource over HTTP."""
     heartbeat: Heartbeat | None = None

@@ -48,7 +48,7 @@ from mcp_skills_server.commands.features import table
 from mcp_skills_server.commands.features.feature import Feature
 from mcp_skills_server.commands.fields import option
 from mcp_skills_server.telemetry.gauge import Gauge
-from mcp_skills_server.web.part import Part
+from mcp_skills_server.web.part import Routes
 
 
 class Methods(Feature, heading="Methods (--transport http)"):
@@ -62,9 +62,7 @@ class Methods(Feature, heading="Methods (--transport http)"):
 
     def part(self, server):
         answer = lambda _: PlainTextResponse(" ".join(self.called))
-        part = Part()
-        part.routes = lambda _: [Route(self.methods, answer)]
-        return part
+        return Routes(lambda _: [Route(self.methods, answer)])
 
     def gauges(self):
         return {"skills_methods": Gauge("Called methods.", len(self.called))}

@@ -160,9 +160,9 @@ def test_use_of_limited_resources_is_shown(tmp_path: Path) -> None:
     assert 2 <= float(values[used + '"connections"}']) <= 16
 
 
-def test_idle_connections_at_probe_address_are_closed_silently(tmp_path: Path) -> None:
+def test_idle_connections_at_probe_address_are_closed(tmp_path: Path) -> None:
     port = free_port()
-    impatient = patched("from mcp_skills_server.web import listener\nlistener._TIMEOUT_S /= 20")
+    impatient = patched("from mcp_skills_server.web import serving\nserving._PROBE_TIMEOUT_S /= 20")
     options = ("--metrics", "--probe-address", f"127.0.0.1:{port}", "--allow-empty")
     with http_serving(tmp_path, *options, command=impatient) as server, ExitStack() as stack:
         idle = [stack.enter_context(socket.create_connection(("127.0.0.1", port), DEADLINE)) for _ in range(20)]
@@ -181,7 +181,8 @@ def test_idle_connections_at_probe_address_are_closed_silently(tmp_path: Path) -
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=DEADLINE) as reply:
             assert b"skills_served" in reply.read()
         server.signal(signal.SIGTERM)
-        assert all(line.startswith("mcp-skills-server: INFO: ") for line in server.stderr.splitlines())
+        assert "WARNING: all 16 connections are in use (--probe-address)" in server.stderr
+        assert "ERROR" not in server.stderr
 
 
 @pytest.mark.parametrize("level", ["info", "debug"])

@@ -22,7 +22,6 @@ from mcp_skills_server.catalog.threads import in_thread, off_loop
 from mcp_skills_server.errors import REPEATS, StaleFileError, UnreadableError
 from mcp_skills_server.model import SKILL_MD, Changes, Skill, Snapshot, Standing
 from mcp_skills_server.telemetry import events
-from mcp_skills_server.telemetry.gauge import Occupancy
 
 logger = logging.getLogger(__name__)
 
@@ -109,18 +108,13 @@ class Views:
         self.registry = registry
         self._grants = grants
         self._granted = LruCache(partial(GrantedSkills, self), _MAX_SETS)
-        self._parts = LruCache(
+        self.parts = LruCache(
             partial(FilteredSkills, registry),
             _MAX_BYTES,
             weigh=lambda part: part.bytes,
             close=FilteredSkills.forget,
         )
         self._replaced: list[Callable[[Grants, Grants], None]] = []
-
-    @property
-    def usage(self) -> Occupancy:
-        """The bytes of what is cached for distinct sets of readable skills."""
-        return self._parts.usage
 
     @property
     def grants(self) -> tuple[Grant, ...] | None:
@@ -154,7 +148,7 @@ class Views:
         """Return the set that is shared by all permissions to read the same skills."""
         if permissions is None or permissions.can_read_all:
             return self.registry
-        return self._parts.of(permissions.to_read)
+        return self.parts.of(permissions.to_read)
 
     def replace(self, grants: Sequence[Grant]) -> None:
         """Replace the grants.
@@ -333,22 +327,14 @@ class LruCache(Generic[_K, _V]):
     ) -> None:
         self._make = make
         self._weigh = weigh
-        self._most = most
+        self.most = most
         self._close = close
         self._lock = threading.Lock()
         self._values: OrderedDict[_K, _V] = OrderedDict()
-        self._evicted = 0
 
-    def __len__(self) -> int:
-        return len(self._values)
-
-    @property
-    def usage(self) -> Occupancy:
-        """The weight of the values."""
-        with self._lock:
-            return Occupancy(
-                sum(map(self._weigh, self._values.values())), self._most, self._evicted
-            )
+    def weight(self) -> int:
+        """Return the weight of all values."""
+        return sum(map(self._weigh, [*self._values.values()]))
 
     def of(self, key: _K) -> _V:
         """Return the value of this key, made on a miss."""
@@ -356,13 +342,12 @@ class LruCache(Generic[_K, _V]):
         with self._lock:
             if key not in self._values:
                 self._values[key] = self._make(key)
-                total = sum(map(self._weigh, self._values.values()))
-                while total > self._most and len(self._values) > 1:
+                total = self.weight()
+                while total > self.most and len(self._values) > 1:
                     _, gone = self._values.popitem(last=False)
                     total -= self._weigh(gone)
                     going.append(gone)
             self._values.move_to_end(key)
-            self._evicted += len(going)
             found = self._values[key]
         for gone in going:
             self._close(gone)

@@ -15,7 +15,7 @@ from click.core import ParameterSource
 
 from mcp_skills_server.access.grants import EVERYBODY, LOCAL
 from mcp_skills_server.commands.features.feature import Feature, Server
-from mcp_skills_server.commands.features.table import FEATURES, OAuth
+from mcp_skills_server.commands.features.table import FEATURES, OAuth, PrometheusMetrics
 from mcp_skills_server.commands.fields import (
     Grouped,
     Options,
@@ -299,6 +299,7 @@ def _serve_http(context: click.Context, server: Server) -> None:
         quotas=server.quotas,
         rates=rates,
         usage=server.usage,
+        probe_address=server.feature(PrometheusMetrics).address,
         make_tool_sessions=partial(Sessions, share=server.quotas.runtime_sessions),
         status_lines=lambda: [
             state for each in (reloader, *server.features) if (state := each.state())

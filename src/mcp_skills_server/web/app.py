@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from starlette.routing import BaseRoute, Route, Router
 
-from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.runtime.runtime import Runtime
@@ -22,6 +21,7 @@ from mcp_skills_server.server import eras
 from mcp_skills_server.server.attachment import Attachment
 from mcp_skills_server.server.dispatch import McpSession
 from mcp_skills_server.server.requests import Settings
+from mcp_skills_server.telemetry.gauge import Occupancy
 from mcp_skills_server.web import probes
 from mcp_skills_server.web.forwarded import redirect_relatively
 from mcp_skills_server.web.front import Front
@@ -39,17 +39,8 @@ def make_app(
     runtime: Runtime, http: HttpSettings, views: Views, parts: Sequence[Part], drain: Drain
 ) -> Front:
     """Return the ASGI application. `parts` must already have configured `http`."""
-
-    def may_read_places(who: Principal | None) -> bool:
-        # Probes carry no token or cookie, even where other requests need one.
-        is_known = who is not None or (http.policy.is_open and not http.is_private)
-        return is_known and views.is_admin(who)
-
     routes = [route for part in parts for route in part.routes(http)]
-    made = probes.make_probes(runtime.registry, http, drain, may_read_places)
-    routes += [probes.route_of(path, probe) for path, probe in made.items()]
-    if http.probe_listener is not None:
-        http.probe_listener.start(made)
+    routes += probes.routes(runtime.registry, http, drain, views)
     router = Router(routes)
     redirect_relatively(router)
     return Front(router, http, runtime.events, drain)
@@ -81,10 +72,11 @@ class McpPart(Part):
             http.quotas.sessions,
             http.session_idle,
         )
+        attachment = self._attachment
         http.usage["sessions"] = lambda: self._sessions.usage
-        http.usage["streams"] = lambda: self._attachment.notifier.usage
-        http.usage["tool_sessions"] = lambda: self._attachment.sessions.usage
-        http.usage["cache_bytes"] = lambda: views.usage
+        http.usage["streams"] = lambda: attachment.notifier.usage
+        http.usage["tool_sessions"] = lambda: attachment.sessions.usage
+        http.usage["cache_bytes"] = lambda: Occupancy(views.parts.weight(), views.parts.most)
 
     def routes(self, http: HttpSettings) -> Sequence[BaseRoute]:
         """Return the route of the endpoint."""

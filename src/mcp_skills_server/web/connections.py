@@ -84,8 +84,9 @@ class Slot:
 class Slots:
     """The connection slots of a server: `limit` regular ones, and `spare` ones, at least one."""
 
-    def __init__(self, limit: int, spare: int) -> None:
+    def __init__(self, limit: int, spare: int, option: str = "--max-connections") -> None:
         self.limit = limit
+        self._option = option
         self.most_spare = spare
         self._taken: dict[Slot, None] = {}
         """Ordered by the start of their states: the first one in a state has been in it longest."""
@@ -161,8 +162,8 @@ class Slots:
         return False
 
     def _warn(self, what: str) -> None:
-        message = "all %s connections are in use (--max-connections); %s"
-        logger.warning(message, f"{self.limit:,}", what, extra=REPEATS)
+        message = "all %s connections are in use (%s); %s"
+        logger.warning(message, f"{self.limit:,}", self._option, what, extra=REPEATS)
 
     @property
     def usage(self) -> Occupancy:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
@@ -43,3 +43,14 @@ class Part:
 
     def end_streams(self) -> None:
         """End every open stream on shutdown."""
+
+
+class Routes(Part):
+    """A part with routes only."""
+
+    def __init__(self, make: Callable[[HttpSettings], Sequence[BaseRoute]]) -> None:
+        self._make = make
+
+    def routes(self, http: HttpSettings) -> Sequence[BaseRoute]:
+        """Return the routes."""
+        return self._make(http)

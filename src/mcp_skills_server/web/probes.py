@@ -11,8 +11,7 @@ from __future__ import annotations
 import logging
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 import anyio
 from anyio import to_thread
@@ -22,20 +21,18 @@ from starlette.routing import Route
 
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.web.part import Part, requester
+from mcp_skills_server.catalog.views import Views
+from mcp_skills_server.web.part import requester
 
 if TYPE_CHECKING:
     from mcp_skills_server.sources.mirrors import SourceState
     from mcp_skills_server.telemetry.metrics import Metrics
-    from mcp_skills_server.web.listener import ProbeListener
     from mcp_skills_server.web.settings import HttpSettings
 
 logger = logging.getLogger(__name__)
 
-Probe: TypeAlias = "Callable[[Principal | None, bool], tuple[int, str]]"
-"""Returns the status and the text of a probe for a principal, with details if True."""
 _STUCK_S: Final = 30.0
-"""Seconds without a turn of the event loop after which a restart is the remedy."""
+"""Seconds without a turn of the event loop of requests after which a restart is the remedy."""
 _AWAITED: Final = "a source: it has not responded yet, and there is no cached copy"
 
 
@@ -62,24 +59,25 @@ class Drain:
             await anext(signals)
 
 
-def make_probes(
-    registry: Registry, http: HttpSettings, drain: Drain, may: Callable[[Principal | None], bool]
-) -> dict[str, Probe]:
-    """Return the probes `/healthz` and `/readyz`, which any thread may call.
+def routes(registry: Registry, http: HttpSettings, drain: Drain, views: Views) -> list[Route]:
+    """Return the routes of `/healthz` and `/readyz`, for any event loop.
 
-    `may` decides which principals may see the locations of sources.
+    Principals that are administrators by `views` may see the locations of sources.
     """
     had_skills = http.allow_empty
 
-    def alive(_who: Principal | None, _is_verbose: bool) -> tuple[int, str]:
+    async def alive(_: Request) -> PlainTextResponse:
         lag_s = http.heartbeat.lag_s
         if lag_s > _STUCK_S:
-            return 503, f"the event loop has not run for {lag_s:.0f} s"
-        return 200, "alive"
+            return PlainTextResponse(f"the event loop has not run for {lag_s:.0f} s\n", 503)
+        return PlainTextResponse("alive\n")
 
-    def ready(who: Principal | None, is_verbose: bool) -> tuple[int, str]:
+    async def ready(request: Request) -> PlainTextResponse:
         known = http.site_states()
-        for_operator = may(who)
+        # Probes carry no token or cookie, even where other requests need one.
+        who = requester(request.scope).principal
+        is_known = who is not None or (http.policy.is_open and not http.is_private)
+        for_operator = is_known and views.is_admin(who)
         missing = [f"{site.name}: {site.trouble}" for site in known if not site.ready]
         if not for_operator:
             missing = [_AWAITED] * len(missing)
@@ -96,26 +94,15 @@ def make_probes(
         lines = missing[:1] or ["ready"]
         if len(missing) > 1:
             lines = [f"{missing[0]} (and {len(missing) - 1} more; see /readyz?verbose)"]
-        if is_verbose:
+        if "verbose" in request.query_params:
             if for_operator:
                 lines += [*_lines(registry, known), *http.status_lines()]
             else:
                 failing = count_failing(registry, known)
                 lines.append(f"{len(registry.roots)} roots, {failing} of them failing")
-        return 503 if missing else 200, "\n".join(lines)
+        return PlainTextResponse("\n".join(lines) + "\n", 503 if missing else 200)
 
-    return {"/healthz": alive, "/readyz": ready}
-
-
-def route_of(path: str, probe: Probe) -> Route:
-    """Return the route of a probe."""
-
-    async def answer(request: Request) -> PlainTextResponse:
-        who = requester(request.scope).principal
-        status, text = probe(who, "verbose" in request.query_params)
-        return PlainTextResponse(f"{text}\n", status)
-
-    return Route(path, answer)
+    return [Route("/healthz", alive), Route("/readyz", ready)]
 
 
 def count_failing(registry: Registry, sites: Sequence[SourceState]) -> int:
@@ -155,34 +142,7 @@ def _lines(registry: Registry, sites: Sequence[SourceState]) -> Iterator[str]:
         yield f"{site.name}: {state}"
 
 
-class MetricsPart(Part):
-    """Metrics, at the listener for probes if there is one, else at `/metrics`.
-
-    `may` decides which principals can read them there.
-    """
-
-    def __init__(
-        self,
-        listener: ProbeListener | None,
-        metrics: Metrics | None,
-        may: Callable[[Principal | None], bool],
-    ) -> None:
-        self._listener = listener
-        self._metrics = metrics
-        self._may = may
-
-    def configure(self, http: HttpSettings) -> HttpSettings:
-        """Return the settings with the listener."""
-        return replace(http, probe_listener=self._listener)
-
-    def routes(self, http: HttpSettings) -> Sequence[Route]:  # noqa: ARG002
-        """Return the route of metrics, unless the listener shows them."""
-        if self._metrics is None or self._listener is not None:
-            return ()
-        return [_metrics_route(self._metrics, self._may)]
-
-
-def _metrics_route(metrics: Metrics, may: Callable[[Principal | None], bool]) -> Route:
+def metrics_route(metrics: Metrics, may: Callable[[Principal | None], bool]) -> Route:
     """Return the Prometheus route `/metrics`. `may` decides which principals can read it."""
 
     async def scrape(request: Request) -> Response:

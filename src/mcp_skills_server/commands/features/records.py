@@ -18,14 +18,14 @@ from mcp_skills_server.errors import UsageError
 from mcp_skills_server.installation import missing_extra
 from mcp_skills_server.model import Standing
 from mcp_skills_server.telemetry.gauge import Gauge
+from mcp_skills_server.web.part import Part, Routes
 
 if TYPE_CHECKING:
     from mcp_skills_server.telemetry.audit import AuditLog
     from mcp_skills_server.telemetry.events import Events
     from mcp_skills_server.telemetry.metrics import Metrics
     from mcp_skills_server.telemetry.usage import Usage, UsageStore
-    from mcp_skills_server.web.listener import ProbeListener
-    from mcp_skills_server.web.part import Part
+    from mcp_skills_server.web.settings import ProbeAddress
 
 logger = logging.getLogger(__name__)
 OFF: Final = "off"
@@ -234,7 +234,8 @@ class PrometheusMetrics(
     )
     _server: Server
     _metrics: Metrics | None = None
-    _listener: ProbeListener | None = None
+    address: ProbeAddress | None = None
+    """The checked `--probe-address`."""
 
     def start(self, server: Server) -> None:
         self._server = server
@@ -248,8 +249,8 @@ class PrometheusMetrics(
         address = self.probe_address
         if address is None:
             return
-        from mcp_skills_server.web.listener import ProbeListener
         from mcp_skills_server.web.policy import host_name
+        from mcp_skills_server.web.settings import ProbeAddress
 
         host, _, port = address.rpartition(":")
         if not host or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:
@@ -257,20 +258,18 @@ class PrometheusMetrics(
             raise UsageError(f"--probe-address {address}: {hint}")
         names = {"localhost", *map(str.lower, (host, *server.options.allowed_host))}
 
-        def is_allowed(header: str) -> bool:
+        def admits(header: str) -> bool:
             return _is_allowed_host(names, host_name(header))
 
-        try:
-            render = None if self._metrics is None else self._metrics.render
-            self._listener = ProbeListener(host.strip("[]"), int(port), is_allowed, render)
-        except OSError as error:
-            reason = f"cannot be listened on ({error.strerror or error})"
-            raise UsageError(f"--probe-address {address}: {reason}") from None
+        self.address = ProbeAddress(host.strip("[]"), int(port), admits, self._metrics)
 
     def part(self, server: Server) -> Part | None:
-        from mcp_skills_server.web.probes import MetricsPart
+        metrics = self._metrics
+        if metrics is None or self.address is not None:
+            return None
+        from mcp_skills_server.web.probes import metrics_route
 
-        return MetricsPart(self._listener, self._metrics, server.views.is_admin)
+        return Routes(lambda _: [metrics_route(metrics, server.views.is_admin)])
 
     def _all_gauges(self) -> Mapping[str, Gauge]:
         out: dict[str, Gauge] = {}

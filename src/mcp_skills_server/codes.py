@@ -156,10 +156,14 @@ CODES: dict[str, Code] = {
     "field-unknown": _warning(
         "AS-20", "write it as text below 'metadata:', since strict validators refuse it"
     ),
+    "field-host": _note("", "keep it for the hosts that read the folder itself"),
     "field-type": _warning("S76-4", "see docs/writing-skills.md for the shape of this field"),
     "metadata-keys": _warning("AS-13", "give the keys names that differ by more than case"),
     "yaml-ambiguous": _warning(
         "S40-13", "put the value in quotes, since YAML 1.1 parsers read it as something else"
+    ),
+    "yaml-comment": _warning(
+        "", "put the value in quotes, or the comment on a line of its own; ' #' begins a comment"
     ),
     "yaml-key": _warning("S40-13", "put the key in quotes"),
     "description-utf16": _warning("AS-8", "shorten it, since some hosts count UTF-16 units"),

@@ -188,12 +188,17 @@ CODES: dict[str, Code] = {
     "lfs-pointer": _error(
         "", "fetch it with 'git lfs pull', or keep the file in the repository itself"
     ),
-    "hidden-comment": _warning(
+    "hidden-comment": _note(
         "", "write it where every reader sees it, or delete it; models read it anyway"
     ),
     "icon-source": _warning(
         "S76-4", "give a file of the skill, an https address, or a picture as data:image/..."
     ),
+    "override": _error("", "remove it; the host and the user decide what a model obeys"),
+    "secrecy": _error("", "remove it, and say in the text what the user is to know"),
+    "credential-theft": _error("", "remove it; name the credentials that the user is to give"),
+    "hidden-text": _error("", "write it where every reader sees it, or delete it"),
+    "remote-instructions": _warning("", "copy the text into the skill, where it can be reviewed"),
     "pipe-to-shell": _warning("", "let the user see a script before it runs"),
     "shell-injection": _warning(
         "", "describe the command in words; some hosts run this when the skill loads"

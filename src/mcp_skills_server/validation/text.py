@@ -31,7 +31,7 @@ _PREFIXES: Final = frozenset(("sudo", "env", "command", "exec", "nohup", "time",
 _GIVEN: Final = re.compile(
     r"(?:\b(?:(?:ba|z|da|k)?sh|eval|source|python3?|node|iex)|(?<![\w.])\.)\s++(?:-\w{1,9}\s++)?"
     r"[\"']?(?:<\(|\$\(|`|\()\s*+(?:curl|wget|iwr|irm)\b"
-    r"|\b(?:exec|eval)\s*+\(\s*+(?:await\s++)?[(\s]*+(?:(?:requests|httpx)\.get|[\w.]{0,40}urlopen|fetch)\("
+    r"|\b(?:exec|eval)\s*+\((?:await\b|[(\s])*+(?:(?:requests|httpx)\.get|[\w.]{0,40}urlopen|fetch)\("
     r"|\biex\s*+\(+\s*+(?:iwr|irm|New-Object)\b"
 )
 """An interpreter with a download as its argument."""
@@ -75,8 +75,8 @@ _RUN: Final = re.compile(f"[\U000e0020-\U000e007f]{{4}}|[\u200b-\u200f\u2060-\u2
 """Invisible characters that spell a message: tag characters, or zero-width ones as bits."""
 _ABOUT: Final = re.compile(
     r"\b(?:attack|inject|malicious|malware|suspicious|adversar|jailbreak|red[ -]flag|untrusted|threat|phish"
-    r"|social engineering|detect|scan|audit|refuse|reject|hostile|exploit|vulnerab|anti-?pattern"
-    r"|phrases? |such as|e\.g\.|for example|examples? (?:of|:)|patterns?\b|payload|as data\b"
+    r"|social engineering|detect|scan|refuse|reject|hostile|exploit|vulnerab|anti-?pattern"
+    r"|phrases? |such as|e\.g\.|for example|examples? (?:of|:)|patterns?\b|as data\b"
     r"|never (?:follow|obey|comply|do|run)|(?:do not|don't) (?:follow|obey|comply|do|run)"
     r"|(?:instead of|rather than|avoid|dangerous|unsafe|insecure|bad):?\s)",
     re.IGNORECASE,
@@ -219,14 +219,25 @@ def _is_quoted(text: str, start: int, end: int) -> bool:
 
 
 def _is_about(file: TextFile, start: int) -> bool:
-    """Tell whether the path, the heading, the line or the one above it speaks about attacks."""
-    text = file.text
-    above = text.rfind("\n", 0, max(0, text.rfind("\n", 0, start)))
-    end = text.find("\n", start)
-    line = text[max(above, start - _AROUND) : min(len(text) if end < 0 else end, start + _AROUND)]
-    return any(
-        (_ABOUT.search(file.pieces.at(start).heading), _ABOUT.search(line), _ABOUT_PATH.search(file.path))
-    )
+    """Tell whether text speaks about attacks: by its path, heading, row of a table, or sentence.
+
+    What introduces code is the last line of prose before it.
+    """
+    text, piece = file.text, file.pieces.at(start)
+    begin, end = text.rfind("\n", 0, start) + 1, text.find("\n", start)
+    if _ABOUT_PATH.search(file.path) or _ABOUT.search(piece.heading):
+        return True
+    if piece.kind == "code":
+        if not file.pieces.is_prose:
+            return False
+        lines = text[max(0, piece.start - _AROUND) : piece.start].split("\n")
+        said = [line for line in lines if line.strip(" `~") and "```" not in line]
+        return bool(said) and _ABOUT.search(said[-1]) is not None
+    if text[begin:start].lstrip().startswith("|"):
+        return True
+    above = text.rfind("\n", 0, max(0, begin - 1)) + 1
+    end = len(text) if end < 0 else end
+    return _ABOUT.search(text, max(above, start - _AROUND), min(end, start + _AROUND)) is not None
 
 
 def _sentence_start(text: str, start: int) -> str:
@@ -249,7 +260,8 @@ def _pipe_to_shell(file: TextFile) -> Iterator[Finding]:
         if match.start() < read or not _is_run(file, match.start()):
             continue
         start, end = file.pieces.statement(match.start())
-        if file.pieces.at(match.start()).kind == "prose":
+        piece = file.pieces.at(match.start())
+        if piece.kind == "prose" or piece.language != "sh":
             start = match.start()
         end = min(end, start + _MAX_LINE)
         read = end
@@ -300,9 +312,8 @@ def _is_run(file: TextFile, start: int) -> bool:
         is_string = line.count('"') % 2 or line.count("'") % 2 or line.count("`") % 2
         if is_string and not _CALL.search(line):
             return False
-    is_cell = piece.kind in ("prose", "span") and line.lstrip().startswith("|")
     is_remark = piece.kind == "code" and line.lstrip().startswith(("#", "//")) and "`" not in line
-    return not is_cell and not is_remark and not _is_about(file, start)
+    return not is_remark and not _is_about(file, start)
 
 
 @RULES.rule("encoded-command")
@@ -369,10 +380,12 @@ def _credential_theft(file: TextFile) -> Iterator[Finding]:
     for match in file.matches(CREDENTIAL, CREDENTIAL_MARKS):
         piece = file.pieces.at(match.start())
         is_script = piece.kind == "code" and piece.language in ("python", "javascript")
-        sends = _script_sends if is_script else _command_sends
-        if piece.kind in ("prose", "comment", "span"):
-            sends = _sentence_sends
-        if sends(file, *match.span()) and not _is_about(file, match.start()):
+        if is_script:
+            is_sent = _script_sends(file, *match.span())
+        else:
+            is_sent = piece.kind in ("code", "span") and _command_sends(file, *match.span())
+            is_sent |= piece.kind != "code" and _sentence_sends(file, *match.span())
+        if is_sent and not _is_about(file, match.start()):
             spans.append(match.span())
     return _first(file, spans, "credentials of the user are read and sent away:")
 

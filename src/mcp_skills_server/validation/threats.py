@@ -111,7 +111,7 @@ SEND_COMMAND: Final = re.compile(
 )
 READ_CALL: Final = re.compile(
     r"\b(?:open|read_text|read_bytes|readFile\w{0,6}|Path|expanduser|join|home|homedir|copy\w{0,6}|glob|load"
-    r"|environ|env|cat|check_output|run)\b"
+    r"|environ|process|cat|check_output|run)\b"
 )
 SEND_CALL: Final = re.compile(
     r"\b(?:requests|httpx|session|client)\.(?:get|post|put|patch|request)\(|\burlopen\(|\bhttp\.client\b|\.send(?:all|to)\("

@@ -14,9 +14,10 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from dispatching import Direct, dispatching
 from parts import pytest_addoption, pytest_collection_modifyitems
 from programs import pytest_configure, pytest_runtest_setup, pytest_terminal_summary
-from wire import FIXTURES, Era, Wire, serving
+from wire import FIXTURES, Era
 
 __all__ = [
     "pytest_addoption",
@@ -95,7 +96,7 @@ def sandbox_mode(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module", params=["legacy", "modern"])
-def wire(request: pytest.FixtureRequest) -> Iterator[Wire]:
-    """A server on the fixtures, shared by the read-only tests of a module, in each era."""
-    with serving(FIXTURES, era=request.param) as opened:
+def direct(request: pytest.FixtureRequest) -> Iterator[Direct]:
+    """A client of the fixtures, whose requests pass no transport, shared by the read-only tests of a module."""
+    with dispatching(FIXTURES, era=request.param) as opened:
         yield opened

@@ -18,7 +18,7 @@ from mcp_skills_server.catalog import views as views_module
 from mcp_skills_server.catalog.gates import GateRefusal
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.scan import QUIET_S
-from mcp_skills_server.catalog.views import LruCache, View, Views, retry_when_stale, weigh
+from mcp_skills_server.catalog.views import LruCache, View, Views, retry_when_stale
 from mcp_skills_server.errors import StaleFileError, UnreadableError
 from mcp_skills_server.model import Changes, Standing
 from tables import each_row
@@ -152,16 +152,26 @@ def test_edit_rebuilds_only_the_filtered_snapshots_with_the_skill(folder: Path) 
     views = views_of(registry, grant("token:ann", "b"), grant("token:bob", "team/**"), grant("*", "a"))
     ann, bob, outer = views.of(ANN), views.of(BOB), views.of(None)
     before = ann.snapshot, bob.snapshot, outer.snapshot
-    notified: list[tuple[str, Changes]] = []
-    for name, each in (("ann", ann), ("bob", bob), ("outer", outer)):
-        each.subscribe(lambda changes, name=name: notified.append((name, changes)))
     write_files(folder, {"b/SKILL.md": skill_md("b", body="Another, longer."), "a/in/secret.txt": "another secret"})
-    registry.refresh()
+    changes = registry.refresh()
     assert outer.snapshot is before[2], "the changed file is withheld from it"
-    assert [(name, [*changes.after]) for name, changes in notified] == [("ann", ["b"])]
+    assert [[*each.filter_changes(changes).after] for each in (ann, bob, outer)] == [["b"], [], []]
     assert ann.snapshot is not before[0]
     assert bob.snapshot is before[1]
     assert ann.snapshot.skills["b"] is registry.snapshot.skills["b"]
+    assert outer.snapshot is before[2], "it stays, though the registry has the skill anew"
+
+
+def test_principals_share_what_the_same_skills_give(folder: Path) -> None:
+    """Test permissions that differ in what is permitted beside reading, or in patterns below `**`."""
+    registry = load_registry(folder)
+    scripts = Grant(("token:bob",), (Pattern("a"),), frozenset({"scripts"}))
+    views = views_of(registry, grant("*", "a"), scripts, grant("group:all", "**"), grant("group:also", "team/*"))
+    assert views.of(ANN) is not views.of(BOB)
+    assert views.of(ANN).snapshot is views.of(BOB).snapshot
+    everything = [Principal("token", "cat", groups=frozenset({"all", other})) for other in ("also", "none")]
+    assert views.of(everything[0]) is not views.of(everything[1])
+    assert {views.of(each).snapshot for each in everything} == {registry.snapshot}
 
 
 def test_replaced_grants_apply_at_once_and_report_their_difference(folder: Path) -> None:
@@ -183,7 +193,8 @@ def test_replaced_grants_apply_at_once_and_report_their_difference(folder: Path)
 
 
 def test_cached_snapshots_and_values_are_evicted_by_weight(folder: Path, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(views_module, "_MOST_SKILLS", 152)  # each snapshot weighs 50 and its skills
+    size = views_module._SET_BYTES
+    monkeypatch.setattr(views_module, "_MAX_BYTES", 3 * size + 2 * views_module._SKILL_BYTES)
     views = views_of(load_registry(folder), grant("token:ann", "b"), grant("token:bob", "team/*", "a"))
     first = ref(views.of(ANN).snapshot)
     assert len(views.of(BOB).snapshot.skills) == 2
@@ -192,15 +203,13 @@ def test_cached_snapshots_and_values_are_evicted_by_weight(folder: Path, monkeyp
     gc.collect()
     assert first() is None
     assert sorted(views.of(ANN).snapshot.skills) == ["b"]
-    closed = list[object]()
-    cache = LruCache(lambda _: object(), weigh, 60, closed.append)
-    one = cache.of(views.of(ANN))
-    assert cache.of(views.of(ANN)) is one
+    closed = list[str]()
+    cache = LruCache(str, 1, close=closed.append)
+    one = cache.of(1)
+    assert cache.of(1) is one
     assert not closed
-    two = cache.of(views.of(BOB))
-    assert closed == [one]
-    assert cache.of(views.of(BOB)) is two
-    assert len(cache) == 1
+    assert cache.of(2) is cache.of(2)
+    assert (closed, len(cache)) == ([one], 1)
 
 
 def test_stale_file_fails_the_request_after_one_retry_and_is_logged(tmp_path: Path, caplog: Log) -> None:

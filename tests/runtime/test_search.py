@@ -391,3 +391,41 @@ def test_words_of_removed_skills_are_no_longer_suggested() -> None:
     assert index.descriptions.similar("watersx") == ["waters"]
     index.follow(build.snapshot())
     assert index.titles.corrections("orchidd") == index.descriptions.similar("watersx") == []
+
+
+def test_search_of_a_part_has_no_skill_and_no_word_of_another() -> None:
+    part = [*FILLER, skill("refunds", description="About invoices.")]
+    hidden = [skill("refunded", description="About zebras."), skill("invoices"), skill("refonds", tags=["zebras"])]
+    search = Search(registry(*part, *hidden)).restricted_to(registry(*part))
+    assert find(search, "refunds") == find(search, "refumds") == find(search, "invoices") == ["refunds"]
+    assert find(search, "refonts") == ["refunds"], "no word of another is nearer"
+    assert find(search, "zebras") == find(search, "zebrax") == find(search, "invoices zebras", 0) == []
+    assert [each.path for each in search.nearest("refundeds", 5, lambda _: True)] == ["refunds"]
+    assert search.nearest("zebra", 5, lambda _: True) == []
+
+
+WORDS_OF_SKILLS = st.lists(
+    st.sampled_from(["tea", "coffee", "refund", "invoice", "report", "teapot", "reports", "tee"]), max_size=4
+)
+
+
+@given(st.lists(st.tuples(WORDS_OF_SKILLS, st.booleans()), max_size=12), WORDS_OF_SKILLS.map(lambda drawn: drawn[:2]))
+def test_search_of_a_part_finds_what_an_index_of_the_part_finds(
+    drawn: list[tuple[list[str], bool]], query: list[str]
+) -> None:
+    """Only the order may differ: ranks count the skills of the whole."""
+    every = [skill(f"s{at}", description=" ".join(words)) for at, (words, _) in enumerate(drawn)]
+    part = registry(*(each for each, (_, is_seen) in zip(every, drawn, strict=True) if is_seen))
+    shared = Search(registry(*every)).restricted_to(part)
+    for text in (" ".join(query), "teh refunt"):
+        assert sorted(find(shared, text, 20)) == sorted(find(Search(part), text, 20))
+
+
+def test_search_of_a_part_returns_the_skills_of_the_part() -> None:
+    whole = registry(*FILLER, skill("tea", title="Whole"))
+    part = registry(*FILLER, skill("tea", title="Part"))
+    search = Search(whole).restricted_to(part)
+    (found,) = search.find("tea", 5, lambda _: True)
+    assert found is part.snapshot.skills["tea"]
+    whole.snapshot = build.snapshot(*FILLER)  # as a scan between the two looks does
+    assert find(search, "tea") == []

@@ -16,7 +16,7 @@ from tables import each_row
 
 def vocabulary(*words: str, letters: int = 2) -> Vocabulary:
     database = sqlite3.connect(":memory:")
-    built = Vocabulary(database, "words", letters)
+    built = Vocabulary(database, "words", letters, lambda _: True)
     finalize(built, database.close)
     built.add({*words})
     return built

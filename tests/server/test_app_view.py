@@ -16,9 +16,10 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Frame, Page, Route, expect
 from tools.interop.setup import EXT_APPS, MODULES
 
+from dispatching import Direct
 from web.ui import corpus
 from web.ui.chromium import browser, needs_chromium, open_page
-from wire import FIXTURES, Wire, serving, write_skill
+from wire import FIXTURES, Client, Wire, serving, write_skill
 
 pytestmark = needs_chromium
 HERE = Path(__file__).parent / "app_host"
@@ -70,7 +71,7 @@ def serve_file(route: Route) -> None:
 
 @contextmanager
 def view_in_host(
-    chromium: Browser, kind: str, wire: Wire, call: dict[str, Any], *, theme: str = "light", **options: Any
+    chromium: Browser, kind: str, wire: Client, call: dict[str, Any], *, theme: str = "light", **options: Any
 ) -> Iterator[tuple[Page, Frame]]:
     """Yield a host's page, and the frame with the view of this tool call."""
     capabilities = options.pop("capabilities", CAPABILITIES)
@@ -123,8 +124,8 @@ def test_view_adapts_to_its_host(chromium: Browser, kind: str, fixtures: Wire, t
         expect(body).to_have_css("background-color", "rgb(1, 2, 3)")
 
 
-def test_skill_is_loaded_by_keyboard_into_the_model_context(chromium: Browser, kind: str, wire: Wire) -> None:
-    with view_in_host(chromium, kind, wire, LIST) as (page, frame):
+def test_skill_is_loaded_by_keyboard_into_the_model_context(chromium: Browser, kind: str, direct: Direct) -> None:
+    with view_in_host(chromium, kind, direct, LIST) as (page, frame):
         first = frame.get_by_role("button", name="Load refunds", exact=True)
         first.focus()
         page.keyboard.press("Enter")

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from dispatching import Direct, dispatching
 from programs import WITH_NETWORK, needs_script_network
 from tables import each_row
-from wire import EXTENSION, FIXTURES, META, Era, Wire, WireError, serving, write_skill
+from web.http_wire import HELLO
+from wire import EXTENSION, FIXTURES, META, VERSIONS, Era, WireError, serving, write_skill
 
 TEMPLATE = {"type": "ref/resource", "uri": "skill://{+path}"}
 PROMPT = {"type": "ref/prompt", "name": "meeting-notes"}
@@ -33,7 +35,7 @@ EVERY_METHOD: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.requirement("MCP-6", "MCP-8", "MCP-10", "MCP-23", "MCP-25", "S40-20", "S40-23")
 @each_row(("method", "params"), EVERY_METHOD)
 def test_modern_request_is_stateless_and_its_result_private(method: str, params: dict[str, Any]) -> None:
-    with serving(FIXTURES, era="modern", opened=False) as wire:
+    with dispatching(FIXTURES, era="modern", opened=False) as wire:
         first = wire.request(method, params)
         assert first["_meta"][META + "serverInfo"]["name"] == "mcp-skills-server"
         assert wire.request(method, params) == first
@@ -42,23 +44,47 @@ def test_modern_request_is_stateless_and_its_result_private(method: str, params:
             assert (first["ttlMs"], first["cacheScope"]) == (0, "private")
 
 
+@pytest.mark.requirement("MCP-2", "MCP-3", "MCP-7", "MCP-9")
+@each_row(("method", "params", "code", "requested"), [
+    ("skills/list", {"_meta": {META + "clientCapabilities": 5}}, -32602, None),
+    ("skills/list", {"_meta": {META + "protocolVersion": "2031-01-01"}}, -32022, "2031-01-01"),
+    ("initialize", HELLO, -32022, HELLO["protocolVersion"]),
+])  # fmt: skip
+def test_modern_connection_refuses_other_versions_and_invalid_envelopes(
+    method: str, params: dict[str, Any], code: int, requested: str | None
+) -> None:
+    with dispatching(FIXTURES, era="modern") as wire, pytest.raises(WireError) as caught:
+        wire.request(method, params)
+    data = None
+    if requested is not None:
+        data = {"requested": requested, "supported": [VERSIONS["modern"]]}
+    assert (caught.value.code, caught.value.data) == (code, data)
+
+
+@pytest.mark.requirement("MCP-52")
+def test_modern_connection_has_no_removed_method() -> None:
+    with dispatching(FIXTURES, era="modern") as wire:
+        for method in ("ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe", "tasks/list"):
+            with pytest.raises(WireError, match=r"^-32601: "):
+                wire.request(method)
+
+
 @pytest.mark.requirement("MCP-11", "MCP-26")
 def test_cursor_is_valid_on_another_connection(era: Era) -> None:
-    options = ("--page-size", "4")
-    with serving(FIXTURES, *options, era=era) as one, serving(FIXTURES, *options, era=era) as other:
+    with dispatching(FIXTURES, era=era, page_size=4) as one, dispatching(FIXTURES, era=era, page_size=4) as other:
         for method in ("skills/list", "resources/list"):
             cursor = {"cursor": one.request(method)["nextCursor"]}
             assert one.request(method, cursor) == other.request(method, cursor)
 
 
 @pytest.mark.requirement("MCP-4", "MCP-26", "X-17")
-def test_lists_do_not_depend_on_earlier_requests(wire: Wire) -> None:
+def test_lists_do_not_depend_on_earlier_requests(direct: Direct) -> None:
     lists = ("skills/list", "resources/list", "resources/templates/list", "tools/list", "prompts/list")
-    before = [wire.request(method) for method in lists]
+    before = [direct.request(method) for method in lists]
     for method, params in EVERY_METHOD:
-        wire.request(method, params)
-    wire.call("skills_load", names=["commit-messages"])
-    assert before == [wire.request(method) for method in lists]
+        direct.request(method, params)
+    direct.call("skills_load", names=["commit-messages"])
+    assert before == [direct.request(method) for method in lists]
 
 
 @pytest.mark.requirement("MCP-14", "MCP-54")
@@ -77,12 +103,12 @@ def test_server_sends_neither_requests_nor_log_messages(tmp_path: Path, era: Era
 
 
 @pytest.mark.requirement("S40-31")
-def test_reserved_names_have_only_methods_and_keys_of_the_extension(wire: Wire) -> None:
+def test_reserved_names_have_only_methods_and_keys_of_the_extension(direct: Direct) -> None:
     for method in ("skills/find", "skills/activate", "skills/unload", "resources/directory/list"):
         with pytest.raises(WireError, match=r"^-32601: "):
-            wire.request(method)
-    for resource in wire.request("resources/list")["resources"]:
-        frontmatter = wire.request("skills/get", {"uri": resource["uri"]})["skill"]["frontmatter"]
+            direct.request(method)
+    for resource in direct.request("resources/list")["resources"]:
+        frontmatter = direct.request("skills/get", {"uri": resource["uri"]})["skill"]["frontmatter"]
         for key in resource.get("_meta", {}):
             prefix, _, field = key.partition("/")
             assert prefix == "io.modelcontextprotocol.skills" and field in frontmatter
@@ -97,7 +123,7 @@ def test_handshake_declares_skills_the_extension_and_resources(era: Era) -> None
         ("sep-2076", (skills, {})),
         ("sep-2640", (None, extension)),
     ):
-        with serving(FIXTURES, "--dialect", dialect, era=era, opened=False) as wire:
+        with dispatching(FIXTURES, dialect=dialect, era=era, opened=False) as wire:
             result = wire.open()
             capabilities = result["capabilities"]
             assert (capabilities.get("skills"), capabilities.get("extensions", {})) == declared
@@ -111,7 +137,7 @@ def test_handshake_declares_skills_the_extension_and_resources(era: Era) -> None
 def test_host_with_native_skills_gets_each_skill_once(era: Era, tmp_path: Path) -> None:
     """The tools and prompts list only lenient skills, which such a host cannot list natively."""
     write_skill(tmp_path / "valid")
-    claude = partial(serving, tmp_path, era=era, host="claude-code")
+    claude = partial(dispatching, tmp_path, era=era, host="claude-code")
     with claude(extension=True, opened=False) as wire, claude() as without_extension:
         assert "instructions" not in wire.open()
         (pure,), (union,) = wire.every_skill(), without_extension.every_skill()
@@ -120,7 +146,7 @@ def test_host_with_native_skills_gets_each_skill_once(era: Era, tmp_path: Path) 
         assert wire.request("tools/list")["tools"] == []
         assert wire.request("prompts/list")["prompts"] == []
     for server in (
-        claude("--dialect", "sep-2076", extension=True),
+        claude(dialect="sep-2076", extension=True),
         claude(),
         claude(extension=True, host="inspector-cli"),
     ):

@@ -1,4 +1,4 @@
-"""`resources/*` and completion of the resource template, over stdio in both eras."""
+"""`resources/*` and completion of the resource template, in both eras."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from dispatching import Direct, dispatching
 from tables import each_row
-from wire import Era, Wire, WireError, serving, write_skill
+from wire import Era, WireError, write_skill
 
 NOT_FOUND = {"legacy": -32002, "modern": -32602}
 
@@ -28,10 +29,10 @@ NOT_FOUND = {"legacy": -32002, "modern": -32602}
     "skill://%2fetc%2fpasswd", "skill://csv-profiling/%ff", "file:///etc/passwd",
     "http://localhost/", "x",
 ])  # fmt: skip
-def test_unserved_uri_is_not_found_in_any_encoding(wire: Wire, uri: str) -> None:
+def test_unserved_uri_is_not_found_in_any_encoding(direct: Direct, uri: str) -> None:
     with pytest.raises(WireError) as caught:
-        wire.request("resources/read", {"uri": uri})
-    assert (caught.value.code, caught.value.data) == (NOT_FOUND[wire.era], {"uri": uri})
+        direct.request("resources/read", {"uri": uri})
+    assert (caught.value.code, caught.value.data) == (NOT_FOUND[direct.era], {"uri": uri})
     assert caught.value.message == f"Resource not found: {uri}"
 
 
@@ -43,7 +44,7 @@ def test_forbidden_and_missing_files_have_the_same_error(tmp_path: Path, era: Er
     (skill / "out.txt").symlink_to(secret)
     (skill / ".env").write_text("KEY=1")
     (skill / "in.md").symlink_to("references/a.md")
-    with serving(tmp_path / "root", era=era) as wire:
+    with dispatching(tmp_path / "root", era=era) as wire:
         (entry,) = wire.every_skill()
         served = {each["uri"].removeprefix("skill://skill/") for each in entry["resources"]}
         assert served == {"SKILL.md", "in.md", "references/a.md"}
@@ -53,7 +54,7 @@ def test_forbidden_and_missing_files_have_the_same_error(tmp_path: Path, era: Er
                 wire.read(f"skill://skill/{name}")
 
 
-def children(wire: Wire, uri: str) -> dict[str, str]:
+def children(wire: Direct, uri: str) -> dict[str, str]:
     """Return the media type of each child by its name, from all pages of a directory."""
     page = wire.request("resources/directory/read", {"uri": uri})
     resources = page["resources"]
@@ -73,20 +74,20 @@ def children(wire: Wire, uri: str) -> dict[str, str]:
 
 
 @pytest.mark.requirement("S40-3", "S40-27", "S40-29")
-def test_directory_lists_its_direct_children(wire: Wire) -> None:
-    assert children(wire, "skill://acme") == {"billing": "inode/directory"}
-    assert children(wire, "skill://acme/billing") == {"invoices": "inode/directory", "refunds": "inode/directory"}
-    assert children(wire, "skill://release-checklist") == {
+def test_directory_lists_its_direct_children(direct: Direct) -> None:
+    assert children(direct, "skill://acme") == {"billing": "inode/directory"}
+    assert children(direct, "skill://acme/billing") == {"invoices": "inode/directory", "refunds": "inode/directory"}
+    assert children(direct, "skill://release-checklist") == {
         "SKILL.md": "text/markdown", "changelog-entry": "inode/directory", "references": "inode/directory",
     }  # fmt: skip
-    assert "profile_csv.py" in children(wire, "skill://csv-profiling/scripts")
+    assert "profile_csv.py" in children(direct, "skill://csv-profiling/scripts")
 
 
 @pytest.mark.requirement("S40-27")
 def test_directory_has_pages_and_may_be_empty(tmp_path: Path, era: Era) -> None:
     skill = write_skill(tmp_path / "skill", **{f"data__f{number}_md": "x" for number in range(7)})
     (skill / "empty" / "deeper").mkdir(parents=True)
-    with serving(tmp_path, "--page-size", "3", era=era) as wire:
+    with dispatching(tmp_path, era=era, page_size=3) as wire:
         assert len(children(wire, "skill://skill/data")) == 7
         assert children(wire, "skill://skill/empty") == {"deeper": "inode/directory"}
         assert children(wire, "skill://skill/empty/deeper") == {}
@@ -101,16 +102,16 @@ def test_directory_has_pages_and_may_be_empty(tmp_path: Path, era: Era) -> None:
     "skill://csv-profiling/scripts/..", "skill://csv-profiling/%2e%2e", "skill://acm", "skill://",
     "file:///", "", None, 5,
 ])  # fmt: skip
-def test_uri_without_directory_is_refused(wire: Wire, uri: Any) -> None:
+def test_uri_without_directory_is_refused(direct: Direct, uri: Any) -> None:
     with pytest.raises(WireError, match=r"^-32602: "):
-        wire.request("resources/directory/read", {"uri": uri})
+        direct.request("resources/directory/read", {"uri": uri})
 
 
-def test_path_of_the_template_is_completed(wire: Wire) -> None:
+def test_path_of_the_template_is_completed(direct: Direct) -> None:
     def complete(value: str) -> list[str]:
         ref = {"type": "ref/resource", "uri": "skill://{+path}"}
         params = {"ref": ref, "argument": {"name": "path", "value": value}}
-        values = wire.request("completion/complete", params)["completion"]["values"]
+        values = direct.request("completion/complete", params)["completion"]["values"]
         assert len(values) <= 100
         return values
 
@@ -122,21 +123,21 @@ def test_path_of_the_template_is_completed(wire: Wire) -> None:
     assert complete("nothing") == []
     assert len(complete("")) > 90
     for path in complete("polite"):
-        assert wire.read(f"skill://{path}")
+        assert direct.read(f"skill://{path}")
 
 
 @each_row(("ref", "argument"), [
     ({"type": "ref/prompt", "name": "x"}, "a"), ({"type": "ref/resource", "uri": "file://{x}"}, "x"),
     ({"type": "ref/resource", "uri": "skill://{+path}"}, "other"),
 ])  # fmt: skip
-def test_completion_of_another_reference_is_refused(wire: Wire, ref: dict[str, str], argument: str) -> None:
+def test_completion_of_another_reference_is_refused(direct: Direct, ref: dict[str, str], argument: str) -> None:
     with pytest.raises(WireError, match="-32602"):
-        wire.request("completion/complete", {"ref": ref, "argument": {"name": argument, "value": ""}})
+        direct.request("completion/complete", {"ref": ref, "argument": {"name": argument, "value": ""}})
 
 
 def test_changed_or_deleted_file_is_rescanned_before_it_is_served(tmp_path: Path, era: Era) -> None:
     skill = write_skill(tmp_path / "skill", references__a_md="old")
-    with serving(tmp_path, "--no-watch", era=era) as wire:
+    with dispatching(tmp_path, era=era) as wire:
         wire.every_skill()
         (skill / "references" / "a.md").write_text("new text")
         assert wire.read("skill://skill/references/a.md") == b"new text"

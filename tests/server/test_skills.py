@@ -1,4 +1,4 @@
-"""`skills/list` and `skills/get` over stdio in both eras."""
+"""`skills/list` and `skills/get` in both eras."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
+from dispatching import Direct, dispatching
 from tables import each_row
-from wire import FIXTURES, Era, Wire, WireError, serving, write_skill
+from wire import FIXTURES, Era, WireError, write_skill
 
 
 @pytest.mark.requirement("S76-5", "S40-22")
 def test_pages_list_every_skill_once_in_a_stable_order(era: Era) -> None:
-    with serving(FIXTURES, "--page-size", "3", era=era) as wire:
+    with dispatching(FIXTURES, era=era, page_size=3) as wire:
         first = [skill["uri"] for skill in wire.every_skill()]
         assert len(first) == len(set(first)) == len(list(FIXTURES.rglob("SKILL.md")))
         assert first == [skill["uri"] for skill in wire.every_skill()]
@@ -25,9 +26,9 @@ def test_pages_list_every_skill_once_in_a_stable_order(era: Era) -> None:
     "skills/list", "resources/list", "resources/templates/list", "tools/list", "prompts/list",
 ])  # fmt: skip
 @each_row("cursor", ["", "x", "!!!!", "W10", "5", "é", "bnVsbA", "WyJvdGhlciIsImEiXQ", "A" * 20_000])
-def test_invalid_cursor_is_refused(wire: Wire, method: str, cursor: str) -> None:
+def test_invalid_cursor_is_refused(direct: Direct, method: str, cursor: str) -> None:
     with pytest.raises(WireError, match=r"^-32602: .*cursor"):
-        wire.request(method, {"cursor": cursor})
+        direct.request(method, {"cursor": cursor})
 
 
 @pytest.mark.requirement("S40-24", "S40C-5", "S76-8", "X-8")
@@ -41,28 +42,28 @@ def test_invalid_cursor_is_refused(wire: Wire, method: str, cursor: str) -> None
     ({"name": "commit-messages", "arguments": ["x"]}, "arguments"), ({"uri": "skill://none/SKILL.md"}, "skill://none"),
     ({"uri": "skill://commit-messages"}, "skill://commit-messages"), ({"uri": "", "name": "commit-messages"}, "URI"),
 ])  # fmt: skip
-def test_get_names_the_invalid_param(wire: Wire, params: dict[str, Any], named: str) -> None:
+def test_get_names_the_invalid_param(direct: Direct, params: dict[str, Any], named: str) -> None:
     with pytest.raises(WireError) as caught:
-        wire.request("skills/get", params)
+        direct.request("skills/get", params)
     assert caught.value.code == -32602
     assert named in caught.value.message
 
 
 @pytest.mark.requirement("S40-2", "S40-23", "S40-25", "S40-26", "X-8")
-def test_get_by_uri_returns_the_entry_of_the_list(wire: Wire) -> None:
-    for skill in wire.every_skill():
-        result = wire.request("skills/get", {"uri": skill["uri"]})
+def test_get_by_uri_returns_the_entry_of_the_list(direct: Direct) -> None:
+    for skill in direct.every_skill():
+        result = direct.request("skills/get", {"uri": skill["uri"]})
         assert result["skill"] == skill
         assert "nextCursor" not in result
 
 
 @pytest.mark.requirement("S76-12")
-def test_get_by_name_names_every_other_file_by_a_readable_uri(wire: Wire) -> None:
-    for skill in wire.every_skill():
+def test_get_by_name_names_every_other_file_by_a_readable_uri(direct: Direct) -> None:
+    for skill in direct.every_skill():
         given = {each["name"]: "x" for each in skill.get("arguments", ())}
-        files = wire.request("skills/get", {"name": skill["name"], "arguments": given})["files"]
+        files = direct.request("skills/get", {"name": skill["name"], "arguments": given})["files"]
         served = {each["uri"]: each["size"] for each in skill["resources"] if each["uri"] != skill["uri"]}
-        assert {each["uri"]: len(wire.read(each["uri"])) for each in files} == served
+        assert {each["uri"]: len(direct.read(each["uri"])) for each in files} == served
 
 
 @pytest.mark.requirement("S40-5", "S40-7", "X-2")
@@ -71,7 +72,7 @@ def test_invalid_skill_is_served_only_in_sep_2076(tmp_path: Path, era: Era) -> N
     write_skill(tmp_path / "Shouting", name="Shouting")
     (write_skill(tmp_path / "torn") / "SKILL.md").write_text("---\nname: [\n---\n")
     for dialect, names in (("auto", ["good"]), ("sep-2640", ["good"]), ("sep-2076", ["Shouting", "good"])):
-        with serving(tmp_path, "--dialect", dialect, era=era) as wire:
+        with dispatching(tmp_path, era=era, dialect=dialect) as wire:
             skills = wire.every_skill()
             assert [each.get("name") or each["frontmatter"]["name"] for each in skills] == names
             uri = "skill://Shouting/SKILL.md"
@@ -81,4 +82,3 @@ def test_invalid_skill_is_served_only_in_sep_2076(tmp_path: Path, era: Era) -> N
             else:
                 with pytest.raises(WireError):
                     wire.read(uri)
-            wire.wait_for_log(b"torn")

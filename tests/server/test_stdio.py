@@ -30,10 +30,8 @@ from wire import (
     META,
     SLOW_LOAD,
     SOON,
-    VERSIONS,
     Era,
     Wire,
-    WireError,
     serving,
     write_skill,
 )
@@ -55,31 +53,6 @@ def test_each_line_of_stdout_is_one_message_with_the_id_of_its_request(era: Era)
         assert all(each["jsonrpc"] == "2.0" for each in answers)
         answered = [each.get("id") for each in answers]
         assert all(answered.count(identifier) == 1 for identifier in ids)
-
-
-@pytest.mark.requirement("MCP-2", "MCP-3", "MCP-7", "MCP-9")
-@each_row(("method", "params", "code", "requested"), [
-    ("skills/list", {"_meta": {META + "clientCapabilities": 5}}, -32602, None),
-    ("skills/list", {"_meta": {META + "protocolVersion": "2031-01-01"}}, -32022, "2031-01-01"),
-    ("initialize", HELLO, -32022, HELLO["protocolVersion"]),
-])  # fmt: skip
-def test_modern_connection_refuses_other_versions_and_invalid_envelopes(
-    method: str, params: dict[str, Any], code: int, requested: str | None
-) -> None:
-    with serving(FIXTURES, era="modern") as wire, pytest.raises(WireError) as caught:
-        wire.request(method, params)
-    data = None
-    if requested is not None:
-        data = {"requested": requested, "supported": [VERSIONS["modern"]]}
-    assert (caught.value.code, caught.value.data) == (code, data)
-
-
-@pytest.mark.requirement("MCP-52")
-def test_modern_connection_has_no_removed_method() -> None:
-    with serving(FIXTURES, era="modern") as wire:
-        for method in ("ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe", "tasks/list"):
-            with pytest.raises(WireError, match=r"^-32601: "):
-                wire.request(method)
 
 
 @each_row("number", [signal.SIGTERM, signal.SIGINT])

@@ -10,7 +10,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Final, Literal, TypeAlias
 
 from mcp_skills_server.access.principal import Principal
@@ -160,6 +160,11 @@ class Permissions:
     def permits_any(self, what: str) -> bool:
         """Return whether any grant permits the action `what`, even if it matches no skill now."""
         return any(what in each.may for each in self.grants)
+
+    @cached_property
+    def to_read(self) -> Permissions:
+        """These permissions without what they permit beside reading."""
+        return Permissions([Grant((), each.skills) for each in self.grants])
 
     @property
     def is_admin(self) -> bool:

@@ -470,11 +470,6 @@ class Registry:
     permissions: Final = None
     """The registry belongs to no principal, unlike `FilteredSkills`."""
 
-    @property
-    def weight(self) -> int:
-        """Number of skills in the snapshot."""
-        return len(self.snapshot.skills)
-
     def filter_changes(self, changes: Changes) -> Changes:
         """Return the changes unfiltered; the counterpart of `FilteredSkills.filter_changes`."""
         return changes

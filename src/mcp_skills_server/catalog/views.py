@@ -1,7 +1,7 @@
 """Access-filtered views: the skills that a principal's grants leave, as seen by one request.
 
-Principals with equal permissions share one filtered snapshot. It holds all that a request can
-reach, so its readers check no access.
+Principals that can read the same skills share one snapshot, that of the registry if they can read
+all. It holds all that a request can reach, so its readers check no access.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Final, Generic, TypeAlias, TypeVar
-from weakref import WeakValueDictionary, ref
+from weakref import ref
 
 from mcp_skills_server.access.grants import Grant, Grants, Permissions
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.bundle import without_nested
-from mcp_skills_server.catalog.registry import Body, Listeners, Registry
+from mcp_skills_server.catalog.registry import Body, Registry
 from mcp_skills_server.catalog.threads import in_thread, off_loop
 from mcp_skills_server.errors import REPEATS, StaleFileError, UnreadableError
 from mcp_skills_server.model import SKILL_MD, Changes, Skill, Snapshot, Standing
@@ -24,10 +25,13 @@ from mcp_skills_server.telemetry import events
 
 logger = logging.getLogger(__name__)
 
-_MOST_SKILLS: Final = 400_000
-"""Skills in all cached filtered snapshots together, about 150 bytes each."""
-_EMPTY: Final = 50
-"""Base weight of each cached object, in skills."""
+_MAX_SETS: Final = 4096
+"""Cached `GrantedSkills`, of about a kilobyte with what is derived from them."""
+_MAX_BYTES: Final = 1 << 24
+"""Size of all cached filtered snapshots together."""
+_SET_BYTES: Final = 40_000
+_SKILL_BYTES: Final = 170
+"""Size of a filtered snapshot: that of the texts for models, and of each skill."""
 _INLINE_BYTES: Final = 1 << 18
 """Files of at most this size are read on the event loop."""
 _INLINE_MARKDOWN: Final = 1 << 14
@@ -35,8 +39,8 @@ _INLINE_MARKDOWN: Final = 1 << 14
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 
-SkillSet: TypeAlias = "Registry | FilteredSkills"
-"""The skills behind a view, a conversation or a publication: all, or a filtered part."""
+SkillSet: TypeAlias = "Registry | GrantedSkills"
+"""The skills behind a view or a conversation: all, or what a principal may see."""
 
 
 class View:
@@ -103,13 +107,14 @@ class Views:
     def __init__(self, registry: Registry, grants: Grants | None = None) -> None:
         self.registry = registry
         self._grants = grants
-        self._live: WeakValueDictionary[Permissions, FilteredSkills] = WeakValueDictionary()
-        self._cached = LruCache(
-            self._granted, lambda _, each: each.weight, _MOST_SKILLS, FilteredSkills.forget
+        self._granted = LruCache(partial(GrantedSkills, self), _MAX_SETS)
+        self._parts = LruCache(
+            partial(FilteredSkills, registry),
+            _MAX_BYTES,
+            weigh=lambda part: part.bytes,
+            close=FilteredSkills.forget,
         )
         self._replaced: list[Callable[[Grants, Grants], None]] = []
-        if grants is not None:
-            registry.subscribe(self._note)
 
     @property
     def grants(self) -> tuple[Grant, ...] | None:
@@ -133,17 +138,17 @@ class Views:
         permissions = self.permissions(principal)
         if permissions is None:
             return self.registry
-        return self.filtered(permissions)
+        return self.granted(permissions)
 
-    def filtered(self, permissions: Permissions) -> FilteredSkills:
-        """Return the skills that these permissions can read."""
-        return self._cached.of(permissions)
+    def granted(self, permissions: Permissions) -> GrantedSkills:
+        """Return the skills that these permissions can read, with the permissions."""
+        return self._granted.of(permissions)
 
-    def _granted(self, permissions: Permissions) -> FilteredSkills:
-        found = self._live.get(permissions)
-        if found is None:
-            found = self._live[permissions] = FilteredSkills(self.registry, permissions)
-        return found
+    def part(self, permissions: Permissions | None) -> Registry | FilteredSkills:
+        """Return the set that is shared by all permissions to read the same skills."""
+        if permissions is None or permissions.can_read_all:
+            return self.registry
+        return self._parts.of(permissions.to_read)
 
     def replace(self, grants: Sequence[Grant]) -> None:
         """Replace the grants.
@@ -164,41 +169,33 @@ class Views:
 
     def difference(self, before: Permissions, after: Permissions) -> Changes:
         """Return the changes that a principal sees when its permissions change."""
-        old, new = (self.filtered(before).snapshot.skills, self.filtered(after).snapshot.skills)
+        old, new = self.part(before).snapshot.skills, self.part(after).snapshot.skills
         return Changes(_without_same(old, new), _without_same(new, old))
 
-    def _note(self, changes: Changes) -> None:
-        for each in list(self._live.values()):
-            each.notify(changes)
 
-
-class FilteredSkills:
-    """Filtered part of a registry: the skills that some permissions can read. Thread-safe.
+class GrantedSkills:
+    """The skills that a principal can read, and its permissions. Thread-safe.
 
     Made by `Views`. It has the members of a `Registry` that a `SkillSet` needs.
     """
 
-    def __init__(self, registry: Registry, permissions: Permissions) -> None:
+    def __init__(self, views: Views, permissions: Permissions) -> None:
         self.permissions = permissions
-        self._registry = registry
-        self._is_whole = permissions.can_read_all
-        self._lock = threading.Lock()
-        self._listeners = Listeners()
-        self.forget()
+        self._views = views
+        registry = views.registry
         # Unfiltered: these take only objects that came from a filtered snapshot.
         self.read, self.body, self.place = registry.read, registry.body, registry.place
         self.roots, self.loaded = registry.roots, registry.loaded
 
     @property
+    def part(self) -> Registry | FilteredSkills:
+        """The set that is shared by all permissions to read the same skills."""
+        return self._views.part(self.permissions)
+
+    @property
     def snapshot(self) -> Snapshot:
-        """The filtered skills as they are now; the same object until one of them changes."""
-        whole = self._registry.snapshot
-        if self._is_whole:
-            return whole
-        with self._lock:
-            if self._of is None or self._of() is not whole:
-                self._rebuild(whole)
-            return self._own
+        """The readable skills as they are now; the same object until one of them changes."""
+        return self.part.snapshot
 
     def unread_sources(self) -> Sequence[str]:
         """Return no names: a principal may not know of sources that it cannot read."""
@@ -210,18 +207,40 @@ class FilteredSkills:
 
     def rescan(self, path: str) -> Changes:
         """Run `Registry.rescan` and return the filtered changes."""
+        return self.part.rescan(path)
+
+    def filter_changes(self, changes: Changes) -> Changes:
+        """Return the filtered changes."""
+        return self.part.filter_changes(changes)
+
+
+class FilteredSkills:
+    """Filtered part of a registry: the skills that some permissions can read. Thread-safe.
+
+    Made by `Views`, for all principals that can read the same.
+    """
+
+    def __init__(self, registry: Registry, permissions: Permissions) -> None:
+        self.permissions = permissions
+        self._registry = registry
+        self._lock = threading.Lock()
+        self.forget()
+        # Unfiltered, as in `GrantedSkills`.
+        self.read, self.body, self.place = registry.read, registry.body, registry.place
+        self.roots, self.loaded = registry.roots, registry.loaded
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The filtered skills as they are now; the same object until one of them changes."""
+        whole = self._registry.snapshot
+        with self._lock:
+            if self._of is None or self._of() is not whole:
+                self._rebuild(whole)
+            return self._own
+
+    def rescan(self, path: str) -> Changes:
+        """Run `Registry.rescan` and return the filtered changes."""
         return self.filter_changes(self._registry.rescan(path))
-
-    def subscribe(
-        self, listener: Callable[[Changes], None], *, problems: bool = False
-    ) -> Callable[[], None]:
-        """Subscribe as to `Registry.subscribe`, to changes of the filtered skills."""
-        return self._listeners.subscribe(listener, problems=problems)
-
-    def notify(self, changes: Changes) -> None:
-        """Notify the listeners of the filtered changes."""
-        if len(self._listeners):
-            self._listeners.notify(self.filter_changes(changes))
 
     def forget(self) -> None:
         """Drop the cached snapshot; the next request rebuilds it."""
@@ -229,13 +248,16 @@ class FilteredSkills:
             self._own = Snapshot({})
             self._of: ref[Snapshot] | None = None
             """The registry's snapshot that the filtered one was made from."""
-            self._whole: dict[str, Skill] = {}
-            """The readable skills by path, as the registry has them, nested skills included."""
+            self._paths: list[str] = []
+            """The paths of all skills of the registry, and those of the readable ones."""
+            self._readable: list[str] = []
+            self._outer: dict[str, Skill] = {}
+            """As the registry has them, the skills that lost nested ones or whose text stayed."""
 
     @property
-    def weight(self) -> int:
-        """Number of skills in the cached snapshot."""
-        return len(self._whole)
+    def bytes(self) -> int:
+        """Approximate size of the cached snapshot."""
+        return _SET_BYTES + _SKILL_BYTES * len(self._readable)
 
     def filter_changes(self, changes: Changes) -> Changes:
         """Return the filtered changes."""
@@ -257,20 +279,26 @@ class FilteredSkills:
 
     def _rebuild(self, whole: Snapshot) -> None:
         """Rebuild the filtered snapshot from `whole`; the same object if nothing differs."""
-        own, before = self._own.skills, self._whole
         paths = whole.paths(Standing.UNUSABLE)
-        now = {path: whole.skills[path] for path in self.permissions.readable(paths)}
+        if paths != self._paths:
+            self._paths, self._readable = paths, sorted(self.permissions.readable(paths))
+        own, before, self._outer = self._own.skills, self._outer, {}
         made: dict[str, Skill] = {}
-        for path, skill in now.items():
-            made[path] = own[path] if before.get(path) is skill else self._without_withheld(skill)
-            if path in own and own[path].has_same_content(made[path]):
-                made[path] = own[path]
+        for path in self._readable:
+            skill, kept = whole.skills[path], own.get(path)
+            if kept is None or (kept is not skill and before.get(path) is not skill):
+                left = self._without_withheld(skill)
+                if kept is None or not kept.has_same_content(left):
+                    kept = left
+            if kept is not skill:
+                self._outer[path] = skill
+            made[path] = kept
         # Problems of roots are for the operator only.
         can_read = self.permissions.can_read
         problems = tuple(each for each in whole.problems if each.skill and can_read(each.skill))
         if made != {**own} or problems != self._own.problems:
             self._own = Snapshot(made, problems)
-        self._of, self._whole = ref(whole), now
+        self._of = ref(whole)
 
 
 def _without_same(skills: Mapping[str, Skill], others: Mapping[str, Skill]) -> dict[str, Skill]:
@@ -282,24 +310,20 @@ def _without_same(skills: Mapping[str, Skill], others: Mapping[str, Skill]) -> d
     }
 
 
-def weigh(skill_set: SkillSet, _: object) -> int:
-    """Return the weight of a value keyed by a set of skills, for an `LruCache`."""
-    return skill_set.weight
-
-
 class LruCache(Generic[_K, _V]):
-    """Thread-safe LRU cache, bounded by weight in skills; values are made on a miss.
+    """Thread-safe LRU cache, bounded by the weight of its values, which are made on a miss.
 
     `make` is called under the lock, so it must be quick. Above the weight `most` the least recently
-    used values are evicted and closed.
+    used values are evicted and closed. Without `weigh` each value weighs 1.
     """
 
     def __init__(
         self,
         make: Callable[[_K], _V],
-        weigh: Callable[[_K, _V], int],
         most: int,
-        close: Callable[[_V], object] | None = None,
+        *,
+        weigh: Callable[[_V], int] = lambda _: 1,
+        close: Callable[[_V], object] = lambda _: None,
     ) -> None:
         self._make = make
         self._weigh = weigh
@@ -317,14 +341,13 @@ class LruCache(Generic[_K, _V]):
         with self._lock:
             if key not in self._values:
                 self._values[key] = self._make(key)
-                total = sum(_EMPTY + self._weigh(*item) for item in self._values.items())
+                total = sum(map(self._weigh, self._values.values()))
                 while total > self._most and len(self._values) > 1:
-                    oldest, gone = self._values.popitem(last=False)
-                    total -= _EMPTY + self._weigh(oldest, gone)
+                    _, gone = self._values.popitem(last=False)
+                    total -= self._weigh(gone)
                     going.append(gone)
             self._values.move_to_end(key)
             found = self._values[key]
-        if self._close is not None:
-            for gone in going:
-                self._close(gone)
+        for gone in going:
+            self._close(gone)
         return found

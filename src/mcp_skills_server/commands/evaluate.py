@@ -116,7 +116,7 @@ def evaluate(options: EvaluateOptions, roots: tuple[str, ...]) -> int:
         raise UsageError(f"there is no trigger set: no skill has an evals/*.json; {hint}")
     with Runtime(registry) as runtime:
         by_program = _program(options, runtime)
-        judge = by_program or RankingJudge(runtime.searches.of(registry))
+        judge = by_program or RankingJudge(runtime.search)
         judged = evaluation.evaluate(cases, judge, registry.snapshot, options.threshold)
         results = [*progress(judged, "Judging", len(cases))]
     if options.form == "json":
@@ -245,7 +245,7 @@ def try_(options: TableOptions, arguments: tuple[str, ...]) -> int:
     given, prompt = roots_and_last(arguments, usage)
     registry = load_registry(given, options)
     with Runtime(registry) as runtime:
-        hits = RankingJudge(runtime.searches.of(registry)).ranked(prompt)
+        hits = RankingJudge(runtime.search).ranked(prompt)
     places: list[dict[str, Any]] = []
     for hit in hits:
         words = dict(matched_fields(hit.skill, prompt))

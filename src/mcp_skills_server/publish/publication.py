@@ -15,7 +15,8 @@ from functools import partial
 from typing import Final
 
 from mcp_skills_server import codes
-from mcp_skills_server.catalog.views import SkillSet
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.views import FilteredSkills
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.dialects.wellknown import Artifact
 from mcp_skills_server.errors import StaleFileError
@@ -36,6 +37,8 @@ _FRESH_S: Final = 10.0
 """Seconds until an edition is checked for changed file modes, which no snapshot shows."""
 _FRESH_AFTER_FAILURE_S: Final = 1.0
 """The same interval after a file could not be read."""
+_BASE_WEIGHT: Final = 50
+"""Weight of a publication without skills."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,7 @@ class Publication:
 
     def __init__(
         self,
-        registry: SkillSet,
+        registry: Registry | FilteredSkills,
         base: str = "",
         *,
         keeping: RetentionPolicy | None = None,
@@ -88,6 +91,11 @@ class Publication:
         self._fresh_until = 0.0
         self._settled = True
         self.latest: Edition | None = None
+
+    @property
+    def weight(self) -> int:
+        """Number of packed skills, and some more."""
+        return len(self._packed) + _BASE_WEIGHT
 
     # Editions
 

@@ -1,16 +1,17 @@
 """Server instructions, tool definitions and change notices, with the list of skills in them.
 
-The texts are cached per snapshot. Until the first scan ends they list the skills of the persistent
-index, because some hosts fetch them only once, at the start.
+The texts are cached per snapshot, for all who read it. Until the first scan ends they list the
+skills of the persistent index, because some hosts fetch them only once, at the start.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from os.path import basename
 from typing import TYPE_CHECKING, Final, NamedTuple
+from weakref import WeakKeyDictionary
 
 from mcp_skills_server.catalog.disk import is_utf8
 from mcp_skills_server.catalog.views import SkillSet
@@ -40,26 +41,34 @@ _MOST_COUNTED: Final = 1_000
 class _Texts(NamedTuple):
     """The texts of one snapshot."""
 
-    snapshot: Snapshot
     overview: Overview
-    instructions: dict[Client, str]
-    """The instructions without loaded skills, by client."""
-    tools: dict[tuple[bool, Standing | None, Client], list[dict[str, Json]]]
-    """Tool definitions by the arguments of `Briefing.tools`: handles, elsewhere, client."""
+    instructions: dict[tuple[bool, Client], str]
+    """The instructions without loaded skills, by whether scripts may run, and client."""
+    tools: dict[tuple[bool, bool, Standing | None, Client], list[dict[str, Json]]]
+    """Tool definitions by whether scripts may run, and the arguments of `Briefing.tools`."""
 
 
 class Briefing:
-    """The texts with the list of skills that a host gives to its model at the start."""
+    """The texts with the list of skills that a host gives to its model at the start.
 
-    def __init__(self, registry: SkillSet, runtime: Runtime) -> None:
+    `whole` is the briefing of all skills, if these are a part of them.
+    """
+
+    def __init__(self, registry: SkillSet, runtime: Runtime, whole: Briefing | None = None) -> None:
         self._registry = registry
         self._runtime = runtime
         self._preferred: Sequence[str] = ()
-        self._texts: _Texts | None = None
+        self._texts = WeakKeyDictionary[Snapshot, _Texts]()
         self._remembered: Snapshot | None = None
         self._changes: deque[tuple[float, str, int]] = deque(maxlen=_MOST_KEPT)
         """`time.monotonic`, skill path and +1 or -1 of each added or removed skill."""
-        self._unsubscribe = registry.subscribe(self._note)
+        self._unsubscribe: Callable[[], None] = lambda: None
+        if whole is None:
+            self._unsubscribe = runtime.registry.subscribe(self._note)
+        else:
+            self._texts, self._changes = whole._texts, whole._changes
+            if registry.snapshot is runtime.registry.snapshot:  # else others' use would show
+                self._preferred = whole._preferred
 
     def close(self) -> None:
         """Unsubscribe from the registry."""
@@ -85,17 +94,16 @@ class Briefing:
 
     def instructions(self, active: Sequence[Loaded] | None = None, client: Client = UNKNOWN) -> str:
         """Return the server instructions, with the `active` skills; "" if there are no skills."""
-        texts = self._current()
-        if not active and client in texts.instructions:
-            return texts.instructions[client]
+        _, texts = self._current()
+        scripts = self._runtime.runs_scripts
+        if not active and (scripts, client) in texts.instructions:
+            return texts.instructions[scripts, client]
         characters = self.characters(client)
         if client.list_in == "tools":
             characters = 0
-        text = runtime.instructions(
-            texts.overview, characters, scripts=self._runtime.runs_scripts, active=active
-        )
+        text = runtime.instructions(texts.overview, characters, scripts=scripts, active=active)
         if not active:
-            texts.instructions[client] = text
+            texts.instructions[scripts, client] = text
         return text
 
     def tools(
@@ -108,10 +116,10 @@ class Briefing:
             elsewhere: the lowest standing of the skills that the host lists itself, if any. The
                 tools then list only the skills below it, or none if scripts may run.
         """
-        texts, scripts = self._current(), self._runtime.runs_scripts
-        key = handles, elsewhere, client
+        (snapshot, texts), scripts = self._current(), self._runtime.runs_scripts
+        key = scripts, handles, elsewhere, client
         if key not in texts.tools:
-            overview, skills = texts.overview, texts.snapshot.skills
+            overview, skills = texts.overview, snapshot.skills
             characters = most = self.characters(client)
             if elsewhere is None:
                 if client.list_in == "instructions":
@@ -150,7 +158,7 @@ class Briefing:
     @property
     def overview(self) -> Overview:
         """The skills offered to models now."""
-        return self._current().overview
+        return self._current()[1].overview
 
     def location(self, skill: Skill, path: str = SKILL_MD) -> str:
         """Return the URI, or absolute path, of a skill's file, or of its directory for ""."""
@@ -167,16 +175,16 @@ class Briefing:
                 return place
         return self.location(skill, "")
 
-    def _current(self) -> _Texts:
+    def _current(self) -> tuple[Snapshot, _Texts]:
         is_read = self._registry.loaded.is_set()
         if is_read:
             self._remembered = None  # the scan has replaced it
         snapshot = self._remembered or self._registry.snapshot
         more = not is_read and self._remembered is None
-        kept = self._texts
-        if kept is None or kept.snapshot is not snapshot or kept.overview.more != more:
-            kept = self._texts = self._write(snapshot, more=more)
-        return kept
+        kept = self._texts.get(snapshot)
+        if kept is None or kept.overview.more != more:
+            kept = self._texts[snapshot] = self._write(snapshot, more=more)
+        return snapshot, kept
 
     def _write(self, snapshot: Snapshot, *, more: bool) -> _Texts:
         usable = (snapshot.skills[path] for path in snapshot.paths(Standing.LENIENT))
@@ -185,7 +193,7 @@ class Briefing:
         offers = [self._offer(skill, snapshot) for skill in skills]
         tags = {*self._runtime.settings.preferred_tags}
         tagged = [each.path for each in skills if tags & {*map(str, tags_of(each.frontmatter))}]
-        return _Texts(snapshot, Overview(offers, more, [*tagged, *self._preferred]), {}, {})
+        return _Texts(Overview(offers, more, [*tagged, *self._preferred]), {}, {})
 
     def _offer(self, skill: Skill, snapshot: Snapshot) -> Offer:
         root, path = self._root_and_path(skill)
@@ -210,10 +218,10 @@ class Briefing:
 
         `since` is a `time.monotonic` of this process.
         """
-        changes = list(self._changes)
+        changes, permissions = list(self._changes), self._registry.permissions
         balance: Counter[str] = Counter()
         for at, path, step in changes:
-            if at > since:
+            if at > since and (permissions is None or permissions.can_read(path)):
                 balance[path] += step
         added = sum(step > 0 for step in balance.values())
         removed = sum(step < 0 for step in balance.values())

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from copy import copy
+from threading import Lock
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.threads import in_thread
-from mcp_skills_server.catalog.views import LruCache, SkillSet, weigh
+from mcp_skills_server.catalog.views import LruCache, SkillSet
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.errors import RequestError, UsageError
 from mcp_skills_server.format import identity, uris
@@ -27,10 +29,8 @@ if TYPE_CHECKING:
     from mcp_skills_server.runtime.search import Search
 
 _SUGGESTED: Final = 3
-_MOST_SKILLS: Final = 100_000
-"""The cache limit of restricted runtimes, in skills of a few hundred bytes each."""
-_MOST_INDEXED: Final = 40_000
-"""The cache limit of search indexes, in skills of about two kilobytes each."""
+_MAX_RESTRICTED: Final = 4096
+"""The most restricted runtimes that are cached, of about a kilobyte each."""
 
 
 class RuntimeSettings(NamedTuple):
@@ -97,10 +97,12 @@ class Runtime(ClosingMixin):
         self.scripts: Scripts | None = None
         if scripts is not None:
             self.enable_scripts(scripts)
-        self._restricted = LruCache(
-            self._make_restricted, weigh, _MOST_SKILLS, lambda each: each.briefing.close()
-        )
-        self.searches = LruCache(self._make_search, weigh, _MOST_INDEXED)
+        self._restricted = LruCache(self._make_restricted, _MAX_RESTRICTED)
+        self._whole = self
+        """The runtime of all skills."""
+        self._search: Search | None = None
+        self._searching = Lock()
+        self.briefing = Briefing(registry, self)
         self._set_skill_set(registry)
 
     def enable_scripts(self, settings: ScriptSettings) -> None:
@@ -121,7 +123,6 @@ class Runtime(ClosingMixin):
         self.skill_set = skill_set
         self._located: tuple[Snapshot, dict[str, Skill]] | None = None
         self._runs: tuple[Snapshot, bool] | None = None
-        self.briefing = Briefing(skill_set, self)
 
     def restricted_to(self, skill_set: SkillSet) -> Runtime:
         """Return a cached runtime restricted to a set of skills, which shares all other state."""
@@ -130,12 +131,19 @@ class Runtime(ClosingMixin):
     def _make_restricted(self, skill_set: SkillSet) -> Runtime:
         made = copy(self)
         made._set_skill_set(skill_set)
+        made.briefing = Briefing(skill_set, made, self.briefing)
         return made
 
-    def _make_search(self, skill_set: SkillSet) -> Search:
+    @property
+    def search(self) -> Search:
+        """The search of these skills; all restricted runtimes share one index."""
         from mcp_skills_server.runtime.search import Search
 
-        return Search(skill_set, self.embeddings)
+        whole = self._whole
+        with whole._searching:
+            if whole._search is None:
+                whole._search = Search(self.registry, self.embeddings)
+        return whole._search.restricted_to(self.skill_set)
 
     @property
     def runs_scripts(self) -> bool:
@@ -148,6 +156,14 @@ class Runtime(ClosingMixin):
             paths = snapshot.paths(Standing.LENIENT) if permissions.permits_any("scripts") else ()
             self._runs = snapshot, any(permissions.permits("scripts", path) for path in paths)
         return self._runs[1]
+
+    def prepare_search(self) -> None:
+        """Wait for the first scan, then index the skills, so that no client waits for that."""
+        from mcp_skills_server.runtime.search_index import NoFullTextError
+
+        self.registry.loaded.wait()
+        with suppress(NoFullTextError):
+            self.search.find("skill", 1, runtime.is_offered)
 
     async def __aenter__(self) -> Self:
         await self.load()
@@ -228,7 +244,7 @@ class Runtime(ClosingMixin):
         from mcp_skills_server.runtime.search_index import NoFullTextError
 
         try:
-            return self.searches.of(self.skill_set).find(wanted, _SUGGESTED, runtime.is_offered)
+            return self.search.find(wanted, _SUGGESTED, runtime.is_offered)
         except NoFullTextError:
             return []
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import chain, groupby, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
@@ -93,14 +94,54 @@ class Hit(NamedTuple):
     copies: tuple[Skill, ...] = ()  # near-duplicates of the skill, at other paths
 
 
-class Search:
-    """A thread-safe search over a set of skills; its ranks depend on no other skill."""
+class FollowedIndex:
+    """The index of a set of skills, which the searches of its parts share. Thread-safe."""
 
-    def __init__(self, skill_set: SkillSet | View, embeddings: Embeddings | None = None) -> None:
+    def __init__(self, skill_set: SkillSet | View) -> None:
         self._skill_set = skill_set
-        self._embeddings = embeddings
         self._lock = threading.Lock()
         self._indexed: _Indexed | None = None
+
+    @contextmanager
+    def limited_to(self, skill_set: SkillSet | View) -> Generator[_Indexed]:
+        """Lock the index, as the skills are now, for queries that find only those of a set."""
+        with self._lock:
+            # Put back only after the update: after an exception the next query rebuilds the index
+            # instead of using a half-updated one.
+            indexed, self._indexed = self._indexed, None
+            if indexed is None:  # an empty one is false
+                indexed = _Indexed()
+            snapshot = self._skill_set.snapshot
+            indexed.follow(snapshot)
+            if skill_set is not self._skill_set:
+                snapshot = skill_set.snapshot
+            indexed.limit_to(snapshot)
+            self._indexed = indexed
+            yield indexed
+
+
+class Search:
+    """A thread-safe search over a set of skills.
+
+    With the `index` of a larger set it finds no other skill, and no word of another, but ranks
+    depend on how many skills of the larger set have a word.
+    """
+
+    def __init__(
+        self,
+        skill_set: SkillSet | View,
+        embeddings: Embeddings | None = None,
+        index: FollowedIndex | None = None,
+    ) -> None:
+        self._skill_set = skill_set
+        self._embeddings = embeddings
+        self._index = index or FollowedIndex(skill_set)
+
+    def restricted_to(self, skill_set: SkillSet | View) -> Search:
+        """Return the search of a part of these skills, with the same index."""
+        if skill_set is self._skill_set:
+            return self
+        return Search(skill_set, self._embeddings, self._index)
 
     def find(
         self, query: str, limit: int, accept: Callable[[Skill], bool], *, by_meaning: bool = False
@@ -123,8 +164,8 @@ class Search:
         if by_meaning and self._embeddings is not None:
             semantic = self._embeddings.ranked(query, self._skill_set.snapshot.skills)
         most = max(limit, 0)
-        with self._lock:
-            accepted = (hit for hit in self._current().find(query, semantic) if accept(hit.skill))
+        with self._index.limited_to(self._skill_set) as index:
+            accepted = (hit for hit in index.find(query, semantic) if accept(hit.skill))
             hits = list(islice(accepted, most * _COPY_FACTOR))
         scores = {hit.skill.path: hit.score for hit in hits}
         found = islice(group_copies(hit.skill for hit in hits), most)
@@ -132,18 +173,8 @@ class Search:
 
     def nearest(self, query: str, limit: int, accept: Callable[[Skill], bool]) -> list[Skill]:
         """Return up to `limit` accepted skills with names similar to words of `query`."""
-        with self._lock:
-            return list(islice(filter(accept, self._current().nearest(query)), max(limit, 0)))
-
-    def _current(self) -> _Indexed:
-        # Put back only after the update: after an exception the next query rebuilds the index
-        # instead of using a half-updated one.
-        indexed, self._indexed = self._indexed, None
-        if indexed is None:  # an empty one is false
-            indexed = _Indexed()
-        indexed.follow(self._skill_set.snapshot)
-        self._indexed = indexed
-        return indexed
+        with self._index.limited_to(self._skill_set) as index:
+            return list(islice(filter(accept, index.nearest(query)), max(limit, 0)))
 
 
 class _Indexed(SearchIndex):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
-from typing import Final, Literal, NamedTuple
+from itertools import chain, islice
+from typing import Any, Final, Literal, NamedTuple
 from weakref import finalize
 
 from mcp_skills_server.dialects.runtime import LIST
@@ -92,9 +92,12 @@ class SearchIndex:
         finalize(self, self._db.close)
         for table in _TABLES:
             self._db.execute(table)
-        self.titles = Vocabulary(self._db, "titles", n=2)
-        self.descriptions = Vocabulary(self._db, "descriptions", n=3)
+        self.titles = Vocabulary(self._db, "titles", 2, self._is_known)
+        self.descriptions = Vocabulary(self._db, "descriptions", 3, self._is_known)
         self._snapshot = Snapshot({})
+        self._shown: Mapping[str, Skill] = {}
+        self._visible: set[int] | None = None
+        """The rows of the skills that queries are limited to; None for all."""
         self._rows: dict[str, int] = {}
         self._skills: dict[int, Skill] = {}
         self._last = 0
@@ -117,16 +120,29 @@ class SearchIndex:
         self._db.execute("COMMIT")
         self._snapshot = snapshot
 
+    def limit_to(self, snapshot: Snapshot) -> None:
+        """Limit the next queries to these skills; those that are not indexed are not found."""
+        self._shown, self._visible = snapshot.skills, None
+        if snapshot is not self._snapshot:
+            self._visible = {self._rows[path] for path in self._shown.keys() & self._rows.keys()}
+
     def __len__(self) -> int:
-        return len(self._skills)
+        return len(self._skills if self._visible is None else self._visible)
 
     def skills(self, rows: Iterable[int]) -> list[Skill]:
         """Return the skills of these rows, sorted by path."""
-        return sorted((self._skills[row] for row in rows), key=lambda skill: skill.path)
+        return [self._shown[path] for path in sorted(self._skills[row].path for row in rows)]
 
     def exact_matches(self, name: str) -> Iterable[int]:
         """Return the rows of the skills with exactly this name or path, in folded form."""
-        return [row for (row,) in self._db.execute("SELECT row FROM names WHERE name = ?", (name,))]
+        return [row for (row,) in self._rows_of("SELECT row FROM names WHERE name = ?", name)]
+
+    def _rows_of(self, query: str, *values: object) -> Iterator[Any]:
+        """Return the rows of a query, the first column of which is a row of the index."""
+        found, visible = self._db.execute(query, values), self._visible
+        if visible is None:
+            return found
+        return (row for row in found if row[0] in visible)
 
     def hits(
         self, terms: Iterable[Term], table: Literal["words", "openings"] = "words"
@@ -135,11 +151,20 @@ class SearchIndex:
 
         Beyond `MOST_HITS` the count ends, since such a term is not used.
         """
-        query = f"SELECT count(*) FROM (SELECT 1 FROM {table} WHERE {table} MATCH ? LIMIT ?)"  # noqa: S608
+        query = f"SELECT rowid FROM {table} WHERE {table} MATCH ?"  # noqa: S608
+        count = f"SELECT count(*) FROM ({query} LIMIT {MOST_HITS + 1})"  # noqa: S608
         counts: dict[Term, int] = {}
         for term in terms:
-            counts[term] = self._db.execute(query, (_quoted(term), MOST_HITS + 1)).fetchone()[0]
+            if self._visible is None:
+                counts[term] = self._db.execute(count, (_quoted(term),)).fetchone()[0]
+            else:
+                rows = islice(self._rows_of(query, _quoted(term)), MOST_HITS + 1)
+                counts[term] = sum(1 for _ in rows)
         return counts
+
+    def _is_known(self, word: str) -> bool:
+        """Tell whether queries find this word; without a limit they find all of a vocabulary."""
+        return self._visible is None or any(self.hits([Term(word)]).values())
 
     def ranked(
         self,
@@ -157,15 +182,15 @@ class SearchIndex:
         # An explicit `bm25`: FTS5's hidden column `rank` would compute each rank twice.
         how = ", ".join(map(str, weights.values()))
         rank = f"SELECT rowid, bm25(words, {how}) AS rank_ FROM words"  # noqa: S608
-        return self._db.execute(f"{rank} WHERE words MATCH ? ORDER BY rank_", (match,))
+        return self._rows_of(f"{rank} WHERE words MATCH ? ORDER BY rank_", match)
 
     def ranked_by_opening(self, terms: Sequence[Term], most: int) -> Iterator[tuple[int, float]]:
         """Return (row, rank) as `ranked`, by the openings of bodies, at most `most` of them."""
         if not terms:
             return iter(())
         rank = "SELECT rowid, bm25(openings) AS rank_ FROM openings"
-        query = f"{rank} WHERE openings MATCH ? ORDER BY rank_ LIMIT ?"
-        return self._db.execute(query, (_any_of(terms), most))
+        query = f"{rank} WHERE openings MATCH ? ORDER BY rank_"
+        return islice(self._rows_of(query, _any_of(terms)), most)
 
     def _remove(self, path: str) -> None:
         row = self._rows.pop(path, None)

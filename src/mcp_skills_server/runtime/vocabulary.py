@@ -7,7 +7,7 @@ of the memory of Python sets.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Set
+from collections.abc import Callable, Set
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -29,15 +29,19 @@ class Vocabulary:
     """A multiset of known words with fuzzy look-up. Not thread-safe.
 
     `table` is the name of its SQL table, which must be trusted. `n` is the length of the n-grams:
-    2 finds typing errors of short words, 3 finds similar words.
+    2 finds typing errors of short words, 3 finds similar words. `is_known` tells whether a word may
+    be the result of a query.
     """
 
-    def __init__(self, database: Connection, table: str, n: int) -> None:
+    def __init__(
+        self, database: Connection, table: str, n: int, is_known: Callable[[str], bool]
+    ) -> None:
         database.execute(
             f"CREATE VIRTUAL TABLE {table} USING fts5(ngrams, content='', tokenize='ascii')"
         )
         database.execute(f"CREATE VIRTUAL TABLE {table}_ngrams USING fts5vocab({table}, row)")
         self._db = database
+        self._is_known = is_known
         self._insert = f"INSERT INTO {table}(rowid, ngrams) VALUES (?, ?)"  # noqa: S608
         self._delete = f"INSERT INTO {table}({table}, rowid, ngrams) VALUES ('delete', ?, ?)"  # noqa: S608
         self._rare = (
@@ -81,7 +85,7 @@ class Vocabulary:
             share = 2 * len({*ngrams} & {*its}) / (len({*ngrams}) + len({*its}))
             if min(len(word), len(other)) >= _PART and (word in other or other in word):
                 share = max(share, 0.99)
-            if share >= least and other != word:
+            if share >= least and other != word and self._is_known(other):
                 alike.append((-share, other))
         return [other for _, other in sorted(alike)[:4]]
 
@@ -94,14 +98,16 @@ class Vocabulary:
         if not 4 <= len(word) <= _LONGEST:
             return []
         for cut in range(2, len(word) - 1):
-            if word[:cut] in self._rows and word[cut:] in self._rows:
-                return [word[:cut], word[cut:]]
+            parts = [word[:cut], word[cut:]]
+            if all(part in self._rows and self._is_known(part) for part in parts):
+                return parts
         near: dict[str, int] = {}
         for other in self._sharing_one_of(self._ngrams(word)):
             distance = _edit_distance(word, other)
             # At distance two many short words match, so the first letter must be right, as it
             # mostly is.
-            if distance == 1 or (distance == 2 and other[0] == word[0]):
+            is_near = distance == 1 or (distance == 2 and other[0] == word[0])
+            if is_near and self._is_known(other):
                 near[other] = distance
         least = min(near.values(), default=0)
         return [other for other, distance in near.items() if distance == least][:5]

@@ -287,7 +287,7 @@ class Attachment:
         """Return the notices for a principal whose permissions change from `old` to `new`."""
         found = self._notices(self.views.difference(old, new))
         if self.settings.tools and _TOOLS not in found:
-            sets = self.views.filtered(old), self.views.filtered(new)
+            sets = self.views.granted(old), self.views.granted(new)
             if self.tools.tool_variants(sets[0]) != self.tools.tool_variants(sets[1]):
                 found.append(_TOOLS)
         return found

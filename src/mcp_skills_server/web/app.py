@@ -6,6 +6,7 @@ connections, and each client's share of them.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -86,9 +87,11 @@ class McpPart(Part):
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Notify clients of changes, and start the first scan."""
+        """Notify clients of changes; start the first scan, and then index the skills."""
         async with self._attachment.running():
             self._attachment.begin()
+            prepare = self._attachment.sessions.runtime.prepare_search
+            threading.Thread(target=prepare, name="skills-search", daemon=True).start()
             yield
 
     def end_streams(self) -> None:

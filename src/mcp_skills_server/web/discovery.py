@@ -22,8 +22,9 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from mcp_skills_server.authoring.evaluation import own_cases
+from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.threads import off_loop
-from mcp_skills_server.catalog.views import LruCache, SkillSet, Views, weigh
+from mcp_skills_server.catalog.views import FilteredSkills, LruCache, Views
 from mcp_skills_server.dialects import jsonrpc
 from mcp_skills_server.dialects.aicatalog import (
     ARD,
@@ -117,7 +118,7 @@ class Discovery:
         self._common = dict(_SAFE)
         if "*" in policy.origins:  # WK-38
             self._common["access-control-allow-origin"] = "*"
-        if publication.registry.permissions is not None and not is_public:
+        if not is_public:
             self._common["vary"] = "authorization"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -320,14 +321,23 @@ class DiscoveryByGrants:
         make: returns the endpoint of a set of skills, given the messages logged before.
     """
 
-    def __init__(self, views: Views, make: Callable[[SkillSet, set[str]], Discovery]) -> None:
+    def __init__(
+        self, views: Views, make: Callable[[Registry | FilteredSkills, set[str]], Discovery]
+    ) -> None:
         logged: set[str] = set()
         self._views = views
-        self._endpoints = LruCache(lambda each: make(each, logged), weigh, _MOST_SKILLS)
+
+        def make_endpoint(part: Registry | FilteredSkills) -> Discovery:
+            return make(part, logged)
+
+        self._endpoints = LruCache(
+            make_endpoint, _MOST_SKILLS, weigh=lambda made: made.publication.weight
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer GET and HEAD."""
-        await self._endpoints.of(self._views.of(requester(scope).principal))(scope, receive, send)
+        permissions = self._views.permissions(requester(scope).principal)
+        await self._endpoints.of(self._views.part(permissions))(scope, receive, send)
 
 
 def site_of(scope: Scope) -> str:

@@ -12,7 +12,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from mcp_skills_server import __version__
-from mcp_skills_server.catalog.views import SkillSet, Views
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.views import FilteredSkills, Views
 from mcp_skills_server.dialects import aicatalog, jsonrpc
 from mcp_skills_server.dialects.aicatalog import ARD, CARD, CATALOG
 from mcp_skills_server.dialects.wellknown import DIRECTORY, INDEX
@@ -62,7 +63,7 @@ class Publisher(Part):
     def routes(self, http: HttpSettings) -> Sequence[BaseRoute]:
         """Return the routes of discovery and, with MCP, of the Server Card."""
 
-        def make(skill_set: SkillSet, logged: set[str]) -> Discovery:
+        def make(skill_set: Registry | FilteredSkills, logged: set[str]) -> Discovery:
             keeping = RetentionPolicy(seconds=self._grace_s)
             publication = Publication(skill_set, http.root_path, keeping=keeping)
             return Discovery(publication, logged, http, min(MAX_AGE_S, int(self._grace_s)))

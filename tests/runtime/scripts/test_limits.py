@@ -105,6 +105,15 @@ def test_shared_memory_is_counted_once(tmp_path: Path) -> None:
         os.killpg(started.pid, 9)
 
 
+@LINUX
+def test_memory_counts_without_exact_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The exact sum of a process may be unreadable for this user; its page tables never are."""
+    read = limits.lines
+    monkeypatch.setattr(limits, "lines", lambda path: [] if path.endswith("smaps_rollup") else read(path))
+    usage = ResourceUsage([str(tmp_path)], GIB, 16 * MIB)
+    assert "bytes of memory" in str(usage.exceeded(tree_of(os.getpid())))
+
+
 @pytest.mark.anyio
 async def test_slot_timeout_names_own_limit_or_that_of_server() -> None:
     slots = RunSlots(2)

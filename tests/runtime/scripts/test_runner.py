@@ -25,7 +25,7 @@ import pytest
 from catalog.forest import load_registry, write_files
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import RequestError, StaleFileError, UsageError
-from mcp_skills_server.runtime.scripts import processes, runner, sandbox
+from mcp_skills_server.runtime.scripts import limits, processes, runner, sandbox
 from mcp_skills_server.runtime.scripts.interpreters import Interpreter, Interpreters
 from mcp_skills_server.runtime.scripts.outcome import Outcome
 from mcp_skills_server.runtime.scripts.runner import Scripts
@@ -65,6 +65,9 @@ with_and_without_sandbox = pytest.mark.parametrize(
     indirect=True,
 )
 """Mark tests of what the sandbox changes: environment, limits and termination."""
+in_sandbox = pytest.mark.parametrize(
+    "sandbox_kind", [pytest.param("bubblewrap", marks=pytest.mark.needs_program("bwrap"))], indirect=True
+)
 
 
 @pytest.fixture(autouse=True)
@@ -431,21 +434,66 @@ async def test_socket_buffers_are_limited(run: Runner) -> None:
     assert 0 < int(outcome.stdout) * 64 <= 900 << 20, outcome.stderr
 
 
+@in_sandbox
+async def test_socket_buffers_keep_their_default_size(run: Runner) -> None:
+    """Regression: where `net.core.wmem_max` is 4 MiB, two processes queued 909 MiB."""
+    sizes = {(await run("queues.py", *args)).stdout for args in ((), ("large",))}
+    assert len(sizes) == 1
+
+
+async def reason_of_end(run: Runner, marker: dict[str, str], name: str) -> str:
+    """Run a script that exceeds a limit and stays, and return why the server ended it."""
+    outcome = await run(name, "and stay", env=marker)
+    assert outcome.exit_code is None, outcome.stderr
+    assert not outcome.timed_out
+    return outcome.stderr.partition("the script was ended because ")[2]
+
+
 @LINUX
 @pytest.mark.parametrize(
-    ("name", "reason"), [("shared.py", "of memory"), ("nameless.py", "its files took"), ("many.py", "its files took")]
-)
+    ("name", "reason"),
+    [
+        ("tables.py", "its processes took"), ("nameless.py", "its files took"), ("mapped.py", "its files took"),
+        ("many.py", "its files took"),
+    ],
+)  # fmt: skip
 @with_and_without_sandbox
-async def test_shared_memory_and_total_file_size_end_a_script(
+async def test_page_tables_and_total_file_size_end_a_script(
     make_runner: MakeRunner, marker: dict[str, str], name: str, reason: str
 ) -> None:
-    """Regression: a script wrote 3 GiB of shared memory of 2 GiB, and deleted files filled the disk."""
+    """Regression: page tables took 901 MiB, and deleted files of which a page was mapped filled the disk."""
     run = make_runner(workspace_bytes=8 << 20, memory_bytes=128 << 20)
-    outcome = await run(name, "and stay", env=marker)
-    assert outcome.exit_code is None
-    assert not outcome.timed_out
-    assert "the script was ended because" in outcome.stderr
-    assert reason in outcome.stderr
+    assert (await reason_of_end(run, marker, name)).startswith(reason)
+
+
+@LINUX
+async def test_shared_memory_ends_a_script(make_runner: MakeRunner, marker: dict[str, str]) -> None:
+    """Regression: a script wrote 3 GiB of shared memory of 2 GiB."""
+    assert (await reason_of_end(make_runner(memory_bytes=128 << 20), marker, "shared.py")).startswith("its processes")
+
+
+@in_sandbox
+async def test_shared_memory_of_no_file_is_refused_in_sandbox(run: Runner) -> None:
+    """Regression: a script kept 1 GiB of shared memory that no page table had, and no limit counted."""
+    outcome = await run("shared.py")
+    assert outcome.exit_code == 1
+    assert "PermissionError" in outcome.stderr
+
+
+@in_sandbox
+async def test_data_of_waiting_connections_ends_a_script(make_runner: MakeRunner, marker: dict[str, str]) -> None:
+    """Regression: connections that were never accepted held 1.1 GiB, with two descriptors of one process."""
+    run = make_runner(memory_bytes=128 << 20)
+    assert (await reason_of_end(run, marker, "waiting.py")).startswith("its processes took")
+
+
+@in_sandbox
+async def test_default_buffer_sizes_of_operator_count(
+    make_runner: MakeRunner, marker: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "wmem_default").write_text(f"{1 << 30}\n")
+    monkeypatch.setattr(limits, "_BUFFER_DEFAULTS", (str(tmp_path / "wmem_default"),))
+    assert (await reason_of_end(make_runner(), marker, "connected.py")).startswith("its processes took")
 
 
 @pytest.mark.parametrize("name", ["deep.py", "locked.py"])
@@ -594,7 +642,7 @@ def test_default_limits_equal_those_of_manual(registry: Registry) -> None:
     run = Runner(registry, "none", **{**asdict(default), "sandbox": "off", "timeout_s": 60})
     limits = run.scripts.explain(run.skill, "scripts/three.sh", run.workspace).command.limits
     assert limits["CPU"] == (default.timeout_s + 5) * (os.cpu_count() or 1)
-    assert limits["CORE"] == limits["MSGQUEUE"] == 0
+    assert limits["CORE"] == limits["MSGQUEUE"] == limits["RTPRIO"] == 0
     for text in (
         f"| {default.timeout_s} s; a call may ask for up to {default.max_timeout_s} s |", f"| {limits['NPROC']} beyond",
         f"| {limits['DATA'] / (1 << 30):g} GiB; all", f"| {default.concurrent}, over HTTP",

@@ -143,6 +143,24 @@ async def test_kernel_settings_are_read_only_even_through_new_proc(tmp_path: Pat
     assert outcome.stdout.split() == ["tried", "tried", "tried", "end"], outcome.stderr
 
 
+@pytest.mark.usefixtures("user_change")
+async def test_lists_of_kernel_keys_are_empty(tmp_path: Path) -> None:
+    """Regression: /proc/keys listed the keys of the operator."""
+    text = "for each in keys key-users; do [ -e /proc/$each ] && cat /proc/$each; done; echo end\n"
+    outcome = await run(registry_with_script(tmp_path, text), "own.sh")
+    assert (outcome.stdout, outcome.stderr) == ("end\n", "")
+
+
+@pytest.mark.usefixtures("user_change")
+async def test_zero_device_is_readable_but_no_shared_memory(tmp_path: Path) -> None:
+    """Regression: shared memory that was in no page table any more, of /dev/zero, had no limit."""
+    code = "import mmap, os; mmap.mmap(os.open('/dev/zero', os.O_RDWR), 4096)"
+    text = f'head -c 3 /dev/zero | od -An -tx1; python3 -c "{code}"\n'
+    outcome = await run(registry_with_script(tmp_path, text), "own.sh")
+    assert outcome.stdout == " 00 00 00\n"
+    assert "No such device" in outcome.stderr
+
+
 @needs_setpriv
 @pytest.mark.requirement("SP-30")
 async def test_scripts_of_root_run_as_nobody_for_the_kernel(tmp_path: Path) -> None:

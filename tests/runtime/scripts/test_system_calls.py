@@ -18,13 +18,18 @@ from mcp_skills_server.runtime.scripts.settings import ScriptSettings
 from mcp_skills_server.runtime.scripts.system_calls import ALLOW, ARCHITECTURES, ERRNO, KILL, numbers, program
 from runtime.scripts import zoo
 
-ALLOWED, REFUSED, ABSENT = ALLOW, ERRNO | errno.EPERM, ERRNO | errno.ENOSYS
+ALLOWED, REFUSED, ABSENT, INVALID = ALLOW, *(ERRNO | code for code in (errno.EPERM, errno.ENOSYS, errno.EINVAL))
 COLUMN = {"x86_64": 0, "aarch64": 1}
-CALLS = {"clone": (56, 220), "unshare": (272, 97), "ioctl": (16, 29), "socket": (41, 198), "prctl": (157, 167)}
+CALLS = {
+    "clone": (56, 220), "unshare": (272, 97), "ioctl": (16, 29), "socket": (41, 198), "prctl": (157, 167),
+    "setsockopt": (54, 208), "mmap": (9, 222),
+}  # fmt: skip
 FORBIDDEN: dict[str, tuple[int, int]] = {
     "acct": (163, 89), "add_key": (248, 217), "bpf": (321, 280), "clone3": (435, 435), "delete_module": (176, 106),
     "finit_module": (313, 273), "fsopen": (430, 430), "init_module": (175, 105), "io_uring_enter": (426, 426),
     "io_uring_register": (427, 427), "io_uring_setup": (425, 425), "kexec_load": (246, 104), "keyctl": (250, 219),
+    "inotify_init1": (294, 26), "io_setup": (206, 0), "landlock_create_ruleset": (444, 444), "mbind": (237, 235),
+    "semget": (64, 190), "sendfile": (40, 71), "splice": (275, 76), "tee": (276, 77), "vmsplice": (278, 75),
     "lookup_dcookie": (212, 18), "memfd_create": (319, 279), "mount": (165, 40), "mount_setattr": (442, 442),
     "move_mount": (429, 429), "name_to_handle_at": (303, 264), "open_by_handle_at": (304, 265), "open_tree": (428, 428),
     "perf_event_open": (298, 241), "pivot_root": (155, 41), "process_vm_readv": (310, 270),
@@ -61,7 +66,7 @@ def test_filter_refuses_calls_of_the_table(machine: str) -> None:
     assert raw is not None and len(raw) // 8 <= 4096 and len(raw) < 65536
     known = numbers(column)
     assert {name: known[name] for name in FORBIDDEN} == {name: of[column] for name, of in FORBIDDEN.items()}
-    assert {run_filter(raw, audit, number) for number in known.values()} == {REFUSED, ABSENT}
+    assert {run_filter(raw, audit, number) for number in known.values()} == {REFUSED, ABSENT, INVALID}
     others = set(range(457)) - set(known.values()) - {of[column] for of in CALLS.values()}
     assert {run_filter(raw, audit, number) for number in others} == {ALLOWED}
     for number in (457, 1000, 0x40000000, 0x40000000 + known["ptrace"], 0xFFFFFFFF):
@@ -89,6 +94,14 @@ def test_filter_checks_arguments_of_some_calls(machine: str) -> None:
     assert [answer("socket", family) for family in (1, 2, 10, 16)] == [ALLOWED] * 4
     for family in (3, 17, 38, 40, 2 | 1 << 32 | 32):  # AX.25, packets, cryptography, virtual machines
         assert answer("socket", family) == ERRNO | errno.EAFNOSUPPORT
+    # Shared anonymous memory and huge pages; private memory and shared files.
+    assert {answer("mmap", 0, 1, 3, flags) for flags in (0x21, 0x23, 0x4021, 0x40022, 0x40002)} == {REFUSED}
+    assert {answer("mmap", 0, 1, 3, flags) for flags in (0x22, 0x4022, 0x32, 0x1, 0x2, 0x3)} == {ALLOWED}
+    assert {answer("setsockopt", 9, 1, option) for option in (2, 6, 9, 13, 15, 16, 20, 21)} == {ALLOWED}
+    assert {answer("setsockopt", 9, 1, option) for option in (7, 8, 32, 33)} == {ERRNO}, "success without effect"
+    for option in (26, 50, 51, 60, 1000):  # filters of packets, SO_ZEROCOPY, what is not known yet
+        assert answer("setsockopt", 9, 1, option) == ERRNO | errno.ENOPROTOOPT
+    assert answer("setsockopt", 9, 6, 26) == answer("setsockopt", 9, 41, 26) == ALLOWED
 
 
 @pytest.mark.parametrize("machine", COLUMN)
@@ -129,8 +142,10 @@ async def test_kernel_refuses_filtered_calls_in_sandbox(tmp_path: Path) -> None:
     column = COLUMN[platform.machine()]
     calls = {name: [number, 0, 0, 0, 0, 0] for name, number in numbers(column).items() if name != "vhangup"}
     expected = dict.fromkeys(calls, "EPERM")
-    expected |= dict.fromkeys(("clone3", "memfd_create", "memfd_secret", "msgget", "shmget"), "ENOSYS")
-    expected |= dict.fromkeys(("io_uring_enter", "io_uring_register", "io_uring_setup"), "ENOSYS")
+    absent = "clone3 memfd_create memfd_secret msgget semget shmget io_uring_enter io_uring_register io_uring_setup"
+    absent += " inotify_init inotify_init1 io_setup landlock_create_ruleset"
+    expected |= {name: "ENOSYS" for name in absent.split() if name in calls}
+    expected |= dict.fromkeys(("sendfile", "splice", "tee", "vmsplice"), "EINVAL")
     for name, arguments, answer in (
         ("unshare user", (0x10000000,), "EPERM"),
         ("clone user", (0x10000000 | 17, 0, 0, 0, 0), "EPERM"),
@@ -139,6 +154,10 @@ async def test_kernel_refuses_filtered_calls_in_sandbox(tmp_path: Path) -> None:
         ("socket vsock", (40, 1, 0), "EAFNOSUPPORT"),
         ("socket alg", (38, 5, 0), "EAFNOSUPPORT"),
         ("socket unix", (1, 1, 0), "allowed"),
+        ("mmap shared", (0, 4096, 3, 0x21, -1, 0), "EPERM"),
+        ("mmap private", (0, 0, 3, 0x22, -1, 0), "EINVAL"),  # by the kernel: no length
+        ("setsockopt SO_SNDBUF", (99, 1, 7, 0, 4), "allowed"),  # although there is no such socket
+        ("setsockopt SO_ATTACH_FILTER", (99, 1, 26, 0, 0), "ENOPROTOOPT"),
         ("socket inet", (2, 1, 0), "allowed"),
         ("unshare files", (0x400,), "allowed"),
     ):

@@ -44,10 +44,23 @@ PYTHON = {
     "    os.unlink(f'x{each}')\n    held[-1].write(bytes(1 << 20))\ntime.sleep(600)",
     "breed": "import os, time\ncount = 0\ntry:\n    while count < 400:\n        if not os.fork(): time.sleep(600)\n"
     "        count += 1\nexcept OSError: pass\nprint(count)",
-    "queues": "import socket\npairs = []\ntry:\n    while True: pairs.append(socket.socketpair())\n"
+    "queues": "import socket, sys\npairs = []\ntry:\n    while True: pairs.append(socket.socketpair())\n"
     "except OSError: pass\nqueued = 0\nfor pair in pairs:\n    for end in pair:\n        end.setblocking(False)\n"
+    "        if sys.argv[1:]: end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 30)\n"
     "        try:\n            while True: queued += end.send(bytes(65536))\n        except BlockingIOError: pass\n"
     "print(queued)",
+    "tables": "import ctypes, time\nlibc = ctypes.CDLL(None)\nlibc.mmap.restype = ctypes.c_void_p\nsize = 1 << 37\n"
+    "base = libc.mmap(None, ctypes.c_size_t(size), 1, 0x4022, -1, ctypes.c_long(0))\n"
+    "libc.madvise(ctypes.c_void_p(base), ctypes.c_size_t(size), 15)  # no huge pages\n"
+    "for at in range(base, base + size, 2 << 20): ctypes.c_char.from_address(at).value\ntime.sleep(600)",
+    "waiting": "import socket, time\nserver = socket.socket(socket.AF_UNIX)\nserver.bind('\\0zoo')\n"
+    "server.listen(4096)\nfor _ in range(1000):\n    with socket.socket(socket.AF_UNIX) as client:\n"
+    "        client.connect('\\0zoo')\n        client.setblocking(False)\n        try:\n"
+    "            while True: client.send(bytes(65536))\n        except BlockingIOError: pass\ntime.sleep(600)",
+    "connected": "import socket, time\npair = socket.socketpair()\ntime.sleep(600)",
+    "mapped": "import ctypes, os, time\nlibc = ctypes.CDLL(None)\nfor _ in range(16):\n"
+    "    with open('x', 'wb+', 0) as file:\n        file.write(bytes(1 << 20))\n        os.unlink('x')\n"
+    "        libc.mmap(None, ctypes.c_size_t(4096), 1, 1, file.fileno(), ctypes.c_long(0))\ntime.sleep(600)",
     "lib": "WORD = 'imported'",
     "main": "import lib, os; print(lib.WORD, open(os.environ['SKILL_DIR'] + '/data/table.csv').read())",
     "pool": "from concurrent.futures import ProcessPoolExecutor as Pool\n"

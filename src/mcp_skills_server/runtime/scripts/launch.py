@@ -26,11 +26,16 @@ def main(words: Sequence[str]) -> int:
     """Set the limits and `exec` the program; return an exit code only if that fails.
 
     `words` are `NAME=NUMBER` for each `resource.RLIMIT_NAME`, then `--`, the program and its
-    arguments. `USER=NUMBER` is the user that the program will run as, for NPROC.
+    arguments. `USER=NUMBER` is the user that the program will run as, for NPROC; `CGROUP=PATH` the
+    file that adds this process to a cgroup.
     """
     split = words.index("--")
     argv = [*words[split + 1 :]]
-    limits = {name: int(number) for name, number in (word.split("=") for word in words[:split])}
+    values = dict(word.split("=", 1) for word in words[:split])
+    if "CGROUP" in values:
+        with open(values.pop("CGROUP"), "w") as file:
+            file.write("0")
+    limits = {name: int(number) for name, number in values.items()}
     user = limits.pop("USER", None)
     for name, most in limits.items():
         _limit(name, most, user)
@@ -60,13 +65,13 @@ def _limit(name: str, most: int, user: int | None) -> None:
         if running is None:
             return
         most += running
-    kind: int = getattr(resource, f"RLIMIT_{name}")
-    hard = resource.getrlimit(kind)[1]
-    if hard != resource.RLIM_INFINITY:
-        most = min(most, hard)
     try:
+        kind: int = getattr(resource, f"RLIMIT_{name}")
+        hard = resource.getrlimit(kind)[1]
+        if hard != resource.RLIM_INFINITY:
+            most = min(most, hard)
         resource.setrlimit(kind, (most, most))
-    except (OSError, ValueError):
+    except (AttributeError, OSError, ValueError):
         return  # this system lacks the limit
 
 

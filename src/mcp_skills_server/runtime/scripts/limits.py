@@ -27,6 +27,15 @@ _PAUSE: Final = 10
 trees."""
 _SPARE: Final = 8
 """The divisor of the memory limit that gives the allowance for the programs around a script."""
+_MAPPED: Final = 1 << 20
+"""The assumed size of a deleted file of which a page is mapped, such as a semaphore, in bytes."""
+_SOCKET: Final = 256 << 10
+_TCP_SOCKET: Final = 64 << 20
+"""What the buffers of a socket can hold by default, in bytes."""
+_BUFFER_DEFAULTS: Final = (
+    "/proc/sys/net/core/rmem_default", "/proc/sys/net/core/wmem_default",
+)  # fmt: skip
+"""What the operator may have set instead. A container may lack these files."""
 
 
 class RunSlots:
@@ -102,14 +111,16 @@ class ResourceUsage:
     def __init__(self, tops: Sequence[str], disk_bytes: int, memory_bytes: int) -> None:
         self._tops = tops
         self._disk_bytes = disk_bytes
-        self._memory_bytes = memory_bytes + memory_bytes // _SPARE
+        self.memory_bytes = memory_bytes + memory_bytes // _SPARE
+        self.too_much_memory = f"its processes took more than {self.memory_bytes:,} bytes of memory"
         self._due = time.monotonic()
 
     def exceeded(self, tree: ProcessTree) -> str | None:
         """Return a message about the limit that a run exceeds, or None. Blocks."""
         pids = tree.processes()
-        if _memory(pids, self._memory_bytes) > self._memory_bytes:
-            return f"its processes took more than {self._memory_bytes:,} bytes of memory"
+        left = self.memory_bytes - _sockets(pids)
+        if _memory(pids, left) > left:
+            return self.too_much_memory
         if time.monotonic() >= self._due and self._is_full(pids):
             return (
                 f"its files took more than {self._disk_bytes:,} bytes, were more than "
@@ -131,12 +142,41 @@ def _memory(pids: Collection[int], most: int) -> int:
 
     A quick sum counts shared memory once per process. Above `most` an exact sum counts it once.
     """
-    named = ("RssAnon:", "RssShmem:", "VmSwap:")
+    tables = ("VmPTE:",)
+    named = ("RssAnon:", "RssShmem:", "VmSwap:", *tables)
     quick = {pid: _bytes(f"/proc/{pid}/status", named) for pid in pids}
     if sum(quick.values()) <= most:
         return sum(quick.values())
-    exact = ("Pss_Anon:", "Pss_Shmem:", "SwapPss:")
-    return sum(_bytes(f"/proc/{pid}/smaps_rollup", exact) or quick[pid] for pid in pids)
+    total = 0
+    for pid in pids:
+        exact = _bytes(f"/proc/{pid}/smaps_rollup", ("Pss_Anon:", "Pss_Shmem:", "SwapPss:"))
+        if exact:
+            total += exact + _bytes(f"/proc/{pid}/status", tables)
+        else:  # it may not be readable
+            total += quick[pid]
+    return total
+
+
+def _sockets(pids: Collection[int]) -> int:
+    """Return the most that the sockets of these processes can hold, in bytes.
+
+    Their network namespace knows also those of connections that wait to be accepted, which belong
+    to no process. 0 if it is that of the machine.
+    """
+    for pid in pids:
+        with suppress(OSError):
+            if not os.path.samefile(f"/proc/{pid}/ns/net", "/proc/self/ns/net"):
+                files = f"/proc/{pid}/net/sockstat", f"/proc/{pid}/net/sockstat6"
+                rows = {line.split()[0]: line.split() for file in files for line in lines(file)}
+                total, tcp, tcp6 = (
+                    rows.get(name, ["0"] * 3) for name in ("sockets:", "TCP:", "TCP6:")
+                )
+                # The last number is the memory of TCP on the whole machine, in pages.
+                held = int(tcp[-1]) * os.sysconf("SC_PAGE_SIZE")
+                held = min(held, (int(tcp[2]) + int(tcp6[2])) * _TCP_SOCKET)
+                defaults = (int(line) for path in _BUFFER_DEFAULTS for line in lines(path))
+                return held + int(total[2]) * max([_SOCKET, *defaults])
+    return 0
 
 
 def _bytes(path: str, names: tuple[str, ...]) -> int:
@@ -163,5 +203,9 @@ def _nameless(pids: Collection[int], tops: Sequence[str]) -> int:
                 begin, end = (int(each, 16) for each in span.split("-"))
                 device = os.makedev(*(int(each, 16) for each in disk.split(":")))
                 if device in disks:
-                    found.setdefault((device, int(inode)), end - begin)
+                    size = max(end - begin, _MAPPED)
+                    with suppress(OSError):  # only root may look
+                        path = f"/proc/{pid}/map_files/{begin:x}-{end:x}"
+                        size = os.stat(path).st_blocks * 512
+                    found.setdefault((device, int(inode)), size)
     return sum(found.values())

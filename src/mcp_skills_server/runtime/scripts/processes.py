@@ -18,6 +18,7 @@ import time
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, TypeAlias
 
 import anyio
@@ -63,6 +64,7 @@ class Command:
     sandbox_prefix: Callable[[int, int | None], list[str]] | None = None
     """Returns the command prefix for the descriptors of status and filter."""
     seccomp: bytes | None = None  # the filter of the sandbox
+    cgroup: Path | None = None  # a cgroup to join
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +167,7 @@ async def execute(
         # Shielded, so that a cancellation cannot leave a process that is not in `started`.
         with anyio.CancelScope(shield=True):
             process = await anyio.open_process(
-                [*_launcher(command.limits), *words],
+                [*_launcher(command), *words],
                 stdin=subprocess.DEVNULL,
                 stdout=out.writer,
                 stderr=err.writer,
@@ -335,10 +337,12 @@ class _Run:
         self.over = True
 
 
-def _launcher(limits: Mapping[str, int]) -> list[str]:
+def _launcher(command: Command) -> list[str]:
     if _WINDOWS:
         return []
-    words = [f"{name}={number}" for name, number in limits.items()]
+    words = [f"{name}={number}" for name, number in command.limits.items()]
+    if command.cgroup is not None:
+        words.append(f"CGROUP={command.cgroup}/cgroup.procs")
     return [sys.executable, "-I", "-S", "-X", "utf8", launch.__file__, *words, "--"]
 
 

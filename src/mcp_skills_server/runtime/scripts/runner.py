@@ -34,7 +34,7 @@ from mcp_skills_server.access.principal import Owner
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import RequestError, SkillsServerError, UsageError, listed
 from mcp_skills_server.model import Skill, SkillFile, printable
-from mcp_skills_server.runtime.scripts import sandbox
+from mcp_skills_server.runtime.scripts import cgroups, sandbox
 from mcp_skills_server.runtime.scripts.arguments import (
     allowed_env,
     checked_args,
@@ -334,14 +334,20 @@ class Scripts:
             reason = await to_thread.run_sync(usage.exceeded, tree, abandon_on_cancel=True)
             return reason is not None
 
-        ended = await execute(
-            command,
-            timeout_s=request.timeout_s,
-            output_bytes=self._settings.output_bytes,
-            poll_s=POLL_S,
-            poll=poll,
-            progress=progress,
-        )
+        box = self._sandbox()
+        top = None if box is None else box.cgroup
+        async with cgroups.limited(top, usage.memory_bytes) as cgroup:
+            ended = await execute(
+                replace(command, cgroup=cgroup),
+                timeout_s=request.timeout_s,
+                output_bytes=self._settings.output_bytes,
+                poll_s=POLL_S,
+                poll=poll,
+                progress=progress,
+            )
+            if cgroup is not None and cgroups.is_exceeded(cgroup):
+                ended = replace(ended, exit_code=None, stopped=True)
+                reason = usage.too_much_memory
         return ended, reason
 
     def _command(
@@ -399,6 +405,7 @@ class Scripts:
             "NOFILE": _OPEN_FILES,
             "CORE": 0,
             "MSGQUEUE": 0,
+            "RTPRIO": 0,
             "NPROC": _PROCESSES,
         }
         if owner is not None:

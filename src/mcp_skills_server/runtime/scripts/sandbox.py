@@ -18,10 +18,11 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.runtime.scripts import system_calls
+from mcp_skills_server.runtime.scripts import cgroups, system_calls
 from mcp_skills_server.runtime.scripts.processes import piped, query
 from mcp_skills_server.runtime.scripts.settings import Mode
 from mcp_skills_server.runtime.scripts.workspace import make_directory
@@ -44,6 +45,8 @@ _AS_ROOT: Final = (
     "switch to another user"
 )
 _NO_FILTER: Final = "no seccomp filter: kernel keyrings are shared, and shared memory is unlimited"
+_KERNEL_KEYS: Final = ("/proc/keys", "/proc/key-users")
+"""Lists of kernel keys, which have no namespace."""
 _PLACES: Final = ("skills", "work", "tmp", "shm")
 _SYSTEM: Final = (
     "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/gnu/store",
@@ -92,6 +95,8 @@ class Bubblewrap:
         self._setpriv = setpriv
         self.seccomp = seccomp
         self._folders = folders
+        self.cgroup: Path | None = None
+        """The cgroup below which runs have their own."""
 
     @property
     def user(self) -> int | None:
@@ -171,8 +176,12 @@ class Bubblewrap:
                 words += ["--symlink", os.readlink(place), place]
             else:
                 words += _read_only(place)
-        words += ["--proc", "/proc", "--remount-ro", "/proc"]
-        words += ["--dev", "/dev", "--bind", view.shared, "/dev/shm", "--remount-ro", "/dev"]  # noqa: S108
+        words += ["--proc", "/proc"]
+        for place in filter(os.path.exists, _KERNEL_KEYS):
+            words += ["--dev-bind", os.devnull, place]
+        # /dev/full reads as zeros too, and cannot be mapped as shared memory of no process.
+        words += ["--remount-ro", "/proc", "--dev", "/dev", "--dev-bind", "/dev/full", "/dev/zero"]
+        words += ["--bind", view.shared, "/dev/shm", "--remount-ro", "/dev"]  # noqa: S108
         words += ["--bind", view.temporary, TEMPORARY]
         for place in _outermost(filter(_is_bindable, view.needs)):
             words += _read_only(place)
@@ -202,6 +211,7 @@ def choose(mode: Mode, *, network: bool, folders: Sequence[str]) -> Bubblewrap |
             sandbox = Bubblewrap(program, folders=shared, setpriv=setpriv, seccomp=seccomp)
             failure = sandbox.trial_error()
             if failure is None:
+                sandbox.cgroup = cgroups.delegated()
                 _report(sandbox, why, network=network, folders=shared)
                 return sandbox
             why = f"bubblewrap does not work here ({failure})"
@@ -253,6 +263,8 @@ def _report(sandbox: Bubblewrap, why: str, *, network: bool, folders: Sequence[s
     if sandbox.user is not None:
         whom = f"user {sandbox.user}"
     logger.info("scripts run in a sandbox of bubblewrap, %s, as %s", how, whom)
+    if sandbox.cgroup is not None:
+        logger.info("the memory of scripts is limited by cgroups in %s", sandbox.cgroup)
     for gap in sandbox.gaps:
         if gap == _NO_FILTER and system_calls.program() is None:
             why = "none exists for this architecture"

@@ -6,8 +6,9 @@ interpret the BPF program, and try every call in a real sandbox.
 
 Denied are calls used for sandbox escapes, and resources that no limit counts: kernel keys, which
 have no namespace; new namespaces and mounts; access to other processes; `io_uring`, which bypasses
-seccomp; memory of no process (`memfd_create`, `shmget`, `msgget`); and sockets outside of network
-namespaces, such as vsock. Calls newer than the table fail with ENOSYS.
+seccomp; memory of no process (`memfd_create`, `semget`, `splice`); what the user's other processes
+share (`inotify`); and sockets outside of network namespaces, such as vsock. Calls newer than the
+table fail with ENOSYS.
 """
 
 from __future__ import annotations
@@ -46,6 +47,17 @@ _SET_DUMPABLE: Final = 4
 """PR_SET_DUMPABLE of `prctl`, which would hide a process's open files from the server."""
 _SOCKETS: Final = (0, 1, 2, 10, 16)
 """AF_UNSPEC, AF_UNIX, AF_INET, AF_INET6 and AF_NETLINK."""
+_SOCKET_LEVEL: Final = 1
+_OPTIONS: Final = (2, 5, 6, 9, 10, 12, 13, 15, 16, 20, 21, 29, 35, 66, 67, 76)
+"""Options of SOL_SOCKET. Others take kernel memory (SO_ATTACH_FILTER), or pin it (SO_ZEROCOPY)."""
+_BUFFER_SIZES: Final = (7, 8, 32, 33)
+"""SO_SNDBUF, SO_RCVBUF and their FORCE variants, which succeed without effect: as in the kernel, a
+lower limit is no error. Where `net.core.wmem_max` is 4 MiB, two processes queued 909 MiB."""
+_SHARED: Final = 0x1
+_ANONYMOUS: Final = 0x20
+_HUGE: Final = 0x40000
+"""Flags of `mmap`. Shared anonymous memory stays when no process maps it any more; huge pages come
+from the operator's pool. No process is charged for either."""
 
 _Table: TypeAlias = Mapping[str, tuple[int | None, int | None]]
 
@@ -70,21 +82,30 @@ _REFUSED: Final = _table("""
     quotactl_fd 443 443         reboot 169 142              request_key 249 218         setdomainname 171 162
     sethostname 170 161         setns 308 268               settimeofday 164 170        swapoff 168 225
     swapon 167 224              syslog 103 116              umount2 166 39              uselib 134 -
-    userfaultfd 323 282         vhangup 153 58
+    userfaultfd 323 282         vhangup 153 58              mbind 237 235               modify_ldt 154 -
 """)
 """Calls that fail with EPERM."""
 _ABSENT: Final = _table("""
     clone3 435 435              io_uring_enter 426 426      io_uring_register 427 427   io_uring_setup 425 425
     memfd_create 319 279        memfd_secret 447 447        msgget 68 186               shmget 29 194
+    inotify_init 253 -          inotify_init1 294 26        io_setup 206 0              semget 64 190
+    landlock_create_ruleset 444 444
 """)
 """Calls that fail with ENOSYS, so that programs use a fallback. BPF cannot read the flags of
 `clone3`, which are in memory; programs fall back to `clone`.
 """
+_INVALID: Final = _table("""
+    sendfile 40 71              splice 275 76               tee 276 77                  vmsplice 278 75
+""")
+"""Calls that fail with EINVAL, so that programs copy instead. A byte in a pipe pins its page, which
+may have 2 MiB: 24 pipes held 768 MiB of no process."""
 _CLONE: Final = (56, 220)
 _UNSHARE: Final = (272, 97)
 _IOCTL: Final = (16, 29)
 _PRCTL: Final = (157, 167)
 _SOCKET: Final = (41, 198)
+_SETSOCKOPT: Final = (54, 208)
+_MMAP: Final = (9, 222)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +124,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
 
 def numbers(column: int) -> dict[str, int]:
     """Return the numbers of the calls that always fail, by name, for a column of the table."""
-    found = ((name, of[column]) for name, of in {**_REFUSED, **_ABSENT}.items())
+    found = ((name, of[column]) for name, of in {**_REFUSED, **_ABSENT, **_INVALID}.items())
     return {name: number for name, number in found if number is not None}
 
 
@@ -123,7 +144,9 @@ def _instructions(here: Architecture) -> list[bytes]:
     refuse, absent = ERRNO | errno.EPERM, ERRNO | errno.ENOSYS
     out = [_load(_ARCHITECTURE), _op(_EQUAL, here.audit, 1, 0), _op(_RETURN, KILL)]
     out += [_load(_NUMBER), *_return_if(_ABOVE, NEWEST, absent)]  # also x32 calls, from 2^30
-    for calls, answer in ((_REFUSED, refuse), (_ABSENT, absent)):
+    for calls, answer in (
+        (_REFUSED, refuse), (_ABSENT, absent), (_INVALID, ERRNO | errno.EINVAL)
+    ):  # fmt: skip
         for of in calls.values():
             number = of[here.column]
             if number is not None:
@@ -139,6 +162,15 @@ def _instructions(here: Architecture) -> list[bytes]:
     out += _check_argument(
         _SOCKET[here.column], 0, [*known, _op(_RETURN, ERRNO | errno.EAFNOSUPPORT)]
     )
+    options = [_op(_EQUAL, _SOCKET_LEVEL, 1, 0), _op(_RETURN, ALLOW), _load(_ARGUMENTS + 8 * 2)]
+    for names, answer in ((_OPTIONS, ALLOW), (_BUFFER_SIZES, ERRNO)):
+        options += [each for name in names for each in _return_if(_EQUAL, name, answer)]
+    out += _check_argument(
+        _SETSOCKOPT[here.column], 1, [*options, _op(_RETURN, ERRNO | errno.ENOPROTOOPT)]
+    )
+    memory = _return_if(_ANY_BIT, _HUGE, refuse)
+    memory += [_op(_ANY_BIT, _ANONYMOUS, 0, 2), *_return_if(_ANY_BIT, _SHARED, refuse)]
+    out += _check_argument(_MMAP[here.column], 3, memory)
     return [*out, _op(_RETURN, ALLOW)]
 
 

@@ -10,7 +10,6 @@ import re
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
 from http import HTTPStatus
@@ -35,7 +34,6 @@ from mcp_skills_server.catalog.views import View, Views, retry_when_stale
 from mcp_skills_server.errors import RequestError, UnreadableError
 from mcp_skills_server.proposals.approval import UnwritableError
 from mcp_skills_server.runtime.runtime import Runtime
-from mcp_skills_server.runtime.search_index import NoFullTextError
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.usage import spark
@@ -201,11 +199,9 @@ class PagePart(Part):
         self._site.live.close()
 
     def _prepare(self) -> None:
-        """Build the full-text index, then run the deep checks: 10,000 skills take 1 s and 10 s."""
+        """Run the deep checks once the search is ready: 10,000 skills take 10 s."""
         registry = self._runtime.registry
-        registry.loaded.wait()
-        with suppress(NoFullTextError):
-            self._runtime.searches.of(self._runtime.skill_set).find("skill", 1, lambda _: True)
+        self._runtime.prepare_search()
         registry.subscribe(lambda _: registry.checks.begin(registry))
         registry.checks.begin(registry)
 

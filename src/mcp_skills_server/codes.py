@@ -222,9 +222,6 @@ CODES: dict[str, Code] = {
         "AS-9", "say in each what the other is not for; 'overlap' lists the words in common"
     ),
     "file-unused": _note("AS-17", "refer to it in SKILL.md where it is needed, or remove it"),
-    "compatibility-form": _note(
-        "AS-11", "name products and versions, as in 'Python 3.11+, git, network access'"
-    ),
 }
 
 

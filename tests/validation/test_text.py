@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from mcp_skills_server.codes import problem
 from mcp_skills_server.model import Problem
+from mcp_skills_server.validation.pieces import Pieces
 from mcp_skills_server.validation.rule import TextFile
 from mcp_skills_server.validation.suppressions import find, reason_for
-from mcp_skills_server.validation.pieces import Pieces, pipelines
 from mcp_skills_server.validation.text import RULES
 from steps import step_growth
 from tables import each_row

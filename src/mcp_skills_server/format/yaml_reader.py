@@ -245,8 +245,8 @@ class YamlReader:
 
     def _check_comment(self, key: str, value: Any) -> None:
         """Report a plain value whose author took the comment behind it for text."""
-        line = self._text.split("\n")[value.end_mark.line]
-        comment = line[value.end_mark.column :].strip()
+        line: str = self._text.split("\n")[value.end_mark.line]
+        comment: str = line[value.end_mark.column :].strip()
         is_meant = key not in _PROSE and comment[1:2] in ("", " ", "\t", "#")
         if not value.value or not comment.startswith("#") or is_meant:
             return

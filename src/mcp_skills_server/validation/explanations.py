@@ -150,8 +150,6 @@ _TABLE: Final[dict[str, tuple[str, ...]]] = {
     "description-overlap": ("a description that is nearly that of another skill",
         "A model may take one for the other."),
     "file-unused": ("a file that no text of the skill names", "No model learns that it is there."),
-    "compatibility-form": ("compatibility without a product or a version", "No program can check it.",
-        "compatibility: works everywhere"),
 }  # fmt: skip
 """(what, why, example) by code."""
 EXPLANATIONS: Final = {code: Explanation(*row) for code, row in _TABLE.items()}

@@ -176,7 +176,9 @@ def _metadata_as_text(lines: list[str], number: int) -> bool:
 
 
 def _hint_in_quotes(lines: list[str], number: int) -> bool:
-    field = re.fullmatch(r"(argument-hint[ \t]*+:[ \t]*+)(\[[^\]\"\\#\n]*+\])[ \t]*+", lines[number])
+    field = re.fullmatch(
+        r"(argument-hint[ \t]*+:[ \t]*+)(\[[^\]\"\\#\n]*+\])[ \t]*+", lines[number]
+    )
     if field is not None:
         lines[number] = f'{field[1]}"{field[2]}"'
     return field is not None

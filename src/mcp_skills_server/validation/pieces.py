@@ -1,4 +1,4 @@
-"""Pieces of a text file, as its readers see them: prose, comments, and code with its language. Pure.
+"""Pieces of a text file, as readers see them: prose, comments, and code with its language. Pure.
 
 Rules search the text and then ask for the piece at an offset, so that only files with a match are
 parsed. A shell command is split into words, in which quoted text is no syntax.
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _MAX_PARSED: Final = 262_144
 """Characters of Markdown that are parsed; those after them are prose."""
+_MAX_STATEMENT: Final = 2_000
+"""Characters of a statement before and after an offset."""
 _LANGUAGES: Final = {
     **dict.fromkeys(("sh", "bash", "zsh", "ksh", "fish", "shell", "console", "terminal"), "sh"),
     **dict.fromkeys(("", "text", "txt", "shellsession", "dockerfile", "makefile"), "sh"),
@@ -87,10 +89,6 @@ class Pieces:
         """Return the 1-based line of an offset."""
         return bisect_right(self._breaks, offset - 1) + 1
 
-    def column(self, offset: int) -> int:
-        """Return the 1-based column of an offset."""
-        return offset - self._offset(self.line(offset)) + 1
-
     def _offset(self, line: int) -> int:
         """Return the offset of the beginning of a 1-based line."""
         if line <= 1:
@@ -100,16 +98,19 @@ class Pieces:
     def statement(self, offset: int) -> tuple[int, int]:
         """Return the (start, end) of the line at an offset within its piece.
 
-        A shell command goes on after a backslash or a pipe at the end of its line.
+        A shell command goes on after a backslash or a pipe at the end of its line. Of a longer
+        statement the part around the offset is returned.
         """
         piece = self.at(offset)
-        start = max(piece.start, self.text.rfind("\n", 0, offset) + 1)
-        end = self.text.find("\n", offset, piece.end)
-        while piece.kind == "code" and start > piece.start and _goes_on(self.text, start - 1):
-            start = max(piece.start, self.text.rfind("\n", 0, start - 1) + 1)
-        while piece.kind == "code" and 0 <= end and _goes_on(self.text, end):
-            end = self.text.find("\n", end + 1, piece.end)
-        return start, piece.end if end < 0 else end
+        least = max(piece.start, offset - _MAX_STATEMENT)
+        most = min(piece.end, offset + _MAX_STATEMENT)
+        start = max(least, self.text.rfind("\n", least, offset) + 1)
+        end = self.text.find("\n", offset, most)
+        while piece.kind == "code" and start > least and _goes_on(self.text, start - 1):
+            start = max(least, self.text.rfind("\n", least, start - 1) + 1)
+        while piece.kind == "code" and end >= 0 and _goes_on(self.text, end):
+            end = self.text.find("\n", end + 1, most)
+        return start, most if end < 0 else end
 
 
 def _goes_on(text: str, end: int) -> bool:

@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from mcp_skills_server.codes import problem
+from mcp_skills_server.format import hidden
 from mcp_skills_server.format.frontmatter import Document
 from mcp_skills_server.format.links import Reference, references
 from mcp_skills_server.model import Json, Problem
@@ -107,6 +108,11 @@ class TextFile:
         return Pieces(self.text, self.path, self.body_line)
 
     @cached_property
+    def hidden(self) -> list[tuple[int, str]]:
+        """Return the hidden characters with their offsets; NUL bytes have their own code."""
+        return [each for each in hidden.find(self.text) if each[1] != "\0"]
+
+    @cached_property
     def _folded(self) -> str:
         """Return the text in lower case, with blanks for line ends and characters that grow."""
         folded = self.text.lower().replace("\n", " ")
@@ -114,9 +120,7 @@ class TextFile:
             folded = "".join(each.lower()[0] for each in self.text).replace("\n", " ")
         return folded
 
-    def matches(
-        self, pattern: re.Pattern[str], marks: Iterable[str]
-    ) -> Iterator[re.Match[str]]:
+    def matches(self, pattern: re.Pattern[str], marks: Iterable[str]) -> Iterator[re.Match[str]]:
         """Yield the matches around one of these lower-case marks, which each match has.
 
         To find the marks first is 20 times faster than to search for the pattern.

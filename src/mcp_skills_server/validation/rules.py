@@ -33,18 +33,22 @@ _IN_BRACKETS: Final = re.compile(r"\([^()]*\)")
 _BROAD: Final = re.compile(
     r"(?:^|[\s,])(?:Bash|Shell|Terminal)(?:\(\s*+(?:\*\s*+(?::\s*+\*\s*+)?)?\))?(?=$|[\s,])"
 )
+_SHELL: Final = re.compile(r"(?:```|~~~)(?:ba|z)?sh\b|(?:```|~~~)(?:shell|console|python)")
+"""A fence with commands, or with code that needs them."""
 _WHEN: Final = re.compile(
-    r"\b(?:when(?:ever)?|if|for|before|after|during|while|triggers?|asks?|wants?|needs?|used? "
-    r"(?:to|in|by|on|with|as)"
-    r"|use (?:this|it|proactively)|must be used)\b",
+    r"\b(?:when(?:ever)?|if|for|before|after|during|while|triggers?|asks?|wants?|needs?"
+    r"|used? (?:to|in|by|on|with|as)|use (?:this|it|proactively)|must be used"
+    r"|wenn|falls|sobald|für|bei|beim|lorsqu|quand|pour|si|cuando|para|quando|caso|per|se|als|voor"
+    r"|wanneer|gdy|jeśli|dla|när|если|когда|при|для|коли|якщо)(?:\b|(?<=lorsqu))"
+    r"|时|時|场合|用于|如果|当|場合|とき|際|ため|때|경우|위해|عند|إذا|जब|लिए|เมื่อ",
     re.IGNORECASE,
 )
 """Words in a description that introduce the purpose or the occasion of its skill."""
-_CHECKABLE: Final = re.compile(
-    r"\d|_|\b(?:python|node|npm|git|docker|bash|java|ruby|rust|go|deno|bun|uv|pip|linux|macos|windows|network|internet"
-    r"|claude|codex|cursor|copilot|gemini|opencode|mcp|api|cli|browser|chrome)\b",
+_LANGUAGE: Final = re.compile(
+    r"\b(?:the|and|of|with|from|to|an?|in|und|der|die|das|et|les?|des|y|el|los|del|e|il|di|o|os|da|de|as|um|het|een)\b",
     re.IGNORECASE,
 )
+"""Words that tell that a description is in a language whose "when" is known."""
 _MAX_SHOWN: Final = 10
 _LONGEST_LINE: Final = 200
 _PLAIN_KEY: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]*+(?:\.[A-Za-z0-9_-]++)*")
@@ -224,22 +228,18 @@ def _is_list_of_texts(value: Json) -> bool:
 def _broad_permission(skill: SkillMd) -> Iterator[Finding]:
     tools = skill.frontmatter.get("allowed-tools")
     entries = tools if isinstance(tools, list) else [tools]
-    if any(isinstance(entry, str) and _BROAD.search(entry) for entry in entries):
-        yield skill.at("allowed-tools", "allowed-tools allows every shell command")
+    is_broad = any(isinstance(entry, str) and _BROAD.search(entry) for entry in entries)
+    has_scripts = any(path.startswith("scripts/") for path in skill.files)
+    if is_broad and not has_scripts and not _SHELL.search(skill.document.body):
+        message = "allowed-tools allows every shell command, and the text needs none"
+        yield skill.at("allowed-tools", message)
 
 
 @DEEP_RULES.rule("description-when")
 def _description_when(skill: SkillMd) -> Iterator[Finding]:
-    if skill.description and not _WHEN.search(skill.description):
+    text = skill.description
+    if text and _LANGUAGE.search(text) and not _WHEN.search(text):
         yield skill.at("description", "the description does not say when to use the skill")
-
-
-@DEEP_RULES.rule("compatibility-form")
-def _compatibility_form(skill: SkillMd) -> Iterator[Finding]:
-    value = skill.frontmatter.get("compatibility")
-    if isinstance(value, str) and value and not _CHECKABLE.search(value):
-        message = f"compatibility {literal(value)} names nothing that a program can check"
-        yield skill.at("compatibility", message)
 
 
 @RULES.rule("hooks")

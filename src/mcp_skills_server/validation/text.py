@@ -11,14 +11,28 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from mcp_skills_server.format import hidden, media
+from mcp_skills_server.format import media
 from mcp_skills_server.format.excerpts import excerpt
 from mcp_skills_server.validation import suppressions
 from mcp_skills_server.validation.pieces import pipelines
 from mcp_skills_server.validation.rule import Finding, Rules, TextFile
 from mcp_skills_server.validation.threats import (
-    ADDRESSED, CREDENTIAL, CREDENTIAL_MARKS, DESTINATION, OVERRIDE, OVERRIDE_MARKS, READ_CALL, REMOTE, SECRECY,
-    SECRECY_MARKS, SECRET, SECRET_MARKS, SEND_CALL, SEND_COMMAND, SEND_IT, SEND_VERB,
+    ADDRESSED,
+    CREDENTIAL,
+    CREDENTIAL_MARKS,
+    DESTINATION,
+    OVERRIDE,
+    OVERRIDE_MARKS,
+    READ_CALL,
+    REMOTE,
+    SECRECY,
+    SECRECY_MARKS,
+    SECRET,
+    SECRET_MARKS,
+    SEND_CALL,
+    SEND_COMMAND,
+    SEND_IT,
+    SEND_VERB,
 )  # fmt: skip
 
 RULES = Rules[TextFile]()
@@ -35,7 +49,8 @@ _GIVEN: Final = re.compile(
     r"|\biex\s*+\(+\s*+(?:iwr|irm|New-Object)\b"
 )
 """An interpreter with a download as its argument."""
-_GIVEN_MARKS: Final = ("curl", "wget", "iwr", "irm", "eval", "exec", "iex")
+_DOWNLOAD_MARKS: Final = ("curl", "wget", "iwr ", "irm ", "invoke-")
+_GIVEN_MARKS: Final = (*_DOWNLOAD_MARKS, "eval(", "eval (", "exec(", "exec (", "iex ", "iex(")
 _INJECTION: Final = re.compile(r"!`(?<![`\w]!`)[^`\n]++`")  # a literal prefix makes the search fast
 _MENTION: Final = re.compile(
     r"@(?<![\w`=@/.\"']@)(?:~/|\.\./|/(?:etc|home|Users|root|var|usr|opt|tmp|mnt|private|proc|srv)/)[^\s`,]++"
@@ -71,10 +86,11 @@ _STYLE: Final = re.compile(
     r"[^>\n]{0,200}?>[^<\n]{20}"
 )
 """Text in an element that a page does not show."""
-_RUN: Final = re.compile(f"[\U000e0020-\U000e007f]{{4}}|[\u200b-\u200f\u2060-\u2064\ufeff]{{8}}")
+_RUN: Final = re.compile("[\U000e0020-\U000e007f]{4}|[\u200b-\u200f\u2060-\u2064\ufeff]{8}")
 """Invisible characters that spell a message: tag characters, or zero-width ones as bits."""
 _ABOUT: Final = re.compile(
-    r"\b(?:attack|inject|malicious|malware|suspicious|adversar|jailbreak|red[ -]flag|untrusted|threat|phish"
+    r"\b(?:attack|inject|malicious|malware|suspicious|adversar|jailbreak|red[ -]flag"
+    r"|untrusted|threat|phish"
     r"|social engineering|detect|scan|refuse|reject|hostile|exploit|vulnerab|anti-?pattern"
     r"|phrases? |such as|e\.g\.|for example|examples? (?:of|:)|patterns?\b|as data\b"
     r"|never (?:follow|obey|comply|do|run)|(?:do not|don't) (?:follow|obey|comply|do|run)"
@@ -82,15 +98,21 @@ _ABOUT: Final = re.compile(
     re.IGNORECASE,
 )
 """Words of a text that speaks about attacks, and does not make one."""
-_ABOUT_PATH: Final = re.compile(r"(?:^|[/_.-])(?:payloads?|injections?|attacks?|jailbreaks?|tests?|evals?|fixtures?|red-?team)(?:[/_.-]|$)")
-_NEGATED: Final = re.compile(r"(?:\b(?:never|not|avoid|without|cannot)|n['’]t)\s++(?:ever\s++)?\Z")
-_DENIED: Final = re.compile(r"\b(?:never|not|avoid|no|without)\b|n['’]t\b", re.IGNORECASE)
+_ABOUT_PATH: Final = re.compile(
+    r"(?:^|[/_.-])(?:payloads?|injections?|attacks?|jailbreaks?|tests?|evals?|fixtures?|red-?team)(?:[/_.-]|$)"
+)
+_NEGATED: Final = re.compile(
+    r"(?:\b(?:never|not|avoid|without|cannot)|n['\u2019]t)\s++(?:ever\s++)?\Z"
+)
+_DENIED: Final = re.compile(r"\b(?:never|not|avoid|no|without)\b|n['\u2019]t\b", re.IGNORECASE)
 _LATER: Final = re.compile(r"\b(?:until|unless|before|if|when|unverified|yet)\b", re.IGNORECASE)
 _CALL: Final = re.compile(
     r"\b(?:system|popen|Popen|run|call|check_call|check_output|exec|execSync|spawn|spawnSync|shell)\s*+\("
 )
 """A call in Python or JavaScript that runs a command."""
-_IDENTITY: Final = re.compile(r"(?:-i|--identity|--netrc-file|--cert|--key|IdentityFile=?|-e)\s*+[\"']?\S{0,60}\Z")
+_IDENTITY: Final = re.compile(
+    r"(?:-i|--identity|--netrc-file|--cert|--key|IdentityFile=?|-e)\s*+[\"']?\S{0,60}\Z"
+)
 _ASSIGNED: Final = re.compile(
     r"\b(\w{1,40})=|(?:>|\s-\w{0,4}[fo]\b)\s{0,3}[\"']?([\w./~-]{2,80})|([\w./-]{1,80}\.(?:zip|tgz|tar\.gz|b64|txt))\b"
 )
@@ -102,19 +124,19 @@ _AROUND: Final = 400
 
 @RULES.rule("hidden-characters")
 def _hidden_characters(file: TextFile) -> Iterator[Finding]:
-    # NUL bytes have their own code, `nul-byte`, and messages have `hidden-text`.
-    found = [(at, character) for at, character in hidden.find(file.text) if character != "\0"]
-    if found and not _RUN.search(file.text):
-        at, character = found[0]
-        message = f"the invisible character U+{ord(character):04X}{_more(len(found))}"
+    # Characters that spell a message have `hidden-text`.
+    if file.hidden and not _RUN.search(file.text, file.hidden[0][0]):
+        at, character = file.hidden[0]
+        message = f"the invisible character U+{ord(character):04X}{_more(len(file.hidden))}"
         yield Finding(message, file.text.count("\n", 0, at) + 1)
 
 
 @RULES.rule("hidden-text")
 def _hidden_text(file: TextFile) -> Iterator[Finding]:
     """Report text that people do not see and that tells a model what to do."""
-    if not file.text.isascii() and (run := _RUN.search(file.text)):
-        yield Finding("a message in invisible characters", file.text.count("\n", 0, run.start()) + 1)
+    if file.hidden and (run := _RUN.search(file.text, file.hidden[0][0])):
+        line = file.text.count("\n", 0, run.start()) + 1
+        yield Finding("a message in invisible characters", line)
     spans = [
         match.span()
         for match in file.matches(_STYLE, ("display:", "visibility:", "font-size:", "opacity:"))
@@ -133,9 +155,7 @@ def _hidden_text(file: TextFile) -> Iterator[Finding]:
 def _hidden_comment(file: TextFile) -> Iterator[Finding]:
     if "<!--" not in file.text:
         return
-    found = [
-        each for each in file.pieces.comments() if not suppressions.is_suppression(each[1])
-    ]
+    found = [each for each in file.pieces.comments() if not suppressions.is_suppression(each[1])]
     if found and not any(ADDRESSED.search(content) for _, content in found):
         at, content = found[0]
         message = f"an HTML comment: {excerpt(content)!r}{_more(len(found))}"
@@ -151,9 +171,7 @@ def _lfs_pointer(file: TextFile) -> Iterator[Finding]:
 @RULES.rule("secret")
 def _secret(file: TextFile) -> Iterator[Finding]:
     found = [
-        each
-        for each in file.matches(SECRET, SECRET_MARKS)
-        if not _EXAMPLE_SECRET.search(each[0])
+        each for each in file.matches(SECRET, SECRET_MARKS) if not _EXAMPLE_SECRET.search(each[0])
     ]
     if found:
         secret, kind = found[0][0], str(found[0].lastgroup).replace("_", " ")
@@ -196,7 +214,7 @@ def _is_said(file: TextFile, start: int, end: int) -> bool:
     """Tell whether a sentence is an instruction, and not quoted, denied or about attacks."""
     piece = file.pieces.at(start)
     begin, stop = file.pieces.statement(start)
-    line = file.text[begin : min(stop, begin + _MAX_LINE)]
+    line = file.text[begin:stop]
     if piece.kind == "code" and (
         file.pieces.is_prose or not line.lstrip().startswith(("#", "//", "*", "--", ";"))
     ):
@@ -208,7 +226,7 @@ def _is_said(file: TextFile, start: int, end: int) -> bool:
 
 
 def _is_quoted(text: str, start: int, end: int) -> bool:
-    before = text[max(0, start - 60, text.rfind("\n", 0, start) + 1) : start]
+    before = text[max(0, start - 60) : start].rpartition("\n")[2]
     after = text[end : end + 100]
     return (
         (before.count('"') % 2 == 1 and '"' in after)
@@ -224,7 +242,6 @@ def _is_about(file: TextFile, start: int) -> bool:
     What introduces code is the last line of prose before it.
     """
     text, piece = file.text, file.pieces.at(start)
-    begin, end = text.rfind("\n", 0, start) + 1, text.find("\n", start)
     if _ABOUT_PATH.search(file.path) or _ABOUT.search(piece.heading):
         return True
     if piece.kind == "code":
@@ -233,11 +250,11 @@ def _is_about(file: TextFile, start: int) -> bool:
         lines = text[max(0, piece.start - _AROUND) : piece.start].split("\n")
         said = [line for line in lines if line.strip(" `~") and "```" not in line]
         return bool(said) and _ABOUT.search(said[-1]) is not None
-    if text[begin:start].lstrip().startswith("|"):
+    lines = text[max(0, start - _AROUND) : start].split("\n")
+    if lines[-1].lstrip().startswith("|"):
         return True
-    above = text.rfind("\n", 0, max(0, begin - 1)) + 1
-    end = len(text) if end < 0 else end
-    return _ABOUT.search(text, max(above, start - _AROUND), min(end, start + _AROUND)) is not None
+    after = text[start : start + _AROUND].partition("\n")[0]
+    return _ABOUT.search("\n".join(lines[-2:]) + after) is not None
 
 
 def _sentence_start(text: str, start: int) -> str:
@@ -254,9 +271,11 @@ def _sentence_end(text: str, end: int) -> str:
 
 @RULES.rule("pipe-to-shell")
 def _pipe_to_shell(file: TextFile) -> Iterator[Finding]:
-    spans = [match.span() for match in file.matches(_GIVEN, _GIVEN_MARKS) if _is_run(file, match.start())]
+    spans = [
+        match.span() for match in file.matches(_GIVEN, _GIVEN_MARKS) if _is_run(file, match.start())
+    ]
     read = 0
-    for match in _DOWNLOAD.finditer(file.text):
+    for match in file.matches(_DOWNLOAD, _DOWNLOAD_MARKS):
         if match.start() < read or not _is_run(file, match.start()):
             continue
         start, end = file.pieces.statement(match.start())
@@ -297,7 +316,9 @@ def _program(words: list[str]) -> tuple[str, list[str]]:
 def _reads_program(program: str, arguments: list[str]) -> bool:
     """Tell whether an interpreter takes its program from stdin, rather than data for another."""
     if program in _SHELLS:
-        return "-c" not in arguments and not (arguments and not arguments[0].startswith(("-", ">", "2")))
+        return "-c" not in arguments and not (
+            arguments and not arguments[0].startswith(("-", ">", "2"))
+        )
     if not _INTERPRETERS.fullmatch(program):
         return False
     return all(word in ("-", "-u", "-s", "--") or word[:1] == ">" for word in arguments[:1])
@@ -306,8 +327,7 @@ def _reads_program(program: str, arguments: list[str]) -> bool:
 def _is_run(file: TextFile, start: int) -> bool:
     """Tell whether text at an offset is a command that may run, not an example of an attack."""
     piece = file.pieces.at(start)
-    begin = file.text.rfind("\n", 0, start) + 1
-    line = file.text[max(begin, start - _MAX_LINE) : start]
+    line = file.text[max(0, start - _MAX_LINE) : start].rpartition("\n")[2]
     if piece.kind == "code" and piece.language in ("python", "javascript", "other"):
         is_string = line.count('"') % 2 or line.count("'") % 2 or line.count("`") % 2
         if is_string and not _CALL.search(line):
@@ -319,7 +339,8 @@ def _is_run(file: TextFile, start: int) -> bool:
 @RULES.rule("encoded-command")
 def _encoded_command(file: TextFile) -> Iterator[Finding]:
     return _commands(file, _ENCODED, "an encoded command is decoded and run:", (
-        "base64", "powershell", "pwsh", "b64decode", "fromhex", "atob", "unhexl", "buffer.from", "xxd",
+        "base64", "powershell", "pwsh", "b64decode", "fromhex", "atob", "unhexl",
+        "buffer.from", "xxd",
     ))  # fmt: skip
 
 
@@ -353,7 +374,8 @@ def _persistence(file: TextFile) -> Iterator[Finding]:
         return not _HARMLESS_START.search(line) or _NETWORK.search(line) is not None
 
     return _commands(file, _PERSISTENCE, "something is set to start automatically:", (
-        "crontab", "systemctl", "launchctl", "schtasks", "shrc", "shenv", "prof", "_keys", "launchagents", "/etc/cron",
+        "crontab", "systemctl", "launchctl", "schtasks", "shrc", "shenv", "prof", "_keys", "launchagents",
+        "/etc/cron",
         "autostart", "reg add",
     ), is_lasting)  # fmt: skip
 
@@ -383,7 +405,7 @@ def _credential_theft(file: TextFile) -> Iterator[Finding]:
         if is_script:
             is_sent = _script_sends(file, *match.span())
         else:
-            is_sent = piece.kind in ("code", "span") and _command_sends(file, *match.span())
+            is_sent = piece.kind in ("code", "span") and _command_sends(file, match.start())
             is_sent |= piece.kind != "code" and _sentence_sends(file, *match.span())
         if is_sent and not _is_about(file, match.start()):
             spans.append(match.span())
@@ -398,7 +420,7 @@ def _script_sends(file: TextFile, start: int, end: int) -> bool:
     return bool(is_read) and SEND_CALL.search(file.text, piece.start, piece.end) is not None
 
 
-def _command_sends(file: TextFile, start: int, end: int) -> bool:
+def _command_sends(file: TextFile, start: int) -> bool:
     """Follow the credentials from a command through variables and files to one that sends."""
     piece = file.pieces.at(start)
     begin, stop = file.pieces.statement(start)

@@ -44,16 +44,16 @@ OVERRIDE: Final = re.compile(
 )
 """Instructions to set aside those of the host and the user."""
 OVERRIDE_MARKS: Final = (
-    "ignor", "disregard", "forget ", "override", "bypass", "discard", "you are now", "supersede", "precedence",
-    "priority over", "outrank", "system prompt", "system message", "im_start", "disable ", "turn off", "switch off",
-    "игнорир", "忽略", "无视", "無視", "무시",
+    "ignor", "disregard", "forget ", "override", "bypass", "discard", "you are now", "supersede",
+    "precedence", "priority over", "outrank", "system prompt", "system message", "im_start",
+    "disable ", "turn off", "switch off", "игнорир", "忽略", "无视", "無視", "무시",
 )  # fmt: skip
 
 SECRECY: Final = re.compile(
-    rf"\b(?:do{_S}not|don['’]t|never|must{_S}not){_S}(?:tell|inform|notify|alert|warn){_S}{_USER}"
+    rf"\b(?:do{_S}not|don['\u2019]t|never|must{_S}not){_S}(?:tell|inform|notify|alert|warn){_S}{_USER}"
     rf"(?=\s?(?:[.!;,\n]|\Z|about\s(?:this|it|that|these|any\sof\sthis|the\s(?:upload|transfer|request|copy|call))\b|(?:that\s)?you\s(?:did|have|sent|are|ran|read)\b|anything))"
-    rf"|\b(?:do{_S}not|don['’]t|never){_S}let{_S}{_USER}{_S}(?:know|notice|see\sthis|find\sout)\b"
-    rf"|\b(?:do{_S}not|don['’]t|never){_S}(?:mention|reveal|disclose|report){_S}(?:this|the|these){_S}"
+    rf"|\b(?:do{_S}not|don['\u2019]t|never){_S}let{_S}{_USER}{_S}(?:know|notice|see\sthis|find\sout)\b"
+    rf"|\b(?:do{_S}not|don['\u2019]t|never){_S}(?:mention|reveal|disclose|report){_S}(?:this|the|these){_S}"
     rf"(?:step|steps|action|upload|transfer|request|call|command|copy|instruction|instructions|operation)\b"
     rf"|(?P<act>\bwithout{_S}(?:telling|informing|notifying|alerting){_S}{_USER}"
     r"|\b(?:secretly|covertly|stealthily)\s(?:\w{1,12})\b"
@@ -65,9 +65,10 @@ SECRECY: Final = re.compile(
 )
 """Instructions to keep an act from the user; `act` is denied by a "never" before it."""
 SECRECY_MARKS: Final = (
-    "tell ", "inform ", "notify ", "alert ", "warn ", "let ", "mention ", "reveal ", "disclose ", "report ", "telling ",
-    "informing ", "notifying ", "alerting ", "secret", "covertly", "stealthily", "silently", "quietly", "keep ",
-    "hide ", "conceal", "not know", "never know", "not notice", "not learn", "find out", "be told", "be aware",
+    "tell ", "inform ", "notify ", "alert ", "warn ", "let the", "let your", "mention ",
+    "reveal ", "disclose ", "report ", "telling ", "informing ", "notifying ", "alerting ",
+    "secret", "covertly", "stealthily", "silently", "quietly", "keep ", "hide ", "conceal",
+    "not know", "never know", "not notice", "not learn", "find out", "be told", "be aware",
     "be informed",
 )  # fmt: skip
 
@@ -101,9 +102,10 @@ CREDENTIAL: Final = re.compile(
 )
 """Files, stores and variables that hold credentials of the user."""
 CREDENTIAL_MARKS: Final = (
-    ".ssh", ".aws", ".kube", ".docker", ".config", ".netrc", ".npmrc", ".pypirc", ".git-cred", ".gnupg", ".pgpass",
-    "/etc/shadow", "wallet.dat", "login data", "keychain-db", "find-generic", "find-internet", "id_rsa", "id_ed25519",
-    "id_ecdsa", "id_dsa", "env |", "env|", "os.environ", "process.env", "@.env", "cat .env", "< .env", "/.env",
+    ".ssh", ".aws", ".kube", ".docker", ".config", ".netrc", ".npmrc", ".pypirc", ".git-cred",
+    ".gnupg", ".pgpass", "/etc/shadow", "wallet.dat", "login data", "keychain-db", "find-generic",
+    "find-internet", "id_rsa", "id_ed25519", "id_ecdsa", "id_dsa", "env |", "env|", "os.environ",
+    "process.env", "@.env", "cat .env", "< .env", "/.env",
 )  # fmt: skip
 SEND_COMMAND: Final = re.compile(
     r"(?<![\w.-])(?:curl|wget|nc|ncat|netcat|scp|rsync|sftp|sendmail|mail|telnet|irm|iwr"

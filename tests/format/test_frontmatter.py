@@ -279,7 +279,7 @@ def test_parsing_takes_linear_time(shape: str) -> None:
     ("description: @" + "x" * 2000, "a value that begins with '@' needs quotes", "put the value in quotes, on one line"),
 ])  # fmt: skip
 def test_broken_value_has_its_reason_and_the_line_to_write(fields: str, fault: str, hint: str) -> None:
-    (found,) = [each for each in parse(f"---\nname: a\n{fields}\n---\n".encode()).problems]
+    (found,) = parse(f"---\nname: a\n{fields}\n---\n".encode()).problems
     assert fault in found.message
     assert found.hint == hint
 

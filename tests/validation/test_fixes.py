@@ -48,7 +48,7 @@ def fix(fields: str) -> tuple[str, list[Problem], list[Problem]]:
 def test_fix_rewrites_the_form_of_a_field(fields: str, expected: str) -> None:
     after, found, done = fix(fields)
     assert after == expected
-    assert done == found
+    assert sorted(done) == sorted(found)
 
 
 @each_row("fields", [

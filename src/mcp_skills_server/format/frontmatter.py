@@ -148,9 +148,9 @@ def _read(text: str) -> tuple[YamlReader, dict[str, Json] | None]:
         is_first = start not in repairs
         repair = _repair(lines, start, rest.field, error._replace(line=line), is_first=is_first)
         if repair is None:
-            mended = _quoted_field(lines[start : _field_end(lines, start)], start + 2, error)
+            repaired = _quoted_field(lines[start : _field_end(lines, start)], start + 2, error)
             if _syntax_error(reader) is error:
-                reader.problems[reader.problems.index(error)] = mended
+                reader.problems[reader.problems.index(error)] = repaired
             return reader, None
         repairs[start] = repair
         rest = YamlReader("\n".join(lines[start:]))  # not what precedes, again and again

@@ -55,8 +55,8 @@ def has_fix(problem: Problem) -> bool:
 
 def _is_better(before: str, after: str, code: str, directory: str) -> bool:
     """Tell whether a fix removed its finding, added none, and kept what hosts honour."""
-    (document, old), (mended, new) = _read(before, directory), _read(after, directory)
-    fields, kept = document.frontmatter or {}, mended.frontmatter or {}
+    (document, old), (repaired, new) = _read(before, directory), _read(after, directory)
+    fields, kept = document.frontmatter or {}, repaired.frontmatter or {}
     if any(key in KNOWN_FIELDS and key not in kept for key in fields):
         return False
     counts, left = Counter(each.code for each in old), Counter(each.code for each in new)

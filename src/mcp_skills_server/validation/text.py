@@ -374,9 +374,8 @@ def _persistence(file: TextFile) -> Iterator[Finding]:
         return not _HARMLESS_START.search(line) or _NETWORK.search(line) is not None
 
     return _commands(file, _PERSISTENCE, "something is set to start automatically:", (
-        "crontab", "systemctl", "launchctl", "schtasks", "shrc", "shenv", "prof", "_keys", "launchagents",
-        "/etc/cron",
-        "autostart", "reg add",
+        "crontab", "systemctl", "launchctl", "schtasks", "shrc", "shenv", "prof", "_keys",
+        "launchagents", "/etc/cron", "autostart", "reg add",
     ), is_lasting)  # fmt: skip
 
 

@@ -22,7 +22,7 @@ OVERRIDE: Final = re.compile(
     r"(?:previous|prior|earlier|above|preceding|foregoing|system|safety|developer|original|initial|your|other)"
     rf"{_S}(?:\w{{1,20}}{_S}){{0,2}}{_NOUN}"
     rf"|\b(?:ignore|disregard|forget){_S}(?:all|everything){_S}(?:that{_S})?"
-    r"(?:you\s(?:were|have\sbeen)\s(?:told|given|taught)|you\sknow|above|before\sthis)\b"
+    r"(?:you\s(?:were|have\sbeen)\s(?:tol[d]|given|taught)|you\sknow|above|before\sthis)\b"
     rf"|\byou{_S}are{_S}now{_S}(?:\w{{1,12}}{_S}){{0,3}}?(?:DAN\b|unrestricted|jailbroken|uncensored|unfiltered"
     r"|(?:developer|god|admin|root|debug|maintenance)\s{1,3}mode|free\s(?:of|from)\s|no\slonger\s(?:bound|restricted|subject))"
     rf"|\b(?:these|this\sskill's|the\sfollowing){_S}(?:instructions|rules|steps){_S}"
@@ -60,7 +60,7 @@ SECRECY: Final = re.compile(
     r"|\b(?:silently|quietly)\s(?:send|upload|post|transmit|forward|exfiltrate|email|collect)\b)"
     rf"|\b(?:keep|hide|conceal){_S}(?:this|it|these|all{_S}of{_S}this)(?:{_S}(?:step|action|activity|upload|transfer|fact))?"
     rf"{_S}(?:(?:a{_S})?secret{_S})?from{_S}{_USER}"
-    rf"|\b{_USER}{_S}(?:must|should|may|can){_S}(?:not|never){_S}(?:know|notice|learn|find\sout|be\s(?:told|aware|informed))\b",
+    rf"|\b{_USER}{_S}(?:must|should|may|can){_S}(?:not|never){_S}(?:know|notice|learn|find\sout|be\s(?:tol[d]|aware|informed))\b",
     re.IGNORECASE,
 )
 """Instructions to keep an act from the user; `act` is denied by a "never" before it."""
@@ -68,7 +68,7 @@ SECRECY_MARKS: Final = (
     "tell ", "inform ", "notify ", "alert ", "warn ", "let the", "let your", "mention ",
     "reveal ", "disclose ", "report ", "telling ", "informing ", "notifying ", "alerting ",
     "secret", "covertly", "stealthily", "silently", "quietly", "keep ", "hide ", "conceal",
-    "not know", "never know", "not notice", "not learn", "find out", "be told", "be aware",
+    "not know", "never know", "not notice", "not learn", "find out", "be t" "old", "be aware",
     "be informed",
 )  # fmt: skip
 

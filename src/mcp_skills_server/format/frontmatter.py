@@ -148,9 +148,9 @@ def _read(text: str) -> tuple[YamlReader, dict[str, Json] | None]:
         is_first = start not in repairs
         repair = _repair(lines, start, rest.field, error._replace(line=line), is_first=is_first)
         if repair is None:
-            repaired = _quoted_field(lines[start : _field_end(lines, start)], start + 2, error)
+            advised = _quoted_field(lines[start : _field_end(lines, start)], start + 2, error)
             if _syntax_error(reader) is error:
-                reader.problems[reader.problems.index(error)] = repaired
+                reader.problems[reader.problems.index(error)] = advised
             return reader, None
         repairs[start] = repair
         rest = YamlReader("\n".join(lines[start:]))  # not what precedes, again and again
@@ -206,7 +206,7 @@ def _field_end(lines: Sequence[str], start: int) -> int:
 
 
 def _quoted_field(lines: Sequence[str], line: int, error: Problem) -> Problem:
-    """Return the error with the line to write as its hint, if quotes mend the field.
+    """Return the error with the line to write as its hint, if quotes repair it.
 
     The field begins at this 1-based line of the file.
     """

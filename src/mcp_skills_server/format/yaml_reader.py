@@ -245,14 +245,15 @@ class YamlReader:
 
     def _check_comment(self, key: str, value: Any) -> None:
         """Report a plain value whose author took the comment behind it for text."""
-        line: str = self._text.split("\n")[value.end_mark.line]
-        comment: str = line[value.end_mark.column :].strip()
+        start, end, column = value.start_mark, int(value.end_mark.line), int(value.end_mark.column)
+        line = self._text.split("\n")[end]
+        comment = line[column:].strip()
         is_meant = key not in _PROSE and comment[1:2] in ("", " ", "\t", "#")
         if not value.value or not comment.startswith("#") or is_meant:
             return
         hint = "put the value in quotes; ' #' begins a comment"
-        if value.start_mark.line == value.end_mark.line:
-            text = line[value.start_mark.column :].strip().replace("'", "''")
+        if start.line == end:
+            text = line[int(start.column) :].strip().replace("'", "''")
             hint = f"write {key}: '{text}', or begin the comment on a line of its own"
         message = f"the rest of the line is a comment, and the value of {key} ends before "
         self._note("yaml-comment", value, message + literal(comment), hint)

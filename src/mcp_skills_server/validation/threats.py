@@ -60,7 +60,7 @@ SECRECY: Final = re.compile(
     r"|\b(?:silently|quietly)\s(?:send|upload|post|transmit|forward|exfiltrate|email|collect)\b)"
     rf"|\b(?:keep|hide|conceal){_S}(?:this|it|these|all{_S}of{_S}this)(?:{_S}(?:step|action|activity|upload|transfer|fact))?"
     rf"{_S}(?:(?:a{_S})?secret{_S})?from{_S}{_USER}"
-    rf"|\b{_USER}{_S}(?:must|should|may|can){_S}(?:not|never){_S}(?:know|notice|learn|find\sout|be\s(?:tol[d]|aware|informed))\b",
+    rf"|\b{_USER}{_S}(?:must|should|may|can){_S}(?:not|never){_S}(?:know|notice|learn|find\sout|be\s(?:aware|informed))\b",
     re.IGNORECASE,
 )
 """Instructions to keep an act from the user; `act` is denied by a "never" before it."""
@@ -68,7 +68,7 @@ SECRECY_MARKS: Final = (
     "tell ", "inform ", "notify ", "alert ", "warn ", "let the", "let your", "mention ",
     "reveal ", "disclose ", "report ", "telling ", "informing ", "notifying ", "alerting ",
     "secret", "covertly", "stealthily", "silently", "quietly", "keep ", "hide ", "conceal",
-    "not know", "never know", "not notice", "not learn", "find out", "be t" "old", "be aware",
+    "not know", "never know", "not notice", "not learn", "find out", "be aware",
     "be informed",
 )  # fmt: skip
 

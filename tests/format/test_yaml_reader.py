@@ -158,10 +158,12 @@ def test_ambiguous_or_unsafe_yaml_is_refused_with_its_line(lines: str, code: str
 @pytest.mark.requirement("ASG-17")
 @each_parser
 @each_row(("lines", "line", "hint"), [
-    ("name: a\ndescription:\n  use: Use when: always", 4, "quotes"), ("name: a\ndescription: @here", 3, "write description"),
+    ("name: a\ndescription:\n  use: Use when: always", 4, "quotes"),
+    ("name: a\ndescription: @here", 3, "write description"),
     ("name: a\n\tdescription: b", 3, "tabs"), ("name: a\ndescription: 'open", 3, "write description"),
     ("name: a\ndescription: [a, b", 3, "write description"), ("name: a\n b: c", 3, "put the value in quotes"),
-    ("name: ä\ndescription: a \x07 bell\nb: c", 3, "escape it"), ('name: a\ndescription: "\\q"', 3, "write description"),
+    ("name: ä\ndescription: a \x07 bell\nb: c", 3, "escape it"),
+    ('name: a\ndescription: "\\q"', 3, "write description"),
 ])  # fmt: skip
 def test_invalid_yaml_has_a_line_and_a_hint(lines: str, line: int, hint: str):
     found = document(lines)

@@ -91,7 +91,8 @@ CODES_WITHOUT_RULE = {
     # Parsers.
     "not-utf8", "nul-byte", "frontmatter-missing", "frontmatter-unclosed", "frontmatter-not-mapping", "yaml-syntax",
     "yaml-colon", "yaml-field", "yaml-duplicate-key", "yaml-tag", "yaml-alias", "yaml-depth", "yaml-size", "yaml-value",
-    "yaml-ambiguous", "yaml-comment", "yaml-key", "manifest-syntax", "manifest-field", "manifest-form", "manifest-incomplete",
+    "yaml-ambiguous", "yaml-comment", "yaml-key", "manifest-syntax", "manifest-field", "manifest-form",
+    "manifest-incomplete",
     "manifest-runtime", "manifest-disagrees",
     # The scan of the disk.
     "skill-md-irregular", "skill-md-case", "skill-md-too-large", "unreadable", "root-missing", "shadowed", "too-deep",

@@ -43,7 +43,7 @@ CALLED_ONLY_IN = {
     "tomllib.loads": {"model/decoding.py"},
     # Elsewhere by `open_database`, which closes it: these are anonymous, and closed with their owner.
     "sqlite3.connect": {
-        "durable.py", "publish/artifacts.py", "runtime/full_text_support.py", "runtime/search_index.py",
+        "durable.py", "publish/artifacts.py", "runtime/search_index.py",
     },
 }  # fmt: skip
 RUN_PROGRAMS = {

@@ -218,9 +218,7 @@ CODES: dict[str, Code] = {
     "description-when": _note(
         "AS-9", "add a sentence that begins with 'Use when', in words a user would type"
     ),
-    "description-overlap": _note(
-        "AS-9", "say in each what the other is not for; 'overlap' lists the words in common"
-    ),
+    "description-overlap": _note("AS-9", "say in each what the other is not for"),
     "file-unused": _note("AS-17", "refer to it in SKILL.md where it is needed, or remove it"),
 }
 

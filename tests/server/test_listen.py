@@ -151,6 +151,17 @@ def test_subscriptions_of_a_client_and_of_all_are_limited() -> None:
         notifier.watch(last, "skill://0/SKILL.md")
 
 
+async def test_stream_of_legacy_client_ends_with_queued_notices_on_shutdown() -> None:
+    """So does one that its client opens afterwards, before the listener is closed."""
+    notifier = Notifier(Settings())
+    queue = notifier.register(LegacyClient())
+    notifier.publish([("notifications/resources/list_changed", None)])
+    notifier.close()
+    async with asyncio.timeout(DEADLINE):
+        assert await queue.take() and await queue.take() is None
+        assert await notifier.register(LegacyClient()).take() is None
+
+
 async def test_disconnected_legacy_client_is_forgotten() -> None:
     notifier, peer = Notifier(Settings()), LegacyClient()
     async with notifier.running():

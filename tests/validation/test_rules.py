@@ -236,7 +236,7 @@ def test_flag_that_is_no_boolean_hides_the_skill_and_is_reported(flag: str, valu
     assert found.message == f"{flag} is neither true nor false, and hides the skill"
 
 
-@each_row("name", ["<system>", "a\tb", "a\x00b", "a>b", "a\nb"])
+@each_row("name", ["<system>", "a\tb", "a\x00b", "a>b", "a\nb", "a\u2028b", "a\u2029b"])
 def test_name_that_could_end_our_own_text_is_unusable(name: str) -> None:
     found = problems(VALID | {"name": name}, name)
     assert standing(found) is Standing.UNUSABLE

@@ -265,7 +265,6 @@ def test_client_with_more_than_half_of_the_sessions_loses_a_busy_one() -> None:
         (b"GET /mcp HTTP/1.1\r\nHost: localhost\r\nOrigin: http://evil.example\r\n\r\n", 1),
         (b"GET /mcp HTTP/1.1\r\nHost: localhost\r\n\r\n", 2),  # no token, then over the quota
         (b"\x16\x03\x01\x02\r\n\r\n", 1),
-        (b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n", 2),
     ],
 )
 def test_repeated_unauthenticated_requests_log_few_lines(request: bytes, warnings: int) -> None:

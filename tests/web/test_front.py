@@ -299,6 +299,22 @@ def test_response_ends_when_its_token_expires(is_started: bool, status: int) -> 
     assert not end.get("more_body")
 
 
+def test_response_that_waits_for_an_earlier_one_is_refused_when_its_token_expires() -> None:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        if message.get("status") == 200:
+            await anyio.sleep(20)  # the client does not read
+        sent.append(message.get("status"))
+
+    token = replace(TOKENS[0], expires=time.time() + 0.05)
+    front = front_of(send_principal, loopback_policy(tokens=(token,)))
+    headers = [(name.encode(), value.encode()) for name, value in (LOCAL, VALID)]
+    scope = {"type": "http", "method": "POST", "path": "/mcp", "query_string": b"", "headers": headers}
+    anyio.run(front, scope, send, send)
+    assert sent == [401, None]
+
+
 def test_expired_token_is_refused_like_unknown_token() -> None:
     policy = loopback_policy(tokens=(replace(TOKENS[0], expires=time.time() - 1),))
     expired, unknown = (messages(policy, LOCAL, given) for given in (VALID, UNKNOWN))

@@ -184,3 +184,33 @@ async def test_streams_do_not_keep_their_permits_while_others_keep_the_event_loo
     for each in streams:
         each.cancel()
     await asyncio.gather(*streams, return_exceptions=True)
+
+
+@pytest.mark.anyio
+async def test_event_streams_do_not_delay_requests_of_the_same_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each would otherwise count for 50 ms, which is half a minute for a thousand that reconnect."""
+    monkeypatch.setattr(rates, "_SLOW_S", 20)
+    opened = 0
+
+    async def follow(_: Scope, receive: Receive, send: Send) -> None:
+        nonlocal opened
+        headers = [(b"content-type", b"text/event-stream")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        opened += 1
+        await receive()  # waits for a disconnect
+        await asyncio.get_running_loop().create_future()
+
+    async def receive() -> Message:
+        return {"type": "http.request"}
+
+    async def send(_: Message) -> None:
+        """Send nothing."""
+
+    front = front_of(follow, loopback_policy())
+    streams = [asyncio.create_task(front(scope_of("192.0.2.1"), receive, send)) for _ in range(MANY)]
+    for _ in range(10 * MANY):
+        await asyncio.sleep(0)
+    assert opened == MANY
+    for each in streams:
+        each.cancel()
+    await asyncio.gather(*streams, return_exceptions=True)

@@ -29,7 +29,7 @@ from mcp_skills_server.commands.fields import (
     text,
     traits_of,
     values_of,
-    variables_of,
+    variable_of,
 )
 from mcp_skills_server.commands.logs import Format, Level, log_format, log_level, log_to_stderr
 from mcp_skills_server.commands.opening import make_views, make_watcher, open_served
@@ -274,7 +274,7 @@ def _serve_http(context: click.Context, server: Server) -> None:
 
     options, sources = server.options, server.opened.mirrors
     for parameter in context.command.params:
-        variable, wanted = variables_of(parameter)[0], traits_of(parameter).if_empty
+        variable, wanted = variable_of(parameter), traits_of(parameter).if_empty
         if wanted and os.environ.get(variable) == "":
             raise UsageError(
                 f"{variable} is set but empty; give {wanted}, or unset it for a server without"

@@ -242,18 +242,20 @@ class Notifier:
             queue.put(notices_for(queue.principal))
 
     def close(self) -> None:
-        """End all listen streams gracefully: send queued notifications, then the request's result.
+        """End all streams gracefully: send queued notifications, then the request's result, if any.
 
         Later streams are acknowledged and ended in the same way.
         """
         self._is_closing = True
-        for queue in list(self._streams):
+        for queue in (*self._streams, *self._legacy_queues):
             queue.close()
 
     def register(self, peer: Peer) -> NoticeQueue:
         """Queue the notifications of a legacy client from now on; return its queue."""
         queue = self._client(peer).queue
         self._legacy_queues[queue] = None
+        if self._is_closing:
+            queue.close()
         return queue
 
     def add_legacy_client(self, peer: Peer) -> None:

@@ -40,7 +40,7 @@ _TABLE: Final[dict[str, tuple[str, ...]]] = {
     "yaml-depth": ("values nested too deep", "Programs that read it could run out of stack."),
     "yaml-size": ("frontmatter that is too large", "Each listing carries all of it."),
     "yaml-value": ("a value that JSON cannot carry", "Each listing is JSON.", "score: .nan"),
-    "name-markup": ("a name or a path with '<', '>' or a control character",
+    "name-markup": ("a name or a path with '<', '>', a control character or a line separator",
         "A model reads names as part of the server's own text, so the skill is not served.", "name: <system>"),
     "too-many-files": ("more files than --max-files", "A listing names each file with its digest."),
     "too-many-bytes": ("more bytes than --max-bytes", "Clients keep a copy of each file."),

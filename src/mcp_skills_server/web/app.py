@@ -100,4 +100,3 @@ class McpPart(Part):
         Listen streams end with their result, as the protocol requires; GET streams with their body.
         """
         self._attachment.notifier.close()
-        self._sessions.end_streams()

@@ -42,6 +42,7 @@ OPEN_PATHS: Final = frozenset(("/healthz", "/readyz"))
 """Probes of the container platform: under any Host, without a token, not rate limited."""
 _EXPOSED: Final = "Mcp-Session-Id, ETag, Content-Range, X-Request-Id, WWW-Authenticate, Retry-After"
 """Response headers that pages of allowed origins may read (CORS)."""
+_STREAM: Final = (b"content-type", b"text/event-stream")
 _LOOP_CALL_TIMEOUT_S: Final = 10.0
 """Seconds that another thread waits for its call in the event loop."""
 
@@ -147,13 +148,18 @@ class Front:
                 await permit.take()
             return message
 
+        async def sending(message: Message) -> None:
+            if _STREAM in message.get("headers", ()):
+                permit.release()  # from here on it waits, and so would the next of its client's
+            await send(message)
+
         if scope["method"] != "POST":  # else once the body has arrived, which may take long
             await permit.take()
         try:
             if admission is None:
-                await self._app(scope, receiving, send)
+                await self._app(scope, receiving, sending)
             else:
-                await self._answer_while_admitted(admission, scope, receiving, send)
+                await self._answer_while_admitted(admission, scope, receiving, sending)
         finally:
             permit.release()
 
@@ -198,8 +204,8 @@ class Front:
 
         async def sending(message: Message) -> None:
             nonlocal started
-            started = True
             await send(message)
+            started = True
 
         deadline = anyio.current_time() + admission.expires - time.time()
         with anyio.CancelScope(deadline=deadline) as until_removed:

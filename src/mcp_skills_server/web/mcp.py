@@ -138,13 +138,15 @@ class McpEndpoint:
             await self._answer_legacy(message, headers, requester(scope), receive, reply)
 
     async def _read_body(self, headers: Headers, receive: Receive) -> bytearray:
-        """Return the body of a request; that of a client that left is what it has sent."""
+        """Return the body of a request."""
         length, body = headers.get(b"content-length", b"0"), bytearray()
         has_more = length.isdigit() and len(length) <= _MAX_DIGITS and int(length) <= self._max_body
         is_too_large = not has_more
         while has_more:
             message = await receive()
-            body += message.get("body", b"")
+            if message["type"] == "http.disconnect":  # it would be answered without a permit
+                raise HttpError(400, "the body is incomplete")
+            body += message["body"]
             is_too_large = len(body) > self._max_body
             has_more = message.get("more_body", False) and not is_too_large
         if is_too_large:
@@ -187,7 +189,10 @@ class McpEndpoint:
         if self._is_lost(headers, client):
             era = eras.LEGACY
             session = McpSession(self._attachment, client, era=era, is_open=True, is_lasting=False)
-            await _handle(session, message, client, receive, reply)
+            try:
+                await _handle(session, message, client, receive, reply)
+            finally:
+                session.close()  # it may have subscribed to notifications
             return
         entry = self._session_of(headers, client)
         reply.headers = [(SESSION, entry.id)]
@@ -280,9 +285,10 @@ class Reply:
     async def begin(self) -> None:
         """Begin the event stream, if it has not begun."""
         if not self._has_begun:
-            self._has_begun = self.is_stream = True
+            self.is_stream = True
             headers = [*_STREAM_HEADERS, *self.headers]
             await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+            self._has_begun = True  # not before: `close` may cancel a wait for earlier responses
 
     async def notify(self, method: str, params: dict[str, Any] | None) -> None:
         """Send a notification before the answer."""

@@ -113,7 +113,7 @@ class Permit:
         self._extensions = 0
 
     async def take(self) -> None:
-        """Wait for the permit, unless it is taken. A timer releases that of a slow request."""
+        """Wait for the permit, once. A timer releases that of a slow request."""
         if self._limit is None or self._timer is not None:
             return
         await self._limit.acquire()
@@ -126,6 +126,7 @@ class Permit:
             self._timer.cancel()
             self._timer = None
             asyncio.get_running_loop().call_soon(self._limit.release)
+            self._limit = None
 
     def _release_if_slow(self) -> None:
         loop = asyncio.get_running_loop()

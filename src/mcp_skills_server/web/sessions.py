@@ -72,9 +72,6 @@ class HttpSessions:
         """Sessions without a request, the longest idle one first."""
         self._timer: asyncio.TimerHandle | None = None
 
-    def __len__(self) -> int:
-        return len(self._by_id)
-
     def open(self, requester: Requester, *, keeps_lost: bool) -> HttpSession:
         """Open a session, in use, after evicting another one if needed.
 
@@ -134,12 +131,6 @@ class HttpSessions:
         if entry.stream is not None:
             entry.stream.cancel()
         logger.debug("a session of a legacy client ended")
-
-    def end_streams(self) -> None:
-        """End all GET streams by ending their bodies."""
-        for entry in self._by_id.values():
-            if entry.stream is not None:
-                entry.stream.cancel()
 
     def _wait_for_idle(self, seconds: float) -> None:
         self._timer = asyncio.get_running_loop().call_later(seconds, self._close_idle)

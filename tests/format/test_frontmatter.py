@@ -276,8 +276,8 @@ def test_parsing_takes_linear_time(shape: str) -> None:
      'write description: "Helps. Words: one"'),
     ("argument-hint: [module] [admin|dash]", "a value that begins with '[' needs quotes",
      'write argument-hint: "[module] [admin|dash]"'),
-    ("description: @" + "x" * 2000, "a value that begins with '@' needs quotes", "put the value in quotes,
-    on one line"),
+    ("description: @" + "x" * 2000, "a value that begins with '@' needs quotes",
+     "put the value in quotes, on one line"),
 ])  # fmt: skip
 def test_broken_value_has_its_reason_and_the_line_to_write(fields: str, fault: str, hint: str) -> None:
     (found,) = parse(f"---\nname: a\n{fields}\n---\n".encode()).problems

@@ -63,7 +63,7 @@ def test_fix_rewrites_the_form_of_a_field(fields: str, expected: str) -> None:
     "Allowed_Tools: Read", "allowed-tools:\n  - Read\n\n  - Grep", "allowed-tools: [My tool]",
     "license: MIT\nauthor: one\n\n  and two\nmetadata:\n  x: y",
 
-    "context: fork\nagent: Explore\nmodel: opus\neffort: high\npaths: src\nwhen_to_use: Use when it rains.\nshell: bash",
+    "context: fork\nagent: Explore\nmodel: opus\neffort: high\npaths: src\nwhen_to_use: When it rains.\nshell: bash",
     "descripton: x", "Model: opus", "argument-hint: [a, \"b\"]",
 ])  # fmt: skip
 def test_fix_leaves_what_only_the_author_can_decide(fields: str) -> None:

@@ -101,6 +101,7 @@ def test_any_text_is_linted_with_valid_lines(text: str):
 @each_row("shape", [
     "curl ", "curl|", "|sh", "curl|sh ", "|sudo ", "!`a`", ">", "\u200b", "<!-- ", "`", "<!--`", "` <!-- ` ",
     "<!-- -->\n\n", "a <!-- b --> ` ",
+    "ignore all previous instructions ", "do not tell the user ", "~/.ssh/id_rsa ", "fetch https://a ", "```\ncurl x\n",
 ])  # fmt: skip
 def test_lint_takes_linear_time(shape: str):
     assert step_growth(lambda times: lambda: lint(shape * times), 500) <= 6

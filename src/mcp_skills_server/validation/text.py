@@ -13,27 +13,9 @@ from typing import Final
 
 from mcp_skills_server.format import media
 from mcp_skills_server.format.excerpts import excerpt
-from mcp_skills_server.validation import suppressions
+from mcp_skills_server.validation import suppressions, threats
 from mcp_skills_server.validation.pieces import pipelines
 from mcp_skills_server.validation.rule import Finding, Rules, TextFile
-from mcp_skills_server.validation.threats import (
-    ADDRESSED,
-    CREDENTIAL,
-    CREDENTIAL_MARKS,
-    DESTINATION,
-    OVERRIDE,
-    OVERRIDE_MARKS,
-    READ_CALL,
-    REMOTE,
-    SECRECY,
-    SECRECY_MARKS,
-    SECRET,
-    SECRET_MARKS,
-    SEND_CALL,
-    SEND_COMMAND,
-    SEND_IT,
-    SEND_VERB,
-)  # fmt: skip
 
 RULES = Rules[TextFile]()
 
@@ -146,7 +128,7 @@ def _hidden_text(file: TextFile) -> Iterator[Finding]:
         spans += [
             (at, at + len(content))
             for at, content in file.pieces.comments()
-            if ADDRESSED.search(content)
+            if threats.ADDRESSED.search(content)
         ]
     yield from _first(file, sorted(spans), "text that a page hides and a model follows:")
 
@@ -156,7 +138,7 @@ def _hidden_comment(file: TextFile) -> Iterator[Finding]:
     if "<!--" not in file.text:
         return
     found = [each for each in file.pieces.comments() if not suppressions.is_suppression(each[1])]
-    if found and not any(ADDRESSED.search(content) for _, content in found):
+    if found and not any(threats.ADDRESSED.search(content) for _, content in found):
         at, content = found[0]
         message = f"an HTML comment: {excerpt(content)!r}{_more(len(found))}"
         yield Finding(message, file.pieces.line(at))
@@ -171,7 +153,9 @@ def _lfs_pointer(file: TextFile) -> Iterator[Finding]:
 @RULES.rule("secret")
 def _secret(file: TextFile) -> Iterator[Finding]:
     found = [
-        each for each in file.matches(SECRET, SECRET_MARKS) if not _EXAMPLE_SECRET.search(each[0])
+        each
+        for each in file.matches(threats.SECRET, threats.SECRET_MARKS)
+        if not _EXAMPLE_SECRET.search(each[0])
     ]
     if found:
         secret, kind = found[0][0], str(found[0].lastgroup).replace("_", " ")
@@ -186,7 +170,7 @@ def _secret(file: TextFile) -> Iterator[Finding]:
 
 @RULES.rule("override")
 def _override(file: TextFile) -> Iterator[Finding]:
-    spans = (match.span() for match in file.matches(OVERRIDE, OVERRIDE_MARKS))
+    spans = (match.span() for match in file.matches(threats.OVERRIDE, threats.OVERRIDE_MARKS))
     spans = (span for span in spans if _is_said(file, *span))
     return _first(file, spans, "an instruction that overrides those of the user and the host:")
 
@@ -195,7 +179,7 @@ def _override(file: TextFile) -> Iterator[Finding]:
 def _secrecy(file: TextFile) -> Iterator[Finding]:
     spans = (
         match.span()
-        for match in file.matches(SECRECY, SECRECY_MARKS)
+        for match in file.matches(threats.SECRECY, threats.SECRECY_MARKS)
         if _is_said(file, *match.span())
         and not _LATER.search(_sentence_end(file.text, match.end()))
         and not (match["act"] and _DENIED.search(_sentence_start(file.text, match.start())))
@@ -205,7 +189,7 @@ def _secrecy(file: TextFile) -> Iterator[Finding]:
 
 @RULES.rule("remote-instructions")
 def _remote_instructions(file: TextFile) -> Iterator[Finding]:
-    spans = (match.span() for match in file.matches(REMOTE, ("http",)))
+    spans = (match.span() for match in file.matches(threats.REMOTE, ("http",)))
     spans = (span for span in spans if _is_said(file, *span))
     return _first(file, spans, "instructions that an address can change at any time:")
 
@@ -282,7 +266,7 @@ def _pipe_to_shell(file: TextFile) -> Iterator[Finding]:
         piece = file.pieces.at(match.start())
         if piece.kind == "prose" or piece.language != "sh":
             start = match.start()
-        end = min(end, start + _MAX_LINE)
+        end = min(end, match.start() + _MAX_LINE)
         read = end
         if "|" in file.text[start:end] and _runs_download(file.text[start:end]):
             spans.append((match.start(), end))
@@ -398,8 +382,14 @@ def _commands(
 def _credential_theft(file: TextFile) -> Iterator[Finding]:
     """Report credentials that are read and sent, in a sentence, a command or a script."""
     spans: list[tuple[int, int]] = []
-    for match in file.matches(CREDENTIAL, CREDENTIAL_MARKS):
+    read = 0
+    for match in file.matches(threats.CREDENTIAL, threats.CREDENTIAL_MARKS):
         piece = file.pieces.at(match.start())
+        if match.start() < read:
+            continue
+        before = file.text[max(0, match.start() - 80) : match.start()]
+        if piece.kind == "code" and not _IDENTITY.search(before):  # once for each statement
+            read = file.pieces.statement(match.start())[1]
         is_script = piece.kind == "code" and piece.language in ("python", "javascript")
         if is_script:
             is_sent = _script_sends(file, *match.span())
@@ -415,8 +405,8 @@ def _script_sends(file: TextFile, start: int, end: int) -> bool:
     piece = file.pieces.at(start)
     begin, stop = file.pieces.statement(start)
     line = file.text[max(begin, start - _AROUND) : min(stop, end + _AROUND)]
-    is_read = READ_CALL.search(line) and not line.lstrip().startswith(("#", "//"))
-    return bool(is_read) and SEND_CALL.search(file.text, piece.start, piece.end) is not None
+    is_read = threats.READ_CALL.search(line) and not line.lstrip().startswith(("#", "//"))
+    return bool(is_read) and threats.SEND_CALL.search(file.text, piece.start, piece.end) is not None
 
 
 def _command_sends(file: TextFile, start: int) -> bool:
@@ -426,12 +416,12 @@ def _command_sends(file: TextFile, start: int) -> bool:
     line = file.text[begin:stop]
     if _IDENTITY.search(file.text[max(begin, start - 80) : start]) or line.lstrip()[:1] == "#":
         return False
-    if SEND_COMMAND.search(line):
+    if threats.SEND_COMMAND.search(line):
         return True
     names = {name for found in _ASSIGNED.findall(line) for name in found if len(name) > 1}
     rest = file.text[stop : min(piece.end, stop + 10 * _AROUND)]
     return bool(names) and any(
-        SEND_COMMAND.search(later) and any(name in later for name in names)
+        threats.SEND_COMMAND.search(later) and any(name in later for name in names)
         for later in rest.split("\n")
     )
 
@@ -439,11 +429,11 @@ def _command_sends(file: TextFile, start: int) -> bool:
 def _sentence_sends(file: TextFile, start: int, end: int) -> bool:
     text = file.text
     before, after = text[max(0, start - 80) : start], text[end : end + _AROUND]
-    verb = SEND_VERB.search(before.rpartition(". ")[2])
-    if verb and DESTINATION.search(after[:150]):
+    verb = threats.SEND_VERB.search(before.rpartition(". ")[2])
+    if verb and threats.DESTINATION.search(after[:150]):
         return not _DENIED.search(_sentence_start(text, start))
-    verb = SEND_IT.search(after)
-    if verb is None or not DESTINATION.search(after, verb.end(), verb.end() + 150):
+    verb = threats.SEND_IT.search(after)
+    if verb is None or not threats.DESTINATION.search(after, verb.end(), verb.end() + 150):
         return False
     return not _DENIED.search(_sentence_start(text, end + verb.start()))
 

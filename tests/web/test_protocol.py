@@ -291,6 +291,7 @@ async def test_answer_begins_stream_that_its_first_comment_could_not(monkeypatch
     reply.watch(receive, None)
     async with asyncio.timeout(DEADLINE):
         await is_waiting.wait()
+        reply.close()
         answering = asyncio.create_task(reply.answer(Answer(b"{}"), 200))
         await asyncio.sleep(0)
         is_read.set()

@@ -21,7 +21,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from mcp_skills_server.access.principal import owner_of
-from mcp_skills_server.errors import REPEATS, SkillsServerError
+from mcp_skills_server.errors import REPEATS
 
 logger = logging.getLogger(__name__)
 
@@ -226,10 +226,6 @@ class ConnectionLimits:
     request_s: float
 
 
-class InvalidRequestError(SkillsServerError):
-    """Raised in a callback of the parser to refuse a request with 400."""
-
-
 class LimitedProtocol(HttpToolsProtocol):
     """uvicorn's protocol with slots and time limits, and without ambiguous requests.
 
@@ -324,11 +320,6 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_message_begin()
         self._head_bytes = self._unused = 0
 
-    def on_url(self, url: bytes) -> None:
-        """Count the bytes of the target."""
-        self._count(url)
-        super().on_url(url)
-
     def on_header(self, name: bytes, value: bytes) -> None:
         """Count the bytes of a header; strip white space that llhttp leaves behind its value.
 
@@ -340,6 +331,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Refuse an ambiguous request, or pass it on."""
+        self._count(self.url)
         self._check_head()
         if self.parser.should_upgrade():
             version = self.parser.get_http_version().encode()
@@ -387,24 +379,24 @@ class LimitedProtocol(HttpToolsProtocol):
         self._unreported = 0
         self._head_bytes += len(part)
         if self._head_bytes > MAX_HEAD:
-            raise InvalidRequestError(f"the head has more than {MAX_HEAD:,} bytes")
+            raise HttpParserError(f"the head has more than {MAX_HEAD:,} bytes")
 
     def _check_head(self) -> None:
         """Refuse a request that another parser may read differently (RFC 9112, 3.2 and 6.3)."""
         version = self.parser.get_http_version()
         if version not in {"1.0", "1.1"} or self.parser.get_method() == b"CONNECT":
-            raise InvalidRequestError("neither HTTP/1.0 nor HTTP/1.1, or a tunnel")
+            raise HttpParserError("neither HTTP/1.0 nor HTTP/1.1, or a tunnel")
         values: dict[bytes, list[bytes]] = {b"host": [], b"transfer-encoding": []}
         for name, value in self.headers:
             if name in values:
                 values[name].append(value)
         hosts, encodings = values[b"host"], values[b"transfer-encoding"]
         if len(hosts) > 1 or (version == "1.1" and not hosts):
-            raise InvalidRequestError("Host must be given once")
+            raise HttpParserError("Host must be given once")
         if encodings and (version == "1.0" or [part.lower() for part in encodings] != [b"chunked"]):
-            raise InvalidRequestError("Transfer-Encoding must be chunked, in HTTP/1.1")
+            raise HttpParserError("Transfer-Encoding must be chunked, in HTTP/1.1")
         if len(self.pipeline) >= MAX_PIPELINED:
-            raise InvalidRequestError(f"more than {MAX_PIPELINED} requests wait for a response")
+            raise HttpParserError(f"more than {MAX_PIPELINED} requests wait for a response")
 
     def _note_progress(self) -> None:
         """Record the state of the connection, and limit the time for what the client must send."""

@@ -29,7 +29,7 @@ from mcp_skills_server.web.bearer import authenticate, no_valid_token
 from mcp_skills_server.web.connections import SLOT, Slot
 from mcp_skills_server.web.forwarded import strip_prefix
 from mcp_skills_server.web.part import REQUESTER, requester
-from mcp_skills_server.web.rates import ConcurrencyLimits, FailedAuthentications, RequestRate
+from mcp_skills_server.web.rates import ConcurrencyLimits, RequestRate, count_failure
 from mcp_skills_server.web.refusals import RefusalError
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Front:
         self._events = made
         self._drain = drain
         self._rate = RequestRate(http.rates, http.take_shared)
-        self._failures = FailedAuthentications(http.rates)
+        self._rates = http.rates
         self._limits = ConcurrencyLimits()
         self._open: dict[anyio.CancelScope, bytes] = {}
         """The hash of the token of each open response, by the scope that cancels it."""
@@ -190,7 +190,7 @@ class Front:
             admission = await authenticate(scope, self._policy.tokens, self._policy.oauth)
         except RefusalError as error:
             if error.status == 401:
-                self._failures.take(client)  # over the quota of failures it is a 429
+                count_failure(self._rates, client)  # over the quota of failures it is a 429
             raise
         logger.debug("%s authenticated as %s", scope["method"], admission.principal.name)
         scope[REQUESTER] = requester_of(admission.principal, client.address)

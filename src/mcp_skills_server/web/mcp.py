@@ -115,12 +115,12 @@ class McpEndpoint:
                 await self._follow(headers, requester(scope), receive, reply)
             elif method == "DELETE":
                 self._sessions.close(self._session_of(headers, requester(scope)))
-                await reply.send_empty(200)
+                await reply.send(200)
             else:
                 raise HttpError(405, "Method Not Allowed", allow=b"GET, POST, DELETE")
         except HttpError as fault:
             reply.headers = fault.headers
-            await reply.send_json(fault.status, refusal(fault.id, fault))
+            await reply.send(fault.status, refusal(fault.id, fault))
 
     async def _post(self, headers: Headers, scope: Scope, receive: Receive, reply: Reply) -> None:
         accepts_json, accepts_stream = _accepted(headers.get(b"accept", b""))
@@ -161,9 +161,9 @@ class McpEndpoint:
         if message.kind == "notification":  # the era has none from clients; it is dropped
             version = headers[VERSION].decode("latin-1")
             if eras.era_of_version(version) is eras.MODERN:
-                await reply.send_empty(202)
+                await reply.send(202)
             else:
-                await reply.send_json(400, refusal(None, eras.unsupported_version(version)))
+                await reply.send(400, refusal(None, eras.unsupported_version(version)))
             return
         _check_headers(message, headers, scope)
         client = requester(scope)
@@ -296,24 +296,16 @@ class Reply:
 
     async def answer(self, answer: Answer, status: int) -> None:
         """Send the answer: its status counts unless a stream has begun."""
-        self.close()
         if self.is_stream:
             await self._write(_EVENT % answer.raw, is_last=True)
         else:
-            await self.send_json(status, answer.raw)
+            await self.send(status, answer.raw)
 
-    async def send_json(self, status: int, raw: bytes) -> None:
-        """Send a response of JSON."""
-        await self._send_whole(status, raw, [(b"content-type", _JSON), *self.headers])
-
-    async def send_empty(self, status: int) -> None:
-        """Send a response without a body, as to a notification."""
-        await self._send_whole(status, b"", self.headers)
-
-    async def _send_whole(
-        self, status: int, body: bytes, headers: list[tuple[bytes, bytes]]
-    ) -> None:
-        headers = [*headers, (b"content-length", str(len(body)).encode())]
+    async def send(self, status: int, body: bytes = b"") -> None:
+        """Send a response of JSON, or without a body, as to a notification."""
+        headers = [*self.headers, (b"content-length", str(len(body)).encode())]
+        if body:
+            headers.insert(0, (b"content-type", _JSON))
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
         await self._send({"type": "http.response.body", "body": body})
 
@@ -361,7 +353,7 @@ async def _handle(
         params: Mapping[str, Any] = message.fields.get("params") or {}
         session.requester = client
         session.receive_notification(message.fields["method"], params)
-    await reply.send_empty(202)
+    await reply.send(202)
 
 
 async def _answer(

@@ -64,23 +64,17 @@ class RequestRate:
             raise over_quota(client, _REQUESTS, rate.per_minute, wait, remedy)
 
 
-class FailedAuthentications:
-    """Rate limit of failed authentications per address; authenticated requests do not count."""
+def count_failure(rates: Rates, client: Requester) -> None:
+    """Count a failed authentication of an address; authenticated requests do not count.
 
-    def __init__(self, rates: Rates) -> None:
-        self._rates = rates
-
-    def take(self, client: Requester) -> None:
-        """Count a failed request.
-
-        Raises:
-            RefusalError: it is over the quota.
-        """
-        rate = self._rates.failed_authentications
-        if rate is not None:
-            wait = rate.take(client.owner)
-            if wait > 0:
-                raise over_quota(client, _FAILURES, rate.per_minute, wait)
+    Raises:
+        RefusalError: it is over the quota.
+    """
+    rate = rates.failed_authentications
+    if rate is not None:
+        wait = rate.take(client.owner)
+        if wait > 0:
+            raise over_quota(client, _FAILURES, rate.per_minute, wait)
 
 
 class ConcurrencyLimits:

@@ -63,10 +63,56 @@ class LimitedApp:
 @pytest.mark.anyio
 async def test_two_requests_of_one_client_run_at_once_without_delaying_others() -> None:
     app = LimitedApp()
-    await app.run("192.0.2.2", *[None] * MANY)  # clients without an address are not limited
-    assert app.most == {"192.0.2.1": 2, "192.0.2.2": 1, "": MANY}
+    await app.run("192.0.2.2", *[None] * (MANY - 3))  # clients without an address are not limited
+    assert app.most == {"192.0.2.1": 2, "192.0.2.2": 1, "": MANY - 3}
     assert app.started.index("192.0.2.2") <= 2
-    assert len(app.started) == 2 * MANY + 1
+    assert len(app.started) == 2 * MANY - 2
+
+
+@pytest.mark.anyio
+async def test_requests_of_a_herd_run_a_few_at_a_time_and_a_client_with_many_waits_no_less() -> None:
+    app = LimitedApp()
+    running: list[int] = []
+    herd = [f"192.0.2.{number}" for number in range(2, 130)]
+    tasks = [app.start(address) for address in ["192.0.2.1"] * 40 + herd]
+    while any(not task.done() for task in tasks):
+        running.append(sum(app._running.values()))
+        await asyncio.sleep(0)
+    assert max(running) == rates._ALL
+    assert app.started.count("192.0.2.1") == 40
+    assert app.started[: len(herd)].count("192.0.2.1") < 16  # two at most in the queue at any time
+
+
+@pytest.mark.anyio
+async def test_wait_for_a_permit_is_measured() -> None:
+    limits = rates.ConcurrencyLimits()
+    held = [limits.permit(None) for _ in range(rates._ALL)]
+    for permit in held:
+        await permit.take()
+    assert limits.waited_s < 0.01
+    asyncio.get_running_loop().call_later(0.02, held[0].release)
+    last = limits.permit("me")
+    await last.take()
+    assert 0.02 <= limits.waited_s < 1
+    for permit in (last, *held):
+        permit.release()
+
+
+@pytest.mark.anyio
+async def test_request_that_is_cancelled_while_it_waits_holds_no_permit() -> None:
+    limits = rates.ConcurrencyLimits()
+    held = [limits.permit(None) for _ in range(rates._ALL)]
+    for permit in held:
+        await permit.take()
+    waiting = [asyncio.create_task(limits.permit("me").take()) for _ in range(3)]
+    await asyncio.sleep(0)
+    for task in waiting:
+        task.cancel()
+    await asyncio.wait(waiting)
+    for permit in held:
+        permit.release()
+    for _ in range(2):
+        await limits.permit("me").take()
 
 
 @pytest.mark.anyio

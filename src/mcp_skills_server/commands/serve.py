@@ -15,7 +15,7 @@ from click.core import ParameterSource
 
 from mcp_skills_server.access.grants import EVERYBODY, LOCAL
 from mcp_skills_server.commands.features.feature import Feature, Server
-from mcp_skills_server.commands.features.table import FEATURES, OAuth
+from mcp_skills_server.commands.features.table import FEATURES, OAuth, PrometheusMetrics
 from mcp_skills_server.commands.fields import (
     Grouped,
     Options,
@@ -197,7 +197,11 @@ def _make_server(
     from mcp_skills_server.telemetry.log import log_requests
 
     quotas = configuration.quotas if configuration is not None else QuotaSettings()
-    settings = Settings(options.dialect, options.page_size, streams=quotas.streams)
+    # An eighth of the connections is left to requests.
+    max_streams = options.max_connections - options.max_connections // 8
+    settings = Settings(
+        options.dialect, options.page_size, streams=quotas.streams, max_streams=max_streams
+    )
     report_to_log(registry, least=settings.least)
     settle_after_load(registry)
     runtime = Runtime(registry)
@@ -294,11 +298,14 @@ def _serve_http(context: click.Context, server: Server) -> None:
         proxies=trusted_networks(options.trusted_proxy),
         quotas=server.quotas,
         rates=rates,
+        usage=server.usage,
+        probe_address=server.feature(PrometheusMetrics).address,
         make_tool_sessions=partial(Sessions, share=server.quotas.runtime_sessions),
         status_lines=lambda: [
             state for each in (reloader, *server.features) if (state := each.state())
         ],
     )
+    server.heartbeat = http.heartbeat
     if sources is not None:
         http = replace(http, site_states=sources.states, poll_sources=sources.look)
     parts = [part for each in server.features if (part := each.part(server)) is not None]

@@ -22,6 +22,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from mcp_skills_server.access.principal import owner_of
 from mcp_skills_server.errors import REPEATS
+from mcp_skills_server.telemetry.gauge import Occupancy
 
 logger = logging.getLogger(__name__)
 
@@ -83,12 +84,14 @@ class Slot:
 class Slots:
     """The connection slots of a server: `limit` regular ones, and `spare` ones, at least one."""
 
-    def __init__(self, limit: int, spare: int) -> None:
+    def __init__(self, limit: int, spare: int, option: str = "--max-connections") -> None:
         self.limit = limit
+        self._option = option
         self.most_spare = spare
         self._taken: dict[Slot, None] = {}
         """Ordered by the start of their states: the first one in a state has been in it longest."""
         self._spare: dict[Slot, None] = {}
+        self._evicted = 0
 
     def enter(self, slot: Slot) -> None:
         """Assign a slot to a new connection. `close` of an evicted one must not call back now."""
@@ -159,10 +162,16 @@ class Slots:
         return False
 
     def _warn(self, what: str) -> None:
-        message = "all %s connections are in use (--max-connections); %s"
-        logger.warning(message, f"{self.limit:,}", what, extra=REPEATS)
+        message = "all %s connections are in use (%s); %s"
+        logger.warning(message, f"{self.limit:,}", self._option, what, extra=REPEATS)
+
+    @property
+    def usage(self) -> Occupancy:
+        """The connections, without those on spare slots."""
+        return Occupancy(len(self._taken), self.limit, self._evicted)
 
     def _evict(self, slot: Slot) -> None:
+        self._evicted += 1
         self.leave(slot)
         slot.close()
 

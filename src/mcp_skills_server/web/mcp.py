@@ -11,7 +11,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import logging
 import re
+import secrets
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final, cast
@@ -23,6 +25,7 @@ from starlette.types import Receive, Scope, Send
 from mcp_skills_server.access.principal import Requester
 from mcp_skills_server.dialects import jsonrpc
 from mcp_skills_server.dialects.jsonrpc import InvalidMessage, Message, decode_message
+from mcp_skills_server.errors import REPEATS
 from mcp_skills_server.model.clients import client_of
 from mcp_skills_server.server import eras
 from mcp_skills_server.server.attachment import Attachment
@@ -30,7 +33,11 @@ from mcp_skills_server.server.dispatch import Answer, McpSession, notification, 
 from mcp_skills_server.server.eras import INITIALIZE, FaultError
 from mcp_skills_server.server.notify import params_of
 from mcp_skills_server.web.part import requester
+from mcp_skills_server.web.rates import ConcurrencyLimits
+from mcp_skills_server.web.refusals import RefusalError
 from mcp_skills_server.web.sessions import KEPT_PREFIX, HttpSession, HttpSessions
+
+logger = logging.getLogger(__name__)
 
 SESSION: Final = b"mcp-session-id"
 VERSION: Final = b"mcp-protocol-version"
@@ -49,6 +56,7 @@ STATUS: Final[Mapping[int, int]] = {
     eras.HEADER_MISMATCH: 400,
     eras.UNSUPPORTED_VERSION: 400,
     jsonrpc.METHOD_NOT_FOUND: 404,
+    jsonrpc.QUOTA_EXCEEDED: 503,
 }
 """The HTTP status of an error in the modern era, by its code; of others 200."""
 _JSON: Final = b"application/json"
@@ -62,6 +70,10 @@ _MAX_DIGITS: Final = 19
 """The most digits of a Content-Length that is compared."""
 _PATIENCE_S: Final = 0.05
 """Seconds after which a request is watched for a disconnect of its client."""
+_MAX_WAIT_S: Final = 0.5
+"""Seconds that a handshake may have waited for its turn: half of what clients should wait."""
+_RETRY_S: Final = 5
+"""The least seconds after which a client may retry a stream (`Retry-After`), and half the most."""
 _PING_S: Final = 15.0
 """Seconds of silence after which a stream sends a comment, and a slow request becomes a stream."""
 _STREAM_HEADERS: Final = (
@@ -97,10 +109,17 @@ class HttpError(FaultError):
 class McpEndpoint:
     """The ASGI application of `/mcp`. A body has at most `max_body` bytes."""
 
-    def __init__(self, attachment: Attachment, sessions: HttpSessions, max_body: int) -> None:
+    def __init__(
+        self,
+        attachment: Attachment,
+        sessions: HttpSessions,
+        max_body: int,
+        limits: ConcurrencyLimits,
+    ) -> None:
         self._attachment = attachment
         self._sessions = sessions
         self._max_body = max_body
+        self._limits = limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -205,7 +224,18 @@ class McpEndpoint:
     async def _open(
         self, message: Message, client: Requester, receive: Receive, reply: Reply
     ) -> None:
-        """Answer a handshake, and open its session if it succeeds."""
+        """Answer a handshake, and open its session if it succeeds.
+
+        Raises:
+            RefusalError: requests wait too long, as after a restart, when all clients reconnect.
+        """
+        waited_s = self._limits.waited_s
+        if waited_s > _MAX_WAIT_S:
+            warning = "refused a handshake: requests wait %.1f s to be answered"
+            logger.warning(warning, waited_s, extra=REPEATS)
+            # Random, as clients that were refused together would come back together.
+            reason = "Too many clients connect; try again in a moment"
+            raise RefusalError(503, reason, "overload", retry_after_s=1 + secrets.randbelow(3))
         name = _object(_object(message.fields.get("params")).get("clientInfo")).get("name")
         keeps_lost = isinstance(name, str) and client_of(name).keeps_lost_session
         entry = self._sessions.open(client, keeps_lost=keeps_lost)
@@ -381,11 +411,17 @@ async def _answer(
     status = 200
     if is_modern and answer.code is not None:
         status = STATUS.get(answer.code, 200)
+        if status == 503:
+            reply.headers.append(_retry_after())
     await reply.answer(answer, status)
     return answer.code
 
 
 # Headers
+
+
+def _retry_after() -> tuple[bytes, bytes]:
+    return b"retry-after", b"%d" % (_RETRY_S + secrets.randbelow(_RETRY_S))
 
 
 def _mismatch(

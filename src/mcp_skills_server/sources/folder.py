@@ -171,7 +171,7 @@ class FetchedFolder:
         return total
 
     def measure(self, names: Collection[str] | None = None) -> Extent | None:
-        """Measure these paths, or all skills; None if there is anything but folders and files.
+        """Measure these paths, or all skills; None if there is what no source writes.
 
         Raises:
             OSError: a folder cannot be read, or changes.
@@ -180,10 +180,11 @@ class FetchedFolder:
             names = {*os.listdir(self.directory)} - {STATE_DIR}
         statuses: list[os.stat_result] = []
         for place in (f"{self.directory}/{name}" for name in outermost(names)):
-            found = _tree(place) if os.path.lexists(place) else {}
-            if found is None:
-                return None
-            statuses += found.values()
+            if os.path.lexists(place):
+                found = _tree(place)
+                if not found:  # empty, or no folder
+                    return None
+                statuses += found.values()
         changed = max((max(it.st_mtime_ns, it.st_ctime_ns) for it in statuses), default=0)
         return Extent(len(statuses), sum(it.st_size for it in statuses), changed)
 

@@ -251,7 +251,7 @@ class Repository:
 
     def changed(self, before: str, commit: str, folder: str) -> Sequence[str] | None:
         """Return the paths that differ below a folder, or None if many do or it is not known."""
-        words = ("diff-tree", "-r", "-z", "--no-renames", "--name-only", "--end-of-options")
+        words = ("diff-tree", "-r", "-z", "--no-renames", "--name-only")
         trees = (f"{before}:{folder}", f"{commit}:{folder}")
         try:
             raw = self.git.run(*words, *trees, seconds=self._resolve_s, most=_MOST_CHANGED_BYTES)

@@ -20,6 +20,7 @@ from mcp_skills_server.errors import UsageError, quoted
 from mcp_skills_server.format import excerpts, media
 from mcp_skills_server.format.archive import ArchiveRefusedError, Files, UnpackLimits
 from mcp_skills_server.format.archive.tree import Tree, check_name, decode_name
+from mcp_skills_server.format.file_names import folded
 from mcp_skills_server.format.ignored import is_entered, is_ignored, summarize
 from mcp_skills_server.sources.cache import CacheFolder
 from mcp_skills_server.sources.git.address import is_commit, parse_address
@@ -188,14 +189,16 @@ class GitFolder(Source):
         paths = self._repository.changed(known.body, tip.commit, folder)
         if paths is None or len(paths) > _MOST_PATHS:
             return None
-        commits, folders = (known.body, tip.commit), {up for path in paths for up in above(path)}
-        folders -= {"", *paths}
-        beside = [f"{each}/" for each in sorted(folders)]
-        skill_folders: set[str] = set()
+        commits, skill_folders = (known.body, tip.commit), set[str]()
+        around = {up for path in paths for up in above(path.rpartition("/")[0]) if up}
         for commit in commits:
             listed = list_entries(commit, folder, deep=False)
-            listed += list_entries(commit, folder, beside, deep=False) if beside else []
-            names = [each.path.decode("utf-8", "surrogateescape") for each in listed]
+            if around:
+                inside = [f"{each}/" for each in sorted(around)]
+                listed += list_entries(commit, folder, inside, deep=False)
+            names = {each.path.decode("utf-8", "surrogateescape") for each in listed}
+            if len(set(map(folded, names))) < len(names):
+                return None  # of two such skills the first is served
             skill_folders |= {name.rpartition("/")[0] for name in names if is_skill_md(name)}
         # The outermost skill around a path, before or now, holds all that depends on the path.
         parts = {next((up for up in above(path) if up in skill_folders), path) for path in paths}

@@ -50,8 +50,8 @@ Note: TypeAlias = Callable[[str, tuple[Problem, ...], Collection[str]], object]
 
 _LEAST_POLL_S: Final = 1.0
 """Minimum seconds between two requested polls."""
-_TRIM_S: Final = 600.0
-"""Seconds between two checks of the cache size, each of which walks the cache."""
+_TRIM_S: Final = 300.0
+"""Seconds between two checks of the cache size after fetches; a check walks the cache."""
 _FIRST_RETRY_S: Final = 30.0
 """Backoff after a first failure, if shorter than the polling interval; then it doubles."""
 _STOP_S: Final = 1.0
@@ -484,12 +484,15 @@ class Mirrors:
             tasks.cancel_scope.cancel()
 
     async def _trim_cache(self) -> None:
-        """Evict from the cache at intervals, until cancelled."""
+        """Evict from the cache at intervals if something was fetched, until cancelled."""
+        cache, most_bytes = self._settings.cache, self._settings.cache_bytes
+        before = [each.state.revision for each in self.followers]
         while True:
-            await to_thread.run_sync(
-                trim, self._settings.cache, self._settings.cache_bytes, abandon_on_cancel=True
-            )
             await anyio.sleep(_TRIM_S)
+            now = [each.state.revision for each in self.followers]
+            if now != before:
+                before = now
+                await to_thread.run_sync(trim, cache, most_bytes, abandon_on_cancel=True)
 
 
 def _point_link(link: Path, folder: Path) -> None:

@@ -148,7 +148,11 @@ class Client:
 
     async def listen(self) -> asyncio.StreamReader:
         """Open a listen stream of the modern era and await its acknowledgement."""
-        meta = {META + "protocolVersion": VERSIONS["modern"], META + "clientInfo": INFO, META + "clientCapabilities": {}}
+        meta = {
+            META + "protocolVersion": VERSIONS["modern"],
+            META + "clientInfo": INFO,
+            META + "clientCapabilities": {},
+        }
         params = {"notifications": {"skillsListChanged": True}, "_meta": meta}
         message = {"jsonrpc": "2.0", "id": 1, "method": "subscriptions/listen", "params": params}
         reader = await self.persist(lambda: self.stream(message))
@@ -264,7 +268,9 @@ async def listeners(server: Process, count: int) -> None:
     for _ in range(3):
         write_skill(server.root, 0, str(perf_counter()))
         try:
-            show("an edit until the last has heard", await until_all([each.readuntil(CHANGED) for each in readers]), "s")
+            show(
+                "an edit until the last has heard", await until_all([each.readuntil(CHANGED) for each in readers]), "s"
+            )
         except (TimeoutError, asyncio.IncompleteReadError) as error:
             print(f"not all have heard: {error!r}")
     show("memory of the process", server.memory(), "MB")
@@ -279,7 +285,9 @@ class Herd:
 
     def __init__(self, port: int, count: int) -> None:
         self.count, self._orders = count, multiprocessing.Pipe()
-        self._process = multiprocessing.get_context("spawn").Process(target=run_herd, args=(port, count, self._orders[1]))
+        self._process = multiprocessing.get_context("spawn").Process(
+            target=run_herd, args=(port, count, self._orders[1])
+        )
 
     async def __aenter__(self) -> Self:
         self._process.start()
@@ -328,7 +336,14 @@ async def _run_herd(clients: list[Client], orders: Any) -> None:
         elif order == "list":
             await until_all(following)
         refusals = sum(each.refusals for each in clients) - refusals
-        orders.send({"processor": process_time(), "open": max(open_at) - began, "listed": max(listed_at) - began, "refusals": refusals})
+        orders.send(
+            {
+                "processor": process_time(),
+                "open": max(open_at) - began,
+                "listed": max(listed_at) - began,
+                "refusals": refusals,
+            }
+        )
 
 
 async def storm(server: Process, count: int) -> None:

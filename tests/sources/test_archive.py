@@ -105,7 +105,7 @@ def test_full_disk_leaves_last_copy(path: Path, follower: Follower, monkeypatch:
     with monkeypatch.context() as full_disk:
         fault = OSError(28, "No space left on device")
         full_disk.setattr(folder, "write_tree", Mock(side_effect=fault))
-        with pytest.raises(UnreachableError, match=r"cannot be kept: No space left on device"):
+        with pytest.raises(UnreachableError, match=r"cannot be written \(No space left on device\)"):
             anyio.run(follower.refresh)
         assert text_of(follower) == "one"
     anyio.run(follower.refresh)

@@ -246,7 +246,7 @@ class Scan:
         """Return this directory's SKILL.md, why it is unreadable, or None if there is no skill."""
         kind = here.unserved.get(SKILL_MD)
         if SKILL_MD in here.files:
-            if self._origins.is_copy(here.path):
+            if inside and self._origins.is_copy(here.path):
                 return None
             return here.files[SKILL_MD]
         if kind == "link":

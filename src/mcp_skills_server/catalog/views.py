@@ -225,7 +225,6 @@ class FilteredSkills:
         self._registry = registry
         self._lock = threading.Lock()
         self.forget()
-        # Unfiltered, as in `GrantedSkills`.
         self.read, self.body, self.place = registry.read, registry.body, registry.place
         self.roots, self.loaded = registry.roots, registry.loaded
 

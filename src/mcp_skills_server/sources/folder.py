@@ -26,6 +26,7 @@ from filelock import FileLock, Timeout
 
 from mcp_skills_server.catalog.disk import signature
 from mcp_skills_server.catalog.fetched import RECORDS
+from mcp_skills_server.catalog.path_map import outermost
 from mcp_skills_server.durable import replace_file, sync_path, sync_paths
 from mcp_skills_server.errors import SkillsServerError, UsageError
 from mcp_skills_server.format.archive import Files
@@ -34,6 +35,7 @@ from mcp_skills_server.model import printable
 from mcp_skills_server.sources.addresses import shown
 from mcp_skills_server.sources.records import (
     INDEXES,
+    Extent,
     IndexRecord,
     SkillRecord,
     encode,
@@ -167,6 +169,24 @@ class FetchedFolder:
             with suppress(OSError):
                 total += os.lstat(f"{self.directory}/{record.name}/{path}").st_size
         return total
+
+    def measure(self, names: Collection[str] | None = None) -> Extent | None:
+        """Measure these paths, or all skills; None if there is what no source writes.
+
+        Raises:
+            OSError: a folder cannot be read, or changes.
+        """
+        if names is None:
+            names = {*os.listdir(self.directory)} - {STATE_DIR}
+        statuses: list[os.stat_result] = []
+        for place in (f"{self.directory}/{name}" for name in outermost(names)):
+            if os.path.lexists(place):
+                found = _tree(place)
+                if not found:  # empty, or no folder
+                    return None
+                statuses += found.values()
+        changed = max((max(it.st_mtime_ns, it.st_ctime_ns) for it in statuses), default=0)
+        return Extent(len(statuses), sum(it.st_size for it in statuses), changed)
 
     def stage(self, record: SkillRecord, files: Files, *, force: bool = False) -> Staged | None:
         """Write verified files to the stage, for `commit`; return None if already in place.

@@ -50,8 +50,8 @@ Note: TypeAlias = Callable[[str, tuple[Problem, ...], Collection[str]], object]
 
 _LEAST_POLL_S: Final = 1.0
 """Minimum seconds between two requested polls."""
-_TRIM_S: Final = 600.0
-"""Seconds between two checks of the cache size, each of which walks the cache."""
+_TRIM_S: Final = 300.0
+"""Seconds between two checks of the cache size after fetches; a check walks the cache."""
 _FIRST_RETRY_S: Final = 30.0
 """Backoff after a first failure, if shorter than the polling interval; then it doubles."""
 _STOP_S: Final = 1.0
@@ -63,7 +63,7 @@ class SourceState:
     """State of a fetched root. Times are in seconds since the epoch."""
 
     name: str
-    ready: bool  # a fetch has succeeded once, or a copy exists
+    ready: bool  # all skills of some revision were fetched, now or before
     trouble: str | None  # why the last fetch failed, in one line; always set while not ready
     revision: str = ""  # the served one; "" if a skill of it is still to be fetched
     looked: float | None = None  # end of the last poll
@@ -99,9 +99,8 @@ class Follower:
         self.read_once = threading.Event()
         """Set when there is a copy, or the first fetch has ended."""
         self.state = SourceState(source.origin, ready=False, trouble="not fetched yet")
+        self._read_whole_copy()
         if self.has_copy:
-            known = read_index(source.place, source.key)
-            self._change(ready=True, trouble=None, revision=known.revision if known else "")
             self.read_once.set()
         self._waiting: anyio.CancelScope | None = None
         self._is_asked = False
@@ -121,6 +120,12 @@ class Follower:
     def path(self) -> Path:
         """The folder that is served."""
         return self.link or self.source.place
+
+    def _read_whole_copy(self) -> None:
+        """Be ready if a process has fetched all skills before; a part of a first copy is none."""
+        known = read_index(self.source.place, self.source.key)
+        if known is not None and known.extent.files:
+            self._change(ready=True, trouble=None, revision=known.revision)
 
     @property
     def has_copy(self) -> bool:
@@ -157,7 +162,10 @@ class Follower:
             self._change(trouble="it could not be fetched")
             raise SourceError("it could not be fetched") from error
         else:
-            self._change(ready=True, trouble=None, current=time.time())
+            is_whole = bool(self.state.revision)
+            trouble = None if is_whole else "not all of its skills are fetched yet"
+            is_ready = is_whole or self.state.ready
+            self._change(ready=is_ready, trouble=trouble, current=time.time())
             return revision.next_check_s if is_complete else source.check_s
         finally:
             self._change(looked=time.time())
@@ -181,8 +189,8 @@ class Follower:
                 logger.debug("%s: %s", self.name, self.reason(error))
             except (SourceError, UsageError) as error:
                 await to_thread.run_sync(self.report_failure, error)
-            if self.has_copy:
-                self._change(ready=True)
+            if not self.state.ready:
+                self._read_whole_copy()
             check_s = self.source.check_s
             longest = max(check_s, self.source.last_retry_s)
             wait = retry = min(retry * 2, longest) or min(check_s, first_retry)
@@ -476,12 +484,15 @@ class Mirrors:
             tasks.cancel_scope.cancel()
 
     async def _trim_cache(self) -> None:
-        """Evict from the cache at intervals, until cancelled."""
+        """Evict from the cache at intervals if something was fetched, until cancelled."""
+        cache, most_bytes = self._settings.cache, self._settings.cache_bytes
+        before = [each.state.revision for each in self.followers]
         while True:
-            await to_thread.run_sync(
-                trim, self._settings.cache, self._settings.cache_bytes, abandon_on_cancel=True
-            )
             await anyio.sleep(_TRIM_S)
+            now = [each.state.revision for each in self.followers]
+            if now != before:
+                before = now
+                await to_thread.run_sync(trim, cache, most_bytes, abandon_on_cancel=True)
 
 
 def _point_link(link: Path, folder: Path) -> None:

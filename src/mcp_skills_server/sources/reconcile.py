@@ -9,6 +9,7 @@ the server alone: edits are overwritten, and other content is removed.
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -32,10 +33,12 @@ from mcp_skills_server.sources.folder import (
     check,
 )
 from mcp_skills_server.sources.records import (
+    Extent,
     IndexRecord,
     SkillRecord,
     UnitRecord,
     read_index,
+    read_record,
     read_records,
 )
 from mcp_skills_server.sources.source import (
@@ -57,6 +60,8 @@ _BATCH: Final = 256
 """Skills that one commit puts in place together."""
 _LISTS: Final = ("added", "updated", "unchanged", "edited")
 _CURRENT: Final = frozenset(_LISTS[2:])
+_DISK_ERRORS: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EIO))
+"""Errors of the disk, which are no fault of one skill."""
 
 
 async def reconcile(
@@ -84,11 +89,15 @@ async def reconcile(
                 run = await to_thread.run_sync(Reconciler, folder, source, plan, known, progress)
                 await plan.fetch(run, await to_thread.run_sync(run.missing))
             await to_thread.run_sync(run.commit)
+            if run.disk_error is not None:
+                raise run.disk_error
             failure = run.failure
             if plan.is_one and failure is not None and (is_cache or failure.fault != "here"):
                 kind = ContentRefusedError if failure.fault == "publisher" else UnreachableError
                 raise kind(failure.reason)
-            return await to_thread.run_sync(run.finish)
+            report = await to_thread.run_sync(run.finish)
+            source.held = run.revision
+            return report
     except SourceError:
         raise
     except OSError as error:
@@ -130,21 +139,37 @@ def fetching(
 
 
 def _held(source: Source, revision: Revision) -> FetchReport | None:
-    """Report that the folder has exactly a complete revision, or return None. Needs no lock."""
+    """Report that the folder has exactly a complete revision, or return None. Needs no lock.
+
+    Sets `source.held` once a process, and after a change by another one: then each file is looked
+    at, and only those of a copied cache are read.
+    """
     index = read_index(source.place, source.key)
-    if index is None or index.revision != revision.digest:
+    if index is None or not index.revision:
         return None
+    is_same = index.revision == revision.digest
+    if source.held != index.revision:
+        with suppress(OSError):
+            is_held = index.extent.covers(FetchedFolder(source.place).measure())
+            if is_held or (is_same and _is_as_recorded(source, index)):
+                source.held = index.revision
+    if not is_same or source.held != index.revision:
+        return None
+    return _report_of(index, _refusals_of(index))
+
+
+def _is_as_recorded(source: Source, index: IndexRecord) -> bool:
+    """Tell whether the folder has the files that the records of all skills name, and no others."""
     folder = FetchedFolder(source.place)
     records = {each.name: each for each in read_records(source.place) if each.source == source.key}
-    try:
-        if len(records) != index.skills or any(folder.others(records)):
-            return None
-        if any(folder.look(name, records)[0] is not SkillState.KEPT for name in records):
-            return None
-    except OSError:
-        return None
-    refused = [SkillRefusal(name, reason, "publisher") for name, reason in index.refused.items()]
-    return replace(_report_of(index, refused), unchanged=tuple(records))
+    if len(records) != index.skills or any(folder.others(records)):
+        return False
+    return all(folder.look(name, records)[0] is SkillState.KEPT for name in records)
+
+
+def _refusals_of(index: IndexRecord, without: Collection[str] = ()) -> list[SkillRefusal]:
+    refused = index.refused.items()
+    return [SkillRefusal(name, why, "publisher") for name, why in refused if name not in without]
 
 
 class Reconciler:
@@ -171,7 +196,13 @@ class Reconciler:
             self._ever_wanted = tuple(sorted(self.settings.wanted.union(known.wanted)))
         self._progress = progress
         self._lock = threading.RLock()
-        self._records = {record.name: record for record in read_records(folder.directory)}
+        touched = plan.touched
+        if touched is None:
+            records = read_records(folder.directory)
+        else:
+            read = (read_record(folder.directory, name) for name in touched)
+            records = [record for record in read if record is not None]
+        self._records = {record.name: record for record in records}
         self._units = [self._placed(unit) for unit in plan.units]
         self._positions = {unit: position for position, unit in enumerate(self._units)}
         self._owners: dict[str, tuple[Unit, str]] = {}
@@ -185,13 +216,24 @@ class Reconciler:
         self._staged: list[Staged] = []
         self._sizes: dict[str, int] = {}
         """Unpacked bytes of each skill of this source in the folder."""
-        self._bytes_held = 0
+        self._untouched, self._untouched_skills = Extent(), 0
+        if touched is not None:
+            self._untouched = _plus(known.extent, folder.measure(touched), -1)
+            self._untouched_skills = known.skills - len(self._own_records())
+            for fingerprint, unit in known.units.items():
+                if touched.isdisjoint((*unit.names, *unit.refused)):
+                    self._memory[fingerprint] = unit
+        self._bytes_held = self._untouched.bytes
         self._done = 0
         self.is_full = False
         """True once a skill is refused because all skills together exceed `unpacked_bytes`."""
         self._names_unknown = False
         """True once a unit failed whose skill names only its contents show."""
-        if self._is_cache:
+        self.disk_error: OSError | None = None
+        """Why nothing can be written; the run has to end."""
+        self.revision = ""
+        """The revision that the folder holds, once it is complete and recorded."""
+        if self._is_cache and touched is None:
             folder.remove_others(self._records)
 
     @property
@@ -216,7 +258,7 @@ class Reconciler:
             try:
                 self._folder.put_index(begun)
             except OSError:  # `finish` reports a full disk
-                if known.revision:
+                if known.revision or self._is_cache:
                     raise
         if self.settings.prune:
             self._clear_way({name for unit in self._units for name in unit.names})
@@ -241,7 +283,9 @@ class Reconciler:
         return missing
 
     def check_budget(self, unit: Unit) -> None:
-        """Raise UnacceptableError if all skills together already exceed `unpacked_bytes`."""
+        """Raise SourceError if all skills together exceed `unpacked_bytes`, or the disk failed."""
+        if self.disk_error is not None:
+            raise UnreachableError("the disk failed")
         for name in unit.names:
             self._check_size(name, 1)
 
@@ -272,7 +316,13 @@ class Reconciler:
         """Put the staged skills in place together, because each commit syncs the disk."""
         with self._lock:
             batch, self._staged = self._staged, []
-            failed = self._folder.commit(batch)
+            if self.disk_error is not None:
+                return
+            try:
+                failed = self._folder.commit(batch)
+            except OSError as error:
+                self.disk_error = error
+                return
             for each in batch:
                 with self._refusing(self._owners[folded(each.name)][0], each.name):
                     if each.name in failed:
@@ -290,6 +340,8 @@ class Reconciler:
             # the index may be older than its skills: request it anew next time
             index = replace(index, fresh_s=0.0)
         found += [each for each in plan.refused if self._wanted([self._place(each.name)])]
+        if plan.touched is not None:
+            found += _refusals_of(self._known, plan.touched)
         refused_stay = plan.refused_stay or not self._is_cache
         gone: list[str] = []
         pruned: list[str] = []
@@ -303,16 +355,23 @@ class Reconciler:
         is_complete = all(each.fault == "publisher" and not plan.may_heal for each in found)
         if not is_complete or self.is_full:
             index = replace(index, revision="")
+        extent = self._known.extent
+        if self._is_cache and all(each.fault == "publisher" for each in found):
+            extent = _plus(self._untouched, self._folder.measure(plan.touched))
         index = replace(
             index,
             wanted=self._ever_wanted,
-            skills=sum(it.source == self._source for it in read_records(self._folder.directory)),
+            skills=self._untouched_skills + len({*self._own_records(), *self._became}),
+            extent=extent,
             refused={each.name: each.reason for each in found if each.fault == "publisher"},
             units=self._memory,
         )
         try:
             self._folder.put_index(index)
+            self.revision = index.revision
         except OSError as error:
+            if self._is_cache:
+                raise
             reason = error.strerror or error
             plan.warnings.append(f"what came is not remembered ({reason}); the next run asks anew")
         order = sorted(
@@ -335,6 +394,9 @@ class Reconciler:
     def _refusals(self) -> list[SkillRefusal]:
         """Return the refusals so far, in the order of the units."""
         return [self._refused[key] for key in sorted(self._refused)]
+
+    def _own_records(self) -> list[str]:
+        return sorted(name for name, it in self._records.items() if it.source == self._source)
 
     def _placed(self, unit: Unit) -> Unit:
         names = tuple(map(self._place, unit.names))
@@ -359,11 +421,12 @@ class Reconciler:
     def _clear_way(self, names: Collection[str]) -> None:
         """Remove obsolete skills whose paths contain, or lie in, those of current ones."""
         above = {str(parent) for name in names for parent in PurePosixPath(name).parents}
-        for name in [each.name for each in self._records.values() if each.source == self._source]:
+        for name in self._own_records():
             is_below = any(str(parent) in names for parent in PurePosixPath(name).parents)
             if name not in names and (name in above or is_below):
                 with suppress(ConflictError, OSError):
                     self._folder.remove(name, force=self.settings.force)
+                    del self._records[name]
 
     def _judge(self, unit: Unit, name: str, records: Mapping[str, SkillRecord] | None) -> str:
         """Return "unchanged" or "edited" for a skill to keep, "" for one to fetch."""
@@ -430,17 +493,18 @@ class Reconciler:
         """Return the skills that the source no longer has, and those of them that were removed."""
         gone: list[str] = []
         pruned: list[str] = []
-        for record in read_records(self._folder.directory):
-            name = record.name
-            if record.source != self._source or name in there:
+        for name in self._own_records():
+            if name in there:
                 continue
             try:
                 if self._folder.look(name)[0] is SkillState.ABSENT:
                     self._folder.remove(name)
+                    del self._records[name]
                     continue
                 gone.append(name)
                 if self.settings.prune:
                     self._folder.remove(name, force=self.settings.force)
+                    del self._records[name]
                     pruned.append(name)
             except (ConflictError, OSError) as error:
                 refused.append(SkillRefusal(name, f"the source has it no longer; {error}", "here"))
@@ -470,6 +534,8 @@ class Reconciler:
         except (ConflictError, UsageError) as error:
             reason = str(error)
         except OSError as error:
+            if self._is_cache and error.errno in _DISK_ERRORS:
+                self.disk_error = error
             reason = f"it cannot be kept: {error.strerror or error}"
         self._names_unknown = self._names_unknown or not (name or unit.is_named)
         self._refuse(unit, name or unit.label, reason, fault)
@@ -492,6 +558,14 @@ class Reconciler:
         self._done += more
         if self._progress is not None:
             self._progress(self._done, len(self._units))
+
+
+def _plus(one: Extent, other: Extent | None, sign: int = 1) -> Extent:
+    """Add or subtract an extent; unknown content makes the sum unknown."""
+    if other is None:
+        return Extent()
+    changed = max(one.changed_ns, other.changed_ns)
+    return Extent(one.files + sign * other.files, one.bytes + sign * other.bytes, changed)
 
 
 def _report_of(index: IndexRecord, refused: Sequence[SkillRefusal]) -> FetchReport:

@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from mcp_skills_server.catalog.fetched import RECORDS
 from mcp_skills_server.format.archive import check_paths
@@ -50,6 +50,18 @@ class UnitRecord:
     pointers: tuple[str, ...] = ()
 
 
+class Extent(NamedTuple):
+    """Files and bytes of skills on disk, and the last change of any of them (`st_ctime`)."""
+
+    files: int = 0
+    bytes: int = 0
+    changed_ns: int = 0
+
+    def covers(self, found: Extent | None) -> bool:
+        """Tell whether files found now have this extent, and no later change."""
+        return found is not None and found[:2] == self[:2] and found[2] <= self[2]
+
+
 @dataclass(frozen=True, slots=True)
 class IndexRecord:
     """Last state of a site's index, or of another source."""
@@ -67,6 +79,7 @@ class IndexRecord:
     refused: Mapping[str, str] = field(default_factory=dict[str, str])
     """The reason for each refused skill of that revision, by name."""
     skills: int = 0  # the number of its skill records; one that is lost shows
+    extent: Extent = Extent()  # of all skills when they last were complete; no files before that
     warnings: tuple[str, ...] = ()
     units: Mapping[str, UnitRecord] = field(default_factory=dict[str, UnitRecord])
     """By fingerprint, the units whose state the skill records do not show."""

@@ -6,7 +6,7 @@ fetch them (`plan`). `reconcile` updates the folder of any source to a revision.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence, Set
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -285,6 +285,7 @@ class Plan:
     units: Sequence[Unit]  # in the source's order; the first of two skills with one name wins
     fetch: Callable[[Reconciler, Sequence[Unit]], Awaitable[object]]
     index: IndexRecord  # the source's record after a complete fetch
+    touched: Set[str] | None = None  # skills that may differ from the record; None for all
     offered: Collection[str] | None = ()  # further names that the source has; None if unknown
     refused: Sequence[SkillRefusal] = ()
     version: wellknown.Version | Literal["tree"] | None = "tree"
@@ -313,6 +314,7 @@ class Source:
         changed: paths in `place` that changed since they were handed to the registry; "" for an
             unknown part of it.
         stamp: stamp of `place` when `changed` was last complete.
+        held: the revision that `place` is known to hold unmodified, or "".
     """
 
     remote: bool = True
@@ -333,12 +335,13 @@ class Source:
             FetchedFolder.recover(self.place)
         self.changed = set[str]()
         self.stamp = folder_stamp(self.place)
+        self.held = ""
 
     def detect_changes(self) -> None:
         """Add the whole folder to `changed` if another process changed it."""
         stamp = folder_stamp(self.place)
         if stamp != self.stamp:
-            self.stamp = stamp
+            self.stamp, self.held = stamp, ""
             self.changed.add("")
 
     @contextmanager

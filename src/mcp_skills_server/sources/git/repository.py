@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Final, NamedTuple
 
+from mcp_skills_server.catalog.path_map import join
 from mcp_skills_server.durable import replace_file
 from mcp_skills_server.errors import clipped
 from mcp_skills_server.model import printable
@@ -43,6 +44,8 @@ _MOST_PACKS: Final = 100
 _MOST_REFS_BYTES: Final = 16 << 20
 _MOST_LISTED_BYTES: Final = 256 << 20
 _MOST_FILES: Final = 300_000
+_MOST_CHANGED_BYTES: Final = 1 << 16
+"""Of the paths in a difference: of a longer one the whole commit is listed."""
 _HISTORY: Final = (64, 1024, 16384)
 """Depths of successive fetches in which the previous commit is searched."""
 _HISTORY_UNFILTERED: Final = _HISTORY[:1]
@@ -158,10 +161,15 @@ class Repository:
             hint = "; a commit is named by its whole id"
         raise UnacceptableError(f"there is no branch or tag {ref!r}{hint}")
 
-    def fetch(self, tip: Tip) -> None:
-        """Fetch a commit with its trees, and its blobs if the server cannot filter them out."""
+    def fetch(self, tip: Tip, before: str = "") -> None:
+        """Fetch a commit with its trees, and its blobs if the server cannot filter them out.
+
+        After the commit `before`, the last commits come with it: no more than their changes is
+        sent, unlike for a commit alone.
+        """
         self._tidy(len(tip.commit))
-        shallow = (f"--depth={self._depth}", _WITHOUT_BLOBS, REMOTE)
+        depth = self._depth if before in {"", tip.commit} else _HISTORY[0]
+        shallow = (f"--depth={depth}", _WITHOUT_BLOBS, REMOTE)
         with self._said():
             try:
                 self._fetch(*shallow, f"+{tip.commit}:{_OURS}")
@@ -188,11 +196,21 @@ class Repository:
         except FileNotFoundError:
             return ()
 
-    def fetch_blobs(self, tip: Tip, ids: Collection[str], places: Sequence[str] = ()) -> None:
-        """Fetch blobs of a fetched commit, or of all fetched commits that touch `places`."""
+    def fetch_blobs(
+        self,
+        tip: Tip,
+        ids: Collection[str],
+        places: Sequence[str] = (),
+        folders: Sequence[str] = (),
+    ) -> None:
+        """Fetch blobs of a fetched commit, or of all fetched commits that touch `places`.
+
+        `folders` have all of the blobs, if given.
+        """
         if not self._filters:
             return
-        among = [f"{tip.commit}:{self._address.folder}"]
+        inside = [join(self._address.folder, each) for each in folders or ("",)]
+        among = [f"{tip.commit}:{each}" for each in inside]
         if places:
             among = [tip.commit, "--", *places]
         words = ("rev-list", "--objects", "--missing=print", *among)
@@ -217,10 +235,12 @@ class Repository:
             self.fetch(tip)
 
     def follows(self, tip: Tip, before: str) -> bool:
-        """Tell whether the commit `before` is an ancestor of the fetched `tip`."""
+        """Tell whether the commit `before` is an ancestor of the `tip` fetched after it."""
         with self._said():
             for depth in _HISTORY if self._filters else _HISTORY_UNFILTERED:
-                self._fetch(f"--depth={depth}", "--filter=tree:0", REMOTE, f"+{tip.commit}:{_OURS}")
+                if depth > _HISTORY[0]:
+                    wanted = ("--filter=tree:0", REMOTE, f"+{tip.commit}:{_OURS}")
+                    self._fetch(f"--depth={depth}", *wanted)
                 words = ("rev-list", tip.commit)
                 listed = self.git.run(*words, seconds=self._resolve_s, most=_MOST_REFS_BYTES)
                 if before.encode() in listed.split():
@@ -229,9 +249,26 @@ class Repository:
                     return False
         return False
 
-    def entries(self, commit: str, folder: str) -> list[TreeEntry]:
-        """List all files below a folder, with links and submodules, or raise UnacceptableError."""
-        words = ("ls-tree", "-r", "-z", f"{commit}:{folder}")
+    def changed(self, before: str, commit: str, folder: str) -> Sequence[str] | None:
+        """Return the paths that differ below a folder, or None if many do or it is not known."""
+        words = ("diff-tree", "-r", "-z", "--no-renames", "--name-only")
+        trees = (f"{before}:{folder}", f"{commit}:{folder}")
+        try:
+            raw = self.git.run(*words, *trees, seconds=self._resolve_s, most=_MOST_CHANGED_BYTES)
+        except GitFailedError:  # the trees of the other commit are gone, or the answer is long
+            return None
+        return raw.decode("utf-8", "surrogateescape").split("\0")[:-1]
+
+    def entries(
+        self, commit: str, folder: str, paths: Sequence[str] = (), *, deep: bool = True
+    ) -> list[TreeEntry]:
+        """List all files below a folder, with links and submodules, or raise UnacceptableError.
+
+        With `paths`, only those of them; one that ends in a slash is a folder. Without `deep`,
+        folders are listed instead of what is in them.
+        """
+        only = [f":(literal){path}" for path in paths]
+        words = ("ls-tree", *(("-r",) if deep else ()), "-z", f"{commit}:{folder}", "--", *only)
         with self._said():
             try:
                 raw = self.git.run(*words, seconds=self._fetch_s, most=_MOST_LISTED_BYTES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence, Set
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,11 +14,13 @@ import anyio
 from anyio import to_thread
 from filelock import FileLock, Timeout
 
+from mcp_skills_server.catalog.path_map import above
 from mcp_skills_server.durable import read_regular
 from mcp_skills_server.errors import UsageError, quoted
 from mcp_skills_server.format import excerpts, media
 from mcp_skills_server.format.archive import ArchiveRefusedError, Files, UnpackLimits
 from mcp_skills_server.format.archive.tree import Tree, check_name, decode_name
+from mcp_skills_server.format.file_names import folded
 from mcp_skills_server.format.ignored import is_entered, is_ignored, summarize
 from mcp_skills_server.sources.cache import CacheFolder
 from mcp_skills_server.sources.git.address import is_commit, parse_address
@@ -50,6 +52,8 @@ _MOST_SIGNERS: Final = 1 << 20
 _END_S: Final = 5.0
 """Seconds to wait for the output of a killed git to be read."""
 _LOCK_POLL_S: Final = 0.1
+_MOST_PATHS: Final = 500
+"""Of a larger change the whole commit is listed: git takes the paths as arguments."""
 
 
 class GitFolder(Source):
@@ -92,7 +96,7 @@ class GitFolder(Source):
                     raise UnreachableError("another process fetches it; wait for it") from None
                 await anyio.sleep(_LOCK_POLL_S)
         try:
-            yield await self._in_thread(self._plan, revision.content, known.body)
+            yield await self._in_thread(self._plan, revision.content, known)
         finally:
             lock.release()
 
@@ -113,19 +117,16 @@ class GitFolder(Source):
                 await to_thread.run_sync(ended.wait, _END_S)
             raise
 
-    def _plan(self, tip: Tip, before: str) -> Plan:
-        self._repository.fetch(tip)
+    def _plan(self, tip: Tip, known: IndexRecord) -> Plan:
+        before = known.body if tip.name else ""
+        self._repository.fetch(tip, before)
         if (signers := self.settings.signers) is not None:
             if _signers_digest(signers) != self._signers:
                 fault = f"{signers} has changed; restart the server to accept new commits"
                 raise UsageError(f"--require-signed-commits {fault}")
             self._repository.check_signature(tip.commit, signers)
-        warnings = [*self._check_history(before, tip)]
-        entries = self._repository.entries(tip.commit, self._address.folder)
-        skills, hidden, elsewhere = select(entries, hidden=self.settings.hidden)
-        limits = self.settings.fetch.limits
-        if len(skills) > limits.skills:
-            raise UnacceptableError(f"it has more than {limits.skills} skills; name a #folder")
+        said = [*self._check_history(before, tip)]
+        skills, touched, warnings = self._touched(tip, known) or self._all(tip)
         units: list[Unit] = []
         refused: list[SkillRefusal] = []
         for place, skill in skills.items():
@@ -136,6 +137,30 @@ class GitFolder(Source):
                 units.append(Unit(skill.key, name, (place,), url=place, item=skill))
             else:  # the skill's own name becomes its folder
                 units.append(Unit(skill.key, name, is_named=False, item=skill))
+        index = IndexRecord(self.key, self.origin, tip.name, body=tip.commit, revision=tip.commit)
+        index = replace(index, warnings=tuple(warnings))
+
+        async def fetch(run: Reconciler, missing: Sequence[Unit]) -> None:
+            await self._in_thread(self._put, run, tip, missing)
+
+        return Plan(
+            units,
+            fetch,
+            index,
+            touched=touched,
+            refused=refused,
+            refused_stay=False,
+            is_atomic=True,
+            warnings=said,
+        )
+
+    def _all(self, tip: Tip) -> tuple[dict[str, WantedSkill], None, Sequence[str]]:
+        """Return all skills of a commit by folder, None, and the lines for the operator."""
+        entries = self._repository.entries(tip.commit, self._address.folder)
+        skills, hidden, elsewhere = select(entries, hidden=self.settings.hidden)
+        limits, warnings = self.settings.fetch.limits, list[str]()
+        if len(skills) > limits.skills:
+            raise UnacceptableError(f"it has more than {limits.skills} skills; name a #folder")
         if hidden:
             places = summarize([*hidden])
             warnings.append(
@@ -148,20 +173,57 @@ class GitFolder(Source):
                 f"links and submodules are not fetched ({summarize(elsewhere)}); give what they "
                 "lead to as a ROOT"
             )
-        index = IndexRecord(self.key, self.origin, tip.name, body=tip.commit, revision=tip.commit)
-        index = replace(index, warnings=tuple(warnings))
+        return skills, None, warnings
 
-        async def fetch(run: Reconciler, missing: Sequence[Unit]) -> None:
-            await self._in_thread(self._put, run, tip, missing)
+    def _touched(
+        self, tip: Tip, known: IndexRecord
+    ) -> tuple[dict[str, WantedSkill], Set[str], Sequence[str]] | None:
+        """Return the skills that a diff to the commit before touches, and their names before and now.
 
-        return Plan(units, fetch, index, refused=refused, refused_stay=False, is_atomic=True)
+        None if that commit is not in place, or all skills have to be seen. Git's ids of trees prove
+        the others: what has not changed was checked when it came.
+        """
+        if self.settings.output is not None or not known.body or self.held != known.body:
+            return None
+        folder, list_entries = self._address.folder, self._repository.entries
+        paths = self._repository.changed(known.body, tip.commit, folder)
+        if paths is None or len(paths) > _MOST_PATHS:
+            return None
+        commits, skill_folders = (known.body, tip.commit), set[str]()
+        around = {up for path in paths for up in above(path.rpartition("/")[0]) if up}
+        for commit in commits:
+            listed = list_entries(commit, folder, deep=False)
+            if around:
+                inside = [f"{each}/" for each in sorted(around)]
+                listed += list_entries(commit, folder, inside, deep=False)
+            names = {each.path.decode("utf-8", "surrogateescape") for each in listed}
+            if len(set(map(folded, names))) < len(names):
+                return None  # of two such skills the first is served
+            skill_folders |= {name.rpartition("/")[0] for name in names if is_skill_md(name)}
+        # The outermost skill around a path, before or now, holds all that depends on the path.
+        parts = {next((up for up in above(path) if up in skill_folders), path) for path in paths}
+        if "" in parts:
+            return None
+        selected = [
+            select(list_entries(commit, folder, sorted(parts)), hidden=self.settings.hidden)
+            for commit in commits
+            if parts
+        ]
+        if any(hidden or elsewhere for _, hidden, elsewhere in selected):
+            return None
+        old, new = (skills for skills, _, _ in selected) if parts else ({}, {})
+        total = known.skills + len(known.refused) - len(old) + len(new)
+        if not 0 < total <= self.settings.fetch.limits.skills:
+            return None
+        return new, old.keys() | new.keys(), known.warnings
 
     def _put(self, reconciler: Reconciler, tip: Tip, missing: Sequence[Unit]) -> None:
         """Pass the files of these skills to the reconciler, as one `git cat-file` streams them."""
         ids = [file.object_id for unit in missing for file in unit.item.files]
         if not ids:
             return
-        self._repository.fetch_blobs(tip, ids)
+        folders = [unit.item.folder for unit in missing]
+        self._repository.fetch_blobs(tip, ids, (), folders if len(folders) <= _MOST_PATHS else ())
         limits = self.settings.fetch.limits.skill
         with self._repository.blobs(ids) as out:
             for unit in missing:

@@ -312,8 +312,7 @@ def _without_same(skills: Mapping[str, Skill], others: Mapping[str, Skill]) -> d
 class LruCache(Generic[_K, _V]):
     """Thread-safe LRU cache, bounded by the weight of its values, which are made on a miss.
 
-    `make` is called under the lock, so it must be quick. Above the weight `most` the least recently
-    used values are evicted and closed. Without `weigh` each value weighs 1.
+    `make` is called under the lock, so it must be quick. Evicted values are closed.
     """
 
     def __init__(

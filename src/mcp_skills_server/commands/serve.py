@@ -298,14 +298,13 @@ def _serve_http(context: click.Context, server: Server) -> None:
         proxies=trusted_networks(options.trusted_proxy),
         quotas=server.quotas,
         rates=rates,
-        usage=server.usage,
+        load=server.load,
         probe_address=server.feature(PrometheusMetrics).address,
         make_tool_sessions=partial(Sessions, share=server.quotas.runtime_sessions),
         status_lines=lambda: [
             state for each in (reloader, *server.features) if (state := each.state())
         ],
     )
-    server.heartbeat = http.heartbeat
     if sources is not None:
         http = replace(http, site_states=sources.states, poll_sources=sources.look)
     parts = [part for each in server.features if (part := each.part(server)) is not None]

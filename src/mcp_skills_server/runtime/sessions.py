@@ -18,7 +18,7 @@ from mcp_skills_server.errors import RequestError
 from mcp_skills_server.runtime.quota import Quota, QuotaError
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.session import Session
-from mcp_skills_server.telemetry.gauge import Occupancy
+from mcp_skills_server.telemetry.load import Occupancy
 
 MOST: Final = 4096
 IDLE_S: Final = 24 * 3600

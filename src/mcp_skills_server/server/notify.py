@@ -30,7 +30,7 @@ from mcp_skills_server.model import Changes
 from mcp_skills_server.runtime.quota import Quota, QuotaError
 from mcp_skills_server.server import prompts
 from mcp_skills_server.server.requests import Settings
-from mcp_skills_server.telemetry.gauge import Occupancy
+from mcp_skills_server.telemetry.load import Occupancy
 
 logger = logging.getLogger(__name__)
 

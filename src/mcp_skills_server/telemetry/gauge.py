@@ -12,11 +12,3 @@ class Gauge(NamedTuple):
     help: str
     value: float | Mapping[str, float]
     label: str = ""
-
-
-class Occupancy(NamedTuple):
-    """The use of a limited resource: the amount, its limit, and how often a holder was evicted."""
-
-    used: int
-    limit: int
-    evicted: int = 0

@@ -21,7 +21,7 @@ from mcp_skills_server.server import eras
 from mcp_skills_server.server.attachment import Attachment
 from mcp_skills_server.server.dispatch import McpSession
 from mcp_skills_server.server.requests import Settings
-from mcp_skills_server.telemetry.gauge import Occupancy
+from mcp_skills_server.telemetry.load import Occupancy
 from mcp_skills_server.web import probes
 from mcp_skills_server.web.forwarded import redirect_relatively
 from mcp_skills_server.web.front import Front
@@ -73,17 +73,16 @@ class McpPart(Part):
             http.session_idle,
         )
         attachment = self._attachment
-        http.usage["sessions"] = lambda: self._sessions.usage
-        http.usage["streams"] = lambda: attachment.notifier.usage
-        http.usage["tool_sessions"] = lambda: attachment.sessions.usage
-        http.usage["cache_bytes"] = lambda: Occupancy(views.parts.weight(), views.parts.most)
+        http.load.usage["sessions"] = lambda: self._sessions.usage
+        http.load.usage["streams"] = lambda: attachment.notifier.usage
+        http.load.usage["tool_sessions"] = lambda: attachment.sessions.usage
+        http.load.usage["cache_bytes"] = lambda: Occupancy(views.parts.weight(), views.parts.most)
 
     def routes(self, http: HttpSettings) -> Sequence[BaseRoute]:
         """Return the route of the endpoint."""
         if not http.answers_mcp:
             return ()
-        limits = http.concurrency
-        return [Route("/mcp", McpEndpoint(self._attachment, self._sessions, http.max_body, limits))]
+        return [Route("/mcp", McpEndpoint(self._attachment, self._sessions, http))]
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:

@@ -22,7 +22,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from mcp_skills_server.access.principal import owner_of
 from mcp_skills_server.errors import REPEATS
-from mcp_skills_server.telemetry.gauge import Occupancy
+from mcp_skills_server.telemetry.load import Occupancy
 
 logger = logging.getLogger(__name__)
 

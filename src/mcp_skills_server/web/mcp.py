@@ -33,9 +33,9 @@ from mcp_skills_server.server.dispatch import Answer, McpSession, notification, 
 from mcp_skills_server.server.eras import INITIALIZE, FaultError
 from mcp_skills_server.server.notify import params_of
 from mcp_skills_server.web.part import requester
-from mcp_skills_server.web.rates import ConcurrencyLimits
 from mcp_skills_server.web.refusals import RefusalError
 from mcp_skills_server.web.sessions import KEPT_PREFIX, HttpSession, HttpSessions
+from mcp_skills_server.web.settings import HttpSettings
 
 logger = logging.getLogger(__name__)
 
@@ -72,8 +72,6 @@ _PATIENCE_S: Final = 0.05
 """Seconds after which a request is watched for a disconnect of its client."""
 _MAX_WAIT_S: Final = 0.5
 """Seconds that a handshake may have waited for its turn: half of what clients should wait."""
-_RETRY_S: Final = 5
-"""The least seconds after which a client may retry a stream (`Retry-After`), and half the most."""
 _PING_S: Final = 15.0
 """Seconds of silence after which a stream sends a comment, and a slow request becomes a stream."""
 _STREAM_HEADERS: Final = (
@@ -107,19 +105,13 @@ class HttpError(FaultError):
 
 
 class McpEndpoint:
-    """The ASGI application of `/mcp`. A body has at most `max_body` bytes."""
+    """The ASGI application of `/mcp`."""
 
-    def __init__(
-        self,
-        attachment: Attachment,
-        sessions: HttpSessions,
-        max_body: int,
-        limits: ConcurrencyLimits,
-    ) -> None:
+    def __init__(self, attachment: Attachment, sessions: HttpSessions, http: HttpSettings) -> None:
         self._attachment = attachment
         self._sessions = sessions
-        self._max_body = max_body
-        self._limits = limits
+        self._max_body = http.max_body
+        self._limits = http.concurrency
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -412,16 +404,12 @@ async def _answer(
     if is_modern and answer.code is not None:
         status = STATUS.get(answer.code, 200)
         if status == 503:
-            reply.headers.append(_retry_after())
+            reply.headers.append((b"retry-after", b"10"))
     await reply.answer(answer, status)
     return answer.code
 
 
 # Headers
-
-
-def _retry_after() -> tuple[bytes, bytes]:
-    return b"retry-after", b"%d" % (_RETRY_S + secrets.randbelow(_RETRY_S))
 
 
 def _mismatch(

@@ -67,7 +67,7 @@ def routes(registry: Registry, http: HttpSettings, drain: Drain, views: Views) -
     had_skills = http.allow_empty
 
     async def alive(_: Request) -> PlainTextResponse:
-        lag_s = http.heartbeat.lag_s
+        lag_s = http.load.lag_s
         if lag_s > _STUCK_S:
             return PlainTextResponse(f"the event loop has not run for {lag_s:.0f} s\n", 503)
         return PlainTextResponse("alive\n")

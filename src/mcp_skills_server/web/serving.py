@@ -195,7 +195,7 @@ async def serve_http(
     if http.probe_address is not None:
         _serve_probes(http.probe_address, probes.routes(runtime.registry, http, drain, views))
     slots = connection_slots(http.max_connections)
-    http.usage["connections"] = lambda: slots.usage
+    http.load.usage["connections"] = lambda: slots.usage
     unread = Unread(share=http.quotas.unread_bytes)
     limits = ConnectionLimits(slots, unread, http.request_timeout)
 
@@ -220,7 +220,7 @@ async def serve_http(
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with contextlib.AsyncExitStack() as stack:
             app.start()
-            http.heartbeat.start()
+            http.load.start()
             for part in parts:
                 await stack.enter_async_context(part.running())
             tasks = await stack.enter_async_context(anyio.create_task_group())

@@ -19,7 +19,7 @@ import anyio
 from mcp_skills_server.access.principal import Principal, Requester
 from mcp_skills_server.errors import REPEATS
 from mcp_skills_server.server.dispatch import McpSession
-from mcp_skills_server.telemetry.gauge import Occupancy
+from mcp_skills_server.telemetry.load import Occupancy
 from mcp_skills_server.web.connections import client_to_evict
 from mcp_skills_server.web.refusals import RefusalError, over_quota
 

@@ -10,14 +10,13 @@ from mcp_skills_server.access.quotas import QuotaSettings, Rates
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.sessions import Sessions as ToolSessions
 from mcp_skills_server.server.notify import RecentNotifications
-from mcp_skills_server.web.heartbeat import Heartbeat
+from mcp_skills_server.telemetry.load import Load
 from mcp_skills_server.web.policy import Policy
 from mcp_skills_server.web.rates import ConcurrencyLimits, TakeShared
 
 if TYPE_CHECKING:
     from mcp_skills_server.shared.records import Records
     from mcp_skills_server.sources.mirrors import SourceState
-    from mcp_skills_server.telemetry.gauge import Occupancy
     from mcp_skills_server.telemetry.metrics import Metrics
     from mcp_skills_server.telemetry.usage import UsageStore
 
@@ -56,11 +55,7 @@ class HttpSettings:
     quotas: QuotaSettings = field(default_factory=QuotaSettings)  # beside `rates`
     rates: Rates = field(default_factory=lambda: Rates(QuotaSettings()))
     concurrency: ConcurrencyLimits = field(default_factory=ConcurrencyLimits)
-    heartbeat: Heartbeat = field(default_factory=Heartbeat)
-    usage: dict[str, Callable[[], Occupancy]] = field(
-        default_factory=dict[str, "Callable[[], Occupancy]"]
-    )
-    """Returns the use of each limited resource, for metrics."""
+    load: Load = field(default_factory=Load)
     probe_address: ProbeAddress | None = None
     take_shared: TakeShared | None = None  # counts requests across replicas
     poll_sources: Callable[[], int] | None = None

@@ -7,11 +7,12 @@ of the server exist, and stops it at the end. Over HTTP it can add a part of the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from mcp_skills_server.commands.fields import Options
+from mcp_skills_server.telemetry.load import Load
 
 if TYPE_CHECKING:
     from mcp_skills_server.access.quotas import QuotaSettings
@@ -23,8 +24,7 @@ if TYPE_CHECKING:
     from mcp_skills_server.commands.serve import ServeOptions
     from mcp_skills_server.runtime.runtime import Runtime
     from mcp_skills_server.server.requests import Settings
-    from mcp_skills_server.telemetry.gauge import Gauge, Occupancy
-    from mcp_skills_server.web.heartbeat import Heartbeat
+    from mcp_skills_server.telemetry.gauge import Gauge
     from mcp_skills_server.web.part import Part
 
 _F = TypeVar("_F")
@@ -47,14 +47,9 @@ class Server:
     quotas: QuotaSettings
     reloader: Reloader | None = None
     """Follows the configuration, the tokens and the lock file; None until these are read."""
-    usage: dict[str, Callable[[], Occupancy]] = field(
-        default_factory=dict[str, "Callable[[], Occupancy]"]
-    )
-    """Returns the use of each limited resource over HTTP."""
-    heartbeat: Heartbeat | None = None
-    """Measures the lag of the event loop; None until HTTP is served."""
     tokens: Tokens | None = None
     """The bearer tokens of HTTP clients; None until they are read."""
+    load: Load = field(default_factory=Load)
 
     @property
     def over_http(self) -> bool:

@@ -307,10 +307,9 @@ class PrometheusMetrics(
                 "Roots whose last poll failed.", count_failing(registry, states)
             ),
         }
-        if server.heartbeat is not None:
-            words = "Greatest lag of the event loop in the last minute."
-            out["skills_event_loop_lag_seconds"] = Gauge(words, server.heartbeat.max_lag_s)
-        usages = {name: usage() for name, usage in [*server.usage.items()]}
+        words = "Greatest lag of the event loop in the last minute."
+        out["skills_event_loop_lag_seconds"] = Gauge(words, server.load.max_lag_s)
+        usages = {name: usage() for name, usage in [*server.load.usage.items()]}
         for field, words in _USAGE.items():
             values = {name: getattr(usage, field) for name, usage in usages.items()}
             out[f"skills_resource_{field}"] = Gauge(words, values, "resource")

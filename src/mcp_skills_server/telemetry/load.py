@@ -1,20 +1,34 @@
-"""The lag of the event loop: how late its timers run."""
+"""The load of a server: the lag of its event loop, and how much of limited resources is in use."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from time import monotonic
-from typing import Final
+from typing import Final, NamedTuple
 
 _INTERVAL_S: Final = 1.0
 _KEPT: Final = 60
 
 
-class Heartbeat:
-    """Measures the lag of an event loop once a second; any thread may read it."""
+class Occupancy(NamedTuple):
+    """The use of a limited resource: the amount, its limit, and how often a holder was evicted."""
+
+    used: int
+    limit: int
+    evicted: int = 0
+
+
+class Load:
+    """Measures how late the timers of the event loop run, once a second. Any thread may read it.
+
+    Attributes:
+        usage: returns the use of each limited resource, by its name.
+    """
 
     def __init__(self) -> None:
+        self.usage: dict[str, Callable[[], Occupancy]] = {}
         self._due = 0.0
         self._lags = deque[float](maxlen=_KEPT)
 
@@ -25,7 +39,7 @@ class Heartbeat:
 
     @property
     def lag_s(self) -> float:
-        """The lateness of the next beat, now."""
+        """The lateness of the next measurement, now."""
         return max(0.0, monotonic() - self._due) if self._due else 0.0
 
     @property

@@ -38,7 +38,6 @@ from mcp_skills_server.sources.records import (
     SkillRecord,
     UnitRecord,
     read_index,
-    read_record,
     read_records,
 )
 from mcp_skills_server.sources.source import (
@@ -197,11 +196,7 @@ class Reconciler:
         self._progress = progress
         self._lock = threading.RLock()
         touched = plan.touched
-        if touched is None:
-            records = read_records(folder.directory)
-        else:
-            read = (read_record(folder.directory, name) for name in touched)
-            records = [record for record in read if record is not None]
+        records = read_records(folder.directory, touched)
         self._records = {record.name: record for record in records}
         self._units = [self._placed(unit) for unit in plan.units]
         self._positions = {unit: position for position, unit in enumerate(self._units)}

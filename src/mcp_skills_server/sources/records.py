@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
@@ -106,9 +106,12 @@ def read_record(directory: str | os.PathLike[str], name: str) -> SkillRecord | N
     return _read(os.path.join(directory, RECORDS), f"{record_key(name)}.json", SkillRecord)
 
 
-def read_records(directory: str | os.PathLike[str]) -> list[SkillRecord]:
-    """Return the records of a folder sorted by name, also of deleted skills."""
-    found = _all(os.path.join(directory, RECORDS), SkillRecord)
+def read_records(
+    directory: str | os.PathLike[str], names: Iterable[str] | None = None
+) -> list[SkillRecord]:
+    """Return the records of a folder, or of these skills, sorted by name, also of deleted ones."""
+    files = None if names is None else [f"{record_key(name)}.json" for name in names]
+    found = _all(os.path.join(directory, RECORDS), SkillRecord, files)
     return sorted(found, key=lambda record: record.name)
 
 
@@ -134,9 +137,10 @@ def index_file_name(key: str) -> str:
     return f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
 
 
-def _all(folder: str, kind: type[_T]) -> list[_T]:
+def _all(folder: str, kind: type[_T], names: Sequence[str] | None = None) -> list[_T]:
     try:
-        names = sorted(name for name in os.listdir(folder) if name.endswith(".json"))
+        if names is None:
+            names = sorted(name for name in os.listdir(folder) if name.endswith(".json"))
     except OSError:
         return []
     return [found for name in names if (found := _read(folder, name, kind)) is not None]

@@ -228,5 +228,5 @@ def _read(folder: Path, address: GitAddress, tip: Tip, places: Sequence[str]) ->
     revisions = [tip.commit, *(f"^{each}" for each in repository.roots())]
     wanted = changed_blobs(git, places, *revisions)
     if len(wanted) <= _MOST_BLOBS:
-        repository.fetch_blobs(tip, wanted, places)
+        repository.fetch_blobs(tip, wanted, [tip.commit, "--", *places])
     return read_log(git, places, *revisions) or ()

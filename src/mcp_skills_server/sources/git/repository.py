@@ -14,7 +14,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Final, NamedTuple
 
-from mcp_skills_server.catalog.path_map import join
 from mcp_skills_server.durable import replace_file
 from mcp_skills_server.errors import clipped
 from mcp_skills_server.model import printable
@@ -44,8 +43,8 @@ _MOST_PACKS: Final = 100
 _MOST_REFS_BYTES: Final = 16 << 20
 _MOST_LISTED_BYTES: Final = 256 << 20
 _MOST_FILES: Final = 300_000
-_MOST_CHANGED_BYTES: Final = 1 << 16
-"""Of the paths in a difference: of a longer one the whole commit is listed."""
+MOST_PATHS_BYTES: Final = 1 << 16
+"""Of the paths that git takes as arguments: for longer ones the whole commit is listed."""
 _HISTORY: Final = (64, 1024, 16384)
 """Depths of successive fetches in which the previous commit is searched."""
 _HISTORY_UNFILTERED: Final = _HISTORY[:1]
@@ -196,23 +195,10 @@ class Repository:
         except FileNotFoundError:
             return ()
 
-    def fetch_blobs(
-        self,
-        tip: Tip,
-        ids: Collection[str],
-        places: Sequence[str] = (),
-        folders: Sequence[str] = (),
-    ) -> None:
-        """Fetch blobs of a fetched commit, or of all fetched commits that touch `places`.
-
-        `folders` have all of the blobs, if given.
-        """
+    def fetch_blobs(self, tip: Tip, ids: Collection[str], among: Sequence[str]) -> None:
+        """Fetch blobs; `among` are arguments of `git rev-list` for fetched trees that have them."""
         if not self._filters:
             return
-        inside = [join(self._address.folder, each) for each in folders or ("",)]
-        among = [f"{tip.commit}:{each}" for each in inside]
-        if places:
-            among = [tip.commit, "--", *places]
         words = ("rev-list", "--objects", "--missing=print", *among)
         with self._said():
             listed = self.git.run(*words, seconds=self._fetch_s, most=_MOST_LISTED_BYTES)
@@ -250,12 +236,12 @@ class Repository:
         return False
 
     def changed(self, before: str, commit: str, folder: str) -> Sequence[str] | None:
-        """Return the paths that differ below a folder, or None if many do or it is not known."""
+        """Return the paths that differ below a folder; None for too many, or without the trees."""
         words = ("diff-tree", "-r", "-z", "--no-renames", "--name-only")
         trees = (f"{before}:{folder}", f"{commit}:{folder}")
         try:
-            raw = self.git.run(*words, *trees, seconds=self._resolve_s, most=_MOST_CHANGED_BYTES)
-        except GitFailedError:  # the trees of the other commit are gone, or the answer is long
+            raw = self.git.run(*words, *trees, seconds=self._resolve_s, most=MOST_PATHS_BYTES)
+        except GitFailedError:
             return None
         return raw.decode("utf-8", "surrogateescape").split("\0")[:-1]
 

@@ -14,7 +14,7 @@ import anyio
 from anyio import to_thread
 from filelock import FileLock, Timeout
 
-from mcp_skills_server.catalog.path_map import above
+from mcp_skills_server.catalog.path_map import above, join
 from mcp_skills_server.durable import read_regular
 from mcp_skills_server.errors import UsageError, quoted
 from mcp_skills_server.format import excerpts, media
@@ -24,7 +24,12 @@ from mcp_skills_server.format.file_names import folded
 from mcp_skills_server.format.ignored import is_entered, is_ignored, summarize
 from mcp_skills_server.sources.cache import CacheFolder
 from mcp_skills_server.sources.git.address import is_commit, parse_address
-from mcp_skills_server.sources.git.repository import Repository, Tip, TreeEntry
+from mcp_skills_server.sources.git.repository import (
+    MOST_PATHS_BYTES,
+    Repository,
+    Tip,
+    TreeEntry,
+)
 from mcp_skills_server.sources.grouping import group_by_skill, is_skill_md, root_name
 from mcp_skills_server.sources.reconcile import Reconciler
 from mcp_skills_server.sources.records import IndexRecord
@@ -52,8 +57,6 @@ _MOST_SIGNERS: Final = 1 << 20
 _END_S: Final = 5.0
 """Seconds to wait for the output of a killed git to be read."""
 _LOCK_POLL_S: Final = 0.1
-_MOST_PATHS: Final = 500
-"""Of a larger change the whole commit is listed: git takes the paths as arguments."""
 
 
 class GitFolder(Source):
@@ -143,16 +146,9 @@ class GitFolder(Source):
         async def fetch(run: Reconciler, missing: Sequence[Unit]) -> None:
             await self._in_thread(self._put, run, tip, missing)
 
-        return Plan(
-            units,
-            fetch,
-            index,
-            touched=touched,
-            refused=refused,
-            refused_stay=False,
-            is_atomic=True,
-            warnings=said,
-        )
+        plan = Plan(units, fetch, index, refused=refused, refused_stay=False, is_atomic=True)
+        plan.touched, plan.warnings = touched, said
+        return plan
 
     def _all(self, tip: Tip) -> tuple[dict[str, WantedSkill], None, Sequence[str]]:
         """Return all skills of a commit by folder, None, and the lines for the operator."""
@@ -178,24 +174,22 @@ class GitFolder(Source):
     def _touched(
         self, tip: Tip, known: IndexRecord
     ) -> tuple[dict[str, WantedSkill], Set[str], Sequence[str]] | None:
-        """Return the skills that a diff to the commit before touches, and their names before and now.
+        """Return the skills that a change of the held commit touches, the names, and the lines.
 
-        None if that commit is not in place, or all skills have to be seen. Git's ids of trees prove
-        the others: what has not changed was checked when it came.
+        None if all skills must be seen. Git's ids prove that the others are as they were checked.
         """
+        folder, list_entries = self._address.folder, self._repository.entries
         if self.settings.output is not None or not known.body or self.held != known.body:
             return None
-        folder, list_entries = self._address.folder, self._repository.entries
         paths = self._repository.changed(known.body, tip.commit, folder)
-        if paths is None or len(paths) > _MOST_PATHS:
+        around = {f"{up}/" for path in paths or () for up in above(path.rpartition("/")[0]) if up}
+        if not paths or sum(map(len, around)) > MOST_PATHS_BYTES:
             return None
         commits, skill_folders = (known.body, tip.commit), set[str]()
-        around = {up for path in paths for up in above(path.rpartition("/")[0]) if up}
         for commit in commits:
             listed = list_entries(commit, folder, deep=False)
             if around:
-                inside = [f"{each}/" for each in sorted(around)]
-                listed += list_entries(commit, folder, inside, deep=False)
+                listed += list_entries(commit, folder, sorted(around), deep=False)
             names = {each.path.decode("utf-8", "surrogateescape") for each in listed}
             if len(set(map(folded, names))) < len(names):
                 return None  # of two such skills the first is served
@@ -204,16 +198,12 @@ class GitFolder(Source):
         parts = {next((up for up in above(path) if up in skill_folders), path) for path in paths}
         if "" in parts:
             return None
-        selected = [
+        (old, *old_rest), (new, *new_rest) = (
             select(list_entries(commit, folder, sorted(parts)), hidden=self.settings.hidden)
             for commit in commits
-            if parts
-        ]
-        if any(hidden or elsewhere for _, hidden, elsewhere in selected):
-            return None
-        old, new = (skills for skills, _, _ in selected) if parts else ({}, {})
+        )
         total = known.skills + len(known.refused) - len(old) + len(new)
-        if not 0 < total <= self.settings.fetch.limits.skills:
+        if any((*old_rest, *new_rest)) or not 0 < total <= self.settings.fetch.limits.skills:
             return None
         return new, old.keys() | new.keys(), known.warnings
 
@@ -222,8 +212,10 @@ class GitFolder(Source):
         ids = [file.object_id for unit in missing for file in unit.item.files]
         if not ids:
             return
-        folders = [unit.item.folder for unit in missing]
-        self._repository.fetch_blobs(tip, ids, (), folders if len(folders) <= _MOST_PATHS else ())
+        folders = [join(self._address.folder, unit.item.folder) for unit in missing]
+        if sum(map(len, folders)) > MOST_PATHS_BYTES:
+            folders = [self._address.folder]
+        self._repository.fetch_blobs(tip, ids, [f"{tip.commit}:{each}" for each in folders])
         limits = self.settings.fetch.limits.skill
         with self._repository.blobs(ids) as out:
             for unit in missing:
@@ -330,7 +322,7 @@ def select(
     for skill in skills.values():
         wanted = sorted(skill.files)
         lines = [f"{each.is_executable:d} {each.object_id} {each.path}\0" for each in wanted]
-        listed = "".join((f"{skill.fault}\0", *lines))
+        listed = "".join((f"{skill.folder}\0{skill.fault}\0", *lines))
         skill.key = hashlib.sha256(listed.encode("utf-8", "surrogateescape")).hexdigest()
     return skills, passed, elsewhere
 

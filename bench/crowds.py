@@ -36,7 +36,7 @@ def address(number: int) -> str:
     return f"127.{1 + number // 62_500}.{1 + number // 250 % 250}.{1 + number % 250}"
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """A response other than 200 and 202; `retry_s` is its Retry-After."""
 
     def __init__(self, status: int, retry_s: float) -> None:
@@ -93,7 +93,7 @@ class Client:
         if headers.get("connection") == "close":
             self.close()
         if headers["status"] not in ("200", "202"):
-            raise Refused(int(headers["status"]), float(headers.get("retry-after", "nan")))
+            raise RefusedError(int(headers["status"]), float(headers.get("retry-after", "nan")))
         self.session = headers.get("mcp-session-id", self.session)
         return json.loads(raw) if raw else None
 
@@ -104,7 +104,7 @@ class Client:
         headers = await self.head(reader)
         if headers["status"] != "200":
             self.kept.close()
-            raise Refused(int(headers["status"]), float(headers.get("retry-after", "nan")))
+            raise RefusedError(int(headers["status"]), float(headers.get("retry-after", "nan")))
         return reader
 
     def close(self) -> None:
@@ -117,7 +117,7 @@ class Client:
         while True:
             try:
                 return await work()
-            except Refused as refused:
+            except RefusedError as refused:
                 if refused.status not in (429, 503):
                     raise
                 self.refusals += 1
@@ -183,7 +183,7 @@ class Process:
             if "listening on http://" in line:
                 self.port = int(line.split("://")[1].split("/")[0].rpartition(":")[2])
         self.reading = asyncio.create_task(self.read())
-        while await self.probe("/readyz") is None:
+        while await self.probe("/readyz") is None:  # noqa: ASYNC110, another process
             await asyncio.sleep(0.05)
         return self
 

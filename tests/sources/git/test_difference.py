@@ -78,7 +78,9 @@ def test_copy_is_that_of_the_whole_commit(seed: int, suffix: str, upstream: Upst
         assert state_of(follower) == state_of(fresh), sorted(files)
 
 
-def test_unchanged_skills_are_not_looked_at(upstream: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unchanged_skills_are_not_looked_at(
+    upstream: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     upstream.commit(skill("alpha") | skill("beta") | skill("gamma"))
     anyio.run(open_follower(upstream.url, tmp_path, QUICK).refresh)
     follower = open_follower(upstream.url, tmp_path, QUICK)

@@ -11,10 +11,9 @@ import anyio
 import pytest
 
 from mcp_skills_server.sources import reconcile
-from mcp_skills_server.sources.git.repository import Repository
+from mcp_skills_server.sources.git.source import GitFolder
 from mcp_skills_server.sources.mirrors import Follower
 from mcp_skills_server.sources.records import read_index
-from mcp_skills_server.sources.git.source import GitFolder
 from sources.fetching import QUICK, fetch_to_cache, open_follower, read_tree
 from sources.git.remotes import SUBMODULE, Content, Upstream, link, skill
 from sources.publishers import skill_md

@@ -164,6 +164,39 @@ def server_with_full_cache_serves_other_skills(root: Path) -> None:
         assert b"Traceback" not in wire.stderr, wire.stderr
 
 
+def filled_cache_is_served_from_a_read_only_disk(root: Path) -> None:
+    disk = mount(root, "4m")
+    with Publisher() as site:
+        site.add("small")
+        command = (site.url, "--cache-dir", disk / "cache", *LOCAL)
+        assert run("list", *command).returncode == 0
+        mount(root, "4m", "remount", "ro")
+        with serving(*command) as wire:
+            assert [skill["frontmatter"]["name"] for skill in wire.every_skill()] == ["small"]
+            site.add("more")
+            wire.process.terminate()
+            wire.process.wait(DEADLINE)
+        assert b"Traceback" not in wire.stderr, wire.stderr
+        done = run("list", *command)
+        assert done.returncode == 0 and "serving the last copy" in done.stderr, done
+        done = run("list", site.url, "--cache-dir", disk / "empty", *LOCAL)
+        assert done.returncode == 2 and "choose another --cache-dir" in done.stderr, done
+
+
+def first_copy_that_does_not_fit_is_not_ready(root: Path) -> None:
+    disk = mount(root, "512k")
+    with Publisher() as site:
+        for number in range(300):
+            site.add(f"skill-{number:03}", skill_md(f"skill-{number:03}", "x" * 3000))
+        with http_serving(site.url, "--cache-dir", disk / "cache", "--first-load", "0", *LOCAL) as server:
+            server.wait_for_log(FULL)
+            answer = server.send("GET", "/readyz")
+            assert (answer.status, FULL in answer.body.decode()) == (503, True), answer
+        with http_serving(site.url, "--cache-dir", disk / "cache", "--first-load", "0", *LOCAL) as server:
+            server.wait_for_log(FULL)
+            assert server.send("GET", "/readyz").status == 503
+
+
 def index_is_kept_and_used_once_there_is_space(root: Path) -> None:
     disk = mount(root, "1m")
     index = Index(disk / "index")
@@ -214,6 +247,8 @@ SCENARIOS = [
     install_keeps_configuration_of_host,
     new_leaves_no_partial_skill,
     server_with_full_cache_serves_other_skills,
+    filled_cache_is_served_from_a_read_only_disk,
+    first_copy_that_does_not_fit_is_not_ready,
     index_is_kept_and_used_once_there_is_space,
     server_without_space_for_artifacts_answers_503_for_index,
     pytest.param(script_without_space_for_its_files_fails, marks=pytest.mark.needs_program("bwrap")),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import shutil
 import threading
 import time
@@ -10,12 +12,14 @@ from collections.abc import AsyncGenerator, Callable, Set
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import anyio
 import pytest
 
 from mcp_skills_server.catalog.registry import MirroredRoot, Registry
 from mcp_skills_server.errors import UsageError
+from mcp_skills_server.sources import folder
 from mcp_skills_server.sources.folder import BusyError
 from mcp_skills_server.sources.kinds import KINDS, Kind
 from mcp_skills_server.sources.mirrors import Follower, Mirrors, SourceState
@@ -233,6 +237,40 @@ def test_source_is_ready_after_the_registry_scan_and_before_listings_go_on(tmp_p
     source.answers = ["one"]
     follow(follower)
     assert events[-2:] == [("one", False), ("read", True)]
+
+
+def test_first_copy_is_ready_once_it_is_whole(tmp_path: Path) -> None:
+    source, follower = make_follower(tmp_path)
+    source.is_complete, source.answers = False, ["one"]
+    follow(follower)
+    trouble = "not all of its skills are fetched yet"
+    assert (follower.has_copy, follower.state.ready, follower.state.trouble) == (True, False, trouble)
+    assert not Follower(source).state.ready  # of the next process
+    source.is_complete, source.answers = True, ["one"]
+    follow(follower)
+    assert (follower.state.ready, follower.state.trouble) == (True, None)
+    source.is_complete, source.answers = False, ["two"]
+    follow(follower)
+    assert (follower.state.ready, follower.state.trouble) == (True, trouble)
+    assert Follower(source).state.ready
+
+
+@pytest.mark.parametrize("fault", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+@pytest.mark.parametrize("step", ["write_tree", "sync_paths", "replace_file"])
+def test_failing_disk_fails_the_source(
+    fault: int, step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, follower = make_follower(tmp_path)
+    source.answers = ["one"]
+    with monkeypatch.context() as failing:
+        failing.setattr(folder, step, Mock(side_effect=OSError(fault, os.strerror(fault))))
+        with pytest.raises(UnreachableError):
+            anyio.run(follower.refresh)
+    trouble = f"cannot be written ({os.strerror(fault)})"
+    assert (follower.state.ready, follower.state.trouble) == (False, trouble)
+    source.answers = ["one"]
+    anyio.run(follower.refresh)
+    assert (follower.state.ready, follower.state.trouble) == (True, None)
 
 
 def test_listing_waits_only_for_sources_without_copy(tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ logger = logging.getLogger(__name__)
 _USED: Final = ".mcp-skills-used"
 _GONE: Final = ".gone-"
 _PLAIN: Final = re.compile(r"[a-z0-9][a-z0-9.-]*")
+_READ_ONLY: Final = (errno.EROFS, errno.EACCES)
 _LOCK_S: Final = 10.0
 """Seconds to wait for a process that takes a lease or evicts a folder."""
 
@@ -69,6 +70,11 @@ class CacheFolder:
                 f"{cache}: another process does not let go of it; end that, or choose another"
             ) from None
         except OSError as error:
+            # A filled read-only copy is served as it is: nothing can evict or change it.
+            with suppress(OSError):
+                if error.errno in _READ_ONLY and not untrusted_reason(os.lstat(self.path)):
+                    if os.listdir(self.skills):
+                        return
             reason = f"the cache cannot be written ({error.strerror or error})"
             raise UsageError(f"{self.path}: {reason}; choose another --cache-dir") from None
 

@@ -27,7 +27,14 @@ from mcp_skills_server.sources.source import (
     UnacceptableError,
     UnreachableError,
 )
-from sources.fetching import fetch_to_cache, fetch_to_folder, open_follower, read_tree, skill_names
+from sources.fetching import (
+    fetch_to_cache,
+    fetch_to_folder,
+    open_follower,
+    read_tree,
+    skill_names,
+    warnings_of_refresh,
+)
 from sources.git.remotes import BASE, SKILL_PATHS, GitServer, Upstream, served_paths, skill
 from sources.publishers import skill_md
 from tables import each_row
@@ -170,6 +177,14 @@ def test_rewritten_or_removed_ref_is_refused_and_last_copy_stays(  # noqa: PLR09
         accepted = fetch_to_cache(upstream.url + ref, tmp_path, rewritten=True)
         assert served_paths(accepted) == ["skills/evil/SKILL.md"]
         assert reason in caplog.text
+
+
+def test_accepted_rewrite_is_said_once(upstream: Upstream, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    fetch_to_cache(upstream.url, tmp_path)
+    upstream.commit(BASE | skill("gamma"), orphan=True)
+    (line,) = warnings_of_refresh(open_follower(upstream.url, tmp_path, rewritten=True), caplog)
+    assert "was rewritten" in line
+    assert warnings_of_refresh(open_follower(upstream.url, tmp_path, rewritten=True), caplog) == []
 
 
 @pytest.mark.parametrize("filters", [True, False])

@@ -56,9 +56,11 @@ def server() -> Iterator[Server]:
         yield started
 
 
-def test_clients_behind_one_proxy_have_separate_connection_shares() -> None:
+def test_clients_behind_one_proxy_have_separate_connection_shares(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("[quota]\nstreams = 4\n")
+    options = ("--max-connections", "4", "--config", tmp_path / "config.toml")
     with (
-        http_serving(FIXTURES, "--max-connections", "4", *TRUSTING) as server,
+        http_serving(FIXTURES, *options, *TRUSTING) as server,
         forwarded_client(server, "203.0.113.1") as hog,
         forwarded_client(server, "203.0.113.2") as other,
     ):

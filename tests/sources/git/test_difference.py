@@ -11,10 +11,9 @@ import anyio
 import pytest
 
 from mcp_skills_server.sources import reconcile
-from mcp_skills_server.sources.git.repository import Repository
+from mcp_skills_server.sources.git.source import GitFolder
 from mcp_skills_server.sources.mirrors import Follower
 from mcp_skills_server.sources.records import read_index
-from mcp_skills_server.sources.git.source import GitFolder
 from sources.fetching import QUICK, fetch_to_cache, open_follower, read_tree
 from sources.git.remotes import SUBMODULE, Content, Upstream, link, skill
 from sources.publishers import skill_md
@@ -78,7 +77,9 @@ def test_copy_is_that_of_the_whole_commit(seed: int, suffix: str, upstream: Upst
         assert state_of(follower) == state_of(fresh), sorted(files)
 
 
-def test_unchanged_skills_are_not_looked_at(upstream: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unchanged_skills_are_not_looked_at(
+    upstream: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     upstream.commit(skill("alpha") | skill("beta") | skill("gamma"))
     anyio.run(open_follower(upstream.url, tmp_path, QUICK).refresh)
     follower = open_follower(upstream.url, tmp_path, QUICK)

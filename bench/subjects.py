@@ -86,7 +86,8 @@ def with_recorder(subject: Subject, file: Path) -> Subject:
 
 def _arguments(start: Start) -> list[str]:
     """Return the arguments of this server; over HTTP with more sessions than the default limit."""
-    http = [] if start.port is None else ["--transport", "http", "--port", str(start.port), "--max-sessions", "3000"]
+    limits = ["--max-sessions", "3000", "--max-connections", "3000"]
+    http = [] if start.port is None else ["--transport", "http", "--port", str(start.port), *limits]
     return ["serve", str(start.root), *http]
 
 

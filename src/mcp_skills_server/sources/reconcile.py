@@ -260,9 +260,9 @@ class Reconciler:
         missing: list[Unit] = []
         for unit in self._units:
             memory = known.units.get(unit.fingerprint)
-            names = self._wanted(unit.names if memory is None else memory.names)
-            if unit.names and not names:
+            if unit.names and not self._wanted(unit.names):
                 continue
+            names = self._wanted(unit.names if memory is None else memory.names)
             verdicts: dict[str, str] = {}
             for name in names:
                 with self._refusing(unit, name):

@@ -166,8 +166,8 @@ def test_idle_connections_at_probe_address_are_closed(tmp_path: Path) -> None:
     options = ("--metrics", "--probe-address", f"127.0.0.1:{port}", "--allow-empty")
     with http_serving(tmp_path, *options, command=impatient) as server, ExitStack() as stack:
         idle = [stack.enter_context(socket.create_connection(("127.0.0.1", port), DEADLINE)) for _ in range(20)]
-        idle[1].sendall(b"GET /metrics HTTP/1.0")
-        idle[2].sendall(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n")
+        idle[-1].sendall(b"GET /metrics HTTP/1.0")
+        idle[-2].sendall(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n")
         assert [each.recv(1) for each in idle] == [b""] * 20
         slow = stack.enter_context(socket.create_connection(("127.0.0.1", port), DEADLINE))
 

@@ -72,9 +72,9 @@ class CacheFolder:
         except OSError as error:
             # A filled read-only copy is served as it is: nothing can evict or change it.
             with suppress(OSError):
-                if error.errno in _READ_ONLY and not untrusted_reason(os.lstat(self.path)):
-                    if os.listdir(self.skills):
-                        return
+                is_ours = not untrusted_reason(os.lstat(self.path))
+                if error.errno in _READ_ONLY and is_ours and os.listdir(self.skills):
+                    return
             reason = f"the cache cannot be written ({error.strerror or error})"
             raise UsageError(f"{self.path}: {reason}; choose another --cache-dir") from None
 

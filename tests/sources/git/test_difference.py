@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from functools import partialmethod
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -84,7 +85,7 @@ def test_unchanged_skills_are_not_looked_at(
     anyio.run(open_follower(upstream.url, tmp_path, QUICK).refresh)
     follower = open_follower(upstream.url, tmp_path, QUICK)
     look = Mock(side_effect=reconcile.FetchedFolder.look, autospec=True)
-    monkeypatch.setattr(reconcile.FetchedFolder, "look", lambda *given: look(*given))
+    monkeypatch.setattr(reconcile.FetchedFolder, "look", partialmethod(look))
     anyio.run(follower.refresh)
     assert not look.called
     upstream.commit(skill("alpha", "Changed.") | skill("beta") | skill("delta"))

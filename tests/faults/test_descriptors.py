@@ -55,7 +55,7 @@ def test_unopenable_file_fails_its_request_only(folder: Path, era: Era) -> None:
             assert wire.call("skills_load", names=["beta"])["isError"] is True
             assert names(wire) == {"alpha", "beta"}
         assert wire.request("resources/read", {"uri": NOTES})["contents"][0]["text"] == "notes"
-    assert b"Too many open files" in wire.stderr
+        wire.wait_for_log(b"Too many open files")
     assert b"Traceback" not in wire.stderr
 
 

@@ -257,9 +257,7 @@ def test_first_copy_is_ready_once_it_is_whole(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("fault", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
 @pytest.mark.parametrize("step", ["write_tree", "sync_paths", "replace_file"])
-def test_failing_disk_fails_the_source(
-    fault: int, step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failing_disk_fails_the_source(fault: int, step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source, follower = make_follower(tmp_path)
     source.answers = ["one"]
     with monkeypatch.context() as failing:

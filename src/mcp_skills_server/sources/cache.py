@@ -70,11 +70,10 @@ class CacheFolder:
                 f"{cache}: another process does not let go of it; end that, or choose another"
             ) from None
         except OSError as error:
-            # A filled read-only copy is served as it is: nothing can evict or change it.
-            with suppress(OSError):
-                if error.errno in _READ_ONLY and not untrusted_reason(os.lstat(self.path)):
-                    if os.listdir(self.skills):
-                        return
+            with suppress(OSError):  # a filled read-only copy is served: nothing can evict it
+                is_filled = any(self.skills.iterdir()) and not untrusted_reason(self.path.lstat())
+                if is_filled and error.errno in _READ_ONLY:
+                    return
             reason = f"the cache cannot be written ({error.strerror or error})"
             raise UsageError(f"{self.path}: {reason}; choose another --cache-dir") from None
 

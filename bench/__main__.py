@@ -12,6 +12,7 @@ from typing import Final
 
 from tools.pages import between_markers
 
+from bench import wrk
 from bench.client import REPOSITORY, BenchError
 from bench.report import BEGIN, END, markdown
 from bench.rounds import TRANSPORTS, Series, Skills, run, say
@@ -42,6 +43,8 @@ def main() -> int:
         parser.error("--sizes and --rounds take numbers above 0")
     load = os.getloadavg()[0]
     subjects, left_out = gather(options.only)
+    if not wrk.is_installed():
+        left_out["wrk"] = wrk.MISSING
     series: list[Series] = []
     requests = 50 if options.quick else 200
     try:
@@ -56,6 +59,8 @@ def main() -> int:
     machine = f"{os.cpu_count()} cores, Python {platform.python_version()}"
     loads = f"load {load:.1f} before and {os.getloadavg()[0]:.1f} after"
     about = f"{datetime.datetime.now(datetime.UTC).date()}: {machine}, {loads}; {rounds} rounds."
+    if load > QUIET:
+        about += " The machine was loaded by other work, so times and their ratios are rough."
     text = markdown(about, subjects, series, left_out)
     print(text)
     page: Path = options.output or PAGE

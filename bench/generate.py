@@ -78,3 +78,13 @@ def questions(size: int, most: int) -> dict[str, list[tuple[str, dict[str, Any]]
         "get": [("skills/get", {"uri": f"skill://{each}/SKILL.md"}) for each in some],
         "read": [("resources/read", {"uri": f"skill://{each}/references/rules.md"}) for each in some],
     }
+
+
+def tool_calls(size: int, count: int) -> dict[str, list[tuple[str, dict[str, Any]]]]:
+    """Return calls of this server's tools by the key of their row: (method, params)."""
+    dice = random.Random(size)
+    loads = [{"name": "skills_load", "arguments": {"names": [skill_name(dice.randrange(size))]}} for _ in range(count)]
+    searches = [
+        {"name": "skills_search", "arguments": {"query": " ".join(dice.sample(_WORDS, 3))}} for _ in range(count)
+    ]
+    return {"load": [("tools/call", call) for call in loads], "search": [("tools/call", call) for call in searches]}

@@ -1,4 +1,4 @@
-"""What a principal with grants of its own costs: `python -m bench.grants [--skills N] [--principals N]`.
+"""Measure what a principal with grants of its own costs: `python -m bench.grants [--skills N] [--principals N]`.
 
 In one process: memory, the first search of each principal, and the processor time of a request while a skill is edited
 before each one. Principals read all skills by a grant of `**`, or all but one, which is a set of skills of its own.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import socket
 import sys
 import tempfile
@@ -15,9 +16,10 @@ from statistics import median
 from time import perf_counter
 from typing import Any, Final
 
+from bench import costs, wrk
 from bench.client import ERAS, BenchError, Client, Era, HttpClient, StdioClient, result_of
 from bench.generate import generate, questions, skill_name
-from bench.subjects import OURS, Start, Subject
+from bench.subjects import OURS, STDIO_ONLY, Start, Subject, with_recorder
 
 TRANSPORTS: Final = ("stdio", "HTTP")
 WALK: Final = "stat-walk"
@@ -25,6 +27,7 @@ WALK: Final = "stat-walk"
 _BUDGET_S: Final = 2.0
 """Seconds after which a visit sends no more requests of one kind, to bound slow servers."""
 _EDITS: Final = 5
+_RECORDS: Final = 10
 _QUIET_S: Final = 0.25
 _MS: Final = 1e3
 _MB: Final = 1e6
@@ -74,14 +77,32 @@ class Skills:
     def client(self, subject: Subject, era: Era, transport: str) -> Client:
         """Start a server with the kept cache or an empty one."""
         cache = self._scratch / "kept" if subject.keeps_cache else Path(tempfile.mkdtemp(dir=self._scratch))
-        environment = {**os.environ, "XDG_CACHE_HOME": str(cache), "PYTHONDONTWRITEBYTECODE": ""}
+        homes = {name: str(cache) for name in ("XDG_CACHE_HOME", "XDG_STATE_HOME")}
+        environment = {**os.environ, **homes, "PYTHONDONTWRITEBYTECODE": ""}
         constants = self._scratch / f"{era}.json"
         if transport == "stdio":
             return StdioClient(subject.command(Start(self.root, constants)), era, environment)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        return HttpClient(subject.command(Start(self.root, constants, port)), port, environment)
+        return HttpClient(subject.command(Start(self.root, constants, port)), era, port, environment)
+
+    def record(self, subject: Subject, era: Era) -> dict[str, float]:
+        """Return how many modules of this server, and how many of its ASGI layers, answer a `skills/get`."""
+        file = self._scratch / "recorded.json"
+        request = questions(self.size, 1)["get"][0]
+        with self.client(with_recorder(subject, file), era, "HTTP") as client:
+            assert isinstance(client, HttpClient)
+            client.open()
+            _list_all(client, self.size, None)
+            for _ in range(_RECORDS):
+                client.signal(signal.SIGUSR1)
+                for _ in range(3):  # a record may lack what follows the last response
+                    client.request(*request)
+                client.signal(signal.SIGUSR2)
+                client.request(*request)
+        recorded = json.loads(file.read_bytes())
+        return {key: len(names) for key, names in recorded.items()}
 
     def walk(self) -> float:
         start = perf_counter()
@@ -123,12 +144,23 @@ def visit(skills: Skills, subject: Subject, era: Era, transport: str, requests: 
             turns = prepared * (requests // len(prepared) + 1)
             times = _times(client, turns[:requests])
             figures[key], figures[f"{key} p99"] = median(times) * _MS, times[round(0.99 * (len(times) - 1))] * _MS
-            if key != "page":
-                count = max(1, min(5 * requests, int(_BUDGET_S / median(times))))
+            if key == "page":
+                continue
+            count = max(1, min(20 * requests, int(_BUDGET_S / median(times))))
+            if isinstance(client, StdioClient):
                 figures[f"{key}s"] = client.rate(prepared, count)
+            elif isinstance(client, HttpClient):
+                load = client.load(prepared, count)
+                figures[f"{key}s"], figures[f"{key} processor"] = load.rate, load.processor * _MS
+                if wrk.is_installed():
+                    figures[f"{key}s wrk"] = wrk.rate(client, prepared, _BUDGET_S if requests > 50 else 1)
         if subject.notifies and isinstance(client, StdioClient):
             figures["notice"] = median(_notices(client, skills.root)) * _MS
-        return figures
+        if subject.key == OURS and isinstance(client, HttpClient):
+            figures |= costs.measure(client, skills.size, requests)
+    if subject.key == OURS and transport == "HTTP":
+        figures |= skills.record(subject, era)
+    return figures
 
 
 def _list_all(client: Client, size: int, pages: int | None) -> float:
@@ -172,12 +204,12 @@ def _notices(client: StdioClient, root: Path) -> Iterator[float]:
 def run(
     skills: Skills, subjects: Sequence[Subject], *, transports: Sequence[str], rounds: int, requests: int
 ) -> list[Series]:
-    """Visit every subject in each of its eras once a round; over HTTP only in the modern era."""
+    """Visit every subject in each of its eras once a round; those of `STDIO_ONLY` not over HTTP."""
     turns: list[tuple[Series, Callable[[], dict[str, float]]]] = []
     for transport in transports:
-        for era in ERAS if transport == "stdio" else ERAS[1:]:
+        for era in ERAS:
             for each in subjects:
-                if era in each.eras:
+                if era in each.eras and not (each.key in STDIO_ONLY and transport == "HTTP"):
                     series = Series(each.key, era, transport, skills.size)
                     requested = (skills, each, era, transport, requests)
                     turns.append((series, lambda requested=requested: visit(*requested)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
@@ -18,6 +18,8 @@ from bench.client import ERAS, Era
 OURS: Final = "ours"
 WARM: Final = "ours-warm"
 SDK_FLOOR: Final = "sdk-floor"
+TYPESCRIPT_SDK: Final = "typescript-sdk"
+STDIO_ONLY: Final = frozenset((WARM, SDK_FLOOR))
 EXT_SKILLS: Final = "ext-skills"
 _SERVERS: Final = Path(__file__).resolve().parent / "servers"
 _SDK: Final = "@modelcontextprotocol/server"
@@ -73,8 +75,20 @@ def own() -> list[Subject]:
 
 
 def _serve(start: Start) -> list[str]:
-    http = [] if start.port is None else ["--transport", "http", "--port", str(start.port)]
-    return [sys.executable, "-m", "mcp_skills_server", "serve", str(start.root), *http]
+    return [sys.executable, "-m", "mcp_skills_server", *_arguments(start)]
+
+
+def with_recorder(subject: Subject, file: Path) -> Subject:
+    """Return this server with a recorder of what a request passes, written to a file."""
+    recorder = [sys.executable, "-m", "bench.recorder", str(file)]
+    return replace(subject, command=lambda start: [*recorder, *_arguments(start)])
+
+
+def _arguments(start: Start) -> list[str]:
+    """Return the arguments of this server; over HTTP with more sessions than the default limit."""
+    limits = ["--max-sessions", "3000", "--max-connections", "3000"]
+    http = [] if start.port is None else ["--transport", "http", "--port", str(start.port), *limits]
+    return ["serve", str(start.root), *http]
 
 
 def _on_node(key: str, label: str, package: str) -> Subject:
@@ -93,15 +107,14 @@ def _fastmcp() -> Subject:
 
 def _sdk_floor() -> Subject:
     def floor(start: Start) -> list[str]:
-        port = [] if start.port is None else [str(start.port)]
-        return [sys.executable, "-m", "bench.floor", str(start.constants), *port]
+        return [sys.executable, "-m", "bench.floor", str(start.constants)]
 
     return Subject(SDK_FLOOR, "floor: Python SDK", version("mcp"), floor, is_constant=True)
 
 
 OTHERS: Final[dict[str, Callable[[], Subject]]] = {
     EXT_SKILLS: lambda: _on_node(EXT_SKILLS, "ext-skills (Node)", EXT_SKILLS_PACKAGE),
-    "typescript-sdk": lambda: _on_node("typescript-sdk", "TypeScript SDK (Node)", _SDK),
+    TYPESCRIPT_SDK: lambda: _on_node(TYPESCRIPT_SDK, "TypeScript SDK (Node)", _SDK),
     "fastmcp": _fastmcp,
     SDK_FLOOR: _sdk_floor,
 }

@@ -11,9 +11,12 @@ import sys
 def main() -> int:
     if os.environ.get("MCP_SKILLS_TRANSPORT", "stdio") != "http":
         return 0
-    host = os.environ.get("MCP_SKILLS_HOST", "127.0.0.1")
+    host, port = os.environ.get("MCP_SKILLS_HOST", "127.0.0.1"), os.environ.get("MCP_SKILLS_PORT", "8000")
+    if os.environ.get("MCP_SKILLS_PROBE_ADDRESS"):
+        host, _, port = os.environ["MCP_SKILLS_PROBE_ADDRESS"].rpartition(":")
+        host = host.strip("[]")
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104
-    connection = http.client.HTTPConnection(host, int(os.environ.get("MCP_SKILLS_PORT", "8000")), timeout=3)
+    connection = http.client.HTTPConnection(host, int(port), timeout=3)
     try:
         connection.request("GET", "/healthz")
         status = connection.getresponse().status

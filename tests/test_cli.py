@@ -280,7 +280,7 @@ def test_oserror_unrelated_to_output_is_raised(monkeypatch: pytest.MonkeyPatch, 
 @each_row(("options", "environment", "message"), [
     (["--max-body", "5000"], {"MCP_SKILLS_TOKENS": "me=0123456789abcdef0123"}, "--tokens, --max-body"),
     (["--redis", "redis://127.0.0.1:1"], {}, "--redis"),
-    (["--ui", "--metrics-address", "127.0.0.1:0"], {}, "--metrics-address, --ui"), ([], {}, None),
+    (["--ui", "--probe-address", "127.0.0.1:0"], {}, "--probe-address, --ui"), ([], {}, None),
 ])  # fmt: skip
 def test_http_options_over_stdio_are_named_in_one_warning(
     options: list[str], environment: dict[str, str], message: str | None

@@ -12,7 +12,7 @@ import click
 import mcp_skills_server
 from mcp_skills_server.cli import COMMANDS, cli
 from mcp_skills_server.codes import CODES
-from mcp_skills_server.commands.fields import Traits, traits_of, variables_of
+from mcp_skills_server.commands.fields import Traits, traits_of, variable_of
 from mcp_skills_server.model import Standing
 from mcp_skills_server.validation.explanations import EXPLANATIONS
 
@@ -101,7 +101,7 @@ def _commands(group: click.Group, context: click.Context) -> Iterator[tuple[str,
 def _row(option: click.Option, context: click.Context) -> Row:
     names = ", ".join(f"`{each}`" for each in (*option.opts, *option.secondary_opts))
     metavar = "" if option.is_flag else f" `{option.make_metavar(context)}`"
-    variable = "".join(f"`{each}`" for each in variables_of(option)[:1])
+    variable = f"`{variable_of(option)}`"
     return names + metavar, variable, _default(option.default), option.help or ""
 
 

@@ -33,7 +33,6 @@ HEADINGS: Final = {
         "rules": "validate.rules",
         "evaluate": "evaluate.evaluate",
         "try": "evaluate.try_",
-        "overlap": "evaluate.overlap",
         "context": "evaluate.context",
         "run": "run.run",
         "ui": "ui.ui",
@@ -149,9 +148,9 @@ def _source_variable(error: click.BadParameter) -> str | None:
         return None
     if context.get_parameter_source(parameter.name) is not click.core.ParameterSource.ENVIRONMENT:
         return None
-    from mcp_skills_server.commands.fields import variables_of
+    from mcp_skills_server.commands.fields import variable_of
 
-    return next((name for name in variables_of(parameter) if os.environ.get(name)), None)
+    return variable_of(parameter)
 
 
 def _fail(message: str) -> NoReturn:

@@ -156,10 +156,14 @@ CODES: dict[str, Code] = {
     "field-unknown": _warning(
         "AS-20", "write it as text below 'metadata:', since strict validators refuse it"
     ),
+    "field-host": _note("", "keep it for the hosts that read the folder itself"),
     "field-type": _warning("S76-4", "see docs/writing-skills.md for the shape of this field"),
     "metadata-keys": _warning("AS-13", "give the keys names that differ by more than case"),
     "yaml-ambiguous": _warning(
         "S40-13", "put the value in quotes, since YAML 1.1 parsers read it as something else"
+    ),
+    "yaml-comment": _warning(
+        "", "put the value in quotes, or the comment on a line of its own; ' #' begins a comment"
     ),
     "yaml-key": _warning("S40-13", "put the key in quotes"),
     "description-utf16": _warning("AS-8", "shorten it, since some hosts count UTF-16 units"),
@@ -184,12 +188,17 @@ CODES: dict[str, Code] = {
     "lfs-pointer": _error(
         "", "fetch it with 'git lfs pull', or keep the file in the repository itself"
     ),
-    "hidden-comment": _warning(
+    "hidden-comment": _note(
         "", "write it where every reader sees it, or delete it; models read it anyway"
     ),
     "icon-source": _warning(
         "S76-4", "give a file of the skill, an https address, or a picture as data:image/..."
     ),
+    "override": _error("", "remove it; the host and the user decide what a model obeys"),
+    "secrecy": _error("", "remove it, and say in the text what the user is to know"),
+    "credential-theft": _error("", "remove it; name the credentials that the user is to give"),
+    "hidden-text": _error("", "write it where every reader sees it, or delete it"),
+    "remote-instructions": _warning("", "copy the text into the skill, where it can be reviewed"),
     "pipe-to-shell": _warning("", "let the user see a script before it runs"),
     "shell-injection": _warning(
         "", "describe the command in words; some hosts run this when the skill loads"
@@ -209,13 +218,8 @@ CODES: dict[str, Code] = {
     "description-when": _note(
         "AS-9", "add a sentence that begins with 'Use when', in words a user would type"
     ),
-    "description-overlap": _note(
-        "AS-9", "say in each what the other is not for; 'overlap' lists the words in common"
-    ),
+    "description-overlap": _note("AS-9", "say in each what the other is not for"),
     "file-unused": _note("AS-17", "refer to it in SKILL.md where it is needed, or remove it"),
-    "compatibility-form": _note(
-        "AS-11", "name products and versions, as in 'Python 3.11+, git, network access'"
-    ),
 }
 
 

@@ -1,4 +1,4 @@
-"""`evaluate`, `try`, `overlap` and `context`: trigger sets, judges, and texts that models see."""
+"""`evaluate`, `try` and `context`: trigger sets, judges, and texts that models see."""
 
 from __future__ import annotations
 
@@ -334,18 +334,6 @@ def test_try_ranks_skills_for_one_prompt(skills: Path) -> None:
     assert invoke("try", skills, "refunds").stdout.splitlines()[1].split()[:3] == ["1", "refunds", "name"]
     assert invoke("try", skills, "xyzzy").stdout == "no skill fits 'xyzzy'\n"
     assert "try takes one or more roots and then a prompt" in refusal("try", "xyzzy")
-
-
-def test_overlap_lists_pairs_with_common_words(skills: Path) -> None:
-    done = invoke("overlap", skills)
-    assert (done.return_value, done.stdout) == (0, "no two skills have 50% of their words in common\n")
-    write_skill(skills / "repayments", description=REFUNDS)
-    done = invoke("overlap", skills)
-    assert done.return_value == 1
-    assert "refunds  repayments  " in done.stdout
-    (pair,) = json_of("overlap", skills)["pairs"]
-    assert pair["skills"] == ["refunds", "repayments"]
-    assert pair["share"] > 0.7 and "customers" in pair["words"]
 
 
 def test_context_equals_the_texts_that_a_server_sends() -> None:

@@ -23,7 +23,8 @@ from mcp_skills_server.commands import validate
 from mcp_skills_server.format.frontmatter import parse
 from mcp_skills_server.model import Problem
 from mcp_skills_server.validation.explanations import EXPLANATIONS, markdown
-from mcp_skills_server.validation.rules import EXTENSION_FIELDS, HOST_FIELDS, SPECIFIED_FIELDS
+from mcp_skills_server.validation.host_fields import HOST_FIELDS
+from mcp_skills_server.validation.rules import EXTENSION_FIELDS, SPECIFIED_FIELDS
 from tables import each_row
 from wire import COMMAND, DEADLINE, FIXTURES, write_skill
 
@@ -140,7 +141,7 @@ def test_equal_findings_on_several_lines_have_distinct_fingerprints(faulty: Path
     assert [each["location"]["lines"]["begin"] for each in found] == [2, 3, 1]
     report = json.loads(invoke("validate", faulty, "--format", "gitlab").stdout)
     fields = {"description", "check_name", "fingerprint", "severity", "location"}
-    assert len(report) == 5
+    assert len(report) == 6
     assert all(each.keys() == fields for each in report)
 
 
@@ -164,7 +165,7 @@ def test_comment_with_a_reason_suppresses_a_finding(faulty: Path) -> None:
     (found,) = json_of("validate", faulty)["suppressed"]
     assert (found["code"], found["reason"]) == ("reference-missing", "a build writes it")
     done = invoke("validate", faulty)
-    assert done.stdout.splitlines()[-1] == "1 skill, 1 error, 3 warnings, 1 suppressed"
+    assert done.stdout.splitlines()[-1] == "1 skill, 1 error, 3 warnings, 1 note, 1 suppressed"
     assert done.stderr == "mcp-skills-server: 4 findings of these --fix can correct\n"
 
 
@@ -201,7 +202,7 @@ def test_fixes_are_shown_and_written_only_with_yes(faulty: Path) -> None:
     done = invoke("validate", faulty, "--fix", "--yes")
     assert done.return_value == 0 and "1 file corrected" in done.stderr
     assert stat.S_IMODE((faulty / "SKILL.md").stat().st_mode) == 0o640
-    assert codes(faulty) == ["reference-missing"]
+    assert codes(faulty) == ["reference-missing", "field-host"]
     assert parse((faulty / "SKILL.md").read_bytes()).frontmatter == {
         "name": "faulty", "description": "Two steps: read, then write. Use when asked.", "allowed-tools": "Read Grep",
         "metadata": {"author": "me", "version": "1.0"},
@@ -285,7 +286,7 @@ def test_hidden_skill_does_not_overlap_with_the_one_that_hides_it(tmp_path: Path
 
 
 def test_fixtures_have_no_notes() -> None:
-    assert codes(FIXTURES) == []
+    assert codes(FIXTURES, "--ignore", "field-host") == []
 
 
 @each_row(("files", "unused"), [
@@ -422,7 +423,7 @@ def test_every_rule_is_explained() -> None:
 
 def test_schema_accepts_the_fixtures_and_rejects_invalid_frontmatter() -> None:
     schema = json.loads(invoke("rules", "--schema").stdout)
-    assert schema["properties"].keys() == SPECIFIED_FIELDS | HOST_FIELDS | EXTENSION_FIELDS
+    assert schema["properties"].keys() == SPECIFIED_FIELDS | HOST_FIELDS.keys() | EXTENSION_FIELDS
     Draft202012Validator.check_schema(schema)
     validator = Draft202012Validator(schema)
     for file in FIXTURES.rglob("SKILL.md"):

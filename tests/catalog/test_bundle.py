@@ -113,7 +113,7 @@ def test_irregular_files_and_non_utf8_names_are_reported_and_not_served(tmp_path
     assert_served(registry, ["one"], problems=["file-irregular", "file-irregular", "file-name"])
 
 
-@each_row("place", ["a<b>/same", "a\tb/same", "team/<same>", "x/a\nb/same"])
+@each_row("place", ["a<b>/same", "a\tb/same", "team/<same>", "x/a\nb/same", "a\u2028b/same"])
 def test_skill_with_markup_in_its_path_is_unusable(tmp_path: Path, place: str) -> None:
     """A path stands for a name that two skills share."""
     registry = load_registry(write_files(tmp_path, {f"{place}/SKILL.md": skill_md("same")} | skills("other/same")))

@@ -141,7 +141,7 @@ def test_marketplace_serves_its_own_plugins_and_reports_others(tmp_path: Path) -
     registry = load_registry(folder)
     assert usable(registry) == {"first/one", "second/one", "second/two", "sheets/xlsx", "texts/docx", "half/tea"}
     expected = [
-        ("plugin-manifest", "the name 'Not A Name'"), ("plugin-manifest", "the name 'None'"),
+        ("plugin-manifest", "the name 'Not A Name'"), ("plugin-manifest", "a plugin has no name"),
         ("plugin-path", "'../../x' names no folder"), ("plugin-path", "'./../../etc' leads out of the root"),
         ("plugin-elsewhere", "'far' lies elsewhere ('github' 'acme/far')"),
         ("plugin-unlisted", "shared/other"), ("plugin-unlisted", "template"),
@@ -393,7 +393,7 @@ def test_skill_in_no_plugin_is_named_by_commands_and_log(tmp_path: Path, caplog:
 @each_row(("path", "name", "is_noted"), [
     *((f"other/{path}", "other", True) for path in (
         "SKILL.md.txt", "SKILL (1).md", "SKILLS.md", " SKILL.md", "SKILL.md ", "skill-copy.md", "SKILL.markdown",
-        "SKILL.MD.md", "other.md", "OTHER.MD", "SKILL_2.md")),
+        "SKILL.MD.md", "other.md", "OTHER.MD", "SKILL_2.md", "SKILL", "SKILL.mdx")),
     ("other.md", "other", True), ("group/jam.md", "jam", True), ("group/README.md", "jam", True),
     ("agents/reviewer.md", "reviewer", False), ("agents/one.md", "", False), ("other/notes.md", "notes", False),
     ("tea/other.md", "other", False), ("group/jam.txt", "jam", False), ("docs/skills.md", "", False),

@@ -177,6 +177,7 @@ def test_deep_checks_read_each_text_file_except_those_of_nested_skills(tmp_path:
     reported = registry.checks.of(registry.snapshot.skills["a"])
     assert sorted((problem.code, problem.path, problem.line) for problem in reported) == [
         ("broad-permission", f"{tmp_path}/a/SKILL.md", 4),
+        ("field-host", f"{tmp_path}/a/SKILL.md", 4),
         ("hidden-characters", f"{tmp_path}/a/ref/x.md", 2),
         ("reference-missing", f"{tmp_path}/a/SKILL.md", 7),
         ("unreadable", f"{tmp_path}/a/gone.md", None),

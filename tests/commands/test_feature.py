@@ -218,9 +218,9 @@ def test_invalid_embeddings_options_are_reported_in_one_line(
     (UsageCounts(usage_questions=True), "give --usage sqlite"),
     (UsageCounts(usage="sqlite:"), "write sqlite:FILE"),
     (Replicas(redis_password="x"), "give --redis URL too"), (Replicas(redis_ca="/ca.pem"), "give --redis URL too"),
-    (PrometheusMetrics(metrics_address=":1"), "metrics-address"),
-    (PrometheusMetrics(metrics_address="a:b"), "metrics-address"),
-    (PrometheusMetrics(metrics_address="127.0.0.1:65536"), "metrics-address"),
+    (PrometheusMetrics(probe_address=":1"), "probe-address"),
+    (PrometheusMetrics(probe_address="a:b"), "probe-address"),
+    (PrometheusMetrics(probe_address="127.0.0.1:65536"), "probe-address"),
 ])  # fmt: skip
 def test_feature_that_cannot_work_is_refused(feature: Feature, message: str) -> None:
     server: Any = SimpleNamespace(over_http=False, runtime=SimpleNamespace(events=Events()))

@@ -16,7 +16,7 @@ from click.core import ParameterSource
 from commands.calls import run
 from mcp_skills_server.cli import COMMANDS, cli
 from mcp_skills_server.commands.features.table import FEATURES
-from mcp_skills_server.commands.fields import Options, _Declared, traits_of, variables_of
+from mcp_skills_server.commands.fields import Options, _Declared, traits_of, variable_of
 from mcp_skills_server.commands.options import WatchOptions
 from tables import each_row
 from wire import ROOT, write_skill
@@ -98,7 +98,7 @@ def test_help_has_a_valid_example_per_heading_and_every_option_and_variable(
     for word, each in options.items():
         if word == each.opts[0] and word[0] == "-":
             assert len(re.findall(rf"^  {word}(?![\w-])", shown, re.MULTILINE)) == 1, word
-            assert variables_of(each)[0] in shown
+            assert variable_of(each) in shown
 
 
 def test_options_have_defaults() -> None:

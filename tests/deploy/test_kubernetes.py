@@ -198,7 +198,8 @@ def test_ingress_requires_tls_and_policy_admits_only_proxy(overlay: Manifests) -
     hosts = [each["host"] for each in ingress["rules"]]
     assert [host for each in ingress["tls"] for host in each["hosts"]] == hosts
     backend = ingress["rules"][0]["http"]["paths"][0]["backend"]["service"]
-    (port,) = overlay["Service"]["spec"]["ports"]
+    port, probes = overlay["Service"]["spec"]["ports"]
+    assert probes["targetPort"] == "probes"
     assert backend["name"] == overlay["Service"]["metadata"]["name"]
     assert backend["port"]["name"] == port["name"]
     assert all("namespaceSelector" in each for rule in policy["ingress"] for each in rule["from"])

@@ -263,3 +263,48 @@ def test_value_with_a_colon_is_the_rest_of_its_line(start: str, end: str) -> Non
 @each_row("shape", ["a: b: c\n", "a: b: c", "a: ", ":", "a:\t", " \n", "a: '' ", "a: @\n", "a: [\n", "- [", '"\nb: '])
 def test_parsing_takes_linear_time(shape: str) -> None:
     assert step_growth(lambda times: lambda: document(shape * times), 300) <= 6
+
+
+@each_row(("fields", "fault", "hint"), [
+    ("description: 'It's for chat.'", "an apostrophe ends a value in '...'", 'write description: "It\'s for chat."'),
+    ("description: 'open", "the quote ' is never closed", 'write description: "open"'),
+    ('description: "Foo" and bar', "nothing may follow the closing quote", "write description: '\"Foo\" and bar'"),
+    ("description: **Bold** text", "a value that begins with '*' needs quotes", 'write description: "**Bold** text"'),
+    ("description: @here", "a value that begins with '@' needs quotes", 'write description: "@here"'),
+    ("description: > Helps.", "'>' stands alone on its line", 'write description: "Helps."'),
+    ("description: Helps.\n\n  Words: one", "the value of line 3 has ': ' or goes on below",
+     'write description: "Helps. Words: one"'),
+    ("argument-hint: [module] [admin|dash]", "a value that begins with '[' needs quotes",
+     'write argument-hint: "[module] [admin|dash]"'),
+    ("description: @" + "x" * 2000, "a value that begins with '@' needs quotes",
+     "put the value in quotes, on one line"),
+])  # fmt: skip
+def test_broken_value_has_its_reason_and_the_line_to_write(fields: str, fault: str, hint: str) -> None:
+    (found,) = parse(f"---\nname: a\n{fields}\n---\n".encode()).problems
+    assert fault in found.message
+    assert found.hint == hint
+
+
+@each_row(("field", "hint"), [
+    ("description: Posts to #news now.", "write description: 'Posts to #news now.', or begin the comment on a line"),
+    ("description: Posts. # a remark", "write description: 'Posts. # a remark', or begin the comment on a line"),
+    ("license: MIT #1", "write license: 'MIT #1', or begin the comment on a line"),
+    ("description: Posts\n  to #news.", "put the value in quotes"),
+    *((quiet, None) for quiet in ("license: MIT # why", "description: 'Posts.' # why", "description: C#", "a: # why",
+        "metadata:\n  a: b #c", "description: >\n  Posts to #news.", "list: [a, b] #c", "license: MIT ## why")),
+])  # fmt: skip
+def test_value_that_a_comment_cuts_has_the_line_to_write(field: str, hint: str | None) -> None:
+    found = parse(f"---\nname: a\n{field}\n---\n".encode()).problems
+    assert [each.code for each in found] == ["yaml-comment"] * (hint is not None)
+    assert all(each.hint.startswith(str(hint)) and each.line == 3 for each in found)
+
+
+@each_row(("text", "message"), [
+    ("../../shared/SKILL.md", "a link that git wrote as text"), ("../SKILL.md\n", "a link that git wrote as text"),
+    ("<!-- generated -->\n---\nname: a\n---\n", "'<!-- generated -->' precedes the first '---'"),
+    ("# Comment\n---\nname: a\n---\n", "'# Comment' precedes the first '---'"),
+    ("# Title\n\nText.", "the file does not begin with a line '---'"),
+])  # fmt: skip
+def test_text_before_the_frontmatter_is_named(text: str, message: str) -> None:
+    (found,) = parse(text.encode()).problems
+    assert (found.code, found.line) == ("frontmatter-missing", 1) and message in found.message

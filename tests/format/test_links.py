@@ -163,3 +163,13 @@ def test_links_in_a_long_table_have_their_own_lines() -> None:
     table = "\n".join(f"| {'x' * 90} | [n{number}](references/{number}.md) |" for number in range(500))
     found = references(f"# Title\n\n{table}\n")
     assert [(each.target, each.line) for each in found] == [(f"references/{n}.md", n + 2) for n in range(500)]
+
+
+@each_row(("body", "lines"), [
+    ("| a | b |\n|---|---|\n| x | [x](1.md) |\n| `a` | [y](2.md) |", [2, 3]),
+    ("one\ntwo `c`\n[three](1.md) and\n**[four](2.md)**", [2, 3]),
+    ("- a\n  b [c](1.md)\n\n> q\n> [r](2.md)\nlazy ![s](3.png)", [1, 4, 5]),
+    ("[a `b\nc`](1.md)\n`d\ne` [f](2.md)", [0, 3]),
+])  # fmt: skip
+def test_reference_in_a_block_of_several_lines_has_its_own_line(body: str, lines: list[int]) -> None:
+    assert [each.line for each in references(body) if "." in each.target] == lines

@@ -194,6 +194,7 @@ def test_own_proposal_and_unconfirmed_scripts_are_refused(workspace: Workspace) 
     ({"scripts/a.py": "x"}, {"references/a.md": "x", "assets/a.json": "{}", "assets/a.txt": "x"}, []),
     ({"scripts/a.py": "x"}, {"lib/net.py": "x", "notes.md": "x"}, ["lib/net.py", "notes.md"]),
     ({"scripts/a.py": "x"}, {"references/b.py": "x", "assets/b.sh": "x"}, ["assets/b.sh", "references/b.py"]),
+    ({"scripts/a.py": "x"}, {"assets/b.ksh": "x", "assets/b.BAT": "x"}, ["assets/b.BAT", "assets/b.ksh"]),
     ({"scripts/a.py": "x"}, {"assets/b.pkl": "x", "assets/b": "x"}, ["assets/b", "assets/b.pkl"]),
     ({"scripts/a.py": "x"}, {"references/b.md": "#!/bin/sh\n"}, ["references/b.md"]),
     ({"lib/net.py": "x"}, {"scripts/a.py": "x"}, ["lib/net.py", "scripts/a.py"]),  # the first script

@@ -39,7 +39,7 @@ SOURCE_TABLE = "version = 1\n[[source]]\n"
 
 
 @each_row(("text", "message"), [
-    ("", "version"), ("version = 2\n", "version is 2"), ("version = 1\nversion = 1\n", "line 2"),
+    ("", "version is missing"), ("version = 2\n", "version is 2"), ("version = 1\nversion = 1\n", "line 2"),
     ("version = 1\nmore = 1\n", "unknown keys: more"), ("version = 1\nsource = 3\n", "not a list of tables"),
     ("version = 1\nsource = [3]\n", "source 1 is not a table"),
     *((SOURCE_TABLE + entry, "source 1 needs 'from'")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import os
-import time
 from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,13 +20,14 @@ from hypothesis import strategies as st
 from model_signing import hashing, signing
 
 from dialects.build import JSON
+from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.cli import cli
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import SIGNATURE_FILE
 from mcp_skills_server.provenance import signatures
 from mcp_skills_server.provenance.lock import read as read_lock
-from mcp_skills_server.provenance.signatures import Identity, ProofCache, SignatureGate, UnsignedError, Verifier, sign
+from mcp_skills_server.provenance.signatures import Identity, SignatureGate, UnsignedError, Verifier, sign
 from tables import each_row
 from wire import Wire, serving, write_skill
 
@@ -275,48 +275,31 @@ def test_skill_is_dropped_when_its_certificate_expires(tmp_path: Path, monkeypat
         assert not registry.snapshot.skills
 
 
-def test_proof_is_private_and_valid_for_its_keys_and_digest_only(tmp_path: Path) -> None:
-    proofs = ProofCache(tmp_path / "kept")
-    assert not proofs.has("keys", "digest")
-    mask = os.umask(0)
-    try:
-        for _ in range(2):
-            proofs.record("keys", "digest")
-    finally:
-        os.umask(mask)
-    assert sorted(each.stat().st_mode & 0o777 for each in (tmp_path / "kept").rglob("*")) == [0o600, 0o700]
-    assert ProofCache(tmp_path / "kept").has("keys", "digest")
-    assert not proofs.has("other keys", "digest") and not proofs.has("keys", "another")
-    (tmp_path / "file").touch()
-    unwritable = ProofCache(tmp_path / "file")
-    unwritable.record("keys", "digest")
-    assert not unwritable.has("keys", "digest")
-
-
-def test_proofs_unused_for_a_month_are_evicted(tmp_path: Path) -> None:
-    proofs = ProofCache(tmp_path)
-    for key, days in (("old", 31), ("used", 29)):
-        proofs.record(key, "digest")
-        newest = max(tmp_path.iterdir(), key=lambda each: each.stat().st_mtime)
-        os.utime(newest, (time.time() - days * 86400,) * 2)
-    proofs.record("new", "digest")
-    assert [proofs.has(key, "digest") for key in ("old", "used", "new")] == [False, True, True]
-
-
 @each_row("untrusted", ["folder", "file", "link"])
-def test_proof_that_others_could_have_written_is_ignored(untrusted: str, tmp_path: Path) -> None:
-    proofs = ProofCache(tmp_path / "kept")
-    proofs.record("keys", "digest")
-    (folder,) = (tmp_path / "kept").iterdir()
-    (file,) = folder.iterdir()
+def test_proof_that_others_could_have_written_is_ignored(
+    untrusted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    private, public = key_pair(tmp_path)
+    run("sign", str(write_skill(tmp_path / "root" / "one")), "--key", str(private))
+    check = create_autospec(Verifier.check, side_effect=Verifier.check)
+    monkeypatch.setattr(Verifier, "check", check)
+
+    def start() -> int:
+        gate = SignatureGate(Verifier([public]), Index(tmp_path / "kept"))
+        with Registry([tmp_path / "root"], gate=gate) as registry:
+            assert [*registry.snapshot.skills] == ["one"]
+        return check.call_count
+
+    assert (start(), start()) == (1, 1)
+    (file,) = (tmp_path / "kept").glob("*.sqlite3")
     if untrusted == "link":
         file.rename(tmp_path / "elsewhere")
         file.symlink_to(tmp_path / "elsewhere")
     elif untrusted == "folder":
-        folder.chmod(0o777)
+        (tmp_path / "kept").chmod(0o777)
     else:
-        file.chmod(0o777)
-    assert not proofs.has("keys", "digest")
+        file.chmod(0o666)
+    assert start() == 2
 
 
 def test_next_start_verifies_only_new_signatures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,7 +313,7 @@ def test_next_start_verifies_only_new_signatures(tmp_path: Path, monkeypatch: py
     def start(key: Path) -> tuple[list[str], int]:
         """Return the served skills, and the number of verified signatures."""
         check.reset_mock()
-        gate = SignatureGate(Verifier([key]), ProofCache(tmp_path / "kept"))
+        gate = SignatureGate(Verifier([key]), Index(tmp_path / "kept"))
         with Registry([tmp_path / "root"], gate=gate) as registry:
             return sorted(registry.snapshot.skills), check.call_count
 

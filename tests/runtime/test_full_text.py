@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import Any
 import pytest
 
 from catalog.forest import load_registry, skills, write_files
-from mcp_skills_server.runtime.full_text_support import warn_if_absent
 from mcp_skills_server.runtime.runtime import Runtime
 from runtime.support import error_of
 
@@ -50,21 +48,3 @@ async def test_search_without_full_text_support_fails_and_other_tools_work(
     assert "skills_list shows what there is" in message
     await session.call("skills_load", {"names": ["alpha"]})
     assert session.active_skills == ["alpha"]
-
-
-def test_missing_sqlite_is_logged_without_import(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    code = (
-        "import sys\n"
-        "from mcp_skills_server.runtime.full_text_support import warn_if_absent\n"
-        "warn_if_absent()\n"
-        "print(*sys.modules)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not {"sqlite3", "_sqlite3"} & {*done.stdout.split()}
-    assert done.stderr == ""
-    reason = without_sqlite(monkeypatch)
-    warn_if_absent()
-    (message,) = caplog.messages
-    assert reason in message

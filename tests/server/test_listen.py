@@ -100,24 +100,25 @@ async def test_uris_of_one_stream_are_bounded_in_number_and_total_length() -> No
         assert (await start(Listener(*longest[:8], too_long), None)).accepted_uris == longest[:8]
 
 
-async def test_oldest_stream_of_an_owner_beyond_its_quota_is_ended() -> None:
-    notifier = Notifier(Settings())
+async def test_stream_beyond_a_limit_is_refused_and_ends_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    """An evicted client would reopen its stream at once, and evict another one: for ever."""
+    notifier = Notifier(Settings(max_streams=8))
     async with listeners(notifier) as start:
-        mine = await start(Listener(), "token me")
-        theirs = [await start(Listener(), "address 192.0.2.1") for _ in range(259)]
+        streams = [await start(Listener(), owner) for owner in "aab"]
+        with pytest.raises(QuotaError, match="one client may have at most 2"):
+            await Listener().run(notifier, "a")
+        streams += [await start(Listener(), owner) for owner in "bccdd"]
+        for owner in ("a", "another", None):
+            with pytest.raises(QuotaError, match="limit of 8 is reached" if owner != "a" else "at most 2"):
+                await Listener().run(notifier, owner)
         await anyio.wait_all_tasks_blocked()
-        assert [each.result is not None for each in theirs] == [True] * 3 + [False] * 256
-        for number in range(256 + 256 + 255):
-            await start(Listener(), "abc"[number // 256])
-        with pytest.raises(QuotaError, match="the server's limit of 1,024 is reached"):
-            await Listener().run(notifier, "another")
-        assert mine.result is None
+        assert [each.result for each in streams] == [None] * 8
+    assert caplog.messages[1].startswith("refused a stream of a: Too many listen streams: ")
 
 
 @pytest.mark.requirement("MCP-49")
-async def test_closed_stream_does_not_count_toward_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notify, "MOST_STREAMS", 4)
-    notifier = Notifier(Settings())
+async def test_closed_stream_does_not_count_toward_the_limit() -> None:
+    notifier = Notifier(Settings(max_streams=4))
     for number in range(5):
         async with listeners(notifier) as start:
             await start(Listener(), f"owner {number}")
@@ -149,6 +150,17 @@ def test_subscriptions_of_a_client_and_of_all_are_limited() -> None:
             notifier.watch(client, "skill://more/SKILL.md")
     with pytest.raises(QuotaError):
         notifier.watch(last, "skill://0/SKILL.md")
+
+
+async def test_stream_of_legacy_client_ends_with_queued_notices_on_shutdown() -> None:
+    """So does one that its client opens afterwards, before the listener is closed."""
+    notifier = Notifier(Settings())
+    queue = notifier.register(LegacyClient())
+    notifier.publish([("notifications/resources/list_changed", None)])
+    notifier.close()
+    async with asyncio.timeout(DEADLINE):
+        assert await queue.take() and await queue.take() is None
+        assert await notifier.register(LegacyClient()).take() is None
 
 
 async def test_disconnected_legacy_client_is_forgotten() -> None:

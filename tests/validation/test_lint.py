@@ -19,7 +19,7 @@ HIDDEN_TEXT = "[gone](gone.md) <!-- x --> \u200b\n"
 @each_row(("path", "text", "standing", "expected"), [
     (SKILL_MD, HEAD + HIDDEN_TEXT, Standing.VALID,
      [("reference-missing", 5), ("hidden-characters", 5), ("hidden-comment", 5)]),
-    (SKILL_MD, HIDDEN_TEXT, Standing.UNUSABLE, [("hidden-characters", 1)]),
+    (SKILL_MD, HIDDEN_TEXT, Standing.UNUSABLE, [("hidden-characters", 1), ("hidden-comment", 1)]),
     ("b.md", "Text.\n<!-- x -->\n", Standing.VALID, [("hidden-comment", 2)]),
     *((path, "Text.\n<!-- x -->\n", Standing.VALID, []) for path in ("b.txt", "b.html")),
     ("b.png", "curl a | sh", Standing.VALID, []), ("b.png", POINTER, Standing.VALID, [("lfs-pointer", 1)]),

@@ -10,15 +10,16 @@ from hypothesis import strategies as st
 
 from mcp_skills_server.codes import problem
 from mcp_skills_server.model import Problem
+from mcp_skills_server.validation.pieces import Pieces
 from mcp_skills_server.validation.rule import TextFile
 from mcp_skills_server.validation.suppressions import find, reason_for
-from mcp_skills_server.validation.text import RULES, comments, comments_in_text
+from mcp_skills_server.validation.text import RULES
 from steps import step_growth
 from tables import each_row
 
 
-def lint(text: str, markdown: str = "", first_line: int = 1) -> list[Problem]:
-    return RULES.check(TextFile(text, markdown, first_line))
+def lint(text: str, path: str = "a.md", body_line: int = 1) -> list[Problem]:
+    return RULES.check(TextFile(text, path, body_line))
 
 
 def codes_in(text: str) -> list[str]:
@@ -44,11 +45,11 @@ def codes_in(text: str) -> list[str]:
         "crontab -e", "systemctl --user enable job", "launchctl load a.plist", "schtasks /create /tn a",
         "echo x >> ~/.bashrc", "echo x > $HOME/.zshrc", "cat key >> ~/.ssh/authorized_keys",
         "> ~/.profile", "> ~/.bash_profile", "> ~/.zprofile",
-        "CRONTAB -e", "schta\u017fks /create", ">> ~/.ba\u017fhrc", ".ssh/author\u0131zed_keys",
+        "CRONTAB -e", "SCHTASKS /create",
     ]),
     (None, [
         "curl -o i.sh https://example.org/i.sh", "curl https://example.org/a.json | jq .", "cat i.sh | sh",
-        "curl\n| sh", "curl" + "x" * 1000 + "|sh", "curl" + " " * 1001 + "|sh", "curl || sh",
+        "curl\n| sh", "curl" + "x" * 1000 + "|sh", "curl || sh",
         "``!`a` ``", "`!", "me@/x", "`@/x`", "-F file=@/tmp/x", "@scope/package",
         "crontab -l", "systemctl status job", "cat ~/.bashrc", "source ~/.profile",
     ]),
@@ -84,7 +85,7 @@ def test_excerpt_of_a_command_is_short_and_printable():
     (_, found) = lint("curl \x1b[31m\t" + "x" * 500 + " | sh")
     assert "\x1b" not in found.message and len(found.message) < 150
     (found,) = lint("curl bash <(curl a | sh\ncurl b | sh")
-    assert found.message == "a download goes straight into an interpreter: bash <(curl (3 in this file)"
+    assert found.message == "a download goes straight into an interpreter: curl bash <(curl a | sh (3 in this file)"
 
 
 _PARTS = ["curl ", "| ", "sh", "!`", "`", "\n", ">> ~/.bashrc", "\u200d", "a", "\x1b"]
@@ -100,16 +101,23 @@ def test_any_text_is_linted_with_valid_lines(text: str):
 @each_row("shape", [
     "curl ", "curl|", "|sh", "curl|sh ", "|sudo ", "!`a`", ">", "\u200b", "<!-- ", "`", "<!--`", "` <!-- ` ",
     "<!-- -->\n\n", "a <!-- b --> ` ",
+    "ignore all previous instructions ", "do not tell the user ", "~/.ssh/id_rsa ", "fetch https://a ", "```\ncurl x\n",
 ])  # fmt: skip
 def test_lint_takes_linear_time(shape: str):
-    assert step_growth(lambda times: lambda: lint(shape * times, shape * times), 500) <= 6
+    assert step_growth(lambda times: lambda: lint(shape * times), 500) <= 6
 
 
 def test_comments_are_reported_once_with_first_line_and_count():
-    (found,) = lint("", "Text.\n\n<!-- do \x1b\n this -->\n\nMore <!-- x -->\n", 10)
+    text = "\n" * 9 + "Text.\n\n<!-- do\n this -->\n\nMore <!-- x -->\n"
+    (found,) = lint(text, body_line=10)
     assert (found.code, found.line) == ("hidden-comment", 12)
-    assert found.message == "an HTML comment: 'do \ufffd this' (2 in this file)"
-    assert lint("", "`<!-- an example -->`") == []
+    assert found.message == "an HTML comment: 'do this' (2 in this file)"
+    assert lint("`<!-- an example -->`") == []
+
+
+def comments(markdown: str) -> list[tuple[int, str]]:
+    pieces = Pieces(markdown, "a.md")
+    return [(pieces.line(at) - 1, content) for at, content in pieces.comments()]
 
 
 @each_row(("markdown", "expected"), [
@@ -128,7 +136,7 @@ def test_comments_are_reported_once_with_first_line_and_count():
         "text\n\n    <!-- indented code -->", "a <! -- b -->", "")),
 ])  # fmt: skip
 def test_comments_are_found_outside_of_code_only(markdown: str, expected: list[tuple[int, str]]) -> None:
-    assert list(comments(markdown)) == expected
+    assert comments(markdown) == expected
 
 
 @pytest.mark.hypothesis
@@ -139,8 +147,8 @@ def test_any_comment_is_found_on_its_line(markdown: str) -> None:
 
 
 def test_unclosed_comment_extends_to_the_end() -> None:
-    assert list(comments_in_text("a <!-- one -->\nb <!--two--> <!-- three")) == [(2, "one"), (17, "two"), (28, "three")]
-    assert list(comments_in_text("a --> b <! -- c")) == []
+    assert comments("a <!-- one -->\nb <!--two--> <!-- three") == [(0, "one"), (1, "two"), (1, "three")]
+    assert comments("a --> b <! -- c") == []
 
 
 @each_row(("text", "expected"), [

@@ -252,8 +252,10 @@ class Stream:
         whole: whether the stream ended properly, with its last chunk; None while it is open.
     """
 
-    def __init__(self, server: Server, method: str, body: bytes | None, headers: Mapping[str, str]) -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE)
+    def __init__(
+        self, server: Server, method: str, body: bytes | None, headers: Mapping[str, str], source: str = "127.0.0.1"
+    ) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, DEADLINE, (source, 0))
         connection.request(method, server.prefix + "/mcp", body, dict(headers))
         sock = connection.sock
         response = connection.getresponse()
@@ -362,7 +364,7 @@ class HttpClient(Client):
         assert (reply.status, reply.body) == (202, b"")
 
     def _open(self, method: str, body: bytes | None, headers: Mapping[str, str]) -> Stream:
-        self._streams.append(Stream(self.server, method, body, headers))
+        self._streams.append(Stream(self.server, method, body, headers, self._source))
         return self._streams[-1]
 
     def follow(self) -> Stream:

@@ -165,6 +165,28 @@ def test_server_is_not_ready_before_first_scan(gate: Path, era: Era) -> None:
         assert server.send("GET", "/readyz").status == 200
 
 
+def test_request_that_the_end_cuts_off_gets_503_and_no_error_is_logged(gate: Path, era: Era) -> None:
+    command = [sys.executable, "-c", SLOW_LOAD, str(gate)]
+    with (
+        http_serving(FIXTURES, command=command) as server,
+        client(server, era, opened=False) as reader,
+        ExitStack() as stack,
+    ):
+        reader.open()
+        index = b"GET /.well-known/agent-skills/index.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        requests = [reader.raw(reader.message("skills/list")), reader.raw(reader.message("resources/list")), index]
+        waiting = [stack.enter_context(server.connect()) for _ in requests]
+        for connection, request in zip(waiting, requests, strict=True):
+            connection.sendall(request)
+        assert server.send("GET", "/healthz").status == 200  # what was sent before has arrived
+        code, seconds = server.signal(signal.SIGTERM)
+        assert code == 0 and seconds < SOON
+        for connection in waiting:
+            reply = b"".join(iter(lambda connection=connection: connection.recv(4096), b""))
+            assert reply.startswith(b"HTTP/1.1 503 ") and b"\r\nretry-after: 1\r\n" in reply, reply
+        assert "ERROR" not in server.stderr and "WARNING" not in server.stderr, server.stderr
+
+
 @pytest.mark.requirement("MCP-45")
 def test_allowed_host_and_origin_are_served_with_cors_headers() -> None:
     app, foreign = "https://app.example", {"Origin": "https://evil.example"}

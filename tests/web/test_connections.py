@@ -344,11 +344,34 @@ def test_pipelined_requests_are_answered_in_order_up_to_a_limit(server: Server) 
     assert server.send("GET", "/healthz").status == 200
 
 
-def test_request_with_upgrade_is_the_last_of_its_connection(server: Server) -> None:
-    for protocol in (b"websocket", b"h2c"):
-        head = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: " + protocol + b"\r\n\r\n"
-        received = send_and_read_all(server, head + PROBE)
-        assert received.startswith(b"HTTP/1.1 200 ") and received.count(b"HTTP/1.1 ") == 1
+@each_row("framing", [b"Content-Length: 2\r\n\r\n{}", b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n"])
+def test_offer_of_an_upgrade_is_ignored_and_the_body_read(server: Server, framing: bytes) -> None:
+    """As Java's HttpClient offers HTTP/2 with the first request of a connection."""
+    post = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nAccept: */*\r\nContent-Type: application/json\r\n"
+    offer = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAAB\r\n"
+    last = PROBE[:-2] + offer.replace(b"Upgrade, HTTP2-Settings", b"Upgrade, close") + b"\r\n"
+    received = send_and_read_all(server, (post + offer + framing) * 2 + last)
+    assert received.count(b'jsonrpc must be \\"2.0\\"') == 2 and received.endswith(b"alive\n"), received
+    assert received.count(b"HTTP/1.1 ") == 3
+
+
+def test_trailers_do_not_replace_headers(server: Server) -> None:
+    head = b"POST /mcp HTTP/1.1\r\nHost: evil.example\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+    received = send_and_read_all(server, head + b"2\r\n{}\r\n0\r\nHost: localhost\r\n\r\n")
+    assert received.startswith(b"HTTP/1.1 403 "), received
+
+
+@each_row(
+    "start",
+    [
+        b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nA: ",
+        b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n",
+        b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nA: ",
+    ],
+)
+def test_endless_header_or_trailer_is_cut_off(server: Server, start: bytes) -> None:
+    with server.connect() as connection, pytest.raises(ConnectionError):
+        connection.sendall(start + b"a" * (20 * MIB))
 
 
 def test_transfer_encoding_in_http_1_0_is_refused(server: Server) -> None:

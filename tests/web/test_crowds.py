@@ -32,6 +32,13 @@ def with_open_files(limit: int) -> list[str]:
     return patched(f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({limit}, {limit}))")
 
 
+def with_stream_quota(folder: Path, count: int) -> tuple[str, Path]:
+    """Return the options of a server with this many streams for one owner."""
+    file = folder / "config.toml"
+    file.write_text(f"[quota]\nstreams = {count}\n")
+    return "--config", file
+
+
 def open_files(server: Server) -> set[int]:
     return {int(name) for name in os.listdir(f"/proc/{server.process.pid}/fd")}
 
@@ -74,6 +81,8 @@ def test_listener_reuses_address_and_has_small_send_buffer() -> None:
         assert listener.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR) == 1
         size = listener.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
         assert size in (256 << 10, 512 << 10)  # Linux doubles it
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            assert listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 60_000
 
 
 NEEDED = 1000 + 8 + 136
@@ -180,8 +189,8 @@ def test_crowd_from_one_address_takes_no_slot_of_another() -> None:
 @pytest.mark.requirement("MCP-49")
 def test_busy_connections_stay_while_probes_use_spare_slots(tmp_path: Path) -> None:
     write_skill(tmp_path / "a")
-    options = (tmp_path, "--max-connections", "4")
-    with http_serving(*options) as server, client(server, "modern") as listener:
+    options = ("--max-connections", "4", *with_stream_quota(tmp_path, 4))
+    with http_serving(tmp_path, *options) as server, client(server, "modern") as listener:
         listener.every_skill()
         streams = [listener.listen(number, skillsListChanged=True) for number in range(4)]
         with crowd(server, 100):
@@ -203,10 +212,40 @@ def test_busy_connections_stay_while_probes_use_spare_slots(tmp_path: Path) -> N
 
 
 @linux
-def test_unauthenticated_crowd_evicts_no_authenticated_client() -> None:
+def test_streams_leave_an_eighth_of_the_connections_to_requests(tmp_path: Path) -> None:
+    write_skill(tmp_path / "a")
+    with http_serving(tmp_path, "--max-connections", "16") as server, ExitStack() as stack:
+        clients = [stack.enter_context(client(server, "modern", source=f"127.0.0.{2 + n}")) for n in range(15)]
+        streams = [each.listen(skillsListChanged=True) for each in clients[:14]]
+        refusal = clients[14].post(clients[14].message("subscriptions/listen", {"notifications": {}}))
+        assert refusal.status == 503 and refusal.headers["Retry-After"]
+        server.wait_for_log("WARNING: refused a stream of address 127.0.0.16: .*limit of 14 is reached")
+        assert clients[14].every_skill()
+        write_skill(tmp_path / "b")
+        for stream in streams:
+            assert stream.until("notifications/skills/list_changed")
+
+
+def test_handshake_is_refused_while_requests_wait_long() -> None:
+    """A herd that reconnects is admitted at the rate at which it can be answered."""
+    command = patched("from mcp_skills_server.web import mcp; mcp._MAX_WAIT_S = -1")
+    with http_serving(FIXTURES, "--metrics", command=command) as server, client(server, "modern") as modern:
+        for _ in range(3):
+            late = HttpClient(server, "legacy")
+            refusal = late.post(late.message("initialize", {}))
+            assert refusal.error == (503, -32603, None)
+            assert refusal.headers["Retry-After"] in ("1", "2", "3")
+        assert modern.every_skill()
+        server.wait_for_log("WARNING: refused a handshake: requests wait 0.0 s to be answered")
+        assert b'skills_refused_requests_total{reason="overload"} 3' in server.send("GET", "/metrics").body
+
+
+@linux
+def test_unauthenticated_crowd_evicts_no_authenticated_client(tmp_path: Path) -> None:
+    options = ("--max-connections", "4", *with_stream_quota(tmp_path, 3))
     wrong = bearer_header("wrong-token-0123456789")
     with (
-        http_serving(FIXTURES, "--max-connections", "4", environment=TOKENS) as server,
+        http_serving(FIXTURES, *options, environment=TOKENS) as server,
         client(server, "modern", token=TOKEN) as listener,
     ):
         listener.every_skill()
@@ -265,7 +304,6 @@ def test_client_with_more_than_half_of_the_sessions_loses_a_busy_one() -> None:
         (b"GET /mcp HTTP/1.1\r\nHost: localhost\r\nOrigin: http://evil.example\r\n\r\n", 1),
         (b"GET /mcp HTTP/1.1\r\nHost: localhost\r\n\r\n", 2),  # no token, then over the quota
         (b"\x16\x03\x01\x02\r\n\r\n", 1),
-        (b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n", 2),
     ],
 )
 def test_repeated_unauthenticated_requests_log_few_lines(request: bytes, warnings: int) -> None:

@@ -19,6 +19,7 @@ from mcp_skills_server.access.quotas import QuotaSettings, Rates
 from mcp_skills_server.access.tokens import Tokens, find_token, read_tokens
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.telemetry.events import Events
+from mcp_skills_server.web import front
 from mcp_skills_server.web.bearer import secret_of
 from mcp_skills_server.web.connections import SLOT
 from mcp_skills_server.web.front import Front
@@ -27,6 +28,7 @@ from mcp_skills_server.web.policy import Policy, Token, make_policy
 from mcp_skills_server.web.probes import Drain
 from mcp_skills_server.web.settings import HttpSettings
 from tables import each_row
+from wire import DEADLINE
 
 SECRET = "not-a-real-secret-0123456789"
 WRONG_SECRET = "another-made-up-one-0123456789"
@@ -72,6 +74,14 @@ def test_loopback_names_are_allowed_on_loopback(header: str) -> None:
     assert loopback_policy("mcp.example.com").host_allowed(header)
     for host in ("127.0.0.1", "127.8.9.10", "::1", "localhost"):
         assert make_policy(host, [], [], []).host_allowed(header)
+
+
+def test_loopback_address_that_is_listened_on_is_allowed() -> None:
+    for allowed in ((), ("mcp.example.com",)):
+        policy = make_policy("127.0.0.2", allowed, [], [])
+        assert policy.host_allowed("127.0.0.2:8000") and policy.origin_allowed("http://127.0.0.2:8000")
+        assert not policy.host_allowed("127.0.0.3")
+        assert make_policy("0:0::1", allowed, [], []).host_allowed("[0:0::1]:80")
 
 
 @each_row(
@@ -297,6 +307,55 @@ def test_response_ends_when_its_token_expires(is_started: bool, status: int) -> 
     start, end = messages(loopback_policy(tokens=(token,)), LOCAL, VALID, app=app)
     assert start["status"] == status
     assert not end.get("more_body")
+
+
+@pytest.mark.anyio
+async def test_stream_ends_when_the_wall_clock_is_past_the_expiry_of_its_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A deadline of the event loop does not know that the clock was set, or that the machine slept."""
+    sent: list[Any] = []
+    started = anyio.Event()
+
+    async def app(_scope: Any, _receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        started.set()
+        await anyio.sleep_forever()
+
+    async def sending(message: Any) -> None:
+        sent.append(message)
+
+    monkeypatch.setattr(front, "_CLOCK_S", 0.01)
+    token = replace(TOKENS[0], expires=time.time() + 3600)
+    outer = front_of(app, loopback_policy(tokens=(token,)))
+    outer.start()
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": "/mcp",
+        "headers": [(each[0].encode(), each[1].encode()) for each in (LOCAL, VALID)],
+    }
+    with anyio.fail_after(DEADLINE):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(outer, scope, None, sending)
+            await started.wait()
+            real = time.time
+            monkeypatch.setattr(time, "time", lambda: real() + 3601)
+    assert sent[-1] == {"type": "http.response.body", "body": b""}
+
+
+def test_response_that_waits_for_an_earlier_one_is_refused_when_its_token_expires() -> None:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        if message.get("status") == 200:
+            await anyio.sleep(20)  # the client does not read
+        sent.append(message.get("status"))
+
+    token = replace(TOKENS[0], expires=time.time() + 0.05)
+    front = front_of(send_principal, loopback_policy(tokens=(token,)))
+    headers = [(name.encode(), value.encode()) for name, value in (LOCAL, VALID)]
+    scope = {"type": "http", "method": "POST", "path": "/mcp", "query_string": b"", "headers": headers}
+    anyio.run(front, scope, send, send)
+    assert sent == [401, None]
 
 
 def test_expired_token_is_refused_like_unknown_token() -> None:

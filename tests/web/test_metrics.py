@@ -16,7 +16,17 @@ from typing import Any
 import pytest
 
 from ports import free_port
-from web.http_wire import JSON, bearer_header, client, http_serving, patched, startup_error, token_file, wait_until
+from web.http_wire import (
+    JSON,
+    HttpClient,
+    bearer_header,
+    client,
+    http_serving,
+    patched,
+    startup_error,
+    token_file,
+    wait_until,
+)
 from web.ui.serving import page_serving
 from wire import DEADLINE, write_skill
 
@@ -74,7 +84,7 @@ def test_promtool_accepts_metrics(text: str) -> None:
 def test_metrics_have_own_address_and_host_check(tmp_path: Path) -> None:
     write_skill(tmp_path / "a")
     port = free_port()
-    options = ("--metrics-address", f"127.0.0.1:{port}", "--allowed-host", "metrics.example")
+    options = ("--metrics", "--probe-address", f"127.0.0.1:{port}", "--allowed-host", "metrics.example")
     with http_serving(tmp_path, *options) as server:
         assert server.send("GET", "/metrics").status == 404
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=DEADLINE) as answer:
@@ -86,19 +96,79 @@ def test_metrics_have_own_address_and_host_check(tmp_path: Path) -> None:
                 assert response.status == status
                 assert (b"skills_served" in response.read()) == (status == 200)
     for malformed in ("9464", "127.0.0.1:99999", "127.0.0.1:\u00b2"):
-        assert "write HOST:PORT" in startup_error(tmp_path, "--metrics-address", malformed)
-    assert "cannot" in startup_error(tmp_path, "--metrics-address", "192.0.2.1:1")
+        assert "write HOST:PORT" in startup_error(tmp_path, "--probe-address", malformed)
+    assert "cannot" in startup_error(tmp_path, "--probe-address", "192.0.2.1:1")
 
 
-def test_idle_connections_at_metrics_address_are_closed_silently(tmp_path: Path) -> None:
+def at(port: int, path: str, host: str = "127.0.0.1") -> tuple[int, bytes]:
+    """Return the status and the body of a GET at a probe address."""
+    with closing(HTTPConnection("127.0.0.1", port, timeout=DEADLINE)) as connection:
+        connection.request("GET", path, headers={"Host": host})
+        response = connection.getresponse()
+        return response.status, response.read()
+
+
+STUCK = """
+import signal, time
+from mcp_skills_server.web import probes
+probes._STUCK_S = 0.2
+signal.signal(signal.SIGUSR1, lambda *_: time.sleep(30))
+"""
+
+
+def test_probes_at_own_address_do_not_wait_behind_requests(tmp_path: Path) -> None:
+    """They tell a server that is busy from one whose event loop hangs."""
+    (tmp_path / "skills").mkdir()
     port = free_port()
-    impatient = patched("from mcp_skills_server.telemetry import metrics\nmetrics._TIMEOUT_S /= 20")
-    options = ("--metrics-address", f"127.0.0.1:{port}", "--allow-empty")
+    with http_serving(tmp_path / "skills", "--probe-address", f"127.0.0.1:{port}", command=patched(STUCK)) as server:
+        server.wait_for_log("serving")
+        wait_until(lambda: b"first scan" not in at(port, "/readyz")[1])
+        assert at(port, "/readyz")[0] == 503
+        write_skill(tmp_path / "skills" / "a")
+        wait_until(lambda: at(port, "/readyz") == (200, b"ready\n"))
+        assert at(port, "/readyz", "evil.example") == (200, b"ready\n")
+        assert at(port, "/readyz?verbose", "evil.example")[0] == 403
+        assert at(port, "/readyz?verbose")[1].decode() == f"ready\n{tmp_path}/skills: read\n"
+        assert (at(port, "/metrics")[0], at(port, "/mcp")[0]) == (404, 404)
+        wait_until(lambda: at(port, "/healthz") == (200, b"alive\n"))
+        server.process.send_signal(signal.SIGUSR1)  # the event loop hangs
+        wait_until(lambda: at(port, "/healthz")[0] == 503)
+        assert b"the event loop has not run for" in at(port, "/healthz")[1]
+        assert at(port, "/readyz") == (200, b"ready\n")
+
+
+def test_use_of_limited_resources_is_shown(tmp_path: Path) -> None:
+    write_skill(tmp_path / "a")
+    with (
+        http_serving(tmp_path, "--metrics", "--max-sessions", "1", "--max-connections", "16") as server,
+        client(server, "modern") as modern,
+    ):
+        modern.listen(skillsListChanged=True)
+        modern.call("skills_load", names=["a"])
+        for _ in range(3):
+            HttpClient(server, "legacy").open()
+        lines = server.send("GET", "/metrics").body.decode().splitlines()
+    values = dict(line.rsplit(" ", 1) for line in lines if line.startswith(("skills_resource", "skills_event")))
+    assert float(values.pop("skills_event_loop_lag_seconds")) < DEADLINE
+    used, limit, evicted = (f"skills_resource_{each}{{resource=" for each in ("used", "limit", "evicted"))
+    wanted = {
+        "sessions": (1, 1, 2), "streams": (1, 14, 0), "tool_sessions": (1, 4096, 0), "cache_bytes": (0, 16 << 20, 0),
+    }  # fmt: skip
+    for name, numbers in wanted.items():
+        found = tuple(float(values[f'{prefix}"{name}"}}']) for prefix in (used, limit, evicted))
+        assert found == numbers, name
+    assert 2 <= float(values[used + '"connections"}']) <= 16
+
+
+def test_idle_connections_at_probe_address_are_closed(tmp_path: Path) -> None:
+    port = free_port()
+    impatient = patched("from mcp_skills_server.web import serving\nserving._PROBE_TIMEOUT_S /= 20")
+    options = ("--metrics", "--probe-address", f"127.0.0.1:{port}", "--allow-empty")
     with http_serving(tmp_path, *options, command=impatient) as server, ExitStack() as stack:
-        idle = [stack.enter_context(socket.create_connection(("127.0.0.1", port), DEADLINE)) for _ in range(4)]
-        idle[1].sendall(b"GET /metrics HTTP/1.0")
-        idle[2].sendall(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n")
-        assert [each.recv(1) for each in idle] == [b""] * 4
+        idle = [stack.enter_context(socket.create_connection(("127.0.0.1", port), DEADLINE)) for _ in range(20)]
+        idle[-1].sendall(b"GET /metrics HTTP/1.0")
+        idle[-2].sendall(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n")
+        assert [each.recv(1) for each in idle] == [b""] * 20
         slow = stack.enter_context(socket.create_connection(("127.0.0.1", port), DEADLINE))
 
         def is_closed_after_another_byte() -> bool:
@@ -111,7 +181,8 @@ def test_idle_connections_at_metrics_address_are_closed_silently(tmp_path: Path)
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=DEADLINE) as reply:
             assert b"skills_served" in reply.read()
         server.signal(signal.SIGTERM)
-        assert all(line.startswith("mcp-skills-server: INFO: ") for line in server.stderr.splitlines())
+        assert "WARNING: all 16 connections are in use (--probe-address)" in server.stderr
+        assert "ERROR" not in server.stderr
 
 
 @pytest.mark.parametrize("level", ["info", "debug"])

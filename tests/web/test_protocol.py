@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.types import Message
 
+from mcp_skills_server.server.dispatch import Answer
+from mcp_skills_server.web import mcp
 from tables import each_row
 from web.http_wire import HELLO, MCP_HEADERS, MODERN_META, HttpClient, Reply, Server, client, http_serving
-from wire import FIXTURES, META, VERSIONS
+from wire import DEADLINE, FIXTURES, META, VERSIONS, write_skill
 
 RESET = (socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
 """The socket option that makes a close send RST."""
@@ -251,3 +256,44 @@ def test_client_that_disconnects_within_request_leaves_server_working(
             if is_reset:
                 connection.setsockopt(*RESET)
     assert http_client.request("skills/list")["skills"]
+
+
+def test_request_whose_body_is_incomplete_is_not_answered(tmp_path: Path) -> None:
+    """It has no permit, so a client could have any number of them answered at once."""
+    write_skill(tmp_path / "a")
+    with http_serving(tmp_path, "--log-level", "info") as server, client(server, "modern") as sender:
+        message = sender.message("resources/list")
+        with server.connect() as connection:
+            connection.sendall(sender.head(message, "Content-Length: 9999") + json.dumps(message).encode())
+            connection.shutdown(socket.SHUT_WR)
+            assert connection.recv(100) == b""
+        sender.request("skills/list")
+        server.wait_for_log("skills/list: ok")
+        assert "resources/list" not in server.stderr
+
+
+@pytest.mark.anyio
+async def test_answer_begins_stream_that_its_first_comment_could_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As behind a pipelined response that the client does not read."""
+    monkeypatch.setattr(mcp, "_PING_S", 0)
+    sent: list[str] = []
+    is_waiting, is_read = asyncio.Event(), asyncio.Event()
+
+    async def send(message: Message) -> None:
+        is_waiting.set()
+        await is_read.wait()
+        sent.append(message["type"])
+
+    async def receive() -> Message:
+        return await asyncio.get_running_loop().create_future()
+
+    reply = mcp.Reply(send)
+    reply.watch(receive, None)
+    async with asyncio.timeout(DEADLINE):
+        await is_waiting.wait()
+        reply.close()
+        answering = asyncio.create_task(reply.answer(Answer(b"{}"), 200))
+        await asyncio.sleep(0)
+        is_read.set()
+        await answering
+    assert sent == ["http.response.start", "http.response.body"]

@@ -106,9 +106,12 @@ def test_quotas_limit_streams_sessions_and_blob_bytes(tmp_path: Path, sandbox_mo
         quota_server(tmp_path, quota, *options) as server,
         client(server, "modern", token=TOKENS["alpha"]) as alpha,
     ):
-        first, _ = (alpha.listen(number, skillsListChanged=True) for number in range(2))
-        (last,) = first.rest()
-        assert last["result"]["resultType"] == "complete"
+        first = alpha.listen(skillsListChanged=True)
+        second = alpha.post(alpha.message("subscriptions/listen", {"notifications": {}}))
+        assert second.error[:2] == (503, 429) and second.messages[0]["error"]["data"] == {"quota": "streams"}
+        assert second.headers["Retry-After"] == "10"
+        server.wait_for_log("WARNING: refused a stream of token:alpha: .*at most 1 ")
+        assert first.whole is None
         handles = [load()["structuredContent"]["session"] for _ in range(2)]
         assert ["isError" in load(session=each) for each in handles] == [True, False]
         error = server.rpc("create_blob", token=TOKENS["alpha"], content="x" * 200_001)["error"]

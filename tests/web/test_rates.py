@@ -11,6 +11,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from mcp_skills_server.web import rates
 from web.test_front import front_of, loopback_policy
+from wire import DEADLINE
 
 MANY = 32
 
@@ -63,10 +64,57 @@ class LimitedApp:
 @pytest.mark.anyio
 async def test_two_requests_of_one_client_run_at_once_without_delaying_others() -> None:
     app = LimitedApp()
-    await app.run("192.0.2.2", *[None] * MANY)  # clients without an address are not limited
-    assert app.most == {"192.0.2.1": 2, "192.0.2.2": 1, "": MANY}
+    await app.run("192.0.2.2", *[None] * (MANY - 3))  # clients without an address are not limited
+    assert app.most == {"192.0.2.1": 2, "192.0.2.2": 1, "": MANY - 3}
     assert app.started.index("192.0.2.2") <= 2
-    assert len(app.started) == 2 * MANY + 1
+    assert len(app.started) == 2 * MANY - 2
+
+
+@pytest.mark.anyio
+async def test_requests_of_a_herd_run_a_few_at_a_time_and_a_client_with_many_waits_no_less() -> None:
+    app = LimitedApp()
+    running: list[int] = []
+    herd = [f"192.0.2.{number}" for number in range(2, 130)]
+    tasks = [app.start(address) for address in ["192.0.2.1"] * 40 + herd]
+    while any(not task.done() for task in tasks):
+        running.append(sum(app._running.values()))
+        await asyncio.sleep(0)
+    assert max(running) == rates._ALL
+    assert app.started.count("192.0.2.1") == 40
+    assert app.started[: len(herd)].count("192.0.2.1") < 16  # two at most in the queue at any time
+
+
+@pytest.mark.anyio
+async def test_wait_for_a_permit_is_measured() -> None:
+    limits = rates.ConcurrencyLimits()
+    held = [limits.permit(None) for _ in range(rates._ALL)]
+    for permit in held:
+        await permit.take()
+    assert limits.waited_s < 0.01
+    asyncio.get_running_loop().call_later(0.02, held[0].release)
+    last = limits.permit("me")
+    await last.take()
+    assert 0.02 <= limits.waited_s < 1
+    for permit in (last, *held):
+        permit.release()
+
+
+@pytest.mark.anyio
+async def test_request_that_is_cancelled_while_it_waits_holds_no_permit() -> None:
+    limits = rates.ConcurrencyLimits()
+    held = [limits.permit(None) for _ in range(rates._ALL)]
+    for permit in held:
+        await permit.take()
+    waiting = [asyncio.create_task(limits.permit("me").take()) for _ in range(3)]
+    await asyncio.sleep(0)
+    for task in waiting:
+        task.cancel()
+    await asyncio.wait(waiting)
+    for permit in held:
+        permit.release()
+    async with asyncio.timeout(DEADLINE):
+        for _ in range(2):
+            await limits.permit("me").take()
 
 
 @pytest.mark.anyio
@@ -181,6 +229,36 @@ async def test_streams_do_not_keep_their_permits_while_others_keep_the_event_loo
             pass
         await asyncio.sleep(0)
     assert waiting.done() and not any(each.done() for each in streams)
+    for each in streams:
+        each.cancel()
+    await asyncio.gather(*streams, return_exceptions=True)
+
+
+@pytest.mark.anyio
+async def test_event_streams_do_not_delay_requests_of_the_same_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each would otherwise count for 50 ms, which is half a minute for a thousand that reconnect."""
+    monkeypatch.setattr(rates, "_SLOW_S", 20)
+    opened = 0
+
+    async def follow(_: Scope, receive: Receive, send: Send) -> None:
+        nonlocal opened
+        headers = [(b"content-type", b"text/event-stream")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        opened += 1
+        await receive()  # waits for a disconnect
+        await asyncio.get_running_loop().create_future()
+
+    async def receive() -> Message:
+        return {"type": "http.request"}
+
+    async def send(_: Message) -> None:
+        """Send nothing."""
+
+    front = front_of(follow, loopback_policy())
+    streams = [asyncio.create_task(front(scope_of("192.0.2.1"), receive, send)) for _ in range(MANY)]
+    for _ in range(10 * MANY):
+        await asyncio.sleep(0)
+    assert opened == MANY
     for each in streams:
         each.cancel()
     await asyncio.gather(*streams, return_exceptions=True)

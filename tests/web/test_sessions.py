@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,18 @@ import pytest
 
 from malformed import CALL, LONE_SURROGATES, MALFORMED
 from tables import each_row
-from web.http_wire import HELLO, HttpClient, Reply, Server, client, http_serving, startup_error, token_file, wait_until
+from web.http_wire import (
+    HELLO,
+    MCP_HEADERS,
+    HttpClient,
+    Reply,
+    Server,
+    client,
+    http_serving,
+    startup_error,
+    token_file,
+    wait_until,
+)
 from wire import DEADLINE, FIXTURES, SLOW_LOAD, Era, write_skill
 
 ALPHA = "made-up-token-of-alpha-000001"
@@ -70,6 +83,17 @@ def test_client_that_keeps_lost_session_works_after_restart(server: Server, name
     assert "isError" not in call("skills_read", session=session, path="SKILL.md")
     assert server.send("GET", headers=headers).status == 405
     assert server.send("DELETE", headers=headers).error == (404, -32001, None)
+
+
+def test_subscriptions_of_lost_session_are_forgotten(server: Server) -> None:
+    """Each of its requests has a session of its own, which would keep them for ever."""
+    params = {"uri": "skill://csv-profiling/SKILL.md"}
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "resources/subscribe", "params": params})
+    sent = {**MCP_HEADERS, "Mcp-Session-Id": "kept-" + "0" * 32}
+    with closing(http.client.HTTPConnection("127.0.0.1", server.port, DEADLINE)) as connection:
+        for _ in range(1000):
+            connection.request("POST", "/mcp", body, sent)
+            assert json.load(connection.getresponse()) == {"jsonrpc": "2.0", "id": 1, "result": {}}
 
 
 def test_delete_ends_own_session_only(server: Server) -> None:

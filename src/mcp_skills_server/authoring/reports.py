@@ -117,12 +117,15 @@ def _rule(code: str) -> dict[str, Any]:
     if row is None:  # a rule of an external scanner
         return {"id": code}
     explained = explanations.markdown(code)
-    return {
+    rule: dict[str, Any] = {
         "id": code,
         "shortDescription": {"text": row.hint},
         "help": {"text": explained, "markdown": explained},
         "defaultConfiguration": {"level": row.severity},
     }
+    if risk := explanations.OWASP.get(code):
+        rule["properties"] = {"tags": ["security", f"external/owasp-{risk.lower()}"]}
+    return rule
 
 
 def _result(problem: Problem, rule: int, fixed: tuple[str, str] | None) -> dict[str, Any]:

@@ -139,12 +139,10 @@ class ScannedFiles:
         if location not in self._linked:
             located = self._root.locate(directory)
             target = disk.resolve_link(located.base, self._root.index, located.rest, name)
-            if target is not None and located.link:
+            if target is not None:
                 target.location = join(located.link, target.location)
-            if target is not None and any(
-                up in self._nested and not within(location, up) for up in above(target.location)
-            ):
-                target = None
+                entered = {*above(target.location)} - {*above(location)}
+                target = target if self._nested.isdisjoint(entered) else None
             self._linked[location] = target
         return self._linked[location]
 
@@ -266,7 +264,7 @@ def _within_limits(files: Mapping[str, SkillFile], limits: Limits) -> dict[str, 
 def without_nested(skill: Skill, withheld: Collection[str], root: Root) -> Skill:
     """Return a skill without the files and findings of some of its nested skills.
 
-    A nested skill in a `withheld` one keeps its files.
+    A nested skill in a `withheld` one keeps its files, but not what a link has from around it.
     """
     if not withheld:
         return skill
@@ -281,9 +279,11 @@ def without_nested(skill: Skill, withheld: Collection[str], root: Root) -> Skill
         for finding in skill.findings
         if not any(within(finding.path, place) for place in places)
     )
+    top = f"{skill.directory}/" if skill.directory else ""
+    files = {path: file for path, file in skill.files.items() if is_left(path)}
     return replace(
         skill,
-        files={path: file for path, file in skill.files.items() if is_left(path)},
+        files={it: file for it, file in files.items() if is_left(file.location.removeprefix(top))},
         empty=tuple(filter(is_left, skill.empty)),
         findings=findings,
         standing=min(skill.reading.standing, standing(findings)),

@@ -108,7 +108,7 @@ class Views:
         self.registry = registry
         self._grants = grants
         self._granted = LruCache(partial(GrantedSkills, self), _MAX_SETS)
-        self._parts = LruCache(
+        self.parts = LruCache(
             partial(FilteredSkills, registry),
             _MAX_BYTES,
             weigh=lambda part: part.bytes,
@@ -148,7 +148,7 @@ class Views:
         """Return the set that is shared by all permissions to read the same skills."""
         if permissions is None or permissions.can_read_all:
             return self.registry
-        return self._parts.of(permissions.to_read)
+        return self.parts.of(permissions.to_read)
 
     def replace(self, grants: Sequence[Grant]) -> None:
         """Replace the grants.
@@ -225,7 +225,6 @@ class FilteredSkills:
         self._registry = registry
         self._lock = threading.Lock()
         self.forget()
-        # Unfiltered, as in `GrantedSkills`.
         self.read, self.body, self.place = registry.read, registry.body, registry.place
         self.roots, self.loaded = registry.roots, registry.loaded
 
@@ -313,8 +312,7 @@ def _without_same(skills: Mapping[str, Skill], others: Mapping[str, Skill]) -> d
 class LruCache(Generic[_K, _V]):
     """Thread-safe LRU cache, bounded by the weight of its values, which are made on a miss.
 
-    `make` is called under the lock, so it must be quick. Above the weight `most` the least recently
-    used values are evicted and closed. Without `weigh` each value weighs 1.
+    `make` is called under the lock, so it must be quick. Evicted values are closed.
     """
 
     def __init__(
@@ -327,13 +325,14 @@ class LruCache(Generic[_K, _V]):
     ) -> None:
         self._make = make
         self._weigh = weigh
-        self._most = most
+        self.most = most
         self._close = close
         self._lock = threading.Lock()
         self._values: OrderedDict[_K, _V] = OrderedDict()
 
-    def __len__(self) -> int:
-        return len(self._values)
+    def weight(self) -> int:
+        """Return the weight of all values."""
+        return sum(map(self._weigh, [*self._values.values()]))
 
     def of(self, key: _K) -> _V:
         """Return the value of this key, made on a miss."""
@@ -341,8 +340,8 @@ class LruCache(Generic[_K, _V]):
         with self._lock:
             if key not in self._values:
                 self._values[key] = self._make(key)
-                total = sum(map(self._weigh, self._values.values()))
-                while total > self._most and len(self._values) > 1:
+                total = self.weight()
+                while total > self.most and len(self._values) > 1:
                     _, gone = self._values.popitem(last=False)
                     total -= self._weigh(gone)
                     going.append(gone)

@@ -18,7 +18,7 @@ from mcp_skills_server.commands.fields import (
     output_format,
     takes,
     traits_of,
-    variables_of,
+    variable_of,
 )
 from mcp_skills_server.commands.logs import log_to_stderr
 from mcp_skills_server.commands.options import FollowOptions, tokens_of
@@ -284,7 +284,7 @@ def _origin(parameter: click.Parameter, context: click.Context) -> str:
     if source is ParameterSource.COMMANDLINE:
         return "option"
     if source is ParameterSource.ENVIRONMENT:
-        return "environment " + next(filter(os.environ.get, variables_of(parameter)), "")
+        return f"environment {variable_of(parameter)}"
     if source is ParameterSource.DEFAULT_MAP and configuration is not None:
         return configuration.place(key_of(parameter))
     return "default"

@@ -1,4 +1,4 @@
-"""`evaluate`, `try`, `overlap`, `context`: the skills a model is shown, and those it would load."""
+"""`evaluate`, `try`, `context`: the skills a model is shown, and those it would load."""
 
 from __future__ import annotations
 
@@ -50,7 +50,6 @@ from mcp_skills_server.durable import read_regular
 from mcp_skills_server.errors import RequestError, UsageError, plural
 from mcp_skills_server.format import identity
 from mcp_skills_server.model import Skill, Standing
-from mcp_skills_server.runtime.overlap import pairs
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.search_text import matched_fields
 
@@ -87,12 +86,6 @@ class EvaluateOptions(RootOptions):
     judge_timeout: float = seconds(120, "With --judge: how long one run may take.", above=True)
 
 
-class OverlapOptions(TableOptions):
-    least: float = option(
-        0.5, "Leave out pairs with less in common.", type=click.FloatRange(0, 1), metavar="SHARE"
-    )
-
-
 @click.command()
 @roots_argument
 @takes(EvaluateOptions)
@@ -116,7 +109,7 @@ def evaluate(options: EvaluateOptions, roots: tuple[str, ...]) -> int:
         raise UsageError(f"there is no trigger set: no skill has an evals/*.json; {hint}")
     with Runtime(registry) as runtime:
         by_program = _program(options, runtime)
-        judge = by_program or RankingJudge(runtime.search)
+        judge = by_program or RankingJudge(runtime.searches.of(registry))
         judged = evaluation.evaluate(cases, judge, registry.snapshot, options.threshold)
         results = [*progress(judged, "Judging", len(cases))]
     if options.form == "json":
@@ -245,7 +238,7 @@ def try_(options: TableOptions, arguments: tuple[str, ...]) -> int:
     given, prompt = roots_and_last(arguments, usage)
     registry = load_registry(given, options)
     with Runtime(registry) as runtime:
-        hits = RankingJudge(runtime.search).ranked(prompt)
+        hits = RankingJudge(runtime.searches.of(registry)).ranked(prompt)
     places: list[dict[str, Any]] = []
     for hit in hits:
         words = dict(matched_fields(hit.skill, prompt))
@@ -260,41 +253,6 @@ def try_(options: TableOptions, arguments: tuple[str, ...]) -> int:
         rows.append((str(number), place["path"], score, found))
     say_table(("PLACE", "SKILL", "SCORE", "WORDS"), rows, empty=f"no skill fits {prompt!r}")
     return int(not hits)
-
-
-@click.command()
-@roots_argument
-@takes(OverlapOptions)
-def overlap(options: OverlapOptions, roots: tuple[str, ...]) -> int:
-    """List pairs of skills with similar descriptions, of which a model may take one for the other.
-
-    Compared are the words of names, titles, tags and descriptions. Exit code 1 if there is a
-    pair.
-
-    \b
-    Examples:
-      mcp-skills-server overlap ~/skills
-      mcp-skills-server overlap ~/skills --least 0.8 --format json
-    """
-    found = pairs(_usable(load_registry(roots, options)), options.least)
-    if options.form == "json":
-        shown = [
-            {
-                "skills": [skill.path, near.other.path],
-                "share": round(near.share, 4),
-                "words": list(near.words),
-            }
-            for skill, near in found
-        ]
-        say_json({"pairs": shown})
-    else:
-        rows = [
-            (f"{each.share:.0%}", first.path, each.other.path, " ".join(each.words))
-            for first, each in found
-        ]
-        none = f"no two skills have {options.least:.0%} of their words in common"
-        say_table(("SHARE", "SKILL", "AND", "WORDS IN COMMON"), rows, empty=none)
-    return int(bool(found))
 
 
 class ContextOptions(TextOptions):

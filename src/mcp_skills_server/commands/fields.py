@@ -208,8 +208,8 @@ class _Option(click.Option):
         )
         super().__init__(*names, **more)
         long, name = key_of(self), self.name or ""
-        keys = dict.fromkeys((name,) if name.endswith(f"_{long}") else (long, name))
-        self.envvar = [f"{PREFIX}{each.replace('-', '_').upper()}" for each in keys]
+        key = name if name.endswith(f"_{long}") else long
+        self.envvar = f"{PREFIX}{key.replace('-', '_').upper()}"
 
     def make_metavar(self, ctx: click.Context) -> str:
         """Return click's word for the value; N for a number with limits, which stand behind it."""
@@ -217,7 +217,7 @@ class _Option(click.Option):
 
     def get_help_extra(self, ctx: click.Context) -> OptionHelpExtra:
         """Return the facts behind the words of the option: its variable, besides those of click."""
-        return {**super().get_help_extra(ctx), "envvars": (variables_of(self)[0],)}
+        return {**super().get_help_extra(ctx), "envvars": (variable_of(self),)}
 
 
 class Grouped(click.Command):
@@ -281,8 +281,6 @@ def key_of(parameter: click.Parameter) -> str:
     return long.removeprefix("--")
 
 
-def variables_of(parameter: click.Parameter) -> list[str]:
-    """Return the environment variables of an option or an argument, the documented one first."""
-    if isinstance(parameter.envvar, str):
-        return [parameter.envvar]
-    return [*(parameter.envvar or ())]
+def variable_of(parameter: click.Parameter) -> str:
+    """Return the environment variable of an option or an argument, or "" if it has none."""
+    return str(parameter.envvar or "")

@@ -250,10 +250,9 @@ def _gates(
 
         gates.append(Selection(chosen.include, chosen.exclude))
     if keys:
-        from mcp_skills_server.provenance.signatures import ProofCache, SignatureGate, Verifier
+        from mcp_skills_server.provenance.signatures import SignatureGate, Verifier
 
-        proofs = ProofCache(cache_folder(cache_dir) / "signatures")
-        gates.append(SignatureGate(Verifier([*map(Path, keys)]), proofs))
+        gates.append(SignatureGate(Verifier([*map(Path, keys)]), index_of(cache_dir)))
     return gates
 
 

@@ -24,7 +24,7 @@ from mcp_skills_server.commands.fields import (
     seconds,
     switch,
     text,
-    variables_of,
+    variable_of,
 )
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import Standing
@@ -346,4 +346,4 @@ def warn_of_unknown_variables(context: click.Context) -> None:
 
 def _variables(command: click.Command | None) -> set[str]:
     parameters = command.params if command is not None else ()
-    return {variable for parameter in parameters for variable in variables_of(parameter)}
+    return {variable_of(parameter) for parameter in parameters}

@@ -15,7 +15,7 @@ from click.core import ParameterSource
 
 from mcp_skills_server.access.grants import EVERYBODY, LOCAL
 from mcp_skills_server.commands.features.feature import Feature, Server
-from mcp_skills_server.commands.features.table import FEATURES, OAuth
+from mcp_skills_server.commands.features.table import FEATURES, OAuth, PrometheusMetrics
 from mcp_skills_server.commands.fields import (
     Grouped,
     Options,
@@ -29,7 +29,7 @@ from mcp_skills_server.commands.fields import (
     text,
     traits_of,
     values_of,
-    variables_of,
+    variable_of,
 )
 from mcp_skills_server.commands.logs import Format, Level, log_format, log_level, log_to_stderr
 from mcp_skills_server.commands.opening import make_views, make_watcher, open_served
@@ -197,7 +197,11 @@ def _make_server(
     from mcp_skills_server.telemetry.log import log_requests
 
     quotas = configuration.quotas if configuration is not None else QuotaSettings()
-    settings = Settings(options.dialect, options.page_size, streams=quotas.streams)
+    # An eighth of the connections is left to requests.
+    max_streams = options.max_connections - options.max_connections // 8
+    settings = Settings(
+        options.dialect, options.page_size, streams=quotas.streams, max_streams=max_streams
+    )
     report_to_log(registry, least=settings.least)
     settle_after_load(registry)
     runtime = Runtime(registry)
@@ -274,7 +278,7 @@ def _serve_http(context: click.Context, server: Server) -> None:
 
     options, sources = server.options, server.opened.mirrors
     for parameter in context.command.params:
-        variable, wanted = variables_of(parameter)[0], traits_of(parameter).if_empty
+        variable, wanted = variable_of(parameter), traits_of(parameter).if_empty
         if wanted and os.environ.get(variable) == "":
             raise UsageError(
                 f"{variable} is set but empty; give {wanted}, or unset it for a server without"
@@ -294,6 +298,8 @@ def _serve_http(context: click.Context, server: Server) -> None:
         proxies=trusted_networks(options.trusted_proxy),
         quotas=server.quotas,
         rates=rates,
+        load=server.load,
+        probe_address=server.feature(PrometheusMetrics).address,
         make_tool_sessions=partial(Sessions, share=server.quotas.runtime_sessions),
         status_lines=lambda: [
             state for each in (reloader, *server.features) if (state := each.state())

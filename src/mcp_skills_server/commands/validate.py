@@ -23,7 +23,7 @@ from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.codes import CODES
 from mcp_skills_server.commands.fields import Options, flag, many, output_format, takes
 from mcp_skills_server.commands.look import report_absent, run_deep_checks, shortened
-from mcp_skills_server.commands.opening import load_registry, make_registry
+from mcp_skills_server.commands.opening import make_registry
 from mcp_skills_server.commands.options import RootOptions, roots_argument
 from mcp_skills_server.commands.printing import (
     reader_gone,
@@ -129,7 +129,9 @@ def validate(options: ValidateOptions, roots: tuple[str, ...]) -> int:
         raise UsageError("--watch and --fix exclude each other; give one of them")
     if options.validate_watch:
         return _follow(options, roots)
-    registry = load_registry(roots, options)
+    registry = make_registry(roots, options, indexed=True)
+    registry.load()
+    registry.save_index()
     report = _check_roots(registry, options)
     if options.fix and _fix(report.corrections, ask=not options.yes):
         registry.refresh()

@@ -25,15 +25,24 @@ _OPENING: Final = re.compile(r"---[ \t]*+(?:\n|\Z)")
 # The search starts on the opening fence's own line break, so that an empty frontmatter is found
 # too.
 _CLOSING: Final = re.compile(r"\n---[ \t]*+(?:\n|\Z)")
+_LINK: Final = re.compile(r"[\w./-]{1,200}/SKILL\.md\s*+")
 _BLANK_LINES: Final = re.compile(r"(?:[ \t]*+\n)*+")
 _LONGEST_FIX: Final = 1200
 _FIELD: Final = re.compile(r"([A-Za-z][A-Za-z0-9_-]*+):[ \t]++([^\s].*+)")
 _KEY: Final = re.compile(r"""["']?[A-Za-z][^:\n]*+:(?=[ \t]|\Z)""")
 """The beginning of a field's first line."""
+_INDENTED_FIELD: Final = re.compile(r"[ \t]*+\t|[ \t]++[a-z][a-z_-]*+:[ \t]")
 _MAX_REPAIRS: Final = 32
 """The maximum number of repaired fields: each costs a parse."""
 _REQUIRED: Final = frozenset(("name", "description"))
 _COLON: Final = re.compile(r":(?=[ \t]|\Z)")
+_REASONS: Final = {
+    "'": "an apostrophe ends a value in '...'",
+    '"': "nothing may follow the closing quote, and a backslash begins an escape",
+    ">": "'>' stands alone on its line, and the text begins on the next line",
+    "|": "'|' stands alone on its line, and the text begins on the next line",
+}
+"""Reasons why a value is not the text that its author meant, by its first character."""
 _NOT_PLAIN: Final = frozenset("\"'[]{}|>&*!%@`#,?-:")
 """First characters of a value that is, or may be, something other than a plain scalar."""
 
@@ -103,6 +112,12 @@ def _no_opening(text: str) -> Document:
         message, hint = "the first line has blanks before '---'", "remove them"
     elif text.lstrip().startswith("---\n"):
         message, hint = "blank lines precede the first '---'", "remove them"
+    elif _LINK.fullmatch(text):
+        message = f"the file holds the path {literal(text.strip())}: a link that git wrote as text"
+        hint = "copy the file there, or have git write links ('git config core.symlinks true')"
+    elif text.lstrip()[:1] in ("<", "#") and _OPENING.search(text):
+        line = literal(text.strip().partition("\n")[0])
+        message, hint = f"{line} precedes the first '---'", "move it below the frontmatter"
     return _failed("frontmatter-missing", message, 1, hint)
 
 
@@ -133,6 +148,9 @@ def _read(text: str) -> tuple[YamlReader, dict[str, Json] | None]:
         is_first = start not in repairs
         repair = _repair(lines, start, rest.field, error._replace(line=line), is_first=is_first)
         if repair is None:
+            advised = _quoted_field(lines[start : _field_end(lines, start)], start + 2, error)
+            if _syntax_error(reader) is error:
+                reader.problems[reader.problems.index(error)] = advised
             return reader, None
         repairs[start] = repair
         rest = YamlReader("\n".join(lines[start:]))  # not what precedes, again and again
@@ -161,8 +179,7 @@ def _repair(
     """
     if not _KEY.match(lines[start]):
         return None
-    following = range(start + 1, len(lines))
-    end = next((number for number in following if _KEY.match(lines[number])), len(lines))
+    end = _field_end(lines, start)
     written = _quoted_colon(lines[start:end])
     if written is not None and is_first:
         lines[start] = written
@@ -174,11 +191,52 @@ def _repair(
         return problem("yaml-colon", message, start + 2, hint)
     if key in _REQUIRED:
         return None
+    error = _quoted_field(lines[start:end], start + 2, error)
     lines[start:end] = ["#"] * (end - start)  # the other fields keep their lines
     if key in FLAGS:
         lines[start] = f"{key}:"  # given, without a value that can be read: the skill stays hidden
     message = f"the field {literal(key)} is left out: {error.message}"
     return problem("yaml-field", message, min(error.line or 0, end + 1), error.hint)
+
+
+def _field_end(lines: Sequence[str], start: int) -> int:
+    """Return the index after the last line of the field that begins at `start`."""
+    following = range(start + 1, len(lines))
+    return next((number for number in following if _KEY.match(lines[number])), len(lines))
+
+
+def _quoted_field(lines: Sequence[str], line: int, error: Problem) -> Problem:
+    """Return the error with the line to write as its hint, if quotes repair it.
+
+    The field begins at this 1-based line of the file.
+    """
+    from mcp_skills_server.format.yaml_reader import YamlReader
+
+    field = _FIELD.fullmatch(lines[0])
+    if field is None or any(_INDENTED_FIELD.match(below) for below in lines[1:]):
+        return error
+    value = " ".join(" ".join((field[2], *lines[1:])).split())
+    sign = value[0]
+    reason = _REASONS.get(sign, f"a value that begins with {sign!r} needs quotes")
+    if sign in "'\"":
+        is_open = value.find(sign, 1) < 0
+        if is_open:
+            reason = f"the quote {sign} is never closed"
+        if is_open or value.endswith(sign):
+            value = value[1:].removesuffix(sign)
+    elif sign in ">|":
+        value = value.lstrip(">|+- ")
+    elif sign not in _NOT_PLAIN:
+        reason = f"the value of line {line} has ': ' or goes on below, and needs quotes"
+    quoted = f'"{value}"'
+    if '"' in value or "\\" in value:
+        quoted = "'" + value.replace("'", "''") + "'"
+    written, hint = f"{field[1]}: {quoted}", "put the value in quotes, on one line"
+    if len(written) <= _LONGEST_FIX and written.isprintable():
+        if YamlReader(written).read() is None:
+            return error
+        hint = f"write {written}"
+    return error._replace(message=f"not valid YAML: {reason}", hint=hint)
 
 
 def _quoted_colon(lines: Sequence[str]) -> str | None:

@@ -13,7 +13,7 @@ from mcp_skills_server.errors import RequestError, listed, quoted
 from mcp_skills_server.format import fields, hidden
 from mcp_skills_server.model import LONGEST_PATH, Json, Skill, Snapshot, Standing
 
-MARKUP: Final = re.compile(r"[<>\x00-\x1f\x7f-\x9f]")
+MARKUP: Final = re.compile(r"[<>\x00-\x1f\x7f-\x9f\u2028\u2029]")
 """Characters that no name may have, because models read names as part of our own text."""
 _ELSEWHERE: Final = re.compile(
     r"(?:https?|oci(?:\+http)?|git\+[a-z]+|mcp\+https?)://", re.IGNORECASE

@@ -17,6 +17,7 @@ from urllib.parse import unquote
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
+    from markdown_it.rules_inline import StateInline
     from markdown_it.token import Token
 
 # The parser has escaped braces and angle brackets by then.
@@ -56,7 +57,7 @@ class Reference(NamedTuple):
     Attributes:
         target: the path from the skill's root, percent-decoded once, without query or fragment.
         text: the link text or the image's alternative text; "" for a code span.
-        line: 0-based line of the block, counted from the body's first line.
+        line: 0-based line, counted from the body's first line.
         kind: "code" is a reference only if it names a file of the bundle. "outside" is a link or an
             image to a path outside of the skill's folder, with the target as written.
     """
@@ -95,14 +96,36 @@ def _pieces(content: str, line: int) -> Iterator[tuple[int, str]]:
 
 
 def _parsed(text: str, known: dict[str, Any]) -> list[Token]:
-    """Return the inline tokens of a block; `known` holds the definitions of reference links."""
-    tokens: list[Token] = []
-    _parser().inline.parse(text, _parser(), known, tokens)
-    return tokens
+    """Return the inline tokens of a block; `known` holds the definitions of reference links.
+
+    The parser tells no lines. The map of a token that it pushes is the line on which it begins.
+    """
+    state = _state()(text, _parser(), known, [])
+    inline = _parser().inline
+    inline.tokenize(state)
+    for rule in inline.ruler2.getRules(""):
+        rule(state)
+    return state.tokens
+
+
+@cache
+def _state() -> type[StateInline]:
+    from markdown_it.rules_inline import StateInline
+
+    class PlacedState(StateInline):
+        def push(self, ttype: str, tag: str, nesting: Literal[-1, 0, 1]) -> Token:
+            token = super().push(ttype, tag, nesting)
+            line = self.src.count("\n", 0, self.pos)
+            token.map = [line, line]
+            return token
+
+    return PlacedState
 
 
 def _inline(tokens: list[Token], line: int) -> Iterator[Reference]:
+    first = line
     for position, token in enumerate(tokens):
+        line = first + (token.map[0] if token.map else 0)
         if token.type == "link_open":
             # Links are not nested.
             inside = takewhile(lambda each: each.type != "link_close", tokens[position + 1 :])

@@ -13,7 +13,8 @@ MARKDOWN: Final = "text/markdown"
 _OURS: Final = {
     # Suffixes that the standard table lacks, or maps to another type (.ts to video/mp2t).
     MARKDOWN: "md markdown mdx", "text/plain": "txt ini cfg conf log", "text/x-rst": "rst",
-    "text/x-python": "py", "application/x-sh": "sh bash zsh", "text/x-powershell": "ps1",
+    "text/x-python": "py", "application/x-sh": "sh bash zsh ksh",
+    "text/x-batch": "bat cmd", "text/x-powershell": "ps1",
     "text/x-ruby": "rb", "text/x-perl": "pl", "text/javascript": "js mjs cjs", "text/jsx": "jsx",
     "text/x-typescript": "ts tsx", "text/x-go": "go", "text/x-rust": "rs", "text/x-java": "java",
     "text/x-c": "c h", "text/x-c++": "cpp hpp", "text/x-csharp": "cs", "text/x-kotlin": "kt",

@@ -11,9 +11,10 @@ from mcp_skills_server.format.ignored import ARCHIVES
 from mcp_skills_server.model import SKILL_MD, Problem
 
 _NO_LETTERS: Final = re.compile(r"[\W\d_]+")
-_NEAR: Final = frozenset(
-    ("skillmd", "skillsmd", "skilltxt", "skillmdtxt", "skillmdmd", "skillmarkdown", "skillcopymd")
-)
+_NEAR: Final = frozenset((
+    "skill", "skillmd", "skillsmd", "skilltxt", "skillmdtxt", "skillmdmd", "skillmdx",
+    "skillmarkdown", "skillcopymd",
+))  # fmt: skip
 """Letters of names that people and systems write for SKILL.md, such as `SKILL (1).md`."""
 
 

@@ -110,10 +110,11 @@ def is_plugin_name(name: str) -> bool:
 def name_of(fields: dict[str, Json]) -> tuple[str | None, Problem | None]:
     """Return the name of a plugin, None if no skill can be served under it, and its problem."""
     name, hint = fields.get("name"), CODES["plugin-name"].hint
-    if not isinstance(name, str) or not _SERVED_NAME.fullmatch(name):
-        text = f"a plugin has the name {quoted(str(name))}, and is left out"
-        at = name if isinstance(name, str) else fields
-        return None, problem(_FAULT, text, line_of(at), hint)
+    if not isinstance(name, str):
+        return None, problem(_FAULT, "a plugin has no name, and is left out", line_of(fields), hint)
+    if not _SERVED_NAME.fullmatch(name):
+        text = f"a plugin has the name {quoted(name)}, and is left out"
+        return None, problem(_FAULT, text, line_of(name), hint)
     if is_plugin_name(name):
         return str(name), None
     text = f"the plugin's name {quoted(name)} breaks the format"

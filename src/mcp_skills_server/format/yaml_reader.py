@@ -36,6 +36,8 @@ _OTHER_IN_1_1: Final = frozenset(
 )
 """Words that are booleans in YAML 1.1 and text in 1.2."""
 _WORD_KEY: Final = _NULL | _BOOLEAN | _OTHER_IN_1_1
+_PROSE: Final = ("description", "when_to_use", "argument-hint")
+"""Fields whose values are sentences, in which a number sign is text."""
 MAX_DEPTH: Final = 24
 MAX_NODES: Final = 10_000
 MAX_EXPANSION: Final = 1 << 20
@@ -110,6 +112,7 @@ class YamlReader:
         self._next: Any = None
         self._nodes = 0
         self._expansion = 0
+        self._has_comment = " #" in text or "\t#" in text
         self._anchors: dict[str, _Anchor] = {}
         self._open: set[str] = set()
         self.field, self.field_line = "", 0
@@ -233,10 +236,27 @@ class YamlReader:
             written = value.value if value.__class__ is events.ScalarEvent else None
             if depth == 0 and written is not None:
                 self.written.setdefault(key, written)
+                if self._has_comment and value.implicit[0]:
+                    self._check_comment(key, value)
             if depth == 1 and self.field == METADATA:
                 self.metadata.setdefault(key, (line, written))
             out[key] = self._value(value, depth + 1)
         return out
+
+    def _check_comment(self, key: str, value: Any) -> None:
+        """Report a plain value whose author took the comment behind it for text."""
+        start, end, column = value.start_mark, int(value.end_mark.line), int(value.end_mark.column)
+        line = self._text.split("\n")[end]
+        comment = line[column:].strip()
+        is_meant = key not in _PROSE and comment[1:2] in ("", " ", "\t", "#")
+        if not value.value or not comment.startswith("#") or is_meant:
+            return
+        hint = "put the value in quotes; ' #' begins a comment"
+        if start.line == end:
+            text = line[int(start.column) :].strip().replace("'", "''")
+            hint = f"write {key}: '{text}', or begin the comment on a line of its own"
+        message = f"the rest of the line is a comment, and the value of {key} ends before "
+        self._note("yaml-comment", value, message + literal(comment), hint)
 
     def _sequence(self, depth: int) -> list[Json]:
         out: list[Json] = []

@@ -57,9 +57,9 @@ def parse(text: str) -> tuple[LockedSource, ...]:
         ValueError: the text is not a valid lock file; the message has the reason and the place.
     """
     content = load_toml(text)
-    if content.get("version") != _VERSION:
-        version = content.get("version")
-        raise ValueError(f"its version is {version!r}, and this program reads {_VERSION}")
+    version = content.get("version", "missing")
+    if version != _VERSION:
+        raise ValueError(f"its version is {version}, and this program reads {_VERSION}")
     found = content.get("source", [])
     if unknown := content.keys() - {"version", "source"}:
         raise ValueError(f"it has unknown keys: {', '.join(sorted(unknown))}")

@@ -9,13 +9,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
-import shutil
-import stat
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -24,16 +19,16 @@ from typing import Any, Final, TypeAlias, cast
 
 from mcp_skills_server import __version__
 from mcp_skills_server.catalog.gates import GateRefusal
+from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.codes import problem
-from mcp_skills_server.durable import read_regular, untrusted_reason
+from mcp_skills_server.durable import read_regular
 from mcp_skills_server.errors import SkillsServerError, UsageError
 from mcp_skills_server.installation import missing_extra
 from mcp_skills_server.model import SIGNATURE_FILE, Skill, Standing, printable
 from mcp_skills_server.model.decoding import load_json
 
 _MOST_PROVED: Final = 100_000
-_UNUSED_S: Final = 30 * 86400.0
 _MOST_BYTES: Final = 1 << 20
 
 Files: TypeAlias = Mapping[str, bytes]
@@ -290,52 +285,15 @@ def _check_is_valid(bundle: Mapping[str, Any]) -> None:
             raise UnsignedError("signature-expired", message)
 
 
-class ProofCache:
-    """A persistent cache of successful verifications, which take long: an empty file for each.
+class SignatureGate:
+    """A gate of the registry that refuses skills without a valid signature.
 
-    The file's path is made of hashes of the cache key and the skill's digest. Folder and file must
-    belong to this user and be writable by no other, since writing a file forges a proof. Files may
-    be deleted at any time. An unusable folder disables the cache.
+    Results are cached; `proofs` has successful verifications, which take long, of other processes.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def has(self, key: str, digest: str) -> bool:
-        """Tell whether a skill with this digest was verified before under a cache key."""
-        place = self._place(key)
-        try:
-            return _is_ours(place, stat.S_ISDIR) and _is_ours(place / _sha256(digest), stat.S_ISREG)
-        except OSError:
-            return False
-
-    def record(self, key: str, digest: str) -> None:
-        """Record that a skill with this digest was verified under a cache key."""
-        place = self._place(key)
-        with suppress(OSError):
-            if not place.is_dir():
-                place.mkdir(mode=0o700, parents=True)
-                self._remove_unused(place)
-            if _is_ours(place, stat.S_ISDIR):
-                os.utime(place)
-                (place / _sha256(digest)).touch(0o600, exist_ok=False)
-
-    def _place(self, key: str) -> Path:
-        # Another version of this program may check more.
-        return self._folder / _sha256(f"{__version__} {key}")
-
-    def _remove_unused(self, but: Path) -> None:
-        for each in self._folder.iterdir():
-            if each != but and time.time() - each.lstat().st_mtime > _UNUSED_S:
-                shutil.rmtree(each, ignore_errors=True)
-
-
-class SignatureGate:
-    """A gate of the registry that refuses skills without a valid signature; results are cached."""
-
-    def __init__(self, verifier: Verifier, proofs: ProofCache | None = None) -> None:
+    def __init__(self, verifier: Verifier, proofs: Index | None = None) -> None:
         self._verifier = verifier
-        self._cache = proofs
+        self._proofs = proofs
         self._cache_key: str | None = None
         """The cache key under which `_refusals` is valid."""
         self._refusals: dict[str, GateRefusal | None] = {}
@@ -355,21 +313,15 @@ class SignatureGate:
     def _judge(
         self, reader: Registry, skill: Skill, digest: str, key: str | None
     ) -> GateRefusal | None:
-        if self._cache is not None and key is not None and self._cache.has(key, digest):
+        # Another version of this program may check more.
+        kind, proof = f"signature {__version__} {key}", digest.encode()
+        proofs = self._proofs if key is not None else None
+        if proofs is not None and proofs.memos(kind, [proof]):
             return None
         try:
             self._verifier.check(reader.read_all(skill))
         except UnsignedError as error:
             return GateRefusal(problem(error.code, str(error)))
-        if self._cache is not None and key is not None:
-            self._cache.record(key, digest)
+        if proofs is not None:
+            proofs.save_memos(kind, {proof: b""})
         return None
-
-
-def _is_ours(path: Path, is_kind: Callable[[int], bool]) -> bool:
-    found = os.lstat(path)
-    return is_kind(found.st_mode) and not untrusted_reason(found)
-
-
-def _sha256(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()

@@ -62,6 +62,24 @@ class RuntimeSettings(NamedTuple):
     load_dependencies: bool = False
 
 
+class _Searches:
+    """The searches of sets of skills, with one index for all of them."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._lock = Lock()
+        self._search: Search | None = None
+
+    def of(self, skill_set: SkillSet) -> Search:
+        """Return the search of a set of skills."""
+        from mcp_skills_server.runtime.search import Search
+
+        with self._lock:
+            if self._search is None:
+                self._search = Search(self._runtime.registry, self._runtime.embeddings)
+        return self._search.restricted_to(skill_set)
+
+
 class Runtime(ClosingMixin):
     """A factory of sessions, one per conversation, for a custom agent loop or an MCP server.
 
@@ -98,10 +116,7 @@ class Runtime(ClosingMixin):
         if scripts is not None:
             self.enable_scripts(scripts)
         self._restricted = LruCache(self._make_restricted, _MAX_RESTRICTED)
-        self._whole = self
-        """The runtime of all skills."""
-        self._search: Search | None = None
-        self._searching = Lock()
+        self.searches = _Searches(self)
         self.briefing = Briefing(registry, self)
         self._set_skill_set(registry)
 
@@ -135,17 +150,6 @@ class Runtime(ClosingMixin):
         return made
 
     @property
-    def search(self) -> Search:
-        """The search of these skills; all restricted runtimes share one index."""
-        from mcp_skills_server.runtime.search import Search
-
-        whole = self._whole
-        with whole._searching:
-            if whole._search is None:
-                whole._search = Search(self.registry, self.embeddings)
-        return whole._search.restricted_to(self.skill_set)
-
-    @property
     def runs_scripts(self) -> bool:
         """True if scripts of at least one of these skills may run."""
         permissions = self.skill_set.permissions
@@ -163,7 +167,7 @@ class Runtime(ClosingMixin):
 
         self.registry.loaded.wait()
         with suppress(NoFullTextError):
-            self.search.find("skill", 1, runtime.is_offered)
+            self.searches.of(self.registry).find("skill", 1, runtime.is_offered)
 
     async def __aenter__(self) -> Self:
         await self.load()
@@ -244,7 +248,7 @@ class Runtime(ClosingMixin):
         from mcp_skills_server.runtime.search_index import NoFullTextError
 
         try:
-            return self.search.find(wanted, _SUGGESTED, runtime.is_offered)
+            return self.searches.of(self.skill_set).find(wanted, _SUGGESTED, runtime.is_offered)
         except NoFullTextError:
             return []
 

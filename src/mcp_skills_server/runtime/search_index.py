@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any, Final, Literal, NamedTuple
 from weakref import finalize
 
-from mcp_skills_server.dialects.runtime import LIST
-from mcp_skills_server.errors import RequestError
+from mcp_skills_server.dialects.runtime import LIST, SEARCH
+from mcp_skills_server.errors import REPEATS, RequestError
 from mcp_skills_server.model import Skill, Snapshot, Standing
-from mcp_skills_server.runtime.full_text_support import full_text_problem, warn
 from mcp_skills_server.runtime.search_text import (
     Texts,
     description_words,
@@ -21,6 +21,8 @@ from mcp_skills_server.runtime.search_text import (
 )
 from mcp_skills_server.runtime.thesaurus import thesaurus
 from mcp_skills_server.runtime.vocabulary import Vocabulary
+
+logger = logging.getLogger(__name__)
 
 WEIGHTS: Final = {
     "name": 10.0,
@@ -64,6 +66,14 @@ class NoFullTextError(RequestError):
     """An error for a search in a Python without full-text search."""
 
 
+def _no_full_text(reason: str) -> NoFullTextError:
+    hint = "run the server with a Python whose sqlite3 has FTS5"
+    logger.warning("%s finds nothing, because %s; %s", SEARCH, reason, hint, extra=REPEATS)
+    return NoFullTextError(
+        f"Skills cannot be searched here, because {reason}; {LIST} lists all of them"
+    )
+
+
 class Term(NamedTuple):
     """A folded word of a query, or with `prefix` the beginning of one."""
 
@@ -79,19 +89,18 @@ class SearchIndex:
     """
 
     def __init__(self) -> None:
-        reason = full_text_problem()
-        if reason is not None:
-            warn(reason)
-            raise NoFullTextError(
-                f"Skills cannot be searched here, because {reason}; {LIST} lists all of them"
-            )
-        import sqlite3
-
+        try:
+            import sqlite3
+        except ImportError:
+            raise _no_full_text("its Python was built without sqlite3") from None
         # `Search` has a lock for the threads that share this connection.
         self._db = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
         finalize(self, self._db.close)
-        for table in _TABLES:
-            self._db.execute(table)
+        try:
+            for table in _TABLES:
+                self._db.execute(table)
+        except sqlite3.OperationalError:
+            raise _no_full_text("its SQLite was built without FTS5") from None
         self.titles = Vocabulary(self._db, "titles", 2, self._is_known)
         self.descriptions = Vocabulary(self._db, "descriptions", 3, self._is_known)
         self._snapshot = Snapshot({})

@@ -216,7 +216,7 @@ class Session(ClosingMixin):
     async def _search(self, given: Mapping[str, Any], call: _Request) -> ToolResult:
         snapshot = call.runtime.skill_set.snapshot
         limit = int(given.get("limit", 5))
-        search, query = call.runtime.search, given["query"]
+        search, query = call.runtime.searches.of(call.runtime.skill_set), given["query"]
         find = partial(search.find_scored, query, limit, dialect.is_offered, by_meaning=True)
         hits = await in_thread(find)
         events.record_search(query, len(hits))

@@ -18,6 +18,7 @@ from mcp_skills_server.errors import RequestError
 from mcp_skills_server.runtime.quota import Quota, QuotaError
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.session import Session
+from mcp_skills_server.telemetry.load import Occupancy
 
 MOST: Final = 4096
 IDLE_S: Final = 24 * 3600
@@ -51,9 +52,15 @@ class Sessions:
         self.runtime = runtime
         self._quota = Quota[str]("sessions", MOST, share, name="runtime-sessions")
         self._open: OrderedDict[str, _OpenSession] = OrderedDict()
+        self._evicted = 0
 
     def __len__(self) -> int:
         return len(self._open)
+
+    @property
+    def usage(self) -> Occupancy:
+        """The open sessions."""
+        return Occupancy(len(self._open), self._quota.total, self._evicted)
 
     def new(
         self, since: float | None = None, runtime: Runtime | None = None, handle: str | None = None
@@ -87,6 +94,7 @@ class Sessions:
             except QuotaError:
                 session.close()
                 raise
+            self._evicted += len(going)
             for other in going:
                 self.end(other)
         self._open[handle] = _OpenSession(session, owner, time.monotonic())

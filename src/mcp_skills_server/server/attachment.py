@@ -24,7 +24,6 @@ from mcp_skills_server.errors import NotServedError
 from mcp_skills_server.format import uris
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.model import Changes, Json
-from mcp_skills_server.runtime import full_text_support
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.sessions import Sessions
 from mcp_skills_server.server import notify, prompts, resources, skills
@@ -155,8 +154,6 @@ class Attachment:
             finally:
                 self.registry.loaded.wait()
                 soon(self._finish_first_scan)
-            if self.settings.tools:
-                full_text_support.warn_if_absent()
 
         threading.Thread(target=scan, name="skills-load", daemon=True).start()
 

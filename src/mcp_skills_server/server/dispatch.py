@@ -43,7 +43,7 @@ class PendingRequest:
     """A request without a response so far; its params are unvalidated.
 
     Attributes:
-        client: of the session; in the modern era, of the request once its envelope is validated.
+        client: of the session; of a handshake or modern request its own, once that is validated.
         send: sends a notification that belongs to this request.
         is_shared: whether `send` also carries other messages, as a pipe does.
         is_done: whether it was answered or cancelled, after which nothing is sent for it.
@@ -185,19 +185,18 @@ class McpSession:
             if era.modern:
                 request.client = eras.client_of_envelope(params)
             era.check_params(method, params)
+            if method == INITIALIZE:
+                request.client = eras.client_of_handshake(params)
         except FaultError as error:
             invalid = error
-        client = request.client
-        if method == INITIALIZE and invalid is None:  # the session has it only afterwards
-            client = eras.client_of_handshake(params)
         with events.Request(
             "mcp",
             method,
             principal=request.requester.principal,
             address=request.requester.address,
             era=era.name,
-            host=client.name,
-            trace=trace_of(method, params, request.id, version=client.version),
+            host=request.client.name,
+            trace=trace_of(method, params, request.id, version=request.client.version),
         ) as event:
             try:
                 if invalid is not None:
@@ -247,21 +246,16 @@ class McpSession:
         return server_features(self._attachment, view)
 
     async def _initialize(self, request: PendingRequest) -> dict[str, Any]:
-        params = request.params or {}
-        client, result = eras.client_of_handshake(params), eras.handshake(params)
-        result = await self._advertise(result, request, client)
-        self._client, self._is_open = client, True
+        result = await self._advertise(eras.handshake(request.params or {}), request)
+        self._client, self._is_open = request.client, True
         return result
 
     async def _discover(self, request: PendingRequest) -> dict[str, Any]:
-        return await self._advertise(eras.discovery(), request, request.client)
+        return await self._advertise(eras.discovery(), request)
 
-    async def _advertise(
-        self, result: dict[str, Any], request: PendingRequest, client: McpClient
-    ) -> dict[str, Any]:
-        return await self._attachment.advertise(
-            result, request.requester.principal, client.name, client.extensions
-        )
+    async def _advertise(self, result: dict[str, Any], request: PendingRequest) -> dict[str, Any]:
+        client, principal = request.client, request.requester.principal
+        return await self._attachment.advertise(result, principal, client.name, client.extensions)
 
     async def _subscribe(self, request: PendingRequest) -> dict[str, Any]:
         uri = (request.params or {})["uri"]

@@ -24,19 +24,18 @@ from mcp_skills_server.access.principal import Owner, Principal
 from mcp_skills_server.dialects import prompts as prompt_dialect
 from mcp_skills_server.dialects import resources as resource_dialect
 from mcp_skills_server.dialects import runtime
-from mcp_skills_server.errors import RequestError, SkillsServerError
+from mcp_skills_server.errors import REPEATS, RequestError, SkillsServerError
 from mcp_skills_server.format import uris
 from mcp_skills_server.model import Changes
-from mcp_skills_server.runtime.quota import Quota
+from mcp_skills_server.runtime.quota import Quota, QuotaError
 from mcp_skills_server.server import prompts
 from mcp_skills_server.server.requests import Settings
+from mcp_skills_server.telemetry.load import Occupancy
 
 logger = logging.getLogger(__name__)
 
 MOST_SUBSCRIPTIONS: Final = 1024
 """The most resource subscriptions of one client."""
-MOST_STREAMS: Final = 1024
-"""The most concurrent `subscriptions/listen` streams of all clients."""
 MOST_WATCHED: Final = 64 * MOST_SUBSCRIPTIONS
 """The most resource subscriptions of all legacy clients together."""
 LONGEST_URI: Final = 4096
@@ -212,11 +211,16 @@ class Notifier:
         self._deliveries: dict[NoticeQueue, asyncio.Task[None]] = {}
         self._streams: dict[NoticeQueue, None] = {}
         self._stream_quota = Quota[NoticeQueue](
-            "listen streams", MOST_STREAMS, settings.streams, name="streams"
+            "listen streams", settings.max_streams, settings.streams, name="streams"
         )
         self._watched = Quota[tuple[int, str]]("subscriptions", MOST_WATCHED)
         self._legacy: WeakKeyDictionary[Any, _Legacy] = WeakKeyDictionary()
         self._tasks: asyncio.TaskGroup | None = None
+
+    @property
+    def usage(self) -> Occupancy:
+        """The open listen streams."""
+        return Occupancy(len(self._stream_quota), self._stream_quota.total)
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
@@ -242,18 +246,20 @@ class Notifier:
             queue.put(notices_for(queue.principal))
 
     def close(self) -> None:
-        """End all listen streams gracefully: send queued notifications, then the request's result.
+        """End all streams gracefully: send queued notifications, then the request's result, if any.
 
         Later streams are acknowledged and ended in the same way.
         """
         self._is_closing = True
-        for queue in list(self._streams):
+        for queue in (*self._streams, *self._legacy_queues):
             queue.close()
 
     def register(self, peer: Peer) -> NoticeQueue:
         """Queue the notifications of a legacy client from now on; return its queue."""
         queue = self._client(peer).queue
         self._legacy_queues[queue] = None
+        if self._is_closing:
+            queue.close()
         return queue
 
     def add_legacy_client(self, peer: Peer) -> None:
@@ -315,14 +321,13 @@ class Notifier:
     ) -> dict[str, Any]:
         """Serve `subscriptions/listen`: acknowledge, then send notifications until a side ends it.
 
-        If the owner has too many streams, its oldest one is ended with a result.
-
         Args:
             wanted: the filter, whose known fields have the types of the protocol.
             owner: the owner whose quota counts the stream.
 
         Raises:
-            RequestError: the filter has too many resources, or other owners use all streams.
+            RequestError: the filter has too many resources.
+            QuotaError: the owner or the server has too many streams; none is ended for a new one.
         """
         if stream.id is None:
             raise RequestError("subscriptions/listen must be a request")
@@ -336,8 +341,12 @@ class Notifier:
 
         queue = NoticeQueue(wants, stream.principal)
         meta: dict[str, Any] = {_STREAM: stream.id}
-        for oldest in self._stream_quota.claim(queue, owner):
-            oldest.close()
+        try:
+            # busy: a client would reopen an evicted stream at once, and evict another one
+            self._stream_quota.claim(queue, owner, is_busy=lambda _: True)
+        except QuotaError as error:
+            logger.warning("refused a stream of %s: %s", owner, error, extra=REPEATS)
+            raise
         self._streams[queue] = None
         if self._is_closing:
             queue.close()

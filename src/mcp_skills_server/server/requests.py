@@ -46,6 +46,7 @@ class Settings:
         prompts: whether to offer a prompt for each skill.
         prompt_choice: shell patterns for names or paths of the skills that become prompts, or ().
         streams: concurrent `subscriptions/listen` streams of a client; None for a quarter of all.
+        max_streams: concurrent streams of all clients.
         proposals: the store of proposals; None to disable them.
         spoken: the dialects selected by `dialect`.
         least: the lowest standing of a listed skill.
@@ -62,6 +63,7 @@ class Settings:
     prompts: bool = True
     prompt_choice: tuple[str, ...] = ()
     streams: int | None = None
+    max_streams: int = 1024
     proposals: ProposalStore | None = None
     spoken: table.DialectSet = field(init=False, repr=False, compare=False)
     least: Standing = field(init=False, repr=False, compare=False)

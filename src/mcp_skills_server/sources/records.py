@@ -80,7 +80,7 @@ class IndexRecord:
     """The reason for each refused skill of that revision, by name."""
     skills: int = 0  # the number of its skill records; one that is lost shows
     extent: Extent = field(default_factory=Extent)
-    """Of all skills when they last were complete; of no files before that."""
+    """That of all skills when they last were complete; no files before that."""
     warnings: tuple[str, ...] = ()
     units: Mapping[str, UnitRecord] = field(default_factory=dict[str, UnitRecord])
     """By fingerprint, the units whose state the skill records do not show."""

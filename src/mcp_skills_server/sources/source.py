@@ -334,7 +334,7 @@ class Source:
             # the copy that is served until the source answers must be complete
             FetchedFolder.recover(self.place)
         self.changed = set[str]()
-        self.stamp = folder_stamp(self.place)
+        self.stamp: Sequence[str] = folder_stamp(self.place)
         self.held = ""
 
     def detect_changes(self) -> None:

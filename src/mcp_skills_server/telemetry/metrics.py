@@ -7,15 +7,9 @@ unknown values from clients become "_OTHER".
 
 from __future__ import annotations
 
-import logging
-import socket
-import threading
-import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
-from io import BytesIO
-from typing import TYPE_CHECKING, Final
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily
@@ -25,21 +19,12 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
-from mcp_skills_server.errors import REPEATS
 from mcp_skills_server.telemetry.events import CATALOGUE, PAGE, PROPOSING, Event
 from mcp_skills_server.telemetry.gauge import Gauge
-
-if TYPE_CHECKING:
-    from wsgiref.types import StartResponse, WSGIEnvironment
-
-logger = logging.getLogger(__name__)
 
 _OTHER: Final = "_OTHER"
 _MOST_SKILLS: Final = 1000
 """Skills with their own label value; uses of further skills are counted as "_OTHER"."""
-_LONGEST_HEAD: Final = 64 << 10
-_TIMEOUT_S: Final = 2.0
-"""Seconds in which the head of a request must arrive, and then the response be received."""
 _SECONDS: Final = (
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300,
 )  # fmt: skip
@@ -87,6 +72,7 @@ class Metrics:
             "Requests that were refused before any protocol.",
             ("reason",),
         )
+        self._refused.labels("overload")  # a rate shows the first one only if the series exists
         self._changes = counter(
             "skills_catalogue_changes", "Skills that appeared, changed or vanished.", ("change",)
         )
@@ -143,58 +129,6 @@ class Metrics:
                 return _OTHER
             self._skills.add(skill)
         return skill
-
-
-def serve_metrics(metrics: Metrics, host: str, port: int, admits: Callable[[str], bool]) -> None:
-    """Serve the metrics over HTTP at a separate address, in a daemon thread; may raise OSError.
-
-    `admits` decides on the Host header, against DNS rebinding.
-    """
-
-    def app(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        named = environ.get("HTTP_HOST", "")
-        if admits(named):
-            body, content_type = metrics.render(environ.get("HTTP_ACCEPT", ""))
-            start_response("200 OK", [("Content-Type", content_type)])
-            return [body]
-        words = "refused Host %.100r at --metrics-address; --allowed-host admits it"
-        logger.warning(words, named, extra=REPEATS)
-        start_response("403 Forbidden", [("Content-Type", "text/plain")])
-        return [b"This Host is not served here; --allowed-host admits it\n"]
-
-    server = _Server(host, port)
-    server.set_app(app)
-    threading.Thread(target=server.serve_forever, name="skills-metrics", daemon=True).start()
-
-
-class _Server(WSGIServer):
-    """A server of one connection at a time: others take no file descriptor from `/mcp`."""
-
-    def __init__(self, host: str, port: int) -> None:
-        if ":" in host:
-            self.address_family = socket.AF_INET6
-        super().__init__((host, port), _Handler)
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Log no connection that was lost or idle."""
-
-
-class _Handler(WSGIRequestHandler):
-    def handle(self) -> None:
-        """Read the head of the request, and answer it."""
-        head, deadline = b"", time.monotonic() + _TIMEOUT_S
-        while b"\r\n\r\n" not in head:
-            self.connection.settimeout(max(0.001, deadline - time.monotonic()))
-            more = self.connection.recv(_LONGEST_HEAD - len(head))
-            if not more:
-                return  # the client disconnected, or the head is too long
-            head += more
-        self.connection.settimeout(_TIMEOUT_S)
-        self.rfile = BytesIO(head)
-        super().handle()
-
-    def log_message(self, *_: object) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Log no requests."""
 
 
 class _GaugeCollector(Collector):

@@ -12,11 +12,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from mcp_skills_server.codes import standing
 from mcp_skills_server.format import hidden
 from mcp_skills_server.format.fields import split_tools
-from mcp_skills_server.format.frontmatter import parse
+from mcp_skills_server.format.frontmatter import Document, parse
 from mcp_skills_server.model import Problem
-from mcp_skills_server.validation.rules import HOST_FIELDS, check, specified_field
+from mcp_skills_server.validation.rules import KNOWN_FIELDS, as_text, check, near_field
 
 _FIELD: Final = re.compile(
     r"(?P<start>[ \t]*+(?:[\w.-]++|\"[^\"\n]*+\"|'[^'\n]*+')[ \t]*+:[ \t]++)(?P<value>[^\n]*+)\Z"
@@ -41,8 +42,10 @@ def fix_text(text: str, problems: Sequence[Problem], directory: str) -> tuple[st
         tried = line_end.join(lines)
         if _is_better(text, tried, problem.code, directory):
             text = tried
-            done.append(problem)
-    return text, done[::-1]
+            done += [
+                each for each in problems if each.line == problem.line and each.code == problem.code
+            ]
+    return text, sorted({*done}, key=lambda each: each.line or 0)
 
 
 def has_fix(problem: Problem) -> bool:
@@ -51,16 +54,20 @@ def has_fix(problem: Problem) -> bool:
 
 
 def _is_better(before: str, after: str, code: str, directory: str) -> bool:
-    old, new = _codes(before, directory), _codes(after, directory)
-    return new[code] < old[code] and new <= old
+    """Tell whether a fix removed its finding, added none, and kept what hosts honour."""
+    (document, old), (repaired, new) = _read(before, directory), _read(after, directory)
+    fields, kept = document.frontmatter or {}, repaired.frontmatter or {}
+    if any(key in KNOWN_FIELDS and key not in kept for key in fields):
+        return False
+    counts, left = Counter(each.code for each in old), Counter(each.code for each in new)
+    counts["hidden-characters"] += hidden.count(before)
+    left["hidden-characters"] += hidden.count(after)
+    return left[code] < counts[code] and left <= counts and standing(new) >= standing(old)
 
 
-def _codes(text: str, directory: str) -> Counter[str]:
-    """Count the problems of a SKILL.md by code."""
+def _read(text: str, directory: str) -> tuple[Document, list[Problem]]:
     document = parse(text.encode("utf-8", "surrogateescape"))
-    found = Counter(each.code for each in (*document.problems, *check(document, directory)))
-    found["hidden-characters"] += hidden.count(text)
-    return found
+    return document, [*document.problems, *check(document, directory)]
 
 
 def _without_comment(text: str) -> tuple[str, str]:
@@ -109,7 +116,7 @@ def _field_to_metadata(lines: list[str], number: int) -> bool:
     key, field = _KEY.match(lines[number]), _FIELD.match(lines[number])
     if key is None or field is None or not field["value"]:
         return False
-    if key[0] in HOST_FIELDS or specified_field(key[0]):
+    if near_field(key[0]):
         return False
     below = next(line for line in lines[number + 1 :] if line.strip())  # or the closing fence
     goes_on = below[:1] in (" ", "\t", "-") and not below.startswith("---")
@@ -132,6 +139,51 @@ def _field_to_metadata(lines: list[str], number: int) -> bool:
     return True
 
 
+def _metadata_as_text(lines: list[str], number: int) -> bool:
+    """Write a value of `metadata`, or all of a mapping on one line, as its finding's hint says."""
+    document = parse("\n".join(lines).encode())
+    values = (document.frontmatter or {}).get("metadata")
+    if not isinstance(values, dict) or not document.metadata:
+        return False
+    written = {line: (key, text) for key, (line, text) in document.metadata.items()}
+    if re.fullmatch(r"metadata[ \t]*+:[ \t]*+\{[^#\n]*+", lines[number]):
+        if set(written) != {number + 1}:  # the mapping goes on below
+            return False
+        lines[number : number + 1] = [
+            "metadata:",
+            *(
+                f"  {as_text(key, values[key], text)}"
+                for key, (_, text) in document.metadata.items()
+            ),
+        ]
+        return True
+    if number + 1 not in written:
+        return False
+    if _value_in_quotes(lines, number):
+        return True
+    key, text = written[number + 1]
+    indent = len(lines[number]) - len(lines[number].lstrip())
+    last = number + 1
+    while (line := lines[last]).strip() and not line.startswith("---"):
+        deeper = len(line) - len(line.lstrip())
+        if deeper < indent or (deeper == indent and line.lstrip()[0] != "-"):
+            break
+        last += 1
+    if "#" in "".join(lines[number:last]):  # a comment would be lost
+        return False
+    lines[number:last] = [" " * indent + as_text(key, values[key], text)]
+    return True
+
+
+def _hint_in_quotes(lines: list[str], number: int) -> bool:
+    field = re.fullmatch(
+        r"(argument-hint[ \t]*+:[ \t]*+)(\[[^\]\"\\#\n]*+\])[ \t]*+", lines[number]
+    )
+    if field is not None:
+        lines[number] = f'{field[1]}"{field[2]}"'
+    return field is not None
+
+
 def _without_hidden(lines: list[str], _: int) -> bool:
     before = list(lines)
     lines[:] = [hidden.strip(line) for line in lines]
@@ -142,8 +194,9 @@ _CORRECTIONS: Final[dict[str, Correct]] = {
     "yaml-colon": _value_in_quotes,
     "yaml-ambiguous": _value_in_quotes,
     "yaml-value": _value_in_quotes,
-    "metadata-type": _value_in_quotes,
+    "metadata-type": _metadata_as_text,
     "allowed-tools-form": _tools_as_text,
     "field-unknown": _field_to_metadata,
+    "field-type": _hint_in_quotes,
     "hidden-characters": _without_hidden,
 }

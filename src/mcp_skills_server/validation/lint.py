@@ -52,21 +52,19 @@ def lint_names(skill: Skill, served: Collection[str], unserved: Iterable[str]) -
 def lint_file(skill: Skill, path: str, raw: bytes) -> list[Problem]:
     """Return the problems of a skill's file, such as dangling references and hidden text."""
     found: list[Problem] = []
-    markdown, first_line = "", 1
+    body_line = 1
     readable, media_type = skill.standing > Standing.UNUSABLE, media.media_type(path)
     content = media.as_text(raw, media_type)
     if media.is_lfs_pointer(raw):  # text, even if the path is that of an image
         content = raw.decode("utf-8", "replace")
     if path == SKILL_MD and readable:
         document = frontmatter.parse(raw)
-        markdown, first_line = document.body, document.body_line
+        body_line = document.body_line
         found += rules.check_deeply(document, skill.files)
     elif path == manifest.SKILL_TOML and readable:
         found += manifest.read(raw, skill.frontmatter, skill.path, skill.files).problems
-    elif path != SKILL_MD and content is not None and media_type == media.MARKDOWN:
-        markdown = content
     if content is not None:
-        found += text.RULES.check(TextFile(content, markdown, first_line))
+        found += text.RULES.check(TextFile(content, path, body_line))
     return [each._replace(path=path) for each in found]
 
 

@@ -7,17 +7,23 @@ subject and returns findings; the row has their severity and default hint.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from mcp_skills_server.codes import problem
+from mcp_skills_server.format import hidden
 from mcp_skills_server.format.frontmatter import Document
 from mcp_skills_server.format.links import Reference, references
 from mcp_skills_server.model import Json, Problem
+from mcp_skills_server.validation.pieces import Pieces
 
 T = TypeVar("T")
+_BEFORE: Final = 120
+_AFTER: Final = 300
+"""Characters around a mark that hold the whole match."""
 
 
 class Finding(NamedTuple):
@@ -88,9 +94,47 @@ class SkillMd:
         return references(self.document.body)
 
 
-class TextFile(NamedTuple):
-    """A text file of a skill, and the part of it that is Markdown, with its first 1-based line."""
+@dataclass(frozen=True)
+class TextFile:
+    """A text file of a skill, and the 1-based line on which its body begins."""
 
     text: str
-    markdown: str = ""
-    first_line: int = 1
+    path: str = ""
+    body_line: int = 1
+
+    @cached_property
+    def pieces(self) -> Pieces:
+        """Return the pieces of the text."""
+        return Pieces(self.text, self.path, self.body_line)
+
+    @cached_property
+    def hidden(self) -> list[tuple[int, str]]:
+        """Return the hidden characters with their offsets; NUL bytes have their own code."""
+        return [each for each in hidden.find(self.text) if each[1] != "\0"]
+
+    @cached_property
+    def _folded(self) -> str:
+        """Return the text in lower case, with blanks for line ends and characters that grow."""
+        folded = self.text.lower().replace("\n", " ")
+        if len(folded) != len(self.text):
+            folded = "".join(each.lower()[0] for each in self.text).replace("\n", " ")
+        return folded
+
+    def matches(self, pattern: re.Pattern[str], marks: Iterable[str]) -> Iterator[re.Match[str]]:
+        """Yield the matches around one of these lower-case marks, which each match has.
+
+        To find the marks first is 20 times faster than to search for the pattern.
+        """
+        spots: list[int] = []
+        for mark in marks:
+            at = self._folded.find(mark)
+            while at >= 0:
+                spots.append(at)
+                at = self._folded.find(mark, at + 1)
+        spots.sort()
+        read = end = 0
+        for number, spot in enumerate(spots):
+            read = spot - _BEFORE if spot - _BEFORE > end else read
+            end = spot + _AFTER
+            if number + 1 == len(spots) or spots[number + 1] - _BEFORE > end:
+                yield from pattern.finditer(self.text, max(0, read), end)

@@ -5,54 +5,61 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping
+from difflib import get_close_matches
 from types import NoneType
 from typing import Final
 
+from mcp_skills_server.errors import clipped
 from mcp_skills_server.format import fields, hidden, identity
 from mcp_skills_server.format.arguments import with_mappings
 from mcp_skills_server.format.excerpts import literal
 from mcp_skills_server.format.frontmatter import Document
-from mcp_skills_server.model import Json, Problem
+from mcp_skills_server.model import Json, Problem, printable
 from mcp_skills_server.validation import template
+from mcp_skills_server.validation.host_fields import GRANTED, HOST_FIELDS
 from mcp_skills_server.validation.rule import Finding, Rules, SkillMd
 
 SPECIFIED_FIELDS: Final = frozenset(
     ("name", "description", "license", "compatibility", "metadata", "allowed-tools")
 )
-HOST_FIELDS: Final = frozenset(("disable-model-invocation", "user-invocable", "argument-hint"))
-"""Fields outside of the specification that hosts and this server read at the top level."""
 EXTENSION_FIELDS: Final = frozenset(("arguments", "dependencies", "icons", "files"))
 MAX_NAME: Final = 64
 MAX_DESCRIPTION: Final = 1024
 MAX_COMPATIBILITY: Final = 500
 _VAGUE: Final = 20
+_OF_NAME: Final = re.compile(r"[a-z0-9]++")
 _ODD_IN_NAME: Final = re.compile(r"[^a-z0-9-]")
 _IN_BRACKETS: Final = re.compile(r"\([^()]*\)")
 _BROAD: Final = re.compile(
     r"(?:^|[\s,])(?:Bash|Shell|Terminal)(?:\(\s*+(?:\*\s*+(?::\s*+\*\s*+)?)?\))?(?=$|[\s,])"
 )
+_SHELL: Final = re.compile(r"(?:```|~~~)(?:ba|z)?sh\b|(?:```|~~~)(?:shell|console|python)")
+"""A fence with commands, or with code that needs them."""
 _WHEN: Final = re.compile(
-    r"\b(?:when(?:ever)?|if|for|before|after|during|while|triggers?|asks?|wants?|needs?|used? "
-    r"(?:to|in|by|on|with|as)"
-    r"|use (?:this|it|proactively)|must be used)\b",
+    r"\b(?:when(?:ever)?|if|for|before|after|during|while|triggers?|asks?|wants?|needs?"
+    r"|used? (?:to|in|by|on|with|as)|use (?:this|it|proactively)|must be used"
+    r"|wenn|falls|sobald|für|bei|beim|lorsqu|quand|pour|si|cuando|para|quando|caso|per|se|als|voor"
+    r"|wanneer|gdy|jeśli|dla|när|если|когда|при|для|коли|якщо)(?:\b|(?<=lorsqu))"
+    r"|时|時|场合|用于|如果|当|場合|とき|際|ため|때|경우|위해|عند|إذا|जब|लिए|เมื่อ",
     re.IGNORECASE,
 )
 """Words in a description that introduce the purpose or the occasion of its skill."""
-_CHECKABLE: Final = re.compile(
-    r"\d|_|\b(?:python|node|npm|git|docker|bash|java|ruby|rust|go|deno|bun|uv|pip|linux|macos|windows|network|internet"
-    r"|claude|codex|cursor|copilot|gemini|opencode|mcp|api|cli|browser|chrome)\b",
+_LANGUAGE: Final = re.compile(
+    r"\b(?:the|and|of|with|from|to|an?|in|und|der|die|das|et|les?|des|y|el|los|del|e|il|di|o|os|da|de|as|um|het|een)\b",
     re.IGNORECASE,
 )
+"""Words that tell that a description is in a language whose "when" is known."""
 _MAX_SHOWN: Final = 10
 _LONGEST_LINE: Final = 200
 _PLAIN_KEY: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]*+(?:\.[A-Za-z0-9_-]++)*")
 _NO_PLAIN_KEYS: Final = frozenset(("yes", "no", "on", "off", "true", "false", "null", "y", "n"))
 _DEPENDENCIES: Final = {"tools": "", "prompts": "name", "resources": "uri", "skills": "name"}
 """Kinds of dependencies, and the key of an entry's name if the entry is a mapping."""
-_KNOWN_FIELDS: Final = SPECIFIED_FIELDS | EXTENSION_FIELDS | {"hooks"}
-_READ_AT_THE_TOP: Final = (
-    "leave it there if hosts are to honour it, since below 'metadata:' no host reads it"
-)
+KNOWN_FIELDS: Final = SPECIFIED_FIELDS | EXTENSION_FIELDS | HOST_FIELDS.keys()
+_MAX_KEY: Final = 64
+"""The compared characters of a key."""
+_NEAR: Final = 0.8
+"""The least similarity of a misspelt field, by difflib."""
 _KINDS: Final[Mapping[object, str]] = {
     NoneType: "no value",
     bool: "true or false",
@@ -96,7 +103,10 @@ def _name_missing(skill: SkillMd) -> Iterator[Finding]:
     if "name" not in skill.frontmatter:
         yield skill.at("name", "there is no name")
     elif not skill.name:
-        yield skill.at("name", "the name is empty or not text")
+        written, hint = skill.document.written.get("name"), None
+        if written:
+            hint = f'write name: "{clipped(printable(written), MAX_NAME)}"'
+        yield skill.at("name", "the name is empty or not text", hint)
 
 
 @RULES.rule("name-length")
@@ -110,7 +120,9 @@ def _name_length(skill: SkillMd) -> Iterator[Finding]:
 def _name_characters(skill: SkillMd) -> Iterator[Finding]:
     odd = _ODD_IN_NAME.search(skill.name)
     if odd is not None and not identity.MARKUP.search(skill.name):
-        yield skill.at("name", f"the name holds {odd[0]!r}")
+        kept = "-".join(_OF_NAME.findall(skill.name.lower()))[:MAX_NAME].rstrip("-")
+        hint = f"write name: {kept}, and give its folder the same name" if kept else None
+        yield skill.at("name", f"the name holds {odd[0]!r}", hint)
 
 
 @RULES.rule("name-markup")
@@ -216,22 +228,18 @@ def _is_list_of_texts(value: Json) -> bool:
 def _broad_permission(skill: SkillMd) -> Iterator[Finding]:
     tools = skill.frontmatter.get("allowed-tools")
     entries = tools if isinstance(tools, list) else [tools]
-    if any(isinstance(entry, str) and _BROAD.search(entry) for entry in entries):
-        yield skill.at("allowed-tools", "allowed-tools allows every shell command")
+    is_broad = any(isinstance(entry, str) and _BROAD.search(entry) for entry in entries)
+    has_scripts = any(path.startswith("scripts/") for path in skill.files)
+    if is_broad and not has_scripts and not _SHELL.search(skill.document.body):
+        message = "allowed-tools allows every shell command, and the text needs none"
+        yield skill.at("allowed-tools", message)
 
 
 @DEEP_RULES.rule("description-when")
 def _description_when(skill: SkillMd) -> Iterator[Finding]:
-    if skill.description and not _WHEN.search(skill.description):
+    text = skill.description
+    if text and _LANGUAGE.search(text) and not _WHEN.search(text):
         yield skill.at("description", "the description does not say when to use the skill")
-
-
-@DEEP_RULES.rule("compatibility-form")
-def _compatibility_form(skill: SkillMd) -> Iterator[Finding]:
-    value = skill.frontmatter.get("compatibility")
-    if isinstance(value, str) and value and not _CHECKABLE.search(value):
-        message = f"compatibility {literal(value)} names nothing that a program can check"
-        yield skill.at("compatibility", message)
 
 
 @RULES.rule("hooks")
@@ -255,12 +263,12 @@ def _metadata_type(skill: SkillMd) -> Iterator[Finding]:
         where, written = skill.document.metadata.get(key, (line, None))
         kind = _KINDS.get(type(wrong[key]), "a number")
         message = f"metadata has {kind} where text belongs: {literal(key)}"
-        yield Finding(message, where, f"write {_as_text(key, wrong[key], written)}")
+        yield Finding(message, where, f"write {as_text(key, wrong[key], written)}")
     if len(wrong) > _MAX_SHOWN:
         yield Finding(f"metadata has {len(wrong) - _MAX_SHOWN} more values that are not text", line)
 
 
-def _as_text(key: str, value: Json, written: str | None) -> str:
+def as_text(key: str, value: Json, written: str | None) -> str:
     """Return a YAML line that has this `metadata` field as text, or a description of a long line.
 
     `written` is the text in the file: the version 1.10 is the number 1.1, but the text "1.10".
@@ -296,29 +304,48 @@ def _metadata_keys(skill: SkillMd) -> Iterator[Finding]:
             yield skill.at("metadata", f"metadata has both {literal(other)} and {literal(key)}")
 
 
-def specified_field(key: str) -> str:
-    """Return the field that a key is, apart from case and underscores; "" if there is none."""
-    field = key.lower().replace("_", "-")
-    return field if field in SPECIFIED_FIELDS else ""
+def near_field(key: str) -> str:
+    """Return the known field that a key may be a misspelling of; "" if there is none."""
+    names = {name.replace("_", "-"): name for name in sorted(KNOWN_FIELDS)}
+    near = get_close_matches(key[:_MAX_KEY].lower().replace("_", "-"), names, 1, _NEAR)
+    return names[near[0]] if near else ""
 
 
 @RULES.rule("field-unknown")
 def _field_unknown(skill: SkillMd) -> Iterator[Finding]:
     for key, value in skill.frontmatter.items():
-        if key in _KNOWN_FIELDS:
+        if key in KNOWN_FIELDS:
             continue
-        hint = _READ_AT_THE_TOP
-        if field := specified_field(key):
-            hint = f"write {field}"
-        elif key not in HOST_FIELDS:
+        if field := near_field(key):
+            hint = f"did you mean {field}?"
+        else:
             text = value if isinstance(value, str) else skill.document.written.get(key)
-            line = _as_text(key, value, text)
+            line = as_text(key, value, text)
             hint = f"write {line} below 'metadata:', since strict validators refuse it here"
         yield skill.at(key, f"the specification has no field {literal(key)}", hint)
 
 
+@DEEP_RULES.rule("field-host")
+def _field_host(skill: SkillMd) -> Iterator[Finding]:
+    for key in skill.frontmatter:
+        if key in HOST_FIELDS and key != "hooks" and not HOST_FIELDS[key].over_mcp:
+            yield skill.at(key, f"{HOST_FIELDS[key].hosts} reads {key}; over MCP it has no effect")
+    if "allowed-tools" in skill.frontmatter:
+        yield skill.at("allowed-tools", f"allowed-tools: over MCP {GRANTED}")
+
+
 @RULES.rule("field-type")
 def _field_type(skill: SkillMd) -> Iterator[Finding]:
+    for key, value in skill.frontmatter.items():
+        shape = HOST_FIELDS[key].shape if key in HOST_FIELDS else ""
+        is_list = _is_list_of_texts(value)
+        if not shape.startswith("text") or isinstance(value, str) or (is_list and shape != "text"):
+            continue
+        hint = f"write {key} as text in quotes"
+        if is_list:
+            hint = f'write {key}: "[{", ".join(fields.texts(value))}]"'
+        kind = _KINDS.get(type(value), "a number")
+        yield skill.at(key, f"{key} is {kind}, and hosts expect text", hint)
     for key, message in _misshapen(skill.frontmatter):
         yield skill.at(key, message)
     for key, harmless in fields.FLAGS.items():

@@ -1,95 +1,147 @@
-"""Lint rules for all text files of a skill: hidden text, dangerous commands and secrets.
+"""Lint rules for all text files of a skill: attacks on the model or its user, and secrets.
 
 An attack in the wild hid its text in a reference file instead of SKILL.md, so the rules check every
-text file. They warn only and never change a file.
+text file. A rule first searches the text for its pattern. Only a match is judged by its context:
+the kind of its piece, quotes around it, and sentences and headings about attacks.
 """
 
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator
-from functools import cache
-from operator import itemgetter
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
 
-from mcp_skills_server.format import hidden, media
+from mcp_skills_server.format import media
 from mcp_skills_server.format.excerpts import excerpt
-from mcp_skills_server.validation import suppressions
+from mcp_skills_server.validation import suppressions, threats
+from mcp_skills_server.validation.pieces import pipelines
 from mcp_skills_server.validation.rule import Finding, Rules, TextFile
 
-if TYPE_CHECKING:
-    from markdown_it import MarkdownIt
+RULES = Rules[TextFile]()
 
-_Span: TypeAlias = tuple[int, int]
-"""The (begin, end) offsets of a match in a text."""
-
-_DOWNLOAD: Final = re.compile(r"\b(?:curl|wget|iwr|irm|Invoke-WebRequest)\b")
-_PIPED: Final = re.compile(
-    r"\|(\s*+(?:sudo\s++)?(?:(?:ba|z|da|k)?sh|python3?|node|iex|Invoke-Expression)\b)"
+_DOWNLOAD: Final = re.compile(r"\b(?:curl|wget|iwr|irm|Invoke-WebRequest|Invoke-RestMethod)\b")
+_DOWNLOADERS: Final = frozenset(("curl", "wget", "iwr", "irm", "invoke-webrequest"))
+_SHELLS: Final = frozenset(("sh", "bash", "zsh", "dash", "ksh", "iex", "invoke-expression"))
+_INTERPRETERS: Final = re.compile(r"(?:python|node|perl|ruby|php)[0-9.]*+")
+_PREFIXES: Final = frozenset(("sudo", "env", "command", "exec", "nohup", "time", "$", ">", "doas"))
+_GIVEN: Final = re.compile(
+    r"(?:\b(?:(?:ba|z|da|k)?sh|eval|source|python3?|node|iex)|(?<![\w.])\.)\s++(?:-\w{1,9}\s++)?"
+    r"[\"']?(?:<\(|\$\(|`|\()\s*+(?:curl|wget|iwr|irm)\b"
+    r"|\b(?:exec|eval)\s*+\((?:await\b|[(\s])*+(?:(?:requests|httpx)\.get|[\w.]{0,40}urlopen|fetch)\("
+    r"|\biex\s*+\(+\s*+(?:iwr|irm|New-Object)\b"
 )
-"""A pipe into an interpreter. Downloads are searched before it: matching from each download onwards
-takes time quadratic in the downloads of a line."""
-_GIVEN: Final = re.compile(r"\b(?:ba|z|da)?sh\s++(?:-c\s++)?[\"']?(?:<\(|\$\()\s*+(?:curl|wget)\b")
-"""A shell with a download as its argument, by process or command substitution."""
-_MOST_COMMAND: Final = 1000
-"""Most characters between the name of the downloading program and the pipe."""
-_LONGEST_DOWNLOAD: Final = len("Invoke-WebRequest")
+"""An interpreter with a download as its argument."""
+_DOWNLOAD_MARKS: Final = ("curl", "wget", "iwr ", "irm ", "invoke-")
+_GIVEN_MARKS: Final = (*_DOWNLOAD_MARKS, "eval(", "eval (", "exec(", "exec (", "iex ", "iex(")
 _INJECTION: Final = re.compile(r"!`(?<![`\w]!`)[^`\n]++`")  # a literal prefix makes the search fast
-_MENTION: Final = re.compile(r"@(?<![\w`=@/.]@)(?:~?/|\.\./)[^\s`,]++")
-"""A file mention such as `@/path`, which some hosts replace with the content of the file."""
+_MENTION: Final = re.compile(
+    r"@(?<![\w`=@/.\"']@)(?:~/|\.\./|/(?:etc|home|Users|root|var|usr|opt|tmp|mnt|private|proc|srv)/)[^\s`,]++"
+)
+"""A file mention such as `@/etc/hosts`, which some hosts replace with the content of the file."""
 _PERSISTENCE: Final = re.compile(
-    r"\bcrontab\s++-(?!l\b)|\bsystemctl\s++(?:--user\s++)?enable\b|\blaunchctl\s++(?:load|bootstrap)\b"
-    r"|\bschtasks\s++/create\b"
-    r"|>>?\s*+~?/?[\w/$]*+\.(?:bashrc|zshrc|profile|bash_profile|zprofile)\b|\.ssh/authorized_keys\b",
+    r"\bcrontab\s++-(?![lr]\b)|\|\s*+crontab\b|\bsystemctl\s++(?:--user\s++)?enable\b"
+    r"|\blaunchctl\s++(?:load|bootstrap)\b|\bschtasks\s++/create\b"
+    r"|>>?\s*+[\"']?~?/?[\w/${}]*+\.(?:bashrc|zshrc|profile|bash_profile|zprofile|zshenv)\b"
+    r"|\.ssh/authorized_keys\b|\b(?:tee|cp|mv|>)\s++[^\n|;]{0,80}?(?:LaunchAgents/|/etc/cron|\.config/autostart/)"
+    r"|\breg\s++add\s++[^\n|;]{0,80}?\\Run\b",
     re.IGNORECASE,
 )
+_HARMLESS_START: Final = re.compile(
+    r"\b(?:export|alias|setenv|fish_add_path|source)\b|\bset -gx\b|\beval\s++[\"']?\\?\$\("
+)
+"""What installers add to the start of a shell: variables, aliases and completions."""
+_NETWORK: Final = re.compile(r"https?://|\b(?:curl|wget|nc|ncat|base64|nohup)\b")
 _ENCODED: Final = re.compile(
     r"\bbase64\s++(?:-d|-D|--decode)\b[^\n|]{0,200}+\|\s*+(?:sudo\s++)?(?:(?:ba|z|da|k)?sh|python3?|node)\b"
     r"|\b(?:powershell|pwsh)(?:\.exe)?\b[^\n]{0,100}?\s-(?:enc|encodedcommand|e)\s++[A-Za-z0-9+/=]{20}"
     r"|\b(?:exec|eval)\s*+\(\s*+(?:\w++\.)*+(?:b64decode|fromhex|atob|unhexlify)\b"
-    r"|\beval\s*+\(\s*+(?:Buffer\.from|atob)\b",
+    r"|\beval\s*+\(\s*+(?:Buffer\.from|atob)\b"
+    r"|\bxxd\s++-r\b[^\n|]{0,100}+\|\s*+(?:ba|z)?sh\b",
     re.IGNORECASE,
 )
-_SECRET: Final = re.compile(
-    r"(?P<a_private_key>-----BEGIN (?:RSA |EC |DSA |OPENSSH |ENCRYPTED )?PRIVATE "
-    r"KEY-----\s++[A-Za-z0-9+/=\s]{64})"
-    r"|(?P<an_access_key_of_AWS>\b(?:AKIA|ASIA)[A-Z0-9]{16}\b)"
-    r"|(?P<a_token_of_GitHub>\b(?:gh[pousr]_[A-Za-z0-9]{36}|github_pat_[A-Za-z0-9_]{60})\w*+)"
-    r"|(?P<a_token_of_GitLab>\bglpat-[A-Za-z0-9_-]{20}[\w-]*+)"
-    r"|(?P<a_token_of_Slack>\bxox[abprs]-[A-Za-z0-9-]{20}[\w-]*+)"
-    r"|(?P<a_key_of_Anthropic>\bsk-ant-[A-Za-z0-9_-]{32}[\w-]*+)"
-    r"|(?P<a_key_of_OpenAI>\bsk-(?:proj-)?[A-Za-z0-9]{40}[\w-]*+)"
-    r"|(?P<a_key_of_Google>\bAIza[A-Za-z0-9_-]{35}\b)"
-    r"|(?P<a_token_of_npm>\bnpm_[A-Za-z0-9]{36}\b)"
-    r"|(?P<a_key_of_Stripe>\b[rs]k_live_[A-Za-z0-9]{24}\w*+)"
-)
-"""Secrets in recognisable formats, which their issuers designed for secret scanning."""
-_SECRET_MARKS: Final = (
-    "PRIVATE KEY", "AKIA", "ASIA", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-",
-    "xox", "sk-", "AIza", "npm_", "k_live_",
-)  # fmt: skip
-"""Substrings, one of which is in every match of `_SECRET`: searching them is 20 times faster."""
 _EXAMPLE_SECRET: Final = re.compile(
     r"EXAMPLE|example|0{6}|1234567|abcdefg|[xX]{6}|[*]{6}|[.]{6}|\bYOUR|your"
 )
 """Text that marks a secret as an example."""
-RULES = Rules[TextFile]()
-_OPENS: Final = "<!--"
-_CLOSES: Final = "-->"
-_MOST_PARSED: Final = 262_144
-"""Characters of Markdown that are parsed; after them, comments in code are reported as well."""
-_TICKS: Final = re.compile(r"(?<!`)`+")
+_STYLE: Final = re.compile(
+    r"<\w{1,12}\s[^>\n]{0,200}?(?:display:\s*+none|visibility:\s*+hidden|font-size:\s*+0(?![.\d])|opacity:\s*+0(?![.\d]))"
+    r"[^>\n]{0,200}?>[^<\n]{20}"
+)
+"""Text in an element that a page does not show."""
+_RUN: Final = re.compile("[\U000e0020-\U000e007f]{4}|[\u200b-\u200f\u2060-\u2064\ufeff]{8}")
+"""Invisible characters that spell a message: tag characters, or zero-width ones as bits."""
+_ABOUT: Final = re.compile(
+    r"\b(?:attack|inject|malicious|malware|suspicious|adversar|jailbreak|red[ -]flag"
+    r"|untrusted|threat|phish"
+    r"|social engineering|detect|scan|refuse|reject|hostile|exploit|vulnerab|anti-?pattern"
+    r"|phrases? |such as|e\.g\.|for example|examples? (?:of|:)|patterns?\b|as data\b"
+    r"|never (?:follow|obey|comply|do|run)|(?:do not|don't) (?:follow|obey|comply|do|run)"
+    r"|(?:instead of|rather than|avoid|dangerous|unsafe|insecure|bad):?\s)",
+    re.IGNORECASE,
+)
+"""Words of a text that speaks about attacks, and does not make one."""
+_ABOUT_PATH: Final = re.compile(
+    r"(?:^|[/_.-])(?:payloads?|injections?|attacks?|jailbreaks?|tests?|evals?|fixtures?|red-?team)(?:[/_.-]|$)"
+)
+_NEGATED: Final = re.compile(
+    r"(?:\b(?:never|not|avoid|without|cannot)|n['\u2019]t)\s++(?:ever\s++)?\Z"
+)
+_DENIED: Final = re.compile(r"\b(?:never|not|avoid|no|without)\b|n['\u2019]t\b", re.IGNORECASE)
+_LATER: Final = re.compile(r"\b(?:until|unless|before|if|when|unverified|yet)\b", re.IGNORECASE)
+_CALL: Final = re.compile(
+    r"\b(?:system|popen|Popen|run|call|check_call|check_output|exec|execSync|spawn|spawnSync|shell)\s*+\("
+)
+"""A call in Python or JavaScript that runs a command."""
+_IDENTITY: Final = re.compile(
+    r"(?:-i|--identity|--netrc-file|--cert|--key|IdentityFile=?|-e)\s*+[\"']?\S{0,60}\Z"
+)
+_ASSIGNED: Final = re.compile(
+    r"\b(\w{1,40})=|(?:>|\s-\w{0,4}[fo]\b)\s{0,3}[\"']?([\w./~-]{2,80})|([\w./-]{1,80}\.(?:zip|tgz|tar\.gz|b64|txt))\b"
+)
+"""Variables and files that a command fills."""
+_MAX_LINE: Final = 2_000
+_AROUND: Final = 400
+"""Characters around a match that are its context."""
 
 
 @RULES.rule("hidden-characters")
 def _hidden_characters(file: TextFile) -> Iterator[Finding]:
-    # NUL bytes have their own code, `nul-byte`.
-    found = [(at, character) for at, character in hidden.find(file.text) if character != "\0"]
-    if found:
-        at, character = found[0]
-        message = f"the invisible character U+{ord(character):04X}{_more(len(found))}"
+    # Characters that spell a message have `hidden-text`.
+    if file.hidden and not _RUN.search(file.text, file.hidden[0][0]):
+        at, character = file.hidden[0]
+        message = f"the invisible character U+{ord(character):04X}{_more(len(file.hidden))}"
         yield Finding(message, file.text.count("\n", 0, at) + 1)
+
+
+@RULES.rule("hidden-text")
+def _hidden_text(file: TextFile) -> Iterator[Finding]:
+    """Report text that people do not see and that tells a model what to do."""
+    if file.hidden and (run := _RUN.search(file.text, file.hidden[0][0])):
+        line = file.text.count("\n", 0, run.start()) + 1
+        yield Finding("a message in invisible characters", line)
+    spans = [
+        match.span()
+        for match in file.matches(_STYLE, ("display:", "visibility:", "font-size:", "opacity:"))
+        if file.pieces.is_prose and file.pieces.at(match.start()).kind == "prose"
+    ]
+    if "<!--" in file.text:
+        spans += [
+            (at, at + len(content))
+            for at, content in file.pieces.comments()
+            if threats.ADDRESSED.search(content)
+        ]
+    yield from _first(file, sorted(spans), "text that a page hides and a model follows:")
+
+
+@RULES.rule("hidden-comment")
+def _hidden_comment(file: TextFile) -> Iterator[Finding]:
+    if "<!--" not in file.text:
+        return
+    found = [each for each in file.pieces.comments() if not suppressions.is_suppression(each[1])]
+    if found and not any(threats.ADDRESSED.search(content) for _, content in found):
+        at, content = found[0]
+        message = f"an HTML comment: {excerpt(content)!r}{_more(len(found))}"
+        yield Finding(message, file.pieces.line(at))
 
 
 @RULES.rule("lfs-pointer")
@@ -98,18 +150,13 @@ def _lfs_pointer(file: TextFile) -> Iterator[Finding]:
         yield Finding(media.LFS_FAULT, 1)
 
 
-@RULES.rule("pipe-to-shell")
-def _pipe_to_shell(file: TextFile) -> Iterator[Finding]:
-    given = (found.span() for found in _GIVEN.finditer(file.text))
-    spans = sorted((*_after_pipes(file.text), *given), key=itemgetter(1))
-    return _first(file.text, spans, "a download goes straight into an interpreter:")
-
-
 @RULES.rule("secret")
 def _secret(file: TextFile) -> Iterator[Finding]:
-    if not any(mark in file.text for mark in _SECRET_MARKS):
-        return
-    found = [each for each in _SECRET.finditer(file.text) if not _EXAMPLE_SECRET.search(each[0])]
+    found = [
+        each
+        for each in file.matches(threats.SECRET, threats.SECRET_MARKS)
+        if not _EXAMPLE_SECRET.search(each[0])
+    ]
     if found:
         secret, kind = found[0][0], str(found[0].lastgroup).replace("_", " ")
         # Only the first characters: a report must not leak the secret.
@@ -118,138 +165,287 @@ def _secret(file: TextFile) -> Iterator[Finding]:
         yield Finding(f"{message}{_more(len(found))}", line)
 
 
-class _Command(NamedTuple):
-    """A rule against a pattern of commands, with the start of its message."""
-
-    code: str
-    words: str
-    pattern: re.Pattern[str]
-    marks: tuple[str, ...] = ("",)
-    """Substrings, one of which is in every case-folded match: searching them is 10 times faster."""
-
-    def check(self, file: TextFile) -> Iterator[Finding]:
-        """Yield one finding for all matches in a file."""
-        folded = file.text.casefold()
-        if any(mark in folded for mark in self.marks):
-            spans = (found.span() for found in self.pattern.finditer(file.text))
-            yield from _first(file.text, spans, self.words)
+# Instructions to the model
 
 
-for _each in (
-    _Command("encoded-command", "an encoded command is decoded and run:", _ENCODED, (
-        "base64", "powershell", "pwsh", "b64decode", "fromhex", "atob", "unhexl", "buffer.from")),
-    _Command("shell-injection", "a command that runs on load:", _INJECTION),
-    _Command("file-mention", "a file of the user's machine that some hosts insert:", _MENTION),
-    _Command("persistence", "something is set to start automatically:", _PERSISTENCE, (
-        "crontab", "systemctl", "launchctl", "schtasks", "shrc", "prof", "_keys")),
-):  # fmt: skip
-    RULES.rule(_each.code)(_each.check)
+@RULES.rule("override")
+def _override(file: TextFile) -> Iterator[Finding]:
+    spans = (match.span() for match in file.matches(threats.OVERRIDE, threats.OVERRIDE_MARKS))
+    spans = (span for span in spans if _is_said(file, *span))
+    return _first(file, spans, "an instruction that overrides those of the user and the host:")
 
 
-@RULES.rule("hidden-comment")
-def _hidden_comment(file: TextFile) -> Iterator[Finding]:
-    found = [each for each in comments(file.markdown) if not suppressions.is_suppression(each[1])]
-    if found:
-        line, content = found[0]
-        message = f"an HTML comment: {excerpt(content)!r}{_more(len(found))}"
-        yield Finding(message, file.first_line + line)
+@RULES.rule("secrecy")
+def _secrecy(file: TextFile) -> Iterator[Finding]:
+    spans = (
+        match.span()
+        for match in file.matches(threats.SECRECY, threats.SECRECY_MARKS)
+        if _is_said(file, *match.span())
+        and not _LATER.search(_sentence_end(file.text, match.end()))
+        and not (match["act"] and _DENIED.search(_sentence_start(file.text, match.start())))
+    )
+    return _first(file, spans, "an instruction to keep something from the user:")
 
 
-def _first(text: str, spans: Iterable[_Span], words: str) -> Iterator[Finding]:
+@RULES.rule("remote-instructions")
+def _remote_instructions(file: TextFile) -> Iterator[Finding]:
+    spans = (match.span() for match in file.matches(threats.REMOTE, ("http",)))
+    spans = (span for span in spans if _is_said(file, *span))
+    return _first(file, spans, "instructions that an address can change at any time:")
+
+
+def _is_said(file: TextFile, start: int, end: int) -> bool:
+    """Tell whether a sentence is an instruction, and not quoted, denied or about attacks."""
+    piece = file.pieces.at(start)
+    begin, stop = file.pieces.statement(start)
+    line = file.text[begin:stop]
+    if piece.kind == "code" and (
+        file.pieces.is_prose or not line.lstrip().startswith(("#", "//", "*", "--", ";"))
+    ):
+        return False
+    if piece.kind == "span" or _NEGATED.search(file.text[max(0, start - 20) : start].lower()):
+        return False
+    is_body = file.pieces.line(start) >= file.body_line
+    return not (is_body and (_is_quoted(file.text, start, end) or _is_about(file, start)))
+
+
+def _is_quoted(text: str, start: int, end: int) -> bool:
+    before = text[max(0, start - 60) : start].rpartition("\n")[2]
+    after = text[end : end + 100]
+    return (
+        (before.count('"') % 2 == 1 and '"' in after)
+        or ("“" in before and "”" in after)
+        or ("«" in before and "»" in after)
+        or (re.search(r"(?:\A|[\s(\[])'[^']{0,60}\Z", before) is not None and "'" in after)
+    )
+
+
+def _is_about(file: TextFile, start: int) -> bool:
+    """Tell whether text speaks about attacks: by its path, heading, row of a table, or sentence.
+
+    What introduces code is the last line of prose before it.
+    """
+    text, piece = file.text, file.pieces.at(start)
+    if _ABOUT_PATH.search(file.path) or _ABOUT.search(piece.heading):
+        return True
+    if piece.kind == "code":
+        if not file.pieces.is_prose:
+            return False
+        lines = text[max(0, piece.start - _AROUND) : piece.start].split("\n")
+        said = [line for line in lines if line.strip(" `~") and "```" not in line]
+        return bool(said) and _ABOUT.search(said[-1]) is not None
+    lines = text[max(0, start - _AROUND) : start].split("\n")
+    if lines[-1].lstrip().startswith("|"):
+        return True
+    after = text[start : start + _AROUND].partition("\n")[0]
+    return _ABOUT.search("\n".join(lines[-2:]) + after) is not None
+
+
+def _sentence_start(text: str, start: int) -> str:
+    before = text[max(0, start - 120) : start]
+    return before[max(before.rfind(mark) for mark in (". ", "! ", ".\n", "\n\n")) + 1 :]
+
+
+def _sentence_end(text: str, end: int) -> str:
+    return re.split(r"[.!?\n]", text[end : end + 120], maxsplit=1)[0]
+
+
+# Commands
+
+
+@RULES.rule("pipe-to-shell")
+def _pipe_to_shell(file: TextFile) -> Iterator[Finding]:
+    spans = [
+        match.span() for match in file.matches(_GIVEN, _GIVEN_MARKS) if _is_run(file, match.start())
+    ]
+    read = 0
+    for match in file.matches(_DOWNLOAD, _DOWNLOAD_MARKS):
+        if match.start() < read or not _is_run(file, match.start()):
+            continue
+        start, end = file.pieces.statement(match.start())
+        piece = file.pieces.at(match.start())
+        if piece.kind == "prose" or piece.language != "sh":
+            start = match.start()
+        end = min(end, match.start() + _MAX_LINE)
+        read = end
+        if "|" in file.text[start:end] and _runs_download(file.text[start:end]):
+            spans.append((match.start(), end))
+    return _first(file, sorted(spans), "a download goes straight into an interpreter:")
+
+
+def _runs_download(command: str) -> bool:
+    for pipeline in pipelines(command):
+        is_downloaded = False
+        for words in pipeline:
+            program, arguments = _program(words)
+            if is_downloaded and _reads_program(program, arguments):
+                return True
+            is_downloaded |= program in _DOWNLOADERS
+            has_script = program in _SHELLS and "-c" in arguments[:-1]
+            if has_script and _runs_download(arguments[arguments.index("-c") + 1]):
+                return True
+    return False
+
+
+def _program(words: list[str]) -> tuple[str, list[str]]:
+    """Return the program of a command and its arguments, without `sudo`, `env` and assignments."""
+    for number, word in enumerate(words):
+        name = word.rpartition("/")[2].lower().removesuffix(".exe").strip("(){}`")
+        is_option = number > 0 and word.startswith("-")
+        if name and name not in _PREFIXES and "=" not in word and not is_option:
+            return name, words[number + 1 :]
+    return "", []
+
+
+def _reads_program(program: str, arguments: list[str]) -> bool:
+    """Tell whether an interpreter takes its program from stdin, rather than data for another."""
+    if program in _SHELLS:
+        return "-c" not in arguments and not (
+            arguments and not arguments[0].startswith(("-", ">", "2"))
+        )
+    if not _INTERPRETERS.fullmatch(program):
+        return False
+    return all(word in ("-", "-u", "-s", "--") or word[:1] == ">" for word in arguments[:1])
+
+
+def _is_run(file: TextFile, start: int) -> bool:
+    """Tell whether text at an offset is a command that may run, not an example of an attack."""
+    piece = file.pieces.at(start)
+    line = file.text[max(0, start - _MAX_LINE) : start].rpartition("\n")[2]
+    if piece.kind == "code" and piece.language in ("python", "javascript", "other"):
+        is_string = line.count('"') % 2 or line.count("'") % 2 or line.count("`") % 2
+        if is_string and not _CALL.search(line):
+            return False
+    is_remark = piece.kind == "code" and line.lstrip().startswith(("#", "//")) and "`" not in line
+    return not is_remark and not _is_about(file, start)
+
+
+@RULES.rule("encoded-command")
+def _encoded_command(file: TextFile) -> Iterator[Finding]:
+    return _commands(file, _ENCODED, "an encoded command is decoded and run:", (
+        "base64", "powershell", "pwsh", "b64decode", "fromhex", "atob", "unhexl",
+        "buffer.from", "xxd",
+    ))  # fmt: skip
+
+
+@RULES.rule("shell-injection")
+def _shell_injection(file: TextFile) -> Iterator[Finding]:
+    spans = (
+        match.span()
+        for match in _INJECTION.finditer(file.text)
+        if file.pieces.is_prose
+        and file.pieces.at(match.start()).kind == "prose"
+        and file.pieces.at(match.start() + 2).kind == "span"
+    )
+    return _first(file, spans, "a command that runs on load:")
+
+
+@RULES.rule("file-mention")
+def _file_mention(file: TextFile) -> Iterator[Finding]:
+    spans = (
+        match.span()
+        for match in _MENTION.finditer(file.text)
+        if file.pieces.at(match.start()).kind in ("prose", "comment")
+    )
+    return _first(file, spans, "a file of the user's machine that some hosts insert:")
+
+
+@RULES.rule("persistence")
+def _persistence(file: TextFile) -> Iterator[Finding]:
+    def is_lasting(start: int) -> bool:
+        begin, end = file.pieces.statement(start)
+        line = file.text[max(begin, start - _AROUND) : min(end, start + _AROUND)]
+        return not _HARMLESS_START.search(line) or _NETWORK.search(line) is not None
+
+    return _commands(file, _PERSISTENCE, "something is set to start automatically:", (
+        "crontab", "systemctl", "launchctl", "schtasks", "shrc", "shenv", "prof", "_keys",
+        "launchagents", "/etc/cron", "autostart", "reg add",
+    ), is_lasting)  # fmt: skip
+
+
+def _commands(
+    file: TextFile,
+    pattern: re.Pattern[str],
+    words: str,
+    marks: Iterable[str],
+    accept: Callable[[int], bool] = lambda _: True,
+) -> Iterator[Finding]:
+    spans = (
+        match.span()
+        for match in file.matches(pattern, marks)
+        if _is_run(file, match.start()) and accept(match.start())
+    )
+    return _first(file, spans, words)
+
+
+@RULES.rule("credential-theft")
+def _credential_theft(file: TextFile) -> Iterator[Finding]:
+    """Report credentials that are read and sent, in a sentence, a command or a script."""
+    spans: list[tuple[int, int]] = []
+    read = 0
+    for match in file.matches(threats.CREDENTIAL, threats.CREDENTIAL_MARKS):
+        piece = file.pieces.at(match.start())
+        if match.start() < read:
+            continue
+        before = file.text[max(0, match.start() - 80) : match.start()]
+        if piece.kind == "code" and not _IDENTITY.search(before):  # once for each statement
+            read = file.pieces.statement(match.start())[1]
+        is_script = piece.kind == "code" and piece.language in ("python", "javascript")
+        if is_script:
+            is_sent = _script_sends(file, *match.span())
+        else:
+            is_sent = piece.kind in ("code", "span") and _command_sends(file, match.start())
+            is_sent |= piece.kind != "code" and _sentence_sends(file, *match.span())
+        if is_sent and not _is_about(file, match.start()):
+            spans.append(match.span())
+    return _first(file, spans, "credentials of the user are read and sent away:")
+
+
+def _script_sends(file: TextFile, start: int, end: int) -> bool:
+    piece = file.pieces.at(start)
+    begin, stop = file.pieces.statement(start)
+    line = file.text[max(begin, start - _AROUND) : min(stop, end + _AROUND)]
+    is_read = threats.READ_CALL.search(line) and not line.lstrip().startswith(("#", "//"))
+    return bool(is_read) and threats.SEND_CALL.search(file.text, piece.start, piece.end) is not None
+
+
+def _command_sends(file: TextFile, start: int) -> bool:
+    """Follow the credentials from a command through variables and files to one that sends."""
+    piece = file.pieces.at(start)
+    begin, stop = file.pieces.statement(start)
+    line = file.text[begin:stop]
+    if _IDENTITY.search(file.text[max(begin, start - 80) : start]) or line.lstrip()[:1] == "#":
+        return False
+    if threats.SEND_COMMAND.search(line):
+        return True
+    names = {name for found in _ASSIGNED.findall(line) for name in found if len(name) > 1}
+    rest = file.text[stop : min(piece.end, stop + 10 * _AROUND)]
+    return bool(names) and any(
+        threats.SEND_COMMAND.search(later) and any(name in later for name in names)
+        for later in rest.split("\n")
+    )
+
+
+def _sentence_sends(file: TextFile, start: int, end: int) -> bool:
+    text = file.text
+    before, after = text[max(0, start - 80) : start], text[end : end + _AROUND]
+    verb = threats.SEND_VERB.search(before.rpartition(". ")[2])
+    if verb and threats.DESTINATION.search(after[:150]):
+        return not _DENIED.search(_sentence_start(text, start))
+    verb = threats.SEND_IT.search(after)
+    if verb is None or not threats.DESTINATION.search(after, verb.end(), verb.end() + 150):
+        return False
+    return not _DENIED.search(_sentence_start(text, end + verb.start()))
+
+
+def _first(file: TextFile, spans: Iterable[tuple[int, int]], words: str) -> Iterator[Finding]:
     """Yield one finding for all spans, with the line of the first and their count."""
     found = list(spans)
     if found:
         start, end = found[0]
-        message = f"{words} {excerpt(text[start:end])}{_more(len(found))}"
-        yield Finding(message, text.count("\n", 0, start) + 1)
+        message = f"{words} {excerpt(file.text[start:end])}{_more(len(found))}"
+        yield Finding(message, file.text.count("\n", 0, start) + 1)
 
 
 def _more(count: int) -> str:
     return f" ({count} in this file)" if count > 1 else ""
-
-
-def _after_pipes(text: str) -> Iterator[_Span]:
-    for found in _PIPED.finditer(text):
-        start, end = found.span()
-        least = max(0, start - _MOST_COMMAND - _LONGEST_DOWNLOAD)
-        line = max(least, text.rfind("\n", least, start) + 1, text.rfind("|", least, start) + 1)
-        for download in _DOWNLOAD.finditer(text, line, start):
-            if start - download.end() <= _MOST_COMMAND:
-                yield download.start(), end
-                break
-
-
-def comments(markdown: str) -> Iterator[tuple[int, str]]:
-    """Yield (0-based line, content) of each HTML comment outside of code, in order.
-
-    A rendered page hides a comment and shows code. A CommonMark parser finds the blocks. Matching
-    backticks delimit code spans, and each run of them is examined a bounded number of times.
-    """
-    if _OPENS not in markdown:
-        return
-    for block in _parser().parse(markdown[:_MOST_PARSED]):
-        if block.type in ("inline", "html_block") and _OPENS in block.content:
-            line = block.map[0] if block.map else 0
-            text = _without_code(block.content) if block.type == "inline" else block.content
-            yield from _placed(text, line)
-    if len(markdown) > _MOST_PARSED:
-        yield from _placed(markdown[_MOST_PARSED:], markdown.count("\n", 0, _MOST_PARSED))
-
-
-def comments_in_text(text: str) -> Iterator[tuple[int, str]]:
-    """Yield (offset, content) of each HTML comment of a text, in code or not.
-
-    An unclosed comment extends to the end of the text, as in a browser.
-    """
-    at = text.find(_OPENS)
-    while at >= 0:
-        begin = at + len(_OPENS)
-        end = text.find(_CLOSES, begin)
-        if end < 0:
-            end = len(text)
-        yield at, text[begin:end].strip()
-        at = text.find(_OPENS, end)
-
-
-def _placed(text: str, line: int) -> Iterator[tuple[int, str]]:
-    read = 0
-    for at, content in comments_in_text(text):
-        line += text.count("\n", read, at)
-        read = at
-        yield line, content
-
-
-def _without_code(text: str) -> str:
-    """Return the text with code spans outside of comments blanked out; line ends stay."""
-    runs = [found.span() for found in _TICKS.finditer(text)]
-    ends: dict[int, list[int]] = {}
-    for start, end in runs:
-        ends.setdefault(end - start, []).append(start)
-    parts: list[str] = []
-    read = 0
-    for start, end in runs:
-        if start < read:
-            continue
-        opened = text.rfind(_OPENS, read, start)
-        if opened >= 0:
-            closed = text.find(_CLOSES, opened)
-            if closed < 0:
-                closed = len(text)
-            if closed > start:
-                parts.append(text[read:closed])
-                read = closed
-                continue
-        same = ends[end - start]
-        position = bisect_right(same, start)
-        if position < len(same):
-            close = same[position] + end - start
-            parts += [text[read:start], re.sub(r"[^\n]", " ", text[start:close])]
-            read = close
-    return "".join((*parts, text[read:]))
-
-
-@cache
-def _parser() -> MarkdownIt:
-    from markdown_it import MarkdownIt
-
-    return MarkdownIt("commonmark").disable("inline")

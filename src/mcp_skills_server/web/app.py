@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from starlette.routing import BaseRoute, Route, Router
 
-from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.runtime.runtime import Runtime
@@ -22,6 +21,7 @@ from mcp_skills_server.server import eras
 from mcp_skills_server.server.attachment import Attachment
 from mcp_skills_server.server.dispatch import McpSession
 from mcp_skills_server.server.requests import Settings
+from mcp_skills_server.telemetry.load import Occupancy
 from mcp_skills_server.web import probes
 from mcp_skills_server.web.forwarded import redirect_relatively
 from mcp_skills_server.web.front import Front
@@ -39,14 +39,8 @@ def make_app(
     runtime: Runtime, http: HttpSettings, views: Views, parts: Sequence[Part], drain: Drain
 ) -> Front:
     """Return the ASGI application. `parts` must already have configured `http`."""
-
-    def may_read_places(who: Principal | None) -> bool:
-        # Probes carry no token or cookie, even where other requests need one.
-        is_known = who is not None or (http.policy.is_open and not http.is_private)
-        return is_known and views.is_admin(who)
-
     routes = [route for part in parts for route in part.routes(http)]
-    routes += probes.routes(runtime.registry, http, drain, may_read_places)
+    routes += probes.routes(runtime.registry, http, drain, views)
     router = Router(routes)
     redirect_relatively(router)
     return Front(router, http, runtime.events, drain)
@@ -78,12 +72,17 @@ class McpPart(Part):
             http.quotas.sessions,
             http.session_idle,
         )
+        attachment = self._attachment
+        http.load.usage["sessions"] = lambda: self._sessions.usage
+        http.load.usage["streams"] = lambda: attachment.notifier.usage
+        http.load.usage["tool_sessions"] = lambda: attachment.sessions.usage
+        http.load.usage["cache_bytes"] = lambda: Occupancy(views.parts.weight(), views.parts.most)
 
     def routes(self, http: HttpSettings) -> Sequence[BaseRoute]:
         """Return the route of the endpoint."""
         if not http.answers_mcp:
             return ()
-        return [Route("/mcp", McpEndpoint(self._attachment, self._sessions, http.max_body))]
+        return [Route("/mcp", McpEndpoint(self._attachment, self._sessions, http))]
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
@@ -100,4 +99,3 @@ class McpPart(Part):
         Listen streams end with their result, as the protocol requires; GET streams with their body.
         """
         self._attachment.notifier.close()
-        self._sessions.end_streams()

@@ -17,10 +17,12 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final
 
+from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from mcp_skills_server.access.principal import owner_of
-from mcp_skills_server.errors import REPEATS, SkillsServerError
+from mcp_skills_server.errors import REPEATS
+from mcp_skills_server.telemetry.load import Occupancy
 
 logger = logging.getLogger(__name__)
 
@@ -82,12 +84,14 @@ class Slot:
 class Slots:
     """The connection slots of a server: `limit` regular ones, and `spare` ones, at least one."""
 
-    def __init__(self, limit: int, spare: int) -> None:
+    def __init__(self, limit: int, spare: int, option: str = "--max-connections") -> None:
         self.limit = limit
+        self._option = option
         self.most_spare = spare
         self._taken: dict[Slot, None] = {}
         """Ordered by the start of their states: the first one in a state has been in it longest."""
         self._spare: dict[Slot, None] = {}
+        self._evicted = 0
 
     def enter(self, slot: Slot) -> None:
         """Assign a slot to a new connection. `close` of an evicted one must not call back now."""
@@ -158,10 +162,16 @@ class Slots:
         return False
 
     def _warn(self, what: str) -> None:
-        message = "all %s connections are in use (--max-connections); %s"
-        logger.warning(message, f"{self.limit:,}", what, extra=REPEATS)
+        message = "all %s connections are in use (%s); %s"
+        logger.warning(message, f"{self.limit:,}", self._option, what, extra=REPEATS)
+
+    @property
+    def usage(self) -> Occupancy:
+        """The connections, without those on spare slots."""
+        return Occupancy(len(self._taken), self.limit, self._evicted)
 
     def _evict(self, slot: Slot) -> None:
+        self._evicted += 1
         self.leave(slot)
         slot.close()
 
@@ -225,10 +235,6 @@ class ConnectionLimits:
     request_s: float
 
 
-class InvalidRequestError(SkillsServerError):
-    """Raised in a callback of the parser to refuse a request with 400."""
-
-
 class LimitedProtocol(HttpToolsProtocol):
     """uvicorn's protocol with slots and time limits, and without ambiguous requests.
 
@@ -246,6 +252,8 @@ class LimitedProtocol(HttpToolsProtocol):
         super().__init__(**kwargs)
         self._limits = limits
         self._head_bytes = 0
+        self._unreported = 0  # bytes parsed since the last callback
+        self._plain_head = b""  # of a request that offers an upgrade, without the offer
         self._is_receiving_body = False
         self._is_broken = False  # a request after which nothing more is parsed
         self._unused = 0
@@ -274,12 +282,32 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._is_broken or (self._is_receiving_body and not self._is_answering()):
             self._unused += len(data)
         if not self._is_broken:
-            super().data_received(data)
+            self._unset_keepalive_if_required()
+            self._parse(data)
         if self._unused > MAX_UNUSED_BODY:
             message = "closed a connection that kept sending a request after its response"
             logger.info(message, extra=REPEATS)
             self.transport.close()
         self._note_progress()
+
+    def _parse(self, data: bytes) -> None:
+        """Parse data. An upgrade is not accepted, and its request read without the offer."""
+        self._unreported += len(data)
+        try:
+            while data:
+                try:
+                    self.parser.feed_data(data)
+                    data = b""
+                except HttpParserUpgrade as upgrade:  # llhttp skipped the body
+                    self.parser = HttpRequestParser(self)
+                    data = self._plain_head + data[upgrade.args[0] :]
+            # The parser keeps an incomplete header, of any length, to itself.
+            if self._unreported > MAX_HEAD:
+                raise HttpParserError
+        except HttpParserError:
+            message = "Invalid HTTP request received."
+            logger.warning(message, extra=REPEATS)
+            self.send_400_response(message)
 
     def send_400_response(self, msg: str) -> None:
         """Refuse a malformed request; close after the responses to earlier ones, if any."""
@@ -301,26 +329,37 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_message_begin()
         self._head_bytes = self._unused = 0
 
-    def on_url(self, url: bytes) -> None:
-        """Count the bytes of the target."""
-        self._count(url)
-        super().on_url(url)
-
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Count the bytes of a header; strip white space that llhttp leaves behind its value."""
+        """Count the bytes of a header; strip white space that llhttp leaves behind its value.
+
+        Trailers are dropped: merged into the headers they would replace those that a proxy set.
+        """
         self._count(name + b": " + value)
-        super().on_header(name, value.strip(b" \t"))
+        if not self._is_receiving_body:
+            super().on_header(name, value.strip(b" \t"))
 
     def on_headers_complete(self) -> None:
         """Refuse an ambiguous request, or pass it on."""
+        self._count(self.url)
         self._check_head()
+        if self.parser.should_upgrade():
+            version = self.parser.get_http_version().encode()
+            lines = [b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, version)]
+            lines += [b"%b: %b" % field for field in self.headers if field[0] != b"upgrade"]
+            self._plain_head = b"\r\n".join((*lines, b"", b""))
+            return
         super().on_headers_complete()
         self._is_receiving_body = True
-        if self.parser.should_upgrade():  # what follows is no HTTP for the parser
-            self.cycle.keep_alive = False
+
+    def on_body(self, body: bytes) -> None:
+        """Pass on a part of the body."""
+        self._unreported = 0
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         """Note that the request has arrived."""
+        if self.parser.should_upgrade():
+            return
         super().on_message_complete()
         self._is_receiving_body = False
 
@@ -346,26 +385,27 @@ class LimitedProtocol(HttpToolsProtocol):
         return bool(self.cycle) and not self.cycle.response_complete
 
     def _count(self, part: bytes) -> None:
+        self._unreported = 0
         self._head_bytes += len(part)
         if self._head_bytes > MAX_HEAD:
-            raise InvalidRequestError(f"the head has more than {MAX_HEAD:,} bytes")
+            raise HttpParserError(f"the head has more than {MAX_HEAD:,} bytes")
 
     def _check_head(self) -> None:
         """Refuse a request that another parser may read differently (RFC 9112, 3.2 and 6.3)."""
         version = self.parser.get_http_version()
-        if version not in {"1.0", "1.1"}:
-            raise InvalidRequestError(f"HTTP/{version}")
+        if version not in {"1.0", "1.1"} or self.parser.get_method() == b"CONNECT":
+            raise HttpParserError("neither HTTP/1.0 nor HTTP/1.1, or a tunnel")
         values: dict[bytes, list[bytes]] = {b"host": [], b"transfer-encoding": []}
         for name, value in self.headers:
             if name in values:
                 values[name].append(value)
         hosts, encodings = values[b"host"], values[b"transfer-encoding"]
         if len(hosts) > 1 or (version == "1.1" and not hosts):
-            raise InvalidRequestError("Host must be given once")
+            raise HttpParserError("Host must be given once")
         if encodings and (version == "1.0" or [part.lower() for part in encodings] != [b"chunked"]):
-            raise InvalidRequestError("Transfer-Encoding must be chunked, in HTTP/1.1")
+            raise HttpParserError("Transfer-Encoding must be chunked, in HTTP/1.1")
         if len(self.pipeline) >= MAX_PIPELINED:
-            raise InvalidRequestError(f"more than {MAX_PIPELINED} requests wait for a response")
+            raise HttpParserError(f"more than {MAX_PIPELINED} requests wait for a response")
 
     def _note_progress(self) -> None:
         """Record the state of the connection, and limit the time for what the client must send."""

@@ -29,7 +29,7 @@ from mcp_skills_server.web.bearer import authenticate, no_valid_token
 from mcp_skills_server.web.connections import SLOT, Slot
 from mcp_skills_server.web.forwarded import strip_prefix
 from mcp_skills_server.web.part import REQUESTER, requester
-from mcp_skills_server.web.rates import ConcurrencyLimits, FailedAuthentications, RequestRate
+from mcp_skills_server.web.rates import RequestRate, count_failure
 from mcp_skills_server.web.refusals import RefusalError
 
 if TYPE_CHECKING:
@@ -42,6 +42,9 @@ OPEN_PATHS: Final = frozenset(("/healthz", "/readyz"))
 """Probes of the container platform: under any Host, without a token, not rate limited."""
 _EXPOSED: Final = "Mcp-Session-Id, ETag, Content-Range, X-Request-Id, WWW-Authenticate, Retry-After"
 """Response headers that pages of allowed origins may read (CORS)."""
+_STREAM: Final = (b"content-type", b"text/event-stream")
+_CLOCK_S: Final = 5.0
+"""Seconds between comparisons of the wall clock with the tokens of open responses."""
 _LOOP_CALL_TIMEOUT_S: Final = 10.0
 """Seconds that another thread waits for its call in the event loop."""
 
@@ -56,10 +59,10 @@ class Front:
         self._events = made
         self._drain = drain
         self._rate = RequestRate(http.rates, http.take_shared)
-        self._failures = FailedAuthentications(http.rates)
-        self._limits = ConcurrencyLimits()
-        self._open: dict[anyio.CancelScope, bytes] = {}
-        """The hash of the token of each open response, by the scope that cancels it."""
+        self._rates = http.rates
+        self._limits = http.concurrency
+        self._open: dict[anyio.CancelScope, Admission] = {}
+        """The admission of each open response, by the scope that cancels it."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._admitting: ASGIApp = self._admit
         if http.policy.origins:
@@ -81,6 +84,7 @@ class Front:
     def start(self) -> None:
         """Prepare for requests; call it in the event loop that will handle them."""
         self._loop = asyncio.get_running_loop()
+        self._cancel_expired()
         if self._policy.oauth is not None:
             self._policy.oauth.issuer.refresh()  # for the first request
 
@@ -93,8 +97,12 @@ class Front:
         slot: Slot | None = scope.get("state", {}).get(SLOT)
         is_last = slot is not None and slot.is_spare
 
+        has_begun = False
+
         async def sending(message: Message) -> None:
+            nonlocal has_begun
             if message["type"] == "http.response.start":
+                has_begun = True
                 headers = [*message.get("headers", ()), (b"x-request-id", id_.encode())]
                 if is_last or self._drain.begun:
                     headers.append((b"connection", b"close"))
@@ -106,8 +114,14 @@ class Front:
         events.http_carrier.set(events.carrier_from_headers(scope["headers"]))
         if self._prefix:
             strip_prefix(scope, self._prefix)
-        with self._events.serving():
-            await self._admitting(scope, receive, sending)
+        try:
+            with self._events.serving():
+                await self._admitting(scope, receive, sending)
+        except asyncio.CancelledError:
+            if has_begun or not self._drain.is_over:
+                raise
+            refusal = RefusalError(503, "The server is shutting down; try again", "shutdown")
+            await refusal.response()(scope, receive, sending)
 
     async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or refuse it with 400, 401, 403, 429 or 503."""
@@ -147,13 +161,18 @@ class Front:
                 await permit.take()
             return message
 
+        async def sending(message: Message) -> None:
+            if _STREAM in message.get("headers", ()):
+                permit.release()  # from here on it waits, and so would the next of its client's
+            await send(message)
+
         if scope["method"] != "POST":  # else once the body has arrived, which may take long
             await permit.take()
         try:
             if admission is None:
-                await self._app(scope, receiving, send)
+                await self._app(scope, receiving, sending)
             else:
-                await self._answer_while_admitted(admission, scope, receiving, send)
+                await self._answer_while_admitted(admission, scope, receiving, sending)
         finally:
             permit.release()
 
@@ -184,7 +203,7 @@ class Front:
             admission = await authenticate(scope, self._policy.tokens, self._policy.oauth)
         except RefusalError as error:
             if error.status == 401:
-                self._failures.take(client)  # over the quota of failures it is a 429
+                count_failure(self._rates, client)  # over the quota of failures it is a 429
             raise
         logger.debug("%s authenticated as %s", scope["method"], admission.principal.name)
         scope[REQUESTER] = requester_of(admission.principal, client.address)
@@ -198,12 +217,12 @@ class Front:
 
         async def sending(message: Message) -> None:
             nonlocal started
-            started = True
             await send(message)
+            started = True
 
         deadline = anyio.current_time() + admission.expires - time.time()
         with anyio.CancelScope(deadline=deadline) as until_removed:
-            self._open[until_removed] = admission.hashed
+            self._open[until_removed] = admission
             try:
                 await self._app(scope, receive, sending)
             finally:
@@ -216,9 +235,19 @@ class Front:
 
     def _cancel_revoked(self, removed: frozenset[bytes]) -> None:
         """Cancel the open responses of removed tokens. Call in the event loop, if one runs."""
-        for open_response, hashed in [*self._open.items()]:
-            if hashed in removed:
+        for open_response, admission in [*self._open.items()]:
+            if admission.hashed in removed:
                 open_response.cancel()
+
+    def _cancel_expired(self) -> None:
+        """Cancel the responses whose token has expired by the wall clock, from now on.
+
+        Their deadlines do not notice that the clock was set, or that the machine slept.
+        """
+        for open_response, admission in [*self._open.items()]:
+            if admission.expires <= time.time():
+                open_response.cancel()
+        asyncio.get_running_loop().call_later(_CLOCK_S, self._cancel_expired)
 
     def _call_in_loop(self, work: Callable[[], object]) -> None:
         """Call `work` in the event loop, so between requests, and wait. For other threads."""

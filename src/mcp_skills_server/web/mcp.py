@@ -11,7 +11,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import logging
 import re
+import secrets
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final, cast
@@ -23,6 +25,7 @@ from starlette.types import Receive, Scope, Send
 from mcp_skills_server.access.principal import Requester
 from mcp_skills_server.dialects import jsonrpc
 from mcp_skills_server.dialects.jsonrpc import InvalidMessage, Message, decode_message
+from mcp_skills_server.errors import REPEATS
 from mcp_skills_server.model.clients import client_of
 from mcp_skills_server.server import eras
 from mcp_skills_server.server.attachment import Attachment
@@ -30,7 +33,11 @@ from mcp_skills_server.server.dispatch import Answer, McpSession, notification, 
 from mcp_skills_server.server.eras import INITIALIZE, FaultError
 from mcp_skills_server.server.notify import params_of
 from mcp_skills_server.web.part import requester
+from mcp_skills_server.web.refusals import RefusalError
 from mcp_skills_server.web.sessions import KEPT_PREFIX, HttpSession, HttpSessions
+from mcp_skills_server.web.settings import HttpSettings
+
+logger = logging.getLogger(__name__)
 
 SESSION: Final = b"mcp-session-id"
 VERSION: Final = b"mcp-protocol-version"
@@ -49,6 +56,7 @@ STATUS: Final[Mapping[int, int]] = {
     eras.HEADER_MISMATCH: 400,
     eras.UNSUPPORTED_VERSION: 400,
     jsonrpc.METHOD_NOT_FOUND: 404,
+    jsonrpc.QUOTA_EXCEEDED: 503,
 }
 """The HTTP status of an error in the modern era, by its code; of others 200."""
 _JSON: Final = b"application/json"
@@ -62,6 +70,8 @@ _MAX_DIGITS: Final = 19
 """The most digits of a Content-Length that is compared."""
 _PATIENCE_S: Final = 0.05
 """Seconds after which a request is watched for a disconnect of its client."""
+_MAX_WAIT_S: Final = 0.5
+"""Seconds that a handshake may have waited for its turn: half of what clients should wait."""
 _PING_S: Final = 15.0
 """Seconds of silence after which a stream sends a comment, and a slow request becomes a stream."""
 _STREAM_HEADERS: Final = (
@@ -95,12 +105,13 @@ class HttpError(FaultError):
 
 
 class McpEndpoint:
-    """The ASGI application of `/mcp`. A body has at most `max_body` bytes."""
+    """The ASGI application of `/mcp`."""
 
-    def __init__(self, attachment: Attachment, sessions: HttpSessions, max_body: int) -> None:
+    def __init__(self, attachment: Attachment, sessions: HttpSessions, http: HttpSettings) -> None:
         self._attachment = attachment
         self._sessions = sessions
-        self._max_body = max_body
+        self._max_body = http.max_body
+        self._limits = http.concurrency
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -115,12 +126,12 @@ class McpEndpoint:
                 await self._follow(headers, requester(scope), receive, reply)
             elif method == "DELETE":
                 self._sessions.close(self._session_of(headers, requester(scope)))
-                await reply.send_empty(200)
+                await reply.send(200)
             else:
                 raise HttpError(405, "Method Not Allowed", allow=b"GET, POST, DELETE")
         except HttpError as fault:
             reply.headers = fault.headers
-            await reply.send_json(fault.status, refusal(fault.id, fault))
+            await reply.send(fault.status, refusal(fault.id, fault))
 
     async def _post(self, headers: Headers, scope: Scope, receive: Receive, reply: Reply) -> None:
         accepts_json, accepts_stream = _accepted(headers.get(b"accept", b""))
@@ -138,13 +149,15 @@ class McpEndpoint:
             await self._answer_legacy(message, headers, requester(scope), receive, reply)
 
     async def _read_body(self, headers: Headers, receive: Receive) -> bytearray:
-        """Return the body of a request; that of a client that left is what it has sent."""
+        """Return the body of a request."""
         length, body = headers.get(b"content-length", b"0"), bytearray()
         has_more = length.isdigit() and len(length) <= _MAX_DIGITS and int(length) <= self._max_body
         is_too_large = not has_more
         while has_more:
             message = await receive()
-            body += message.get("body", b"")
+            if message["type"] == "http.disconnect":  # it would be answered without a permit
+                raise HttpError(400, "the body is incomplete")
+            body += message["body"]
             is_too_large = len(body) > self._max_body
             has_more = message.get("more_body", False) and not is_too_large
         if is_too_large:
@@ -159,9 +172,9 @@ class McpEndpoint:
         if message.kind == "notification":  # the era has none from clients; it is dropped
             version = headers[VERSION].decode("latin-1")
             if eras.era_of_version(version) is eras.MODERN:
-                await reply.send_empty(202)
+                await reply.send(202)
             else:
-                await reply.send_json(400, refusal(None, eras.unsupported_version(version)))
+                await reply.send(400, refusal(None, eras.unsupported_version(version)))
             return
         _check_headers(message, headers, scope)
         client = requester(scope)
@@ -187,7 +200,10 @@ class McpEndpoint:
         if self._is_lost(headers, client):
             era = eras.LEGACY
             session = McpSession(self._attachment, client, era=era, is_open=True, is_lasting=False)
-            await _handle(session, message, client, receive, reply)
+            try:
+                await _handle(session, message, client, receive, reply)
+            finally:
+                session.close()  # it may have subscribed to notifications
             return
         entry = self._session_of(headers, client)
         reply.headers = [(SESSION, entry.id)]
@@ -200,7 +216,18 @@ class McpEndpoint:
     async def _open(
         self, message: Message, client: Requester, receive: Receive, reply: Reply
     ) -> None:
-        """Answer a handshake, and open its session if it succeeds."""
+        """Answer a handshake, and open its session if it succeeds.
+
+        Raises:
+            RefusalError: requests wait too long, as after a restart, when all clients reconnect.
+        """
+        waited_s = self._limits.waited_s
+        if waited_s > _MAX_WAIT_S:
+            warning = "refused a handshake: requests wait %.1f s to be answered"
+            logger.warning(warning, waited_s, extra=REPEATS)
+            # Random, as clients that were refused together would come back together.
+            reason = "Too many clients connect; try again in a moment"
+            raise RefusalError(503, reason, "overload", retry_after_s=1 + secrets.randbelow(3))
         name = _object(_object(message.fields.get("params")).get("clientInfo")).get("name")
         keeps_lost = isinstance(name, str) and client_of(name).keeps_lost_session
         entry = self._sessions.open(client, keeps_lost=keeps_lost)
@@ -280,9 +307,10 @@ class Reply:
     async def begin(self) -> None:
         """Begin the event stream, if it has not begun."""
         if not self._has_begun:
-            self._has_begun = self.is_stream = True
+            self.is_stream = True
             headers = [*_STREAM_HEADERS, *self.headers]
             await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+            self._has_begun = True  # not before: `close` may cancel a wait for earlier responses
 
     async def notify(self, method: str, params: dict[str, Any] | None) -> None:
         """Send a notification before the answer."""
@@ -290,24 +318,16 @@ class Reply:
 
     async def answer(self, answer: Answer, status: int) -> None:
         """Send the answer: its status counts unless a stream has begun."""
-        self.close()
         if self.is_stream:
             await self._write(_EVENT % answer.raw, is_last=True)
         else:
-            await self.send_json(status, answer.raw)
+            await self.send(status, answer.raw)
 
-    async def send_json(self, status: int, raw: bytes) -> None:
-        """Send a response of JSON."""
-        await self._send_whole(status, raw, [(b"content-type", _JSON), *self.headers])
-
-    async def send_empty(self, status: int) -> None:
-        """Send a response without a body, as to a notification."""
-        await self._send_whole(status, b"", self.headers)
-
-    async def _send_whole(
-        self, status: int, body: bytes, headers: list[tuple[bytes, bytes]]
-    ) -> None:
-        headers = [*headers, (b"content-length", str(len(body)).encode())]
+    async def send(self, status: int, body: bytes = b"") -> None:
+        """Send a response of JSON, or without a body, as to a notification."""
+        headers = [*self.headers, (b"content-length", str(len(body)).encode())]
+        if body:
+            headers.insert(0, (b"content-type", _JSON))
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
         await self._send({"type": "http.response.body", "body": body})
 
@@ -355,7 +375,7 @@ async def _handle(
         params: Mapping[str, Any] = message.fields.get("params") or {}
         session.requester = client
         session.receive_notification(message.fields["method"], params)
-    await reply.send_empty(202)
+    await reply.send(202)
 
 
 async def _answer(
@@ -383,6 +403,8 @@ async def _answer(
     status = 200
     if is_modern and answer.code is not None:
         status = STATUS.get(answer.code, 200)
+        if status == 503:
+            reply.headers.append((b"retry-after", b"10"))
     await reply.answer(answer, status)
     return answer.code
 

@@ -92,7 +92,7 @@ def make_policy(
         )
     allowed: frozenset[str] | None = named
     if loopback:
-        allowed = named | frozenset(LOOPBACK)
+        allowed = named | {*LOOPBACK, _bare(host)}
     if "*" in named or not allowed:
         allowed = None
     return Policy(allowed, frozenset(map(_origin, origins)), tokens, oauth)

@@ -21,6 +21,7 @@ from starlette.routing import Route
 
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.web.part import requester
 
 if TYPE_CHECKING:
@@ -30,15 +31,21 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_STUCK_S: Final = 30.0
+"""Seconds without a turn of the event loop of requests after which a restart is the remedy."""
 _AWAITED: Final = "a source: it has not responded yet, and there is no cached copy"
 
 
 class Drain:
-    """The drain before shutdown: once `begun`, the server answers requests but is not ready."""
+    """The drain before shutdown: once `begun`, the server answers requests but is not ready.
+
+    Once it `is_over`, open requests are cancelled after a moment.
+    """
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self.begun = False
+        self.is_over = False
 
     async def until_end(self, signals: AsyncIterator[signal.Signals]) -> None:
         """Return at shutdown: on SIGTERM after the drain or a second signal, else at once."""
@@ -52,21 +59,25 @@ class Drain:
             await anext(signals)
 
 
-def routes(
-    registry: Registry, http: HttpSettings, drain: Drain, may: Callable[[Principal | None], bool]
-) -> list[Route]:
-    """Return the routes of `/healthz` and `/readyz`.
+def routes(registry: Registry, http: HttpSettings, drain: Drain, views: Views) -> list[Route]:
+    """Return the routes of `/healthz` and `/readyz`, for any event loop.
 
-    `may` decides which principals may see the locations of sources.
+    Principals that are administrators by `views` may see the locations of sources.
     """
     had_skills = http.allow_empty
 
     async def alive(_: Request) -> PlainTextResponse:
+        lag_s = http.load.lag_s
+        if lag_s > _STUCK_S:
+            return PlainTextResponse(f"the event loop has not run for {lag_s:.0f} s\n", 503)
         return PlainTextResponse("alive\n")
 
     async def ready(request: Request) -> PlainTextResponse:
         known = http.site_states()
-        for_operator = may(requester(request.scope).principal)
+        # Probes carry no token or cookie, even where other requests need one.
+        who = requester(request.scope).principal
+        is_known = who is not None or (http.policy.is_open and not http.is_private)
+        for_operator = is_known and views.is_admin(who)
         missing = [f"{site.name}: {site.trouble}" for site in known if not site.ready]
         if not for_operator:
             missing = [_AWAITED] * len(missing)
@@ -78,7 +89,7 @@ def routes(
         elif not had_skills:
             hint = "mount the folder with the skills, or give --allow-empty"
             missing.append(f"no root has a skill; {hint}")
-        if drain.begun:
+        if drain.begun or drain.is_over:
             missing.insert(0, "draining: the server is about to shut down")
         lines = missing[:1] or ["ready"]
         if len(missing) > 1:

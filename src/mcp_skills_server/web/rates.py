@@ -21,6 +21,8 @@ _REQUESTS: Final = "requests-per-minute"
 _FAILURES: Final = "failed-authentications-per-minute"
 _CONCURRENCY: Final = 2
 """Concurrent requests of a client: they share one event loop, on however many connections."""
+_ALL: Final = 32
+"""Concurrent requests of all clients, and so begun in one turn of the event loop."""
 _SLOW_S: Final = 0.05
 """Seconds after which a request no longer counts: it waits for a disk, script or client."""
 _EXTENSIONS: Final = 4
@@ -64,68 +66,79 @@ class RequestRate:
             raise over_quota(client, _REQUESTS, rate.per_minute, wait, remedy)
 
 
-class FailedAuthentications:
-    """Rate limit of failed authentications per address; authenticated requests do not count."""
+def count_failure(rates: Rates, client: Requester) -> None:
+    """Count a failed authentication of an address; authenticated requests do not count.
 
-    def __init__(self, rates: Rates) -> None:
-        self._rates = rates
-
-    def take(self, client: Requester) -> None:
-        """Count a failed request.
-
-        Raises:
-            RefusalError: it is over the quota.
-        """
-        rate = self._rates.failed_authentications
-        if rate is not None:
-            wait = rate.take(client.owner)
-            if wait > 0:
-                raise over_quota(client, _FAILURES, rate.per_minute, wait)
+    Raises:
+        RefusalError: it is over the quota.
+    """
+    rate = rates.failed_authentications
+    if rate is not None:
+        wait = rate.take(client.owner)
+        if wait > 0:
+            raise over_quota(client, _FAILURES, rate.per_minute, wait)
 
 
 class ConcurrencyLimits:
-    """Concurrency limit of each owner: at most two requests at a time, in their order.
+    """Concurrency limits of each owner and of all: fair queueing, as an owner has two in the queue.
 
     A permit is released only in the next turn of the event loop. A client with a thousand
     connections could otherwise have a request on each of them answered, without any wait in
     between, before the next request of another client.
+
+    Attributes:
+        waited_s: the seconds that the request which got the latest permit waited for it.
     """
 
     def __init__(self) -> None:
         self._limits = WeakValueDictionary[str, asyncio.Semaphore]()
+        self._all = asyncio.Semaphore(_ALL)
+        self.waited_s = 0.0
 
     def permit(self, owner: str | None) -> Permit:
-        """Return a permit, not yet taken, of this owner; without an owner there is no limit."""
+        """Return a permit, not yet taken, of this owner, who may be indistinguishable (None)."""
         if owner is None:
-            return Permit(None)
-        return Permit(self._limits.setdefault(owner, asyncio.Semaphore(_CONCURRENCY)))
+            return Permit(self, self._all)
+        own = self._limits.setdefault(owner, asyncio.Semaphore(_CONCURRENCY))
+        return Permit(self, own, self._all)
 
 
 class Permit:
     """A permit to work for one request."""
 
-    __slots__ = ("_extensions", "_limit", "_timer")
+    __slots__ = ("_extensions", "_held", "_limits", "_of", "_timer")
 
-    def __init__(self, limit: asyncio.Semaphore | None) -> None:
-        self._limit = limit
+    def __init__(self, of: ConcurrencyLimits, *limits: asyncio.Semaphore) -> None:
+        self._of = of
+        self._limits = limits
+        self._held: list[asyncio.Semaphore] = []
         self._timer: asyncio.TimerHandle | None = None
         """The timer that releases the permit if the request is slow; None unless it is taken."""
         self._extensions = 0
 
     async def take(self) -> None:
-        """Wait for the permit, unless it is taken. A timer releases that of a slow request."""
-        if self._limit is None or self._timer is not None:
+        """Wait for the permit, once. A timer releases that of a slow request."""
+        if self._held or not self._limits:
             return
-        await self._limit.acquire()
+        start = asyncio.get_running_loop().time()
+        try:
+            for limit in self._limits:
+                await limit.acquire()
+                self._held.append(limit)
+        except asyncio.CancelledError:
+            self.release()
+            raise
+        self._of.waited_s = asyncio.get_running_loop().time() - start
         self._extensions = _EXTENSIONS
         self._release_if_slow()
 
     def release(self) -> None:
         """Release the permit in the next turn of the event loop, if it is taken."""
-        if self._timer is not None and self._limit is not None:
+        if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
-            asyncio.get_running_loop().call_soon(self._limit.release)
+        self._limits = ()
+        while self._held:
+            asyncio.get_running_loop().call_soon(self._held.pop().release)
 
     def _release_if_slow(self) -> None:
         loop = asyncio.get_running_loop()

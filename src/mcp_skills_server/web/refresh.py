@@ -20,7 +20,7 @@ from starlette.routing import BaseRoute, Route
 from mcp_skills_server.errors import REPEATS, UsageError
 from mcp_skills_server.telemetry.events import emit_refusal
 from mcp_skills_server.web.part import Part, requester
-from mcp_skills_server.web.rates import FailedAuthentications
+from mcp_skills_server.web.rates import count_failure
 from mcp_skills_server.web.refusals import RefusalError
 from mcp_skills_server.web.settings import HttpSettings
 
@@ -69,7 +69,6 @@ class WebhookEndpoint(Part):
 
     def routes(self, http: HttpSettings) -> Sequence[BaseRoute]:
         """Return the route of `/refresh`."""
-        failures = FailedAuthentications(http.rates)
 
         async def refresh(request: Request) -> Response:
             code = hmac.new(self._secret, digestmod=hashlib.sha256)
@@ -86,7 +85,7 @@ class WebhookEndpoint(Part):
                 client = requester(request.scope)
                 emit_refusal(f"POST {PATH}", "webhook-secret", address=client.address)
                 try:
-                    failures.take(client)
+                    count_failure(http.rates, client)
                 except RefusalError as over:
                     error = "too many failed signatures; try again later"
                     headers = {"retry-after": str(over.retry_after_s)}

@@ -14,12 +14,14 @@ import logging
 import os
 import signal
 import socket
+import threading
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Any, Final
 
 import anyio
 import uvicorn
+from starlette.routing import Route, Router
 from starlette.types import Receive, Scope, Send
 
 from mcp_skills_server.catalog import threads
@@ -28,11 +30,14 @@ from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.errors import REPEATS, UsageError
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.requests import Settings
+from mcp_skills_server.web import probes
 from mcp_skills_server.web.app import McpPart, make_app
 from mcp_skills_server.web.connections import ConnectionLimits, LimitedProtocol, Slots, Unread
+from mcp_skills_server.web.front import OPEN_PATHS
 from mcp_skills_server.web.part import Part
 from mcp_skills_server.web.probes import Drain
-from mcp_skills_server.web.settings import HttpSettings
+from mcp_skills_server.web.refusals import RefusalError
+from mcp_skills_server.web.settings import HttpSettings, ProbeAddress
 
 logger = logging.getLogger(__name__)
 
@@ -47,11 +52,20 @@ _SEND_BUFFER: Final = 256 << 10
 Its default is megabytes, refilled when a third is read: until then a slow reader looks like one
 that does not read.
 """
+_DEAD_PEER_MS: Final = 60_000
+"""Milliseconds without an acknowledgement after which a connection ends.
+
+A client that changed its network is noticed by the comments in its stream. By default it would keep
+its stream, and its share of all streams, for a quarter of an hour.
+"""
 _FILES: Final = 136
 """File descriptors for all but connections with a slot: skill files, script pipes, watches,
-downloads, and the one or two connections that asyncio accepts per tick."""
+downloads, and the connections that asyncio accepts per tick."""
 _FEWEST_FILES: Final = 7
 _SPARE: Final = 8
+_PROBES: Final = 16
+"""Connections at `--probe-address`, and the seconds that it waits for a request."""
+_PROBE_TIMEOUT_S: Final = 2.0
 _EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -120,7 +134,9 @@ def _open_files() -> int:
 # The server
 
 
-def _open_listener(host: str, port: int) -> socket.socket:
+def _open_listener(
+    host: str, port: int, remedy: str = "choose another --host or --port"
+) -> socket.socket:
     """Return a bound socket.
 
     Raises:
@@ -134,13 +150,13 @@ def _open_listener(host: str, port: int) -> socket.socket:
         listener = socket.socket(family, kind, number)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # accepted connections inherit it
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _DEAD_PEER_MS)
         listener.bind(address)
         listener.listen(_BACKLOG)
     except (OSError, UnicodeError) as error:  # UnicodeError: a label that no host name can have
         reason = getattr(error, "strerror", None) or error
-        raise UsageError(
-            f"cannot listen on {host} port {port} ({reason}); choose another --host or --port"
-        ) from None
+        raise UsageError(f"cannot listen on {host} port {port} ({reason}); {remedy}") from None
     return listener
 
 
@@ -176,10 +192,12 @@ async def serve_http(
     parts = [McpPart(runtime, settings, http, watcher, views), *parts]
     app = make_app(runtime, http, views, parts, drain)
     listener = _open_listener(http.host, http.port)
+    if http.probe_address is not None:
+        _serve_probes(http.probe_address, probes.routes(runtime.registry, http, drain, views))
     slots = connection_slots(http.max_connections)
+    http.load.usage["connections"] = lambda: slots.usage
     unread = Unread(share=http.quotas.unread_bytes)
     limits = ConnectionLimits(slots, unread, http.request_timeout)
-    protocol: Any = partial(LimitedProtocol, limits=limits)  # uvicorn's type asks for a class
 
     async def handle(scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -189,24 +207,20 @@ async def serve_http(
             if not server.should_exit:
                 raise
 
-    config = uvicorn.Config(
+    config = _config(
         handle,
-        http=protocol,
-        ws="none",
-        log_config=None,
-        access_log=False,
-        lifespan="off",
-        server_header=False,
-        proxy_headers=False,  # uvicorn's own middleware trusts every local client
+        limits,
         timeout_keep_alive=http.keep_alive,
         timeout_graceful_shutdown=_SHUTDOWN_GRACE_S,
-        backlog=1,  # asyncio accepts so many per tick; the kernel queues `_BACKLOG`
+        # asyncio accepts so many per tick, even over the limit; the kernel queues `_BACKLOG`.
+        backlog=max(1, min(64, slots.limit // 16)),
     )
     server = _UvicornServer(config, drain)
     asyncio.get_running_loop().set_exception_handler(_report)
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with contextlib.AsyncExitStack() as stack:
             app.start()
+            http.load.start()
             for part in parts:
                 await stack.enter_async_context(part.running())
             tasks = await stack.enter_async_context(anyio.create_task_group())
@@ -215,7 +229,7 @@ async def serve_http(
                 await drain.until_end(signals)
                 for part in parts:
                     part.end_streams()  # before the listener closes
-                server.should_exit = True
+                drain.is_over = server.should_exit = True
 
             tasks.start_soon(end_on_signal)
             # Log only now: a supervisor that reads the line may connect or stop the server.
@@ -224,6 +238,53 @@ async def serve_http(
                 listening(_shown_address(listener))
             await server.serve(sockets=[listener])
             tasks.cancel_scope.cancel()
+
+
+def _config(app: Any, limits: ConnectionLimits, **options: Any) -> uvicorn.Config:
+    protocol: Any = partial(LimitedProtocol, limits=limits)  # uvicorn's type asks for a class
+    return uvicorn.Config(
+        app,
+        http=protocol,
+        ws="none",
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        server_header=False,
+        proxy_headers=False,  # uvicorn's own middleware trusts every local client
+        **options,
+    )
+
+
+def _serve_probes(address: ProbeAddress, routes: list[Route]) -> None:
+    """Serve probes and metrics in an event loop of their own, until the process ends.
+
+    Raises:
+        UsageError: the address cannot be listened on.
+    """
+    listener = _open_listener(address.host, address.port, "choose another --probe-address")
+    if address.metrics is not None:
+        routes = [*routes, probes.metrics_route(address.metrics, lambda _: True)]
+    router = Router(routes)
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        host = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
+        is_open = scope["path"] in OPEN_PATHS and not scope["query_string"]
+        if is_open or address.admits(host):
+            await router(scope, receive, send)
+            return
+        logger.warning(
+            "refused Host %.100r at --probe-address; --allowed-host admits it", host, extra=REPEATS
+        )
+        await RefusalError(403, "This Host is not served here", "host").response()(
+            scope, receive, send
+        )
+
+    async def serve() -> None:
+        asyncio.get_running_loop().set_exception_handler(_report)
+        limits = ConnectionLimits(Slots(_PROBES, 1, "--probe-address"), Unread(), _PROBE_TIMEOUT_S)
+        await uvicorn.Server(_config(app, limits, backlog=_PROBES)).serve(sockets=[listener])
+
+    threading.Thread(target=asyncio.run, args=(serve(),), name="skills-probes", daemon=True).start()
 
 
 def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -257,4 +318,8 @@ class _UvicornServer(uvicorn.Server):
         if self._drain.begun:
             # A client that has just connected is about to send its request.
             await anyio.sleep(_DRAIN_TAIL_S)
+        # Open requests are cut off. uvicorn would log each as an error.
+        logging.getLogger("uvicorn.error").addFilter(lambda record: record.exc_info is not None)
         await super().shutdown(sockets)
+        if self.server_state.tasks:
+            await asyncio.wait(self.server_state.tasks, timeout=_DRAIN_TAIL_S)

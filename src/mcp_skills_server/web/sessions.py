@@ -19,6 +19,7 @@ import anyio
 from mcp_skills_server.access.principal import Principal, Requester
 from mcp_skills_server.errors import REPEATS
 from mcp_skills_server.server.dispatch import McpSession
+from mcp_skills_server.telemetry.load import Occupancy
 from mcp_skills_server.web.connections import client_to_evict
 from mcp_skills_server.web.refusals import RefusalError, over_quota
 
@@ -71,9 +72,12 @@ class HttpSessions:
         self._idle: dict[HttpSession, None] = {}
         """Sessions without a request, the longest idle one first."""
         self._timer: asyncio.TimerHandle | None = None
+        self._evicted = 0
 
-    def __len__(self) -> int:
-        return len(self._by_id)
+    @property
+    def usage(self) -> Occupancy:
+        """The open sessions."""
+        return Occupancy(len(self._by_id), self._limit, self._evicted)
 
     def open(self, requester: Requester, *, keeps_lost: bool) -> HttpSession:
         """Open a session, in use, after evicting another one if needed.
@@ -135,12 +139,6 @@ class HttpSessions:
             entry.stream.cancel()
         logger.debug("a session of a legacy client ended")
 
-    def end_streams(self) -> None:
-        """End all GET streams by ending their bodies."""
-        for entry in self._by_id.values():
-            if entry.stream is not None:
-                entry.stream.cancel()
-
     def _wait_for_idle(self, seconds: float) -> None:
         self._timer = asyncio.get_running_loop().call_later(seconds, self._close_idle)
 
@@ -181,6 +179,7 @@ class HttpSessions:
             victim = next(iter(mine))
         if victim is None:
             return False
+        self._evicted += 1
         self.close(victim)
         return True
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from mcp_skills_server.access.quotas import QuotaSettings, Rates
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.sessions import Sessions as ToolSessions
 from mcp_skills_server.server.notify import RecentNotifications
+from mcp_skills_server.telemetry.load import Load
 from mcp_skills_server.web.policy import Policy
-from mcp_skills_server.web.rates import TakeShared
+from mcp_skills_server.web.rates import ConcurrencyLimits, TakeShared
 
 if TYPE_CHECKING:
     from mcp_skills_server.shared.records import Records
     from mcp_skills_server.sources.mirrors import SourceState
+    from mcp_skills_server.telemetry.metrics import Metrics
     from mcp_skills_server.telemetry.usage import UsageStore
 
 
@@ -26,6 +28,15 @@ class UiSettings:
     secret_hash: bytes | None = None  # SHA-256 of the one-time secret; None: the policy admits
     only: bool = False  # serve the page and nothing else
     counts: UsageStore | None = None  # None where nothing is counted
+
+
+class ProbeAddress(NamedTuple):
+    """The address of the listener for probes, the hosts it admits, and its metrics, if any."""
+
+    host: str
+    port: int
+    admits: Callable[[str], bool]
+    metrics: Metrics | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +54,9 @@ class HttpSettings:
     site_states: Callable[[], Sequence[SourceState]] = list  # of the roots that are sites
     quotas: QuotaSettings = field(default_factory=QuotaSettings)  # beside `rates`
     rates: Rates = field(default_factory=lambda: Rates(QuotaSettings()))
+    concurrency: ConcurrencyLimits = field(default_factory=ConcurrencyLimits)
+    load: Load = field(default_factory=Load)
+    probe_address: ProbeAddress | None = None
     take_shared: TakeShared | None = None  # counts requests across replicas
     poll_sources: Callable[[], int] | None = None
     """Polls all sources, and returns their number; None if every root is a folder."""

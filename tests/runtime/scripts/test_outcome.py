@@ -67,6 +67,7 @@ def test_network_error_without_network_names_the_option(stderr: str) -> None:
         ("/skills/a/scripts/x.sh: 3: pdftotext: not found\n", "program pdftotext"),
         ("x.sh: line 1: jq: command not found\n", "program jq"),
         ("FileNotFoundError: [Errno 2] No such file or directory: 'ffmpeg'\n", "program ffmpeg"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'python3.12'\n", "program python3.12"),
     ],
 )
 def test_missing_package_or_program_is_named_with_remedy(stderr: str, missing: str) -> None:
@@ -77,6 +78,9 @@ def test_missing_package_or_program_is_named_with_remedy(stderr: str, missing: s
         assert f"the {missing} is not available to scripts" in line
 
 
-@each_row("stderr", ["", "ValueError: x\n", "No such file or directory: '/a/b c.txt'\n"])
+@each_row(
+    "stderr",
+    ["", "ValueError: x\n", "No such file or directory: '/a/b c.txt'\n", "No such file or directory: 'data.csv'\n"],
+)
 def test_other_errors_have_no_advice(stderr: str) -> None:
     assert advice(stderr, network_closed=True) == []

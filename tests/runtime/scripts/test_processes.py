@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from mcp_skills_server.runtime.scripts.processes import (
     with_descendants,
 )
 from tables import each_row
+from wire import DEADLINE
 
 pytestmark = pytest.mark.anyio
 
@@ -88,7 +90,10 @@ def test_process_that_left_group_and_parent_is_killed(
             while output.count(b" ") < 3:
                 output += os.read(started.stdout.fileno(), 64)
             pids = {int(each) for each in output.split()}
+            deadline = time.monotonic() + DEADLINE
             descendants = list(with_descendants(started.pid))
+            while pids <= {*descendants} and time.monotonic() < deadline:  # a parent has not ended yet
+                descendants = list(with_descendants(started.pid))
             assert descendants[0] == started.pid
             assert len(pids & {*descendants}) == 2
             assert len(pids) == 3

@@ -8,10 +8,11 @@ of the server exist, and stops it at the end. Over HTTP it can add a part of the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from mcp_skills_server.commands.fields import Options
+from mcp_skills_server.telemetry.load import Load
 
 if TYPE_CHECKING:
     from mcp_skills_server.access.quotas import QuotaSettings
@@ -48,6 +49,7 @@ class Server:
     """Follows the configuration, the tokens and the lock file; None until these are read."""
     tokens: Tokens | None = None
     """The bearer tokens of HTTP clients; None until they are read."""
+    load: Load = field(default_factory=Load)
 
     @property
     def over_http(self) -> bool:

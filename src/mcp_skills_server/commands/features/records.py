@@ -25,10 +25,16 @@ if TYPE_CHECKING:
     from mcp_skills_server.telemetry.events import Events
     from mcp_skills_server.telemetry.metrics import Metrics
     from mcp_skills_server.telemetry.usage import Usage, UsageStore
+    from mcp_skills_server.web.settings import ProbeAddress
 
 logger = logging.getLogger(__name__)
 OFF: Final = "off"
 _SQLITE: Final = "sqlite:"
+_USAGE: Final[Mapping[str, str]] = {
+    "used": "Connections, sessions, streams and so on that are in use.",
+    "limit": "The limit of each.",
+    "evicted": "How many were ended early for another client.",
+}
 _RELOAD: Final = "skills_config_last_reload"
 
 
@@ -210,7 +216,9 @@ def known_methods() -> frozenset[str]:
 
 
 class PrometheusMetrics(
-    Feature, heading="Metrics (--transport http)", example="--metrics-address 127.0.0.1:9464"
+    Feature,
+    heading="Probes and metrics (--transport http)",
+    example="--metrics --probe-address 127.0.0.1:9464",
 ):
     """Prometheus metrics: counters of requests, and gauges of the server and all features."""
 
@@ -218,47 +226,46 @@ class PrometheusMetrics(
         "Show metrics for Prometheus at /metrics, to the clients that may use MCP. Needs the "
         "extra [metrics]."
     )
-    metrics_address: str | None = text(
-        "Show metrics at this address instead, such as 127.0.0.1:9464, to clients that reach it by "
+    probe_address: str | None = text(
+        "Answer /healthz and /readyz at this address too, such as 127.0.0.1:9464, where they do "
+        "not wait behind requests, and /metrics at this address only: to clients that reach it by "
         "an IP address or by a name of --allowed-host.",
         "HOST:PORT",
     )
     _server: Server
     _metrics: Metrics | None = None
+    address: ProbeAddress | None = None
+    """The checked `--probe-address`."""
 
     def start(self, server: Server) -> None:
         self._server = server
-        address = self.metrics_address
-        if not self.metrics and address is None:
-            return
-        try:
-            from mcp_skills_server.telemetry.metrics import Metrics, serve_metrics
-        except ImportError:
-            raise missing_extra("metrics", "metrics") from None
-        self._metrics = Metrics(self._all_gauges, known_methods())
-        server.runtime.events.subscribe(self._metrics.record)
+        if self.metrics:
+            try:
+                from mcp_skills_server.telemetry.metrics import Metrics
+            except ImportError:
+                raise missing_extra("metrics", "metrics") from None
+            self._metrics = Metrics(self._all_gauges, known_methods())
+            server.runtime.events.subscribe(self._metrics.record)
+        address = self.probe_address
         if address is None:
             return
         from mcp_skills_server.web.policy import host_name
+        from mcp_skills_server.web.settings import ProbeAddress
 
         host, _, port = address.rpartition(":")
         if not host or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:
             hint = "write HOST:PORT, such as 127.0.0.1:9464"
-            raise UsageError(f"--metrics-address {address}: {hint}")
+            raise UsageError(f"--probe-address {address}: {hint}")
         names = {"localhost", *map(str.lower, (host, *server.options.allowed_host))}
 
-        def is_allowed(header: str) -> bool:
+        def admits(header: str) -> bool:
             return _is_allowed_host(names, host_name(header))
 
-        try:
-            serve_metrics(self._metrics, host.strip("[]"), int(port), is_allowed)
-        except OSError as error:
-            reason = f"cannot be listened on ({error.strerror or error})"
-            raise UsageError(f"--metrics-address {address}: {reason}") from None
+        self.address = ProbeAddress(host.strip("[]"), int(port), admits, self._metrics)
 
     def part(self, server: Server) -> Part | None:
         metrics = self._metrics
-        if metrics is None or not self.metrics:
+        if metrics is None or self.address is not None:
             return None
         from mcp_skills_server.web.probes import metrics_route
 
@@ -300,6 +307,12 @@ class PrometheusMetrics(
                 "Roots whose last poll failed.", count_failing(registry, states)
             ),
         }
+        words = "Greatest lag of the event loop in the last minute."
+        out["skills_event_loop_lag_seconds"] = Gauge(words, server.load.max_lag_s)
+        usages = {name: usage() for name, usage in [*server.load.usage.items()]}
+        for field, words in _USAGE.items():
+            values = {name: getattr(usage, field) for name, usage in usages.items()}
+            out[f"skills_resource_{field}"] = Gauge(words, values, "resource")
         files = reloader if reloader is not None and reloader.has_files else None
         is_taken = float(files is None or not files.refused)
         words = "1 if the last reload was applied in full, else 0."

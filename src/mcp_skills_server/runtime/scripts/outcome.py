@@ -28,7 +28,7 @@ _MODULE: Final = re.compile(
 )
 _PROGRAM: Final = re.compile(
     r"(?:^|: )([\w.+-]{1,64}): (?:command )?not found$"
-    r"|No such file or directory: '([\w.+-]{1,64})'$",
+    r"|No such file or directory: '([\w+-]{1,64}(?:\.\d{1,4}){0,3})'$",  # not data.csv
     re.MULTILINE,
 )
 

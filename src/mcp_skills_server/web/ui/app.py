@@ -40,7 +40,6 @@ from mcp_skills_server.telemetry.usage import spark
 from mcp_skills_server.web.connections import SLOT, Slot
 from mcp_skills_server.web.forwarded import PREFIX
 from mcp_skills_server.web.part import REQUESTER, Part, requester
-from mcp_skills_server.web.rates import FailedAuthentications
 from mcp_skills_server.web.settings import HttpSettings, UiSettings
 from mcp_skills_server.web.ui.context import (
     BASE,
@@ -157,7 +156,7 @@ class PagePart(Part):
         """Return the routes below `BASE` and redirects to it; start to track changes of skills."""
         registry = self._runtime.registry
         self._sessions = PageSessions(
-            http.policy, self._ui.secret_hash, FailedAuthentications(http.rates), http.page_sessions
+            http.policy, self._ui.secret_hash, http.rates, http.page_sessions
         )
         self._site = SharedContext(
             _templates(),

@@ -352,7 +352,7 @@ def _author_report(ctx: Context, skill: Skill) -> AuthorReport:
     if ctx.site.is_local:
         show = registry.roots[skill.root].show
     cases, errors = evaluation.own_cases(registry.read, skill, show)
-    search, hosts = ctx.runtime.search, _hosts(ctx, skill)
+    search, hosts = ctx.runtime.searches.of(ctx.runtime.skill_set), _hosts(ctx, skill)
     try:
         results = [*evaluation.evaluate(cases[:_MOST_CASES], RankingJudge(search), ctx.snapshot)]
         similar = search.find(skill.description or skill.name, _NEIGHBOURS, ctx.offers)

@@ -1,0 +1,156 @@
+"""Patterns of attacks in the text of a skill: overrides, secrecy, theft of credentials. Data.
+
+Each pattern is linear. `text.py` judges a match by its context.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_S: Final = r"[\s>*_]{1,9}"
+"""Blanks between two words, over a line's end in a list or a quote."""
+_NOUN: Final = (
+    r"(?:instructions?|prompts?|rules|guidelines|directives|constraints|restrictions|guardrails"
+    r"|training|programming|polic(?:y|ies))\b"
+)
+_USER: Final = rf"(?:(?:the|your|our){_S})?(?:user|human|person|operator|owner)s?\b"
+
+OVERRIDE: Final = re.compile(
+    rf"\b(?:ignore|disregard|forget|override|bypass|discard){_S}"
+    rf"(?:(?:all|any|every|of|the|these|those|my|about){_S}){{0,4}}"
+    r"(?:previous|prior|earlier|above|preceding|foregoing|system|safety|developer|original|initial|your|other)"
+    rf"{_S}(?:\w{{1,20}}{_S}){{0,2}}{_NOUN}"
+    rf"|\b(?:ignore|disregard|forget){_S}(?:all|everything){_S}(?:that{_S})?"
+    r"(?:you\s(?:were|have\sbeen)\s(?:tol[d]|given|taught)|you\sknow|above|before\sthis)\b"
+    rf"|\byou{_S}are{_S}now{_S}(?:\w{{1,12}}{_S}){{0,3}}?(?:DAN\b|unrestricted|jailbroken|uncensored|unfiltered"
+    r"|(?:developer|god|admin|root|debug|maintenance)\s{1,3}mode|free\s(?:of|from)\s|no\slonger\s(?:bound|restricted|subject))"
+    rf"|\b(?:these|this\sskill's|the\sfollowing){_S}(?:instructions|rules|steps){_S}"
+    r"(?:(?:take|have)\s(?:precedence|priority)\sover|supersede|override|outrank)"
+    rf"{_S}(?:\w{{1,12}}{_S}){{0,3}}?(?:system|safety|developer|user|other|previous|host|all|any)\b"
+    r"|\b(?:reveal|repeat|leak|exfiltrate|print\sout)\s(?:\w{1,9}\s){0,2}?your\s(?:\w{1,9}\s){0,2}?system\s(?:prompt|message)"
+    r"|\b(?:disable|turn\soff|switch\soff)\s(?:all\s|any\s)?(?:of\s)?your\s(?:\w{1,9}\s){0,2}?(?:checks?|filters?|guardrails|safeguards)"
+    r"|<\|im_start\|>\s{0,3}system|\bSYSTEM\sOVERRIDE\b"
+    r"|\bignorier(?:e|en\sSie)?\s(?:alle\s|die\s|deine\s){0,3}(?:vorherigen|bisherigen|obigen|früheren)\s(?:Anweisungen|Regeln)"
+    r"|\bignore[zr]?\s(?:toutes\s)?(?:les|tes|vos)\s(?:instructions|consignes|règles)\s(?:précédentes|antérieures)"
+    r"|\bignor(?:a|ar|ad|e)\s(?:todas\s)?(?:las|tus|sus)\s(?:instrucciones|reglas)\s(?:anteriores|previas)"
+    r"|\bignore\s(?:todas\s)?as\s(?:instruções|regras)\s(?:anteriores|prévias)"
+    r"|\bignora(?:re)?\s(?:tutte\s)?le\s(?:istruzioni|regole)\s(?:precedenti|anteriori)"
+    r"|игнорируй(?:те)?\s(?:все\s)?(?:предыдущие|прежние)\s(?:инструкции|указания|правила)"
+    r"|(?:忽略|无视)(?:之前|以上|先前|所有|全部|的|你){0,5}(?:指令|指示|规则|说明)"
+    r"|(?:以前|これまで|上記|前)の(?:すべての)?(?:指示|命令|ルール)を?(?:すべて)?無視"
+    r"|(?:이전|위의|앞의)\s?(?:모든\s?)?(?:지시|명령|규칙|지침)(?:사항)?[을를]?\s?(?:모두\s?)?무시",
+    re.IGNORECASE,
+)
+"""Instructions to set aside those of the host and the user."""
+OVERRIDE_MARKS: Final = (
+    "ignor", "disregard", "forget ", "override", "bypass", "discard", "you are now", "supersede",
+    "precedence", "priority over", "outrank", "system prompt", "system message", "im_start",
+    "disable ", "turn off", "switch off", "игнорир", "忽略", "无视", "無視", "무시",
+)  # fmt: skip
+
+SECRECY: Final = re.compile(
+    rf"\b(?:do{_S}not|don['\u2019]t|never|must{_S}not){_S}(?:tell|inform|notify|alert|warn){_S}{_USER}"
+    rf"(?=\s?(?:[.!;,\n]|\Z|about\s(?:this|it|that|these|any\sof\sthis|the\s(?:upload|transfer|request|copy|call))\b|(?:that\s)?you\s(?:did|have|sent|are|ran|read)\b|anything))"
+    rf"|\b(?:do{_S}not|don['\u2019]t|never){_S}let{_S}{_USER}{_S}(?:know|notice|see\sthis|find\sout)\b"
+    rf"|\b(?:do{_S}not|don['\u2019]t|never){_S}(?:mention|reveal|disclose|report){_S}(?:this|the|these){_S}"
+    rf"(?:step|steps|action|upload|transfer|request|call|command|copy|instruction|instructions|operation)\b"
+    rf"|(?P<act>\bwithout{_S}(?:telling|informing|notifying|alerting){_S}{_USER}"
+    r"|\b(?:secretly|covertly|stealthily)\s(?:\w{1,12})\b"
+    r"|\b(?:silently|quietly)\s(?:send|upload|post|transmit|forward|exfiltrate|email|collect)\b)"
+    rf"|\b(?:keep|hide|conceal){_S}(?:this|it|these|all{_S}of{_S}this)(?:{_S}(?:step|action|activity|upload|transfer|fact))?"
+    rf"{_S}(?:(?:a{_S})?secret{_S})?from{_S}{_USER}"
+    rf"|\b{_USER}{_S}(?:must|should|may|can){_S}(?:not|never){_S}(?:know|notice|learn|find\sout|be\s(?:aware|informed))\b",
+    re.IGNORECASE,
+)
+"""Instructions to keep an act from the user; `act` is denied by a "never" before it."""
+SECRECY_MARKS: Final = (
+    "tell ", "inform ", "notify ", "alert ", "warn ", "let the", "let your", "mention ",
+    "reveal ", "disclose ", "report ", "telling ", "informing ", "notifying ", "alerting ",
+    "secret", "covertly", "stealthily", "silently", "quietly", "keep ", "hide ", "conceal",
+    "not know", "never know", "not notice", "not learn", "find out", "be aware",
+    "be informed",
+)  # fmt: skip
+
+REMOTE: Final = re.compile(
+    r"\b(?:fetch|download|read|open|load|get|retrieve|visit|curl)\b[^.\n]{0,60}?https?://[^\s)]{1,200}"
+    r"[^\n]{0,60}?\b(?:and|then|,)\s[^\n]{0,40}?\b(?:follow|obey|execute|perform|carry\sout)\b[^\n]{0,40}?"
+    r"\b(?:instructions?|steps|commands?|prompt|whatever|everything|(?:it|they)\s(?:says?|contains?))\b",
+    re.IGNORECASE,
+)
+"""Text of an address that a model is to obey."""
+
+ADDRESSED: Final = re.compile(
+    r"\b(?:AI|assistants?|agents?|models?|claude|gpt|llms?|copilot|codex|gemini)\b[^.\n]{0,40}?"
+    r"\b(?:run|execute|send|upload|fetch|download|ignore|install|delete|curl|exfiltrate|post)\b"
+    r"|\b(?:send|upload|forward|exfiltrate|transmit|post|e-?mail)\s(?:\w{1,12}\s){0,4}?"
+    r"(?:to|into)\s(?:me\b|https?://|\S{1,60}@)"
+    rf"|{OVERRIDE.pattern}|{SECRECY.pattern.replace('?P<act>', '?:')}",
+    re.IGNORECASE,
+)
+"""Commands to a model in text that people do not see."""
+
+CREDENTIAL: Final = re.compile(
+    r"\.ssh\b(?![\w/.*-]{0,40}\.pub\b)(?!/(?:config|known_hosts|authorized_keys)\b)"
+    r"|\.aws\b[\"'\s,/)(]{1,6}(?:credentials|config)\b|\.kube\b[\"'\s,/)(]{1,6}config\b"
+    r"|\.docker\b[\"'\s,/)(]{1,6}config\.json\b|\.config\b[\"'\s,/)(]{1,6}(?:gh|gcloud)\b"
+    r"|\.(?:netrc|npmrc|pypirc|git-credentials|gnupg|pgpass)\b|/etc/shadow\b|\bwallet\.dat\b"
+    r"|\bLogin\sData\b|\bkeychain-db\b|\bsecurity\s{1,3}find-(?:generic|internet)-password\b"
+    r"|\bid_(?:rsa|ed25519|ecdsa|dsa)\b(?!\.pub)|(?<![\w/-])(?:env|printenv)\s{0,3}\|"
+    r"|\b(?:dict|dumps|str|urlencode)\(\s{0,3}os\.environ\b|\bstringify\(\s{0,3}process\.env\s{0,3}\)"
+    r"|(?:@|cat\s|<\s{0,2})(?:\./)?\.env\b(?!\.(?:example|sample|template))"
+)
+"""Files, stores and variables that hold credentials of the user."""
+CREDENTIAL_MARKS: Final = (
+    ".ssh", ".aws", ".kube", ".docker", ".config", ".netrc", ".npmrc", ".pypirc", ".git-cred",
+    ".gnupg", ".pgpass", "/etc/shadow", "wallet.dat", "login data", "keychain-db", "find-generic",
+    "find-internet", "id_rsa", "id_ed25519", "id_ecdsa", "id_dsa", "env |", "env|", "os.environ",
+    "process.env", "@.env", "cat .env", "< .env", "/.env",
+)  # fmt: skip
+SEND_COMMAND: Final = re.compile(
+    r"(?<![\w.-])(?:curl|wget|nc|ncat|netcat|scp|rsync|sftp|sendmail|mail|telnet|irm|iwr"
+    r"|Invoke-RestMethod|Invoke-WebRequest|http\sPOST)\b(?!-)|>\s?/dev/tcp/"
+)
+READ_CALL: Final = re.compile(
+    r"\b(?:open|read_text|read_bytes|readFile\w{0,6}|Path|expanduser|join|home|homedir|copy\w{0,6}|glob|load"
+    r"|environ|process|cat|check_output|run)\b"
+)
+SEND_CALL: Final = re.compile(
+    r"\b(?:requests|httpx|session|client)\.(?:get|post|put|patch|request)\(|\burlopen\(|\bhttp\.client\b|\.send(?:all|to)\("
+    r"|\bsmtplib\b|\bftplib\b|\baiohttp\b|\bfetch\(|\baxios\b|\bhttps?\.request\(|\bsendBeacon\("
+    r"|\b(?:run|system|call|check_output|execSync|exec)\([^\n]{0,60}?\b(?:curl|wget|nc|scp)\b"
+)
+SEND_VERB: Final = re.compile(
+    r"\b(?:send|upload|post|exfiltrate|transmit|forward|e-?mail|submit|push|copy|paste|deliver|leak|include)\b",
+    re.IGNORECASE,
+)
+SEND_IT: Final = re.compile(
+    r"\b(?:send|upload|post|exfiltrate|transmit|forward|e-?mail|submit|push|copy|paste|deliver|leak|attach|include|put)\s{1,3}"
+    r"(?:it|them|its|their|that|this|everything|(?:the|all|both)\s(?:\w{1,12}\s)?(?:contents?|files?|keys?|results?|outputs?|values?"
+    r"|text|data|archive|credentials?|tokens?|secrets?))\b",
+    re.IGNORECASE,
+)
+DESTINATION: Final = re.compile(
+    r"https?://|\bwebhook\b|\b[\w.+-]{1,40}@[\w-]{1,40}\.\w|\bpastebin\b|\bgist\b|\bremote\sserver\b"
+    r"|\b(?:telegram|discord|slack)\b|\b(?:\d{1,3}\.){3}\d{1,3}\b|\b[\w-]{1,40}\.(?:example|com|net|io|org)\b",
+    re.IGNORECASE,
+)
+
+SECRET: Final = re.compile(
+    r"(?P<a_private_key>-----BEGIN (?:RSA |EC |DSA |OPENSSH |ENCRYPTED )?PRIVATE "
+    r"KEY-----\s++[A-Za-z0-9+/=\s]{64})"
+    r"|(?P<an_access_key_of_AWS>\b(?:AKIA|ASIA)[A-Z0-9]{16}\b)"
+    r"|(?P<a_token_of_GitHub>\b(?:gh[pousr]_[A-Za-z0-9]{36}|github_pat_[A-Za-z0-9_]{60})\w*+)"
+    r"|(?P<a_token_of_GitLab>\bglpat-[A-Za-z0-9_-]{20}[\w-]*+)"
+    r"|(?P<a_token_of_Slack>\bxox[abprs]-[A-Za-z0-9-]{20}[\w-]*+)"
+    r"|(?P<a_key_of_Anthropic>\bsk-ant-[A-Za-z0-9_-]{32}[\w-]*+)"
+    r"|(?P<a_key_of_OpenAI>\bsk-(?:proj-)?[A-Za-z0-9]{40}[\w-]*+)"
+    r"|(?P<a_key_of_Google>\bAIza[A-Za-z0-9_-]{35}\b)"
+    r"|(?P<a_token_of_npm>\bnpm_[A-Za-z0-9]{36}\b)"
+    r"|(?P<a_key_of_Stripe>\b[rs]k_live_[A-Za-z0-9]{24}\w*+)"
+)
+"""Secrets in recognisable formats, which their issuers designed for secret scanning."""
+SECRET_MARKS: Final = (
+    "private key", "akia", "asia", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-",
+    "xox", "sk-", "aiza", "npm_", "k_live_",
+)  # fmt: skip

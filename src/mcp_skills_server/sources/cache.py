@@ -71,8 +71,8 @@ class CacheFolder:
             ) from None
         except OSError as error:
             with suppress(OSError):  # a filled read-only copy is served: nothing can evict it
-                is_filled = any(self.skills.iterdir()) and not untrusted_reason(self.path.lstat())
-                if is_filled and error.errno in _READ_ONLY:
+                faults = [untrusted_reason(it.lstat()) for it in (self.path.parent, self.path)]
+                if error.errno in _READ_ONLY and any(self.skills.iterdir()) and not any(faults):
                     return
             reason = f"the cache cannot be written ({error.strerror or error})"
             raise UsageError(f"{self.path}: {reason}; choose another --cache-dir") from None

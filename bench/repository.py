@@ -1,4 +1,4 @@
-"""Measure a git source of many skills: `python -m bench.repository [--skills N] [--pushes N]`.
+"""Benchmark of a git source of many skills: `python -m bench.repository [--skills N] [--pushes N]`.
 
 Processor and time of the first copy, of one pushed change at `--refresh 1`, and of a restart over that copy. The
 processor of the server and that of the git programs it starts are separate; what its polls take is subtracted.

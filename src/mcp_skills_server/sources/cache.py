@@ -70,10 +70,9 @@ class CacheFolder:
                 f"{cache}: another process does not let go of it; end that, or choose another"
             ) from None
         except OSError as error:
-            # A filled read-only copy is served as it is: nothing can evict or change it.
-            with suppress(OSError):
-                is_ours = not untrusted_reason(os.lstat(self.path))
-                if error.errno in _READ_ONLY and is_ours and os.listdir(self.skills):
+            with suppress(OSError):  # a filled read-only copy is served: nothing can evict it
+                faults = [untrusted_reason(it.lstat()) for it in (self.path.parent, self.path)]
+                if error.errno in _READ_ONLY and any(self.skills.iterdir()) and not any(faults):
                     return
             reason = f"the cache cannot be written ({error.strerror or error})"
             raise UsageError(f"{self.path}: {reason}; choose another --cache-dir") from None

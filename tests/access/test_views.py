@@ -276,6 +276,11 @@ def test_restricted_view_answers_like_a_server_with_only_granted_skills(
         paths = published_paths(whole)
         local = Views(whole, Grants(grants, local=True))
         remote = Views(whole, Grants(grants, local=False))
+        searches = [each for each in requests if is_search(each)]
+        requests = [each for each in requests if not is_search(each)]
+        for answer in answers_over_stdio(local, chosen, searches):  # ranks depend on all skills
+            found = json.loads(answer)["result"].get("structuredContent", {}).get("skills", ())
+            assert all(any(each.matches(skill["location"][8:-9]) for each in granted) for skill in found)
         over_stdio = answers_over_stdio(local, chosen, requests)
         over_rpc = answers_over_rpc(remote)
         over_discovery = responses_of_discovery(remote, paths)
@@ -288,6 +293,10 @@ def test_restricted_view_answers_like_a_server_with_only_granted_skills(
         assert over_discovery == responses_of_discovery(unrestricted, paths)
     finally:
         shutil.rmtree(folder)
+
+
+def is_search(request: tuple[str, dict[str, Any]]) -> bool:
+    return request[1].get("name") == "skills_search"
 
 
 def refuse_ungranted(patterns: Sequence[Pattern]) -> Gate:

@@ -123,8 +123,8 @@ class FollowedIndex:
 class Search:
     """A thread-safe search over a set of skills.
 
-    With the `index` of a larger set it finds no other skill, and no word of another, but ranks
-    depend on how many skills of the larger set have a word.
+    With the `index` of a larger set it finds no other skill, and no word of another, but ranks and
+    spelling corrections depend on which words the skills of the larger set have.
     """
 
     def __init__(

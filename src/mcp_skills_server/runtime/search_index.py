@@ -55,6 +55,7 @@ _TABLES: Final = (
     "CREATE TABLE names(name TEXT, row INTEGER, PRIMARY KEY (name, row)) WITHOUT ROWID",
 )
 """`names` maps a folded name or path, without separators, to the rows that it names exactly."""
+_ROWS: Final = "SELECT rowid FROM words WHERE words MATCH ?"
 _MARKS: Final = ", ".join("?" * len(WEIGHTS))
 _INSERT: Final = f"INSERT INTO words(rowid, {_COLUMNS}) VALUES (?, {_MARKS})"  # noqa: S608
 _DELETE: Final = f"INSERT INTO words(words, rowid, {_COLUMNS}) VALUES ('delete', ?, {_MARKS})"  # noqa: S608
@@ -173,7 +174,10 @@ class SearchIndex:
 
     def _is_known(self, word: str) -> bool:
         """Tell whether queries find this word; without a limit they find all of a vocabulary."""
-        return self._visible is None or any(self.hits([Term(word)]).values())
+        if self._visible is None:
+            return True
+        match = f'{{name title tags description}} : "{word}"'
+        return any(True for _ in self._rows_of(_ROWS, match))
 
     def ranked(
         self,

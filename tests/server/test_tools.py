@@ -14,7 +14,7 @@ import pytest
 from dispatching import Direct, dispatching
 from mcp_skills_server.telemetry.usage import Batch, Count, Tally, UsageStore, day_of
 from tables import each_row
-from wire import Client, Era, WireError, serving, write_skill
+from wire import DEADLINE, Client, Era, WireError, serving, write_skill
 
 TOOLS_CHANGED = "notifications/tools/list_changed"
 NAMES = ["skills_list", "skills_search", "skills_load", "skills_unload", "skills_read"]
@@ -262,6 +262,9 @@ def test_result_counts_skills_added_and_removed_since_the_list(folder: Path, era
         shutil.rmtree(folder / "beta")
         while "beta" in (names := [skill["name"] for skill in wire.every_skill()]) or "gamma" not in names:
             wire.until(TOOLS_CHANGED)
+        deadline = time.monotonic() + DEADLINE
+        while "1 added and 1 removed" not in str(wire.call("skills_search", query="alpha")):
+            assert time.monotonic() < deadline  # lists have a change before its listeners hear of it
         for name, arguments in calls:
             result = wire.call(name, **arguments)
             for text in (text_of(result), result["structuredContent"]["note"]):

@@ -21,7 +21,7 @@ from mcp_skills_server.access.grants import Grant, Grants, Pattern
 from mcp_skills_server.access.principal import Principal, Requester
 from mcp_skills_server.catalog.gates import Gate, GateRefusal
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.views import SkillSet, Views
+from mcp_skills_server.catalog.views import FilteredSkills, Views
 from mcp_skills_server.codes import problem
 from mcp_skills_server.dialects.wellknown import DIRECTORY, DIRECTORY_0_1, INDEX
 from mcp_skills_server.format import cursors
@@ -217,8 +217,8 @@ def answers_over_rpc(views: Views) -> list[bytes]:
 def responses_of_discovery(views: Views, paths: Sequence[str]) -> list[dict[str, Any]]:
     """Return the ASGI messages to Ann for requests of these paths, without the `Vary` header."""
 
-    def make(skill_set: SkillSet, logged: set[str]) -> Discovery:
-        return Discovery(Publication(skill_set), logged, HTTP)
+    def make(skill_set: Registry | FilteredSkills) -> Discovery:
+        return Discovery(Publication(skill_set), set(), HTTP)
 
     endpoint = DiscoveryByGrants(views, make)
     sent: list[dict[str, Any]] = []

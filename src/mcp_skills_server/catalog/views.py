@@ -188,14 +188,13 @@ class GrantedSkills:
         self.roots, self.loaded = registry.roots, registry.loaded
 
     @property
-    def part(self) -> Registry | FilteredSkills:
-        """The set that is shared by all permissions to read the same skills."""
+    def _part(self) -> Registry | FilteredSkills:
         return self._views.part(self.permissions)
 
     @property
     def snapshot(self) -> Snapshot:
         """The readable skills as they are now; the same object until one of them changes."""
-        return self.part.snapshot
+        return self._part.snapshot
 
     def unread_sources(self) -> Sequence[str]:
         """Return no names: a principal may not know of sources that it cannot read."""
@@ -207,11 +206,11 @@ class GrantedSkills:
 
     def rescan(self, path: str) -> Changes:
         """Run `Registry.rescan` and return the filtered changes."""
-        return self.part.rescan(path)
+        return self._part.rescan(path)
 
     def filter_changes(self, changes: Changes) -> Changes:
         """Return the filtered changes."""
-        return self.part.filter_changes(changes)
+        return self._part.filter_changes(changes)
 
 
 class FilteredSkills:
@@ -225,8 +224,7 @@ class FilteredSkills:
         self._registry = registry
         self._lock = threading.Lock()
         self.forget()
-        self.read, self.body, self.place = registry.read, registry.body, registry.place
-        self.roots, self.loaded = registry.roots, registry.loaded
+        self.read, self.loaded = registry.read, registry.loaded  # unfiltered, as in `GrantedSkills`
 
     @property
     def snapshot(self) -> Snapshot:
@@ -248,10 +246,10 @@ class FilteredSkills:
             self._of: ref[Snapshot] | None = None
             """The registry's snapshot that the filtered one was made from."""
             self._paths: list[str] = []
-            """The paths of all skills of the registry, and those of the readable ones."""
+            """The paths of all skills of the registry."""
             self._readable: list[str] = []
             self._outer: dict[str, Skill] = {}
-            """As the registry has them, the skills that lost nested ones or whose text stayed."""
+            """By path, what the registry has instead of a skill here that is another object."""
 
     @property
     def bytes(self) -> int:

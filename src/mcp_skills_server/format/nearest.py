@@ -10,10 +10,13 @@ _COMPARED: Final = 64
 """Compared characters at a name's end: related names begin alike, and comparing is quadratic."""
 
 
-def nearest(wanted: str, names: Iterable[str], most: int = 3) -> list[str]:
-    """Return up to `most` names that resemble `wanted`, ignoring case, the most similar first."""
+def nearest(wanted: str, names: Iterable[str], most: int = 3, least: float = 0.55) -> list[str]:
+    """Return up to `most` names that resemble `wanted`, ignoring case, the most similar first.
+
+    `least` is the minimum of their similarity, by difflib.
+    """
     known = {name[-_COMPARED:].casefold(): name for name in names}
     return [
         known[each]
-        for each in get_close_matches(wanted[-_COMPARED:].casefold(), known, most, cutoff=0.55)
+        for each in get_close_matches(wanted[-_COMPARED:].casefold(), known, most, least)
     ]

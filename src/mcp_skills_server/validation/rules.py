@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping
-from difflib import get_close_matches
 from types import NoneType
 from typing import Final
 
@@ -14,6 +13,7 @@ from mcp_skills_server.format import fields, hidden, identity
 from mcp_skills_server.format.arguments import with_mappings
 from mcp_skills_server.format.excerpts import literal
 from mcp_skills_server.format.frontmatter import Document
+from mcp_skills_server.format.nearest import nearest
 from mcp_skills_server.model import Json, Problem, printable
 from mcp_skills_server.validation import template
 from mcp_skills_server.validation.host_fields import GRANTED, HOST_FIELDS
@@ -56,10 +56,8 @@ _NO_PLAIN_KEYS: Final = frozenset(("yes", "no", "on", "off", "true", "false", "n
 _DEPENDENCIES: Final = {"tools": "", "prompts": "name", "resources": "uri", "skills": "name"}
 """Kinds of dependencies, and the key of an entry's name if the entry is a mapping."""
 KNOWN_FIELDS: Final = SPECIFIED_FIELDS | EXTENSION_FIELDS | HOST_FIELDS.keys()
-_MAX_KEY: Final = 64
-"""The compared characters of a key."""
 _NEAR: Final = 0.8
-"""The least similarity of a misspelt field, by difflib."""
+"""The least similarity of a misspelt field to a known one."""
 _KINDS: Final[Mapping[object, str]] = {
     NoneType: "no value",
     bool: "true or false",
@@ -307,7 +305,7 @@ def _metadata_keys(skill: SkillMd) -> Iterator[Finding]:
 def near_field(key: str) -> str:
     """Return the known field that a key may be a misspelling of; "" if there is none."""
     names = {name.replace("_", "-"): name for name in sorted(KNOWN_FIELDS)}
-    near = get_close_matches(key[:_MAX_KEY].lower().replace("_", "-"), names, 1, _NEAR)
+    near = nearest(key.replace("_", "-"), names, 1, _NEAR)
     return names[near[0]] if near else ""
 
 

@@ -110,14 +110,14 @@ def _hidden_characters(file: TextFile) -> Iterator[Finding]:
     if file.hidden and not _RUN.search(file.text, file.hidden[0][0]):
         at, character = file.hidden[0]
         message = f"the invisible character U+{ord(character):04X}{_more(len(file.hidden))}"
-        yield Finding(message, file.text.count("\n", 0, at) + 1)
+        yield Finding(message, file.pieces.line(at))
 
 
 @RULES.rule("hidden-text")
 def _hidden_text(file: TextFile) -> Iterator[Finding]:
     """Report text that people do not see and that tells a model what to do."""
     if file.hidden and (run := _RUN.search(file.text, file.hidden[0][0])):
-        line = file.text.count("\n", 0, run.start()) + 1
+        line = file.pieces.line(run.start())
         yield Finding("a message in invisible characters", line)
     spans = [
         match.span()
@@ -161,7 +161,7 @@ def _secret(file: TextFile) -> Iterator[Finding]:
         secret, kind = found[0][0], str(found[0].lastgroup).replace("_", " ")
         # Only the first characters: a report must not leak the secret.
         message = f"{kind}: {len(secret)} characters that begin with {secret[:4]!r}"
-        line = file.text.count("\n", 0, found[0].start()) + 1
+        line = file.pieces.line(found[0].start())
         yield Finding(f"{message}{_more(len(found))}", line)
 
 
@@ -366,7 +366,7 @@ def _persistence(file: TextFile) -> Iterator[Finding]:
 def _commands(
     file: TextFile,
     pattern: re.Pattern[str],
-    words: str,
+    reason: str,
     marks: Iterable[str],
     accept: Callable[[int], bool] = lambda _: True,
 ) -> Iterator[Finding]:
@@ -375,7 +375,7 @@ def _commands(
         for match in file.matches(pattern, marks)
         if _is_run(file, match.start()) and accept(match.start())
     )
-    return _first(file, spans, words)
+    return _first(file, spans, reason)
 
 
 @RULES.rule("credential-theft")
@@ -438,13 +438,13 @@ def _sentence_sends(file: TextFile, start: int, end: int) -> bool:
     return not _DENIED.search(_sentence_start(text, end + verb.start()))
 
 
-def _first(file: TextFile, spans: Iterable[tuple[int, int]], words: str) -> Iterator[Finding]:
+def _first(file: TextFile, spans: Iterable[tuple[int, int]], reason: str) -> Iterator[Finding]:
     """Yield one finding for all spans, with the line of the first and their count."""
     found = list(spans)
     if found:
         start, end = found[0]
-        message = f"{words} {excerpt(file.text[start:end])}{_more(len(found))}"
-        yield Finding(message, file.text.count("\n", 0, start) + 1)
+        message = f"{reason} {excerpt(file.text[start:end])}{_more(len(found))}"
+        yield Finding(message, file.pieces.line(start))
 
 
 def _more(count: int) -> str:

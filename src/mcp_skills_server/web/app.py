@@ -72,6 +72,7 @@ class McpPart(Part):
             http.quotas.sessions,
             http.session_idle,
         )
+        self._has_search = http.answers_mcp and settings.tools
         attachment = self._attachment
         http.load.usage["sessions"] = lambda: self._sessions.usage
         http.load.usage["streams"] = lambda: attachment.notifier.usage
@@ -89,8 +90,9 @@ class McpPart(Part):
         """Notify clients of changes; start the first scan, and then index the skills."""
         async with self._attachment.running():
             self._attachment.begin()
-            prepare = self._attachment.sessions.runtime.prepare_search
-            threading.Thread(target=prepare, name="skills-search", daemon=True).start()
+            if self._has_search:
+                prepare = self._attachment.sessions.runtime.prepare_search
+                threading.Thread(target=prepare, name="skills-search", daemon=True).start()
             yield
 
     def end_streams(self) -> None:

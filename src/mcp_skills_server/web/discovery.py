@@ -318,21 +318,14 @@ class DiscoveryByGrants:
     """Discovery endpoint: each principal finds what it may read.
 
     Args:
-        make: returns the endpoint of a set of skills, given the messages logged before.
+        make: returns the endpoint of a set of skills.
     """
 
     def __init__(
-        self, views: Views, make: Callable[[Registry | FilteredSkills, set[str]], Discovery]
+        self, views: Views, make: Callable[[Registry | FilteredSkills], Discovery]
     ) -> None:
-        logged: set[str] = set()
         self._views = views
-
-        def make_endpoint(part: Registry | FilteredSkills) -> Discovery:
-            return make(part, logged)
-
-        self._endpoints = LruCache(
-            make_endpoint, _MOST_SKILLS, weigh=lambda made: made.publication.weight
-        )
+        self._endpoints = LruCache(make, _MOST_SKILLS, weigh=lambda made: made.publication.weight)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer GET and HEAD."""

@@ -62,8 +62,9 @@ class Publisher(Part):
 
     def routes(self, http: HttpSettings) -> Sequence[BaseRoute]:
         """Return the routes of discovery and, with MCP, of the Server Card."""
+        logged = set[str]()
 
-        def make(skill_set: Registry | FilteredSkills, logged: set[str]) -> Discovery:
+        def make(skill_set: Registry | FilteredSkills) -> Discovery:
             keeping = RetentionPolicy(seconds=self._grace_s)
             publication = Publication(skill_set, http.root_path, keeping=keeping)
             return Discovery(publication, logged, http, min(MAX_AGE_S, int(self._grace_s)))

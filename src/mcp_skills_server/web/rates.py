@@ -106,10 +106,10 @@ class ConcurrencyLimits:
 class Permit:
     """A permit to work for one request."""
 
-    __slots__ = ("_extensions", "_held", "_limits", "_of", "_timer")
+    __slots__ = ("_concurrency", "_extensions", "_held", "_limits", "_timer")
 
-    def __init__(self, of: ConcurrencyLimits, *limits: asyncio.Semaphore) -> None:
-        self._of = of
+    def __init__(self, concurrency: ConcurrencyLimits, *limits: asyncio.Semaphore) -> None:
+        self._concurrency = concurrency
         self._limits = limits
         self._held: list[asyncio.Semaphore] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -128,7 +128,7 @@ class Permit:
         except asyncio.CancelledError:
             self.release()
             raise
-        self._of.waited_s = asyncio.get_running_loop().time() - start
+        self._concurrency.waited_s = asyncio.get_running_loop().time() - start
         self._extensions = _EXTENSIONS
         self._release_if_slow()
 

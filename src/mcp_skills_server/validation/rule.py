@@ -120,17 +120,21 @@ class TextFile:
             folded = "".join(each.lower()[0] for each in self.text).replace("\n", " ")
         return folded
 
-    def matches(self, pattern: re.Pattern[str], marks: Iterable[str]) -> Iterator[re.Match[str]]:
+    def matches(
+        self, pattern: re.Pattern[str], marks: Iterable[str], mark: re.Pattern[str] | None = None
+    ) -> Iterator[re.Match[str]]:
         """Yield the matches around one of these lower-case marks, which each match has.
 
         To find the marks first is 20 times faster than to search for the pattern.
         """
         spots: list[int] = []
-        for mark in marks:
-            at = self._folded.find(mark)
+        if mark is not None:
+            spots += [found.start() for found in mark.finditer(self._folded)]
+        for word in marks:
+            at = self._folded.find(word)
             while at >= 0:
                 spots.append(at)
-                at = self._folded.find(mark, at + 1)
+                at = self._folded.find(word, at + 1)
         spots.sort()
         read = end = 0
         for number, spot in enumerate(spots):

@@ -179,7 +179,7 @@ def _override(file: TextFile) -> Iterator[Finding]:
 def _secrecy(file: TextFile) -> Iterator[Finding]:
     spans = (
         match.span()
-        for match in file.matches(threats.SECRECY, threats.SECRECY_MARKS)
+        for match in file.matches(threats.SECRECY, threats.SECRECY_MARKS, threats.DENIED_SPEECH)
         if _is_said(file, *match.span())
         and not _LATER.search(_sentence_end(file.text, match.end()))
         and not (match["act"] and _DENIED.search(_sentence_start(file.text, match.start())))

@@ -65,12 +65,15 @@ SECRECY: Final = re.compile(
 )
 """Instructions to keep an act from the user; `act` is denied by a "never" before it."""
 SECRECY_MARKS: Final = (
-    "tell ", "inform ", "notify ", "alert ", "warn ", "let the", "let your", "mention ",
-    "reveal ", "disclose ", "report ", "telling ", "informing ", "notifying ", "alerting ",
-    "secret", "covertly", "stealthily", "silently", "quietly", "keep ", "hide ", "conceal",
-    "not know", "never know", "not notice", "not learn", "find out", "be aware",
-    "be informed",
+    "telling ", "informing ", "notifying ", "alerting ", "secret", "covertly", "stealthily",
+    "silently", "quietly", "keep ", "hide ", "conceal", "not know", "never know", "not notice",
+    "not learn", "find out", "be aware", "be informed",
 )  # fmt: skip
+DENIED_SPEECH: Final = re.compile(
+    r"n(?:ot|['\u2019]t|ever)[\s>*_]{1,9}"
+    r"(?:tell|inform|notify|alert|warn|let|mention|reveal|disclose|report)\b"
+)
+"""What the other secrecy begins with, in lower case: these verbs alone are too common as marks."""
 
 REMOTE: Final = re.compile(
     r"\b(?:fetch|download|read|open|load|get|retrieve|visit|curl)\b[^.\n]{0,60}?https?://[^\s)]{1,200}"

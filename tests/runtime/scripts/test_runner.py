@@ -423,7 +423,9 @@ async def test_number_of_processes_is_limited(run: Runner, marker: dict[str, str
     if sandbox.is_root() and (run.sandbox == "none" or shutil.which("setpriv") is None):
         pytest.skip("root has no limit of processes")
     outcome = await run("breed.py", env=marker)
-    assert 0 < int(outcome.stdout) <= 64, outcome.stderr
+    # Without a sandbox the limit is 64 above all tasks of the user, and those of other tests may end meanwhile.
+    most = 200 if run.sandbox == "none" else 64
+    assert 0 < int(outcome.stdout) <= most, outcome.stderr
 
 
 @LINUX

@@ -39,7 +39,7 @@ class Store:
         self.texts: dict[str, str] = {}
         self.is_down = False
         self.before_write: Callable[[str], Awaitable[Any]] | None = None
-        self.reads = self.writes = 0
+        self.reads = self.writes = self.share = 0
 
     async def read(self, name: str, group: str | None) -> str | None:
         self.reads += 1
@@ -48,8 +48,8 @@ class Store:
             raise RequestError("store is down")
         return self.texts.get(name)
 
-    async def write(self, name: str, group: str | None, text: str, *, replaces: str | None) -> None:
-        self.writes += 1
+    async def write(self, name: str, group: str | None, text: str, *, replaces: str | None, share: int) -> None:
+        self.writes, self.share = self.writes + 1, share
         if self.before_write is not None:
             hook, self.before_write = self.before_write, None
             await hook(name)

@@ -198,8 +198,7 @@ def _make_server(
     from mcp_skills_server.telemetry.log import log_requests
 
     quotas = Quotas(configuration.quotas if configuration is not None else ())
-    # An eighth of the connections is left to requests.
-    streams = Streams(options.max_connections - options.max_connections // 8)
+    streams = Streams(options.max_connections)
     settings = Settings(options.dialect, options.page_size, streams=streams)
     report_to_log(registry, least=settings.least)
     settle_after_load(registry)

@@ -122,13 +122,13 @@ class Quota(Generic[_Key]):
 
 
 class Streams(Quota[object]):
-    """The open event streams of clients. None is ended for a new one.
+    """The open event streams of clients: none is evicted, since its client would reopen it at once.
 
-    A client would reopen an evicted stream at once, and evict another one.
+    An eighth of the server's connections is left to requests.
     """
 
-    def __init__(self, total: int = 1024) -> None:
-        super().__init__("streams", total)
+    def __init__(self, connections: int = 1000) -> None:
+        super().__init__("streams", connections - connections // 8)
 
     def open(self, stream: object, owner: Owner) -> None:
         """Count a new stream until it is released.

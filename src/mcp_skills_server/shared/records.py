@@ -126,8 +126,7 @@ class Records:
         """Write a record.
 
         Args:
-            group: the group whose limit applies; None for no group, bounded only by the limit of
-                all.
+            group: the group whose limit applies; None for that of records without one.
             text: at most `MOST_BYTES` of UTF-8.
             replaces: the text that was read (compare-and-set); None for a new record.
             share: the most records of the group.
@@ -145,8 +144,6 @@ class Records:
         before = ""
         if replaces is not None:
             before = hashlib.sha1(replaces.encode(), usedforsecurity=False).hexdigest()
-        if group is None:
-            share = WHOLE
         place = self._link.key(self._kind, "")
         given = [raw, before, self._ttl_ms, member, place, share, WHOLE]
         done = await self._link.run(f"writing a {self._kind}", _WRITE, keys, given)

@@ -289,6 +289,14 @@ def test_show_prints_values_and_origins_without_secrets(tmp_path: Path, monkeypa
     assert expected.items() <= rows.items()
 
 
+def test_show_prints_each_table_of_quotas(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text("[[quota]]\nwho = ['group:ci', 'user:x']\nstreams = 8\n[[quota]]\nruns = 2\n")
+    rows = show_rows(file)
+    assert rows["quota.streams"] == [f"{file}:3", "8", "who=group:ci,user:x"]
+    assert rows["quota.runs"] == [f"{file}:5", "2"]
+
+
 def test_grants_prints_permissions_and_their_reasons(tmp_path: Path) -> None:
     for path in ("acme/billing", "open", "secret"):
         write_skill(tmp_path / "skills" / path)

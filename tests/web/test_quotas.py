@@ -246,6 +246,27 @@ def test_table_with_who_sets_each_quota_of_its_principals(
             use_exactly(server, name, limit)
 
 
+def test_live_page_counts_as_a_stream_of_its_viewer_and_ends_no_other(tmp_path: Path) -> None:
+    def status_of_page(name: str) -> bytes:
+        connection = stack.enter_context(server.connect())
+        head = f"GET /ui/live/events HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKENS[name]}\r\n\r\n"
+        connection.sendall(head.encode())
+        answer = connection.recv(4096)
+        assert (b"retry-after: 10\r\n" in answer) is (b" 503 " in answer)
+        return answer.split()[1]
+
+    quota = "streams = 1\n[[quota]]\nwho = ['token:alpha']\nstreams = 3"
+    with quota_server(tmp_path, quota, "--ui") as server, ExitStack() as stack:
+        server.until_ready()
+        alpha = stack.enter_context(client(server, "modern", token=TOKENS["alpha"]))
+        listening = alpha.listen()
+        assert [status_of_page(name) for name in ("alpha", "alpha", "alpha", "beta", "beta")] == [
+            b"200", b"200", b"503", b"200", b"503",
+        ]  # fmt: skip
+        refused = alpha.post(alpha.message("subscriptions/listen", {"notifications": {}}))
+        assert refused.status == 503 and listening.whole is None
+
+
 def test_session_quota_evicts_own_longest_idle_session_else_429(tmp_path: Path) -> None:
     with quota_server(tmp_path, "sessions = 2") as server, ExitStack() as stack:
 

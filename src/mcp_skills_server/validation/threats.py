@@ -31,7 +31,7 @@ OVERRIDE: Final = re.compile(
     r"|\b(?:reveal|repeat|leak|exfiltrate|print\sout)\s(?:\w{1,9}\s){0,2}?your\s(?:\w{1,9}\s){0,2}?system\s(?:prompt|message)"
     r"|\b(?:disable|turn\soff|switch\soff)\s(?:all\s|any\s)?(?:of\s)?your\s(?:\w{1,9}\s){0,2}?(?:checks?|filters?|guardrails|safeguards)"
     r"|\b(?:turn|switch)\syour\s(?:\w{1,9}\s){0,2}?(?:checks?|filters?|guardrails|safeguards)\soff\b"
-    rf"|\b(?:set\saside|(?:do\snot|don['\u2019]t|stop){_S}(?:follow|obey)(?:ing)?){_S}(?:(?:all|any|the|your){_S}){{0,2}}"
+    rf"|\b(?:set\saside|stop{_S}(?:following|obeying)){_S}(?:(?:all|any|the|your){_S}){{0,2}}"
     rf"(?:previous|prior|earlier|system|developer|original){_S}(?:directives|rules|guidelines|instructions|prompt|message)\b"
     r"|\bact\sas\sDAN\b|\b(?:pretend|imagine)\s(?:that\s)?you\s(?:are|have)\s(?:\w{1,9}\s){0,4}?"
     r"(?:no|without)\s(?:\w{1,9}\s)?(?:rules|restrictions|limits|filters|polic(?:y|ies))\b"
@@ -51,8 +51,8 @@ OVERRIDE: Final = re.compile(
 OVERRIDE_MARKS: Final = (
     "ignor", "disregard", "forget ", "override", "bypass", "discard", "you are now", "supersede",
     "precedence", "priority over", "outrank", "system prompt", "system message", "im_start",
-    "disable ", "turn off", "switch off", "turn your", "switch your", "set aside", "not follow",
-    "t follow", "not obey", "t obey", "stop follow", "stop obey", "act as dan", "pretend ",
+    "disable ", "turn off", "switch off", "turn your", "switch your", "set aside", "stop follow",
+    "stop obey", "act as dan", "pretend ",
     "imagine ", "игнорир", "忽略", "无视", "無視", "무시",
 )  # fmt: skip
 
@@ -62,7 +62,7 @@ SECRECY: Final = re.compile(
     rf"|\b(?:do{_S}not|don['\u2019]t|never){_S}let{_S}{_USER}{_S}(?:know|notice|see\sthis|find\sout)\b"
     rf"|\b(?:do{_S}not|don['\u2019]t|never){_S}(?:mention|reveal|disclose|report){_S}(?:this|the|these){_S}"
     rf"(?:step|steps|action|upload|transfer|request|call|command|copy|instruction|instructions|operation)\b"
-    rf"|(?P<act>\bwithout{_S}(?:telling|informing|notifying|alerting){_S}{_USER}"
+    rf"|(?P<act>\bwithout{_S}(?:telling|informing|notifying|alerting){_S}{_USER}(?!{_S}(?:which|what|how|why)\b)"
     rf"|\bwithout{_S}(?:letting{_S}(?:anyone|{_USER}){_S}know|mentioning{_S}(?:it|this))\b"
     r"|\b(?:secretly|covertly|stealthily)\s(?:\w{1,12})\b"
     r"|\b(?:silently|quietly)\s(?:send|upload|post|transmit|forward|exfiltrate|email|collect)\b)"
@@ -71,16 +71,17 @@ SECRECY: Final = re.compile(
     rf"|\bconceal{_S}(?:\w{{1,12}}{_S}){{1,4}}?from{_S}{_USER}|\blie{_S}to{_S}{_USER}|\bcover\syour\stracks\b"
     rf"|\b(?:do{_S}not|don['\u2019]t|never|under\sno\scircumstances){_S}(?:show|reveal|disclose|admit){_S}(?:to{_S})?{_USER}{_S}that\b"
     rf"|\b(?:leave|omit){_S}this{_S}(?:step|action|call|upload|transfer|request){_S}(?:out{_S}of|from){_S}(?:your|the)\b"
+    rf"|\bso{_S}(?:that{_S})?{_USER}{_S}(?:(?:does|do|will){_S}not|(?:doesn|won)['\u2019]t){_S}(?:know|notice|see|find{_S}out)\b"
     r"|\bpretend\s(?:that\s)?nothing\s(?:was|is|has|happened)\b"
-    rf"|\b{_USER}{_S}(?:(?:must|should|may|can|does|do|will){_S}(?:not|never)|(?:doesn|won)['\u2019]t){_S}(?:know|notice|learn|find\sout|be\s(?:aware|informed))\b",
+    rf"|\b{_USER}{_S}(?:must|should|may|can){_S}(?:not|never){_S}(?:know|notice|learn|find\sout|be\s(?:aware|informed))\b",
     re.IGNORECASE,
 )
 """Instructions to keep an act from the user; `act` is denied by a "never" before it."""
 SECRECY_MARKS: Final = (
-    "telling ", "informing ", "notifying ", "alerting ", "secret", "covertly", "stealthily",
+    "telling ", "informing ", "notifying ", "alerting ", "secretly", "covertly", "stealthily",
     "silently", "quietly", "keep ", "hide ", "conceal", "not know", "never know", "not notice",
-    "not learn", "find out", "be aware", "be informed", "lie to", "cover your", "circumstances ",
-    "letting ", "mentioning ", "pretend ", "leave this", "omit this", "t know", "t notice",
+    "not learn", "find out", "be aware", "be informed", "so that", "so the user", "lie to", "cover your", "circumstances ",
+    "letting ", "mentioning ", "pretend ", "leave this", "omit this",
 )  # fmt: skip
 DENIED_SPEECH: Final = re.compile(
     r"n(?:ot|['\u2019]t|ever)[\s>*_]{1,9}"
@@ -92,7 +93,7 @@ REMOTE: Final = re.compile(
     r"\b(?:fetch|download|read|open|load|get|retrieve|visit|curl)\b[^.\n]{0,60}?https?://[^\s)]{1,200}"
     r"[^\n]{0,60}?\b(?:and|then|,)\s[^\n]{0,40}?\b(?:follow|obey|execute|perform|carry\sout)\b[^\n]{0,40}?"
     r"\b(?:instructions?|steps|commands?|prompt|whatever|everything|(?:it|they)\s(?:says?|contains?))\b"
-    r"|https?://[^\s)]{1,200}(?:[^\n]|\n(?!\n)){0,80}?\b(?:(?:act\son|comply\swith|obey|work\sthrough|execute|carry\sout)\s(?:it|them|that)"
+    r"|https?://[^\s)]{1,200}+(?s:.){0,80}?\b(?:(?:act\son|comply\swith|obey|work\sthrough|execute|carry\sout)\s(?:it|them|that)"
     r"|do\s(?:it|exactly\sthat|what(?:ever)?\s(?:it|they)\ssays?)|(?:commands|steps|instructions)\sin\sits?"
     r"|as\s(?:your|system)\s(?:\w{1,9}\s)?(?:instructions|prompt|rules|tasks?)|decides?\show\syou)\b",
     re.IGNORECASE,
@@ -105,8 +106,7 @@ ADDRESSED: Final = re.compile(
     r"|\b(?:AI|assistants?|agents?|models?|claude|gpt|llms?|copilot|codex|gemini)\b[^.\n]{0,40}?"
     r"\b(?:run|execute|send|upload|fetch|download|ignore|install|delete|curl|exfiltrate|post)\b"
     r"|\b(?:send|upload|forward|exfiltrate|transmit|copy|post|e-?mail)\s(?:\w{1,12}\s){0,4}?"
-    r"(?:to|into)\s(?:me\b|https?://|\S{1,60}@)"
-    rf"|{OVERRIDE.pattern}|{SECRECY.pattern.replace('?P<act>', '?:')}",
+    r"(?:to|into)\s(?:me\b|https?://|\S{1,60}@)",
     re.IGNORECASE,
 )
 """Commands to a model in text that people do not see."""

@@ -8,11 +8,13 @@ from collections.abc import Collection, Iterator, Mapping
 from types import NoneType
 from typing import Final
 
+from mcp_skills_server.codes import problem
 from mcp_skills_server.errors import clipped
 from mcp_skills_server.format import fields, hidden, identity
 from mcp_skills_server.format.arguments import with_mappings
 from mcp_skills_server.format.excerpts import literal
 from mcp_skills_server.format.frontmatter import Document
+from mcp_skills_server.format.links import may_link, references
 from mcp_skills_server.format.nearest import nearest
 from mcp_skills_server.model import Json, Problem, printable
 from mcp_skills_server.validation import template
@@ -64,6 +66,16 @@ _KINDS: Final[Mapping[object, str]] = {
     list: "a list",
     dict: "a mapping",
 }
+_RESERVED: Final = re.compile(r"claude|anthropic")
+_TAG: Final = re.compile(r"</?[A-Za-z][^<>]*+>")
+_SCRIPT: Final = re.compile(
+    r"(?P<run>\b(?:python3?|bash|sh|node|ruby|perl|pwsh|uv run)\s++)?(?<![\w./$}>*-])(?:\./)?"
+    r"(?P<path>\w[\w-]*+/(?:[\w-]++/)*+[\w-]++\.(?:py|sh|mjs|js|ts|rb|pl|ps1))(?![\w*{<-])"
+)
+_MADE: Final = re.compile(
+    r"\b(?:creat|generat|writ|wrote|sav|add|new|output|example|e\.g|such as|your)", re.IGNORECASE
+)
+"""Words of a line with a path that is not to exist yet."""
 _MAX_LINES: Final = 500
 _MAX_CHARACTERS: Final = 20_000  # about 5,000 tokens
 
@@ -323,6 +335,16 @@ def _field_unknown(skill: SkillMd) -> Iterator[Finding]:
         yield skill.at(key, f"the specification has no field {literal(key)}", hint)
 
 
+@DEEP_RULES.rule("upload-refused")
+def _upload_refused(skill: SkillMd) -> Iterator[Finding]:
+    for key, text, pattern in (
+        ("name", skill.name, _RESERVED),
+        ("description", skill.description, _TAG),
+    ):
+        if match := pattern.search(text):
+            yield skill.at(key, f"claude.ai refuses {literal(match[0])} in the {key} of a skill")
+
+
 @DEEP_RULES.rule("field-host")
 def _field_host(skill: SkillMd) -> Iterator[Finding]:
     for key in skill.frontmatter:
@@ -443,13 +465,51 @@ def _reference_deep(skill: SkillMd) -> Iterator[Finding]:
 
 @DEEP_RULES.rule("reference-missing")
 def _reference_missing(skill: SkillMd) -> Iterator[Finding]:
-    def is_there(target: str) -> bool:
-        return target in skill.files or any(path.startswith(target + "/") for path in skill.files)
-
-    # Code spans are left out: most words in them that look like paths are none.
-    for target, line in _targets(skill, code=False).items():
-        if not is_there(target):
+    # Other code spans are left out: most words in them that look like paths are none.
+    targets = _targets(skill, code=False)
+    for target, line in (*targets.items(), *_scripts(skill)):
+        if not _is_there(target, skill.files):
             yield Finding(f"the body refers to {literal(target)}, which is not in the skill", line)
+
+
+def check_links(text: str, path: str, files: Collection[str]) -> Iterator[Problem]:
+    """Yield the dead links of a Markdown file below references/.
+
+    Models also read a link from the top of the skill, so a target may lie there. A target without
+    an extension is mostly a placeholder.
+    """
+    if not may_link(text):
+        return
+    here, above = references(text, path.rpartition("/")[0]), references(text)
+    for reference, other in zip(here, above, strict=True):
+        is_file = reference.kind in ("link", "image") and "." in reference.target
+        if is_file and not any(_is_there(each.target, files) for each in (reference, other)):
+            message = f"the text links to {literal(reference.target)}, which is not in the skill"
+            yield problem("reference-missing", message, reference.line + 1)
+
+
+def _is_there(target: str, files: Collection[str]) -> bool:
+    return target in files or any(path.startswith(target + "/") for path in files)
+
+
+def _scripts(skill: SkillMd) -> Iterator[tuple[str, int]]:
+    """Yield the scripts that code names, with their lines: in spans, and in commands of fences.
+
+    Only paths below folders of the skill count: others belong to the user's project.
+    """
+    body = skill.document.body
+    folders = {path.partition("/")[0] for path in skill.files if "/" in path}
+    for match in _SCRIPT.finditer(body) if folders else ():
+        path = match["path"]
+        if path.partition("/")[0] not in folders or path in skill.files:
+            continue
+        pieces = skill.pieces
+        piece = pieces.at(match.start("path"))
+        start, end = pieces.statement(match.start("path"))
+        is_named = piece.kind == "span" or (piece.kind == "code" and match["run"])
+        if is_named and not _MADE.search(body[start:end]):
+            line = pieces.line(match.start("path"))
+            yield path, skill.document.body_line + line - 1
 
 
 @DEEP_RULES.rule("reference-outside")

@@ -41,6 +41,8 @@ _DOWNLOAD_MARKS: Final = ("curl", "wget", "iwr ", "irm ", "invoke-")
 _GIVEN_MARKS: Final = (*_DOWNLOAD_MARKS, "eval(", "eval (", "exec(", "exec (", "iex ", "iex(")
 _INJECTION: Final = re.compile(r"!`(?<![`\w]!`)[^`\n]++`|!\n(?<=```!\n)")
 """A command in `!`, or a fence labelled `!`."""
+_SMART: Final = re.compile(r"[“‘](?<=[\s=(].)[^“”‘’\n]{0,100}+[”’]")
+_SHELL_LABEL: Final = re.compile(r"(?:```|~~~)[ ]?(?:(?:ba|z)?sh|shell|console)[^\n]*\n\Z")
 _MENTION: Final = re.compile(
     r"@(?<![\w`=@/.\"']@)(?:~/|\.\./|/(?:etc|home|Users|root|var|usr|opt|tmp|mnt|private|proc|srv)/)[^\s`,]++"
 )
@@ -358,6 +360,19 @@ def _encoded_command(file: TextFile) -> Iterator[Finding]:
         "decompress", "codecs.decode", "bytes([", "buffer.from", "decodeuri", "unescape",
         "fromcharcode", "xxd",
     ))  # fmt: skip
+
+
+@RULES.rule("smart-quotes")
+def _smart_quotes(file: TextFile) -> Iterator[Finding]:
+    def is_shell(start: int) -> bool:
+        piece, before = file.pieces.at(start), file.text[max(0, start - _MAX_LINE) : start].rpartition("\n")[2]
+        label = file.text[max(0, piece.start - _AROUND) : piece.start]
+        is_labelled = not file.pieces.is_prose or _SHELL_LABEL.search(label) is not None
+        is_quoted = before.count('"') % 2 or before.count("'") % 2 or "#" in before
+        return piece[2:4] == ("code", "sh") and is_labelled and not is_quoted
+
+    spans = (match.span() for match in _SMART.finditer(file.text) if is_shell(match.start()))
+    return _first(file, spans, "typographic quotes in a command:")
 
 
 @RULES.rule("shell-injection")

@@ -478,13 +478,12 @@ def check_links(text: str, path: str, files: Collection[str]) -> Iterator[Proble
     Models also read a link from the top of the skill, so a target may lie there. A target without
     an extension is mostly a placeholder.
     """
-    if not may_link(text):
-        return
-    here, above = references(text, path.rpartition("/")[0]), references(text)
-    for reference, other in zip(here, above, strict=True):
-        is_file = reference.kind in ("link", "image") and "." in reference.target
-        if is_file and not any(_is_there(each.target, files) for each in (reference, other)):
-            message = f"the text links to {literal(reference.target)}, which is not in the skill"
+    folder = path.rpartition("/")[0]
+    for reference in references(text, folder) if may_link(text) else ():
+        written = reference.target.removeprefix(f"{folder}/")
+        is_file = reference.kind in ("link", "image") and "." in written
+        if is_file and not (_is_there(reference.target, files) or _is_there(written, files)):
+            message = f"the text links to {literal(written)}, which is not in the skill"
             yield problem("reference-missing", message, reference.line + 1)
 
 

@@ -41,8 +41,9 @@ def lint_names(skill: Skill, served: Collection[str], unserved: Iterable[str]) -
     if ignored:
         message = f"ignored because of their names, and not served: {summarize(ignored)}"
         yield problem("ignored-file", message)
-    folder = [fault._replace(path="") for fault in file_names.faults([skill.directory])]
-    for fault in (*file_names.faults(served), *folder):
+    folder = [skill.directory] if skill.standing > Standing.UNUSABLE else []
+    of_folder = (fault._replace(path="") for fault in file_names.faults(folder))
+    for fault in (*file_names.faults(served), *of_folder):
         if fault.is_hidden:
             hint = "rename the file without it"
             yield problem("hidden-characters", fault.message, hint=hint).at(fault.path, "")

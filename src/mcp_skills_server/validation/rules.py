@@ -42,12 +42,13 @@ _WHEN: Final = re.compile(
     r"|used? (?:to|in|by|on|with|as)|use (?:this|it|proactively)|must be used"
     r"|wenn|falls|sobald|für|bei|beim|lorsqu|quand|pour|si|cuando|para|quando|caso|per|se|als|voor"
     r"|wanneer|gdy|jeśli|dla|när|если|когда|при|для|коли|якщо)(?:\b|(?<=lorsqu))"
-    r"|时|時|场合|用于|如果|当|場合|とき|際|ため|때|경우|위해|عند|إذا|जब|लिए|เมื่อ",
+    r"|时|時|场合|场景|适用|需要|用于|如果|当|場合|とき|際|ため|때|경우|위해|عند|إذا|जब|लिए|เมื่อ",
     re.IGNORECASE,
 )
 """Words in a description that introduce the purpose or the occasion of its skill."""
 _LANGUAGE: Final = re.compile(
-    r"\b(?:the|and|of|with|from|to|an?|in|und|der|die|das|et|les?|des|y|el|los|del|e|il|di|o|os|da|de|as|um|het|een)\b",
+    r"\b(?:the|and|of|with|from|to|an?|in|und|der|die|das|et|les?|des|y|el|los|del|e|il|di|o|os|da|de|as|um|het|een|и|в|на|с|к|по|из)\b"
+    r"|[\u3041-\u30ff\u4e00-\u9fff\uac00-\ud7a3]",
     re.IGNORECASE,
 )
 """Words that tell that a description is in a language whose "when" is known."""
@@ -502,13 +503,11 @@ def _scripts(skill: SkillMd) -> Iterator[tuple[str, int]]:
         path = match["path"]
         if path.partition("/")[0] not in folders or path in skill.files:
             continue
-        pieces = skill.pieces
-        piece = pieces.at(match.start("path"))
-        start, end = pieces.statement(match.start("path"))
+        piece = skill.pieces.at(match.start("path"))
         is_named = piece.kind == "span" or (piece.kind == "code" and match["run"])
-        if is_named and not _MADE.search(body[start:end]):
-            line = pieces.line(match.start("path"))
-            yield path, skill.document.body_line + line - 1
+        number = skill.pieces.line(match.start("path")) - 1
+        if is_named and not _MADE.search(skill.pieces.text_of_line(number)):
+            yield path, skill.document.body_line + number
 
 
 @DEEP_RULES.rule("reference-outside")

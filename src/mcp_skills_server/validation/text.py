@@ -42,7 +42,7 @@ _GIVEN_MARKS: Final = (*_DOWNLOAD_MARKS, "eval(", "eval (", "exec(", "exec (", "
 _INJECTION: Final = re.compile(r"!`(?<![`\w]!`)[^`\n]++`|!\n(?<=```!\n)")
 """A command in `!`, or a fence labelled `!`."""
 _SMART: Final = re.compile(r"[“‘](?<=[\s=(].)[^“”‘’\n]{0,100}+[”’]")
-_SHELL_LABEL: Final = re.compile(r"(?:```|~~~)[ ]?(?:(?:ba|z)?sh|shell|console)[^\n]*\n\Z")
+_SHELL_LABEL: Final = re.compile(r"[\s>*-]*+(?:```|~~~)\s?(?:(?:ba|z)?sh|shell|console)\b")
 _MENTION: Final = re.compile(
     r"@(?<![\w`=@/.\"']@)(?:~/|\.\./|/(?:etc|home|Users|root|var|usr|opt|tmp|mnt|private|proc|srv)/)[^\s`,]++"
 )
@@ -366,8 +366,8 @@ def _encoded_command(file: TextFile) -> Iterator[Finding]:
 def _smart_quotes(file: TextFile) -> Iterator[Finding]:
     def is_shell(start: int) -> bool:
         piece, before = file.pieces.at(start), file.text[max(0, start - _MAX_LINE) : start].rpartition("\n")[2]
-        label = file.text[max(0, piece.start - _AROUND) : piece.start]
-        is_labelled = not file.pieces.is_prose or _SHELL_LABEL.search(label) is not None
+        label = file.pieces.text_of_line(file.pieces.line(piece.start) - 2)
+        is_labelled = not file.pieces.is_prose or _SHELL_LABEL.match(label) is not None
         is_quoted = before.count('"') % 2 or before.count("'") % 2 or "#" in before
         return piece[2:4] == ("code", "sh") and is_labelled and not is_quoted
 

@@ -56,7 +56,9 @@ CODES: dict[str, Code] = {
         "'---'",
     ),
     "frontmatter-unclosed": _fatal("AS-2", "end the frontmatter with a line that is exactly '---'"),
-    "frontmatter-not-mapping": _fatal("AS-2", "write the frontmatter as 'key: value' lines"),
+    "frontmatter-not-mapping": _fatal(
+        "AS-2", "write the frontmatter as 'key: value' lines, with a blank after each colon"
+    ),
     "yaml-syntax": _fatal("AS-2", "correct the YAML of this line"),
     "yaml-duplicate-key": _fatal("S40-13", "keep one of the two"),
     "yaml-tag": _fatal("S40-13", "remove the tag and write a plain or quoted value"),
@@ -201,6 +203,7 @@ CODES: dict[str, Code] = {
     "hidden-text": _error("", "write it where every reader sees it, or delete it"),
     "remote-instructions": _warning("", "copy the text into the skill, where it can be reviewed"),
     "pipe-to-shell": _warning("", "let the user see a script before it runs"),
+    "script-line-ends": _warning("", "save it with the line ends of Unix (LF)"),
     "smart-quotes": _warning("", "write ' or \", which a shell reads as quotes"),
     "shell-injection": _warning(
         "", "describe the command in words; some hosts run this when the skill loads"

@@ -56,7 +56,7 @@ def codes(folder: Path, *options: str) -> list[str]:
     return [each["code"] for each in (*report["problems"], *report["notes"])]
 
 
-SAFETY = {code for code, _ in TEXT_RULES.checks} - {"lfs-pointer", "smart-quotes"} | {"hooks", "broad-permission"}
+SAFETY = {code for code, _ in TEXT_RULES.checks} - {"lfs-pointer", "smart-quotes", "script-line-ends"} | {"hooks", "broad-permission"}
 """The codes of rules that look for attacks."""
 
 

@@ -440,6 +440,15 @@ def test_note_on_a_description_without_occasion_knows_ten_languages(without: str
     assert whenever is None or not is_noted(f"{without} {whenever}")
 
 
+@each_row(("written", "hint"), [
+    ("References/More.md", "write references/more.md"), ("references%5Cmore.md", "write references/more.md"),
+    ("references/less.md", "add the file or correct the link"),
+])  # fmt: skip
+def test_missing_reference_has_the_spelling_of_the_file_that_it_means(written: str, hint: str):
+    (found,) = check_deeply(document(VALID, f"[x]({written})"), ("SKILL.md", "references/more.md"))
+    assert (found.code, found.hint) == ("reference-missing", hint)
+
+
 def test_reference_target_is_shown_on_one_line():
     (found,) = check_deeply(document(VALID, "[x](a%0Ab%1B%5B31m)"), ())
     assert found.message == "the body refers to 'a\\nb\\x1b[31m', which is not in the skill"

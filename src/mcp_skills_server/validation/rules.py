@@ -161,13 +161,14 @@ def _name_mismatch(skill: SkillMd) -> Iterator[Finding]:
 def _description_missing(skill: SkillMd) -> Iterator[Finding]:
     if skill.description:
         return
+    hint = None
     if "description" not in skill.frontmatter:
         message = "there is no description"
     elif isinstance(skill.frontmatter["description"], str | None):
         message = "the description is empty"
     else:
-        message = "the description is not text"
-    yield skill.at("description", message)
+        message, hint = "the description is not text", "write it as one text in quotes"
+    yield skill.at("description", message, hint)
 
 
 @RULES.rule("description-length")
@@ -470,7 +471,8 @@ def _reference_missing(skill: SkillMd) -> Iterator[Finding]:
     targets = _targets(skill, code=False)
     for target, line in (*targets.items(), *_scripts(skill)):
         if not _is_there(target, skill.files):
-            yield Finding(f"the body refers to {literal(target)}, which is not in the skill", line)
+            message = f"the body refers to {literal(target)}, which is not in the skill"
+            yield Finding(message, line, _spelling(target, skill.files))
 
 
 def check_links(text: str, path: str, files: Collection[str]) -> Iterator[Problem]:
@@ -485,11 +487,18 @@ def check_links(text: str, path: str, files: Collection[str]) -> Iterator[Proble
         is_file = reference.kind in ("link", "image") and "." in written
         if is_file and not (_is_there(reference.target, files) or _is_there(written, files)):
             message = f"the text links to {literal(written)}, which is not in the skill"
-            yield problem("reference-missing", message, reference.line + 1)
+            hint = _spelling(reference.target, files)
+            yield problem("reference-missing", message, reference.line + 1, hint)
 
 
 def _is_there(target: str, files: Collection[str]) -> bool:
     return target in files or any(path.startswith(target + "/") for path in files)
+
+
+def _spelling(target: str, files: Collection[str]) -> str | None:
+    """Return the hint with the file that a target means by other capitals or slashes, or None."""
+    meant = target.replace("\\", "/").casefold()
+    return next((f"write {path}" for path in files if path.casefold() == meant), None)
 
 
 def _scripts(skill: SkillMd) -> Iterator[tuple[str, int]]:

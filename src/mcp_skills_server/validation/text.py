@@ -362,6 +362,12 @@ def _encoded_command(file: TextFile) -> Iterator[Finding]:
     ))  # fmt: skip
 
 
+@RULES.rule("script-line-ends")
+def _script_line_ends(file: TextFile) -> Iterator[Finding]:
+    if file.text.startswith("#!") and file.text.partition("\n")[0].endswith("\r"):
+        yield Finding("the line that names the script's program ends with CR and LF", 1)
+
+
 @RULES.rule("smart-quotes")
 def _smart_quotes(file: TextFile) -> Iterator[Finding]:
     def is_shell(start: int) -> bool:

@@ -56,7 +56,8 @@ def codes(folder: Path, *options: str) -> list[str]:
     return [each["code"] for each in (*report["problems"], *report["notes"])]
 
 
-SAFETY = {code for code, _ in TEXT_RULES.checks} - {"lfs-pointer", "smart-quotes", "script-line-ends"} | {"hooks", "broad-permission"}
+MISTAKES = {"lfs-pointer", "smart-quotes", "script-line-ends"}
+SAFETY = {code for code, _ in TEXT_RULES.checks} - MISTAKES | {"hooks", "broad-permission"}
 """The codes of rules that look for attacks."""
 
 

@@ -311,9 +311,9 @@ def test_text_before_the_frontmatter_is_named(text: str, message: str) -> None:
 
 
 @each_row(("lines", "line", "message", "hint"), [
-    ("name:sound-skill\ndescription: Sort rows.", 2, "not valid YAML: no blank follows the colon", "write name: sound-skill"),
-    ("name:\u00a0sound-skill\ndescription: a", 2, "not valid YAML: no blank follows the colon", "write name: sound-skill"),
-    ("name: a\ndescription: &sort the rows.", 3, "'&sort' is no part of the value of description", "put the value in quotes"),
+    ("name:sorter\ndescription: Sort.", 2, "not valid YAML: no blank follows the colon", "write name: sorter"),
+    ("name:\u00a0sorter\ndescription: a", 2, "not valid YAML: no blank follows the colon", "write name: sorter"),
+    ("name: a\ndescription: &b the rows.", 3, "'&b' is no part of the value of description", "put the value in quotes"),
 ])  # fmt: skip
 def test_value_that_yaml_cuts_or_does_not_see_has_its_line(lines: str, line: int, message: str, hint: str):
     (found,) = parse(f"---\n{lines}\n---\nRead on.\n".encode()).problems

@@ -382,8 +382,10 @@ def test_reference_must_lead_to_a_file_one_level_down(body: str, files: list[str
     ("```sh\nls\npython scripts/gone.py --in a\n```\n", [7]),
     ("Then run `scripts/gone.py` once.\n\nAgain `scripts/gone.sh a`.\n", [5, 7]),
     *((body, []) for body in (
-        "```sh\npython scripts/there.py\n```\n", "Run `{baseDir}/scripts/gone.py`.\n", "Scripts such as `scripts/gone.py`.\n",
-        "Write your query to `scripts/gone.py` first.\n", "```text\nscripts/gone.py:4: warning\n```\n", "See scripts/gone.py.\n",
+        "```sh\npython scripts/there.py\n```\n", "Run `{baseDir}/scripts/gone.py`.\n",
+        "Scripts such as `scripts/gone.py`.\n",
+        "Write your query to `scripts/gone.py` first.\n", "```text\nscripts/gone.py:4: warning\n```\n",
+        "See scripts/gone.py.\n",
         "`src/gone.py`, `scripts/<name>.py` and `scripts/*.py`\n", "`tests/scripts/gone.py`\n")),
 ])  # fmt: skip
 def test_script_that_code_names_must_be_in_the_skill(body: str, lines: list[int]):

@@ -47,7 +47,7 @@ _WHEN: Final = re.compile(
 )
 """Words in a description that introduce the purpose or the occasion of its skill."""
 _LANGUAGE: Final = re.compile(
-    r"\b(?:the|and|of|with|from|to|an?|in|und|der|die|das|et|les?|des|y|el|los|del|e|il|di|o|os|da|de|as|um|het|een|и|в|на|с|к|по|из)\b"
+    r"\b(?:the|and|of|with|from|to|an?|in|und|der|die|das|et|les?|des|y|el|los|del|e|il|di|o|os|da|de|as|um|het|een|к|из|или|что)\b"
     r"|[\u3041-\u30ff\u4e00-\u9fff\uac00-\ud7a3]",
     re.IGNORECASE,
 )

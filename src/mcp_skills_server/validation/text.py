@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
 from typing import Final
 
 from mcp_skills_server.format import media
@@ -41,7 +42,7 @@ _DOWNLOAD_MARKS: Final = ("curl", "wget", "iwr ", "irm ", "invoke-")
 _GIVEN_MARKS: Final = (*_DOWNLOAD_MARKS, "eval(", "eval (", "exec(", "exec (", "iex ", "iex(")
 _INJECTION: Final = re.compile(r"!`(?<![`\w]!`)[^`\n]++`|!\n(?<=```!\n)")
 """A command in `!`, or a fence labelled `!`."""
-_SMART: Final = re.compile(r"[“‘](?<=[\s=(].)[^“”‘’\n]{0,100}+[”’]")
+_SMART: Final = re.compile(r"[“\u2018](?<=[\s=(].)[^“”\u2018\u2019\n]{0,100}+[”\u2019]")
 _SHELL_LABEL: Final = re.compile(r"[\s>*-]*+(?:```|~~~)\s?(?:(?:ba|z)?sh|shell|console)\b")
 _MENTION: Final = re.compile(
     r"@(?<![\w`=@/.\"']@)(?:~/|\.\./|/(?:etc|home|Users|root|var|usr|opt|tmp|mnt|private|proc|srv)/)[^\s`,]++"
@@ -84,6 +85,7 @@ _STYLE: Final = re.compile(
     r"|opacity:\s*+0(?![.\d])|color:\s*+(?:white|#fff(?:fff)?)\b|size=[\"']?0)[^>\n]{0,200}?|hidden(?:=[\"']{2})?)>[^<\n]{20}"
 )
 """Text in an element that a page does not show."""
+_STYLE_MARKS: Final = ("display:", "visibility:", "size", "opacity:", "color:", " hidden")
 _LINK_COMMENT: Final = re.compile(r"\]: (?:#|<>) \(([^\n]++)")
 """The definition of a link that stands for a comment, as in `[//]: # (text)`."""
 _RUN: Final = re.compile("[\U000e0020-\U000e007f]{4}|[\u200b-\u200f\u2060-\u2064\ufeff]{8}")
@@ -135,13 +137,11 @@ def _hidden_characters(file: TextFile) -> Iterator[Finding]:
 @RULES.rule("hidden-text")
 def _hidden_text(file: TextFile) -> Iterator[Finding]:
     """Report text that people do not see and that tells a model what to do."""
-    if run := file.hidden and _RUN.search(file.text, file.hidden[0][0]):
+    if file.hidden and (run := _RUN.search(file.text, file.hidden[0][0])):
         yield Finding("a message in invisible characters", file.pieces.line(run.start()))
     spans = [
         match.span()
-        for match in file.matches(_STYLE, (
-            "display:", "visibility:", "font-size:", "opacity:", "color:", "size=", " hidden",
-        ))
+        for match in file.matches(_STYLE, _STYLE_MARKS)
         if file.pieces.is_prose and file.pieces.at(match.start()).kind == "prose"
     ]
     comments = [(match.start(), match[1]) for match in _LINK_COMMENT.finditer(file.text)]
@@ -312,7 +312,7 @@ def _runs_download(command: str) -> bool:
                 return True
             is_downloaded |= program in _DOWNLOADERS
             if program in _DOWNLOADERS:
-                options = zip(arguments, arguments[1:], strict=False)
+                options = pairwise(arguments)
                 saved |= {to.removeprefix("./") for option, to in options if _TO_FILE.match(option)}
             has_script = program in _SHELLS and "-c" in arguments[:-1]
             if has_script and _runs_download(arguments[arguments.index("-c") + 1]):
@@ -371,7 +371,8 @@ def _script_line_ends(file: TextFile) -> Iterator[Finding]:
 @RULES.rule("smart-quotes")
 def _smart_quotes(file: TextFile) -> Iterator[Finding]:
     def is_shell(start: int) -> bool:
-        piece, before = file.pieces.at(start), file.text[max(0, start - _MAX_LINE) : start].rpartition("\n")[2]
+        piece = file.pieces.at(start)
+        before = file.text[max(0, start - _MAX_LINE) : start].rpartition("\n")[2]
         label = file.pieces.text_of_line(file.pieces.line(piece.start) - 2)
         is_labelled = not file.pieces.is_prose or _SHELL_LABEL.match(label) is not None
         is_quoted = before.count('"') % 2 or before.count("'") % 2 or "#" in before

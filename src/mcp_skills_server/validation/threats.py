@@ -80,8 +80,9 @@ SECRECY: Final = re.compile(
 SECRECY_MARKS: Final = (
     "telling ", "informing ", "notifying ", "alerting ", "secretly", "covertly", "stealthily",
     "silently", "quietly", "keep ", "hide ", "conceal", "not know", "never know", "not notice",
-    "not learn", "find out", "be aware", "be informed", "so that", "so the user", "lie to", "cover your", "circumstances ",
-    "letting ", "mentioning ", "pretend ", "leave this", "omit this",
+    "not learn", "find out", "be aware", "be informed", "so that", "so the user",
+    "lie to", "cover your", "circumstances ", "letting ", "mentioning ", "pretend ", "leave this",
+    "omit this",
 )  # fmt: skip
 DENIED_SPEECH: Final = re.compile(
     r"n(?:ot|['\u2019]t|ever)[\s>*_]{1,9}"

@@ -17,7 +17,7 @@ import pytest
 import yaml
 from tools.interop.setup import MODULES
 
-from deploy.test_compose import serve_variables
+from deploy.test_compose import serve_default, serve_variables
 from mcp_skills_server.commands.config_file import parse
 from tables import each_row
 from wire import DEADLINE, ROOT
@@ -237,6 +237,28 @@ def test_monitoring_component_matches_service_and_enables_metrics(manifests: Man
     assert patch["target"]["name"] == manifests[patch["target"]["kind"]]["metadata"]["name"]
     (change,) = yaml.safe_load(patch["patch"])
     assert change["value"]["name"] in serve_variables()
+
+
+def test_keda_component_scales_on_clients_instead_of_cpu_alone(overlay: Manifests) -> None:
+    folder = KUBERNETES / "keda"
+    component = yaml.safe_load((folder / "kustomization.yaml").read_text())
+    assert component["kind"] == "Component"
+    assert {each.name for each in folder.iterdir()} == {*component["resources"], "kustomization.yaml"}
+    (patch,) = component["patches"]
+    replaced = overlay[patch["target"]["kind"]]
+    change = yaml.safe_load(patch["patch"])
+    assert change["$patch"] == "delete"
+    for field in ("kind", "apiVersion"):
+        assert change[field] == replaced[field]
+    assert change["metadata"]["name"] == patch["target"]["name"] == replaced["metadata"]["name"]
+    spec = yaml.safe_load((folder / "scaledobject.yaml").read_text())["spec"]
+    assert spec["scaleTargetRef"]["name"] == overlay["Deployment"]["metadata"]["name"]
+    clients, cpu = spec["triggers"]
+    assert cpu["metadata"]["value"] == replaced["spec"]["metrics"][0]["resource"]["target"]["averageValue"]
+    assert spec["minReplicaCount"] == replaced["spec"]["minReplicas"]
+    assert spec["advanced"]["horizontalPodAutoscalerConfig"]["behavior"] == replaced["spec"]["behavior"]
+    streams = serve_default("max_connections") * 7 // 8
+    assert int(clients["metadata"]["threshold"]) * 3 / 2 <= streams  # two of three take what the third had
 
 
 @each_row("file", ["config.toml", "kubernetes/base/config.toml", "kubernetes/overlays/example/config.toml"])

@@ -124,7 +124,8 @@ def measure(scratch: Path, skills: int, pushes: int) -> None:
             idle = server.until_idle()
             seconds, used = perf_counter() - server.started, server.processor()
             polls = Processor(seconds * idle.own, seconds * idle.children)
-            print(f"restart over this copy: listed after {listed:.1f} s, {used - polls}, {server.resident() / 1e6:.0f} MB")
+            memory = server.resident() / 1e6
+            print(f"restart over this copy: listed after {listed:.1f} s, {used - polls}, {memory:.0f} MB")
             for push in range(pushes if number else 0):
                 server.drain(SETTLED_S)
                 began, before = perf_counter(), server.processor()

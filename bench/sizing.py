@@ -1,7 +1,7 @@
 """Measure what one process costs, for the table of docs/operate.md: `python -m bench.sizing [--sizes 100,1000,10000]`.
 
-For each number of skills: memory after the start, after a listing and a first search, and at most; the processor time of
-requests over HTTP. Then the memory of a legacy session. Memory and processor time depend little on other load.
+For each number of skills: memory after a listing and a first search, and at most; the processor time of requests over
+HTTP; the memory of a legacy session. Memory and processor time depend little on other load.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ def measure(skills: int) -> None:
             print(f"  {client.peak() / 1e6:.0f} MB at most", flush=True)
         with start(folder, "legacy") as client:
             client.open()
+            list_all(client, skills, None)
             before = client.resident()
             for _ in range(SESSIONS):
                 client.open_session()

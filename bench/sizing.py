@@ -40,7 +40,7 @@ def measure(skills: int) -> None:
             client.open()
             list_all(client, skills, None)
             listed = client.resident() / 1e6
-            calls = {key: questions(skills, 200)[key] for key in ("get", "read")} | tool_calls(skills, 2 * REQUESTS)
+            calls = questions(skills, 200) | tool_calls(skills, 2 * REQUESTS)
             client.request(*calls["search"][0])
             searched = client.resident() / 1e6
             print(f"{skills:,} skills: {listed:.0f} MB after a listing, {searched:.0f} after a search", flush=True)

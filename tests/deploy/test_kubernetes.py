@@ -7,6 +7,7 @@ compares its output with that of `build`.
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -125,6 +126,19 @@ def test_kustomize_builds_same_manifests(folder: str) -> None:
     manifests = list(yaml.safe_load_all(done.stdout))
     assert {each["kind"]: each for each in manifests} == build(KUBERNETES / folder)
     assert len({each["kind"] for each in manifests}) == len(manifests)
+
+
+@pytest.mark.skipif(not KUSTOMIZE.exists(), reason="make interop installs Kustomize")
+def test_kustomize_adds_components_and_removes_replaced_autoscaler(tmp_path: Path) -> None:
+    shutil.copytree(KUBERNETES, tmp_path / "kubernetes")
+    folder = tmp_path / "kubernetes" / "overlays" / "example"
+    with (folder / "kustomization.yaml").open("a") as file:
+        file.write("components:\n  - ../../monitoring\n  - ../../keda\n")
+    command = [KUSTOMIZE, "build", folder]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
+    kinds = {each["kind"] for each in yaml.safe_load_all(done.stdout)}
+    expected = BASE | {"Namespace", "Ingress", "ServiceMonitor", "ScaledObject"}
+    assert (done.returncode, done.stderr, kinds) == (0, "", expected)
 
 
 def test_base_and_overlay_are_complete(manifests: Manifests, overlay: Manifests) -> None:

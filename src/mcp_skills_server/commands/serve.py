@@ -74,13 +74,15 @@ def serve(
     end_on_signals()
     log_to_stderr(options.log_level, options.log_format, queued=True)
     server = _make_server(roots, options, features)
-    if options.transport == "stdio":
-        _serve_stdio(context, server)
-    else:
-        _serve_http(context, server)
-    server.opened.stop()
-    for each in features:
-        each.stop()
+    try:
+        if options.transport == "stdio":
+            _serve_stdio(context, server)
+        else:
+            _serve_http(context, server)
+    finally:  # a thread that starts another while Python ends can crash it
+        server.opened.stop()
+        for each in features:
+            each.stop()
     exit_now()
 
 

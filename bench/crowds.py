@@ -155,11 +155,11 @@ class Client:
             if cursor is None:
                 return count
 
-    async def call(self, name: str, arguments: dict[str, Any]) -> None:
-        """Call a tool."""
+    async def call(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Call a tool and return its result."""
         params = {"name": name, "arguments": arguments}
         message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
-        await self.persist(lambda: self.send(message))
+        return (await self.persist(lambda: self.send(message)))["result"]
 
     async def end(self) -> None:
         """End the session."""
@@ -444,6 +444,7 @@ async def soak(server: Process, count: int, minutes: float) -> None:
     tokens = [TOKEN.format(number) for number in range(count)]
     listening = [Client(server.port, address(number), "modern", tokens[number]) for number in range(count)]
     readers = [await client.listen() for client in listening]
+    conversations: dict[int, Any] = {}
 
     async def hear(reader: asyncio.StreamReader) -> None:
         while await reader.read(1 << 16):
@@ -457,7 +458,11 @@ async def soak(server: Process, count: int, minutes: float) -> None:
             await client.open()
             await client.list()
             await client.call("skills_search", {"query": f"thing {dice.randrange(1000)} when asked"})
-            await client.call("skills_load", {"names": [f"skill-{dice.randrange(100)}"]})
+            arguments = {"names": [f"skill-{dice.randrange(100)}"]}
+            if number in conversations:
+                arguments["session"] = conversations[number]
+            content = (await client.call("skills_load", arguments)).get("structuredContent", {})
+            conversations[number] = content.get("session", conversations.get(number))
             await client.end()
             calls += 6
 

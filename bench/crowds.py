@@ -3,7 +3,8 @@
 Scenarios:
     listeners: modern clients that listen, an edit, and the end of the process.
     storm: legacy clients that all connect at once and list, beside probes and one quiet client; then an edit, after
-        which all of them list again; and the memory once their sessions have ended, over several rounds.
+        which all of them list again.
+    sessions: memory of the process before, during and after some rounds of sessions with streams.
     soak: principals with grants of their own that listen, and open sessions, list, search and load, while a skill is
         edited each second: growth of memory after the second minute.
 """
@@ -425,6 +426,32 @@ async def storm(server: Process, count: int) -> None:
         show("from SIGTERM until the exit", await server.end(), "s")
 
 
+async def sessions(server: Process, count: int) -> None:
+    """Measure whether the memory of ended sessions is used again."""
+    warm = Client(server.port, "127.0.0.9")
+    await warm.open()
+    await warm.list()
+    await warm.end()
+    show("memory of the process before", server.memory(), "MB")
+    gate = asyncio.Semaphore(20)
+
+    async def open_one(client: Client) -> None:
+        async with gate:
+            await client.open()
+            client.heard = await client.persist(lambda: client.stream(None))
+            await client.list()
+
+    for number in range(1, 5):
+        clients = [Client(server.port, address(source)) for source in range(count)]
+        await until_all([open_one(client) for client in clients])
+        show(f"round {number}: with {count:,} sessions and streams", server.memory(), "MB")
+        for client in clients:
+            await client.end()
+            client.kept.close()
+        await asyncio.sleep(1)
+        show("  after they ended", server.memory(), "MB")
+
+
 def write_grants(folder: Path, count: int) -> list[str]:
     """Write the tokens and the configuration of `count` principals with groups of their own; return the options."""
     tokens = [f"p{number}={TOKEN.format(number)} groups=g{number}\n" for number in range(count)]
@@ -489,8 +516,12 @@ async def soak(server: Process, count: int, minutes: float) -> None:
 async def main() -> None:
     """Run the scenarios of the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.crowds", description="One server under many clients.")
-    parser.add_argument("scenario", nargs="*", default=["listeners", "storm"], choices=["listeners", "storm", "soak"])
-    parser.add_argument("--clients", type=int, help="by default 5,000 listeners, a storm of 2,000, a soak of 500")
+    parser.add_argument(
+        "scenario", nargs="*", default=["listeners", "storm"], choices=["listeners", "storm", "sessions", "soak"]
+    )
+    parser.add_argument(
+        "--clients", type=int, help="by default 5,000 listeners, a storm of 2,000, 1,000 sessions, a soak of 500"
+    )
     parser.add_argument("--minutes", type=float, default=10, help="of the soak, more than 2")
     parser.add_argument("--skills", type=int, default=200)
     parser.add_argument("--program", default=f"{sys.executable} -m mcp_skills_server", help="the server's command")
@@ -499,7 +530,7 @@ async def main() -> None:
     given = parser.parse_args()
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     for name in given.scenario:
-        count = given.clients or {"listeners": 5000, "storm": 2000, "soak": 500}[name]
+        count = given.clients or {"listeners": 5000, "storm": 2000, "sessions": 1000, "soak": 500}[name]
         with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as settings:
             for number in range(given.skills):
                 write_skill(Path(folder), number)
@@ -514,7 +545,7 @@ async def main() -> None:
                 if name == "soak":
                     await soak(server, count, given.minutes)
                 else:
-                    await {"listeners": listeners, "storm": storm}[name](server, count)
+                    await {"listeners": listeners, "storm": storm, "sessions": sessions}[name](server, count)
             with suppress(IndexError):
                 levels = [line for line in server.log if "ERROR" in line or "Traceback" in line]
                 show("lines of ERROR in the log", len(levels), "")

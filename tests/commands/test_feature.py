@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from catalog.forest import DEADLINE, skill_md, skills, write_files
-from mcp_skills_server.access.quotas import QuotaSettings
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.commands.features.feature import Feature
 from mcp_skills_server.commands.features.records import Audit, PrometheusMetrics, UsageCounts
@@ -28,7 +27,7 @@ from mcp_skills_server.commands.runtime_options import (
     SearchByMeaning,
     script_settings,
 )
-from mcp_skills_server.commands.serve import ServeOptions
+from mcp_skills_server.commands.serve_options import ServeOptions
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.telemetry.events import Events
 from mcp_skills_server.web.policy import make_policy
@@ -106,7 +105,7 @@ class Replica:
 def start_replica(feature: Replicas, registry: Registry) -> Replica:
     opened = SimpleNamespace(registry=registry, mirrors=None)
     options = ServeOptions(transport="http")
-    server: Any = SimpleNamespace(options=options, opened=opened, quotas=QuotaSettings())
+    server: Any = SimpleNamespace(options=options, opened=opened)
     feature.start(server)
     part = feature.part(server)
     assert part is not None

@@ -15,13 +15,13 @@ from mcp_skills_server.commands.fields import Options
 from mcp_skills_server.telemetry.load import Load
 
 if TYPE_CHECKING:
-    from mcp_skills_server.access.quotas import QuotaSettings
+    from mcp_skills_server.access.quotas import Quotas
     from mcp_skills_server.access.tokens import Tokens
     from mcp_skills_server.catalog.views import Views
     from mcp_skills_server.catalog.watch import Watcher
     from mcp_skills_server.commands.opening import OpenedRoots
     from mcp_skills_server.commands.reloading import Reloader
-    from mcp_skills_server.commands.serve import ServeOptions
+    from mcp_skills_server.commands.serve_options import ServeOptions
     from mcp_skills_server.runtime.runtime import Runtime
     from mcp_skills_server.server.requests import Settings
     from mcp_skills_server.telemetry.gauge import Gauge
@@ -44,7 +44,7 @@ class Server:
     watcher: Watcher | None
     """The watcher of the folders; None without `--watch`."""
     views: Views
-    quotas: QuotaSettings
+    quotas: Quotas
     reloader: Reloader | None = None
     """Follows the configuration, the tokens and the lock file; None until these are read."""
     tokens: Tokens | None = None

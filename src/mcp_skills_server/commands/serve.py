@@ -101,7 +101,7 @@ def _make_server(
     from mcp_skills_server.telemetry.log import log_requests
 
     quotas = Quotas(configuration.quotas if configuration is not None else ())
-    streams = Streams(options.max_connections)
+    streams = Streams()
     settings = Settings(options.dialect, options.page_size, streams=streams)
     report_to_log(registry, least=settings.least)
     settle_after_load(registry)

@@ -4,6 +4,9 @@ Scenarios:
     listeners: modern clients that listen, an edit, and the end of the process.
     storm: legacy clients that all connect at once and list, beside probes and one quiet client; then an edit, after
         which all of them list again.
+    sessions: memory of the process before, during and after some rounds of sessions with streams.
+    soak: principals with grants of their own that listen, and open sessions, list, search and load, while a skill is
+        edited each second: growth of memory after the second minute.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import asyncio
 import json
 import multiprocessing
 import os
+import random
 import resource
 import signal
 import socket
@@ -21,14 +25,18 @@ import tempfile
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from statistics import linear_regression
 from time import perf_counter, process_time
 from typing import Any, Final, Self
+
+from bench.grants import own_grants
 
 VERSIONS: Final = {"legacy": "2025-11-25", "modern": "2026-07-28"}
 META: Final = "io.modelcontextprotocol/"
 CHANGED: Final = b"notifications/skills/list_changed"
 INFO: Final = {"name": "crowd", "version": "1"}
 TIMEOUT_S: Final = 120.0
+TOKEN: Final = "token-of-principal-{}"
 
 
 def address(number: int) -> str:
@@ -47,8 +55,8 @@ class RefusedError(Exception):
 class Client:
     """One client of one era; each request has a connection of its own if it is a stream."""
 
-    def __init__(self, port: int, source: str, era: str = "legacy") -> None:
-        self.port, self.source, self.era = port, source, era
+    def __init__(self, port: int, source: str, era: str = "legacy", token: str | None = None) -> None:
+        self.port, self.source, self.era, self.token = port, source, era, token
         self.session: str | None = None
         self.refusals = 0
         self.reader: asyncio.StreamReader | None = None
@@ -63,6 +71,8 @@ class Client:
         lines = [f"{method} /mcp HTTP/1.1", "Host: localhost", "Accept: application/json, text/event-stream"]
         if message is not None:
             lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
+        if self.token is not None:
+            lines.append(f"Authorization: Bearer {self.token}")
         if self.era == "modern":
             assert message is not None
             lines += [f"MCP-Protocol-Version: {VERSIONS['modern']}", f"Mcp-Method: {message['method']}"]
@@ -76,11 +86,11 @@ class Client:
         headers["status"] = raw[0].split()[1]
         return headers
 
-    async def send(self, message: dict[str, Any]) -> Any:
+    async def send(self, message: dict[str, Any] | None, method: str = "POST") -> Any:
         """Send a message on the kept connection and return the decoded answer."""
         if self.writer is None or self.reader is None or self.reader.at_eof():
             self.reader, self.writer = await self.connect()
-        self.writer.write(self.encode("POST", message))
+        self.writer.write(self.encode(method, message))
         headers = await self.head(self.reader)
         if headers.get("content-type") == "text/event-stream":
             raw = b""
@@ -92,7 +102,7 @@ class Client:
             raw = await self.reader.readexactly(int(headers.get("content-length", "0")))
         if headers.get("connection") == "close":
             self.close()
-        if headers["status"] not in ("200", "202"):
+        if headers["status"] not in ("200", "202", "204"):
             raise RefusedError(int(headers["status"]), float(headers.get("retry-after", "nan")))
         self.session = headers.get("mcp-session-id", self.session)
         return json.loads(raw) if raw else None
@@ -145,6 +155,18 @@ class Client:
             cursor = answer["result"].get("nextCursor")
             if cursor is None:
                 return count
+
+    async def call(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Call a tool and return its result."""
+        params = {"name": name, "arguments": arguments}
+        message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+        return (await self.persist(lambda: self.send(message)))["result"]
+
+    async def end(self) -> None:
+        """End the session."""
+        await self.persist(lambda: self.send(None, "DELETE"))
+        self.close()
+        self.session = None
 
     async def listen(self) -> asyncio.StreamReader:
         """Open a listen stream of the modern era and await its acknowledgement."""
@@ -404,11 +426,103 @@ async def storm(server: Process, count: int) -> None:
         show("from SIGTERM until the exit", await server.end(), "s")
 
 
+async def sessions(server: Process, count: int) -> None:
+    """Measure whether the memory of ended sessions is used again."""
+    warm = Client(server.port, "127.0.0.9")
+    await warm.open()
+    await warm.list()
+    await warm.end()
+    show("memory of the process before", server.memory(), "MB")
+    gate = asyncio.Semaphore(20)
+
+    async def open_one(client: Client) -> None:
+        async with gate:
+            await client.open()
+            client.heard = await client.persist(lambda: client.stream(None))
+            await client.list()
+
+    for number in range(1, 5):
+        clients = [Client(server.port, address(source)) for source in range(count)]
+        await until_all([open_one(client) for client in clients])
+        show(f"round {number}: with {count:,} sessions and streams", server.memory(), "MB")
+        for client in clients:
+            await client.end()
+            client.kept.close()
+        await asyncio.sleep(1)
+        show("  after they ended", server.memory(), "MB")
+
+
+def write_grants(folder: Path, count: int) -> list[str]:
+    """Write the tokens and the configuration of `count` principals with groups of their own; return the options."""
+    tokens = [f"p{number}={TOKEN.format(number)} groups=g{number}\n" for number in range(count)]
+    (folder / "tokens").write_text("".join(tokens))
+    tables: list[str] = []
+    for number in range(count):
+        for grant in own_grants("**" if number % 2 else "some", number):
+            skills = [pattern.text for pattern in grant.skills]
+            tables.append(f"[[grant]]\nwho = {json.dumps(grant.who)}\nskills = {json.dumps(skills)}\n")
+    (folder / "config.toml").write_text("\n".join(tables))
+    return ["--token-file", str(folder / "tokens"), "--config", str(folder / "config.toml")]
+
+
+async def soak(server: Process, count: int, minutes: float) -> None:
+    """Measure the memory under principals with grants and an edit a second."""
+    dice, began, calls = random.Random(1), perf_counter(), 0
+    tokens = [TOKEN.format(number) for number in range(count)]
+    listening = [Client(server.port, address(number), "modern", tokens[number]) for number in range(count)]
+    readers = [await client.listen() for client in listening]
+    conversations: dict[int, Any] = {}
+
+    async def hear(reader: asyncio.StreamReader) -> None:
+        while await reader.read(1 << 16):
+            pass
+
+    async def work() -> None:
+        nonlocal calls
+        while True:
+            number = dice.randrange(count)
+            client = Client(server.port, address(number), token=tokens[number])
+            await client.open()
+            await client.list()
+            await client.call("skills_search", {"query": f"thing {dice.randrange(1000)} when asked"})
+            arguments = {"names": [f"skill-{dice.randrange(100)}"]}
+            if number in conversations:
+                arguments["session"] = conversations[number]
+            content = (await client.call("skills_load", arguments)).get("structuredContent", {})
+            conversations[number] = content.get("session", conversations.get(number))
+            await client.end()
+            calls += 6
+
+    async def edit() -> None:
+        while True:
+            await asyncio.sleep(1)
+            write_skill(server.root, dice.randrange(100), f" {perf_counter()}")
+
+    tasks = [asyncio.create_task(coroutine) for coroutine in (*map(hear, readers), edit(), *(work() for _ in range(4)))]
+    samples: list[tuple[float, float]] = []
+    while (perf_counter() - began) / 60 < minutes:
+        await asyncio.sleep(15)
+        samples.append(((perf_counter() - began) / 60, server.memory()))
+        show(f"{calls:,} requests, {server.processor():.0f} s of processor, memory", server.memory(), "MB")
+    for task in tasks:
+        task.cancel()
+    ended = [task for task in await asyncio.gather(*tasks, return_exceptions=True) if task is None]
+    show("streams that ended early", len(ended), "")
+    times = [time for time, _ in samples if time >= 2]
+    sizes = [size for _, size in samples[-len(times) :]]
+    show("growth after the second minute", linear_regression(times, sizes).slope, "MB a minute")
+
+
 async def main() -> None:
     """Run the scenarios of the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.crowds", description="One server under many clients.")
-    parser.add_argument("scenario", nargs="*", default=["listeners", "storm"], choices=["listeners", "storm"])
-    parser.add_argument("--clients", type=int, help="by default 5,000 listeners, and a storm of 2,000")
+    parser.add_argument(
+        "scenario", nargs="*", default=["listeners", "storm"], choices=["listeners", "storm", "sessions", "soak"]
+    )
+    parser.add_argument(
+        "--clients", type=int, help="by default 5,000 listeners, a storm of 2,000, 1,000 sessions, a soak of 500"
+    )
+    parser.add_argument("--minutes", type=float, default=10, help="of the soak, more than 2")
     parser.add_argument("--skills", type=int, default=200)
     parser.add_argument("--program", default=f"{sys.executable} -m mcp_skills_server", help="the server's command")
     parser.add_argument("--no-probe-address", action="store_true", help="probe the server's own port")
@@ -416,17 +530,22 @@ async def main() -> None:
     given = parser.parse_args()
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     for name in given.scenario:
-        count = given.clients or {"listeners": 5000, "storm": 2000}[name]
-        with tempfile.TemporaryDirectory() as folder:
+        count = given.clients or {"listeners": 5000, "storm": 2000, "sessions": 1000, "soak": 500}[name]
+        with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as settings:
             for number in range(given.skills):
                 write_skill(Path(folder), number)
             options = ["--max-connections", str(2 * count + 100), "--max-sessions", str(count + 100)]
+            if name == "soak":
+                options += write_grants(Path(settings), count)
             with socket.create_server(("127.0.0.1", 0)) as free:
                 port = free.getsockname()[1]
             probe_port = None if given.no_probe_address else port
             print(f"load {os.getloadavg()[0]:.1f}")
             async with Process(given.program.split(), Path(folder), options, probe_port) as server:
-                await {"listeners": listeners, "storm": storm}[name](server, count)
+                if name == "soak":
+                    await soak(server, count, given.minutes)
+                else:
+                    await {"listeners": listeners, "storm": storm, "sessions": sessions}[name](server, count)
             with suppress(IndexError):
                 levels = [line for line in server.log if "ERROR" in line or "Traceback" in line]
                 show("lines of ERROR in the log", len(levels), "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import signal
 import socket
@@ -147,9 +148,12 @@ def test_exhausted_descriptors_fail_only_the_requests_that_need_one(tmp_path: Pa
     write_skill(tmp_path / "a", body="# A\n")
     uri = "skill://a/SKILL.md"
     command = with_open_files(200)
-    with http_serving(tmp_path, command=command) as server, client(server, "modern") as reader:
+    with http_serving(tmp_path, "--metrics", command=command) as server, client(server, "modern") as reader:
         reader.every_skill()
         raw = reader.read(uri)
+        gauges = server.send("GET", "/metrics").body.decode()
+        [connections] = re.findall(r'skills_resource_limit{resource="connections"} (\d+)', gauges)
+        assert f'skills_resource_limit{{resource="streams"}} {int(connections) - int(connections) // 8}\n' in gauges
         request = reader.raw(reader.message("resources/read", {"uri": uri}))
         limits = resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE)
         with server.connect() as connection:

@@ -74,13 +74,15 @@ def serve(
     end_on_signals()
     log_to_stderr(options.log_level, options.log_format, queued=True)
     server = _make_server(roots, options, features)
-    if options.transport == "stdio":
-        _serve_stdio(context, server)
-    else:
-        _serve_http(context, server)
-    server.opened.stop()
-    for each in features:
-        each.stop()
+    try:
+        if options.transport == "stdio":
+            _serve_stdio(context, server)
+        else:
+            _serve_http(context, server)
+    finally:  # a thread that starts another while Python ends can crash it
+        server.opened.stop()
+        for each in features:
+            each.stop()
     exit_now()
 
 
@@ -99,7 +101,7 @@ def _make_server(
     from mcp_skills_server.telemetry.log import log_requests
 
     quotas = Quotas(configuration.quotas if configuration is not None else ())
-    streams = Streams(options.max_connections)
+    streams = Streams()
     settings = Settings(options.dialect, options.page_size, streams=streams)
     report_to_log(registry, least=settings.least)
     settle_after_load(registry)

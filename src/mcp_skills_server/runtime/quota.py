@@ -122,13 +122,15 @@ class Quota(Generic[_Key]):
 
 
 class Streams(Quota[object]):
-    """The open event streams of clients: none is evicted, since its client would reopen it at once.
-
-    An eighth of the server's connections is left to requests.
-    """
+    """The open event streams of clients: none is evicted, as its client would reopen it at once."""
 
     def __init__(self, connections: int = 1000) -> None:
-        super().__init__("streams", connections - connections // 8)
+        super().__init__("streams", 0)
+        self.fit(connections)
+
+    def fit(self, connections: int) -> None:
+        """Leave an eighth of so many connections to requests."""
+        self.total = connections - connections // 8
 
     def open(self, stream: object, owner: Owner) -> None:
         """Count a new stream until it is released.

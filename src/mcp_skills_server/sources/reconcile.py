@@ -101,7 +101,7 @@ async def reconcile(
     except SourceError:
         raise
     except OSError as error:
-        raise UnreachableError(f"cannot be written ({error.strerror or error})") from None
+        raise UnreachableError(f"its copy cannot be written ({error.strerror or error})") from None
 
 
 def fetching(

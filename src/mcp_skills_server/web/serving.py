@@ -195,6 +195,7 @@ async def serve_http(
     if http.probe_address is not None:
         _serve_probes(http.probe_address, probes.routes(runtime.registry, http, drain, views))
     slots = connection_slots(http.max_connections)
+    settings.streams.fit(slots.limit)
     http.load.usage["connections"] = lambda: slots.usage
     limits = ConnectionLimits(slots, Unread(), http.request_timeout)
 

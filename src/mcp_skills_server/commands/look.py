@@ -7,7 +7,7 @@ import json
 import os
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -31,16 +31,21 @@ from mcp_skills_server.commands.printing import (
     progress,
     remark,
     say,
+    say_folded,
     say_json,
     say_lines,
     say_table,
 )
+from mcp_skills_server.errors import listed
 from mcp_skills_server.format import identity
 from mcp_skills_server.format.uris import uri
 from mcp_skills_server.model import SKILL_MD, Problem, Skill, Standing
 from mcp_skills_server.runtime.runtime import Runtime
+from mcp_skills_server.validation.explanations import EXPLANATIONS
 
 _OF_A_KIND: Final = 20
+_PLACES: Final = 3
+_COLOURS: Final = {"error": "red", "warning": "yellow", "note": "cyan"}
 _FINDINGS: Final = "findings"
 """The kind of the findings in the index."""
 _UNLISTED: Final = {Standing.UNUSABLE: " (not served)", Standing.LENIENT: " (not listed)"}
@@ -101,13 +106,39 @@ def shortened(problems: Iterable[Problem]) -> Iterator[Problem]:
             yield each
         elif seen[kind] == _OF_A_KIND + 1:
             left = places[kind][_OF_A_KIND:]
-            try:
-                folder = os.path.commonpath(left)
-            except ValueError:  # absolute and relative paths of several roots
-                folder = os.curdir
             message = f"{len(left):,} more problems of this kind"
             hint = "'--format json' shows each"
-            yield each._replace(path=folder, line=None, message=message, hint=hint)
+            more = each._replace(path=_common(left), line=None, column=None)
+            yield more._replace(message=message, hint=hint)
+
+
+def clustered(notes: Iterable[Problem]) -> Iterator[Problem]:
+    """Yield one note for each rule and advice, with the number of its notes and some places."""
+    clusters: defaultdict[tuple[str, str], list[Problem]] = defaultdict(list)
+    for each in notes:
+        clusters[each.code, each.hint].append(each)
+    for (code, _), cluster in clusters.items():
+        first = cluster[0]
+        if len(cluster) == 1:
+            yield first
+            continue
+        what = first.message
+        if code in EXPLANATIONS and any(each.message != what for each in cluster):
+            what = EXPLANATIONS[code].what
+        folder = _common([each.path for each in cluster])
+        places = {each.place.removeprefix(folder + os.sep): None for each in cluster}
+        message = f"{what}, {len(cluster):,} times: {listed(places, _PLACES)}"
+        yield first._replace(path=folder, line=None, column=None, message=message)
+
+
+def _common(paths: Sequence[str]) -> str:
+    # `commonpath` refuses absolute and relative paths together, and would shorten an address.
+    return os.path.commonprefix(paths).rpartition(os.sep)[0] or os.curdir  # noqa: RUF071
+
+
+def say_problem(problem: Problem, *, err: bool = False) -> None:
+    """Print a problem, on a terminal with its severity in colour."""
+    say_folded(str(problem), {problem.severity: _COLOURS[problem.severity]}, err=err)
 
 
 def remark_problems(registry: Registry) -> None:
@@ -170,7 +201,7 @@ def list_(options: TableOptions, roots: tuple[str, ...]) -> int:
         revision = root.revision or "unknown, since the copy is incomplete"
         say(f"{root.shown}: revision {revision}", err=True)
     for problem in shortened(snapshot.problems):
-        say(str(problem), err=True)
+        say_problem(problem, err=True)
     remark_problems(registry)
     return int(bool(empty))
 
@@ -219,7 +250,7 @@ def show(options: TextOptions, arguments: tuple[str, ...]) -> None:
     rows = [(path, str(file.size), file.digest or "") for path, file in skill.files.items()]
     say_table(("FILE", "BYTES", "DIGEST"), rows)
     for problem in shortened(problems):
-        say(str(problem))
+        say_problem(problem)
     say("")
     say_lines(str(details["instructions"]))
 

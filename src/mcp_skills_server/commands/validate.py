@@ -22,7 +22,13 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.codes import CODES
 from mcp_skills_server.commands.fields import Options, flag, many, output_format, takes
-from mcp_skills_server.commands.look import report_absent, run_deep_checks, shortened
+from mcp_skills_server.commands.look import (
+    clustered,
+    report_absent,
+    run_deep_checks,
+    say_problem,
+    shortened,
+)
 from mcp_skills_server.commands.opening import make_registry
 from mcp_skills_server.commands.options import RootOptions, roots_argument
 from mcp_skills_server.commands.printing import (
@@ -113,8 +119,8 @@ def validate(options: ValidateOptions, roots: tuple[str, ...]) -> int:
     A ROOT is a skill, its SKILL.md, a folder of skills, an archive, or an address
     (docs/sources.md). Each is looked at alone, and then all together, in the order given: which
     skill hides which. Exit code 1 when there are errors, or when a ROOT has no skill. Notes are
-    advice, and count for nothing. Of many problems of one kind in a skill the first 20 are printed
-    and the rest is counted; `--format json` has all.
+    advice, and count for nothing; those of one kind share a line. Of many problems of one kind in a
+    skill the first 20 are printed and the rest is counted. `--format json` has all.
 
     \b
     Examples:
@@ -224,9 +230,12 @@ def _print(registry: Registry, report: _Report, options: ValidateOptions) -> Non
     elif options.form == "junit":
         say_lines(reports.junit(everything, sorted({skill.path for skill in report.skills})))
     else:
-        show = reports.github if options.form == "github" else str
-        for problem in shortened(everything):
-            say(show(problem))
+        if options.form == "github":
+            for problem in shortened(everything):
+                say(reports.github(problem))
+        else:
+            for problem in (*shortened(report.problems), *clustered(report.notes)):
+                say_problem(problem)
         _say_counts(report, err=options.form == "github")
         _remark_cut(registry)
 

@@ -54,6 +54,7 @@ from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.search_text import matched_fields
 
 _MOST_BYTES: Final = 16 << 20
+_COLUMNS: Final = ("figure", "value", "basis")
 
 
 class EvaluateOptions(RootOptions):
@@ -275,7 +276,8 @@ def context(options: ContextOptions, roots: tuple[str, ...]) -> int:
     """Show the exact text that a host gives its model about skills below each ROOT, with tokens.
 
     Unasked is what stands in each request of the host; with --skill also what a call of skills_load
-    brings. Texts are those after the cuts of the host that were measured (docs/hosts.md).
+    brings. Texts are those after the cuts of the host. Each of its figures was measured with the
+    real program, or is assumed, which the end of the output and docs/hosts.md tell.
 
     \b
     Examples:
@@ -306,6 +308,7 @@ def context(options: ContextOptions, roots: tuple[str, ...]) -> int:
             {
                 "host": options.context_host,
                 "version": host.version,
+                "figures": [dict(zip(_COLUMNS, row, strict=True)) for row in host.figures()],
                 "unasked": unasked,
                 "loaded": loaded,
                 "skills": names,
@@ -325,6 +328,7 @@ def context(options: ContextOptions, roots: tuple[str, ...]) -> int:
     say(f"{options.context_host}: {total:,} tokens unasked ({rule})")
     whole, less, absent = (f"{len(each):,}" for each in names.values())
     say(f"of the skills {whole} have their description there, {less} less, {absent} are absent")
+    say_table(tuple(map(str.upper, _COLUMNS)), host.figures())
     if over:
         remark(f"{total:,} tokens are more than the budget of {options.budget:,}")
     return int(over)

@@ -27,7 +27,7 @@ _AFTER: Final = 300
 
 
 class Finding(NamedTuple):
-    """One finding of a rule: the fault, its 1-based place, and advice that replaces the row's hint."""
+    """One finding: the fault, a 1-based line and column, and advice in place of the row's hint."""
 
     message: str
     line: int | None = None

@@ -16,6 +16,7 @@ from mcp_skills_server.dialects import jsonrpc, runtime
 from mcp_skills_server.dialects.runtime import Overview, Shown
 from mcp_skills_server.dialects.table import AUTO
 from mcp_skills_server.format.dependencies import Served
+from mcp_skills_server.hosts.table import HOSTS
 from mcp_skills_server.model import Json, Standing
 from mcp_skills_server.model.clients import UNKNOWN
 from mcp_skills_server.runtime.sessions import Sessions
@@ -89,6 +90,7 @@ async def page(request: Request, ctx: Context) -> Response:
             dialect=dialect,
             dialects=dialects,
             withheld=withheld(ctx),
+            hosts=HOSTS.values(),
         )
 
     return await to_thread.run_sync(written)  # indenting long texts takes time

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from mcp_skills_server.dialects import runtime as dialect
@@ -98,18 +98,19 @@ def _text(title: str, shown: str, sent: str, most: int | None) -> ShownText:
     return ShownText(title, shown, left_out)
 
 
-def parts_shown(texts: Iterable[ShownText], offers: Iterable[Offer]) -> dict[str, Part]:
-    """Return the part of each skill that these texts show, by the skill's name."""
+def parts_shown(
+    texts: Iterable[ShownText], offers: Iterable[Offer]
+) -> Mapping[Part, Sequence[Offer]]:
+    """Return the skills by the part that these texts show of them."""
     flat = " ".join(
         "\n".join(each.text for each in texts).replace("\\n", " ").replace('\\"', '"').split()
     )
     words = set(_NAME.findall(flat))
-    out: dict[str, Part] = {}
+    out: dict[Part, list[Offer]] = {"whole": [], "shortened": [], "absent": []}
     for offer in offers:
-        if offer.name not in words:
-            out[offer.name] = "absent"
-        elif " ".join(offer.description.split()) in flat:
-            out[offer.name] = "whole"
-        else:
-            out[offer.name] = "shortened"
+        part: Part = "absent"
+        if offer.name in words:
+            is_whole = " ".join(offer.description.split()) in flat
+            part = "whole" if is_whole else "shortened"
+        out[part].append(offer)
     return out

@@ -295,10 +295,7 @@ def context(options: ContextOptions, roots: tuple[str, ...]) -> int:
     count, rule = token_counter()
     total = sum(count(each.text) for each in shown)
     over = options.budget is not None and total > options.budget
-    names = {
-        part: [name for name, has in parts.items() if has == part]
-        for part in ("whole", "shortened", "absent")
-    }
+    names = {part: [each.name for each in offers] for part, offers in parts.items()}
     if options.form == "json":
         unasked, loaded = (
             [each._asdict() | {"tokens": count(each.text)} for each in found]

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
@@ -104,6 +105,7 @@ class HostContext:
 
 
 _FIGURES: Final = ("instructions", "tools", "text_characters", "result_characters")
+_measured: Final = partial(HostContext, measured=_FIGURES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,9 +161,7 @@ HOSTS: Final[Mapping[str, Host]] = {
         expands=_BRACES,
         remote=Remote(more=_HTTP, variable="${VAR}"),
         native=(".claude/skills",),
-        context=HostContext(
-            "claude-code", "2.1.332", tools="names", text_characters=4_096, measured=_FIGURES
-        ),
+        context=_measured("claude-code", "2.1.332", tools="names", text_characters=4_096),
     ),
     "cursor": Host(
         "Cursor",
@@ -199,7 +199,7 @@ HOSTS: Final[Mapping[str, Host]] = {
         expands=_VARIABLE,
         remote=Remote("httpUrl", variable="${VAR}"),
         native=(".gemini/skills", ".agents/skills"),
-        context=HostContext("gemini-cli-mcp-client", "0.61.0", measured=_FIGURES),
+        context=_measured("gemini-cli-mcp-client", "0.61.0"),
     ),
     "codex": Host(
         "Codex",
@@ -209,7 +209,7 @@ HOSTS: Final[Mapping[str, Host]] = {
         section="mcp_servers",
         remote=Remote(token_key="bearer_token_env_var"),  # noqa: S106 - a key, no secret
         native=(".agents/skills", ".codex/skills"),
-        context=HostContext("codex-mcp-client", "0.171.0", "first line", "none", measured=_FIGURES),
+        context=_measured("codex-mcp-client", "0.171.0", "first line", "none"),
     ),
     "opencode": Host(
         "opencode",
@@ -223,7 +223,7 @@ HOSTS: Final[Mapping[str, Host]] = {
         expands=_OPENCODE,
         remote=Remote(more={"type": "remote"}, variable="{env:VAR}"),
         native=(".config/opencode/skills", ".opencode/skills", ".agents/skills", ".claude/skills"),
-        context=HostContext("opencode", "1.18.33", result_characters=51_200, measured=_FIGURES),
+        context=_measured("opencode", "1.18.33", result_characters=51_200),
     ),
     "antigravity": Host(
         "Antigravity", user=("home/.gemini/config/mcp_config.json",), remote=Remote("serverUrl")

@@ -30,7 +30,7 @@ from mcp_skills_server.errors import RequestError, UsageError
 from mcp_skills_server.format import arguments, frontmatter, hidden, identity, media
 from mcp_skills_server.format.fields import text as text_of
 from mcp_skills_server.hosts.edit import entry_for, remote_entry_for, snippet
-from mcp_skills_server.hosts.table import HOSTS, HostContext
+from mcp_skills_server.hosts.table import HOSTS
 from mcp_skills_server.installation import start_command
 from mcp_skills_server.model import SKILL_MD, Json, Problem, Skill, Standing
 from mcp_skills_server.model.clients import client_of
@@ -373,17 +373,13 @@ def _hosts(ctx: Context, skill: Skill) -> list[tuple[str, str]]:
     offer = next((each for each in briefing.overview.offers if each.path == skill.path), None)
     if offer is None:
         return []
-    made: dict[HostContext, str] = {}  # many hosts have the same figures
     out: dict[str, list[str]] = {}
     for key, host in context.HOSTS.items():
-        if host not in made:
-            shown = context.shown_unasked(ctx.runtime, host)
-            (part,) = context.parts_shown(shown, [offer]).values()
-            words = briefing.shown_part(skill, client_of(host.client)) or ""
-            made[host] = _IN_WORDS.get(part, words)
+        parts = context.parts_shown(context.shown_unasked(ctx.runtime, host), [offer])
+        (part,) = (each for each, offers in parts.items() if offers)
+        words = _IN_WORDS.get(part) or briefing.shown_part(skill, client_of(host.client)) or ""
         is_measured = {"instructions", "tools"} <= {*host.measured}
-        label = key if is_measured else f"{key} (assumed)"
-        out.setdefault(made[host], []).append(label)
+        out.setdefault(words, []).append(key if is_measured else f"{key} (assumed)")
     return [(", ".join(hosts), words) for words, hosts in out.items()]
 
 

@@ -94,10 +94,12 @@ def say_table(
     lines = [[printable(cell) for cell in row] for row in (header, *rows)]
     *widths, longest = [max(map(_width, column)) for column in zip(*lines, strict=True)]
     if sys.stdout.isatty():
-        room = shutil.get_terminal_size().columns - 2 * len(widths)
-        while widths and sum(widths) + min(longest, _SHORTEST) > room and max(widths) > _SHORTEST:
+        available = shutil.get_terminal_size().columns - 2 * len(widths)
+        while (
+            widths and sum(widths) + min(longest, _SHORTEST) > available and max(widths) > _SHORTEST
+        ):
             widths[widths.index(max(widths))] -= 1
-        longest = max(_SHORTEST, room - sum(widths))
+        longest = max(_SHORTEST, available - sum(widths))
     else:
         longest = _LONGEST
     for number, row in enumerate(lines, -1):

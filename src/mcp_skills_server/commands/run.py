@@ -62,8 +62,8 @@ def run(options: RunOptions, root: str, words: tuple[str, ...]) -> int:
 
     \b
     Examples:
-      mcp-skills-server run ~/skills csv-profiling scripts/profile_csv.py -- data/a.csv
-      mcp-skills-server run ~/skills/csv-profiling scripts/profile_csv.py --explain
+      mcp-skills-server run ~/skills csv-profiling scripts/profile_csv.py -- a.csv
+      mcp-skills-server run ~/skills csv-profiling scripts/profile_csv.py --explain
     """
     registry = load_registry([root], options)
     skills = [*registry.snapshot.skills.values()]

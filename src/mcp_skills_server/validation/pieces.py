@@ -89,10 +89,6 @@ class Pieces:
         """Return the 1-based line of an offset."""
         return bisect_right(self._breaks, offset - 1) + 1
 
-    def column(self, offset: int) -> int:
-        """Return the 1-based column of an offset, in characters."""
-        return offset - self.text.rfind("\n", 0, offset)
-
     def _offset(self, line: int) -> int:
         """Return the offset of the beginning of a 1-based line."""
         if line <= 1:

@@ -110,7 +110,8 @@ class TextFile:
 
     def at(self, offset: int, message: str) -> Finding:
         """Return a finding at an offset."""
-        return Finding(message, self.pieces.line(offset), column=self.pieces.column(offset))
+        column = offset - self.text.rfind("\n", 0, offset)
+        return Finding(message, self.pieces.line(offset), column=column)
 
     @cached_property
     def hidden(self) -> list[tuple[int, str]]:

@@ -92,48 +92,39 @@ def _findings_key(registry: Registry, skill: Skill) -> bytes:
     return hashlib.sha256(json.dumps(given).encode()).digest()
 
 
-def shortened(problems: Iterable[Problem]) -> Iterator[Problem]:
-    """Yield the first 20 problems of each skill and code, then one with the number of the rest."""
-    given = list(problems)
-    places: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+def clustered(problems: Iterable[Problem]) -> Iterator[Problem]:
+    """Yield the problems in order, but only one for many of one rule and advice.
+
+    Many are two notes, or more than 20 others of one skill.
+    """
+    given, clusters = list(problems), defaultdict[tuple[str, ...], list[Problem]](list)
     for each in given:
-        places[each.skill, each.code].append(each.path)
-    seen = Counter[tuple[str, str]]()
+        clusters[_cluster_of(each)].append(each)
     for each in given:
-        kind = each.skill, each.code
-        seen[kind] += 1
-        if seen[kind] <= _OF_A_KIND or len(places[kind]) == _OF_A_KIND + 1:
+        cluster = clusters[_cluster_of(each)]
+        if len(cluster) <= (1 if each.severity == "note" else _OF_A_KIND):
             yield each
-        elif seen[kind] == _OF_A_KIND + 1:
-            left = places[kind][_OF_A_KIND:]
-            message = f"{len(left):,} more problems of this kind"
-            hint = "'--format json' shows each"
-            more = each._replace(path=_common(left), line=None, column=None)
-            yield more._replace(message=message, hint=hint)
+        elif each is cluster[0]:
+            yield _summarized(cluster)
 
 
-def clustered(notes: Iterable[Problem]) -> Iterator[Problem]:
-    """Yield one note for each rule and advice, with the number of its notes and some places."""
-    clusters: defaultdict[tuple[str, str], list[Problem]] = defaultdict(list)
-    for each in notes:
-        clusters[each.code, each.hint].append(each)
-    for (code, _), cluster in clusters.items():
-        first = cluster[0]
-        if len(cluster) == 1:
-            yield first
-            continue
-        what = first.message
-        if code in EXPLANATIONS and any(each.message != what for each in cluster):
-            what = EXPLANATIONS[code].what
-        folder = _common([each.path for each in cluster])
-        places = {each.place.removeprefix(folder + os.sep): None for each in cluster}
-        message = f"{what}, {len(cluster):,} times: {listed(places, _PLACES)}"
-        yield first._replace(path=folder, line=None, column=None, message=message)
+def _cluster_of(problem: Problem) -> tuple[str, ...]:
+    skill = "" if problem.severity == "note" else problem.skill
+    return problem.severity, problem.code, problem.hint, skill
 
 
-def _common(paths: Sequence[str]) -> str:
+def _summarized(cluster: Sequence[Problem]) -> Problem:
+    """Return one problem with the number of these and the first places."""
+    first = cluster[0]
+    what = first.message
+    if first.code in EXPLANATIONS and any(each.message != what for each in cluster):
+        what = EXPLANATIONS[first.code].what
     # `commonpath` refuses absolute and relative paths together, and would shorten an address.
-    return os.path.commonprefix(paths).rpartition(os.sep)[0] or os.curdir  # noqa: RUF071
+    start = os.path.commonprefix([each.path for each in cluster])  # noqa: RUF071
+    folder = start.rpartition(os.sep)[0] or os.curdir
+    places = {each.place.removeprefix(folder + os.sep): None for each in cluster}
+    message = f"{what}, {len(cluster):,} times: {listed(places, _PLACES)}"
+    return first._replace(path=folder, line=None, column=None, message=message)
 
 
 def say_problem(problem: Problem, *, err: bool = False) -> None:
@@ -200,7 +191,7 @@ def list_(options: TableOptions, roots: tuple[str, ...]) -> int:
     for root in remote:
         revision = root.revision or "unknown, since the copy is incomplete"
         say(f"{root.shown}: revision {revision}", err=True)
-    for problem in shortened(snapshot.problems):
+    for problem in clustered(snapshot.problems):
         say_problem(problem, err=True)
     remark_problems(registry)
     return int(bool(empty))
@@ -249,7 +240,7 @@ def show(options: TextOptions, arguments: tuple[str, ...]) -> None:
     say("")
     rows = [(path, str(file.size), file.digest or "") for path, file in skill.files.items()]
     say_table(("FILE", "BYTES", "DIGEST"), rows)
-    for problem in shortened(problems):
+    for problem in clustered(problems):
         say_problem(problem)
     say("")
     say_lines(str(details["instructions"]))

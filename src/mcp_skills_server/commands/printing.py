@@ -95,9 +95,8 @@ def say_table(
     *widths, longest = [max(map(_width, column)) for column in zip(*lines, strict=True)]
     if sys.stdout.isatty():
         available = shutil.get_terminal_size().columns - 2 * len(widths)
-        while (
-            widths and sum(widths) + min(longest, _SHORTEST) > available and max(widths) > _SHORTEST
-        ):
+        least = min(longest, _SHORTEST)
+        while sum(widths) + least > available and max(widths, default=0) > _SHORTEST:
             widths[widths.index(max(widths))] -= 1
         longest = max(_SHORTEST, available - sum(widths))
     else:

@@ -41,6 +41,18 @@ WRONG: list[tuple[str, int, str, str]] = [
     ("[[source]]\nfrom = 'a'\n[[source]]\nfrom = 'b'\nscript = true", 5, "source.script", "write scripts"),
     ("quota = 1", 1, "quota", "write a table [quota] with keys such as requests-per-minute = 600"),
     ("[quota]\nruns = 0", 2, "quota.runs", "write a whole number from 1"),
+    ("quota = [1]", 1, "quota", "write a table [quota] with keys such as requests-per-minute = 600"),
+    ("[[quota]]\nruns = 1\n[[quota]]\nwho = ['*']\nrun = 2", 5, "quota.run", "write runs"),
+    ("[[quota]]\nruns = 1\n\n[[quota]]\nruns = 2", 4, "quota", 'write who = a list of "*"'),
+    ("[[quota]]\nruns = 1\n[[quota]]\nwho = []", 4, "quota.who", 'write a list of "*", "local", "token:NAME"'),
+    ("[[quota]]\nwho = ['ci']", 2, "quota.who", 'write a list of "*", "local", "token:NAME"'),
+    ("[[quota]]\nwho = ['team:ci']", 2, "quota.who", 'write a list of "*", "local", "token:NAME"'),
+    (
+        "[[quota]]\nwho = ['group:a']\nfailed-authentications-per-minute = 9",
+        3,
+        "quota.failed-authentications-per-minute",
+        "put it into a table [[quota]] without who",
+    ),
     # Wrong types
     ("watch = 'false'", 1, "watch", "write true or false"),
     ("host = 127", 1, "host", "write text in quotes"),
@@ -275,6 +287,14 @@ def test_show_prints_values_and_origins_without_secrets(tmp_path: Path, monkeypa
         "include": ["default", "-"],
     }
     assert expected.items() <= rows.items()
+
+
+def test_show_prints_each_table_of_quotas(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text("[[quota]]\nwho = ['group:ci', 'user:x']\nstreams = 8\n[[quota]]\nruns = 2\n")
+    rows = show_rows(file)
+    assert rows["quota.streams"] == [f"{file}:3", "8", "who=group:ci,user:x"]
+    assert rows["quota.runs"] == [f"{file}:5", "2"]
 
 
 def test_grants_prints_permissions_and_their_reasons(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from catalog.forest import DEADLINE, skill_md, skills, write_files
-from mcp_skills_server.access.quotas import QuotaSettings
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.commands.features.feature import Feature
 from mcp_skills_server.commands.features.records import Audit, PrometheusMetrics, UsageCounts
@@ -106,7 +105,7 @@ class Replica:
 def start_replica(feature: Replicas, registry: Registry) -> Replica:
     opened = SimpleNamespace(registry=registry, mirrors=None)
     options = ServeOptions(transport="http")
-    server: Any = SimpleNamespace(options=options, opened=opened, quotas=QuotaSettings())
+    server: Any = SimpleNamespace(options=options, opened=opened)
     feature.start(server)
     part = feature.part(server)
     assert part is not None

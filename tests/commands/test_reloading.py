@@ -18,7 +18,7 @@ import click
 import pytest
 
 from mcp_skills_server.access.principal import Principal
-from mcp_skills_server.access.quotas import Rates
+from mcp_skills_server.access.quotas import Quotas
 from mcp_skills_server.access.tokens import Token, Tokens, read_token_file
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import Views
@@ -215,8 +215,8 @@ def make_reloading(config: Path) -> Reloading:
     tokens = Tokens(read_token_file(context.params["token_file"]).require_valid())
     registry = Registry([config.parent / "skills"])
     views = make_views(registry, context.params["config"], local=False)
-    rates = Rates(context.params["config"].quotas)
-    reloader = Reloader(context, views, OpenedRoots(registry, None), tokens, rates)
+    quotas = Quotas(context.params["config"].quotas)
+    reloader = Reloader(context, views, OpenedRoots(registry, None), tokens, quotas)
     return Reloading(reloader, tokens, views)
 
 
@@ -287,7 +287,7 @@ GIT = "[[source]]\nfrom = 'git+https://git.example/a'\nrefresh = 60\n"
     (OAUTH, OAUTH.replace("login", "other"), "oauth"), (OAUTH, f"{OAUTH}skew = 5\n", "oauth"), (OAUTH, "", "oauth"),
     (SOURCE, SOURCE.replace("false", "true"), "source"), (GIT, GIT.replace("60", "90"), ""),
     (GRANT, "", "grant"), ("", GRANT, "grant"), (GRANT, GRANT.replace("**", "a"), ""),
-    ("", "[quota]\nsessions = 2\n", "quota"), ("", "[quota]\nrequests-per-minute = 2\n", ""), ("", "", ""),
+    ("", "[quota]\nsessions = 2\n", ""), ("", "", ""),
 ])  # fmt: skip
 def test_changes_that_need_a_restart_are_reported_in_one_line(
     config: Path, caplog: pytest.LogCaptureFixture, before: str, after: str, keys: str

@@ -7,12 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_skills_server.access.principal import owner_of
+from mcp_skills_server.access.quotas import LimitedOwner
 from mcp_skills_server.runtime.quota import Quota, QuotaError
 from tables import each_row
 
 
 def test_busy_key_is_not_evicted_and_second_release_has_no_effect() -> None:
-    quota = Quota[str]("things", 8, 2)
+    quota = Quota[str]("things", 8)
     quota.claim("a", "ann")
     quota.claim("b", "ann")
     assert quota.claim("c", "ann", is_busy=lambda key: key == "a") == ["b"]
@@ -28,7 +29,18 @@ def test_busy_key_is_not_evicted_and_second_release_has_no_effect() -> None:
 
 
 def test_default_share_is_a_quarter() -> None:
-    assert [Quota[int]("things", total).share for total in (3, 4, 12)] == [1, 1, 3]
+    assert [Quota[int]("things", total).limit("ann") for total in (3, 4, 12)] == [1, 1, 3]
+
+
+def test_limit_of_an_owner_applies_to_what_it_claims_next() -> None:
+    quota = Quota[str]("things", 8, name="some-things")
+
+    def claim(key: str, limit: int) -> list[str]:
+        return quota.claim(key, LimitedOwner("ann", {"some-things": limit, "things": 1}))
+
+    assert [claim(key, 9) for key in "abcdefgh"] == [[]] * 8  # never more than all
+    assert claim("i", 2) == [*"abcdefg"]
+    assert (claim("j", 3), quota.used("ann"), claim("k", 3)) == ([], 3, ["h"])
 
 
 OWNERS = (None, "ann", "bob", "cy")
@@ -36,20 +48,20 @@ OWNERS = (None, "ann", "bob", "cy")
 
 @given(st.lists(st.tuples(st.sampled_from(OWNERS), st.integers(1, 6), st.sampled_from(["", "release", "renew"]))))
 def test_claim_never_evicts_keys_of_another_owner(claims: list[tuple[str | None, int, str]]) -> None:
-    quota = Quota[int]("things", 12, 5)
+    quota = Quota[int]("things", 20)
     held: dict[str | None, dict[int, int]] = {owner: {} for owner in OWNERS}
     """The amount of each key by owner, the least recently used first."""
     for key, (owner, amount, then) in enumerate(claims):
-        own, limit = dict(held[owner]), 12 if owner is None else 5
+        own, limit = dict(held[owner]), 20 if owner is None else 5
         others = sum(sum(each.values()) for each in held.values()) - sum(own.values())
         expected: list[int] = []
-        while own and (sum(own.values()) + amount > limit or others + sum(own.values()) + amount > 12):
+        while own and (sum(own.values()) + amount > limit or others + sum(own.values()) + amount > 20):
             expected.append(next(iter(own)))
             del own[expected[-1]]
-        if amount > limit or others + amount > 12:
+        if amount > limit or others + amount > 20:
             reason = "one client may have at most 5"
             if amount <= limit:
-                reason = "the server's limit of 12 is reached; try again later"
+                reason = "the server's limit of 20 is reached; try again later"
             with pytest.raises(QuotaError, match=rf"^Too many things: {reason} \(quota things\)$"):
                 quota.claim(key, owner, amount)
             continue

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from catalog.forest import load_registry, skills, write_files
+from mcp_skills_server.access.quotas import LimitedOwner
 from mcp_skills_server.errors import RequestError, StaleFileError
 from mcp_skills_server.model import SkillFile
 from mcp_skills_server.runtime import sessions
@@ -39,7 +40,7 @@ class Store:
         self.texts: dict[str, str] = {}
         self.is_down = False
         self.before_write: Callable[[str], Awaitable[Any]] | None = None
-        self.reads = self.writes = 0
+        self.reads = self.writes = self.share = 0
 
     async def read(self, name: str, group: str | None) -> str | None:
         self.reads += 1
@@ -48,8 +49,8 @@ class Store:
             raise RequestError("store is down")
         return self.texts.get(name)
 
-    async def write(self, name: str, group: str | None, text: str, *, replaces: str | None) -> None:
-        self.writes += 1
+    async def write(self, name: str, group: str | None, text: str, *, replaces: str | None, share: int) -> None:
+        self.writes, self.share = self.writes + 1, share
         if self.before_write is not None:
             hook, self.before_write = self.before_write, None
             await hook(name)
@@ -123,6 +124,15 @@ async def test_read_only_call_writes_no_record(tree: Path, store: Store) -> None
         with pytest.raises(UnknownSessionError):
             await one.call("list", handle)
     assert store.reads == 5
+
+
+async def test_record_is_written_under_the_limit_of_its_owner(tree: Path, store: Store) -> None:
+    one = Replica(tree, store)
+    shares: list[int] = []
+    for owner in ("ann", LimitedOwner("ann", {"runtime-sessions": 7}), None):
+        await one.call("load", owner=owner, names=["a"])
+        shares.append(store.share)
+    assert shares == [1024, 7, 4096]
 
 
 async def test_concurrent_change_of_another_replica_wins(tree: Path, store: Store) -> None:

@@ -19,7 +19,7 @@ from mcp_skills_server.access.principal import Owner, Principal
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.model import Changes
-from mcp_skills_server.runtime.quota import QuotaError
+from mcp_skills_server.runtime.quota import QuotaError, Streams
 from mcp_skills_server.server import notify
 from mcp_skills_server.server.attachment import Attachment
 from mcp_skills_server.server.notify import Notifier, RecentNotifications, Stream
@@ -102,7 +102,7 @@ async def test_uris_of_one_stream_are_bounded_in_number_and_total_length() -> No
 
 async def test_stream_beyond_a_limit_is_refused_and_ends_no_other(caplog: pytest.LogCaptureFixture) -> None:
     """An evicted client would reopen its stream at once, and evict another one: for ever."""
-    notifier = Notifier(Settings(max_streams=8))
+    notifier = Notifier(Settings(streams=Streams(9)))
     async with listeners(notifier) as start:
         streams = [await start(Listener(), owner) for owner in "aab"]
         with pytest.raises(QuotaError, match="one client may have at most 2"):
@@ -113,12 +113,12 @@ async def test_stream_beyond_a_limit_is_refused_and_ends_no_other(caplog: pytest
                 await Listener().run(notifier, owner)
         await anyio.wait_all_tasks_blocked()
         assert [each.result for each in streams] == [None] * 8
-    assert caplog.messages[1].startswith("refused a stream of a: Too many listen streams: ")
+    assert caplog.messages[1].startswith("refused a stream of a: Too many streams: ")
 
 
 @pytest.mark.requirement("MCP-49")
 async def test_closed_stream_does_not_count_toward_the_limit() -> None:
-    notifier = Notifier(Settings(max_streams=4))
+    notifier = Notifier(Settings(streams=Streams(4)))
     for number in range(5):
         async with listeners(notifier) as start:
             await start(Listener(), f"owner {number}")

@@ -37,8 +37,8 @@ async def link(redis: RealRedis) -> AsyncIterator[Link]:
     await opened.aclose()
 
 
-def session_records(link: Link, *, share: int = 10, ttl_s: float = 60) -> Records:
-    return Records(link, "session", ttl_s=ttl_s, share=share)
+def session_records(link: Link, *, ttl_s: float = 60) -> Records:
+    return Records(link, "session", ttl_s=ttl_s)
 
 
 def session_key(name: str) -> str:
@@ -103,17 +103,17 @@ async def test_unused_record_expires(link: Link, redis: RealRedis) -> None:
 
 
 async def test_group_beyond_its_share_loses_its_own_oldest_record(link: Link) -> None:
-    records = session_records(link, share=3)
-    await records.write("mine", "me", "kept", replaces=None)
+    records = session_records(link)
+    await records.write("mine", "me", "kept", replaces=None, share=1)
     for each in range(3):
-        await records.write(f"theirs {each}", "they", "text", replaces=None)
+        await records.write(f"theirs {each}", "they", "text", replaces=None, share=3)
     assert await records.read("theirs 0", "they") == "text"  # now the youngest
     for each in (3, 4):
-        await records.write(f"theirs {each}", "they", "text", replaces=None)
+        await records.write(f"theirs {each}", "they", "text", replaces=None, share=3)
         await records.write(f"ungrouped {each}", None, "text", replaces=None)
     left = [each for each in range(5) if await records.read(f"theirs {each}", "they") is not None]
     assert left == [0, 3, 4]
-    assert await session_records(link, share=1).read("ungrouped 3", None) == "text"
+    assert await records.read("ungrouped 3", None) == "text"
     assert await records.read("mine", "me") == "kept"
 
 
@@ -145,10 +145,10 @@ async def test_limits_are_65536_records_of_16_kib(link: Link, redis: RealRedis) 
 
 
 async def test_record_stays_in_the_group_that_created_it(link: Link) -> None:
-    records = session_records(link, share=1)
-    await records.write("a", "me", "one", replaces=None)
-    await records.write("a", "they", "two", replaces="one")  # from another address
-    await records.write("b", "they", "three", replaces=None)
+    records = session_records(link)
+    await records.write("a", "me", "one", replaces=None, share=1)
+    await records.write("a", "they", "two", replaces="one", share=1)  # from another address
+    await records.write("b", "they", "three", replaces=None, share=1)
     assert await records.read("a", "me") == "two"
 
 

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcp_skills_server.access.quotas import LimitedOwner
 from mcp_skills_server.web.connections import Slot, Slots, State, Unread, client_to_evict
 from tables import each_row
 from web.http_wire import PROBE, Server, client, exchange, http_serving, patched, token_file
@@ -223,11 +224,12 @@ def test_unread_quota_closes_oldest_connections_of_same_owner_only(
     steps: list[tuple[str, int, int]], share: int
 ) -> None:
     closed: list[str] = []
-    unread = Unread(most=1 << 30, share=share)
+    unread = Unread(most=1 << 30)
     slots: dict[tuple[str, int], Slot] = {}
     for owner in "abc":
         for number in range(5):
-            slots[owner, number] = named_slot(closed, f"{owner} {number}")
+            slot = slots[owner, number] = named_slot(closed, f"{owner} {number}")
+            slot.admit(LimitedOwner(owner, {"unread-bytes": share}))
     sizes: dict[str, dict[int, int]] = {owner: {} for owner in "abc"}
     for owner, number, size in steps:
         unread.add(slots[owner, number], size)
@@ -473,7 +475,7 @@ def test_slow_reader_gets_whole_response(tmp_path: Path) -> None:
 
 UNREAD_32_MIB = """
 from mcp_skills_server.web.connections import Unread
-Unread.__init__.__defaults__ = (32 << 20, None)
+Unread.__init__.__defaults__ = (32 << 20,)
 """
 
 

@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_skills_server.access.principal import Principal
-from mcp_skills_server.access.quotas import QuotaSettings, Rates
 from mcp_skills_server.access.tokens import Tokens, find_token, read_tokens
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.telemetry.events import Events
@@ -177,7 +176,7 @@ async def send_principal(scope: Any, _receive: Any, send: Any) -> None:
 
 def front_of(app: Any, policy: Policy, events: Events | None = None) -> Front:
     """Return a front before this application."""
-    http = HttpSettings("127.0.0.1", 0, policy, rates=Rates(QuotaSettings()))
+    http = HttpSettings("127.0.0.1", 0, policy)
     return Front(app, http, events or Events(), Drain(0))
 
 

@@ -187,11 +187,13 @@ def test_published_documents_require_token_and_apply_grants(folder: Path) -> Non
             assert b":skill:open" in server.send("GET", each).body
 
 
-def test_grant_to_principal_requires_authentication(folder: Path) -> None:
+def test_grant_or_quota_of_principal_requires_authentication(folder: Path) -> None:
     config = configure(folder, GRANTS)
     config.write_text(config.read_text().replace("token-file = 'tokens'\n", ""))
     message = startup_error("--config", config)
     assert "c.toml:3: grant.who: no client can prove who it is; give token-file" in message
+    config.write_text("roots = ['skills']\n[[quota]]\nruns = 1\n[[quota]]\nwho = ['group:ci']\nruns = 2\n")
+    assert "c.toml:4: quota.who: no client can prove who it is; give token-file" in startup_error("--config", config)
     config.write_text("roots = ['skills']\n[[grant]]\nwho = ['*']\nskills = ['tea']\n")
     with http_serving("--config", config) as server, client(server, "modern") as anonymous:
         assert names(anonymous) == ["tea"]

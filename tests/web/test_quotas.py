@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from shared.redis_servers import redis_server
+from tables import each_row
 from web.http_wire import (
     HELLO,
     JSON,
@@ -29,20 +31,28 @@ from web.http_wire import (
 )
 from wire import DEADLINE, write_skill
 
-TOKENS = {name: f"a-made-up-token-of-{name}" for name in ("alpha", "beta", "gamma")}
+MIB = 1 << 20
+TOKENS = {name: f"a-made-up-token-of-{name}" for name in ("alpha", "beta", "delta", "gamma")}
+
+
+def write_config(folder: Path, quota: str) -> None:
+    """Write a configuration with the limits in `quota`, in which other tables `[[quota]]` may follow."""
+    head = "[[quota]]" if "[[quota]]" in quota else "[quota]"
+    (folder / "config.toml").write_text(f"roots = ['skills']\n{head}\n{quota}\n")
 
 
 @contextmanager
 def quota_server(
     tmp_path: Path, quota: str, *options: str | Path, tokens: bool = True, patch: str = "", **more: Any
 ) -> Iterator[Server]:
-    """Run a server with this `[quota]` table, which accepts `TOKENS`."""
+    """Run a server with these limits, which accepts `TOKENS`; gamma is in the group ci."""
     if not (tmp_path / "skills").exists():
         write_skill(tmp_path / "skills" / "one")
-    (tmp_path / "config.toml").write_text(f"roots = ['skills']\n[quota]\n{quota}\n")
+    write_config(tmp_path, quota)
     given = ["--config", tmp_path / "config.toml", *options]
     if tokens:
         lines = [f"{name}={secret}" for name, secret in TOKENS.items()]
+        lines[-1] += " groups=ci"
         given += ["--token-file", token_file(tmp_path, *lines)]
     with http_serving(*given, command=patched(patch), **more) as server:
         yield server
@@ -122,11 +132,14 @@ def test_quotas_limit_streams_sessions_and_blob_bytes(tmp_path: Path, sandbox_mo
 @pytest.mark.needs_program("redis-server")
 def test_replicas_share_request_counts_while_redis_is_reachable(tmp_path: Path) -> None:
     with redis_server(tmp_path / "redis") as redis, ExitStack() as stack:
-        options = ("requests-per-minute = 6", "--redis", redis.url)
+        quota = "requests-per-minute = 6\n[[quota]]\nwho = ['token:delta']\nrequests-per-minute = 3"
+        options = (quota, "--redis", redis.url)
         servers = [stack.enter_context(quota_server(tmp_path, *options)) for _ in range(2)]
         alphas = [client_of(server, "alpha") for server in servers]
         statuses = [send(alphas[number % 2]).status for number in range(8)]
         assert statuses == [200] * 6 + [429] * 2
+        deltas = [client_of(server, "delta") for server in servers]
+        assert [send(deltas[number % 2]).status for number in range(5)] == [200] * 3 + [429] * 2
         assert send(client_of(servers[1], "beta")).status == 200
         batch = json.dumps([{"jsonrpc": "2.0", "id": 1, "method": "list_skills"}] * 4).encode()
         headers = JSON | bearer_header(TOKENS["beta"])
@@ -140,22 +153,118 @@ def test_replicas_share_request_counts_while_redis_is_reachable(tmp_path: Path) 
             assert [send(gamma).status for _ in range(7)] == [200] * 6 + [429]
 
 
-def test_reload_changes_rates_but_no_other_quota(tmp_path: Path) -> None:
-    with quota_server(tmp_path, "requests-per-minute = 1") as server:
+def test_reload_changes_quotas_at_once_unless_the_file_is_broken(tmp_path: Path) -> None:
+    with quota_server(tmp_path, "requests-per-minute = 1\nstreams = 1") as server:
 
         def reload(quota: str) -> None:
-            (tmp_path / "config.toml").write_text(f"roots = ['skills']\n[quota]\n{quota}\n")
+            write_config(tmp_path, quota)
             server.process.send_signal(signal.SIGHUP)
 
         alpha = client_of(server, "alpha")
         assert [send(alpha).status for _ in range(2)] == [200, 429]
-        reload("requests-per-minute = 2\nstreams = 3")
-        server.wait_for_log("WARNING: .*config.toml: quota: this takes effect at the next start\n")
-        assert [send(alpha).status for _ in range(3)] == [200, 200, 429]
-        reload("streams = 3")
-        server.wait_for_log("config.toml was reloaded", 2)
-        wait_until(lambda: send(alpha).status == 200)
+        reload("streams = 1\n[[quota]]\nwho = ['alpha']\nstreams = 3")
+        server.wait_for_log("config.toml:5: quota.who: it does not take this value; .*stays as it was")
+        assert send(alpha).status == 429
+        reload("streams = 1\n[[quota]]\nwho = ['token:alpha']\nstreams = 3")
+        server.wait_for_log("config.toml was reloaded")
         assert [send(alpha).status for _ in range(4)] == [200] * 4
+        listen_exactly(server, "alpha", 3)
+        listen_exactly(server, "beta", 1)
+        assert "takes effect at the next start" not in server.stderr
+
+
+def request_exactly(server: Server, name: str, limit: int) -> None:
+    sender = client_of(server, name)
+    assert [send(sender).status for _ in range(limit + 1)] == [200] * limit + [429]
+
+
+def listen_exactly(server: Server, name: str, limit: int) -> None:
+    sender = client_of(server, name)
+    with closing(sender):
+        for number in range(limit):
+            sender.listen(number)
+        refused = sender.post(sender.message("subscriptions/listen", {"notifications": {}}))
+        assert refused.status == 503 and f"at most {limit} (quota streams)" in refused.messages[0]["error"]["message"]
+
+
+def open_exactly(server: Server, name: str, limit: int) -> None:
+    with ExitStack() as stack:
+        opened = [stack.enter_context(client(server, "legacy", token=TOKENS[name])) for _ in range(limit + 1)]
+        assert [send(each).status for each in opened] == [404] + [200] * limit
+
+
+def load_exactly(server: Server, name: str, limit: int) -> None:
+    sender = client_of(server, name)
+    loaded = [sender.call("skills_load", names=["one"]) for _ in range(limit + 1)]
+    handles = [each["structuredContent"]["session"] for each in loaded]
+    found = ["isError" not in sender.call("skills_load", names=["one"], session=each) for each in handles]
+    assert found == [False] + [True] * limit
+
+
+def store_exactly(server: Server, name: str, limit: int) -> None:
+    count, blob = limit // 100_000, "x" * 100_000
+    stored = [server.rpc("create_blob", token=TOKENS[name], content=blob) for _ in range(count + 1)]
+    names = [each["result"]["blob_id"] for each in stored]
+    read = [server.rpc("read_blob", token=TOKENS[name], blob_id=each) for each in names]
+    assert ["error" not in each for each in read] == [False] + [True] * count, read
+
+
+def leave_unread_exactly(server: Server, name: str, limit: int) -> None:
+    sender = client_of(server, name)
+    request = sender.raw(sender.message("resources/read", {"uri": "skill://one/large.txt"}))
+    request = request.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n", 1)
+    with server.connect(receive_buffer=4096) as first, server.connect(receive_buffer=4096) as second:
+        for connection in (first, second):
+            connection.sendall(request)
+            assert connection.recv(1, socket.MSG_PEEK)
+        if limit < MIB:
+            server.wait_for_log(f"cut off .*: quota unread-bytes: more than {limit:,} bytes unread by token:{name}")
+        else:
+            for connection in (first, second):
+                with connection.makefile("rb") as answer:
+                    assert len(answer.read()) > 8 * MIB
+
+
+@each_row(("quota", "limits", "use_exactly"), [
+    ("requests-per-minute", (1, 3), request_exactly), ("streams", (1, 3), listen_exactly),
+    ("sessions", (1, 3), open_exactly), ("runtime-sessions", (1, 3), load_exactly),
+    ("blob-bytes", (100_000, 300_000), store_exactly), ("unread-bytes", (10_000, 100 * MIB), leave_unread_exactly),
+])  # fmt: skip
+def test_table_with_who_sets_each_quota_of_its_principals(
+    tmp_path: Path,
+    sandbox_mode: str,
+    quota: str,
+    limits: tuple[int, int],
+    use_exactly: Callable[[Server, str, int], None],
+) -> None:
+    small, large = limits
+    write_skill(tmp_path / "skills" / "one", large_txt="0123456789abcde\n" * (8 << 16))
+    tables = f"{quota} = {small}\n[[quota]]\nwho = ['token:beta', 'group:ci']\n{quota} = {large}"
+    options = ("--allow-scripts", "--sandbox", sandbox_mode)
+    with quota_server(tmp_path, tables, *options) as server:
+        for name, limit in (("alpha", small), ("beta", large), ("gamma", large)):
+            use_exactly(server, name, limit)
+
+
+def test_live_page_counts_as_a_stream_of_its_viewer_and_ends_no_other(tmp_path: Path) -> None:
+    def status_of_page(name: str) -> bytes:
+        connection = stack.enter_context(server.connect())
+        head = f"GET /ui/live/events HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKENS[name]}\r\n\r\n"
+        connection.sendall(head.encode())
+        answer = connection.recv(4096)
+        assert (b"retry-after: 10\r\n" in answer) is (b" 503 " in answer)
+        return answer.split()[1]
+
+    quota = "streams = 1\n[[quota]]\nwho = ['token:alpha']\nstreams = 3"
+    with quota_server(tmp_path, quota, "--ui") as server, ExitStack() as stack:
+        server.until_ready()
+        alpha = stack.enter_context(client(server, "modern", token=TOKENS["alpha"]))
+        listening = alpha.listen()
+        assert [status_of_page(name) for name in ("alpha", "alpha", "alpha", "beta", "beta")] == [
+            b"200", b"200", b"503", b"200", b"503",
+        ]  # fmt: skip
+        refused = alpha.post(alpha.message("subscriptions/listen", {"notifications": {}}))
+        assert refused.status == 503 and listening.whole is None
 
 
 def test_session_quota_evicts_own_longest_idle_session_else_429(tmp_path: Path) -> None:
@@ -177,7 +286,10 @@ def test_session_quota_evicts_own_longest_idle_session_else_429(tmp_path: Path) 
         assert [send(each).status for each in (first, third, *betas)] == [200] * 4
 
 
-@pytest.mark.parametrize(("quota", "slots"), [("", "2"), ("runs = 1", "4")])
+@pytest.mark.parametrize(
+    ("quota", "slots"),
+    [("", "2"), ("runs = 1", "4"), ("sessions = 9\n[[quota]]\nwho = ['token:alpha']\nruns = 1", "4")],
+)
 def test_one_client_cannot_hold_all_script_slots(tmp_path: Path, sandbox_mode: str, quota: str, slots: str) -> None:
     shared = tmp_path / "shared"
     shared.mkdir()

@@ -127,6 +127,13 @@ def is_who(text: str) -> bool:
     )
 
 
+def names_of(principal: Principal | None, *, local: bool = False) -> set[str]:
+    """Return all entries of `who` that mean this principal; with `local`, None is this user."""
+    if principal is not None:
+        return {EVERYBODY, principal.id, *(f"group:{group}" for group in principal.groups)}
+    return {EVERYBODY, LOCAL} if local else {EVERYBODY}
+
+
 class Permissions:
     """The permissions of a principal, from the grants that apply; equal ones permit the same."""
 
@@ -200,11 +207,5 @@ class Grants:
 
     def _permissions(self, principal: Principal | None) -> Permissions:
         """Return the permissions of a principal; None is an unauthenticated client."""
-        names = self.names(principal)
+        names = names_of(principal, local=self.local)
         return Permissions([each for each in self.grants if not names.isdisjoint(each.who)])
-
-    def names(self, principal: Principal | None) -> set[str]:
-        """Return all entries of `who` in a grant that mean this principal."""
-        if principal is not None:
-            return {EVERYBODY, principal.id, *(f"group:{each}" for each in principal.groups)}
-        return {EVERYBODY, LOCAL} if self.local else {EVERYBODY}

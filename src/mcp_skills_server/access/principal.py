@@ -59,12 +59,6 @@ LOCAL_REQUESTER: Final = Requester()
 """The requester of all requests on a pipe."""
 
 
-def requester_of(principal: Principal | None, address: str | None) -> Requester:
-    """Return the requester with this principal and network address, and its owner of quotas."""
-    key = None if principal is None else principal.key
-    return Requester(principal, address, owner_of(key, address))
-
-
 def owner_of(principal: str | None, address: str | None) -> Owner:
     """Return a request's owner: its authenticated principal, else its network, else None."""
     if principal is not None:

@@ -1,46 +1,58 @@
-"""Quotas and rate limits for each owner: a principal, or an address without authentication."""
+"""Quotas and rate limits of each owner: a principal, or an address without authentication."""
 
 from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from mcp_skills_server.access.grants import EVERYBODY, names_of
+from mcp_skills_server.access.principal import Owner, Principal, Requester, owner_of
+
 MOST_OWNERS: Final = 100_000
+DEFAULTS: Final[Mapping[str, int]] = {"failed-authentications-per-minute": 60}
+"""Limits without configuration. Another quota is unlimited, or a default share of all."""
 _ROUNDING_S: Final = 1e-6
 """Seconds by which sums of floats may be wrong: seven sevenths of a minute are more than one."""
 
 
-class QuotaSettings(NamedTuple):
-    """The quotas of one owner; None is no rate limit, or a default share of the server's limit."""
+class QuotaTable(NamedTuple):
+    """A table `[[quota]]`: limits by key, of the principals in `who` or, without it, of all."""
 
-    requests_per_minute: int | None = None  # over HTTP, of any protocol
-    failed_authentications_per_minute: int | None = 60  # of one address
-    sessions: int | None = None  # of legacy clients
-    streams: int | None = None  # of `subscriptions/listen`
-    unread_bytes: int | None = None  # of responses
-    runtime_sessions: int | None = None  # of the tools
-    blob_bytes: int | None = None  # of the Skills Protocol
-    runs: int | None = None  # scripts that run concurrently
+    who: tuple[str, ...]  # as in a grant
+    limits: Mapping[str, int]
 
-    @property
-    def fixed(self) -> QuotaSettings:
-        """Return the quotas that are fixed while the server runs: all except the rate limits."""
-        return self._replace(requests_per_minute=None, failed_authentications_per_minute=None)
+
+class LimitedOwner(str):
+    """An owner with its limits by key. It is equal to the plain key, by which it is counted."""
+
+    __slots__ = ("limits",)
+    limits: Mapping[str, int]
+
+    def __new__(cls, key: str, limits: Mapping[str, int]) -> LimitedOwner:
+        """Return the owner with this key."""
+        owner = super().__new__(cls, key)
+        owner.limits = limits
+        return owner
+
+
+def limit_of(owner: Owner, quota: str) -> int | None:
+    """Return the limit of an owner in the quota of this key; None if none is configured."""
+    limits = owner.limits if isinstance(owner, LimitedOwner) else DEFAULTS
+    return limits.get(quota)
 
 
 class Rate:
-    """A token-bucket rate limiter by owner; a bucket holds one minute's tokens.
+    """Token buckets by owner; a full one holds the tokens of one minute.
 
     At most `most` owners have a bucket. The least recently counted one is evicted, and so gets a
     full bucket again.
     """
 
     def __init__(
-        self, per_minute: int, *, now: Callable[[], float] = time.monotonic, most: int = MOST_OWNERS
+        self, *, now: Callable[[], float] = time.monotonic, most: int = MOST_OWNERS
     ) -> None:
-        self.per_minute = per_minute
         self._now = now
         self._most = most
         self._full_at: OrderedDict[Hashable, float] = OrderedDict()
@@ -49,13 +61,13 @@ class Rate:
     def __len__(self) -> int:
         return len(self._full_at)
 
-    def take(self, owner: Hashable, count: int = 1) -> float:
+    def take(self, owner: Hashable, per_minute: int, count: int = 1) -> float:
         """Take `count` tokens and return 0, or none and return the seconds until there are enough.
 
         More tokens than a bucket holds are never enough.
         """
         now = self._now()
-        full_at = max(now, self._full_at.get(owner, now)) + count * 60 / self.per_minute
+        full_at = max(now, self._full_at.get(owner, now)) + count * 60 / per_minute
         wait = full_at - now - 60
         if wait > _ROUNDING_S:
             return wait
@@ -68,25 +80,28 @@ class Rate:
         return 0.0
 
 
-class Rates:
-    """The rate limits in force, which any thread may replace."""
+class Quotas:
+    """The quotas in force, which any thread may replace, and the counts of the two rates."""
 
-    def __init__(self, settings: QuotaSettings) -> None:
-        self.requests: Rate | None = None
-        self.failed_authentications: Rate | None = None
-        self.replace(settings)
+    def __init__(self, tables: Sequence[QuotaTable] = ()) -> None:
+        self.requests = Rate()
+        self.failed_authentications = Rate()
+        self.replace(tables)
 
-    def replace(self, settings: QuotaSettings) -> None:
-        """Apply new settings; a rate limit that changes starts with full buckets."""
-        self.requests = _rate(self.requests, settings.requests_per_minute)
-        self.failed_authentications = _rate(
-            self.failed_authentications, settings.failed_authentications_per_minute
-        )
+    def replace(self, tables: Sequence[QuotaTable]) -> None:
+        """Apply new tables; what is counted stays."""
+        default = dict(DEFAULTS)
+        for table in tables:
+            if not table.who:
+                default.update(table.limits)
+        limits = [(table.who, {**default, **table.limits}) for table in tables if table.who]
+        self._limits = [*limits, ((EVERYBODY,), default)]
 
-
-def _rate(before: Rate | None, per_minute: int | None) -> Rate | None:
-    if per_minute is None:
-        return None
-    if before is not None and before.per_minute == per_minute:
-        return before
-    return Rate(per_minute)
+    def requester(self, principal: Principal | None, address: str | None) -> Requester:
+        """Return the requester with this principal and network address, and its limits."""
+        owner = owner_of(principal and principal.key, address)
+        if owner is not None:
+            names = names_of(principal)
+            limits = next(limits for who, limits in self._limits if not names.isdisjoint(who))
+            owner = LimitedOwner(owner, limits)
+        return Requester(principal, address, owner)

@@ -102,7 +102,7 @@ def grants(options: GrantsOptions, who: str) -> None:
       mcp-skills-server config grants token:laptop --config config.toml
       mcp-skills-server config grants user:5e2c --group finance --config config.toml
     """
-    from mcp_skills_server.access.grants import Grants, is_who
+    from mcp_skills_server.access.grants import is_who, names_of
     from mcp_skills_server.commands.opening import open_served
     from mcp_skills_server.model import Standing
 
@@ -115,7 +115,7 @@ def grants(options: GrantsOptions, who: str) -> None:
         forms = '"token:NAME", "user:SUBJECT", "group:NAME", "local" or "*"'
         raise UsageError(f"{quoted(who)} is not a principal; write {forms}")
     principal = _principal(who, options.group, configuration)
-    names = Grants(configuration.grants, local=who == LOCAL).names(principal)
+    names = names_of(principal, local=who == LOCAL)
     given = [
         (grant, configuration.place("grant", number))
         for number, grant in enumerate(configuration.grants)
@@ -195,7 +195,7 @@ class _Row(NamedTuple):
 
 
 def _rules(configuration: Configuration | None) -> list[_Row]:
-    """Return the rows of the tables [[source]], [[grant]] and [quota]."""
+    """Return the rows of the tables [[source]], [[grant]] and [[quota]]."""
     if configuration is None:
         return []
     rows: list[_Row] = []
@@ -212,8 +212,11 @@ def _rules(configuration: Configuration | None) -> list[_Row]:
         skills = ",".join(pattern.text for pattern in grant.skills)
         text = f"who={','.join(grant.who)} skills={skills} may={','.join(may)}"
         rows.append(_Row("grant", configuration.place("grant", number), text))
-    for key, value in configuration.quota.items():
-        rows.append(_Row(f"quota.{key}", configuration.place("quota", key), str(value)))
+    for number, table in enumerate(configuration.quotas):
+        at = ("quota", number) if ("quota", number) in configuration.lines else ("quota",)
+        who = f" who={','.join(table.who)}" if table.who else ""
+        for key, value in table.limits.items():
+            rows.append(_Row(f"quota.{key}", configuration.place(*at, key), f"{value}{who}"))
     return rows
 
 

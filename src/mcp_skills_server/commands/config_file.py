@@ -1,7 +1,7 @@
 """Configuration file: TOML whose keys are the names of options, and four kinds of tables.
 
-The tables are `[[source]]`, `[[grant]]`, `[oauth]` and `[quota]`. Parsing reports every fault of a
-file at once, each with its line. This module is imported only if there is a file.
+The tables are `[[source]]`, `[[grant]]`, `[oauth]` and `[[quota]]`. Parsing reports every fault of
+a file at once, each with its line. This module is imported only if there is a file.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import click
 
 from mcp_skills_server.access.grants import EVERY_SKILL, MAY, Grant, Pattern, PatternError, is_who
-from mcp_skills_server.access.quotas import QuotaSettings
+from mcp_skills_server.access.quotas import QuotaTable
 from mcp_skills_server.access.settings import ALGORITHMS, OAuthSettings, is_secure
 from mcp_skills_server.commands.fields import VARIABLE_NAME, key_of, located, traits_of
 from mcp_skills_server.commands.options import RootType
@@ -103,16 +103,11 @@ class Configuration:
     """Rules of single roots, by the root as in `values`, in the order of the tables."""
     grants: tuple[Grant, ...] | None
     oauth: Mapping[str, Any] | None
-    quota: Mapping[str, int]
+    quotas: tuple[QuotaTable, ...]
     lines: Mapping[_Place, int]
 
     def __str__(self) -> str:
         return self.file
-
-    @property
-    def quotas(self) -> QuotaSettings:
-        """Return the quotas, with the default of each that the file does not set."""
-        return QuotaSettings(**_as_fields(self.quota))
 
     def place(self, *key: str | int) -> str:
         """Return file and line of a key, such as `("grant", 0)` for the first `[[grant]]`."""
@@ -142,11 +137,14 @@ class _Key(NamedTuple):
 
 
 class _Table(NamedTuple):
-    """A table, or with `is_array` at least `least` tables; `form` is the hint for a wrong value."""
+    """A table, or with `is_array` at least `least` tables; `form` is the hint for a wrong value.
+
+    `is_array` is None for one or more tables.
+    """
 
     keys: Mapping[str, _Key]
     form: str
-    is_array: bool = False
+    is_array: bool | None = False
     least: int = 0
 
 
@@ -269,11 +267,12 @@ def _key(parameter: click.Parameter) -> _Key:
 
 # Keys of tables
 
-_GRANT_WHO: Final = 'a list of "*", "local", "token:NAME", "user:SUBJECT" or "group:NAME"'
+_WHO: Final = 'a list of "*", "local", "token:NAME", "user:SUBJECT" or "group:NAME"'
 _GRANT_SKILLS: Final = 'a list of skill paths, such as ["acme/billing/**"]'
 _PATTERNS: Final = 'a list of paths, names or tags of skills, such as ["acme/*", "draft"]'
 _COUNT: Final = _Key("a whole number from 1", _number(click.IntRange(1, 1 << 40)))
 _RATE: Final = _Key("a whole number from 1 to 1,000,000", _number(click.IntRange(1, 1_000_000)))
+_FAILURES: Final = "failed-authentications-per-minute"
 _SCOPES: Final = _list_of(_text_that(_SCOPE.fullmatch))
 
 _TABLES: Final[Mapping[str, _Table]] = {
@@ -300,7 +299,7 @@ _TABLES: Final[Mapping[str, _Table]] = {
     ),
     "grant": _Table(
         {
-            "who": _Key(_GRANT_WHO, _list_of(_text_that(is_who), least=1), _GRANT_WHO),
+            "who": _Key(_WHO, _list_of(_text_that(is_who), least=1), _WHO),
             "skills": _Key(_GRANT_SKILLS, _list_of(_pattern, least=1), _GRANT_SKILLS),
             "may": _Key(f"a list of {_quoted(MAY)}", _list_of(_one_of(MAY))),
         },
@@ -347,16 +346,18 @@ _TABLES: Final[Mapping[str, _Table]] = {
     ),
     "quota": _Table(
         dict[str, _Key](
-            **dict.fromkeys(("requests-per-minute", "failed-authentications-per-minute"), _RATE),
+            who=_Key(_WHO, _list_of(_text_that(is_who), least=1)),
+            **dict.fromkeys(("requests-per-minute", _FAILURES), _RATE),
             **dict.fromkeys(
                 ("sessions", "streams", "unread-bytes", "runtime-sessions", "blob-bytes", "runs"),
                 _COUNT,
             ),
         ),
         "write a table [quota] with keys such as requests-per-minute = 600",
+        is_array=None,
     ),
 }
-"""The tables of a file; keys of `oauth` and `quota` are fields of their settings classes."""
+"""The tables of a file; keys of `oauth` are fields of its settings class."""
 
 
 def _has_resource(given: Mapping[str, Any]) -> bool:
@@ -476,13 +477,14 @@ class _FileReading:
     def tables(self, name: str, given: Any) -> list[dict[str, Any]]:
         """Return the values of the tables of this name, and record their faults."""
         table = _TABLES[name]
-        found: Any = given if table.is_array else [given]
+        is_array = isinstance(given, list) if table.is_array is None else table.is_array
+        found: Any = given if is_array else [given]
         if not _are_tables(found) or len(found) < table.least:
             self.blame((name,), f"this is {_in_words(given)}", table.form)
             return []
         out: list[dict[str, Any]] = []
         for number, each in enumerate(found):
-            at: _Place = (name, number) if table.is_array else (name,)
+            at: _Place = (name, number) if is_array else (name,)
             out.append(self.values(each, table.keys, at))
             for key, known in table.keys.items():
                 if known.missing and key not in each:
@@ -538,6 +540,18 @@ class _FileReading:
                 what = "admin is about all skills, and this grant is about some"
                 hint = f'write skills = ["{EVERY_SKILL}"], or leave out admin'
                 self.blame(("grant", number, "may"), what, hint)
+        has_default = False
+        for number, quota in enumerate(tables["quota"]):
+            if "who" in quota or ("quota", number, "who") in self.lines:  # even if it is invalid
+                if _FAILURES in quota:
+                    what = "this counts clients that did not prove who they are"
+                    hint = "put it into a table [[quota]] without who"
+                    self.blame(("quota", number, _FAILURES), what, hint)
+                continue
+            if has_default:
+                what = "an earlier table without who has the limits of everybody"
+                self.blame(("quota", number), what, f"write who = {_WHO}, or join the two")
+            has_default = True
         if isinstance(oauth, dict) and not _has_resource(cast("dict[str, Any]", oauth)):
             hint = f'add resource = "{_ENDPOINT}"'
             self.blame(("oauth", "audience"), f"this {_NO_RESOURCE}", hint)
@@ -575,7 +589,7 @@ def _configuration(
         sources=sources,
         grants=grants or None,
         oauth=next(iter(tables["oauth"]), None),
-        quota=tables["quota"][0] if tables["quota"] else {},
+        quotas=tuple(QuotaTable(table.pop("who", ()), table) for table in tables["quota"]),
         lines=lines,
     )
 

@@ -2,7 +2,7 @@
 
 A reload parses the command line again with the current file, and compares the options. A broken
 file is logged in one line, and the old values stay. Live options (`Traits`), tokens, grants and
-rates change at once; all other changes are logged in one line, to take effect at the next start.
+quotas change at once; all other changes are logged in one line, to take effect at the next start.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from mcp_skills_server.model import printable
 
 if TYPE_CHECKING:
     from mcp_skills_server.access.grants import Grant
-    from mcp_skills_server.access.quotas import Rates
+    from mcp_skills_server.access.quotas import Quotas
     from mcp_skills_server.access.tokens import Token, Tokens
     from mcp_skills_server.catalog.views import Views
     from mcp_skills_server.commands.config_file import Configuration
@@ -56,7 +56,7 @@ class Reloader:
         context: the context of the command, whose command line and environment override the file.
         opened: the roots, whose lock file is reread.
         tokens: the current tokens; None if the command takes none.
-        rates: the current rate limits; None if requests are not counted.
+        quotas: the current quotas; None if requests are not counted.
 
     Attributes:
         read_at: when the files were last read, in seconds since the epoch.
@@ -69,12 +69,12 @@ class Reloader:
         views: Views,
         opened: OpenedRoots,
         tokens: Tokens | None = None,
-        rates: Rates | None = None,
+        quotas: Quotas | None = None,
     ) -> None:
         self._context = context
         self._opened = opened
         self._views = views
-        self._rates = rates
+        self._quotas = quotas
         self._tokens = tokens
         self._warned = self.read_at = time.time()
         self.refused = ""
@@ -178,7 +178,7 @@ class Reloader:
         return found, lines.invalid
 
     def _apply(self, before: click.Context, was: Configuration, now: Configuration) -> None:
-        """Apply the live options and the rates, and log the changes that need a restart."""
+        """Apply the live options and the quotas, and log the changes that need a restart."""
         old, new = before.params, self._context.params
         later = sorted(
             key_of(each)
@@ -200,10 +200,8 @@ class Reloader:
             later.append("grant")
         if was.oauth != now.oauth:
             later.append("oauth")
-        if self._rates is not None and was.quotas != now.quotas:
-            self._rates.replace(now.quotas)
-            if was.quotas.fixed != now.quotas.fixed:
-                later.append("quota")
+        if self._quotas is not None:
+            self._quotas.replace(now.quotas)
         if later:
             keys = ", ".join(later)
             logger.warning("%s: %s: this takes effect at the next start", now.file, keys)

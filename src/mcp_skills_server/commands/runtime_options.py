@@ -160,7 +160,6 @@ def script_settings(
     options: RuntimeOptions,
     *,
     roots: Mapping[str, bool] = MappingProxyType({}),
-    runs: int | None = None,
     wait_for_sandbox: bool = True,
 ) -> ScriptSettings | None:
     """Return the settings of scripts, or None if none may run.
@@ -200,7 +199,6 @@ def script_settings(
         max_timeout_s=max(options.script_timeout, ScriptSettings().max_timeout_s),
         output_bytes=options.script_output,
         concurrent=options.script_concurrency,
-        runs=runs,
         memory_bytes=options.script_memory,
         sandbox=options.sandbox,
         wait_for_sandbox=wait_for_sandbox,
@@ -225,7 +223,6 @@ class ScriptsFeature(RuntimeOptions, Feature):
         settings = script_settings(
             self,
             roots=server.opened.scripts,
-            runs=server.quotas.runs,
             # a host over stdio waits only a few seconds for the start
             wait_for_sandbox=server.over_http,
         )

@@ -190,18 +190,16 @@ def _make_server(
     configuration, over_http = options.config, options.transport == "http"
     opened = open_served(roots, options)
     registry = opened.registry
-    from mcp_skills_server.access.quotas import QuotaSettings
+    from mcp_skills_server.access.quotas import Quotas
     from mcp_skills_server.catalog.report import report_to_log
+    from mcp_skills_server.runtime.quota import Streams
     from mcp_skills_server.runtime.runtime import Runtime
     from mcp_skills_server.server.requests import Settings
     from mcp_skills_server.telemetry.log import log_requests
 
-    quotas = configuration.quotas if configuration is not None else QuotaSettings()
-    # An eighth of the connections is left to requests.
-    max_streams = options.max_connections - options.max_connections // 8
-    settings = Settings(
-        options.dialect, options.page_size, streams=quotas.streams, max_streams=max_streams
-    )
+    quotas = Quotas(configuration.quotas if configuration is not None else ())
+    streams = Streams(options.max_connections)
+    settings = Settings(options.dialect, options.page_size, streams=streams)
     report_to_log(registry, least=settings.least)
     settle_after_load(registry)
     runtime = Runtime(registry)
@@ -254,7 +252,7 @@ def _warn_of_unused(context: click.Context, configuration: Configuration | None)
         and context.get_parameter_source(each.name or "") not in missing
     ]
     if configuration is not None:
-        tables = {"[oauth]": configuration.oauth, "[quota]": configuration.quota}
+        tables = {"[oauth]": configuration.oauth, "[quota]": configuration.quotas}
         unused += [name for name, given in tables.items() if given]
     if unused:
         logger.warning("no effect without --transport http: %s", ", ".join(unused))
@@ -268,9 +266,7 @@ def _serve_http(context: click.Context, server: Server) -> None:
     """
     import anyio
 
-    from mcp_skills_server.access.quotas import Rates
     from mcp_skills_server.access.tokens import Tokens
-    from mcp_skills_server.runtime.sessions import Sessions
     from mcp_skills_server.web.forwarded import checked_prefix, trusted_networks
     from mcp_skills_server.web.policy import make_policy
     from mcp_skills_server.web.serving import serve_http
@@ -287,8 +283,8 @@ def _serve_http(context: click.Context, server: Server) -> None:
     issuer = server.feature(OAuth).resource_server
     if not tokens and issuer is None:
         _refuse_principals(options.config)
-    rates = Rates(server.quotas)
-    reloader = server.reloader = Reloader(context, server.views, server.opened, tokens, rates)
+    reloader = Reloader(context, server.views, server.opened, tokens, server.quotas)
+    server.reloader = reloader
     policy = make_policy(options.host, options.allowed_host, options.allowed_origin, tokens, issuer)
     limits = ("session_idle", "max_sessions", "max_body", "max_connections", "request_timeout")
     http = HttpSettings(
@@ -297,10 +293,8 @@ def _serve_http(context: click.Context, server: Server) -> None:
         root_path=checked_prefix(options.root_path),
         proxies=trusted_networks(options.trusted_proxy),
         quotas=server.quotas,
-        rates=rates,
         load=server.load,
         probe_address=server.feature(PrometheusMetrics).address,
-        make_tool_sessions=partial(Sessions, share=server.quotas.runtime_sessions),
         status_lines=lambda: [
             state for each in (reloader, *server.features) if (state := each.state())
         ],
@@ -315,11 +309,13 @@ def _serve_http(context: click.Context, server: Server) -> None:
 
 
 def _refuse_principals(configuration: Configuration | None) -> None:
-    """Refuse grants to principals if no client can authenticate: no tokens and no issuer."""
-    if configuration is None or configuration.grants is None:
+    """Refuse tables for principals if no client can authenticate: no tokens and no issuer."""
+    if configuration is None:
         return
-    for number, grant in enumerate(configuration.grants):
-        if not {EVERYBODY, LOCAL}.issuperset(grant.who):
-            place = configuration.place("grant", number)
-            hint = f'give token-file or [oauth], or write who = ["{EVERYBODY}"]'
-            raise UsageError(f"{place}: grant.who: no client can prove who it is; {hint}")
+    tables = {"grant": configuration.grants or (), "quota": configuration.quotas}
+    for name, rows in tables.items():
+        for number, table in enumerate(rows):
+            if not {EVERYBODY, LOCAL}.issuperset(table.who):
+                place = configuration.place(name, number)
+                hint = f'give token-file or [oauth], or write who = ["{EVERYBODY}"]'
+                raise UsageError(f"{place}: {name}.who: no client can prove who it is; {hint}")

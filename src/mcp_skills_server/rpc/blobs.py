@@ -21,7 +21,7 @@ PREFIX: Final = "blob:"
 
 
 class BlobStore:
-    """The blobs of a server; `share` is the byte limit per owner, None for a quarter."""
+    """The blobs of a server."""
 
     def __init__(
         self,
@@ -30,10 +30,9 @@ class BlobStore:
         most_bytes: int = 64 << 20,
         idle_s: float = 3600,
         now: Callable[[], float] = time.monotonic,
-        share: int | None = None,
     ) -> None:
         self._least = max(1, most_bytes // most)
-        self._quota = Quota[str]("blobs", most_bytes, share, name="blob-bytes")
+        self._quota = Quota[str]("blobs", most_bytes, name="blob-bytes")
         self._idle_s = idle_s
         self._now = now
         self._kept: OrderedDict[str, tuple[bytes, float]] = OrderedDict()

@@ -6,12 +6,16 @@ their keys.
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Final, Generic, TypeVar
 
 from mcp_skills_server.access.principal import Owner
-from mcp_skills_server.errors import RequestError
+from mcp_skills_server.access.quotas import limit_of
+from mcp_skills_server.errors import REPEATS, RequestError
+
+logger = logging.getLogger(__name__)
 
 _SHARES: Final = 4
 """The divisor of the total that gives one owner's default share: a quarter."""
@@ -32,15 +36,11 @@ class Quota(Generic[_Key]):
     Args:
         unit: the unit in messages, such as "sessions".
         total: the limit of all owners together.
-        share: the limit of one owner; by default a quarter of the total.
-        name: the quota's name in errors; by default `unit`.
+        name: the key of an owner's limit, and the name in errors; by default `unit`.
     """
 
-    def __init__(
-        self, unit: str, total: int, share: int | None = None, *, name: str | None = None
-    ) -> None:
+    def __init__(self, unit: str, total: int, *, name: str | None = None) -> None:
         self.total = total
-        self.share = min(total, max(1, total // _SHARES) if share is None else share)
         self._unit = unit
         self._name = name or unit
         self._used = 0
@@ -57,7 +57,9 @@ class Quota(Generic[_Key]):
 
     def limit(self, owner: Owner) -> int:
         """Return the amount that an owner may hold."""
-        return self.total if owner is None else self.share
+        if owner is None:
+            return self.total
+        return min(self.total, limit_of(owner, self._name) or max(1, self.total // _SHARES))
 
     def claim(
         self,
@@ -117,3 +119,25 @@ class Quota(Generic[_Key]):
         self._used_by[owner] -= amount
         if not held:
             del self._held[owner], self._used_by[owner]
+
+
+class Streams(Quota[object]):
+    """The open event streams of clients: none is evicted, since its client would reopen it at once.
+
+    An eighth of the server's connections is left to requests.
+    """
+
+    def __init__(self, connections: int = 1000) -> None:
+        super().__init__("streams", connections - connections // 8)
+
+    def open(self, stream: object, owner: Owner) -> None:
+        """Count a new stream until it is released.
+
+        Raises:
+            QuotaError: the owner or the server has too many.
+        """
+        try:
+            self.claim(stream, owner, is_busy=lambda _: True)
+        except QuotaError as error:
+            logger.warning("refused a stream of %s: %s", owner, error, extra=REPEATS)
+            raise

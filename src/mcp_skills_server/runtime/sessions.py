@@ -43,14 +43,14 @@ class _OpenSession(NamedTuple):
 
 
 class Sessions:
-    """The open sessions: at most `MOST`, and `share` per owner (None: a quarter of them).
+    """The open sessions: at most `MOST`, and by default a quarter of them per owner.
 
     A session that is unused for `IDLE_S` seconds ends.
     """
 
-    def __init__(self, runtime: Runtime, *, share: int | None = None) -> None:
+    def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
-        self._quota = Quota[str]("sessions", MOST, share, name="runtime-sessions")
+        self._quota = Quota[str]("sessions", MOST, name="runtime-sessions")
         self._open: OrderedDict[str, _OpenSession] = OrderedDict()
         self._evicted = 0
 

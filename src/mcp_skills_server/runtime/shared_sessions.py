@@ -61,8 +61,13 @@ class RecordStore(Protocol):
         """Return the untrusted text of a record, or None. `group` is its quota's owner."""
         ...
 
-    async def write(self, name: str, group: str | None, text: str, *, replaces: str | None) -> None:
-        """Write a record if the stored text is still `replaces`; None creates a record."""
+    async def write(
+        self, name: str, group: str | None, text: str, *, replaces: str | None, share: int
+    ) -> None:
+        """Write a record if the stored text is still `replaces`; None creates a record.
+
+        A group has at most `share` records.
+        """
         ...
 
 
@@ -83,8 +88,8 @@ class _RecordCopy:
 class SharedSessions(Sessions):
     """The open sessions of this replica, and those of the others through records in `store`."""
 
-    def __init__(self, runtime: Runtime, store: RecordStore, *, share: int | None = None) -> None:
-        super().__init__(runtime, share=share)
+    def __init__(self, runtime: Runtime, store: RecordStore) -> None:
+        super().__init__(runtime)
         self._store = store
         self._here = secrets.token_hex(8)
         self._known: dict[str, _RecordCopy] = {}
@@ -164,9 +169,11 @@ class SharedSessions(Sessions):
         at = self._here if session.scripts_at == THIS_PROCESS else session.scripts_at
         record = record.model_copy(update={"scripts_at": at})
         if record != known.record:
-            text = record.model_dump_json()
+            text, share = record.model_dump_json(), self._quota.limit(quota_owner)
             try:
-                await self._store.write(session.session_id, quota_owner, text, replaces=known.text)
+                await self._store.write(
+                    session.session_id, quota_owner, text, replaces=known.text, share=share
+                )
             except RequestError:
                 is_local = known.text is None and not known.is_lost
                 if is_local or known.change_count == count:

@@ -24,10 +24,10 @@ from mcp_skills_server.access.principal import Owner, Principal
 from mcp_skills_server.dialects import prompts as prompt_dialect
 from mcp_skills_server.dialects import resources as resource_dialect
 from mcp_skills_server.dialects import runtime
-from mcp_skills_server.errors import REPEATS, RequestError, SkillsServerError
+from mcp_skills_server.errors import RequestError, SkillsServerError
 from mcp_skills_server.format import uris
 from mcp_skills_server.model import Changes
-from mcp_skills_server.runtime.quota import Quota, QuotaError
+from mcp_skills_server.runtime.quota import Quota
 from mcp_skills_server.server import prompts
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.telemetry.load import Occupancy
@@ -210,17 +210,14 @@ class Notifier:
         self._legacy_queues: dict[NoticeQueue, None] = {}
         self._deliveries: dict[NoticeQueue, asyncio.Task[None]] = {}
         self._streams: dict[NoticeQueue, None] = {}
-        self._stream_quota = Quota[NoticeQueue](
-            "listen streams", settings.max_streams, settings.streams, name="streams"
-        )
         self._watched = Quota[tuple[int, str]]("subscriptions", MOST_WATCHED)
         self._legacy: WeakKeyDictionary[Any, _Legacy] = WeakKeyDictionary()
         self._tasks: asyncio.TaskGroup | None = None
 
     @property
     def usage(self) -> Occupancy:
-        """The open listen streams."""
-        return Occupancy(len(self._stream_quota), self._stream_quota.total)
+        """The open streams."""
+        return Occupancy(len(self._settings.streams), self._settings.streams.total)
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
@@ -341,12 +338,7 @@ class Notifier:
 
         queue = NoticeQueue(wants, stream.principal)
         meta: dict[str, Any] = {_STREAM: stream.id}
-        try:
-            # busy: a client would reopen an evicted stream at once, and evict another one
-            self._stream_quota.claim(queue, owner, is_busy=lambda _: True)
-        except QuotaError as error:
-            logger.warning("refused a stream of %s: %s", owner, error, extra=REPEATS)
-            raise
+        self._settings.streams.open(queue, owner)
         self._streams[queue] = None
         if self._is_closing:
             queue.close()
@@ -362,7 +354,7 @@ class Notifier:
                 await stream.send("notifications/cancelled", ended)
         finally:
             self._streams.pop(queue, None)
-            self._stream_quota.release(queue)
+            self._settings.streams.release(queue)
         return {"_meta": meta, "resultType": "complete"}
 
     def _accepted_filter(self, requested: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format.cursors import entry_bytes, first_page
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.model import Json, Skill, Snapshot, Standing
+from mcp_skills_server.runtime.quota import Streams
 
 if TYPE_CHECKING:
     from mcp_skills_server.proposals.store import ProposalStore
@@ -45,8 +46,7 @@ class Settings:
         tools: whether to offer the runtime tools, for hosts that show only tools to their model.
         prompts: whether to offer a prompt for each skill.
         prompt_choice: shell patterns for names or paths of the skills that become prompts, or ().
-        streams: concurrent `subscriptions/listen` streams of a client; None for a quarter of all.
-        max_streams: concurrent streams of all clients.
+        streams: the open streams of all clients, of `subscriptions/listen` and of the page.
         proposals: the store of proposals; None to disable them.
         spoken: the dialects selected by `dialect`.
         least: the lowest standing of a listed skill.
@@ -62,8 +62,7 @@ class Settings:
     tools: bool = True
     prompts: bool = True
     prompt_choice: tuple[str, ...] = ()
-    streams: int | None = None
-    max_streams: int = 1024
+    streams: Streams = field(default_factory=Streams, compare=False)
     proposals: ProposalStore | None = None
     spoken: table.DialectSet = field(init=False, repr=False, compare=False)
     least: Standing = field(init=False, repr=False, compare=False)

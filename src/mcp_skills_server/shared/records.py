@@ -92,15 +92,13 @@ return string.format('%.6f', wait)
 class Records:
     """Records of one kind. Methods raise SharedError while Redis is unavailable.
 
-    An unused record expires after `ttl_s` seconds. One group has at most `share` records, and all
-    groups have `WHOLE`.
+    An unused record expires after `ttl_s` seconds. All groups together have at most `WHOLE`.
     """
 
-    def __init__(self, link: Link, kind: str, *, ttl_s: float, share: int) -> None:
+    def __init__(self, link: Link, kind: str, *, ttl_s: float) -> None:
         self._link = link
         self._kind = kind
         self._ttl_ms = max(1, int(ttl_s * 1000))
-        self._share = share
 
     def _keys(self, name: str, group: str | None) -> tuple[str, list[str]]:
         member, owner = hashed(name), hashed(group or "")
@@ -116,14 +114,22 @@ class Records:
             return found.decode() if isinstance(found, bytes) else None
         return None
 
-    async def write(self, name: str, group: str | None, text: str, *, replaces: str | None) -> None:
+    async def write(
+        self,
+        name: str,
+        group: str | None,
+        text: str,
+        *,
+        replaces: str | None,
+        share: int = WHOLE,
+    ) -> None:
         """Write a record.
 
         Args:
-            group: the group whose limit applies; None for no group, bounded only by the limit of
-                all.
+            group: the group whose limit applies; None for that of records without one.
             text: at most `MOST_BYTES` of UTF-8.
             replaces: the text that was read (compare-and-set); None for a new record.
+            share: the most records of the group.
 
         Raises:
             ChangedMeanwhileError: the record has another text by now.
@@ -138,7 +144,6 @@ class Records:
         before = ""
         if replaces is not None:
             before = hashlib.sha1(replaces.encode(), usedforsecurity=False).hexdigest()
-        share = WHOLE if group is None else self._share
         place = self._link.key(self._kind, "")
         given = [raw, before, self._ttl_ms, member, place, share, WHOLE]
         done = await self._link.run(f"writing a {self._kind}", _WRITE, keys, given)

@@ -69,7 +69,6 @@ class McpPart(Part):
         self._sessions = HttpSessions(
             partial(McpSession, self._attachment, era=eras.LEGACY),
             http.max_sessions,
-            http.quotas.sessions,
             http.session_idle,
         )
         self._has_search = http.answers_mcp and settings.tools

@@ -21,6 +21,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from mcp_skills_server.access.principal import owner_of
+from mcp_skills_server.access.quotas import limit_of
 from mcp_skills_server.errors import REPEATS
 from mcp_skills_server.telemetry.load import Occupancy
 
@@ -181,12 +182,11 @@ class Unread:
 
     A request of 300 bytes may be answered by a file of 16 MiB. When more than `most` bytes are
     buffered, the client with the most of them loses the connection that has waited longest. A
-    client with more than `share` bytes also does, but keeps its newest one.
+    client over its own limit also does, but keeps its newest one.
     """
 
-    def __init__(self, most: int = MOST_UNREAD, share: int | None = None) -> None:
+    def __init__(self, most: int = MOST_UNREAD) -> None:
         self._most = most
-        self._share = share
         self._waiting: dict[Slot, int] = {}
 
     def add(self, slot: Slot, size: int) -> None:
@@ -194,12 +194,13 @@ class Unread:
         self.drop(slot)
         self._waiting[slot] = size
         mine = [each for each in self._waiting if each.owner == slot.owner]
+        share = limit_of(slot.owner, "unread-bytes")
         while (
-            self._share is not None
+            share is not None
             and len(mine) > 1
-            and sum(map(self._waiting.__getitem__, mine)) > self._share
+            and sum(map(self._waiting.__getitem__, mine)) > share
         ):
-            why = f"quota unread-bytes: more than {self._share:,} bytes unread by {slot.owner}"
+            why = f"quota unread-bytes: more than {share:,} bytes unread by {slot.owner}"
             self._cut_off(mine.pop(0), why)
         while sum(self._waiting.values()) > self._most:
             by_client = Counter[str]()

@@ -20,7 +20,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-from mcp_skills_server.access.principal import Admission, requester_of
+from mcp_skills_server.access.principal import Admission
 from mcp_skills_server.access.tokens import Tokens
 from mcp_skills_server.errors import REPEATS
 from mcp_skills_server.telemetry import events
@@ -58,8 +58,8 @@ class Front:
         self._prefix = http.root_path
         self._events = made
         self._drain = drain
-        self._rate = RequestRate(http.rates, http.take_shared)
-        self._rates = http.rates
+        self._rate = RequestRate(http.quotas, http.take_shared)
+        self._quotas = http.quotas
         self._limits = http.concurrency
         self._open: dict[anyio.CancelScope, Admission] = {}
         """The admission of each open response, by the scope that cancels it."""
@@ -126,7 +126,7 @@ class Front:
     async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or refuse it with 400, 401, 403, 429 or 503."""
         address = scope["client"][0] if scope.get("client") else None
-        scope[REQUESTER] = requester_of(None, address)
+        scope[REQUESTER] = self._quotas.requester(None, address)
         try:
             await self._pass_on(scope, receive, send)
         except RefusalError as error:
@@ -203,10 +203,10 @@ class Front:
             admission = await authenticate(scope, self._policy.tokens, self._policy.oauth)
         except RefusalError as error:
             if error.status == 401:
-                count_failure(self._rates, client)  # over the quota of failures it is a 429
+                count_failure(self._quotas, client)  # over the quota of failures it is a 429
             raise
         logger.debug("%s authenticated as %s", scope["method"], admission.principal.name)
-        scope[REQUESTER] = requester_of(admission.principal, client.address)
+        scope[REQUESTER] = self._quotas.requester(admission.principal, client.address)
         return admission
 
     async def _answer_while_admitted(

@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 from weakref import WeakValueDictionary
 
 from mcp_skills_server.access.principal import Requester
-from mcp_skills_server.access.quotas import Rates
+from mcp_skills_server.access.quotas import Quotas, limit_of
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.web.refusals import over_quota
 
@@ -41,8 +41,8 @@ class RequestRate:
     `shared` counts across replicas; None without replicas.
     """
 
-    def __init__(self, rates: Rates, shared: TakeShared | None = None) -> None:
-        self._rates = rates
+    def __init__(self, quotas: Quotas, shared: TakeShared | None = None) -> None:
+        self._rate = quotas.requests
         self._shared = shared
 
     async def take(self, client: Requester, count: int = 1) -> None:
@@ -51,32 +51,33 @@ class RequestRate:
         Raises:
             RefusalError: they are over the rate.
         """
-        rate, owner = self._rates.requests, client.owner
-        if rate is None or owner is None:
+        owner = client.owner
+        per_minute = limit_of(owner, _REQUESTS)
+        if per_minute is None or owner is None:
             return
-        wait = rate.take(owner, count)
+        wait = self._rate.take(owner, per_minute, count)
         # over the rate here means over that of all replicas
         if wait <= 0 and count and self._shared is not None:
             with suppress(RequestError):
-                wait = await self._shared(owner, rate.per_minute, count)
+                wait = await self._shared(owner, per_minute, count)
         if wait > 0:
             remedy = ""
-            if count > 1 and count >= rate.per_minute:
-                remedy = f"send at most {rate.per_minute:,} calls in a batch"
-            raise over_quota(client, _REQUESTS, rate.per_minute, wait, remedy)
+            if count > 1 and count >= per_minute:
+                remedy = f"send at most {per_minute:,} calls in a batch"
+            raise over_quota(client, _REQUESTS, per_minute, wait, remedy)
 
 
-def count_failure(rates: Rates, client: Requester) -> None:
+def count_failure(quotas: Quotas, client: Requester) -> None:
     """Count a failed authentication of an address; authenticated requests do not count.
 
     Raises:
         RefusalError: it is over the quota.
     """
-    rate = rates.failed_authentications
-    if rate is not None:
-        wait = rate.take(client.owner)
+    per_minute = limit_of(client.owner, _FAILURES)
+    if per_minute is not None:
+        wait = quotas.failed_authentications.take(client.owner, per_minute)
         if wait > 0:
-            raise over_quota(client, _FAILURES, rate.per_minute, wait)
+            raise over_quota(client, _FAILURES, per_minute, wait)
 
 
 class ConcurrencyLimits:

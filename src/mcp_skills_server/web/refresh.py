@@ -85,7 +85,7 @@ class WebhookEndpoint(Part):
                 client = requester(request.scope)
                 emit_refusal(f"POST {PATH}", "webhook-secret", address=client.address)
                 try:
-                    count_failure(http.rates, client)
+                    count_failure(http.quotas, client)
                 except RefusalError as over:
                     error = "too many failed signatures; try again later"
                     headers = {"retry-after": str(over.retry_after_s)}

@@ -44,9 +44,9 @@ class SkillsProtocolEndpoint(Part):
         """Return the route of `/rpc`."""
         if not http.answers_mcp:
             return ()
-        blobs = BlobStore(share=http.quotas.blob_bytes)
+        blobs = BlobStore()
         methods = Methods(self._runtime, self._allow_code, blobs, views=self._views)
-        rate = RequestRate(http.rates, http.take_shared)
+        rate = RequestRate(http.quotas, http.take_shared)
         endpoint = partial(_answer, Rpc(methods, http.max_body), rate)
         return [Route(PATH, endpoint, methods=["POST"])]
 

@@ -196,8 +196,7 @@ async def serve_http(
         _serve_probes(http.probe_address, probes.routes(runtime.registry, http, drain, views))
     slots = connection_slots(http.max_connections)
     http.load.usage["connections"] = lambda: slots.usage
-    unread = Unread(share=http.quotas.unread_bytes)
-    limits = ConnectionLimits(slots, unread, http.request_timeout)
+    limits = ConnectionLimits(slots, Unread(), http.request_timeout)
 
     async def handle(scope: Scope, receive: Receive, send: Send) -> None:
         try:

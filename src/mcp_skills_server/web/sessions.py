@@ -17,6 +17,7 @@ from typing import Final
 import anyio
 
 from mcp_skills_server.access.principal import Principal, Requester
+from mcp_skills_server.access.quotas import limit_of
 from mcp_skills_server.errors import REPEATS
 from mcp_skills_server.server.dispatch import McpSession
 from mcp_skills_server.telemetry.load import Occupancy
@@ -55,16 +56,12 @@ class HttpSessions:
     Args:
         make: makes the session of a requester.
         limit: of all sessions.
-        share: the quota of an owner; None for none.
         idle_s: the idle timeout in seconds.
     """
 
-    def __init__(
-        self, make: Callable[[Requester], McpSession], limit: int, share: int | None, idle_s: float
-    ) -> None:
+    def __init__(self, make: Callable[[Requester], McpSession], limit: int, idle_s: float) -> None:
         self._make = make
         self._limit = limit
-        self._share = share
         self._idle_s = idle_s
         self._by_id: dict[bytes, HttpSession] = {}
         self._held: dict[str, dict[HttpSession, None]] = {}
@@ -153,9 +150,11 @@ class HttpSessions:
 
     def _make_room(self, requester: Requester) -> None:
         owner = requester.owner or ""
-        mine = len(self._held.get(owner, ()))
-        if self._share is not None and mine >= self._share and not self._evict(owner, busy=False):
-            raise over_quota(requester, _QUOTA, self._share)
+        share = limit_of(owner, _QUOTA)
+        # more than one is over a limit that was lowered meanwhile
+        while share is not None and len(self._held.get(owner, ())) >= share:
+            if not self._evict(owner, busy=False):
+                raise over_quota(requester, _QUOTA, share)
         if len(self._by_id) < self._limit:
             return
         held = {client: len(sessions) for client, sessions in self._held.items()}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from mcp_skills_server.access.quotas import QuotaSettings, Rates
+from mcp_skills_server.access.quotas import Quotas
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.sessions import Sessions as ToolSessions
 from mcp_skills_server.server.notify import RecentNotifications
@@ -52,8 +52,7 @@ class HttpSettings:
     max_connections: int = 1000  # at once, if there are enough file descriptors
     request_timeout: float = 30  # seconds for the head of a request, and again for its body
     site_states: Callable[[], Sequence[SourceState]] = list  # of the roots that are sites
-    quotas: QuotaSettings = field(default_factory=QuotaSettings)  # beside `rates`
-    rates: Rates = field(default_factory=lambda: Rates(QuotaSettings()))
+    quotas: Quotas = field(default_factory=Quotas)
     concurrency: ConcurrencyLimits = field(default_factory=ConcurrencyLimits)
     load: Load = field(default_factory=Load)
     probe_address: ProbeAddress | None = None

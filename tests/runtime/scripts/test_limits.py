@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcp_skills_server.access.quotas import LimitedOwner
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.runtime.quota import QuotaError
 from mcp_skills_server.runtime.scripts import limits
@@ -130,9 +131,11 @@ async def test_slot_timeout_names_own_limit_or_that_of_server() -> None:
         pass
 
 
-@each_row(("total", "share", "expected"), [(1, None, 1), (2, None, 1), (4, None, 3), (4, 9, 4), (4, 2, 2)])
-def test_share_of_an_owner_leaves_a_slot_by_default(total: int, share: int | None, expected: int) -> None:
-    assert RunSlots(total, share).share == expected
+@each_row(("total", "limits", "expected"), [
+    (1, {}, 1), (2, {}, 1), (4, {}, 3), (4, {"runs": 9}, 4), (4, {"runs": 2}, 2),
+])  # fmt: skip
+def test_share_of_an_owner_leaves_a_slot_by_default(total: int, limits: dict[str, int], expected: int) -> None:
+    assert RunSlots(total).limit(LimitedOwner("a", limits)) == expected
 
 
 @pytest.mark.anyio
@@ -151,20 +154,26 @@ async def test_cancelled_waiting_call_takes_no_slot() -> None:
         pass
 
 
-@given(st.lists(st.sampled_from("aaab"), min_size=1, max_size=12), st.integers(1, 4), st.none() | st.integers(1, 4))
-def test_slots_are_never_exceeded_nor_left_idle(owners: list[str], total: int, share: int | None) -> None:
+LIMITS = st.fixed_dictionaries({}, optional={"runs": st.integers(1, 4)})
+
+
+@given(st.lists(st.sampled_from("aaab"), min_size=1, max_size=12), st.integers(1, 4), LIMITS)
+def test_slots_are_never_exceeded_nor_left_idle(names: list[str], total: int, limits: dict[str, int]) -> None:
+    owners = [LimitedOwner(name, limits) for name in names]
+
     async def run_all() -> None:
-        slots = RunSlots(total, share)
+        slots = RunSlots(total)
+        share = slots.limit(owners[0])
         running, waiting = Counter[str](), Counter(owners)
 
         async def run_one(owner: str) -> None:
             async with slots.slot(owner, TIMEOUT_S):
                 waiting[owner] -= 1
                 running[owner] += 1
-                assert running.total() <= total and running[owner] <= slots.share
+                assert running.total() <= total and running[owner] <= share
                 await anyio.wait_all_tasks_blocked()
                 if running.total() < total:  # every waiting owner has its share
-                    assert all(running[each] >= slots.share for each in waiting if waiting[each])
+                    assert all(running[each] >= share for each in waiting if waiting[each])
                 running[owner] -= 1
 
         async with anyio.create_task_group() as tasks:
@@ -177,15 +186,15 @@ def test_slots_are_never_exceeded_nor_left_idle(owners: list[str], total: int, s
 
 @pytest.mark.anyio
 async def test_owner_with_fewest_runs_is_served_first() -> None:
-    slots = RunSlots(2, 2)
+    slots, hog = RunSlots(2), LimitedOwner("hog", {"runs": 2})
     order: list[str] = []
 
     async def run_one(owner: str) -> None:
         async with slots.slot(owner, TIMEOUT_S):
             order.append(owner)
 
-    async with anyio.create_task_group() as tasks, slots.slot("hog", 0), slots.slot("hog", 0):
-        for owner in ("hog", "hog", "other"):
+    async with anyio.create_task_group() as tasks, slots.slot(hog, 0), slots.slot(hog, 0):
+        for owner in (hog, hog, "other"):
             tasks.start_soon(run_one, owner)
             await anyio.wait_all_tasks_blocked()
     assert order[0] == "other"

@@ -7,7 +7,6 @@ import shutil
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -21,6 +20,7 @@ from catalog.forest import load_registry, skill_md, skills, write_files
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import SkillSet, Views
 from mcp_skills_server.model import Skill
+from mcp_skills_server.runtime.quota import QuotaError, Streams
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.web.policy import make_policy
@@ -62,7 +62,7 @@ def test_changes_after_first_scan_are_recorded_by_kind_and_files(tmp_path: Path)
 
     write_files(tmp_path, skills("a", "a/b", "two", *(f"other-{number}" for number in range(40))))
     write_files(tmp_path, {"a/b/c.txt": "c"})
-    live_changes, registry = Live(), Registry([tmp_path])
+    live_changes, registry = Live(Streams()), Registry([tmp_path])
     live_changes.follow(registry)
     registry.load()
     assert live_changes.latest(registry) == [], "the first scan is no change"
@@ -87,7 +87,7 @@ def test_changes_after_first_scan_are_recorded_by_kind_and_files(tmp_path: Path)
 
 
 def test_changes_kept_and_shown_are_bounded_and_numbers_increase() -> None:
-    changes, other, last = Live(), skill_set_of("other"), 0
+    changes, other, last = Live(Streams()), skill_set_of("other"), 0
     changes.note(appeared("other"))
     assert (changes.latest(MY_SKILLS), changes.number(MY_SKILLS)) == ([], 0)
     for _ in range(3):
@@ -114,7 +114,7 @@ async def started_stream(changes: Live, skills: SkillSet, owner: str = "a") -> C
 
 @pytest.mark.anyio
 async def test_burst_of_changes_is_one_event_and_withheld_change_is_none() -> None:
-    changes, received = Live(), list[str]()
+    changes, received = Live(Streams()), list[str]()
     stream = await started_stream(changes, MY_SKILLS)
 
     async def receive() -> None:
@@ -139,24 +139,26 @@ async def test_burst_of_changes_is_one_event_and_withheld_change_is_none() -> No
 
 
 @pytest.mark.anyio
-async def test_owner_over_its_share_loses_its_oldest_stream() -> None:
-    changes = Live(share=2)
-    of_other = await started_stream(changes, ALL_SKILLS, "b")
-    oldest = await started_stream(changes, ALL_SKILLS)
-    streams = [of_other, *[await started_stream(changes, ALL_SKILLS) for _ in range(2)]]
-    assert await remaining(oldest) == ["event: replaced\ndata: 1\n\n"]
-    assert [stream.is_replaced for stream in streams] == [False] * 3
-    assert len(changes.slots) == 3
+async def test_stream_beyond_a_limit_is_refused_and_ends_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    changes = Live(Streams(9))
+    streams = [await started_stream(changes, ALL_SKILLS, owner) for owner in "aabbccdd"]
+    for owner, reason in (("a", "one client may have at most 2"), ("another", "limit of 8 is reached")):
+        with pytest.raises(QuotaError, match=reason):
+            ChangeStream(changes, ALL_SKILLS, owner, 0, allow)
+        assert caplog.messages[-1].startswith(f"refused a stream of {owner}: ") and reason in caplog.messages[-1]
+    assert len(changes.streams) == 8
+    changes.note(appeared("one"))
     for stream in streams:
-        changes.slots.release(stream)
-    assert len(changes.slots) == 0
+        assert (await anext(stream.lines)).startswith("id: ")
+        changes.streams.release(stream)
+    assert len(changes.streams) == 0
 
 
 @pytest.mark.anyio
 async def test_idle_stream_sends_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
     assert live.HEARTBEAT_S == 30
     monkeypatch.setattr(live, "HEARTBEAT_S", 0.01)
-    stream = await started_stream(Live(), ALL_SKILLS)
+    stream = await started_stream(Live(Streams()), ALL_SKILLS)
     assert [await anext(stream.lines) for _ in range(2)] == [":\n\n"] * 2
     await stream.lines.aclose()
 
@@ -197,7 +199,7 @@ def test_disconnected_client_releases_its_stream(tmp_path: Path) -> None:
     context, open_streams = make_context(write_files(tmp_path, skills("one"))), list[int]()
 
     async def disconnect() -> dict[str, Any]:
-        open_streams.append(len(context.site.live.slots))
+        open_streams.append(len(context.site.live.streams))
         return {"type": "http.disconnect"}
 
     async def serve() -> None:
@@ -208,7 +210,7 @@ def test_disconnected_client_releases_its_stream(tmp_path: Path) -> None:
 
     anyio.run(serve)
     assert open_streams == [1]
-    assert len(context.site.live.slots) == 0
+    assert len(context.site.live.streams) == 0
 
 
 def test_stream_of_a_server_that_still_loads_ends_so_that_browsers_ask_again(skills: Path) -> None:
@@ -226,25 +228,28 @@ def test_stream_of_a_server_that_still_loads_ends_so_that_browsers_ask_again(ski
     registry.load()
 
 
-def test_stream_is_refused_when_other_owners_hold_all(tmp_path: Path) -> None:
+def test_stream_is_refused_when_other_owners_hold_all_streams_of_any_protocol(tmp_path: Path) -> None:
     def respond(query: str = "") -> Any:
         scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "client": ("192.0.2.1", 1)}
         return anyio.run(live.events, Request({**scope, "query_string": query.encode()}), context)
 
-    changes, context = Live(share=1), make_context(write_files(tmp_path, skills("one")))
-    streams = [ChangeStream(changes, ALL_SKILLS, f"{number}", 0, allow) for number in range(1_023)]
-    context = replace(context, site=replace(context.site, live=changes))
+    settings = Settings(streams=Streams(4))
+    context = make_context(write_files(tmp_path, skills("one")), settings=settings)
+    changes = context.site.live
+    for number in range(3):
+        settings.streams.open(number, f"{number}")
     changes.note(appeared("one"))
     last = changes.last_number
     # A number with more than 19 digits, or of other than ASCII digits, is ignored.
     for after, start in (("9" * 19, int("9" * 19)), ("9" * 20, last), ("\u00b2", last)):
         stream = respond(f"after={after}")
         assert (stream.status_code, stream._after) == (200, start)
-        changes.slots.release(stream)
-    streams.append(ChangeStream(changes, ALL_SKILLS, "last", 0, allow))
+        settings.streams.release(stream)
+    settings.streams.open("last", "last")
     refusal = respond()
-    assert (refusal.status_code, refusal.headers["Retry-After"]) == (429, "60")
-    assert not any(stream.is_replaced for stream in streams)
+    assert (refusal.status_code, refusal.headers["Retry-After"]) == (503, "10")
+    assert refusal.body == b"Too many streams: the server's limit of 4 is reached; try again later (quota streams)\n"
+    assert len(settings.streams) == 4
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from starlette.responses import Response
 from access.signing import public, signed
 from mcp_skills_server.access.oauth import ResourceServer
 from mcp_skills_server.access.principal import Admission, Principal
-from mcp_skills_server.access.quotas import QuotaSettings, Rates
+from mcp_skills_server.access.quotas import Quotas
 from mcp_skills_server.access.settings import OAuthSettings
 from mcp_skills_server.access.tokens import read_tokens
 from mcp_skills_server.web.policy import make_policy
@@ -181,7 +181,7 @@ def test_wrong_bearer_tokens_at_any_endpoint_of_the_page_are_limited_and_audited
 
 def test_session_ends_on_token_expiry_idle_timeout_and_eviction() -> None:
     policy = make_policy("127.0.0.1", (), (), read_tokens(f"laptop={SECRET}", "x").require_valid())
-    sessions = PageSessions(policy, None, Rates(QuotaSettings()), None)
+    sessions = PageSessions(policy, None, Quotas(), None)
 
     async def request_of_new_session(seconds: float = 600) -> Request:
         """Begin a session by a token that expires in `seconds`. Return a request with its cookie."""

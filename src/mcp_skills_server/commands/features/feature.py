@@ -15,7 +15,7 @@ from mcp_skills_server.commands.fields import Options
 from mcp_skills_server.telemetry.load import Load
 
 if TYPE_CHECKING:
-    from mcp_skills_server.access.quotas import QuotaSettings
+    from mcp_skills_server.access.quotas import Quotas
     from mcp_skills_server.access.tokens import Tokens
     from mcp_skills_server.catalog.views import Views
     from mcp_skills_server.catalog.watch import Watcher
@@ -44,7 +44,7 @@ class Server:
     watcher: Watcher | None
     """The watcher of the folders; None without `--watch`."""
     views: Views
-    quotas: QuotaSettings
+    quotas: Quotas
     reloader: Reloader | None = None
     """Follows the configuration, the tokens and the lock file; None until these are read."""
     tokens: Tokens | None = None

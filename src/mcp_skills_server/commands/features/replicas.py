@@ -77,7 +77,7 @@ class Replicas(
             return
         if find_spec("redis") is None:
             raise missing_extra("--redis", "redis")
-        from mcp_skills_server.runtime.sessions import IDLE_S, MOST
+        from mcp_skills_server.runtime.sessions import IDLE_S
         from mcp_skills_server.runtime.shared_sessions import SharedSessions
         from mcp_skills_server.server.notify import RecentNotifications
         from mcp_skills_server.shared.address import redis_settings
@@ -89,8 +89,7 @@ class Replicas(
         password, prefix = self.redis_password, self.redis_prefix
         settings = redis_settings(self.redis, prefix=prefix, ca=self.redis_ca, password=password)
         link = self._link = Link(settings)
-        share = server.quotas.runtime_sessions
-        records = Records(link, "session", ttl_s=IDLE_S, share=share or MOST // 4)
+        records = Records(link, "session", ttl_s=IDLE_S)
         recent = RecentNotifications(lambda: bus.notify(CLIENTS))
         followed: dict[Where, Callable[[], object]] = {CLIENTS: recent.repeat}
         if mirrors is not None:
@@ -109,8 +108,8 @@ class Replicas(
             return bucket.take(owner, count)
 
         self._part = _Shared(
-            make_tool_sessions=partial(SharedSessions, store=records, share=share),
-            page_sessions=Records(link, "page", ttl_s=_PAGE_IDLE_S, share=1),
+            make_tool_sessions=partial(SharedSessions, store=records),
+            page_sessions=Records(link, "page", ttl_s=_PAGE_IDLE_S),
             recent=recent,
             take_shared=take,
             poll_sources=poll_sources,

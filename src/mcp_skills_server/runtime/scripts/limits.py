@@ -17,6 +17,7 @@ from typing import Final
 import anyio
 
 from mcp_skills_server.access.principal import Owner
+from mcp_skills_server.access.quotas import limit_of
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.runtime.quota import QuotaError
 from mcp_skills_server.runtime.scripts.processes import ProcessTree, entries, lines
@@ -41,13 +42,11 @@ _BUFFER_DEFAULTS: Final = (
 class RunSlots:
     """A fair concurrency limit of runs: the waiting owner with the fewest runs is next.
 
-    `share` is the limit of one owner, by default `total` - 1 (at least 1), which leaves a slot for
-    others. Use it on one event loop.
+    Use it on one event loop.
     """
 
-    def __init__(self, total: int, share: int | None = None) -> None:
+    def __init__(self, total: int) -> None:
         self.total: Final = total
-        self.share: Final = min(total, max(1, total - 1) if share is None else share)
         self._held = Counter[Owner]()
         self._waiting: list[tuple[Owner, anyio.Event]] = []
 
@@ -55,7 +54,7 @@ class RunSlots:
     async def slot(self, owner: Owner, timeout_s: float) -> AsyncGenerator[None]:
         """Wait up to `timeout_s` seconds for a slot, and hold it inside the `with` block.
 
-        `share` does not limit the owner None.
+        Only `total` limits the owner None.
 
         Raises:
             QuotaError: the wait timed out because of the owner's own runs.
@@ -82,12 +81,16 @@ class RunSlots:
         words = "running already, the most that {} may run at once; try again in a moment"
         if not self._may(owner):
             return QuotaError(
-                f"{self.share} of your scripts are {words.format('one client')}", "runs"
+                f"{self.limit(owner)} of your scripts are {words.format('one client')}", "runs"
             )
         return RequestError(f"{self.total} scripts are {words.format('all clients')}")
 
+    def limit(self, owner: Owner) -> int:
+        """Return how many runs an owner may have; by default one slot is left for others."""
+        return min(self.total, limit_of(owner, "runs") or max(1, self.total - 1))
+
     def _may(self, owner: Owner) -> bool:
-        return owner is None or self._held[owner] < self.share
+        return owner is None or self._held[owner] < self.limit(owner)
 
     def _grant(self) -> None:
         """Grant free slots: first to the owner with the fewest runs, ties in order of arrival."""

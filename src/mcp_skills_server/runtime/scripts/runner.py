@@ -132,7 +132,7 @@ class Scripts:
         else:
             sandbox.program_of(settings.sandbox, settings.folders)
             threading.Thread(target=self._try_sandbox, name="skills-sandbox", daemon=True).start()
-        self._slots = RunSlots(settings.concurrent, settings.runs)
+        self._slots = RunSlots(settings.concurrent)
         self._top: str | None = None
         self._workspaces: set[Workspace] = set()
 

@@ -19,7 +19,6 @@ class ScriptSettings:
         max_timeout_s: the largest time limit that a call may set.
         output_bytes: the cap of stdout and stderr, each.
         concurrent: the concurrency limit of all runs.
-        runs: the concurrency limit of one client; None for `concurrent` - 1.
         memory_bytes: the memory limit of one process.
         file_bytes: the size limit of one file that a script writes.
         workspace_bytes: the size limit of all files of a run, above which the run is ended; and of
@@ -44,7 +43,6 @@ class ScriptSettings:
     max_timeout_s: float = 600
     output_bytes: int = 256 << 10
     concurrent: int = 4
-    runs: int | None = None
     memory_bytes: int = 2 << 30
     file_bytes: int = 64 << 20
     workspace_bytes: int = 256 << 20

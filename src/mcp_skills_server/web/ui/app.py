@@ -28,7 +28,7 @@ from starlette.responses import FileResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mcp_skills_server.access.principal import Principal, requester_of
+from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.authoring.tokens import ESTIMATE_RULE, estimated_tokens
 from mcp_skills_server.catalog.views import View, Views, retry_when_stale
 from mcp_skills_server.errors import RequestError, UnreadableError
@@ -155,8 +155,9 @@ class PagePart(Part):
     def routes(self, http: HttpSettings) -> Sequence[BaseRoute]:
         """Return the routes below `BASE` and redirects to it; start to track changes of skills."""
         registry = self._runtime.registry
+        self._quotas = http.quotas
         self._sessions = PageSessions(
-            http.policy, self._ui.secret_hash, http.rates, http.page_sessions
+            http.policy, self._ui.secret_hash, http.quotas, http.page_sessions
         )
         self._site = SharedContext(
             _templates(),
@@ -166,7 +167,7 @@ class PagePart(Part):
             history.Revisions(registry),
             is_local=self._ui.secret_hash is not None,
             is_open=self._sessions.is_open,
-            live=live.Live(http.quotas.streams),
+            live=live.Live(self._settings.streams),
             activity=operation.Activity(),
         )
         self._sign_in = SignInEndpoints(self._sessions, http.policy, self._site.templates)
@@ -213,10 +214,11 @@ class PagePart(Part):
                 return RedirectResponse(f"{base()}/sign-in", 303)
             if viewer.principal is not None:  # count it in the viewer's quotas
                 address = requester(request.scope).address
-                request.scope[REQUESTER] = requester_of(viewer.principal, address)
+                client = self._quotas.requester(viewer.principal, address)
+                request.scope[REQUESTER] = client
                 slot: Slot | None = request.scope.get("state", {}).get(SLOT)
                 if slot is not None:
-                    slot.admit(viewer.principal.key)
+                    slot.admit(client.owner)
             return await self._shown(request, viewer, view)
 
         return answer

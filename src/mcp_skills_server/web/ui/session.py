@@ -23,7 +23,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mcp_skills_server.access.principal import Admission, Principal
-from mcp_skills_server.access.quotas import Rates
+from mcp_skills_server.access.quotas import Quotas
 from mcp_skills_server.access.tokens import find_token, hash_of
 from mcp_skills_server.errors import RequestError, SkillsServerError
 from mcp_skills_server.telemetry import events
@@ -75,7 +75,7 @@ class _ViewerSession(NamedTuple):
 class PageSessions:
     """The sessions of the page.
 
-    `secret_hash` is the SHA-256 of the one-time secret of a local page. `rates` limits failed
+    `secret_hash` is the SHA-256 of the one-time secret of a local page. `quotas` limits failed
     authentications, also at other endpoints. `store` shares sessions with other replicas.
     """
 
@@ -83,12 +83,12 @@ class PageSessions:
         self,
         policy: Policy,
         secret_hash: bytes | None,
-        rates: Rates,
+        quotas: Quotas,
         store: Records | None,
     ) -> None:
         self._policy = policy
         self._secret_hash = secret_hash
-        self._rates = rates
+        self._quotas = quotas
         self._store = store
         self.is_private = secret_hash is not None
         """Whether the page is local, opened by a one-time address."""
@@ -156,7 +156,7 @@ class PageSessions:
     def count_failure(self, request: Request) -> None:
         """Count a failure of the address. HTTPException (429) says that there were too many."""
         try:
-            count_failure(self._rates, requester(request.scope))
+            count_failure(self._quotas, requester(request.scope))
         except RefusalError as error:
             seconds = str(error.retry_after_s)
             message = f"Too many attempts; try again in {seconds} s."

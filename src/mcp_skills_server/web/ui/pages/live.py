@@ -23,7 +23,7 @@ from mcp_skills_server.access.principal import Owner
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import SkillSet
 from mcp_skills_server.model import Changes
-from mcp_skills_server.runtime.quota import Quota, QuotaError
+from mcp_skills_server.runtime.quota import QuotaError, Streams
 from mcp_skills_server.web.part import requester
 from mcp_skills_server.web.ui.context import Context, reason_left_out
 
@@ -31,14 +31,12 @@ MOST_KEPT: Final = 1000
 """Changes kept in all."""
 MOST_SHOWN: Final = 200
 """Changes shown of one set of skills."""
-MOST_STREAMS: Final = 1024
 HEARTBEAT_S: Final = 30.0
 _MOST_FILES: Final = 5
 _PAUSE_S: Final = 0.25
 """Minimum seconds between two events of one stream (throttling)."""
 RETRY: Final = "retry: 3000\n\n"
 _HEARTBEAT: Final = ":\n\n"
-_REPLACED: Final = "event: replaced\ndata: 1\n\n"
 TYPE: Final = "text/event-stream"
 
 
@@ -80,13 +78,13 @@ def _changes(found: Changes) -> Iterator[Change]:
 class Live:
     """Recent changes by set of skills, and their event streams. `note` is thread-safe.
 
-    `share` limits the streams of one owner; None for the default share.
+    `streams` counts the open streams, of other protocols too.
     """
 
-    def __init__(self, share: int | None = None) -> None:
+    def __init__(self, streams: Streams) -> None:
         self._lock = threading.Lock()
         self._kept: tuple[Change, ...] = ()
-        self.slots = Quota[ChangeStream]("open live pages", MOST_STREAMS, share)
+        self.streams = streams
         self.loop: asyncio.AbstractEventLoop | None = None
         self.news = anyio.Event()
         self.since = time.time()
@@ -148,9 +146,11 @@ class Live:
 class ChangeStream(StreamingResponse):
     """A server-sent event stream: one `change` for all changes since `after`.
 
-    If an owner opens too many streams, its oldest one ends with the event `replaced`; with
-    QuotaError others hold all streams. A stream ends if `has_access` returns False before an event.
-    With `path` only changes of the skill at this path count. It frees its slot however it ends.
+    A stream ends if `has_access` returns False before an event. With `path` only changes of the
+    skill at this path count. However it ends, it no longer counts.
+
+    Raises:
+        QuotaError: the owner or the server has too many streams.
     """
 
     def __init__(
@@ -168,20 +168,16 @@ class ChangeStream(StreamingResponse):
         self._after = after
         self._has_access = has_access
         self._path = path
-        self.is_replaced = False
-        """Ends the stream, because its owner has opened too many later ones."""
         self.lines = self._lines()
         super().__init__(self.lines, media_type=TYPE, headers={"x-accel-buffering": "no"})
-        for oldest in live.slots.claim(self, owner):
-            oldest.is_replaced = True
-            live.wake()
+        live.streams.open(self, owner)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             async with aclosing(self.lines):
                 await super().__call__(scope, receive, send)
         finally:
-            self._live.slots.release(self)
+            self._live.streams.release(self)
 
     async def _lines(self) -> AsyncGenerator[str]:
         self._live.loop = asyncio.get_running_loop()
@@ -190,9 +186,6 @@ class ChangeStream(StreamingResponse):
             with anyio.move_on_after(HEARTBEAT_S):
                 while self._is_quiet():
                     await self._live.news.wait()
-            if self.is_replaced:
-                yield _REPLACED
-                return
             if self._live.is_closing or not await self._has_access():
                 return
             number = self._live.number(self._skills, self._after, self._path)
@@ -204,7 +197,7 @@ class ChangeStream(StreamingResponse):
             await anyio.sleep(_PAUSE_S)
 
     def _is_quiet(self) -> bool:
-        if self.is_replaced or self._live.is_closing:
+        if self._live.is_closing:
             return False
         looked_at = self._live.last_number
         if self._live.number(self._skills, self._after, self._path) > self._after:
@@ -240,4 +233,4 @@ async def events(request: Request, ctx: Context) -> Response:
         return ChangeStream(live, skills, owner, known, ctx.has_access, path=path)
     except QuotaError as error:
         # A browser does not reconnect after a response of another type.
-        return PlainTextResponse(f"{error}\n", 429, {"retry-after": "60"})
+        return PlainTextResponse(f"{error}\n", 503, {"retry-after": "10"})

@@ -141,10 +141,6 @@ local(document);
       if (isLost) { isLost = false; show(); }  // a restarted server does not announce what changed before
     });
     source.addEventListener("change", show);
-    source.addEventListener("replaced", () => {
-      source.close();
-      say("This view is open too often; this one no longer updates.");
-    });
     source.addEventListener("error", () => {
       isLost = true;
       say(source.readyState === EventSource.CLOSED

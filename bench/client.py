@@ -126,6 +126,11 @@ class Client(ABC):
     def resident(self) -> int:
         return _resident(self._process.pid)
 
+    def peak(self) -> int:
+        """Return the most bytes of memory that the process has had, without its children."""
+        status = Path(f"/proc/{self._process.pid}/status").read_text(encoding="ascii")
+        return int(status.partition("VmHWM:")[2].split()[0]) * 1024
+
     def processor(self) -> float:
         """Return the seconds of processor time of the process and its children."""
         return _processor(self._process.pid)

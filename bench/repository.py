@@ -115,7 +115,7 @@ def measure(scratch: Path, skills: int, pushes: int) -> None:
             server.wait_for(CHANGED)
         idle = server.until_idle()
         print(f"first copy of {skills:,} skills: {perf_counter() - server.started:.1f} s, {server.processor()}")
-        print(f"idle, for each second: {idle}")
+        print(f"idle, for each second: {idle}; {server.resident() / 1e6:.0f} MB, {server.peak() / 1e6:.0f} MB at most")
     for number in range(2):
         with Server(repository, cache) as server:
             server.listen()
@@ -124,7 +124,8 @@ def measure(scratch: Path, skills: int, pushes: int) -> None:
             idle = server.until_idle()
             seconds, used = perf_counter() - server.started, server.processor()
             polls = Processor(seconds * idle.own, seconds * idle.children)
-            print(f"restart over this copy: listed after {listed:.1f} s, {used - polls}")
+            memory = server.resident() / 1e6
+            print(f"restart over this copy: listed after {listed:.1f} s, {used - polls}, {memory:.0f} MB")
             for push in range(pushes if number else 0):
                 server.drain(SETTLED_S)
                 began, before = perf_counter(), server.processor()

@@ -94,7 +94,7 @@ class Skills:
         with self.client(with_recorder(subject, file), era, "HTTP") as client:
             assert isinstance(client, HttpClient)
             client.open()
-            _list_all(client, self.size, None)
+            list_all(client, self.size, None)
             for _ in range(_RECORDS):
                 client.signal(signal.SIGUSR1)
                 for _ in range(3):  # a record may lack what follows the last response
@@ -134,7 +134,7 @@ def visit(skills: Skills, subject: Subject, era: Era, transport: str, requests: 
     with skills.client(subject, era, transport) as client:
         cold = client.open()
         pages = -(-skills.size // 50) if subject.is_constant else None
-        figures = {"cold": cold * _MS, "catalogue": (cold + _list_all(client, skills.size, pages)) * _MS}
+        figures = {"cold": cold * _MS, "catalogue": (cold + list_all(client, skills.size, pages)) * _MS}
         figures["resident"] = client.resident() / _MB
         requested = {
             key: [client.prepare(*each) for each in rows] for key, rows in questions(skills.size, requests).items()
@@ -163,7 +163,7 @@ def visit(skills: Skills, subject: Subject, era: Era, transport: str, requests: 
     return figures
 
 
-def _list_all(client: Client, size: int, pages: int | None) -> float:
+def list_all(client: Client, size: int, pages: int | None) -> float:
     """Return the seconds for all pages; for constants, the one page as many times."""
     seconds, seen, number, cursor = 0.0, 0, 0, dict[str, Any]()
     while True:

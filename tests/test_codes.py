@@ -29,6 +29,7 @@ EVIDENCE = {
     **dict.fromkeys(("compatibility-length", "compatibility-form"), b"compatibility:"),
     **dict.fromkeys(("allowed-tools-form", "allowed-tools-type"), b"allowed-tools:"),
     "metadata-type": b"reviewers: 3", "metadata-keys": b"metadata:", "license-type": b"license:",
+    "smart-quotes": "“two".encode(), "script-line-ends": b"#!/bin/sh", "upload-refused": b"<title>",
     "field-unknown": b"author:", "field-host": b"context:", "yaml-comment": b"#releases",
     "field-type": b"arguments:", "icon-source": b"icons:", "hooks": b"hooks:",
     "broad-permission": b"Bash(*)", "placeholder": b"[TODO", "body-empty": b"", "body-long": b"1. Take step 1.",

@@ -17,7 +17,7 @@ PACKAGE = "mcp_skills_server"
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / PACKAGE
 LAYERS = (
-    ("model", "errors", "directories", "durable", "installation"), ("codes",),
+    ("model", "errors", "caches", "directories", "durable", "installation"), ("codes",),
     ("format", "hosts", "transport", "shared"),
     ("validation", "telemetry", "access"), ("catalog", "dialects"), ("client",),
     ("runtime", "publish", "sources", "provenance"), ("proposals",), ("server", "acp", "rpc", "authoring"),

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mcp_skills_server.acp.skills import AcpSkills
-    from mcp_skills_server.catalog.registry import Body, Registry
+    from mcp_skills_server.catalog.reader import Body
+    from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.catalog.roots import Limits, MirroredRoot
     from mcp_skills_server.catalog.views import View
     from mcp_skills_server.catalog.watch import Watcher
@@ -45,7 +46,8 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "acp.skills": "AcpSkills",
-    "catalog.registry": "Body Registry",
+    "catalog.reader": "Body",
+    "catalog.registry": "Registry",
     "catalog.roots": "Limits MirroredRoot",
     "catalog.views": "View",
     "catalog.watch": "Watcher",

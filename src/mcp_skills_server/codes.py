@@ -56,7 +56,9 @@ CODES: dict[str, Code] = {
         "'---'",
     ),
     "frontmatter-unclosed": _fatal("AS-2", "end the frontmatter with a line that is exactly '---'"),
-    "frontmatter-not-mapping": _fatal("AS-2", "write the frontmatter as 'key: value' lines"),
+    "frontmatter-not-mapping": _fatal(
+        "AS-2", "write the frontmatter as 'key: value' lines, with a blank after each colon"
+    ),
     "yaml-syntax": _fatal("AS-2", "correct the YAML of this line"),
     "yaml-duplicate-key": _fatal("S40-13", "keep one of the two"),
     "yaml-tag": _fatal("S40-13", "remove the tag and write a plain or quoted value"),
@@ -141,7 +143,7 @@ CODES: dict[str, Code] = {
     "link-outside": _warning("X-5", "copy the file into the skill, or serve its folder as a root"),
     "file-name": _warning("S40-17", "rename the file in UTF-8"),
     "file-name-portable": _warning(
-        "S40-39", "rename the file, since some clients refuse the skill for it"
+        "S40-39", "rename it, since some clients refuse the skill for it"
     ),
     "ignored-file": _warning(
         "",
@@ -156,6 +158,7 @@ CODES: dict[str, Code] = {
     "field-unknown": _warning(
         "AS-20", "write it as text below 'metadata:', since strict validators refuse it"
     ),
+    "upload-refused": _note("", "for an upload to claude.ai, take it out"),
     "field-host": _note("", "keep it for the hosts that read the folder itself"),
     "field-type": _warning("S76-4", "see docs/writing-skills.md for the shape of this field"),
     "metadata-keys": _warning("AS-13", "give the keys names that differ by more than case"),
@@ -200,6 +203,8 @@ CODES: dict[str, Code] = {
     "hidden-text": _error("", "write it where every reader sees it, or delete it"),
     "remote-instructions": _warning("", "copy the text into the skill, where it can be reviewed"),
     "pipe-to-shell": _warning("", "let the user see a script before it runs"),
+    "script-line-ends": _warning("", "save it with the line ends of Unix (LF)"),
+    "smart-quotes": _warning("", "write ' or \", which a shell reads as quotes"),
     "shell-injection": _warning(
         "", "describe the command in words; some hosts run this when the skill loads"
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import ntpath
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -25,8 +26,9 @@ from mcp_skills_server.model import Problem
 from mcp_skills_server.validation.explanations import EXPLANATIONS, markdown
 from mcp_skills_server.validation.host_fields import HOST_FIELDS
 from mcp_skills_server.validation.rules import EXTENSION_FIELDS, SPECIFIED_FIELDS
+from mcp_skills_server.validation.text import RULES as TEXT_RULES
 from tables import each_row
-from wire import COMMAND, DEADLINE, FIXTURES, write_skill
+from wire import COMMAND, DEADLINE, FIXTURES, ROOT, write_skill
 
 FAULTY = """---
 name: faulty
@@ -52,6 +54,22 @@ def codes(folder: Path, *options: str) -> list[str]:
     """Return the codes of the problems and notes that `validate` reports."""
     report = json_of("validate", folder, *options)
     return [each["code"] for each in (*report["problems"], *report["notes"])]
+
+
+MISTAKES = {"lfs-pointer", "smart-quotes", "script-line-ends"}
+SAFETY = {code for code, _ in TEXT_RULES.checks} - MISTAKES | {"hooks", "broad-permission"}
+"""The codes of rules that look for attacks."""
+
+
+def test_rule_of_safety_has_its_owasp_risk_in_sarif_and_the_documentation() -> None:
+    rows = re.findall(r"(?m)^\| (AST\d\d) [^|]*\| ([^|]*)\|$", (ROOT / "docs" / "security.md").read_text())
+    documented = {code: risk for risk, text in rows for code in re.findall(r"`([a-z0-9-]+)`", text)}
+    (run,) = sarif([Problem(code, "error", "a", "b", None, "a", "a") for code in CODES], {})["runs"]
+    tags = {rule["id"]: rule.get("properties", {}).get("tags") for rule in run["tool"]["driver"]["rules"]}
+    assert documented.keys() >= SAFETY
+    for code in CODES:
+        risk = documented.get(code)
+        assert tags[code] == (["security", f"external/owasp-{risk.lower()}"] if risk else None), code
 
 
 def test_sarif_has_rules_results_locations_and_fixes(faulty: Path) -> None:

@@ -14,11 +14,12 @@ import pytest
 from catalog.forest import FakeClock, Log, Patch, load_registry, skill_md, skills, write_files
 from mcp_skills_server.access.grants import Grant, Grants, Pattern, Permissions
 from mcp_skills_server.access.principal import Principal
+from mcp_skills_server.caches import LruCache
 from mcp_skills_server.catalog import views as views_module
 from mcp_skills_server.catalog.gates import GateRefusal
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.scan import QUIET_S
-from mcp_skills_server.catalog.views import LruCache, View, Views, retry_when_stale
+from mcp_skills_server.catalog.views import View, Views, retry_when_stale
 from mcp_skills_server.errors import StaleFileError, UnreadableError
 from mcp_skills_server.model import Changes, Standing
 from tables import each_row

@@ -15,7 +15,8 @@ from mcp_skills_server.access.settings import OAuthSettings
 from mcp_skills_server.cli import cli
 from mcp_skills_server.commands.config_file import READERS, ConfigurationError, oauth_settings, parameters, parse, read
 from mcp_skills_server.commands.opening import open_served
-from mcp_skills_server.commands.serve import ServeOptions, serve
+from mcp_skills_server.commands.serve import serve
+from mcp_skills_server.commands.serve_options import ServeOptions
 from mcp_skills_server.errors import UsageError
 from tables import each_row
 from wire import write_skill

@@ -27,7 +27,7 @@ from mcp_skills_server.commands.runtime_options import (
     SearchByMeaning,
     script_settings,
 )
-from mcp_skills_server.commands.serve import ServeOptions
+from mcp_skills_server.commands.serve_options import ServeOptions
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.telemetry.events import Events
 from mcp_skills_server.web.policy import make_policy

@@ -29,6 +29,11 @@ def serve_variables() -> set[str]:
     return {f"MCP_SKILLS_{each.name.upper()}" for each in serve.params if each.name}
 
 
+def serve_default(name: str) -> Any:
+    """Return the default of an option of `serve`."""
+    return next(each.default for each in serve.params if each.name == name)
+
+
 @pytest.fixture(scope="module")
 def compose() -> dict[str, Any]:
     return yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
@@ -63,6 +68,8 @@ def test_replicas_are_equal_trust_proxy_and_have_time_to_drain(compose: dict[str
     for number, replica in ((1, first), (2, second)):
         address = replica["networks"]["proxied"]["ipv4_address"]
         assert proxy["environment"][f"REPLICA_{number}"] == f"{address}:8000"
+        probed = replica["environment"]["MCP_SKILLS_PROBE_ADDRESS"]
+        assert probed == f"0.0.0.0:{proxy['environment'][f'PROBES_{number}']}"
         drain = int(replica["environment"]["MCP_SKILLS_DRAIN"])
         assert drain + 2 < int(replica["stop_grace_period"].removesuffix("s"))
     assert {**first, "networks": 0} == {**second, "networks": 0}
@@ -79,6 +86,11 @@ def test_containers_and_networks_are_hardened(compose: dict[str, Any]) -> None:
     assert compose["networks"]["shared"]["internal"]
     shared = [name for name, each in compose["services"].items() if "shared" in each["networks"]]
     assert shared == [*REPLICAS, "redis"]
+
+
+def test_redis_refuses_writes_rather_than_drop_sessions(compose: dict[str, Any]) -> None:
+    words = compose["services"]["redis"]["command"]
+    assert words[words.index("--maxmemory-policy") + 1] == "noeviction"
 
 
 # Configuration files of the proxies, which tests/web/test_proxies.py runs

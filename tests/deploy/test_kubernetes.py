@@ -7,6 +7,7 @@ compares its output with that of `build`.
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +18,7 @@ import pytest
 import yaml
 from tools.interop.setup import MODULES
 
-from deploy.test_compose import serve_variables
+from deploy.test_compose import serve_default, serve_variables
 from mcp_skills_server.commands.config_file import parse
 from tables import each_row
 from wire import DEADLINE, ROOT
@@ -125,6 +126,19 @@ def test_kustomize_builds_same_manifests(folder: str) -> None:
     manifests = list(yaml.safe_load_all(done.stdout))
     assert {each["kind"]: each for each in manifests} == build(KUBERNETES / folder)
     assert len({each["kind"] for each in manifests}) == len(manifests)
+
+
+@pytest.mark.skipif(not KUSTOMIZE.exists(), reason="make interop installs Kustomize")
+def test_kustomize_adds_components_and_removes_replaced_autoscaler(tmp_path: Path) -> None:
+    shutil.copytree(KUBERNETES, tmp_path / "kubernetes")
+    folder = tmp_path / "kubernetes" / "overlays" / "example"
+    with (folder / "kustomization.yaml").open("a") as file:
+        file.write("components:\n  - ../../monitoring\n  - ../../keda\n")
+    command = [KUSTOMIZE, "build", folder]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
+    kinds = {each["kind"] for each in yaml.safe_load_all(done.stdout)}
+    expected = BASE | {"Namespace", "Ingress", "ServiceMonitor", "ScaledObject"}
+    assert (done.returncode, done.stderr, kinds) == (0, "", expected)
 
 
 def test_base_and_overlay_are_complete(manifests: Manifests, overlay: Manifests) -> None:
@@ -237,6 +251,28 @@ def test_monitoring_component_matches_service_and_enables_metrics(manifests: Man
     assert patch["target"]["name"] == manifests[patch["target"]["kind"]]["metadata"]["name"]
     (change,) = yaml.safe_load(patch["patch"])
     assert change["value"]["name"] in serve_variables()
+
+
+def test_keda_component_scales_on_clients_instead_of_cpu_alone(overlay: Manifests) -> None:
+    folder = KUBERNETES / "keda"
+    component = yaml.safe_load((folder / "kustomization.yaml").read_text())
+    assert component["kind"] == "Component"
+    assert {each.name for each in folder.iterdir()} == {*component["resources"], "kustomization.yaml"}
+    (patch,) = component["patches"]
+    replaced = overlay[patch["target"]["kind"]]
+    change = yaml.safe_load(patch["patch"])
+    assert change["$patch"] == "delete"
+    for field in ("kind", "apiVersion"):
+        assert change[field] == replaced[field]
+    assert change["metadata"]["name"] == patch["target"]["name"] == replaced["metadata"]["name"]
+    spec = yaml.safe_load((folder / "scaledobject.yaml").read_text())["spec"]
+    assert spec["scaleTargetRef"]["name"] == overlay["Deployment"]["metadata"]["name"]
+    clients, cpu = spec["triggers"]
+    assert cpu["metadata"]["value"] == replaced["spec"]["metrics"][0]["resource"]["target"]["averageValue"]
+    assert spec["minReplicaCount"] == replaced["spec"]["minReplicas"]
+    assert spec["advanced"]["horizontalPodAutoscalerConfig"]["behavior"] == replaced["spec"]["behavior"]
+    streams = serve_default("max_connections") * 7 // 8
+    assert int(clients["metadata"]["threshold"]) * 3 / 2 <= streams  # two of three take what the third had
 
 
 @each_row("file", ["config.toml", "kubernetes/base/config.toml", "kubernetes/overlays/example/config.toml"])

@@ -32,6 +32,13 @@ def expressions() -> Iterator[str]:
         yield from (rule["expr"] for rule in group["rules"])
     for panel in dashboard()["panels"]:
         yield from (target["expr"] for target in panel["targets"])
+    yield scaling_query()
+
+
+def scaling_query() -> str:
+    """Return the query by which KEDA scales."""
+    scaled = yaml.safe_load((DEPLOY / "kubernetes" / "keda" / "scaledobject.yaml").read_text())
+    return next(each for each in scaled["spec"]["triggers"] if each["type"] == "prometheus")["metadata"]["query"]
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +67,8 @@ def test_metrics_and_labels_of_expressions_exist(exposed: str) -> None:
             for label in re.findall(r"(\w+)\s*[=!]", matchers):
                 assert label in labels, (label, expression)
     assert len(queries) > 20
+    scaled = re.search(r'resource=~"([^"]*)"', scaling_query())
+    assert scaled and all(f'skills_resource_used{{resource="{name}"}}' in exposed for name in scaled[1].split("|"))
 
 
 @pytest.mark.needs_program("promtool")
@@ -82,6 +91,7 @@ def test_expressions_of_dashboard_are_valid(tmp_path: Path) -> None:
         for target in panel["targets"]:
             expression = re.sub(r"\$__(rate_interval|range)", "5m", target["expr"])
             rules.append({"record": f"x:{len(rules)}", "expr": expression})
+    rules.append({"record": "x:scaling", "expr": scaling_query()})
     file = tmp_path / "rules.yaml"
     file.write_text(yaml.safe_dump({"groups": [{"name": "x", "rules": rules}]}), encoding="utf-8")
     command = ["promtool", "check", "rules", str(file)]

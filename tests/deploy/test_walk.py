@@ -114,18 +114,21 @@ class Deployment:
     login: AuthorizationServer
     stack: ExitStack
     ports: list[int]
+    probes: list[int]
     replicas: list[Server] = field(default_factory=list)
     tokens: dict[str, str] = field(default_factory=dict)
     edits: int = 0
 
     def variables(self, port: int) -> dict[str, str]:
         """Return the variables of the replica on this port, with the locations of this machine."""
+        number = self.ports.index(port)
         locations = {
             "/etc/mcp-skills-server": str(self.folder),
             "redis://redis:6379/0": self.redis.url,
             "172.30.87.10": "127.0.0.1",
             "0.0.0.0": "127.0.0.1",
             "8000": str(port),
+            "9464": str(self.probes[number]),
         }
         # In one pass: a replacement may contain another location.
         pattern = re.compile("|".join(map(re.escape, locations)))
@@ -135,7 +138,7 @@ class Deployment:
             used.add(found[0])
             return locations[found[0]]
 
-        variables = container_variables(f"server-{1 + self.ports.index(port)}")
+        variables = container_variables(f"server-{1 + number}")
         replaced = {name: pattern.sub(replace, value) for name, value in variables.items()}
         assert used == locations.keys()
         return replaced
@@ -165,14 +168,14 @@ def deployed(folder: Path) -> Iterator[Deployment]:
     (folder / "tokens").write_text("robot=a-made-up-token-0123456789\n")
     (folder / "tokens").chmod(0o600)
     (folder / "proxy").mkdir()
-    ports = [free_port(), free_port()]
+    ports, probes = [free_port(), free_port()], [free_port(), free_port()]
     compose = services()
     program, *words = compose["redis"]["command"]
     assert program == "redis-server" and compose["redis"]["healthcheck"]["test"] == ["CMD", "redis-cli", "ping"]
     assert compose["proxy"]["environment"].keys() == proxy_variables(0, 0).keys() - {"LOCATION"}
     with (
         redis_server(folder / "redis", *words) as redis,
-        running(HaProxy(folder / "proxy", *ports, edits=SPREAD)) as proxy,
+        running(HaProxy(folder / "proxy", *ports, edits=SPREAD, probes=probes)) as proxy,
         authorization_server() as login,
         ExitStack() as stack,
     ):
@@ -180,7 +183,7 @@ def deployed(folder: Path) -> Iterator[Deployment]:
         edits = [('"/skills"', '"skills"'), ('"/run/secrets/tokens"', '"tokens"')]
         with edited(folder, "config.toml", edits).open("a") as more:
             more.write(OAUTH_AND_GRANTS.format(issuer=login.url, audience=mcp_url(proxy.port)))
-        deployment = Deployment(folder, proxy, redis, login, stack, ports)
+        deployment = Deployment(folder, proxy, redis, login, stack, ports, probes)
         assert redis.say("ping") == "PONG"
         assert not any(is_healthy(deployment.variables(port)) for port in ports)
         deployment.replicas = [deployment.start_replica(port) for port in ports]

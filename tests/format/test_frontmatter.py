@@ -178,7 +178,7 @@ def test_hint_has_the_fixed_line_if_it_is_short_and_visible(value: str, is_writt
 def test_ambiguous_colon_is_an_error(lines: str) -> None:
     found = document(f"name: a\n{lines}")
     assert found.frontmatter is None
-    assert {each.severity for each in found.problems} == {"error"}
+    assert standing(found.problems) is Standing.UNUSABLE
 
 
 @pytest.mark.requirement("ASG-13", "ASG-17")
@@ -308,3 +308,13 @@ def test_value_that_a_comment_cuts_has_the_line_to_write(field: str, hint: str |
 def test_text_before_the_frontmatter_is_named(text: str, message: str) -> None:
     (found,) = parse(text.encode()).problems
     assert (found.code, found.line) == ("frontmatter-missing", 1) and message in found.message
+
+
+@each_row(("lines", "line", "message", "hint"), [
+    ("name:sorter\ndescription: Sort.", 2, "not valid YAML: no blank follows the colon", "write name: sorter"),
+    ("name:\u00a0sorter\ndescription: a", 2, "not valid YAML: no blank follows the colon", "write name: sorter"),
+    ("name: a\ndescription: &b the rows.", 3, "'&b' is no part of the value of description", "put the value in quotes"),
+])  # fmt: skip
+def test_value_that_yaml_cuts_or_does_not_see_has_its_line(lines: str, line: int, message: str, hint: str):
+    (found,) = parse(f"---\n{lines}\n---\nRead on.\n".encode()).problems
+    assert (found.line, found.message, found.hint) == (line, message, hint)

@@ -38,7 +38,7 @@ def repository(tmp_path: Path) -> Path:
 @pytest.fixture
 def store(repository: Path) -> ProposalStore:
     branches = Branches([str(repository / "skills")])
-    return ProposalStore(branches.folder, branches)
+    return ProposalStore(branches.folder, branches.add)
 
 
 def test_proposal_is_one_commit_on_its_own_branch(repository: Path, store: ProposalStore) -> None:

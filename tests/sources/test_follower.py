@@ -178,6 +178,15 @@ def test_retries_back_off_and_last_copy_stays(tmp_path: Path, caplog: pytest.Log
     ]
 
 
+def test_end_of_failures_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    source, follower = make_follower(tmp_path)
+    fault, busy = UnreachableError("no answer"), BusyError("another process fetches into it")
+    source.answers = ["one", busy, "one", fault, fault, "one", "one"]
+    follow(follower)
+    assert caplog.messages.count("memo:x: can be fetched again") == 1
+
+
 def test_state_has_times_of_last_and_next_poll(tmp_path: Path) -> None:
     source, follower = make_follower(tmp_path)
     source.answers = ["one", UnreachableError("is away"), "two"]
@@ -264,7 +273,7 @@ def test_failing_disk_fails_the_source(fault: int, step: str, tmp_path: Path, mo
         failing.setattr(folder, step, Mock(side_effect=OSError(fault, os.strerror(fault))))
         with pytest.raises(UnreachableError):
             anyio.run(follower.refresh)
-    trouble = f"cannot be written ({os.strerror(fault)})"
+    trouble = f"its copy cannot be written ({os.strerror(fault)})"
     assert (follower.state.ready, follower.state.trouble) == (False, trouble)
     source.answers = ["one"]
     anyio.run(follower.refresh)

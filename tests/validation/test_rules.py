@@ -378,6 +378,79 @@ def test_reference_must_lead_to_a_file_one_level_down(body: str, files: list[str
     assert [(each.code, each.line) for each in found] == expected
 
 
+@each_row(("body", "lines"), [
+    ("```sh\nls\npython scripts/gone.py --in a\n```\n", [7]),
+    ("Then run `scripts/gone.py` once.\n\nAgain `scripts/gone.sh a`.\n", [5, 7]),
+    *((body, []) for body in (
+        "```sh\npython scripts/there.py\n```\n", "Run `{baseDir}/scripts/gone.py`.\n",
+        "Scripts such as `scripts/gone.py`.\n",
+        "Write your query to `scripts/gone.py` first.\n", "```text\nscripts/gone.py:4: warning\n```\n",
+        "See scripts/gone.py.\n",
+        "`src/gone.py`, `scripts/<name>.py` and `scripts/*.py`\n", "`tests/scripts/gone.py`\n")),
+])  # fmt: skip
+def test_script_that_code_names_must_be_in_the_skill(body: str, lines: list[int]):
+    found = check_deeply(document(VALID, body), ("SKILL.md", "scripts/there.py"))
+    assert [(each.code, each.line) for each in found] == [("reference-missing", line) for line in lines]
+
+
+def test_script_in_a_folder_that_the_skill_does_not_have_belongs_to_the_project():
+    assert check_deeply(document(VALID, "Run `python scripts/gone.py`.\n"), ("SKILL.md", "references/a.md")) == []
+
+
+@each_row(("text", "lines"), [
+    ("# A\n\nSee [b](b.md).\n\n| a |\n|---|\n| [gone](gone.md) |\n", [7]), ("[up](../gone.md)", [1]),
+    *((text, []) for text in (
+        "[b](b.md), [b](references/b.md), [up](../SKILL.md), [up](../scripts/c.py), [web](https://example.org/a.md)",
+        "[text](link)", "```md\n[gone](gone.md)\n```\n", "[out](../../other/SKILL.md)")),
+])  # fmt: skip
+def test_link_of_a_reference_leads_to_a_file(text: str, lines: list[int]):
+    files = ("SKILL.md", "references/a.md", "references/b.md", "scripts/c.py")
+    found = list(rules.check_links(text, "references/a.md", files))
+    assert [(each.code, each.line) for each in found] == [("reference-missing", line) for line in lines]
+
+
+@each_row(("fields", "shown"), [
+    ({"name": "claude-notes"}, "'claude' in the name"), ({"name": "my-anthropic"}, "'anthropic' in the name"),
+    ({"description": "Fill in <name>. Use when it is empty."}, "'<name>' in the description"),
+    ({"description": "Write </b>. Use when needed."}, "'</b>' in the description"),
+    ({"description": "Compare a < b and c > d, or 1<2>3. Use it in tests."}, None), ({"name": "clau-de"}, None),
+])  # fmt: skip
+def test_note_says_what_an_upload_to_claude_ai_refuses(fields: dict[str, str], shown: str | None):
+    found = [each for each in check_deeply(document(VALID | fields), ()) if each.code == "upload-refused"]
+    assert [each.message for each in found] == ([f"claude.ai refuses {shown} of a skill"] if shown else [])
+
+
+@each_row(("without", "whenever"), [
+    ("Eine Sammlung von SQL-Abfragen und der Tabellen dazu.", "Nutze sie, wenn der Nutzer Daten sucht."),
+    ("Une collection de requêtes SQL et des tables.", "À utiliser quand une table est longue."),
+    ("Una colección de consultas SQL y los datos.", "Úsala cuando el usuario busca datos."),
+    ("Una raccolta di query SQL e dei dati.", "Da usare quando si cercano dati."),
+    ("Uma coleção de consultas SQL e os dados.", "Use quando o usuário procura dados."),
+    ("Сборник запросов SQL и таблиц к ним.", "Используйте, когда нужны данные."),
+    ("一组 SQL 查询和表格。", "当用户查找数据时使用。"),
+    ("SQL クエリと表のまとめです。", "ユーザーがデータを探すときに使います。"),
+    ("SQL 쿼리와 표의 모음입니다.", "사용자가 데이터를 찾을 때 사용합니다."),
+    ("A collection of SQL queries and of tables.", "Use when a user looks up data."),
+    ("Kokoelma kyselyitä ja taulukoita tietokannalle.", None),  # Finnish: whose "when" is not known
+])  # fmt: skip
+def test_note_on_a_description_without_occasion_knows_ten_languages(without: str, whenever: str | None):
+    def is_noted(description: str) -> bool:
+        found = check_deeply(document(VALID | {"description": description}), ())
+        return "description-when" in [each.code for each in found]
+
+    assert is_noted(without) == (whenever is not None)
+    assert whenever is None or not is_noted(f"{without} {whenever}")
+
+
+@each_row(("written", "hint"), [
+    ("References/More.md", "write references/more.md"), ("references%5Cmore.md", "write references/more.md"),
+    ("references/less.md", "add the file or correct the link"),
+])  # fmt: skip
+def test_missing_reference_has_the_spelling_of_the_file_that_it_means(written: str, hint: str):
+    (found,) = check_deeply(document(VALID, f"[x]({written})"), ("SKILL.md", "references/more.md"))
+    assert (found.code, found.hint) == ("reference-missing", hint)
+
+
 def test_reference_target_is_shown_on_one_line():
     (found,) = check_deeply(document(VALID, "[x](a%0Ab%1B%5B31m)"), ())
     assert found.message == "the body refers to 'a\\nb\\x1b[31m', which is not in the skill"

@@ -66,13 +66,15 @@ class Proxy(Server):
 class HaProxy(Proxy):
     """haproxy with `deploy/haproxy.cfg`, and a socket for the states of its servers."""
 
-    def __init__(self, folder: Path, *replicas: int, edits: Edits = ()) -> None:
+    def __init__(self, folder: Path, *replicas: int, edits: Edits = (), probes: Sequence[int] = ()) -> None:
         port = free_port()
         self._socket = folder / "haproxy.sock"
         more = folder / "more.cfg"
         more.write_text(f"global\n    stats socket {self._socket}\n")
         config = edited(folder, "haproxy.cfg", edits)
-        super().__init__(["haproxy", "-db", "-f", str(config), "-f", str(more)], port, proxy_variables(port, *replicas))
+        variables = proxy_variables(port, *replicas)
+        variables |= {f"PROBES_{number}": str(probe) for number, probe in enumerate(probes, start=1)}
+        super().__init__(["haproxy", "-db", "-f", str(config), "-f", str(more)], port, variables)
 
     def state(self, name: str) -> str:
         """Return the state of a server, such as UP or DOWN; "" before haproxy has started."""
@@ -104,9 +106,11 @@ def edited(folder: Path, name: str, edits: Edits) -> Path:
 
 
 def proxy_variables(port: int, *replicas: int) -> dict[str, str]:
-    """Return the variables of both configuration files. A single replica is named twice."""
-    first, second = (f"127.0.0.1:{each}" for each in (*replicas, *replicas)[:2])
-    return {"LISTEN": f"127.0.0.1:{port}", "LOCATION": "/", "REPLICA_1": first, "REPLICA_2": second}
+    """Return the variables of both configuration files. A single replica is named twice, and probed at its port."""
+    variables = {"LISTEN": f"127.0.0.1:{port}", "LOCATION": "/"}
+    for number, replica in enumerate((*replicas, *replicas)[:2], start=1):
+        variables |= {f"REPLICA_{number}": f"127.0.0.1:{replica}", f"PROBES_{number}": str(replica)}
+    return variables
 
 
 class Nginx(Proxy):

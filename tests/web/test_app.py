@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -10,6 +11,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from subprocess import run
 from time import monotonic
 
 import pytest
@@ -23,6 +25,7 @@ from web.http_wire import (
     client,
     exchange,
     http_serving,
+    patched,
     pinging,
     startup_error,
 )
@@ -219,6 +222,26 @@ def test_unusable_address_is_refused_with_one_line() -> None:
         message = startup_error(FIXTURES, "--port", str(port))
     assert f"cannot listen on 127.0.0.1 port {port}" in message
     assert "in use" in message and "--port" in message
+
+
+NAME_THREADS = """
+import atexit, threading
+from mcp_skills_server.sources import mirrors
+mirrors._STOP_S = 60.0
+atexit.register(lambda: print([thread.name for thread in threading.enumerate()]))
+"""
+
+
+@each_row("command", ["serve --transport http", "ui --no-open"])
+def test_command_that_cannot_listen_stops_its_sources_before_python_ends(command: str, tmp_path: Path) -> None:
+    # Their thread starts others, and one that is started while Python ends crashed 3.11.2.
+    write_skill(tmp_path / "skills" / "a")
+    archive = shutil.make_archive(str(tmp_path / "skills"), "zip", tmp_path / "skills")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        words = [*command.split(), "--port", str(taken.getsockname()[1]), archive]
+        done = run([*patched(NAME_THREADS), *words], check=False, capture_output=True, timeout=DEADLINE, text=True)
+    assert done.returncode == 2 and "cannot listen" in done.stderr, done
+    assert "MainThread" in done.stdout and "skills-sources" not in done.stdout
 
 
 @pytest.mark.parametrize("name", ["localhost", "::1"])

@@ -295,6 +295,19 @@ class Load:
 
 
 @pytest.mark.needs_program("haproxy")
+def test_haproxy_checks_replicas_at_their_probe_address(tmp_path: Path) -> None:
+    write_skill(tmp_path / "skills" / "a")
+    probe, nobody = free_port(), free_port()
+    with (
+        http_serving(tmp_path / "skills", "--probe-address", f"127.0.0.1:{probe}") as server,
+        running(HaProxy(tmp_path, nobody, server.port, probes=[probe, nobody])) as proxy,
+    ):
+        assert isinstance(proxy, HaProxy)
+        proxy.wait_for_state("replica-1", "UP")
+        proxy.wait_for_state("replica-2", "DOWN")
+
+
+@pytest.mark.needs_program("haproxy")
 def test_rolling_restart_fails_no_request_and_streams_reopen(tmp_path: Path) -> None:
     write_skill(tmp_path / "skills" / "a")
     (tmp_path / "proxy").mkdir()

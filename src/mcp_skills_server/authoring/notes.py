@@ -110,9 +110,13 @@ def _overlap(skill: Skill, other: Skill, share: float, more: int) -> Problem:
 
 
 def _words(text: str) -> Iterator[str]:
-    """Yield each word of a text that may be a file name, also without its extension."""
-    for found in _NAME.finditer(text):
-        word = found[0].strip(".")
-        yield word
-        if "." in word:
-            yield word.rpartition(".")[0]
+    """Yield each word of a text that may be a file name, also without its extension.
+
+    Most words of a text are repetitions, so only one of equal tokens is searched.
+    """
+    for token in set(text.split()):
+        for written in _NAME.findall(token):
+            word = written.strip(".")
+            yield word
+            if "." in word:
+                yield word.rpartition(".")[0]

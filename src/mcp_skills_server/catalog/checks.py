@@ -12,18 +12,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from mcp_skills_server.catalog import tree
 from mcp_skills_server.catalog.path_map import above, join
+from mcp_skills_server.catalog.reader import SkillReader
+from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.codes import problem
 from mcp_skills_server.errors import plural
 from mcp_skills_server.model import Problem, Skill, Snapshot
-
-if TYPE_CHECKING:
-    from mcp_skills_server.catalog.registry import Registry
-    from mcp_skills_server.catalog.views import SkillSet
 
 logger = logging.getLogger(__name__)
 
@@ -70,10 +67,10 @@ class Survey:
 
 
 class Checks:
-    """Deep checks of a registry's skills, with cached results. Thread-safe."""
+    """Deep checks of skills, with cached results. Thread-safe."""
 
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
+    def __init__(self, reader: SkillReader) -> None:
+        self._reader = reader
         self._lock = threading.Lock()
         self._known: WeakKeyDictionary[Skill, Sequence[Problem]] = WeakKeyDictionary()
         self._surveys: WeakKeyDictionary[Snapshot, Survey] = WeakKeyDictionary()
@@ -86,7 +83,7 @@ class Checks:
         found = self.known(skill)
         # A read that failed may succeed now, though the skill did not change.
         if found is None or any(each.code == "unreadable" for each in found):
-            found = inspect(self._registry, skill)
+            found = inspect(self._reader, skill)
             self.remember(skill, found)
         return found
 
@@ -107,7 +104,7 @@ class Checks:
             if made is not None:
                 return made
             checked = [self._known.get(each) for each in snapshot.skills.values()]
-        found = {*snapshot.all_problems, *among(self._registry, snapshot)}
+        found = {*snapshot.all_problems, *among(self._reader, snapshot)}
         found.update(one for each in checked if each for one in each)
         # only `validate` reports notes
         reported = (each for each in found if each.severity != "note")
@@ -154,14 +151,14 @@ class Checks:
         time.sleep(time.monotonic() - begun)  # throttle: leave half of the time to requests
 
 
-def inspect(registry: Registry, skill: Skill) -> list[Problem]:
+def inspect(reader: SkillReader, skill: Skill) -> list[Problem]:
     """Return dangling references, unwanted files and unreadable files of a skill as Problems.
 
     Nested skills have their own problems. A scan reports files over the limit of bytes.
     """
     from mcp_skills_server.validation import lint  # late import of TOML and lint
 
-    root = registry.roots[skill.root]
+    root = reader.roots[skill.root]
     inner = tuple(f"{each}/" for each in skill.nested)
     own = {path: file for path, file in skill.files.items() if not path.startswith(inner)}
     located = root.locate(skill.directory)
@@ -173,10 +170,10 @@ def inspect(registry: Registry, skill: Skill) -> list[Problem]:
     # unreadable files that the scan reported
     known = {each.path for each in skill.problems if each.code == "unreadable"}
     for path, file in own.items():
-        if file.size > registry.limits.bytes:
+        if file.size > reader.limits.bytes:
             continue
         try:
-            found += lint.lint_file(skill, path, registry.read(file))
+            found += lint.lint_file(skill, path, reader.read(file))
         except OSError as error:
             if root.show(join(skill.directory, path)) not in known:
                 text = f"the file cannot be read ({error.strerror})"
@@ -184,7 +181,7 @@ def inspect(registry: Registry, skill: Skill) -> list[Problem]:
     return [each.at(root.show(join(skill.directory, each.path)), skill.path) for each in found]
 
 
-def among(registry: Registry, snapshot: Snapshot) -> list[Problem]:
+def among(reader: SkillReader, snapshot: Snapshot) -> list[Problem]:
     """Return problems of combinations of skills; of `dependencies`, only of resources."""
     from mcp_skills_server.validation import lint
 
@@ -192,5 +189,5 @@ def among(registry: Registry, snapshot: Snapshot) -> list[Problem]:
     for each in lint.lint_catalog(snapshot):
         skill = snapshot.skills[each.skill]
         place = join(skill.directory, each.path) if each.path else skill.directory
-        found.append(each.at(registry.roots[skill.root].show(place), skill.path))
+        found.append(each.at(reader.roots[skill.root].show(place), skill.path))
     return found

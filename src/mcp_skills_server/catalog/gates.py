@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
+from mcp_skills_server.catalog.reader import SkillReader
 from mcp_skills_server.codes import problem
 from mcp_skills_server.format.fields import tags_of
 from mcp_skills_server.model import Problem, Skill
-
-if TYPE_CHECKING:
-    from mcp_skills_server.catalog.registry import Registry
 
 
 class GateRefusal(NamedTuple):
@@ -25,7 +23,7 @@ class GateRefusal(NamedTuple):
     problem: Problem | None
 
 
-Gate: TypeAlias = Callable[["Registry", Skill], "GateRefusal | None"]
+Gate: TypeAlias = Callable[[SkillReader, Skill], GateRefusal | None]
 """Return None for a skill that passes. A gate may raise what reading the skill's files raises."""
 
 
@@ -34,8 +32,8 @@ def all_of(gates: Sequence[Gate]) -> Gate | None:
     if len(gates) < 2:
         return next(iter(gates), None)
 
-    def gate_of_all(registry: Registry, skill: Skill) -> GateRefusal | None:
-        found = (gate(registry, skill) for gate in gates)
+    def gate_of_all(reader: SkillReader, skill: Skill) -> GateRefusal | None:
+        found = (gate(reader, skill) for gate in gates)
         return next((refusal for refusal in found if refusal is not None), None)
 
     return gate_of_all
@@ -44,11 +42,11 @@ def all_of(gates: Sequence[Gate]) -> Gate | None:
 def by_root(gates: Mapping[str, Gate]) -> Gate:
     """Return one gate for all roots: a skill must pass the gate of its root's `given` path."""
 
-    def gate_of_root(registry: Registry, skill: Skill) -> GateRefusal | None:
-        gate = gates.get(registry.roots[skill.root].given)
+    def gate_of_root(reader: SkillReader, skill: Skill) -> GateRefusal | None:
+        gate = gates.get(reader.roots[skill.root].given)
         if gate is None:
             return None
-        return gate(registry, skill)
+        return gate(reader, skill)
 
     return gate_of_root
 
@@ -64,7 +62,7 @@ class Selection:
         self._include = include
         self._exclude = exclude
 
-    def __call__(self, _: Registry, skill: Skill) -> GateRefusal | None:
+    def __call__(self, _: SkillReader, skill: Skill) -> GateRefusal | None:
         """Return why this skill is not served, or None if it is chosen."""
         texts = [skill.path, skill.name, *map(str, tags_of(skill.frontmatter))]
         excluded = next((each for each in self._exclude if _fits(each, texts)), None)

@@ -7,62 +7,31 @@ digest that the snapshot lists.
 
 from __future__ import annotations
 
-import errno
-import hashlib
 import logging
 import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from itertools import chain
-from typing import Final, NamedTuple, Self
+from typing import Final, Self
 
-from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.checks import Checks
 from mcp_skills_server.catalog.gates import Gate
 from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.path_map import above, outermost
+from mcp_skills_server.catalog.reader import SkillReader
 from mcp_skills_server.catalog.root_state import RootState
 from mcp_skills_server.catalog.roots import Limits, MirroredRoot, Root, merge, open_roots
 from mcp_skills_server.catalog.scan import Arm
 from mcp_skills_server.catalog.threads import in_thread
 from mcp_skills_server.codes import problem
-from mcp_skills_server.errors import StaleFileError
-from mcp_skills_server.model import SKILL_MD, Changes, Problem, Skill, SkillFile, Snapshot
-from mcp_skills_server.model.digests import digest_of
+from mcp_skills_server.model import Changes, Problem, Skill, Snapshot
 
 logger = logging.getLogger(__name__)
 
-_CHANGED: Final = disk.MISSING_ERRORS | {errno.EFBIG}
-_CACHED_BODIES: Final = 64
-"""Each has at most `Limits.skill_md` bytes."""
 _SAVE_AGAIN_S: Final = 60.0
 """Backoff in seconds after the index could not be saved: it is locked, or the disk is full."""
-
-
-class Body(NamedTuple):
-    """Parsed body of a SKILL.md: the skill's instructions.
-
-    Attributes:
-        text: UTF-8 text with LF line ends, without frontmatter.
-        linked: link text (or "") by bundled file that the text refers to, in order.
-        line: 1-based line of SKILL.md on which the text begins.
-    """
-
-    text: str
-    linked: Mapping[str, str]
-    line: int = 1
-
-
-@lru_cache(_CACHED_BODIES)
-def _body(skill: Skill, raw: bytes) -> Body:
-    from mcp_skills_server.format import frontmatter
-    from mcp_skills_server.format.links import linked_files, references
-
-    document = frontmatter.parse(raw)
-    linked = linked_files(references(document.body), skill.files, SKILL_MD)
-    return Body(document.body, linked, document.body_line)
 
 
 class Listeners:
@@ -93,7 +62,7 @@ class Listeners:
                 logger.exception("a listener failed")
 
 
-class Registry:
+class Registry(SkillReader):
     """The skills of some directories, empty until loaded. Thread-safe.
 
     `with Registry(["skills"]) as registry:` loads it; `async with` does so without blocking the
@@ -111,7 +80,6 @@ class Registry:
         gate: refuses skills that must not be served, such as those that a lock file does not name.
 
     Attributes:
-        roots: the directories, in their order; `SkillFile.root` is an index into them.
         snapshot: all skills as of the last scan; immutable, and replaced by the next scan.
         loaded: set when the first scan is done.
         index: as given; None with a gate, which must check every skill anew.
@@ -130,10 +98,11 @@ class Registry:
         index: Index | None = None,
         gate: Gate | None = None,
     ) -> None:
-        self.roots = open_roots(roots)
-        self.limits = limits = limits or Limits()
+        limits = limits or Limits()
+        super().__init__(open_roots(roots), limits)
         self.snapshot = Snapshot({})
         self.loaded = threading.Event()
+        self.permissions = None  # all skills, whoever asks
         self._lock = threading.RLock()
         root_gate = None
         if gate is not None:
@@ -410,65 +379,7 @@ class Registry:
             shadowed.append(problem("shadowed", text).at(hidden_at, skill.path))
         return merged, shadowed
 
-    # Reading
-
-    def read(self, file: SkillFile) -> bytes:
-        """Return the bytes of a file, verified against its digest.
-
-            skill = registry.snapshot.skills["refunds"]
-            raw = registry.read(skill.files["references/policy.md"])
-
-        Raises:
-            StaleFileError: the bytes differ from those that were scanned; `rescan` scans the file
-                again.
-        """
-        path = os.path.join(self.roots[file.root].path, file.location)
-        try:
-            raw, _ = disk.read(path, file.size)
-        except OSError as error:
-            reason = None if error.errno in _CHANGED else error.strerror
-            raise StaleFileError(path, reason) from None
-        if file.digest != digest_of(raw):
-            file.signature = ""  # force a rescan: a quick rewrite may leave the same time stamp
-            raise StaleFileError(path)
-        return raw
-
-    def read_all(self, skill: Skill) -> dict[str, bytes]:
-        """Return the bytes of every file of a skill, by path.
-
-        Raises:
-            StaleFileError: as for `read`.
-        """
-        return {path: self.read(file) for path, file in skill.files.items()}
-
-    def digest_over(self, skill: Skill) -> str:
-        """Return one digest of all paths and files of a skill, as approvals and lock files use it.
-
-        Raises:
-            StaleFileError: a file could not be read.
-        """
-        whole = hashlib.sha256()
-        for path, file in sorted(skill.files.items()):
-            digest = file.digest or digest_of(self.read(file))
-            whole.update(path.encode() + b"\0" + digest.encode() + b"\n")
-        return f"sha256:{whole.hexdigest()}"
-
-    def body(self, skill: Skill) -> Body:
-        """Return the skill's instructions and the files that they refer to.
-
-        Raises:
-            StaleFileError: as for `read`.
-        """
-        return _body(skill, self.read(skill.files[SKILL_MD]))
-
-    def place(self, skill: Skill) -> str:
-        """Return the absolute path of the skill's directory, for programs on the same disk."""
-        return os.path.join(self.roots[skill.root].path, *skill.directory.split("/")).rstrip(os.sep)
-
     # Problems
-
-    permissions: Final = None
-    """The registry belongs to no principal, unlike `FilteredSkills`."""
 
     def filter_changes(self, changes: Changes) -> Changes:
         """Return the changes unfiltered; the counterpart of `FilteredSkills.filter_changes`."""

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Final, Generic, TypeAlias, TypeVar
+from typing import Final, TypeVar
 from weakref import ref
 
 from mcp_skills_server.access.grants import Grant, Grants, Permissions
 from mcp_skills_server.access.principal import Principal
+from mcp_skills_server.caches import LruCache
 from mcp_skills_server.catalog.bundle import without_nested
-from mcp_skills_server.catalog.registry import Body, Registry
+from mcp_skills_server.catalog.reader import Body
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.catalog.threads import in_thread, off_loop
 from mcp_skills_server.errors import REPEATS, StaleFileError, UnreadableError
 from mcp_skills_server.model import SKILL_MD, Changes, Skill, Snapshot, Standing
@@ -36,11 +38,7 @@ _INLINE_BYTES: Final = 1 << 18
 """Files of at most this size are read on the event loop."""
 _INLINE_MARKDOWN: Final = 1 << 14
 """A SKILL.md of at most this size is parsed on the event loop: a thread switch would cost more."""
-_K = TypeVar("_K")
 _V = TypeVar("_V")
-
-SkillSet: TypeAlias = "Registry | GrantedSkills"
-"""The skills behind a view or a conversation: all, or what a principal may see."""
 
 
 class View:
@@ -176,7 +174,7 @@ class Views:
 class GrantedSkills:
     """The skills that a principal can read, and its permissions. Thread-safe.
 
-    Made by `Views`. It has the members of a `Registry` that a `SkillSet` needs.
+    A `SkillSet`, made by `Views`.
     """
 
     def __init__(self, views: Views, permissions: Permissions) -> None:
@@ -305,46 +303,3 @@ def _without_same(skills: Mapping[str, Skill], others: Mapping[str, Skill]) -> d
         for path, each in skills.items()
         if path not in others or not others[path].has_same_content(each)
     }
-
-
-class LruCache(Generic[_K, _V]):
-    """Thread-safe LRU cache, bounded by the weight of its values, which are made on a miss.
-
-    `make` is called under the lock, so it must be quick. Evicted values are closed.
-    """
-
-    def __init__(
-        self,
-        make: Callable[[_K], _V],
-        most: int,
-        *,
-        weigh: Callable[[_V], int] = lambda _: 1,
-        close: Callable[[_V], object] = lambda _: None,
-    ) -> None:
-        self._make = make
-        self._weigh = weigh
-        self.most = most
-        self._close = close
-        self._lock = threading.Lock()
-        self._values: OrderedDict[_K, _V] = OrderedDict()
-
-    def weight(self) -> int:
-        """Return the weight of all values."""
-        return sum(map(self._weigh, [*self._values.values()]))
-
-    def of(self, key: _K) -> _V:
-        """Return the value of this key, made on a miss."""
-        going: list[_V] = []
-        with self._lock:
-            if key not in self._values:
-                self._values[key] = self._make(key)
-                total = self.weight()
-                while total > self.most and len(self._values) > 1:
-                    _, gone = self._values.popitem(last=False)
-                    total -= self._weigh(gone)
-                    going.append(gone)
-            self._values.move_to_end(key)
-            found = self._values[key]
-        for gone in going:
-            self._close(gone)
-        return found

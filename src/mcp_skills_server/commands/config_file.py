@@ -20,8 +20,7 @@ import click
 from mcp_skills_server.access.grants import EVERY_SKILL, MAY, Grant, Pattern, PatternError, is_who
 from mcp_skills_server.access.quotas import QuotaTable
 from mcp_skills_server.access.settings import ALGORITHMS, OAuthSettings, is_secure
-from mcp_skills_server.commands.fields import VARIABLE_NAME, key_of, located, traits_of
-from mcp_skills_server.commands.options import RootType
+from mcp_skills_server.commands.fields import VARIABLE_NAME, RootType, key_of, located, traits_of
 from mcp_skills_server.commands.printing import more_suffix
 from mcp_skills_server.durable import read_regular
 from mcp_skills_server.errors import SkillsServerError, UsageError, clipped

@@ -18,7 +18,7 @@ from mcp_skills_server.authoring.evaluation import CaseResult, RankingJudge, Tri
 from mcp_skills_server.authoring.programs import CommandJudge
 from mcp_skills_server.authoring.tokens import token_counter
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.views import SkillSet
+from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.commands.fields import (
     count,
     many,

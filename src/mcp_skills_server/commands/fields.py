@@ -45,6 +45,16 @@ PREFIX: Final = "MCP_SKILLS_"
 _WORDS: Final = "mcp_skills_server.words"
 
 
+class RootType(click.Path):
+    """A folder, an archive, or the address of a site, a repository or a registry."""
+
+    def split_envvar_value(self, rv: str) -> list[str]:
+        """Split a variable as PATH is split, but not in `https://host:8443` or an oci:// tag."""
+        from mcp_skills_server.sources.kinds import split
+
+        return split(rv)
+
+
 @dataclass(frozen=True, slots=True)
 class Traits:
     """Properties of an option beyond those of click."""

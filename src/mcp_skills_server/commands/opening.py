@@ -383,7 +383,7 @@ def proposals_at(folder: str | None, roots: Sequence[str]) -> ProposalStore | No
 
     if folder == "git":
         branches = Branches(roots or [os.getcwd()])
-        return ProposalStore(branches.folder, branches)
+        return ProposalStore(branches.folder, branches.add)
     place = os.path.realpath(folder)
     for root in roots:
         if os.path.commonpath([place, root]) in {place, root}:

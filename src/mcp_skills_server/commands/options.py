@@ -15,6 +15,7 @@ import click
 from mcp_skills_server.commands.fields import (
     PREFIX,
     Options,
+    RootType,
     count,
     file,
     flag,
@@ -55,16 +56,6 @@ def index_of(given: str | None) -> Index:
     from mcp_skills_server.catalog.index import LEAST_SKILLS, Index
 
     return Index(cache_folder(given) / "index", 1 if given else LEAST_SKILLS)
-
-
-class RootType(click.Path):
-    """A folder, an archive, or the address of a site, a repository or a registry."""
-
-    def split_envvar_value(self, rv: str) -> list[str]:
-        """Split a variable as PATH is split, but not in `https://host:8443` or an oci:// tag."""
-        from mcp_skills_server.sources.kinds import split
-
-        return split(rv)
 
 
 _argument = partial(click.argument, "roots", nargs=-1, type=RootType(), envvar=_ROOTS)

@@ -93,8 +93,10 @@ def ui(context: click.Context, options: UiOptions, roots: tuple[str, ...]) -> No
 
     watcher = make_watcher(registry, options)
     serve = partial(serve_http, parts=[page], listening=listening)
-    anyio.run(serve, runtime, settings, http, watcher, views)
-    opened.stop()
+    try:
+        anyio.run(serve, runtime, settings, http, watcher, views)
+    finally:
+        opened.stop()
     exit_now()
 
 

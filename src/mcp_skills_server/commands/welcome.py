@@ -19,9 +19,8 @@ import click
 import yaml
 from click.shell_completion import get_completion_class
 
+from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.commands.fields import Options, option, takes
-from mcp_skills_server.commands.opening import load_registry
-from mcp_skills_server.commands.options import RootOptions
 from mcp_skills_server.commands.printing import remark, say, say_lines, writing
 from mcp_skills_server.durable import write_folder
 from mcp_skills_server.errors import UsageError, plural
@@ -86,7 +85,8 @@ def welcome() -> None:
 def _count(folder: Path) -> int:
     """Return the number of skills that `list` shows of a folder."""
     try:
-        return len(load_registry([str(folder)], RootOptions()).snapshot.skills)
+        with Registry([str(folder)]) as registry:
+            return len(registry.snapshot.skills)
     except UsageError:
         return 0
 

@@ -33,12 +33,17 @@ INVISIBLE: Final = (
     f"{_ALWAYS}{_SELECTORS}\u061c\u180b-\u180d\u180f\u200c-\u200f\u2800\ufeff\U000e0100-\U000e01ef"
 )
 """Body of a regular expression's character class: every character that may be invisible."""
+_FLAG: Final = (
+    "\U0001f3f4\U000e0067\U000e0062(?:\U000e0065\U000e006e\U000e0067"
+    "|\U000e0073\U000e0063\U000e0074|\U000e0077\U000e006c\U000e0073)\U000e007f"
+)
+"""The flag of England, Scotland or Wales, the only emoji with tag characters."""
 _HIDDEN_IN_ASCII: Final = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f]")
 
 
 @cache  # compiling both patterns takes 15 ms, and a start with ASCII names needs neither
 def _any() -> re.Pattern[str]:
-    return re.compile(f"[{INVISIBLE}]")
+    return re.compile(f"{_FLAG}|[{INVISIBLE}]")
 
 
 @cache
@@ -66,7 +71,8 @@ def find(text: str) -> Iterator[tuple[int, str]]:
         yield from ((found.start(), found[0]) for found in _HIDDEN_IN_ASCII.finditer(text))
         return
     for found in _any().finditer(text):
-        if _hidden().match(text, found.start()):  # the long pattern is tried only where it may fit
+        # The long pattern is tried only where it may fit.
+        if len(found[0]) == 1 and _hidden().match(text, found.start()):
             yield found.start(), found[0]
 
 
@@ -84,9 +90,10 @@ def strip(text: str) -> str:
     """Return the text without its hidden characters."""
     if text.isascii():
         return _HIDDEN_IN_ASCII.sub("", text)
-    if not _any().search(text):
+    unseen = {offset for offset, _ in find(text)}
+    if not unseen:
         return text
-    return _hidden().sub("", text)
+    return "".join(each for offset, each in enumerate(text) if offset not in unseen)
 
 
 def hidden_warning(*texts: str) -> str:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 # The parser has escaped braces and angle brackets by then.
 _ELSEWHERE: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:|//|#|/|\{|%7B|\$|<|%3C")
+_MAY_LINK: Final = re.compile(r"\]\([ <]*+(?!https?:|#)|\]:")
 _READ: Final = 262_144
 """Characters at the start of a body that are searched for references."""
 _PIECE: Final = 16_384
@@ -68,8 +69,16 @@ class Reference(NamedTuple):
     kind: Literal["link", "image", "code", "outside"]
 
 
-def references(body: str) -> list[Reference]:
-    """Return all possible references of a body to bundled files, in order of appearance."""
+def may_link(body: str) -> bool:
+    """Tell whether a body may have a link to a file, without parsing it."""
+    return _MAY_LINK.search(body) is not None
+
+
+def references(body: str, folder: str = "") -> list[Reference]:
+    """Return all possible references of a body to bundled files, in order of appearance.
+
+    `folder` is the one of the body's file in the skill, to which its links are relative.
+    """
     found: list[Reference] = []
     known: dict[str, Any] = {}
     left = _MOST_BRACKETS
@@ -81,7 +90,7 @@ def references(body: str) -> list[Reference]:
             if left < 0:
                 return found
             if "[" in piece or "`" in piece:
-                found += _inline(_parsed(piece, known), line)
+                found += _inline(_parsed(piece, known), line, folder)
     return found
 
 
@@ -122,16 +131,16 @@ def _state() -> type[StateInline]:
     return PlacedState
 
 
-def _inline(tokens: list[Token], line: int) -> Iterator[Reference]:
+def _inline(tokens: list[Token], line: int, folder: str) -> Iterator[Reference]:
     first = line
     for position, token in enumerate(tokens):
         line = first + (token.map[0] if token.map else 0)
         if token.type == "link_open":
             # Links are not nested.
             inside = takewhile(lambda each: each.type != "link_close", tokens[position + 1 :])
-            yield from _reference(str(token.attrs.get("href", "")), _text(inside), line, "link")
+            yield from _reference(token.attrs.get("href"), folder, _text(inside), line, "link")
         elif token.type == "image":
-            yield from _reference(str(token.attrs.get("src", "")), token.content, line, "image")
+            yield from _reference(token.attrs.get("src"), folder, token.content, line, "image")
         elif token.type == "code_inline":
             for word in dict.fromkeys((token.content, *token.content.split())):
                 target = _normal(word.strip("\"'"))
@@ -140,12 +149,12 @@ def _inline(tokens: list[Token], line: int) -> Iterator[Reference]:
 
 
 def _reference(
-    written: str, text: str, line: int, kind: Literal["link", "image"]
+    written: object, folder: str, text: str, line: int, kind: Literal["link", "image"]
 ) -> Iterator[Reference]:
-    if not written or _ELSEWHERE.match(written):
+    if not isinstance(written, str) or not written or _ELSEWHERE.match(written):
         return
     path = unquote(re.split(r"[?#]", written, maxsplit=1)[0])
-    target = _normal(path)
+    target = _normal(f"{folder}/{path}")
     if target:
         yield Reference(target, text, line, kind)
     elif path.startswith("../") or "/../" in path:

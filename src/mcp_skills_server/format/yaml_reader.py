@@ -36,6 +36,8 @@ _OTHER_IN_1_1: Final = frozenset(
 )
 """Words that are booleans in YAML 1.1 and text in 1.2."""
 _WORD_KEY: Final = _NULL | _BOOLEAN | _OTHER_IN_1_1
+_GLUED: Final = re.compile(r"(?m)^([a-z][a-z-]*+):([^ \t\n][^\n]*+)")
+"""A field without the blank that YAML demands after a colon."""
 _PROSE: Final = ("description", "when_to_use", "argument-hint")
 """Fields whose values are sentences, in which a number sign is text."""
 MAX_DEPTH: Final = 24
@@ -143,7 +145,13 @@ class YamlReader:
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             line = mark.line + 2 if mark else None
-            self._report("yaml-syntax", _words(error), line, _hint(error))
+            glued = _GLUED.search(self._text)
+            if glued and self._text.count("\n", 0, glued.start()) + 2 == (line or 0) - 1:
+                hint = f"write {glued[1]}: {glued[2].strip()}"
+                message = "not valid YAML: no blank follows the colon"
+                self._report("yaml-syntax", message, (line or 0) - 1, hint)
+            else:
+                self._report("yaml-syntax", _words(error), line, _hint(error))
         except yaml.reader.ReaderError as error:  # its position counts bytes or characters
             message = f"YAML does not allow the character U+{error.character:04X}"
             line = self._line(chr(error.character))
@@ -238,6 +246,9 @@ class YamlReader:
                 self.written.setdefault(key, written)
                 if self._has_comment and value.implicit[0]:
                     self._check_comment(key, value)
+                if value.anchor and key in _PROSE:
+                    message = f"{literal('&' + value.anchor)} is no part of the value of {key}"
+                    self._note("yaml-comment", value, message, "put the value in quotes")
             if depth == 1 and self.field == METADATA:
                 self.metadata.setdefault(key, (line, written))
             out[key] = self._value(value, depth + 1)

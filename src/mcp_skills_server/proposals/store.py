@@ -12,12 +12,12 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import tomli_w
 from filelock import FileLock
@@ -26,9 +26,6 @@ from mcp_skills_server.durable import replace_file, untrusted_reason, write_fold
 from mcp_skills_server.errors import REPEATS, RequestError, UsageError
 from mcp_skills_server.model import Json
 from mcp_skills_server.model.decoding import load_toml
-
-if TYPE_CHECKING:
-    from mcp_skills_server.proposals.branches import Branches
 
 logger = logging.getLogger(__name__)
 
@@ -104,12 +101,17 @@ def decode(raw: bytes) -> Proposal:
 class ProposalStore:
     """Store of proposals in a folder that several processes share, made with mode 0700 if missing.
 
+    `add_branch` also keeps a new proposal with its files in git, or raises RequestError.
     UsageError says that the folder cannot be used, or that others may write in it.
     """
 
-    def __init__(self, folder: Path, branches: Branches | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        add_branch: Callable[[Proposal, Mapping[str, bytes]], None] | None = None,
+    ) -> None:
         self.folder = folder
-        self._branches = branches
+        self._add_branch = add_branch
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             fault = untrusted_reason(os.stat(folder))
@@ -176,8 +178,8 @@ class ProposalStore:
                 _check_quota(pending, proposal.principal)
                 write_folder(self.folder / id_, written)
                 try:
-                    if self._branches is not None:
-                        self._branches.add(made, files)
+                    if self._add_branch is not None:
+                        self._add_branch(made, files)
                 except (RequestError, OSError):
                     shutil.rmtree(self.folder / id_)
                     raise

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from mcp_skills_server.catalog.gates import GateRefusal
-from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.reader import SkillReader
 from mcp_skills_server.codes import problem
 from mcp_skills_server.durable import read_regular, replace_file
 from mcp_skills_server.errors import UsageError
@@ -165,7 +165,7 @@ class Pins:
     def __init__(self, entries: Mapping[str, LockedSource]) -> None:
         self.entries = entries
 
-    def __call__(self, reader: Registry, skill: Skill) -> GateRefusal | None:
+    def __call__(self, reader: SkillReader, skill: Skill) -> GateRefusal | None:
         """Return the refusal of a skill, or None if its files match the lock file."""
         # An unusable skill may have any size, so it is not hashed. Its refusal is silent, and a
         # later root may serve the path.
@@ -181,7 +181,7 @@ class Pins:
             return GateRefusal(problem("lock-differs", message))
         return None
 
-    def unserved(self, reader: Registry, served: Mapping[str, Skill]) -> list[str]:
+    def unserved(self, reader: SkillReader, served: Mapping[str, Skill]) -> list[str]:
         """Return the paths of locked skills that are not served."""
         index = {root.given: root.index for root in reader.roots}
         return [

@@ -20,7 +20,7 @@ from typing import Any, Final, TypeAlias, cast
 from mcp_skills_server import __version__
 from mcp_skills_server.catalog.gates import GateRefusal
 from mcp_skills_server.catalog.index import Index
-from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.reader import SkillReader
 from mcp_skills_server.codes import problem
 from mcp_skills_server.durable import read_regular
 from mcp_skills_server.errors import SkillsServerError, UsageError
@@ -298,7 +298,7 @@ class SignatureGate:
         """The cache key under which `_refusals` is valid."""
         self._refusals: dict[str, GateRefusal | None] = {}
 
-    def __call__(self, reader: Registry, skill: Skill) -> GateRefusal | None:
+    def __call__(self, reader: SkillReader, skill: Skill) -> GateRefusal | None:
         """Return the refusal of a skill, or None if its signature is valid."""
         if skill.standing is Standing.UNUSABLE:  # may have any size, and is not served anyway
             return GateRefusal(None)
@@ -311,7 +311,7 @@ class SignatureGate:
         return self._refusals[digest]
 
     def _judge(
-        self, reader: Registry, skill: Skill, digest: str, key: str | None
+        self, reader: SkillReader, skill: Skill, digest: str, key: str | None
     ) -> GateRefusal | None:
         # Another version of this program may check more.
         kind, proof = f"signature {__version__} {key}", digest.encode()

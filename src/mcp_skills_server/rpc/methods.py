@@ -22,7 +22,7 @@ from anyio import to_thread
 from mcp_skills_server.access.principal import Requester
 from mcp_skills_server.catalog.path_map import join
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.threads import in_thread, limit_large_answers
+from mcp_skills_server.catalog.threads import in_thread
 from mcp_skills_server.catalog.views import View, Views, retry_when_stale
 from mcp_skills_server.codes import problem
 from mcp_skills_server.dialects import skills_protocol as dialect
@@ -38,6 +38,7 @@ from mcp_skills_server.model import SKILL_MD, Json, Problem, Skill, Snapshot, St
 from mcp_skills_server.rpc import guide
 from mcp_skills_server.rpc.blobs import BlobStore
 from mcp_skills_server.rpc.messages import CallError, failed
+from mcp_skills_server.runtime.large_answers import limit_large_answers
 from mcp_skills_server.runtime.quota import QuotaError
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.telemetry import events

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 from mcp_skills_server.catalog.disk import is_utf8
-from mcp_skills_server.catalog.views import SkillSet
+from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.dialects.runtime import OVERVIEW_CHARACTERS, Loaded, Offer, Overview
 from mcp_skills_server.format import hidden, identity

@@ -9,9 +9,10 @@ from copy import copy
 from threading import Lock
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
+from mcp_skills_server.caches import LruCache
 from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.catalog.threads import in_thread
-from mcp_skills_server.catalog.views import LruCache, SkillSet
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.errors import RequestError, UsageError
 from mcp_skills_server.format import identity, uris

@@ -14,7 +14,8 @@ from itertools import chain, groupby, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from mcp_skills_server.catalog.views import SkillSet, View
+from mcp_skills_server.catalog.skill_set import SkillSet
+from mcp_skills_server.catalog.views import View
 from mcp_skills_server.model import Skill
 from mcp_skills_server.runtime.overlap import group_copies
 from mcp_skills_server.runtime.search_index import MOST_HITS, SENTENCE_WEIGHTS, SearchIndex, Term

@@ -15,7 +15,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeAlias
 
 from mcp_skills_server.access.principal import Owner
-from mcp_skills_server.catalog.threads import in_thread, limit_large_answers
+from mcp_skills_server.catalog.threads import in_thread
 from mcp_skills_server.catalog.views import View, retry_when_stale
 from mcp_skills_server.dialects import runtime as dialect
 from mcp_skills_server.dialects.runtime import Loaded, ToolResult
@@ -34,6 +34,7 @@ from mcp_skills_server.runtime.active_skills import (
     loaded_list,
 )
 from mcp_skills_server.runtime.briefing import name_of
+from mcp_skills_server.runtime.large_answers import limit_large_answers
 from mcp_skills_server.runtime.tool_arguments import invalid_arguments, path_in
 from mcp_skills_server.telemetry import events
 

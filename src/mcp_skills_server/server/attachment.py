@@ -16,8 +16,9 @@ from typing import Any, Final
 from mcp_skills_server.access.grants import Grants, Permissions
 from mcp_skills_server.access.principal import Owner, Principal
 from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.catalog.threads import in_thread
-from mcp_skills_server.catalog.views import SkillSet, View, Views, retry_when_stale
+from mcp_skills_server.catalog.views import View, Views, retry_when_stale
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.errors import NotServedError

@@ -7,8 +7,9 @@ from functools import partial
 from typing import Any, Final
 
 from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.catalog.threads import in_thread
-from mcp_skills_server.catalog.views import SkillSet, View
+from mcp_skills_server.catalog.views import View
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.errors import RequestError, quoted
 from mcp_skills_server.format import identity

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Final
 
-from mcp_skills_server.catalog.threads import limit_large_answers
 from mcp_skills_server.catalog.views import View
 from mcp_skills_server.dialects import resources as dialect
 from mcp_skills_server.dialects.runtime import apps
@@ -15,6 +14,7 @@ from mcp_skills_server.errors import NotServedError, RequestError, clipped
 from mcp_skills_server.format import cursors, uris
 from mcp_skills_server.format.uris import LONGEST, SCHEME, TEMPLATE, segments, uri
 from mcp_skills_server.model import Json, Snapshot, Standing
+from mcp_skills_server.runtime.large_answers import limit_large_answers
 from mcp_skills_server.server import requests
 from mcp_skills_server.server.requests import Caller, Page, Params, Result, Settings
 

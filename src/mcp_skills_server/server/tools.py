@@ -12,7 +12,8 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
-from mcp_skills_server.catalog.views import SkillSet, View
+from mcp_skills_server.catalog.skill_set import SkillSet
+from mcp_skills_server.catalog.views import View
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.dialects.dialect import cacheable
 from mcp_skills_server.errors import RequestError

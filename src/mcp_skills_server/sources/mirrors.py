@@ -177,17 +177,21 @@ class Follower:
 
     async def follow(self) -> None:
         """Poll the source until cancelled, with exponential backoff after failures."""
-        wait, retry = 0.0, 0.0
+        wait, retry, is_failing = 0.0, 0.0, False
         while True:
             anew = await self._wait(wait)
             first_retry = _FIRST_RETRY_S
             try:
                 wait, retry = await self.refresh(anew=anew), 0.0
+                if is_failing:
+                    logger.info("%s: can be fetched again", self.name)
+                is_failing = False
                 continue
             except BusyError as error:  # what the other process fetches will be read then
                 first_retry = _LEAST_POLL_S
                 logger.debug("%s: %s", self.name, self.reason(error))
             except (SourceError, UsageError) as error:
+                is_failing = True
                 await to_thread.run_sync(self.report_failure, error)
             if not self.state.ready:
                 self._read_whole_copy()

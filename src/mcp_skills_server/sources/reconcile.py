@@ -52,6 +52,7 @@ from mcp_skills_server.sources.source import (
     UnacceptableError,
     Unit,
     UnitContents,
+    UnitIntake,
     UnreachableError,
 )
 
@@ -100,18 +101,18 @@ async def reconcile(
     except SourceError:
         raise
     except OSError as error:
-        raise UnreachableError(f"cannot be written ({error.strerror or error})") from None
+        raise UnreachableError(f"its copy cannot be written ({error.strerror or error})") from None
 
 
 def fetching(
     fetch: Callable[[Unit], Awaitable[UnitContents]],
-) -> Callable[[Reconciler, Sequence[Unit]], Awaitable[None]]:
+) -> Callable[[UnitIntake, Sequence[Unit]], Awaitable[None]]:
     """Return a `Plan.fetch` that fetches a few units at a time within `total_s`.
 
     `fetch` downloads a unit, verifies it and returns its contents.
     """
 
-    async def fetch_all(run: Reconciler, missing: Sequence[Unit]) -> None:
+    async def fetch_all(run: UnitIntake, missing: Sequence[Unit]) -> None:
         queue, left = iter(missing), dict.fromkeys(missing)
 
         async def work() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Collection, Generator, Mapping,
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from mcp_skills_server.codes import problem
 from mcp_skills_server.dialects import wellknown
@@ -23,9 +23,6 @@ from mcp_skills_server.sources.addresses import relative_to_site
 from mcp_skills_server.sources.cache import CacheFolder, PrivateFolder
 from mcp_skills_server.sources.folder import FetchedFolder, folder_stamp
 from mcp_skills_server.sources.records import IndexRecord
-
-if TYPE_CHECKING:
-    from mcp_skills_server.sources.reconcile import Reconciler
 
 PINNED_S: Final = 86_400.0
 """Seconds between two polls of a revision that never changes: only the copy on disk can."""
@@ -275,15 +272,41 @@ class UnitContents:
     pointers: tuple[str, ...] = ()
 
 
+class UnitIntake(Protocol):
+    """Takes what a source fetches into the folder."""
+
+    @property
+    def settings(self) -> FetchSettings:
+        """The limits of the fetch."""
+        ...
+
+    @property
+    def is_full(self) -> bool:
+        """True once the skills together exceed the limit of bytes."""
+        ...
+
+    def check_budget(self, unit: Unit) -> None:
+        """Raise SourceError if all skills together exceed the limit of bytes."""
+        ...
+
+    def put(self, unit: Unit, bundle: UnitContents) -> None:
+        """Stage the skills of a unit; an error refuses one skill."""
+        ...
+
+    def refuse(self, unit: Unit, error: Exception) -> None:
+        """Record why a unit cannot be fetched."""
+        ...
+
+
 @dataclass(slots=True)
 class Plan:
     """The skills of one revision, and a way to fetch them.
 
-    `fetch` passes the contents of units, or refusals, to the reconciler, or raises SourceError.
+    `fetch` passes the contents of units, or refusals, to the intake, or raises SourceError.
     """
 
     units: Sequence[Unit]  # in the source's order; the first of two skills with one name wins
-    fetch: Callable[[Reconciler, Sequence[Unit]], Awaitable[object]]
+    fetch: Callable[[UnitIntake, Sequence[Unit]], Awaitable[object]]
     index: IndexRecord  # the source's record after a complete fetch
     touched: Set[str] | None = None  # skills that may differ from the record; None for all
     offered: Collection[str] | None = ()  # further names that the source has; None if unknown

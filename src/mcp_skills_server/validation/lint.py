@@ -41,7 +41,9 @@ def lint_names(skill: Skill, served: Collection[str], unserved: Iterable[str]) -
     if ignored:
         message = f"ignored because of their names, and not served: {summarize(ignored)}"
         yield problem("ignored-file", message)
-    for fault in file_names.faults(served):
+    folder = [skill.directory] if skill.standing > Standing.UNUSABLE else []
+    of_folder = (fault._replace(path="") for fault in file_names.faults(folder))
+    for fault in (*file_names.faults(served), *of_folder):
         if fault.is_hidden:
             hint = "rename the file without it"
             yield problem("hidden-characters", fault.message, hint=hint).at(fault.path, "")
@@ -63,6 +65,8 @@ def lint_file(skill: Skill, path: str, raw: bytes) -> list[Problem]:
         found += rules.check_deeply(document, skill.files)
     elif path == manifest.SKILL_TOML and readable:
         found += manifest.read(raw, skill.frontmatter, skill.path, skill.files).problems
+    if content is not None and path.startswith("references/") and path.endswith(".md"):
+        found += rules.check_links(content, path, skill.files)
     if content is not None:
         found += text.RULES.check(TextFile(content, path, body_line))
     return [each._replace(path=path) for each in found]

@@ -89,6 +89,10 @@ class Pieces:
         """Return the 1-based line of an offset."""
         return bisect_right(self._breaks, offset - 1) + 1
 
+    def text_of_line(self, number: int) -> str:
+        """Return the line with this 0-based number."""
+        return self.text[self._offset(number + 1) : self._offset(number + 2)]
+
     def _offset(self, line: int) -> int:
         """Return the offset of the beginning of a 1-based line."""
         if line <= 1:

@@ -16,8 +16,8 @@ from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 from mcp_skills_server.codes import problem
 from mcp_skills_server.format import hidden
 from mcp_skills_server.format.frontmatter import Document
-from mcp_skills_server.format.links import Reference, references
-from mcp_skills_server.model import Json, Problem
+from mcp_skills_server.format.links import Reference, may_link, references
+from mcp_skills_server.model import SKILL_MD, Json, Problem
 from mcp_skills_server.validation.pieces import Pieces
 
 T = TypeVar("T")
@@ -91,8 +91,20 @@ class SkillMd:
 
     @cached_property
     def references(self) -> list[Reference]:
-        """Return the possible file references of the body, in order."""
-        return references(self.document.body)
+        """Return the possible file references of the body, in order.
+
+        Most bodies are not parsed: they have no link, and a code span is of interest only if it
+        names a file that lies deep.
+        """
+        body = self.document.body
+        if may_link(body) or any(path.count("/") > 1 and path in body for path in self.files):
+            return references(body)
+        return []
+
+    @cached_property
+    def pieces(self) -> Pieces:
+        """Return the pieces of the body."""
+        return Pieces(self.document.body, SKILL_MD)
 
 
 @dataclass(frozen=True)

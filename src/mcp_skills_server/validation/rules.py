@@ -8,11 +8,13 @@ from collections.abc import Collection, Iterator, Mapping
 from types import NoneType
 from typing import Final
 
+from mcp_skills_server.codes import problem
 from mcp_skills_server.errors import clipped
 from mcp_skills_server.format import fields, hidden, identity
 from mcp_skills_server.format.arguments import with_mappings
 from mcp_skills_server.format.excerpts import literal
 from mcp_skills_server.format.frontmatter import Document
+from mcp_skills_server.format.links import may_link, references
 from mcp_skills_server.format.nearest import nearest
 from mcp_skills_server.model import Json, Problem, printable
 from mcp_skills_server.validation import template
@@ -40,12 +42,13 @@ _WHEN: Final = re.compile(
     r"|used? (?:to|in|by|on|with|as)|use (?:this|it|proactively)|must be used"
     r"|wenn|falls|sobald|für|bei|beim|lorsqu|quand|pour|si|cuando|para|quando|caso|per|se|als|voor"
     r"|wanneer|gdy|jeśli|dla|när|если|когда|при|для|коли|якщо)(?:\b|(?<=lorsqu))"
-    r"|时|時|场合|用于|如果|当|場合|とき|際|ため|때|경우|위해|عند|إذا|जब|लिए|เมื่อ",
+    r"|时|時|场合|场景|适用|需要|用于|如果|当|場合|とき|際|ため|때|경우|위해|عند|إذا|जब|लिए|เมื่อ",
     re.IGNORECASE,
 )
 """Words in a description that introduce the purpose or the occasion of its skill."""
 _LANGUAGE: Final = re.compile(
-    r"\b(?:the|and|of|with|from|to|an?|in|und|der|die|das|et|les?|des|y|el|los|del|e|il|di|o|os|da|de|as|um|het|een)\b",
+    r"\b(?:the|and|of|with|from|to|an?|in|und|der|die|das|et|les?|des|y|el|los|del|e|il|di|o|os|da|de|as|um|het|een|к|из|или|что)\b"
+    r"|[\u3041-\u30ff\u4e00-\u9fff\uac00-\ud7a3]",
     re.IGNORECASE,
 )
 """Words that tell that a description is in a language whose "when" is known."""
@@ -64,6 +67,16 @@ _KINDS: Final[Mapping[object, str]] = {
     list: "a list",
     dict: "a mapping",
 }
+_RESERVED: Final = re.compile(r"claude|anthropic")
+_TAG: Final = re.compile(r"</?[A-Za-z][^<>]*+>")
+_SCRIPT: Final = re.compile(
+    r"(?P<run>\b(?:python3?|bash|sh|node|ruby|perl|pwsh|uv run)\s++)?(?<![\w./$}>*-])(?:\./)?"
+    r"(?P<path>\w[\w-]*+/(?:[\w-]++/)*+[\w-]++\.(?:py|sh|mjs|js|ts|rb|pl|ps1))(?![\w*{<-])"
+)
+_MADE: Final = re.compile(
+    r"\b(?:creat|generat|writ|wrote|sav|add|new|output|example|e\.g|such as|your)", re.IGNORECASE
+)
+"""Words of a line with a path that is not to exist yet."""
 _MAX_LINES: Final = 500
 _MAX_CHARACTERS: Final = 20_000  # about 5,000 tokens
 
@@ -148,13 +161,14 @@ def _name_mismatch(skill: SkillMd) -> Iterator[Finding]:
 def _description_missing(skill: SkillMd) -> Iterator[Finding]:
     if skill.description:
         return
+    hint = None
     if "description" not in skill.frontmatter:
         message = "there is no description"
     elif isinstance(skill.frontmatter["description"], str | None):
         message = "the description is empty"
     else:
-        message = "the description is not text"
-    yield skill.at("description", message)
+        message, hint = "the description is not text", "write it as one text in quotes"
+    yield skill.at("description", message, hint)
 
 
 @RULES.rule("description-length")
@@ -323,6 +337,16 @@ def _field_unknown(skill: SkillMd) -> Iterator[Finding]:
         yield skill.at(key, f"the specification has no field {literal(key)}", hint)
 
 
+@DEEP_RULES.rule("upload-refused")
+def _upload_refused(skill: SkillMd) -> Iterator[Finding]:
+    for key, text, pattern in (
+        ("name", skill.name, _RESERVED),
+        ("description", skill.description, _TAG),
+    ):
+        if match := pattern.search(text):
+            yield skill.at(key, f"claude.ai refuses {literal(match[0])} in the {key} of a skill")
+
+
 @DEEP_RULES.rule("field-host")
 def _field_host(skill: SkillMd) -> Iterator[Finding]:
     for key in skill.frontmatter:
@@ -443,13 +467,56 @@ def _reference_deep(skill: SkillMd) -> Iterator[Finding]:
 
 @DEEP_RULES.rule("reference-missing")
 def _reference_missing(skill: SkillMd) -> Iterator[Finding]:
-    def is_there(target: str) -> bool:
-        return target in skill.files or any(path.startswith(target + "/") for path in skill.files)
+    # Other code spans are left out: most words in them that look like paths are none.
+    targets = _targets(skill, code=False)
+    for target, line in (*targets.items(), *_scripts(skill)):
+        if not _is_there(target, skill.files):
+            message = f"the body refers to {literal(target)}, which is not in the skill"
+            yield Finding(message, line, _spelling(target, skill.files))
 
-    # Code spans are left out: most words in them that look like paths are none.
-    for target, line in _targets(skill, code=False).items():
-        if not is_there(target):
-            yield Finding(f"the body refers to {literal(target)}, which is not in the skill", line)
+
+def check_links(text: str, path: str, files: Collection[str]) -> Iterator[Problem]:
+    """Yield the dead links of a Markdown file below references/.
+
+    Models also read a link from the top of the skill, so a target may lie there. A target without
+    an extension is mostly a placeholder.
+    """
+    folder = path.rpartition("/")[0]
+    for reference in references(text, folder) if may_link(text) else ():
+        written = reference.target.removeprefix(f"{folder}/")
+        is_file = reference.kind in ("link", "image") and "." in written
+        if is_file and not (_is_there(reference.target, files) or _is_there(written, files)):
+            message = f"the text links to {literal(written)}, which is not in the skill"
+            hint = _spelling(reference.target, files)
+            yield problem("reference-missing", message, reference.line + 1, hint)
+
+
+def _is_there(target: str, files: Collection[str]) -> bool:
+    return target in files or any(path.startswith(target + "/") for path in files)
+
+
+def _spelling(target: str, files: Collection[str]) -> str | None:
+    """Return the hint with the file that a target means by other capitals or slashes, or None."""
+    meant = target.replace("\\", "/").casefold()
+    return next((f"write {path}" for path in files if path.casefold() == meant), None)
+
+
+def _scripts(skill: SkillMd) -> Iterator[tuple[str, int]]:
+    """Yield the scripts that code names, with their lines: in spans, and in commands of fences.
+
+    Only paths below folders of the skill count: others belong to the user's project.
+    """
+    body = skill.document.body
+    folders = {path.partition("/")[0] for path in skill.files if "/" in path}
+    for match in _SCRIPT.finditer(body) if folders else ():
+        path = match["path"]
+        if path.partition("/")[0] not in folders or path in skill.files:
+            continue
+        piece = skill.pieces.at(match.start("path"))
+        is_named = piece.kind == "span" or (piece.kind == "code" and match["run"])
+        number = skill.pieces.line(match.start("path")) - 1
+        if is_named and not _MADE.search(skill.pieces.text_of_line(number)):
+            yield path, skill.document.body_line + number
 
 
 @DEEP_RULES.rule("reference-outside")

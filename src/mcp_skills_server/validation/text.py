@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
 from typing import Final
 
 from mcp_skills_server.format import media
@@ -20,42 +21,58 @@ from mcp_skills_server.validation.rule import Finding, Rules, TextFile
 RULES = Rules[TextFile]()
 
 _DOWNLOAD: Final = re.compile(r"\b(?:curl|wget|iwr|irm|Invoke-WebRequest|Invoke-RestMethod)\b")
-_DOWNLOADERS: Final = frozenset(("curl", "wget", "iwr", "irm", "invoke-webrequest"))
-_SHELLS: Final = frozenset(("sh", "bash", "zsh", "dash", "ksh", "iex", "invoke-expression"))
+_DOWNLOADERS: Final = frozenset(
+    ("curl", "wget", "iwr", "irm", "invoke-webrequest", "invoke-restmethod")
+)
+_SHELLS: Final = frozenset(
+    ("sh", "bash", "zsh", "dash", "ksh", "iex", "invoke-expression", "powershell", "pwsh")
+)
 _INTERPRETERS: Final = re.compile(r"(?:python|node|perl|ruby|php)[0-9.]*+")
 _PREFIXES: Final = frozenset(("sudo", "env", "command", "exec", "nohup", "time", "$", ">", "doas"))
+_TO_FILE: Final = re.compile(r"-\w{0,4}[oO]\Z|--output(?:-document)?\Z|>")
+"""An option with the file of a download."""
 _GIVEN: Final = re.compile(
     r"(?:\b(?:(?:ba|z|da|k)?sh|eval|source|python3?|node|iex)|(?<![\w.])\.)\s++(?:-\w{1,9}\s++)?"
     r"[\"']?(?:<\(|\$\(|`|\()\s*+(?:curl|wget|iwr|irm)\b"
-    r"|\b(?:exec|eval)\s*+\((?:await\b|[(\s])*+(?:(?:requests|httpx)\.get|[\w.]{0,40}urlopen|fetch)\("
+    r"|\b(?:exec|eval)\s*+\((?:await\b|[(\s])*+(?:(?:requests|httpx)\.get|URI\.open|[\w.]{0,40}urlopen|fetch)\("
     r"|\biex\s*+\(+\s*+(?:iwr|irm|New-Object)\b"
 )
 """An interpreter with a download as its argument."""
 _DOWNLOAD_MARKS: Final = ("curl", "wget", "iwr ", "irm ", "invoke-")
 _GIVEN_MARKS: Final = (*_DOWNLOAD_MARKS, "eval(", "eval (", "exec(", "exec (", "iex ", "iex(")
-_INJECTION: Final = re.compile(r"!`(?<![`\w]!`)[^`\n]++`")  # a literal prefix makes the search fast
+_INJECTION: Final = re.compile(r"!`(?<![`\w]!`)[^`\n]++`|!\n(?<=```!\n)")
+"""A command in `!`, or a fence labelled `!`."""
+_SMART: Final = re.compile(r"[“\u2018](?<=[\s=(].)[^“”\u2018\u2019\n]{0,100}+[”\u2019]")
+_SHELL_LABEL: Final = re.compile(r"[\s>*-]*+(?:```|~~~)\s?(?:(?:ba|z)?sh|shell|console)\b")
 _MENTION: Final = re.compile(
     r"@(?<![\w`=@/.\"']@)(?:~/|\.\./|/(?:etc|home|Users|root|var|usr|opt|tmp|mnt|private|proc|srv)/)[^\s`,]++"
 )
 """A file mention such as `@/etc/hosts`, which some hosts replace with the content of the file."""
 _PERSISTENCE: Final = re.compile(
-    r"\bcrontab\s++-(?![lr]\b)|\|\s*+crontab\b|\bsystemctl\s++(?:--user\s++)?enable\b"
+    r"\bcrontab\s++-(?![lr]\b)|\|\s*+crontab\b|\bsystemctl\s++(?:--user\s++)?enable\b|\bcore\.hooksPath\s++[~/$]"
     r"|\blaunchctl\s++(?:load|bootstrap)\b|\bschtasks\s++/create\b"
-    r"|>>?\s*+[\"']?~?/?[\w/${}]*+\.(?:bashrc|zshrc|profile|bash_profile|zprofile|zshenv)\b"
-    r"|\.ssh/authorized_keys\b|\b(?:tee|cp|mv|>)\s++[^\n|;]{0,80}?(?:LaunchAgents/|/etc/cron|\.config/autostart/)"
-    r"|\breg\s++add\s++[^\n|;]{0,80}?\\Run\b",
+    r"|(?P<file>(?<=[/\"'])\.(?:bashrc|zshrc|profile|bash_profile|zprofile|zshenv)\b|\.ssh/authorized_keys\b|/LaunchAgents/|/etc/cron"
+    r"|/etc/systemd/system\b|\.config/autostart/|\\CurrentVersion\\{1,2}Run\b|\\Programs\\Startup\b)",
     re.IGNORECASE,
 )
+"""Commands that start something automatically, and files of what starts so."""
+_WRITES: Final = re.compile(
+    r">|\b(?:tee|cp|mv|install|ln|copy|reg\s++add|(?:New|Set)-ItemProperty)\b"
+    r"|[\"'][aw][bt+]{0,2}[\"']|\.write|\bwrite\w{0,12}\(|\bappend\w{0,12}\(|KEY_WRITE|KEY_SET_VALUE"
+)
+"""A write to such a file, in the same statement."""
 _HARMLESS_START: Final = re.compile(
     r"\b(?:export|alias|setenv|fish_add_path|source)\b|\bset -gx\b|\beval\s++[\"']?\\?\$\("
 )
 """What installers add to the start of a shell: variables, aliases and completions."""
 _NETWORK: Final = re.compile(r"https?://|\b(?:curl|wget|nc|ncat|base64|nohup)\b")
 _ENCODED: Final = re.compile(
-    r"\bbase64\s++(?:-d|-D|--decode)\b[^\n|]{0,200}+\|\s*+(?:sudo\s++)?(?:(?:ba|z|da|k)?sh|python3?|node)\b"
+    r"\b(?:base64|openssl)\s++(?:(?:-d|-D|--decode|base64|enc)\b[^\n|]{0,200}+\|)\s*+(?:sudo\s++)?(?:(?:ba|z|da|k)?sh|python3?|node)\b"
+    r"|\b(?:(?:ba|z|da|k)?sh|eval|source|python3?)\s++(?:-c\s++)?[\"']?(?:<\(|\$\(|`)[^\n)`]{0,100}?\bbase64\s++(?:-d|-D|--decode)\b"
     r"|\b(?:powershell|pwsh)(?:\.exe)?\b[^\n]{0,100}?\s-(?:enc|encodedcommand|e)\s++[A-Za-z0-9+/=]{20}"
-    r"|\b(?:exec|eval)\s*+\(\s*+(?:\w++\.)*+(?:b64decode|fromhex|atob|unhexlify)\b"
-    r"|\beval\s*+\(\s*+(?:Buffer\.from|atob)\b"
+    r"|(?:(?<![\w.])(?:exec|eval|Function)|\bos\.(?:system|popen)|\bsubprocess\.\w{2,15}|\bexecSync|(?<!\w)iex)[\s(]{1,4}[^\n;,]{0,80}?"
+    r"(?:b64decode|decode64|fromhex|unhexlify|\bdecompress|codecs\.decode|\bbytes\(\[|\batob|Buffer\.from"
+    r"|decodeURIComponent|unescape|fromCharCode|FromBase64String)\b"
     r"|\bxxd\s++-r\b[^\n|]{0,100}+\|\s*+(?:ba|z)?sh\b",
     re.IGNORECASE,
 )
@@ -64,10 +81,13 @@ _EXAMPLE_SECRET: Final = re.compile(
 )
 """Text that marks a secret as an example."""
 _STYLE: Final = re.compile(
-    r"<\w{1,12}\s[^>\n]{0,200}?(?:display:\s*+none|visibility:\s*+hidden|font-size:\s*+0(?![.\d])|opacity:\s*+0(?![.\d]))"
-    r"[^>\n]{0,200}?>[^<\n]{20}"
+    r"<\w{1,12}\s(?![^>\n]{0,200}?background)(?:[^>\n]{0,200}?\b(?:display:\s*+none|visibility:\s*+hidden|font-size:\s*+[01](?![.\d])"
+    r"|opacity:\s*+0(?![.\d])|color:\s*+(?:white|#fff(?:fff)?)\b|size=[\"']?0)[^>\n]{0,200}?|hidden(?:=[\"']{2})?)>[^<\n]{20}"
 )
 """Text in an element that a page does not show."""
+_STYLE_MARKS: Final = ("display:", "visibility:", "size", "opacity:", "color:", " hidden")
+_LINK_COMMENT: Final = re.compile(r"\]: (?:#|<>) \(([^\n]++)")
+"""The definition of a link that stands for a comment, as in `[//]: # (text)`."""
 _RUN: Final = re.compile("[\U000e0020-\U000e007f]{4}|[\u200b-\u200f\u2060-\u2064\ufeff]{8}")
 """Invisible characters that spell a message: tag characters, or zero-width ones as bits."""
 _ABOUT: Final = re.compile(
@@ -89,9 +109,10 @@ _NEGATED: Final = re.compile(
 _DENIED: Final = re.compile(r"\b(?:never|not|avoid|no|without)\b|n['\u2019]t\b", re.IGNORECASE)
 _LATER: Final = re.compile(r"\b(?:until|unless|before|if|when|unverified|yet)\b", re.IGNORECASE)
 _CALL: Final = re.compile(
-    r"\b(?:system|popen|Popen|run|call|check_call|check_output|exec|execSync|spawn|spawnSync|shell)\s*+\("
+    r"\b(?:system|popen|Popen|run|call|check_call|check_output|exec|execSync|spawn|spawnSync|shell"
+    r"|open|Path|expanduser|join|homedir|writeFile\w{0,6}|appendFile\w{0,6}|OpenKey\w{0,2})\s*+\("
 )
-"""A call in Python or JavaScript that runs a command."""
+"""A call in Python or JavaScript that runs a command or opens a file."""
 _IDENTITY: Final = re.compile(
     r"(?:-i|--identity|--netrc-file|--cert|--key|IdentityFile=?|-e)\s*+[\"']?\S{0,60}\Z"
 )
@@ -120,15 +141,13 @@ def _hidden_text(file: TextFile) -> Iterator[Finding]:
         yield file.at(run.start(), "a message in invisible characters")
     spans = [
         match.span()
-        for match in file.matches(_STYLE, ("display:", "visibility:", "font-size:", "opacity:"))
+        for match in file.matches(_STYLE, _STYLE_MARKS)
         if file.pieces.is_prose and file.pieces.at(match.start()).kind == "prose"
     ]
+    comments = [(match.start(), match[1]) for match in _LINK_COMMENT.finditer(file.text)]
     if "<!--" in file.text:
-        spans += [
-            (at, at + len(content))
-            for at, content in file.pieces.comments()
-            if threats.ADDRESSED.search(content)
-        ]
+        comments += file.pieces.comments()
+    spans += [(at, at + len(note)) for at, note in comments if _is_addressed(note)]
     yield from _first(file, sorted(spans), "text that a page hides and a model follows:")
 
 
@@ -137,10 +156,15 @@ def _hidden_comment(file: TextFile) -> Iterator[Finding]:
     if "<!--" not in file.text:
         return
     found = [each for each in file.pieces.comments() if not suppressions.is_suppression(each[1])]
-    if found and not any(threats.ADDRESSED.search(content) for _, content in found):
+    if found and not any(_is_addressed(content) for _, content in found):
         at, content = found[0]
         message = f"an HTML comment: {excerpt(content)!r}{_more(len(found))}"
         yield file.at(at, message)
+
+
+def _is_addressed(comment: str) -> bool:
+    patterns = (threats.ADDRESSED, threats.OVERRIDE, threats.SECRECY)
+    return any(pattern.search(comment) for pattern in patterns)
 
 
 @RULES.rule("lfs-pointer")
@@ -262,23 +286,33 @@ def _pipe_to_shell(file: TextFile) -> Iterator[Finding]:
             continue
         start, end = file.pieces.statement(match.start())
         piece = file.pieces.at(match.start())
-        if piece.kind == "prose" or piece.language != "sh":
-            start = match.start()
         end = min(end, match.start() + _MAX_LINE)
         read = end
-        if "|" in file.text[start:end] and _runs_download(file.text[start:end]):
+        if piece.kind == "prose" or piece.language != "sh":
+            before, start = file.text[start : match.start()], match.start()
+            quote = before[-1:] if before[-1:] in ('"', "'", "`") else ""
+            if quote and file.text.find(quote, start, end) > 0:
+                end = file.text.find(quote, start, end)
+        if _runs_download(file.text[start:end]):
             spans.append((match.start(), end))
     return _first(file, sorted(spans), "a download goes straight into an interpreter:")
 
 
 def _runs_download(command: str) -> bool:
+    saved: set[str] = set()
     for pipeline in pipelines(command):
         is_downloaded = False
         for words in pipeline:
             program, arguments = _program(words)
             if is_downloaded and _reads_program(program, arguments):
                 return True
+            run = arguments[:1] if program in _SHELLS else words[:1]
+            if {word.removeprefix("./") for word in run} & saved:
+                return True
             is_downloaded |= program in _DOWNLOADERS
+            if program in _DOWNLOADERS:
+                options = pairwise(arguments)
+                saved |= {to.removeprefix("./") for option, to in options if _TO_FILE.match(option)}
             has_script = program in _SHELLS and "-c" in arguments[:-1]
             if has_script and _runs_download(arguments[arguments.index("-c") + 1]):
                 return True
@@ -321,9 +355,30 @@ def _is_run(file: TextFile, start: int) -> bool:
 @RULES.rule("encoded-command")
 def _encoded_command(file: TextFile) -> Iterator[Finding]:
     return _commands(file, _ENCODED, "an encoded command is decoded and run:", (
-        "base64", "powershell", "pwsh", "b64decode", "fromhex", "atob", "unhexl",
-        "buffer.from", "xxd",
+        "base64", "powershell", "pwsh", "b64decode", "decode64", "fromhex", "atob", "unhexl",
+        "decompress", "codecs.decode", "bytes([", "buffer.from", "decodeuri", "unescape",
+        "fromcharcode", "xxd",
     ))  # fmt: skip
+
+
+@RULES.rule("script-line-ends")
+def _script_line_ends(file: TextFile) -> Iterator[Finding]:
+    if file.text.startswith("#!") and file.text.partition("\n")[0].endswith("\r"):
+        yield Finding("the line that names the script's program ends with CR and LF", 1)
+
+
+@RULES.rule("smart-quotes")
+def _smart_quotes(file: TextFile) -> Iterator[Finding]:
+    def is_shell(start: int) -> bool:
+        piece = file.pieces.at(start)
+        before = file.text[max(0, start - _MAX_LINE) : start].rpartition("\n")[2]
+        label = file.pieces.text_of_line(file.pieces.line(piece.start) - 2)
+        is_labelled = not file.pieces.is_prose or _SHELL_LABEL.match(label) is not None
+        is_quoted = before.count('"') % 2 or before.count("'") % 2 or "#" in before
+        return piece[2:4] == ("code", "sh") and is_labelled and not is_quoted
+
+    spans = (match.span() for match in _SMART.finditer(file.text) if is_shell(match.start()))
+    return _first(file, spans, "typographic quotes in a command:")
 
 
 @RULES.rule("shell-injection")
@@ -333,7 +388,7 @@ def _shell_injection(file: TextFile) -> Iterator[Finding]:
         for match in _INJECTION.finditer(file.text)
         if file.pieces.is_prose
         and file.pieces.at(match.start()).kind == "prose"
-        and file.pieces.at(match.start() + 2).kind == "span"
+        and file.pieces.at(match.start() + 2).kind in ("span", "code")
     )
     return _first(file, spans, "a command that runs on load:")
 
@@ -350,14 +405,17 @@ def _file_mention(file: TextFile) -> Iterator[Finding]:
 
 @RULES.rule("persistence")
 def _persistence(file: TextFile) -> Iterator[Finding]:
-    def is_lasting(start: int) -> bool:
-        begin, end = file.pieces.statement(start)
-        line = file.text[max(begin, start - _AROUND) : min(end, start + _AROUND)]
+    def is_lasting(match: re.Match[str]) -> bool:
+        begin, end = file.pieces.statement(match.start())
+        line = file.text[max(begin, match.start() - _AROUND) : min(end, match.end() + _AROUND)]
+        if match["file"] and not _WRITES.search(line):
+            return False
         return not _HARMLESS_START.search(line) or _NETWORK.search(line) is not None
 
     return _commands(file, _PERSISTENCE, "something is set to start automatically:", (
         "crontab", "systemctl", "launchctl", "schtasks", "shrc", "shenv", "prof", "_keys",
-        "launchagents", "/etc/cron", "autostart", "reg add",
+        "launchagents", "/etc/cron", "/etc/systemd", "autostart", "currentversion", "\\startup",
+        "hookspath",
     ), is_lasting)  # fmt: skip
 
 
@@ -366,12 +424,12 @@ def _commands(
     pattern: re.Pattern[str],
     reason: str,
     marks: Iterable[str],
-    accept: Callable[[int], bool] = lambda _: True,
+    accept: Callable[[re.Match[str]], bool] = lambda _: True,
 ) -> Iterator[Finding]:
     spans = (
         match.span()
         for match in file.matches(pattern, marks)
-        if _is_run(file, match.start()) and accept(match.start())
+        if _is_run(file, match.start()) and accept(match)
     )
     return _first(file, spans, reason)
 
@@ -386,6 +444,8 @@ def _credential_theft(file: TextFile) -> Iterator[Finding]:
         if match.start() < read:
             continue
         before = file.text[max(0, match.start() - 80) : match.start()]
+        if piece.language == "python" and before[-1:] == "\\":
+            continue  # a regular expression of a program that searches for attacks
         if piece.kind == "code" and not _IDENTITY.search(before):  # once for each statement
             read = file.pieces.statement(match.start())[1]
         is_script = piece.kind == "code" and piece.language in ("python", "javascript")

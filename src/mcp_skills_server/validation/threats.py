@@ -25,11 +25,16 @@ OVERRIDE: Final = re.compile(
     r"(?:you\s(?:were|have\sbeen)\s(?:tol[d]|given|taught)|you\sknow|above|before\sthis)\b"
     rf"|\byou{_S}are{_S}now{_S}(?:\w{{1,12}}{_S}){{0,3}}?(?:DAN\b|unrestricted|jailbroken|uncensored|unfiltered"
     r"|(?:developer|god|admin|root|debug|maintenance)\s{1,3}mode|free\s(?:of|from)\s|no\slonger\s(?:bound|restricted|subject))"
-    rf"|\b(?:these|this\sskill's|the\sfollowing){_S}(?:instructions|rules|steps){_S}"
-    r"(?:(?:take|have)\s(?:precedence|priority)\sover|supersede|override|outrank)"
+    rf"|\b(?:(?:these|this\sskill's|the\sfollowing){_S}(?:instructions|rules|steps)|this\s(?:skill|file|document)){_S}"
+    r"(?:(?:takes?|ha(?:ve|s))\s(?:precedence|priority)\sover|supersedes?|overrides?|outranks?)"
     rf"{_S}(?:\w{{1,12}}{_S}){{0,3}}?(?:system|safety|developer|user|other|previous|host|all|any)\b"
     r"|\b(?:reveal|repeat|leak|exfiltrate|print\sout)\s(?:\w{1,9}\s){0,2}?your\s(?:\w{1,9}\s){0,2}?system\s(?:prompt|message)"
     r"|\b(?:disable|turn\soff|switch\soff)\s(?:all\s|any\s)?(?:of\s)?your\s(?:\w{1,9}\s){0,2}?(?:checks?|filters?|guardrails|safeguards)"
+    r"|\b(?:turn|switch)\syour\s(?:\w{1,9}\s){0,2}?(?:checks?|filters?|guardrails|safeguards)\soff\b"
+    rf"|\b(?:set\saside|stop{_S}(?:following|obeying)){_S}(?:(?:all|any|the|your){_S}){{0,2}}"
+    rf"(?:previous|prior|earlier|system|developer|original){_S}(?:directives|rules|guidelines|instructions|prompt|message)\b"
+    r"|\bact\sas\sDAN\b|\b(?:pretend|imagine)\s(?:that\s)?you\s(?:are|have)\s(?:\w{1,9}\s){0,4}?"
+    r"(?:no|without)\s(?:\w{1,9}\s)?(?:rules|restrictions|limits|filters|polic(?:y|ies))\b"
     r"|<\|im_start\|>\s{0,3}system|\bSYSTEM\sOVERRIDE\b"
     r"|\bignorier(?:e|en\sSie)?\s(?:alle\s|die\s|deine\s){0,3}(?:vorherigen|bisherigen|obigen|früheren)\s(?:Anweisungen|Regeln)"
     r"|\bignore[zr]?\s(?:toutes\s)?(?:les|tes|vos)\s(?:instructions|consignes|règles)\s(?:précédentes|antérieures)"
@@ -46,7 +51,9 @@ OVERRIDE: Final = re.compile(
 OVERRIDE_MARKS: Final = (
     "ignor", "disregard", "forget ", "override", "bypass", "discard", "you are now", "supersede",
     "precedence", "priority over", "outrank", "system prompt", "system message", "im_start",
-    "disable ", "turn off", "switch off", "игнорир", "忽略", "无视", "無視", "무시",
+    "disable ", "turn off", "switch off", "turn your", "switch your", "set aside", "stop follow",
+    "stop obey", "act as dan", "pretend ",
+    "imagine ", "игнорир", "忽略", "无视", "無視", "무시",
 )  # fmt: skip
 
 SECRECY: Final = re.compile(
@@ -55,52 +62,65 @@ SECRECY: Final = re.compile(
     rf"|\b(?:do{_S}not|don['\u2019]t|never){_S}let{_S}{_USER}{_S}(?:know|notice|see\sthis|find\sout)\b"
     rf"|\b(?:do{_S}not|don['\u2019]t|never){_S}(?:mention|reveal|disclose|report){_S}(?:this|the|these){_S}"
     rf"(?:step|steps|action|upload|transfer|request|call|command|copy|instruction|instructions|operation)\b"
-    rf"|(?P<act>\bwithout{_S}(?:telling|informing|notifying|alerting){_S}{_USER}"
+    rf"|(?P<act>\bwithout{_S}(?:telling|informing|notifying|alerting){_S}{_USER}(?!{_S}(?:which|what|how|why)\b)"
+    rf"|\bwithout{_S}(?:letting{_S}(?:anyone|{_USER}){_S}know|mentioning{_S}(?:it|this))\b"
     r"|\b(?:secretly|covertly|stealthily)\s(?:\w{1,12})\b"
     r"|\b(?:silently|quietly)\s(?:send|upload|post|transmit|forward|exfiltrate|email|collect)\b)"
     rf"|\b(?:keep|hide|conceal){_S}(?:this|it|these|all{_S}of{_S}this)(?:{_S}(?:step|action|activity|upload|transfer|fact))?"
     rf"{_S}(?:(?:a{_S})?secret{_S})?from{_S}{_USER}"
+    rf"|\bconceal{_S}(?:\w{{1,12}}{_S}){{1,4}}?from{_S}{_USER}|\blie{_S}to{_S}{_USER}|\bcover\syour\stracks\b"
+    rf"|\b(?:do{_S}not|don['\u2019]t|never|under\sno\scircumstances){_S}(?:show|reveal|disclose|admit){_S}(?:to{_S})?{_USER}{_S}that\b"
+    rf"|\b(?:leave|omit){_S}this{_S}(?:step|action|call|upload|transfer|request){_S}(?:out{_S}of|from){_S}(?:your|the)\b"
+    rf"|\bso{_S}(?:that{_S})?{_USER}{_S}(?:(?:does|do|will){_S}not|(?:doesn|won)['\u2019]t){_S}(?:know|notice|see|find{_S}out)\b"
+    r"|\bpretend\s(?:that\s)?nothing\s(?:was|is|has|happened)\b"
     rf"|\b{_USER}{_S}(?:must|should|may|can){_S}(?:not|never){_S}(?:know|notice|learn|find\sout|be\s(?:aware|informed))\b",
     re.IGNORECASE,
 )
 """Instructions to keep an act from the user; `act` is denied by a "never" before it."""
 SECRECY_MARKS: Final = (
-    "telling ", "informing ", "notifying ", "alerting ", "secret", "covertly", "stealthily",
+    "telling ", "informing ", "notifying ", "alerting ", "secretly", "covertly", "stealthily",
     "silently", "quietly", "keep ", "hide ", "conceal", "not know", "never know", "not notice",
-    "not learn", "find out", "be aware", "be informed",
+    "not learn", "find out", "be aware", "be informed", "so that", "so the user",
+    "lie to", "cover your", "circumstances ", "letting ", "mentioning ", "pretend ", "leave this",
+    "omit this",
 )  # fmt: skip
 DENIED_SPEECH: Final = re.compile(
     r"n(?:ot|['\u2019]t|ever)[\s>*_]{1,9}"
-    r"(?:tell|inform|notify|alert|warn|let|mention|reveal|disclose|report)\b"
+    r"(?:tell|inform|notify|alert|warn|let|mention|reveal|disclose|report|show|admit)\b"
 )
 """What the other secrecy begins with, in lower case: these verbs alone are too common as marks."""
 
 REMOTE: Final = re.compile(
     r"\b(?:fetch|download|read|open|load|get|retrieve|visit|curl)\b[^.\n]{0,60}?https?://[^\s)]{1,200}"
     r"[^\n]{0,60}?\b(?:and|then|,)\s[^\n]{0,40}?\b(?:follow|obey|execute|perform|carry\sout)\b[^\n]{0,40}?"
-    r"\b(?:instructions?|steps|commands?|prompt|whatever|everything|(?:it|they)\s(?:says?|contains?))\b",
+    r"\b(?:instructions?|steps|commands?|prompt|whatever|everything|(?:it|they)\s(?:says?|contains?))\b"
+    r"|https?://[^\s)]{1,200}+(?s:.){0,80}?\b(?:(?:act\son|comply\swith|obey|work\sthrough|execute|carry\sout)\s(?:it|them|that)"
+    r"|do\s(?:it|exactly\sthat|what(?:ever)?\s(?:it|they)\ssays?)|(?:commands|steps|instructions)\sin\sits?"
+    r"|as\s(?:your|system)\s(?:\w{1,9}\s)?(?:instructions|prompt|rules|tasks?)|decides?\show\syou)\b",
     re.IGNORECASE,
 )
 """Text of an address that a model is to obey."""
 
 ADDRESSED: Final = re.compile(
-    r"\b(?:AI|assistants?|agents?|models?|claude|gpt|llms?|copilot|codex|gemini)\b[^.\n]{0,40}?"
+    r"\b(?:to|for)\s(?:the\s)?(?:AI|assistants?|agents?|models?|claude|llms?)(?:\sonly)?\s?:"
+    r"|\A[\s*]{0,9}(?:AI|assistants?|agents?|claude|llms?)(?:\sonly)?\s?:\s(?:\w{1,15}\s){2}"
+    r"|\b(?:AI|assistants?|agents?|models?|claude|gpt|llms?|copilot|codex|gemini)\b[^.\n]{0,40}?"
     r"\b(?:run|execute|send|upload|fetch|download|ignore|install|delete|curl|exfiltrate|post)\b"
-    r"|\b(?:send|upload|forward|exfiltrate|transmit|post|e-?mail)\s(?:\w{1,12}\s){0,4}?"
-    r"(?:to|into)\s(?:me\b|https?://|\S{1,60}@)"
-    rf"|{OVERRIDE.pattern}|{SECRECY.pattern.replace('?P<act>', '?:')}",
+    r"|\b(?:send|upload|forward|exfiltrate|transmit|copy|post|e-?mail)\s(?:\w{1,12}\s){0,4}?"
+    r"(?:to|into)\s(?:me\b|https?://|\S{1,60}@)",
     re.IGNORECASE,
 )
 """Commands to a model in text that people do not see."""
 
 CREDENTIAL: Final = re.compile(
     r"\.ssh\b(?![\w/.*-]{0,40}\.pub\b)(?!/(?:config|known_hosts|authorized_keys)\b)"
-    r"|\.aws\b[\"'\s,/)(]{1,6}(?:credentials|config)\b|\.kube\b[\"'\s,/)(]{1,6}config\b"
-    r"|\.docker\b[\"'\s,/)(]{1,6}config\.json\b|\.config\b[\"'\s,/)(]{1,6}(?:gh|gcloud)\b"
+    r"|\.aws\b[\"'\s,/\\)(]{1,6}(?:credentials|config)\b|\.kube\b[\"'\s,/\\)(]{1,6}config\b"
+    r"|\.docker\b[\"'\s,/\\)(]{1,6}config\.json\b|\.config\b[\"'\s,/\\)(]{1,6}(?:gh|gcloud)\b"
+    r"|~/\.(?:aws|kube)\b(?![\w/:-])"
     r"|\.(?:netrc|npmrc|pypirc|git-credentials|gnupg|pgpass)\b|/etc/shadow\b|\bwallet\.dat\b"
     r"|\bLogin\sData\b|\bkeychain-db\b|\bsecurity\s{1,3}find-(?:generic|internet)-password\b"
     r"|\bid_(?:rsa|ed25519|ecdsa|dsa)\b(?!\.pub)|(?<![\w/-])(?:env|printenv)\s{0,3}\|"
-    r"|\b(?:dict|dumps|str|urlencode)\(\s{0,3}os\.environ\b|\bstringify\(\s{0,3}process\.env\s{0,3}\)"
+    r"|\b(?:dict|dumps|str|urlencode)\(\s{0,3}os\.environ\b|\bos\.environ\.(?:items|values)\(\)|\bstringify\(\s{0,3}process\.env\s{0,3}\)"
     r"|(?:@|cat\s|<\s{0,2})(?:\./)?\.env\b(?!\.(?:example|sample|template))"
 )
 """Files, stores and variables that hold credentials of the user."""
@@ -111,7 +131,7 @@ CREDENTIAL_MARKS: Final = (
     "process.env", "@.env", "cat .env", "< .env", "/.env",
 )  # fmt: skip
 SEND_COMMAND: Final = re.compile(
-    r"(?<![\w.-])(?:curl|wget|nc|ncat|netcat|scp|rsync|sftp|sendmail|mail|telnet|irm|iwr"
+    r"(?<![\w.-])(?:curl|wget|nc|ncat|netcat|scp|rsync|sftp|sendmail|mail|telnet|irm|iwr|dig|nslookup"
     r"|Invoke-RestMethod|Invoke-WebRequest|http\sPOST)\b(?!-)|>\s?/dev/tcp/"
 )
 READ_CALL: Final = re.compile(
@@ -120,15 +140,15 @@ READ_CALL: Final = re.compile(
 )
 SEND_CALL: Final = re.compile(
     r"\b(?:requests|httpx|session|client)\.(?:get|post|put|patch|request)\(|\burlopen\(|\bhttp\.client\b|\.send(?:all|to)\("
-    r"|\bsmtplib\b|\bftplib\b|\baiohttp\b|\bfetch\(|\baxios\b|\bhttps?\.request\(|\bsendBeacon\("
+    r"|\bsmtplib\b|\bftplib\b|\baiohttp\b|\bfetch\(|\baxios\b|\bhttps?(?:[\"']\))?\.request\(|\bsendBeacon\("
     r"|\b(?:run|system|call|check_output|execSync|exec)\([^\n]{0,60}?\b(?:curl|wget|nc|scp)\b"
 )
 SEND_VERB: Final = re.compile(
-    r"\b(?:send|upload|post|exfiltrate|transmit|forward|e-?mail|submit|push|copy|paste|deliver|leak|include)\b",
+    r"\b(?:send|upload|post|exfiltrate|transmit|transfer|forward|e-?mail|submit|push|copy|paste|deliver|leak|include|attach)\b",
     re.IGNORECASE,
 )
 SEND_IT: Final = re.compile(
-    r"\b(?:send|upload|post|exfiltrate|transmit|forward|e-?mail|submit|push|copy|paste|deliver|leak|attach|include|put)\s{1,3}"
+    r"\b(?:send|upload|post|exfiltrate|transmit|transfer|forward|e-?mail|submit|push|copy|paste|deliver|leak|attach|include|put)\s{1,3}"
     r"(?:it|them|its|their|that|this|everything|(?:the|all|both)\s(?:\w{1,12}\s)?(?:contents?|files?|keys?|results?|outputs?|values?"
     r"|text|data|archive|credentials?|tokens?|secrets?))\b",
     re.IGNORECASE,

@@ -22,9 +22,10 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from mcp_skills_server.authoring.evaluation import own_cases
+from mcp_skills_server.caches import LruCache
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.threads import off_loop
-from mcp_skills_server.catalog.views import FilteredSkills, LruCache, Views
+from mcp_skills_server.catalog.views import FilteredSkills, Views
 from mcp_skills_server.dialects import jsonrpc
 from mcp_skills_server.dialects.aicatalog import (
     ARD,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mcp_skills_server.catalog.watch import Watcher
     from mcp_skills_server.commands.opening import OpenedRoots
     from mcp_skills_server.commands.reloading import Reloader
-    from mcp_skills_server.commands.serve import ServeOptions
+    from mcp_skills_server.commands.serve_options import ServeOptions
     from mcp_skills_server.runtime.runtime import Runtime
     from mcp_skills_server.server.requests import Settings
     from mcp_skills_server.telemetry.gauge import Gauge

@@ -31,7 +31,6 @@ from mcp_skills_server.sources.git.repository import (
     TreeEntry,
 )
 from mcp_skills_server.sources.grouping import group_by_skill, is_skill_md, root_name
-from mcp_skills_server.sources.reconcile import Reconciler
 from mcp_skills_server.sources.records import IndexRecord
 from mcp_skills_server.sources.source import (
     PINNED_S,
@@ -45,6 +44,7 @@ from mcp_skills_server.sources.source import (
     UnacceptableError,
     Unit,
     UnitContents,
+    UnitIntake,
     UnreachableError,
 )
 
@@ -143,7 +143,7 @@ class GitFolder(Source):
         index = IndexRecord(self.key, self.origin, tip.name, body=tip.commit, revision=tip.commit)
         index = replace(index, warnings=tuple(warnings))
 
-        async def fetch(run: Reconciler, missing: Sequence[Unit]) -> None:
+        async def fetch(run: UnitIntake, missing: Sequence[Unit]) -> None:
             await self._in_thread(self._put, run, tip, missing)
 
         plan = Plan(units, fetch, index, refused=refused, refused_stay=False, is_atomic=True)
@@ -207,8 +207,8 @@ class GitFolder(Source):
             return None
         return new, old.keys() | new.keys(), known.warnings
 
-    def _put(self, reconciler: Reconciler, tip: Tip, missing: Sequence[Unit]) -> None:
-        """Pass the files of these skills to the reconciler, as one `git cat-file` streams them."""
+    def _put(self, intake: UnitIntake, tip: Tip, missing: Sequence[Unit]) -> None:
+        """Pass the files of these skills to the intake, as one `git cat-file` streams them."""
         ids = [file.object_id for unit in missing for file in unit.item.files]
         if not ids:
             return
@@ -223,7 +223,7 @@ class GitFolder(Source):
                 try:
                     files, pointers = read_files(skill, out, limits)
                 except ArchiveRefusedError as error:
-                    reconciler.refuse(unit, ContentRefusedError(str(error)))
+                    intake.refuse(unit, ContentRefusedError(str(error)))
                     continue
                 except EOFError:
                     self._repository.clear()
@@ -232,8 +232,8 @@ class GitFolder(Source):
                 notes: tuple[str, ...] = ()
                 if left_out := sorted(skill.left_out):
                     notes = (f"{name}: left out what is never served: {summarize(left_out)}",)
-                reconciler.put(unit, UnitContents({name: files}, {}, notes, tuple(pointers)))
-        if reconciler.is_full:
+                intake.put(unit, UnitContents({name: files}, {}, notes, tuple(pointers)))
+        if intake.is_full:
             most = self.settings.fetch.limits.unpacked_bytes
             raise UnacceptableError(f"its skills have more than {most:,} bytes; name a #folder")
 

@@ -21,7 +21,7 @@ from starlette.types import Receive, Scope, Send
 
 from mcp_skills_server.access.principal import Owner
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.views import SkillSet
+from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.model import Changes
 from mcp_skills_server.runtime.quota import QuotaError, Streams
 from mcp_skills_server.web.part import requester

@@ -24,7 +24,6 @@ from mcp_skills_server.authoring import context, evaluation
 from mcp_skills_server.authoring.evaluation import CaseResult, RankingJudge, Summary
 from mcp_skills_server.authoring.tokens import estimated_tokens, estimated_tokens_of_bytes
 from mcp_skills_server.catalog.checks import Survey
-from mcp_skills_server.catalog.threads import limit_large_answers
 from mcp_skills_server.dialects import prompts, runtime
 from mcp_skills_server.errors import RequestError, UsageError
 from mcp_skills_server.format import arguments, frontmatter, hidden, identity, media
@@ -34,6 +33,7 @@ from mcp_skills_server.hosts.table import HOSTS
 from mcp_skills_server.installation import start_command
 from mcp_skills_server.model import SKILL_MD, Json, Problem, Skill, Standing
 from mcp_skills_server.model.clients import client_of
+from mcp_skills_server.runtime.large_answers import limit_large_answers
 from mcp_skills_server.runtime.overlap import Overlap, is_copy, overlaps
 from mcp_skills_server.runtime.search_index import NoFullTextError
 from mcp_skills_server.sources.kinds import COMMAND, kind_of

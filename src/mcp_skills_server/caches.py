@@ -1,0 +1,54 @@
+"""A cache of what is derived from the skills of somebody, bounded in size."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
+
+class LruCache(Generic[_K, _V]):
+    """Thread-safe LRU cache, bounded by the weight of its values, which are made on a miss.
+
+    `make` is called under the lock, so it must be quick. Evicted values are closed.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[_K], _V],
+        most: int,
+        *,
+        weigh: Callable[[_V], int] = lambda _: 1,
+        close: Callable[[_V], object] = lambda _: None,
+    ) -> None:
+        self._make = make
+        self._weigh = weigh
+        self.most = most
+        self._close = close
+        self._lock = threading.Lock()
+        self._values: OrderedDict[_K, _V] = OrderedDict()
+
+    def weight(self) -> int:
+        """Return the weight of all values."""
+        return sum(map(self._weigh, [*self._values.values()]))
+
+    def of(self, key: _K) -> _V:
+        """Return the value of this key, made on a miss."""
+        going: list[_V] = []
+        with self._lock:
+            if key not in self._values:
+                self._values[key] = self._make(key)
+                total = self.weight()
+                while total > self.most and len(self._values) > 1:
+                    _, gone = self._values.popitem(last=False)
+                    total -= self._weigh(gone)
+                    going.append(gone)
+            self._values.move_to_end(key)
+            found = self._values[key]
+        for gone in going:
+            self._close(gone)
+        return found

@@ -330,7 +330,8 @@ def _decode_problem(fields: Sequence[Any]) -> Problem:
     has_place = isinstance(line, int | None) and isinstance(column, int | None)
     if severity not in ("error", "warning", "note") or not has_place:
         raise ValueError
-    return Problem(str(code), severity, str(message), str(hint), line, str(path), str(skill), column)
+    place = str(path), str(skill), column
+    return Problem(str(code), severity, str(message), str(hint), line, *place)
 
 
 @cache

@@ -85,7 +85,7 @@ def test_validate_names_path_line_code_and_hint(tmp_path: Path) -> None:
         found = json_of("validate", given)
         (problem,) = found["problems"]
         assert (found["ok"], found["skills"]) == (False, 1) and os.path.samefile(problem["path"], skill / "SKILL.md")
-        assert problem.keys() == {"path", "skill", "severity", "code", "message", "hint", "line"}
+        assert problem.keys() == {"path", "skill", "severity", "code", "message", "hint", "line", "column"}
         assert (problem["severity"], problem["code"], problem["line"]) == ("error", "description-missing", 3)
         assert problem["message"] == "the description is empty" and problem["hint"].startswith("add 'desc")
 

@@ -365,6 +365,11 @@ def test_context_of_codex_has_only_the_first_line(tmp_path: Path) -> None:
         "",
         f"codex: {tokens} unasked (an estimate: one token for 4 bytes of UTF-8)",
         "of the skills 0 have their description there, 0 less, 1 are absent",
+        "FIGURE             VALUE       BASIS",
+        "instructions       first line  measured",
+        "tools              none        measured",
+        "text_characters    no cut      measured",
+        "result_characters  40,000      measured",
     ]
 
 

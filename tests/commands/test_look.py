@@ -12,7 +12,7 @@ import pytest
 
 from commands.calls import invoke, json_of, refusal, terminal
 from mcp_skills_server.codes import problem
-from mcp_skills_server.commands.look import shortened
+from mcp_skills_server.commands.look import clustered
 from mcp_skills_server.model import Problem
 from tables import each_row
 from web.ui.serving import fetch, signed_in, visible_text
@@ -87,7 +87,7 @@ def test_list_and_show_print_skills_and_fit_the_terminal(tmp_path: Path, monkeyp
     found = json_of("show", "root", "worse")
     assert (found["instructions"], found["revision"], found["served"]) == ("", None, False)
     write_skill(tmp_path / "root/good", description="Does a thing when it is asked to. " * 5)
-    with terminal("list", "root", cwd=tmp_path, environment={"NO_COLOR": ""}) as screen:
+    with terminal("list", "root", cwd=tmp_path, environment={"NO_COLOR": "", "TERM": "xterm"}) as screen:
         assert screen.end() == 0
     for coloured in ("\x1b[1mPATH ", "\x1b[31mbad ", "\x1b[33mone ", "\x1b[31mworse "):
         assert coloured in screen.seen
@@ -215,39 +215,116 @@ def make_problems(skill: str, count: int, code: str = "link-outside", folder: st
 @each_row(
     "few",
     [
-        *(make_problems("a", count) for count in (0, 1, SHOWN, SHOWN + 1)),
+        *(make_problems("a", count) for count in (0, 1, SHOWN)),
         [*make_problems("a", SHOWN), *make_problems("b", SHOWN), *make_problems("a", SHOWN, "file-irregular")],
     ],
 )
-def test_shortened_keeps_up_to_20_problems_of_a_skill_and_kind(few: list[Problem]) -> None:
-    assert list(shortened(few)) == few
+def test_up_to_20_problems_of_a_skill_and_rule_have_their_lines(few: list[Problem]) -> None:
+    assert list(clustered(few)) == few
 
 
-def test_shortened_replaces_further_problems_by_their_count() -> None:
-    many = make_problems("a", 40_000)
+def test_more_problems_of_a_skill_and_rule_share_a_line() -> None:
     others = make_problems("b", 3)
-    short = list(shortened([*many, *others]))
-    rest = short[SHOWN]
-    assert short == [*many[:SHOWN], rest, *others]
-    assert str(rest) == (
-        "top/a/d: warning: 39,980 more problems of this kind; '--format json' shows each [link-outside]"
-    )
-    assert rest.skill == "a"
-    *_, rest = shortened([*make_problems("", 30), *make_problems("", 30, folder="/other")])
-    assert rest.path == "." and rest.message.startswith("40 more ")
+    summary, *rest = clustered([*make_problems("a", 40_000), *others])
+    assert rest == others and summary.skill == "a"
+    places = "00000, 00001, 00002 and 39997 more"
+    assert str(summary).startswith(f"top/a/d: warning: it is one, 40,000 times: {places}; ")
 
 
-@each_row("words", [["validate"], ["validate", "--format", "github"], ["list"], ["show", "a"]])
-def test_many_problems_are_shortened_except_in_json(tmp_path: Path, words: list[str]) -> None:
+def note(code: str, path: str, message: str, line: int | None = None) -> Problem:
+    return problem(code, message, line).at(path, path.partition("/")[0])
+
+
+@each_row(("notes", "lines"), [
+    ([], []),
+    ([note("body-long", "a/SKILL.md", "600 lines", 5)], ["a/SKILL.md:5: note: 600 lines; move detail"]),
+    ([note("body-long", f"top/{name}/SKILL.md", f"{name} lines", 5) for name in "abcde"], [
+        "top: note: instructions of more than 500 lines or 5,000 tokens, 5 times: a/SKILL.md:5, b/SKILL.md:5, c/SKI",
+    ]),
+    ([note("file-unused", "a/SKILL.md", "same"), note("hidden-comment", "a/x.md", "it", 2),
+      note("file-unused", "b/SKILL.md", "same"), note("hidden-comment", "a/x.md", "it", 4)], [
+        ".: note: same, 2 times: a/SKILL.md, b/SKILL.md; refer to it", "a: note: it, 2 times: x.md:2, x.md:4; write it",
+    ]),
+    ([note("file-unused", f"https://x.example/{name}/SKILL.md", "it") for name in "ab"],
+     ["https://x.example: note: it, 2 times: a/SKILL.md, b/SKILL.md; refer"]),
+    ([note("file-unused", "/abs/SKILL.md", "it"), note("file-unused", "b/SKILL.md", "it")],
+     [".: note: it, 2 times: /abs/SKILL.md, b/SKILL.md; refer"]),
+])  # fmt: skip
+def test_notes_of_one_rule_share_a_line_with_their_count_and_first_places(
+    notes: list[Problem], lines: list[str]
+) -> None:
+    shown = [*map(str, clustered(notes))]
+    assert len(shown) == len(lines)
+    for line, start in zip(shown, lines, strict=True):
+        assert line.startswith(start)
+
+
+def test_validate_groups_notes_for_people_and_keeps_each_for_programs(tmp_path: Path) -> None:
+    for name in "abc":
+        write_skill(tmp_path / name, description=f"A collection of snippets about {name}.")
+    words = ("validate", tmp_path, "--select", "description-when")
+    lines = invoke(*words).stdout.splitlines()
+    assert len(lines) == 2 and "3 times: a/SKILL.md:3, b/SKILL.md:3, c/SKILL.md:3; add a sentence" in lines[0]
+    assert len(json_of(*words)["notes"]) == 3
+    (run,) = json.loads(invoke(*words, "--format", "sarif").stdout)["runs"]
+    assert len(run["results"]) == 3
+    assert invoke(*words, "--format", "github").stdout.count("::notice ") == 3
+
+
+ESCAPES = re.compile(r"\x1b\[[?\d;]*[A-Za-z]")
+COLOURED = {"COLUMNS": "80", "TERM": "xterm", "NO_COLOR": ""}
+
+
+@pytest.fixture
+def wide(tmp_path: Path) -> Path:
+    """Skills whose paths and findings are longer than a line."""
+    for name in ("a" * 60, "b" * 60):
+        file = write_skill(tmp_path / "skills/of/a/team" / name, description="Does a thing. " * 9) / "SKILL.md"
+        file.write_text(f"{file.read_text(encoding='utf-8')}\n\nSee [x](gone.md) and [y](lost.md).\n", encoding="utf-8")
+    return tmp_path
+
+
+@each_row("words", [
+    "list skills", "validate skills", "try skills thing", "install --list", "doctor", "rules",
+])  # fmt: skip
+def test_tables_and_findings_fit_80_columns_of_a_terminal(wide: Path, words: str) -> None:
+    environment = COLOURED | {"HOME": str(wide), "XDG_CONFIG_HOME": str(wide)}
+    (wide / ".cursor").mkdir(exist_ok=True)
+    entry = {"command": "/gone/program", "args": ["serve", "x" * 30]}
+    (wide / ".cursor/mcp.json").write_text(json.dumps({"mcpServers": {"skills": entry}}))
+    with terminal(*words.split(), cwd=wide, environment=environment) as screen:
+        screen.end()
+    lines = [ESCAPES.sub("", line).rstrip().rpartition("\r")[2] for line in screen.seen.split("\n")]
+    table = [line for line in lines if not line.startswith("mcp-skills-server: ")]
+    assert any(table)
+    assert [line for line in table if len(line) > 80 and " " in line.strip()] == []
+
+
+@each_row(("environment", "is_coloured"), [
+    ({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False),
+])  # fmt: skip
+def test_severities_are_coloured_only_on_a_terminal_that_wants_it(
+    wide: Path, environment: dict[str, str], is_coloured: bool
+) -> None:
+    with terminal("validate", "skills", cwd=wide, environment=COLOURED | environment) as screen:
+        screen.end()
+    _, _, report = screen.seen.partition("skills/of")
+    assert ("\x1b[33m\x1b[1mwarning\x1b[0m:" in report) == is_coloured == ("\x1b[" in report)
+    assert "\x1b" not in invoke("validate", wide / "skills", **COLOURED).output
+
+
+@each_row("words", [["validate"], ["list"], ["show", "a"]])
+def test_many_problems_share_a_line_except_in_json(tmp_path: Path, words: list[str]) -> None:
     for folder in (tmp_path, write_skill(tmp_path / "a")):
         for number in range(60):
-            (folder / f"link-{number:02}").symlink_to("/")
+            link = folder / f"link-{number:02}"
+            link.unlink(missing_ok=True)
+            link.symlink_to("/")
     command, *more = words
     done = invoke(command, tmp_path, *more)
-    lines = [line for line in done.output.splitlines() if re.search(r"[\[=]link-outside", line)]
+    lines = [line for line in done.output.splitlines() if line.endswith("[link-outside]")]
     kinds = 2 if command == "validate" else 1  # those of the skill, and those of the root
-    assert len(lines) == kinds * (SHOWN + 1)
-    assert sum("40 more problems of this kind" in line for line in lines) == kinds
-    assert "link-19" in lines[SHOWN - 1]
+    assert len(lines) == kinds == sum("60 times: link-00, link-01, link-02 and 57 more; " in line for line in lines)
     assert "120 warnings" in done.output or command == "show"
     assert len(json_of("validate", tmp_path)["problems"]) == 120
+    assert invoke("validate", tmp_path, "--format", "github").stdout.count("title=link-outside") == 120

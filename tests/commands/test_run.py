@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from commands.calls import invoke, json_of, refusal, run
+from commands.calls import invoke, json_of, refusal, run, terminal
 from programs import WITH_NETWORK, needs_script_network
 from rpc.build import toml
 from tables import each_row
 from web.http_wire import Server, http_serving
-from wire import FIXTURES, Wire, serving, write_skill
+from wire import COMMAND, DEADLINE, FIXTURES, Wire, serving, write_skill
 
 ENTRY = 'entrypoint = "scripts/run.py"\nlanguage = "python"'
 
@@ -173,6 +173,86 @@ def test_run_gives_the_script_copies_of_named_files(root: Path, tmp_path: Path, 
     assert "it made b.csv (17 bytes)" in done.stderr and "a.csv" not in done.stderr
     assert (tmp_path / "other/b.csv").read_text(encoding="utf-8") == "from other/b.csv"
     assert "same name" in refusal(*words, "--file", tmp_path / "other/a.csv")
+
+
+READER = """
+import hashlib, os, sys
+print(sys.argv[1:], *(open(each.rpartition("=")[2]).read() for each in sys.argv[1:]))
+data = sys.stdin.buffer.read()
+print(len(data), hashlib.sha256(data).hexdigest())
+"""
+EMPTY = f"0 {hashlib.sha256().hexdigest()}"
+
+
+@pytest.fixture
+def reader(root: Path) -> Path:
+    """Return the root of a script that prints its arguments, the files they name, and its stdin."""
+    (root / "greet/scripts/read.py").write_text(READER, encoding="utf-8")
+    for name in ("a.csv", "data/b.csv"):
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_text(f"from {name}", encoding="utf-8")
+    return root
+
+
+@each_row(("given", "seen"), [
+    (["a.csv"], ["a.csv"]), (["./data/b.csv", "a.csv"], ["data/b.csv", "a.csv"]), (["ROOT/data/b.csv"], ["b.csv"]),
+    (["greet/../a.csv"], ["a.csv"]), (["--in=data/b.csv"], ["--in=data/b.csv"]),
+    (["ROOT/a.csv", "a.csv"], ["a.csv"] * 2),
+])  # fmt: skip
+def test_run_copies_files_that_its_arguments_name(
+    reader: Path, given: list[str], seen: list[str], sandbox_mode: str
+) -> None:
+    words = [word.replace("ROOT", str(reader)) for word in given]
+    done = run("run", ".", "greet", "scripts/read.py", "--sandbox", sandbox_mode, "--", *words, cwd=reader)
+    texts = ["from data/b.csv" if "b.csv" in word else "from a.csv" for word in words]
+    assert (done.stdout, done.stderr) == (f"{seen} {' '.join(texts)}\n{EMPTY}\n", "")
+
+
+def test_run_refuses_two_files_of_one_name_and_explains_a_missing_script(reader: Path, sandbox_mode: str) -> None:
+    (reader / "other").mkdir()
+    (reader / "other/a.csv").write_text("other", encoding="utf-8")
+    words = ("run", reader, "greet", "scripts/read.py", "--sandbox", sandbox_mode)
+    assert "same name a.csv" in refusal(*words, "--", reader / "a.csv", reader / "other/a.csv")
+    assert "a skill and a script" in refusal("run", reader, "greet", "--sandbox", sandbox_mode)
+
+
+def test_run_of_one_skill_needs_no_name_of_it(reader: Path, sandbox_mode: str) -> None:
+    done = invoke("run", reader / "greet", "scripts/read.py", "--sandbox", sandbox_mode)
+    assert (done.return_value, done.stdout) == (0, f"[]\n{EMPTY}\n")
+
+
+@each_row("size", [0, 1, 5_000_000])
+def test_run_passes_stdin_on_as_bytes(reader: Path, size: int, sandbox_mode: str) -> None:
+    data = bytes(range(256)) * (size // 256 + 1)
+    (reader / "input").write_bytes(data[:size])
+    command = [*COMMAND, "run", str(reader), "greet", "scripts/read.py", "--sandbox", sandbox_mode]
+    wanted = f"[]\n{size} {hashlib.sha256(data[:size]).hexdigest()}\n".encode()
+    piped = subprocess.run(command, input=data[:size], capture_output=True, timeout=DEADLINE, check=True)
+    with open(reader / "input", "rb") as file:
+        redirected = subprocess.run(command, stdin=file, capture_output=True, timeout=DEADLINE, check=True)
+    assert (piped.stdout, redirected.stdout) == (wanted, wanted)
+
+
+def test_script_ends_before_its_stdin_does(reader: Path, sandbox_mode: str) -> None:
+    command = [*COMMAND, "run", str(reader), "greet", "scripts/hello.py", "--sandbox", sandbox_mode]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.wait(DEADLINE) == 3  # its stdin is still open
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+def test_script_gets_no_terminal_as_stdin(reader: Path, sandbox_mode: str) -> None:
+    with terminal("run", reader, "greet", "scripts/read.py", "--sandbox", sandbox_mode) as screen:
+        assert screen.end() == 0 and EMPTY in screen.seen
+
+
+def test_script_cannot_open_the_file_behind_its_stdin(reader: Path, sandbox_mode: str) -> None:
+    code = "import os\nprint(os.path.realpath('/proc/self/fd/0'), os.read(0, 4))\n"
+    (reader / "greet/scripts/open.py").write_text(code, encoding="utf-8")
+    command = [*COMMAND, "run", str(reader), "greet", "scripts/open.py", "--sandbox", sandbox_mode]
+    with open(reader / "a.csv", "rb") as file:
+        done = subprocess.run(command, stdin=file, capture_output=True, timeout=DEADLINE, check=True)
+    assert b"pipe:" in done.stdout and b"from" in done.stdout
 
 
 def test_examples_of_the_help_of_run_work(tmp_path: Path, sandbox_mode: str) -> None:

@@ -12,6 +12,7 @@ from mcp_skills_server.cli import cli
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.hosts.table import HOSTS, Platform, location
 from tables import each_row
+from wire import ROOT
 
 FILES = {
     "claude-code": (".claude.json", ".mcp.json"),
@@ -98,3 +99,19 @@ def test_page_names_the_hosts_whose_files_may_have_comments() -> None:
     page = (Path(__file__).parents[2] / "docs/hosts.md").read_text(encoding="utf-8")
     named = page.split("Comments are allowed")[1].split(".\n")[0]
     assert re.findall("`([a-z-]+)`", named) == [name for name, row in HOSTS.items() if row.form != "json"]
+
+
+def test_documentation_has_the_figures_of_each_host() -> None:
+    text = (ROOT / "docs" / "hosts.md").read_text(encoding="utf-8")
+    _, _, section = text.partition("### What hosts cut\n")
+    rows = dict(re.findall(r"^\| `([\w-]+)` \| (.*) \|$", section.partition("###")[0], re.MULTILINE))
+    expected: dict[str, str] = {}
+    for key, host in HOSTS.items():
+        figures = [value if basis == "measured" else f"{value} (assumed)" for _, value, basis in host.context.figures()]
+        expected[key] = " | ".join([host.context.version or "-", *figures])
+    assert rows == expected and len(rows) == 16
+
+
+def test_figures_without_a_measured_version_are_assumed() -> None:
+    for host in HOSTS.values():
+        assert bool(host.context.version) == bool(host.context.measured)

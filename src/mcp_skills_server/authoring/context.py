@@ -1,17 +1,19 @@
 """Model context: the text that a host shows its model, unasked and when it loads a skill.
 
-The facts about hosts were measured with the real programs (`make hosts`).
+The facts about hosts are in `hosts/table.py`.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from mcp_skills_server.dialects import runtime as dialect
 from mcp_skills_server.dialects.runtime import Offer, ToolResult
+from mcp_skills_server.hosts import table
+from mcp_skills_server.hosts.table import HostContext
 from mcp_skills_server.model import Skill
 from mcp_skills_server.model.clients import client_of
 from mcp_skills_server.runtime.briefing import name_of
@@ -22,29 +24,9 @@ _FIRST_LINE: Final = 247
 _NAME: Final = re.compile(r"[^\s,;:<>\"']+")
 
 
-class HostContext(NamedTuple):
-    """The way a host shows a server to its model."""
-
-    client: str
-    """The client's name in its MCP handshake."""
-    version: str
-    """The measured version of the host, "" for none."""
-    instructions: Literal["all", "first line", "none"] = "all"
-    """The part of the server's instructions that is shown unasked."""
-    tools: Literal["all", "names", "none"] = "all"
-    """The part of the tools that is shown unasked; of "names" the host searches for the rest."""
-    text_characters: int | None = None
-    """The length at which the instructions are cut; None for no cut."""
-    result_characters: int = 40_000
-    """The length at which the result of a tool is cut."""
-
-
 HOSTS: Final = {
-    "generic": HostContext("", ""),
-    "claude-code": HostContext("claude-code", "2.1.330", tools="names", text_characters=4_096),
-    "codex": HostContext("codex-mcp-client", "0.169.0", instructions="first line", tools="none"),
-    "gemini-cli": HostContext("gemini-cli-mcp-client", "0.61.0"),
-    "opencode": HostContext("opencode", "1.18.33", result_characters=51_200),
+    "generic": HostContext(),
+    **{name: host.context for name, host in table.HOSTS.items()},
 }
 """Hosts by the value of `--host`."""
 
@@ -116,18 +98,19 @@ def _text(title: str, shown: str, sent: str, most: int | None) -> ShownText:
     return ShownText(title, shown, left_out)
 
 
-def parts_shown(texts: Iterable[ShownText], offers: Iterable[Offer]) -> dict[str, Part]:
-    """Return the part of each skill that these texts show, by the skill's name."""
+def parts_shown(
+    texts: Iterable[ShownText], offers: Iterable[Offer]
+) -> Mapping[Part, Sequence[Offer]]:
+    """Return the skills by the part that these texts show of them."""
     flat = " ".join(
         "\n".join(each.text for each in texts).replace("\\n", " ").replace('\\"', '"').split()
     )
     words = set(_NAME.findall(flat))
-    out: dict[str, Part] = {}
+    out: dict[Part, list[Offer]] = {"whole": [], "shortened": [], "absent": []}
     for offer in offers:
-        if offer.name not in words:
-            out[offer.name] = "absent"
-        elif " ".join(offer.description.split()) in flat:
-            out[offer.name] = "whole"
-        else:
-            out[offer.name] = "shortened"
+        part: Part = "absent"
+        if offer.name in words:
+            is_whole = " ".join(offer.description.split()) in flat
+            part = "whole" if is_whole else "shortened"
+        out[part].append(offer)
     return out

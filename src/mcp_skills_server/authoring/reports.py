@@ -30,9 +30,10 @@ def github(problem: Problem) -> str:
             text = text.replace(character, f"%{ord(character):02X}")
         return text
 
-    line = "" if problem.line is None else f",line={problem.line}"
+    spots = {"line": problem.line, "col": problem.column}
+    spot = "".join(f",{key}={number}" for key, number in spots.items() if number)
     return (
-        f"::{_GITHUB[problem.severity]} file={escaped(_path(problem), ':,')}{line},"
+        f"::{_GITHUB[problem.severity]} file={escaped(_path(problem), ':,')}{spot},"
         f"title={escaped(problem.code, ':,')}::{escaped(problem.text)}"
     )
 
@@ -134,6 +135,8 @@ def _result(problem: Problem, rule: int, fixed: tuple[str, str] | None) -> dict[
         "artifactLocation": artifact,
         "region": {"startLine": problem.line or 1},
     }
+    if problem.column is not None:
+        place["region"]["startColumn"] = problem.column
     result: dict[str, Any] = {
         "ruleId": problem.code,
         "ruleIndex": rule,

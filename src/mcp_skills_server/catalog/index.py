@@ -326,10 +326,12 @@ def decode_problems(raw: bytes) -> list[Problem]:
 
 
 def _decode_problem(fields: Sequence[Any]) -> Problem:
-    code, severity, message, hint, line, path, skill = fields
-    if severity not in ("error", "warning", "note") or not (line is None or isinstance(line, int)):
+    code, severity, message, hint, line, path, skill, column = fields
+    has_place = isinstance(line, int | None) and isinstance(column, int | None)
+    if severity not in ("error", "warning", "note") or not has_place:
         raise ValueError
-    return Problem(str(code), severity, str(message), str(hint), line, str(path), str(skill))
+    place = str(path), str(skill), column
+    return Problem(str(code), severity, str(message), str(hint), line, *place)
 
 
 @cache

@@ -54,6 +54,7 @@ from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.search_text import matched_fields
 
 _MOST_BYTES: Final = 16 << 20
+_COLUMNS: Final = ("figure", "value", "basis")
 
 
 class EvaluateOptions(RootOptions):
@@ -275,7 +276,8 @@ def context(options: ContextOptions, roots: tuple[str, ...]) -> int:
     """Show the exact text that a host gives its model about skills below each ROOT, with tokens.
 
     Unasked is what stands in each request of the host; with --skill also what a call of skills_load
-    brings. Texts are those after the cuts of the host that were measured (docs/hosts.md).
+    brings. Texts are those after the cuts of the host. Each of its figures was measured with the
+    real program, or is assumed, which the end of the output and docs/hosts.md tell.
 
     \b
     Examples:
@@ -293,10 +295,7 @@ def context(options: ContextOptions, roots: tuple[str, ...]) -> int:
     count, rule = token_counter()
     total = sum(count(each.text) for each in shown)
     over = options.budget is not None and total > options.budget
-    names = {
-        part: [name for name, has in parts.items() if has == part]
-        for part in ("whole", "shortened", "absent")
-    }
+    names = {part: [each.name for each in offers] for part, offers in parts.items()}
     if options.form == "json":
         unasked, loaded = (
             [each._asdict() | {"tokens": count(each.text)} for each in found]
@@ -306,6 +305,7 @@ def context(options: ContextOptions, roots: tuple[str, ...]) -> int:
             {
                 "host": options.context_host,
                 "version": host.version,
+                "figures": [dict(zip(_COLUMNS, row, strict=True)) for row in host.figures()],
                 "unasked": unasked,
                 "loaded": loaded,
                 "skills": names,
@@ -325,6 +325,7 @@ def context(options: ContextOptions, roots: tuple[str, ...]) -> int:
     say(f"{options.context_host}: {total:,} tokens unasked ({rule})")
     whole, less, absent = (f"{len(each):,}" for each in names.values())
     say(f"of the skills {whole} have their description there, {less} less, {absent} are absent")
+    say_table(tuple(map(str.upper, _COLUMNS)), host.figures())
     if over:
         remark(f"{total:,} tokens are more than the budget of {options.budget:,}")
     return int(over)

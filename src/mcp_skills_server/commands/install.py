@@ -31,7 +31,7 @@ from mcp_skills_server.commands.fields import (
 from mcp_skills_server.commands.look import remark_problems, report_absent, run_deep_checks
 from mcp_skills_server.commands.opening import load_registry
 from mcp_skills_server.commands.options import RootOptions
-from mcp_skills_server.commands.printing import remark, say, say_lines, say_table
+from mcp_skills_server.commands.printing import remark, say, say_folded, say_lines, say_table
 from mcp_skills_server.errors import UsageError, clipped, plural
 from mcp_skills_server.format.uris import redact
 from mcp_skills_server.hosts import disk, edit
@@ -48,6 +48,8 @@ _ENDPOINT: Final = re.compile(r"https?://[^?#]*/mcp/?", re.IGNORECASE)
 _BARE_PATH: Final = os.pathsep.join(("/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin"))
 """PATH of a host that is started from a desktop and not from a shell."""
 _SHOWN_LINES: Final = 3
+_STATES: Final = {"works": "green", "stale": "red", "fails": "red", "not started": "yellow"}
+"""Colours of the states that `doctor` prints."""
 _HARMLESS: Final = re.compile(r"MCP_SKILLS_(?:INCLUDE|EXCLUDE|HIDDEN|WATCH|POLL|RECONCILE)")
 """Variables of a project's entry that only choose and follow skills."""
 _PATH: Final = click.Path()
@@ -324,7 +326,7 @@ def doctor(context: click.Context, options: DoctorOptions, host: str | None) -> 
         try:
             entries = list(_entries(row, platform))
         except UsageError as error:
-            say(f"{key}: {error}")
+            say_folded(f"{key}: {error}", {})
             failed += 1
             continue
         for entry in entries:
@@ -339,7 +341,7 @@ def doctor(context: click.Context, options: DoctorOptions, host: str | None) -> 
                 trouble, count = anyio.run(_probe, entry, options.timeout)
             took = time.monotonic() - began
             state = trouble or f"works: {plural(count, 'skill')}, {took:.1f} s from start to list"
-            say(f"{key}: {entry.name!r} in {entry.path}: {state}")
+            say_folded(f"{key}: {entry.name!r} in {entry.path}: {state}", _STATES)
             failed += bool(trouble) and (not reason or options.project)
     if not found and not failed:
         say(f"no entry for this server; 'install {host or 'HOST'} DIR' writes one")

@@ -7,7 +7,7 @@ import json
 import os
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -31,16 +31,21 @@ from mcp_skills_server.commands.printing import (
     progress,
     remark,
     say,
+    say_folded,
     say_json,
     say_lines,
     say_table,
 )
+from mcp_skills_server.errors import listed
 from mcp_skills_server.format import identity
 from mcp_skills_server.format.uris import uri
 from mcp_skills_server.model import SKILL_MD, Problem, Skill, Standing
 from mcp_skills_server.runtime.runtime import Runtime
+from mcp_skills_server.validation.explanations import EXPLANATIONS
 
 _OF_A_KIND: Final = 20
+_PLACES: Final = 3
+_COLOURS: Final = {"error": "red", "warning": "yellow", "note": "cyan"}
 _FINDINGS: Final = "findings"
 """The kind of the findings in the index."""
 _UNLISTED: Final = {Standing.UNUSABLE: " (not served)", Standing.LENIENT: " (not listed)"}
@@ -87,27 +92,44 @@ def _findings_key(registry: Registry, skill: Skill) -> bytes:
     return hashlib.sha256(json.dumps(given).encode()).digest()
 
 
-def shortened(problems: Iterable[Problem]) -> Iterator[Problem]:
-    """Yield the first 20 problems of each skill and code, then one with the number of the rest."""
-    given = list(problems)
-    places: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+def clustered(problems: Iterable[Problem]) -> Iterator[Problem]:
+    """Yield the problems in order, but only one for many of one rule and advice.
+
+    Many are two notes, or more than 20 others of one skill.
+    """
+    given, clusters = list(problems), defaultdict[tuple[str, ...], list[Problem]](list)
     for each in given:
-        places[each.skill, each.code].append(each.path)
-    seen = Counter[tuple[str, str]]()
+        clusters[_cluster_of(each)].append(each)
     for each in given:
-        kind = each.skill, each.code
-        seen[kind] += 1
-        if seen[kind] <= _OF_A_KIND or len(places[kind]) == _OF_A_KIND + 1:
+        cluster = clusters[_cluster_of(each)]
+        if len(cluster) <= (1 if each.severity == "note" else _OF_A_KIND):
             yield each
-        elif seen[kind] == _OF_A_KIND + 1:
-            left = places[kind][_OF_A_KIND:]
-            try:
-                folder = os.path.commonpath(left)
-            except ValueError:  # absolute and relative paths of several roots
-                folder = os.curdir
-            message = f"{len(left):,} more problems of this kind"
-            hint = "'--format json' shows each"
-            yield each._replace(path=folder, line=None, message=message, hint=hint)
+        elif each is cluster[0]:
+            yield _summarized(cluster)
+
+
+def _cluster_of(problem: Problem) -> tuple[str, ...]:
+    skill = "" if problem.severity == "note" else problem.skill
+    return problem.severity, problem.code, problem.hint, skill
+
+
+def _summarized(cluster: Sequence[Problem]) -> Problem:
+    """Return one problem with the number of these and the first places."""
+    first = cluster[0]
+    what = first.message
+    if first.code in EXPLANATIONS and any(each.message != what for each in cluster):
+        what = EXPLANATIONS[first.code].what
+    # `commonpath` refuses absolute and relative paths together, and would shorten an address.
+    start = os.path.commonprefix([each.path for each in cluster])  # noqa: RUF071
+    folder = start.rpartition(os.sep)[0] or os.curdir
+    places = {each.place.removeprefix(folder + os.sep): None for each in cluster}
+    message = f"{what}, {len(cluster):,} times: {listed(places, _PLACES)}"
+    return first._replace(path=folder, line=None, column=None, message=message)
+
+
+def say_problem(problem: Problem, *, err: bool = False) -> None:
+    """Print a problem, on a terminal with its severity in colour."""
+    say_folded(str(problem), {problem.severity: _COLOURS[problem.severity]}, err=err)
 
 
 def remark_problems(registry: Registry) -> None:
@@ -169,8 +191,8 @@ def list_(options: TableOptions, roots: tuple[str, ...]) -> int:
     for root in remote:
         revision = root.revision or "unknown, since the copy is incomplete"
         say(f"{root.shown}: revision {revision}", err=True)
-    for problem in shortened(snapshot.problems):
-        say(str(problem), err=True)
+    for problem in clustered(snapshot.problems):
+        say_problem(problem, err=True)
     remark_problems(registry)
     return int(bool(empty))
 
@@ -218,8 +240,8 @@ def show(options: TextOptions, arguments: tuple[str, ...]) -> None:
     say("")
     rows = [(path, str(file.size), file.digest or "") for path, file in skill.files.items()]
     say_table(("FILE", "BYTES", "DIGEST"), rows)
-    for problem in shortened(problems):
-        say(str(problem))
+    for problem in clustered(problems):
+        say_problem(problem)
     say("")
     say_lines(str(details["instructions"]))
 

@@ -10,10 +10,11 @@ import json
 import os
 import shutil
 import sys
+import textwrap
 import threading
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TextIO, TypeVar
 from unicodedata import category, east_asian_width, normalize
 
 import click
@@ -53,6 +54,19 @@ def say(text: str, *, err: bool = False) -> None:
     _echo(printable(text), err=err)
 
 
+def say_folded(text: str, colours: Mapping[str, str], *, err: bool = False) -> None:
+    """Print one line. A terminal gets it folded between words, and these words in these colours."""
+    text, stream = printable(text), sys.stderr if err else sys.stdout
+    if stream.isatty():
+        fold = textwrap.TextWrapper(shutil.get_terminal_size().columns, subsequent_indent="  ")
+        fold.break_long_words = fold.break_on_hyphens = False  # so that paths can be copied
+        text = fold.fill(text)
+    if _has_colour(stream):
+        for word, colour in colours.items():
+            text = text.replace(f" {word}:", f" {click.style(word, fg=colour, bold=True)}:", 1)
+    _echo(text, err=err)
+
+
 def say_lines(text: str, *, err: bool = False) -> None:
     """Print several lines, with unprintable characters except tabs escaped."""
     for line in text.split("\n"):
@@ -68,30 +82,38 @@ def say_table(
 ) -> None:
     """Print rows in columns below the header; without rows the line `empty`, if it is given.
 
-    On a terminal the last cell of a row is cut at the end of the line, the header is bold and rows
-    have their colours; elsewhere the last cell is cut to 100 columns. `NO_COLOR`
-    (https://no-color.org) turns colours off. `colours` has the colour of a row, by its index.
+    On a terminal rows fit its width: the last cell is cut at its end, and the widest of the others
+    at their start, where paths are alike. The header is bold, and `colours` has the colour of a
+    row, by its index. Elsewhere the last cell is cut to 100 columns, and others stay whole.
     """
     if not rows and empty:
         say(empty)
         return
-    is_terminal = sys.stdout.isatty()
-    has_colour = is_terminal and not os.environ.get("NO_COLOR")
+    has_colour = _has_colour(sys.stdout)
     # escaped before they are measured, as an escape is wider than its character
     lines = [[printable(cell) for cell in row] for row in (header, *rows)]
-    widths = [max(map(_width, column)) for column in zip(*lines, strict=True)][:-1]
-    longest = _LONGEST
-    if is_terminal:
-        longest = max(_SHORTEST, shutil.get_terminal_size().columns - sum(widths) - 2 * len(widths))
+    *widths, longest = [max(map(_width, column)) for column in zip(*lines, strict=True)]
+    if sys.stdout.isatty():
+        available = shutil.get_terminal_size().columns - 2 * len(widths)
+        least = min(longest, _SHORTEST)
+        while sum(widths) + least > available and max(widths, default=0) > _SHORTEST:
+            widths[widths.index(max(widths))] -= 1
+        longest = max(_SHORTEST, available - sum(widths))
+    else:
+        longest = _LONGEST
     for number, row in enumerate(lines, -1):
         *cells, last = row
-        padded = [
-            cell + " " * (width - _width(cell)) for cell, width in zip(cells, widths, strict=True)
-        ]
+        padded = [_padded(cell, width) for cell, width in zip(cells, widths, strict=True)]
         line = "  ".join([*padded, _cut(last, longest)]).rstrip()
         if has_colour:
             line = click.style(line, bold=number < 0 or None, fg=(colours or {}).get(number))
         _echo(line)
+
+
+def _has_colour(stream: TextIO) -> bool:
+    """Return True for a terminal with colours that https://no-color.org does not turn off."""
+    is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return stream.isatty() and not is_plain
 
 
 def _width(text: str) -> int:
@@ -103,6 +125,13 @@ def _width(text: str) -> int:
     wide = sum(east_asian_width(character) in "WF" for character in text)
     marks = sum(category(character) in {"Mn", "Me"} for character in text)
     return len(text) + wide - marks + text.count(_EMOJI)
+
+
+def _padded(cell: str, columns: int) -> str:
+    """Return a cell of this many columns; a longer one is cut at its start."""
+    if _width(cell) > columns:
+        cell = _cut(cell[::-1], columns)[::-1]
+    return cell + " " * (columns - _width(cell))
 
 
 def _cut(text: str, columns: int) -> str:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -36,7 +39,7 @@ _PLAIN: Final = frozenset(("HOME", "LANG", "PATH", "SKILL_DIR", "SKILL_WORKSPACE
 
 class RunOptions(SandboxOptions, ExecutionOptions, RootOptions):
     files: tuple[str, ...] = many(
-        "Copy this file into the work directory of the script, which sees no others of yours.",
+        "Copy this file into the work directory, too, under its name.",
         "FILE",
         "--file",
         type=click.Path(exists=True, dir_okay=False),
@@ -46,24 +49,31 @@ class RunOptions(SandboxOptions, ExecutionOptions, RootOptions):
 
 @click.command(cls=Grouped)
 @click.argument("root")
-@click.argument("skill")
-@click.argument("script")
-@click.argument("args", nargs=-1)
+@click.argument("words", nargs=-1, required=True, metavar="[SKILL] SCRIPT [ARGS]...")
 @takes(RunOptions)
-def run(options: RunOptions, root: str, skill: str, script: str, args: tuple[str, ...]) -> int:
+def run(options: RunOptions, root: str, words: tuple[str, ...]) -> int:
     """Run SCRIPT of SKILL as `serve --allow-scripts` would, in the sandbox, with ARGS.
 
-    SKILL is the skill's name or its path, SCRIPT the path of a file in it. Options of the script
-    stand behind `--`. A skill that was fetched needs its approval here, too. The exit code is that
-    of the script; 1 where it was ended.
+    SKILL is the skill's name or its path, which a ROOT of one skill does not need; SCRIPT is the
+    path of a file in it. Options of the script stand behind `--`. The script sees copies of the
+    files that ARGS name, and no others of yours, and reads your stdin, if that is no terminal. A
+    skill that was fetched needs its approval here, too. The exit code is that of the script; 1
+    where it was ended.
 
     \b
     Examples:
-      mcp-skills-server run ~/skills csv-profiling scripts/profile_csv.py --file a.csv -- a.csv
+      mcp-skills-server run ~/skills csv-profiling scripts/profile_csv.py -- a.csv
       mcp-skills-server run ~/skills csv-profiling scripts/profile_csv.py --explain
     """
     registry = load_registry([root], options)
+    skills = [*registry.snapshot.skills.values()]
+    if len(skills) == 1 and words[0] in skills[0].files and words[0] != skills[0].name:
+        words = (skills[0].name, *words)
+    if len(words) == 1:
+        raise UsageError("run takes a skill and a script, as in 'run ~/skills refunds pay.py'")
+    skill, script, *args = words
     found = named_skill(registry, skill)
+    copies = _copies(options, args)
     # The user who types the command allows the run; a client of a server does not.
     chosen = {name: value for name, value in vars(options).items() if hasattr(RuntimeOptions, name)}
     allowed = RuntimeOptions(**chosen, allow_scripts=True)
@@ -75,25 +85,69 @@ def run(options: RunOptions, root: str, skill: str, script: str, args: tuple[str
         if options.explain:
             _say_explained(scripts.explain(found, script, workspace, args))
             return 0
-        copies = {os.path.basename(file): os.path.getsize(file) for file in options.files}
-        if len(copies) < len(options.files):
-            raise UsageError("--file: two files have the same name; rename one of them")
-        fill = partial(_copy, options.files)
-        outcome = anyio.run(partial(scripts.run, found, script, workspace, args=args, fill=fill))
+        sizes = {name: os.path.getsize(file) for name, file in copies.items()}
+        fill = partial(_copy, copies)
+        start = partial(scripts.run, found, script, workspace, args=args, fill=fill)
+        outcome = anyio.run(partial(start, stdin=_piped_stdin()))
     if outcome.stdout:
         say_lines(outcome.stdout.removesuffix("\n"))
     if outcome.stderr:
         say_lines(outcome.stderr.removesuffix("\n"), err=True)
     for file in outcome.files:
-        if copies.get(file.path) == file.size:
+        if sizes.get(file.path) == file.size:
             continue  # its time may be that of the run
         remark(f"it made {file.path} ({file.size:,} bytes), which goes with its work directory")
     return 1 if outcome.exit_code is None else outcome.exit_code
 
 
-def _copy(files: Sequence[str], folder: str) -> None:
-    for file in files:
-        shutil.copyfile(file, os.path.join(folder, os.path.basename(file)))
+def _copies(options: RunOptions, args: list[str]) -> Mapping[str, str]:
+    """Return the user's files by the paths of their copies, to which the arguments are changed."""
+    copies: dict[str, str] = {}
+    for file in options.files:
+        _add_copy(copies, os.path.basename(file), file)
+    for position, arg in enumerate(args):
+        option, equals, file = arg.rpartition("=") if arg.startswith("-") else ("", "", arg)
+        if file in copies or not os.path.isfile(file):
+            continue
+        name, real = os.path.normpath(file), Path(os.path.realpath(file))
+        if any(real.is_relative_to(os.path.realpath(each)) for each in options.script_folders):
+            name = str(real)  # the script has this folder
+        else:
+            if os.path.isabs(name) or name.startswith(os.pardir):
+                name = os.path.basename(name)
+            _add_copy(copies, name, file)
+        args[position] = f"{option}{equals}{name}"
+    return copies
+
+
+def _add_copy(copies: dict[str, str], name: str, file: str) -> None:
+    if not os.path.samefile(copies.setdefault(name, file), file):
+        raise UsageError(f"two files have the same name {name}; rename one of them")
+
+
+def _copy(copies: Mapping[str, str], folder: str) -> None:
+    for name, file in copies.items():
+        os.makedirs(os.path.dirname(os.path.join(folder, name)), exist_ok=True)
+        shutil.copyfile(file, os.path.join(folder, name))
+
+
+def _piped_stdin() -> int | None:
+    """Return the reading end of a pipe with what stdin has; None if that is a terminal.
+
+    Through the descriptor of a file or a folder a script could leave the sandbox.
+    """
+    if sys.stdin.isatty():
+        return None
+    reader, writer = os.pipe()
+    threading.Thread(target=_pump, args=(writer,), name="stdin", daemon=True).start()
+    return reader
+
+
+def _pump(writer: int) -> None:
+    with suppress(OSError), open(writer, "wb") as pipe:  # the script may end before stdin does
+        while chunk := os.read(sys.stdin.fileno(), 1 << 16):
+            pipe.write(chunk)
+            pipe.flush()
 
 
 def _say_explained(explained: DryRun) -> None:

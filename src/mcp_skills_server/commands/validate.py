@@ -15,14 +15,19 @@ from typing import Any, Final, Literal, get_args
 
 import click
 
-from mcp_skills_server.authoring import reports
+from mcp_skills_server.authoring import context, reports
 from mcp_skills_server.authoring.notes import MOST_TEXT, notes
 from mcp_skills_server.authoring.programs import scan
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.codes import CODES
 from mcp_skills_server.commands.fields import Options, flag, many, output_format, takes
-from mcp_skills_server.commands.look import report_absent, run_deep_checks, shortened
+from mcp_skills_server.commands.look import (
+    clustered,
+    report_absent,
+    run_deep_checks,
+    say_problem,
+)
 from mcp_skills_server.commands.opening import make_registry
 from mcp_skills_server.commands.options import RootOptions, roots_argument
 from mcp_skills_server.commands.printing import (
@@ -34,12 +39,10 @@ from mcp_skills_server.commands.printing import (
     say_table,
     writing,
 )
-from mcp_skills_server.dialects import runtime as dialect
 from mcp_skills_server.durable import replace_file
 from mcp_skills_server.errors import UsageError, plural
 from mcp_skills_server.format.nearest import nearest
 from mcp_skills_server.model import SKILL_MD, Problem, Skill
-from mcp_skills_server.model.clients import UNKNOWN
 from mcp_skills_server.provenance.difference import unified
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.validation import explanations, fixes, suppressions
@@ -113,8 +116,8 @@ def validate(options: ValidateOptions, roots: tuple[str, ...]) -> int:
     A ROOT is a skill, its SKILL.md, a folder of skills, an archive, or an address
     (docs/sources.md). Each is looked at alone, and then all together, in the order given: which
     skill hides which. Exit code 1 when there are errors, or when a ROOT has no skill. Notes are
-    advice, and count for nothing. Of many problems of one kind in a skill the first 20 are printed
-    and the rest is counted; `--format json` has all.
+    advice, and count for nothing. Notes of one kind share a line, as do more than 20 other problems
+    of one kind in a skill; `--format json` has each.
 
     \b
     Examples:
@@ -224,9 +227,12 @@ def _print(registry: Registry, report: _Report, options: ValidateOptions) -> Non
     elif options.form == "junit":
         say_lines(reports.junit(everything, sorted({skill.path for skill in report.skills})))
     else:
-        show = reports.github if options.form == "github" else str
-        for problem in shortened(everything):
-            say(show(problem))
+        if options.form == "github":
+            for problem in everything:
+                say(reports.github(problem))
+        else:
+            for problem in clustered(everything):
+                say_problem(problem)
         _say_counts(report, err=options.form == "github")
         _remark_cut(registry)
 
@@ -306,16 +312,13 @@ def _follow(options: ValidateOptions, roots: tuple[str, ...]) -> int:
 def _remark_cut(registry: Registry) -> None:
     """Print on stderr how many descriptions hosts show to models in full, if not all."""
     with Runtime(registry) as made:
-        overview = made.briefing.overview
-        limit = made.briefing.characters(UNKNOWN)
-        shown = dialect.in_instructions(overview, limit, scripts=False)
-    count = len(overview.offers)
-    whole = count - len(shown.cut) if shown.names is None else 0
-    if whole < count:
+        texts = context.shown_unasked(made, context.HOSTS["generic"])
+        parts = context.parts_shown(texts, made.briefing.overview.offers)
+    whole, cut = len(parts["whole"]), len(parts["shortened"]) + len(parts["absent"])
+    if cut:
         remark(
-            f"in the {limit:,} characters that hosts show unasked, {whole:,} of {count:,} "
-            "descriptions stand whole; of the others the sentence with 'Use when' comes first, as "
-            "far as it fits; 'show' says what stands of each"
+            f"{whole:,} of {whole + cut:,} descriptions stand whole in what hosts show unasked; "
+            "'context' and 'show' say what stands of each"
         )
 
 

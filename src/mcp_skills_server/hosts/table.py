@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
@@ -75,6 +76,39 @@ _HTTP: Final = {"type": "http"}
 
 
 @dataclass(frozen=True, slots=True)
+class HostContext:
+    """The part of a server that a host shows its model; the defaults are assumed."""
+
+    client: str = ""
+    """The client's name in its MCP handshake, "" if unknown."""
+    version: str = ""
+    """The measured version of the host (`make hosts`), "" for none."""
+    instructions: Literal["all", "first line", "none"] = "all"
+    """The part of the server's instructions that is shown unasked."""
+    tools: Literal["all", "names", "none"] = "all"
+    """The part of the tools that is shown unasked; the host searches for the rest."""
+    text_characters: int | None = None
+    """The length at which the instructions are cut; None for no cut."""
+    result_characters: int = 40_000
+    """The length at which the result of a tool is cut."""
+    measured: tuple[str, ...] = ()
+    """The figures of these four that were measured with the real program; others are assumed."""
+
+    def figures(self) -> list[tuple[str, str, str]]:
+        """Return the name and the value of each figure, and "measured" or "assumed"."""
+        out: list[tuple[str, str, str]] = []
+        for name in _FIGURES:
+            value = getattr(self, name)
+            shown = f"{value:,}" if isinstance(value, int) else value or "no cut"
+            out.append((name, shown, "measured" if name in self.measured else "assumed"))
+        return out
+
+
+_FIGURES: Final = ("instructions", "tools", "text_characters", "result_characters")
+_measured: Final = partial(HostContext, measured=_FIGURES)
+
+
+@dataclass(frozen=True, slots=True)
 class Host:
     """An MCP host and its configuration file."""
 
@@ -101,10 +135,12 @@ class Host:
     """The notation of a server by URL; None if its file has no such entry."""
     native: tuple[str, ...] = ()
     """Folders of skills that the host reads itself, below the home folder or a project."""
+    context: HostContext = HostContext()
 
 
 _BRACES: Final = re.compile(r"\$\{")
 _VARIABLE: Final = re.compile(r"\$(?:\{|[A-Za-z_])")
+_CLINE: Final = ("instructions", "tools", "result_characters")
 _OPENCODE: Final = re.compile(r"\{(?:env|file):")
 
 HOSTS: Final[Mapping[str, Host]] = {
@@ -125,6 +161,7 @@ HOSTS: Final[Mapping[str, Host]] = {
         expands=_BRACES,
         remote=Remote(more=_HTTP, variable="${VAR}"),
         native=(".claude/skills",),
+        context=_measured("claude-code", "2.1.332", tools="names", text_characters=4_096),
     ),
     "cursor": Host(
         "Cursor",
@@ -162,6 +199,7 @@ HOSTS: Final[Mapping[str, Host]] = {
         expands=_VARIABLE,
         remote=Remote("httpUrl", variable="${VAR}"),
         native=(".gemini/skills", ".agents/skills"),
+        context=_measured("gemini-cli-mcp-client", "0.61.0"),
     ),
     "codex": Host(
         "Codex",
@@ -171,6 +209,7 @@ HOSTS: Final[Mapping[str, Host]] = {
         section="mcp_servers",
         remote=Remote(token_key="bearer_token_env_var"),  # noqa: S106 - a key, no secret
         native=(".agents/skills", ".codex/skills"),
+        context=_measured("codex-mcp-client", "0.171.0", "first line", "none"),
     ),
     "opencode": Host(
         "opencode",
@@ -184,6 +223,7 @@ HOSTS: Final[Mapping[str, Host]] = {
         expands=_OPENCODE,
         remote=Remote(more={"type": "remote"}, variable="{env:VAR}"),
         native=(".config/opencode/skills", ".opencode/skills", ".agents/skills", ".claude/skills"),
+        context=_measured("opencode", "1.18.33", result_characters=51_200),
     ),
     "antigravity": Host(
         "Antigravity", user=("home/.gemini/config/mcp_config.json",), remote=Remote("serverUrl")
@@ -197,6 +237,9 @@ HOSTS: Final[Mapping[str, Host]] = {
         expands=_VARIABLE,
         remote=Remote("httpUrl", variable="${VAR}"),
         native=(".qwen/skills",),
+        context=HostContext(
+            "qwen-code", "0.24.4", tools="names", result_characters=8_000, measured=_FIGURES[:1]
+        ),
     ),
     "copilot-cli": Host(
         "Copilot CLI",
@@ -206,12 +249,18 @@ HOSTS: Final[Mapping[str, Host]] = {
         expands=_BRACES,
         remote=Remote(more=_HTTP, variable="${VAR}"),
         native=(".copilot/skills", ".github/skills", ".claude/skills"),
+        context=HostContext(
+            "copilot", "1.0.102", "none", result_characters=8_000, measured=_FIGURES[:2]
+        ),
     ),
     "cline": Host(
         "Cline",
         user=("home/.cline/data/settings/cline_mcp_settings.json",),
         remote=Remote(more={"type": "streamableHttp"}),
         native=(".cline/skills", ".claude/skills"),
+        context=HostContext(
+            "@cline/core", "3.0.65", "none", result_characters=8_000, measured=_CLINE
+        ),
     ),
     "kiro": Host(
         "Kiro",

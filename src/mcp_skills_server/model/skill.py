@@ -58,6 +58,7 @@ class Problem(NamedTuple):
         line: 1-based line in the file, or None.
         path: the file or directory, as the operator would type it.
         skill: the skill path, "" for none.
+        column: 1-based column in the line, in characters, or None.
     """
 
     code: str
@@ -67,6 +68,7 @@ class Problem(NamedTuple):
     line: int | None = None
     path: str = ""
     skill: str = ""
+    column: int | None = None
 
     def at(self, path: str, skill: str) -> Problem:
         """Return this problem with its path and skill set."""
@@ -79,10 +81,14 @@ class Problem(NamedTuple):
             return f"{self.message}; {self.hint}"
         return self.message
 
+    @property
+    def place(self) -> str:
+        """The path, with the line and column as far as they are known."""
+        return ":".join(str(each) for each in (self.path, self.line, self.column) if each)
+
     def __str__(self) -> str:
         """The problem as one line: place, severity, message, hint and code."""
-        place = self.path if self.line is None else f"{self.path}:{self.line}"
-        return printable(f"{place}: {self.severity}: {self.text} [{self.code}]")
+        return printable(f"{self.place}: {self.severity}: {self.text} [{self.code}]")
 
 
 class Reading(NamedTuple):

@@ -27,11 +27,12 @@ _AFTER: Final = 300
 
 
 class Finding(NamedTuple):
-    """One finding of a rule: the fault, a 1-based line, and advice that replaces the row's hint."""
+    """One finding: the fault, a 1-based line and column, and advice in place of the row's hint."""
 
     message: str
     line: int | None = None
     hint: str | None = None
+    column: int | None = None
 
 
 Check: TypeAlias = Callable[[T], Iterable[Finding]]
@@ -55,7 +56,7 @@ class Rules(Generic[T]):
     def check(self, subject: T) -> list[Problem]:
         """Run the rules, and return their problems."""
         return [
-            problem(code, found.message, found.line, found.hint)
+            problem(code, found.message, found.line, found.hint)._replace(column=found.column)
             for code, check in self.checks
             for found in check(subject)
         ]
@@ -118,6 +119,11 @@ class TextFile:
     def pieces(self) -> Pieces:
         """Return the pieces of the text."""
         return Pieces(self.text, self.path, self.body_line)
+
+    def at(self, offset: int, message: str) -> Finding:
+        """Return a finding at an offset."""
+        column = offset - self.text.rfind("\n", 0, offset)
+        return Finding(message, self.pieces.line(offset), column=column)
 
     @cached_property
     def hidden(self) -> list[tuple[int, str]]:

@@ -131,14 +131,14 @@ def _hidden_characters(file: TextFile) -> Iterator[Finding]:
     if file.hidden and not _RUN.search(file.text, file.hidden[0][0]):
         at, character = file.hidden[0]
         message = f"the invisible character U+{ord(character):04X}{_more(len(file.hidden))}"
-        yield Finding(message, file.pieces.line(at))
+        yield file.at(at, message)
 
 
 @RULES.rule("hidden-text")
 def _hidden_text(file: TextFile) -> Iterator[Finding]:
     """Report text that people do not see and that tells a model what to do."""
     if file.hidden and (run := _RUN.search(file.text, file.hidden[0][0])):
-        yield Finding("a message in invisible characters", file.pieces.line(run.start()))
+        yield file.at(run.start(), "a message in invisible characters")
     spans = [
         match.span()
         for match in file.matches(_STYLE, _STYLE_MARKS)
@@ -159,7 +159,7 @@ def _hidden_comment(file: TextFile) -> Iterator[Finding]:
     if found and not any(_is_addressed(content) for _, content in found):
         at, content = found[0]
         message = f"an HTML comment: {excerpt(content)!r}{_more(len(found))}"
-        yield Finding(message, file.pieces.line(at))
+        yield file.at(at, message)
 
 
 def _is_addressed(comment: str) -> bool:
@@ -184,8 +184,7 @@ def _secret(file: TextFile) -> Iterator[Finding]:
         secret, kind = found[0][0], str(found[0].lastgroup).replace("_", " ")
         # Only the first characters: a report must not leak the secret.
         message = f"{kind}: {len(secret)} characters that begin with {secret[:4]!r}"
-        line = file.pieces.line(found[0].start())
-        yield Finding(f"{message}{_more(len(found))}", line)
+        yield file.at(found[0].start(), f"{message}{_more(len(found))}")
 
 
 # Instructions to the model
@@ -503,7 +502,7 @@ def _first(file: TextFile, spans: Iterable[tuple[int, int]], reason: str) -> Ite
     if found:
         start, end = found[0]
         message = f"{reason} {excerpt(file.text[start:end])}{_more(len(found))}"
-        yield Finding(message, file.pieces.line(start))
+        yield file.at(start, message)
 
 
 def _more(count: int) -> str:

@@ -104,9 +104,9 @@ def test_model_view_unfolds_cut_skills_and_copies_instructions(chromium: Browser
     with visit(chromium, shared, permissions=["clipboard-read", "clipboard-write"]) as (seen, origin):
         page = seen.page
         page.goto(f"{origin}/ui/model")
-        region = page.get_by_role("region", name="Instructions", exact=True)
-        region.get_by_text("What was cut").click()
-        expect(region.get_by_role("link", name="refunds", exact=True)).to_be_visible()
+        region = page.get_by_role("region", name="Instructions of the server", exact=True)
+        page.get_by_text("Shortened (").click()
+        expect(page.get_by_role("link", name="refunds", exact=True)).to_be_visible()
         page.evaluate("() => { setTimeout = () => 0 }")  # else "Copied" disappears after 2 s
         region.get_by_role("button", name="Copy").click()
         expect(region.get_by_role("button", name="Copied")).to_be_visible()

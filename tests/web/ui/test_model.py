@@ -8,17 +8,16 @@ from pathlib import Path
 import anyio
 
 from catalog.forest import skill_md, skills, write_files
-from dialects.overviews import build_overview
-from mcp_skills_server.dialects import jsonrpc, runtime
+from commands.calls import json_of
+from mcp_skills_server.authoring.context import HOSTS
+from mcp_skills_server.dialects import jsonrpc
 from mcp_skills_server.dialects.table import AUTO, TABLE
 from mcp_skills_server.proposals.store import ProposalStore
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.web.ui.pages import model
 from web.in_process import app_serving
 from web.ui.serving import get, make_context, visible_text
-from wire import FIXTURES, Era, serving
-
-LIMIT = runtime.OVERVIEW_CHARACTERS
+from wire import FIXTURES, Era, serving, write_skill
 
 
 def test_model_view_equals_what_a_host_receives(tmp_path: Path, era: Era) -> None:
@@ -29,7 +28,7 @@ def test_model_view_equals_what_a_host_receives(tmp_path: Path, era: Era) -> Non
     shown = {(answer.method, answer.dialect): answer for answer in anyio.run(method_answers)}
     for extension in (False, True):
         with serving(FIXTURES, "--proposals", tmp_path, era=era, extension=extension, opened=False) as wire:
-            instructions, _ = model.channels(context)
+            (instructions, *_), _ = model.unasked(context, HOSTS["generic"])
             assert wire.open()["instructions"] == instructions.text
             for method in ("tools/list", "prompts/list"):
                 assert shown[method, ""].raw == jsonrpc.dump(wire.request(method)), method  # in the same order
@@ -45,27 +44,29 @@ def test_model_view_equals_what_a_host_receives(tmp_path: Path, era: Era) -> Non
     assert too_long.text[20_000:] == "\n..."
 
 
-def test_cut_skills_are_counted_and_named() -> None:
-    for count in (3, 60, 400, 3_000):
-        overview = build_overview(count, folders=0 if count < 300 else 20)
-        for shown in (runtime.in_instructions(overview, LIMIT, scripts=False), runtime.in_loading(overview, LIMIT)):
-            channel = model.channel("x", shown.text, LIMIT, overview, shown)
-            assert channel.whole + channel.cut + channel.named + channel.unnamed == count
-            assert len(channel.examples) == min(100, channel.cut + channel.unnamed)
-            for example in channel.examples:
-                assert (example.name in shown.text) == (example.shown != "not named"), example
+def test_texts_and_cut_skills_are_those_of_the_chosen_host(tmp_path: Path) -> None:
+    texts = {f"s{number}": f"Use when thing {number} is. {'More of it. ' * number}" for number in range(40)}
+    for name, description in texts.items():
+        write_skill(tmp_path / name, description=description)
+    context = make_context(tmp_path)
+    for host in ("generic", "gemini-cli", "codex"):
+        shown, parts = model.unasked(context, HOSTS[host])
+        wanted = json_of("context", tmp_path, "--host", host)
+        assert [each.text for each in shown] == [each["text"] for each in wanted["unasked"]], host
+        assert {part: [each.name for each in offers] for part, offers in parts.items()} == wanted["skills"], host
 
 
 def test_withheld_skills_are_listed_and_channels_need_tools_and_skills(tmp_path: Path) -> None:
     withheld = skill_md("two", "disable-model-invocation: true")
     context = make_context(write_files(tmp_path / "skills", skills("one") | {"two/SKILL.md": withheld}))
     assert model.withheld(context) == ["two"]
-    instructions, description = model.channels(context)
-    assert (instructions.title, description.title) == ("Instructions", "Description of the tool skills_load")
-    assert "two" not in instructions.text and "two" not in description.text
+    texts, parts = model.unasked(context, HOSTS["generic"])
+    assert {"Instructions of the server", "Tool skills_load"} <= {each.title for each in texts}
+    assert {part: [each.name for each in offers] for part, offers in parts.items() if offers} == {"whole": ["one"]}
     without_tools = make_context(tmp_path / "skills", settings=Settings(tools=False))
     without_skills = make_context(write_files(tmp_path / "none", {}))
-    assert list(model.channels(without_tools)) == list(model.channels(without_skills)) == []
+    for none in (without_tools, without_skills):
+        assert model.unasked(none, HOSTS["generic"])[0] == []
 
 
 def test_view_selects_era_and_dialect(tmp_path: Path) -> None:
@@ -73,7 +74,7 @@ def test_view_selects_era_and_dialect(tmp_path: Path) -> None:
     with app_serving(tmp_path, page=True) as server:
         modern = visible_text(get(server, "/ui/model?era=modern&dialect=sep-2640"))
         legacy = visible_text(get(server, "/ui/model?era=legacy&dialect=nonsense"))
-        assert "1 skill here" in modern and "1 with the whole description." in modern
+        assert "1 skill here" in modern and "1 with the whole description, " in modern
         assert "io.modelcontextprotocol/serverInfo" in modern
         assert "io.modelcontextprotocol/serverInfo" not in legacy
         assert '"skills": [' in modern and '"skills": [' in legacy

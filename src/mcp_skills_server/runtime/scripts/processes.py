@@ -1,8 +1,9 @@
 """Subprocess execution of scripts, with a timeout, bounded output and cleanup of all processes.
 
-A program gets no shell, an empty stdin and no inherited descriptors. It may fork, leave its process
-group, ignore signals, write without end or keep the pipes open: its run still ends soon after its
-timeout, its output stays within the cap, and all of its processes that can be found are killed.
+A program gets no shell, a pipe or nothing as stdin, and no other descriptors. It may fork, leave
+its process group, ignore signals, write without end or keep the pipes open: its run still ends soon
+after its timeout, its output stays within the cap, and all of its processes that can be found are
+killed.
 """
 
 from __future__ import annotations
@@ -65,6 +66,7 @@ class Command:
     """Returns the command prefix for the descriptors of status and filter."""
     seccomp: bytes | None = None  # the filter of the sandbox
     cgroup: Path | None = None  # a cgroup to join
+    stdin: int | None = None  # the reading end of a pipe; None for an empty stdin
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +170,7 @@ async def execute(
         with anyio.CancelScope(shield=True):
             process = await anyio.open_process(
                 [*_launcher(command), *words],
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.DEVNULL if command.stdin is None else command.stdin,
                 stdout=out.writer,
                 stderr=err.writer,
                 env={**command.env, TOKEN: token},

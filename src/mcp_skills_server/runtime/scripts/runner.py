@@ -93,6 +93,7 @@ class _RunRequest:
     workdir: str = "."
     launcher: str | None = None
     fill: Callable[[str], None] | None = None
+    stdin: int | None = None
     permissions: Permissions | None = None
     needs: tuple[str, ...] = ()
     network: bool = False
@@ -195,6 +196,7 @@ class Scripts:
         skills: Mapping[str, Skill] | None = None,
         launcher: str | None = None,
         fill: Callable[[str], None] | None = None,
+        stdin: int | None = None,
         owner: Owner = None,
         permissions: Permissions | None = None,
         needs: Sequence[str] = (),
@@ -214,6 +216,8 @@ class Scripts:
                 first argument.
             fill: writes files into the work directory, in a thread, once the run has its slot, so
                 that waiting runs use no disk. The work directory must have no other run.
+            stdin: the reading end of a pipe, which must be no other file of this process's user:
+                through its descriptor a script in the sandbox could open that file again.
             permissions: those of the caller; None if there are no grants.
 
         Raises:
@@ -229,6 +233,7 @@ class Scripts:
             workdir=checked_text(workdir, "workdir"),
             launcher=launcher,
             fill=fill,
+            stdin=stdin,
             permissions=permissions,
             needs=tuple(needs),
         )
@@ -393,7 +398,8 @@ class Scripts:
             **request.env,
         }
         argv = (*interpreter.argv, *started, *request.args)
-        return Command(argv, env, workdir, self._limits(request.timeout_s, owner), prefix, seccomp)
+        limits = self._limits(request.timeout_s, owner)
+        return Command(argv, env, workdir, limits, prefix, seccomp, stdin=request.stdin)
 
     def _limits(self, timeout_s: float, owner: int | None) -> dict[str, int]:
         # The CPU limit ends processes that escape the timeout. It counts all threads, hence the

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -11,13 +11,15 @@ from anyio import to_thread
 from starlette.requests import Request
 from starlette.responses import Response
 
+from mcp_skills_server.authoring import context
+from mcp_skills_server.authoring.context import Part, ShownText
 from mcp_skills_server.catalog.views import View
 from mcp_skills_server.dialects import jsonrpc, runtime
-from mcp_skills_server.dialects.runtime import Overview, Shown
+from mcp_skills_server.dialects.runtime import Offer
 from mcp_skills_server.dialects.table import AUTO
 from mcp_skills_server.format.dependencies import Served
+from mcp_skills_server.hosts.table import HOSTS, HostContext
 from mcp_skills_server.model import Json, Standing
-from mcp_skills_server.model.clients import UNKNOWN
 from mcp_skills_server.runtime.sessions import Sessions
 from mcp_skills_server.server import eras, prompts, skills
 from mcp_skills_server.server.eras import Era
@@ -26,31 +28,8 @@ from mcp_skills_server.server.tools import Tools
 from mcp_skills_server.web.ui.context import Context, choice_of
 
 ERAS: Final[Mapping[str, Era]] = {"modern": eras.MODERN, "legacy": eras.LEGACY}
-MOST_CUT: Final = 100
-"""Cut skills that are named."""
 _MOST_SHOWN: Final = 20_000
 """Characters shown of a response."""
-
-
-class Cut(NamedTuple):
-    """A skill that is not shown whole, and in words how much of its description is."""
-
-    name: str
-    path: str
-    shown: str
-
-
-class UnaskedText(NamedTuple):
-    """A text that a model reads unasked, with counts of skills by how much it shows."""
-
-    title: str
-    text: str
-    limit: int
-    examples: Sequence[Cut]
-    whole: int = 0  # with the description
-    cut: int = 0  # with a part of it
-    named: int = 0  # with the name only
-    unnamed: int = 0
 
 
 class MethodAnswer(NamedTuple):
@@ -76,12 +55,17 @@ async def page(request: Request, ctx: Context) -> Response:
     era = choice_of(request.query_params, "era", ERAS, "modern")
     dialects = [AUTO, *(each.name for each in ctx.site.settings.spoken.dialects)]
     dialect = choice_of(request.query_params, "dialect", dialects, AUTO)
+    host = choice_of(request.query_params, "host", context.HOSTS, "generic")
     answers = [each async for each in method_answers(ctx, ERAS[era], dialects)]
 
     def written() -> Response:
+        texts, parts = unasked(ctx, context.HOSTS[host])
         return ctx.page(
             "model.html",
-            channels=list(channels(ctx)),
+            texts=texts,
+            parts=parts,
+            host=host,
+            hosts=[*context.HOSTS],
             answers=answers,
             chosen=[each for each in answers if each.dialect in ("", dialect)],
             era=era,
@@ -89,39 +73,20 @@ async def page(request: Request, ctx: Context) -> Response:
             dialect=dialect,
             dialects=dialects,
             withheld=withheld(ctx),
+            table=HOSTS.values(),
         )
 
     return await to_thread.run_sync(written)  # indenting long texts takes time
 
 
-def channels(ctx: Context) -> Iterator[UnaskedText]:
-    """Yield the texts that a model reads unasked; none without tools or skills."""
-    briefing = ctx.runtime.briefing
-    limit, overview = briefing.characters(UNKNOWN), briefing.overview
-    if not ctx.site.settings.tools or not overview:
-        return
-    tools = {str(tool["name"]): str(tool["description"]) for tool in briefing.tools(handles=True)}
-    shown = runtime.in_instructions(overview, limit, scripts=runtime.RUN in tools)
-    yield channel("Instructions", briefing.instructions(), limit, overview, shown)
-    title = f"Description of the tool {runtime.LOAD}"
-    yield channel(title, tools[runtime.LOAD], limit, overview, runtime.in_loading(overview, limit))
-
-
-def channel(title: str, text: str, limit: int, overview: Overview, shown: Shown) -> UnaskedText:
-    """Return a text with the skills that it does not show whole."""
-    offers = overview.offers
-    if shown.names is not None:
-        # The text itself shows the other names, so the examples are the missing ones.
-        left_out = [each for position, each in enumerate(offers) if position not in shown.names]
-        examples = [Cut(each.name, each.path, "not named") for each in left_out[:MOST_CUT]]
-        named, unnamed = len(shown.names), len(left_out)
-        return UnaskedText(title, text, limit, examples, named=named, unnamed=unnamed)
-    cut, examples = [position for position, part in shown.cut.items() if part], list[Cut]()
-    for position in cut[:MOST_CUT]:
-        each, part = offers[position], runtime.shown_part(overview, shown, position)
-        examples.append(Cut(each.name, each.path, part))
-    whole, named = len(offers) - len(shown.cut), len(shown.cut) - len(cut)
-    return UnaskedText(title, text, limit, examples, whole, len(cut), named)
+def unasked(
+    ctx: Context, host: HostContext
+) -> tuple[list[ShownText], Mapping[Part, Sequence[Offer]]]:
+    """Return the texts that this host shows its model unasked, and the skills by what they show."""
+    texts, offers = list[ShownText](), ctx.runtime.briefing.overview.offers
+    if ctx.site.settings.tools and offers:
+        texts = context.shown_unasked(ctx.runtime, host)
+    return texts, context.parts_shown(texts, offers)
 
 
 def withheld(ctx: Context) -> Sequence[str]:

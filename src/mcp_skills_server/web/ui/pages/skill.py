@@ -375,9 +375,11 @@ def _hosts(ctx: Context, skill: Skill) -> list[tuple[str, str]]:
         return []
     out: dict[str, list[str]] = {}
     for key, host in context.HOSTS.items():
-        (part,) = context.parts_shown(context.shown_unasked(ctx.runtime, host), [offer]).values()
+        parts = context.parts_shown(context.shown_unasked(ctx.runtime, host), [offer])
+        (part,) = (each for each, offers in parts.items() if offers)
         words = _IN_WORDS.get(part) or briefing.shown_part(skill, client_of(host.client)) or ""
-        out.setdefault(words, []).append(key)
+        is_measured = {"instructions", "tools"} <= {*host.measured}
+        out.setdefault(words, []).append(key if is_measured else f"{key} (assumed)")
     return [(", ".join(hosts), words) for words, hosts in out.items()]
 
 

@@ -153,7 +153,7 @@ def test_exhausted_descriptors_fail_only_the_requests_that_need_one(tmp_path: Pa
         raw = reader.read(uri)
         gauges = server.send("GET", "/metrics").body.decode()
         [connections] = re.findall(r'skills_resource_limit{resource="connections"} (\d+)', gauges)
-        assert f'skills_resource_limit{{resource="streams"}} {int(connections) - int(connections) // 8}\n' in gauges
+        assert f'skills_resource_limit{{resource="streams"}} {int(connections) - int(connections) // 8}.0\n' in gauges
         request = reader.raw(reader.message("resources/read", {"uri": uri}))
         limits = resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE)
         with server.connect() as connection:

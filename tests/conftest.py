@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import gc
-import logging
 import os
 import shutil
 import signal
@@ -14,6 +13,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from commands.calls import restoring_logging
 from dispatching import Direct, dispatching
 from parts import pytest_addoption, pytest_collection_modifyitems
 from programs import pytest_configure, pytest_runtest_setup, pytest_terminal_summary
@@ -61,12 +61,8 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(autouse=True)
 def restored_logging() -> Iterator[None]:
     """Restore the logging that a command of a test may have set up in this process."""
-    ours, root = logging.getLogger("mcp_skills_server"), logging.getLogger()
-    levels, handlers = (ours.level, root.level), [*root.handlers]
-    yield
-    ours.setLevel(levels[0])
-    root.setLevel(levels[1])
-    root.handlers[:] = handlers
+    with restoring_logging():
+        yield
 
 
 @pytest.fixture

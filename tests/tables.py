@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -14,7 +15,8 @@ import pytest
 def each_row(names: str | Sequence[str], table: Iterable[Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Run a test on every row of a table, as one case that names every failing row.
 
-    The arguments are those of `pytest.mark.parametrize`. Each row has a `tmp_path` and a `monkeypatch` of its own and
+    The variable `ROW=3` of the environment selects row 3, as a failure numbers it. The arguments are those of
+    `pytest.mark.parametrize`. Each row has a `tmp_path` and a `monkeypatch` of its own and
     an empty `capsys` and `caplog`; rows share other fixtures, so parametrize a test whose fixtures keep state.
     """
     columns = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
@@ -23,7 +25,7 @@ def each_row(names: str | Sequence[str], table: Iterable[Any]) -> Callable[[Call
 
     def decorate(test: Callable[..., Any]) -> Callable[..., Any]:
         def calls(fixtures: dict[str, Any], failures: list[BaseException]) -> Iterator[tuple[Any, dict[str, Any]]]:
-            for number, row in enumerate(rows):
+            for number, row in _chosen(rows):
                 values = dict(zip(columns, row if len(columns) > 1 else [row], strict=True))
                 with ExitStack() as stack:
                     fresh = _fresh(fixtures, number, stack)
@@ -51,6 +53,17 @@ def each_row(names: str | Sequence[str], table: Iterable[Any]) -> Callable[[Call
         return decorated
 
     return decorate
+
+
+def _chosen(rows: list[Any]) -> list[tuple[int, Any]]:
+    """Return the numbered rows, or the one that the environment selects."""
+    numbered = [*enumerate(rows)]
+    chosen = os.environ.get("ROW")
+    if chosen is None:
+        return numbered
+    if int(chosen) >= len(rows):
+        pytest.skip(f"the table has no row {chosen}")
+    return [numbered[int(chosen)]]
 
 
 @contextmanager

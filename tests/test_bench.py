@@ -1,17 +1,13 @@
-"""`make bench-peers`: its evaluation of measurements, and a small round with real processes."""
+"""`make bench-peers`: its evaluation of measurements."""
 
 from __future__ import annotations
-
-import sys
-from dataclasses import replace
-from itertools import product
 
 import pytest
 from bench import wrk
 from bench.client import BenchError, Load, body_of, is_whole, result_of, session_of
 from bench.recorder import named
-from bench.report import COSTS, Verdict, markdown, verdicts
-from bench.rounds import Series, Skills, run
+from bench.report import Verdict, markdown, verdicts
+from bench.rounds import Series
 from bench.subjects import EXT_SKILLS, OURS, SDK_FLOOR, TYPESCRIPT_SDK, own
 from tools.interop.setup import best_line
 
@@ -111,24 +107,3 @@ def test_install_error_is_reported_without_registry_address() -> None:
     reason = best_line("npm error code EPERM\nnpm error not allowed by https://registry.invalid/some/package\n")
     assert "not allowed" in reason and "://" not in reason
     assert "does not have it" in best_line("npm error code E404\nnpm error 404 GET https://registry.invalid/x")
-
-
-def test_small_round_with_real_processes() -> None:
-    """Measure this server over both transports, and a peer that exits at once."""
-    mine = own()[0]
-    broken = replace(mine, key="broken", command=lambda _: [sys.executable, "-c", "print('no')"])
-    with Skills(60, mine) as skills:
-        found = run(skills, [mine, broken], transports=("stdio", "HTTP"), rounds=1, requests=2)
-        root = skills.root
-    assert not root.exists()
-    by = {(each.subject, each.transport, each.era): each for each in found}
-    for transport, era in product(("stdio", "HTTP"), ("legacy", "modern")):
-        (visit,) = by[OURS, transport, era].visits
-        assert visit["catalogue"] > visit["cold"] > 0 and visit["resident"] > 1
-        assert all(visit[key] > 0 for key in ("page", "get", "read", "gets", "reads"))
-        assert ("notice" in visit) == (transport == "stdio")
-        assert ("gets wrk" in visit) == (transport == "HTTP" and wrk.is_installed())
-        measured = {key for key in COSTS if visit.get(key, 0) > 0}
-        assert measured == {key for key in COSTS if transport == "HTTP" and (era == "legacy" or "session" not in key)}
-        assert by["broken", transport, era].failure and not by["broken", transport, era].visits
-    assert by["stat-walk", "stdio", "modern"].visits

@@ -5,11 +5,9 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
-import os
 import re
 import shlex
 import shutil
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,10 +16,11 @@ import pytest
 from tools.reference import man, pages
 
 import mcp_skills_server
+from commands.calls import run
 from mcp_skills_server.cli import COMMANDS, cli
 from mcp_skills_server.codes import CODES
 from tables import each_row
-from wire import COMMAND, DEADLINE, FIXTURES, ROOT
+from wire import FIXTURES, ROOT
 
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/**/*.md"), *ROOT.glob("deploy/**/*.md")]
 PROGRAMS = ("mcp-skills-server ", "make ", "npx ", "curl ", "git ", "pip ", "python ", "docker ", "oras ")
@@ -109,9 +108,8 @@ def test_commands_of_readme_and_tutorial_run_in_order(page: str, wanted: list[st
     for line in commands((ROOT / page).read_text(encoding="utf-8")):
         program, command, *rest = shlex.split(line, comments=True)
         if program == "mcp-skills-server" and command != "ui":  # `ui` runs until it is stopped
-            words = [*COMMAND, command, *(each.replace("~", str(tmp_path)) for each in rest)]
-            environment = {**os.environ, "HOME": str(tmp_path)}
-            subprocess.run(words, cwd=tmp_path / "skills", env=environment, timeout=DEADLINE, check=True)
+            words = [command, *(each.replace("~", str(tmp_path)) for each in rest)]
+            assert run(*words, cwd=tmp_path / "skills", HOME=str(tmp_path)).returncode == 0
             ran.append(command)
     assert ran == wanted
     assert '"serve"' in "".join(path.read_text() for path in tmp_path.rglob("claude_desktop_config.json"))

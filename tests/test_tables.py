@@ -27,6 +27,21 @@ def test_exactly_the_failing_rows_are_named() -> None:
     ]
 
 
+def test_variable_selects_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+
+    @each_row("letter", ["a", "b", "c"])
+    def collect(letter: str) -> None:
+        seen.append(letter)
+
+    monkeypatch.setenv("ROW", "1")
+    collect()
+    assert seen == ["b"]
+    monkeypatch.setenv("ROW", "3")
+    with pytest.raises(pytest.skip.Exception, match="no row 3"):
+        collect()
+
+
 def test_rows_do_not_share_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     @each_row("name", ["SKILLS_ROW_A", "SKILLS_ROW_B"])
     def leaves(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

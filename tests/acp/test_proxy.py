@@ -262,9 +262,9 @@ def test_missing_agent_is_one_line_and_exit_code_127(tmp_path: Path, monkeypatch
 
 
 def test_agent_that_still_writes_is_not_terminated() -> None:
-    code = "import os, time\nwhile os.read(0, 99): pass\nfor _ in range(12):\n    os.write(1, b'.'); time.sleep(0.1)"
-    done = run_proxy(b"hello", python(code), "--grace", "0.6")
-    assert (done.stdout, done.returncode, done.stderr) == (b"." * 12, 0, b"")
+    code = "import os, time\nwhile os.read(0, 99): pass\nfor _ in range(25):\n    os.write(1, b'.'); time.sleep(0.1)"
+    done = run_proxy(b"hello", python(code), "--grace", "2")
+    assert (done.stdout, done.returncode, done.stderr) == (b"." * 25, 0, b"")
 
 
 IGNORES_SIGNALS = """

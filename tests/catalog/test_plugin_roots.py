@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from catalog.forest import Patch, load_registry, problem_codes, skill_md, skills, write_files
-from forkserver import run
+from commands.calls import json_of, run
 from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.report import report_to_log
 from mcp_skills_server.model import Standing
 from tables import each_row
-from wire import COMMAND, write_skill
+from wire import write_skill
 
 SCHEMA = "https://agent-plugins.org/schemas/1.0.0/plugin.schema.json"
 
@@ -58,8 +58,8 @@ def test_manifest_over_one_mebibyte_is_a_problem(tmp_path: Path) -> None:
 
 def test_plugin_command_writes_a_plugin_that_can_be_a_root(tmp_path: Path) -> None:
     write_skill(tmp_path / "skills" / "tea")
-    command = [*COMMAND, "plugin", str(tmp_path / "skills"), "--output", str(tmp_path / "output"), "--name", "drinks"]
-    assert run(command, capture_output=True).returncode == 0
+    done = run("plugin", tmp_path / "skills", "--output", tmp_path / "output", "--name", "drinks")
+    assert done.returncode == 0
     assert set(load_registry(tmp_path / "output").snapshot.skills) == {"drinks/tea"}
 
 
@@ -150,7 +150,7 @@ def test_marketplace_serves_its_own_plugins_and_reports_others(tmp_path: Path) -
     assert len(lines) == len(expected)
     for code, words in expected:
         assert any(f"[{code}]" in line and words in line for line in lines), words
-    done = run([*COMMAND, "list", str(folder)], capture_output=True, text=True)
+    done = run("list", folder)
     assert done.returncode == 0
     assert all(line in done.stderr for line in lines)
 
@@ -374,14 +374,13 @@ def test_skill_in_no_plugin_is_named_by_commands_and_log(tmp_path: Path, caplog:
     (write_skill(folder / "extra" / "case") / "SKILL.md").rename(folder / "extra/case/Skill.md")
     paths = ["extra/case", "extra/skills/jam", "one/skills/group/deep"]
     for command in ("list", "validate"):
-        done = run([*COMMAND, command, str(folder)], capture_output=True, text=True)
+        done = run(command, folder)
         said = done.stdout + done.stderr
         for path in paths:
             assert (
                 f"{folder}/{path}: warning: the skill at {path} is not part of any plugin of marketplace.json; " in said
             )
-        done = run([*COMMAND, command, str(folder), "--format", "json"], capture_output=True, text=True)
-        passed = {each["reason"]: each for each in json.loads(done.stdout)["passed_over"]}
+        passed = {each["reason"]: each for each in json_of(command, folder)["passed_over"]}
         assert passed["dot-folder"]["folders"] == [".hidden"]
         assert passed["no-plugin"] == {
             "root": str(folder), "skills": 3, "folders": paths, "complete": True, "reason": "no-plugin"
@@ -406,7 +405,7 @@ def test_near_miss_beside_skills_has_one_note(tmp_path: Path, path: str, name: s
     assert usable(registry) == {"tea", "group/cup"}
     noted = [(each.code, each.severity, each.path) for each in registry.snapshot.problems]
     assert noted == ([("near-miss", "note", f"{tmp_path}/{path}")] if is_noted else [])
-    done = run([*COMMAND, "validate", str(tmp_path), "--strict"], capture_output=True, text=True)
+    done = run("validate", tmp_path, "--strict")
     assert (done.returncode, done.stdout.count("[near-miss]")) == (0, int(is_noted))
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from forkserver import run
+from commands.calls import run
 from mcp_skills_server.catalog.gates import Selection
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.switches import switch
 from mcp_skills_server.errors import RequestError
 from tables import each_row
-from wire import COMMAND, Wire, serving, write_skill
+from wire import Wire, serving, write_skill
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def listed_names(wire: Wire) -> set[str]:
 
 def stdout_of(*arguments: object, status: int = 0) -> str:
     """Run a command, and return its standard output."""
-    done = run([*COMMAND, *map(str, arguments)], capture_output=True, text=True)
+    done = run(*arguments)
     assert done.returncode == status, done.stderr
     return done.stdout
 

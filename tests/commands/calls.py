@@ -3,32 +3,70 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
 import termios
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
+import pytest
 from click.testing import CliRunner, Result
 
 import forkserver
-from mcp_skills_server.cli import cli
+from mcp_skills_server.cli import cli, main
 from mcp_skills_server.errors import RequestError, UsageError
 from wire import COMMAND, DEADLINE, ROOT
 
 
+@contextmanager
+def restoring_logging() -> Iterator[None]:
+    """Restore the logging that a command sets up in this process."""
+    ours, root = logging.getLogger("mcp_skills_server"), logging.getLogger()
+    levels, handlers = (ours.level, root.level), [*root.handlers]
+    try:
+        yield
+    finally:
+        ours.setLevel(levels[0])
+        root.setLevel(levels[1])
+        root.handlers[:] = handlers
+
+
+_KEEP_A_PROCESS = {"acp", "rpc", "serve", "ui"}
+"""Commands that take over the signals and the exit of their process."""
+
+
 def run(*words: object, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a command in a process without a terminal and with an empty stdin."""
-    done = forkserver.run(
+    """Run the program without a terminal and with an empty stdin; in this process, if the command can share it."""
+    arguments = [*map(str, words)]
+    if _KEEP_A_PROCESS.isdisjoint(arguments[:1]):
+        done = _run_here(arguments, cwd, environment)
+    else:
+        done = run_process(*words, cwd=cwd, **environment)
+    assert "Traceback" not in done.stderr, done.stderr
+    return done
+
+
+def run_process(*words: object, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Do what `run` does, in a process of its own."""
+    return forkserver.run(
         [*COMMAND, *map(str, words)], capture_output=True, text=True, encoding="utf-8", timeout=DEADLINE,
         cwd=cwd, stdin=subprocess.DEVNULL, env={**os.environ, **environment},
     )  # fmt: skip
-    assert "Traceback" not in done.stderr, done.stderr
-    return done
+
+
+def _run_here(arguments: list[str], cwd: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    with chdir(cwd), restoring_logging(), CliRunner().isolation(env=environment) as (out, err, _):
+        logging.getLogger().handlers.clear()  # pytest's own, beside which the program adds none
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
+        sys.stdout.flush()
+        sys.stderr.flush()
+    return subprocess.CompletedProcess(arguments, ended.value.code, out.getvalue().decode(), err.getvalue().decode())
 
 
 def invoke(*words: object, **environment: str) -> Result:

@@ -15,8 +15,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from commands import calls
 from forkserver import Popen, run
-from wire import COMMAND, DEADLINE
+from wire import DEADLINE
 
 _HOOK = """
 import os, signal, sys
@@ -126,6 +127,6 @@ class Killer:
 
 def succeed(*words: str) -> str:
     """Run a command, which must succeed, and return its stdout."""
-    done = run([*COMMAND, *words], capture_output=True, text=True, timeout=DEADLINE)
+    done = calls.run(*words)
     assert done.returncode == 0, done.stderr
     return done.stdout

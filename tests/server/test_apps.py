@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
+from dispatching import dispatching
 from mcp_skills_server.dialects.runtime import apps
 from tables import each_row
-from web.http_wire import HttpClient, http_serving
-from web.http_wire import client as http_client
-from wire import FIXTURES, Era, Wire, WireError, serving
+from wire import FIXTURES, Era, Wire, WireError
 
 EXTENSION = "io.modelcontextprotocol/ui"
 MIME_TYPE = "text/html;profile=mcp-app"
@@ -29,23 +26,10 @@ VIEWS: list[dict[str, Any]] = [
     )
 ]
 SKILLS = FIXTURES / "acme"
-both_transports = pytest.mark.parametrize("transport", ["stdio", "http"])
 
 
-@contextmanager
-def new_client(transport: str, era: Era, *options: str) -> Iterator[Wire | HttpClient]:
-    """Yield a client before its handshake."""
-    if transport == "stdio":
-        with serving(SKILLS, *options, era=era, opened=False) as wire:
-            yield wire
-    else:
-        with http_serving(SKILLS, *options) as server, http_client(server, era, opened=False) as http:
-            yield http
-
-
-@both_transports
-def test_client_with_the_extension_gets_views_of_the_tools(transport: str, era: Era) -> None:
-    with new_client(transport, era, "--page-size", "1") as client:
+def test_client_with_the_extension_gets_views_of_the_tools(era: Era) -> None:
+    with dispatching(SKILLS, era=era, opened=False, page_size=1) as client:
         client.extensions = {**DECLARED, "com.example/other": {}}
         assert client.open()["capabilities"]["extensions"][EXTENSION] == {}
         tools = {tool["name"]: tool.get("_meta") for tool in client.request("tools/list")["tools"]}
@@ -64,11 +48,10 @@ def test_client_with_the_extension_gets_views_of_the_tools(transport: str, era: 
             assert "http" not in html
 
 
-@both_transports
-def test_other_client_or_server_without_tools_has_no_views(transport: str, era: Era) -> None:
+def test_other_client_or_server_without_tools_has_no_views(era: Era) -> None:
     texts: list[str] = []
     for extensions in ({}, DECLARED):
-        with new_client(transport, era) as client:
+        with dispatching(SKILLS, era=era, opened=False) as client:
             client.extensions = extensions
             assert (EXTENSION in client.open()["capabilities"]["extensions"]) is bool(extensions)
             tools = client.request("tools/list")["tools"]
@@ -81,7 +64,7 @@ def test_other_client_or_server_without_tools_has_no_views(transport: str, era: 
             texts.append(loaded["content"][0]["text"].replace(loaded["structuredContent"]["session"], "S"))
     assert texts[0] == texts[1]
     assert "# Refunds" in texts[0]
-    with new_client(transport, era, "--no-tools") as client:
+    with dispatching(SKILLS, era=era, opened=False, tools=False) as client:
         client.extensions = DECLARED
         assert EXTENSION not in client.open()["capabilities"]["extensions"]
         assert all(each["uri"].startswith("skill://") for each in client.request("resources/list")["resources"])

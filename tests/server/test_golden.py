@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from dispatching import dispatching
 from programs import WITH_NETWORK, needs_script_network
 from wire import FIXTURES, ROOT, serving
 
@@ -42,8 +43,11 @@ CASES: list[tuple[str, Path, list[str], bool, str, dict[str, Any]]] = [
 def test_result_equals_its_golden_file(
     *, name: str, root: Path, options: list[str], extension: bool, method: str, params: dict[str, Any]
 ) -> None:
-    with serving(root, *options, era="modern", extension=extension) as wire:
-        result = wire.request(method, params)
+    opened = dispatching(root, era="modern", extension=extension)
+    if options:  # of the command line
+        opened = serving(root, *options, era="modern", extension=extension)
+    with opened as client:
+        result = client.request(method, params)
     del result["_meta"]
     golden = (GOLDEN / f"{name}.json").read_text(encoding="utf-8")
     assert json.dumps(result, indent=2, ensure_ascii=False) + "\n" == golden

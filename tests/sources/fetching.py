@@ -14,7 +14,7 @@ import anyio
 import pytest
 from examples import database_source
 
-import forkserver
+from commands.calls import run
 from mcp_skills_server.format.archive import Files
 from mcp_skills_server.sources import http
 from mcp_skills_server.sources.http import Downloader, Response
@@ -32,7 +32,7 @@ from mcp_skills_server.sources.source import (
     SourceSettings,
 )
 from sources.publishers import Publisher, skill_md
-from wire import COMMAND, DEADLINE, Wire
+from wire import Wire
 
 ALLOW_PRIVATE = OriginPolicy(private=True)
 SHORT_BOUNDS = Bounds(read_s=0.3, download_s=0.6)
@@ -50,11 +50,8 @@ BUNDLE_FILES: Files = {
 
 def run_command(*words: str | Path, code: int = 0, **variables: str) -> CompletedProcess[str]:
     """Run a command of the program, and check its exit code."""
-    command = [*COMMAND, *map(str, words)]
-    environment = {**os.environ, **variables}
-    done = forkserver.run(command, capture_output=True, text=True, timeout=DEADLINE, env=environment)
+    done = run(*words, **variables)
     assert done.returncode == code, done.stderr
-    assert "Traceback" not in done.stderr
     return done
 
 
@@ -69,13 +66,13 @@ def download(
 ) -> Response:
     """Download a URL, with `resolve` as the name resolver."""
 
-    async def run() -> Response:
+    async def work() -> Response:
         async with Downloader(FetchSettings(trust=trust, bounds=bounds), url) as client:
             return await client.get(url, max_bytes, validators=validators)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(http, "resolve", resolve)
-        return anyio.run(run)
+        return anyio.run(work)
 
 
 def fetch(site: Publisher | str, output: Path, settings: FetchSettings = LOCAL, **changed: Any) -> FetchReport:
@@ -124,10 +121,10 @@ def fetch_to_folder(given: str, output: Path, **changed: Any) -> FetchReport:
     settings = SourceSettings(output.parent / "cache", fetch=replace(LOCAL, **changed), output=output)
     source = open_given(given, settings)
 
-    async def run() -> FetchReport:
+    async def work() -> FetchReport:
         return await reconcile(source, await source.resolve())
 
-    return anyio.run(run)
+    return anyio.run(work)
 
 
 def open_follower(given: str, cache: Path, fetch: FetchSettings = LOCAL, **changed: Any) -> Follower:

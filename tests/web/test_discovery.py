@@ -36,6 +36,7 @@ from web.http_wire import (
     patched,
     wait_until,
 )
+from web.in_process import app_serving
 from wire import DEADLINE, FIXTURES, write_skill
 
 INDEX = "/.well-known/agent-skills/index.json"
@@ -242,7 +243,7 @@ def test_large_artifact_is_sent_whole_and_by_range(tmp_path: Path) -> None:
     raw = random.Random(1).randbytes(3_000_000)
     (write_skill(tmp_path / "large") / "data.bin").write_bytes(raw)
     (tmp_path / "large" / "empty.txt").write_bytes(b"")
-    with http_serving(tmp_path) as server:
+    with app_serving(tmp_path) as server:
         (entry,) = entries(server)
         assert fetch_files(server, entry)["data.bin"] == (raw, False)
         whole = get(server, entry["url"]).body
@@ -255,7 +256,7 @@ def test_large_artifact_is_sent_whole_and_by_range(tmp_path: Path) -> None:
 
 
 def test_replaced_artifact_is_gone_without_grace(folder: Path) -> None:
-    with http_serving(folder, "--publish-grace", "0") as server:
+    with app_serving(folder, grace_s=0) as server:
         assert get(server, INDEX).headers["Cache-Control"] == "public, max-age=0"
         old = entries(server)
         (folder / "more" / "notes.md").write_bytes(b"other")
@@ -343,17 +344,17 @@ def test_mcp_and_discovery_are_served_together_or_alone(folder: Path) -> None:
 
 @pytest.mark.requirement("WK-38", "X-21")
 def test_published_documents_may_be_read_from_any_allowed_origin(folder: Path) -> None:
-    with http_serving(folder, "--allowed-origin", "*") as server:
+    with app_serving(folder, origins=("*",)) as server:
         for headers in ({}, {"Origin": "https://any.example"}):
             reply = get(server, INDEX, **headers)
             assert reply.headers.get_all("Access-Control-Allow-Origin") == ["*"]
-    with http_serving(folder) as server:
+    with app_serving(folder) as server:
         assert "Access-Control-Allow-Origin" not in get(server, INDEX).headers
 
 
 def test_html_file_is_sandboxed_by_content_security_policy(folder: Path) -> None:
     (folder / "more" / "page.html").write_bytes(b"<script>fetch('/mcp')</script>")
-    with http_serving(folder) as server:
+    with app_serving(folder) as server:
         headers = get(server, "/.well-known/skills/more/page.html").headers
         assert headers["Content-Security-Policy"] == "default-src 'none'; sandbox"
 
@@ -395,7 +396,7 @@ def test_ard_adds_queries_of_trigger_sets_to_catalog_entries(tmp_path: Path) -> 
     cases = [{"query": f"Please do {number}", "should_trigger": number != 2} for number in range(8)]
     write_skill(tmp_path / "several", evals__queries_json=json.dumps(cases), evals__broken_json="{")
     write_skill(tmp_path / "once", evals__queries_json='[{"query": "x", "should_trigger": true}]')
-    with http_serving(tmp_path) as server:
+    with app_serving(tmp_path) as server:
         reply = get(server, ARD)
         document = json.loads(reply.body)
         assert reply.headers["Content-Type"] == "application/json"

@@ -27,7 +27,7 @@ from mcp.shared.auth import (
 from pydantic import AnyUrl
 
 from access.signing import claims, public, signed
-from forkserver import run
+from commands.calls import run
 from mcp_skills_server.errors import SkillsServerError
 from mcp_skills_server.web import oauth
 from ports import free_port
@@ -35,7 +35,7 @@ from sources.publishers import Publisher, endless, redirect, respond_with
 from tables import each_row
 from web.authorization_server import authorization_server
 from web.http_wire import HELLO, MCP_HEADERS, Reply, Server, bearer_header, client, http_serving, token_file, wait_until
-from wire import COMMAND, DEADLINE, serving, write_skill
+from wire import DEADLINE, serving, write_skill
 
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
 FILE_TOKEN = "a-made-up-token-0123456789"
@@ -163,12 +163,8 @@ def test_audit_and_usage_have_user_name_beside_subject(tmp_path: Path, issuer: P
         token = valid_token(server, issuer, preferred_username="ann@acme")
         with client(server, "modern", token=token) as reader:
             reader.read("skill://one/SKILL.md")
-        command = [*COMMAND, "usage", "--usage", f"sqlite:{counts}", "--by", "principal"]
-
-        def usage() -> str:
-            return run(command, capture_output=True, text=True, check=True).stdout
-
-        wait_until(lambda: "user:ann (ann@acme)" in usage())
+        usage = ("usage", "--usage", f"sqlite:{counts}", "--by", "principal")
+        wait_until(lambda: "user:ann (ann@acme)" in run(*usage).stdout)
     records = [json.loads(line) for line in audit.read_text().splitlines()]
     assert {(each["principal"], each["label"]) for each in records} == {("user:ann", "ann@acme")}
 

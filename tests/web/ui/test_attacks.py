@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from web.http_wire import Server, bearer_header, token_file, wait_until
+from web.in_process import app_serving
 from web.test_grants import ANN, BOB
 from web.ui import corpus
 from web.ui.serving import (
@@ -109,7 +110,7 @@ def test_event_stream_ends_when_its_token_is_revoked(tmp_path: Path, skills: Pat
 
 def test_raw_file_is_never_executable_content(tmp_path: Path) -> None:
     path = corpus.write(tmp_path)[0]
-    with page_serving(tmp_path) as server:
+    with app_serving(tmp_path, page=True) as server:
         for name in ("evil.svg", "evil.html", "SKILL.md"):
             reply = get(server, f"/ui/raw/{path}?file={name}")
             assert reply.status == 200

@@ -15,7 +15,8 @@ from mcp_skills_server.dialects.table import AUTO, TABLE
 from mcp_skills_server.proposals.store import ProposalStore
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.web.ui.pages import model
-from web.ui.serving import get, make_context, page_serving, visible_text
+from web.in_process import app_serving
+from web.ui.serving import get, make_context, visible_text
 from wire import FIXTURES, Era, serving, write_skill
 
 
@@ -70,7 +71,7 @@ def test_withheld_skills_are_listed_and_channels_need_tools_and_skills(tmp_path:
 
 def test_view_selects_era_and_dialect(tmp_path: Path) -> None:
     write_files(tmp_path, skills("one"))
-    with page_serving(tmp_path) as server:
+    with app_serving(tmp_path, page=True) as server:
         modern = visible_text(get(server, "/ui/model?era=modern&dialect=sep-2640"))
         legacy = visible_text(get(server, "/ui/model?era=legacy&dialect=nonsense"))
         assert "1 skill here" in modern and "1 with the whole description, " in modern
@@ -78,6 +79,6 @@ def test_view_selects_era_and_dialect(tmp_path: Path) -> None:
         assert "io.modelcontextprotocol/serverInfo" not in legacy
         assert '"skills": [' in modern and '"skills": [' in legacy
         assert "one token for 4 bytes of UTF-8" in modern
-    with page_serving(tmp_path, "--no-tools") as server:
+    with app_serving(tmp_path, page=True, tools=False) as server:
         for view in ("model", "tools?tool=skills_list&call=1"):
             assert "offers no tools" in visible_text(get(server, f"/ui/{view}"))

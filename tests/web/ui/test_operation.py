@@ -23,6 +23,7 @@ from mcp_skills_server.web.ui.pages import catalogue, operation
 from mcp_skills_server.web.ui.pages.operation import Activity
 from mcp_skills_server.web.ui.pages.problems import survey_of
 from web.http_wire import Server, bearer_header, client, token_file, wait_until
+from web.in_process import app_serving
 from web.test_grants import ANN, BOB, configure
 from web.ui.serving import (
     fetch,
@@ -216,7 +217,7 @@ def test_sources_show_kind_and_checks_and_errors_to_administrators(tmp_path: Pat
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with page_serving(FIXTURES) as started:
+    with app_serving(FIXTURES, page=True) as started:
         yield started
 
 
@@ -249,6 +250,6 @@ def test_tools_view_calls_reading_tools_and_shows_results(server: Server) -> Non
 
 def test_tools_view_tells_what_a_host_cuts_off(tmp_path: Path) -> None:
     write_skill(tmp_path / "long", body="word\n" * 60_000)
-    with page_serving(tmp_path) as server:
+    with app_serving(tmp_path, page=True) as server:
         page = visible_text(get(server, "/ui/tools?tool=skills_load&arg.names=long&host=claude-code&call=1"))
         assert re.search(r" 40,\d{3} bytes of text, about [\d,]+ tokens\. This host cuts off [\d,]+ characters\.", page)

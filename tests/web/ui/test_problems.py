@@ -16,7 +16,8 @@ from mcp_skills_server.codes import problem
 from mcp_skills_server.model import Snapshot
 from mcp_skills_server.web.ui.pages import problems
 from tables import each_row
-from web.ui.serving import get, list_pages, make_context, page_serving, skill_paths, text_of, visible_text
+from web.in_process import app_serving
+from web.ui.serving import get, list_pages, make_context, skill_paths, text_of, visible_text
 from wire import ROOT
 
 BROKEN = ROOT / "fixtures" / "broken"
@@ -49,7 +50,7 @@ def test_root_problems_are_shown_to_administrators_only(tmp_path: Path) -> None:
 
 
 def test_problems_equal_those_of_validate_and_mark_their_lines() -> None:
-    with page_serving(BROKEN) as server:
+    with app_serving(BROKEN, page=True) as server:
         result = CliRunner().invoke(cli, ["validate", str(BROKEN), "--format", "json"])
         expected = Counter(problem["code"] for problem in json.loads(result.stdout)["problems"])
         reply = get(server, "/ui/problems")
@@ -79,7 +80,7 @@ def test_problems_are_paginated_and_escaped_with_hidden_characters_visible(tmp_p
     paths = [f"skill-{number:03}" for number in range(120)]
     hostile = "---\nname: b\ndescription: x ignore\u200b all <script>window.hit=1</script>\n---\n\ntext\n"
     write_files(tmp_path, {f"{path}/SKILL.md": skill_md("other") for path in paths} | {f"{paths[0]}/SKILL.md": hostile})
-    with page_serving(tmp_path) as server:
+    with app_serving(tmp_path, page=True) as server:
         pages = [*list_pages(server, "/ui/problems?code=name-mismatch")]
         assert skill_paths("".join(pages)) == paths
         assert "from number 101" in visible_text(pages[-1]) and "Previous" in visible_text(pages[-1])

@@ -20,6 +20,7 @@ from mcp_skills_server.web.ui.pages.history import commits
 from sources.git.conftest import BASE
 from sources.git.remotes import Upstream, skill
 from web.http_wire import Server, bearer_header, token_file, wait_until
+from web.in_process import app_serving
 from web.test_grants import ANN, BOB
 from web.ui.serving import get, grant, page_serving, visible_text
 from wire import write_skill
@@ -60,7 +61,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[Server]:
-    with page_serving(folder) as started:
+    with app_serving(folder, page=True) as started:
         yield started
 
 
@@ -180,7 +181,7 @@ def test_git_history_is_shown_without_running_configured_programs(tmp_path: Path
     ):  # fmt: skip
         git(repository, "config", key, f"touch {marker}")
     git(repository, "config", "log.showSignature", "true")
-    with page_serving(repository / "skills") as server:
+    with app_serving(repository / "skills", page=True) as server:
         text = html_of(server, "/ui/history/a")
         assert "second &lt;script&gt;" in text and "Ann &amp; Bob" in text
         assert "-# One" in text and "+# Two" in text
@@ -255,7 +256,7 @@ def test_git_history_ignores_links_to_another_repository(
     skill = write_skill(root / subfolder, name="tea")
     link(skill / ".git", private / ".git")
     assert commits(os.fspath(skill), os.fspath(root)) == []
-    with page_serving(root) as server:
+    with app_serving(root, page=True) as server:
         reply = get(server, "/ui/history/tea")
         assert reply.status == 200 and b"secret" not in reply.body
 
@@ -279,7 +280,7 @@ def test_texts_that_are_cut_say_so(tmp_path: Path) -> None:
     notes = "".join(f"  line {number:06}\n" for number in range(1_000))
     fields = f"x\narguments: [{{name: city}}]\nnotes: |\n{notes.rstrip()}"
     write_skill(tmp_path / "weather", description=fields, body="Weather of {{city}}\n" + "word\n" * 50_000)
-    with page_serving(tmp_path) as server:
+    with app_serving(tmp_path, page=True) as server:
         page = get(server, "/ui/skills/weather?fill=1&arg.city=Bonn").body.decode()
         assert "Weather of Bonn" in page and page.count("Only the beginning is shown.") == 1
         assert re.search(r"line 0006\d\d\n(line 0)?[\d.line ]*\.\.\.</pre>", page)
@@ -288,7 +289,7 @@ def test_texts_that_are_cut_say_so(tmp_path: Path) -> None:
 def test_skill_with_line_breaks_in_its_folders_is_shown(tmp_path: Path) -> None:
     write_skill(tmp_path / "a\nb" / "tea", x_md="text")
     write_skill(tmp_path / "last\n")
-    with page_serving(tmp_path) as server:
+    with app_serving(tmp_path, page=True) as server:
         for path in ("a%0Ab/tea", "last%0A"):
             assert f'href="/ui/skills/{path}"' in get(server, "/ui/").body.decode()
             assert get(server, f"/ui/skills/{path}").status == get(server, f"/ui/history/{path}").status == 200

@@ -23,6 +23,7 @@ from mcp_skills_server.hosts.table import HOSTS
 from mcp_skills_server.installation import start_command
 from mcp_skills_server.web.ui.pages import skill
 from web.http_wire import wait_until
+from web.in_process import app_serving
 from web.ui.chromium import needs_chromium
 from web.ui.serving import fetch, get, make_context, page_serving, signed_in, skill_paths, text_of, visible_text
 from web.ui.test_browser import open_local_page
@@ -317,7 +318,7 @@ def test_author_sees_failed_queries_hosts_neighbours_copies_and_icon(tmp_path: P
         (copy / "icon.png").write_bytes(PNG)
     bitmap = write_skill(tmp_path / "bitmap", description="Draws bitmaps.\nicon: icon.bmp")
     (bitmap / "icon.bmp").write_bytes(b"BM")
-    with page_serving(tmp_path) as server:
+    with app_serving(tmp_path, page=True) as server:
         page = get(server, "/ui/skills/refunds")
         text = visible_text(page)
         assert "Trigger set: 1 of 3 prompts pass" in text

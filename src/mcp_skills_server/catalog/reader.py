@@ -47,7 +47,6 @@ class SkillReader:
 
     Attributes:
         roots: the directories, in their order; `SkillFile.root` is an index into them.
-        limits: size limits of a skill.
     """
 
     def __init__(self, roots: Sequence[Root], limits: Limits) -> None:

@@ -16,8 +16,7 @@ from typing import Any, Final, TypeVar
 _T = TypeVar("_T")
 
 _THREADS: Final = 40
-"""Concurrent threads for all event loops: so many reads can block on a slow disk before others
-queue."""
+"""Threads for all event loops: so many reads can block on a slow disk before others wait."""
 
 
 async def in_thread(work: Callable[..., _T], *arguments: object) -> _T:

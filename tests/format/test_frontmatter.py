@@ -51,6 +51,13 @@ def test_fence_may_have_trailing_blanks(opening: str, closing: str, rest: str):
     assert parse(f"{opening}\nname: a\nmetadata:\n  b: c\n{closing}{rest}".encode()) == plain
 
 
+@each_parser
+def test_line_breaks_that_only_yaml_knows_shift_no_line():
+    found = document("name: a\u2028\u2028\ndescription: b: c\nlicense: d # e")
+    assert found.lines == {"name": 2, "description": 3, "license": 4}
+    assert [(problem.code, problem.line) for problem in found.problems] == [("yaml-ambiguous", 2), ("yaml-colon", 3)]
+
+
 def test_fields_have_lines_and_metadata_has_its_source_text():
     metadata = "metadata:\n  version: 1.10\n  tags: [a, b]\n  'on': yes\n  more: {version: 2}"
     found = document(f"# note\nname: a\n{metadata}\n\nlicense: >\n  x\nversion: 3\n...")
@@ -113,6 +120,8 @@ _YAML = st.text(max_size=80) | st.lists(st.sampled_from(_SIGNS + _VALUES), max_s
 @example(framed("v: \x85"))
 @example(framed('v: "\\ud800"'))
 @example(framed("v: &a [*a]"))
+@example(framed("{\u2028\u2028!"))
+@example(framed("description: a\u2028\u2028 b # c"))
 def test_any_bytes_are_parsed_to_valid_json(raw: bytes):
     found = parse(raw)
     json.dumps([found.frontmatter, found.body], allow_nan=False, ensure_ascii=False).encode("utf-8")

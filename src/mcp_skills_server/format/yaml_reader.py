@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from bisect import bisect_left
 from typing import Any, Final, NamedTuple
 
 import yaml
@@ -111,6 +112,7 @@ class YamlReader:
 
     def __init__(self, text: str) -> None:
         self._text = text
+        self._ends = [*(end.start() for end in re.finditer("\n", text)), len(text)]
         self._next: Any = None
         self._nodes = 0
         self._expansion = 0
@@ -144,7 +146,7 @@ class YamlReader:
             pass
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
-            line = mark.line + 2 if mark else None
+            line = self._line_of(mark) if mark else None
             glued = _GLUED.search(self._text)
             if glued and self._text.count("\n", 0, glued.start()) + 2 == (line or 0) - 1:
                 hint = f"write {glued[1]}: {glued[2].strip()}"
@@ -165,6 +167,10 @@ class YamlReader:
             elif standing(self.problems) > Standing.UNUSABLE:
                 return value
         return None
+
+    def _line_of(self, mark: Any) -> int:
+        """Return the line of the file; YAML counts U+0085, U+2028 and U+2029 as ends, too."""
+        return bisect_left(self._ends, mark.index) + 2
 
     def _line(self, character: str) -> int:
         return self._text.partition(character)[0].count("\n") + 2
@@ -194,7 +200,7 @@ class YamlReader:
         full = len(self.problems) >= MAX_PROBLEMS
         fatal = CODES[code].allows is Standing.UNUSABLE
         if fatal or not full:
-            self._report(code, message, event.start_mark.line + 2, hint)
+            self._report(code, message, self._line_of(event.start_mark), hint)
         if fatal and full:
             raise _RefusedError
 
@@ -234,7 +240,7 @@ class YamlReader:
         out: dict[str, Json] = {}
         while (event := self._next()).__class__ is not events.MappingEndEvent:
             key = self._key(event, depth)
-            line = event.start_mark.line + 2
+            line = self._line_of(event.start_mark)
             if depth == 0:
                 self.field, self.field_line = key, line
                 self.lines.setdefault(key, line)
@@ -256,15 +262,15 @@ class YamlReader:
 
     def _check_comment(self, key: str, value: Any) -> None:
         """Report a plain value whose author took the comment behind it for text."""
-        start, end, column = value.start_mark, int(value.end_mark.line), int(value.end_mark.column)
-        line = self._text.split("\n")[end]
-        comment = line[column:].strip()
+        start, end = value.start_mark, value.end_mark
+        line_end = self._ends[bisect_left(self._ends, end.index)]
+        comment = self._text[end.index : line_end].strip()
         is_meant = key not in _PROSE and comment[1:2] in ("", " ", "\t", "#")
         if not value.value or not comment.startswith("#") or is_meant:
             return
         hint = "put the value in quotes; ' #' begins a comment"
-        if start.line == end:
-            text = line[int(start.column) :].strip().replace("'", "''")
+        if self._line_of(start) == self._line_of(end):
+            text = self._text[start.index : line_end].strip().replace("'", "''")
             hint = f"write {key}: '{text}', or begin the comment on a line of its own"
         message = f"the rest of the line is a comment, and the value of {key} ends before "
         self._note("yaml-comment", value, message + literal(comment), hint)

@@ -1,4 +1,4 @@
-"""A cache of what is derived from the skills of somebody, bounded in size."""
+"""A thread-safe LRU cache, bounded by the weight of its values."""
 
 from __future__ import annotations
 

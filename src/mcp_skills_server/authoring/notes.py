@@ -112,7 +112,7 @@ def _overlap(skill: Skill, other: Skill, share: float, more: int) -> Problem:
 def _words(text: str) -> Iterator[str]:
     """Yield each word of a text that may be a file name, also without its extension.
 
-    Most words of a text are repetitions, so only one of equal tokens is searched.
+    Most tokens of a text repeat an earlier one, so each different token is searched once.
     """
     for token in set(text.split()):
         for written in _NAME.findall(token):

@@ -327,11 +327,11 @@ def decode_problems(raw: bytes) -> list[Problem]:
 
 def _decode_problem(fields: Sequence[Any]) -> Problem:
     code, severity, message, hint, line, path, skill, column = fields
-    has_place = isinstance(line, int | None) and isinstance(column, int | None)
-    if severity not in ("error", "warning", "note") or not has_place:
+    has_numbers = isinstance(line, int | None) and isinstance(column, int | None)
+    if severity not in ("error", "warning", "note") or not has_numbers:
         raise ValueError
-    place = str(path), str(skill), column
-    return Problem(str(code), severity, str(message), str(hint), line, *place)
+    texts = str(message), str(hint)
+    return Problem(str(code), severity, *texts, line, str(path), str(skill), column)
 
 
 @cache

@@ -102,7 +102,7 @@ class Registry(SkillReader):
         super().__init__(open_roots(roots), limits)
         self.snapshot = Snapshot({})
         self.loaded = threading.Event()
-        self.permissions = None  # all skills, whoever asks
+        self.permissions = None  # no principal's part: all skills
         self._lock = threading.RLock()
         root_gate = None
         if gate is not None:

@@ -15,7 +15,7 @@ from mcp_skills_server.model import Changes, Skill, SkillFile, Snapshot
 class SkillSet(Protocol):
     """A set of skills that changes with the files: a `Registry`, or the part of a principal.
 
-    Whoever holds a set reaches no skill outside of it, so it checks no access again.
+    No other skill can be reached through it, so its users check no access again.
     """
 
     @property

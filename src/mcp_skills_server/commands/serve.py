@@ -81,8 +81,8 @@ def serve(
             _serve_http(context, server)
     finally:  # a thread that starts another while Python ends can crash it
         server.opened.stop()
-        for each in features:
-            each.stop()
+        for feature in features:
+            feature.stop()
     exit_now()
 
 
@@ -114,9 +114,9 @@ def _make_server(
     watcher = make_watcher(registry, options)
     views = make_views(registry, configuration, local=not over_http)
     server = Server(options, features, opened, runtime, settings, watcher, views, quotas)
-    for each in features:
-        if over_http or not each.only_http:
-            each.start(server)
+    for feature in features:
+        if over_http or not feature.only_http:
+            feature.start(server)
     return server
 
 

@@ -55,7 +55,7 @@ _PERSISTENCE: Final = re.compile(
     r"|/etc/systemd/system\b|\.config/autostart/|\\CurrentVersion\\{1,2}Run\b|\\Programs\\Startup\b)",
     re.IGNORECASE,
 )
-"""Commands that start something automatically, and files of what starts so."""
+"""Commands that start something automatically, and files that list what starts."""
 _WRITES: Final = re.compile(
     r">|\b(?:tee|cp|mv|install|ln|copy|reg\s++add|(?:New|Set)-ItemProperty)\b"
     r"|[\"'][aw][bt+]{0,2}[\"']|\.write|\bwrite\w{0,12}\(|\bappend\w{0,12}\(|KEY_WRITE|KEY_SET_VALUE"

@@ -101,7 +101,7 @@ def verify_token(
         raise RefusedError("its subject is empty or too long")
     groups = _words(_claim(claims, settings.groups_claim), "groups")
     scopes = _words(claims.get("scope"), "scope") | _words(claims.get("scp"), "scp")
-    if missing := [each for each in settings.scopes if each not in scopes]:
+    if missing := [scope for scope in settings.scopes if scope not in scopes]:
         raise ScopeError(f"it lacks required scopes: {' '.join(missing)}")
     label = _label(_claim(claims, settings.principal_claim))
     who = Principal("user", name, settings.issuer, groups, scopes, label)

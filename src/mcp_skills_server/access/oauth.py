@@ -135,26 +135,29 @@ class Issuer:
     async def _fetch_keys_url(self) -> str:
         """Fetch the issuer's metadata, and return the URL of its keys (`jwks_uri`)."""
         failed: SkillsServerError = _UnusableError("it has no metadata (RFC 8414 or OpenID)")
-        for place in self._metadata_urls:
+        for metadata_url in self._metadata_urls:
             try:
-                status, body = await self._fetch(place)
+                status, body = await self._fetch(metadata_url)
             except SkillsServerError as error:
                 failed = error
                 continue
             if status != 200:
                 if status >= 500 or status == 429:
-                    failed = _UnusableError(f"{place} answers with status {status}")
+                    failed = _UnusableError(f"{metadata_url} answers with status {status}")
                 continue
-            metadata = _parse_object(body, place)
+            metadata = _parse_object(body, metadata_url)
             if metadata.get("issuer") != self._url:
                 raise _UnusableError(
-                    f"{place} is from another issuer, {clipped(repr(metadata.get('issuer')))}"
+                    f"{metadata_url} is from another issuer, {clipped(repr(metadata.get('issuer')))}"
                 )
             address = metadata.get("jwks_uri")
             if not isinstance(address, str) or not is_secure(address) or not self._allows(address):
-                raise _UnusableError(f"{place} has no https URL of its keys (jwks_uri)")
+                raise _UnusableError(f"{metadata_url} has no https URL of its keys (jwks_uri)")
             self._metadata = metadata
-            self._metadata_urls = [place, *(each for each in self._metadata_urls if each != place)]
+            self._metadata_urls = [
+                metadata_url,
+                *(each for each in self._metadata_urls if each != metadata_url),
+            ]
             return address
         raise failed
 
@@ -174,7 +177,7 @@ class Issuer:
         return cast("list[Any]", keys)
 
     def _replace_keys(self, keys: list[Any]) -> None:
-        raw = tuple(each for each in keys if _is_public(each))
+        raw = tuple(key for key in keys if _is_public(key))
         if len(raw) < len(keys):
             logger.debug(
                 "the issuer %s: %s of its keys are unusable here", self._url, len(keys) - len(raw)

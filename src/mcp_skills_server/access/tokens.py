@@ -133,8 +133,8 @@ class TokenLines:
         A typing error in a line must not revoke the old token of its name. A token whose name is in
         no line is revoked.
         """
-        kept = {name for name, _ in self.invalid} - {each.name for each in self.tokens}
-        known = {each.hashed for each in self.tokens}
+        kept = {name for name, _ in self.invalid} - {token.name for token in self.tokens}
+        known = {token.hashed for token in self.tokens}
         old = (each for each in before if each.name in kept and each.hashed not in known)
         return [*self.tokens, *old]
 
@@ -242,7 +242,7 @@ def _parse_fields(words: Sequence[str], place: str) -> tuple[float, frozenset[st
     groups: list[str] = []
     if "groups" in given:
         groups = given["groups"].split(",")
-    if not all(each and each.isprintable() for each in groups):
+    if not all(group and group.isprintable() for group in groups):
         hint = "write names with commas between, such as groups=finance,legal"
         raise UsageError(f"{place}: groups: {hint}")
     end = math.inf
@@ -320,7 +320,7 @@ def warn_of_expiry(tokens: Iterable[Token], now: float) -> None:
         ("have expired", -math.inf, now),
         ("expire soon", now, now + SOON_S),
     ):
-        ending = (each for each in tokens if start < each.expires <= end)
+        ending = (token for token in tokens if start < token.expires <= end)
         if some := sorted(ending, key=lambda each: each.expires):
             shown = listed([f"{each.name} ({format_time(each.expires)})" for each in some])
             logger.warning("tokens %s: %s; write new ones", words, shown)

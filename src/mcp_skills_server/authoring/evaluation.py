@@ -66,7 +66,7 @@ def read_cases(raw: bytes, place: str) -> list[TriggerCase]:
 
 def encode_cases(cases: Iterable[TriggerCase]) -> bytes:
     """Return these cases as the JSON text of a trigger set."""
-    entries = [{"query": each.query, "should_trigger": each.should_trigger} for each in cases]
+    entries = [{"query": case.query, "should_trigger": case.should_trigger} for case in cases]
     return (json.dumps(entries, ensure_ascii=False, indent=2) + "\n").encode("utf-8", "replace")
 
 
@@ -252,21 +252,21 @@ def ranked(cases: Sequence[tuple[Skill, TriggerCase]], view: View) -> list[CaseR
 
 def summary(results: Sequence[CaseResult]) -> Summary:
     """Return the totals of these results."""
-    ranks = [each.rank for each in results if each.case.should_trigger]
+    ranks = [result.rank for result in results if result.case.should_trigger]
     hit_at_1 = hit_at_5 = None
     if ranks:
         hit_at_1 = ranks.count(1) / len(ranks)
         hit_at_5 = sum(rank is not None and rank <= PLACES for rank in ranks) / len(ranks)
-    passed = sum(each.passed for each in results)
-    false_triggers = sum(not each.passed for each in results if not each.case.should_trigger)
+    passed = sum(result.passed for result in results)
+    false_triggers = sum(not result.passed for result in results if not result.case.should_trigger)
     return Summary(len(results), passed, hit_at_1, hit_at_5, false_triggers)
 
 
 def by_skill(results: Iterable[CaseResult]) -> Mapping[Skill, list[CaseResult]]:
     """Return the results grouped by skill, in the order of the paths."""
     out: dict[Skill, list[CaseResult]] = {}
-    for each in sorted(results, key=lambda each: each.skill.path):
-        out.setdefault(each.skill, []).append(each)
+    for result in sorted(results, key=lambda each: each.skill.path):
+        out.setdefault(result.skill, []).append(result)
     return out
 
 
@@ -278,7 +278,7 @@ def as_json(results: Sequence[CaseResult]) -> dict[str, Any]:
         skills.append(about | {"summary": summary(found).as_json()})
     return {
         "skills": skills,
-        "results": [each.as_json() for each in results],
+        "results": [result.as_json() for result in results],
         "summary": summary(results).as_json(),
     }
 

@@ -149,17 +149,17 @@ class CommandJudge:
         self._timeout_s = timeout_s
         self._answers = answers
         self._lock = threading.Lock()
-        paths = {each.path: each.path for each in skills}
-        self._paths = {each.name: each.path for each in skills} | paths
+        paths = {skill.path: skill.path for skill in skills}
+        self._paths = {skill.name: skill.path for skill in skills} | paths
         listed = [
-            {"name": each.name, "path": each.path, "description": each.description}
-            for each in skills
+            {"name": skill.name, "path": skill.path, "description": skill.description}
+            for skill in skills
         ]
         self._shown = {"catalogue": catalogue, "skills": listed}
         mark = hashlib.sha256(json.dumps([self._words, self._shown]).encode())
-        for each in self._words:
-            if os.path.isfile(each):  # an edited program invalidates its cached answers
-                with open(each, "rb") as file:
+        for word in self._words:
+            if os.path.isfile(word):  # an edited program invalidates its cached answers
+                with open(word, "rb") as file:
                     mark.update(hashlib.file_digest(file, "sha256").digest())
         self._mark = mark.digest()
 
@@ -225,7 +225,7 @@ def scan(command: str, folder: str, show: Callable[[str], str]) -> list[Problem]
     words = _words_of_command("--scanner", command)
     with tempfile.TemporaryDirectory(prefix="skills-scan-") as scratch:
         output = Path(scratch, "findings.sarif")
-        words = [each.replace(_OUTPUT, str(output)) for each in words]
+        words = [word.replace(_OUTPUT, str(output)) for word in words]
         raw = _run([*words, folder], _SCAN_S, ok_codes=_OK_CODES)
         try:
             if output.exists():

@@ -42,17 +42,17 @@ def gitlab(problems: Iterable[Problem]) -> list[dict[str, Any]]:
     """Return a report in GitLab's code quality format, which needs unique fingerprints."""
     report: list[dict[str, Any]] = []
     counts: Counter[str] = Counter()
-    for each in problems:
-        fingerprint = _fingerprint(each)
+    for problem in problems:
+        fingerprint = _fingerprint(problem)
         counts[fingerprint] += 1
         if counts[fingerprint] > 1:  # a scanner has the same finding at several lines
             fingerprint += f"-{counts[fingerprint]}"
         finding = {
-            "description": each.text,
-            "check_name": each.code,
+            "description": problem.text,
+            "check_name": problem.code,
             "fingerprint": fingerprint,
-            "severity": _GITLAB[each.severity],
-            "location": {"path": _path(each), "lines": {"begin": each.line or 1}},
+            "severity": _GITLAB[problem.severity],
+            "location": {"path": _path(problem), "lines": {"begin": problem.line or 1}},
         }
         report.append(finding)
     return report
@@ -61,8 +61,8 @@ def gitlab(problems: Iterable[Problem]) -> list[dict[str, Any]]:
 def junit(problems: Sequence[Problem], skills: Iterable[str]) -> str:
     """Return JUnit XML: a case for each skill, which fails on an error or a warning."""
     of_skill: dict[str, list[Problem]] = {path: [] for path in skills}
-    for each in problems:
-        of_skill.setdefault(each.skill, []).append(each)
+    for problem in problems:
+        of_skill.setdefault(problem.skill, []).append(problem)
     failed = sum(any(each.severity != "note" for each in found) for found in of_skill.values())
     counts = {"name": "skills", "tests": str(len(of_skill)), "failures": str(failed)}
     suite = ElementTree.Element("testsuite", counts)

@@ -60,8 +60,8 @@ class Survey:
     def by_skill(self) -> Mapping[str, Sequence[Problem]]:
         """Problems by skill path, of each skill that has some."""
         out: dict[str, list[Problem]] = {}
-        for each in self.problems:
-            out.setdefault(each.skill, []).append(each)
+        for problem in self.problems:
+            out.setdefault(problem.skill, []).append(problem)
         out.pop("", None)
         return out
 
@@ -103,7 +103,7 @@ class Checks:
             made = self._surveys.get(snapshot)
             if made is not None:
                 return made
-            checked = [self._known.get(each) for each in snapshot.skills.values()]
+            checked = [self._known.get(skill) for skill in snapshot.skills.values()]
         found = {*snapshot.all_problems, *among(self._reader, snapshot)}
         found.update(one for each in checked if each for one in each)
         # only `validate` reports notes

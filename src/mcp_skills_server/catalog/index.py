@@ -289,7 +289,7 @@ def encode(skill: Skill) -> str | None:
     ]
     reading = skill.reading
     if not any(path == SKILL_MD for path, *_ in files) or any(
-        each.code in _TRANSIENT_CODES for each in reading.problems
+        problem.code in _TRANSIENT_CODES for problem in reading.problems
     ):
         return None
     try:

@@ -83,7 +83,7 @@ class _Reader:
                 raw, _ = read_regular(os.path.join(self._root, path), plugins.MAX_BYTES)
                 if marker.encode() in raw:
                     self._manifests[path], problems = plugins.parse(raw)
-                    self.problems += [each.at(path, "") for each in problems]
+                    self.problems += [problem.at(path, "") for problem in problems]
             except OSError as error:
                 if error.errno not in MISSING_ERRORS:
                     text = f"it cannot be read ({error.strerror})"

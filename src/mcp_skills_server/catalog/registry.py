@@ -310,7 +310,7 @@ class Registry(SkillReader):
         For a host that lists skills before the first scan: nothing is read from the roots, and
         nothing is served from this.
         """
-        known = [self._recalled(each) for each in self._states]
+        known = [self._recalled(state) for state in self._states]
         found = [each.values() for each in known if each is not None]
         if len(found) < len(known):
             return None

@@ -160,8 +160,8 @@ def _differences(
         if isinstance(reason, Problem):
             explained.add(_key(reason))
         yield _line_of(path, old, new, reason, sorted(files.get(path, ())))
-    was = [*before, *(found for skill in changes.before.values() for found in skill.problems)]
-    are = [*now, *(found for skill in changes.after.values() for found in skill.problems)]
+    was = [*before, *(problem for skill in changes.before.values() for problem in skill.problems)]
+    are = [*now, *(problem for skill in changes.after.values() for problem in skill.problems)]
     for found in _missing_from(was, are):
         if found.code != _OWN_LINE and _key(found) not in explained:
             is_grave = found.severity == "error" or found in loose
@@ -192,7 +192,7 @@ def _line_of(
         return logging.INFO, f"{name}: served now"
     if not files:
         return logging.INFO, f"{name}: changed"
-    named = listed([each + _became(old, new, each) for each in files], _FILES_NAMED)
+    named = listed([file + _became(old, new, file) for file in files], _FILES_NAMED)
     return logging.INFO, f"{name}: changed ({printable(named)})"
 
 
@@ -230,11 +230,15 @@ def _obstacle(problems: Iterable[Problem], skill: str, place: str) -> Problem | 
     Another skill hides it, a lock file or a signature refuses it, or a folder cannot be opened.
     """
     closed = None
-    for each in problems:
-        if skill and each.skill == skill and f"{each.path}{os.sep}".startswith(place + os.sep):
-            return each
-        if each.code == "unreadable" and f"{place}{os.sep}".startswith(each.path + os.sep):
-            closed = each
+    for problem in problems:
+        if (
+            skill
+            and problem.skill == skill
+            and f"{problem.path}{os.sep}".startswith(place + os.sep)
+        ):
+            return problem
+        if problem.code == "unreadable" and f"{place}{os.sep}".startswith(problem.path + os.sep):
+            closed = problem
     return closed
 
 

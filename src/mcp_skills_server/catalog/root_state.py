@@ -227,7 +227,7 @@ class RootState:
                 found.problems.append((directory, refusal.problem.at(place, skill.path)))
             elif skill.standing is Standing.UNUSABLE:
                 # the skill's own problems must not vanish with it
-                found.problems += [(directory, each) for each in skill.problems]
+                found.problems += [(directory, problem) for problem in skill.problems]
         self._refused.replace_below(subtree, dict.fromkeys(refused))
 
     def _refusal(self, skill: Skill) -> GateRefusal | None:

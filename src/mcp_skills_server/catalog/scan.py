@@ -102,7 +102,7 @@ class Scan:
         """Visit the directory `subtree` just as a scan of the whole root would."""
         markers = [join(up, VENV_MARKER) for up in above(subtree.rpartition("/")[0]) if up]
         statuses = [disk.lstat_below(self.root.path, marker) for marker in markers]
-        if any(each is not None and stat.S_ISREG(each.st_mode) for each in statuses):
+        if any(status is not None and stat.S_ISREG(status.st_mode) for status in statuses):
             return
         found = disk.lstat_below(self.root.path, subtree)
         if found is not None and stat.S_ISLNK(found.st_mode):
@@ -233,7 +233,7 @@ class Scan:
         path = self._path(here, reading, outer)
         if reading.problems:
             place = place or self.root.show(join(here.path, SKILL_MD))
-            problems = tuple(found.at(place, path) for found in reading.problems)
+            problems = tuple(problem.at(place, path) for problem in reading.problems)
             reading = reading._replace(problems=problems)
             # Not by equality alone: in Python 1 equals True, and dicts are equal in any order.
             is_known = old is not None and reading.frontmatter is old.reading.frontmatter

@@ -290,7 +290,9 @@ class FilteredSkills:
             made[path] = kept
         # Problems of roots are for the operator only.
         can_read = self.permissions.can_read
-        problems = tuple(each for each in whole.problems if each.skill and can_read(each.skill))
+        problems = tuple(
+            problem for problem in whole.problems if problem.skill and can_read(problem.skill)
+        )
         if made != {**own} or problems != self._own.problems:
             self._own = Snapshot(made, problems)
         self._of = ref(whole)

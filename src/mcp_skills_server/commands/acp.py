@@ -115,7 +115,7 @@ def _words(context: click.Context, roots: Sequence[str]) -> list[str]:
 
 def _given(context: click.Context) -> Iterator[str]:
     """Yield, as words of a command line, the given options that `serve` has too."""
-    known = {each.name: each for each in serve.params}
+    known = {param.name: param for param in serve.params}
     for parameter in context.command.params:
         name = parameter.name or ""
         given = context.get_parameter_source(name) in (

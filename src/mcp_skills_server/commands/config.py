@@ -74,9 +74,9 @@ def show(words: tuple[str, ...]) -> None:
     command = command_named(name)
     with command.make_context(name, [*given]) as made:
         rows = [
-            _Row(key_of(each), _origin(each, made), _shown(each, made.params[each.name]))
-            for each in command.params
-            if each.name in made.params
+            _Row(key_of(param), _origin(param, made), _shown(param, made.params[param.name]))
+            for param in command.params
+            if param.name in made.params
         ]
         rows += _rules(made.params["config"]) + _oauth(made, command)
     say_table(("KEY", "FROM", "VALUE"), rows)
@@ -171,7 +171,7 @@ def _principal(who: str, groups: Sequence[str], configuration: Configuration) ->
         return None
     with command_named("serve").make_context("serve", ["--config", configuration.file]) as made:
         tokens = tokens_of(made.params["token_file"], made.params["tokens"])
-    known = {each.name: each for each in tokens}
+    known = {token.name: token for token in tokens}
     if name not in known:
         names = listed(sorted(known)) or "none"
         raise UsageError(f"there is no token {quoted(name)}; there are: {names}")
@@ -182,7 +182,7 @@ def _reason(grant: Grant, path: str, names: Collection[str], place: str) -> dict
     return {
         "place": place,
         "who": [each for each in grant.who if each in names],
-        "patterns": [each.text for each in grant.skills if each.matches(path)],
+        "patterns": [skill.text for skill in grant.skills if skill.matches(path)],
     }
 
 
@@ -234,9 +234,9 @@ def _oauth(context: click.Context, command: click.Command) -> list[_Row]:
     if configuration is not None and configuration.oauth is not None:
         place = configuration.place("oauth")
     given = {
-        each.name: _origin(each, context)
-        for each in command.params
-        if context.params[each.name or ""]
+        param.name: _origin(param, context)
+        for param in command.params
+        if context.params[param.name or ""]
     }
     return [
         _Row(f"oauth.{_key(name)}", given.get(f"oauth_{name}", place), _text(value))

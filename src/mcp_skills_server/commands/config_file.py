@@ -214,7 +214,7 @@ def _one_of(names: Sequence[str]) -> _Reader:
 
 
 def _quoted(names: Sequence[str]) -> str:
-    return ", ".join(f'"{each}"' for each in names)
+    return ", ".join(f'"{name}"' for name in names)
 
 
 def _flag(value: Any) -> bool:
@@ -236,9 +236,9 @@ def parameters() -> Mapping[str, click.Parameter]:
     """Return the options and arguments that a file can set, by key."""
     found: dict[str, click.Parameter] = {}
     for name in READERS:
-        for each in command_named(name).params:
-            if traits_of(each).in_file:
-                found.setdefault(key_of(each), each)
+        for param in command_named(name).params:
+            if traits_of(param).in_file:
+                found.setdefault(key_of(param), param)
     return found
 
 
@@ -250,7 +250,7 @@ def _key(parameter: click.Parameter) -> _Key:
     if isinstance(parameter, click.Option) and parameter.is_flag:
         return _FLAG
     if isinstance(kind, click.Choice):
-        choices = [str(each) for each in kind.choices]
+        choices = [str(choice) for choice in kind.choices]
         return _Key(f"one of {_quoted(choices)}", _one_of(choices))
     if not isinstance(kind, (click.IntRange, click.FloatRange)):
         return _Key("text in quotes", _text)

@@ -159,10 +159,10 @@ def _own_cases(registry: Registry) -> list[tuple[Skill, TriggerCase]]:
         show = registry.roots[skill.root].show
         cases, troubles = evaluation.own_cases(registry.read, skill, show)
         found += cases
-        for each in troubles:
-            if not isinstance(each, evaluation.NoTriggerSetError):
-                raise each
-            remark(f"passed over: {each}")
+        for trouble in troubles:
+            if not isinstance(trouble, evaluation.NoTriggerSetError):
+                raise trouble
+            remark(f"passed over: {trouble}")
     return found
 
 
@@ -210,11 +210,11 @@ def _say_results(results: Sequence[CaseResult]) -> None:
         counts = (str(totals.total), str(totals.passed))
         rows.append((skill.path, *counts, *shares, str(totals.false_triggers)))
     say_table(("SKILL", "CASES", "PASSED", "HIT@1", "HIT@5", "FALSE"), rows, colours=colours)
-    for each in results:
-        if not each.passed:
-            wanted = "should trigger" if each.case.should_trigger else "should not trigger"
-            reason = evaluation.failure_reason(each)
-            say(f"{each.skill.path}: {wanted}: {each.case.query!r}: {reason}")
+    for result in results:
+        if not result.passed:
+            wanted = "should trigger" if result.case.should_trigger else "should not trigger"
+            reason = evaluation.failure_reason(result)
+            say(f"{result.skill.path}: {wanted}: {result.case.query!r}: {reason}")
     whole = evaluation.summary(results)
     shares = f"hit@1 {_percent(whole.hit_at_1)}, hit@5 {_percent(whole.hit_at_5)}"
     passed = f"{whole.passed:,} of {plural(whole.total, 'case')} passed"
@@ -295,7 +295,7 @@ def context(options: ContextOptions, roots: tuple[str, ...]) -> int:
     count, rule = token_counter()
     total = sum(count(each.text) for each in shown)
     over = options.budget is not None and total > options.budget
-    names = {part: [each.name for each in offers] for part, offers in parts.items()}
+    names = {part: [offer.name for offer in offers] for part, offers in parts.items()}
     if options.form == "json":
         unasked, loaded = (
             [each._asdict() | {"tokens": count(each.text)} for each in found]

@@ -214,7 +214,7 @@ class _Option(click.Option):
 
     def __init__(self, *names: Any, **more: Any) -> None:
         self.traits = Traits(
-            **{each.name: more.pop(each.name) for each in fields(Traits) if each.name in more}
+            **{field.name: more.pop(field.name) for field in fields(Traits) if field.name in more}
         )
         super().__init__(*names, **more)
         long, name = key_of(self), self.name or ""
@@ -287,7 +287,7 @@ def located(parameter: click.Parameter, value: str, folder: str) -> str:
 
 def key_of(parameter: click.Parameter) -> str:
     """Return the key in a configuration file: an option's long name, or an argument's name."""
-    long = next((each for each in parameter.opts if each.startswith("--")), parameter.name or "")
+    long = next((opt for opt in parameter.opts if opt.startswith("--")), parameter.name or "")
     return long.removeprefix("--")
 
 

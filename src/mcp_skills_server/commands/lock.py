@@ -118,18 +118,18 @@ def _open_sources(
     registry, revisions = opened.registry, dict[str, str]()
     if opened.mirrors is not None:
         opened.mirrors.fetch(proved=True)
-        for each in opened.mirrors.followers:
-            if not each.state.revision:
-                raise UsageError(f"{each.name}: {UNFETCHED}; try again later")
-            revisions[os.path.abspath(each.path)] = each.state.revision
+        for follower in opened.mirrors.followers:
+            if not follower.state.revision:
+                raise UsageError(f"{follower.name}: {UNFETCHED}; try again later")
+            revisions[os.path.abspath(follower.path)] = follower.state.revision
     registry.load()
     if len(registry.roots) < len(given):
         shown = ", ".join(given)
         raise UsageError(f"{shown}: two of these are the same folder; name it once")
     snapshot = registry.snapshot
-    for each in snapshot.problems:
-        if each.code.startswith("signature-"):
-            remark(f"left out: {each.path}: {each.message}")
+    for problem in snapshot.problems:
+        if problem.code.startswith("signature-"):
+            remark(f"left out: {problem.path}: {problem.message}")
     offers = [
         SourceOffer(root, revisions.get(found.given, ""), {}, registry)
         for root, found in zip(given, registry.roots, strict=True)
@@ -148,7 +148,10 @@ def _compare_with_lock(
     If a source has two revisions, each entry keeps its own skills; the last one gets new skills.
     """
     last = {each.given: number for number, each in enumerate(locked)}
-    newest = {each.given: (each, each.locked()) for each in _open_sources([*last], options)}
+    newest = {
+        open_source.given: (open_source, open_source.locked())
+        for open_source in _open_sources([*last], options)
+    }
     out: list[SourceChange] = []
     for number, each in enumerate(locked):
         offer, now = newest[each.given]
@@ -170,7 +173,7 @@ def _write_lock(path: str, sources: Sequence[LockedSource]) -> None:
             return given
         return Path(os.path.relpath(given, folder)).as_posix()
 
-    moved = [replace(each, given=if_path(from_folder, each.given)) for each in sources]
+    moved = [replace(source, given=if_path(from_folder, source.given)) for source in sources]
     lock_file.write(Path(path), moved)
 
 
@@ -191,17 +194,17 @@ def lock(options: LockOptions, roots: tuple[str, ...]) -> int:
     """
     if click.get_current_context().get_parameter_source("roots") is ParameterSource.DEFAULT_MAP:
         # The configuration makes paths absolute; in a lock file they are relative to it.
-        roots = tuple(if_path(os.path.relpath, each) for each in roots)
+        roots = tuple(if_path(os.path.relpath, root) for root in roots)
     given = [*dict.fromkeys(roots)]
     offers = _open_sources(given, options, commands=given)
     registry = offers[0].registry
-    sources = [each.locked() for each in offers]
+    sources = [offer.locked() for offer in offers]
     _remark_left_out(registry)
     if report_absent(registry)[0]:
         remark(f"{options.output} was not written")
         return 1
     _write_lock(options.output, sources)
-    count = sum(len(each.skills) for each in sources)
+    count = sum(len(source.skills) for source in sources)
     remark(f"{options.output}: {plural(count, 'skill')} of {plural(len(sources), 'source')}")
     return 0
 
@@ -211,11 +214,11 @@ def _remark_left_out(registry: Registry) -> None:
         if skill.standing is Standing.UNUSABLE:
             reason = next((each.message for each in skill.problems), "")
             remark(f"left out: {path}, which cannot be served: {reason}")
-    for each in registry.problems():
-        is_left_out = each.skill and each.skill not in registry.snapshot.skills
-        is_error = each.severity == "error" and not each.code.startswith("signature-")
-        if each.code == "shadowed" or (is_left_out and is_error):
-            remark(f"left out: {each.path}: {each.message}")
+    for problem in registry.problems():
+        is_left_out = problem.skill and problem.skill not in registry.snapshot.skills
+        is_error = problem.severity == "error" and not problem.code.startswith("signature-")
+        if problem.code == "shadowed" or (is_left_out and is_error):
+            remark(f"left out: {problem.path}: {problem.message}")
 
 
 @click.command()
@@ -314,12 +317,12 @@ def _updated_entries(moved: SourceChange, chosen: set[str]) -> list[LockedSource
 def _merge_entries(sources: Iterable[LockedSource]) -> list[LockedSource]:
     """Merge entries of the same source and revision; drop one without skills beside others."""
     out: dict[tuple[str, str], LockedSource] = {}
-    for each in sources:
-        key = each.given, each.revision
+    for source in sources:
+        key = source.given, source.revision
         if key in out:
-            out[key] = replace(each, skills={**out[key].skills, **each.skills})
+            out[key] = replace(source, skills={**out[key].skills, **source.skills})
         else:
-            out[key] = each
+            out[key] = source
     entries = Counter(given for given, _ in out)
     return [each for each in out.values() if each.skills or entries[each.given] == 1]
 
@@ -328,15 +331,15 @@ def _without_hidden(sources: Sequence[LockedSource]) -> list[LockedSource]:
     """Drop and report skills whose path an earlier source has, as after an update of one source."""
     owners: dict[str, str] = {}
     out: list[LockedSource] = []
-    for each in sources:
+    for source in sources:
         kept = {
             path: digest
-            for path, digest in each.skills.items()
-            if owners.setdefault(path, each.given) == each.given
+            for path, digest in source.skills.items()
+            if owners.setdefault(path, source.given) == source.given
         }
-        for path in sorted(each.skills.keys() - kept.keys()):
-            remark(f"left out: {path} of {each.given}, which is hidden by that of {owners[path]}")
-        out.append(replace(each, skills=kept))
+        for path in sorted(source.skills.keys() - kept.keys()):
+            remark(f"left out: {path} of {source.given}, which is hidden by that of {owners[path]}")
+        out.append(replace(source, skills=kept))
     return out
 
 

@@ -259,7 +259,9 @@ def report_absent(registry: Registry) -> tuple[list[str], list[dict[str, Any]]]:
         snapshot = registry.of_root(root)
         if not snapshot.skills:
             empty.append(root.shown)
-        unlisted = [each.path for each in snapshot.problems if each.code == "plugin-unlisted"]
+        unlisted = [
+            problem.path for problem in snapshot.problems if problem.code == "plugin-unlisted"
+        ]
         if unlisted:
             folders = tuple(Path(os.path.relpath(each, root.shown)).as_posix() for each in unlisted)
             passed.append(PassedOver(root.shown, len(folders), folders, reason="no-plugin"))

@@ -215,7 +215,7 @@ def _mirrors(options: RootOptions, kinds: Sequence[Kind], commands: Iterable[str
     from mcp_skills_server.sources.mirrors import Mirrors
     from mcp_skills_server.sources.source import FetchSettings, OriginPolicy, SourceSettings
 
-    origins = frozenset(wellknown.origin(each) for each in options.fetch_origins)
+    origins = frozenset(wellknown.origin(fetch_origin) for fetch_origin in options.fetch_origins)
     trust = OriginPolicy(
         origins, options.allow_private, options.allow_http, commands=frozenset(commands)
     )
@@ -309,7 +309,7 @@ def open_served(given: Sequence[str], options: FollowOptions) -> OpenedRoots:
         registry = opened.registry
         registry.load()
         if unserved := opened.pins.unserved(registry, registry.snapshot.skills):
-            reasons = {each.skill: each.message for each in registry.snapshot.problems}
+            reasons = {problem.skill: problem.message for problem in registry.snapshot.problems}
             reason = reasons.get(unserved[0], "it is not there")
             reason += more_suffix(len(unserved) - 1)
             hint = "see 'outdated' and 'diff', then 'update', or leave out --frozen"
@@ -436,7 +436,7 @@ def open_registry(
     """
     cache = None if cache_dir is None else os.fspath(cache_dir)
     options = FollowOptions(cache_dir=cache, allow_private=allow_private)
-    given = [os.fspath(each) for each in roots]
+    given = [os.fspath(root) for root in roots]
     opened = open_roots(given, options, kinds=kinds, commands=given)
     opened.start(options.first_load)
     try:

@@ -120,8 +120,8 @@ def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
         remark(f"{path}: published only by discovery 0.2.0: {reason}")
     shown = printable(output)
     if options.check:
-        for each in differences:
-            say(str(each))
+        for difference in differences:
+            say(str(difference))
         state = "current"
         if differences:
             state = f"not current: {plural(len(differences), 'file')} to change"

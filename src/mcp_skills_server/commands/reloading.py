@@ -125,8 +125,8 @@ class Reloader:
         if now and self._views.grants not in (None, now.grants):
             grants = now.grants
         self._swap(tokens, grants)
-        for each in troubles:  # logged after the valid changes are in force
-            logger.warning("%s", each)
+        for trouble in troubles:  # logged after the valid changes are in force
+            logger.warning("%s", trouble)
         if was and now and was != now:
             self._apply(before, was, now)
         if refused := self._relock():
@@ -181,11 +181,11 @@ class Reloader:
         """Apply the live options and the quotas, and log the changes that need a restart."""
         old, new = before.params, self._context.params
         later = sorted(
-            key_of(each)
-            for each in before.command.params
-            if traits_of(each).in_file
-            and not traits_of(each).is_live
-            and old[each.name or ""] != new[each.name or ""]
+            key_of(param)
+            for param in before.command.params
+            if traits_of(param).in_file
+            and not traits_of(param).is_live
+            and old[param.name or ""] != new[param.name or ""]
         )
         if old["log_level"] != new["log_level"]:
             set_level(new["log_level"])
@@ -217,7 +217,7 @@ class Reloader:
         files = [params["config"] and params["config"].file, self._opened.lock]
         if self._tokens is not None:
             files.append(params["token_file"])
-        return [_signature(each) for each in files if each]
+        return [_signature(file) for file in files if file]
 
     def _follow(self) -> None:
         last = self._seen

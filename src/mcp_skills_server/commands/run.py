@@ -110,7 +110,10 @@ def _copies(options: RunOptions, args: list[str]) -> Mapping[str, str]:
         if file in copies or not os.path.isfile(file):
             continue
         name, real = os.path.normpath(file), Path(os.path.realpath(file))
-        if any(real.is_relative_to(os.path.realpath(each)) for each in options.script_folders):
+        if any(
+            real.is_relative_to(os.path.realpath(script_folder))
+            for script_folder in options.script_folders
+        ):
             name = str(real)  # the script has this folder
         else:
             if os.path.isabs(name) or name.startswith(os.pardir):
@@ -206,7 +209,7 @@ def approve(options: ApproveOptions, arguments: tuple[str, ...]) -> None:
     def changed(known: tuple[Approval, ...]) -> list[Approval]:
         others = [each for each in known if (each.origin, each.skill) != (origin, skill.path)]
         if options.revoke:
-            return [each for each in others if (each.origin, each.digest) != (origin, found)]
+            return [other for other in others if (other.origin, other.digest) != (origin, found)]
         return [*others, Approval(origin, skill.path, found, float(int(time.time())))]
 
     update(file, changed)

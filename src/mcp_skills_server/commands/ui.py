@@ -67,7 +67,7 @@ def ui(context: click.Context, options: UiOptions, roots: tuple[str, ...]) -> No
     opened.start(options.first_load)
     registry, mirrors = opened.registry, opened.mirrors
     settings = Settings(
-        proposals=proposals_at(options.proposals, [each.path for each in registry.roots])
+        proposals=proposals_at(options.proposals, [root.path for root in registry.roots])
     )
     # The user of the page owns the folder, whatever a configuration grants to others.
     views = Views(registry)

@@ -70,7 +70,7 @@ def usage(options: ShowUsageOptions) -> None:
         raise UsageError(f"{where}: there are no counts; {hint}")
     report = store.report(options.by, days)
     if options.form == "json":
-        lines = [asdict(each) | {"last": _moment(each.last)} for each in report.lines]
+        lines = [asdict(line) | {"last": _moment(line.last)} for line in report.lines]
         say_json(
             {
                 "since_days": days,
@@ -91,16 +91,16 @@ def _show(report: Report, by: str, *, most: int) -> None:
     head = (by.upper(), "LOADS", "READS", "RUNS", "VERSIONS", "DROPPED", "LAST", "DAYS")
     rows = [
         (
-            f"{each.name} ({each.label})" if each.label else each.name or "-",
-            str(each.loads),
-            str(each.reads),
-            str(each.runs),
-            str(each.versions) if by == "skill" else "-",
-            str(each.dropped),
-            (_moment(each.last) or "never")[:16].replace("T", " "),
-            spark(each.days[-_BARS:]),
+            f"{line.name} ({line.label})" if line.label else line.name or "-",
+            str(line.loads),
+            str(line.reads),
+            str(line.runs),
+            str(line.versions) if by == "skill" else "-",
+            str(line.dropped),
+            (_moment(line.last) or "never")[:16].replace("T", " "),
+            spark(line.days[-_BARS:]),
         )
-        for each in report.lines[:most]
+        for line in report.lines[:most]
     ]
     say_table(head, rows, empty="nothing was used")
     if left := report.lines[most:]:

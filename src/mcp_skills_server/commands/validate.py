@@ -103,7 +103,7 @@ class _Report:
     def is_ok(self, *, strict: bool) -> bool:
         """Return True if the command exits with 0."""
         return not self.empty and not any(
-            strict or each.severity == "error" for each in self.problems
+            strict or problem.severity == "error" for problem in self.problems
         )
 
 
@@ -149,12 +149,16 @@ def _check_roots(registry: Registry, options: ValidateOptions) -> _Report:
     alone = [registry.of_root(root) for root in registry.roots]
     skills = [skill for snapshot in alone for skill in snapshot.skills.values()]
     run_deep_checks(registry, skills)
-    found: set[Problem] = {each for each in registry.problems() if each.code in _OF_SEVERAL}
+    found: set[Problem] = {
+        problem for problem in registry.problems() if problem.code in _OF_SEVERAL
+    }
     for snapshot in alone:
-        found.update(each for each in registry.problems(snapshot) if each.code not in _OF_SEVERAL)
+        found.update(
+            problem for problem in registry.problems(snapshot) if problem.code not in _OF_SEVERAL
+        )
     found.update(notes(registry, skills))
     for snapshot in alone:
-        found.update(each for each in snapshot.problems if each.severity == "note")
+        found.update(problem for problem in snapshot.problems if problem.severity == "note")
     for root in registry.roots:
         if root.origin is None:
             for command in options.scanners:
@@ -213,7 +217,7 @@ def _print(registry: Registry, report: _Report, options: ValidateOptions) -> Non
                 "ok": report.is_ok(strict=options.strict),
                 "skills": len(report.skills),
                 "problems": [each._asdict() for each in report.problems],
-                "notes": [each._asdict() for each in report.notes],
+                "notes": [note._asdict() for note in report.notes],
                 "suppressed": [each._asdict() | {"reason": why} for each, why in report.suppressed],
                 "passed_over": report.passed,
             }
@@ -238,7 +242,7 @@ def _print(registry: Registry, report: _Report, options: ValidateOptions) -> Non
 
 
 def _say_counts(report: _Report, *, err: bool) -> None:
-    errors = sum(each.severity == "error" for each in report.problems)
+    errors = sum(problem.severity == "error" for problem in report.problems)
     counts = [
         plural(len(report.skills), "skill"),
         plural(errors, "error"),
@@ -249,7 +253,7 @@ def _say_counts(report: _Report, *, err: bool) -> None:
     if report.suppressed:
         counts.append(f"{len(report.suppressed):,} suppressed")
     say(", ".join(counts), err=err)
-    if fixable := sum(len(each.done) for each in report.corrections):
+    if fixable := sum(len(correction.done) for correction in report.corrections):
         remark(f"{plural(fixable, 'finding')} of these --fix can correct")
 
 

@@ -43,9 +43,9 @@ def skill_folders(places: Sequence[Path]) -> dict[Path, int]:
     )
     found: dict[Path, int] = {}
     seen: set[str] = set()
-    for place in dict.fromkeys(places):
+    for fromkey in dict.fromkeys(places):
         for name in usual:
-            folder = place / name
+            folder = fromkey / name
             real = os.path.realpath(folder)
             if os.path.isdir(real) and real not in seen and (count := _count(folder)):
                 seen.add(real)

@@ -291,7 +291,7 @@ def _commands_update(skills: Sequence[AvailableSkill], theirs: Mapping[str, Any]
     """
     meta: dict[str, Any] = {**as_dict(theirs.get("_meta"))}
     names = [each for each in list_in(meta, "availableSkills") if isinstance(each, str)]
-    ours = [each["name"] for each in skills if each["name"] not in names]
+    ours = [skill["name"] for skill in skills if skill["name"] not in names]
     meta["availableSkills"] = [*names, *ours]
     meta[DETAILS] = _merged(list_in(meta, DETAILS), skills)
     commands = list_in(theirs, "availableCommands")
@@ -301,9 +301,9 @@ def _commands_update(skills: Sequence[AvailableSkill], theirs: Mapping[str, Any]
 
 def _merged(theirs: Sequence[Any], ours: Sequence[AvailableSkill]) -> list[Any]:
     """Append our skills to the agent's own, which win on equal names: the agent uses those."""
-    named = [each for each in theirs if isinstance(as_dict(each).get("name"), str)]
+    named = [their for their in theirs if isinstance(as_dict(their).get("name"), str)]
     names = {each["name"] for each in named}
-    return [*named, *(each for each in ours if each["name"] not in names)]
+    return [*named, *(our for our in ours if our["name"] not in names)]
 
 
 def notifications(

@@ -211,7 +211,7 @@ def _icons(value: Json) -> list[Json]:
         sizes, theme = icon.get("sizes"), icon.get("theme")
         if isinstance(icon.get("mimeType"), str):
             kept["mimeType"] = icon["mimeType"]
-        if isinstance(sizes, list) and all(isinstance(each, str) for each in sizes):
+        if isinstance(sizes, list) and all(isinstance(size, str) for size in sizes):
             kept["sizes"] = sizes
         if theme in ("light", "dark"):
             kept["theme"] = theme

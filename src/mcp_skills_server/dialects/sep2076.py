@@ -59,7 +59,7 @@ def definition(
 def files(skill: Skill, linked: Mapping[str, str]) -> list[Json]:
     """Return the skill's files except SKILL.md, those that the body links to first."""
     declared_files = fields.entries(skill.frontmatter.get("files"), "path")
-    given = {str(each["path"]): each for each in declared_files}
+    given = {str(declared_file["path"]): declared_file for declared_file in declared_files}
     out: list[Json] = []
     others = [path for path in skill.files if path not in linked and path != SKILL_MD]
     for path in (*linked, *others):

@@ -166,7 +166,7 @@ def _read(text: str) -> tuple[YamlReader, dict[str, Json] | None]:
 
 
 def _syntax_error(reader: YamlReader) -> Problem | None:
-    return next((found for found in reader.problems if found.code == "yaml-syntax"), None)
+    return next((problem for problem in reader.problems if problem.code == "yaml-syntax"), None)
 
 
 def _repair(

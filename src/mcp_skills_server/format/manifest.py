@@ -142,7 +142,7 @@ def read(
 
 def _result(fields: Mapping[str, Json], synthesised: bool, problems: list[Problem]) -> Findings:
     version = parse_version(str(fields["version"]))
-    if version is None or any(each.severity == "error" for each in problems):
+    if version is None or any(problem.severity == "error" for problem in problems):
         return Findings(None, tuple(problems))
     return Findings(Manifest(fields, version, synthesised), tuple(problems))
 
@@ -176,7 +176,9 @@ def _made(frontmatter: Mapping[str, Json], path: str, problems: list[Problem]) -
     out: dict[str, Json] = {
         "name": name[:MAX_NAME].rstrip("."),
         "version": NO_VERSION if version is None else version.text,
-        "description": next((each for each in descriptions if _is_text(each)), ""),
+        "description": next(
+            (description for description in descriptions if _is_text(description)), ""
+        ),
         "kind": INSTRUCTION,
         "namespace": namespace or _first(name),
     }

@@ -50,20 +50,20 @@ def lines_of(text: str) -> dict[tuple[str | int, ...], int]:
     tables: dict[tuple[str, ...], int] = {}
     here: tuple[str | int, ...] = ()
     try:
-        for each in _statements(text):
-            line = text.count("\n", 0, each.start) + 1
-            if each.kind == "nothing":
+        for statement in _statements(text):
+            line = text.count("\n", 0, statement.start) + 1
+            if statement.kind == "nothing":
                 continue
-            if each.kind == "value":
-                path = (*here, *each.path)
+            if statement.kind == "value":
+                path = (*here, *statement.path)
             else:
-                if each.kind == "array":
-                    tables[each.path] = tables.get(each.path, -1) + 1
+                if statement.kind == "array":
+                    tables[statement.path] = tables.get(statement.path, -1) + 1
                 parts: list[str | int] = []
-                for end, part in enumerate(each.path, 1):
+                for end, part in enumerate(statement.path, 1):
                     parts.append(part)
-                    if each.path[:end] in tables:
-                        parts.append(tables[each.path[:end]])
+                    if statement.path[:end] in tables:
+                        parts.append(tables[statement.path[:end]])
                 here = path = tuple(parts)
             for end in range(1, len(path) + 1):
                 out.setdefault(path[:end], line)
@@ -94,10 +94,10 @@ def _put_key(text: str, section: str, name: str, key: str, value: object) -> str
     statements = list(_statements(text))
     head = _head_of(statements, (section, name))
     line = f"{_key(key)} = {_value(value)}"
-    for each in _members(statements, head):
-        if each.path == (key,):
-            tail = _tail(text[each.start : each.end])
-            return text[: each.start] + line + tail + text[each.end :]
+    for member in _members(statements, head):
+        if member.path == (key,):
+            tail = _tail(text[member.start : member.end])
+            return text[: member.start] + line + tail + text[member.end :]
     if key in read(text)[section][name]:
         raise UsageError(f"{section}.{name}.{key} {_BY_HAND}")
     newline = "\r\n" if "\r\n" in text else "\n"
@@ -183,19 +183,19 @@ def _path(parsed: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _head_of(statements: list[_Statement], path: tuple[str, ...]) -> _Statement:
-    for each in statements:
-        if each.kind == "table" and each.path == path:
-            return each
+    for statement in statements:
+        if statement.kind == "table" and statement.path == path:
+            return statement
     raise UsageError(f"{'.'.join(path)} {_BY_HAND}")
 
 
 def _members(statements: list[_Statement], head: _Statement) -> Iterator[_Statement]:
     """Yield the statements of a table's keys, up to the next header."""
-    for each in statements[statements.index(head) + 1 :]:
-        if each.kind in {"table", "array"}:
+    for statement in statements[statements.index(head) + 1 :]:
+        if statement.kind in {"table", "array"}:
             return
-        if each.kind == "value":
-            yield each
+        if statement.kind == "value":
+            yield statement
 
 
 def _tail(statement: str) -> str:

@@ -207,4 +207,4 @@ class Snapshot:
     def all_problems(self) -> list[Problem]:
         """All problems, those of skills first, by skill path."""
         skills = (self.skills[path] for path in self._paths[Standing.UNUSABLE])
-        return [*(each for skill in skills for each in skill.problems), *self.problems]
+        return [*(problem for skill in skills for problem in skill.problems), *self.problems]

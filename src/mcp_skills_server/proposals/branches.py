@@ -30,7 +30,7 @@ class Branches:
     """
 
     def __init__(self, roots: Sequence[str]) -> None:
-        top = next(filter(None, (working_copy(Path(each)) for each in roots)), None)
+        top = next(filter(None, (working_copy(Path(root)) for root in roots)), None)
         if top is None:
             fault = f"{listed(roots)} is not in a git working copy that you own"
             raise UsageError(f"--proposals git: {fault}; name a folder")

@@ -112,8 +112,8 @@ def place_in(root: Root, name: str) -> str:
 def error_texts(registry: Registry) -> list[str]:
     """Return the errors that `validate` finds in the skill of a trial, as text."""
     top = f"{registry.roots[0].shown}/"
-    errors = [each for each in registry.problems() if each.severity == "error"]
-    return [str(each).replace(top, "") for each in errors][:_MOST_SHOWN]
+    errors = [problem for problem in registry.problems() if problem.severity == "error"]
+    return [str(error).replace(top, "") for error in errors][:_MOST_SHOWN]
 
 
 def _check_texts(files: Mapping[str, str | None]) -> None:
@@ -207,7 +207,7 @@ def _root_for(registry: Registry, seen: Snapshot, name: str) -> Root:
         raise RequestError(f"{fault}; name the new skill as in 'billing/refunds'")
     check_apart(seen, name)
     for root in registry.roots:
-        is_a_skill = "" in {each.directory for each in registry.of_root(root).skills.values()}
+        is_a_skill = "" in {skill.directory for skill in registry.of_root(root).skills.values()}
         if root.origin is None and root.layout is None and not is_a_skill:
             return root
     fault = "no folder that is served here takes new skills"

@@ -65,7 +65,7 @@ def review(registry: Registry, store: ProposalStore, proposal: Proposal, seen: S
 
 def root_of(registry: Registry, proposal: Proposal) -> Root:
     """Return the root that a proposal is for, or the first root if that one is no longer served."""
-    return next((each for each in registry.roots if each.path == proposal.root), registry.roots[0])
+    return next((root for root in registry.roots if root.path == proposal.root), registry.roots[0])
 
 
 def _alike(tried: Skill, name: str, seen: Snapshot) -> list[str]:
@@ -74,6 +74,6 @@ def _alike(tried: Skill, name: str, seen: Snapshot) -> list[str]:
         for path, each in seen.skills.items()
         if path != name and each.standing > Standing.UNUSABLE
     ]
-    same = [f"{each.path} has the same name" for each in others if each.name == tried.name]
-    near = [each for each in overlaps(tried, others) if each.share >= _ALIKE][:_MOST_ALIKE]
+    same = [f"{other.path} has the same name" for other in others if other.name == tried.name]
+    near = [overlap for overlap in overlaps(tried, others) if overlap.share >= _ALIKE][:_MOST_ALIKE]
     return [*same, *(f"{each.other.path} says much the same ({each.share:.0%})" for each in near)]

@@ -90,7 +90,7 @@ def decode(raw: bytes) -> Proposal:
     """Return the proposal of a record; raise ValueError if the record is invalid."""
     found: Mapping[str, Any] = load_toml(raw.decode())
     removed: Any = found.get("removed", [])
-    names = [each.name for each in fields(Proposal) if each.name != "removed"]
+    names = [field.name for field in fields(Proposal) if field.name != "removed"]
     texts = {name: found.get(name, "") for name in names}
     is_text = all(isinstance(value, str) for value in (*texts.values(), *removed))
     if not is_text or texts["state"] not in STATES:

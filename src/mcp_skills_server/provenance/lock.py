@@ -100,8 +100,12 @@ def to_toml(sources: Sequence[LockedSource]) -> str:
     import tomli_w  # imported here: only writing needs it
 
     tables = [
-        {"from": each.given, "revision": each.revision, "skills": dict(sorted(each.skills.items()))}
-        for each in sources
+        {
+            "from": source.given,
+            "revision": source.revision,
+            "skills": dict(sorted(source.skills.items())),
+        }
+        for source in sources
     ]
     return _HEAD + tomli_w.dumps({"version": _VERSION, "source": tables})
 
@@ -152,7 +156,7 @@ def write(path: Path, sources: Sequence[LockedSource]) -> None:
 def is_pinned_elsewhere(path: str, source: LockedSource, locked: Iterable[LockedSource]) -> bool:
     """Tell whether another entry pins this skill to another revision of the same source."""
     others = (each for each in locked if each.given == source.given and each is not source)
-    return any(path in each.skills for each in others)
+    return any(path in other.skills for other in others)
 
 
 class Pins:

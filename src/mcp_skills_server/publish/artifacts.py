@@ -110,7 +110,7 @@ class Artifacts:
     def renew(self, before: Edition | None, made: Edition) -> None:
         """Keep the new edition's artifacts, and retire those that only the one before it named."""
         now = self._clock()
-        named = {each.artifact.path for each in made.skills.values()}
+        named = {skill.artifact.path for skill in made.skills.values()}
         for each in before.skills.values() if before else ():
             if each.artifact.path not in named and each.artifact.path in self._kept:
                 self._retired.pop(each.artifact.path, None)

@@ -235,14 +235,14 @@ class Publication:
 
         Bytes are read from the spool, so later changes on disk do not matter.
         """
-        for each in edition.skills.values():
-            artifact = each.artifact
+        for skill in edition.skills.values():
+            artifact = skill.artifact
             yield Item(artifact.path, artifact.digest, partial(self._artifacts.read, artifact))
-            name = each.skill.name
+            name = skill.skill.name
             if name in edition.older:
-                for path, file in each.skill.files.items():
+                for path, file in skill.skill.files.items():
                     place = f"{wellknown.DIRECTORY_0_1}{name}/{path}"
-                    yield Item(place, file.digest, partial(self.read, each, path))
+                    yield Item(place, file.digest, partial(self.read, skill, path))
         older = wellknown.DIRECTORY_0_1 + wellknown.INDEX
         yield Item(older, edition.digest_0_1, lambda: edition.index_0_1)
         yield Item(wellknown.DIRECTORY + wellknown.INDEX, edition.digest, lambda: edition.index)

@@ -150,7 +150,7 @@ class CatalogueCache:
             entries: dict[tuple[str, str], SkillVersion] = {}
             for skill in sorted(skills, key=lambda skill: (skill.root, skill.path)):
                 found = self._read(skill)
-                problems += [self._placed(each, skill) for each in found.problems]
+                problems += [self._placed(problem, skill) for problem in found.problems]
                 if found.manifest is None:
                     continue
                 name, version = found.manifest.name, found.manifest.version.text
@@ -196,7 +196,7 @@ class CatalogueCache:
 
     def _log(self, problems: list[Problem], *, is_whole: bool) -> None:
         problems.sort(key=lambda each: (each.path, each.line or 0, each.code))
-        fresh = [each for each in problems if each not in self._logged]
+        fresh = [problem for problem in problems if problem not in self._logged]
         if is_whole or len(self._logged) > _MOST_LOGGED:
             self._logged.clear()  # a problem that comes back is logged again
         self._logged.update(problems)

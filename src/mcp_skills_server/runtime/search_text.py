@@ -79,7 +79,7 @@ def words_of(text: str) -> list[str]:
 def texts_of(skill: Skill) -> Texts:
     """Return the folded texts of a skill to index. Deterministic, as removal relies on it."""
     title = identity.title(skill) or ""
-    headings = " ".join(each for each in skill.reading.headings if each != title)
+    headings = " ".join(heading for heading in skill.reading.headings if heading != title)
     tags = " ".join(str(tag) for tag in tags_of(skill.frontmatter))
     parts = (skill.name, title, tags, skill.description, headings, skill.path)
     return tuple(_fold(text[:_TEXT_LENGTH]) for text in (*parts, skill.reading.opening))

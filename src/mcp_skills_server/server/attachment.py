@@ -311,7 +311,9 @@ def server_features(
         uris: of its own resources.
     """
     if attachment.settings.tools:
-        tools |= {str(each["name"]) for each in attachment.tools.definitions(view.skill_set)}
+        tools |= {
+            str(definition["name"]) for definition in attachment.tools.definitions(view.skill_set)
+        }
     if attachment.settings.prompts:
         others = prompts.Names(view, attachment.settings, others)
     return Served(tools=tools, prompts=others, resources=uris)

@@ -99,7 +99,7 @@ def _field_error(fields: Mapping[str, Any], key: str, shape: Shape, name: str) -
 
 
 def _first(reasons: Any) -> str | None:
-    return next((each for each in reasons if each is not None), None)
+    return next((reason for reason in reasons if reason is not None), None)
 
 
 _CLIENT_INFO: Final[Shape] = {"name": str, "version": str}

@@ -127,8 +127,8 @@ def notices(changes: Changes, settings: Settings, *, tools: bool) -> list[Notice
     if shown[0] != shown[1]:
         out.append((resource_dialect.LIST_CHANGED, None))
     served = before.keys() | after.keys()
-    files = [each for each in sorted(changes.files) if each[0] in served]
-    out += [(resource_dialect.UPDATED, uris.uri(*each)) for each in files]
+    files = [file for file in sorted(changes.files) if file[0] in served]
+    out += [(resource_dialect.UPDATED, uris.uri(*file)) for file in files]
     if tools:
         out.append((runtime.LIST_CHANGED, None))
     if settings.prompts and prompts.changed(changes, settings):
@@ -228,8 +228,8 @@ class Notifier:
                 yield
             finally:
                 self._tasks = None
-                for each in self._deliveries.values():
-                    each.cancel()
+                for delivery in self._deliveries.values():
+                    delivery.cancel()
 
     def publish(self, notices: Collection[Notice]) -> None:
         """Queue notices for all clients, without waiting."""

@@ -71,7 +71,7 @@ async def get_prompt(
         text = prompts.load_prompt(skill, name, given)
         return prompts.prompt_result(skill, text, [], readable=False)
     files = sep2076.files(skill, body.linked)[: len(body.linked)]
-    linked = [each for each in files if isinstance(each, dict)]
+    linked = [file for file in files if isinstance(file, dict)]
     directory = root_dir and root_dir(skill)
     message = prompts.instructions(skill, name, text, words, directory)
     return prompts.prompt_result(skill, message, linked, readable=skill.standing >= settings.least)

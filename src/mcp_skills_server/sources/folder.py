@@ -352,7 +352,10 @@ class FetchedFolder:
         left = list(self._stage.iterdir())
         names: dict[str, str] = {}
         if any(each.name.startswith(_OLD) for each in left):
-            names = {record_key(each.name): each.name for each in read_records(self.directory)}
+            names = {
+                record_key(read_record.name): read_record.name
+                for read_record in read_records(self.directory)
+            }
         for each in left:
             key = each.name.removeprefix(_OLD)
             target = self.directory / names.get(key, key)
@@ -370,7 +373,7 @@ def folder_stamp(directory: Path) -> Sequence[str]:
     """Return a stamp that changes when a process fetches into the folder; () if it is missing."""
     try:
         with os.scandir(directory / INDEXES) as entries:
-            indexes = [f"{each.name} {signature(os.lstat(each))}" for each in entries]
+            indexes = [f"{entry.name} {signature(os.lstat(entry))}" for entry in entries]
         return signature(os.stat(directory)), *sorted(indexes)
     except OSError:
         return ()

@@ -456,7 +456,7 @@ def _line_of(error: Exception) -> str:
 def _directives(headers: Mapping[str, str]) -> dict[str, str]:
     """Parse Cache-Control into lower-case directives; the first of a repeated one counts."""
     parts = headers.get("cache-control", "").lower().split(",")
-    pairs = [each.strip().partition("=") for each in reversed(parts)]
+    pairs = [part.strip().partition("=") for part in reversed(parts)]
     return {name: value.strip().strip('"') for name, _, value in pairs}
 
 

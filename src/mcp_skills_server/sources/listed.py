@@ -73,7 +73,7 @@ class ListedSource(Source):
     async def resolve(self, *, anew: bool = False) -> Revision:  # noqa: ARG002, it is always asked
         """Return the digest of the listing."""
         entries = await self.entries()
-        fingerprints = sorted((each.name, each.fingerprint) for each in entries)
+        fingerprints = sorted((entry.name, entry.fingerprint) for entry in entries)
         digest = hashlib.sha256(json.dumps(fingerprints).encode()).hexdigest()
         return Revision(digest, self.check_s, (entries, self.warnings))
 
@@ -81,7 +81,9 @@ class ListedSource(Source):
     async def plan(self, revision: Revision, known: IndexRecord) -> AsyncGenerator[Plan]:  # noqa: ARG002
         """Plan the listed skills."""
         entries, warnings = revision.content
-        units = [Unit(each.fingerprint, each.name, (each.name,), item=each) for each in entries]
+        units = [
+            Unit(entry.fingerprint, entry.name, (entry.name,), item=entry) for entry in entries
+        ]
         index = IndexRecord(self.key, self.origin, revision=revision.digest, warnings=warnings)
         async with self.reading() as read:
 

@@ -299,9 +299,9 @@ class Follower:
             revision = "" if self.source.changed else self.state.revision
         self._hand_over(revision, problems, {*self.source.changed})
         if self.note is None:
-            for each in problems:
-                place = each.path.removeprefix(self.source.origin).strip("/")
-                lines += (f"{place}: {each.message}" if place else each.message,)
+            for problem in problems:
+                place = problem.path.removeprefix(self.source.origin).strip("/")
+                lines += (f"{place}: {problem.message}" if place else problem.message,)
         if self._reported != lines:
             self._reported = lines
             for line in lines:
@@ -357,7 +357,7 @@ class Mirrors:
 
     def states(self) -> list[SourceState]:
         """Return the state of every source. Thread-safe."""
-        return [each.state for each in self.followers]
+        return [follower.state for follower in self.followers]
 
     def report_to(self, registry: Registry) -> None:
         """Report to a registry, now and after each poll, instead of the log."""
@@ -397,7 +397,7 @@ class Mirrors:
 
     def unread(self) -> list[str]:
         """Return the names of the sources that were never read. Thread-safe."""
-        return [each.name for each in self.states() if not each.ready and each.current is None]
+        return [state.name for state in self.states() if not state.ready and state.current is None]
 
     def first_read(self, seconds: float) -> Callable[[], object] | None:
         """Return a function that waits `seconds` at most for sources never read; None for none."""
@@ -490,10 +490,10 @@ class Mirrors:
     async def _trim_cache(self) -> None:
         """Evict from the cache at intervals if something was fetched, until cancelled."""
         cache, most_bytes = self._settings.cache, self._settings.cache_bytes
-        before = [each.state.revision for each in self.followers]
+        before = [follower.state.revision for follower in self.followers]
         while True:
             await anyio.sleep(_TRIM_S)
-            now = [each.state.revision for each in self.followers]
+            now = [follower.state.revision for follower in self.followers]
             if now != before:
                 before = now
                 await to_thread.run_sync(trim, cache, most_bytes, abandon_on_cancel=True)

@@ -161,7 +161,11 @@ def _held(source: Source, revision: Revision) -> FetchReport | None:
 def _is_as_recorded(source: Source, index: IndexRecord) -> bool:
     """Tell whether the folder has the files that the records of all skills name, and no others."""
     folder = FetchedFolder(source.place)
-    records = {each.name: each for each in read_records(source.place) if each.source == source.key}
+    records = {
+        read_record.name: read_record
+        for read_record in read_records(source.place)
+        if read_record.source == source.key
+    }
     if len(records) != index.skills or any(folder.others(records)):
         return False
     return all(folder.look(name, records)[0] is SkillState.KEPT for name in records)
@@ -268,7 +272,7 @@ class Reconciler:
             for name in names:
                 with self._refusing(unit, name):
                     verdicts[name] = self._judge(unit, name, self._records)
-            if (memory or names) and all(each in _CURRENT for each in verdicts.values()):
+            if (memory or names) and all(verdict in _CURRENT for verdict in verdicts.values()):
                 self._became |= verdicts
                 self._owners |= {folded(name): (unit, name) for name in names}
                 if memory:

@@ -166,7 +166,7 @@ class Event(NamedTuple):
     @property
     def skills(self) -> tuple[str, ...]:
         """Return the distinct paths of the used skills, in order of first use."""
-        return tuple(dict.fromkeys(each.skill for each in self.uses))
+        return tuple(dict.fromkeys(use.skill for use in self.uses))
 
     @property
     def has_run(self) -> bool:

@@ -298,7 +298,7 @@ def spark(days: Sequence[int]) -> str:
     """Return a sparkline of the numbers."""
     most = max(days, default=0)
     bars = " ▁▂▃▄▅▆▇█"
-    return "".join(bars[(each > 0) + each * 8 // (most + 1)] for each in days)
+    return "".join(bars[(day > 0) + day * 8 // (most + 1)] for day in days)
 
 
 class Usage:

@@ -155,7 +155,9 @@ def _hidden_text(file: TextFile) -> Iterator[Finding]:
 def _hidden_comment(file: TextFile) -> Iterator[Finding]:
     if "<!--" not in file.text:
         return
-    found = [each for each in file.pieces.comments() if not suppressions.is_suppression(each[1])]
+    found = [
+        comment for comment in file.pieces.comments() if not suppressions.is_suppression(comment[1])
+    ]
     if found and not any(_is_addressed(content) for _, content in found):
         at, content = found[0]
         message = f"an HTML comment: {excerpt(content)!r}{_more(len(found))}"
@@ -176,9 +178,9 @@ def _lfs_pointer(file: TextFile) -> Iterator[Finding]:
 @RULES.rule("secret")
 def _secret(file: TextFile) -> Iterator[Finding]:
     found = [
-        each
-        for each in file.matches(threats.SECRET, threats.SECRET_MARKS)
-        if not _EXAMPLE_SECRET.search(each[0])
+        match
+        for match in file.matches(threats.SECRET, threats.SECRET_MARKS)
+        if not _EXAMPLE_SECRET.search(match[0])
     ]
     if found:
         secret, kind = found[0][0], str(found[0].lastgroup).replace("_", " ")

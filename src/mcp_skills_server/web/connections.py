@@ -154,7 +154,7 @@ class Slots:
             if state is State.BUSY:
                 least = max(self.limit // 2, held[newcomer] + 1)
                 others = (each for each in first if is_admitted and each != newcomer)
-                able = [each for each in others if held[each] > least]
+                able = [other for other in others if held[other] > least]
             client = client_to_evict(held, newcomer, able)
             if client is not None:
                 self._warn("closed one of the client with the most")

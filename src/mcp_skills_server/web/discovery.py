@@ -268,7 +268,7 @@ class Discovery:
         lines = [f"{path}: not published: {reason}" for path, reason in edition.left_out]
         partly = "published only by discovery 0.2.0"
         lines += [f"{path}: {partly}: {reason}" for path, reason in edition.left_out_0_1]
-        new = [each for each in lines if each not in self._logged]
+        new = [line for line in lines if line not in self._logged]
         if self.publication.registry.permissions is None or len(self._logged) > _MOST_LOGGED:
             self._logged.clear()  # log a problem again if it was fixed and comes back
         self._logged.update(lines)
@@ -361,7 +361,7 @@ def matches_tag(header: str, etag: str, *, weakly: bool) -> bool:
     """Return whether a list of entity tags contains `etag`. A date never matches."""
     tags = [each.strip() for each in header.split(",")]
     if weakly:
-        tags = [each.removeprefix("W/") for each in tags]
+        tags = [tag.removeprefix("W/") for tag in tags]
     return "*" in tags or etag in tags
 
 

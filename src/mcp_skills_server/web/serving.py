@@ -313,8 +313,8 @@ class _UvicornServer(uvicorn.Server):
             each.listen(_BACKLOG)  # asyncio has replaced the backlog
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        for each in self.servers:
-            each.close()
+        for server in self.servers:
+            server.close()
         if self._drain.begun:
             # A client that has just connected is about to send its request.
             await anyio.sleep(_DRAIN_TAIL_S)

@@ -162,7 +162,7 @@ def _part(text: str, *notes: str) -> ToolResult:
     """Return the exact text as a block, with notes in separate blocks."""
     if remark := hidden.hidden_warning(text):
         notes = (*notes, f"[{remark}]")
-    return _result(text, more=[{"type": "text", "text": each} for each in notes])
+    return _result(text, more=[{"type": "text", "text": note} for note in notes])
 
 
 def binary_file(path: str, target: str | None, raw: bytes, most_bytes: int) -> ToolResult:
@@ -237,7 +237,7 @@ def script_result(run: Mapping[str, Json]) -> ToolResult:
         parts[-1] += f" Gaps: {'; '.join(map(str, gaps))}."
     files, more = run.get("files"), run.get("files_not_shown")
     if isinstance(files, list) and files:
-        names = [str(each["path"]) for each in files if isinstance(each, dict)]
+        names = [str(file["path"]) for file in files if isinstance(file, dict)]
         if more:
             names[-1] += f" and {more} more"
         parts.append(f"New or changed files, to be read with {READ}: {', '.join(names)}.")
@@ -264,10 +264,10 @@ def proposal_stored(proposal: dict[str, Json]) -> ToolResult:
 def proposal_list(proposals: Sequence[dict[str, Json]]) -> ToolResult:
     """Return the result that lists a caller's proposals."""
     lines: list[str] = []
-    for each in proposals:
-        lines.append(f"{each['id']} {each['name']}: {each['state']}")
-        if each.get("message"):
-            lines[-1] += f", {each['message']}"
+    for proposal in proposals:
+        lines.append(f"{proposal['id']} {proposal['name']}: {proposal['state']}")
+        if proposal.get("message"):
+            lines[-1] += f", {proposal['message']}"
     text = "\n".join(lines) or "You have proposed nothing here."
     return _result(text, {"proposals": [*proposals]})
 

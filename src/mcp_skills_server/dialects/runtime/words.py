@@ -124,7 +124,7 @@ def changed(before: Mapping[str, Skill], after: Mapping[str, Skill]) -> bool:
     # A hidden skill's name counts, because another skill of that name is named by its path
     # (`identity.name_of`).
     def shown_of(skills: Mapping[str, Skill]) -> dict[str, tuple[str, str | None]]:
-        usable = [each for each in skills.values() if is_usable(each)]
+        usable = [skill for skill in skills.values() if is_usable(skill)]
         offered = {each.path: each.description for each in usable if is_offered(each)}
         return {each.path: (each.name, offered.get(each.path)) for each in usable}
 
@@ -133,7 +133,9 @@ def changed(before: Mapping[str, Skill], after: Mapping[str, Skill]) -> bool:
 
 def problems(skill: Skill) -> tuple[str, ...]:
     """Return at most ten error messages of a skill, for a model about to use it."""
-    return tuple(each.text for each in skill.problems if each.severity == "error")[:_MOST_PROBLEMS]
+    return tuple(problem.text for problem in skill.problems if problem.severity == "error")[
+        :_MOST_PROBLEMS
+    ]
 
 
 def hidden_remarks(frontmatter: Mapping[str, Json], instructions: str) -> tuple[str, ...]:

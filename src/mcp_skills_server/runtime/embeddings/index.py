@@ -201,4 +201,4 @@ class Embeddings:
 def _text(skill: Skill) -> str:
     """Return the text of a skill to embed: name, title and description."""
     parts = (skill.name, identity.title(skill) or "", skill.description)
-    return "\n".join(dict.fromkeys(each for each in parts if each))[:_TEXT_LENGTH]
+    return "\n".join(dict.fromkeys(part for part in parts if part))[:_TEXT_LENGTH]

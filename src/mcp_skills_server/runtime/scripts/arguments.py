@@ -58,7 +58,7 @@ def declared_env(frontmatter: Mapping[str, Json]) -> list[str]:
         words = [*_BETWEEN.split(declared)]
     elif isinstance(declared, list):
         words = declared
-    names = (each for each in words if isinstance(each, str) and _is_name(each))
+    names = (word for word in words if isinstance(word, str) and _is_name(word))
     return list(dict.fromkeys(names))[:_MAX_VARIABLES]
 
 

@@ -131,7 +131,7 @@ class Bubblewrap:
     def unwritable_folders(self) -> list[str]:
         """Return the folders that scripts cannot write to, as found by a trial."""
         try:
-            return [each for each in self._folders if self._run_trial('[ -w "$1" ]', each)[0]]
+            return [folder for folder in self._folders if self._run_trial('[ -w "$1" ]', folder)[0]]
         except OSError:
             return []
 

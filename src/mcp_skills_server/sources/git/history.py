@@ -118,7 +118,7 @@ def _commit(commit: str, moment: str, author: str, subject: str, rest: str) -> C
     when = min(int(moment), _LAST_MOMENT) if moment.isascii() and moment.isdigit() else 0
     diff = rest.strip("\n")
     lines = diff.split("\n") if diff else []
-    shown = tuple(each[:_MOST_CHARACTERS] for each in lines[:_MOST_LINES])
+    shown = tuple(line[:_MOST_CHARACTERS] for line in lines[:_MOST_LINES])
     author, subject = author[:_MOST_CHARACTERS], subject[:_MOST_CHARACTERS]
     return Commit(commit, float(when), author, subject, shown, len(lines) <= _MOST_LINES)
 
@@ -225,7 +225,7 @@ def _read(folder: Path, address: GitAddress, tip: Tip, places: Sequence[str]) ->
         repository.clear()
         repository.fetch(tip)
     # Exclude the shallow commits: their parents are missing, so their changes are unknown.
-    revisions = [tip.commit, *(f"^{each}" for each in repository.roots())]
+    revisions = [tip.commit, *(f"^{root}" for root in repository.roots())]
     wanted = changed_blobs(git, places, *revisions)
     if len(wanted) <= _MOST_BLOBS:
         repository.fetch_blobs(tip, wanted, [tip.commit, "--", *places])

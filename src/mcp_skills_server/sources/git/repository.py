@@ -292,7 +292,7 @@ class Repository:
             "gpg.openpgp.program=false",
             "gpg.x509.program=false",
         ]
-        options = [word for each in settings for word in ("-c", each)]
+        options = [word for setting in settings for word in ("-c", setting)]
         try:
             self.git.run(*options, "verify-commit", "--raw", commit, seconds=self._resolve_s)
         except GitFailedError as error:
@@ -309,9 +309,9 @@ class Repository:
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def _fetch(self, *arguments: str, given: bytes = b"", settings: Sequence[str] = ()) -> None:
-        filters = [each for each in arguments if each.startswith("--filter=")]
+        filters = [argument for argument in arguments if argument.startswith("--filter=")]
         if filters and not self._filters:
-            arguments = tuple(each for each in arguments if each not in filters)
+            arguments = tuple(argument for argument in arguments if argument not in filters)
         try:
             self.git.run(*settings, *_FETCH, *arguments, seconds=self._fetch_s, given=given)
         except GitFailedError:

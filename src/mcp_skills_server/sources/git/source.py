@@ -215,7 +215,7 @@ class GitFolder(Source):
         folders = [join(self._address.folder, unit.item.folder) for unit in missing]
         if sum(map(len, folders)) > MOST_PATHS_BYTES:
             folders = [self._address.folder]
-        self._repository.fetch_blobs(tip, ids, [f"{tip.commit}:{each}" for each in folders])
+        self._repository.fetch_blobs(tip, ids, [f"{tip.commit}:{folder}" for folder in folders])
         limits = self.settings.fetch.limits.skill
         with self._repository.blobs(ids) as out:
             for unit in missing:

@@ -203,7 +203,7 @@ class RegistryClient(HttpClient):
         except (UnacceptableError, UnreachableError, ValueError):
             return AbsentError(named)
         tags = [each for each in found if isinstance(each, str) and each.isprintable()]
-        tags = sorted([each for each in tags if len(each) <= 128][:_TAGS])
+        tags = sorted([tag for tag in tags if len(tag) <= 128][:_TAGS])
         if not tags:
             return AbsentError(f"{named}, and no tag")
         first, last = "first " if len(tags) == _TAGS else "", ", ".join(tags[-5:])

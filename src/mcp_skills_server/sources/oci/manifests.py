@@ -67,7 +67,9 @@ class Collection:
     @property
     def chosen(self) -> Descriptor:
         """The manifest to read of one artifact for several platforms."""
-        preferred = [each for name in _PREFERRED for each in self.entries if each.platform == name]
+        preferred = [
+            entry for name in _PREFERRED for entry in self.entries if entry.platform == name
+        ]
         return (*preferred, *self.entries)[0]
 
 
@@ -87,14 +89,14 @@ def decode_manifest(raw: bytes, most: int) -> ImageManifest | Collection:
         entries = items(found["manifests"])
         if len(entries) > most:
             raise UnacceptableError(f"its index has {len(entries)} entries, at most {most}")
-        return _collection(found, [_descriptor(each) for each in entries])
+        return _collection(found, [_descriptor(entry) for entry in entries])
     raise UnacceptableError(
         "its manifest has neither layers nor manifests, as image specification 1.1 wants"
     )
 
 
 def _collection(found: Mapping[str, Any], entries: Iterable[Descriptor]) -> Collection:
-    known = [each for each in entries if not each.platform.startswith("unknown")]
+    known = [entry for entry in entries if not entry.platform.startswith("unknown")]
     kept = [each for each in known if _ATTESTATION not in each.annotations]
     is_named = any(SKILL_NAME in each.annotations for each in kept)
     is_listed = is_named or found.get("artifactType") == COLLECTION
@@ -125,7 +127,7 @@ def skill_manifest(config: Descriptor, layer: Descriptor, annotations: Mapping[s
 
 def collection_index(name: str, entries: Iterable[Descriptor]) -> bytes:
     """Encode the index of a collection."""
-    parts = {"manifests": [{**_written(each), "artifactType": SKILL} for each in entries]}
+    parts = {"manifests": [{**_written(entry), "artifactType": SKILL} for entry in entries]}
     return _encode(INDEX, COLLECTION, parts, {COLLECTION_NAME: name})
 
 

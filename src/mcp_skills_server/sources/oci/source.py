@@ -108,11 +108,11 @@ class Oci(Source):
         unpackers = anyio.CapacityLimiter(_UNPACKERS)
         async with self._client() as client:
             units: list[Unit] = []
-            for each in await self._artifacts(client, revision.digest):
-                name = each.annotations.get(SKILL_NAME, "")
-                fingerprint = f"{each.digest} {self._asked}"
-                label = name or each.digest[:19]
-                units.append(Unit(fingerprint, label, is_named=bool(name), item=each))
+            for artifact in await self._artifacts(client, revision.digest):
+                name = artifact.annotations.get(SKILL_NAME, "")
+                fingerprint = f"{artifact.digest} {self._asked}"
+                label = name or artifact.digest[:19]
+                units.append(Unit(fingerprint, label, is_named=bool(name), item=artifact))
 
             async def fetch(unit: Unit) -> UnitContents:
                 read = await self._download(client, unit.item)
@@ -133,10 +133,10 @@ class Oci(Source):
             return [_Artifact(digest, found.annotations, found)]
         if found.platforms:
             return [_Artifact(digest, manifest=found)]
-        entries = {each.digest: each for each in found.entries}
+        entries = {entry.digest: entry for entry in found.entries}
         if not entries:
             raise ContentRefusedError("its index is empty")
-        return [_Artifact(each.digest, each.annotations) for each in entries.values()]
+        return [_Artifact(entry.digest, entry.annotations) for entry in entries.values()]
 
     async def _download(
         self, client: RegistryClient, artifact: _Artifact

@@ -106,7 +106,7 @@ class Context:
         report = self.site.usage.read()
         if report is None:
             return None
-        return {each.name: each for each in report.lines if each.name in self.snapshot.skills}
+        return {line.name: line for line in report.lines if line.name in self.snapshot.skills}
 
     def may_read(self, path: str) -> bool:
         """Return whether the viewer may know of a skill at this path, even if it is gone."""
@@ -193,7 +193,7 @@ def without_folders(ctx: Context, text: str) -> str:
     if ctx.site.is_local:
         return text
     for root in sorted(ctx.runtime.registry.roots, key=lambda each: -len(each.path)):
-        for place in dict.fromkeys((root.path, root.given, root.shown)):
-            if os.sep in place:
-                text = text.replace(place, source_name(ctx, root.index))
+        for fromkey in dict.fromkeys((root.path, root.given, root.shown)):
+            if os.sep in fromkey:
+                text = text.replace(fromkey, source_name(ctx, root.index))
     return text

@@ -225,7 +225,9 @@ class PageSessions:
         shown = viewer.admission
         if shown is None:
             return True
-        if viewer.is_static_token and shown not in [each.admission for each in self._policy.tokens]:
+        if viewer.is_static_token and shown not in [
+            token.admission for token in self._policy.tokens
+        ]:
             return False
         return shown.expires > time.time()
 

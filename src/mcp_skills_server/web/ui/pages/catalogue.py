@@ -260,7 +260,7 @@ def _facets_of(ctx: Context, survey: Survey) -> dict[str, Any]:
     made = _facets.setdefault(snapshot, {})
     found = made.get(ctx.is_admin)
     if found is None:
-        places = [each for each in snapshot.problems if each.skill or ctx.is_admin]
+        places = [problem for problem in snapshot.problems if problem.skill or ctx.is_admin]
         skills, by_skill = snapshot.skills.values(), survey.by_skill
         roots, tags, codes = Counter[int](), Counter[str](), Counter[str]()
         for skill in skills:

@@ -210,10 +210,10 @@ async def page(request: Request, ctx: Context) -> Response:
     """Return the view, or only the changes if the query has `part`."""
     live, skills = ctx.site.live, ctx.snapshot.skills
     changes = live.latest(ctx.runtime.skill_set)
-    there = {each.path for each in changes if each.path in skills}
+    there = {change.path for change in changes if change.path in skills}
     left_out = {path: reason_left_out(ctx, skills[path]) for path in there}
     template = "changes.html" if "part" in request.query_params else "live.html"
-    number = max((each.number for each in changes), default=0)
+    number = max((change.number for change in changes), default=0)
     return ctx.page(
         template, changes=changes, there=there, left_out=left_out, since=live.since, number=number
     )

@@ -56,7 +56,7 @@ async def page(request: Request, ctx: Context) -> Response:
     dialects = [AUTO, *(each.name for each in ctx.site.settings.spoken.dialects)]
     dialect = choice_of(request.query_params, "dialect", dialects, AUTO)
     host = choice_of(request.query_params, "host", context.HOSTS, "generic")
-    answers = [each async for each in method_answers(ctx, ERAS[era], dialects)]
+    answers = [method_answer async for method_answer in method_answers(ctx, ERAS[era], dialects)]
 
     def written() -> Response:
         texts, parts = unasked(ctx, context.HOSTS[host])
@@ -67,7 +67,7 @@ async def page(request: Request, ctx: Context) -> Response:
             host=host,
             hosts=[*context.HOSTS],
             answers=answers,
-            chosen=[each for each in answers if each.dialect in ("", dialect)],
+            chosen=[answer for answer in answers if answer.dialect in ("", dialect)],
             era=era,
             eras=[*ERAS],
             dialect=dialect,
@@ -105,7 +105,7 @@ async def method_answers(
     if settings.prompts:
         yield await _listed(ctx, era, "prompts/list", "", Caller(served=partial(_served, ctx)))
     extensions: dict[str, Mapping[str, Json]] = {AUTO: {}}
-    extensions |= {each.name: each.extensions for each in settings.spoken.dialects}
+    extensions |= {dialect.name: dialect.extensions for dialect in settings.spoken.dialects}
     for name in dialects:
         # without extensions, no client can select this dialect alone
         if name == AUTO or extensions[name]:
@@ -137,7 +137,7 @@ async def _served(ctx: Context, view: View) -> Served:
     settings, found = ctx.site.settings, Served()
     if settings.tools:
         tools = _tools(ctx).definitions(view.skill_set)
-        found = found._replace(tools=frozenset(str(each["name"]) for each in tools))
+        found = found._replace(tools=frozenset(str(tool["name"]) for tool in tools))
     if settings.prompts:
         found = found._replace(prompts=prompts.Names(view, settings))
     return found

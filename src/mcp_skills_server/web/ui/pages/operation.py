@@ -62,9 +62,9 @@ async def sources(_: Request, ctx: Context) -> Response:
 
 def source_rows(ctx: Context) -> list[SourceRow]:
     """Return the roots of the viewer's skills; for an operator, all roots."""
-    states = {each.name: each for each in ctx.site.sources()}
+    states = {source.name: source for source in ctx.site.sources()}
     problems = ctx.runtime.registry.snapshot.problems
-    lost = {each.path: each.message for each in problems if each.code == "root-missing"}
+    lost = {problem.path: problem.message for problem in problems if problem.code == "root-missing"}
     counts = Counter(skill.root for skill in ctx.snapshot.skills.values())
     left_out = Counter(s.root for s in ctx.snapshot.skills.values() if s.standing < Standing.VALID)
     out: list[SourceRow] = []
@@ -138,7 +138,7 @@ def usage(request: Request, ctx: Context) -> Response:
         "usage.html",
         lines=lines[first : first + PAGE_SIZE],
         total=len(lines),
-        never=sum(1 for each in lines if each.last is None),
+        never=sum(1 for line in lines if line.last is None),
         days=_DAYS,
         counts=ctx.site.usage.is_enabled,
         is_read=report is not None,
@@ -167,7 +167,7 @@ def _lines(ctx: Context, report: Report | None) -> list[UsageRow]:
     """Return the usage of each skill of the viewer, most used first, then the unused ones."""
     skills, counted = ctx.snapshot.skills, list[UsageRow]()
     if report is not None:
-        counted = [each for each in report.lines if each.name in skills]
+        counted = [line for line in report.lines if line.name in skills]
     known, paths = {each.name for each in counted}, ctx.snapshot.paths(Standing.LENIENT)
     return counted + [UsageRow(path) for path in paths if path not in known]
 
@@ -242,7 +242,7 @@ async def runs(_: Request, ctx: Context) -> Response:
     """Return the view of runs, without names of skills that the viewer may not read."""
     found = ctx.site.activity.runs()
     skills = {each.started.skill for each in found}
-    readable = {each for each in skills if not each or ctx.may_read(each)}
+    readable = {skill for skill in skills if not skill or ctx.may_read(skill)}
     return ctx.page("runs.html", runs=found, readable=readable)
 
 

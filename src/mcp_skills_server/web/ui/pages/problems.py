@@ -50,7 +50,7 @@ async def page(request: Request, ctx: Context) -> Response:
     severity, code = choice_of(given, "severity", ("error", "warning")), given.get("code", "")
     start = start_of(given)
     survey = await to_thread.run_sync(survey_of, ctx)
-    severe = (each for each in survey.problems if severity in ("", each.severity))
+    severe = (problem for problem in survey.problems if severity in ("", problem.severity))
     fitting = [each for each in severe if code in ("", each.code)]
     response = ctx.page(
         "problems.html",
@@ -59,7 +59,7 @@ async def page(request: Request, ctx: Context) -> Response:
         progress=survey.progress,
         severity=severity,
         code=code,
-        codes=sorted(Counter(each.code for each in survey.problems).items()),
+        codes=sorted(Counter(problem.code for problem in survey.problems).items()),
         start=start,
         page_size=PAGE_SIZE,
         more=len(fitting) > start + PAGE_SIZE,
@@ -81,7 +81,7 @@ def survey_of(ctx: Context) -> Survey:
         checks.begin(ctx.runtime.skill_set)
     if ctx.is_admin:
         return found
-    return replace(found, problems=[each for each in found.problems if each.skill])
+    return replace(found, problems=[problem for problem in found.problems if problem.skill])
 
 
 async def _shown(ctx: Context, problem: Problem) -> ShownProblem:

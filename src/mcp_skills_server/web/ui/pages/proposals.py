@@ -105,7 +105,7 @@ def one(request: Request, ctx: Context) -> Response:
         "proposal.html",
         proposal=proposal,
         found=found,
-        problems=[without_folders(ctx, each) for each in found.problems],
+        problems=[without_folders(ctx, problem) for problem in found.problems],
         files=list(sides(found.before, found.after)),
         rendered=render(body, proposal.name, found.after.keys(), SKILL_MD),
         queries=queries(registry, found, ctx.view),

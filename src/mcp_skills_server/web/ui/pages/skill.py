@@ -188,7 +188,7 @@ def _copies(ctx: Context, skill: Skill) -> list[Skill]:
     """Return the copies of a skill at other paths."""
     paths = ctx.snapshot.named(skill.name, Standing.LENIENT)[:_MOST_COPIES]
     others = (ctx.snapshot.skills[path] for path in paths)
-    return [each for each in others if each is not skill and is_copy(skill, each)]
+    return [other for other in others if other is not skill and is_copy(skill, other)]
 
 
 def _problems(ctx: Context, skill: Skill, survey: Survey) -> list[tuple[str, Problem]]:
@@ -206,9 +206,9 @@ def _tree_of(skill: Skill) -> FileTree:
         folders = [top]
         for each in above:
             folders.append(folders[-1].folders.setdefault(each, FileTree()))
-        for each in folders:
-            each.count += 1
-            each.size += file.size
+        for folder in folders:
+            folder.count += 1
+            folder.size += file.size
         folders[-1].files.append((name, path))
     return top
 
@@ -361,8 +361,12 @@ def _author_report(ctx: Context, skill: Skill) -> AuthorReport:
     summary = None
     if results:
         summary = evaluation.summary(results)
-    failed = [(each, evaluation.failure_reason(each)) for each in results if not each.passed]
-    near = [each for each in overlaps(skill, similar) if each.share >= _MIN_SHARE][:_MOST_SIMILAR]
+    failed = [
+        (result, evaluation.failure_reason(result)) for result in results if not result.passed
+    ]
+    near = [overlap for overlap in overlaps(skill, similar) if overlap.share >= _MIN_SHARE][
+        :_MOST_SIMILAR
+    ]
     return AuthorReport(summary, failed, errors, hosts, near)
 
 

@@ -49,9 +49,9 @@ async def page(request: Request, ctx: Context) -> Response:
     ]
     if "call" in query and query.get("tool") == tool and ctx.site.settings.tools:
         given = {
-            each.name: _value(each.value, schema["properties"][each.name].get("type"))
-            for each in arguments
-            if each.value
+            argument.name: _value(argument.value, schema["properties"][argument.name].get("type"))
+            for argument in arguments
+            if argument.value
         }
         answer = await _call(ctx, tool, given, HOSTS[host])
     return ctx.page(

@@ -206,7 +206,9 @@ def rank(ctx: Context, prompt: str) -> Ranking:
                 text = hit.skill.description or hit.skill.name
                 alike = search.find(text, _NEIGHBOURS, ctx.offers)
                 candidates = overlaps(hit.skill, dict.fromkeys([*first, *alike]))
-                near = [each for each in candidates if each.share >= _MIN_OVERLAP][:_SHOWN]
+                near = [candidate for candidate in candidates if candidate.share >= _MIN_OVERLAP][
+                    :_SHOWN
+                ]
             why = matched_fields(hit.skill, prompt)
             places.append(Ranked(hit.skill, hit.score, share, words, why, near))
     except NoFullTextError as error:
